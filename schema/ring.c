@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ring.c - see ring.h. All that touches shared memory or sleeps goes through the port, so that
-// tests/rigs/ring_explorer.c can put another one in its place and step both ends through every
+// ring.c - see ring.h. All access to shared memory and all sleeping goes through the port below.
+// tests/rigs/ring_explorer.c puts another port in its place and steps both ends through every
 // schedule.
 
 #include "ring.h"
@@ -28,14 +28,14 @@ static inline void port_store(uint32_t *word, uint32_t value) // release
     __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
-// An exchange, not a store and a fence: ThreadSanitizer knows no fences. On x86 it is the same
-// instruction that a fence becomes.
+// An exchange in place of a store and a fence, because ThreadSanitizer knows no fences. On x86 both
+// become the same instruction.
 static inline void port_publish(uint32_t *word, uint32_t value) // store, then a full fence
 {
     __atomic_exchange_n(word, value, __ATOMIC_SEQ_CST);
 }
 
-static inline uint32_t port_look(const uint32_t *word) // a load that stands behind a full fence
+static inline uint32_t port_look(const uint32_t *word) // a full fence, then a load
 {
     return __atomic_load_n(word, __ATOMIC_SEQ_CST);
 }
@@ -182,8 +182,8 @@ void ring_sleep(struct ring_client *client, uint32_t consumed, const struct time
     port_add(sleepers_of(place), UINT32_MAX);
 }
 
-// A thread that had looked at the flag before it was set counts as a sleeper, but may not sleep
-// yet: a wake-up that comes too early does nothing, so they are repeated until it has gone.
+// A thread that read the flag before it was set counts as a sleeper, but may not sleep yet. A
+// wake-up that comes too early does nothing. So wake-ups are repeated until no sleeper is left.
 void ring_interrupt(struct ring_client *client)
 {
     const struct ring_place *place = &client->place;
@@ -221,8 +221,8 @@ enum ring_look ring_take(struct ring_daemon *daemon, void *submission)
     uint32_t submitted = port_load(submitted_of(place));
     if (submitted == daemon->taken)
         return RING_NOTHING;
-    // From `posted` to `taken` lie the requests that wait for their answers, from there to
-    // `submitted` those that are new.
+    // Requests from `posted` to `taken` wait for their answers; those from `taken` to `submitted`
+    // are new.
     if (submitted - daemon->posted > place->num_entries ||
         submitted - daemon->posted < daemon->taken - daemon->posted)
         return RING_BROKEN;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// status.c - names and texts of the two lists in status.h, and the one way to fill a struct error.
-// No state; any thread.
+// status.c - names and texts of the two lists in status.h, and error_set(). No state; any thread.
 
 #include "status.h"
 
@@ -64,7 +63,7 @@ enum status error_set(struct error *error, enum status status, const char *forma
     va_end(values);
     if (length < 0)
         error->text[0] = '\0';
-    else if ((size_t)length >= sizeof error->text) // a cut sentence should look cut
+    else if ((size_t)length >= sizeof error->text) // show that the sentence was cut
         memcpy(error->text + sizeof error->text - 4, "...", 4);
     error->status = status;
     return status;

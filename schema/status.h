@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// status.h - the answers that a command can get, and the element types of a tensor: the two lists
-// that daemon, client and wire share. The public header spells the same values; client/src/status.c
-// asserts that they match.
+// status.h - the statuses of commands and the element types of tensors: two lists that daemon,
+// client and wire share. The public header has the same values; client/src/status.c asserts it.
 
-// Laid out by hand, one thought a line.
+// Laid out by hand, one entry a line.
 // clang-format off
 #ifndef AULE_SCHEMA_STATUS_H
 #define AULE_SCHEMA_STATUS_H
@@ -22,9 +21,9 @@ extern "C" {
 #define AULE_STATUS_MAP(X)                                                                         \
     X(OK,             0,  "success")                                                               \
     X(INVALID,        1,  "an argument is out of its range")                                       \
-    X(UNSUPPORTED,    2,  "defined, but this build or device does not do it")                      \
+    X(UNSUPPORTED,    2,  "this library, daemon or device does not do it")                         \
     X(DENIED,         3,  "the caller may not do this")                                            \
-    X(NO_MEMORY,      4,  "out of host or device memory")                                          \
+    X(NO_MEMORY,      4,  "out of host, shared or device memory")                                  \
     X(NO_BLOCKS,      5,  "the pool has no free block")                                            \
     X(QUOTA,          6,  "the session's own limit is reached")                                    \
     X(NOT_HELD,       7,  "a block is not held by this session")                                   \
@@ -35,7 +34,7 @@ extern "C" {
     X(MISALIGNED,     12, "an offset or a stride is not aligned")                                  \
     X(MISMATCH,       13, "the object exists with another identity, shape or element type")        \
     X(NOT_FOUND,      14, "no such object")                                                        \
-    X(LIMIT,          15, "a limit of the daemon is reached; the message names its option")        \
+    X(LIMIT,          15, "a limit is reached; the sentence names its option")                     \
     X(BUSY,           16, "too many unreaped tickets")                                             \
     X(TIMEOUT,        17, "the deadline passed; nothing was cancelled")                            \
     X(MALFORMED,      18, "the message is truncated, corrupt or oversized")                        \
@@ -69,27 +68,25 @@ enum dtype {
 #undef X
 };
 
-// What a stored element of an 8-bit dtype is multiplied by: nothing, a number of the run, or a
-// number that is stored for its token and KV head. The wire and libaule-client use the same values.
+// What a stored element of an 8-bit dtype stands for: its own value; its value times a scale of the
+// run; its value times a stored scale of its token and KV head. aule.h has the same values.
 enum scale_mode { SCALE_NONE = 0, SCALE_PER_TENSOR = 1, SCALE_PER_TOKEN_HEAD = 2 };
 
-// The name ("NOT_HELD") or text of a status; "UNKNOWN" for a value that is not in the list. Static
-// strings.
+// The name ("NOT_HELD") and the text of a status; "UNKNOWN" for other values. Static strings.
 const char *status_name(int status);
 const char *status_text(int status);
 
-// The name ("f16") of a dtype, "unknown" if it is none; its element size in bytes, 0 if it is none.
+// The name ("f16") and the element size in bytes of a dtype; "unknown" and 0 for other values.
 const char *dtype_name(int dtype);
 uint32_t dtype_size(int dtype);
 
-// What a failing call has to say: the status and one sentence with the offending values.
+// A failure: its status, and one sentence with the values that were wrong.
 struct error {
     enum status status;
     char text[384];
 };
 
-// Fills `error` (NULL is allowed) and returns `status`, so that a check reads
-// `return error_set(...)`.
+// Fills *error unless it is NULL. Returns `status`, so that a check reads `return error_set(...)`.
 enum status error_set(struct error *error, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,25 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_cascade - what attention_decode does, for parts of keys that several sequences share: keys and values are read once for all of
-// them. A warp has 16 rows, whosever they are: of a member that has few rows there is no more than these. All that is done for a row is done
-// as there, in the same order, so that its bits are the same; only which lane does it differs:
+// attention_cascade - attention for decode on matrix units, where several sequences share parts of
+// their keys (a shared prefix). K and V are read once for all of them. One workgroup computes one
+// work item (struct gpu_crowd): half a part of the keys, against rows of up to AULE_MOST_MEMBERS
+// sequences, for one KV head. A warp has 16 rows, of any of these sequences. The operations for a
+// row, and their order, are those of attention_decode, so its bits are the same. Only the lanes
+// that compute them differ:
 //
-//   S[16 rows, 16 keys] = Q K^T       Q is A, K^T is B, keys 0 to 7 and 8 to 15 by themselves
-//   P = 2^(S - m)                     per lane: 2 rows x 4 keys; as C has it, A wants it
+//   S[16 rows, 16 keys] = Q K^T       Q is A, K^T is B; keys 0 to 7 and 8 to 15 apart
+//   P = 2^(S - m)                     each lane: 2 rows x 4 keys; C has them where A needs them
 //   O[16 rows, d] += P V              V is B, its columns permuted: see quad_number()
 //
-// A matrix unit adds up a row and a column alike, whichever of them is A's; that it does so to the bit is for the tests to hold.
+// This needs a matrix unit that adds rows of A and columns of B in the same order. Tests check it
+// bit by bit.
 //
-// An item is one half of a part; its units are folded as there, by the warp that has the rows. A step is TILES tiles of 16 keys. All warps
-// bring it into shared memory, as the words that a lane wants: those are, in pairs, B of keys and keys + 8, and B of even dims and odd
-// ones. Then each warp multiplies all of it with its rows. The next step is on its way meanwhile, and has a place of its own.
+// The warp that has the rows folds the units, as in attention_decode. A step is TILES tiles of 16
+// keys. All warps load it into shared memory as fragments: the words that a lane needs for B. Two
+// matrices B form one fragment: keys and keys + 8, or even and odd dims. Then each warp multiplies
+// all fragments with its rows. Meanwhile the next step is loaded; it has its own place in shared
+// memory.
 //
-// Every row sees every key here: there is no window, and the keys end before the first query.
+// All rows see all keys here: there is no window, and the keys end before the first query.
 //
-// Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
-// not beyond it; its `items` are struct gpu_crowd. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: those of
-// attention_decode, but LOCAL_SIZE, which is 32 times 4 or 8, and PLACE, which is not ROWS. No POSITIONS, no WINDOW.
+// Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs
+// to the last run whose first_item is not beyond it; the run's `items` are struct gpu_crowd.
+// Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: those of
+// attention_decode, but LOCAL_SIZE is 32 times 4 or 8, and PLACE is not ROWS. Head dims are at most
+// 128. No POSITIONS, no WINDOW.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -33,27 +41,28 @@
 
 const uint WARP_ROWS = 16;
 const uint TILES = WARPS / 4;
-const uint STEP_KEYS = TILES * STEP;              // the half's tiles and those between, which are not its own
-const uint FRAGMENTS = Q_MATRICES + SUM_MATRICES; // pairs of matrices B of a tile of keys
-const uint K_SHARE = (K_STEPS + 1) / 2;           // of a tile's K, what each of two warps brings
-const uint V_SHARE = (V_STEPS + 1) / 2;           // and the same of its V, by two others
-const uint MOVED = 4;                             // pieces of 16 bytes on their way: of a share of head dims up to 128
+const uint STEP_KEYS = TILES * STEP; // of both halves; only the half's own tiles are loaded
+const uint FRAGMENTS = Q_MATRICES + SUM_MATRICES; // of a tile of keys, each a pair of matrices B
+const uint K_SHARE = (K_STEPS + 1) / 2;           // steps of a tile's K that one of two warps loads
+const uint V_SHARE = (V_STEPS + 1) / 2;           // likewise for V, by two other warps
+// Pieces of 16 bytes that a lane has in flight; enough for head dims up to 128.
+const uint MOVED = 4;
 
 shared uvec4 fragments[2 * TILES * FRAGMENTS * WARP];
 shared float key_scales[K_SCALES ? 2 * TILES * KEYS : 1];
-shared float value_logs[V_SCALES ? 2 * TILES * KEYS : 1]; // scale_log2()
+shared float value_logs[V_SCALES ? 2 * TILES * KEYS : 1]; // as scale_log2()
 
-// Of this lane's two rows, g and g + 8 of the warp's.
+// For the lane's two rows, g and g + 8 of the warp:
 MatrixA q_matrices[Q_MATRICES];
 Row selves[2];
-uint inside[2];        // which row of the member's it is
+uint inside[2];        // row number inside the member's tile
 uint64_t addresses[2]; // of the member's partial result; 0: there is no such row
 
-// ---- the next step on its way ----
+// ---- loading the next step ----
 
 struct Place {
-    uint64_t keys, values; // of the tile's first key
-    uint64_t scales;       // of this key and those behind it, if there are any; of values SCALES_BYTES further on
+    uint64_t keys, values; // addresses for the tile's first key
+    uint64_t scales;       // of K's scales from that key on; V's are SCALES_BYTES further
 };
 
 uint tile_block(uint key)
@@ -61,19 +70,20 @@ uint tile_block(uint key)
     return seq_block(seq, key / BLOCK_SIZE);
 }
 
-// `block` is the key's.
+// `block` has the key.
 Place tile_place(uint block, uint key)
 {
     const uint inside = key & BLOCK_SIZE - 1;
     if (PLACE == AULE_PLACE_BLOCKS)
-        return Place(key_block(block, kv_head) + key_offset(inside), value_block(block, kv_head) + value_offset(inside), 0);
+        return Place(key_block(block, kv_head) + key_offset(inside),
+                     value_block(block, kv_head) + value_offset(inside), 0);
     const uint64_t base = pool_block(block);
     return Place(base + kv_head * K_HEAD_BYTES + inside * K_ROW_BYTES,
                  base + NUM_KV_HEADS * K_HEAD_BYTES + kv_head * V_HEAD_BYTES + inside * V_ROW_BYTES,
                  base + SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
 }
 
-// Four warps bring a tile: two bring halves of K, two bring halves of V.
+// Four warps load a tile: two load the halves of K, two the halves of V.
 
 uint my_tile() { return warp_number() / 4; }
 uint my_half() { return warp_number() % 2; }
@@ -85,7 +95,8 @@ void pieces_load(Place place, out uvec4 moved[MOVED], out float scale)
         [[unroll]] for (uint i = 0; i < 4; i++) {
             const uint64_t row = place.values + value_offset(2 * t + (i & 1) + (i >> 1) * 8);
             [[unroll]] for (uint n = 0; n < V_SHARE; n++)
-                moved[n * 4 + i] = Pieces(row).at[min((my_half() * V_SHARE + n) * 8 + g, V_PIECES - 1)];
+                moved[n * 4 + i] =
+                    Pieces(row).at[min((my_half() * V_SHARE + n) * 8 + g, V_PIECES - 1)];
         }
     else
         [[unroll]] for (uint n = 0; n < K_SHARE; n++) {
@@ -93,7 +104,9 @@ void pieces_load(Place place, out uvec4 moved[MOVED], out float scale)
             moved[n * 2] = Pieces(place.keys + key_offset(g)).at[piece];
             moved[n * 2 + 1] = Pieces(place.keys + key_offset(g + 8)).at[piece];
         }
-    scale = K_SCALES || V_SCALES ? Floats(place.scales + (brings_values() ? SCALES_BYTES : 0)).at[warp_lane() % KEYS] : 1;
+    scale = K_SCALES || V_SCALES
+                ? Floats(place.scales + (brings_values() ? SCALES_BYTES : 0)).at[warp_lane() % KEYS]
+                : 1;
 }
 
 void fragment_store(uint stage, uint number, uvec4 words)
@@ -107,8 +120,9 @@ void keys_store(uint stage, uvec4 moved[MOVED])
     [[unroll]] for (uint i = 0; i < K_SHARE * each; i++) {
         const uint number = my_half() * K_SHARE * each + i, n = i / each;
         if (number < Q_MATRICES)
-            fragment_store(stage, number,
-                           uvec4(key_words(moved[n * 2], i % each), key_words(moved[n * 2 + 1], i % each)));
+            fragment_store(
+                stage, number,
+                uvec4(key_words(moved[n * 2], i % each), key_words(moved[n * 2 + 1], i % each)));
     }
 }
 
@@ -117,8 +131,9 @@ void values_store(uint stage, uvec4 moved[MOVED])
     [[unroll]] for (uint i = 0; i < V_SHARE * V_MATRICES; i++) {
         const uint number = my_half() * V_SHARE * V_MATRICES + i, n = i / V_MATRICES * 4;
         if (number < SUM_MATRICES)
-            fragment_store(stage, Q_MATRICES + number,
-                           value_words(moved[n], moved[n + 1], moved[n + 2], moved[n + 3], i % V_MATRICES));
+            fragment_store(
+                stage, Q_MATRICES + number,
+                value_words(moved[n], moved[n + 1], moved[n + 2], moved[n + 3], i % V_MATRICES));
     }
 }
 
@@ -136,12 +151,14 @@ void pieces_store(uint stage, uvec4 moved[MOVED], float scale)
 
 // ---- one tile of keys ----
 
-// What a warp has of a unit of keys. The maxima are those of all lanes with the same g; the weights and the sums each lane's own.
+// A warp's state for a unit of keys. Lanes with the same g have the same maxima; weights and sums
+// are each lane's own.
 struct Tally {
     vec2 maxima;
-    vec2 value_maxima;               // as State has it
-    vec4 weights;                    // row g: of keys 2t, 2t + 8 of each tile, of 2t + 1, 2t + 9; row g + 8 alike
-    MatrixC sums[2 * SUM_MATRICES];  // [s][k][e]: columns 2t, 2t + 1 are dims (8s + column) * V_ELEMENTS + 2k + e
+    vec2 value_maxima;               // as in struct State
+    // Row g: of keys 2t and 2t + 8 of each tile, then of 2t + 1 and 2t + 9. Row g + 8 likewise.
+    vec4 weights;
+    MatrixC sums[2 * SUM_MATRICES]; // [s][k][e]: column c is dim (8s + c) * V_ELEMENTS + 2k + e
 };
 
 void tally_clear(out Tally tally)
@@ -158,7 +175,7 @@ float row_maximum(float value)
     return max(value, warp_xor(value, 2));
 }
 
-// Scores of keys 2t and 2t + 1 of both rows, counted from `key`.
+// Shapes the scores of keys 2t and 2t + 1, counted from `key`, for both rows.
 vec4 keys_shape(vec4 s, uint key)
 {
     [[unroll]] for (uint i = 0; i < 4; i++)
@@ -172,10 +189,12 @@ vec2 row_tops(vec4 low, vec4 high)
     return vec2(row_maximum(max(pairs.x, pairs.y)), row_maximum(max(pairs.z, pairs.w)));
 }
 
-// Scores (low: rows g and g + 8 x keys 2t and 2t + 1; high: keys 2t + 8 and 2t + 9) to weights. As weigh() does it; logs of the same keys.
+// Scores to weights, as in weigh(). low: rows g and g + 8, keys 2t and 2t + 1; high: keys 2t + 8
+// and 2t + 9. The logs are those of the same keys.
 MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high, vec4 low_logs, vec4 high_logs)
 {
-    const vec2 larger = max(tally.maxima, row_tops(low, high)), factor = exp2(tally.maxima - larger);
+    const vec2 larger = max(tally.maxima, row_tops(low, high)),
+               factor = exp2(tally.maxima - larger);
     tally.maxima = larger;
     if (!V_SCALES)
         [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
@@ -185,25 +204,32 @@ MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high, vec4 low_logs, vec4 
     precise vec4 weights = tally.weights * factor.xxyy + (p + q);
     tally.weights = weights;
     if (!V_SCALES)
-        return matrix_a(uvec4(halves_round(p.xy), halves_round(q.xy), halves_round(p.zw), halves_round(q.zw)));
+        return matrix_a(
+            uvec4(halves_round(p.xy), halves_round(q.xy), halves_round(p.zw), halves_round(q.zw)));
     precise vec4 low_values = low + low_logs, high_values = high + high_logs;
-    const vec2 top = max(tally.value_maxima, row_tops(low_values, high_values)), value_factor = exp2(tally.value_maxima - top);
+    const vec2 top = max(tally.value_maxima, row_tops(low_values, high_values)),
+               value_factor = exp2(tally.value_maxima - top);
     tally.value_maxima = top;
     [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
         matrix_scale(tally.sums[i], value_factor.xxyy);
     precise vec4 low_powers = low_values - top.xxyy, high_powers = high_values - top.xxyy;
     const vec4 v = exp2(low_powers), w = exp2(high_powers);
-    return matrix_a(uvec4(halves_round(v.xy), halves_round(w.xy), halves_round(v.zw), halves_round(w.zw)));
+    return matrix_a(
+        uvec4(halves_round(v.xy), halves_round(w.xy), halves_round(v.zw), halves_round(w.zw)));
 }
 
-// `at` is the lane's first fragment of the tile; `key` the tile's first.
-void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, vec4 low_logs, vec4 high_logs, inout Tally tally)
+// `at`: the lane's first fragment of the tile; `key`: the tile's first key.
+void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, vec4 low_logs,
+                  vec4 high_logs, inout Tally tally)
 {
-    MatrixC even_low = matrix_c(vec4(0)), even_high = even_low, odd_low = even_low, odd_high = even_low;
+    MatrixC even_low = matrix_c(vec4(0)), even_high = even_low, odd_low = even_low,
+            odd_high = even_low;
     [[unroll]] for (uint i = 0; i < Q_MATRICES; i += 2) {
         const uvec4 even = fragments[at + i * WARP], odd = fragments[at + (i + 1) * WARP];
-        matrix_multiply_two(q_matrices[i], matrix_b(even.xy), matrix_b(even.zw), even_low, even_high);
-        matrix_multiply_two(q_matrices[i + 1], matrix_b(odd.xy), matrix_b(odd.zw), odd_low, odd_high);
+        matrix_multiply_two(q_matrices[i], matrix_b(even.xy), matrix_b(even.zw), even_low,
+                            even_high);
+        matrix_multiply_two(q_matrices[i + 1], matrix_b(odd.xy), matrix_b(odd.zw), odd_low,
+                            odd_high);
     }
     precise vec4 low = scores_scaled(even_low, odd_low), high = scores_scaled(even_high, odd_high);
     if (K_SCALES) {
@@ -217,12 +243,13 @@ void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, vec4 low
     const MatrixA weights = tally_weigh(tally, low, high, low_logs, high_logs);
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++) {
         const uvec4 words = fragments[at + (Q_MATRICES + i) * WARP];
-        matrix_multiply_two(weights, matrix_b(words.xy), matrix_b(words.zw), tally.sums[2 * i], tally.sums[2 * i + 1]);
+        matrix_multiply_two(weights, matrix_b(words.xy), matrix_b(words.zw), tally.sums[2 * i],
+                            tally.sums[2 * i + 1]);
     }
 }
 
 #ifdef MATRIX_EMULATED
-#define STEP_LOOP [[dont_unroll]] // a software device takes long enough to compile it
+#define STEP_LOOP [[dont_unroll]] // a software device compiles unrolled code for too long
 #else
 #define STEP_LOOP [[unroll]]
 #endif
@@ -241,20 +268,21 @@ void step_compute(uint stage, uint key, inout Tally tally)
 {
     STEP_LOOP for (uint tile = 0; tile < TILES; tile++) {
         const uint number = stage * TILES + tile, first = number * KEYS + 2 * t;
-        tile_compute(number * FRAGMENTS * WARP + warp_lane(), key + tile * STEP, scales_of(first), scales_of(first + 8),
-                     logs_of(first), logs_of(first + 8), tally);
+        tile_compute(number * FRAGMENTS * WARP + warp_lane(), key + tile * STEP, scales_of(first),
+                     scales_of(first + 8), logs_of(first), logs_of(first + 8), tally);
     }
 }
 
 // ---- units ----
 
-// What the units so far have of both rows; the sums each lane's own.
+// The folded result of the units so far, for both rows; the sums are each lane's own.
 struct Half {
     vec2 maxima, weights;
     vec4 sums[2 * SUM_MATRICES];
 };
 
-// Sums of four dims of row `i`, from those of fragments `m` and m + 1, column 2t + c; and which four these are.
+// Sums of four dims of row `i`: those of fragments `m` and m + 1, column 2t + c. quad_number() says
+// which dims they are.
 vec4 quad_of(Tally tally, uint m, uint c, uint i)
 {
     const uint e = 2 * i + c;
@@ -263,7 +291,10 @@ vec4 quad_of(Tally tally, uint m, uint c, uint i)
 }
 
 uint quad_piece(uint m, uint c) { return 8 * (m / V_MATRICES) + 2 * t + c; }
-uint quad_number(uint m, uint c) { return (quad_piece(m, c) * V_ELEMENTS + m % V_MATRICES * 2) / 4; }
+uint quad_number(uint m, uint c)
+{
+    return (quad_piece(m, c) * V_ELEMENTS + m % V_MATRICES * 2) / 4;
+}
 
 float row_sum(vec2 value)
 {
@@ -272,7 +303,7 @@ float row_sum(vec2 value)
     return sum + warp_xor(sum, 2);
 }
 
-// The unit's state becomes the half's or joins it.
+// Takes over the first unit's result, or folds a later unit's with it.
 void unit_take(inout Half whole, Tally tally, bool joins)
 {
     const vec2 weights = vec2(row_sum(tally.weights.xy), row_sum(tally.weights.zw));
@@ -292,7 +323,7 @@ void unit_take(inout Half whole, Tally tally, bool joins)
     }
 }
 
-// Behind the last unit.
+// Stores the half's result, after the last unit.
 void half_leave(Half whole)
 {
     [[unroll]] for (uint i = 0; i < 2; i++) {
@@ -301,7 +332,8 @@ void half_leave(Half whole)
         [[unroll]] for (uint m = 0; m < SUM_MATRICES; m += 2)
             [[unroll]] for (uint c = 0; c < 2; c++)
                 if (V_WHOLE || quad_piece(m, c) < V_PIECES)
-                    PartSums(addresses[i]).at[inside[i] * (HEAD_DIM_V / 4) + quad_number(m, c)] = whole.sums[(m + c) * 2 + i];
+                    PartSums(addresses[i]).at[inside[i] * (HEAD_DIM_V / 4) + quad_number(m, c)] =
+                        whole.sums[(m + c) * 2 + i];
         if (t == 0) {
             PartFloats(addresses[i]).at[PARTIAL_MAXIMA + inside[i]] = whole.maxima[i];
             PartFloats(addresses[i]).at[PARTIAL_WEIGHTS + inside[i]] = whole.weights[i];
@@ -311,11 +343,13 @@ void half_leave(Half whole)
 
 // ---- the item ----
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Crowds { gpu_crowd at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Crowds {
+    gpu_crowd at[];
+};
 
 gpu_crowd crowd;
 
-// Row `i` of the lane's two: of which member it is, and what is to be known of it.
+// Finds the member and the tile of row `i` of the lane's two.
 void row_take(uint i)
 {
     const uint row = warp_number() * WARP_ROWS + g + 8 * i, member = row / crowd.width;
@@ -333,7 +367,7 @@ void row_take(uint i)
 
 void rows_begin()
 {
-    uvec4 words[Q_MATRICES]; // two rows' pairs
+    uvec4 words[Q_MATRICES]; // pairs of both rows
     [[unroll]] for (uint i = 0; i < 2; i++) {
         row_take(i);
         [[unroll]] for (uint n = 0; n < Q_MATRICES / 2; n++)
@@ -346,10 +380,12 @@ void rows_begin()
     }
 }
 
-// `steps` steps a unit, from key `first` on. The keys of the next step are on their way, their block is known for the one behind.
+// Computes all units of `steps` steps each, from key `first` on. While a step is computed, the next
+// one's keys are in flight, and the block of the one after that is known.
 void units_compute(uint first, uint steps)
 {
-    const uint total = UNITS * steps, mine = first + my_tile() * STEP, last = mine + (total - 1) * STEP_KEYS;
+    const uint total = UNITS * steps, mine = first + my_tile() * STEP,
+               last = mine + (total - 1) * STEP_KEYS;
     uvec4 moved[MOVED];
     float scale;
     uint step = 0;
@@ -363,7 +399,8 @@ void units_compute(uint first, uint steps)
         tally_clear(tally);
         [[dont_unroll]] do {
             pieces_store(step & 1, moved, scale);
-            barrier(); // the step is there, and all are done with the one before last, whose place the next one takes
+            // The step is stored, and no warp needs the last one any more.
+            barrier();
             pieces_load(place, moved, scale);
             place = tile_place(block, min(mine + (step + 2) * STEP_KEYS, last));
             block = tile_block(min(mine + (step + 3) * STEP_KEYS, last));
@@ -377,7 +414,7 @@ void units_compute(uint first, uint steps)
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counter { uint done; };
 shared bool is_last[AULE_MOST_MEMBERS];
 
-// Whether all workgroups of member `i` have left what they have.
+// Whether all workgroups with parts of member `i` have stored their results.
 bool member_done(uint i)
 {
     const gpu_item item = Items(crowd.members).at[i];
@@ -388,10 +425,11 @@ bool member_done(uint i)
     return last;
 }
 
-// A member's tile that has no other workgroup to wait for becomes its rows here. The threads share out all members' rows.
+// Merges the tiles of members whose other workgroups have all finished. The threads share the rows
+// of all members.
 void members_end()
 {
-    groupMemoryBarrier(); // what each has left is for those to release who ask
+    groupMemoryBarrier(); // the threads that ask release what all have stored
     barrier();
     if (gl_LocalInvocationID.x < crowd.num_members) {
         memoryBarrierBuffer();
@@ -399,9 +437,10 @@ void members_end()
         memoryBarrierBuffer();
     }
     barrier();
-    groupMemoryBarrier(); // and what they have acquired is everybody's
+    groupMemoryBarrier(); // what they have acquired is visible to all
     const uint each = crowd.width * V_QUADS;
-    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < crowd.num_members * each; i += gl_WorkGroupSize.x) {
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < crowd.num_members * each;
+                         i += gl_WorkGroupSize.x) {
         const uint member = i / each, row = i % each / V_QUADS;
         if (!is_last[member])
             continue;
@@ -427,7 +466,7 @@ void main()
     kv_head = gl_WorkGroupID.x;
     rows_begin();
     const gpu_item item = Items(crowd.members).at[0];
-    seq = item.tile.seq; // whose table is read
+    seq = item.tile.seq; // a crowd's keys are in the tables of all members; this one is read
     units_compute(item.first_key + item.which_half * KEYS, item.span / (UNITS * STEP_KEYS));
     members_end();
 }

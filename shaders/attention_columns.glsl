@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_columns.glsl - a tile's rows as columns of matrices, its keys and their values as rows: all that a row's bits depend on inside a
-// unit of keys, but for the order of the products, which attention_decode and attention_cascade have in common. Knows no items, no shared
-// memory, and not where keys lie.
+// attention_columns.glsl - what attention_decode and attention_cascade do for a row inside a unit
+// of keys. The row's bits depend on this and on the order of the products, which is not here. Rows
+// of the tile are columns of matrices; keys and values are rows. Knows no items, no shared memory,
+// and not where keys lie.
 //
-//   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; which dims meet in one product is permuted alike in both: see q_pair_of()
-//   P = 2^(S^T - m)                   per lane: 2 keys x 2 rows
-//   O^T[d, 8 rows] += V^T P^T         V^T is A with its rows permuted: see value_words(); P comes by shuffles
+//   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; dims are permuted alike: q_pair_of()
+//   P = 2^(S^T - m)                   each lane: 2 keys x 2 rows
+//   O^T[d, 8 rows] += V^T P^T         V^T is A, rows permuted: value_words(); P comes by shuffles
 
 #ifndef AULE_ATTENTION_COLUMNS_GLSL
 #define AULE_ATTENTION_COLUMNS_GLSL
@@ -16,37 +17,41 @@
 
 #include "attention_query.glsl"
 
-#include "matrix.glsl" // behind the workgroup's size
+#include "matrix.glsl" // needs the workgroup's size
 
 #include "halves.glsl"
 
 const uint ROWS = 8;
-const uint KEYS = 16; // of one tile, all in one block
-const bool LITTLE_CODE = EMULATED && MATRIX_DTYPE == DTYPE_F16; // takes long enough to compile; bf16 is emulated just as a device has it
-const uint UNITS = LITTLE_CODE ? 4 : 8; // of a half
-const uint STEP = 2 * KEYS;         // from tile to tile of a half
+const uint KEYS = 16; // of one tile; all in one block
+// Fewer units, because code for f16 takes too long to compile there. bf16 is emulated exactly as on
+// a device.
+const bool LITTLE_CODE = EMULATED && MATRIX_DTYPE == DTYPE_F16;
+const uint UNITS = LITTLE_CODE ? 4 : 8; // units of a half
+const uint STEP = 2 * KEYS;         // keys from one tile of a half to the next
 const uint WARPS = gl_WorkGroupSize.x / WARP;
-const uint K_ELEMENTS = 16 / DTYPE_BYTES(K_DTYPE); // of a piece of 16 bytes
+const uint K_ELEMENTS = 16 / DTYPE_BYTES(K_DTYPE); // elements in a piece of 16 bytes
 const uint V_ELEMENTS = 16 / DTYPE_BYTES(V_DTYPE);
-const uint K_PIECES = HEAD_DIM_K / K_ELEMENTS; // of a key
+const uint K_PIECES = HEAD_DIM_K / K_ELEMENTS; // pieces of a key
 const uint V_PIECES = HEAD_DIM_V / V_ELEMENTS;
 const uint K_STEPS = (K_PIECES + 3) / 4; // pieces of a key that one lane has
-const uint V_STEPS = (V_PIECES + 7) / 8; // the same of a value
-const uint K_MATRICES = K_ELEMENTS / 4;  // that one piece of a key has a share in
+const uint V_STEPS = (V_PIECES + 7) / 8; // likewise of a value
+const uint K_MATRICES = K_ELEMENTS / 4;  // matrices that use one piece of a key
 const uint V_MATRICES = V_ELEMENTS / 2;
 const uint Q_MATRICES = K_STEPS * K_MATRICES;
 const uint Q_PAIRS = Q_MATRICES / 2;
 const uint SUM_MATRICES = V_STEPS * V_MATRICES;
-const bool V_WHOLE = V_PIECES % 8 == 0; // no lane has pieces beyond the end
+const bool V_WHOLE = V_PIECES % 8 == 0; // no lane has pieces beyond the row
 
-layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces { uvec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 16) readonly buffer Pieces {
+    uvec4 at[];
+};
 
-uint g, t; // the lane in its warp: 4 g + t
+uint g, t; // the lane in its warp is 4 g + t
 
 // ---- Q ----
 
-// Elements [8 * oct, 8 * oct + 8) of a row; zeroes where there are none. Those are loaded all the same, from where there are some, if a
-// tile is known to have rows: behind a branch, nothing would be loaded meanwhile.
+// Elements [8 * oct, 8 * oct + 8) of a row, or zeros beyond rows and dims. FEW_ROWS (the tile has a
+// row): loads something even then, since other loads could not overlap with a load behind a branch.
 uvec4 q_halves(uint row, uint oct)
 {
     const bool idle = row >= num_rows || oct >= HEAD_DIM_K / 8;
@@ -60,20 +65,23 @@ uvec4 q_halves(uint row, uint oct)
         halves = Pieces(q_address(at_row)).at[at];
     } else {
         const Eight q = q_oct(at_row, at);
-        halves = oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
+        halves = oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32,
+                             MATRIX_DTYPE)
+                     .first;
     }
     return mix(halves, uvec4(0), bvec4(idle));
 }
 
-// Matrix number n of piece j belongs to elements 4n to 4n + 3 of pieces 4j + t, lane by lane, in the order of key_words(): this is what
-// pair number `i` of matrices is made of, from row `row`.
+// Pair number `i` of Q matrices, for row `row`. Matrix n of piece j uses elements 4n to 4n + 3 of
+// pieces 4j + t, for each lane, in the order of key_words().
 uvec4 q_pair_of(uint row, uint i)
 {
     const uint octs = K_ELEMENTS / 8;
     const uvec4 q = q_halves(row, (4 * (i / octs) + t) * octs + i % octs);
     if (DTYPE_BYTES(K_DTYPE) == 2)
         return q;
-    return uvec4(halves_low(q.x, q.y), halves_high(q.x, q.y), halves_low(q.z, q.w), halves_high(q.z, q.w));
+    return uvec4(halves_low(q.x, q.y), halves_high(q.x, q.y), halves_low(q.z, q.w),
+                 halves_high(q.z, q.w));
 }
 
 uvec4 q_pair(uint i)
@@ -82,9 +90,11 @@ uvec4 q_pair(uint i)
 }
 
 // ---- K and V ----
-// A lane has keys g and g + 8 of the tile, pieces 4j + t; and values 2t, 2t + 1, 2t + 8, 2t + 9, pieces 8s + g.
+// A lane has pieces 4j + t of keys g and g + 8 of the tile. It has pieces 8s + g of values 2t, 2t +
+// 1, 2t + 8 and 2t + 9.
 
-// Elements 4n to 4n + 3 of a piece of a key; those of 8 bits as 0, 2, 1, 3, which takes the fewest operations.
+// Elements 4n to 4n + 3 of a key's piece. 8-bit elements come as 0, 2, 1, 3, which takes the fewest
+// operations.
 uvec2 key_words(uvec4 piece, uint n)
 {
     if (DTYPE_BYTES(K_DTYPE) == 2)
@@ -92,7 +102,7 @@ uvec2 key_words(uvec4 piece, uint n)
     return uvec2(halves_even(piece[n], K_DTYPE), halves_odd(piece[n], K_DTYPE));
 }
 
-// Elements 2n and 2n + 1 of pieces of four values: the words of A, one element a row.
+// Elements 2n and 2n + 1 of four values' pieces, as the words of A, one element for each row.
 uvec4 value_words(uvec4 a, uvec4 b, uvec4 c, uvec4 d, uint n)
 {
     if (DTYPE_BYTES(V_DTYPE) == 2)
@@ -100,15 +110,16 @@ uvec4 value_words(uvec4 a, uvec4 b, uvec4 c, uvec4 d, uint n)
     const uint w = n / 2;
     const uint x = n % 2 == 0 ? halves_low(a[w], b[w]) : halves_high(a[w], b[w]);
     const uint y = n % 2 == 0 ? halves_low(c[w], d[w]) : halves_high(c[w], d[w]);
-    return uvec4(halves_even(x, V_DTYPE), halves_even(y, V_DTYPE), halves_odd(x, V_DTYPE), halves_odd(y, V_DTYPE));
+    return uvec4(halves_even(x, V_DTYPE), halves_even(y, V_DTYPE), halves_odd(x, V_DTYPE),
+                 halves_odd(y, V_DTYPE));
 }
 
 // ---- one tile of keys ----
 
-// Scores from two sums of products.
+// Scores from the two sums of products.
 vec4 scores_scaled(MatrixC even, MatrixC odd)
 {
-    // not to be fused with what follows, in one pipeline more than in the other
+    // Not fused with later operations: one pipeline might do so and another not.
     const vec4 products = halves_numbers(matrix_elements(even) + matrix_elements(odd), K_DTYPE);
     precise vec4 scaled = products * (run.scale_log2e * HALVES_FACTOR(K_DTYPE));
     return scaled;
@@ -128,7 +139,7 @@ float column_sum(float value)
     return value + warp_xor(value, 16);
 }
 
-// Weights as B: row 2t of the matrix is key 2t, whose weights lane 4 * 2t + column / 2 has.
+// The weights as matrix B. Row 2t of B is key 2t, whose weights are in lane 4 * 2t + column / 2.
 MatrixB weight_matrix(vec4 p)
 {
     const uint low = halves_round(p.xy), high = halves_round(p.zw), from = 8 * t + g / 2;
@@ -139,12 +150,13 @@ MatrixB weight_matrix(vec4 p)
     return matrix_b(uvec2(halves_low(a, b), halves_low(c, d)));
 }
 
-// ---- values with scales of their own ----
-// A weight times its value's scale is no f16 that could be multiplied: scales are far from 1. So values have a frame of their own, the largest
-// of score + log2(scale) among the keys that a row sees: what is multiplied is 2^(score + log2(scale) - that), the largest of it being 1. The
-// sum of weights stays in the frame of the scores, and so is all that leaves a unit.
+// ---- V with scales per token and head ----
+// Scales are far from 1, so a weight times its value's scale may not fit into f16. So the weighted
+// values have a frame of their own: the largest score + log2(scale) among the keys that a row sees.
+// The factor of a value is 2^(score + log2(scale) - frame), at most 1. The sum of weights stays in
+// the frame of the scores, and so does a unit's result.
 
-const float NO_SCALE = -1.0e30; // log2 of 0, as it were: finite, and lower than any score that there is
+const float NO_SCALE = -1.0e30; // stands for log2(0): finite, and below all scores
 
 // log2 of a value's scale.
 float scale_log2(float scale)
@@ -152,18 +164,20 @@ float scale_log2(float scale)
     return scale > 0 ? log2(scale) : NO_SCALE;
 }
 
-// What a unit's sums are to be multiplied with when they leave.
+// Factors that bring a unit's sums back to the frame of the scores.
 vec2 frames_of(vec2 maxima, vec2 value_maxima)
 {
     precise vec2 exponents = value_maxima - maxima;
     return exp2(exponents);
 }
 
-// What a warp has of a unit of keys. The maxima are those of all lanes with the same t, the sums each lane's own.
+// A warp's state for a unit of keys. Lanes with the same t have the same maxima; sums are each
+// lane's own.
 struct State {
     vec2 maxima, weights;
-    vec2 value_maxima; // with V_SCALES: the frame of the sums; else that is `maxima`
-    MatrixC sums[SUM_MATRICES]; // [s][k]: dims (8s + g) * V_ELEMENTS + 2k and + 1 (rows g, g + 8 of the matrix), rows 2t, 2t + 1
+    vec2 value_maxima; // V_SCALES: the frame of the sums; else that is `maxima`
+    // [s][k]: dims (8s + g) * V_ELEMENTS + 2k and + 1 (matrix rows g, g + 8), rows 2t and 2t + 1.
+    MatrixC sums[SUM_MATRICES];
 };
 
 void state_clear(out State state)
@@ -174,14 +188,15 @@ void state_clear(out State state)
         state.sums[i] = matrix_c(vec4(0));
 }
 
-// A row's largest of what has the order of scores.
+// Both rows' largest score over all lanes with the same t.
 vec2 column_tops(vec4 s)
 {
     return vec2(column_maximum(max(s.x, s.z)), column_maximum(max(s.y, s.w)));
 }
 
-// Scores (x, y: key g, rows 2t, 2t + 1; z, w: key g + 8) to weights. Each row follows the maximum of its own scores alone. Without a branch,
-// needed or not: loads that are under way across a branch are waited for together. `logs`: scale_log2() of the values of both keys.
+// Turns scores into weights. x, y: key g, rows 2t, 2t + 1; z, w: key g + 8. Each row follows its
+// maximum by its own scores only. Sums are scaled even if the maximum stays: at a branch, all loads
+// in flight would be waited for. `logs`: scale_log2() for both keys' values.
 vec4 weigh(inout State state, vec4 s, bvec4 seen, vec2 logs)
 {
     s = mix(vec4(NO_MAXIMUM), s, seen);
@@ -190,7 +205,7 @@ vec4 weigh(inout State state, vec4 s, bvec4 seen, vec2 logs)
     if (!V_SCALES)
         [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
             matrix_scale(state.sums[i], factor.xyxy);
-    precise vec4 exponents = s - larger.xyxy; // nor these with what comes before or behind
+    precise vec4 exponents = s - larger.xyxy; // not fused with other operations
     const vec4 p = mix(vec4(0), exp2(exponents), seen);
     precise vec2 weights = state.weights * factor + (p.xy + p.zw);
     state.weights = weights;
@@ -198,7 +213,8 @@ vec4 weigh(inout State state, vec4 s, bvec4 seen, vec2 logs)
         return p;
     precise vec4 scaled = s + logs.xxyy;
     const vec4 values = mix(vec4(NO_MAXIMUM), scaled, seen);
-    const vec2 top = max(state.value_maxima, column_tops(values)), value_factor = exp2(state.value_maxima - top);
+    const vec2 top = max(state.value_maxima, column_tops(values)),
+               value_factor = exp2(state.value_maxima - top);
     state.value_maxima = top;
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
         matrix_scale(state.sums[i], value_factor.xyxy);
@@ -208,13 +224,13 @@ vec4 weigh(inout State state, vec4 s, bvec4 seen, vec2 logs)
 
 // ---- units ----
 
-// The sums of weighted values that a sum matrix has.
+// A sum matrix as sums of weighted values.
 vec4 sums_numbers(MatrixC sums)
 {
     return halves_numbers(matrix_elements(sums), V_DTYPE) * HALVES_FACTOR(V_DTYPE);
 }
 
-// Which piece of V this lane has in sum matrix `i`.
+// The piece of V that this lane has in sum matrix `i`.
 uint piece_of(uint i)
 {
     return 8 * (i / V_MATRICES) + g;

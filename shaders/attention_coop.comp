@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_coop - attention on matrix units wherever they keep a matrix's elements: matrices are loaded from shared memory and
-// stored there, and no lane's place is relied on; sizes of matrices and subgroups are the device's. One workgroup computes one item:
-// TILE_ROWS rows of one sequence and KV head against all their keys, or one part of them; TILE_ROWS is small for few rows (decode)
-// and large for many (prefill). attention_coop_staging.glsl brings the keys, and says which subgroup has which matrices.
+// attention_coop - attention on matrix units of any size and layout. Matrices are loaded from
+// shared memory and stored there, so it does not matter which lane has which element. Sizes of
+// matrices and subgroups are the device's. One workgroup computes one work item: TILE_ROWS rows of
+// one sequence and KV head against all their keys, or one part of them. TILE_ROWS is small for
+// decode and large for prefill. attention_coop_staging.glsl loads the keys and assigns matrices to
+// subgroups.
 //
 // A tile of keys takes four steps, between barriers:
 //
-//   store     what was loaded of K and V, to shared memory; then the next tile's loads begin
+//   store     the loaded K and V go to shared memory; then the next tile's loads begin
 //   scores    S = Q K^T: Q is A and stays in matrices, K^T is B
-//   weights   of each row by ROW_THREADS threads: the new maximum, P = 2^(s - maximum) as f16, and what the sums are to be scaled with
-//   sums      O = O * factor + P V: the factor comes as a matrix like O, whose rows have one value each
+//   weights   ROW_THREADS threads a row: new maximum, weights P = 2^(s - maximum) as f16, factor
+//   sums      O = O * factor + P V; the factor is a matrix like O, whose rows have one value each
 //
-// Same bits: rows that share a tile belong to one sequence, always to the same row numbers of it; a product's row depends on no other
-// row of its matrix. Tiles are counted from the item's first key. A tile that a row does not see multiplies its sums by 1 and adds
-// zeros. What another row of the tile sees is multiplied with a weight of 0, so V that is no number must not lie there: no MASK.
+// Same bits: the rows of a tile belong to one sequence and always have the same row numbers in it.
+// A row of a product depends on no other row of its matrix. Tiles are counted from the item's first
+// key. A tile that a row does not see multiplies its sums by 1 and adds zeros. A key that only
+// another row sees has the weight 0; its V must not be NaN, so there is no MASK.
 //
-// Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
-// not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 128,
-// TILE_ROWS 16 or more. Q and out are f16, K and V f16 or of 8 bits, a row of them whole pieces of 16 bytes, V without scales per token.
+// Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs
+// to the last run whose first_item is not beyond it. Bindings: none. Push constants: struct
+// gpu_dispatch. Specialisation constants: all of layout.h (host: struct geometry, and struct
+// matrix_size of the device). LOCAL_SIZE is 128, TILE_ROWS at least 16. Q and out are f16; K and V
+// are f16 or 8-bit, in rows that are multiples of 16 bytes. V has no scales per token and head.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -39,29 +44,33 @@
 
 #include "attention_query.glsl"
 
-const uint SCORE_BLOCKS = TILE_KEYS / MATRIX_COLUMNS;  // columns of matrices; of a subgroup:
+const uint SCORE_BLOCKS = TILE_KEYS / MATRIX_COLUMNS;  // columns of matrices in a tile's scores
 const uint SCORE_OWN = (SCORE_BLOCKS + SHARES - 1) / SHARES;
+// SCORE_OWN, VALUE_OWN: columns of one subgroup, in the scores and in the output.
 const uint VALUE_BLOCKS = V_DIMS / MATRIX_COLUMNS;
 const uint VALUE_OWN = (VALUE_BLOCKS + SHARES - 1) / SHARES;
 const uint K_STEPS = K_DIMS / MATRIX_DEPTH;
 const uint KEY_STEPS = TILE_KEYS / MATRIX_DEPTH;
-const uint ROW_UNITS = (SCORE_UNITS + ROW_THREADS - 1) / ROW_THREADS; // of a row's scores, that one of its threads weighs
-const uint DEPTH_UNITS = MATRIX_DEPTH / 8, COLUMN_UNITS = MATRIX_COLUMNS / 8; // of f16
+// Units of a row's scores for one of its threads.
+const uint ROW_UNITS = (SCORE_UNITS + ROW_THREADS - 1) / ROW_THREADS;
+// 16-byte units of f16
+const uint DEPTH_UNITS = MATRIX_DEPTH / 8, COLUMN_UNITS = MATRIX_COLUMNS / 8;
 const uint V_OCTS = HEAD_DIM_V / 8;
 
 #define MatrixA coopmat<float16_t, gl_ScopeSubgroup, MATRIX_ROWS, MATRIX_DEPTH, gl_MatrixUseA>
 #define MatrixB coopmat<float16_t, gl_ScopeSubgroup, MATRIX_DEPTH, MATRIX_COLUMNS, gl_MatrixUseB>
-#define MatrixC coopmat<float, gl_ScopeSubgroup, MATRIX_ROWS, MATRIX_COLUMNS, gl_MatrixUseAccumulator>
+#define MatrixC                                                                                    \
+    coopmat<float, gl_ScopeSubgroup, MATRIX_ROWS, MATRIX_COLUMNS, gl_MatrixUseAccumulator>
 
 uint band, band_share; // of the subgroup
-uint row, row_share;   // of the thread, where rows are weighed
+uint row, row_share;   // of the thread, when rows are weighed
 Row self;
-float maximum = NO_MAXIMUM, weight_sum; // of the row; of it, what this thread weighed
+float maximum = NO_MAXIMUM, weight_sum; // of the row; of this thread's part of its weights
 
 MatrixA q_matrices[BAND_BLOCKS * K_STEPS];
 MatrixC sums[BAND_BLOCKS * VALUE_OWN];
 
-// What a subgroup leaves for itself, or where bands are shared for others.
+// Waits for the stores of the subgroup or, if subgroups share a band, of the workgroup.
 void band_wait()
 {
     if (OWN_ROWS) {
@@ -86,27 +95,30 @@ uvec4 q_words(uint at_row, uint oct)
     if (!ROPE)
         return Pieces(q_address(at_row)).at[oct];
     const Eight q = q_oct(at_row, oct);
-    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, DTYPE_F16).first;
+    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, DTYPE_F16)
+        .first;
 }
 
 void q_load()
 {
     for (uint i = thread; i < TILE_ROWS * (K_DIMS / 8); i += THREADS)
-        units[i / (K_DIMS / 8) * K_ROW + i % (K_DIMS / 8)] = q_words(i / (K_DIMS / 8), i % (K_DIMS / 8));
+        units[i / (K_DIMS / 8) * K_ROW + i % (K_DIMS / 8)] =
+            q_words(i / (K_DIMS / 8), i % (K_DIMS / 8));
     barrier();
     [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++)
         [[unroll]] for (uint step = 0; step < TIMES(K_STEPS); step++)
-            coopMatLoad(q_matrices[block * K_STEPS + step], units, band_row(block) * K_ROW + step * DEPTH_UNITS, K_ROW,
+            coopMatLoad(q_matrices[block * K_STEPS + step], units,
+                        band_row(block) * K_ROW + step * DEPTH_UNITS, K_ROW,
                         gl_CooperativeMatrixLayoutRowMajor);
     barrier();
     key_pads_clear();
 }
 
-// ---- which keys ----
+// ---- the keys in sight ----
 
 shared uint hull_first, hull_end;
 
-// Of rows in any order.
+// The hull of the ranges of rows in any order.
 uvec2 ranges_gather()
 {
     if (thread == 0) {
@@ -124,7 +136,7 @@ uvec2 ranges_gather()
 
 // ---- one tile ----
 
-// Subgroups that have no keys of their own leave these to others.
+// Scores of this subgroup's keys. A subgroup that has none leaves them to the others.
 void tile_scores()
 {
     if (band_share >= SCORE_BLOCKS)
@@ -135,20 +147,22 @@ void tile_scores()
     [[unroll]] for (uint step = 0; step < TIMES(K_STEPS); step++)
         [[unroll]] for (uint i = 0; i < TIMES(SCORE_OWN); i++) {
             MatrixB keys;
-            coopMatLoad(keys, units, (band_share + i * SHARES) * MATRIX_COLUMNS * K_ROW + step * DEPTH_UNITS, K_ROW,
-                        gl_CooperativeMatrixLayoutColumnMajor);
+            coopMatLoad(keys, units,
+                        (band_share + i * SHARES) * MATRIX_COLUMNS * K_ROW + step * DEPTH_UNITS,
+                        K_ROW, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++)
-                scores[i * BAND_BLOCKS + block] =
-                    coopMatMulAdd(q_matrices[block * K_STEPS + step], keys, scores[i * BAND_BLOCKS + block]);
+                scores[i * BAND_BLOCKS + block] = coopMatMulAdd(
+                    q_matrices[block * K_STEPS + step], keys, scores[i * BAND_BLOCKS + block]);
         }
     [[unroll]] for (uint i = 0; i < TIMES(SCORE_OWN); i++)
         [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++)
             coopMatStore(scores[i * BAND_BLOCKS + block], units,
-                         SCORES_AT + band_row(block) * SCORE_ROW + (band_share + i * SHARES) * FACTOR_UNITS, SCORE_ROW,
-                         gl_CooperativeMatrixLayoutRowMajor);
+                         SCORES_AT + band_row(block) * SCORE_ROW +
+                             (band_share + i * SHARES) * FACTOR_UNITS,
+                         SCORE_ROW, gl_CooperativeMatrixLayoutRowMajor);
 }
 
-// Four scores of keys from `key` of the tile on, as they are weighed; those that the row does not see have bits of -infinity.
+// Shapes four scores, of keys from `key` of the tile on.
 vec4 scores_shape(uint start, uint key, uvec4 words)
 {
     vec4 scores;
@@ -170,7 +184,8 @@ bvec4 scores_seen(uint start, uint key, uvec2 range)
                  key_between(keys.w, range));
 }
 
-// Of this thread's row. What it writes lies where other threads of the row have read before.
+// Weighs this thread's part of its row. The weights take the place of scores that other threads of
+// the row have already read.
 void tile_weigh(uint start, uvec2 range)
 {
     const uint at = SCORES_AT + row * SCORE_ROW;
@@ -196,7 +211,8 @@ void tile_weigh(uint start, uvec2 range)
         if (unit < SCORE_UNITS) {
             const vec4 weights = mix(vec4(0), exp2(scores[i] - maximum), seen[i]);
             weight_sum += weights.x + weights.y + (weights.z + weights.w);
-            const uvec2 words = uvec2(packFloat2x16(f16vec2(weights.xy)), packFloat2x16(f16vec2(weights.zw)));
+            const uvec2 words =
+                uvec2(packFloat2x16(f16vec2(weights.xy)), packFloat2x16(f16vec2(weights.zw)));
             if (unit % 2 == 0)
                 units[at + unit / 2].xy = words;
             else
@@ -213,28 +229,30 @@ void tile_sums()
     [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++) {
         const uint at = SCORES_AT + band_row(block) * SCORE_ROW;
         MatrixC factor;
-        coopMatLoad(factor, units, at + WEIGHT_UNITS, SCORE_ROW, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(factor, units, at + WEIGHT_UNITS, SCORE_ROW,
+                    gl_CooperativeMatrixLayoutRowMajor);
         [[unroll]] for (uint i = 0; i < TIMES(VALUE_OWN); i++)
             sums[block * VALUE_OWN + i] = sums[block * VALUE_OWN + i] * factor;
         [[unroll]] for (uint step = 0; step < TIMES(KEY_STEPS); step++)
-            coopMatLoad(weights[block * KEY_STEPS + step], units, at + step * DEPTH_UNITS, SCORE_ROW,
-                        gl_CooperativeMatrixLayoutRowMajor);
+            coopMatLoad(weights[block * KEY_STEPS + step], units, at + step * DEPTH_UNITS,
+                        SCORE_ROW, gl_CooperativeMatrixLayoutRowMajor);
     }
     [[unroll]] for (uint step = 0; step < TIMES(KEY_STEPS); step++)
         [[unroll]] for (uint i = 0; i < TIMES(VALUE_OWN); i++) {
             const uint column = band_share + i * SHARES;
             if (column < VALUE_BLOCKS) {
                 MatrixB values;
-                coopMatLoad(values, units, VALUES_AT + step * MATRIX_DEPTH * V_ROW + column * COLUMN_UNITS, V_ROW,
+                coopMatLoad(values, units,
+                            VALUES_AT + step * MATRIX_DEPTH * V_ROW + column * COLUMN_UNITS, V_ROW,
                             gl_CooperativeMatrixLayoutRowMajor);
                 [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++)
-                    sums[block * VALUE_OWN + i] =
-                        coopMatMulAdd(weights[block * KEY_STEPS + step], values, sums[block * VALUE_OWN + i]);
+                    sums[block * VALUE_OWN + i] = coopMatMulAdd(
+                        weights[block * KEY_STEPS + step], values, sums[block * VALUE_OWN + i]);
             }
         }
 }
 
-// Behind the last tile comes one that is loaded and has no use: a branch around the loads would cost more.
+// After the last tile one more is loaded and not used: a branch around the loads would cost more.
 void tiles_compute(uint first_key, uvec2 range)
 {
     uint start = first_key + (hull.x - first_key) / TILE_KEYS * TILE_KEYS;
@@ -257,12 +275,17 @@ void tiles_compute(uint first_key, uvec2 range)
 
 // ---- the end ----
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Partial { float at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly buffer PartialOcts { vec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Partial {
+    float at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 16) writeonly buffer PartialOcts {
+    vec4 at[];
+};
 
 shared float row_factors[TILE_ROWS];
 
-// The row's maximum and weights for whoever merges the parts, or its LSE and what its sums are to be multiplied with.
+// Ends a row. For a part it stores the maximum and the sum of weights, for the merge. Else it
+// stores the LSE and the factor of the row's sums.
 void row_finish(gpu_item item, bool partial)
 {
     [[unroll]] for (uint mask = 1; mask < ROW_THREADS; mask *= 2)
@@ -281,7 +304,7 @@ void row_finish(gpu_item item, bool partial)
         lse_store(row, end.y);
 }
 
-// Eight dims of row `at_row`.
+// Stores eight dims of row `at_row`.
 void oct_finish(gpu_item item, bool partial, uint at_row, uint oct, vec4 low, vec4 high)
 {
     if (partial) {
@@ -291,26 +314,30 @@ void oct_finish(gpu_item item, bool partial, uint at_row, uint oct, vec4 low, ve
         return;
     }
     const float factor = row_factors[at_row];
-    const Oct f32 = Oct(plus_zero(factor == 0 ? vec4(0) : low * factor), plus_zero(factor == 0 ? vec4(0) : high * factor));
-    oct_store(out_address(at_row) + oct * IO_OCT_BYTES, IO_DTYPE, oct_convert(f32, DTYPE_F32, IO_DTYPE));
+    const Oct f32 = Oct(plus_zero(factor == 0 ? vec4(0) : low * factor),
+                        plus_zero(factor == 0 ? vec4(0) : high * factor));
+    oct_store(out_address(at_row) + oct * IO_OCT_BYTES, IO_DTYPE,
+              oct_convert(f32, DTYPE_F32, IO_DTYPE));
 }
 
-// Through shared memory, one column of matrices of each subgroup at a time.
+// Stores the sums through shared memory, one column of matrices of each subgroup at a time.
 void sums_finish(gpu_item item, bool partial)
 {
-    const uint octs = SUM_SHARES * COLUMN_UNITS; // of a row at a time
+    const uint octs = SUM_SHARES * COLUMN_UNITS; // octs of a row at a time
     [[unroll]] for (uint i = 0; i < TIMES(VALUE_OWN); i++) {
         barrier();
         if (band_share + i * SHARES < VALUE_BLOCKS)
             [[unroll]] for (uint block = 0; block < TIMES(BAND_BLOCKS); block++)
-                coopMatStore(sums[block * VALUE_OWN + i], units, band_row(block) * SUM_ROW + band_share * FACTOR_UNITS, SUM_ROW,
+                coopMatStore(sums[block * VALUE_OWN + i], units,
+                             band_row(block) * SUM_ROW + band_share * FACTOR_UNITS, SUM_ROW,
                              gl_CooperativeMatrixLayoutRowMajor);
         barrier();
         for (uint n = thread; n < TILE_ROWS * octs; n += THREADS) {
             const uint at_row = n / octs, at = at_row * SUM_ROW + n % octs * 2;
             const uint oct = i * SHARES * COLUMN_UNITS + n % octs;
             if (at_row < num_rows && oct < V_OCTS)
-                oct_finish(item, partial, at_row, oct, uintBitsToFloat(units[at]), uintBitsToFloat(units[at + 1]));
+                oct_finish(item, partial, at_row, oct, uintBitsToFloat(units[at]),
+                           uintBitsToFloat(units[at + 1]));
         }
     }
 }

@@ -1,28 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_decode - few rows a KV head (up to 8, as decoding has them) against many keys, on matrix units. One workgroup computes one
-// item: TILE_ROWS = 8 rows of one sequence and KV head, the columns of all matrices here, against a part of the keys. What it is
-// bound by is memory: every key and value is read once, in whole 16-byte pieces that are at once the reading lane's own matrix
-// elements, so that nothing goes through shared memory and no lane waits for another before the end. NOTEBOOK.md has the measurements.
+// attention_decode - attention for few rows (decode) against many keys, on matrix units. One
+// workgroup computes one work item: TILE_ROWS = 8 rows of one sequence and KV head, against one
+// part of the keys or half of it. Memory bandwidth bounds it. A lane reads K and V in pieces of 16
+// bytes, which are its own matrix elements. So the loop needs no shared memory, and no lane waits
+// for another before the end. NOTEBOOK.md has the measurements.
 //
-//   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; which dims meet in one product is permuted alike in both: see key_load()
-//   P = 2^(S^T - m)                   per lane: 2 keys x 2 rows
-//   O^T[d, 8 rows] += V^T P^T         V^T is A with its rows permuted: see value_load(); P comes by shuffles
+//   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; dims are permuted alike in both: key_load()
+//   P = 2^(S^T - m)                   each lane: 2 keys x 2 rows
+//   O^T[d, 8 rows] += V^T P^T         V^T is A, rows permuted: value_load(); P comes by shuffles
 //
-// A part of gpu_item.span keys has two halves, whose tiles of 16 keys take turns, and a half has UNITS units of equally many tiles in a row.
-// Each unit is computed from scratch; half = ((unit + unit) + unit) + .., part = half + half (attention_parts.glsl). With two warps, a
-// workgroup has a part, and each warp folds its half as it goes; with more, those of a half take turns with its units, and fold one after
-// the other; with UNITS warps, it has a half, and each warp has one unit. The last workgroup that is done with a tile merges what all have
-// left of it.
+// A part has gpu_item.span keys. Its tiles of 16 keys belong in turn to two halves. A half has
+// UNITS units; a unit is a run of equally many of the half's tiles. Each unit is computed from
+// scratch. Units are folded from the left (attention_parts.glsl): a half is ((unit + unit) + unit)
+// + .., a part is half + half. LOCAL_SIZE decides what a workgroup and a warp compute:
 //
-// Same bits: what a unit does for a row depends on its keys and that row alone, so neither the number of warps nor the number of
-// items nor the row's neighbours matter.
+//   2 warps       a workgroup computes a part; each warp folds its half as it goes
+//   more warps    the same; the warps of a half take turns with its units, then fold in turn
+//   UNITS warps   a workgroup computes half a part; each warp has one unit
 //
-// Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
-// not beyond it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h; LOCAL_SIZE is 32 times
-// 2, 4 or UNITS; Q and out are MATRIX_DTYPE, K and V the same or of 8 bits, head dims up to 256, those of 8 bits multiples of 16;
-// BLOCK_SIZE is 16 or more, V is not in K. No MASK.
+// The last workgroup to finish a tile merges the results of all its parts.
+//
+// Same bits: a unit's result for a row depends on the unit's keys and on that row only. The numbers
+// of warps and items, and the other rows of the tile, do not matter.
+//
+// Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs
+// to the last run whose first_item is not beyond it. Bindings: none. Push constants: struct
+// gpu_dispatch. Specialisation constants: all of layout.h (host: struct geometry). LOCAL_SIZE is 32
+// times 2, 4 or UNITS. Q and out are MATRIX_DTYPE; K and V are MATRIX_DTYPE or 8-bit. Head dims are
+// at most 256, with 8 bits multiples of 16. BLOCK_SIZE is at least 16. V is not in K. No MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -35,45 +42,49 @@
 #define FEW_ROWS
 #include "attention_columns.glsl"
 
-const bool HALVES = WARPS == UNITS;        // an item is a half
+const bool HALVES = WARPS == UNITS;        // an item is half a part
 const uint SHARE = HALVES ? 1 : WARPS / 2; // warps that take turns with the units of a half
-const uint SLOTS = HALVES ? WARPS : 2;
-const uint V_LOADS = V_STEPS * 4;          // that a lane has of the tile's values
-const bool K_WHOLE = K_PIECES % 4 == 0;    // no lane reads beyond
+const uint SLOTS = HALVES ? WARPS : 2;     // results of a half each; with HALVES of a unit each
+const uint V_LOADS = V_STEPS * 4;          // pieces of a tile's values that a lane loads
+const bool K_WHOLE = K_PIECES % 4 == 0;    // no lane reads beyond the row
 
-// Beyond a head dim of 128 registers are too few: Q lies in shared memory then, one for all warps, which therefore begin together.
+// Beyond a head dim of 128 there are too few registers. Then Q lies in shared memory, once for all
+// warps, which therefore begin together.
 const bool Q_SHARED = HEAD_DIM_K > AULE_NARROW_HEAD_DIM || HEAD_DIM_V > AULE_NARROW_HEAD_DIM;
-const uint Q_LOADS = Q_SHARED ? (Q_PAIRS + WARPS - 1) / WARPS : Q_PAIRS; // pairs of Q's matrices that a lane brings
+// Pairs of Q matrices that a lane loads.
+const uint Q_LOADS = Q_SHARED ? (Q_PAIRS + WARPS - 1) / WARPS : Q_PAIRS;
 
-// And shared memory is too small for whole rows of UNITS warps: then they come some dims at a time.
-const uint ROUNDS = HALVES && HEAD_DIM_V > AULE_NARROW_HEAD_DIM ? 2 : 1; // as many as a row has so many dims
+// There shared memory is too small for whole rows of UNITS warps, so rows go through it in rounds
+// of some dims.
+const uint ROUNDS = HALVES && HEAD_DIM_V > AULE_NARROW_HEAD_DIM ? 2 : 1; // rounds for one row
 const uint ROUND_DIMS = ROUNDS > 1 ? AULE_NARROW_HEAD_DIM : HEAD_DIM_V;
 const uint ROUND_MATRICES = ROUNDS > 1 ? 8 : SUM_MATRICES;
 const bool ROUNDS_WHOLE = V_WHOLE && SUM_MATRICES == ROUNDS * ROUND_MATRICES;
 
-// Tiles of 8 bits are half as many bytes: two of them at a time, so that as much is on its way. A unit of an odd number of them has one more,
-// which no row sees.
+// A tile of 8-bit elements has half as many bytes, so two are loaded at a time, to have as many
+// bytes in flight. A unit with an odd number of tiles gets one more, which no row sees.
 const bool PAIRED = K_ELEMENTS == 16 && V_ELEMENTS == 16 && !Q_SHARED && !LITTLE_CODE;
 const uint AT_ONCE = PAIRED ? 2 : 1;
 
-// What each warp has in the end: its unit, or its half. Small, since what a multiprocessor has of this bounds its workgroups.
+// Each warp's result at the end: its unit or its half. Kept small, because shared memory limits the
+// occupancy.
 shared float slot_sums[SLOTS * ROWS * ROUND_DIMS]; // [slot][row][dim], not normalised
 shared float slot_maxima[SLOTS * ROWS], slot_weights[SLOTS * ROWS];
 shared uvec4 q_words[Q_SHARED ? Q_PAIRS * WARP : 1]; // [pair][lane]
 
-uint part_first; // key
-uvec2 hull;    // keys that some row sees are in here
-Row selves[2]; // of rows 2t and 2t + 1
+uint part_first; // first key of the part
+uvec2 hull;      // no row sees a key outside
+Row selves[2];   // rows 2t and 2t + 1
 
 MatrixB q_matrices[Q_MATRICES];
 
-// Which pair a lane's load number `i` is, or none, beyond Q_PAIRS.
+// Number of the pair of Q matrices that a lane loads as its load `i`. Q_PAIRS or more: none.
 uint q_number(uint i)
 {
     return Q_SHARED ? warp_number() * Q_LOADS + i : i;
 }
 
-// Two steps, so that tables are looked up in between.
+// Q is loaded and used in two steps, so that block tables are read in between.
 void q_load(out uvec4 pairs[Q_LOADS])
 {
     [[unroll]] for (uint i = 0; i < Q_LOADS; i++)
@@ -100,12 +111,14 @@ struct Place {
     uint64_t keys, values; // of the tile's first key
 };
 
-// A table entry, a chunk's address: each lane looks up a tile of its own, so that this is done once for 32 tiles, and long before.
+// Finds a tile's address by block table and chunk. Each lane does it for a tile of its own. So the
+// look-ups of 32 tiles happen together, long before the tiles are loaded.
 Place place_find(uint key)
 {
     const uint inside = key & BLOCK_SIZE - 1, part = key / BLOCK_SIZE;
     return Place(part_keys(seq, part, kv_head) + key_offset(inside),
-                 PLACE == AULE_PLACE_POOL ? 0 : part_values(seq, part, kv_head) + value_offset(inside));
+                 PLACE == AULE_PLACE_POOL ? 0
+                                          : part_values(seq, part, kv_head) + value_offset(inside));
 }
 
 uint64_t warp_shuffle(uint64_t value, uint lane)
@@ -114,35 +127,40 @@ uint64_t warp_shuffle(uint64_t value, uint lane)
     return packUint2x32(uvec2(warp_shuffle(words.x, lane), warp_shuffle(words.y, lane)));
 }
 
-// What lane `lane` has found for `key`. In the pool, values and scales are where their keys are.
+// The place that lane `lane` has found for `key`. In the pool values and scales are at a fixed
+// distance from the keys.
 Place place_of(Place found, uint lane, uint key)
 {
     const uint inside = key & BLOCK_SIZE - 1;
     const uint64_t keys = warp_shuffle(found.keys, lane);
     if (PLACE != AULE_PLACE_POOL)
         return Place(keys, warp_shuffle(found.values, lane));
-    const uint64_t values = keys + (NUM_KV_HEADS * K_HEAD_BYTES - kv_head * K_HEAD_BYTES) + kv_head * V_HEAD_BYTES;
+    const uint64_t values =
+        keys + (NUM_KV_HEADS * K_HEAD_BYTES - kv_head * K_HEAD_BYTES) + kv_head * V_HEAD_BYTES;
     return Place(keys, values - inside * K_ROW_BYTES + inside * V_ROW_BYTES);
 }
 
-// Rows are as long as they are: beyond a sequence's end there need be no memory. A block is always whole.
+// In contiguous rows there may be no memory beyond the sequence's end, so the last key is loaded
+// instead. A block is always whole.
 uint safe_key(uint key, uint offset)
 {
     return PLACE == AULE_PLACE_ROWS ? min(key + offset, kv_len - 1) - key : offset;
 }
 
-// Values that no row sees may be anything, and nothing times what is no number is no number: the nearest that a row sees stands in.
+// A value that no row sees may be NaN, and 0 * NaN is NaN. So the nearest value that a row sees is
+// loaded instead.
 uint seen_key(uint key, uint offset)
 {
     return (WINDOW ? clamp(key + offset, hull.x, hull.y - 1) : min(key + offset, hull.y - 1)) - key;
 }
 
-// Indices of the loads are constants where they can be: then they cost no instruction.
+// Indices of loads are constants where possible; then they cost no instruction.
 void key_load(Place place, uint key, out uvec4 low[K_STEPS], out uvec4 high[K_STEPS])
 {
-    const uint64_t first = place.keys + key_offset(safe_key(key, g)), second = place.keys + key_offset(safe_key(key, g + 8));
+    const uint64_t first = place.keys + key_offset(safe_key(key, g)),
+                   second = place.keys + key_offset(safe_key(key, g + 8));
     [[unroll]] for (uint j = 0; j < K_STEPS; j++) {
-        const uint piece = K_WHOLE ? t : min(t, K_PIECES - 1 - 4 * j); // beyond the end Q is 0
+        const uint piece = K_WHOLE ? t : min(t, K_PIECES - 1 - 4 * j); // beyond the row Q is 0
         low[j] = Pieces(first + piece * 16).at[4 * j];
         high[j] = Pieces(second + piece * 16).at[4 * j];
     }
@@ -151,30 +169,34 @@ void key_load(Place place, uint key, out uvec4 low[K_STEPS], out uvec4 high[K_ST
 void value_load(Place place, uint key, out uvec4 v[V_LOADS])
 {
     [[unroll]] for (uint i = 0; i < 4; i++) {
-        const uint64_t row = place.values + value_offset(seen_key(key, 2 * t + (i & 1) + (i >> 1) * 8));
+        const uint64_t row =
+            place.values + value_offset(seen_key(key, 2 * t + (i & 1) + (i >> 1) * 8));
         [[unroll]] for (uint s = 0; s < V_STEPS; s++) {
-            const uint piece = V_WHOLE ? g : min(g, V_PIECES - 1 - 8 * s); // what is beyond the end is not stored
+            // Pieces beyond the row are not stored.
+            const uint piece = V_WHOLE ? g : min(g, V_PIECES - 1 - 8 * s);
             v[s * 4 + i] = Pieces(row + piece * 16).at[8 * s];
         }
     }
 }
 
-// Of keys g and g + 8, or of their values, which have theirs `offset` bytes further on.
+// Scales of keys g and g + 8. The scales of their values are `offset` bytes further.
 vec2 scales_load(Place place, uint key, const uint offset)
 {
     const uint inside = key & BLOCK_SIZE - 1;
-    const uint64_t scales = place.keys - kv_head * K_HEAD_BYTES - inside * K_ROW_BYTES + (SCALES_AT + offset);
+    const uint64_t scales =
+        place.keys - kv_head * K_HEAD_BYTES - inside * K_ROW_BYTES + (SCALES_AT + offset);
     Floats floats = Floats(scales + (kv_head * BLOCK_SIZE + inside + g) * 4);
     return vec2(floats.at[0], floats.at[8]);
 }
 
 struct Scales {
-    vec2 keys, values; // of keys g and g + 8; 1 where there are none
+    vec2 keys, values; // for keys g and g + 8; 1 without scales
 };
 
 Scales tile_scales(Place place, uint key)
 {
-    return Scales(K_SCALES ? scales_load(place, key, 0) : vec2(1), V_SCALES ? scales_load(place, key, SCALES_BYTES) : vec2(1));
+    return Scales(K_SCALES ? scales_load(place, key, 0) : vec2(1),
+                  V_SCALES ? scales_load(place, key, SCALES_BYTES) : vec2(1));
 }
 
 vec2 value_logs(Scales scales)
@@ -194,14 +216,15 @@ vec4 scores(uvec4 low[K_STEPS], uvec4 high[K_STEPS])
             q_matrices[i] = matrix_b(pair.xy);
             q_matrices[i + 1] = matrix_b(pair.zw);
         }
-        even = matrix_multiply(matrix_a(uvec4(key_words(low[j], n), key_words(high[j], n))), q_matrices[i], even);
-        odd = matrix_multiply(matrix_a(uvec4(key_words(low[j], n + 1), key_words(high[j], n + 1))), q_matrices[i + 1],
-                              odd);
+        even = matrix_multiply(matrix_a(uvec4(key_words(low[j], n), key_words(high[j], n))),
+                               q_matrices[i], even);
+        odd = matrix_multiply(matrix_a(uvec4(key_words(low[j], n + 1), key_words(high[j], n + 1))),
+                              q_matrices[i + 1], odd);
     }
     return scores_scaled(even, odd);
 }
 
-// Elements x, y: key g, rows 2t, 2t + 1; z, w: key g + 8.
+// Elements x and y: key g, rows 2t and 2t + 1; z and w: key g + 8.
 bvec4 seen_of(uint key, inout vec4 s)
 {
     bvec4 seen = bvec4(true);
@@ -219,18 +242,22 @@ void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 {
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++) {
         const uint s = i / V_MATRICES * 4, n = i % V_MATRICES;
-        if (DTYPE_BYTES(V_DTYPE) == 2) // named halves, not words, which the driver makes fewer instructions of
-            state.sums[i] = matrix_multiply(matrix_a_turned(uvec4(v[s][n], v[s + 1][n], v[s + 2][n], v[s + 3][n])), weights,
-                                            state.sums[i]);
+        // The driver makes fewer instructions of named halves than of words.
+        if (DTYPE_BYTES(V_DTYPE) == 2)
+            state.sums[i] = matrix_multiply(
+                matrix_a_turned(uvec4(v[s][n], v[s + 1][n], v[s + 2][n], v[s + 3][n])), weights,
+                state.sums[i]);
         else
-            state.sums[i] = matrix_multiply(matrix_a(value_words(v[s], v[s + 1], v[s + 2], v[s + 3], n)), weights, state.sums[i]);
+            state.sums[i] =
+                matrix_multiply(matrix_a(value_words(v[s], v[s + 1], v[s + 2], v[s + 3], n)),
+                                weights, state.sums[i]);
     }
 }
 
 // ---- units ----
 
-// The unit's state, with its own weights on all lanes that have the same t, becomes the slot's or joins it, if it is this warp's turn: of
-// its dims, those of round number `round`.
+// Puts a unit's state into a slot, or folds it with what is there. Weights are first added over all
+// lanes with the same t. `mine`: it is this warp's turn. `round`: which dims of a row are put.
 void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
 {
     const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
@@ -240,22 +267,26 @@ void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
     if (mine) {
         [[unroll]] for (uint i = 0; i < 2; i++)
             folds[i] = fold_begin(joins ? slot_maxima[row + i] : NO_MAXIMUM, state.maxima[i]);
-        [[unroll]] for (uint k = 0; k < ROUND_MATRICES && begin + k < SUM_MATRICES && (ROUNDS_WHOLE || piece_of(begin + k) < V_PIECES); k++) {
+        [[unroll]] for (uint k = 0; k < ROUND_MATRICES && begin + k < SUM_MATRICES &&
+                                    (ROUNDS_WHOLE || piece_of(begin + k) < V_PIECES);
+                        k++) {
             const uint i = ROUNDS > 1 ? begin + k : k;
             precise vec4 sums = sums_numbers(state.sums[i]);
             if (V_SCALES)
                 sums *= frames.xyxy;
             [[unroll]] for (uint n = 0; n < 4; n++) {
                 const uint dim = piece_of(i) * V_ELEMENTS + i % V_MATRICES * 2 + (n >> 1);
-                const uint at = (row + (n & 1)) * ROUND_DIMS + (ROUNDS > 1 ? dim - round * ROUND_DIMS : dim);
+                const uint at =
+                    (row + (n & 1)) * ROUND_DIMS + (ROUNDS > 1 ? dim - round * ROUND_DIMS : dim);
                 slot_sums[at] = joins ? fold(folds[n & 1], slot_sums[at], sums[n]) : sums[n];
             }
         }
     }
-    warp_wait(); // every lane has read the maxima that lane t changes now
+    warp_wait(); // all lanes have read the maxima before lane t changes them
     if (g == 0 && mine)
         [[unroll]] for (uint i = 0; i < 2; i++) {
-            slot_weights[row + i] = joins ? fold(folds[i], slot_weights[row + i], weights[i]) : weights[i];
+            slot_weights[row + i] =
+                joins ? fold(folds[i], slot_weights[row + i], weights[i]) : weights[i];
             slot_maxima[row + i] = joins ? folds[i].maximum : state.maxima[i];
         }
     warp_wait();
@@ -265,7 +296,8 @@ void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
 uint tile_key(uint first, uint number)
 {
     const uint key = first + number * STEP, last = hull.y - 1 & ~(KEYS - 1);
-    return WINDOW ? clamp(key, hull.x & ~(KEYS - 1), last) : min(key, last); // without a window none comes before the hull
+    // Without a window the hull begins at key 0.
+    return WINDOW ? clamp(key, hull.x & ~(KEYS - 1), last) : min(key, last);
 }
 
 void slot_clear(uint slot, bool mine)
@@ -275,45 +307,51 @@ void slot_clear(uint slot, bool mine)
     slot_take(slot, state, false, mine, 0);
 }
 
-// Its sums, whatever nothing times a value has made of them. With no matrix, which would lie in memory for it.
+// Clears a slot's sums, which a product of 0 and a value may have made NaN. No matrix is used,
+// since it would be spilled to memory.
 void slot_zero(uint slot)
 {
     for (uint i = warp_lane(); i < ROWS * ROUND_DIMS; i += WARP)
         slot_sums[slot * ROWS * ROUND_DIMS + i] = 0;
 }
 
-// Of `count` units, those up to the hull's end; 0 if they all lie before it. (Emulated, all warps go together.)
+// How many of `count` units begin before the hull's end; 0 if all end before the hull. Emulated:
+// all, because warps must not diverge.
 uint units_needed(uint first, uint count, uint tiles)
 {
     const uint keys = first < hull.y ? hull.y - first : 0;
     if (EMULATED)
         return count;
-    return first + count * tiles * STEP <= hull.x ? 0 : min((keys + tiles * STEP - 1) / (tiles * STEP), count);
+    return first + count * tiles * STEP <= hull.x
+               ? 0
+               : min((keys + tiles * STEP - 1) / (tiles * STEP), count);
 }
 
-// Tiles of a unit that has `tiles` of keys.
+// Tiles that a unit of `tiles` tiles computes.
 uint tiles_counted(uint tiles)
 {
     return PAIRED ? tiles + 1 & ~1u : tiles;
 }
 
-// The tiles of some units, one after the other. K of the next tile is on its way from behind Q K^T on, V of this one from before it.
+// A walk over the tiles of some units. The next tile's K is requested after this tile's Q K^T, and
+// this tile's V before it.
 struct Walk {
-    uint begin, skip;    // key of tile 0; keys of others between two units
-    uint first;          // where tile 0 would be, were those of tile `number` its neighbours
+    uint begin, skip;    // first key of tile 0; keys of other warps' units between two units
+    uint first;          // where tile 0 would be if the tiles before `number` were contiguous
     uint number;         // of the tile whose keys are loaded
-    uint found_from;     // each lane has found the tile this far on,
-    Place found, coming; // and the one 32 further
+    uint found_from;     // lane i has found the place of tile found_from + i
+    Place found, coming; // these places, and those of the next 32 tiles
     Place place;         // of tile `number`
     uvec4 low[K_STEPS], high[K_STEPS];
-    Place other_place; // PAIRED: of the next one
+    Place other_place; // PAIRED: of the tile after it
     uvec4 other_low[K_STEPS], other_high[K_STEPS];
 };
 
-// The key of a tile, of `tiles` a unit.
+// The first key of tile `number`. `tiles`: tiles of a unit.
 uint walk_key(Walk walk, uint number, uint tiles)
 {
-    return tile_key(walk.begin + (SHARE > 1 || PAIRED ? number / tiles_counted(tiles) * walk.skip : 0), number);
+    return tile_key(
+        walk.begin + (SHARE > 1 || PAIRED ? number / tiles_counted(tiles) * walk.skip : 0), number);
 }
 
 void walk_begin(out Walk walk, uint first, uint number, uint tiles)
@@ -328,14 +366,16 @@ void walk_begin(out Walk walk, uint first, uint number, uint tiles)
     key_load(walk.place, tile_key(walk.first, number), walk.low, walk.high);
     if (PAIRED) {
         walk.other_place = place_of(walk.found, 1, tile_key(walk.first, number + 1));
-        key_load(walk.other_place, tile_key(walk.first, number + 1), walk.other_low, walk.other_high);
+        key_load(walk.other_place, tile_key(walk.first, number + 1), walk.other_low,
+                 walk.other_high);
     }
 }
 
-// `end` is the unit's.
+// `end`: the first tile behind the unit.
 void tile_compute(inout Walk walk, inout State state, uint end)
 {
-    const uint key = walk.first + walk.number * STEP; // beyond the keys there is none, but what is loaded lies somewhere
+    // The tile may lie beyond the keys; then no row sees it, and other keys are loaded.
+    const uint key = walk.first + walk.number * STEP;
     const uint at = tile_key(walk.first, walk.number);
     if (SHARE > 1)
         walk.first += walk.number + 1 == end ? walk.skip : 0;
@@ -353,19 +393,23 @@ void tile_compute(inout Walk walk, inout State state, uint end)
     values_add(state, v, weight_matrix(weigh(state, s, seen, value_logs(scales))));
 }
 
-// Two tiles at once, the second one of which may be one more than the unit has.
+// Computes two tiles together. If the unit has an odd number of tiles, the last pair's second one
+// is not the unit's.
 void pair_compute(inout Walk walk, inout State state, uint end, bool odd)
 {
     const uint key = walk.first + walk.number * STEP;
-    const uint at = tile_key(walk.first, walk.number), other_at = tile_key(walk.first, walk.number + 1);
+    const uint at = tile_key(walk.first, walk.number),
+               other_at = tile_key(walk.first, walk.number + 1);
     const bool last = walk.number + 2 == end, alone = odd && last;
     walk.first += last ? walk.skip : 0;
     walk.number += 2;
-    const uint next = tile_key(walk.first, walk.number), other_next = tile_key(walk.first, walk.number + 1);
+    const uint next = tile_key(walk.first, walk.number),
+               other_next = tile_key(walk.first, walk.number + 1);
     uvec4 v[V_LOADS], other_v[V_LOADS];
     value_load(walk.place, at, v);
     value_load(walk.other_place, other_at, other_v);
-    const Scales scales = tile_scales(walk.place, at), other_scales = tile_scales(walk.other_place, other_at);
+    const Scales scales = tile_scales(walk.place, at),
+                 other_scales = tile_scales(walk.other_place, other_at);
     walk.place = place_of(walk.found, walk.number - walk.found_from, next);
     walk.other_place = place_of(walk.found, walk.number + 1 - walk.found_from, other_next);
     precise vec4 s = scores(walk.low, walk.high);
@@ -379,10 +423,11 @@ void pair_compute(inout Walk walk, inout State state, uint end, bool odd)
     const bvec4 seen = seen_of(key, s);
     const bvec4 other_seen = mix(seen_of(key + STEP, other_s), bvec4(false), bvec4(alone));
     values_add(state, v, weight_matrix(weigh(state, s, seen, value_logs(scales))));
-    values_add(state, other_v, weight_matrix(weigh(state, other_s, other_seen, value_logs(other_scales))));
+    values_add(state, other_v,
+               weight_matrix(weigh(state, other_s, other_seen, value_logs(other_scales))));
 }
 
-// Up to tile `end`. The inner loop has no branch.
+// Computes the tiles up to `end`. The inner loop has no branch.
 void tiles_compute(inout Walk walk, inout State state, uint end, uint tiles)
 {
     [[dont_unroll]] do {
@@ -401,7 +446,8 @@ void tiles_compute(inout Walk walk, inout State state, uint end, uint tiles)
     } while (walk.number < end);
 }
 
-// Tiles that no row sees, before others. Those of warps that share a half: of whole rounds, as many for each.
+// Tiles before the window that can be skipped. Warps that share a half skip whole rounds of units,
+// the same for each.
 uint hidden_tiles(uint first, uint tiles)
 {
     if (EMULATED || !WINDOW || hull.x <= first)
@@ -414,13 +460,13 @@ uint hidden_tiles(uint first, uint tiles)
 
 // ---- the end ----
 
-// Of a row, all slots folded: some dims.
+// Some dims of a row, folded over all slots.
 struct Whole {
     float maximum, weights;
     vec4 sums;
 };
 
-// `quad` counts from the round's first.
+// `quad` counts from the first dim of the round.
 Whole slots_fold(uint row, uint quad)
 {
     Whole whole;
@@ -439,7 +485,8 @@ Whole slots_fold(uint row, uint quad)
 
 void quad_store(uint row, uint quad, Whole whole)
 {
-    const vec2 end = row_end(row, whole.weights, ALIBI ? true_maximum(row_begin(row), whole.maximum) : whole.maximum);
+    const vec2 end = row_end(row, whole.weights,
+                             ALIBI ? true_maximum(row_begin(row), whole.maximum) : whole.maximum);
     if (LSE && quad == 0)
         lse_store(row, end.y);
     quad_end(row, quad, whole.sums * end.x);
@@ -457,13 +504,14 @@ void quad_leave(uint64_t address, uint row, uint quad, Whole whole)
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counter { uint done; };
 shared bool is_last;
 
-// Whether all workgroups of the tile have left what they have. One thread asks for all.
+// Whether all workgroups of the tile have stored their results. One thread asks for all.
 bool tile_done(gpu_item item)
 {
-    groupMemoryBarrier(); // what each has left is thread 0's to release
+    groupMemoryBarrier(); // thread 0 releases what all threads have stored
     barrier();
     if (gl_LocalInvocationID.x == 0) {
-        Counter counter = Counter(run.counters + (uint64_t(item.merge) * NUM_KV_HEADS + kv_head) * 4);
+        Counter counter =
+            Counter(run.counters + (uint64_t(item.merge) * NUM_KV_HEADS + kv_head) * 4);
         memoryBarrierBuffer();
         is_last = atomicAdd(counter.done, 1) == item.num_partials - 1;
         if (is_last) {
@@ -472,7 +520,7 @@ bool tile_done(gpu_item item)
         }
     }
     barrier();
-    groupMemoryBarrier(); // and what it has acquired is everybody's
+    groupMemoryBarrier(); // what thread 0 has acquired is visible to all threads
     return is_last;
 }
 
@@ -481,7 +529,7 @@ bool item_leaves(gpu_item item)
     return SPLIT && item.partial != AULE_NO_PARTIAL;
 }
 
-// What the slots have, of one round.
+// Stores the slots' results for the dims of one round.
 void slots_end(gpu_item item, const uint round)
 {
     const uint first = ROUNDS > 1 ? round * (ROUND_DIMS / 4) : 0;
@@ -499,14 +547,18 @@ void slots_end(gpu_item item, const uint round)
 
 // ---- the item ----
 
-// `units` units of `tiles` tiles each, of which the first begins at key `first` and SHARE - 1 others lie between two, into the slot. If warps
-// share a half, all go through as many units, and wait for their turn before each joins. Of ROUNDS, the last one is what the slots have then.
+// Computes `units` units of `tiles` tiles each into the slot. The first begins at key `first`, and
+// SHARE - 1 units of other warps lie between two. Warps that share a half compute equally many
+// units and wait for their turns to fold them. If there are several ROUNDS, the slots hold the last
+// round at the end.
 void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
 {
-    const bool idle = Q_SHARED && SHARE == 1 && units == 0; // one tile then, of which no row sees anything
+    // An idle warp computes one tile that no row sees.
+    const bool idle = Q_SHARED && SHARE == 1 && units == 0;
     const uint hidden = idle ? 0 : hidden_tiles(first, tiles), last = idle ? 1 : units;
     const uint counted = tiles_counted(tiles);
-    const uint first_end = (hidden / counted + 1) * counted; // of the first unit with a key that is seen: others would fold as nothing
+    // The tile behind the first unit with a visible key. Units before it are skipped.
+    const uint first_end = (hidden / counted + 1) * counted;
     const uint turn = SHARE > 1 ? warp_number() % SHARE : 0;
     Walk walk;
     uvec4 q_pairs[Q_LOADS];
@@ -521,7 +573,8 @@ void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
         state_clear(state);
         tiles_compute(walk, state, idle ? 1 : end, tiles);
         if (SHARE > 1) {
-            // Without a key that is seen it would fold as nothing, but for a value that is infinite: others' units leave it alone.
+            // Folding a unit without a visible key changes nothing, unless a value is infinite.
+            // With other numbers of warps such units are skipped, so they are skipped here, too.
             const bool seen = unit_first < hull.y && unit_first + tiles * STEP > hull.x;
             unit_first += SHARE * tiles * STEP;
             [[dont_unroll]] for (uint i = 0; i < SHARE; i++) {
@@ -532,7 +585,7 @@ void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
             [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
                 if (round > 0) {
                     slots_end(item, round - 1);
-                    barrier(); // all have read what the slots had
+                    barrier(); // all threads have read the slots
                 }
                 slot_take(slot, state, !HALVES && end > first_end, true, round);
                 if (idle)
@@ -558,8 +611,8 @@ void ranges_find(gpu_item item)
     }
 }
 
-// What all lanes have alike is said to be so: else the loops ask again and again whether all lanes are still there, and keep their state
-// twice for the case that not.
+// Tells the compiler which values all lanes have in common. Else it asks in each loop whether all
+// lanes are still active, and keeps the loop's state twice.
 void work_uniform(inout gpu_item item)
 {
     item.tile.seq = warp_first(item.tile.seq);
@@ -593,12 +646,13 @@ void main()
     hull = uvec2(warp_first(hull.x), warp_first(hull.y));
     const uint count = HALVES ? 1 : UNITS / SHARE, tiles = item.span / (UNITS * STEP);
     const uint slot = HALVES ? warp_number() : warp_number() / SHARE;
-    const uint half_number = HALVES ? item.which_half : slot, unit = HALVES ? warp_number() : warp_number() % SHARE;
+    const uint half_number = HALVES ? item.which_half : slot,
+               unit = HALVES ? warp_number() : warp_number() % SHARE;
     part_first = SPLIT ? item.first_key : 0;
     const uint first = warp_first(part_first + half_number * KEYS + unit * tiles * STEP);
-    // Warps that share halves all go through as many rounds of units.
-    const uint needed =
-        warp_first(hull.x < hull.y ? units_needed(SHARE > 1 ? part_first : first, count, SHARE * tiles) : 0);
+    // Warps that share halves all go through equally many rounds of units.
+    const uint needed = warp_first(
+        hull.x < hull.y ? units_needed(SHARE > 1 ? part_first : first, count, SHARE * tiles) : 0);
     uint round = ROUNDS - 1;
     if (Q_SHARED ? hull.x < hull.y : needed > 0) {
         units_compute(item, slot, first, needed, tiles);

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_merge - one workgroup makes one tile's rows of what its splits left (struct gpu_item says how), in their order, then sink,
-// scale of V and LSE as in a tile that was not split. attention_parts.glsl has the formula.
+// attention_merge - merges the results of split-KV. One workgroup computes the rows of one tile
+// from the results of its parts, in the order of the parts. struct gpu_item says what a part
+// leaves. Sink, V's scale and LSE follow as in a tile that was not split. attention_parts.glsl has
+// the formula.
 //
-// Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_merge is the
-// last not beyond it; its `items` are struct gpu_merge_item. Push constants: struct gpu_dispatch. Bindings: none.
-// Specialisation constants: those of the attention that left the partial results.
+// Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs
+// to the last run whose first_merge is not beyond it; the run's `items` are struct gpu_merge_item.
+// Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: those of the
+// attention pipeline that wrote the partial results (host: struct geometry).
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_parts.glsl - how sums that count from different maxima become one, and how the parts of a tile's rows become its rows. One
-// formula everywhere, always from the left, so that it does not matter who does it, and in how many steps: with M the larger maximum,
-//   sums = 2^(m_1 - M) sums_1 + 2^(m_2 - M) sums_2,   weights alike.
-// Whoever includes it may define PARTS_COHERENT: the parts are other workgroups' of the same dispatch.
+// attention_parts.glsl - merges sums that are relative to different maxima, and so the parts of a
+// tile's rows. There is one formula everywhere, applied from the left, so it does not matter which
+// shader merges and in how many steps. With M the larger maximum:
+//   sums = 2^(m_1 - M) sums_1 + 2^(m_2 - M) sums_2, and weights alike.
+// Define PARTS_COHERENT if other workgroups of the same dispatch write the parts. Knows no keys.
 
 #ifndef AULE_ATTENTION_PARTS_GLSL
 #define AULE_ATTENTION_PARTS_GLSL
@@ -17,11 +18,15 @@
 #define PARTS_COHERENT
 #endif
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) PARTS_COHERENT buffer PartSums { vec4 at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) PARTS_COHERENT buffer PartFloats { float at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) PARTS_COHERENT buffer PartSums {
+    vec4 at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 4) PARTS_COHERENT buffer PartFloats {
+    float at[];
+};
 
 struct Fold {
-    float maximum, first, second; // what the sums of both are multiplied with
+    float maximum, first, second; // factors of the two sums; `maximum` is the new one
 };
 
 Fold fold_begin(float first, float second)
@@ -42,7 +47,7 @@ vec4 fold(Fold f, vec4 first, vec4 second)
     return fma(second, vec4(f.second), kept);
 }
 
-// What a part has of a row, of four dims.
+// A part's result for four dims of a row.
 struct Part {
     float maximum, weights;
     vec4 sums;
@@ -55,16 +60,17 @@ Part part_join(Part a, Part b)
 }
 
 const uint V_QUADS = HEAD_DIM_V / 4;
-const uint PARTS_BATCH = 4; // whose loads are in flight together
+const uint PARTS_BATCH = 4; // parts whose loads are in flight together
 
 Part part_load(uint number, uint row, uint quad)
 {
     const uint64_t address = partial_address(number);
-    return Part(PartFloats(address).at[PARTIAL_MAXIMA + row], PartFloats(address).at[PARTIAL_WEIGHTS + row],
+    return Part(PartFloats(address).at[PARTIAL_MAXIMA + row],
+                PartFloats(address).at[PARTIAL_WEIGHTS + row],
                 PartSums(address).at[row * V_QUADS + quad]);
 }
 
-// One part, of which two neighbours may be the halves.
+// The two halves of one part, or one whole part in `first`.
 struct Halved {
     Part first, second;
 };
@@ -75,7 +81,8 @@ Halved halved_load(uint first, uint pairs, uint number, uint row, uint quad)
     return Halved(part_load(at, row, quad), part_load(number < pairs ? at + 1 : at, row, quad));
 }
 
-// All partial results [first, first + count) of a row; of the first `halved`, each two neighbours are one part's.
+// Joins the partial results [first, first + count) of a row. The first `halved` are halves of
+// parts: two neighbours are one part.
 Part parts_join(uint first, uint count, uint halved, uint row, uint quad)
 {
     const uint pairs = halved / 2, last = count - pairs - 1;
@@ -99,7 +106,8 @@ Part parts_join(uint first, uint count, uint halved, uint row, uint quad)
     return all;
 }
 
-// Four elements of a row's result, rounded. One way for all: who ends a row must not show.
+// Rounds and stores four elements of a row's result. All kernels use it, so that the bits do not
+// depend on which one ends a row.
 void quad_end(uint row, uint quad, vec4 values)
 {
     const uvec4 bits = plus_zero(values);
@@ -107,10 +115,12 @@ void quad_end(uint row, uint quad, vec4 values)
     if (IO_DTYPE == DTYPE_F32)
         Units(address).at[0] = bits;
     else
-        Bytes8(address).bytes = uvec2(pair16(bits.x, bits.y, IO_DTYPE), pair16(bits.z, bits.w, IO_DTYPE));
+        Bytes8(address).bytes =
+            uvec2(pair16(bits.x, bits.y, IO_DTYPE), pair16(bits.z, bits.w, IO_DTYPE));
 }
 
-// Four dims of a row of the tile. Whoever has a row's first dims stores its LSE, too.
+// Four dims of a row of the tile, from its parts. The thread that has the row's first dims also
+// stores its LSE.
 void part_end(uint first, uint count, uint halved, uint row, uint quad)
 {
     const Part all = parts_join(first, count, halved, row, quad);
@@ -121,7 +131,7 @@ void part_end(uint first, uint count, uint halved, uint row, uint quad)
     quad_end(row, quad, all.sums * end.x);
 }
 
-// The rows of the tile, by all threads of the workgroup.
+// All rows of the tile, by all threads of the workgroup.
 void parts_end(uint first, uint count, uint halved)
 {
     for (uint i = gl_LocalInvocationID.x; i < num_rows * V_QUADS; i += gl_WorkGroupSize.x)

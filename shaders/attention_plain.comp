@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_plain - attention_tiles.glsl with a thread for every four keys: each thread dots its keys with all rows of the tile. The
-// variant for any device: no subgroup operation, no f16 arithmetic, no matrix unit. All else stands in attention_tiles.glsl.
+// attention_plain - attention for any device: no subgroup operation, no f16 arithmetic, no matrix
+// unit. One workgroup computes one work item: TILE_ROWS rows of one sequence and KV head against
+// all their keys, or one part of them. Here each thread multiplies four keys with all rows of the
+// tile; everything else, with grid, push constants and specialisation constants, is in
+// attention_tiles.glsl.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -17,7 +20,8 @@ void scores_begin()
 {
 }
 
-// Keys outside [keys.x, keys.y) are not touched: the first or the last one takes their place, and no row uses that score.
+// A key outside [keys.x, keys.y) is not read. The first or the last one is read in its place; no
+// row uses that score.
 void scores(uint slot, uvec2 keys)
 {
     const uint key = gl_LocalInvocationID.x * KEYS;

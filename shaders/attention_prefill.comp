@@ -1,33 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_prefill - many rows a KV head (as prompts have them) against their keys, on matrix units. One workgroup computes one item:
-// TILE_ROWS rows of one sequence and KV head against all keys that some row of them sees. A warp has 16 rows, and all of V's dims up to 128; beyond,
-// two warps have the same rows, compute the same scores, and have half of V's dims each. All warps share
-// the tiles of TILE_KEYS keys that attention_staging.glsl brings. What it is bound by is the reading of these tiles out of shared
-// memory and the products, about alike; NOTEBOOK.md has the measurements.
+// attention_prefill - attention for many rows (prompts), on matrix units. One workgroup computes
+// one work item: TILE_ROWS rows of one sequence and KV head against all keys that a row of them
+// sees. A warp has 16 rows and all of V's dims up to 128. With more dims, two warps have the same
+// rows, compute the same scores, and have half of V's dims each. All warps share the tiles of
+// TILE_KEYS keys that attention_staging.glsl loads. Its time goes about equally to reading these
+// tiles from shared memory and to the products. NOTEBOOK.md has the measurements.
 //
-//   S[16 rows, 8 keys] = Q K^T         Q is A and stays in registers, K^T is B; not scaled unless soft cap or ALiBi need it
-//   P = 2^(factor (S - m))             in place: what a lane has of S of two matrices is what it has of A in the next product
-//   O[16 rows, 8 dims] += P V          V is B
+//   S[16 rows, 8 keys] = Q K^T        Q is A, in registers; K^T is B; scaled only if SHAPED
+//   P = 2^(factor (S - m))            in place: two matrices of S lie in a lane as A needs them
+//   O[16 rows, 8 dims] += P V         V is B
 //
-// Tiles go from the last to the first. In the first ones, up to one of which each row sees every key, and in the very last, sums are
-// scaled to each row's maximum so far. In between, where each row sees every key too, a row keeps the maximum that it has: weights may
-// be as large as f16 knows, so that a score may be 16 (in log2 units) above those of the nearest keys, which is rare. When one is more,
-// its weight is infinite, and so no sum of its row is a number any more (bf16: when weights or sums are too large, AULE_PREFILL_NO_SUM):
-// the item is noted (struct gpu_redo), and computed again by
-// another pipeline, the one with REDO, which follows maxima in every tile. Both in one shader would cost the first one registers that
-// it has not.
+// Tiles are walked from the last to the first. The first tiles of the walk follow the maxima, as in
+// online softmax, up to a tile of which every row sees every key. So does the very last tile. In
+// between every row sees every key, and rows keep their maxima. Weights may then grow to f16's
+// largest number: a score may be 16 (in log2 units) above those of the nearest keys. More is rare.
+// Then the weight is infinite, and no sum of the row is finite any more. With bf16, weights or sums
+// become too large instead (AULE_PREFILL_NO_SUM). Such an item is noted (struct gpu_redo). Another
+// pipeline, the one with REDO, computes it again and follows maxima in every tile. One pipeline for
+// both would need more registers than there are.
 //
-// So there are three loops, two of them alike. A branch in one loop would cost more: the compiler has the sums in two places then, and
-// there are no registers for that.
+// So there are three loops, two of them equal. A branch in one loop would cost registers: the
+// compiler would keep the sums in two places.
 //
-// Same bits: rows that share a tile belong to one sequence, always to the same row numbers of it, and idle rows are zeros.
+// Same bits: the rows of a tile belong to one sequence and always have the same row numbers in it.
+// Rows that are no queries are zeros.
 //
-// Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is the last
-// not beyond it; with REDO as struct gpu_redo has it. Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: all of
-// layout.h; LOCAL_SIZE is 256, TILE_ROWS 128, or 64 where V's head dim is beyond 128; Q and out are MATRIX_DTYPE, K and V are, too, or have 8 bits;
-// head dims up to 256, BLOCK_SIZE is 16 or more, no SPLIT, no MASK.
+// Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs
+// to the last run whose first_item is not beyond it. With REDO: as struct gpu_redo says. Bindings:
+// none. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h (host:
+// struct geometry). LOCAL_SIZE is 256. TILE_ROWS is 128, or 64 if V has more than 128 dims. Q and
+// out are MATRIX_DTYPE; K and V are MATRIX_DTYPE or 8-bit. Head dims are at most 256, BLOCK_SIZE is
+// at least 16. No SPLIT, no MASK.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -43,36 +48,44 @@
 #include "attention_query.glsl"
 
 const uint WARP_ROWS = 16;
-const uint SCORES = TILE_KEYS / 8; // matrices of a tile
-const uint PAIRS = OWN_STEPS * 2;  // of the sums
-const float LEAST_FACTOR = 1e-30;  // a scale of 0 leaves the scores' order alone
-const float LEAST_MAXIMUM = -1e30; // below all scores; times the factor it is no infinity
-// bf16 holds every weight. But the last tile may scale them all down, by what must be a normal float: so a lane's sum of them has a bound.
-// Weights that f32 need hold alone, with V_SCALES, have one for that reason in f16, too.
+const uint SCORES = TILE_KEYS / 8; // matrices of a tile's scores
+const uint PAIRS = OWN_STEPS * 2;  // of a lane's sum matrices
+const float LEAST_FACTOR = 1e-30;  // instead of a scale of 0, which would lose the scores' order
+const float LEAST_MAXIMUM = -1e30; // below all scores; finite when multiplied by `factor`
+// Largest sum of weights in a lane. bf16 holds every weight, but the last tile may scale all
+// weights down by a factor that must be a normal float. With V_SCALES, weights that only f32 holds
+// have a limit in f16, too, for the same reason.
 const float MOST_WEIGHTS = V_SCALES ? 18014398509481984.0 : 16777216;
-const float LOG_MOST = 30; // of a scale, of either sign: more than f16's values have; the last tile may scale by 2^(2 LOG_MOST) for scales alone
-const uint INFINITE = 0x7f800000u; // bits
+// Limit for log2 of a scale, up and down: beyond the range of f16's values. The last tile may scale
+// by 2^(2 LOG_MOST) for scales alone.
+const float LOG_MOST = 30;
+const uint INFINITE = 0x7f800000u; // bits of infinity
 const bool REDO = (FEATURES & AULE_FEATURE_REDO) != 0;
-const uint DOUBTFUL_KEYS = AULE_PREFILL_DOUBTFUL_TILES * MOST_TILE_KEYS; // with fewer, maxima are followed in every tile
+// With fewer keys, maxima are followed in every tile.
+const uint DOUBTFUL_KEYS = AULE_PREFILL_DOUBTFUL_TILES * MOST_TILE_KEYS;
 
-uint g, t;    // the lane in its warp: 4 g + t
-uint rows[2]; // of the lane, in the tile: elements x, y and z, w of a matrix
+uint g, t;    // the lane in its warp is 4 g + t
+uint rows[2]; // the lane's rows in the tile: elements x, y of a matrix, and z, w
 Row selves[2];
 uvec2 full;   // keys that all rows see
 float factor; // from a score to log2 units
 
 MatrixA q_matrices[K_STEPS * 2];
 MATRIX_PAIRS(sums, PAIRS);
-// Of both rows; weights are the lane's own. Maxima are those of the row's scores, to be multiplied by `factor`; with V_SCALES of the scores in log2 units
-// plus the logarithms of V's scales, so that it is the weight times the scale, which is multiplied with the value, that is near 1. The weights themselves
-// have the same frame, and so 2^LOG_MOST times the sums that they would have: f32 holds them, though f16 would not.
+// For both rows. Weights are each lane's own. A maximum is a score; times `factor` it is in log2
+// units. With V_SCALES it is the largest score + log2(V's scale), in log2 units. Then weight times
+// scale, the factor of the value, is near 1. The weights have the same frame, so their sums have an
+// additional factor of up to 2^LOG_MOST, which f32 holds although f16 would not.
 vec2 maxima, weights;
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Redo { gpu_redo head; uvec2 places[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Redo {
+    gpu_redo head;
+    uvec2 places[];
+};
 
 uvec2 place; // KV head and item number
 
-shared uint noted; // the item is
+shared uint noted; // not 0: the item has been noted
 
 // ---- Q ----
 
@@ -81,11 +94,14 @@ uvec4 q_words[K_STEPS * 2];
 uvec4 q_turned(uint row, uint piece)
 {
     const Eight q = q_oct(row, piece);
-    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32, MATRIX_DTYPE).first;
+    return oct_convert(Oct(floatBitsToUint(q.low), floatBitsToUint(q.high)), DTYPE_F32,
+                       MATRIX_DTYPE)
+        .first;
 }
 
-// Asks for them. Idle rows load what the first one does, whose place is found once, with no branch around a load. A negative scale turns
-// the signs here, so that the largest score has the largest weight.
+// Requests the words of Q. Rows that are no queries load the first row's words, so there is no
+// branch around a load. A negative scale changes Q's signs here, so that the largest score has the
+// largest weight.
 void q_fetch()
 {
     const uint signs = !SHAPED && run.scale_log2e < 0 ? 0x80008000u : 0, last = HEAD_DIM_K / 8 - 1;
@@ -95,7 +111,8 @@ void q_fetch()
         const uint64_t address = q_address(row);
         UNROLLED for (uint step = 0; step < K_STEPS; step++) {
             const uint piece = step * 4 + t;
-            const uvec4 words = ROPE ? q_turned(row, min(piece, last)) : Pieces(address).at[min(piece, last)];
+            const uvec4 words =
+                ROPE ? q_turned(row, min(piece, last)) : Pieces(address).at[min(piece, last)];
             q_words[step * 2 + i] = real && piece <= last ? query_words(words) ^ signs : uvec4(0);
         }
     }
@@ -110,11 +127,11 @@ void q_load()
     }
 }
 
-// ---- which keys ----
+// ---- the keys in sight ----
 
 shared uint least_first, most_end, most_first, least_end;
 
-// Of rows in any order. A row that sees nothing makes `full` empty, unless it is idle.
+// Finds `hull` and `full` for rows in any order. A query that sees nothing makes `full` empty.
 void ranges_gather()
 {
     const uint row = gl_LocalInvocationID.x;
@@ -137,7 +154,8 @@ void ranges_gather()
     full = uvec2(most_first, least_end);
 }
 
-// Without window and positions the first row sees the least and the last query the most.
+// Finds `hull` and `full`. Without window and positions the first row sees the fewest keys, and the
+// last query the most.
 void ranges_find()
 {
     if (WINDOW || POSITIONS) {
@@ -150,7 +168,7 @@ void ranges_find()
 
 // ---- one tile ----
 
-// Eight matrices in a row have no sum in common, so that none waits for the one before.
+// Scores of the tile. Successive products have no sum in common, so none waits for the one before.
 void tile_scores(out vec4 s[SCORES])
 {
     MATRIX_PAIRS(products, SCORES / 2);
@@ -161,9 +179,11 @@ void tile_scores(out vec4 s[SCORES])
         UNROLLED for (uint n = 0; n < SCORES; n++)
             keys[n] = staged_key(n, step, g, t);
         UNROLLED for (uint pair = 0; pair < SCORES / 2; pair++)
-            pair_multiply(products, pair, q_matrices[step * 2], keys[pair * 2].xy, keys[pair * 2 + 1].xy);
+            pair_multiply(products, pair, q_matrices[step * 2], keys[pair * 2].xy,
+                          keys[pair * 2 + 1].xy);
         UNROLLED for (uint pair = 0; pair < SCORES / 2; pair++)
-            pair_multiply(products, pair, q_matrices[step * 2 + 1], keys[pair * 2].zw, keys[pair * 2 + 1].zw);
+            pair_multiply(products, pair, q_matrices[step * 2 + 1], keys[pair * 2].zw,
+                          keys[pair * 2 + 1].zw);
     }
     UNROLLED for (uint n = 0; n < SCORES; n++)
         s[n] = pair_elements(products, n);
@@ -182,7 +202,8 @@ void scores_shape(uint start, inout vec4 s[SCORES])
 {
     UNROLLED for (uint n = 0; n < SCORES; n++)
         UNROLLED for (uint i = 0; i < 4; i++)
-            s[n][i] = score_shape(selves[i / 2], s[n][i] * bytes_factor(run.scale_log2e, K_DTYPE), start + n * 8 + t * 2 + i % 2);
+            s[n][i] = score_shape(selves[i / 2], s[n][i] * bytes_factor(run.scale_log2e, K_DTYPE),
+                                  start + n * 8 + t * 2 + i % 2);
 }
 
 void scores_hide(uint start, inout vec4 s[SCORES])
@@ -196,13 +217,14 @@ void scores_hide(uint start, inout vec4 s[SCORES])
         }
 }
 
-// What a maximum is multiplied with to be in log2 units.
+// From a maximum to log2 units.
 float maximum_factor()
 {
     return V_SCALES ? 1 : factor;
 }
 
-// With the logarithms of V's scales; one of 0 has none, and the least instead.
+// The largest score + log2(V's scale) of both rows. Scales are held within 2^LOG_MOST up and down,
+// also a scale of 0.
 vec2 tops_scaled(vec4 s[SCORES])
 {
     vec2 tops = vec2(uintBitsToFloat(UNSEEN_SCORE));
@@ -239,7 +261,7 @@ void scores_follow(vec4 s[SCORES])
         pair_scale(sums, pair, keep.x, keep.y);
 }
 
-// Scores to weights: the words of A. A row that has seen nothing yet has no maximum.
+// Turns scores into weights, as the words of A. A row that has seen no key yet has no maximum.
 void scores_weigh(vec4 s[SCORES], bool exact, out uvec4 words[STRIPS])
 {
     vec2 added = vec2(0);
@@ -253,7 +275,8 @@ void scores_weigh(vec4 s[SCORES], bool exact, out uvec4 words[STRIPS])
             first *= scales.xyxy;
             second *= scales.zwzw;
         }
-        words[strip] = uvec4(halves_round(first.xy), halves_round(second.xy), halves_round(first.zw), halves_round(second.zw));
+        words[strip] = uvec4(halves_round(first.xy), halves_round(second.xy),
+                             halves_round(first.zw), halves_round(second.zw));
     }
     weights += added;
 }
@@ -288,7 +311,8 @@ void tile_compute(uint start, bool exact)
 
 // ---- all tiles ----
 
-// Idle rows, whose scores are 0, begin with that, so that no weight of theirs is too large.
+// A row beyond the queries begins with maximum 0: its scores are 0, so none of its weights is too
+// large.
 void state_clear()
 {
     UNROLLED for (uint i = 0; i < 2; i++)
@@ -298,7 +322,8 @@ void state_clear()
         pair_clear(sums, pair);
 }
 
-// Q into registers, and the tile that ends at `tile` into shared memory. What waits for nothing is asked for first.
+// Loads Q into registers and the tile that ends at `tile` into shared memory. Loads that depend on
+// nothing come first.
 void first_load(uint tile)
 {
     tiles_ask((tile - 1) * TILE_KEYS);
@@ -312,7 +337,8 @@ void first_load(uint tile)
     q_load();
 }
 
-// The tile that ends at `tile` is on its way into shared memory; so is the next one, into registers, behind it.
+// Computes the tile that ends at `tile`, which is being stored to shared memory. Meanwhile the next
+// tile is loaded into registers.
 void tile_step(uint tile, bool exact)
 {
     const uint start = (tile - 1) * TILE_KEYS;
@@ -330,20 +356,22 @@ void tiles_walk(inout uint tile, uint end, bool exact)
         tile_step(tile, exact);
 }
 
-// Sums of weights beyond it are infinite from here on.
+// Makes sums of weights above MOST_WEIGHTS infinite.
 void weights_bound()
 {
     if (!REDO && (MATRIX_DTYPE == DTYPE_BF16 || V_SCALES))
-        weights = mix(weights, vec2(uintBitsToFloat(INFINITE)), greaterThan(weights, vec2(MOST_WEIGHTS)));
+        weights =
+            mix(weights, vec2(uintBitsToFloat(INFINITE)), greaterThan(weights, vec2(MOST_WEIGHTS)));
 }
 
 void tiles_compute()
 {
     const uint end = (hull.y + TILE_KEYS - 1) / TILE_KEYS, first = hull.x / TILE_KEYS;
-    // Tiles [quick.x, quick.y) follow no maxima. Before them comes one that each row sees whole, behind them the first one.
+    // Tiles [quick.x, quick.y) do not follow maxima. The walk meets a tile that every row sees
+    // whole before them, and the very last tile behind them.
     uvec2 quick = uvec2(max((full.x + TILE_KEYS - 1) / TILE_KEYS, first + 1), full.y / TILE_KEYS);
     if (WIDE && kv_len < DOUBTFUL_KEYS)
-        quick.y = 0; // none
+        quick.y = 0; // no tile
     quick = !REDO && quick.y > quick.x + 1 ? quick - uvec2(0, 1) : uvec2(first);
     uint tile = end;
     first_load(tile);
@@ -363,17 +391,19 @@ void tiles_compute()
     }
 }
 
-// ---- a second time ----
+// ---- noting an item for the second pass ----
 
-// By their bits, since a compiler may take it that there are no such numbers.
+// Absolute values as bits, since a compiler may assume that there is no NaN and no infinity.
 uvec4 magnitudes(vec4 values)
 {
     return floatBitsToUint(values) & 0x7fffffffu;
 }
 
-// The largest of what tells whether this lane's sums are any. A weight that f16 does not hold was infinite as an element of A, and no sum
-// of its row has been finite since, whatever it was scaled with: so one of each row's tells, and no weight that f16 holds makes too much of
-// a value of f16. bf16 holds every weight, but f32 need not hold its product with a value: there all sums are asked, and the weights.
+// The largest magnitude, as bits, of the sums that tell whether a weight was too large. f16: such a
+// weight is infinite in A, and from then on no sum of its row is finite. So one sum for each row is
+// enough, since weights that f16 holds cannot make a sum of f16 values too large. bf16 holds every
+// weight, but f32 may not hold its product with a value. So there all sums and the weights are
+// checked.
 uint telling_magnitude()
 {
     if (MATRIX_DTYPE != DTYPE_BF16) {
@@ -390,13 +420,15 @@ uint telling_magnitude()
     return max(max(most.x, most.y), max(most.z, most.w));
 }
 
-// What is no number in Q, K or V looks alike, and costs time only. Every lane asks, since all of them know.
-// That there are tiles without maxima is read anew, by the few who want to know: no register holds it until then.
+// Notes the item if a sum is too large. NaN in Q, K or V has the same effect and only costs time.
+// Every lane checks. Lanes that find a large sum read kv_len again, so that no register holds it
+// until then.
 void redo_note()
 {
     if (telling_magnitude() < AULE_PREFILL_NO_SUM)
         return;
-    if (Items(run.items).at[place.y - run.first_item].tile.kv_len < DOUBTFUL_KEYS || atomicExchange(noted, 1) != 0)
+    if (Items(run.items).at[place.y - run.first_item].tile.kv_len < DOUBTFUL_KEYS ||
+        atomicExchange(noted, 1) != 0)
         return;
     Redo redo = Redo(dispatch.redo);
     const uint number = atomicAdd(redo.head.count, 1);
@@ -407,7 +439,7 @@ void redo_note()
         atomicAdd(redo.head.y, 1);
 }
 
-// What this workgroup is to do; false: nothing.
+// Finds the item that this workgroup computes. false: there is none.
 bool place_find()
 {
     place = uvec2(gl_WorkGroupID.x, gl_WorkGroupID.y + gl_WorkGroupID.z * dispatch.items_y);
@@ -430,7 +462,7 @@ void row_store(uint i, float sum)
         return;
     const bool idle = selves[i].range.x >= selves[i].range.y;
     if (idle)
-        sum = 0; // its weights are no weights
+        sum = 0; // its weights are not weights
     float maximum = idle ? NO_MAXIMUM : max(maxima[i] * maximum_factor(), NO_MAXIMUM);
     if (ALIBI)
         maximum = true_maximum(selves[i], maximum);
@@ -442,7 +474,8 @@ void row_store(uint i, float sum)
         vec4 low, high;
         UNROLLED for (uint n = 0; n < 4; n++) {
             const vec4 elements =
-                end.x == 0 ? vec4(0) : pair_elements(sums, step * 4 + n) * bytes_factor(end.x, V_DTYPE);
+                end.x == 0 ? vec4(0)
+                           : pair_elements(sums, step * 4 + n) * bytes_factor(end.x, V_DTYPE);
             low[n] = elements[i * 2];
             high[n] = elements[i * 2 + 1];
         }
@@ -450,8 +483,8 @@ void row_store(uint i, float sum)
         high = uintBitsToFloat(plus_zero(high));
         const uint piece = (value_share() * OWN_STEPS + step) * 4 + t;
         if (piece < HEAD_DIM_V / 8)
-            Units(address).at[piece] =
-                uvec4(halves_round(low.xy), halves_round(low.zw), halves_round(high.xy), halves_round(high.zw));
+            Units(address).at[piece] = uvec4(halves_round(low.xy), halves_round(low.zw),
+                                             halves_round(high.xy), halves_round(high.zw));
     }
 }
 
@@ -461,13 +494,14 @@ void main()
     if (!place_find() || !item_find_at(place.y, item))
         return;
     if (gl_LocalInvocationID.x == 0)
-        noted = 0; // barriers follow before it is asked for
+        noted = 0; // there are barriers before its use
     work_begin(item.tile);
     kv_head = place.x;
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     UNROLLED for (uint i = 0; i < 2; i++) {
-        rows[i] = (V_SHARES == 1 ? warp_number() : warp_number() / V_SHARES) * WARP_ROWS + g + i * 8;
+        rows[i] =
+            (V_SHARES == 1 ? warp_number() : warp_number() / V_SHARES) * WARP_ROWS + g + i * 8;
         selves[i] = row_begin(rows[i]);
     }
     factor = SHAPED ? 1 : max(abs(bytes_factor(run.scale_log2e, K_DTYPE)), LEAST_FACTOR);

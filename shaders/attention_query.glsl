@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_query.glsl - the rows of Q as attention wants them: as floats, turned by their positions where the run asks for it. What was turned is
-// rounded to Q's own type: the numbers that a worker gets that turns Q itself, and the same ones for matrix units as for scalar products.
+// attention_query.glsl - rows of Q as floats, rotated by their positions if the run has RoPE. A
+// rotated element is rounded to Q's dtype. So a worker that rotates Q itself gets the same numbers,
+// and so do matrix units and scalar products. Knows addresses of rows; nothing of K and V.
 
 #ifndef AULE_ATTENTION_QUERY_GLSL
 #define AULE_ATTENTION_QUERY_GLSL
@@ -27,24 +28,27 @@ float io_rounded(float value)
     return uintBitsToFloat(widen16(narrow16(floatBitsToUint(value), IO_DTYPE), IO_DTYPE));
 }
 
-// Eight elements of a row of Q, turned by its position: each needs its partner, which may lie in another oct.
+// Rotates eight elements of a row of Q. An element's partner may lie in another oct (eight
+// elements), so it is read from memory again.
 Eight q_rotated(uint64_t address, uint oct, int position, Eight q)
 {
-    float values[8] = float[8](q.low.x, q.low.y, q.low.z, q.low.w, q.high.x, q.high.y, q.high.z, q.high.w);
+    float values[8] =
+        float[8](q.low.x, q.low.y, q.low.z, q.low.w, q.high.x, q.high.y, q.high.z, q.high.w);
     const uint pairs = run.rope_dim / 2;
     for (uint i = 0; i < 8; i++) {
         const uint dim = oct * 8 + i;
         if (dim < run.rope_dim) {
             const RopePlace place = rope_place(dim, pairs, ROPE_PAIRS);
             const float other = one_load(address, place.partner, IO_DTYPE);
-            values[i] =
-                io_rounded(rope_rotate(values[i], other, rope_turn(run.turns, position, place.pair), place.second));
+            values[i] = io_rounded(rope_rotate(
+                values[i], other, rope_turn(run.turns, position, place.pair), place.second));
         }
     }
-    return Eight(vec4(values[0], values[1], values[2], values[3]), vec4(values[4], values[5], values[6], values[7]));
+    return Eight(vec4(values[0], values[1], values[2], values[3]),
+                 vec4(values[4], values[5], values[6], values[7]));
 }
 
-// Elements [8 * oct, 8 * oct + 8) of row `row` of the tile, which is no idle one.
+// Elements [8 * oct, 8 * oct + 8) of row `row` of the tile, which must be a query.
 Eight q_oct(uint row, uint oct)
 {
     const uint64_t address = q_address(row);

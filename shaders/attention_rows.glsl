@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_rows.glsl - what softmax does to a row's scores on the way to weights, and to its sums at the end. Scores are
-// times log2(e). Formula: tests/oracle/oracle.h. The same for every variant, so that a row means the same in each.
+// attention_rows.glsl - softmax of a row: from scores to weights, and from sums to the output.
+// Scores are in units of log2, so 2^s replaces e^s. Formula: tests/oracle/oracle.h. All attention
+// kernels use it, so a row has the same meaning in each. Knows no layout of K and V.
 
 #ifndef AULE_ATTENTION_ROWS_GLSL
 #define AULE_ATTENTION_ROWS_GLSL
@@ -11,21 +12,22 @@
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Word { uint bits; };
 
-const bool SHAPED = SOFT_CAP || ALIBI || MASK; // scores change on the way
+const bool SHAPED = SOFT_CAP || ALIBI || MASK; // scores are changed before they are weighed
 const uint UNSEEN_SCORE = 0xff800000u;         // -infinity, in SHAPED pipelines
 
-// What a thread knows of the row whose scores it works on.
+// The row whose scores a thread works on.
 struct Row {
-    uvec2 range;
+    uvec2 range;       // keys that it sees; see row_range()
     int position;
-    int nearest;       // least distance of the position to a key in range; 0 nearly always
+    int nearest;       // least distance from the position to a key in range; usually 0
     float slope_log2e;
     float cap_log2e;
-    uint64_t mask_bit; // of key 0, counted from the begin of all masks
+    uint64_t mask_bit; // of key 0, counted from the first mask of the batch
 };
 
-// ALiBi counts distances from the nearest key: far from all keys the bias is large, and only its differences matter. The
-// nearest of all the row's keys, so that the splits of a row count alike.
+// ALiBi counts distances from the nearest key: far from all keys the bias is large, and only
+// differences matter. It is the nearest of all the row's keys, so that all parts of the row count
+// from the same key.
 Row row_begin(uint row)
 {
     Row self = Row(row_range(row), 0, 0, 0.0, 0.0, uint64_t(0));
@@ -36,7 +38,8 @@ Row row_begin(uint row)
     if (ALIBI) {
         self.position = row_position(row);
         if (self.range.x < self.range.y)
-            self.nearest = max(max(int(self.range.x) - self.position, self.position - int(self.range.y - 1)), 0);
+            self.nearest = max(
+                max(int(self.range.x) - self.position, self.position - int(self.range.y - 1)), 0);
         self.slope_log2e = Floats(run.slopes).at[row_head(row)] * LOG2_E;
     }
     if (MASK)
@@ -50,8 +53,9 @@ bool mask_seen(Row self, uint key)
     return (Word(run.mask + (bit >> 5) * 4).bits >> (uint(bit) & 31u) & 1u) != 0;
 }
 
-// tanh to some 2.5e-7 of its value, for small arguments too: there the polynomial of Cephes' tanhf. Precise, as all that shapes a score:
-// a compiler may join a product and a sum in one pipeline and not in the next, and a row's bits are the same in both.
+// tanh to about 2.5e-7 of its value, also for small arguments, by the polynomial of Cephes' tanhf.
+// It is `precise`, like everything that shapes a score. A compiler may fuse a product and a sum in
+// one pipeline and not in another, and the row's bits must not change.
 float tanh_exact(float x)
 {
     precise const float z = x * x;
@@ -64,14 +68,15 @@ float tanh_exact(float x)
     return abs(x) < 0.625 ? small : x < 0 ? -large : large;
 }
 
-// From scale * q . k to the score that is weighed, both times log2(e).
+// From scale * q . k to the final score; both times log2(e).
 float score_shape(Row self, float score, uint key)
 {
     precise float shaped = score;
     if (SOFT_CAP)
         shaped = self.cap_log2e * tanh_exact(score / self.cap_log2e);
     if (ALIBI)
-        shaped = fma(-self.slope_log2e, float(abs(self.position - int(key)) - self.nearest), shaped);
+        shaped =
+            fma(-self.slope_log2e, float(abs(self.position - int(key)) - self.nearest), shaped);
     return shaped;
 }
 
@@ -80,20 +85,21 @@ bool key_between(uint key, uvec2 range)
     return (!WINDOW || key >= range.x) && key < range.y;
 }
 
-// A row's maximum as its keys have it, from one that counts ALiBi from the nearest key.
+// The row's true maximum, from one that counts ALiBi from the nearest key.
 float true_maximum(Row self, float maximum)
 {
     return fma(-self.slope_log2e, float(self.nearest), maximum);
 }
 
-// What a row's sums of weighted values are to be multiplied with, and its LSE. `maximum` is the true one. A sink joins the sum
-// as if it were a key without a value; a row that sees nothing and has no sink gives zeros and -infinity, and so does one that
-// is no query.
+// Returns the factor of a row's sums of weighted values, and its LSE. `maximum` is the true one. A
+// sink joins the sum of weights like a key without a value. A row that sees nothing and has no sink
+// gives zeros and -infinity, and so does a row that is no query.
 vec2 row_end(uint row, float sum, float maximum)
 {
     float keep = 1;
     if (SINKS && row_query(row) < q_len) {
-        const float sink = Floats(run.sinks).at[row_head(row)] * LOG2_E, larger = max(maximum, sink);
+        const float sink = Floats(run.sinks).at[row_head(row)] * LOG2_E,
+                    larger = max(maximum, sink);
         keep = exp2(maximum - larger);
         sum = fma(sum, keep, sink > NO_MAXIMUM ? exp2(sink - larger) : 0.0);
         maximum = larger;
@@ -105,7 +111,7 @@ vec2 row_end(uint row, float sum, float maximum)
     return vec2(keep / sum, LSE ? (maximum + log2(sum)) * LN_2 : 0.0);
 }
 
-// A zero may have either sign, depending on how many tiles went by: let it have one.
+// Makes -0 a +0. The sign of a zero may depend on how many tiles were walked.
 uvec4 plus_zero(vec4 value)
 {
     const uvec4 bits = floatBitsToUint(value);

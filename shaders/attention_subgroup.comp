@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_subgroup - attention_tiles.glsl with eight lanes of a subgroup for every four keys: neighbouring lanes read neighbouring
-// pieces of a key, so that K comes in whole lines of memory, and shuffles add up their shares of the dots. Needs subgroups of 8 lanes or more,
-// all of them full, with shuffle. All else stands in attention_tiles.glsl.
+// attention_subgroup - attention with shuffles. One workgroup computes one work item: TILE_ROWS
+// rows of one sequence and KV head against all their keys, or one part of them. Here eight lanes of
+// a subgroup multiply four keys. Neighbouring lanes read neighbouring pieces of a key, so K is read
+// in whole lines of memory. Shuffles add the lanes' partial dot products. It needs full subgroups
+// of 8 lanes or more, with shuffle. Everything else, with grid, push constants and specialisation
+// constants, is in attention_tiles.glsl.
 //
-// Same bits: a lane's share is every LANES-th oct of the head, the shares are added as a tree over the lanes: neither depends on
-// the size of the subgroup.
+// Same bits: a lane takes every LANES-th oct (eight dims) of the head, and the lanes' sums are
+// added as a tree. Neither depends on the size of the subgroup.
 //
-// On a software device (SOFTWARE) a load is a loop over lanes, of shared memory too, while a shuffle is one instruction and a lane's own
-// array is as near as shared memory. So there Q is each lane's own, and weights and addresses of values go round by shuffles; the sums
-// are the same ones in the same order.
+// On a software device (SOFTWARE) a load is a loop over lanes, even from shared memory. A shuffle
+// is one instruction there, and a lane's own array is as near as shared memory. So there each lane
+// keeps its Q, and shuffles pass on weights and addresses of values. The sums are the same, in the
+// same order.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -26,15 +30,15 @@
 layout(constant_id = AULE_SPEC_SOFTWARE) const uint SOFTWARE = 0;
 
 const uint LANES = 8;
-const uint SUMS = TILE_ROWS * KEYS; // of one cluster of lanes
+const uint SUMS = TILE_ROWS * KEYS; // of one cluster of eight lanes
 
 // ---- Q ----
 
-// SOFTWARE: this lane's share of each row. It is filled in a loop, since a compiler there makes a loop of each load, and read at constant
-// indexes, which costs nothing.
+// SOFTWARE: this lane's octs of each row. A loop fills the array, because such a compiler makes a
+// loop of each load. Reads use constant indices, which cost nothing.
 const bool OWN_Q = SOFTWARE != 0;
 const uint LANE_OCTS = (K_OCTS + LANES - 1) / LANES;
-Eight own_q[OWN_Q ? LANE_OCTS * TILE_ROWS : 1]; // [number of the lane's oct][row]
+Eight own_q[OWN_Q ? LANE_OCTS * TILE_ROWS : 1]; // [the lane's oct number][row]
 
 uint lane_of_eight()
 {
@@ -45,21 +49,23 @@ void scores_begin()
 {
     if (OWN_Q)
         [[dont_unroll]] for (uint i = 0; i < LANE_OCTS * TILE_ROWS; i++)
-            own_q[i] = q_eight(i % TILE_ROWS, min(lane_of_eight() + i / TILE_ROWS * LANES, K_OCTS - 1));
+            own_q[i] =
+                q_eight(i % TILE_ROWS, min(lane_of_eight() + i / TILE_ROWS * LANES, K_OCTS - 1));
 }
 
 // ---- scores ----
 
-// Halves the number of sums and doubles what each stands for: a lane keeps the half that its bit names and gets its
-// neighbour's share of it. After three of these each lane has SUMS / 8 whole dots.
-#define FOLD(FROM, TO, COUNT, BIT)                                                                                     \
-    for (uint i = 0; i < (COUNT) / 2; i++) {                                                                           \
-        const bool upper = (lane & (BIT)) != 0;                                                                        \
-        const float keep = upper ? FROM[i + (COUNT) / 2] : FROM[i], give = upper ? FROM[i] : FROM[i + (COUNT) / 2];    \
-        TO[i] = keep + subgroupShuffleXor(give, BIT);                                                                  \
+// Halves the number of sums in a lane. The lane keeps the half that its bit names, and adds its
+// neighbour's sums for this half. After three folds each lane has SUMS / 8 whole dot products.
+#define FOLD(FROM, TO, COUNT, BIT)                                                                 \
+    for (uint i = 0; i < (COUNT) / 2; i++) {                                                       \
+        const bool upper = (lane & (BIT)) != 0;                                                    \
+        const float keep = upper ? FROM[i + (COUNT) / 2] : FROM[i],                                \
+                    give = upper ? FROM[i] : FROM[i + (COUNT) / 2];                                \
+        TO[i] = keep + subgroupShuffleXor(give, BIT);                                              \
     }
 
-// Adds the products of four keys with one oct of all rows: oct number `i` of this lane.
+// Adds the products of four keys with the lane's oct number `i` of all rows.
 void oct_scores(uint64_t k[KEYS], uint i, inout float sums[SUMS])
 {
     const uint oct = lane_of_eight() + i * LANES;
@@ -73,8 +79,9 @@ void oct_scores(uint64_t k[KEYS], uint i, inout float sums[SUMS])
     }
 }
 
-// The four keys from `key` on; those outside [keys.x, keys.y) are not touched: the first or the last one takes their place.
-// Shuffles want every lane, so that a cluster beyond the keys repeats the last ones and stores nothing.
+// Scores of the four keys from `key` on. A key outside [keys.x, keys.y) is not read; the first or
+// the last one is read in its place. Shuffles need every lane, so a cluster beyond the keys
+// computes too, but stores nothing.
 void cluster_scores(uint slot, uvec2 keys, uint key, uint lane)
 {
     uint64_t k[KEYS];
@@ -97,7 +104,8 @@ void cluster_scores(uint slot, uvec2 keys, uint key, uint lane)
     FOLD(quarter_sums, whole, SUMS / 4, 1)
     if (key >= keys.y || key + KEYS <= keys.x)
         return;
-    // This lane's dots are number lane * SUMS / 8 and on: TILE_ROWS 8: one row, all keys; 4: half a row.
+    // This lane's dot products begin at number lane * SUMS / 8. TILE_ROWS 8: one row, all four
+    // keys; TILE_ROWS 4: half of that.
     for (uint i = 0; i < SUMS / 8; i += 2) {
         const uint number = lane * (SUMS / 8) + i, row = number / KEYS, j = number % KEYS;
         vec2 pair = vec2(whole[i], whole[i + 1]);
@@ -110,7 +118,8 @@ void cluster_scores(uint slot, uvec2 keys, uint key, uint lane)
 
 void scores(uint slot, uvec2 keys)
 {
-    const uint lane = lane_of_eight(), clusters = LOCAL_SIZE / LANES, cluster = values_thread() / LANES;
+    const uint lane = lane_of_eight(), clusters = LOCAL_SIZE / LANES,
+               cluster = values_thread() / LANES;
     uint first = keys.x / (clusters * KEYS) * (clusters * KEYS); // the same for all clusters
     do {
         cluster_scores(slot, keys, first + cluster * KEYS, lane);
@@ -120,7 +129,7 @@ void scores(uint slot, uvec2 keys)
 
 // ---- values ----
 
-// Neighbours in a subgroup have neighbouring numbers.
+// The thread's number: neighbouring lanes of a subgroup have neighbouring numbers.
 uint values_thread()
 {
     return gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
@@ -131,7 +140,8 @@ uvec2 from_lane(uvec2 value, uint lane)
     return uvec2(subgroupShuffle(value.x, lane), subgroupShuffle(value.y, lane));
 }
 
-// SOFTWARE, where eight lanes are of one group: values_add() with each lane looking up one of the next eight pairs for all of them.
+// SOFTWARE, if all eight lanes of a cluster belong to one group. As values_add(), but each lane
+// looks up one of the next eight pairs for all eight.
 void values_shared(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 totals[TILE_ROWS])
 {
     for (uint r = 0; r < TILE_ROWS; r++)
@@ -147,18 +157,21 @@ void values_shared(uint slot, uvec2 keys, uint quad, uint group_index, inout vec
         const uint end = min((round / CHUNK_PAIRS + 1) * CHUNK_PAIRS, rounds);
         do {
             const uint pair = min(round + lane, end - 1) * GROUPS + group_index;
-            const uint first = clamp(pair * 2, keys.x, keys.y - 1), second = clamp(pair * 2 + 1, keys.x, keys.y - 1);
+            const uint first = clamp(pair * 2, keys.x, keys.y - 1),
+                       second = clamp(pair * 2 + 1, keys.x, keys.y - 1);
             const bool weighed = pair * 2 < keys.y && (!WINDOW || pair * 2 + 1 >= keys.x);
             const uvec2 own_value = unpackUint2x32(tile_value(slot, first));
             uvec2 own_weights[TILE_ROWS];
             for (uint r = 0; r < TILE_ROWS; r++)
-                own_weights[r] = weighed ? unpackUint2x32(weight_pairs[r * TILE_PAIRS + pair]) : floatBitsToUint(vec2(UNSEEN));
+                own_weights[r] = weighed ? unpackUint2x32(weight_pairs[r * TILE_PAIRS + pair])
+                                         : floatBitsToUint(vec2(UNSEEN));
             const uint last = first_lane + min(LANES, end - round);
             uint from = first_lane;
             [[dont_unroll]] do {
                 const uint64_t v = packUint2x32(from_lane(own_value, from)) + quad_bytes;
                 const vec4 v0 = four_load(v, V_DTYPE);
-                const vec4 v1 = four_load(v + value_offset(subgroupShuffle(second - first, from)), V_DTYPE);
+                const vec4 v1 =
+                    four_load(v + value_offset(subgroupShuffle(second - first, from)), V_DTYPE);
                 for (uint r = 0; r < TILE_ROWS; r++) {
                     const vec2 w = uintBitsToFloat(from_lane(own_weights[r], from));
                     sums[r] = weighted(weighted(sums[r], w.x, v0), w.y, v1);

@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_tiles.glsl - the main part of the variants that keep a tile's scores in shared memory: one workgroup computes one
-// tile of attention, TILE_ROWS rows of one sequence against every key that some row of the tile sees. Whoever includes it
-// defines behind it scores_begin() and scores(), the way from Q and K to products, values_thread() and values(), which may be
-// values_add(), and calls tiles_main(). docs/kernels.md says why it is built as it is.
+// attention_tiles.glsl - attention with a tile's scores in shared memory: the main part of
+// attention_plain and attention_subgroup. One workgroup computes one work item (struct gpu_item):
+// TILE_ROWS rows of one sequence and KV head, against all their keys or one part of them. After
+// including this file a shader defines scores_begin() and scores(), which multiply Q and K, and
+// values_thread() and values(), which may call values_add(). Then it calls tiles_main().
+// docs/kernels.md gives the reasons.
 //
-// Grid: x = KV head, item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y, the run is the one whose first_item is
-// the last not beyond it. Bindings: none; everything is reached by address. Push constants: struct gpu_dispatch.
-// Specialisation constants: all of layout.h. LOCAL_SIZE is a multiple of TILE_ROWS and at least HEAD_DIM_V / 4.
-// FEATURES are compiled in by their bits: a pipeline without them has none of their code.
+// Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs
+// to the last run whose first_item is not beyond it. Bindings: none; all memory is reached by
+// address. Push constants: struct gpu_dispatch. Specialisation constants: all of layout.h (host:
+// struct geometry). LOCAL_SIZE is a multiple of TILE_ROWS and at least HEAD_DIM_V / 4. A feature
+// whose bit is not in FEATURES is not compiled.
 //
-// Keys come in tiles of 4 * LOCAL_SIZE, counted from the item's first key. Per tile: (1) scores(); (2) LOCAL_SIZE / TILE_ROWS
-// threads a row cap and bias its scores, find its maximum and turn scores into weights 2^(s - max); (3) thread (group, quad)
-// adds up four dims of V over every GROUPS-th pair of keys. The groups are summed once, at the end.
+// Keys come in tiles of 4 * LOCAL_SIZE, counted from the item's first key. Each tile takes three
+// steps. (1) scores(). (2) LOCAL_SIZE / TILE_ROWS threads for each row apply soft cap, ALiBi and
+// mask, find the maximum, and turn scores into weights 2^(s - max). (3) Thread (group, quad) adds
+// four dims of V over every GROUPS-th pair of keys. The groups are added once, at the end. This is
+// online softmax; formula: tests/oracle/oracle.h.
 //
-// Same bits: a row meets the same operations in the same order whoever shares its tile. A key that a row does not see has
-// the weight UNSEEN and is left out by selection, not by multiplying with 0: the V of a later token may be NaN.
+// Same bits: a row takes the same operations in the same order, whichever rows share its tile. A
+// key that a row does not see has the weight UNSEEN and is left out by selection. A product with 0
+// would not do, because the V of a later token may be NaN.
 
 #ifndef AULE_ATTENTION_TILES_GLSL
 #define AULE_ATTENTION_TILES_GLSL
@@ -26,27 +32,32 @@
 #include "attention_query.glsl"
 
 const uint LOCAL_SIZE = gl_WorkGroupSize.x;
-const uint KEYS = 4;                            // neighbours that one load of Q serves; a block never ends inside
+const uint KEYS = 4; // keys that share one load of Q; a block never ends inside them
 const uint TILE_KEYS = KEYS * LOCAL_SIZE;
 const uint TILE_PAIRS = TILE_KEYS / 2;
-const uint ROW_THREADS = LOCAL_SIZE / TILE_ROWS; // in step 2
+const uint ROW_THREADS = LOCAL_SIZE / TILE_ROWS; // for each row, in step 2
 const uint QUADS = HEAD_DIM_V / 4;
-const uint GROUPS = LOCAL_SIZE / QUADS;         // in step 3
-const uint CHUNK_PAIRS = 32;                    // a thread sums so many pairs before it touches its total: see docs/kernels.md
-const uint TILE_PARTS = TILE_KEYS / 8;          // of the least block size
+const uint GROUPS = LOCAL_SIZE / QUADS;         // of threads, in step 3
+// A thread adds so many pairs before it touches its total; see docs/kernels.md.
+const uint CHUNK_PAIRS = 32;
+const uint TILE_PARTS = TILE_KEYS / 8;          // the most blocks in a tile: those of 8 keys
 const uint K_OCTS = HEAD_DIM_K / 8;
 const uint V_OCTS = HEAD_DIM_V / 8;
 const uint K_OCT_BYTES = 8 * DTYPE_BYTES(K_DTYPE);
-const bool V_APART = V_IN_K == 0 && PLACE != AULE_PLACE_POOL; // the value is no fixed way from the key
+// A value is not at a fixed distance from its key.
+const bool V_APART = V_IN_K == 0 && PLACE != AULE_PLACE_POOL;
 
 const float UNSEEN = -1.0; // a weight is never negative
 
-// Shared memory holds floats by the pair: one 64-bit access is the cheapest that lavapipe has, and as good elsewhere.
+// Shared memory holds pairs of floats: a 64-bit access is the cheapest on lavapipe, and as good
+// elsewhere.
 shared uint64_t q_pairs[TILE_ROWS * HEAD_DIM_K / 2];    // [row][pair of dims]
-shared uint64_t weight_pairs[TILE_ROWS * TILE_PAIRS];   // [row][pair of keys]: scores, then weights; at the end, partial sums
+// [row][pair of keys]: scores, then weights; at the end the groups' sums
+shared uint64_t weight_pairs[TILE_ROWS * TILE_PAIRS];
 shared float row_partials[LOCAL_SIZE];                  // [row][ROW_THREADS]
-shared float row_rescale[TILE_ROWS];
-shared uint64_t key_parts[2 * TILE_PARTS];              // this KV head's keys in the blocks of the tile; two tiles by turns
+shared float row_rescale[TILE_ROWS]; // factor of the row's sums; at the end its maximum
+// Addresses of the tile's blocks, for this KV head. Two tiles take turns.
+shared uint64_t key_parts[2 * TILE_PARTS];
 shared uint64_t value_parts[V_APART ? 2 * TILE_PARTS : 1];
 
 // ---- Q ----
@@ -72,16 +83,18 @@ Eight q_eight(uint row, uint oct)
                  vec4(pair_load(q_pairs[at + 2]), pair_load(q_pairs[at + 3])));
 }
 
-// ---- where the tile's keys lie ----
+// ---- addresses of the tile's keys ----
 
-// The parts that hold keys [keys.x, keys.y) of the tile that begins with key `start`, and no others.
+// Looks up the blocks that hold keys [keys.x, keys.y) of the tile at key `start`, and no others.
 void parts_load(uint start, uvec2 keys, uint slot)
 {
     const uint number = gl_LocalInvocationID.x;
     if (number >= keys.x / BLOCK_SIZE && number < (keys.y + BLOCK_SIZE - 1) / BLOCK_SIZE) {
-        key_parts[slot * TILE_PARTS + number] = part_keys(seq, start / BLOCK_SIZE + number, kv_head);
+        key_parts[slot * TILE_PARTS + number] =
+            part_keys(seq, start / BLOCK_SIZE + number, kv_head);
         if (V_APART)
-            value_parts[slot * TILE_PARTS + number] = part_values(seq, start / BLOCK_SIZE + number, kv_head);
+            value_parts[slot * TILE_PARTS + number] =
+                part_values(seq, start / BLOCK_SIZE + number, kv_head);
     }
 }
 
@@ -93,13 +106,15 @@ uint64_t tile_key(uint slot, uint key)
 uint64_t tile_value(uint slot, uint key)
 {
     const uint part = slot * TILE_PARTS + key / BLOCK_SIZE;
-    const uint64_t base = V_APART         ? value_parts[part]
-                          : V_IN_K != 0   ? key_parts[part]
-                                          : key_parts[part] + ((NUM_KV_HEADS - kv_head) * K_HEAD_BYTES + kv_head * V_HEAD_BYTES);
+    const uint64_t base =
+        V_APART ? value_parts[part]
+        : V_IN_K != 0
+            ? key_parts[part]
+            : key_parts[part] + ((NUM_KV_HEADS - kv_head) * K_HEAD_BYTES + kv_head * V_HEAD_BYTES);
     return base + value_offset(key & BLOCK_SIZE - 1);
 }
 
-// The scales that stand behind the keys of a block, in the pool.
+// The scale of a key or value. Scales lie behind the elements of a block, in the pool only.
 float tile_scale(uint slot, uint key, bool value)
 {
     const uint64_t block = key_parts[slot * TILE_PARTS + key / BLOCK_SIZE] - kv_head * K_HEAD_BYTES;
@@ -107,19 +122,21 @@ float tile_scale(uint slot, uint key, bool value)
     return Floats(block + SCALES_AT + (value && V_IN_K == 0 ? SCALES_BYTES : 0)).at[at];
 }
 
-// ---- step 1: scores(slot, keys) of the includer stores what this makes of the products of keys (key, key + 1) ----
+// ---- step 1: scores(slot, keys) stores the products of keys (key, key + 1) with this ----
 
 void scores_store(uint slot, uint row, uint key, float first, float second)
 {
-    weight_pairs[row * TILE_PAIRS + key / 2] = pair_store(first * run.scale_log2e, second * run.scale_log2e);
+    weight_pairs[row * TILE_PAIRS + key / 2] =
+        pair_store(first * run.scale_log2e, second * run.scale_log2e);
 }
 
-void scores_begin(); // Q is in shared memory
+void scores_begin(); // called when Q is in shared memory
 void scores(uint slot, uvec2 keys);
 
 // ---- step 2 ----
 
-// Of two scores in SHAPED pipelines, what is weighed. `start`: the tile's first key.
+// SHAPED pipelines: applies soft cap, ALiBi and mask to two scores. `start` is the tile's first
+// key.
 uint64_t pair_shape(Row self, vec2 pair, uint start, uint key, uvec2 seen)
 {
     uvec2 bits = uvec2(UNSEEN_SCORE);
@@ -137,13 +154,15 @@ bvec2 pair_seen(uint64_t bits, uint key, uvec2 seen)
     return bvec2(key_between(key, seen), key_between(key + 1, seen));
 }
 
-// A thread's first pair in step 2. Which thread sums which pairs is counted from the tile's begin, wherever the keys begin.
+// A thread's first pair in step 2. Pairs are shared out from the tile's first key, wherever the
+// keys in use begin.
 uint share_begin(uint share, uvec2 keys)
 {
     return (WINDOW ? keys.x / 2 / ROW_THREADS * ROW_THREADS : 0) + share;
 }
 
-// First half: the maximum over this thread's share of the row, which sees keys [seen.x, seen.y) of the tile at most.
+// First half of step 2: the maximum of the row's scores in this thread's share. The row sees at
+// most keys [seen.x, seen.y) of the tile.
 float scores_maximum(Row self, uint row, uint share, uint start, uvec2 seen, uvec2 keys)
 {
     float maximum = NO_MAXIMUM;
@@ -162,7 +181,8 @@ float scores_maximum(Row self, uint row, uint share, uint start, uvec2 seen, uve
     return maximum;
 }
 
-// Second half: scores become weights; returns this share's sum of them. What V is scaled by goes into the weight.
+// Second half of step 2: turns scores into weights and returns the share's sum of weights. V's
+// scale per token and head becomes part of the weight, after it was added.
 float scores_weigh(uint slot, uint row, uint share, uvec2 seen, uvec2 keys, float maximum)
 {
     float sum = 0;
@@ -191,7 +211,8 @@ vec4 weighted(vec4 sum, float weight, vec4 v)
     return weight < 0 ? sum : fma(vec4(weight), v, sum);
 }
 
-// This thread's pairs among keys [keys.x, keys.y) of the tile. Chunks are counted from the tile's begin.
+// Adds this thread's pairs among keys [keys.x, keys.y) of the tile. Chunks are counted from the
+// tile's first key.
 void values_add(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 totals[TILE_ROWS])
 {
     for (uint r = 0; r < TILE_ROWS; r++)
@@ -206,13 +227,15 @@ void values_add(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 t
         const uint end = min((round / CHUNK_PAIRS + 1) * CHUNK_PAIRS, rounds);
         do {
             const uint pair = round * GROUPS + group_index;
-            const uint first = clamp(pair * 2, keys.x, keys.y - 1), second = clamp(pair * 2 + 1, keys.x, keys.y - 1);
+            const uint first = clamp(pair * 2, keys.x, keys.y - 1),
+                       second = clamp(pair * 2 + 1, keys.x, keys.y - 1);
             const bool weighed = pair * 2 < keys.y && (!WINDOW || pair * 2 + 1 >= keys.x);
             const uint64_t v = tile_value(slot, first) + quad_bytes;
             const vec4 v0 = four_load(v, V_DTYPE);
             const vec4 v1 = four_load(v + value_offset(second - first), V_DTYPE);
             for (uint r = 0; r < TILE_ROWS; r++) {
-                const vec2 w = weighed ? pair_load(weight_pairs[r * TILE_PAIRS + pair]) : vec2(UNSEEN);
+                const vec2 w =
+                    weighed ? pair_load(weight_pairs[r * TILE_PAIRS + pair]) : vec2(UNSEEN);
                 sums[r] = weighted(weighted(sums[r], w.x, v0), w.y, v1);
             }
         } while (++round < end);
@@ -221,13 +244,15 @@ void values_add(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 t
     } while (round < rounds);
 }
 
-// For all threads with a group, each by the number that values_thread() gives it: adds what the tile has to `totals`.
+// values() adds the tile's values to `totals`, for every thread that has a group. values_thread()
+// gives the thread's number.
 uint values_thread();
 void values(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 totals[TILE_ROWS]);
 
 // ---- the end ----
 
-// The groups' totals, through the weights' memory: [group][row][quad], two pairs a quad.
+// Stores the groups' totals in the memory of the weights: [group][row][quad], two pairs for each
+// quad.
 void totals_share(uint group_index, uint quad, vec4 totals[TILE_ROWS])
 {
     for (uint r = 0; r < TILE_ROWS; r++) {
@@ -265,14 +290,20 @@ void out_store()
         if (LSE && oct == 0)
             lse_store(row, end.y);
         oct_store(out_address(row) + oct * IO_OCT_BYTES, IO_DTYPE,
-                  oct_convert(Oct(plus_zero(total.low * end.x), plus_zero(total.high * end.x)), DTYPE_F32, IO_DTYPE));
+                  oct_convert(Oct(plus_zero(total.low * end.x), plus_zero(total.high * end.x)),
+                              DTYPE_F32, IO_DTYPE));
     }
 }
 
-layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Partial { float at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer PartialOcts { u64vec4 at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Partial {
+    float at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 8) writeonly buffer PartialOcts {
+    u64vec4 at[];
+};
 
-// What a split has, unnormalised. Maxima count ALiBi from the nearest key, as in all splits of the row.
+// Stores the result of a part, not normalised. Its maxima count ALiBi from the row's nearest key,
+// as in all parts of the row.
 void partial_store(uint number)
 {
     const uint64_t address = partial_address(number);
@@ -297,8 +328,9 @@ void tiles_main()
     q_load();
 
     const uint thread = gl_LocalInvocationID.x;
-    const uint row = thread / ROW_THREADS, share = thread % ROW_THREADS; // of step 2
-    const uint group_index = values_thread() / QUADS, quad = values_thread() % QUADS; // of step 3; beyond GROUPS idle
+    const uint row = thread / ROW_THREADS, share = thread % ROW_THREADS; // in step 2
+    // For step 3; a thread without a group is idle there.
+    const uint group_index = values_thread() / QUADS, quad = values_thread() % QUADS;
     const uint first_key = SPLIT ? item.first_key : 0;
     const Row self = row_begin(row);
     uvec2 range = tile_range(), own = self.range;
@@ -317,10 +349,11 @@ void tiles_main()
     if (range.x < range.y) {
         uint start = first_key + (WINDOW ? (range.x - first_key) / TILE_KEYS * TILE_KEYS : 0);
         do {
-            const uvec2 keys = uvec2(WINDOW ? max(range.x, start) - start : 0, min(range.y - start, TILE_KEYS));
+            const uvec2 keys =
+                uvec2(WINDOW ? max(range.x, start) - start : 0, min(range.y - start, TILE_KEYS));
             const uvec2 seen = max(own, start) - start;
             parts_load(start, keys, slot);
-            barrier(); // and everybody is done with the last tile's weights
+            barrier(); // also: all threads have finished with the last tile's weights
             scores(slot, keys);
             barrier();
             row_partials[thread] = scores_maximum(self, row, share, start, seen, keys);
@@ -343,7 +376,7 @@ void tiles_main()
     const bool partial = SPLIT && item.partial != AULE_NO_PARTIAL;
     barrier();
     row_partials[thread] = sum;
-    if (share == 0) // it scaled the sums; now it is the maximum
+    if (share == 0) // the factor is not needed any more; now the row's maximum
         row_rescale[row] = ALIBI && !partial ? true_maximum(self, maximum) : maximum;
     if (group_index < GROUPS)
         totals_share(group_index, quad, totals);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_work.glsl - what one workgroup of attention is to do: its run, its sequence, its tile of rows, which keys each row
-// may see, and where a row lies in q, out and lse. The same for every variant; knows no K and no V.
+// attention_work.glsl - the work of one attention workgroup: its run, its sequence and its tile of
+// rows. Also the keys that a row may see, and a row's place in q, out and lse. All attention
+// kernels use it. Knows nothing of how K and V are stored.
 //
-// A row is a query token and one of the query heads that share a KV head: row r of a sequence is token r / group, head
-// kv_head * group + r % group.
+// A row is one query token and one of the query heads of a KV head. A sequence's
+// row r is token r / group, head kv_head * group + r % group.
 
 #ifndef AULE_ATTENTION_WORK_GLSL
 #define AULE_ATTENTION_WORK_GLSL
@@ -23,32 +24,34 @@ const bool SINKS = (FEATURES & AULE_FEATURE_SINKS) != 0;
 const bool LSE = (FEATURES & AULE_FEATURE_LSE) != 0;
 const bool SPLIT = (FEATURES & AULE_FEATURE_SPLIT) != 0;
 
-const float NO_MAXIMUM = -3.0e38; // finite, so that no difference of two maxima is NaN
+const float NO_MAXIMUM = -3.0e38; // finite, so that the difference of two maxima is never NaN
 const float LOG2_E = 1.4426950408889634;
 const float LN_2 = 0.6931471805599453;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Floats { float at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Result { float value; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Result {
+    float value;
+};
 
-// What this workgroup is to do, the same in every thread.
+// This workgroup's work, the same in every thread.
 uint seq;
-uint kv_head, group;      // group: query heads a KV head
-uint first_token;         // of the sequence, among the run's tokens
-uint q_len, kv_len;       // queries (rows of tokens beyond see nothing), keys
+uint kv_head, group;      // group: query heads for one KV head
+uint first_token;         // of the sequence, counted in the run
+uint q_len, kv_len;       // queries and keys; tokens from q_len on see nothing
 uint first_row, num_rows; // of the tile; rows beyond the sequence's end are idle
 
 #ifdef FEW_ROWS
-bool one_token; // is all that the sequence has
+bool one_token; // the sequence has one token only
 #endif
 uint run_number; // of `run`, in the dispatch
 
-// Item number `number`, and its run in `run`; false: there are no more.
+// Finds item `number`, and sets `run` to its run. false: there is no such item.
 bool item_find_at(uint number, out gpu_item item)
 {
     if (number >= dispatch.num_items)
         return false;
     Runs runs = Runs(dispatch.runs);
-    if (dispatch.items != 0) { // neither load waits for the other
+    if (dispatch.items != 0) { // the two loads do not wait for each other
         run = runs.at[0];
         run_number = 0;
         item = Items(dispatch.items).at[number];
@@ -62,13 +65,13 @@ bool item_find_at(uint number, out gpu_item item)
     return true;
 }
 
-// This workgroup's.
+// Finds this workgroup's item.
 bool item_find(out gpu_item item)
 {
     return item_find_at(gl_WorkGroupID.y + gl_WorkGroupID.z * dispatch.items_y, item);
 }
 
-// Whoever has a long loop without need of it may read the run once more behind: so it takes no registers meanwhile.
+// Reads the run again after a long loop that does not need it, so it takes no registers meanwhile.
 void run_again()
 {
     run = Runs(dispatch.runs).at[run_number];
@@ -92,7 +95,7 @@ void work_begin(gpu_tile tile)
 uint row_query(uint row)
 {
     const uint at = first_row + row;
-#ifdef FEW_ROWS // most often those of one token, and a division is some thirty instructions
+#ifdef FEW_ROWS // usually one token's rows, and a division takes about 30 instructions
     uint query = 0;
     if (!one_token)
         query = at / group;
@@ -104,7 +107,7 @@ uint row_query(uint row)
 
 // ---- which keys ----
 
-// Where row `row` of the tile stands among the keys.
+// The position of row `row` among the keys.
 int row_position(uint row)
 {
     const uint query = row_query(row);
@@ -113,14 +116,16 @@ int row_position(uint row)
     return int(kv_len) - int(q_len) + int(query);
 }
 
-// The row sees no key but [x, y), and without a mask all of these; (0, 0) for a row that sees none. 64 bits, since a
-// position and a window's side may both be as large as an int.
+// The row sees no key outside [x, y), and all keys inside unless there is a mask. (0, 0): it sees
+// none. The arithmetic is 64-bit, because a position and a window side may both be as large as an
+// int.
 uvec2 row_range(uint row)
 {
     if (row >= num_rows || row_query(row) >= q_len)
         return uvec2(0);
     if (!WINDOW) {
-        const int last = run.causal != 0 ? min(row_position(row), int(kv_len) - 1) : int(kv_len) - 1;
+        const int last =
+            run.causal != 0 ? min(row_position(row), int(kv_len) - 1) : int(kv_len) - 1;
         return uvec2(0, uint(max(last + 1, 0)));
     }
     const int64_t position = row_position(row);
@@ -134,12 +139,13 @@ uvec2 row_range(uint row)
     return first > last ? uvec2(0) : uvec2(first, last + 1);
 }
 
-// The hull of all rows' ranges: outside of it neither keys nor block table are touched. Without window and positions the
-// rows are in order, so that the last query sees the most.
+// The hull of all rows' ranges; neither keys nor block table are read outside. Without window and
+// positions the last query sees the most.
 uvec2 tile_range()
 {
     if (!WINDOW && !POSITIONS)
-        return first_row / group >= q_len ? uvec2(0) : row_range(min(num_rows, q_len * group - first_row) - 1);
+        return first_row / group >= q_len ? uvec2(0)
+                                          : row_range(min(num_rows, q_len * group - first_row) - 1);
     uvec2 hull = uvec2(0xffffffffu, 0);
     uint row = 0;
     do {
@@ -161,12 +167,13 @@ uint row_head(uint row)
 #endif
 }
 
-// The address of row `row` in q or out; the outer stride in bytes, the others in 16-byte units.
+// Address of row `row` in q or out. `outer` is in bytes; the strides count 16-byte units.
 uint64_t row_address(uint64_t base, uint64_t outer, uint token_stride, uint head_stride, uint row)
 {
     const uint query = row_query(row);
-    const uint64_t place = outer != 0 ? seq * outer + uint64_t(query) * token_stride * 16
-                                      : uint64_t(token_row(first_token + query)) * token_stride * 16;
+    const uint64_t place = outer != 0
+                               ? seq * outer + uint64_t(query) * token_stride * 16
+                               : uint64_t(token_row(first_token + query)) * token_stride * 16;
     return base + place + uint64_t(row_head(row)) * head_stride * 16;
 }
 
@@ -181,14 +188,15 @@ void lse_store(uint row, float lse)
     Result(run.lse + (uint64_t(token) * run.lse_token_stride + row_head(row)) * 4).value = lse;
 }
 
-// Where a split leaves what it has of this tile: sums f32[TILE_ROWS, HEAD_DIM_V], maxima f32[TILE_ROWS], weights f32[TILE_ROWS].
+// Address of the tile's partial result number `partial`: sums f32[TILE_ROWS, HEAD_DIM_V], maxima
+// f32[TILE_ROWS], weights f32[TILE_ROWS].
 uint64_t partial_address(uint partial)
 {
-    return run.partials +
-           (uint64_t(partial) * NUM_KV_HEADS + kv_head) * (AULE_PARTIAL_FLOATS(TILE_ROWS, HEAD_DIM_V) * 4);
+    return run.partials + (uint64_t(partial) * NUM_KV_HEADS + kv_head) *
+                              (AULE_PARTIAL_FLOATS(TILE_ROWS, HEAD_DIM_V) * 4);
 }
 
-const uint PARTIAL_MAXIMA = TILE_ROWS * HEAD_DIM_V; // in floats from the partial's begin
+const uint PARTIAL_MAXIMA = TILE_ROWS * HEAD_DIM_V; // in floats from that address
 const uint PARTIAL_WEIGHTS = PARTIAL_MAXIMA + TILE_ROWS;
 
 #endif

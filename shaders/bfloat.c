@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// bfloat.c - a step of the build: makes of a SPIR-V module whose numbers of 16 bits are f16 the
-// same one with bf16. That is right for shaders which move such numbers as bits, convert them from
-// and to f32 and multiply matrices of them, and do nothing else; what does is refused. So any
-// compiler with cooperative matrices will do, and need not know bf16, as few do. Usage: bfloat
-// MODULE RESULT HEADER NAME; HEADER has the result, too, as `static const uint32_t NAME[]`.
+// bfloat.c - a build step that changes the 16-bit type of a SPIR-V module from f16 to bf16. So
+// compilers that do not know bf16 can make such modules. This is right for shaders that only move
+// such numbers as bits, convert them from and to f32, and multiply matrices of them. It refuses all
+// others. Usage: bfloat MODULE RESULT HEADER NAME; HEADER gets the result as `static const uint32_t
+// NAME[]`.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-// SPIR-V's numbers for what is looked at, and SPV_KHR_bfloat16's for what is put in.
+// SPIR-V's numbers for what is read, and SPV_KHR_bfloat16's for what is written.
 enum {
     MAGIC = 0x07230203,
     HEADER_WORDS = 5,
-    BOUND = 3, // word of the header: ids are less
+    BOUND = 3, // word of the header: all ids are less
     OP_NAME = 5,
     OP_MEMBER_NAME = 6,
     OP_EXTENSION = 10,
@@ -36,7 +36,7 @@ enum {
 };
 static const char extension[] = "SPV_KHR_bfloat16";
 
-// What may make a number, a pair or a matrix of them.
+// Instructions that may make a 16-bit number, or a pair or matrix of them.
 static const uint16_t movers[] = {
     1 /* OpUndef */,
     44 /* ConstantComposite */,
@@ -116,8 +116,8 @@ static bool is_type(uint32_t op)
     return (op >= OP_TYPE_FIRST && op <= OP_TYPE_LAST) || op == OP_TYPE_MATRIX;
 }
 
-// `ours` are the types of 16-bit numbers and of vectors and matrices of them: whether the
-// instruction may make what it makes.
+// Whether the instruction may make its result. `ours[id]`: the id is a 16-bit type, or a vector or
+// matrix of it.
 static bool is_allowed(const uint32_t *words, uint32_t op, uint32_t length, uint32_t bound,
                        const bool *ours)
 {
@@ -133,7 +133,7 @@ static bool is_allowed(const uint32_t *words, uint32_t op, uint32_t length, uint
     return false;
 }
 
-// One instruction of the module, as it is or changed.
+// Writes one instruction, changed if need be.
 static void put_instruction(struct module *out, const uint32_t *words, uint32_t length, bool *ours)
 {
     uint32_t op = words[0] & 0xffffu;

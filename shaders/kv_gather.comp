@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kv_gather - one workgroup fetches one key of one sequence and its value, all KV heads, from wherever they lie, to row r of the
-// run's k and v: the keys of the sequences one after the other (kv_offsets). What is stored scaled is multiplied out; equal types keep
-// their bits. The workgroup's number is gl_WorkGroupID.y + gl_WorkGroupID.z * items_y; the run is the one whose first_token is the last
-// not beyond it.
+// kv_gather - copies K and V of a batch's sequences into contiguous tensors. One workgroup copies
+// one key and its value, for all KV heads, to one row of the run's k and v. Rows are the keys of
+// all sequences in order (kv_offsets). Scaled elements are multiplied by their scale; equal types
+// keep their bits.
 //
-// Bindings: none; everything is reached by address.
-// Push constants: struct gpu_dispatch, num_items = rows of all runs.
-// Specialisation constants: LOCAL_SIZE, HEAD_DIM_K, HEAD_DIM_V, NUM_KV_HEADS, BLOCK_SIZE, K_DTYPE, V_DTYPE, IO_DTYPE, PLACE, V_IN_K,
-// SCALE_MODE.
+// Grid: number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. It belongs to the last run whose
+// first_token is not beyond it. Bindings: none; all memory is reached by address. Push constants:
+// struct gpu_dispatch; num_items is the number of rows of all runs. Specialisation constants (host:
+// struct geometry): LOCAL_SIZE, HEAD_DIM_K, HEAD_DIM_V, NUM_KV_HEADS, BLOCK_SIZE, K_DTYPE, V_DTYPE,
+// IO_DTYPE, PLACE, V_IN_K, SCALE_MODE.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
@@ -43,7 +44,8 @@ Oct k_oct(uint seq, uint key, uint head, uint oct)
     const Oct stored = oct_load(key_row(seq, key, head) + oct * K_OCT_BYTES, K_DTYPE);
     if (K_SCALES)
         return unscaled(stored, K_DTYPE, Scale(key_scale_of(seq, key, head)).bits);
-    return K_SCALED ? unscaled(stored, K_DTYPE, floatBitsToUint(run.k_scale)) : oct_convert(stored, K_DTYPE, IO_DTYPE);
+    return K_SCALED ? unscaled(stored, K_DTYPE, floatBitsToUint(run.k_scale))
+                    : oct_convert(stored, K_DTYPE, IO_DTYPE);
 }
 
 Oct v_oct(uint seq, uint key, uint head, uint oct)
@@ -51,7 +53,8 @@ Oct v_oct(uint seq, uint key, uint head, uint oct)
     const Oct stored = oct_load(value_row(seq, key, head) + oct * V_OCT_BYTES, V_DTYPE);
     if (V_SCALES)
         return unscaled(stored, V_DTYPE, Scale(value_scale_of(seq, key, head)).bits);
-    return V_SCALED ? unscaled(stored, V_DTYPE, floatBitsToUint(run.v_scale)) : oct_convert(stored, V_DTYPE, IO_DTYPE);
+    return V_SCALED ? unscaled(stored, V_DTYPE, floatBitsToUint(run.v_scale))
+                    : oct_convert(stored, V_DTYPE, IO_DTYPE);
 }
 
 void main()
@@ -66,17 +69,22 @@ void main()
     const uint row = number - run.first_token;
     if (row >= run.num_tokens)
         return;
-    const uint seq = find_seq(run.kv_offsets, run.num_seqs, row), key = row - uint(Ints(run.kv_offsets).at[seq]);
+    const uint seq = find_seq(run.kv_offsets, run.num_seqs, row),
+               key = row - uint(Ints(run.kv_offsets).at[seq]);
     const uint64_t k_to = run.k + uint64_t(row) * run.k_token_stride * 16;
-    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < NUM_KV_HEADS * K_OCTS; i += gl_WorkGroupSize.x) {
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < NUM_KV_HEADS * K_OCTS;
+                         i += gl_WorkGroupSize.x) {
         const uint head = i / K_OCTS, oct = i % K_OCTS;
-        oct_store(k_to + uint64_t(head) * run.k_head_stride * 16 + oct * IO_OCT_BYTES, IO_DTYPE, k_oct(seq, key, head, oct));
+        oct_store(k_to + uint64_t(head) * run.k_head_stride * 16 + oct * IO_OCT_BYTES, IO_DTYPE,
+                  k_oct(seq, key, head, oct));
     }
     if (V_IN_K != 0)
         return;
     const uint64_t v_to = run.v + uint64_t(row) * run.v_token_stride * 16;
-    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < NUM_KV_HEADS * V_OCTS; i += gl_WorkGroupSize.x) {
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < NUM_KV_HEADS * V_OCTS;
+                         i += gl_WorkGroupSize.x) {
         const uint head = i / V_OCTS, oct = i % V_OCTS;
-        oct_store(v_to + uint64_t(head) * run.v_head_stride * 16 + oct * IO_OCT_BYTES, IO_DTYPE, v_oct(seq, key, head, oct));
+        oct_store(v_to + uint64_t(head) * run.v_head_stride * 16 + oct * IO_OCT_BYTES, IO_DTYPE,
+                  v_oct(seq, key, head, oct));
     }
 }

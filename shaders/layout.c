@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// layout.c - holds the C compiler to the scalar layout that the shaders are compiled with: no
-// padding beyond the fields of layout.h. Nothing here runs.
+// layout.c - checks at compile time that C lays out the structs of layout.h without padding, as the
+// shaders' scalar layout does. Nothing here runs.
 
 #include "layout.h"
 

@@ -1,26 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// matrix.glsl - products of small matrices by a warp of 32 lanes, C[16, 8] += A[16, 16] B[16, 8], f16 with sums in f32, where each
-// lane writes its own elements. Which lane has which is what NVIDIA's driver does with KHR cooperative matrices (the engine looks
-// before it trusts); with MATRIX_EMULATED the same is done in shared memory on any device, for tests. Knows nothing of attention.
+// matrix.glsl - products of small matrices by a warp of 32 lanes: C[16, 8] += A[16, 16] B[16, 8],
+// f16 with f32 sums. Each lane writes its own elements. The assignment of elements to lanes is that
+// of NVIDIA's driver for KHR cooperative matrices; the engine checks it first (matrix_probe.comp).
+// With MATRIX_EMULATED the same is done in shared memory on any device, for tests. Knows nothing of
+// attention.
 //
-// With MATRIX_BF16 elements are bf16: MATRIX_DTYPE says which. What is float16_t here is bf16 then, once the build has been over the
-// module (bfloat.c), so nothing may count with it or look at its bits but as the words that were given.
+// With MATRIX_BF16 elements are bf16; MATRIX_DTYPE names the type. float16_t then stands for bf16,
+// because the build changes the module (bfloat.c). So code may move such elements as words, but
+// must not compute with them or read their bits.
 //
-// Lane = 4 g + t. A pair of elements is one word, the lower index in the lower half:
-//   A: x (row g, columns 2t, 2t+1)    y (row g, columns 2t+8, 2t+9)    z (row g+8, columns 2t, 2t+1)    w (row g+8, columns 2t+8, 2t+9)
-//   B: x (rows 2t, 2t+1, column g)    y (rows 2t+8, 2t+9, column g)
-//   C: x (row g, column 2t)    y (row g, column 2t+1)    z (row g+8, column 2t)    w (row g+8, column 2t+1)
-// matrix_a_turned() takes A by its columns 2t, 2t+1, 2t+8, 2t+9 in x, y, z, w: row g in the lower halves, row g+8 in the upper ones.
+// Lane = 4 g + t. A word has a pair of elements, the lower index in the lower half:
 //
-// MATRIX_EMULATED has barriers in everything that lanes do together: all warps of the workgroup must call the same in the same
-// order, and a branch that only one warp takes must not hold any of it.
+//        x                  y                    z                    w
+//   A    row g,             row g,               row g + 8,           row g + 8,
+//        columns 2t, 2t+1   columns 2t+8, 2t+9   columns 2t, 2t+1     columns 2t+8, 2t+9
+//   B    rows 2t, 2t+1,     rows 2t+8, 2t+9,
+//        column g           column g
+//   C    row g, column 2t   row g, column 2t+1   row g+8, column 2t   row g+8, column 2t+1
+//
+// matrix_a_turned() takes A by columns: x, y, z, w have columns 2t, 2t+1, 2t+8, 2t+9. Row g is in
+// the lower half, row g+8 in the upper.
+//
+// With MATRIX_EMULATED all operations of a warp contain barriers. So all warps of the workgroup
+// must make the same calls in the same order. No call may be in a branch that only some warps take.
 
 #ifndef AULE_MATRIX_GLSL
 #define AULE_MATRIX_GLSL
 
-#include "geometry.glsl" // gl_WorkGroupSize is what it is only behind its declaration
+#include "geometry.glsl" // gl_WorkGroupSize is valid only after its declaration
 
 const uint WARP = 32;
 
@@ -39,7 +48,7 @@ struct MatrixA { uvec4 words; };
 struct MatrixB { uvec2 words; };
 struct MatrixC { vec4 elements; };
 
-// The lower, or the upper, halves of two words.
+// Two words' lower halves as one word; halves_high(): their upper halves.
 uint halves_low(uint a, uint b) { return a & 0xffffu | b << 16; }
 uint halves_high(uint a, uint b) { return a >> 16 | b & 0xffff0000u; }
 
@@ -79,11 +88,15 @@ MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c)
     const uint row = warp_lane() / 4, column = warp_lane() % 4 * 2;
     vec4 sums = c.elements;
     uint k = 0;
-    [[dont_unroll]] do { // lavapipe turns each load into several branches, and runs a loop of a shader 65,535 times in all
+    // lavapipe turns each load into several branches, and ends a shader's loops after 65,535 rounds
+    // in all.
+    [[dont_unroll]] do {
         const uint of_a = first + (row * 4 + k % 8 / 2) * 6 + k / 8;
         const uint of_b = first + (column * 4 + k % 8 / 2) * 6 + 4 + k / 8;
-        const vec2 upper = matrix_pair(matrix_words[of_a]), lower = matrix_pair(matrix_words[of_a + 2]);
-        const vec2 left = matrix_pair(matrix_words[of_b]), right = matrix_pair(matrix_words[of_b + 4 * 6]);
+        const vec2 upper = matrix_pair(matrix_words[of_a]),
+                   lower = matrix_pair(matrix_words[of_a + 2]);
+        const vec2 left = matrix_pair(matrix_words[of_b]),
+                   right = matrix_pair(matrix_words[of_b + 4 * 6]);
         sums = fma(vec4(upper.xx, lower.xx), vec4(left.x, right.x, left.x, right.x), sums);
         sums = fma(vec4(upper.yy, lower.yy), vec4(left.y, right.y, left.y, right.y), sums);
         k += 2;
@@ -92,7 +105,7 @@ MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c)
     return c;
 }
 
-// What `lane` of this warp has as `word`.
+// The `word` of lane `lane` in this warp.
 uint warp_shuffle(uint word, uint lane)
 {
     barrier();
@@ -101,13 +114,14 @@ uint warp_shuffle(uint word, uint lane)
     return matrix_words[warp_number() * WARP + lane];
 }
 
-// What the warp's lanes wrote into shared memory is there for all of them.
+// Makes what the warp's lanes wrote to shared memory visible to all of them.
 void warp_wait()
 {
     barrier();
 }
 
-// Votes are for saving work, and a branch on one would not be the workgroup's: here all say yes.
+// A vote only saves work, but a branch on it would not be uniform in the workgroup. So all vote yes
+// here.
 bool warp_any(bool value) { return true; }
 
 uint warp_first(uint value) { return value; }
@@ -131,7 +145,7 @@ const bool EMULATED = false;
 uint warp_number() { return gl_SubgroupID; }
 uint warp_lane() { return gl_SubgroupInvocationID; }
 
-// By its words' halves.
+// A from the halves of its words.
 MatrixA matrix_a_halves(f16vec2 x, f16vec2 y, f16vec2 z, f16vec2 w)
 {
     MatrixA a;
@@ -148,21 +162,22 @@ MatrixA matrix_a_halves(f16vec2 x, f16vec2 y, f16vec2 z, f16vec2 w)
 
 MatrixA matrix_a(uvec4 words)
 {
-    return matrix_a_halves(unpackFloat2x16(words.x), unpackFloat2x16(words.y), unpackFloat2x16(words.z),
-                           unpackFloat2x16(words.w));
+    return matrix_a_halves(unpackFloat2x16(words.x), unpackFloat2x16(words.y),
+                           unpackFloat2x16(words.z), unpackFloat2x16(words.w));
 }
 
 MatrixA matrix_a_turned(uvec4 columns)
 {
     const f16vec2 x = unpackFloat2x16(columns.x), y = unpackFloat2x16(columns.y);
     const f16vec2 z = unpackFloat2x16(columns.z), w = unpackFloat2x16(columns.w);
-    return matrix_a_halves(f16vec2(x.x, y.x), f16vec2(z.x, w.x), f16vec2(x.y, y.y), f16vec2(z.y, w.y));
+    return matrix_a_halves(f16vec2(x.x, y.x), f16vec2(z.x, w.x), f16vec2(x.y, y.y),
+                           f16vec2(z.y, w.y));
 }
 
 #ifdef MATRIX_BF16
 
-// There are products of 16x16x16 only: what is B and C here are the left or the right half of a matrix, and become one where they are
-// multiplied.
+// bf16 has products of 16x16x16 only. B and C are the left or the right half of a wide matrix,
+// which exists only inside a product.
 struct MatrixB { uvec2 words; };
 struct MatrixC { vec4 elements; };
 #define MatrixWideB coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
@@ -189,8 +204,9 @@ MatrixWideB matrix_wide_b(uvec2 left, uvec2 right)
     return b;
 }
 
-// Two products that have A in common are one.
-void matrix_multiply_two(MatrixA a, MatrixB b, MatrixB right_b, inout MatrixC c, inout MatrixC right_c)
+// Makes one wide product of two products with the same A.
+void matrix_multiply_two(MatrixA a, MatrixB b, MatrixB right_b, inout MatrixC c,
+                         inout MatrixC right_c)
 {
     MatrixWideC sums;
     sums[0] = c.elements.x;
@@ -206,7 +222,7 @@ void matrix_multiply_two(MatrixA a, MatrixB b, MatrixB right_b, inout MatrixC c,
     right_c.elements = vec4(sums[2], sums[3], sums[6], sums[7]);
 }
 
-// Nobody looks at the right half's sums, so that a compiler need not make them.
+// The right half's sums are not used, so the compiler may leave them out.
 MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c)
 {
     MatrixC none = MatrixC(vec4(0));
@@ -260,7 +276,7 @@ void matrix_scale(inout MatrixC c, vec4 factors)
 
 MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c) { return coopMatMulAdd(a, b, c); }
 
-// A driver may give a lane another number of elements, beyond which there is nothing to write.
+// Whether a lane has as many elements as are written; another driver may give it fewer.
 bool matrix_sizes_fit()
 {
     MatrixA a;
@@ -271,7 +287,7 @@ bool matrix_sizes_fit()
 
 #endif
 
-// Halves that are named take one instruction, shifts and masks take two.
+// Named halves take one instruction; shifts and masks take two.
 uint halves_low(uint a, uint b)
 {
     return packFloat2x16(f16vec2(unpackFloat2x16(a).x, unpackFloat2x16(b).x));
@@ -285,7 +301,8 @@ uint halves_high(uint a, uint b)
 uint warp_shuffle(uint word, uint lane) { return subgroupShuffle(word, lane); }
 bool warp_any(bool value) { return subgroupAny(value); }
 
-// What all lanes have alike, so that the compiler knows it: else it keeps a loop's state twice, for lanes that might leave before others.
+// Tells the compiler that all lanes have the same value. Else it keeps a loop's state twice, for
+// lanes that might leave early.
 uint warp_first(uint value) { return subgroupBroadcastFirst(value); }
 
 void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
@@ -294,62 +311,63 @@ void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
 
 #if defined(MATRIX_EMULATED) || !defined(MATRIX_BF16)
 
-// Two products that have A in common. A macro, so that no sum is copied on the way.
-#define matrix_multiply_two(A, B, RIGHT_B, C, RIGHT_C)                                                                 \
-    {                                                                                                                  \
-        C = matrix_multiply(A, B, C);                                                                                  \
-        RIGHT_C = matrix_multiply(A, RIGHT_B, RIGHT_C);                                                                \
+// Two products with the same A. A macro, so that no sum is copied.
+#define matrix_multiply_two(A, B, RIGHT_B, C, RIGHT_C)                                             \
+    {                                                                                              \
+        C = matrix_multiply(A, B, C);                                                              \
+        RIGHT_C = matrix_multiply(A, RIGHT_B, RIGHT_C);                                            \
     }
 
 #endif
 
-// Pairs: two C side by side, whose products have A in common, in an array that MATRIX_PAIRS declares. Where there are matrices of 16x16
-// only, a pair is one all the time: to be taken apart for each product and put together again costs registers. Macros, so that no sum is
-// copied on the way, for sources that have UNROLLED. N counts matrices, I pairs.
+// A pair is two matrices C side by side, whose products have the same A. MATRIX_PAIRS declares an
+// array of pairs. If there are only matrices of 16x16, a pair stays one matrix: splitting it for
+// each product would cost registers. Macros, so that no sum is copied; the includer defines
+// UNROLLED. N counts matrices, I counts pairs.
 #if defined(MATRIX_BF16) && !defined(MATRIX_EMULATED)
 
 #define MATRIX_PAIRS(PAIRS, COUNT) MatrixWideC PAIRS[COUNT]
 #define pair_clear(PAIRS, I)       PAIRS[I] = MatrixWideC(0.0)
-#define pair_multiply(PAIRS, I, A, LEFT_B, RIGHT_B)                                                                    \
+#define pair_multiply(PAIRS, I, A, LEFT_B, RIGHT_B)                                                \
     PAIRS[I] = coopMatMulAdd(A, matrix_wide_b(LEFT_B, RIGHT_B), PAIRS[I])
-#define pair_scale(PAIRS, I, UPPER, LOWER)                                                                             \
-    {                                                                                                                  \
-        UNROLLED for (uint element = 0; element < 4; element++)                                                        \
-            PAIRS[I][element] *= UPPER;                                                                                \
-        UNROLLED for (uint element = 4; element < 8; element++)                                                        \
-            PAIRS[I][element] *= LOWER;                                                                                \
+#define pair_scale(PAIRS, I, UPPER, LOWER)                                                         \
+    {                                                                                              \
+        UNROLLED for (uint element = 0; element < 4; element++)                                    \
+            PAIRS[I][element] *= UPPER;                                                            \
+        UNROLLED for (uint element = 4; element < 8; element++)                                    \
+            PAIRS[I][element] *= LOWER;                                                            \
     }
-#define pair_elements(PAIRS, N)                                                                                        \
-    vec4(PAIRS[(N) / 2][(N) % 2 * 2], PAIRS[(N) / 2][(N) % 2 * 2 + 1], PAIRS[(N) / 2][(N) % 2 * 2 + 4],                \
-         PAIRS[(N) / 2][(N) % 2 * 2 + 5])
+#define pair_elements(PAIRS, N)                                                                    \
+    vec4(PAIRS[(N) / 2][(N) % 2 * 2], PAIRS[(N) / 2][(N) % 2 * 2 + 1],                             \
+         PAIRS[(N) / 2][(N) % 2 * 2 + 4], PAIRS[(N) / 2][(N) % 2 * 2 + 5])
 
 #else
 
 #define MATRIX_PAIRS(PAIRS, COUNT) MatrixC PAIRS[(COUNT) * 2]
-#define pair_clear(PAIRS, I)                                                                                           \
-    {                                                                                                                  \
-        PAIRS[(I) * 2] = matrix_c(vec4(0));                                                                            \
-        PAIRS[(I) * 2 + 1] = matrix_c(vec4(0));                                                                        \
+#define pair_clear(PAIRS, I)                                                                       \
+    {                                                                                              \
+        PAIRS[(I) * 2] = matrix_c(vec4(0));                                                        \
+        PAIRS[(I) * 2 + 1] = matrix_c(vec4(0));                                                    \
     }
-#define pair_multiply(PAIRS, I, A, LEFT_B, RIGHT_B)                                                                    \
-    {                                                                                                                  \
-        PAIRS[(I) * 2] = matrix_multiply(A, matrix_b(LEFT_B), PAIRS[(I) * 2]);                                         \
-        PAIRS[(I) * 2 + 1] = matrix_multiply(A, matrix_b(RIGHT_B), PAIRS[(I) * 2 + 1]);                                \
+#define pair_multiply(PAIRS, I, A, LEFT_B, RIGHT_B)                                                \
+    {                                                                                              \
+        PAIRS[(I) * 2] = matrix_multiply(A, matrix_b(LEFT_B), PAIRS[(I) * 2]);                     \
+        PAIRS[(I) * 2 + 1] = matrix_multiply(A, matrix_b(RIGHT_B), PAIRS[(I) * 2 + 1]);            \
     }
-#define pair_scale(PAIRS, I, UPPER, LOWER)                                                                             \
-    {                                                                                                                  \
-        matrix_scale(PAIRS[(I) * 2], vec4(UPPER, UPPER, LOWER, LOWER));                                                \
-        matrix_scale(PAIRS[(I) * 2 + 1], vec4(UPPER, UPPER, LOWER, LOWER));                                            \
+#define pair_scale(PAIRS, I, UPPER, LOWER)                                                         \
+    {                                                                                              \
+        matrix_scale(PAIRS[(I) * 2], vec4(UPPER, UPPER, LOWER, LOWER));                            \
+        matrix_scale(PAIRS[(I) * 2 + 1], vec4(UPPER, UPPER, LOWER, LOWER));                        \
     }
 #define pair_elements(PAIRS, N) matrix_elements(PAIRS[N])
 
 #endif
 
-// The words of A by those of its columns, as matrix_a_turned() takes them.
+// The words of A from those of its columns, as for matrix_a_turned().
 uvec4 matrix_words_turned(uvec4 columns)
 {
-    return uvec4(halves_low(columns.x, columns.y), halves_low(columns.z, columns.w), halves_high(columns.x, columns.y),
-                 halves_high(columns.z, columns.w));
+    return uvec4(halves_low(columns.x, columns.y), halves_low(columns.z, columns.w),
+                 halves_high(columns.x, columns.y), halves_high(columns.z, columns.w));
 }
 
 float warp_xor(float value, uint mask)

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// matrix_probe - one product of matrices a warp, from what each lane is given to what each lane has at the end. The engine fills the
-// lanes as matrix.glsl says that elements lie, and sees from the results whether this driver agrees. The second of two products made at
-// once must be the same, else nothing is written. And what becomes of a number that is too large, by the conversion that prefill has.
+// matrix_probe - checks how the driver lays out cooperative matrices. Each warp computes one
+// product. The engine fills the lanes' elements as matrix.glsl expects them, and compares each
+// lane's results (kernels/matrix.c). A second product, made together with another, must give the
+// same; else nothing is written. It also computes a sum that is too large, by the conversion that
+// prefill uses.
 //
-// Grid: 1. Bindings: none. Push constants: struct gpu_matrix_probe. Specialisation constants: LOCAL_SIZE, a multiple of 32.
+// Grid: 1 workgroup. Bindings: none. Push constants: struct gpu_matrix_probe, with struct
+// gpu_matrix_lane[LOCAL_SIZE]. Specialisation constants: LOCAL_SIZE, a multiple of 32.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -26,7 +29,8 @@ void main()
     const uint lane = warp_number() * WARP + warp_lane();
     if (!matrix_sizes_fit())
         return;
-#define GIVEN lanes.at[lane] // a copy of the struct would be laid out as in memory, which newer validators refuse
+// A copy of the struct would have memory layout, which newer validators reject.
+#define GIVEN lanes.at[lane]
     const MatrixA a = matrix_a(uvec4(GIVEN.a[0], GIVEN.a[1], GIVEN.a[2], GIVEN.a[3]));
     const MatrixB b = matrix_b(uvec2(GIVEN.b[0], GIVEN.b[1]));
     const MatrixC c = matrix_c(vec4(GIVEN.c[0], GIVEN.c[1], GIVEN.c[2], GIVEN.c[3]));
@@ -35,10 +39,10 @@ void main()
     matrix_multiply_two(a, matrix_b(uvec2(0)), b, left, right);
     const uint large = halves_round(vec2(GIVEN.large, 1));
     const MatrixB times = matrix_b(uvec2(GIVEN.times[0], GIVEN.times[1]));
-    const uvec4 beyond =
-        floatBitsToUint(matrix_elements(matrix_multiply(matrix_a(uvec4(large)), times, matrix_c(vec4(0)))));
+    const uvec4 beyond = floatBitsToUint(
+        matrix_elements(matrix_multiply(matrix_a(uvec4(large)), times, matrix_c(vec4(0)))));
     if (matrix_elements(left) != vec4(0) || matrix_elements(right) != sums)
-        return; // behind all products, which the whole warp makes
+        return; // after all products, which the whole warp must make
     for (uint i = 0; i < 4; i++) {
         GIVEN.sums[i] = sums[i];
         GIVEN.beyond[i] = beyond[i];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// paging.glsl - the host's structs as buffer references, the searches for the run and the sequence that own a number, and the
-// ways to a key and its value: from a slot, from a sequence and a key, wherever K and V lie (PLACE). Knows addresses only, no contents.
-// Whoever includes it fills the global `run` first.
+// paging.glsl - the host's structs as buffer references, and searches for the run and the sequence
+// that own a number. Also the address of a key and its value, from a slot or from a sequence and
+// key, for every PLACE. Knows addresses, no contents. The includer sets the global `run` first.
 
 #ifndef AULE_PAGING_GLSL
 #define AULE_PAGING_GLSL
@@ -11,30 +11,39 @@
 #include "geometry.glsl"
 
 layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Runs { gpu_run at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Items { gpu_item at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer MergeItems { gpu_merge_item at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Items {
+    gpu_item at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer MergeItems {
+    gpu_merge_item at[];
+};
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Ints { int at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Longs { int64_t at[]; };
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Addresses { uint64_t at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Longs {
+    int64_t at[];
+};
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Addresses {
+    uint64_t at[];
+};
 
 gpu_run run;
 
-// Runs are found by halving: the last one whose first entry is not beyond `number`. A run without entries begins where the
-// next one does, so it is never the last. FIELD is first_item, first_token or first_merge.
-#define RUN_FIND(RUNS, NUM_RUNS, FIELD, NUMBER, FOUND)                                                                 \
-    {                                                                                                                  \
-        uint low = 0, high = (NUM_RUNS);                                                                               \
-        while (high - low > 1) {                                                                                       \
-            const uint middle = (low + high) / 2;                                                                      \
-            if ((RUNS).at[middle].FIELD <= (NUMBER))                                                                   \
-                low = middle;                                                                                          \
-            else                                                                                                       \
-                high = middle;                                                                                         \
-        }                                                                                                              \
-        FOUND = low;                                                                                                   \
+// Finds the run of entry `number` by binary search: the last run whose first entry is not beyond
+// it. A run without entries begins where the next one does, so it is never found. FIELD is
+// first_item, first_token or first_merge.
+#define RUN_FIND(RUNS, NUM_RUNS, FIELD, NUMBER, FOUND)                                             \
+    {                                                                                              \
+        uint low = 0, high = (NUM_RUNS);                                                           \
+        while (high - low > 1) {                                                                   \
+            const uint middle = (low + high) / 2;                                                  \
+            if ((RUNS).at[middle].FIELD <= (NUMBER))                                               \
+                low = middle;                                                                      \
+            else                                                                                   \
+                high = middle;                                                                     \
+        }                                                                                          \
+        FOUND = low;                                                                               \
     }
 
-// The sequence that owns entry `number`, in prefix sums i32[num_seqs + 1]: never an empty one.
+// The sequence that owns entry `number`, by prefix sums i32[num_seqs + 1]; never an empty one.
 uint find_seq(uint64_t offsets, uint num_seqs, uint number)
 {
     uint low = 0, high = num_seqs;
@@ -48,32 +57,37 @@ uint find_seq(uint64_t offsets, uint num_seqs, uint number)
     return low;
 }
 
-// The row of token `token` in every tensor that has no outer stride, in slot_mapping and in positions.
+// The row of token `token`, in slot_mapping, in positions and in every tensor without an outer
+// stride.
 uint token_row(uint token)
 {
-    if (run.token_row_step == 0) // nothing is loaded in vain
+    if (run.token_row_step == 0) // saves the load
         return token;
     return uint(Ints(run.token_rows).at[token * run.token_row_step]);
 }
 
 // ---- blocks ----
 
-const uint K_ROW_BYTES = HEAD_DIM_K * DTYPE_BYTES(K_DTYPE); // as stored in the pool; elsewhere rows lie apart by the strides
+// Bytes of a row in the pool. Elsewhere the strides say how far rows are apart.
+const uint K_ROW_BYTES = HEAD_DIM_K * DTYPE_BYTES(K_DTYPE);
 const uint V_ROW_BYTES = HEAD_DIM_V * DTYPE_BYTES(V_DTYPE);
 const uint K_HEAD_BYTES = BLOCK_SIZE * K_ROW_BYTES; // one KV head of one block
 const uint V_HEAD_BYTES = V_IN_K != 0 ? 0 : BLOCK_SIZE * V_ROW_BYTES;
-const uint SCALES_AT = NUM_KV_HEADS * (K_HEAD_BYTES + V_HEAD_BYTES); // in a block, those of K first
-const uint SCALES_BYTES = SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE ? NUM_KV_HEADS * BLOCK_SIZE * 4 : 0;
+// Offset of the scales in a block; K's come first.
+const uint SCALES_AT = NUM_KV_HEADS * (K_HEAD_BYTES + V_HEAD_BYTES);
+const uint SCALES_BYTES =
+    SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE ? NUM_KV_HEADS * BLOCK_SIZE * 4 : 0;
 const uint BLOCK_BYTES = SCALES_AT + (V_IN_K != 0 ? 1 : 2) * SCALES_BYTES;
 
-// Where block `block` of this run's layer begins in the pool.
+// Address of block `block` of this run's layer in the pool.
 uint64_t pool_block(uint block)
 {
     const uint64_t chunk = Addresses(run.chunks).at[(block >> run.chunk_shift) * run.chunk_stride];
     return chunk + uint64_t(block & (1u << run.chunk_shift) - 1u) * BLOCK_BYTES;
 }
 
-// Key 0 of a block for one KV head, its value, and (pool) their scales; key j of the block lies key_offset(j) further.
+// Address of key 0 of a block for one KV head; value_block(): of its value. Key j lies
+// key_offset(j) further.
 uint64_t key_block(uint block, uint head)
 {
     if (PLACE == AULE_PLACE_POOL)
@@ -92,17 +106,19 @@ uint64_t value_block(uint block, uint head)
 
 uint64_t key_offset(uint row)
 {
-    return PLACE == AULE_PLACE_POOL ? uint64_t(row * K_ROW_BYTES) : uint64_t(row) * run.keys_token_stride * 16;
+    return PLACE == AULE_PLACE_POOL ? uint64_t(row * K_ROW_BYTES)
+                                    : uint64_t(row) * run.keys_token_stride * 16;
 }
 
 uint64_t value_offset(uint row)
 {
     if (V_IN_K != 0)
         return key_offset(row);
-    return PLACE == AULE_PLACE_POOL ? uint64_t(row * V_ROW_BYTES) : uint64_t(row) * run.values_token_stride * 16;
+    return PLACE == AULE_PLACE_POOL ? uint64_t(row * V_ROW_BYTES)
+                                    : uint64_t(row) * run.values_token_stride * 16;
 }
 
-// ---- slots: block * BLOCK_SIZE + row; not in PLACE_ROWS ----
+// ---- slots: slot = block * BLOCK_SIZE + row; not in PLACE_ROWS ----
 
 uint64_t slot_key(uint64_t slot, uint head)
 {
@@ -116,7 +132,8 @@ uint64_t slot_value(uint64_t slot, uint head)
 
 uint64_t slot_key_scale(uint64_t slot, uint head)
 {
-    return pool_block(uint(slot / BLOCK_SIZE)) + SCALES_AT + (head * BLOCK_SIZE + (uint(slot) & BLOCK_SIZE - 1)) * 4;
+    return pool_block(uint(slot / BLOCK_SIZE)) + SCALES_AT +
+           (head * BLOCK_SIZE + (uint(slot) & BLOCK_SIZE - 1)) * 4;
 }
 
 uint64_t slot_value_scale(uint64_t slot, uint head)
@@ -125,26 +142,29 @@ uint64_t slot_value_scale(uint64_t slot, uint head)
 }
 
 // ---- keys of a sequence ----
-// `part` counts BLOCK_SIZE keys each: entries of the block table, or in PLACE_ROWS that many rows. Reads the table where there is one.
+// `part` counts BLOCK_SIZE keys: an entry of the block table or, in PLACE_ROWS, as many rows. These
+// functions read the table.
 
 uint seq_block(uint seq, uint part)
 {
     return uint(Ints(run.block_table + (uint64_t(seq) * run.max_blocks + part) * 4).at[0]);
 }
 
-// Row 0 of a sequence in contiguous keys or values, head 0.
+// Address of row 0 of a sequence in contiguous keys or values, head 0.
 uint64_t rows_begin(uint64_t base, uint64_t outer, uint token_stride, uint seq)
 {
     if (outer != 0)
         return base + seq * outer;
-    return base + uint64_t(uint(Ints(run.kv_starts).at[seq * run.kv_start_step])) * token_stride * 16;
+    return base +
+           uint64_t(uint(Ints(run.kv_starts).at[seq * run.kv_start_step])) * token_stride * 16;
 }
 
 uint64_t part_keys(uint seq, uint part, uint head)
 {
     if (PLACE == AULE_PLACE_ROWS)
         return rows_begin(run.keys, run.keys_outer, run.keys_token_stride, seq) +
-               uint64_t(part) * BLOCK_SIZE * run.keys_token_stride * 16 + uint64_t(head) * run.keys_head_stride * 16;
+               uint64_t(part) * BLOCK_SIZE * run.keys_token_stride * 16 +
+               uint64_t(head) * run.keys_head_stride * 16;
     return key_block(seq_block(seq, part), head);
 }
 
@@ -154,7 +174,8 @@ uint64_t part_values(uint seq, uint part, uint head)
         return part_keys(seq, part, head);
     if (PLACE == AULE_PLACE_ROWS)
         return rows_begin(run.values, run.values_outer, run.values_token_stride, seq) +
-               uint64_t(part) * BLOCK_SIZE * run.values_token_stride * 16 + uint64_t(head) * run.values_head_stride * 16;
+               uint64_t(part) * BLOCK_SIZE * run.values_token_stride * 16 +
+               uint64_t(head) * run.values_head_stride * 16;
     return value_block(seq_block(seq, part), head);
 }
 
@@ -168,10 +189,11 @@ uint64_t value_row(uint seq, uint key, uint head)
     return part_values(seq, key / BLOCK_SIZE, head) + value_offset(key & BLOCK_SIZE - 1);
 }
 
-// The scales of key `key`: only in the pool.
+// Address of the scale of key `key`; in the pool only.
 uint64_t key_scale_of(uint seq, uint key, uint head)
 {
-    return slot_key_scale(uint64_t(seq_block(seq, key / BLOCK_SIZE)) * BLOCK_SIZE + (key & BLOCK_SIZE - 1), head);
+    return slot_key_scale(
+        uint64_t(seq_block(seq, key / BLOCK_SIZE)) * BLOCK_SIZE + (key & BLOCK_SIZE - 1), head);
 }
 
 uint64_t value_scale_of(uint seq, uint key, uint head)

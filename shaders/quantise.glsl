@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// quantise.glsl - scales: the f32 products and quotients that they need, bit-exact on every device (a device may flush subnormal
-// numbers, and its division may be off by 2.5 units), and how a row's largest magnitude becomes a scale. Knows no memory.
+// quantise.glsl - scales: f32 products and quotients, bit-exact on every device, and the scale of a
+// row from its largest magnitude. A device may flush subnormal numbers, and its division may be off
+// by 2.5 units. Knows no memory.
 
 #ifndef AULE_QUANTISE_GLSL
 #define AULE_QUANTISE_GLSL
@@ -11,17 +12,18 @@
 
 // ---- products ----
 
-// Mantissa (of 24 bits, the upper one set) and exponent of a number that is neither 0 nor infinite nor NaN.
+// Mantissa (24 bits, the highest one set) and exponent of a number that is not 0, infinite or NaN.
 ivec2 split(uint magnitude)
 {
     const int up = 23 - findMSB(magnitude);
     return up > 0 ? ivec2(magnitude << up, 1 - up) : ivec2(mantissa_of(magnitude), magnitude >> 23);
 }
 
-// a * b, rounded to nearest, ties to even, subnormal numbers and all.
+// a * b, rounded to nearest, ties to even; subnormal numbers included.
 uint product_exact(uint a, uint b)
 {
-    const uint sign = (a ^ b) & 0x80000000u, x = a & 0x7fffffffu, y = b & 0x7fffffffu, larger = max(x, y);
+    const uint sign = (a ^ b) & 0x80000000u, x = a & 0x7fffffffu, y = b & 0x7fffffffu,
+               larger = max(x, y);
     if (larger > 0x7f800000u)
         return (x > 0x7f800000u ? a : b) | 0x400000u;
     if (min(x, y) == 0)
@@ -29,17 +31,19 @@ uint product_exact(uint a, uint b)
     if (larger == 0x7f800000u)
         return sign | larger;
     const ivec2 p = split(x), q = split(y);
-    const uint64_t whole = uint64_t(p.x) * uint64_t(q.x); // from 2^46
+    const uint64_t whole = uint64_t(p.x) * uint64_t(q.x); // at least 2^46
     const int carry = whole >> 47 != 0 ? 1 : 0, exponent = p.y + q.y - 127 + carry;
     if (exponent >= 255)
         return sign | 0x7f800000u;
     const int shift = min(23 + carry + max(1 - exponent, 0), 60);
     const uint64_t odd = whole >> shift & 1ul;
     const uint mantissa = uint(whole + (1ul << shift - 1) - 1ul + odd >> shift);
-    return sign | (uint(max(exponent, 1) - 1) << 23) + mantissa; // a carry moves into the exponent, up to infinity
+    // A carry raises the exponent, up to infinity.
+    return sign | (uint(max(exponent, 1) - 1) << 23) + mantissa;
 }
 
-// The exponents say that neither factor nor product is subnormal or too large: then every device multiplies alike.
+// Whether the exponents show that neither factor nor product is subnormal or too large. All devices
+// give the same product then.
 bool product_plain(uint a, uint b)
 {
     const uint x = a >> 23 & 0xffu, y = b >> 23 & 0xffu, sum = x + y;
@@ -49,14 +53,14 @@ bool product_plain(uint a, uint b)
 
 uvec4 products(uvec4 values, uint factor)
 {
-    if (product_plain(values.x, factor) && product_plain(values.y, factor) && product_plain(values.z, factor) &&
-        product_plain(values.w, factor))
+    if (product_plain(values.x, factor) && product_plain(values.y, factor) &&
+        product_plain(values.z, factor) && product_plain(values.w, factor))
         return floatBitsToUint(uintBitsToFloat(values) * uintBitsToFloat(factor));
-    return uvec4(product_exact(values.x, factor), product_exact(values.y, factor), product_exact(values.z, factor),
-                 product_exact(values.w, factor));
+    return uvec4(product_exact(values.x, factor), product_exact(values.y, factor),
+                 product_exact(values.z, factor), product_exact(values.w, factor));
 }
 
-// Of f32, the factor too.
+// `oct` and `factor` are f32, as bits.
 Oct oct_scale(Oct oct, uint factor)
 {
     return Oct(products(oct.first, factor), products(oct.second, factor));
@@ -64,25 +68,26 @@ Oct oct_scale(Oct oct, uint factor)
 
 // ---- scales of rows ----
 
-// a / b, rounded to nearest, of positive normal numbers whose quotient is one.
+// a / b, rounded to nearest; a, b and the quotient are positive normal numbers.
 uint quotient(uint a, uint b)
 {
     const uint64_t x = uint64_t(mantissa_of(a)), y = uint64_t(mantissa_of(b));
     const uint borrow = x < y ? 1u : 0u, exponent = (a >> 23) - (b >> 23) + 127u - borrow;
     const uint64_t whole = x << 24 + borrow;
-    const uint digits = uint(whole / y); // 25 of them; a tie is no quotient of two of 24
+    // 25 digits. A quotient of two numbers of 24 digits is never a tie.
+    const uint digits = uint(whole / y);
     const bool rest = uint64_t(digits) * y != whole;
     const uint up = (digits & 1u) != 0 && (rest || (digits & 2u) != 0) ? 1u : 0u;
     return (exponent - 1u << 23) + (digits >> 1) + up;
 }
 
-// The largest finite number of a type of 8 bits.
+// The largest finite number of an 8-bit type.
 float dtype_largest(uint dtype)
 {
     return dtype == DTYPE_INT8 ? 127.0 : dtype == DTYPE_FP8_E4M3 ? 448.0 : 57344.0;
 }
 
-// As bits, those of +0 for a row that is too small to be scaled.
+// Scale and inverse, as bits. Both are +0 for a row that is too small to be scaled.
 const uint LEAST_LARGEST = 27u << 23; // 2^-100: quotients by it and of it are normal numbers
 
 uint row_scale(uint largest, uint dtype)
@@ -95,11 +100,12 @@ uint row_inverse(uint largest, uint dtype)
     return largest < LEAST_LARGEST ? 0u : quotient(floatBitsToUint(dtype_largest(dtype)), largest);
 }
 
-// Magnitudes of finite numbers order like their bits.
+// Magnitudes of finite numbers have the order of their bits.
 uint larger_finite(uint largest, uvec4 f32)
 {
     const uvec4 magnitudes = f32 & 0x7fffffffu;
-    const uvec4 finite = mix(magnitudes, uvec4(0), greaterThanEqual(magnitudes, uvec4(0x7f800000u)));
+    const uvec4 finite =
+        mix(magnitudes, uvec4(0), greaterThanEqual(magnitudes, uvec4(0x7f800000u)));
     return max(max(largest, max(finite.x, finite.y)), max(finite.z, finite.w));
 }
 

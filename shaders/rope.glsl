@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// rope.glsl - rotary embedding: by what angle a pair of elements turns, as exact as f32 for every position of 32 bits. The host gives
-// each pair's turns a position in units of 2^-64, so that a product modulo 2^64 is the phase, whole turns dropped without a
-// rounding. GLSL's own sin and cos promise 2^-11 only.
+// rope.glsl - rotary embedding: the angle of a pair of elements, as exact as f32 allows for every
+// 32-bit position. The host gives each pair's turn for one position in units of 2^-64. The product
+// with the position modulo 2^64 is the phase: whole turns drop out without rounding. GLSL's own sin
+// and cos promise only 2^-11. Knows no tensors.
 
 #ifndef AULE_ROPE_GLSL
 #define AULE_ROPE_GLSL
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Turns { uint64_t at[]; };
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Turns {
+    uint64_t at[];
+};
 
-// The angle, in radians from -pi / 4 to pi / 4, of a signed part of an eighth of a turn, in units of 2^-31 of it. One rounding.
+// Angle in radians, -pi / 4 to pi / 4, of a signed part of an eighth of a turn in units of 2^-31.
+// Rounded once.
 float eighth_angle(int part)
 {
     uint high, low;
@@ -19,7 +23,7 @@ float eighth_angle(int part)
     return part < 0 ? -angle : angle;
 }
 
-// Minimax polynomials of Cephes' sinf and cosf.
+// Minimax polynomials from Cephes' sinf and cosf.
 float sin_eighth(float x)
 {
     const float z = x * x;
@@ -30,29 +34,31 @@ float sin_eighth(float x)
 float cos_eighth(float x)
 {
     const float z = x * x;
-    const float series = fma(z, fma(z, 2.443315711809948e-5, -1.388731625493765e-3), 4.166664568298827e-2);
+    const float series =
+        fma(z, fma(z, 2.443315711809948e-5, -1.388731625493765e-3), 4.166664568298827e-2);
     return fma(z * z, series, fma(z, -0.5, 1.0));
 }
 
-// (cos, sin) of pair `n` at `position`; `turns` is gpu_run.turns.
+// (cos, sin) of pair `n` at `position`. `turns` is gpu_run.turns.
 vec2 rope_turn(uint64_t turns, int position, uint n)
 {
     const uint64_t phase = uint64_t(int64_t(position)) * Turns(turns).at[n];
     const uint64_t eighth = 1ul << 61;
     const uint quarters = uint(phase + eighth >> 62);
-    const int64_t rest = int64_t(phase - (uint64_t(quarters) << 62)); // from -1 / 8 to 1 / 8 turn
+    const int64_t rest = int64_t(phase - (uint64_t(quarters) << 62)); // -1 / 8 to 1 / 8 turn
     const float x = eighth_angle(int(rest >> 30)), sine = sin_eighth(x), cosine = cos_eighth(x);
     const vec2 turn = (quarters & 1u) != 0 ? vec2(-sine, cosine) : vec2(cosine, sine);
     return (quarters & 2u) != 0 ? -turn : turn;
 }
 
-// One element of a pair, turned: the first, x cos - y sin, or the second, y cos + x sin; `other` is its partner.
+// Rotates one element of a pair: the first becomes x cos - y sin, the second y cos + x sin. `other`
+// is its partner.
 float rope_rotate(float self, float other, vec2 turn, bool second)
 {
     return fma(self, turn.x, second ? other * turn.y : -other * turn.y);
 }
 
-// Where an element of a row stands in its pair. Pairs are (2n, 2n + 1) or (n, n + pairs).
+// The place of an element in its pair: pairs are (2n, 2n + 1), or (n, n + pairs).
 struct RopePlace {
     uint pair, partner;
     bool second;
@@ -62,7 +68,8 @@ RopePlace rope_place(uint dim, uint pairs, bool interleaved)
 {
     if (interleaved)
         return RopePlace(dim / 2, dim ^ 1u, (dim & 1u) != 0);
-    return dim < pairs ? RopePlace(dim, dim + pairs, false) : RopePlace(dim - pairs, dim - pairs, true);
+    return dim < pairs ? RopePlace(dim, dim + pairs, false)
+                       : RopePlace(dim - pairs, dim - pairs, true);
 }
 
 #endif

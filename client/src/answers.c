@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// answers.c - see answers.h. Nobody is left behind: while threads sleep on conditions of their own,
-// one leads or has just been told to; who leaves and finds no leader tells another. That holds for
-// the end of the time and of the connection, too: the leader leaves first, then one after the
-// other.
+// answers.c - see answers.h. No thread is forgotten. While threads sleep on conditions of their
+// own, one thread watches the ring or was just woken to do so. A thread that leaves while no other
+// thread watches the ring wakes one that sleeps. If the connection ends, the leader leaves first,
+// and each thread that leaves wakes the next one.
 
 #include "answers.h"
 
@@ -15,10 +15,10 @@
 enum { SPINS_A_LOOK = 64 };
 enum {
     BATCHES_KNOWN = 16, // a session runs few batches at a time
-    CAUTION = 4,        // of the forecast: answers differ by other sessions' work as well
+    CAUTION = 4,        // see forecast.h: other sessions' work also delays answers
 };
-static const int64_t early_ns =
-    100000; // a sleep may end so much later than it was to: timer slack, and the way to a core
+// How late a sleep may end: timer slack, and the time to get a core.
+static const int64_t early_ns = 100000;
 
 void answers_init(struct answers *answers, const struct ring_place *place, int64_t spin_ns)
 {
@@ -33,7 +33,7 @@ void answers_finish(struct answers *answers)
     pthread_mutex_destroy(&answers->mutex);
 }
 
-// ---- what is expected, under the mutex ----
+// ---- when answers are expected; under the mutex ----
 
 static int64_t expect(const struct answers *answers, const struct wire_submission *submission,
                       int64_t start_ns)
@@ -62,9 +62,9 @@ static void learn(struct answers *answers, const struct waiter *waiter)
                               waiter->start_ns);
 }
 
-// ---- handing out, under the mutex ----
+// ---- handing out answers; under the mutex ----
 
-// All that is posted. An answer that nobody waits for any more is dropped.
+// Hands out all posted answers. An answer whose thread has given up is dropped.
 static void hand_out(struct answers *answers)
 {
     uint64_t entry[WIRE_COMPLETION_SIZE / sizeof(uint64_t)];
@@ -121,7 +121,7 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-// Until `end_ns`.
+// Sleeps until `end_ns` at the latest.
 static void rest(struct answers *answers, uint32_t consumed, int64_t end_ns)
 {
     const int64_t left_ns = end_ns - clock_now_ns();
@@ -130,8 +130,8 @@ static void rest(struct answers *answers, uint32_t consumed, int64_t end_ns)
         ring_sleep(&answers->ring, consumed, end_ns == FOREVER ? NULL : &left);
 }
 
-// Without the mutex: until something is posted, or left_ns are over; it may come back too early.
-// What is expected late is slept for first.
+// Without the mutex. Waits until an answer is posted or left_ns are over; may return too early. If
+// the answer is expected much later, it sleeps first and spins only near that time.
 static void watch(struct answers *answers, uint32_t consumed, int64_t expected_ns, int64_t left_ns)
 {
     const int64_t now = clock_now_ns(), end_ns = left_ns < 0 ? FOREVER : now + left_ns;
@@ -143,7 +143,8 @@ static void watch(struct answers *answers, uint32_t consumed, int64_t expected_n
         rest(answers, consumed, end_ns);
 }
 
-// With the mutex, which is let go in the meantime. What others expect first counts as well.
+// With the mutex, which is released meanwhile. Looks for the earliest answer that any thread
+// expects.
 static void lead(struct answers *answers, int left_ms)
 {
     const uint32_t consumed = answers->ring.consumed;
@@ -161,7 +162,7 @@ static void lead(struct answers *answers, int left_ms)
     answers->led = false;
 }
 
-// With the mutex, which is let go in the meantime.
+// With the mutex, which is released meanwhile.
 static void follow(struct answers *answers, struct waiter *waiter, int left_ms)
 {
     clock_init_cond(&waiter->news);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// answers.h - the threads of one session that wait for answers from its ring. One of them, the
-// leader, watches the ring: spins a while where that is wanted, then sleeps on its futex; it hands
-// out all that comes, and each other sleeps until its own answer is there or it is to lead. So one
-// thread spins, and one is woken, whoever else waits. Knows the ring and its entries; no doorbell,
-// no daemon.
+// answers.h - threads of one session that wait for answers from its ring. One of them, the leader,
+// watches the ring: it may spin for a while, then sleeps on the ring's futex. It hands out all
+// answers that come. Each other thread sleeps until its answer is there or it becomes the leader.
+// So at most one thread spins, and the daemon wakes one, however many wait. Knows the ring and its
+// entries; no doorbell, no daemon.
 
 #ifndef AULE_CLIENT_ANSWERS_H
 #define AULE_CLIENT_ANSWERS_H
@@ -21,20 +21,20 @@
 struct answers {
     pthread_mutex_t mutex; // guards the rest, but ring_interrupt()
     struct ring_client ring;
-    int64_t
-        spin_ns; // how long the leader looks before it sleeps, beyond the forecast; 0: nobody spins
+    // How long the leader spins before it sleeps, beyond the forecast; 0: no thread spins.
+    int64_t spin_ns;
     struct waiter *waiters;
-    bool led;    // somebody is the leader
-    bool broken; // the daemon's end is none
-    bool over;   // the daemon answers nothing any more that is submitted from here on
-    struct forecast_tickets
-        forecast; // a kind of work is a batch: from a run's submission to its answer
+    bool led;    // one of them is the leader
+    bool broken; // the daemon violated the ring's protocol
+    bool over;   // the daemon answers no submission from now on
+    // A kind of work is a batch. Its time runs from a run's submission to its answer.
+    struct forecast_tickets forecast;
 };
 
 // One request of a thread, in that thread's memory.
 struct waiter {
     const struct wire_submission *submission;
-    int64_t start_ns, expected_ns; // expected: 0 = nobody knows
+    int64_t start_ns, expected_ns; // expected_ns 0: unknown
     bool answered, sleeps;
     pthread_cond_t news; // while it sleeps
     struct wire_completion completion;
@@ -42,21 +42,20 @@ struct waiter {
 };
 
 void answers_init(struct answers *answers, const struct ring_place *place, int64_t spin_ns);
-void answers_finish(
-    struct answers *answers); // nobody waits; in the process that did answers_init()
+// No thread may be waiting. Only in the process that called answers_init().
+void answers_finish(struct answers *answers);
 
 enum answers_place {
-    ANSWERS_NO_PLACE, // nothing was submitted that anybody will answer: the ring is full, or nobody
-                      // is there any more
+    ANSWERS_NO_PLACE, // no answer will come: the ring is full, broken or over
     ANSWERS_PLACED,
-    ANSWERS_PLACED_ASLEEP, // the daemon wants to hear its doorbell
+    ANSWERS_PLACED_ASLEEP, // the caller must ring the daemon's doorbell
 };
-// Puts *submission, numbered here, into the ring. Where there was a place, answers_await() must
-// follow.
+// Numbers *submission and puts it into the ring. answers_await() must follow, except after
+// ANSWERS_NO_PLACE.
 enum answers_place answers_submit(struct answers *answers, struct wire_submission *submission,
                                   struct waiter *waiter);
-// True: waiter->completion is the answer. False: the time was over, or none will come: broken, or
-// ring_interrupt().
+// True: waiter->completion is the answer. False: the time is over, or no answer will come, because
+// the ring is broken or ring_interrupt() was called.
 bool answers_await(struct answers *answers, struct waiter *waiter, const struct timeout *timeout);
 bool answers_broken(struct answers *answers);
 

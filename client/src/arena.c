@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // arena.c - a best-fit allocator of offsets. Its bookkeeping lies in this process's own memory, not
-// in the shared segment, so a tensor written past its end damages neighbours but not the allocator.
-// Neighbouring gaps are joined when an allocation ends. An allocation looks through the gaps (few:
-// tensors live long), an end finds its span by hash. One mutex.
+// in the shared segment. So a tensor written past its end damages its neighbours, but not the
+// allocator. An allocation searches all gaps, which are few because tensors live long. A free finds
+// its span by hash and joins neighbouring gaps. One mutex.
 
 #include "arena.h"
 
@@ -46,7 +46,7 @@ static void gap_remove(struct arena *arena, struct span *span)
     arena->free_bytes -= span->size;
 }
 
-// *added is false when memory ran out; the span is unchanged then.
+// False: no memory; the span is not in the table.
 static bool allocation_add(struct arena *arena, struct span *span)
 {
     HASH_ADD(hh, arena->allocations, offset, sizeof span->offset, span);
@@ -74,8 +74,8 @@ void arena_destroy(struct arena *arena)
 {
     if (!arena)
         return;
-    // A fork can have caught another thread inside; its child then keeps the bookkeeping, as small
-    // as it is.
+    // Another thread may have held the mutex at a fork. Its child then keeps the bookkeeping, which
+    // is small.
     if (pthread_mutex_trylock(&arena->mutex) != 0)
         return;
     HASH_CLEAR(hh, arena->allocations);
@@ -104,7 +104,7 @@ static uint64_t largest_gap(const struct arena *arena)
     return largest;
 }
 
-// Cut `size` bytes off the front of a gap; false when memory ran out, and then nothing has changed.
+// Cuts `size` bytes off the front of a gap. False: no memory, and nothing has changed.
 static bool take(struct arena *arena, struct span *gap, uint64_t size)
 {
     struct span *rest = NULL;
@@ -151,7 +151,7 @@ enum aule_status arena_alloc(struct arena *arena, uint64_t size, uint64_t *offse
     return status;
 }
 
-// `span` and the one after it are gaps: they become one.
+// Makes one gap of `span` and the span after it, which are both gaps.
 static void join(struct arena *arena, struct span *span)
 {
     struct span *next = span->next;

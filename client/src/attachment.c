@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attachment.c - the handshake, and the life and end of what it gives. Knows connection, segment
-// and arena; not batches or runs, and of caches only that the library's own end here. Any thread;
-// `users` keeps the parts in place while a thread is inside.
+// and arena, but no batches or runs; it also frees the caches that the library opened for itself.
+// Any thread; `users` keeps the parts in place while a thread is inside.
 
 #include "attachment.h"
 
@@ -20,8 +20,8 @@
 
 enum { DEFAULT_ARENA = 64 << 20, MESSAGE_OVERHEAD = 4096 }; // bytes
 enum { DEFAULT_PAGED_THRESHOLD = 2048 };                    // keys
-// No daemon at work needs as long: to give up in the moment of its answer can hang nng
-// (connection.c).
+// Longer than any working daemon needs. Giving up at the moment of its answer could hang nng; see
+// connection.c.
 enum { FAREWELL_MS = 10000 };
 
 // ---- the handshake ----
@@ -159,8 +159,8 @@ void attachment_end(struct attachment *attachment, enum attachment_state state)
     pthread_mutex_unlock(&attachment->mutex);
     if (!live)
         return;
-    // The daemon would notice the connection's end by itself; asked, it has let go of everything
-    // when this returns.
+    // The daemon would notice the connection's end by itself. But if it is asked, it has released
+    // everything by the time this returns.
     struct wire_request request = {.session = attachment->info.session,
                                    .epoch = attachment->info.epoch,
                                    .command = WIRE_COMMAND_CLOSE_SESSION};
@@ -179,7 +179,7 @@ void attachment_unref(struct attachment *attachment)
     if (!attachment || atomic_fetch_sub(&attachment->references, 1) != 1)
         return;
     drop_parts(attachment);
-    if (attachment->pid == getpid()) { // a child's copies may be locked or waited for
+    if (attachment->pid == getpid()) { // in a child another thread may seem to hold them
         pthread_cond_destroy(&attachment->idle);
         pthread_mutex_destroy(&attachment->mutex);
     }
@@ -241,7 +241,8 @@ enum aule_status attachment_check_life(const struct attachment *attachment, uint
         what, life, attachment_life(attachment));
 }
 
-// What the daemon then does for a command of another kind would be nobody's to use or to give back.
+// Other commands change the daemon's state. Without their answer the library could neither use nor
+// give back what the daemon did.
 static bool only_reads(enum wire_command command)
 {
     return command == WIRE_COMMAND_CACHE_STATE || command == WIRE_COMMAND_PING;

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attachment.h - one life of a session with its daemon: connection, segment, arena.
-// aule_session_reconnect() gives a session another one. Caches and batches hold on to the
-// attachment that they were made on, so they may outlive their session and know when it was
-// replaced.
+// aule_session_reconnect() gives the session a new attachment. Caches and batches keep a reference
+// to the attachment on which they were made. So they may outlive their session, and they know when
+// the attachment was replaced.
 
 #ifndef AULE_CLIENT_ATTACHMENT_H
 #define AULE_CLIENT_ATTACHMENT_H
@@ -27,50 +27,53 @@ struct attachment {
     pid_t pid; // of the process that opened it
     atomic_uint references;
     uint16_t generation;           // counts the session's attachments
-    int grace_ms;                  // for an answer; -1 = none
+    int grace_ms;                  // how long an answer may take; -1: for ever
     uint32_t paged_threshold;      // of aule_attention(), in keys
-    struct aule_session_info info; // as the handshake told
-    struct connection *connection; // these four until the end of the attachment, then NULL
-    struct lane *lane;             // NULL = every command goes out as a message
+    struct aule_session_info info; // what the handshake said
+    struct connection *connection; // this and the next three are NULL after the end
+    struct lane *lane;             // NULL: every command goes as a message
     struct segment segment;
     struct arena *arena;
     pthread_mutex_t mutex; // guards the rest
     pthread_cond_t idle;   // users became 0
     enum attachment_state state;
     uint32_t users;      // threads between enter and leave
-    uint64_t *abandoned; // tickets that nobody can wait for any more; owned
+    uint64_t *abandoned; // unreaped tickets of calls that gave up waiting, oldest first; owned
     uint32_t num_abandoned, max_abandoned;
-    struct own_cache *caches; // that the library has opened itself; owned
+    struct own_cache *caches; // opened by the library for itself; owned
 };
 
 // Connects to params->socket (a path), shakes hands, maps the segment. One reference, the caller's.
 enum aule_status attachment_open(const struct aule_session_params *params, uint16_t generation,
                                  struct attachment **out);
 struct attachment *attachment_ref(struct attachment *attachment);
-// The last one frees the memory, and in a forked child touches nothing else. Takes NULL.
+// The last reference frees the memory; in a forked child it touches nothing else. Takes NULL.
 void attachment_unref(struct attachment *attachment);
 
-// Refuse new users, make pending calls return AULE_DAEMON_GONE, wait for the users to leave, take
-// leave of the daemon, close the connection, unmap. Once; a second time does nothing.
+// Refuses new users, makes pending calls return AULE_DAEMON_GONE and waits until all users have
+// left. Then ends the session in the daemon, closes the connection and unmaps the segment. A second
+// call does nothing.
 void attachment_end(struct attachment *attachment, enum attachment_state state);
 
-// Between enter and leave the connection, the segment and the arena stay. Otherwise: AULE_FORKED,
-// AULE_NO_SESSION (closed), AULE_EPOCH (replaced).
+// Keeps connection, segment and arena in place until attachment_leave(). AULE_FORKED.
+// AULE_NO_SESSION: it was closed. AULE_EPOCH: it was replaced.
 enum aule_status attachment_enter(struct attachment *attachment);
 void attachment_leave(struct attachment *attachment);
 
-// What a tensor of this attachment carries, never 0; and AULE_EPOCH, naming `what`, where one
-// carries another's. 0 passes.
+// The `life` of this attachment's tensors; never 0.
 uint32_t attachment_life(const struct attachment *attachment);
+// AULE_EPOCH, with the name `what`: `life` is that of another attachment. 0, a tensor made by hand,
+// passes.
 enum aule_status attachment_check_life(const struct attachment *attachment, uint32_t life,
                                        const char *what);
 
-// connection_call() with the session's id and epoch, for at most `wait_ms` (which the daemon waits)
-// and the grace. Where a command that changes something in the daemon has no answer by then, the
-// connection ends: AULE_TIMEOUT, and AULE_DAEMON_GONE from then on. Between enter and leave.
+// connection_call() with the session's id and epoch, between enter and leave. Waits at most
+// `wait_ms`, for which the daemon itself may wait, and the grace. If a command that changes
+// something in the daemon has no answer by then, this returns AULE_TIMEOUT and ends the connection;
+// later calls return AULE_DAEMON_GONE.
 enum aule_status attachment_call(struct attachment *attachment, struct wire_request *request,
                                  int wait_ms, enum wire_answer expected, struct answer *answer);
-// Bytes of one message that a command's vectors may have together.
+// How many bytes all vectors of a command may have in one message.
 uint64_t attachment_room(const struct attachment *attachment);
 // enter, call, leave.
 enum aule_status attachment_ask(struct attachment *attachment, struct wire_request *request,

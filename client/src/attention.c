@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention.c - attention over contiguous tensors, by one of two ways to the same bits: a batch
-// that reads K and V where they lie, or blocks of a cache of the library's own into which the GPU
-// copies them first. Whatever is taken from the daemon for a call is given back before it returns:
-// the daemon keeps what is queued until it is done. Any thread.
+// attention.c - attention over contiguous tensors, by one of two ways to the same bits. A batch
+// reads K and V where they lie, or the GPU first copies them into blocks of a cache of the
+// library's own. A call gives back all that it took from the daemon before it returns: the daemon
+// itself keeps what queued work needs. Any thread.
 
 #include "caller.h"
 #include "error.h"
@@ -16,18 +16,18 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-// One call, on its way.
+// One call.
 struct step {
     struct attachment *attachment; // entered
     const struct aule_attention_params *params;
     struct timeout timeout;
-    int32_t *cu_queries; // [num_seqs + 1]; owned, and the next two with it
-    int32_t *lens;       // [num_seqs] of the keys
-    int32_t *starts;     // [num_seqs] where they begin in a tensor without an outer stride
-    uint32_t longest;    // of lens
+    int32_t *cu_queries; // [num_seqs + 1]; owned; the next two lie in the same allocation
+    int32_t *lens;       // [num_seqs] keys of each sequence
+    int32_t *starts;     // [num_seqs] first row of each in a tensor without an outer stride
+    uint32_t longest;    // the largest of lens
 };
 
-// ---- what was asked ----
+// ---- parameters ----
 
 static enum aule_status check_rows(const char *what, uint32_t num_seqs, uint32_t len)
 {
@@ -41,22 +41,22 @@ static enum aule_status check_lens(const struct aule_attention_params *params)
 {
     for (uint32_t s = 0; params->kv_lens && s < params->num_seqs; s++)
         if (params->kv_lens[s] < 0 || (uint32_t)params->kv_lens[s] > params->kv_len)
-            return fail(AULE_OUT_OF_RANGE, "kv_lens[%u] = %d, kv_len %u", s, params->kv_lens[s],
-                        params->kv_len);
+            return fail(AULE_OUT_OF_RANGE, "kv_lens[%u] = %d is not from 0 to kv_len %u", s,
+                        params->kv_lens[s], params->kv_len);
     for (uint32_t s = 0; params->q_lens && s < params->num_seqs; s++)
         if (params->q_lens[s] < 0 || (uint32_t)params->q_lens[s] > params->q_len)
-            return fail(AULE_OUT_OF_RANGE, "q_lens[%u] = %d, q_len %u", s, params->q_lens[s],
-                        params->q_len);
+            return fail(AULE_OUT_OF_RANGE, "q_lens[%u] = %d is not from 0 to q_len %u", s,
+                        params->q_lens[s], params->q_len);
     return AULE_OK;
 }
 
-// Of one type, so that both ways compute the same; and one that a run takes, because K and V name
-// that of a cache.
+// All four tensors must have one type, so that both ways compute the same. It must be one that a
+// run takes, because a cache would also accept other types for K and V.
 static enum aule_status check_types(const struct aule_run_params *run)
 {
     enum aule_dtype dtype = run->q.dtype;
     if (aule_dtype_size(dtype) == 0)
-        return fail(AULE_INVALID, "q has dtype %d, which is none", (int)dtype);
+        return fail(AULE_INVALID, "q has the unknown dtype %d", (int)dtype);
     if (dtype != AULE_F32 && dtype != AULE_F16 && dtype != AULE_BF16)
         return fail(AULE_UNSUPPORTED, "q is %s; it may be f32, f16 or bf16",
                     aule_dtype_name(dtype));
@@ -75,7 +75,7 @@ static enum aule_status check_params(const struct aule_attention_params *params)
 {
     enum aule_status status = AULE_OK;
     if (params->path < AULE_PATH_AUTO || params->path > AULE_PATH_PAGED)
-        return fail(AULE_INVALID, "path = %d is none", (int)params->path);
+        return fail(AULE_INVALID, "path = %d is unknown", (int)params->path);
     status = check_rows("q_len", params->num_seqs, params->q_len);
     if (status == AULE_OK)
         status = check_rows("kv_len", params->num_seqs, params->kv_len);
@@ -108,7 +108,7 @@ static uint32_t head_dim_v(const struct aule_attention_params *params)
     return params->head_dim_v ? params->head_dim_v : params->head_dim;
 }
 
-// What both ways tell of the queries, and of the keys their number.
+// The metadata that both ways share: queries, mask and numbers of keys.
 static struct aule_batch_params queries_of(const struct step *step)
 {
     return (struct aule_batch_params){.num_seqs = step->params->num_seqs,
@@ -119,7 +119,7 @@ static struct aule_batch_params queries_of(const struct step *step)
                                       .q_lens = step->params->q_lens};
 }
 
-// The rest of what was asked, which goes by the lengths.
+// The rest of the checks, which need the lengths.
 static enum aule_status check_step(const struct step *step)
 {
     const struct aule_batch_params queries = queries_of(step);
@@ -166,7 +166,7 @@ static enum aule_status run_contiguous(struct step *step, uint64_t *id)
 struct blocks {
     struct aule_cache *cache;
     uint32_t count, max_blocks; // leased; columns of the table
-    int32_t *ids;               // [count], sequence by sequence; owned
+    int32_t *ids;               // [count], one sequence after another; owned
     int32_t *table;             // [num_seqs, max_blocks]; owned
     int64_t *slots;             // [num_seqs * kv_len]; owned
 };
@@ -240,7 +240,7 @@ static enum aule_status take_blocks(const struct step *step, struct blocks *bloc
     return status;
 }
 
-// The daemon lets go of them when what was queued is done.
+// The daemon keeps the blocks until the queued work is done.
 static void give_blocks(struct blocks *blocks)
 {
     error_mute(true);
@@ -264,9 +264,9 @@ static enum aule_status import(const struct step *step, const struct blocks *blo
     return kv_write(step->attachment, blocks->cache, &rows, timeout_left(&step->timeout), id);
 }
 
-// The import keeps its ticket, because a failure of it shows nowhere else. Two tickets for one call
-// must not mean waiting for the second while the first is what fills the session: then the import
-// is waited for here.
+// The import has a ticket, because nothing else would show its failure. One call then needs two
+// tickets. If the import has the session's last one, waiting for another could take for ever. So
+// the import is waited for here.
 static enum aule_status attend(const struct step *step, struct aule_batch *batch,
                                const struct aule_run_params *run, uint64_t *before, uint64_t *id)
 {
@@ -276,7 +276,7 @@ static enum aule_status attend(const struct step *step, struct aule_batch *batch
         return status;
     status = ticket_reap(step->attachment, *before, left, NULL);
     if (status == AULE_OK)
-        *before = 0; // else it may still be there, and drop_import() sees to it
+        *before = 0; // after a failure it may still be there, and drop_import() reaps it
     if (status != AULE_TIMEOUT && status != AULE_OK)
         return status;
     return run_submit(batch, WIRE_RUN_ATTEND, run, timeout_left(&step->timeout), id);
@@ -301,8 +301,8 @@ static enum aule_status run_over(const struct step *step, const struct blocks *b
     return status;
 }
 
-// After a failure nobody else would reap the import; where the time is over before it is done, the
-// next submission does.
+// Reaps the import after a failure. If the time is over before it is done, it is abandoned, and the
+// next submission reaps it.
 static void drop_import(const struct step *step, uint64_t before)
 {
     enum aule_status status;
@@ -311,7 +311,8 @@ static void drop_import(const struct step *step, uint64_t before)
     error_mute(false);
 }
 
-// K and V into the pool; on failure nothing is queued. `before` NULL: nobody will wait for it.
+// Queues the copying of K and V into the pool; on failure nothing is queued. *before is its ticket;
+// `before` NULL: no call will wait for it.
 static enum aule_status fill_blocks(const struct step *step, struct blocks *blocks,
                                     uint64_t *before)
 {
@@ -330,7 +331,7 @@ static enum aule_status run_paged(const struct step *step, const struct blocks *
     return status;
 }
 
-// ---- one of the two ----
+// ---- choosing one of the two ----
 
 static bool wants_pool(const struct step *step)
 {
@@ -339,8 +340,8 @@ static bool wants_pool(const struct step *step)
     return step->params->path == AULE_PATH_PAGED;
 }
 
-// What means that the pool has no room, or nobody has it for what the pool wants beside: a slot for
-// each key. Everything else is an error also of the automatic way.
+// True: the pool has no room, or there is no room for the slots, one for each key. AULE_PATH_AUTO
+// then takes the contiguous way. All other failures are its failures, too.
 static bool wants_room(enum aule_status status)
 {
     return status == AULE_NO_BLOCKS || status == AULE_QUOTA || status == AULE_LIMIT ||

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - one model step's metadata, sent to the daemon, and what the next step changes of it.
-// Checks only what it needs to know how long the caller's arrays are; the daemon checks what is in
-// them. Any thread.
+// batch.c - sends one model step's metadata to the daemon, and what the next step changes. Checks
+// only the values that say how long the caller's arrays are; the daemon checks their contents. Any
+// thread.
 
 #include "batch.h"
 
@@ -35,18 +35,18 @@ enum {
     NUM_VECTORS
 };
 
-// A mask of no bytes looks to the daemon as if there were none, so it may be meant only where there
-// is nothing to mask. All other sizes are the daemon's to check.
+// To the daemon a mask of 0 bytes looks like no mask. So it is allowed only if there is nothing to
+// mask. The daemon checks all other sizes.
 enum aule_status batch_check_mask(const struct aule_batch_params *params)
 {
     if (!params->mask && params->mask_size > 0)
-        return fail(AULE_INVALID, "mask is NULL and mask_size %zu", params->mask_size);
+        return fail(AULE_INVALID, "mask is NULL, but mask_size %zu", params->mask_size);
     if (!params->mask || params->mask_size > 0)
         return AULE_OK;
     for (uint32_t s = 0; s < params->num_seqs; s++) {
         if (params->cu_seqlens_q[s + 1] > params->cu_seqlens_q[s] && params->seq_lens_kv[s] > 0)
             return fail(AULE_INVALID,
-                        "mask is given and mask_size 0, but sequence %u has queries and keys", s);
+                        "mask is given with mask_size 0, but sequence %u has queries and keys", s);
     }
     return AULE_OK;
 }
@@ -57,17 +57,17 @@ static enum aule_status check_params(const struct aule_batch_params *params)
         return fail(AULE_INVALID, "the batch's cu_seqlens_q is NULL");
     int32_t num_tokens = params->cu_seqlens_q[params->num_seqs];
     if (num_tokens < 0)
-        return fail(AULE_INVALID, "cu_seqlens_q[%u] = %d is no number of tokens", params->num_seqs,
+        return fail(AULE_INVALID, "cu_seqlens_q[%u] = %d is negative", params->num_seqs,
                     num_tokens);
     if (params->num_seqs > 0 && !params->seq_lens_kv)
-        return fail(AULE_INVALID, "seq_lens_kv is NULL, num_seqs %u", params->num_seqs);
+        return fail(AULE_INVALID, "seq_lens_kv is NULL, but num_seqs is %u", params->num_seqs);
     if (params->num_seqs > 0 && params->max_blocks > 0 && !params->block_table)
-        return fail(AULE_INVALID, "block_table is NULL, its shape [%u, %u]", params->num_seqs,
-                    params->max_blocks);
+        return fail(AULE_INVALID, "block_table is NULL, but its shape is [%u, %u]",
+                    params->num_seqs, params->max_blocks);
     return batch_check_mask(params);
 }
 
-// One number for each of `count`, or none.
+// `data` may be NULL: an absent array.
 static struct vector ints_of(const int32_t *data, uint64_t count)
 {
     return (struct vector){.data = data, .count = data ? count : 0, .element_size = sizeof *data};
@@ -286,9 +286,9 @@ enum aule_status aule_batch_advance_sized(struct aule_batch *batch,
     if (status != AULE_OK)
         return status;
     if (whole.num_entries > 0 && !whole.entries)
-        return fail(AULE_INVALID, "entries is NULL, num_entries %u", whole.num_entries);
+        return fail(AULE_INVALID, "entries is NULL, but num_entries is %u", whole.num_entries);
     if (info->protocol_minor < 1)
-        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no next step of a batch",
+        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u cannot advance a batch",
                     info->protocol_major, info->protocol_minor);
     status = attachment_enter(batch->attachment);
     if (status != AULE_OK)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.h - what a run may know of its batch, and batches that the library makes for itself.
+// batch.h - what a run needs to know about its batch, and how the library makes batches for itself.
 
 #ifndef AULE_CLIENT_BATCH_H
 #define AULE_CLIENT_BATCH_H
@@ -12,21 +12,21 @@ struct aule_batch {
     struct attachment *attachment; // a reference
     uint64_t id;
     uint32_t num_kv_heads, num_seqs, num_tokens;
-    enum aule_path path; // contiguous: K and V lie in the arena without blocks
+    enum aule_path path; // contiguous: K and V are rows in the arena
 };
 
-// Where a batch's keys and values are: one of the two.
+// Where a batch's keys and values are. One of the two is given.
 struct batch_source {
     const struct aule_cache *cache;
-    const struct aule_kv_layout *layout; // in the arena
+    const struct aule_kv_layout *layout; // of K and V in the arena
 };
 
-// AULE_INVALID where mask and mask_size contradict each other; the other arrays are as long as
+// AULE_INVALID: mask and mask_size contradict each other. The other arrays must be as long as
 // `params` says.
 enum aule_status batch_check_mask(const struct aule_batch_params *params);
 
-// aule_batch_create() between attachment_enter() and attachment_leave(); the arrays are as long as
-// `params` says. With seq_lens_kv NULL it is a batch that is only written through.
+// aule_batch_create(), between attachment_enter() and attachment_leave(). The arrays must be as
+// long as `params` says. With seq_lens_kv NULL, runs of the batch can write K and V but not attend.
 enum aule_status batch_create(struct attachment *attachment, const struct batch_source *source,
                               const struct aule_batch_params *params, struct aule_batch **out);
 

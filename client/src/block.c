@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// block.c - blocks copied and filled with zeroes on the GPU. Who may write which block: the daemon
-// knows. Any thread.
+// block.c - copies blocks on the GPU, or fills them with zeroes. The daemon checks which blocks the
+// session may write. Any thread.
 
 #include "cache.h"
 #include "error.h"
@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-// In a message a copy has two ids.
+// A message has two ids for each copy.
 static enum aule_status copy(struct aule_cache *cache, const char *what, uint32_t count,
                              const int32_t *from, const int32_t *to, int timeout_ms,
                              struct aule_ticket *ticket)

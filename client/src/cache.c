@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cache.c - caches and their blocks, each a command to the daemon. What is a valid identity, who
-// holds what: the daemon knows. Any thread.
+// cache.c - caches and their blocks; each call is one command to the daemon. The daemon knows which
+// identities are valid and which session holds what. Any thread.
 
 #include "cache.h"
 
@@ -26,7 +26,7 @@ enum aule_status cache_check_count(const struct aule_cache *cache, const char *w
     if (count <= most)
         return AULE_OK;
     return fail(AULE_LIMIT,
-                "%s of %" PRIu64 " blocks: one message of %" PRIu64 " bytes takes %" PRIu64, what,
+                "%s of %" PRIu64 " blocks: a message of %" PRIu64 " bytes holds %" PRIu64, what,
                 count, cache->attachment->info.max_message, most);
 }
 
@@ -54,10 +54,11 @@ static enum aule_status check_params(const struct aule_cache_params *params)
     if (!params->name)
         return fail(AULE_INVALID, "the cache's name is NULL");
     if (params->fingerprint_size > WIRE_MAX_FINGERPRINT)
-        return fail(AULE_INVALID, "fingerprint_size = %zu, more than %u", params->fingerprint_size,
-                    WIRE_MAX_FINGERPRINT);
+        return fail(AULE_INVALID, "fingerprint_size = %zu; at most %u are allowed",
+                    params->fingerprint_size, WIRE_MAX_FINGERPRINT);
     if (params->fingerprint_size > 0 && !params->fingerprint)
-        return fail(AULE_INVALID, "fingerprint is NULL, its size %zu", params->fingerprint_size);
+        return fail(AULE_INVALID, "fingerprint is NULL, but fingerprint_size is %zu",
+                    params->fingerprint_size);
     return AULE_OK;
 }
 
@@ -79,14 +80,14 @@ enum aule_status cache_open_in(struct attachment *attachment,
     return AULE_OK;
 }
 
-// The daemon's sentence, and what helps: a name keeps its identity while the cache is there, opened
-// or not.
+// Adds advice to the daemon's sentence: a name keeps its identity as long as the cache exists,
+// whether a session has it open or not.
 static enum aule_status other_identity(const struct attachment *attachment, const char *name)
 {
     char why[512], socket[QUOTE_SIZE(SOCKET_PATH_MAX)], word[QUOTE_SIZE(WIRE_MAX_NAME)];
     snprintf(why, sizeof why, "%s", aule_error());
     return fail(AULE_MISMATCH,
-                "%s; take another name or, where nobody has that cache open, drop it: aule-ctl "
+                "%s; take another name, or if no session has that cache open, drop it: aule-ctl "
                 "drop-cache --socket %s %s%s",
                 why, quote(socket, sizeof socket, connection_path(attachment->connection)),
                 *name == '-' ? "-- " : "", quote(word, sizeof word, name));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cache.h - what the other parts may know of an open cache.
+// cache.h - what the other files may know about an open cache.
 
 #ifndef AULE_CLIENT_CACHE_H
 #define AULE_CLIENT_CACHE_H
@@ -9,18 +9,18 @@
 #include "attachment.h"
 
 struct aule_cache {
-    struct attachment *attachment; // a reference; of own_cache.h not
+    struct attachment *attachment; // a reference, except in an own_cache
     uint64_t id;
     uint32_t block_size; // tokens
     uint32_t num_kv_heads;
 };
 
-// Opens a cache and fills *cache but for the reference. Between attachment_enter() and
+// Opens a cache and fills *cache, but takes no reference for it. Between attachment_enter() and
 // attachment_leave().
 enum aule_status cache_open_in(struct attachment *attachment,
                                const struct aule_cache_params *params, struct aule_cache *cache);
 
-// Block ids that one message takes; more must go in parts. AULE_LIMIT.
+// AULE_LIMIT: `count` block ids do not fit one message, so `what` must go in parts.
 enum aule_status cache_check_count(const struct aule_cache *cache, const char *what,
                                    uint64_t count);
 

@@ -28,8 +28,8 @@ enum aule_status caller_take(void *whole, size_t whole_size, const void *from, s
     for (size_t i = common; i < size; i++)
         if (((const char *)from)[i])
             return fail(AULE_UNSUPPORTED,
-                        "%s: byte %zu of %zu is set, but this library (%s) knows the first %zu; it "
-                        "is too old",
+                        "%s: byte %zu of %zu is set, but this library (%s) knows only the first "
+                        "%zu; it is too old",
                         name, i, size, aule_version(), common);
     memcpy(whole, from, common);
     memset((char *)whole + common, 0, whole_size - common);

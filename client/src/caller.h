@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// caller.h - structs as the caller's header has them: shorter than the library's where the program
-// is older, longer where it is newer. Pure functions.
+// caller.h - structs as the caller's header defines them: shorter than the library's if the program
+// is older, longer if it is newer. Pure functions.
 
 #ifndef AULE_CLIENT_CALLER_H
 #define AULE_CLIENT_CALLER_H
@@ -20,7 +20,7 @@ enum aule_status caller_take(void *whole, size_t whole_size, const void *from, s
                              const char *name);
 #define TAKE(whole, from, size) caller_take((whole), sizeof *(whole), (from), (size), #from)
 
-// Where the caller wants an end of a run told; `to` NULL: nowhere.
+// Where the caller wants a run's result; `to` NULL: nowhere.
 struct caller_result {
     struct aule_run_result *to;
     size_t size;

@@ -1,81 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// connection.c - an nng REQ socket with one pipe for its whole life: when the pipe goes, the
-// connection is gone, and nothing is sent twice or to another daemon. A call takes a context of its
-// own, so that calls of several threads run side by side; contexts are kept for the next call.
-// Knows nothing of sessions. Any thread; nng's threads run the callbacks.
-//
-// Why the mutex is held while an nng operation starts: the pipe's end sets `gone` and aborts what
-// is pending under the same mutex, so an operation either starts before and is aborted, or sees
-// `gone`. None can be left waiting for a pipe that never comes.
-//
-// What nng 1.5.2 leaves open (the daemon's nng_cures.c says how): a pipe that is closed within the
-// microseconds between the head and the body of a message that comes is never taken apart, and
-// nng_close() waits for ever. So the farewell's answer is the last thing that a daemon sends, it is
-// waited for longer than any daemon at work needs, and only an answer that comes in the very moment
-// when it, or by connection_hang_up() the connection, is given up can still meet it.
+// connection.c - one pipe to the daemon for the connection's whole life: when the pipe goes, the
+// connection is gone, and nothing is sent twice or to another daemon. Calls of several threads run
+// side by side: each sends its request itself, one thread of the connection's own reads the answers
+// and wakes the call that each belongs to. That thread also notices the daemon's end while no call
+// waits. Knows nothing of sessions. Any thread.
 
 #include "connection.h"
 
 #include "error.h"
 #include "fork.h"
-#include "knock.h"
-#include "socket_path.h"
+#include "pipe.h"
 
-#include <limits.h>
-#include <nng/nng.h>
-#include <nng/protocol/reqrep0/req.h>
+#include <errno.h>
 #include <pthread.h>
-#include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <utlist.h>
 
+// A request that has no answer yet. The caller's, on its stack.
 struct call {
-    nng_ctx context;
-    nng_aio *aio;
+    uint32_t id;
+    bool answered;
+    void *body; // malloc'd; NULL: there was no memory for it
+    size_t size;
+    pthread_cond_t done; // answered, or the connection ended
     struct call *prev, *next;
 };
 
 struct connection {
     pid_t pid;
     char *path; // owned
-    nng_socket socket;
-    bool socket_open;
-    pthread_mutex_t mutex; // guards the rest
-    struct call *pending;  // owned by their callers
-    struct call *spare;    // owned; as many as calls ever ran side by side
-    nng_dialer dialer;
-    nng_pipe pipe;
-    pthread_cond_t changed; // ready or gone
-    bool piped;             // the one pipe has come
-    bool ready;             // and can be used
-    bool gone;              // and went
+    int fd;     // -1: none
+    pthread_t reader;
+    bool reading;            // the thread was started
+    pthread_mutex_t mutex;   // guards the rest
+    pthread_cond_t sendable; // `sending` became false
+    bool sending;            // a thread is writing a frame
+    uint8_t *rest;           // of a frame whose caller has given up; to be sent first; owned
+    size_t rest_size;
+    struct call *pending;
+    uint32_t last_id;
+    bool gone; // the pipe went
     bool interrupted;
     const char *unanswered; // the command that ended the connection, or NULL
     void (*ended)(void *context);
     void *ended_context;
 };
 
-// nng's word for what is left of a timeout.
-static nng_duration time_left(const struct timeout *timeout)
-{
-    int left = timeout_left(timeout);
-    return left < 0 ? NNG_DURATION_INFINITE : (nng_duration)left;
-}
+// ---- the end of the pipe ----
 
-// ---- the pipe: nng's threads ----
-
-static void abort_pending(struct connection *connection)
+static void wake_pending(struct connection *connection)
 {
     struct call *call;
     DL_FOREACH(connection->pending, call)
-    nng_aio_abort(call->aio, NNG_ECONNRESET);
+    pthread_cond_signal(&call->done);
+    pthread_cond_broadcast(&connection->sendable);
 }
 
-// What is pending is aborted already.
+// What is pending is woken already.
 static void tell_end(struct connection *connection)
 {
     pthread_mutex_lock(&connection->mutex);
@@ -96,177 +83,78 @@ void connection_watch(struct connection *connection, void (*ended)(void *context
     tell_end(connection);
 }
 
-// nng dials again when a pipe is lost; another daemon's life must not get this one's requests.
-static void on_pipe_adding(nng_pipe pipe, nng_pipe_ev event, void *context)
+static void end_pipe(struct connection *connection)
 {
-    struct connection *connection = context;
-    (void)event;
-    pthread_mutex_lock(&connection->mutex);
-    bool second = connection->piped;
-    if (!second)
-        connection->pipe = pipe;
-    connection->piped = true;
-    pthread_mutex_unlock(&connection->mutex);
-    if (second)
-        nng_pipe_close(pipe);
-}
-
-static void on_pipe_added(nng_pipe pipe, nng_pipe_ev event, void *context)
-{
-    struct connection *connection = context;
-    (void)pipe;
-    (void)event;
-    pthread_mutex_lock(&connection->mutex);
-    connection->ready = true;
-    pthread_cond_broadcast(&connection->changed);
-    pthread_mutex_unlock(&connection->mutex);
-}
-
-static void on_pipe_removed(nng_pipe pipe, nng_pipe_ev event, void *context)
-{
-    struct connection *connection = context;
-    (void)pipe;
-    (void)event;
     pthread_mutex_lock(&connection->mutex);
     connection->gone = true;
-    pthread_cond_broadcast(&connection->changed);
-    abort_pending(connection);
+    wake_pending(connection);
     pthread_mutex_unlock(&connection->mutex);
+    shutdown(connection->fd, SHUT_RDWR); // wakes the reader, and the daemon notices
     tell_end(connection);
 }
 
-// ---- opening ----
+// ---- the reader ----
 
-static int socket_prepare(struct connection *connection)
+static void deliver(struct connection *connection, uint32_t id, void *body, size_t size)
 {
-    int error = nng_req0_open(&connection->socket);
-    if (error)
-        return error;
-    connection->socket_open = true;
-    error = nng_socket_set_size(connection->socket, NNG_OPT_RECVMAXSZ, WIRE_MAX_MESSAGE);
-    if (!error)
-        error =
-            nng_socket_set_ms(connection->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
-    if (!error)
-        error =
-            nng_pipe_notify(connection->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_adding, connection);
-    if (!error)
-        error =
-            nng_pipe_notify(connection->socket, NNG_PIPE_EV_ADD_POST, on_pipe_added, connection);
-    if (!error)
-        error =
-            nng_pipe_notify(connection->socket, NNG_PIPE_EV_REM_POST, on_pipe_removed, connection);
-    return error;
-}
-
-// nng dials again by itself, in ever longer pauses of no fixed length, until there is a pipe: while
-// more wait to be accepted than the socket's queue holds (128), as when a host's workers start at
-// once. Not by nng's synchronous start: it knows no deadline, and never returns if the dialer is
-// closed just before.
-static int dial(struct connection *connection)
-{
-    enum { FIRST_PAUSE_MS = 10, LONGEST_PAUSE_MS = 320 };
-    char url[sizeof "ipc://" + SOCKET_PATH_MAX];
-    snprintf(url, sizeof url, "ipc://%s", connection->path);
-    int error = nng_dialer_create(&connection->dialer, connection->socket, url);
-    if (!error)
-        error = nng_dialer_set_ms(connection->dialer, NNG_OPT_RECONNMINT, FIRST_PAUSE_MS);
-    if (!error)
-        error = nng_dialer_set_ms(connection->dialer, NNG_OPT_RECONNMAXT, LONGEST_PAUSE_MS);
-    if (!error)
-        error = nng_dialer_start(connection->dialer, NNG_FLAG_NONBLOCK);
-    return error;
-}
-
-// One pipe is all there ever is.
-static void dial_no_more(struct connection *connection)
-{
-    nng_dialer_set_ms(connection->dialer, NNG_OPT_RECONNMINT, INT_MAX);
-    nng_dialer_set_ms(connection->dialer, NNG_OPT_RECONNMAXT, INT_MAX);
-}
-
-// For at most `left_ms`.
-static enum {
-    NO_PIPE,
-    PIPE_READY,
-    PIPE_GONE
-} look_for_pipe(struct connection *connection, int left_ms)
-{
+    struct call *call;
     pthread_mutex_lock(&connection->mutex);
-    if (!connection->ready && !connection->gone && left_ms)
-        clock_wait(&connection->changed, &connection->mutex, clock_deadline_ns(left_ms));
-    bool ready = connection->ready, gone = connection->gone;
-    pthread_mutex_unlock(&connection->mutex);
-    return gone ? PIPE_GONE : ready ? PIPE_READY : NO_PIPE;
-}
-
-// Looks now and then whether the daemon still lives that it waits for. The greeting is over when it
-// returns: a client that leaves in the middle of one can stop an nng 1.5.2 listener from accepting.
-static enum aule_status await_pipe(struct connection *connection, const struct timeout *timeout)
-{
-    enum { LOOK_MS = 200 };
-    for (;;) {
-        int left = timeout_left(timeout);
-        switch (look_for_pipe(connection, left < 0 || left > LOOK_MS ? LOOK_MS : left)) {
-        case PIPE_READY: return AULE_OK;
-        case PIPE_GONE:
-            return fail(AULE_DAEMON_GONE,
-                        "what listens at %s hung up at once: it is no daemon, has just ended, or "
-                        "has as many "
-                        "connections as it may (--max-connections; its log says so)",
-                        connection->path);
-        case NO_PIPE: break;
-        }
-        enum aule_status status = knock(connection->path);
-        if (status != AULE_OK)
-            return status;
-        if (left == 0)
-            return fail(AULE_TIMEOUT, "the daemon at %s did not accept the connection within %d ms",
-                        connection->path, timeout->ms);
+    DL_SEARCH_SCALAR(connection->pending, call, id, id);
+    if (call && !call->answered) {
+        call->answered = true;
+        call->body = body;
+        call->size = size;
+        body = NULL;
+        pthread_cond_signal(&call->done);
     }
+    pthread_mutex_unlock(&connection->mutex);
+    free(body); // the answer to a call that was given up
 }
 
-static enum aule_status no_room(const char *path, int error)
+static void *read_answers(void *context)
 {
-    if (error == NNG_ENOFILES)
-        return fail_no_descriptor(path);
-    return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
+    struct connection *connection = context;
+    uint32_t id;
+    void *body;
+    size_t size;
+    while (pipe_receive(connection->fd, &id, &body, &size))
+        deliver(connection, id, body, size);
+    end_pipe(connection);
+    return NULL;
 }
 
-static enum aule_status connection_dial(struct connection *connection,
-                                        const struct timeout *timeout)
+// Signals are for the program's own threads.
+static enum aule_status start_reader(struct connection *connection)
 {
-    enum aule_status status = knock(connection->path);
-    if (status != AULE_OK)
-        return status;
-    int error = socket_prepare(connection);
-    if (!error)
-        error = dial(connection);
-    if (error == NNG_ENOMEM || error == NNG_ENOFILES)
-        return no_room(connection->path, error);
-    if (error)
-        return fail(AULE_INTERNAL, "nng for %s: %s", connection->path, nng_strerror(error));
-    status = await_pipe(connection, timeout);
-    if (status == AULE_OK)
-        dial_no_more(connection);
-    return status;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&connection->reader, NULL, read_answers, connection);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    connection->reading = error == 0;
+    return error == 0 ? AULE_OK
+                      : fail(AULE_NO_MEMORY, "no thread for a connection to %s: %s",
+                             connection->path, strerror(error));
 }
+
+// ---- opening and closing ----
 
 enum aule_status connection_open(const char *path, const struct timeout *timeout,
                                  struct connection **out)
 {
-    enum aule_status status = fork_claim();
-    if (status != AULE_OK)
-        return status;
     struct connection *connection = calloc(1, sizeof *connection);
     if (!connection)
         return fail(AULE_NO_MEMORY, "no memory for a connection to %s", path);
     pthread_mutex_init(&connection->mutex, NULL);
-    clock_init_cond(&connection->changed);
+    clock_init_cond(&connection->sendable);
     connection->pid = getpid();
+    connection->fd = -1;
     connection->path = strdup(path);
-    status = connection->path ? connection_dial(connection, timeout)
-                              : fail(AULE_NO_MEMORY, "no memory for a connection to %s", path);
+    enum aule_status status = connection->path
+                                  ? pipe_open(path, timeout, &connection->fd)
+                                  : fail(AULE_NO_MEMORY, "no memory for a connection to %s", path);
+    if (status == AULE_OK)
+        status = start_reader(connection);
     if (status == AULE_OK)
         *out = connection;
     else
@@ -279,36 +167,24 @@ const char *connection_path(const struct connection *connection)
     return connection->path;
 }
 
-// ---- closing ----
-
-// nng's objects of a forked child's parent are left alone; what malloc gave goes in both.
-static void call_destroy(struct call *call, bool ours)
-{
-    if (ours) {
-        nng_ctx_close(call->context);
-        nng_aio_free(call->aio);
-    }
-    free(call);
-}
-
+// In a forked child the descriptor is a copy; the parent's pipe stays as it is. Its locks may have
+// been held when the parent forked.
 void connection_close(struct connection *connection)
 {
     if (!connection)
         return;
     bool ours = connection->pid == getpid();
-    struct call *call, *next;
-    // Another thread of the parent may have been inside the list when the parent forked.
-    if (pthread_mutex_trylock(&connection->mutex) == 0) {
-        DL_FOREACH_SAFE(connection->spare, call, next)
-        call_destroy(call, ours);
-        pthread_mutex_unlock(&connection->mutex);
+    if (ours && connection->reading) {
+        shutdown(connection->fd, SHUT_RDWR);
+        pthread_join(connection->reader, NULL);
     }
-    if (ours && connection->socket_open)
-        nng_close(connection->socket); // returns when the callbacks are over
+    if (connection->fd >= 0)
+        close(connection->fd);
     if (ours) {
-        pthread_cond_destroy(&connection->changed);
+        pthread_cond_destroy(&connection->sendable);
         pthread_mutex_destroy(&connection->mutex);
     }
+    free(connection->rest);
     free(connection->path);
     free(connection);
 }
@@ -317,7 +193,7 @@ void connection_interrupt(struct connection *connection)
 {
     pthread_mutex_lock(&connection->mutex);
     connection->interrupted = true;
-    abort_pending(connection);
+    wake_pending(connection);
     pthread_mutex_unlock(&connection->mutex);
     tell_end(connection);
 }
@@ -326,15 +202,9 @@ enum aule_status connection_hang_up(struct connection *connection, const char *c
                                     int timeout_ms)
 {
     pthread_mutex_lock(&connection->mutex);
-    connection->gone = true;
     connection->unanswered = command;
-    abort_pending(connection);
-    nng_pipe pipe = connection->pipe;
     pthread_mutex_unlock(&connection->mutex);
-    tell_end(connection);
-    nng_dialer_close(
-        connection->dialer); // it would dial again; both unlocked, because they call back
-    nng_pipe_close(pipe);
+    end_pipe(connection);
     return fail(AULE_TIMEOUT,
                 "the daemon at %s did not answer %s within %d ms; the session is ended, "
                 "aule_session_reconnect() begins "
@@ -344,87 +214,118 @@ enum aule_status connection_hang_up(struct connection *connection, const char *c
 
 // ---- calling ----
 
-static struct call *call_create(struct connection *connection)
+// With the mutex held.
+static bool may_call(const struct connection *connection, bool farewell)
 {
-    struct call *call = calloc(1, sizeof *call);
-    if (!call)
-        return NULL;
-    if (nng_ctx_open(&call->context, connection->socket) != 0)
-        goto fail;
-    if (nng_aio_alloc(&call->aio, NULL, NULL) == 0)
-        return call;
-    nng_ctx_close(call->context);
-fail:
-    free(call);
-    return NULL;
+    return !connection->gone && (farewell || !connection->interrupted);
 }
 
-static struct call *call_begin(struct connection *connection)
+// With the mutex held: until `condition` is signalled or the deadline passes, which is false.
+static bool wait_on(struct connection *connection, pthread_cond_t *condition,
+                    const struct timeout *timeout)
 {
+    int left = timeout_left(timeout);
+    return left != 0 &&
+           clock_wait(condition, &connection->mutex, clock_deadline_ns(left)) != ETIMEDOUT;
+}
+
+// Sends what an earlier caller has left, then the frame. What does not go in time, of a frame that
+// has begun, is left for the next caller, so that the stream stays whole. 0, ETIMEDOUT or an errno.
+static int write_frame(struct connection *connection, const uint8_t *frame, size_t size,
+                       const struct timeout *timeout)
+{
+    bool gone = false;
+    size_t sent =
+        pipe_send(connection->fd, connection->rest, connection->rest_size, timeout, &gone);
+    connection->rest_size -= sent;
+    if (connection->rest_size > 0) {
+        memmove(connection->rest, connection->rest + sent, connection->rest_size);
+        return gone ? ECONNRESET : ETIMEDOUT;
+    }
+    sent = pipe_send(connection->fd, frame, size, timeout, &gone);
+    if (sent == size)
+        return 0;
+    if (gone)
+        return ECONNRESET;
+    if (sent == 0)
+        return ETIMEDOUT;
+    free(connection->rest);
+    connection->rest = malloc(size - sent);
+    if (!connection->rest)
+        return ECONNRESET;
+    connection->rest_size = size - sent;
+    memcpy(connection->rest, frame + sent, size - sent);
+    return ETIMEDOUT;
+}
+
+// One thread after another.
+static int send_frame(struct connection *connection, const uint8_t *frame, size_t size,
+                      const struct timeout *timeout, bool farewell)
+{
+    int error = 0;
     pthread_mutex_lock(&connection->mutex);
-    struct call *call = connection->spare;
-    if (call)
-        DL_DELETE(connection->spare, call);
+    while (error == 0 && connection->sending && may_call(connection, farewell))
+        error = wait_on(connection, &connection->sendable, timeout) ? 0 : ETIMEDOUT;
+    if (error == 0 && !may_call(connection, farewell))
+        error = ECONNRESET;
+    connection->sending = error == 0 || connection->sending;
     pthread_mutex_unlock(&connection->mutex);
-    if (!call)
-        call = call_create(connection);
-    if (!call)
-        return NULL;
+    if (error)
+        return error;
+    error = write_frame(connection, frame, size, timeout);
     pthread_mutex_lock(&connection->mutex);
+    connection->sending = false;
+    pthread_cond_signal(&connection->sendable);
+    pthread_mutex_unlock(&connection->mutex);
+    if (error == ECONNRESET)
+        end_pipe(connection); // the reader may not have noticed yet, and nothing can be sent
+    return error;
+}
+
+static void call_begin(struct connection *connection, struct call *call)
+{
+    clock_init_cond(&call->done);
+    pthread_mutex_lock(&connection->mutex);
+    call->id = ++connection->last_id | UINT32_C(1) << 31;
     DL_APPEND(connection->pending, call);
     pthread_mutex_unlock(&connection->mutex);
-    return call;
 }
 
-// A context whose exchange failed may still get the late answer: it is not used again.
-static void call_end(struct connection *connection, struct call *call, bool reusable)
+static int await_answer(struct connection *connection, struct call *call,
+                        const struct timeout *timeout, bool farewell)
+{
+    bool in_time = true;
+    pthread_mutex_lock(&connection->mutex);
+    while (in_time && !call->answered && may_call(connection, farewell))
+        in_time = wait_on(connection, &call->done, timeout);
+    int error = call->answered ? call->body ? 0 : ENOMEM : in_time ? ECONNRESET : ETIMEDOUT;
+    pthread_mutex_unlock(&connection->mutex);
+    return error;
+}
+
+static void call_end(struct connection *connection, struct call *call)
 {
     pthread_mutex_lock(&connection->mutex);
     DL_DELETE(connection->pending, call);
-    if (reusable)
-        DL_APPEND(connection->spare, call);
     pthread_mutex_unlock(&connection->mutex);
-    if (!reusable)
-        call_destroy(call, true);
+    pthread_cond_destroy(&call->done);
 }
 
-// Start one half of an exchange and wait for it; an nng error.
-static int call_step(struct connection *connection, struct call *call,
-                     void (*start)(nng_ctx, nng_aio *), nng_duration timeout_ms, bool farewell)
+// Sends the frame, whose head is still to be written, and gets the body of its answer.
+static int exchange(struct connection *connection, uint8_t *frame, size_t size,
+                    const struct timeout *timeout, bool farewell, struct call *call)
 {
-    nng_aio_set_timeout(call->aio, timeout_ms);
-    pthread_mutex_lock(&connection->mutex);
-    bool open = !connection->gone && (farewell || !connection->interrupted);
-    if (open)
-        start(call->context, call->aio);
-    pthread_mutex_unlock(&connection->mutex);
-    if (!open)
-        return NNG_ECONNRESET;
-    nng_aio_wait(call->aio);
-    return nng_aio_result(call->aio);
-}
-
-// *message goes out, and the answer comes back in it; NULL after a failure.
-static int exchange(struct connection *connection, nng_msg **message, const struct timeout *timeout,
-                    bool farewell)
-{
-    struct call *call = call_begin(connection);
-    int error = call ? 0 : NNG_ENOMEM;
-    if (call) {
-        nng_aio_set_msg(call->aio, *message);
-        error = call_step(connection, call, nng_ctx_send, time_left(timeout), farewell);
+    *call = (struct call){.answered = false};
+    call_begin(connection, call);
+    pipe_write_head(frame, call->id, size - PIPE_HEAD);
+    int error = send_frame(connection, frame, size, timeout, farewell);
+    if (error == 0)
+        error = await_answer(connection, call, timeout, farewell);
+    call_end(connection, call);
+    if (error) {
+        free(call->body);
+        call->body = NULL;
     }
-    if (error) { // on success the message is nng's
-        nng_msg_free(*message);
-        *message = NULL;
-    } else {
-        *message = NULL;
-        error = call_step(connection, call, nng_ctx_recv, time_left(timeout), farewell);
-        if (!error)
-            *message = nng_aio_get_msg(call->aio);
-    }
-    if (call)
-        call_end(connection, call, !error);
     return error;
 }
 
@@ -437,25 +338,22 @@ static enum aule_status call_error(struct connection *connection, int error, con
     pthread_mutex_unlock(&connection->mutex);
     switch (error) {
     case 0: return AULE_OK;
-    case NNG_ETIMEDOUT:
+    case ETIMEDOUT:
         return fail(AULE_TIMEOUT, "the daemon at %s did not answer %s within %d ms",
                     connection->path, command, timeout->ms);
-    case NNG_ENOMEM:
-        return fail(AULE_NO_MEMORY, "no memory to send %s to %s", command, connection->path);
-    case NNG_ECONNRESET:
-    case NNG_ECLOSED:
-    case NNG_ECANCELED:
-        if (closed)
-            return fail(AULE_DAEMON_GONE, "the session was closed before %s was answered", command);
-        if (unanswered)
-            return fail(AULE_DAEMON_GONE,
-                        "no %s: the session ended when the daemon at %s did not answer %s in time",
-                        command, connection->path, unanswered);
-        return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer",
-                    connection->path, command);
-    default:
-        return fail(AULE_INTERNAL, "%s to %s: %s", command, connection->path, nng_strerror(error));
+    case ENOMEM:
+        return fail(AULE_NO_MEMORY, "no memory for the answer of %s to %s", connection->path,
+                    command);
+    default: break;
     }
+    if (closed)
+        return fail(AULE_DAEMON_GONE, "the session was closed before %s was answered", command);
+    if (unanswered)
+        return fail(AULE_DAEMON_GONE,
+                    "no %s: the session ended when the daemon at %s did not answer %s in time",
+                    command, connection->path, unanswered);
+    return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer", connection->path,
+                command);
 }
 
 enum aule_status connection_end_error(struct connection *connection, const char *command)
@@ -463,10 +361,11 @@ enum aule_status connection_end_error(struct connection *connection, const char 
     pthread_mutex_lock(&connection->mutex);
     bool over = connection->gone || connection->interrupted;
     pthread_mutex_unlock(&connection->mutex);
-    return over ? call_error(connection, NNG_ECONNRESET, command, NULL) : AULE_OK;
+    return over ? call_error(connection, ECONNRESET, command, NULL) : AULE_OK;
 }
 
-static enum aule_status encode(const struct wire_request *request, nng_msg **message)
+// *frame is malloc'd: room for a head, and the message.
+static enum aule_status encode(const struct wire_request *request, uint8_t **frame, size_t *size)
 {
     struct error error = {.status = STATUS_OK};
     struct wire_buffer buffer = {.data = NULL};
@@ -474,27 +373,23 @@ static enum aule_status encode(const struct wire_request *request, nng_msg **mes
     if (status != STATUS_OK)
         return fail((enum aule_status)status, "%s: %s", wire_command_name(request->command),
                     error.text);
+    *size = PIPE_HEAD + buffer.size;
+    *frame = malloc(*size);
     enum aule_status result = AULE_OK;
-    if (nng_msg_alloc(message, 0) != 0) {
+    if (*frame)
+        memcpy(*frame + PIPE_HEAD, buffer.data, buffer.size);
+    else
         result = fail(AULE_NO_MEMORY, "no memory for a message of %zu bytes", buffer.size);
-    } else if (nng_msg_append(*message, buffer.data, buffer.size) != 0) {
-        nng_msg_free(*message);
-        result = fail(AULE_NO_MEMORY, "no memory for a message of %zu bytes", buffer.size);
-    }
     wire_buffer_finish(&buffer);
     return result;
 }
 
-// nng's body lies at any address; the decoder wants an aligned one that nobody else touches.
-static enum aule_status decode(nng_msg *message, const char *command, struct answer *answer)
+// Takes the body over.
+static enum aule_status decode(const struct call *call, const char *command, struct answer *answer)
 {
-    size_t size = nng_msg_len(message);
-    answer->message = malloc(size ? size : 1);
-    if (!answer->message)
-        return fail(AULE_NO_MEMORY, "no memory for the answer to %s, %zu bytes", command, size);
-    memcpy(answer->message, nng_msg_body(message), size);
     struct error error = {.status = STATUS_OK};
-    enum status status = wire_decode_reply(answer->message, size, &answer->reply, &error);
+    answer->message = call->body;
+    enum status status = wire_decode_reply(answer->message, call->size, &answer->reply, &error);
     if (status != STATUS_OK)
         return fail((enum aule_status)status, "the answer to %s: %s", command, error.text);
     return AULE_OK;
@@ -527,17 +422,19 @@ static enum aule_status call(struct connection *connection, const struct wire_re
                              enum wire_answer expected, struct answer *answer)
 {
     const char *command = wire_command_name(request->command);
-    nng_msg *message = NULL;
-    enum aule_status status = encode(request, &message);
+    uint8_t *frame = NULL;
+    size_t size = 0;
+    struct call exchanged;
+    enum aule_status status = encode(request, &frame, &size);
     if (status != AULE_OK)
         return status;
-    int error = exchange(connection, &message, timeout, farewell);
-    answer->missing = error == NNG_ETIMEDOUT;
+    int error = exchange(connection, frame, size, timeout, farewell, &exchanged);
+    free(frame);
+    answer->missing = error == ETIMEDOUT;
     status = call_error(connection, error, command, timeout);
     if (status != AULE_OK)
         return status;
-    status = decode(message, command, answer);
-    nng_msg_free(message);
+    status = decode(&exchanged, command, answer);
     if (status == AULE_OK)
         status = judge(&answer->reply, request, expected);
     if (status != AULE_OK) {

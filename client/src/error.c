@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// error.c - one sentence a thread. Knows no other part; any thread.
+// error.c - one sentence for each thread. Knows no other file. Any thread.
 
 #include "error.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-static _Thread_local char sentence[1024]; // the daemon's own sentences have at most 383 bytes
+static _Thread_local char sentence[1024]; // sentences of the daemon have at most 383 bytes
 static _Thread_local bool muted;
 
 enum aule_status fail(enum aule_status status, const char *format, ...)
@@ -35,8 +35,8 @@ enum aule_status fail_no_descriptor(const char *what)
     struct rlimit limit = {.rlim_cur = 0};
     getrlimit(RLIMIT_NOFILE, &limit);
     return fail(AULE_NO_MEMORY,
-                "%s: no file descriptor is left; this process may have %ju (ulimit -n), the system "
-                "what fs.file-max says",
+                "%s: no file descriptor is left; this process may have %ju (ulimit -n), and "
+                "fs.file-max limits the system",
                 what, (uintmax_t)limit.rlim_cur);
 }
 

@@ -1,38 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fork.c - keeps a forked child away from its parent's connections. nng aborts a child that touches
-// it when the parent had used it, so the child gets a status instead; its copy of the connection's
-// descriptor cannot be closed safely and goes with exec() (it is close-on-exec) or with the child's
-// end. getpid() at every entry costs well below a microsecond and, unlike pthread_atfork(), also
-// sees a bare clone(). Any thread.
+// fork.c - keeps a forked child away from its parent's connections, on which two processes would
+// mix their requests. The child may open its own. getpid() at every entry costs well below a
+// microsecond and, unlike pthread_atfork(), also sees a bare clone(). Any thread.
 
 #include "fork.h"
 
 #include "error.h"
 
-#include <stdatomic.h>
 #include <unistd.h>
-
-static _Atomic pid_t claimant; // the process that first used nng; 0 = none yet
 
 enum aule_status fork_check(pid_t owner, const char *what)
 {
     if (owner == getpid())
         return AULE_OK;
     return fail(AULE_FORKED,
-                "%s was opened by process %d before fork(); process %d may only close it", what,
-                (int)owner, (int)getpid());
-}
-
-enum aule_status fork_claim(void)
-{
-    pid_t expected = 0;
-    if (atomic_compare_exchange_strong(&claimant, &expected, getpid()) || expected == getpid())
-        return AULE_OK;
-    return fail(AULE_FORKED,
-                "process %d forked from process %d after that had opened a session; it can open "
-                "one after exec(), or if "
-                "the parent forks before its first session",
-                (int)getpid(), (int)expected);
+                "%s was opened by process %d before fork(); process %d may only close it, and open "
+                "one of its own. Python's multiprocessing does so with the start method spawn; a "
+                "program that calls exec() starts afresh",
+                what, (int)owner, (int)getpid());
 }

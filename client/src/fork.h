@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fork.h - which process made an object, and whether this one may use nng.
+// fork.h - which process made an object.
 
 #ifndef AULE_CLIENT_FORK_H
 #define AULE_CLIENT_FORK_H
 
 #include "aule/aule.h"
 
-#include <stdbool.h>
 #include <sys/types.h>
 
-// AULE_FORKED if `owner`, who made `what`, is not the calling process.
+// AULE_FORKED if `owner`, the process that made `what`, is not the calling process.
 enum aule_status fork_check(pid_t owner, const char *what);
-
-// To be called before the first use of nng. AULE_FORKED if a parent of this process used it already
-// through this library: nng would abort this process.
-enum aule_status fork_claim(void);
 
 #endif

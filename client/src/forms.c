@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// forms.c - other forms of a step's metadata, turned into aule_batch_params. Pure functions: no
-// session, no daemon, and of the caller's arrays only those copied that must differ. What blocks
-// are whose, and whether a slot occurs twice: the daemon knows. Any thread.
+// forms.c - turns other forms of a step's metadata into aule_batch_params. Pure functions, without
+// session and daemon. They copy only those of the caller's arrays that must change. The daemon
+// checks who holds a block and whether a slot occurs twice. Any thread.
 
 #include "caller.h"
 #include "error.h"
@@ -14,8 +14,8 @@
 
 enum { MIN_BLOCK_SIZE = 8, MAX_BLOCK_SIZE = 256 }; // tokens
 
-// Room for `count` numbers of `size` bytes, `extra` more bytes behind them; never NULL for want of
-// anything to hold.
+// Allocates `count` numbers of `size` bytes and `extra` bytes behind them. After AULE_OK `owned` is
+// not NULL, even if all are 0.
 static enum aule_status allocate(uint64_t count, size_t size, uint64_t extra,
                                  struct aule_metadata *metadata)
 {
@@ -26,12 +26,11 @@ static enum aule_status allocate(uint64_t count, size_t size, uint64_t extra,
     if (bytes != UINT64_MAX && (metadata->owned = malloc(bytes ? bytes : 1)))
         return AULE_OK;
     return fail(AULE_NO_MEMORY,
-                "no memory for the metadata of a step, %" PRIu64 " numbers of %zu bytes", count,
-                size);
+                "no memory for a step's metadata of %" PRIu64 " numbers of %zu bytes", count, size);
 }
 
-// The caller's struct has its own size of `params`; `owned` is its last member. False: `size` is
-// that of no such struct.
+// The caller's struct aule_metadata may have a `params` of another size than the library's; `owned`
+// is its last member. False: no such struct can have this size.
 static bool is_size(size_t size)
 {
     return size >= sizeof(void *) && size % _Alignof(void *) == 0;
@@ -52,7 +51,7 @@ void aule_metadata_finish_sized(struct aule_metadata *metadata, size_t metadata_
     memset(metadata, 0, metadata_size);
 }
 
-// What every form returns: on failure nothing is left.
+// Hands `whole` to the caller, or frees it after a failure. Returns `status`.
 static enum aule_status finish(enum aule_status status, const struct aule_metadata *whole,
                                struct aule_metadata *metadata, size_t size)
 {
@@ -69,7 +68,8 @@ static enum aule_status finish(enum aule_status status, const struct aule_metada
     do {                                                                                           \
         REQUIRE(metadata);                                                                         \
         if (!is_size(metadata_size))                                                               \
-            return fail(AULE_INVALID, "metadata_size = %zu is that of no struct aule_metadata",    \
+            return fail(AULE_INVALID,                                                              \
+                        "metadata_size = %zu is not the size of a struct aule_metadata",           \
                         metadata_size);                                                            \
         memset(metadata, 0, metadata_size);                                                        \
     } while (0)
@@ -82,8 +82,8 @@ static enum aule_status check_sums(const char *name, const int32_t *sums, uint32
         return fail(AULE_INVALID, "%s[0] = %d is negative", name, sums[0]);
     for (uint32_t s = 0; s < num_seqs; s++)
         if (sums[s + 1] < sums[s])
-            return fail(AULE_INVALID, "%s[%u] = %d follows %d: it falls", name, s + 1, sums[s + 1],
-                        sums[s]);
+            return fail(AULE_INVALID, "%s[%u] = %d is less than the entry before it, %d", name,
+                        s + 1, sums[s + 1], sums[s]);
     return AULE_OK;
 }
 
@@ -151,23 +151,23 @@ struct grouping {
     int32_t *lens;    // [num_seqs]
     int32_t *last;    // [num_seqs] position of the latest token seen, -1 = none yet
     int32_t *rows;    // [num_tokens] the stable order
-    bool consecutive; // each sequence's positions are what bottom-right alignment says
+    bool consecutive; // all positions are those of bottom-right alignment
 };
 
 static enum aule_status check_token(const struct aule_token_form *form, uint32_t t)
 {
     if (form->seq_ids[t] < 0 || (uint32_t)form->seq_ids[t] >= form->num_seqs)
-        return fail(AULE_OUT_OF_RANGE, "seq_ids[%u] = %d, num_seqs %u", t, form->seq_ids[t],
-                    form->num_seqs);
+        return fail(AULE_OUT_OF_RANGE, "seq_ids[%u] = %d is not from 0 to num_seqs %u - 1", t,
+                    form->seq_ids[t], form->num_seqs);
     if (form->positions[t] < 0)
         return fail(AULE_INVALID, "positions[%u] = %d is negative", t, form->positions[t]);
     if (form->positions[t] == INT32_MAX && !form->seq_lens_kv)
-        return fail(AULE_OUT_OF_RANGE, "positions[%u] = %d: no sequence is so long", t,
+        return fail(AULE_OUT_OF_RANGE, "positions[%u] = %d: no sequence is that long", t,
                     form->positions[t]);
     return AULE_OK;
 }
 
-// Token `t` against the one before it in its sequence.
+// Compares token `t` with the one before it in its sequence.
 static enum aule_status check_order(const struct grouping *grouping, uint32_t t)
 {
     const struct aule_token_form *form = grouping->form;
@@ -176,17 +176,19 @@ static enum aule_status check_order(const struct grouping *grouping, uint32_t t)
         return AULE_OK;
     if (position < before)
         return fail(AULE_INVALID,
-                    "positions[%u] = %d of sequence %d falls: its token before stands at %d", t,
+                    "positions[%u] = %d of sequence %d falls: its previous token stands at %d", t,
                     position, s, before);
     if (position > before)
         return fail(AULE_INVALID,
-                    "positions[%u] = %d of sequence %d leaves a gap: its token before stands at %d",
+                    "positions[%u] = %d of sequence %d leaves a gap: its previous token stands at "
+                    "%d",
                     t, position, s, before);
     if (form->repeats)
         return AULE_OK;
     return fail(AULE_INVALID,
-                "positions[%u] = %d of sequence %d repeats the one before; that needs `repeats`", t,
-                position, s);
+                "positions[%u] = %d of sequence %d repeats the one before it; set `repeats` to "
+                "allow that",
+                t, position, s);
 }
 
 static enum aule_status scan_tokens(struct grouping *grouping)
@@ -209,7 +211,7 @@ static enum aule_status scan_tokens(struct grouping *grouping)
     return AULE_OK;
 }
 
-// Where positions rise by one the last token decides whether they are bottom-right aligned.
+// If a sequence's positions rise by one, they are bottom-right aligned if the last one is.
 static enum aule_status take_lens(struct grouping *grouping)
 {
     const struct aule_token_form *form = grouping->form;
@@ -228,7 +230,7 @@ static enum aule_status take_lens(struct grouping *grouping)
     return AULE_OK;
 }
 
-// The counting sort: cu[s + 1] holds the count of s, and then the end of s.
+// A stable counting sort. cu[s + 1] is the number of tokens of s before, and the end of s after.
 static void sort_tokens(struct grouping *grouping)
 {
     const struct aule_token_form *form = grouping->form;
@@ -288,18 +290,18 @@ static enum aule_status group(struct grouping *grouping, struct aule_batch_param
 static enum aule_status check_form(const struct aule_token_form *form)
 {
     if (form->num_tokens > INT32_MAX)
-        return fail(AULE_OUT_OF_RANGE, "num_tokens = %u, more than %d", form->num_tokens,
+        return fail(AULE_OUT_OF_RANGE, "num_tokens = %u; at most %d are allowed", form->num_tokens,
                     INT32_MAX);
     if (form->num_tokens > 0 && (!form->seq_ids || !form->positions))
-        return fail(AULE_INVALID, "%s is NULL, num_tokens %u",
+        return fail(AULE_INVALID, "%s is NULL, but num_tokens is %u",
                     form->seq_ids ? "positions" : "seq_ids", form->num_tokens);
     if (form->num_seqs > 0 && form->max_blocks > 0 && !form->block_table)
-        return fail(AULE_INVALID, "block_table is NULL, its shape [%u, %u]", form->num_seqs,
+        return fail(AULE_INVALID, "block_table is NULL, but its shape is [%u, %u]", form->num_seqs,
                     form->max_blocks);
     if (form->repeats && form->num_seqs > 0 && !form->seq_lens_kv)
         return fail(AULE_INVALID,
-                    "positions may repeat, so they do not tell the lengths: seq_lens_kv is NULL, "
-                    "num_seqs %u",
+                    "seq_lens_kv is NULL, but num_seqs is %u, and positions that may repeat do not "
+                    "tell the lengths",
                     form->num_seqs);
     return AULE_OK;
 }
@@ -338,20 +340,21 @@ static enum aule_status check_append(uint32_t num_seqs, const int32_t *cache_seq
                                      uint32_t block_size)
 {
     if (num_seqs >= INT32_MAX)
-        return fail(AULE_OUT_OF_RANGE, "num_seqs = %u, as many new tokens, more than %d", num_seqs,
+        return fail(AULE_OUT_OF_RANGE, "num_seqs = %u; at most %d new tokens are allowed", num_seqs,
                     INT32_MAX - 1);
     if (block_size < MIN_BLOCK_SIZE || block_size > MAX_BLOCK_SIZE ||
         (block_size & (block_size - 1)) != 0)
-        return fail(AULE_INVALID, "block_size = %u is no power of two from %d to %d", block_size,
+        return fail(AULE_INVALID, "block_size = %u is not a power of two from %d to %d", block_size,
                     MIN_BLOCK_SIZE, MAX_BLOCK_SIZE);
     if (num_seqs > 0 && !cache_seqlens)
-        return fail(AULE_INVALID, "cache_seqlens is NULL, num_seqs %u", num_seqs);
+        return fail(AULE_INVALID, "cache_seqlens is NULL, but num_seqs is %u", num_seqs);
     if (num_seqs > 0 && !block_table)
-        return fail(AULE_INVALID, "block_table is NULL, its shape [%u, %u]", num_seqs, max_blocks);
+        return fail(AULE_INVALID, "block_table is NULL, but its shape is [%u, %u]", num_seqs,
+                    max_blocks);
     return AULE_OK;
 }
 
-// Where sequence `s` takes its new token.
+// Finds the slot for the new token of sequence `s`, which has `len` tokens.
 static enum aule_status find_slot(const struct aule_batch_params *params, uint32_t s, int32_t len,
                                   uint32_t block_size, int64_t *slot)
 {
@@ -361,14 +364,14 @@ static enum aule_status find_slot(const struct aule_batch_params *params, uint32
     if (column >= params->max_blocks || len == INT32_MAX)
         return fail(
             AULE_OUT_OF_RANGE,
-            "cache_seqlens[%u] = %d: a new token wants column %u of the block table, which has %u",
+            "cache_seqlens[%u] = %d: a new token needs column %u of the block table, which has %u",
             s, len, column, params->max_blocks);
     int32_t block = params->block_table[(size_t)s * params->max_blocks + column];
     if (block < 0)
         return fail(
             AULE_OUT_OF_RANGE,
-            "cache_seqlens[%u] = %d: a new token goes to block_table[%u][%u] = %d, no block", s,
-            len, s, column, block);
+            "cache_seqlens[%u] = %d: a new token needs block_table[%u][%u] = %d, which is no block",
+            s, len, s, column, block);
     *slot = (int64_t)block * block_size + offset;
     return AULE_OK;
 }

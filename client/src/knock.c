@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// knock.c - see knock.h. A datagram socket may not be connected to a stream socket: the kernel says
-// so (EPROTOTYPE) once it has found one that is alive and that this process may write to, without
-// anything in the queue of those who wait to be accepted. No state.
+// knock.c - see knock.h. It tries to connect a datagram socket. If the kernel finds a live stream
+// socket that this process may write to, it refuses with EPROTOTYPE. Nothing enters the listener's
+// queue. No state.
 
 #include "knock.h"
 
@@ -22,7 +22,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-// A daemon makes the last folder of the path, and none above it.
+// True if a daemon could listen at `path`: it makes the last folder of the path, but none above it.
 static bool folder_can_be(const char *path)
 {
     char room[PATH_MAX];
@@ -32,7 +32,7 @@ static bool folder_can_be(const char *path)
     return (stat(folder, &info) == 0 || stat(dirname(folder), &info) == 0) && S_ISDIR(info.st_mode);
 }
 
-// A daemon is advised only where one would start.
+// The sentence advises to start a daemon only if one could start there.
 static enum aule_status nobody_listens(const char *path)
 {
     struct stat info;
@@ -40,20 +40,19 @@ static enum aule_status nobody_listens(const char *path)
     if (stat(path, &info) != 0)
         why = errno == ENOENT || errno == ENOTDIR ? "there is no such socket" : strerror(errno);
     else if (!S_ISSOCK(info.st_mode))
-        return fail(
-            AULE_DAEMON_GONE,
-            "no daemon listens at %s: that is no socket but %s, and a daemon leaves it alone", path,
-            S_ISDIR(info.st_mode) ? "a folder" : "another file");
+        return fail(AULE_DAEMON_GONE,
+                    "no daemon listens at %s: this is %s, no socket, and a daemon leaves it alone",
+                    path, S_ISDIR(info.st_mode) ? "a folder" : "another file");
     if (!folder_can_be(path))
         return fail(AULE_DAEMON_GONE,
-                    "no daemon listens at %s: the folder that it would be in is not there", path);
+                    "no daemon listens at %s: the folder of the socket does not exist", path);
     char word[QUOTE_SIZE(SOCKET_PATH_MAX)];
     return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s; aule-daemon --socket %s starts one",
                 path, why, quote(word, sizeof word, path));
 }
 
-// errno of connecting to the path; EPROTOTYPE: a stream socket is there. Of one that is none:
-// EDESTADDRREQ.
+// The errno of connecting to the path. EPROTOTYPE: a stream socket is there. EDESTADDRREQ: a
+// datagram socket is there, so the connect succeeded.
 static int ask_kernel(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kv.c - keys and values into blocks, and out of them again, without attention. Writing goes
-// through a batch of its own, which lives as long as the call: the daemon keeps what is queued. Any
-// thread.
+// kv.c - writes keys and values into blocks and reads them back, without attention. A write uses a
+// batch of its own that ends with the call; the daemon keeps it for the queued run. Any thread.
 
 #include "kv.h"
 
@@ -60,16 +59,17 @@ enum aule_status kv_write(struct attachment *attachment, const struct aule_cache
 static enum aule_status check_import(const struct aule_kv_import *params)
 {
     if (params->num_rows > INT32_MAX)
-        return fail(AULE_OUT_OF_RANGE, "num_rows = %u, more than %d", params->num_rows, INT32_MAX);
+        return fail(AULE_OUT_OF_RANGE, "num_rows = %u; at most %d are allowed", params->num_rows,
+                    INT32_MAX);
     if (params->num_rows == 0)
         return fail(AULE_INVALID, "num_rows = 0: there is nothing to import");
     if (!params->slot_mapping)
-        return fail(AULE_INVALID, "slot_mapping is NULL, num_rows %u", params->num_rows);
+        return fail(AULE_INVALID, "slot_mapping is NULL, but num_rows is %u", params->num_rows);
     uint64_t outer = params->k.outer_stride ? params->k.outer_stride : params->v.outer_stride;
     if (params->outer_rows == 0 && outer > 0)
         return fail(AULE_INVALID,
                     "%s.outer_stride = %" PRIu64
-                    " and outer_rows 0: over how many rows does it step?",
+                    ", but outer_rows is 0; it must be the rows between two outer strides",
                     params->k.outer_stride ? "k" : "v", outer);
     return AULE_OK;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lane.c - see lane.h. What finds no place in the ring goes as a message: a full ring may be full
-// of runs that wait for tickets, which only a wait can bring; and when the session or the
-// connection has ended, a message gets the reason. So both lanes tell the same.
+// lane.c - see lane.h. A command that finds no place in the ring goes as a message, for two
+// reasons. A ring may be full of runs that wait for tickets, and only a wait frees tickets. And
+// after the end of the session or connection, a message gets the reason. So both lanes give the
+// same answers.
 
 #include "lane.h"
 
@@ -25,7 +26,7 @@ struct lane {
     pid_t pid;
     struct connection *connection;
     int bell;
-    bool open; // `answers` is there
+    bool open; // `answers` is initialised
     struct answers answers;
 };
 
@@ -38,7 +39,7 @@ static enum aule_status choose_lane(struct lane_plan *plan)
     if (!asked || !asked[0])
         return AULE_OK;
     if (strcmp(asked, "nng") != 0 && strcmp(asked, "ring") != 0)
-        return fail(AULE_INVALID, "AULE_LANE is \"%s\"; nng and ring are known", asked);
+        return fail(AULE_INVALID, "AULE_LANE is \"%s\"; it may be nng or ring", asked);
     plan->choice = asked[0] == 'n' ? LANE_NNG : LANE_RING;
     return AULE_OK;
 }
@@ -55,7 +56,7 @@ static enum aule_status choose_spin(int spin_us, struct lane_plan *plan)
     const char *asked = getenv("AULE_RING_SPIN");
     unsigned long us = spin_us > 0 ? (unsigned long)spin_us : 0;
     if (spin_us < -1 || us > MAX_SPIN_US)
-        return fail(AULE_INVALID, "ring_spin_us = %d; 0, -1 and up to %d are known", spin_us,
+        return fail(AULE_INVALID, "ring_spin_us = %d; it may be from -1 to %d", spin_us,
                     MAX_SPIN_US);
     if (spin_us == 0 && asked && asked[0]) {
         char *end;
@@ -92,7 +93,7 @@ static enum aule_status check_rings(const struct wire_hello_reply *hello)
                 (uintmax_t)end);
 }
 
-// The doorbell lies beside the socket.
+// The doorbell is a socket in the folder of the daemon's socket.
 static enum aule_status connect_bell(struct lane *lane, const char *path, const char *name)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -100,7 +101,8 @@ static enum aule_status connect_bell(struct lane *lane, const char *path, const 
     int folder = slash ? (int)(slash - path) + 1 : 0;
     int size = snprintf(address.sun_path, sizeof address.sun_path, "%.*s%s", folder, path, name);
     if (strchr(name, '/') || size < 0 || (size_t)size >= sizeof address.sun_path)
-        return fail(AULE_MISMATCH, "the doorbell %s of the daemon at %s is none", name, path);
+        return fail(AULE_MISMATCH, "the name %s of the doorbell of the daemon at %s is not valid",
+                    name, path);
     lane->bell = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (lane->bell < 0 && (errno == EMFILE || errno == ENFILE))
         return fail_no_descriptor(address.sun_path);
@@ -131,7 +133,7 @@ static void open_answers(struct lane *lane, const struct wire_hello_reply *hello
     connection_watch(lane->connection, on_connection_end, lane);
 }
 
-// Nobody asked for the ring: where its doorbell cannot be reached, messages do as well.
+// With LANE_AUTO an unreachable doorbell is no failure: messages do as well.
 static enum aule_status reach_bell(struct lane *lane, enum lane_choice choice, const char *path,
                                    const char *name, bool *reached)
 {
@@ -208,13 +210,13 @@ static enum aule_status no_answer(struct lane *lane, const char *command,
     if (status != AULE_OK)
         return status;
     if (answers_broken(&lane->answers))
-        return fail(AULE_MALFORMED, "%s: the daemon's ring claims answers to what was never asked",
+        return fail(AULE_MALFORMED, "%s: the daemon's ring has more answers than requests",
                     command);
     answer->missing = true;
     return fail(AULE_TIMEOUT, "the daemon did not answer %s within %d ms", command, timeout->ms);
 }
 
-// False: there was no place.
+// False: the ring had no place.
 static bool ask(struct lane *lane, struct wire_submission *submission,
                 const struct timeout *timeout, struct answer *answer,
                 struct wire_completion *completion, enum aule_status *status)
@@ -224,9 +226,9 @@ static bool ask(struct lane *lane, struct wire_submission *submission,
     if (place == ANSWERS_NO_PLACE)
         return false;
     if (place == ANSWERS_PLACED_ASLEEP)
-        send(lane->bell, "", 1,
-             MSG_NOSIGNAL); // a full queue has rung already, and a daemon that is gone is seen
-                            // elsewhere
+        // Failures do not matter: a full queue has rung already, and a dead daemon is noticed
+        // elsewhere.
+        send(lane->bell, "", 1, MSG_NOSIGNAL);
     *status = AULE_OK;
     if (answers_await(&lane->answers, &waiter, timeout))
         *completion = waiter.completion;
@@ -235,7 +237,7 @@ static bool ask(struct lane *lane, struct wire_submission *submission,
     return true;
 }
 
-// The completion as the answer that a message would have brought.
+// Turns the completion into the answer that a message would have brought.
 static enum aule_status judge(const struct wire_completion *completion, enum wire_answer expected,
                               const char *command, struct answer *answer)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// merge.c - partial results of attention made one, on the GPU. Any thread.
+// merge.c - merges partial results of attention on the GPU. Any thread.
 
 #include "caller.h"
 #include "error.h"
@@ -25,8 +25,7 @@ static enum aule_status check_lives(const struct attachment *attachment,
     return status;
 }
 
-// The wire's tensor is smaller than the public one, whose size may grow: this is a sentence earlier
-// than the encoder's.
+// Checks the count here, so that the sentence names parts. The encoder would only name bytes.
 static enum aule_status check_params(const struct attachment *attachment,
                                      const struct aule_merge_params *params)
 {
@@ -35,15 +34,15 @@ static enum aule_status check_params(const struct attachment *attachment,
         return fail(AULE_INVALID, "num_parts = 0: there is nothing to merge");
     if (params->num_parts > most)
         return fail(AULE_LIMIT,
-                    "a merge of %u parts: one message of %" PRIu64 " bytes takes %" PRIu64,
+                    "a merge of %u parts: a message of %" PRIu64 " bytes holds %" PRIu64,
                     params->num_parts, attachment->info.max_message, most);
     if (!params->outs || !params->lses)
-        return fail(AULE_INVALID, "%s is NULL, num_parts %u", params->outs ? "lses" : "outs",
+        return fail(AULE_INVALID, "%s is NULL, but num_parts is %u", params->outs ? "lses" : "outs",
                     params->num_parts);
     return check_lives(attachment, params);
 }
 
-// outs, then lses.
+// An array of the outs, then the lses.
 static enum aule_status list_tensors(const struct aule_merge_params *params,
                                      struct wire_tensor **out)
 {

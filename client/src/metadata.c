@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// metadata.c - vectors that exceed a message travel through the arena: one allocation, copied in,
-// sent as spans, freed when the command is answered. The daemon copies them out once before it
-// looks, but a Run that waits is answered at its end alone. Any thread.
+// metadata.c - vectors that exceed a message travel through the arena: they are copied into one
+// allocation, sent as spans, and freed when the command is answered. The daemon copies them out
+// before it reads them. But a Run that waits is answered only at its end, and keeps its allocation
+// until then. Any thread.
 
 #include "metadata.h"
 
@@ -19,7 +20,7 @@ static uint64_t round_up(uint64_t size)
     return (size + VECTOR_ALIGNMENT - 1) / VECTOR_ALIGNMENT * VECTOR_ALIGNMENT;
 }
 
-// UINT64_MAX if the sum is no number.
+// UINT64_MAX if the sum overflows.
 static uint64_t total_size(const struct vector *vectors, uint32_t num_vectors)
 {
     uint64_t total = 0, size;

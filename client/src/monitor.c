@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// monitor.c - looks into a daemon without a session. Asks for lists page by page, and converts the
-// wire's structs to those of aule.h. Any thread.
+// monitor.c - looks into a daemon without a session: a connection and the inspection commands,
+// whose lists come page by page. Any thread.
 
 #include "caller.h"
 #include "connection.h"
@@ -229,7 +229,7 @@ static enum aule_status copy_metrics(const struct wire_inspect_daemon_reply *rep
 {
     uint32_t count = reply->metric_names.count;
     if (count == 0)
-        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it tells no metrics",
+        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it has no metrics",
                     reply->version);
     if (!(*array = calloc(count, entry_size)))
         return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", count);
@@ -266,18 +266,18 @@ enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor,
     return status;
 }
 
-// ---- lists: one page an answer, until the whole list is there ----
+// ---- lists: one page an answer, until as many entries have come as the daemon counts ----
 
-// What differs between the lists.
+// What differs from list to list.
 struct list {
     struct wire_request request;
     uint32_t *first, *max; // of the range, inside the request
     enum wire_answer expected;
     size_t entry_size; // of the caller's array
     size_t whole_size; // of the library's struct
-    // measure() fills the entries of the page and of the whole list, convert() the page's entry
-    // `i`.
+    // Tells the entries of this page and of the whole list.
     void (*measure)(const struct wire_reply *reply, uint32_t *count, uint32_t *total);
+    // Converts entry `i` of this page.
     void (*convert)(const struct wire_reply *reply, uint32_t i, void *element);
 };
 
@@ -313,7 +313,7 @@ static enum aule_status append_page(const struct list *list, const struct wire_r
     return AULE_OK;
 }
 
-// An empty page ends the list even if the total is larger: entries may go meanwhile.
+// An empty page ends the list even if the total says more: entries may go between two pages.
 static enum aule_status fetch_page(struct aule_monitor *monitor, struct list *list,
                                    struct array *array, bool *more)
 {
@@ -580,7 +580,7 @@ static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *elem
     COPY_TEXT(to->geometry, name_at(&reply->tune.geometries, i));
 }
 
-// Does the action. The entries of this answer are ignored: fetch() asks for them page by page.
+// Ignores the entries of this answer; the list is fetched afterwards, page by page.
 static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action action,
                             struct aule_tuning_state *state)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// own_cache.c - see own_cache.h. How many there can be is --max-caches of the daemon. Any thread.
+// own_cache.c - see own_cache.h. The daemon's --max-caches bounds their number. Any thread.
 
 #include "own_cache.h"
 
@@ -52,9 +52,9 @@ static enum aule_status open_as(struct attachment *attachment, const struct own_
     return cache_open_in(attachment, &params, cache);
 }
 
-// All sessions open the same, since what each needs for the time of a call is better taken from one
-// pool than kept by each. But names are free to all: where that one has another identity, the
-// session takes one that nobody else comes by.
+// All sessions open the same cache: each needs blocks only during a call, so one cache for all is
+// better than one for each. But any program may use that name. If the name has another identity,
+// the session opens a cache with a name that only it uses.
 static enum aule_status open_shape(struct attachment *attachment,
                                    const struct own_cache_shape *shape, struct aule_cache *cache)
 {
@@ -67,8 +67,8 @@ static enum aule_status open_shape(struct attachment *attachment,
     return open_as(attachment, shape, owner, cache);
 }
 
-// Another thread may have opened the same meanwhile: the first one stays, and `own` is the caller's
-// again.
+// Keeps `own`, unless another thread has opened the same cache meanwhile. Returns the kept one; if
+// it is not `own`, the caller still owns `own`.
 static struct own_cache *keep(struct attachment *attachment, struct own_cache *own)
 {
     pthread_mutex_lock(&attachment->mutex);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// own_cache.h - caches that the library opens for itself, one a shape and shared by sessions, so
-// that contiguous tensors can use the pool. They are opened at their first use and end with their
-// attachment: the daemon then closes them.
+// own_cache.h - caches that the library opens for itself, so that contiguous tensors can use the
+// pool. There is one for each shape, which sessions share. It is opened at its first use and ends
+// with its attachment, when the daemon closes it.
 
 #ifndef AULE_CLIENT_OWN_CACHE_H
 #define AULE_CLIENT_OWN_CACHE_H
@@ -15,11 +15,12 @@ struct own_cache_shape {
     enum aule_dtype dtype; // of K and V
 };
 
-// One layer of blocks of OWN_CACHE_BLOCK tokens; the attachment's, with no reference of its own.
-// Between enter and leave. The statuses of aule_cache_open().
+// Finds or opens the cache of this shape: one layer, blocks of OWN_CACHE_BLOCK tokens. The
+// attachment owns the cache, which has no reference of its own. Between enter and leave. Statuses:
+// as aule_cache_open().
 enum { OWN_CACHE_BLOCK = 32 };
 enum aule_status own_cache_get(struct attachment *attachment, const struct own_cache_shape *shape,
                                struct aule_cache **cache);
-void own_cache_free(struct own_cache *caches); // memory only; takes NULL
+void own_cache_free(struct own_cache *caches); // frees memory only; takes NULL
 
 #endif

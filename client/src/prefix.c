@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// prefix.c - publish a prompt's blocks, look a prompt up. Only the daemon compares tokens. Any
+// prefix.c - publishes a prompt's blocks and looks prompts up. Only the daemon compares tokens. Any
 // thread.
 
 #include "cache.h"
@@ -15,12 +15,13 @@ static enum aule_status check_prefix(const struct aule_cache *cache,
                                      const struct aule_prefix *prefix)
 {
     if (prefix->num_tokens > 0 && !prefix->tokens)
-        return fail(AULE_INVALID, "tokens is NULL, num_tokens %u", prefix->num_tokens);
+        return fail(AULE_INVALID, "tokens is NULL, but num_tokens is %u", prefix->num_tokens);
     if (prefix->extra_key_size > WIRE_MAX_EXTRA_KEY)
-        return fail(AULE_INVALID, "extra_key_size = %zu, more than %u", prefix->extra_key_size,
-                    WIRE_MAX_EXTRA_KEY);
+        return fail(AULE_INVALID, "extra_key_size = %zu; at most %u are allowed",
+                    prefix->extra_key_size, WIRE_MAX_EXTRA_KEY);
     if (prefix->extra_key_size > 0 && !prefix->extra_key)
-        return fail(AULE_INVALID, "extra_key is NULL, its size %zu", prefix->extra_key_size);
+        return fail(AULE_INVALID, "extra_key is NULL, but extra_key_size is %zu",
+                    prefix->extra_key_size);
     return cache_check_count(cache, "a prefix", prefix->num_tokens / cache->block_size);
 }
 
@@ -41,12 +42,12 @@ static enum aule_status copy_blocks(const struct wire_ints *blocks, uint32_t roo
     return AULE_OK;
 }
 
-// A command over a prefix, complete but for its tokens.
+// A command over a prefix, complete except for its tokens.
 struct question {
     struct wire_request request;
-    struct wire_ints *tokens; // where in the request its tokens go
+    struct wire_ints *tokens; // the place of its tokens inside the request
     struct wire_span *token_span;
-    uint64_t beside; // bytes of the message that are block ids
+    uint64_t beside; // bytes of block ids in the message
     enum wire_answer expected;
 };
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - a batch and a layer, or several, queued. What a run may be is the daemon's to say: every
-// parameter goes out, so that it can name the one it refuses. Slopes, sinks, frequencies and the
-// scales of layers go through the arena, for as long as the call takes: the daemon copies them when
-// the command arrives. Any thread.
+// run.c - queues runs of a batch for one layer or several. The daemon checks them: every parameter
+// is sent, so that the daemon can name the one that it refuses. Slopes, sinks, frequencies and the
+// scales of layers lie in the arena during the call; the daemon copies them when the command
+// arrives. Any thread.
 
 #include "run.h"
 
@@ -15,13 +15,13 @@
 
 enum { MOST_LAYERS = 1024 };
 
-// Of runs that are not asked for several.
+// For runs of one layer.
 static const struct aule_layers one_layer = {.num_layers = 1};
 
-// A run on its way. Points into itself: it stays where it is.
+// A run to be sent. Points into itself, so it must not be copied.
 struct prepared {
     struct work work;
-    float scales[2 * MOST_LAYERS]; // as many as there are layers of K's, then of V's
+    float scales[2 * MOST_LAYERS]; // of K for each layer, then of V for each layer
 };
 
 static enum aule_status check_tensors(const struct attachment *attachment,
@@ -96,14 +96,13 @@ static enum aule_status check_layers(const struct attachment *attachment,
         return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no runs of several layers",
                     attachment->info.protocol_major, attachment->info.protocol_minor);
     if ((layers->k_scales || layers->v_scales) && attachment->info.protocol_minor < 2)
-        return fail(AULE_UNSUPPORTED,
-                    "the daemon's protocol %u.%u knows no scales of single layers",
+        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no scales for each layer",
                     attachment->info.protocol_major, attachment->info.protocol_minor);
     return AULE_OK;
 }
 
-// How many floats a caller's array has whose part of a layer lies `stride` bytes behind that of the
-// layer before.
+// How many floats the caller's slopes or sinks have, if the part of each layer lies `stride` bytes
+// behind that of the layer before.
 static uint64_t num_heads_given(const struct aule_run_params *params,
                                 const struct aule_layers *layers, uint64_t stride)
 {
@@ -120,7 +119,7 @@ static void add_array(struct work *work, const void *data, uint64_t count, uint3
     work->spans[work->num_arrays++] = span;
 }
 
-// One array of both; whichever is not given says for each layer what the run says.
+// Makes one array of both. If one of them is not given, the run's scale holds for each layer.
 static uint32_t fill_scales(const struct aule_run_params *params, const struct aule_layers *layers,
                             float *scales)
 {

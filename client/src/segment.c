@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // segment.c - maps the one shared-memory segment of a session. The daemon makes and unlinks it;
-// this side maps it while it has a name. Knows the layout of wire.h, nothing of what lies in the
-// arena. Thread of the session's open.
+// this side maps it while it has a name. Knows the layout of wire.h, but not what lies in the
+// arena. Runs on the thread that opens the session.
 
 #include "segment.h"
 
@@ -21,7 +21,7 @@ static enum aule_status check_layout(const struct wire_hello_reply *hello)
 {
     if (strncmp(hello->segment_name, WIRE_SEGMENT_PREFIX, sizeof WIRE_SEGMENT_PREFIX - 1) != 0 ||
         strchr(hello->segment_name + 1, '/'))
-        return fail(AULE_MISMATCH, "the segment's name %s is none of aule's", hello->segment_name);
+        return fail(AULE_MISMATCH, "%s is not the name of an aule segment", hello->segment_name);
     if (hello->header_offset != 0 || hello->arena_offset % WIRE_PAGE != 0 ||
         hello->arena_offset < sizeof(struct wire_segment_header) ||
         hello->arena_offset > hello->segment_size ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// segment.h - a session's shared memory, mapped.
+// segment.h - maps a session's shared memory.
 
 #ifndef AULE_CLIENT_SEGMENT_H
 #define AULE_CLIENT_SEGMENT_H
@@ -16,10 +16,10 @@ struct segment {
     uint64_t arena_size;
 };
 
-// Maps the segment that the daemon made and checks that it is the one the answer describes. On
-// failure *segment is zeroed. AULE_DAEMON_GONE: it is not there any more. AULE_MISMATCH: its size,
-// layout or header is another one. AULE_NO_MEMORY.
+// Maps the segment that the daemon made, and checks that it is the one that `hello` describes. On
+// failure *segment is zeroed. AULE_DAEMON_GONE: there is no such segment. AULE_MISMATCH: its size,
+// layout or header differs. AULE_NO_MEMORY. AULE_DENIED.
 enum aule_status segment_open(const struct wire_hello_reply *hello, struct segment *segment);
-void segment_close(struct segment *segment); // takes a zeroed one, and zeroes it
+void segment_close(struct segment *segment); // zeroes it; takes a zeroed one
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - the public session: its parameters, kept for a reconnect, and the attachment that it
-// has now. Any thread.
+// session.c - the public session: its present attachment, and its parameters, which a reconnect
+// uses again. Any thread.
 
 #include "session.h"
 
@@ -103,7 +103,8 @@ void aule_session_close(struct aule_session *session)
 
 // ---- use ----
 
-// The attachment moves to the caller; the session has `next` from now on, whose reference it takes.
+// Gives the session `next` in place of its attachment. The reference of `next` moves to the
+// session, that of the old one to the caller.
 static struct attachment *swap(struct aule_session *session, struct attachment *next)
 {
     pthread_mutex_lock(&session->mutex);

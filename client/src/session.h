@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.h - from a public session to the attachment that it has now.
+// session.h - from a public session to its present attachment.
 
 #ifndef AULE_CLIENT_SESSION_H
 #define AULE_CLIENT_SESSION_H
 
 #include "attachment.h"
 
-// A reference to the session's attachment, entered; ended with session_put(). AULE_FORKED,
-// AULE_NO_SESSION, AULE_DAEMON_GONE (the last reconnect failed).
+// Gives a reference to the session's attachment and enters it, until session_put(). AULE_FORKED.
+// AULE_NO_SESSION. AULE_DAEMON_GONE: the last reconnect failed.
 enum aule_status session_get(struct aule_session *session, struct attachment **attachment);
 void session_put(struct attachment *attachment);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// status.c - the public statuses and element types. Asserts that aule.h spells the lists of
-// schema/status.h; any thread.
+// status.c - the public statuses and element types. Asserts that aule.h has the same lists as
+// schema/status.h. Any thread.
 
 #include "schema/status.h"
 #include "aule/aule.h"

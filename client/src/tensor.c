@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // tensor.c - memory in a session's arena, and the tensors that lie in it. Knows offsets and
-// strides; whether a run may use a tensor is the daemon's to check. Any thread.
+// strides. The daemon checks whether a run may use a tensor. Any thread.
 
 #include "error.h"
 #include "session.h"
@@ -37,8 +37,8 @@ enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, v
     return status;
 }
 
-// A pointer from elsewhere begins no allocation: aule_error() says so and nothing happens. One from
-// before a reconnect cannot be told from a new one at the same place.
+// A pointer that begins no allocation changes nothing, and aule_error() says so. A pointer from
+// before a reconnect looks like a new one at the same place.
 void aule_arena_free(struct aule_session *session, void *data)
 {
     struct attachment *attachment;
@@ -63,12 +63,13 @@ static enum aule_status check_shape(enum aule_dtype dtype, uint32_t num_heads, u
 {
     uint64_t element = aule_dtype_size(dtype);
     if (element == 0)
-        return fail(AULE_INVALID, "%d is no element type", (int)dtype);
+        return fail(AULE_INVALID, "%d is not an element type", (int)dtype);
     if (num_heads == 0 || head_dim == 0)
-        return fail(AULE_INVALID, "a tensor of %u heads of %u elements", num_heads, head_dim);
+        return fail(AULE_INVALID, "a tensor of %u heads of %u elements; neither may be 0",
+                    num_heads, head_dim);
     if (head_dim * element % TENSOR_ALIGNMENT != 0)
         return fail(AULE_MISALIGNED,
-                    "a head of %u %s elements has %" PRIu64 " bytes, which is no multiple of %d",
+                    "a head of %u %s elements has %" PRIu64 " bytes, which is not a multiple of %d",
                     head_dim, aule_dtype_name(dtype), head_dim * element, TENSOR_ALIGNMENT);
     return AULE_OK;
 }
@@ -85,16 +86,16 @@ enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtyp
     uint64_t head_stride = head_dim * (uint64_t)aule_dtype_size(dtype), token_stride, size;
     if (__builtin_mul_overflow(head_stride, num_heads, &token_stride) ||
         __builtin_mul_overflow(token_stride, num_tokens, &size))
-        return fail(AULE_OUT_OF_RANGE, "a tensor of %u x %u x %u %s elements", num_tokens,
-                    num_heads, head_dim, aule_dtype_name(dtype));
+        return fail(AULE_OUT_OF_RANGE, "a tensor of %u x %u x %u %s elements is too large",
+                    num_tokens, num_heads, head_dim, aule_dtype_name(dtype));
     struct attachment *attachment;
     status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
     void *data;
     uint64_t offset;
-    status = alloc_in(attachment, size ? size : TENSOR_ALIGNMENT, &data,
-                      &offset); // no token still wants a place
+    // A tensor without tokens needs a place, too.
+    status = alloc_in(attachment, size ? size : TENSOR_ALIGNMENT, &data, &offset);
     if (status == AULE_OK)
         *tensor = (struct aule_tensor){.dtype = dtype,
                                        .offset = offset,
@@ -117,7 +118,7 @@ void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *t
     return base ? base + tensor->offset : NULL;
 }
 
-// Its arena has another life or none: then the memory is gone already.
+// If the session has another arena by now, or none, the tensor's memory is gone already.
 void aule_tensor_destroy(struct aule_session *session, struct aule_tensor *tensor)
 {
     struct attachment *attachment;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ticket.c - see ticket.h. Tickets of a session are done in order. Any thread.
+// ticket.c - see ticket.h. Tickets of a session end in order. Any thread.
 
 #include "ticket.h"
 
@@ -46,7 +46,7 @@ enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id,
     return status;
 }
 
-// False: no answer came, and the ticket is as it was.
+// False: the wait failed, and the ticket is as it was.
 static bool reap(struct attachment *attachment, uint64_t id, int timeout_ms,
                  const struct caller_result *result, enum aule_status *status)
 {
@@ -85,8 +85,8 @@ static void abandon_both(struct attachment *attachment, const struct aule_ticket
     ticket_abandon(attachment, ticket->id & ticket_mask);
 }
 
-// The copying of K and V was done before the run began; where it failed, the run has read something
-// else.
+// The copying of K and V ended before the run began. If it failed, the run has read other values,
+// so its failure counts.
 enum aule_status ticket_settle(struct attachment *attachment, const struct aule_ticket *ticket,
                                int timeout_ms, bool own, const struct caller_result *result)
 {
@@ -126,11 +126,11 @@ enum aule_status aule_ticket_wait_sized(struct aule_session *session, struct aul
     return status;
 }
 
-// ---- tickets that nobody can wait for ----
-// aule_run() keeps its ticket to itself. When its wait times out, the run goes on, and the ticket
-// counts against max_tickets until somebody reaps it: the next submission does, and waits for the
-// oldest where the daemon has no room for another. Ids rise, so the oldest is the smallest, also of
-// those that were taken and are put back.
+// ---- abandoned tickets ----
+// aule_run() keeps its ticket to itself. If its wait times out, the run goes on, and the ticket
+// counts against max_tickets until it is reaped. The next submission does that; if the daemon has
+// no free ticket, it waits for the oldest abandoned one. Ids rise, so the smallest id is the
+// oldest, even after an id was taken and put back.
 
 static void insert(struct attachment *attachment, uint64_t id)
 {
@@ -151,8 +151,8 @@ void ticket_abandon(struct attachment *attachment, uint64_t id)
             attachment->max_abandoned = room;
         }
     }
-    // With no memory the ticket stays unreaped until the session ends; max_tickets bounds how many
-    // can.
+    // Without memory the ticket stays unreaped until the session ends; max_tickets bounds their
+    // number.
     if (attachment->num_abandoned < attachment->max_abandoned)
         insert(attachment, id);
     pthread_mutex_unlock(&attachment->mutex);

@@ -38,5 +38,5 @@ enum aule_status timeout_check(int timeout_ms)
 {
     if (timeout_ms >= -1)
         return AULE_OK;
-    return fail(AULE_INVALID, "timeout_ms = %d is neither a time nor -1", timeout_ms);
+    return fail(AULE_INVALID, "timeout_ms = %d; it may be -1 or more", timeout_ms);
 }

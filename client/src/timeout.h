@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// timeout.h - milliseconds that a caller gives, -1 for ever, and how many of them are left when
-// several steps share them.
+// timeout.h - a caller's timeout in milliseconds (-1: for ever), and what is left of it when
+// several steps share it.
 
 #ifndef AULE_CLIENT_TIMEOUT_H
 #define AULE_CLIENT_TIMEOUT_H
@@ -12,19 +12,19 @@
 
 #include <stdint.h>
 
-enum { TIMEOUT_DEFAULT_MS = 10000 }; // of a session or a monitor that was given 0
+enum { TIMEOUT_DEFAULT_MS = 10000 }; // for a session or a monitor with timeout_ms 0
 
 struct timeout {
     int ms;           // -1 = for ever
-    int64_t start_ms; // of the monotonic clock
+    int64_t start_ms; // on the monotonic clock
 };
 
 // A timeout that begins now.
 struct timeout timeout_start(int ms);
-// What is left: -1 for ever, 0 when it has passed.
+// What is left; -1: for ever; 0: it has passed.
 int timeout_left(const struct timeout *timeout);
 
-// a + b milliseconds, where a negative one means for ever.
+// a + b milliseconds; if one is negative, the sum is for ever, too.
 int timeout_sum(int a, int b);
 // AULE_INVALID if timeout_ms is neither a time nor -1.
 enum aule_status timeout_check(int timeout_ms);

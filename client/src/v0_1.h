@@ -8,7 +8,7 @@
 
 #include "aule/sized.h"
 
-// Of a struct whose last member was `last`, aligned as `alignment` is.
+// The size of a struct whose last member was `last` and whose alignment is that of `alignment`.
 #define UP_TO(type, last, alignment)                                                               \
     ((offsetof(struct type, last) + sizeof((struct type *)NULL)->last + _Alignof(alignment) - 1) / \
      _Alignof(alignment) * _Alignof(alignment))

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// work.c - see work.h. What a command may ask is the daemon's to say. Any thread.
+// work.c - see work.h. The daemon checks what a command asks. Any thread.
 
 #include "work.h"
 
 #include "error.h"
 #include "ticket.h"
 
-enum { SLICE_MS = 500 }; // long enough that who waits in the daemon mostly keeps its turn
+enum { SLICE_MS = 500 }; // long enough for a waiting command to keep its turn in most cases
 
 struct wire_tensor work_tensor(const struct aule_tensor *tensor)
 {
@@ -55,10 +55,10 @@ static enum aule_status send_work(struct attachment *attachment, struct work *wo
     return ticket_check(ticket);
 }
 
-// ---- waiting for room ----
-// While work waits for room in the daemon nobody would reap what was abandoned, maybe by another
-// thread in the meantime. So with any of those it does not wait there, and without for a while
-// only.
+// ---- waiting for a free ticket ----
+// A command that waits in the daemon for a free ticket reaps no abandoned tickets, and other
+// threads may abandon some meanwhile. So if there are abandoned tickets, work does not wait in the
+// daemon; otherwise it waits there one slice at a time.
 
 static struct timeout begin_slice(const struct timeout *timeout)
 {
@@ -66,15 +66,15 @@ static struct timeout begin_slice(const struct timeout *timeout)
     return timeout_start(left_ms < 0 || left_ms > SLICE_MS ? SLICE_MS : left_ms);
 }
 
-// There was no room for all of the slice, which was not all of the time. A daemon that refused
-// sooner is not asked again and again.
+// True: no ticket came free in the whole slice, and time is left. If the daemon refused sooner, it
+// is not asked again.
 static bool goes_on(enum aule_status status, const struct timeout *slice,
                     const struct timeout *timeout)
 {
     return status == AULE_BUSY && timeout_left(slice) == 0 && timeout_left(timeout) != 0;
 }
 
-// BUSY: there is no room, and nothing was abandoned, or could be waited for.
+// AULE_BUSY: no ticket is free, and none is abandoned, or the wait for an abandoned one failed.
 static enum aule_status submit_after_abandoned(struct attachment *attachment, struct work *work,
                                                const struct timeout *timeout, uint64_t *id)
 {
@@ -108,7 +108,7 @@ enum aule_status work_submit(struct attachment *attachment, struct work *work, i
 
 // ---- to the end ----
 
-// What came of a Run that waits. A daemon before protocol 2.4 has given its ticket alone.
+// Reads the answer to a Run that waits. A daemon before protocol 2.4 gives only the ticket.
 static enum aule_status read_end(struct attachment *attachment, struct answer *answer,
                                  const struct timeout *timeout, const struct caller_result *result)
 {
@@ -127,7 +127,7 @@ static enum aule_status read_end(struct attachment *attachment, struct answer *a
     return status;
 }
 
-// In one call. False: there was no room for a while.
+// Runs and waits by one request. False: no ticket came free in the first slice.
 static bool run_at_once(struct attachment *attachment, struct work *work,
                         const struct timeout *timeout, const struct caller_result *result,
                         enum aule_status *status)
@@ -151,7 +151,8 @@ static bool run_at_once(struct attachment *attachment, struct work *work,
     return !goes_on(*status, &slice, timeout);
 }
 
-// With abandoned tickets a submission may have to reap some first.
+// If there are abandoned tickets, a submission may have to reap some first, so it is a request of
+// its own.
 enum aule_status work_run(struct attachment *attachment, struct work *work, int timeout_ms,
                           const struct caller_result *result)
 {

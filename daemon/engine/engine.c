@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// engine.c - puts the engine together and takes it apart, and answers what it is. Caller's thread.
+// engine.c - creates and destroys the engine, and answers questions about it. Knows all rooms;
+// decides nothing about runs. Caller's thread.
 
 #include "engine.h"
 
@@ -27,13 +28,12 @@
 
 static const uint64_t default_scratch_bytes = UINT64_C(256) << 20;
 
-// After a loss, the GPU gets this long to come to rest before the process leaves it as it is.
+// After a loss, the GPU gets this long to become idle.
 static const uint64_t grace_ns = UINT64_C(5000000000);
-static const int64_t default_look_ns =
-    100000; // covers the late begin of a dispatch, and the differences within one shape
-enum {
-    LEAST_CORES_TO_LOOK = 4
-}; // for the thread that looks, the submitter, the caller, and everybody else
+// Covers the late begin of a dispatch and the differences among submissions of one shape.
+static const int64_t default_look_ns = 100000;
+// For the polling thread, the submitter, the caller and the rest of the machine.
+enum { LEAST_CORES_TO_LOOK = 4 };
 
 static void on_lost(void *owner, const char *why)
 {
@@ -90,7 +90,7 @@ fail:
 
 static enum status make_nothing(struct engine *engine, struct error *error)
 {
-    const uint64_t bytes = 256; // shaders read the first element
+    const uint64_t bytes = 256; // shaders read only the first element
     enum status status = slab_take(&engine->slabs, bytes, &engine->nothing, error);
     if (status == STATUS_OK)
         memset(engine->nothing.mapped, 0, bytes);
@@ -104,7 +104,7 @@ static uint64_t scratch_limit(const struct engine *engine, const struct engine_p
     return bytes < most ? bytes : most;
 }
 
-// Cores that this process may use.
+// Cores that this process may run on.
 static long num_cores(void)
 {
     cpu_set_t set;
@@ -120,8 +120,8 @@ static int64_t look_ns(const struct engine *engine, uint32_t asked_us)
                     : forecast_look_ns(default_look_ns, num_cores(), LEAST_CORES_TO_LOOK);
 }
 
-// How the completer waits for submissions. Their kinds are their shapes. A forecast that is too
-// late costs time, and one that is too early costs a look; so longer times are believed slowly.
+// Sets the rules by which the completer waits for submissions. A forecast that is too late costs
+// time; one that is too early costs only polling. So longer times are learned slowly.
 static void set_watch(struct engine *engine, uint32_t asked_us)
 {
     const int64_t ns = look_ns(engine, asked_us);
@@ -178,7 +178,7 @@ static enum status start_threads(struct engine *engine, struct error *error)
     return error_set(error, STATUS_NO_MEMORY, "the engine's threads cannot be started");
 }
 
-// Which shaders the variant's sequences go to, the first that serves one.
+// Logs the kernels of the variant, in the order in which they are tried.
 static void log_kernels(struct engine *engine)
 {
     const struct variant *variant = engine->pipelines.variant;
@@ -228,8 +228,7 @@ static void join(pthread_t thread, bool *runs)
     *runs = false;
 }
 
-// If a thread was never started, those that wait for its end need not. false: not all ended in
-// time.
+// A thread that was never started counts as ended. false: not all threads ended in time.
 static bool stop_threads(struct engine *engine, int64_t deadline_ns)
 {
     int rc = 0;
@@ -255,14 +254,14 @@ static bool stop_threads(struct engine *engine, int64_t deadline_ns)
     return true;
 }
 
-// Whether nothing that the GPU was given can still run. Without a loss the completer has seen all
-// of it pass.
+// Whether nothing on the GPU can still run. Without a loss, the completer has seen all submissions
+// end.
 static bool at_rest(struct engine *engine, uint64_t timeout_ns)
 {
     bool hung = atomic_load(&engine->device.hung);
     if (!hung && !engine->lost)
         return true;
-    if (!engine->timeline) // lost while it was opened
+    if (!engine->timeline) // lost while it was being opened
         return !engine->transfer.device || transfer_at_rest(&engine->transfer, timeout_ns);
     uint64_t sequence = engine->completed;
     struct submission *submission;
@@ -276,7 +275,7 @@ static bool at_rest(struct engine *engine, uint64_t timeout_ns)
         .pValues = &sequence,
     };
     VkResult result = vkWaitSemaphores(engine->device.handle, &info, timeout_ns);
-    if (result == VK_ERROR_DEVICE_LOST && !hung) // what a lost device was given has ended
+    if (result == VK_ERROR_DEVICE_LOST && !hung) // a lost device runs nothing more
         return true;
     return result == VK_SUCCESS && transfer_at_rest(&engine->transfer, timeout_ns);
 }
@@ -289,7 +288,7 @@ static void free_submissions(struct submission **list)
     *list = NULL;
 }
 
-// What the caller left, or could not end because it was in use.
+// Frees what the caller did not destroy, or could not because it was in use.
 static void free_leftovers(struct engine *engine)
 {
     tuner_finish(engine);
@@ -331,7 +330,7 @@ static void free_parts(struct engine *engine)
     device_finish(&engine->device);
 }
 
-// How much time the GPU may still take to come to rest.
+// Time in ns that the GPU may still take to become idle.
 static uint64_t grace_left(int64_t deadline_ns)
 {
     const int64_t left_ns = deadline_ns - clock_now_ns();
@@ -346,9 +345,9 @@ bool engine_destroy_within(struct engine *engine, int timeout_ms)
     if ((engine->changed_made && engine->more_made && !stop_threads(engine, deadline_ns)) ||
         !at_rest(engine, grace_left(deadline_ns))) {
         device_log(&engine->device, 0,
-                   "device %s does not come to rest; its memory is left to the driver",
+                   "device %s does not become idle; its memory is left to the driver",
                    engine->device.adapter.info.name);
-        return false; // the GPU may still use all of it
+        return false; // the GPU may still use all memory
     }
     free_leftovers(engine);
     free_parts(engine);
@@ -359,10 +358,10 @@ bool engine_destroy_within(struct engine *engine, int timeout_ms)
 
 void engine_destroy(struct engine *engine)
 {
-    (void)engine_destroy_within(engine, -1); // if it fails, the process is about to end
+    (void)engine_destroy_within(engine, -1); // if it fails, the process ends soon
 }
 
-// ---- what it is ----
+// ---- questions ----
 
 const struct engine_device *engine_device(const struct engine *engine)
 {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// file.c - see file.h.
+// file.c - see file.h. Any thread and any number of processes; a lock on "PATH.new" keeps writers
+// apart.
 
 #include "file.h"
 
@@ -25,7 +26,7 @@ static enum status failed(struct error *error)
     return error_set(error, status, "%s", strerror(errno));
 }
 
-// Up to `size` bytes; less at the file's end. -1 with errno.
+// Reads up to `size` bytes; fewer at the end of the file. -1 with errno.
 static ssize_t read_up_to(int fd, char *data, size_t size)
 {
     size_t done = 0;
@@ -52,7 +53,7 @@ static enum status read_open(int fd, size_t most, char **data, size_t *size, str
                          (long long)info.st_size, most);
     char *text = malloc((size_t)info.st_size + 1);
     if (!text)
-        return error_set(error, STATUS_NO_MEMORY, "there is no memory for it");
+        return error_set(error, STATUS_NO_MEMORY, "there is no memory to read it");
     ssize_t got = read_up_to(fd, text, (size_t)info.st_size);
     if (got < 0) {
         free(text);
@@ -66,7 +67,7 @@ static enum status read_open(int fd, size_t most, char **data, size_t *size, str
 
 enum status file_read(const char *path, size_t most, char **data, size_t *size, struct error *error)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a fifo shall not hold us up
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // does not wait on a FIFO
     if (fd < 0)
         return failed(error);
     enum status status = read_open(fd, most, data, size, error);
@@ -76,8 +77,8 @@ enum status file_read(const char *path, size_t most, char **data, size_t *size, 
 
 // ---- replacing ----
 
-// Makes the folder of the path, if only that one is missing. If this fails, so does what wants it,
-// which says why.
+// Makes the folder of `path` if only its last part is missing. A failure shows when the file is
+// opened.
 static void make_folder(const char *path)
 {
     char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
@@ -90,7 +91,7 @@ static void make_folder(const char *path)
 
 enum { LOCK_NAP_MS = 5 };
 
-// There is no flock() with a deadline.
+// flock() has no timeout.
 static bool lock_within(int fd, int timeout_ms)
 {
     const int64_t deadline_ns = clock_deadline_ns(timeout_ms);
@@ -129,13 +130,14 @@ static bool is_at(int fd, const char *path)
            open.st_ino == there.st_ino;
 }
 
-// A file system without locks: the file is whole all the same, unless two write it in one moment.
+// Without locks in the file system, the file is whole unless two processes write at the same
+// moment.
 static bool has_no_locks(void)
 {
     return errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS;
 }
 
-// A file of ours, of mode 0600 from now on; else EEXIST.
+// Whether the file belongs to us; its mode becomes 0600. Else errno is EEXIST.
 static bool is_own(int fd)
 {
     struct stat there;
@@ -146,11 +148,11 @@ static bool is_own(int fd)
     return false;
 }
 
-enum { BESIDE_MS = 1000 }; // another process writes its file in some of them
+enum { BESIDE_MS = 1000 }; // enough for another process to write its file
 
-// One name for all, so that what a killed process left there is taken by the next. Who has it
-// locked and in its place is the only one that writes it; another may have renamed it while we
-// waited. -1 with errno.
+// Opens and locks "PATH.new". All processes use this one name, so the next one takes over what a
+// killed one left. The file may be renamed while we wait for the lock; then we open it again. -1
+// with errno.
 static int open_beside(const char *beside)
 {
     for (;;) {
@@ -199,7 +201,7 @@ enum status file_replace(const char *path, const struct iovec *pieces, int num_p
     if (!done && fd >= 0)
         unlink(beside);
     if (fd >= 0)
-        close(fd); // and unlock
+        close(fd); // also unlocks
     free(beside);
     return status;
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// file.h - a file that is kept between lives: read as a whole, or replaced as a whole, so that a
-// reader sees the old or the new one and never a part. Knows nothing of contents. Any thread; no
-// state.
+// file.h - a file that is read as a whole or replaced as a whole. A reader sees the old contents or
+// the new ones, never a mixture. Knows nothing of contents. Any thread; no state.
 
 #ifndef AULE_ENGINE_FILE_H
 #define AULE_ENGINE_FILE_H
@@ -12,17 +11,17 @@
 
 #include <sys/uio.h>
 
-// *data is malloc'd, with a NUL behind it. NOT_FOUND: there is none. LIMIT: more than `most` bytes.
-// Others say what the system said.
+// *data is malloc'd and ends with a NUL beyond *size. NOT_FOUND: there is no such file. LIMIT: it
+// has more than `most` bytes. Other errors quote the system.
 enum status file_read(const char *path, size_t most, char **data, size_t *size,
                       struct error *error);
 
-// Written beside, to `path` with ".new", mode 0600, and renamed; the folder is made if only that
-// one is missing. A process that is killed meanwhile leaves that one file, which the next call
-// takes, or file_sweep(). The error is what the system said.
+// Writes "PATH.new", mode 0600, and renames it to `path`. Makes the folder if only its last part is
+// missing. If the process is killed meanwhile, "PATH.new" stays; the next call or file_sweep()
+// takes care of it. Errors quote the system.
 enum status file_replace(const char *path, const struct iovec *pieces, int num_pieces,
                          struct error *error);
-// Removes that one, unless somebody is writing it.
+// Removes "PATH.new", unless a process is writing it.
 void file_sweep(const char *path);
 
 #endif

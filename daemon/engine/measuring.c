@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// measuring.c - see measuring.h.
+// measuring.c - see measuring.h. Caller's thread.
 
 #include "measuring.h"
 

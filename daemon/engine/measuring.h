@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// measuring.h - what aule-bench uses of the engine below engine.h: Vulkan's devices, buffers and
-// commands for shaders of its own, and a look at what the engine has and how it serves a run.
-// Nothing else of the engine's inside is for others.
+// measuring.h - what aule-bench may use below engine.h: the Vulkan device, buffers and command
+// buffers for its own shaders. It can also ask how the engine serves a run. Other programs include
+// only engine.h. Caller's thread.
 
 #ifndef AULE_ENGINE_MEASURING_H
 #define AULE_ENGINE_MEASURING_H
@@ -12,31 +12,31 @@
 #include "engine/vulkan/transfer.h"
 #include "engine/vulkan/vk.h"
 
-// Opens a device as engine_create() would, without an engine. device_finish() ends it.
+// Opens a device as engine_create() does, without an engine. End it with device_finish().
 enum status measuring_device_init(struct device *device, const struct engine_params *params,
                                   struct error *error);
 
-// The engine's own; the second is for one thread while nothing grows.
+// The engine's own objects. Use the transfer on one thread, while no chunk is being made.
 struct device *measuring_device(struct engine *engine);
 struct transfer *measuring_transfer(struct engine *engine);
 
-// An arena in the device's own memory, which counts as imported: nothing of it is staged. *buffer
-// is the arena's. No run is under way when it is destroyed, which the engine does not do.
+// An arena in device memory. It counts as imported, so nothing is staged. *buffer is the arena's.
+// The engine does not destroy it: do so when no run uses it.
 enum status measuring_arena_create(struct engine *engine, uint64_t size, struct engine_arena **out,
                                    const struct buffer **buffer, struct error *error);
 void measuring_arena_destroy(struct engine_arena *arena);           // takes NULL
-uint64_t measuring_arena_address(const struct engine_arena *arena); // of any arena, for shaders
+uint64_t measuring_arena_address(const struct engine_arena *arena); // of any arena; for shaders
 
-uint64_t measuring_block_address(struct engine_cache *cache, uint32_t layer,
-                                 int32_t block); // 0: it has no memory
-uint32_t measuring_most_head_dim(void);          // of V
+// Shader address of a block; 0: its chunk has no memory.
+uint64_t measuring_block_address(struct engine_cache *cache, uint32_t layer, int32_t block);
+uint32_t measuring_most_head_dim(void); // of V
 
-// How an ENGINE_ATTEND is served. Kernel `index` of the variant in use; NULL: there are no more.
+// Name of kernel `index` of the variant in use; NULL: there are no more.
 const char *measuring_kernel(const struct engine *engine, uint32_t index);
-// The index of the one that a sequence of `q_len` queries and `kv_len` keys goes to.
+// Index of the kernel that attends a sequence of `q_len` queries and `kv_len` keys.
 uint32_t measuring_kernel_of(const struct engine_run *run, uint64_t q_len, uint64_t kv_len);
-// Parts that are computed once for several sequences, and *kernel that does it; 0: none, or no
-// memory to tell.
+// Number of parts that a cascade computes for several sequences together. *kernel: its name. 0:
+// none, or no memory to find out.
 uint32_t measuring_shared_parts(const struct engine_run *run, const char **kernel);
 
 #endif

@@ -158,7 +158,7 @@ START_TEST(what_a_step_changes_reaches_the_daemon)
     ck_assert_int_eq(seen.positions[0], 6);
     ck_assert_mem_eq(seen.entries, numbers, sizeof numbers);
     expect(aule_batch_advance(batch, &(struct aule_advance){.num_entries = 1}), AULE_INVALID,
-           "entries is NULL, num_entries 1");
+           "entries is NULL, but num_entries is 1");
     expect(aule_batch_advance(batch, NULL), AULE_INVALID, "advance");
     close_all();
 }
@@ -171,7 +171,7 @@ START_TEST(a_daemon_of_before_is_asked_for_neither)
     expect(aule_run_layers(batch, &run, &(struct aule_layers){.num_layers = 2}, 0, NULL),
            AULE_UNSUPPORTED, "protocol 2.0 knows no runs of several layers");
     expect(aule_batch_advance(batch, &(struct aule_advance){.num_entries = 0}), AULE_UNSUPPORTED,
-           "protocol 2.0 knows no next step");
+           "protocol 2.0 cannot advance a batch");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_ADVANCE]), 0);
     close_all();
@@ -187,7 +187,7 @@ START_TEST(a_daemon_that_knows_one_scale_for_all_layers_is_asked_for_no_more)
                              of_v = {.num_layers = 1, .v_scales = scales};
     open_all(1);
     expect(aule_run_layers(batch, &run, &of_k, 0, NULL), AULE_UNSUPPORTED,
-           "protocol 2.1 knows no scales of single layers");
+           "protocol 2.1 knows no scales for each layer");
     expect(aule_run_layers_submit(batch, &run, &of_v, 0, NULL), AULE_UNSUPPORTED,
            "protocol 2.1 knows no scales");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);

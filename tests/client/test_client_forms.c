@@ -70,9 +70,19 @@ static const struct {
     const char *words;
 } varlen_cases[] = {
     {{1, 10, 13, 14}, {0, 0, 1, 8}, 0, 0, AULE_INVALID, "cu_seqlens_q[0] = 1 instead of 0"},
-    {{0, 10, 9, 14}, {0, 0, 1, 8}, 0, 0, AULE_INVALID, "cu_seqlens_q[2] = 9 follows 10"},
+    {{0, 10, 9, 14},
+     {0, 0, 1, 8},
+     0,
+     0,
+     AULE_INVALID,
+     "cu_seqlens_q[2] = 9 is less than the entry before it, 10"},
     {{0, 10, 13, 14}, {-1, 0, 1, 8}, 0, 0, AULE_INVALID, "cu_seqlens_k[0] = -1"},
-    {{0, 10, 13, 14}, {0, 0, 1, -8}, 0, 0, AULE_INVALID, "cu_seqlens_k[3] = -8 follows 1"},
+    {{0, 10, 13, 14},
+     {0, 0, 1, -8},
+     0,
+     0,
+     AULE_INVALID,
+     "cu_seqlens_k[3] = -8 is less than the entry before it, 1"},
     {{0, 10, 13, 14},
      {0, 0, 1, 8},
      9,
@@ -129,14 +139,14 @@ static const struct {
     const char *words;
 } append_cases[] = {
     {64, 32, 2, AULE_OUT_OF_RANGE,
-     "cache_seqlens[1] = 64: a new token wants column 2 of the block table, which has 2"},
+     "cache_seqlens[1] = 64: a new token needs column 2 of the block table, which has 2"},
     {INT32_MAX, 32, 2, AULE_OUT_OF_RANGE, "cache_seqlens[1] = 2147483647"},
-    {32, 32, 2, AULE_OUT_OF_RANGE, "goes to block_table[1][1] = -1, no block"},
+    {32, 32, 2, AULE_OUT_OF_RANGE, "needs block_table[1][1] = -1, which is no block"},
     {-1, 32, 2, AULE_INVALID, "cache_seqlens[1] = -1"},
     {1, 0, 2, AULE_INVALID, "block_size = 0"},
     {1, 24, 2, AULE_INVALID, "block_size = 24"},
     {1, 512, 2, AULE_INVALID, "block_size = 512"},
-    {0, 32, 0, AULE_OUT_OF_RANGE, "cache_seqlens[0] = 5: a new token wants column 0"},
+    {0, 32, 0, AULE_OUT_OF_RANGE, "cache_seqlens[0] = 5: a new token needs column 0"},
 };
 enum { NUM_APPEND_CASES = sizeof append_cases / sizeof *append_cases };
 
@@ -358,11 +368,13 @@ START_TEST(repeated_positions_ask_for_a_mask_of_their_size)
     ck_assert_ptr_null(metadata.params.mask);
     aule_metadata_finish(&metadata);
     form.repeats = false;
-    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID,
-           "positions[3] = 11 of sequence 0 repeats the one before; that needs `repeats`");
+    expect(
+        aule_metadata_tokens(&form, &metadata), AULE_INVALID,
+        "positions[3] = 11 of sequence 0 repeats the one before it; set `repeats` to allow that");
     form.repeats = true;
     form.seq_lens_kv = NULL;
-    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID, "seq_lens_kv is NULL, num_seqs 2");
+    expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID,
+           "seq_lens_kv is NULL, but num_seqs is 2");
 }
 END_TEST
 
@@ -372,7 +384,13 @@ static const struct {
     enum aule_status status;
     const char *words;
 } token_cases[] = {
-    {{0, 2, 0}, {0, 0, 1}, {0}, false, false, AULE_OUT_OF_RANGE, "seq_ids[1] = 2, num_seqs 2"},
+    {{0, 2, 0},
+     {0, 0, 1},
+     {0},
+     false,
+     false,
+     AULE_OUT_OF_RANGE,
+     "seq_ids[1] = 2 is not from 0 to num_seqs 2 - 1"},
     {{0, -1, 0}, {0, 0, 1}, {0}, false, false, AULE_OUT_OF_RANGE, "seq_ids[1] = -1"},
     {{0, 1, 0}, {0, -7, 1}, {0}, false, false, AULE_INVALID, "positions[1] = -7"},
     {{0, 1, 0},
@@ -381,7 +399,7 @@ static const struct {
      false,
      false,
      AULE_INVALID,
-     "positions[2] = 6 of sequence 0 leaves a gap: its token before stands at 4"},
+     "positions[2] = 6 of sequence 0 leaves a gap: its previous token stands at 4"},
     {{0, 1, 0},
      {4, 9, 6},
      {9, 10},
@@ -454,7 +472,7 @@ START_TEST(a_token_form_without_its_arrays_is_refused)
     form.block_table = NULL;
     form.max_blocks = 3;
     expect(aule_metadata_tokens(&form, &metadata), AULE_INVALID,
-           "block_table is NULL, its shape [1, 3]");
+           "block_table is NULL, but its shape is [1, 3]");
     form.num_tokens = UINT32_MAX;
     expect(aule_metadata_tokens(&form, &metadata), AULE_OUT_OF_RANGE, "num_tokens = 4294967295");
     expect(aule_metadata_tokens(NULL, &metadata), AULE_INVALID, "form is NULL");

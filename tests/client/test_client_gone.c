@@ -442,10 +442,9 @@ static void child_of(struct aule_session *session, struct aule_cache *cache,
     struct aule_session_info info;
     struct aule_cache_state state;
     struct aule_ping_info ping;
-    struct aule_session *own = NULL;
+    struct aule_monitor *own = NULL;
     const struct aule_run_params run = {.num_heads = 1};
     void *data;
-    const struct aule_session_params params = params_of(0);
     int wrong = 0;
     wrong += aule_session_info(session, &info) != AULE_FORKED;
     wrong += aule_session_reconnect(session) != AULE_FORKED;
@@ -453,9 +452,13 @@ static void child_of(struct aule_session *session, struct aule_cache *cache,
     wrong += aule_cache_state(cache, &state) != AULE_FORKED;
     wrong += aule_run_submit(batch, &run, 0, NULL) != AULE_FORKED;
     wrong += aule_monitor_ping(monitor, &ping) != AULE_FORKED;
-    wrong += aule_session_open(&params, &own) != AULE_FORKED;
-    wrong += strstr(aule_error(), "forked") == NULL;
+    wrong += strstr(aule_error(), "spawn") == NULL;
     wrong += aule_arena_base(session) != NULL;
+#ifndef __SANITIZE_THREAD__ // ends a forked child that starts a thread
+    wrong += aule_monitor_open(path, 0, &own) != AULE_OK;
+    wrong += aule_monitor_ping(own, &ping) != AULE_OK;
+#endif
+    aule_monitor_close(own);
     aule_batch_destroy(batch);
     aule_cache_close(cache);
     aule_session_close(session);
@@ -463,7 +466,7 @@ static void child_of(struct aule_session *session, struct aule_cache *cache,
     _exit(wrong);
 }
 
-START_TEST(a_forked_child_gets_an_error_and_its_parent_goes_on)
+START_TEST(a_forked_child_gets_an_error_opens_its_own_and_its_parent_goes_on)
 {
     struct aule_monitor *monitor;
     int status;
@@ -513,7 +516,7 @@ int main(void)
         });
     add(suite, "fork",
         (const struct entry[]){
-            {a_forked_child_gets_an_error_and_its_parent_goes_on, 0},
+            {a_forked_child_gets_an_error_opens_its_own_and_its_parent_goes_on, 0},
             {NULL, 0},
         });
     return check_main(suite);

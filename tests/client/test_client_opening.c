@@ -56,8 +56,7 @@ START_TEST(a_file_at_the_path_is_no_daemon_and_stays)
     int fd = open(path, O_CREAT | O_WRONLY, 0600);
     ck_assert_int_ge(fd, 0);
     close(fd);
-    expect_open(AULE_DAEMON_GONE,
-                "that is no socket but another file, and a daemon leaves it alone");
+    expect_open(AULE_DAEMON_GONE, "this is another file, no socket, and a daemon leaves it alone");
     ck_assert_int_eq(stat(path, &info), 0);
 }
 END_TEST
@@ -65,7 +64,7 @@ END_TEST
 START_TEST(a_folder_at_the_path_is_no_place_where_a_daemon_is_advised)
 {
     ck_assert_int_eq(mkdir(path, 0700), 0);
-    expect_open(AULE_DAEMON_GONE, "that is no socket but a folder, and a daemon leaves it alone");
+    expect_open(AULE_DAEMON_GONE, "this is a folder, no socket, and a daemon leaves it alone");
     ck_assert_ptr_null(strstr(aule_error(), "starts one"));
     ck_assert_int_eq(rmdir(path), 0);
 }
@@ -350,7 +349,7 @@ START_TEST(a_message_too_small_for_any_block_takes_none)
     fake_start(&fake, path, tell_a_small_message, NULL);
     struct aule_session *session = open_session(0);
     struct aule_cache *cache = open_cache(session);
-    expect(aule_blocks_lease(cache, 1, 0, &block), AULE_LIMIT, "100 bytes takes 0");
+    expect(aule_blocks_lease(cache, 1, 0, &block), AULE_LIMIT, "100 bytes holds 0");
     aule_cache_close(cache);
     aule_session_close(session);
 }
@@ -380,7 +379,7 @@ static int open_with_descriptors(rlim_t limit)
     return WEXITSTATUS(status);
 }
 
-// From none to enough: nng's own, the socket, the segment.
+// From none to enough: the socket, the segment, the lane's bell.
 START_TEST(too_few_descriptors_are_no_memory_and_the_limit_is_named)
 {
     int status = AULE_NO_MEMORY;

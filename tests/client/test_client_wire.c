@@ -395,7 +395,7 @@ START_TEST(a_form_whose_positions_repeat_makes_no_batch_without_a_mask)
     struct aule_cache *cache = open_cache(session);
     ck_assert_int_eq(aule_metadata_tokens(&form, &metadata), AULE_OK);
     expect(aule_batch_create(cache, &metadata.params, &batch), AULE_INVALID,
-           "mask is NULL and mask_size 2");
+           "mask is NULL, but mask_size 2");
     metadata.params.mask = mask;
     ck_assert_int_eq(aule_batch_create(cache, &metadata.params, &batch), AULE_OK);
     ck_assert_uint_eq(seen.batch.mask.count, 2);
@@ -477,7 +477,8 @@ START_TEST(every_parameter_of_a_merge_reaches_the_daemon)
     expect(aule_merge_submit(session, &params, 0, NULL), AULE_LIMIT, "a merge of 1048576 parts");
     params.num_parts = 3;
     params.lses = NULL;
-    expect(aule_merge_submit(session, &params, 0, NULL), AULE_INVALID, "lses is NULL, num_parts 3");
+    expect(aule_merge_submit(session, &params, 0, NULL), AULE_INVALID,
+           "lses is NULL, but num_parts is 3");
     aule_session_close(session);
 }
 END_TEST
@@ -512,7 +513,7 @@ START_TEST(an_import_is_a_batch_that_is_only_written_through)
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_DESTROY]), 1);
     params.k.outer_stride = 1024;
     expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID,
-           "k.outer_stride = 1024 and outer_rows 0");
+           "k.outer_stride = 1024, but outer_rows is 0");
     params.outer_rows = 2;
     ck_assert_int_eq(aule_kv_import(cache, &params, 0, NULL), AULE_OK);
     ck_assert_uint_eq(seen.batch.num_seqs, 3);
@@ -521,7 +522,7 @@ START_TEST(an_import_is_a_batch_that_is_only_written_through)
     ck_assert_uint_eq(seen.run.entry.flags, WIRE_RUN_DETACHED);
     params.slot_mapping = NULL;
     expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID,
-           "slot_mapping is NULL, num_rows 5");
+           "slot_mapping is NULL, but num_rows is 5");
     params.num_rows = 0;
     expect(aule_kv_import(cache, &params, 0, NULL), AULE_INVALID,
            "num_rows = 0: there is nothing to import");

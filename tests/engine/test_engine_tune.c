@@ -388,7 +388,7 @@ START_TEST(too_little_time_to_measure_is_a_debug_line)
     AWAIT(PATIENCE_S, state().num_waiting == 0);
     if (tuned_at(0).state == ENGINE_TUNE_FAILED)
         ck_assert_msg(logged("3 tuning: attention_decode_emulated") &&
-                          logged("--tune-time 1 ms were too short"),
+                          logged("--tune-time 1 ms is too short"),
                       "%s", log_text);
     ck_assert_msg(!logged("1 tuning:"), "%s", log_text);
     clear();

@@ -50,7 +50,7 @@ START_TEST(a_daemon_is_advised_only_where_it_would_find_or_make_its_folder)
     assert_fails(RUN("ping", "--socket=/tmp/aule-test-nowhere/s"), GONE,
                  "aule-daemon --socket /tmp/aule-test-nowhere/s");
     assert_fails(RUN("ping", "--socket=/tmp/aule-test-nowhere/x/s"), GONE,
-                 "the folder that it would be in is not there");
+                 "the folder of the socket does not exist");
 }
 END_TEST
 

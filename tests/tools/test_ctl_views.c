@@ -191,8 +191,8 @@ START_TEST(words_that_a_narrow_terminal_has_no_room_for_go_on_below)
 {
     char text[8192];
     show_on_terminal(60, "device", text, sizeof text);
-    ck_assert_msg(strstr(text, "  to be named, for it is for tests:\r\n                       what "
-                               "matrix does, with") != NULL,
+    ck_assert_msg(strstr(text, "  to be chosen by name, for tests: the\r\n                       "
+                               "kernels of matrix with products in") != NULL,
                   "%s", text);
     for (char *line = strtok(text, "\r\n"); line; line = strtok(NULL, "\r\n"))
         ck_assert_msg(strlen(line) <= 60, "wider than 60: %s", line);

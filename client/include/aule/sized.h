@@ -10,8 +10,6 @@
  * the distance from one element to the next.
  */
 
-/* Laid out by hand. */
-/* clang-format off */
 #ifndef AULE_SIZED_H
 #define AULE_SIZED_H
 
@@ -21,136 +19,182 @@
 extern "C" {
 #endif
 
-AULE_API enum aule_status aule_session_open_sized(const struct aule_session_params *params, size_t params_size,
+AULE_API enum aule_status aule_session_open_sized(const struct aule_session_params *params,
+                                                  size_t params_size,
                                                   struct aule_session **session);
-AULE_API enum aule_status aule_session_info_sized(struct aule_session *session, struct aule_session_info *info,
-                                                  size_t info_size);
-AULE_API enum aule_status aule_cache_open_sized(struct aule_session *session, const struct aule_cache_params *params,
+AULE_API enum aule_status aule_session_info_sized(struct aule_session *session,
+                                                  struct aule_session_info *info, size_t info_size);
+AULE_API enum aule_status aule_cache_open_sized(struct aule_session *session,
+                                                const struct aule_cache_params *params,
                                                 size_t params_size, struct aule_cache **cache);
-AULE_API enum aule_status aule_cache_state_sized(struct aule_cache *cache, struct aule_cache_state *state,
-                                                 size_t state_size);
-AULE_API enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache, const struct aule_prefix *prefix,
-                                                   size_t prefix_size, uint32_t max_tokens, int32_t *block_ids,
-                                                   uint32_t *num_blocks);
-AULE_API enum aule_status aule_prefix_publish_sized(struct aule_cache *cache, const struct aule_prefix *prefix,
-                                                    size_t prefix_size, int32_t *block_ids, uint32_t *num_existing);
-AULE_API enum aule_status aule_batch_create_sized(struct aule_cache *cache, const struct aule_batch_params *params,
+AULE_API enum aule_status aule_cache_state_sized(struct aule_cache *cache,
+                                                 struct aule_cache_state *state, size_t state_size);
+AULE_API enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache,
+                                                   const struct aule_prefix *prefix,
+                                                   size_t prefix_size, uint32_t max_tokens,
+                                                   int32_t *block_ids, uint32_t *num_blocks);
+AULE_API enum aule_status aule_prefix_publish_sized(struct aule_cache *cache,
+                                                    const struct aule_prefix *prefix,
+                                                    size_t prefix_size, int32_t *block_ids,
+                                                    uint32_t *num_existing);
+AULE_API enum aule_status aule_batch_create_sized(struct aule_cache *cache,
+                                                  const struct aule_batch_params *params,
                                                   size_t params_size, struct aule_batch **batch);
-AULE_API enum aule_status aule_batch_advance_sized(struct aule_batch *batch, const struct aule_advance *advance,
+AULE_API enum aule_status aule_batch_advance_sized(struct aule_batch *batch,
+                                                   const struct aule_advance *advance,
                                                    size_t advance_size);
-AULE_API enum aule_status aule_batch_create_local_sized(struct aule_session *session,
-                                                        const struct aule_kv_layout *layout, size_t layout_size,
-                                                        const struct aule_batch_params *params, size_t params_size,
-                                                        struct aule_batch **batch);
+AULE_API enum aule_status aule_batch_create_local_sized(
+    struct aule_session *session, const struct aule_kv_layout *layout, size_t layout_size,
+    const struct aule_batch_params *params, size_t params_size, struct aule_batch **batch);
 AULE_API void aule_metadata_finish_sized(struct aule_metadata *metadata, size_t metadata_size);
 AULE_API enum aule_status aule_metadata_varlen_sized(uint32_t num_seqs, const int32_t *cu_seqlens_q,
-                                                     const int32_t *cu_seqlens_k, uint32_t max_seqlen_q,
-                                                     uint32_t max_seqlen_k, struct aule_metadata *metadata,
+                                                     const int32_t *cu_seqlens_k,
+                                                     uint32_t max_seqlen_q, uint32_t max_seqlen_k,
+                                                     struct aule_metadata *metadata,
                                                      size_t metadata_size);
-AULE_API enum aule_status aule_metadata_tokens_sized(const struct aule_token_form *form, size_t form_size,
-                                                     struct aule_metadata *metadata, size_t metadata_size);
-AULE_API enum aule_status aule_metadata_append_sized(uint32_t num_seqs, const int32_t *cache_seqlens,
-                                                     const int32_t *block_table, uint32_t max_blocks,
-                                                     uint32_t block_size, struct aule_metadata *metadata,
+AULE_API enum aule_status aule_metadata_tokens_sized(const struct aule_token_form *form,
+                                                     size_t form_size,
+                                                     struct aule_metadata *metadata,
                                                      size_t metadata_size);
-AULE_API enum aule_status aule_run_submit_sized(struct aule_batch *batch, const struct aule_run_params *params,
-                                                size_t params_size, int timeout_ms, struct aule_ticket *ticket);
-AULE_API enum aule_status aule_ticket_wait_sized(struct aule_session *session, struct aule_ticket ticket,
-                                                 int timeout_ms, struct aule_run_result *result, size_t result_size);
-AULE_API enum aule_status aule_run_sized(struct aule_batch *batch, const struct aule_run_params *params,
-                                         size_t params_size, int timeout_ms, struct aule_run_result *result,
+AULE_API enum aule_status aule_metadata_append_sized(
+    uint32_t num_seqs, const int32_t *cache_seqlens, const int32_t *block_table,
+    uint32_t max_blocks, uint32_t block_size, struct aule_metadata *metadata, size_t metadata_size);
+AULE_API enum aule_status aule_run_submit_sized(struct aule_batch *batch,
+                                                const struct aule_run_params *params,
+                                                size_t params_size, int timeout_ms,
+                                                struct aule_ticket *ticket);
+AULE_API enum aule_status aule_ticket_wait_sized(struct aule_session *session,
+                                                 struct aule_ticket ticket, int timeout_ms,
+                                                 struct aule_run_result *result,
+                                                 size_t result_size);
+AULE_API enum aule_status aule_run_sized(struct aule_batch *batch,
+                                         const struct aule_run_params *params, size_t params_size,
+                                         int timeout_ms, struct aule_run_result *result,
                                          size_t result_size);
-AULE_API enum aule_status aule_run_layers_submit_sized(struct aule_batch *batch, const struct aule_run_params *run,
-                                                       size_t run_size, const struct aule_layers *layers,
-                                                       size_t layers_size, int timeout_ms, struct aule_ticket *ticket);
-AULE_API enum aule_status aule_run_layers_sized(struct aule_batch *batch, const struct aule_run_params *run,
-                                                size_t run_size, const struct aule_layers *layers, size_t layers_size,
-                                                int timeout_ms, struct aule_run_result *result, size_t result_size);
+AULE_API enum aule_status aule_run_layers_submit_sized(struct aule_batch *batch,
+                                                       const struct aule_run_params *run,
+                                                       size_t run_size,
+                                                       const struct aule_layers *layers,
+                                                       size_t layers_size, int timeout_ms,
+                                                       struct aule_ticket *ticket);
+AULE_API enum aule_status aule_run_layers_sized(struct aule_batch *batch,
+                                                const struct aule_run_params *run, size_t run_size,
+                                                const struct aule_layers *layers,
+                                                size_t layers_size, int timeout_ms,
+                                                struct aule_run_result *result, size_t result_size);
 AULE_API enum aule_status aule_attention_submit_sized(struct aule_session *session,
-                                                      const struct aule_attention_params *params, size_t params_size,
-                                                      int timeout_ms, struct aule_ticket *ticket);
-AULE_API enum aule_status aule_attention_sized(struct aule_session *session, const struct aule_attention_params *params,
-                                               size_t params_size, int timeout_ms, struct aule_run_result *result,
-                                               size_t result_size, struct aule_ticket *ticket);
-AULE_API enum aule_status aule_merge_submit_sized(struct aule_session *session, const struct aule_merge_params *params,
-                                                  size_t params_size, int timeout_ms, struct aule_ticket *ticket);
-AULE_API enum aule_status aule_kv_import_sized(struct aule_cache *cache, const struct aule_kv_import *params,
-                                               size_t params_size, int timeout_ms, struct aule_ticket *ticket);
-AULE_API enum aule_status aule_kv_gather_sized(struct aule_batch *batch, const struct aule_kv_gather *params,
-                                               size_t params_size, int timeout_ms, struct aule_ticket *ticket);
-AULE_API enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor, struct aule_ping_info *info,
-                                                  size_t info_size);
-AULE_API enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor, struct aule_daemon_state *state,
+                                                      const struct aule_attention_params *params,
+                                                      size_t params_size, int timeout_ms,
+                                                      struct aule_ticket *ticket);
+AULE_API enum aule_status aule_attention_sized(struct aule_session *session,
+                                               const struct aule_attention_params *params,
+                                               size_t params_size, int timeout_ms,
+                                               struct aule_run_result *result, size_t result_size,
+                                               struct aule_ticket *ticket);
+AULE_API enum aule_status aule_merge_submit_sized(struct aule_session *session,
+                                                  const struct aule_merge_params *params,
+                                                  size_t params_size, int timeout_ms,
+                                                  struct aule_ticket *ticket);
+AULE_API enum aule_status aule_kv_import_sized(struct aule_cache *cache,
+                                               const struct aule_kv_import *params,
+                                               size_t params_size, int timeout_ms,
+                                               struct aule_ticket *ticket);
+AULE_API enum aule_status aule_kv_gather_sized(struct aule_batch *batch,
+                                               const struct aule_kv_gather *params,
+                                               size_t params_size, int timeout_ms,
+                                               struct aule_ticket *ticket);
+AULE_API enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor,
+                                                  struct aule_ping_info *info, size_t info_size);
+AULE_API enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor,
+                                                    struct aule_daemon_state *state,
                                                     size_t state_size);
-AULE_API enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor, struct aule_metric **array,
-                                                     size_t entry_size, uint32_t *count);
-AULE_API enum aule_status aule_monitor_device_sized(struct aule_monitor *monitor, struct aule_device_state *state,
+AULE_API enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor,
+                                                     struct aule_metric **array, size_t entry_size,
+                                                     uint32_t *count);
+AULE_API enum aule_status aule_monitor_device_sized(struct aule_monitor *monitor,
+                                                    struct aule_device_state *state,
                                                     size_t state_size);
-AULE_API enum aule_status aule_monitor_variants_sized(struct aule_monitor *monitor, struct aule_variant_state **array,
+AULE_API enum aule_status aule_monitor_variants_sized(struct aule_monitor *monitor,
+                                                      struct aule_variant_state **array,
                                                       size_t entry_size, uint32_t *count);
-AULE_API enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor, struct aule_session_state **array,
+AULE_API enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor,
+                                                      struct aule_session_state **array,
                                                       size_t entry_size, uint32_t *count);
-AULE_API enum aule_status aule_monitor_caches_sized(struct aule_monitor *monitor, struct aule_cache_view **array,
+AULE_API enum aule_status aule_monitor_caches_sized(struct aule_monitor *monitor,
+                                                    struct aule_cache_view **array,
                                                     size_t entry_size, uint32_t *count);
 AULE_API enum aule_status aule_monitor_blocks_sized(struct aule_monitor *monitor, uint64_t cache,
-                                                    struct aule_block_state **array, size_t entry_size,
-                                                    uint32_t *count);
-AULE_API enum aule_status aule_monitor_tune_sized(struct aule_monitor *monitor, enum aule_tune_action action,
-                                                  struct aule_tuning_state *state, size_t state_size,
-                                                  struct aule_tuned_state **array, size_t entry_size, uint32_t *count);
+                                                    struct aule_block_state **array,
+                                                    size_t entry_size, uint32_t *count);
+AULE_API enum aule_status aule_monitor_tune_sized(
+    struct aule_monitor *monitor, enum aule_tune_action action, struct aule_tuning_state *state,
+    size_t state_size, struct aule_tuned_state **array, size_t entry_size, uint32_t *count);
 
 /* ---- what a program calls ---- */
 
 #ifndef AULE_BUILDS_0_1
 
-AULE_INLINE enum aule_status aule_session_open(const struct aule_session_params *params, struct aule_session **session)
+AULE_INLINE enum aule_status aule_session_open(const struct aule_session_params *params,
+                                               struct aule_session **session)
 {
     return aule_session_open_sized(params, sizeof *params, session);
 }
 
-AULE_INLINE enum aule_status aule_session_info(struct aule_session *session, struct aule_session_info *info)
+AULE_INLINE enum aule_status aule_session_info(struct aule_session *session,
+                                               struct aule_session_info *info)
 {
     return aule_session_info_sized(session, info, sizeof *info);
 }
 
-AULE_INLINE enum aule_status aule_cache_open(struct aule_session *session, const struct aule_cache_params *params,
+AULE_INLINE enum aule_status aule_cache_open(struct aule_session *session,
+                                             const struct aule_cache_params *params,
                                              struct aule_cache **cache)
 {
     return aule_cache_open_sized(session, params, sizeof *params, cache);
 }
 
-AULE_INLINE enum aule_status aule_cache_state(struct aule_cache *cache, struct aule_cache_state *state)
+AULE_INLINE enum aule_status aule_cache_state(struct aule_cache *cache,
+                                              struct aule_cache_state *state)
 {
     return aule_cache_state_sized(cache, state, sizeof *state);
 }
 
-AULE_INLINE enum aule_status aule_prefix_lookup(struct aule_cache *cache, const struct aule_prefix *prefix,
-                                                uint32_t max_tokens, int32_t *block_ids, uint32_t *num_blocks)
+AULE_INLINE enum aule_status aule_prefix_lookup(struct aule_cache *cache,
+                                                const struct aule_prefix *prefix,
+                                                uint32_t max_tokens, int32_t *block_ids,
+                                                uint32_t *num_blocks)
 {
-    return aule_prefix_lookup_sized(cache, prefix, sizeof *prefix, max_tokens, block_ids, num_blocks);
+    return aule_prefix_lookup_sized(cache, prefix, sizeof *prefix, max_tokens, block_ids,
+                                    num_blocks);
 }
 
-AULE_INLINE enum aule_status aule_prefix_publish(struct aule_cache *cache, const struct aule_prefix *prefix,
+AULE_INLINE enum aule_status aule_prefix_publish(struct aule_cache *cache,
+                                                 const struct aule_prefix *prefix,
                                                  int32_t *block_ids, uint32_t *num_existing)
 {
     return aule_prefix_publish_sized(cache, prefix, sizeof *prefix, block_ids, num_existing);
 }
 
-AULE_INLINE enum aule_status aule_batch_create(struct aule_cache *cache, const struct aule_batch_params *params,
+AULE_INLINE enum aule_status aule_batch_create(struct aule_cache *cache,
+                                               const struct aule_batch_params *params,
                                                struct aule_batch **batch)
 {
     return aule_batch_create_sized(cache, params, sizeof *params, batch);
 }
 
-AULE_INLINE enum aule_status aule_batch_advance(struct aule_batch *batch, const struct aule_advance *advance)
+AULE_INLINE enum aule_status aule_batch_advance(struct aule_batch *batch,
+                                                const struct aule_advance *advance)
 {
     return aule_batch_advance_sized(batch, advance, sizeof *advance);
 }
 
-AULE_INLINE enum aule_status aule_batch_create_local(struct aule_session *session, const struct aule_kv_layout *layout,
-                                                     const struct aule_batch_params *params, struct aule_batch **batch)
+AULE_INLINE enum aule_status aule_batch_create_local(struct aule_session *session,
+                                                     const struct aule_kv_layout *layout,
+                                                     const struct aule_batch_params *params,
+                                                     struct aule_batch **batch)
 {
-    return aule_batch_create_local_sized(session, layout, sizeof *layout, params, sizeof *params, batch);
+    return aule_batch_create_local_sized(session, layout, sizeof *layout, params, sizeof *params,
+                                         batch);
 }
 
 AULE_INLINE void aule_metadata_finish(struct aule_metadata *metadata)
@@ -159,124 +203,145 @@ AULE_INLINE void aule_metadata_finish(struct aule_metadata *metadata)
 }
 
 AULE_INLINE enum aule_status aule_metadata_varlen(uint32_t num_seqs, const int32_t *cu_seqlens_q,
-                                                  const int32_t *cu_seqlens_k, uint32_t max_seqlen_q,
-                                                  uint32_t max_seqlen_k, struct aule_metadata *metadata)
+                                                  const int32_t *cu_seqlens_k,
+                                                  uint32_t max_seqlen_q, uint32_t max_seqlen_k,
+                                                  struct aule_metadata *metadata)
 {
-    return aule_metadata_varlen_sized(num_seqs, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, metadata,
-                                      sizeof *metadata);
+    return aule_metadata_varlen_sized(num_seqs, cu_seqlens_q, cu_seqlens_k, max_seqlen_q,
+                                      max_seqlen_k, metadata, sizeof *metadata);
 }
 
-AULE_INLINE enum aule_status aule_metadata_tokens(const struct aule_token_form *form, struct aule_metadata *metadata)
+AULE_INLINE enum aule_status aule_metadata_tokens(const struct aule_token_form *form,
+                                                  struct aule_metadata *metadata)
 {
     return aule_metadata_tokens_sized(form, sizeof *form, metadata, sizeof *metadata);
 }
 
 AULE_INLINE enum aule_status aule_metadata_append(uint32_t num_seqs, const int32_t *cache_seqlens,
-                                                  const int32_t *block_table, uint32_t max_blocks, uint32_t block_size,
+                                                  const int32_t *block_table, uint32_t max_blocks,
+                                                  uint32_t block_size,
                                                   struct aule_metadata *metadata)
 {
-    return aule_metadata_append_sized(num_seqs, cache_seqlens, block_table, max_blocks, block_size, metadata,
-                                      sizeof *metadata);
+    return aule_metadata_append_sized(num_seqs, cache_seqlens, block_table, max_blocks, block_size,
+                                      metadata, sizeof *metadata);
 }
 
-AULE_INLINE enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params,
-                                             int timeout_ms, struct aule_ticket *ticket)
+AULE_INLINE enum aule_status aule_run_submit(struct aule_batch *batch,
+                                             const struct aule_run_params *params, int timeout_ms,
+                                             struct aule_ticket *ticket)
 {
     return aule_run_submit_sized(batch, params, sizeof *params, timeout_ms, ticket);
 }
 
-AULE_INLINE enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket, int timeout_ms,
+AULE_INLINE enum aule_status aule_ticket_wait(struct aule_session *session,
+                                              struct aule_ticket ticket, int timeout_ms,
                                               struct aule_run_result *result)
 {
     return aule_ticket_wait_sized(session, ticket, timeout_ms, result, sizeof *result);
 }
 
-AULE_INLINE enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params, int timeout_ms,
+AULE_INLINE enum aule_status aule_run(struct aule_batch *batch,
+                                      const struct aule_run_params *params, int timeout_ms,
                                       struct aule_run_result *result)
 {
     return aule_run_sized(batch, params, sizeof *params, timeout_ms, result, sizeof *result);
 }
 
-AULE_INLINE enum aule_status aule_run_layers_submit(struct aule_batch *batch, const struct aule_run_params *run,
-                                                    const struct aule_layers *layers, int timeout_ms,
-                                                    struct aule_ticket *ticket)
+AULE_INLINE enum aule_status aule_run_layers_submit(struct aule_batch *batch,
+                                                    const struct aule_run_params *run,
+                                                    const struct aule_layers *layers,
+                                                    int timeout_ms, struct aule_ticket *ticket)
 {
-    return aule_run_layers_submit_sized(batch, run, sizeof *run, layers, sizeof *layers, timeout_ms, ticket);
+    return aule_run_layers_submit_sized(batch, run, sizeof *run, layers, sizeof *layers, timeout_ms,
+                                        ticket);
 }
 
-AULE_INLINE enum aule_status aule_run_layers(struct aule_batch *batch, const struct aule_run_params *run,
+AULE_INLINE enum aule_status aule_run_layers(struct aule_batch *batch,
+                                             const struct aule_run_params *run,
                                              const struct aule_layers *layers, int timeout_ms,
                                              struct aule_run_result *result)
 {
-    return aule_run_layers_sized(batch, run, sizeof *run, layers, sizeof *layers, timeout_ms, result, sizeof *result);
+    return aule_run_layers_sized(batch, run, sizeof *run, layers, sizeof *layers, timeout_ms,
+                                 result, sizeof *result);
 }
 
 AULE_INLINE enum aule_status aule_attention_submit(struct aule_session *session,
-                                                   const struct aule_attention_params *params, int timeout_ms,
-                                                   struct aule_ticket *ticket)
+                                                   const struct aule_attention_params *params,
+                                                   int timeout_ms, struct aule_ticket *ticket)
 {
     return aule_attention_submit_sized(session, params, sizeof *params, timeout_ms, ticket);
 }
 
-AULE_INLINE enum aule_status aule_attention(struct aule_session *session, const struct aule_attention_params *params,
-                                            int timeout_ms, struct aule_run_result *result, struct aule_ticket *ticket)
+AULE_INLINE enum aule_status aule_attention(struct aule_session *session,
+                                            const struct aule_attention_params *params,
+                                            int timeout_ms, struct aule_run_result *result,
+                                            struct aule_ticket *ticket)
 {
-    return aule_attention_sized(session, params, sizeof *params, timeout_ms, result, sizeof *result, ticket);
+    return aule_attention_sized(session, params, sizeof *params, timeout_ms, result, sizeof *result,
+                                ticket);
 }
 
-AULE_INLINE enum aule_status aule_merge_submit(struct aule_session *session, const struct aule_merge_params *params,
+AULE_INLINE enum aule_status aule_merge_submit(struct aule_session *session,
+                                               const struct aule_merge_params *params,
                                                int timeout_ms, struct aule_ticket *ticket)
 {
     return aule_merge_submit_sized(session, params, sizeof *params, timeout_ms, ticket);
 }
 
-AULE_INLINE enum aule_status aule_kv_import(struct aule_cache *cache, const struct aule_kv_import *params,
-                                            int timeout_ms, struct aule_ticket *ticket)
+AULE_INLINE enum aule_status aule_kv_import(struct aule_cache *cache,
+                                            const struct aule_kv_import *params, int timeout_ms,
+                                            struct aule_ticket *ticket)
 {
     return aule_kv_import_sized(cache, params, sizeof *params, timeout_ms, ticket);
 }
 
-AULE_INLINE enum aule_status aule_kv_gather(struct aule_batch *batch, const struct aule_kv_gather *params,
-                                            int timeout_ms, struct aule_ticket *ticket)
+AULE_INLINE enum aule_status aule_kv_gather(struct aule_batch *batch,
+                                            const struct aule_kv_gather *params, int timeout_ms,
+                                            struct aule_ticket *ticket)
 {
     return aule_kv_gather_sized(batch, params, sizeof *params, timeout_ms, ticket);
 }
 
-AULE_INLINE enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_ping_info *info)
+AULE_INLINE enum aule_status aule_monitor_ping(struct aule_monitor *monitor,
+                                               struct aule_ping_info *info)
 {
     return aule_monitor_ping_sized(monitor, info, sizeof *info);
 }
 
-AULE_INLINE enum aule_status aule_monitor_daemon(struct aule_monitor *monitor, struct aule_daemon_state *state)
+AULE_INLINE enum aule_status aule_monitor_daemon(struct aule_monitor *monitor,
+                                                 struct aule_daemon_state *state)
 {
     return aule_monitor_daemon_sized(monitor, state, sizeof *state);
 }
 
-AULE_INLINE enum aule_status aule_monitor_metrics(struct aule_monitor *monitor, struct aule_metric **array,
-                                                  uint32_t *count)
+AULE_INLINE enum aule_status aule_monitor_metrics(struct aule_monitor *monitor,
+                                                  struct aule_metric **array, uint32_t *count)
 {
     return aule_monitor_metrics_sized(monitor, array, sizeof **array, count);
 }
 
-AULE_INLINE enum aule_status aule_monitor_device(struct aule_monitor *monitor, struct aule_device_state *state)
+AULE_INLINE enum aule_status aule_monitor_device(struct aule_monitor *monitor,
+                                                 struct aule_device_state *state)
 {
     return aule_monitor_device_sized(monitor, state, sizeof *state);
 }
 
-AULE_INLINE enum aule_status aule_monitor_variants(struct aule_monitor *monitor, struct aule_variant_state **array,
+AULE_INLINE enum aule_status aule_monitor_variants(struct aule_monitor *monitor,
+                                                   struct aule_variant_state **array,
                                                    uint32_t *count)
 {
     return aule_monitor_variants_sized(monitor, array, sizeof **array, count);
 }
 
-AULE_INLINE enum aule_status aule_monitor_sessions(struct aule_monitor *monitor, struct aule_session_state **array,
+AULE_INLINE enum aule_status aule_monitor_sessions(struct aule_monitor *monitor,
+                                                   struct aule_session_state **array,
                                                    uint32_t *count)
 {
     return aule_monitor_sessions_sized(monitor, array, sizeof **array, count);
 }
 
-AULE_INLINE enum aule_status aule_monitor_caches(struct aule_monitor *monitor, struct aule_cache_view **array,
-                                                 uint32_t *count)
+AULE_INLINE enum aule_status aule_monitor_caches(struct aule_monitor *monitor,
+                                                 struct aule_cache_view **array, uint32_t *count)
 {
     return aule_monitor_caches_sized(monitor, array, sizeof **array, count);
 }
@@ -287,11 +352,13 @@ AULE_INLINE enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, u
     return aule_monitor_blocks_sized(monitor, cache, array, sizeof **array, count);
 }
 
-AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor, enum aule_tune_action action,
-                                               struct aule_tuning_state *state, struct aule_tuned_state **array,
-                                               uint32_t *count)
+AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor,
+                                               enum aule_tune_action action,
+                                               struct aule_tuning_state *state,
+                                               struct aule_tuned_state **array, uint32_t *count)
 {
-    return aule_monitor_tune_sized(monitor, action, state, sizeof *state, array, sizeof **array, count);
+    return aule_monitor_tune_sized(monitor, action, state, sizeof *state, array, sizeof **array,
+                                   count);
 }
 
 #endif

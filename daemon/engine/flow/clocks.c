@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// clocks.c - how long each run of a submission took, by the GPU's clock. A wave has two readings,
-// before its first dispatch and behind its last: a reading between two dispatches would keep them
-// from overlapping. So what a group took is a part of its wave's time, and what a run took a part
-// of its groups', as large as its part of the bytes that they move. Begin and end: submitter.
-// Reading: completer.
+// clocks.c - GPU time of each run, from timestamps. A wave has two: before its first dispatch and
+// after its last. Timestamps between dispatches would keep them from overlapping. So a wave's time
+// is divided among its groups, and a group's time among its runs, by the bytes that each moves. The
+// submitter records timestamps, the completer reads them.
 
 #include "clocks.h"
 
@@ -16,10 +15,9 @@
 #include <math.h>
 
 enum {
-    CLOCKS = 2, // of a wave: from CLOCKS * its number on
-    // Rows whose products with a key take about as long as loading the key does, if it has elements
-    // of 16 bits, on a GPU with matrix units (docs/performance.md: 300 TFLOP/s beside 4.3 TB/s are
-    // 70).
+    CLOCKS = 2, // timestamps of a wave; those of wave w begin at w * CLOCKS
+    // Rows whose products with a key take about as long as loading the key. For 16-bit elements on
+    // matrix units, 300 TFLOP/s and 4.3 TB/s give 70 (docs/performance.md).
     ROWS_A_LOAD = 64,
 };
 
@@ -30,13 +28,13 @@ uint32_t clocks_count(const struct submission *s)
 
 void clocks_begin(const struct submission *s)
 {
+    // On the CPU: as a command, the reset would make the GPU wait.
     if (s->slot->queries && s->num_waves)
-        vkResetQueryPool(s->engine->device.handle, s->slot->queries, 0,
-                         clocks_count(s)); // by a command the GPU would wait
+        vkResetQueryPool(s->engine->device.handle, s->slot->queries, 0, clocks_count(s));
 }
 
-// Behind a wave's barrier; a driver may take the reading before the wave before has ended, as far
-// as the specification goes.
+// Recorded after a wave's barrier. The specification lets a driver write the timestamp before
+// the preceding wave has ended.
 void clock_begin(const struct submission *s, uint32_t wave)
 {
     if (s->slot->queries)
@@ -51,9 +49,9 @@ void clock_end(const struct submission *s, uint32_t wave)
                             s->slot->queries, wave * CLOCKS + 1);
 }
 
-// ---- what is moved ----
+// ---- bytes moved ----
 
-// Of K and V, all KV heads of a token.
+// Elements of K and V of one token, all KV heads.
 static double token_elements(const struct engine_kv *kv)
 {
     return (double)kv->num_kv_heads * (kv->head_dim_k + (kv->v_is_k_prefix ? 0 : kv->head_dim_v));
@@ -65,15 +63,16 @@ static double token_bytes(const struct engine_kv *kv)
     return kv->num_kv_heads * (kv->head_dim_k * dtype_size(kv->k_dtype) + v_bytes);
 }
 
-// Of a tile's key, or what its products with all the tile's rows take as long as.
+// Bytes of a key for one tile. If its products with all rows take longer than loading it, as many
+// bytes as would take that long.
 static double key_bytes(const struct engine_kv *kv, double tile_rows)
 {
     double products = tile_rows / ROWS_A_LOAD * token_elements(kv) * 2;
     return fmax(token_bytes(kv), products);
 }
 
-// Keys that all tiles of `work` read, about: a window that is closed on both sides has no more for
-// each.
+// Keys that all tiles of `work` read, an estimate. A window closed on both sides limits the keys of
+// each tile.
 static double keys_seen(const struct engine_run *run, const struct work *work, double tile_rows)
 {
     double right = run->causal ? 0 : run->window_right;
@@ -83,14 +82,14 @@ static double keys_seen(const struct engine_run *run, const struct work *work, d
     return fmin(work->tile_keys, work->num_tiles * (run->window_left + queries + right));
 }
 
-// Of a work item, that have a key's products at once.
+// Rows of a work item that are multiplied with a loaded key.
 static uint32_t rows_at_once(const struct submission *s, const struct geometry *geometry)
 {
     const struct kernel *kernel = s->engine->pipelines.variant->kernels[geometry->kernel];
     return kernel->helps ? kernel->crowd_rows : geometry->spec[AULE_SPEC_TILE_ROWS];
 }
 
-// About, in bytes or in what takes as long.
+// Bytes that the share moves, an estimate. Arithmetic that takes longer counts as bytes, too.
 static double share_bytes(const struct submission *s, const struct engine_run *run,
                           const struct share *share)
 {
@@ -125,7 +124,7 @@ static void weigh_groups(struct submission *s)
         }
 }
 
-// Of what nobody moves anything in each has as much.
+// A part of a sum. If nothing is moved, all parts are equal.
 static double part_of(double bytes, double all, uint32_t count)
 {
     return all > 0 ? bytes / all : 1.0 / count;
@@ -150,14 +149,14 @@ void clocks_share(struct submission *s)
 
 // ---- reading ----
 
-// Ticks from `a` to `b`, which may lie before it: the counter wraps at its width.
+// Ticks from `a` to `b`; negative if `b` is earlier. The counter wraps at its width.
 static int64_t ticks_between(const struct device *device, uint64_t a, uint64_t b)
 {
     uint32_t unused = 64 - device->adapter.timestamp_bits;
     return (int64_t)((b - a) << unused) >> unused;
 }
 
-// 0: not known.
+// GPU time of a wave in ns; 0: unknown.
 static double wave_ns(const struct submission *s, uint32_t wave)
 {
     const struct device *device = &s->engine->device;

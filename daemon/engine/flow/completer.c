@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// completer.c - the thread that waits for the GPU, one submission after the other, and tells the
-// caller. When it looks, sleeps and waits for one is base/forecast.h's to say; behind an end it
-// looks out for the next. It is also the watchdog: a submission that does not end in time loses the
-// device.
+// completer.c - the thread that waits for the GPU, one submission after the other, and posts their
+// events. base/forecast.h decides when it sleeps, polls and waits. After an end it polls for the
+// next submission. It is also the watchdog: if a submission does not end in time, the device is
+// lost.
 
 #include "completer.h"
 
@@ -23,8 +23,7 @@
 static struct submission *head(struct engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
-    bool may_look =
-        engine->watch.look_ns > 0 && engine->completed > 0; // once, behind what has just ended
+    bool may_look = engine->watch.look_ns > 0 && engine->completed > 0; // once after each end
     while (!engine->lost && !engine->flying && !engine->submitter_gone) {
         if (may_look)
             engine_look_out(engine, &engine->num_flown);
@@ -49,11 +48,11 @@ static void sleep_until(void *submission, int64_t ns)
 {
     const struct timespec time = clock_timespec(ns);
     (void)submission;
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time,
-                    NULL); // woken early: then there is more to look at
+    // A signal may end it early; then the caller polls a little longer.
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL);
 }
 
-// The submitter is woken for what comes behind the end.
+// Wakes the submitter too: when the submission ends, more will probably be queued.
 static void begin_to_look(struct engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
@@ -65,7 +64,7 @@ static void begin_to_look(struct engine *engine)
 static bool has_passed(void *submission)
 {
     const struct submission *s = submission;
-    uint64_t value = 0; // if it cannot be read, the wait says why
+    uint64_t value = 0; // if it cannot be read, the wait reports why
     if (!atomic_load(&s->engine->looking))
         begin_to_look(s->engine);
     vkGetSemaphoreCounterValue(s->engine->device.handle, s->engine->timeline, &value);
@@ -75,7 +74,7 @@ static bool has_passed(void *submission)
     return false;
 }
 
-// For as long as it takes. false: it will never end.
+// Waits without polling. false: the submission will never end.
 static bool wait_for_end(void *submission)
 {
     const struct submission *s = submission;
@@ -105,10 +104,10 @@ static bool wait_for_end(void *submission)
 
 static const struct forecast_waiter waiter = {now_ns, has_passed, sleep_until, wait_for_end};
 
-// ---- what became of it ----
+// ---- reporting ----
 
-// With the lock held: what a submission that measures found out; who waits for it reads it once
-// `completed` says so.
+// With the lock held. Stores the result of a tuning sample; the tuner reads it when it sees
+// `completed`.
 static void tell_tuner(const struct submission *s)
 {
     const struct engine_run_result *result = &s->results[0];
@@ -121,8 +120,8 @@ static void tell_tuner(const struct submission *s)
 static void finish(struct submission *s)
 {
     struct engine *engine = s->engine;
-    bool ours = s->sample !=
-                NULL; // a caller's is the caller's once its event is posted: he may free it at once
+    // Read first: the caller may free its submission as soon as the event is posted.
+    bool ours = s->sample != NULL;
     s->node.event = (struct engine_event){
         .kind = ENGINE_EVENT_DONE,
         .sequence = s->sequence,
@@ -146,7 +145,7 @@ static void finish(struct submission *s)
     if (ours)
         submission_free(s);
     else
-        engine_wake(engine); // first: somebody waits for that
+        engine_wake(engine); // before the submitter: a client waits for this
     pthread_cond_signal(&engine->more);
 }
 
@@ -154,7 +153,7 @@ void *completer_thread(void *argument)
 {
     struct engine *engine = argument;
     struct submission *submission;
-    prctl(PR_SET_TIMERSLACK, 1000L); // of this thread: by itself a sleep may be 50 us longer
+    prctl(PR_SET_TIMERSLACK, 1000L); // for this thread; the default may lengthen a sleep by 50 us
     while ((submission = head(engine))) {
         if (submission->slot) {
             if (!forecast_watch_await(&engine->watch, submission->shape, submission->sent_ns,

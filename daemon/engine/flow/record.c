@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// record.c - the commands of one submission: zeroes, then wave by wave all K/V writes and copies, a
-// barrier, all attention, gathers and merges of a caller's parts, a barrier, the merges of what
-// splits left and the second passes over what first ones noted, a barrier. Dispatches between two
-// barriers touch nothing in common, so the GPU may overlap them. Decides nothing: the plan stands.
-// Submitter.
+// record.c - records the commands of one submission: zeroes, then for each wave
+//
+// - all K/V writes and copies, then a barrier,
+// - all attention, gathers and merges of a caller's parts, then a barrier,
+// - the merges of splits and the second passes, then a barrier.
+//
+// Dispatches between two barriers touch nothing in common, so the GPU may overlap them. Decides
+// nothing: the plan does. Submitter only.
 
 #include "record.h"
 
@@ -34,7 +37,7 @@ static void shader_barrier(VkCommandBuffer commands)
             VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
 }
 
-// And how many workgroups there are is among what was written.
+// The same, and what was written includes workgroup counts for an indirect dispatch.
 static void indirect_barrier(VkCommandBuffer commands)
 {
     barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
@@ -43,7 +46,7 @@ static void indirect_barrier(VkCommandBuffer commands)
                 VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
 }
 
-// Earlier submissions, new chunks and written blocks come before.
+// Makes earlier submissions, zeroed chunks and blocks that the CPU wrote visible.
 static void opening_barrier(VkCommandBuffer commands)
 {
     barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
@@ -52,7 +55,7 @@ static void opening_barrier(VkCommandBuffer commands)
             VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
 }
 
-// What the shaders wrote into arenas is for the CPU to read.
+// Makes what shaders wrote into arenas visible to the CPU.
 static void closing_barrier(VkCommandBuffer commands)
 {
     barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
@@ -70,7 +73,7 @@ static void bind(const struct submission *s, VkPipeline pipeline, const void *co
                        constants);
 }
 
-// `count` workgroups (times `x`) along y, folded into z where the device's grid ends.
+// `count` workgroups along y (times `x`). Beyond the device's limit for y they continue along z.
 struct grid {
     uint32_t x, y, z;
 };
@@ -82,7 +85,7 @@ static struct grid fold(const struct submission *s, uint32_t x, uint32_t count)
     return (struct grid){x, y, (count + y - 1) / y};
 }
 
-// For runs [first_run, first_run + num_runs), which have `count` items in all.
+// Push constants for runs [first_run, first_run + num_runs), which have `count` items together.
 static struct gpu_dispatch constants_of(const struct submission *s, uint32_t first_run,
                                         uint32_t num_runs, uint32_t count, const struct grid *grid)
 {
@@ -125,12 +128,12 @@ static void dispatch_attention(const struct submission *s, const struct group *g
     vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
 }
 
-// What the first pass noted, in as many workgroups as it says.
+// Records the second pass over what the first one noted. The notes say how many workgroups it has.
 static void dispatch_redo(const struct submission *s, const struct group *group)
 {
     uint64_t piece_at;
     VkBuffer buffer = slab_buffer(&s->slot->piece, &piece_at);
-    const struct grid none = {0}; // the places are in what was noted
+    const struct grid none = {0}; // the notes name the items
     struct gpu_dispatch constants = attention_constants(s, group, &none);
     bind(s, group->redo, &constants, sizeof constants);
     vkCmdDispatchIndirect(s->slot->commands, buffer, piece_at + group->redo_at);
@@ -144,10 +147,10 @@ static void dispatch_merge(const struct submission *s, const struct group *group
     vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
 }
 
-// Workgroups that share one range: a large block is no work for one alone.
+// Workgroups for each range: a large block is too much for one.
 static uint32_t copy_width(const struct submission *s, uint32_t first, uint32_t count)
 {
-    const uint64_t share = 16384; // bytes
+    const uint64_t share = 16384; // bytes for one workgroup
     uint64_t largest = 0, most = s->engine->device.adapter.max_groups[1];
     for (uint32_t i = first; i < first + count; i++)
         largest = s->ranges[i].bytes > largest ? s->ranges[i].bytes : largest;
@@ -200,7 +203,7 @@ static void record_read(const struct submission *s, const struct group *group)
 {
     if (!group->read)
         return;
-    if (group->helper) // first: it has the longer work
+    if (group->helper) // first, because it takes longer
         record_read(s, &s->groups[group->helper]);
     if (group->kind == ENGINE_MERGE)
         dispatch_merge(s, group);
@@ -219,8 +222,7 @@ static void record_followup(const struct submission *s, const struct group *grou
         dispatch_redo(s, group);
 }
 
-// What the splits of groups [first, end) left becomes their results, and what first passes noted is
-// computed again.
+// Records the merges and second passes of groups [first, end).
 static void record_followups(const struct submission *s, uint32_t first, uint32_t end)
 {
     bool merges = false, redoes = false;
@@ -236,7 +238,7 @@ static void record_followups(const struct submission *s, uint32_t first, uint32_
         record_followup(s, &s->groups[i]);
 }
 
-// Rows of a tile; 0: it is not recorded by itself.
+// Rows of a tile; 0: the group is recorded with the group that it helps.
 static uint32_t rows_of(const struct group *group)
 {
     if (group->helps)
@@ -244,7 +246,7 @@ static uint32_t rows_of(const struct group *group)
     return group->kind == ENGINE_ATTEND ? group->geometry.spec[AULE_SPEC_TILE_ROWS] : 1;
 }
 
-// The most rows of a tile that are fewer than `below`.
+// The largest number of rows of a tile that is smaller than `below`.
 static uint32_t most_rows(const struct submission *s, uint32_t first, uint32_t end, uint32_t below)
 {
     uint32_t most = 0;
@@ -255,9 +257,9 @@ static uint32_t most_rows(const struct submission *s, uint32_t first, uint32_t e
     return most;
 }
 
-// Groups [first, end), and behind them what they left to do. Those with the most rows a tile come
-// first, since each of their workgroups takes the longest: the others' fill the multiprocessors
-// that are free while the last of these end.
+// Records groups [first, end), then their merges and second passes. Groups with the most rows of a
+// tile come first, because each of their workgroups takes longest. Workgroups of the other groups
+// fill the multiprocessors that become free while the last long ones end.
 static void record_together(const struct submission *s, uint32_t first, uint32_t end)
 {
     for (uint32_t rows = UINT32_MAX; (rows = most_rows(s, first, end, rows)) > 0;)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// record.h - the commands of a planned submission, into its slot.
+// record.h - records the commands of a planned submission into its slot. Decides nothing: the plan
+// does.
 
 #ifndef AULE_ENGINE_RECORD_H
 #define AULE_ENGINE_RECORD_H

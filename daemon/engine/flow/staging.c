@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// staging.c - which tensors of a submission are copied into and out of mirrored arenas. In: the
-// submitter, before recording; out: the completer, when the GPU is done. No lock is held while
-// client memory is touched.
+// staging.c - which tensors of a submission are copied into and out of mirrored arenas. The
+// submitter copies in, before it records; the completer copies out, when the GPU has finished. No
+// lock is held while client memory is touched.
 
 #include "staging.h"
 
@@ -24,7 +24,7 @@ static uint64_t row_bytes(uint32_t head_dim, enum dtype dtype)
     return (uint64_t)head_dim * dtype_size(dtype);
 }
 
-// The rows of all tokens: with an outer stride sequence by sequence.
+// Stages the rows of all tokens, or sequence by sequence if the tensor has an outer stride.
 static void stage_tokens(const struct engine_run *run, struct arena_pass *pass,
                          const struct engine_tensor *tensor, uint32_t num_heads, uint32_t head_dim)
 {
@@ -46,15 +46,15 @@ static void stage_lse(const struct engine_arena *arena, struct arena_pass *pass,
                       const struct engine_tensor *lse, uint32_t num_tokens, uint32_t num_heads)
 {
     struct engine_tensor rows = *lse;
-    rows.head_stride = 0; // a token's heads are contiguous: one row
+    rows.head_stride = 0; // contiguous heads: a token is one row
     if (lse->dtype)
         arena_stage(arena, pass, &rows, num_tokens, 1, num_heads * sizeof(float));
 }
 
-// ---- keys and values that lie in the arena ----
+// ---- keys and values in the arena ----
 
-// Whether `num_tokens` tokens of all heads at `tensor` lie inside the arena: a block that no query
-// sees may be any number.
+// Whether `num_tokens` tokens of all heads at `tensor` lie inside the arena. The id of a block that
+// no query sees may be any number.
 static bool fits(const struct engine_arena *arena, const struct engine_tensor *tensor,
                  uint64_t outer, uint32_t num_tokens, uint32_t num_heads, uint64_t bytes)
 {
@@ -68,7 +68,7 @@ static bool fits(const struct engine_arena *arena, const struct engine_tensor *t
            !__builtin_add_overflow(end, blocks, &end) && end <= arena->size;
 }
 
-// `num_tokens` tokens from `offset` on in part `outer` of keys or values.
+// Stages `num_tokens` tokens of keys or values from `offset` in block (or sequence) `outer`.
 static void stage_part(const struct engine_run *run, struct arena_pass *pass,
                        const struct engine_tensor *tensor, uint64_t outer, uint64_t offset,
                        uint32_t num_tokens, uint64_t bytes)
@@ -114,7 +114,7 @@ static void stage_keys(const struct engine_run *run, struct arena_pass *pass,
         stage_rows(run, pass, tensor, bytes);
 }
 
-// The rows that slots wrote, and nothing beside them.
+// Stages the rows that slots wrote, and no others.
 static void stage_slots(const struct engine_run *run, struct arena_pass *pass,
                         const struct engine_tensor *tensor, uint64_t bytes)
 {
@@ -173,9 +173,9 @@ static void stage_run_in(const struct engine_run *run, struct arena_pass *pass)
     }
 }
 
-// Tensors that are read may overlap, sequences begin at the same row, parts of a merge be the same:
-// where rows come to more bytes than there are from the first to the last, all of those are copied,
-// each once.
+// Inputs may overlap: tensors may share memory, sequences may begin at the same row, parts of a
+// merge may be equal. If the rows add up to more bytes than the span that they lie in, the span is
+// copied once.
 static void stage_each_once(const struct engine_run *run)
 {
     struct arena_pass measure = {.what = ARENA_MEASURE, .begin = UINT64_MAX},
@@ -187,7 +187,8 @@ static void stage_each_once(const struct engine_run *run)
         stage_run_in(run, &copy);
 }
 
-// An earlier submission may still read the mirror, or owe its results to the arena.
+// Waits for earlier submissions: they may still read the mirror, or their results are not copied
+// out yet.
 static bool wait_for_arenas(const struct submission *s)
 {
     uint64_t sequence = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// submit.c - see submit.h, and engine_submit().
+// submit.c - see submit.h; also engine_submit(). Caller's thread and the tuner.
 
 #include "submit.h"
 
@@ -18,7 +18,7 @@ enum status submit_queue(struct engine *engine, const struct engine_submission *
     if (submission_count_ranges(params) > UINT32_MAX)
         return error_set(
             error, STATUS_NO_MEMORY,
-            "%u blocks to zero and those that %u runs copy are too many for one submission",
+            "%u blocks to zero and the blocks that %u runs copy are too many for one submission",
             params->num_zeroes, params->num_runs);
     struct submission *submission = submission_create(engine, params);
     if (!submission)
@@ -26,7 +26,7 @@ enum status submit_queue(struct engine *engine, const struct engine_submission *
                          params->num_runs);
     submission->sample = sample;
     pthread_mutex_lock(&engine->lock);
-    if (sample && engine->stopping) { // who would take it may have ended
+    if (sample && engine->stopping) { // the submitter may have ended
         pthread_mutex_unlock(&engine->lock);
         submission_free(submission);
         return error_set(error, STATUS_STOPPING, "the engine ends");
@@ -39,7 +39,7 @@ enum status submit_queue(struct engine *engine, const struct engine_submission *
     submission->queued_ns = clock_now_ns();
     pthread_mutex_unlock(&engine->lock);
     atomic_fetch_add(&engine->num_queued, 1);
-    pthread_cond_signal(&engine->more); // no system call while the submitter does not sleep
+    pthread_cond_signal(&engine->more); // makes no system call if the submitter is awake
     return STATUS_OK;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// submit.h - queues a submission for the submitter.
+// submit.h - queues a submission for the submitter. Knows nothing of the GPU. Any thread.
 
 #ifndef AULE_ENGINE_SUBMIT_H
 #define AULE_ENGINE_SUBMIT_H
@@ -10,7 +10,7 @@
 
 struct sample;
 
-// As engine_submit(), any thread. With a sample: STOPPING.
+// As engine_submit(), for any thread. With a tuning sample also STOPPING: the engine ends.
 enum status submit_queue(struct engine *engine, const struct engine_submission *params,
                          struct sample *sample, uint64_t *sequence, struct error *error);
 

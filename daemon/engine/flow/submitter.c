@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // submitter.c - the thread that takes submissions in order and gives them to the GPU: plan, stage
-// in, record, submit. What cannot reach the GPU travels on without a slot and is reported in its
-// turn.
+// in, record, submit. A submission that fails here has no slot; it goes to the completer all the
+// same, so that events stay in order.
 
 #include "submitter.h"
 
@@ -24,8 +24,8 @@ static struct slot *free_slot(struct engine *engine)
     return NULL;
 }
 
-// With the lock held: whether more is to be expected soon, as something ends or has ended. Asked
-// once for each end.
+// With the lock held. Whether a submission will probably come soon, because one is ending or has
+// ended. True once for each end, so that the submitter polls once.
 static bool expects_more(const struct engine *engine, uint64_t looked_after)
 {
     bool idle = engine->last_sequence > 0 && engine->completed == engine->last_sequence;
@@ -59,9 +59,9 @@ static struct submission *take(struct engine *engine)
     return submission;
 }
 
-// ---- how long it will take is how long its like took ----
+// ---- the shape: submissions of equal shape take about as long ----
 
-// The first four binary digits: what a sequence grows by in some steps makes no difference.
+// The first four binary digits. A sequence that grows by a few tokens keeps its shape.
 static uint64_t about(uint64_t number)
 {
     uint32_t digits = 0;
@@ -88,7 +88,7 @@ static uint64_t shape_of(const struct submission *s)
     return hash ? hash : 1;
 }
 
-// ---- on its way ----
+// ---- giving it to the GPU ----
 
 static enum status send(struct submission *s, struct error *error)
 {
@@ -105,14 +105,14 @@ fail:
     return status;
 }
 
-// Nothing of it reached the GPU.
+// Fails a submission of which nothing reached the GPU.
 static void give_up(struct submission *s, const struct error *error)
 {
     struct engine *engine = s->engine;
     device_log(&engine->device, 0, "submission %llu fails: %s", (unsigned long long)s->sequence,
                error->text);
-    // The caller takes the zeroes for done: rather no GPU than one tenant's data in another's
-    // hands.
+    // The caller believes that the blocks are zeroed. Losing the device is better than showing one
+    // tenant's data to another.
     if (s->num_zeroes)
         device_lose(&engine->device, "%u blocks could not be zeroed: %s", s->num_zeroes,
                     error->text);
@@ -142,7 +142,7 @@ static void process(struct submission *s)
     DL_APPEND(engine->flying, s);
     pthread_mutex_unlock(&engine->lock);
     atomic_fetch_add(&engine->num_flown, 1);
-    pthread_cond_broadcast(&engine->changed); // for the completer, which wants the lock
+    pthread_cond_broadcast(&engine->changed); // wakes the completer, which takes the lock
 }
 
 void *submitter_thread(void *argument)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kernel.h - an attention kernel: the runs that it serves, how its work is cut, and what it needs
-// of a workgroup.
+// kernel.h - the attention kernels: what each serves, how its work is cut, and what a workgroup of
+// it needs. Knows neither runs nor batches. Any thread; no state.
 
 #ifndef AULE_ENGINE_KERNEL_H
 #define AULE_ENGINE_KERNEL_H
@@ -15,56 +15,61 @@ static inline uint64_t divide_up(uint64_t value, uint64_t by)
     return (value + by - 1) / by;
 }
 
-// Up to where the next tensor or array may begin.
+// Where the next tensor or array may begin: a multiple of 16 bytes.
 static inline uint64_t padded(uint64_t bytes)
 {
     return (bytes + 15) & ~UINT64_C(15);
 }
 
-// A row's bits may depend on the run's geometry and on the lengths of its own sequence only. So no
-// function here gets anything else, except local_size(), on which no bit depends.
+// One attention kernel: a shader and its rules. The rules use only the run's geometry and one
+// sequence's own lengths, so a row's bits do not depend on the batch. The local size may depend on
+// more, because it changes no bit. Rows are rows of queries for one KV head.
 struct kernel {
     struct shader shader;
-    uint32_t (*tile_rows)(const struct engine_kv *kv); // rows of one work item
-    // `geometry` is as geometry_of_run() makes it. NULL: serves each.
+    uint32_t (*tile_rows)(const struct engine_kv *kv); // rows of one tile
+    // Whether it serves a geometry as geometry_of_run() makes it. NULL = it serves all.
     bool (*serves)(const struct geometry *geometry);
-    // Rows of queries that a sequence has for one KV head. A sequence of at least long_keys keys
-    // may have up to long_rows; 0: no more than others.
-    uint32_t least_rows, most_rows;
-    uint32_t long_rows, long_keys;
-    // Keys of one part if num_splits is 0; 0: the sequence is not cut. NULL: none is ever cut.
+    uint32_t least_rows, most_rows; // rows of a sequence that it takes
+    uint32_t long_rows, long_keys;  // also up to long_rows rows if there are long_keys keys; 0 = no
+    // num_splits 0: keys of one part for a sequence of so many rows and keys; 0 = not split. NULL =
+    // the kernel never splits.
     uint64_t (*part_keys)(uint64_t rows, uint64_t kv_len);
-    uint32_t part_grain; // with num_splits n, the keys of a part are a multiple of it
-    bool merges;         // merges its parts in the same dispatch
-    // An item of a sequence with at least so many keys may need a second pass (struct gpu_redo). 0:
-    // there is none.
+    uint32_t part_grain; // num_splits n: parts have a multiple of so many keys
+    bool merges;         // merges its own splits in the same dispatch
+    // A sequence with this many keys or more may have items that need a second pass (struct
+    // gpu_redo). 0 = there is no second pass.
     uint32_t doubtful_keys;
-    uint32_t half_local_size; // with this local size an item is half a part; 0: with none
-    // The local size for so many workgroups on so many multiprocessors, at most shader.local_size.
-    // NULL: always that.
+    uint32_t half_local_size; // the local size whose items are half parts; 0 = none
+    // The rule for the local size, given the number of workgroups and of multiprocessors. At most
+    // shader.local_size is used. NULL = always shader.local_size.
     uint32_t (*local_size)(const uint32_t *spec, uint64_t num_workgroups,
                            uint32_t num_multiprocessors);
-    // Local sizes that give the same bits; ends with 0. Tuning takes the fastest. All that
-    // local_size() returns are among them. NULL: there is one way only.
+    // Local sizes that give the same bits, ending with 0; the rule's answers are among them. Tuning
+    // measures those up to shader.local_size. NULL = there is no choice.
     const uint32_t *candidates;
-    // Not NULL: this kernel takes no sequences. It computes half parts that tiles of the kernel
-    // `helps` share, with the same bits. A work item has crowd_rows rows, of which each tile takes
-    // a power of two. Its keys are a multiple of crowd_grain. It needs least_members tiles.
+    // A cascade kernel: it computes half parts whose keys several tiles of kernel `helps` share.
+    // The bits are the same. A work item has up to crowd_rows rows, and a tile takes a power of two
+    // of them. Fewer than least_members tiles are not worth an item. Parts are multiples of
+    // crowd_grain keys. NULL = no cascade.
     const struct kernel *helps;
     uint32_t crowd_rows, least_members, crowd_grain;
-    uint32_t shared_memory; // bytes a workgroup, in its largest pipeline
+    uint32_t shared_memory; // bytes that a workgroup of its largest pipeline needs
 };
 
 // Rows of table.c that others name. All other kernels are reached by a variant.
 extern const struct kernel kernel_plain, kernel_decode_emulated, kernel_prefill_emulated;
 
-bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len); // such a sequence
-uint64_t kernel_usual_parts(uint64_t kv_len); // of a decode of so many keys, at least 1
+// Whether it takes a sequence of so many rows and keys.
+bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len);
+// Parts of a decode with `kv_len` keys in the usual kernel; at least 1.
+uint64_t kernel_usual_parts(uint64_t kv_len);
+// Whether it may split a sequence.
 bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits);
-// Whether items of a sequence of so many keys may need a second pass.
+// Whether items of a sequence with so many keys may need a second pass.
 bool kernel_doubts(const struct kernel *kernel, uint64_t kv_len);
+// Whether its items are half parts.
 bool kernel_cuts_halves(const struct kernel *kernel, uint32_t num_splits, uint32_t local_size);
-// Keys of one part of a sequence of `rows` rows a KV head; 0: it is not cut.
+// Keys of one part of a sequence with `rows` rows; 0 = it is not split.
 uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len,
                           uint32_t num_splits);
 uint32_t kernel_local_size(const struct kernel *kernel, const uint32_t spec[SPEC_CONSTANTS],

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // kv.c - which shapes and dtypes of K and V have a shader, and how large a block is. Knows no
-// memory. Any thread.
+// memory. Any thread; no state.
 
 #include "kv.h"
 
@@ -102,8 +102,8 @@ enum status kv_check(enum engine_place place, const struct engine_kv *kv, uint32
         status = check_dtypes(place, kv, error);
     if (status != STATUS_OK)
         return status;
-    if (place == ENGINE_POOL &&
-        kv_block_bytes(kv) > UINT32_MAX) // shaders count in 32 bits inside a block
+    // Inside a block, shaders count in 32 bits.
+    if (place == ENGINE_POOL && kv_block_bytes(kv) > UINT32_MAX)
         return error_set(error, STATUS_UNSUPPORTED,
                          "one layer of a block takes %" PRIu64 " bytes: no shader for more than %u",
                          kv_block_bytes(kv), UINT32_MAX);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// matrix.c - what a device lacks of matrices (vulkan/matrices.h), and a look at which lane has
-// which elements: shaders/matrix.glsl writes them itself, although Vulkan leaves their place to the
-// driver. Knows nothing of attention. The thread that opens the device.
+// matrix.c - what a device lacks of cooperative matrices (vulkan/matrices.h), and a probe of which
+// lane has which elements. shaders/matrix.glsl writes elements itself, although Vulkan leaves their
+// place to the driver. Knows nothing of attention. The thread that opens the device.
 
 #include "matrix.h"
 
@@ -21,16 +21,16 @@ static void write_old_layer(uint32_t layer, const char *what, char *text, size_t
              VK_API_VERSION_MAJOR(layer), VK_API_VERSION_MINOR(layer), VK_API_VERSION_PATCH(layer));
 }
 
-// Of what every shader with matrices uses; `sized`: the device has them in the size that is needed,
-// which `sizes` names.
+// Needs of every shader with matrices. `sized`: the device has matrices of the sizes that `sizes`
+// names.
 static void any_missing(const struct adapter *adapter, bool sized, const char *sizes, char *text,
                         size_t size)
 {
     const struct matrices *matrices = &adapter->matrices;
 #ifndef AULE_HAVE_MATRIX
-    snprintf(text, size,
-             "nothing that is known, but aule was built without the shader compiler or headers for "
-             "matrices");
+    snprintf(
+        text, size,
+        "support in this build: aule was built without a shader compiler or headers for matrices");
     return;
 #endif
     text[0] = '\0';
@@ -52,8 +52,7 @@ static void write_lanes(enum matrix_lanes lanes, const char *what, char *text, s
         snprintf(text, size, "%s that it can use: their elements lie in other lanes than expected",
                  what);
     else if (lanes == MATRIX_LANES_BOUNDED)
-        snprintf(text, size,
-                 "%s that it can use: what is too large comes out as if it were a number", what);
+        snprintf(text, size, "%s that it can use: a sum that is too large becomes a number", what);
 }
 
 void matrix_missing(const struct adapter *adapter, char *text, size_t size)
@@ -106,11 +105,11 @@ void matrix_bfloat_missing(const struct adapter *adapter, char *text, size_t siz
         write_lanes(matrices->bfloat_lanes, "matrices of bf16", text, size);
 }
 
-// ---- what it does ----
+// ---- the probe ----
 
 enum { LANES = 32, WARPS = 2, ROWS = 16, COLUMNS = 8, DEPTH = 16 };
 
-// Small whole numbers, whose products and sums are exact whatever the order.
+// Small whole numbers: their products and sums are exact in any order.
 struct problem {
     int a[ROWS][DEPTH], b[DEPTH][COLUMNS], c[ROWS][COLUMNS];
 };
@@ -157,7 +156,7 @@ static uint32_t pair(int low, int high, enum dtype dtype)
     return dtype == DTYPE_F16 ? half(low) | half(high) << 16 : bfloat(low) | bfloat(high) << 16;
 }
 
-// What matrix.glsl says that lane 4 g + t has.
+// Fills in what matrix.glsl expects in lane 4 g + t.
 static void lane_fill(const struct problem *problem, enum dtype dtype, uint32_t g, uint32_t t,
                       struct gpu_matrix_lane *lane)
 {
@@ -173,8 +172,8 @@ static void lane_fill(const struct problem *problem, enum dtype dtype, uint32_t 
         lane->b[i] = pair(problem->b[2 * t + i * 8][g], problem->b[2 * t + i * 8 + 1][g], dtype);
 }
 
-// As attention_prefill.comp may meet it: f16 does not hold the number, which then is multiplied
-// with 0 or 1; f32 does not hold the product of a number that bf16 holds.
+// Fills in a sum that is too large, as attention_prefill.comp may meet it. f16: the number itself
+// is too large and is multiplied by 0 or 1. bf16: the product is too large for f32.
 static void lane_fill_large(enum dtype dtype, uint32_t g, struct gpu_matrix_lane *lane)
 {
     int times = dtype == DTYPE_F16 ? (int)(g % 2) : 16;
@@ -207,7 +206,7 @@ static bool lane_agrees(const struct problem *problem, uint32_t g, uint32_t t,
     return true;
 }
 
-// What the probe needs on the GPU.
+// The objects that the probe needs on the GPU.
 struct rig {
     struct device *device;
     struct buffer buffer; // struct gpu_matrix_lane[WARPS * LANES]
@@ -304,7 +303,8 @@ enum status matrix_probe(struct transfer *transfer, const struct shader *shader,
     if (status == STATUS_OK)
         status = rig_run(&rig, transfer, error);
     *found = status == STATUS_OK ? lanes_judge(problems, lanes) : MATRIX_LANES_DIFFER;
-    if (status != STATUS_DEVICE_LOST) // the GPU may still write there
+    // After a loss the GPU may still write to the buffer.
+    if (status != STATUS_DEVICE_LOST)
         rig_finish(&rig);
     return status;
 }
@@ -316,7 +316,7 @@ static enum matrix_lanes look(struct device *device, struct transfer *transfer,
     enum matrix_lanes found = MATRIX_LANES_DIFFER;
     struct error error = {0};
     if (matrix_probe(transfer, shader, dtype, &found, &error) != STATUS_OK)
-        device_log(device, 1, "%s cannot look at matrices: %s", shader->name, error.text);
+        device_log(device, 1, "%s could not check the matrices: %s", shader->name, error.text);
     return found;
 }
 #endif

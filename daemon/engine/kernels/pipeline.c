@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // pipeline.c - from a geometry (the specialisation constants) to a pipeline, compiled once. Knows
-// nothing of runs. Made by the submitter on first use, or ahead by tuning's thread; saved by the
-// maker and at the end.
+// nothing of runs. The submitter compiles on first use, the tuning thread before that. The maker
+// saves, and so does pipelines_finish().
 
 #include "pipeline.h"
 
@@ -20,8 +20,8 @@
 #include <uthash.h>
 #include <utlist.h>
 
-// Shapes are the clients' to choose, so their number has a bound. A model uses two or three; each
-// takes some 100 KB.
+// Clients choose shapes, so the number of pipelines needs a limit. A model uses two or three; each
+// takes about 100 KB.
 static const uint32_t default_most = 256;
 
 struct key {
@@ -32,7 +32,7 @@ struct key {
 struct pipeline {
     struct key key;
     VkPipeline handle;
-    uint64_t last_sequence; // of a submission that uses it
+    uint64_t last_sequence; // of the last submission that uses it
     struct pipeline *prev, *next;
     UT_hash_handle hh;
 };
@@ -46,13 +46,13 @@ enum {
                BIT(AULE_SPEC_V_IN_K) | BIT(AULE_SPEC_SCALE_MODE),
 };
 
-// With those of the device, which are the same for all.
+// The geometry's constants, then those of the device, which are the same for all pipelines.
 enum { ALL_CONSTANTS = AULE_SPEC_SOFTWARE + 1 };
 _Static_assert((int)SPEC_CONSTANTS == (int)AULE_SPEC_MATRIX_ROWS, "the geometry's come first");
 
-// What each kind is compiled for: nothing else makes a second pipeline.
+// The constants that each kind is compiled for. The others must not make a second pipeline.
 static const struct {
-    uint32_t specs;    // by number
+    uint32_t specs;    // bits by id
     uint32_t features; // AULE_FEATURE_*
 } used[PIPELINE_KINDS] = {
     [PIPELINE_ATTENTION] = {SPECS_ALL, UINT32_MAX},
@@ -168,7 +168,8 @@ void pipelines_finish(struct pipelines *pipelines)
     if (pipelines->layout)
         vkDestroyPipelineLayout(device->handle, pipelines->layout, NULL);
     for (int kind = 0; kind < PIPELINE_KINDS; kind++)
-        vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL); // takes none
+        // Takes VK_NULL_HANDLE.
+        vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL);
     for (uint32_t i = 0; i < MOST_KERNELS; i++)
         vkDestroyShaderModule(device->handle, pipelines->kernels[i], NULL);
     free(pipelines->path);
@@ -236,8 +237,8 @@ static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind
             key.geometry.spec[i] = geometry->spec[i];
     uint32_t *features = &key.geometry.spec[AULE_SPEC_FEATURES];
     *features &= used[kind].features;
-    if (kind == PIPELINE_KV_WRITE &&
-        !(*features & AULE_FEATURE_ROPE)) // where a key stands matters to its turns alone
+    // A key's position matters only if it is rotated.
+    if (kind == PIPELINE_KV_WRITE && !(*features & AULE_FEATURE_ROPE))
         *features = 0;
     if (kind == PIPELINE_ATTENTION)
         key.geometry.kernel = geometry->kernel;
@@ -252,8 +253,9 @@ void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t pa
     pipelines->passed = passed;
 }
 
-// So that one more fits. Those that the GPU may still run stay, though they be too many for a
-// while. The driver's own cache keeps what it compiled, so that one that comes back comes quickly.
+// Evicts pipelines until one more fits. Those that the GPU may still run stay, even if they are too
+// many for a while. The driver's cache keeps what it compiled, so an evicted pipeline comes back
+// fast.
 static void make_room(struct pipelines *pipelines)
 {
     struct pipeline *oldest;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// pipeline_file.c - the file that keeps the driver's pipeline cache between lives. A driver may
-// crash on data that is not its own, so a header with length and hash stands before it and the
-// driver's own header is checked too. Written beside and renamed, so that a reader sees all or
-// nothing. Any thread.
+// pipeline_file.c - the file that keeps the driver's pipeline cache from one daemon to the next. A
+// driver may crash on foreign data. So the file has a header with length and hash, and the driver's
+// own header is checked, too. file.h replaces a file as a whole. Any thread.
 
 #include "pipeline_file.h"
 
@@ -18,14 +17,14 @@
 
 struct file_header {
     char magic[8];
-    uint64_t size; // bytes that follow
-    uint64_t hash; // XXH3 of them
+    uint64_t size; // bytes after this header
+    uint64_t hash; // XXH3 of these bytes
 };
 static const char magic[8] = "aulePC1";
-static const uint64_t largest = UINT64_C(1)
-                                << 30; // bytes; no driver's cache of a few pipelines comes near
+// Bytes; no driver's cache of a few pipelines comes near.
+static const uint64_t largest = UINT64_C(1) << 30;
 
-// NULL if the driver's header says that the data is this device's, else what is wrong.
+// NULL if the driver's own header fits this device, else the reason.
 static const char *check_driver_header(const struct device *device, const void *data, size_t size)
 {
     VkPipelineCacheHeaderVersionOne header;
@@ -43,7 +42,7 @@ static const char *check_driver_header(const struct device *device, const void *
     return NULL;
 }
 
-// NULL if what the file has behind its header is good for this device, else what is wrong.
+// NULL if the file is whole and fits this device, else the reason.
 static const char *check(const struct device *device, const char *file, size_t size)
 {
     struct file_header header;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// rope.c - frequencies as integers. f32 has 24 bits: too few for the angle of position 100000. As a
-// 64-bit fraction of a turn a frequency is exact to 2^-64, and the shader's product with a position
-// wraps by itself. Submitter only.
+// rope.c - frequencies as integers. f32 has 24 bits, too few for the angle of position 100000. As a
+// 64-bit fraction of a turn a frequency is exact to 2^-64, and its product with a position wraps by
+// itself. Submitter only.
 
 #include "rope.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// table.c - the attention kernels and the variants, a row each. A kernel is a shader, and how its
+// table.c - the attention kernels and the variants, one row each. A kernel is a shader, and how its
 // work is cut. A variant is a list of kernels for devices of one kind. Knows neither runs nor
 // batches. Any thread; no state.
 
@@ -28,7 +28,7 @@
 
 #include <stdio.h>
 
-// ---- attention_tiles.glsl: everything, on any device ----
+// ---- plain and subgroup (attention_tiles.glsl): they serve everything on any device ----
 
 // Bytes that it declares as shared for tiles of `rows` rows, where K has `head_dim` elements: Q,
 // weights, each row's partial sums and rescale, and where keys and values of two tiles lie.
@@ -69,6 +69,7 @@ static uint64_t tiles_part_keys(uint64_t rows, uint64_t kv_len)
     return rows <= 64 ? 2048 : 0;
 }
 
+// Fields that these kernels have in common.
 #define TILES_JOB .most_rows = UINT32_MAX, .part_keys = tiles_part_keys, .part_grain = 256
 
 static const struct kernel kernel_subgroup = {
@@ -101,9 +102,9 @@ static const struct kernel kernel_plain_small = {
 enum {
     MATRIX_WARP = 32,
     MATRIX_MOST_HEAD_DIM = 2 * AULE_NARROW_HEAD_DIM, // of K and V
-    MATRIX_LEAST_BLOCK_SIZE =
-        16,                    // keys of a matrix lie in one block; block sizes are powers of two
-    MATRIX_WORD_BYTES = 6 * 4, // emulated: of an invocation, in shared memory
+    // Keys of a matrix lie in one block. Block sizes are powers of two.
+    MATRIX_LEAST_BLOCK_SIZE = 16,
+    MATRIX_WORD_BYTES = 6 * 4, // emulated: shared memory of an invocation
 };
 
 static bool dims_within(const uint32_t *spec, uint32_t most)
@@ -111,8 +112,9 @@ static bool dims_within(const uint32_t *spec, uint32_t most)
     return spec[AULE_SPEC_HEAD_DIM_K] <= most && spec[AULE_SPEC_HEAD_DIM_V] <= most;
 }
 
-// What all matrix shaders ask for. `element` is the matrices' type, f16 or bf16. No feature but the
-// custom mask matters: a hidden value may be NaN, and 0 times NaN is NaN on a matrix unit.
+// The conditions of all matrix kernels; `element` is the dtype of the matrices, f16 or bf16. They
+// serve all features except the custom mask. A masked value may be NaN, and matrix units multiply
+// it by its weight: 0 * NaN is NaN.
 static bool matrix_serves(const uint32_t *spec, enum dtype element)
 {
     return dims_within(spec, MATRIX_MOST_HEAD_DIM) && spec[AULE_SPEC_IO_DTYPE] == element &&
@@ -120,25 +122,25 @@ static bool matrix_serves(const uint32_t *spec, enum dtype element)
            !(spec[AULE_SPEC_FEATURES] & AULE_FEATURE_MASK);
 }
 
-// ---- attention_decode.comp: two or four warps compute a part, or eight compute half a part. Each
-// warp's sums lie in shared memory ----
+// ---- attention_decode.comp: 2 or 4 warps compute a part, or 8 warps half a part ----
+// Each warp's sums lie in shared memory.
 
 enum {
     DECODE_ROWS = 8,
-    // More than DECODE_ROWS rows are several tiles. Each tile reads the keys again, mostly from the
-    // L2 cache. The prefill kernel reads keys once, but its one workgroup cannot be cut, and few of
-    // its rows are used. So decode takes up to DECODE_LONG_ROWS rows if a sequence has enough parts
-    // to fill the device. Both limits are guesses. To be measured: 16 and 32 rows, 1 and 64
-    // sequences, 1024, 2048, 4096 and 131072 keys.
+    // More than 8 rows are several tiles, and each tile reads the keys again, mostly from the L2
+    // cache, since neighbouring items run together. Prefill reads the keys once, but in one
+    // workgroup that cannot be split, with 16 rows for each warp. So decode takes up to 32 rows if
+    // the sequence has enough parts. The limits are a guess. To be measured: 16 and 32 rows; 1024,
+    // 2048, 4096 and 131072 keys; 1 and 64 sequences.
     DECODE_LONG_ROWS = 32,
     DECODE_LONG_KEYS = 2048,
     DECODE_PART_WARPS = 2,
     DECODE_SHARED_WARPS = 4,
     DECODE_HALF_WARPS = 8,
     DECODE_HALF_WARPS_EMULATED = 4,
-    DECODE_WARP_BYTES = DECODE_ROWS * (AULE_NARROW_HEAD_DIM + 2) *
-                        4, // with half parts, dims of V beyond these follow in a second round
-    DECODE_Q_BYTES = DECODE_ROWS * MATRIX_MOST_HEAD_DIM * 2, // Q of wide heads
+    // V of more dims: the warps' sums go to shared memory in rounds.
+    DECODE_WARP_BYTES = DECODE_ROWS * (AULE_NARROW_HEAD_DIM + 2) * 4,
+    DECODE_Q_BYTES = DECODE_ROWS * MATRIX_MOST_HEAD_DIM * 2, // Q of wide rows
     DECODE_OTHER_BYTES = DECODE_Q_BYTES + 32,
     DECODE_SHARED_MEMORY = DECODE_HALF_WARPS * DECODE_WARP_BYTES + DECODE_OTHER_BYTES,
     DECODE_SHARED_MEMORY_EMULATED =
@@ -151,7 +153,7 @@ _Static_assert(2 * ((int)MATRIX_MOST_HEAD_DIM + 2) <=
 _Static_assert((int)DECODE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
                "any device runs it");
 
-// Rows of K and V are whole pieces of 16 bytes.
+// Rows of K and V are multiples of 16 bytes.
 static bool decode_element(uint32_t dtype, uint32_t head_dim, enum dtype element)
 {
     return dtype == element || (dtype_size((enum dtype)dtype) == 1 && head_dim % 16 == 0);
@@ -181,9 +183,9 @@ static uint32_t decode_rows(const struct engine_kv *kv)
     return DECODE_ROWS;
 }
 
-// Long parts keep a warp streaming, and a merge takes as long as some thousand keys. Many parts
-// keep the device busy when sequences are few. Measured on an H200 (shaders/NOTEBOOK.md). A row's
-// bits depend on this rule.
+// Keys of a part. Long parts keep a warp streaming, and a merge costs as much as some thousand
+// keys; many parts keep the device busy with few sequences. Measured on the H200
+// (shaders/NOTEBOOK.md). A row's bits depend on it.
 static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
 {
     (void)rows;
@@ -193,9 +195,9 @@ static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
     return keys < 16384 ? keys : 16384;
 }
 
-// About 8 warps hide a multiprocessor's memory latency. With many parts two warps each are enough.
-// If all parts fit in one wave of three a multiprocessor, a part has four warps. If each
-// multiprocessor has one part at most, eight warps take half a part. Measured on an H200.
+// Warps for a part. About 8 warps a multiprocessor hide its memory latency. With more than three
+// parts a multiprocessor, a part gets two warps; with more than one, four. Fewer parts are cut into
+// halves of eight warps each. Measured on the H200.
 static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocessors, uint32_t least)
 {
     if (num_workgroups > 3 * num_multiprocessors)
@@ -203,8 +205,8 @@ static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocesso
     return num_workgroups > num_multiprocessors ? DECODE_SHARED_WARPS : DECODE_HALF_WARPS;
 }
 
-// A part of wide heads takes so much shared memory that four warps for a part are faster than two.
-// Measured on an H200.
+// A part with wide rows takes so much shared memory that four warps are better than two. Measured
+// on the H200.
 static uint32_t decode_local_size(const uint32_t *spec, uint64_t num_workgroups,
                                   uint32_t num_multiprocessors)
 {
@@ -226,7 +228,7 @@ static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP,
 static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX_WARP,
                                                       DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, 0};
 
-// The same for matrix units and emulated.
+// Fields that decode has in common on matrix units and emulated.
 #define DECODE_JOB                                                                                 \
     .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,             \
     .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,   \
@@ -251,29 +253,30 @@ static const struct kernel kernel_decode_emulated_bf16 = {
     DECODE_JOB,
     .serves = decode_serves_bf16,
     .local_size = decode_local_size_emulated,
-    .half_local_size = DECODE_HALF_WARPS *
-                       MATRIX_WARP, // a half has as many units as on a device; warps share them
+    // bf16 has 8 units, as on a device, and at most 4 warps here. So no item is half a part, and
+    // warps share units.
+    .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
     .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
-// ---- attention_cascade.comp: 16 rows a warp, of any sequences. Four warps load 16 keys and values
-// a step ----
+// ---- attention_cascade.comp: 16 rows a warp, of any sequences ----
+// Four warps load 16 keys and values a step.
 
 enum {
     CASCADE_WARP_ROWS = 16,
     CASCADE_WARPS = 8,
     CASCADE_WARPS_EMULATED = 4,
-    CASCADE_TILE_BYTES =
-        4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM * 2, // K and V of this step and the next
-    CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4, // of K and V, for both steps
-    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,              // is_last
+    // K and V of this step and of the next.
+    CASCADE_TILE_BYTES = 4 * MATRIX_LEAST_BLOCK_SIZE * AULE_NARROW_HEAD_DIM * 2,
+    CASCADE_SCALES_BYTES = 2 * 2 * MATRIX_LEAST_BLOCK_SIZE * 4, // the same, of K and V
+    CASCADE_MEMBERS_BYTES = AULE_MOST_MEMBERS * 4,              // is_last of each member
     CASCADE_SHARED_MEMORY =
         CASCADE_WARPS / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) + CASCADE_MEMBERS_BYTES,
     CASCADE_SHARED_MEMORY_EMULATED =
         CASCADE_WARPS_EMULATED / 4 * (CASCADE_TILE_BYTES + CASCADE_SCALES_BYTES) +
         CASCADE_MEMBERS_BYTES + CASCADE_WARPS_EMULATED * MATRIX_WARP * MATRIX_WORD_BYTES,
-    CASCADE_LEAST_MEMBERS = 4, // a guess: with fewer, most warps have no rows
+    CASCADE_LEAST_MEMBERS = 4, // a guess: with fewer members most warps have no rows
 };
 _Static_assert((int)CASCADE_WARP_ROWS *CASCADE_WARPS <= (int)AULE_MOST_MEMBERS, "of one row each");
 _Static_assert((int)CASCADE_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
@@ -322,15 +325,15 @@ static const struct kernel kernel_cascade_emulated_bf16 = {
     CASCADE_EMULATED(kernel_decode_emulated_bf16, DECODE_HALF_WARPS),
 };
 
-// ---- attention_prefill.comp: 16 rows a warp. All warps read tiles of keys and values from shared
-// memory ----
+// ---- attention_prefill.comp: 16 rows a warp ----
+// Tiles of K and V lie in shared memory; all warps read them.
 
 enum {
     PREFILL_LOCAL_SIZE = 256,
     PREFILL_ROWS = PREFILL_LOCAL_SIZE / MATRIX_WARP * 16,
     PREFILL_ROWS_WIDE = PREFILL_ROWS / 2, // if V has more than AULE_NARROW_HEAD_DIM dims
-    PREFILL_KEY_BYTES = 2 * AULE_NARROW_HEAD_DIM *
-                        2, // a key and its value; a tile of wider heads has half as many keys
+    // A key and a value. With twice the dims a tile has half as many.
+    PREFILL_KEY_BYTES = 2 * AULE_NARROW_HEAD_DIM * 2,
     PREFILL_OTHER_BYTES = AULE_PREFILL_KEYS * 2 * 4 // scales of K and V
                           + AULE_PREFILL_KEYS / 16 * 3 * 8 + 32,
     PREFILL_SHARED_MEMORY = AULE_PREFILL_KEYS * PREFILL_KEY_BYTES + PREFILL_OTHER_BYTES,
@@ -340,7 +343,7 @@ enum {
 _Static_assert((int)PREFILL_SHARED_MEMORY_EMULATED <= (int)TILES_SHARED_MEMORY,
                "any device runs it");
 
-// 8-bit elements are read eight at a time, so any head dim will do.
+// 8-bit elements are read eight at a time.
 static bool prefill_element(uint32_t dtype, enum dtype element)
 {
     return dtype == element || dtype_size((enum dtype)dtype) == 1;
@@ -368,9 +371,9 @@ static uint32_t prefill_rows(const struct engine_kv *kv)
     return kv->head_dim_v <= AULE_NARROW_HEAD_DIM ? PREFILL_ROWS : PREFILL_ROWS_WIDE;
 }
 
-// Decode takes few rows. If decode does not serve them, a kernel that cuts keys into parts is
-// better than this one. Between its first and last tiles this kernel does not follow rows' maxima.
-// So with AULE_PREFILL_DOUBTFUL_TILES tiles or more an item may need a second pass.
+// A second pass is possible if there are tiles between those that follow the maxima. Sequences with
+// fewer than 9 rows are decodes; if decode does not serve them, a kernel that splits them is
+// better.
 #define PREFILL_JOB(KEYS)                                                                          \
     .tile_rows = prefill_rows, .least_rows = DECODE_ROWS + 1, .most_rows = UINT32_MAX,             \
     .doubtful_keys = AULE_PREFILL_DOUBTFUL_TILES * (KEYS)
@@ -391,7 +394,7 @@ static const struct kernel kernel_prefill_emulated_bf16 = {
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
 };
 
-// ---- on matrix units, if the build's compiler and headers know them ----
+// ---- decode, cascade and prefill on matrix units, if compiler and headers know them ----
 
 #ifdef AULE_HAVE_MATRIX
 
@@ -441,18 +444,18 @@ static const struct kernel kernel_prefill_bf16 = {
     .shared_memory = PREFILL_SHARED_MEMORY,
 };
 
-// ---- attention_coop.comp: one shader, two sizes of tiles ----
+// ---- attention_coop.comp: one shader with two tile sizes ----
 
 enum {
     COOP_LOCAL_SIZE = 128,
     COOP_MOST_HEAD_DIM = 256,
     COOP_ROWS_FEW = 16,
     COOP_ROWS_MANY = 64,
-    COOP_HEAD_DIM = 128,
-    COOP_ROWS_MANY_WIDE = 32, // beyond COOP_HEAD_DIM: a row's sums lie in registers
-    COOP_KEYS = 32,           // of a tile; beyond COOP_HEAD_DIM 16, which take less memory
-    COOP_PART_GRAIN = 256,    // a multiple of each tile's keys
-    COOP_SHARED_MEMORY = COOP_KEYS * 2 * (COOP_HEAD_DIM + 8) * 2 // keys and values, padded
+    COOP_HEAD_DIM = 128,      // up to this head_dim tiles have COOP_ROWS_MANY rows;
+    COOP_ROWS_MANY_WIDE = 32, // beyond it fewer, since sums lie in registers
+    COOP_KEYS = 32,           // of a tile up to that head_dim; 16 beyond it, which take less
+    COOP_PART_GRAIN = 256,    // a multiple of both
+    COOP_SHARED_MEMORY = COOP_KEYS * 2 * (COOP_HEAD_DIM + 8) * 2 // keys and values, rows padded
                          + COOP_ROWS_MANY * (COOP_KEYS + 4) * 4  // scores
                          + COOP_ROWS_MANY * 4                    // row_factors
                          + COOP_KEYS * 4                         // key_scales
@@ -461,8 +464,7 @@ enum {
 };
 _Static_assert((int)COOP_SHARED_MEMORY <= (int)TILES_SHARED_MEMORY, "any device has it");
 
-// Matrices are f16, which does not hold all bf16 and f32. A value that a custom mask hides may be
-// NaN.
+// f16 cannot hold bf16 and f32. A value that a custom mask hides may be NaN.
 static bool coop_serves(const struct geometry *geometry)
 {
     const uint32_t *spec = geometry->spec;
@@ -486,7 +488,7 @@ static uint32_t coop_rows_many(const struct engine_kv *kv)
                                                                               : COOP_ROWS_MANY_WIDE;
 }
 
-// Few rows make few workgroups, so they are cut. Not measured. A row's bits depend on this rule.
+// Keys of a part. Few rows make few workgroups. Not measured. A row's bits depend on it.
 static uint64_t coop_part_keys(uint64_t rows, uint64_t kv_len)
 {
     if (rows > COOP_ROWS_MANY)
@@ -516,8 +518,8 @@ static const struct kernel kernel_coop_many = {
 
 // ---- the variants, best first ----
 
-// In attention_subgroup.comp eight neighbouring lanes exchange values, and a lane's place in its
-// subgroup follows from its place in the workgroup.
+// attention_subgroup.comp needs eight neighbouring lanes that exchange values, and it computes a
+// lane from its place in the workgroup.
 static void subgroup_missing(const struct adapter *adapter, char *text, size_t size)
 {
     const VkSubgroupFeatureFlags wanted =
@@ -530,9 +532,9 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
         snprintf(text, size, "full subgroups (computeFullSubgroups)");
 }
 
-// attention_coop.comp serves the f16 runs that decode and prefill refuse (blocks of 8). It needs
-// nothing of a device that they do not need (matrix.c). A build without matrix units keeps their
-// rows, so that people see why they are not used; `missing` then refuses every device.
+// The coop kernels serve f16 where decode and prefill do not: blocks of 8. They need no more of a
+// device than those: one of their matrix sizes, full subgroups, shuffles. A build without matrix
+// support keeps the rows, to say why they are not used.
 const struct variant variants[] = {
     {
         .name = "matrix",
@@ -564,8 +566,7 @@ const struct variant variants[] = {
     {
         .name = "matrix_shared",
         .needs = "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32), full "
-                 "subgroups of 8 to "
-                 "64 invocations",
+                 "subgroups of 8 to 64 invocations",
 #ifdef AULE_HAVE_MATRIX
         .kernels = {&kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
         .num_kernels = 3,
@@ -596,9 +597,8 @@ const struct variant variants[] = {
     },
     {
         .name = "matrix_emulated",
-        .needs = "to be named, for it is for tests: what matrix does, with products made in shared "
-                 "memory, on any "
-                 "Vulkan 1.2 device",
+        .needs = "to be chosen by name, for tests: the kernels of matrix with products in shared "
+                 "memory, on any Vulkan 1.2 device",
         .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_decode_emulated_bf16,
                     &kernel_prefill_emulated_bf16, &kernel_cascade_emulated,
                     &kernel_cascade_emulated_bf16, &kernel_plain},

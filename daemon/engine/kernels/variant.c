@@ -67,7 +67,8 @@ void variant_missing(const struct variant *variant, const struct adapter *adapte
                      size_t size)
 {
     text[0] = '\0';
-    if (variant->missing) // first: without it, more shared memory would not help
+    // First: without these, more shared memory would not help.
+    if (variant->missing)
         variant->missing(adapter, text, size);
     if (text[0])
         return;
@@ -94,7 +95,7 @@ enum status variant_choose(const struct adapter *adapter, const char *name,
                            const struct variant **out, struct error *error)
 {
     char missing[256] = "";
-    const struct variant *tried = NULL; // in the end the last row, which needs least
+    const struct variant *tried = NULL; // the last one is the least demanding
     bool any = !name || !name[0];
     for (uint32_t i = 0; i < num_variants; i++) {
         if (any ? variants[i].only_by_name : strcmp(variants[i].name, name) != 0)
@@ -122,7 +123,7 @@ uint32_t variant_least_shared_memory(void)
     return least;
 }
 
-// ---- which kernel ----
+// ---- which kernel serves a sequence ----
 
 uint32_t variant_serving(const struct variant *variant, const struct geometry *geometry)
 {
@@ -141,7 +142,7 @@ uint32_t variant_helper(const struct variant *variant, uint32_t serving, uint32_
     return NO_KERNEL;
 }
 
-// A sequence without queries may have tiles to fill with zeroes. Only the last kernel must do so.
+// A sequence without queries may have tiles that need zeros; only the last kernel writes them.
 uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows,
                         uint64_t kv_len)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// variant.h - the variants: lists of attention kernels, of which an engine uses one. Also the
-// shaders that all variants share.
+// variant.h - variants: lists of attention kernels, of which an engine uses one. Also the shaders
+// beside attention. Knows kernels and devices, not runs. Any thread; no state.
 
 #ifndef AULE_ENGINE_VARIANT_H
 #define AULE_ENGINE_VARIANT_H
@@ -14,13 +14,13 @@ enum { MOST_KERNELS = 10 }; // of one variant
 
 struct variant {
     const char *name;
-    const char *needs; // of the device, as a sentence for people
-    // A sequence goes to the first kernel that serves it. The last one serves all.
+    const char *needs; // from the device; for people
+    // A sequence goes to the first kernel that serves it. The last kernel serves everything.
     const struct kernel *kernels[MOST_KERNELS];
     uint32_t num_kernels;
-    bool only_by_name; // for tests: never chosen by itself
-    // Fills `text` with what `adapter` lacks beside shared memory and invocations, as words behind
-    // "lacks"; "": nothing. NULL: the variant needs nothing else.
+    bool only_by_name; // for tests; never chosen by default
+    // Writes what else `adapter` lacks for this variant, as words behind "lacks"; "" = nothing.
+    // NULL = it needs nothing else.
     void (*missing)(const struct adapter *adapter, char *text, size_t size);
 };
 
@@ -33,24 +33,25 @@ extern const struct shader shader_matrix_probe_emulated, shader_matrix_probe_emu
 extern const struct shader shader_matrix_probe, shader_matrix_probe_bf16;
 #endif
 
-// Row `index` of the table, best first; NULL: there are no more.
+// Variant `index` of the table, best first; NULL: there are no more.
 const struct variant *variant_at(uint32_t index);
-// Fills `text` with what `adapter` lacks to run `variant`; "": it runs there.
+// Writes what `adapter` lacks to run `variant`; "" = it runs there.
 void variant_missing(const struct variant *variant, const struct adapter *adapter, char *text,
                      size_t size);
-// The variant `name`, or for NULL and "" the first that runs on `adapter`. NOT_FOUND lists the
-// names, UNSUPPORTED says what is missing.
+// Finds the variant with that name. Without a name (NULL or "") it is the first one that runs on
+// `adapter`. NOT_FOUND: the error lists the names. UNSUPPORTED: the error says what the device
+// lacks.
 enum status variant_choose(const struct adapter *adapter, const char *name,
                            const struct variant **out, struct error *error);
-uint32_t variant_least_shared_memory(void); // bytes a workgroup; with less, no variant runs
+uint32_t variant_least_shared_memory(void); // of a workgroup, in bytes; no variant runs with less
 
-// Which kernels of the list serve `geometry`: bit i is for kernel i.
+// The kernels that serve `geometry`: bit i stands for kernel i.
 uint32_t variant_serving(const struct variant *variant, const struct geometry *geometry);
-// The kernel among `serving` for a sequence of `rows` rows of queries a KV head and `kv_len` keys.
+// The kernel among these for a sequence of `rows` rows for one KV head and `kv_len` keys.
 uint32_t variant_kernel(const struct variant *variant, uint32_t serving, uint64_t rows,
                         uint64_t kv_len);
-// The kernel among `serving` that computes what sequences of `kernel` share. It stands behind
-// `kernel` in the list.
+// The cascade kernel for kernel `kernel`, among these; it stands later in the list.
+// NO_KERNEL: there is none.
 #define NO_KERNEL UINT32_MAX
 uint32_t variant_helper(const struct variant *variant, uint32_t serving, uint32_t kernel);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// arena.c - imports a client's memory where the device can take it, else keeps a mirror and copies
-// rows. Knows offsets and strides, not what they mean. Created and destroyed by any thread; staged
-// by the engine's own.
+// arena.c - imports a client's memory if the device can do that, else keeps a mirror and copies
+// rows. Knows offsets and strides, not what they mean. Any thread creates and destroys an arena;
+// the submitter and the completer copy.
 
 #include "arena.h"
 
@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
-// Host memory is mapped by pages, so the last page belongs to the mapping as a whole.
+// Memory is mapped in pages, so the mapping also owns the rest of the last page.
 static bool can_import(const struct engine *engine, const void *base, uint64_t size,
                        uint64_t *rounded)
 {
@@ -35,7 +35,7 @@ static enum status make_memory(struct engine_arena *arena, struct error *error)
         enum status status = buffer_init(device, MEMORY_METADATA, arena->size,
                                          "arena of the device", &arena->buffer, error);
         arena->base = arena->buffer.mapped;
-        arena->imported = true; // there is nothing to copy
+        arena->imported = true; // nothing has to be copied
         return status;
     }
     if (can_import(arena->engine, arena->base, arena->size, &rounded)) {
@@ -47,7 +47,7 @@ static enum status make_memory(struct engine_arena *arena, struct error *error)
                    (unsigned long long)arena->size, why.text);
     } else if (device->adapter.info.host_import) {
         device_log(device, 1,
-                   "an arena of %llu bytes at %p is mirrored: imports want multiples of %llu bytes",
+                   "an arena of %llu bytes at %p is mirrored: imports need multiples of %llu bytes",
                    (unsigned long long)arena->size, (void *)arena->base,
                    (unsigned long long)device->adapter.info.import_alignment);
     }
@@ -79,8 +79,8 @@ enum status engine_arena_create(struct engine *engine, void *base, uint64_t size
     return STATUS_OK;
 }
 
-// After a loss the GPU, or a thread that stages, may still write here: the arena then ends with the
-// engine, which waits for that.
+// After a loss the GPU, or a thread that copies, may still write to the memory. The arena is then
+// freed with the engine, which waits for both.
 bool engine_arena_destroy(struct engine_arena *arena)
 {
     if (!arena)
@@ -106,12 +106,12 @@ bool engine_arena_imported(const struct engine_arena *arena)
     return arena->imported;
 }
 
-// A tensor as two nested loops over pieces of contiguous bytes.
+// A tensor as two nested loops over contiguous runs of bytes.
 struct walk {
     uint64_t outer, outer_stride, inner, inner_stride, bytes;
 };
 
-// Pieces that touch or overlap are one.
+// Turns a loop over pieces that touch or overlap into one piece.
 static void unite(uint64_t *count, uint64_t stride, uint64_t *bytes)
 {
     if (*count < 2 || stride > *bytes)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - uploads a model step's metadata once and keeps what the CPU needs of it. Trusts the
-// numbers: the caller has checked them. Made by the caller's thread, ended by the maker once the
-// GPU is past.
+// batch.c - uploads a model step's metadata once, and makes the batch of the next step from it.
+// Trusts the numbers: the caller has checked them. The caller's thread makes batches; the maker
+// frees them when the GPU has finished with them.
 
 #include "batch.h"
 
@@ -17,17 +17,18 @@
 #include <utlist.h>
 
 enum { MOST_SHARING_QUERIES = 8 };
+// Sequences with more queries than this are not searched for shared keys.
 
-// One array on the GPU; those without `from` are computed.
+// One array on the GPU. `from` NULL: upload() computes it.
 struct array {
     const void *from;
-    uint64_t bytes; // 0 = not there
-    uint64_t at;    // in the piece, a multiple of 16
+    uint64_t bytes; // 0 = the array is absent
+    uint64_t at;    // offset in the piece, a multiple of 16
 };
 
 struct arrays {
     struct array by_name[BATCH_ARRAYS];
-    uint64_t bytes; // of all
+    uint64_t bytes; // of all arrays
 };
 
 static bool has_sequences(const struct engine_batch_params *params)
@@ -40,7 +41,7 @@ static struct array array(const void *from, uint64_t count, size_t size)
     return (struct array){.from = from, .bytes = from ? count * size : 0};
 }
 
-// UINT64_MAX: more than can be counted. 0: there is no table.
+// Bytes of the block table. 0: there is none. UINT64_MAX: the size overflows.
 static uint64_t table_bytes(const struct engine_batch_params *params)
 {
     uint64_t entries = (uint64_t)params->num_seqs * params->max_blocks, bytes; // u32 * u32 fits
@@ -49,7 +50,7 @@ static uint64_t table_bytes(const struct engine_batch_params *params)
     return __builtin_mul_overflow(entries, sizeof(int32_t), &bytes) ? UINT64_MAX : bytes;
 }
 
-// Where each array lies, but the table. false: the sizes cannot be counted.
+// Sets the offset of each array except the block table. false: the size overflows.
 static bool place_arrays(const struct engine_batch_params *params, struct arrays *arrays)
 {
     uint64_t seqs = params->num_seqs, tokens = params->num_tokens;
@@ -100,17 +101,18 @@ static enum status measure(const struct engine_batch_params *params, struct arra
 
 // ---- on the CPU ----
 
-// false: no memory. Nothing to copy is no failure.
+// Copies an array to *out. With nothing to copy *out becomes NULL, which is a success. false: no
+// memory.
 static bool keep(void *out, const void *from, uint64_t count, size_t size)
 {
     void *to = from && count ? malloc(count * size) : NULL;
     if (to)
         memcpy(to, from, count * size);
-    memcpy(out, &to, sizeof to); // whatever it points to
+    memcpy(out, &to, sizeof to); // *out may be any pointer type
     return to || !from || !count;
 }
 
-// Columns of the table that sequence `seq` uses.
+// Columns of the block table that hold keys of sequence `seq`.
 static uint32_t num_used(const struct engine_batch *batch, uint32_t seq)
 {
     uint32_t kv_len = (uint32_t)batch->seq_lens_kv[seq], size = batch->kv.block_size;
@@ -118,7 +120,8 @@ static uint32_t num_used(const struct engine_batch *batch, uint32_t seq)
     return blocks < batch->max_blocks ? blocks : batch->max_blocks;
 }
 
-// The table's entries that queries may see: they may be any, since no query sees some.
+// Copies the entries of columns that hold keys. Entries in other columns may be any number, because
+// no query sees them.
 static bool keep_blocks(struct engine_batch *batch, const int32_t *table)
 {
     uint64_t count = 0;
@@ -134,7 +137,7 @@ static bool keep_blocks(struct engine_batch *batch, const int32_t *table)
     return batch->blocks || !count;
 }
 
-// The same in all steps.
+// Whether the sequence is searched for shared keys. The answer is the same in all steps.
 static bool may_share(const struct engine_batch *batch, uint32_t seq)
 {
     uint32_t queries = batch_num_queries(batch, seq);
@@ -142,8 +145,8 @@ static bool may_share(const struct engine_batch *batch, uint32_t seq)
     return queries > 0 && queries <= MOST_SHARING_QUERIES && whole;
 }
 
-// Sequences of few queries whose keys lie in the same blocks may be computed together. Not with a
-// mask or positions of their own, which could hide keys from some of them.
+// Finds sequences with few queries whose leading blocks are the same: a shared prefix. With a mask
+// or with positions a query might not see all of the prefix, so such batches are not searched.
 static bool find_sharing(struct engine_batch *batch, const struct engine_batch_params *params)
 {
     if (batch->engine->no_cascade || params->place == ENGINE_ROWS || !params->block_table ||
@@ -211,7 +214,7 @@ uint32_t batch_num_queries(const struct engine_batch *batch, uint32_t seq)
 
 // ---- on the GPU ----
 
-// Where each sequence's part of the mask begins.
+// Writes the byte where each sequence's part of the mask begins.
 static void put_mask_starts(const struct engine_batch *batch, uint64_t *starts)
 {
     uint64_t start = 0;
@@ -222,7 +225,8 @@ static void put_mask_starts(const struct engine_batch *batch, uint64_t *starts)
     }
 }
 
-// Only a batch of fewer keys than an int can count is gathered.
+// Writes prefix sums of seq_lens_kv. Only batches with at most INT32_MAX keys are gathered, so
+// larger sums are capped.
 static void put_kv_offsets(const struct engine_batch *batch, int32_t *offsets)
 {
     uint64_t sum = 0;
@@ -251,7 +255,7 @@ static void upload(struct engine_batch *batch, const struct arrays *arrays)
     }
 }
 
-// ---- the table ----
+// ---- the block table ----
 
 static struct table *table_use(struct table *table)
 {
@@ -286,7 +290,7 @@ static enum status table_create(const struct engine_batch_params *params, struct
     return STATUS_OK;
 }
 
-// Columns in sight of any step so far; false: no memory.
+// Raises `seen` to the columns that this step can read. false: no memory.
 static bool table_note_seen(struct engine_batch *batch)
 {
     struct table *table = batch->table;
@@ -299,19 +303,20 @@ static bool table_note_seen(struct engine_batch *batch)
     return table->seen != NULL;
 }
 
-// What a window leaves behind becomes -1. No run of the next step reads such an entry, so it stays
-// as it is for those of the steps before.
+// A window turns the entries that it leaves behind into -1. No run of the next step reads them, so
+// the table keeps the old block for runs of earlier steps.
 static bool is_looked_at(const struct engine_entry *entry)
 {
     return entry->block >= 0;
 }
 
-// Whether the changes can be made in the table that `old` has.
+// Whether the table of `old` can take the changes in place.
 static bool table_may_change(struct engine_batch *old, const struct engine_advance *a)
 {
     struct table *table = old->table;
-    if (!a->is_used && atomic_load(&table->users) == 1) { // no other step lives
-        free(table->seen);                                // begins anew with the next one
+    if (!a->is_used && atomic_load(&table->users) == 1) {
+        // No other step lives and no run is left, so `seen` begins anew with the next step.
+        free(table->seen);
         table->seen = NULL;
         return true;
     }
@@ -335,8 +340,8 @@ static void table_change(const struct engine_batch *old, const struct engine_adv
 
 // ---- create and destroy ----
 
-// Over `table`, of which it becomes a user, or one of its own; with the sharing of `old`, if that
-// stands.
+// `table` NULL: the batch gets a table of its own. `sharing` is what was found for the step before,
+// and is copied; NULL: it is searched anew.
 static enum status make_batch(const struct engine_batch_params *params, struct table *table,
                               const struct sharing *sharing, struct engine_batch **out,
                               struct error *error)
@@ -386,8 +391,9 @@ enum status engine_batch_create(const struct engine_batch_params *params, struct
     return make_batch(params, NULL, NULL, out, error);
 }
 
-// Whether some sequence may share now what it could not: it had no keys, or has other blocks where
-// it had some. What only grows shares no more than it did, and no block is nobody's.
+// Whether a sequence may share more than in the step before: it had no keys, or one of its blocks
+// in use was replaced. A sequence that only grows gets blocks of its own and shares no more than it
+// did.
 static bool may_begin(const struct engine_batch *old, const struct engine_advance *a)
 {
     bool begins = false;
@@ -401,8 +407,8 @@ static bool may_begin(const struct engine_batch *old, const struct engine_advanc
     return begins;
 }
 
-// Whether the sequences whose tables begin alike are those of the step before: nothing has changed
-// where they are alike, and nobody joins them.
+// Whether the sharing found for the step before is still right. No entry that sequences have in
+// common has changed, and no further sequence may share.
 static bool sharing_stands(const struct engine_batch *old, const struct engine_advance *a)
 {
     const struct sharing *sharing = &old->sharing;

@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // cache.c - memory for blocks. A chunk is as few allocations as the device allows, each of whole
-// layers; a table of addresses [chunk][layer] leads shaders to it. Growing appends: blocks never
-// move, and a full table is replaced by a longer copy, the old one ending when the submissions that
-// may read it have passed. Knows nothing of who holds a block. Requests come from the caller's
-// thread; memory is made and ended by the maker.
+// layers. Shaders find a chunk by a table of addresses [chunk][layer]. Blocks never move: growing
+// adds chunks, and a full table is replaced by a longer copy. The old table is freed when the
+// submissions that may read it have completed. Knows nothing of holds. The caller's thread asks;
+// the maker allocates and frees.
 
 #include "cache.h"
 
@@ -28,7 +28,7 @@ struct chunk {
     struct buffer parts[]; // owned
 };
 
-// One asked-for chunk: first the maker's job, then the event that tells the outcome.
+// One requested chunk: first a job of the maker, then the event that reports the outcome.
 struct growth {
     struct job job;
     struct event_node node;
@@ -36,7 +36,7 @@ struct growth {
     uint32_t chunk;
 };
 
-// A table that has been replaced.
+// A table that was replaced, until it is freed.
 struct old_table {
     struct job job;
     struct piece piece;
@@ -152,8 +152,8 @@ static void run_lost_end(struct engine *engine, struct job *job)
     chunk_free(engine, container_of(job, struct chunk, end));
 }
 
-// The GPU may still fill it: it ends with the engine, if that ever comes to rest. The process is
-// about to end.
+// The device was lost, and the GPU may still write to the chunk. It is freed with the engine, if
+// the GPU ever becomes idle; usually the process ends before.
 static void chunk_lose(struct engine *engine, struct chunk *chunk)
 {
     chunk->end = (struct job){.after = UINT64_MAX, .run = run_lost_end};
@@ -198,8 +198,8 @@ static void fill_row(const struct engine_cache *cache, uint64_t *table, uint32_t
             chunk ? layer_address(cache, chunk, layer) : 0;
 }
 
-// A chunk that was given back. Its cache still lives: what ends later is behind in the list of
-// jobs.
+// Frees a chunk that was given back. Its cache still lives: the job that frees the cache stands
+// behind this one.
 static void run_chunk_end(struct engine *engine, struct job *job)
 {
     struct chunk *chunk = container_of(job, struct chunk, end);
@@ -216,21 +216,22 @@ static void run_table_end(struct engine *engine, struct job *job)
     free(old);
 }
 
+// Longer arrays for a cache, before they replace its own.
 struct room {
     struct chunk **chunks;
     struct piece table;
     struct old_table *old;
 };
 
-// With the lock held, for another thread may take chunks out.
+// With the lock held, because another thread may take chunks out.
 static void copy_chunks(const struct engine_cache *cache, struct room *room)
 {
     if (cache->capacity)
         memcpy(room->chunks, cache->chunks, cache->capacity * sizeof *room->chunks);
 }
 
-// A table may be large, so it is filled without the lock: whoever is given back meanwhile ends on
-// this same thread, later.
+// A table may be large, so it is filled without the lock. A chunk that is given back meanwhile is
+// freed later, by this same thread.
 static void fill_room(struct engine_cache *cache, uint32_t capacity, struct room *room)
 {
     pthread_mutex_lock(&cache->engine->lock);
@@ -240,7 +241,7 @@ static void fill_room(struct engine_cache *cache, uint32_t capacity, struct room
         fill_row(cache, room->table.mapped, i, room->chunks[i]);
 }
 
-// With the lock held: `room` takes the place of the cache's arrays.
+// With the lock held. Puts the arrays of `room` in the place of the cache's own.
 static void use_room(struct engine_cache *cache, uint32_t capacity, struct room *room)
 {
     copy_chunks(cache, room);
@@ -254,8 +255,8 @@ static void use_room(struct engine_cache *cache, uint32_t capacity, struct room 
     cache->capacity = capacity;
 }
 
-// Room for chunk `index` in both arrays. Only the maker calls it, or the thread that made a cache
-// of its own, so that nobody else changes them meanwhile.
+// Makes room for chunk `index` in both arrays. Only one thread calls this for a cache: the maker,
+// or the thread that fills its own cache. So no other thread changes the arrays meanwhile.
 static enum status reserve(struct engine_cache *cache, uint32_t index, struct error *error)
 {
     struct engine *engine = cache->engine;
@@ -349,7 +350,8 @@ void engine_cache_grow(struct engine_cache *cache, uint32_t chunk)
 {
     struct engine *engine = cache->engine;
     struct growth *growth = calloc(1, sizeof *growth);
-    if (!growth) { // nobody could be told later: better to stop than to leave the caller waiting
+    if (!growth) {
+        // Without memory there will be no event, and the caller would wait for it forever.
         device_lose(&engine->device, "no host memory to ask for chunk %u of cache %s", chunk,
                     cache->params.name);
         return;
@@ -361,7 +363,8 @@ void engine_cache_grow(struct engine_cache *cache, uint32_t chunk)
     growth->node.end = growth_end;
     growth->job.run = run_growth;
     pthread_mutex_lock(&engine->lock);
-    growth->job.after = engine->freed_after; // behind the end of what gave its memory for this
+    // Begins after the memory that caches gave back is free: it may be needed for this chunk.
+    growth->job.after = engine->freed_after;
     job_post(engine, &growth->job);
     pthread_mutex_unlock(&engine->lock);
 }
@@ -426,7 +429,7 @@ static void run_cache_end(struct engine *engine, struct job *job)
     cache_free(container_of(job, struct engine_cache, end));
 }
 
-// With the lock held: what nobody polled yet of a cache that dies is no news any more.
+// With the lock held. Drops events of a destroyed cache that were not polled.
 static void forget_events(struct engine *engine, const struct engine_cache *cache)
 {
     struct event_node *node, *next;
@@ -448,11 +451,12 @@ void engine_cache_destroy(struct engine_cache *cache)
     DL_DELETE(engine->caches, cache);
     cache->end = (struct job){.after = engine->last_sequence, .run = run_cache_end};
     engine->freed_after = engine->last_sequence;
-    job_post(engine, &cache->end); // behind the growths of this cache, which then find it dead
+    // Behind the growths of this cache, which then find it dead.
+    job_post(engine, &cache->end);
     pthread_mutex_unlock(&engine->lock);
 }
 
-// ---- looking into a block ----
+// ---- copying one block out or in ----
 
 struct place {
     VkBuffer buffer;
@@ -479,7 +483,7 @@ static enum status rest(struct engine *engine)
     return engine_wait(engine, last, -1);
 }
 
-// One block between the cache and `staging`, when the GPU rests.
+// Waits until the GPU is idle, then copies one block between the cache and `staging`.
 static enum status copy_block(struct engine_cache *cache, uint32_t layer, int32_t block,
                               const struct buffer *staging, bool out)
 {

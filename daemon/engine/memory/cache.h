@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cache.h - a cache's memory: chunks of blocks and the table of their addresses.
+// cache.h - a cache's memory: chunks of blocks, and the table of their addresses that shaders read.
+// Knows nothing of holds.
 
 #ifndef AULE_ENGINE_CACHE_H
 #define AULE_ENGINE_CACHE_H
@@ -14,33 +15,33 @@ struct chunk;
 struct engine_cache {
     struct engine *engine;
     struct engine_cache_params params; // name: a copy, owned
-    uint64_t layer_block_bytes;        // K, V and scales of one block of one layer
-    uint64_t layer_bytes;              // one layer of one chunk
+    uint64_t layer_block_bytes;        // bytes of K, V and scales of one block in one layer
+    uint64_t layer_bytes;              // bytes of one layer of one chunk
     uint32_t chunk_shift;              // log2 of chunk_blocks
 
-    // engine->lock guards these. The maker writes them, the submitter and the caller's thread read
+    // engine->lock guards these. The maker writes them; the submitter and the caller's thread read
     // them.
     struct chunk **chunks; // [capacity]; NULL = no memory
     uint32_t capacity;
-    struct piece table; // u64[capacity][num_layers], what shaders follow; 0 for a chunk that is
-                        // absent and in no use
+    struct piece table; // u64[capacity][num_layers], read by shaders; 0: the chunk has no memory,
+                        // and no run uses it
     bool dead;          // engine_cache_destroy() was called
 
     struct job end;
     struct engine_cache *prev, *next;
 };
 
-// For the shader: the address of entry [0][layer] of the table, good for submissions that have
-// their number already. 0: the cache has no memory. Any thread.
+// Shader address of the table's entry for chunk 0 and `layer`. Valid for submissions that already
+// have their sequence number. 0: the cache has no memory. Any thread.
 uint64_t cache_table_address(struct engine_cache *cache, uint32_t layer);
-// Where one block of one layer lies; 0: its chunk has no memory. Any thread.
+// Shader address of one block of one layer; 0: its chunk has no memory. Any thread.
 uint64_t cache_block_address(struct engine_cache *cache, uint32_t layer, int32_t block);
 
-// Makes chunk `chunk` at once. One thread, of a cache whose memory nobody else grows: the engine's
-// own.
+// Makes chunk `chunk` before it returns. For a cache of the engine's own, which no other thread
+// grows.
 enum status cache_fill(struct engine_cache *cache, uint32_t chunk, struct error *error);
 
-// Ends `cache` now: no thread and no submission uses it.
+// Frees `cache` now. No thread and no submission uses it.
 void cache_free(struct engine_cache *cache);
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lists.c - see lists.h. Knows nothing of what the lists say. Added by the submitter, ended by the
-// maker once the GPU is past.
+// lists.c - a short LRU list of work lists. Knows nothing of their contents. The submitter adds,
+// the maker frees when the GPU has finished.
 
 #include "lists.h"
 
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-// A model has one number of query heads, a draft model beside it another: more lists are made, used
-// and given back.
+// A model has one number of query heads, and a draft model may have another. With more ways of
+// cutting than this, lists are made again.
 enum { MOST_LISTS = 4 };
 
 bool cutting_same(const struct cutting *a, const struct cutting *b)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lists.h - the work lists that a batch keeps on the GPU, one for each way it was cut lately.
-// plan/items.h makes them.
+// lists.h - the work lists that a batch keeps on the GPU, one for each recent way of cutting it.
+// plan/items.h fills them. Knows nothing of their contents.
 
 #ifndef AULE_ENGINE_LISTS_H
 #define AULE_ENGINE_LISTS_H
@@ -11,55 +11,55 @@
 #include "engine/state/maker.h"
 #include "engine/vulkan/slab.h"
 
-// What of a run decides how its sequences are cut into work.
+// The parts of a run that decide how its sequences are cut into work items.
 struct cutting {
-    uint32_t group;      // query heads a KV head
-    uint32_t num_splits; // as the caller wants it
-    uint32_t serving;    // kernels that serve the run's geometry: variant_serving()
-    uint32_t halves;     // kernels, bit by bit, whose parts are cut into halves
-    bool alone;          // what sequences share is computed for each of them
+    uint32_t group;      // query heads for one KV head
+    uint32_t num_splits; // as in struct engine_run
+    uint32_t serving;    // bit i: kernel i serves the run's geometry; see variant_serving()
+    uint32_t halves;     // bit i: kernel i gets its parts cut into halves
+    bool alone;          // no cascade: shared keys are read once for each sequence
 };
 bool cutting_same(const struct cutting *a, const struct cutting *b);
 
-// Partial results of a run, all kernels'. UINT64_MAX: more than can be counted.
+// Partial results of a run, summed over all kernels. UINT64_MAX: the number overflows.
 struct partials {
     uint64_t count, bytes;
 };
 
-// What one kernel has to do of a run.
+// One kernel's part of a run.
 struct work {
-    uint64_t items,
-        merges; // addresses of struct gpu_item[] or gpu_crowd[], and gpu_merge_item[]; 0 = none
-    uint32_t num_items, num_merges, num_partials; // num_merges: tiles that are cut
-    uint32_t num_members;                         // of items that are struct gpu_crowd, in all
-    uint32_t num_doubtful;                        // items that may be noted for a second pass
-    double num_tiles,
-        tile_keys; // of queries, or of a helper's items; and keys of all of them together, about
+    // Addresses of struct gpu_item[] (gpu_crowd[] for a cascade) and of gpu_merge_item[]; 0 = none.
+    uint64_t items, merges;
+    uint32_t num_items, num_merges, num_partials; // num_merges: tiles that are split
+    uint32_t num_members;                         // cascade: members of all its items
+    uint32_t num_doubtful; // items that the first pass may note for the second
+    // Tiles with queries (cascade: work items), and the keys of all of them together; estimates.
+    double num_tiles, tile_keys;
 };
 
-// The lists of one cutting.
+// The work lists for one cutting.
 struct items {
     struct slabs *slabs;
     struct cutting cutting;
     struct work works[MOST_KERNELS];
-    struct piece
-        piece; // for each kernel struct gpu_item[num_items], then gpu_merge_item[num_merges]; owned
-               // of one that helps struct gpu_crowd[num_items], then gpu_item[num_members]
-    uint64_t last_sequence; // of a submission that uses it
+    // For each kernel struct gpu_item[num_items], then gpu_merge_item[num_merges]. For a cascade
+    // struct gpu_crowd[num_items], then gpu_item[num_members]. Owned.
+    struct piece piece;
+    uint64_t last_sequence; // of the last submission that uses it
     struct job end;
     struct items *prev, *next;
 };
 
 struct lists {
-    struct items *items; // the latest first; owned
+    struct items *items; // most recently used first; owned
 };
 
-// The list for `cutting`, which becomes the latest; NULL: there is none. Submitter only, as the
-// next one.
+// Returns the lists for `cutting` and makes them the most recent; NULL: there are none. Submitter
+// only, like lists_add().
 struct items *lists_find(struct lists *lists, const struct cutting *cutting);
-// Takes `items` over as the latest. The one that was not used for longest ends when the GPU is past
-// it, if there are too many.
+// Takes ownership of `items` as the most recent. If there are too many, the least recently used one
+// is freed when the GPU has finished with it.
 void lists_add(struct lists *lists, struct engine *engine, struct items *items);
-void lists_finish(struct lists *lists); // ends all now: no submission uses them
+void lists_finish(struct lists *lists); // frees all now: no submission uses them
 
 #endif

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// sharing.c - the order is that of the tables as strings, made by merging sorted runs. A run knows
-// how much each place has in common with the one before it, so that a merge never looks at an entry
-// again that it knows to be alike. Most sequences share nothing, and of them only the first entry
-// is looked at. Any thread; no state.
+// sharing.c - sorts sequences by their block tables, as strings are sorted, by merging sorted runs.
+// Each place in a run knows how many leading entries it shares with the place before. So a merge
+// never compares these entries again. Most sequences share nothing; only their first entry is read.
+// Any thread; no state.
 
 #include "sharing.h"
 
@@ -23,7 +23,7 @@ static const int32_t *row_of(const struct sharing_tables *tables, uint32_t seq)
     return tables->table + (uint64_t)seq * tables->max_blocks;
 }
 
-// Leading entries that two sequences have in common, of which `known` are known.
+// Leading entries that two sequences have in common; the first `known` are known to be equal.
 static uint32_t count_alike(const struct sharing_tables *tables, uint32_t a, uint32_t b,
                             uint32_t known)
 {
@@ -34,7 +34,7 @@ static uint32_t count_alike(const struct sharing_tables *tables, uint32_t a, uin
     return known;
 }
 
-// Whether `a` comes first, where `alike` leading entries are the same and no more.
+// Whether `a` comes first. Exactly `alike` leading entries are equal.
 static bool comes_first(const struct sharing_tables *tables, uint32_t a, uint32_t b, uint32_t alike)
 {
     if (alike == tables->used[a] || alike == tables->used[b])
@@ -45,7 +45,7 @@ static bool comes_first(const struct sharing_tables *tables, uint32_t a, uint32_
 // A sorted run that is being merged.
 struct run {
     const struct sharing_place *at, *end;
-    uint32_t alike; // what *at has in common with the place that was put last
+    uint32_t alike; // leading entries that *at has in common with the last place of the output
 };
 
 static void put(struct run *from, struct sharing_place **to)
@@ -55,8 +55,8 @@ static void put(struct run *from, struct sharing_place **to)
     from->alike = from->at < from->end ? from->at->alike : 0;
 }
 
-// Of two runs, the one that has more in common with the place before comes first: what follows in
-// it lies between. If they have as much, the entries behind decide.
+// The run whose next place has more in common with the output's last place goes first: its entries
+// sort closer to that place. If both have as many in common, the next entries decide.
 static void merge(const struct sharing_tables *tables, struct run a, struct run b,
                   struct sharing_place *to)
 {
@@ -76,7 +76,8 @@ static void merge(const struct sharing_tables *tables, struct run a, struct run 
         put(&b, &to);
 }
 
-// Sorts places[0, count) with the help of as many others; returns which of both has the result.
+// Sorts places[0, count). `others` has room for as many. Returns the one of the two that has the
+// result.
 static struct sharing_place *sort(const struct sharing_tables *tables, struct sharing_place *places,
                                   struct sharing_place *others, uint32_t count)
 {
@@ -96,7 +97,7 @@ static struct sharing_place *sort(const struct sharing_tables *tables, struct sh
     return places;
 }
 
-// Only who has something in common with a neighbour.
+// Keeps the places that have something in common with a neighbour.
 static uint32_t keep_alike(struct sharing_place *to, const struct sharing_place *places,
                            uint32_t count)
 {
@@ -107,15 +108,15 @@ static uint32_t keep_alike(struct sharing_place *to, const struct sharing_place 
     return kept;
 }
 
-// ---- who need not be sorted: nobody else's table begins with the same entry ----
+// ---- the filter: a sequence whose first entry is unique needs no sorting ----
 
-enum {
-    BITS_EACH = 16
-}; // of a sequence, so that one in 16 at most is taken for what it is not, and sorted for nothing
+// Bits of the filter for each sequence. At most one unique sequence in 16 passes by chance.
+enum { BITS_EACH = 16 };
 
-// Where an entry leaves its mark.
+// A hash filter of first entries.
 struct marks {
-    uint64_t *once, *again; // [size / 64]; owned, in one piece
+    uint64_t *once, *again; // hashes seen once, and more than once; [size / 64]; owned, one
+                            // allocation
     uint64_t size;          // bits, a power of two
 };
 
@@ -136,8 +137,8 @@ static uint64_t mark_of(const struct marks *marks, const struct sharing_tables *
     return (entry * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (marks->size - 1);
 }
 
-// Puts those whose first entry may be another's, too, into `places`, which has room for *count, and
-// their number there. false: no memory.
+// Puts the sequences whose first entry may occur twice into `places`, which has room for *count.
+// Sets *count to their number. false: no memory.
 static bool find_alike(const struct sharing_tables *tables, struct sharing_place *places,
                        uint32_t *count)
 {
@@ -202,13 +203,13 @@ void sharing_finish(struct sharing *sharing)
     *sharing = (struct sharing){0};
 }
 
-// ---- crowds ----
+// ---- crowds: sequences that share one part ----
 
-// One sequence among those with parts of the same length.
+// A sequence, among those whose parts have the same length.
 struct candidate {
     uint32_t seq, part_keys;
-    uint32_t place; // in the order
-    uint64_t alike; // keys that it has in common with the candidate before
+    uint32_t place; // index into sharing->places
+    uint64_t alike; // leading keys in common with the candidate before
 };
 
 static int compare_candidates(const void *left, const void *right)
@@ -219,7 +220,7 @@ static int compare_candidates(const void *left, const void *right)
     return a->place < b->place ? -1 : a->place > b->place;
 }
 
-// By length of parts, then by place.
+// Lists the sequences that may join a crowd, by length of parts, then by place.
 static uint32_t find_candidates(struct candidate *candidates, const struct sharing *sharing,
                                 const struct sharing_cut *cut)
 {
@@ -241,7 +242,7 @@ static uint32_t find_candidates(struct candidate *candidates, const struct shari
     return count;
 }
 
-// Room for what crowds_find() finds: every part of every candidate may be shared.
+// Allocates for the worst case: every part of every candidate is shared.
 static bool take_room(struct crowds *crowds, const struct candidate *candidates, uint32_t count,
                       const struct sharing_cut *cut)
 {
@@ -266,8 +267,8 @@ static void add_crowd(struct crowds *crowds, uint32_t part, const struct candida
     }
 }
 
-// Those of whom part `part` is whole. Who leaves takes along what the neighbours had in common
-// through him alone.
+// Keeps the candidates for which part `part` lies below whole_keys. Dropping one may reduce what
+// its neighbours have in common.
 static uint32_t keep_whole(struct candidate *candidates, uint32_t count, uint32_t part,
                            const struct sharing_cut *cut)
 {
@@ -284,8 +285,8 @@ static uint32_t keep_whole(struct candidate *candidates, uint32_t count, uint32_
     return kept;
 }
 
-// The crowds of part `part`; candidates in none of them are none for the parts behind. All have
-// parts of the same length.
+// Finds the crowds of part `part`. All candidates have parts of the same length. Returns the number
+// of candidates in a crowd; only these may share the next part.
 static uint32_t find_part(struct crowds *crowds, struct candidate *candidates, uint32_t count,
                           uint32_t part, uint32_t least)
 {

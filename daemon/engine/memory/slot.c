@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// slot.c - what a submission needs while the GPU has it: commands, clocks, metadata, scratch
-// memory. There are ENGINE_SLOTS of them, reused; they grow to the largest submission seen. Whoever
-// has the slot (submitter, then completer) touches it.
+// slot.c - what a submission needs while it is on the GPU: a command buffer, timestamps, metadata,
+// scratch memory. There are ENGINE_SLOTS slots. They are reused, and each grows to the largest
+// submission so far. Used by the thread that has the slot: the submitter, then the completer.
 
 #include "slot.h"
 
@@ -122,10 +122,12 @@ enum status slot_reserve_scratch(struct engine *engine, struct slot *slot, uint6
     uint64_t doubled = 2 * slot->scratch.size;
     uint64_t wanted = doubled < engine->max_scratch_bytes ? doubled : engine->max_scratch_bytes;
     enum status status = STATUS_NO_MEMORY;
-    buffer_finish(device, &slot->scratch); // first, so that both need not fit
+    // First free the old buffer, so that memory need not hold both.
+    buffer_finish(device, &slot->scratch);
     if (wanted > size)
         status = buffer_init(device, MEMORY_POOL, wanted, "partial results", &slot->scratch, error);
-    if (status != STATUS_OK && status != STATUS_DEVICE_LOST) // no growth, but what there is to do
+    // If there is no memory to grow ahead, take just what this submission needs.
+    if (status != STATUS_OK && status != STATUS_DEVICE_LOST)
         status = buffer_init(device, MEMORY_POOL, size, "partial results", &slot->scratch, error);
     return status;
 }

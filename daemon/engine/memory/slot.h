@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// slot.h - what a submission needs on the GPU: struct slot (state.h), made, grown and ended.
+// slot.h - makes, grows and frees struct slot (state.h): what one submission needs on the GPU.
+// Submitter only, except at the engine's start and end.
 
 #ifndef AULE_ENGINE_SLOT_H
 #define AULE_ENGINE_SLOT_H
@@ -10,13 +11,13 @@
 
 enum status slot_init(struct engine *engine, struct slot *slot, struct error *error);
 void slot_finish(struct engine *engine, struct slot *slot); // takes a zeroed and a half-built one
-// Room for `size` bytes of metadata and for so many timestamps. The slot is the caller's.
+// Makes room for `size` bytes of metadata and `num_queries` timestamps. The caller has the slot.
 enum status slot_reserve(struct engine *engine, struct slot *slot, uint64_t size,
                          uint32_t num_queries, struct error *error);
-// Room for so many counters.
+// Makes room for `count` counters, all 0.
 enum status slot_reserve_counters(struct engine *engine, struct slot *slot, uint64_t count,
                                   struct error *error);
-// Room for `size` bytes of partial results.
+// Makes room for `size` bytes of partial results.
 enum status slot_reserve_scratch(struct engine *engine, struct slot *slot, uint64_t size,
                                  struct error *error);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.c - whether a run can be done: what no shader can follow is refused before it, since a GPU
-// that follows an address that is not there is lost. Knows that the caller has checked every id and
-// range. Any thread, but for engine_run_check().
+// check.c - whether a run can be done. A run that no shader can do is refused before it reaches the
+// GPU, because reading an address that does not exist loses the device. The caller has checked
+// every id and range. Any thread, except engine_run_check(): caller's thread.
 
 #include "check.h"
 
@@ -43,17 +43,17 @@ static enum status check_sequences(const struct engine_run *run, struct error *e
     const struct engine_batch *batch = run->batch;
     if (batch->num_seqs == 0 || !batch->seq_lens_kv || !batch->cu_seqlens_q)
         return error_set(error, STATUS_INVALID,
-                         "a batch of %u tokens and %u sequences%s is only written through: nothing "
-                         "attends or gathers",
+                         "a batch of %u tokens and %u sequences%s can only be written: attention "
+                         "and gathers need sequences with lengths",
                          batch->num_tokens, batch->num_seqs,
-                         batch->num_seqs ? " of no lengths" : "");
+                         batch->num_seqs ? " without lengths" : "");
     if (run->kind == ENGINE_GATHER && batch->num_keys > INT32_MAX)
         return error_set(error, STATUS_LIMIT, "a gather of %" PRIu64 " keys; one takes %d at most",
                          batch->num_keys, INT32_MAX);
     return STATUS_OK;
 }
 
-// Without these, shaders would follow address 0 to the keys that there are.
+// Without a block table or row starts, shaders would read keys at address 0.
 static enum status check_places(const struct engine_run *run, struct error *error)
 {
     const struct engine_batch *batch = run->batch;
@@ -128,7 +128,8 @@ enum status scratch_check(const struct engine_batch *batch, const struct partial
                      partials->count, partials->bytes, most);
 }
 
-// A batch's layers ask one after the other for the same thing.
+// The runs of a batch's layers ask for the same cutting, one after the other: the last answer is
+// kept.
 static const struct partials *count_partials(struct engine_batch *batch,
                                              const struct cutting *cutting)
 {

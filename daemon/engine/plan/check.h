@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.h - whether a run can be done.
+// check.h - whether the shaders can do a run, and whether its scratch memory fits. Knows shapes and
+// limits; the caller has checked ids and ranges.
 
 #ifndef AULE_ENGINE_CHECK_H
 #define AULE_ENGINE_CHECK_H
 
 #include "engine/memory/lists.h"
 
-// Whether a shader can do `run` at all, but for its scratch memory. Any thread.
+// Whether a shader can do `run`, without regard to scratch memory. Any thread.
 enum status engine_run_fits(const struct engine *engine, const struct engine_run *run,
                             struct error *error);
+// STATUS_LIMIT: the partial results exceed max_scratch_bytes. Any thread.
 enum status scratch_check(const struct engine_batch *batch, const struct partials *partials,
                           struct error *error);
-uint64_t run_num_tokens(
-    const struct engine_run *run); // tokens or rows that it works on; 0 = nothing to do
+// Tokens that the run works on: rows of a gather, blocks of a copy. 0 = there is nothing to do.
+uint64_t run_num_tokens(const struct engine_run *run);
 
 #endif

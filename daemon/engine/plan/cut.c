@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cut.c - see cut.h. Any thread; no state.
+// cut.c - see cut.h. Knows lengths and kernels' rules, no GPU memory. Any thread; no state.
 
 #include "cut.h"
 
@@ -39,10 +39,10 @@ struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq,
     };
 }
 
-// ---- what several share ----
+// ---- parts that several sequences share ----
 
-// Keys that others may be computed with: those that all queries see, but for the last part, so that
-// each sequence keeps an item of its own.
+// Keys of the sequence that a cascade may attend: those that all its queries see. The last part is
+// left out, so that each sequence keeps an item of its own.
 static uint32_t whole_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut,
                            uint32_t grain)
 {
@@ -53,8 +53,8 @@ static uint32_t whole_keys(const struct engine_batch *batch, uint32_t seq, const
     return (uint32_t)(most < kv_len - queries + 1 ? most : kv_len - queries + 1);
 }
 
-// The kernel with a helper, of those that serve: one at most, since the kernels with helpers differ
-// in what they serve.
+// Finds the kernel that has a cascade kernel beside it. There is at most one among the kernels that
+// serve a run, since these kernels differ in what they serve.
 static uint32_t find_helped(const struct variant *variant, uint32_t serving, uint32_t *helper)
 {
     for (uint32_t i = 0; i < variant->num_kernels; i++) {
@@ -65,7 +65,7 @@ static uint32_t find_helped(const struct variant *variant, uint32_t serving, uin
     return NO_KERNEL;
 }
 
-// false: no memory.
+// Fills cuts->crowds and the fields that depend on them. false: no memory.
 static bool find_crowds(struct cuts *cuts, const struct engine_batch *batch, uint32_t helped)
 {
     const struct kernel *helper = batch->engine->pipelines.variant->kernels[cuts->helper];

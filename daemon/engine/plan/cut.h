@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cut.h - how the sequences of a batch are cut: each goes to one kernel, its rows into that
-// kernel's tiles, the keys of a tile into parts. This depends on the sequence's own q_len and
-// kv_len and on the run's parameters only, so that its rows get the same bits whoever is beside it.
-// Which parts are computed together with other sequences' depends on those, and no bit does on
-// that.
+// cut.h - how the sequences of a batch are cut. Each sequence goes to one kernel; its rows are cut
+// into that kernel's tiles, and the keys of a tile into parts (split-KV). The cut depends only on
+// the sequence's own q_len and kv_len and on the run's parameters. So its rows get the same bits in
+// any batch. Which parts a cascade computes for several sequences does depend on the batch, but
+// changes no bit.
 
 #ifndef AULE_ENGINE_CUT_H
 #define AULE_ENGINE_CUT_H
@@ -14,34 +14,36 @@
 
 struct gpu_item;
 
+// How one sequence is cut.
 struct cut {
-    uint32_t kernel;            // number in the variant's list
-    uint32_t tile_rows;         // of that one
-    uint64_t tiles, live_tiles; // of all its rows; of those with a query
+    uint32_t kernel;            // index in the variant's list
+    uint32_t tile_rows;         // of that kernel
+    uint64_t tiles, live_tiles; // tiles of all rows; tiles that have a query
     uint64_t rows;              // of queries, for one KV head
-    uint64_t length, parts;     // keys of one part
+    uint64_t length, parts;     // keys of one part; number of parts
     bool halves;                // each part is two items
-    uint32_t shared; // so many leading parts are in crowds, by halves: never all, and only if there
-                     // is one tile
+    // Leading parts that are in crowds, each as two halves. Never all parts; 0 with several tiles.
+    uint32_t shared;
 };
 
-uint64_t cut_num_partials(const struct cut *cut); // of a tile; 1 = it is not cut
+uint64_t cut_num_partials(const struct cut *cut); // partial results of one tile; 1 = not split
 struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq,
                         const struct cutting *cutting);
 
 // All sequences of a batch.
 struct cuts {
-    struct cut *of;         // [num_seqs]; owned, as the next
-    struct gpu_item *tiles; // [num_seqs]: of those with shared parts, all but the part, once they
-                            // are filled; NULL = there are none
-    struct crowds crowds;   // of the parts that are shared
-    uint32_t helper;        // number of the kernel that computes them; NO_KERNEL = none are
-    uint32_t rows;          // of one work item of its
+    struct cut *of; // [num_seqs]; owned, like `tiles`
+    // [num_seqs]: the item of each sequence with shared parts, except the part itself; set when the
+    // work lists are filled. NULL = nothing is shared.
+    struct gpu_item *tiles;
+    struct crowds crowds; // the sequences that share parts
+    uint32_t helper;      // index of the cascade kernel; NO_KERNEL = nothing is shared
+    uint32_t rows;        // rows of one of its work items
 };
 
-// How many rows each member has in a work item: those of the one that has the most, made a power of
-// two. And how many work items half of the crowd's part is.
+// Rows of each member in a work item: the most that a member has, rounded up to a power of two.
 uint32_t cuts_crowd_width(const struct cuts *cuts, const struct crowd *crowd);
+// Work items for one half of the crowd's part.
 uint32_t cuts_crowd_items(const struct cuts *cuts, const struct crowd *crowd);
 
 bool cuts_make(struct cuts *cuts, const struct engine_batch *batch,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// describe.c - writes down for the shaders what each planned run is: struct gpu_run, ranges, and
-// the arrays that they point to (slopes, sinks, turns, parts), all in the slot's piece: runs, then
-// ranges, then extras in the order of the runs, then room for what a first pass notes. Submitter
-// only.
+// describe.c - writes what shaders read about each planned run into the slot's piece. The order is:
+// struct gpu_run, ranges, the extras of each run (slopes, sinks, turns, parts), room for the notes
+// of first passes. Knows layout.h and the plan; records nothing. Submitter only.
 
 #include "describe.h"
 
@@ -22,7 +21,7 @@ static const double log2_e = 1.4426950408889634;
 
 // ---- extras ----
 
-// What a run points to, relative to the first of its extras; each at a multiple of 16.
+// Offsets of the arrays that a run points to, in bytes from its first extra, multiples of 16.
 struct extras {
     uint64_t slopes, sinks, turns, merge, parts, bytes;
 };
@@ -56,7 +55,7 @@ void describe_measure(struct submission *s)
     uint64_t runs = 0;
     for (uint32_t i = 0; i < s->num_groups; i++)
         runs += s->groups[i].num_runs + s->groups[i].num_split_runs;
-    s->num_gpu_runs = (uint32_t)runs; // at most what there is host memory for
+    s->num_gpu_runs = (uint32_t)runs; // submission_create() has reserved as many
     s->ranges_at = padded(runs * sizeof *s->gpu_runs);
     s->upload_bytes = s->ranges_at + padded(s->num_ranges * sizeof *s->ranges);
     for (uint32_t i = 0; i < s->num_runs; i++) {
@@ -111,7 +110,7 @@ static void put_merge(const struct engine_run *run, const struct extras *extras,
         };
 }
 
-// The extras of one run at `to`, which is `address` for shaders.
+// Writes the extras of one run to `to`, whose shader address is `address`.
 static void put_extras(const struct submission *s, const struct engine_run *run,
                        const struct extras *extras, char *to, uint64_t address)
 {
@@ -132,8 +131,7 @@ static uint32_t window_side(int32_t side)
     return side < 0 ? INT32_MAX : (uint32_t)side;
 }
 
-// What an element of `dtype` is multiplied by; the scales per token and head stand with the
-// elements.
+// The factor of an element of `dtype`. Scales per token and head are stored beside the elements.
 static float tensor_scale(const struct engine_kv *kv, enum dtype dtype, float scale)
 {
     return kv->scale_mode == SCALE_PER_TENSOR && kv_is_scaled(kv, dtype) ? scale : 1.0f;
@@ -170,7 +168,7 @@ static void describe_tensors(const struct engine_run *run, struct gpu_run *gpu)
     gpu->lse_token_stride = (uint32_t)(run->lse.token_stride / sizeof(float));
 }
 
-// An array of the batch that may not be there: where it lies, and its step.
+// Address and step of an optional array. Without it: the engine's zeros, and step 0.
 static uint64_t optional(const struct engine_batch *batch, enum batch_array array, uint32_t *step)
 {
     *step = batch->address[array] != 0;
@@ -218,7 +216,7 @@ static void describe_scores(const struct engine_run *run, struct gpu_run *gpu)
     gpu->rope_dim = rope_dim(run);
 }
 
-// All but its work. `extras_address` is where the run's extras begin.
+// Everything but the work lists. `extras_address` is the shader address of the run's first extra.
 static struct gpu_run describe(const struct engine_run *run, const struct extras *extras,
                                uint64_t extras_address)
 {
@@ -235,8 +233,8 @@ static struct gpu_run describe(const struct engine_run *run, const struct extras
 
 // ---- placing ----
 
-// Where each group's runs begin: runs, then those with splits once more. What is counted is counted
-// anew as place_run() goes: each run's first ones.
+// Sets where each group's runs begin in gpu_runs: the runs, then those with splits once more.
+// Resets the counts that place_share() adds up again.
 static void place_groups(const struct submission *s)
 {
     uint32_t next = 0;
@@ -245,15 +243,15 @@ static void place_groups(const struct submission *s)
         group->first = next;
         group->first_split = next + group->num_runs;
         group->num_items = group->num_merges = 0;
-        group->num_tokens =
-            group->kind == ENGINE_MERGE ? group->num_tokens : 0; // it has no gpu_run
+        // A caller's merge has no gpu_run, so its count stays.
+        group->num_tokens = group->kind == ENGINE_MERGE ? group->num_tokens : 0;
         group->partial_bytes = 0;
         next += group->num_runs + group->num_split_runs;
     }
 }
 
-// Whoever helps leaves what he has where the one who is helped would have left it, and counts with
-// him.
+// Sets where the share's partial results and counters lie. A cascade's share uses those of the
+// share that it helps, which was placed before.
 static void place_splits(const struct submission *s, uint32_t run, const struct share *share,
                          struct gpu_run *gpu, uint64_t *next_counter)
 {
@@ -277,7 +275,7 @@ static void place_splits(const struct submission *s, uint32_t run, const struct 
     }
 }
 
-// `gpu` as the run's other shares have it, too.
+// Adds the share's entry to gpu_runs. `gpu` has what all shares of the run have in common.
 static void place_share(const struct submission *s, uint32_t run, const struct share *share,
                         struct gpu_run gpu, uint64_t *next_counter)
 {
@@ -308,7 +306,8 @@ static void place_shares(const struct submission *s, uint32_t run, const struct 
     }
 }
 
-// One pass over those that write, which come first in their groups, one over the others.
+// Places the shares that write K and V, or those that do not. Writers come first in their group, so
+// there is one pass for each.
 static void place_runs(const struct submission *s, bool writers, uint64_t *next_counter)
 {
     for (uint32_t i = 0; i < s->num_runs; i++) {
@@ -318,7 +317,7 @@ static void place_runs(const struct submission *s, bool writers, uint64_t *next_
             continue;
         struct extras extras = extras_of(run);
         uint64_t address = s->slot->piece.address + at;
-        if (writers) // for each run once
+        if (writers) // once for each run
             put_extras(s, run, &extras, (char *)s->slot->piece.mapped + at, address);
         if (run->kind == ENGINE_COPY || run->kind == ENGINE_MERGE) // they have no gpu_run
             continue;

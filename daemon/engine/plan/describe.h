@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// describe.h - what shaders are to read of a planned submission.
+// describe.h - writes what shaders read about a planned submission: struct gpu_run, ranges and
+// extras. Knows layout.h and the plan; records nothing. Submitter only.
 
 #ifndef AULE_ENGINE_DESCRIBE_H
 #define AULE_ENGINE_DESCRIBE_H
 
 #include "submission.h"
 
-// Measured by the plan, then put into the slot's piece, which has room. Submitter only.
+// The plan calls describe_measure() to size the data; describe_upload() writes it into the slot's
+// piece, which has that much room.
 void describe_measure(struct submission *submission);
 void describe_upload(const struct submission *submission);
-uint64_t describe_merge(const struct submission *submission,
-                        uint32_t run); // where the struct gpu_merge of an ENGINE_MERGE lies
+// Shader address of the struct gpu_merge of run `run`, an ENGINE_MERGE.
+uint64_t describe_merge(const struct submission *submission, uint32_t run);
 
 #endif

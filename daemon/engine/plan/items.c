@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// items.c - work lists: each sequence goes to one kernel, its rows are cut into that kernel's
-// tiles, and the keys of a tile into splits. How a sequence is cut depends on its own q_len and
-// kv_len and on the run's parameters only, so that its rows get the same bits whoever is beside it.
-// Made by the submitter.
+// items.c - makes work lists. Each sequence goes to one kernel; its rows are cut into that kernel's
+// tiles, and the keys of a tile into parts (split-KV). The cut depends only on the sequence's own
+// q_len and kv_len and on the run's parameters. So its rows get the same bits in any batch. The
+// order of items changes no bit. Submitter only, except batch_partials() and batch_workgroups().
 
 #include "items.h"
 
@@ -33,8 +33,8 @@ struct cutting cutting_of_run(const struct engine_run *run)
 
 uint64_t batch_workgroups(const struct engine_batch *batch)
 {
-    uint64_t length =
-        batch->num_seqs ? batch->num_keys / batch->num_seqs : 0; // as if all were alike
+    // As if all sequences had the same length.
+    uint64_t length = batch->num_seqs ? batch->num_keys / batch->num_seqs : 0;
     return batch->num_seqs * kernel_usual_parts(length) * batch->kv.num_kv_heads;
 }
 
@@ -76,17 +76,17 @@ static uint32_t num_keys(const struct engine_batch *batch, uint32_t seq)
     return batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
 }
 
-// Keys that the tile's last query sees if it is causal.
+// Keys that the last query of the tile sees in a causal run; an estimate.
 static uint64_t tile_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut,
                           uint64_t tile)
 {
     uint64_t kv_len = (uint32_t)batch->seq_lens_kv[seq], queries = batch_num_queries(batch, seq);
-    uint64_t behind =
-        cut->live_tiles ? queries * (cut->live_tiles - 1 - tile) / cut->live_tiles : 0; // about
+    uint64_t behind = // as if a tile had a whole number of queries
+        cut->live_tiles ? queries * (cut->live_tiles - 1 - tile) / cut->live_tiles : 0;
     return kv_len > behind ? kv_len - behind : 0;
 }
 
-// Of all tiles together.
+// The same, summed over all tiles.
 static double tiles_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut)
 {
     if (cut->live_tiles == 0 || num_keys(batch, seq) == 0)
@@ -97,7 +97,8 @@ static double tiles_keys(const struct engine_batch *batch, uint32_t seq, const s
            2;
 }
 
-// Its part is the helper's to read, once a work item, and not any more that of each member's tile.
+// Counts a crowd's part for the cascade kernel, which reads the part's keys once for each work
+// item. Takes the part off the tiles of the members.
 static void count_crowd(const struct cuts *cuts, const struct crowd *crowd,
                         struct work works[MOST_KERNELS])
 {
@@ -111,7 +112,7 @@ static void count_crowd(const struct cuts *cuts, const struct crowd *crowd,
     works[member->kernel].tile_keys -= (double)crowd->count * (double)member->length;
 }
 
-// false: more than a dispatch can count.
+// false: there are more items than a dispatch can count.
 static bool count_work(const struct engine_batch *batch, const struct cuts *cuts,
                        struct work works[MOST_KERNELS])
 {
@@ -140,20 +141,21 @@ static bool count_work(const struct engine_batch *batch, const struct cuts *cuts
 }
 
 // ---- filling ----
-// Items with many keys come first, since what begins last should end soon: sorted roughly, by
-// quarters of powers of two, in one pass that counts and one that places. The order is the GPU's
-// alone: no bits depend on it.
+// Items with many keys come first in a list, so that no long item begins last. They are sorted by
+// key count, roughly: by quarters of powers of two. One pass counts and one places. No bit depends
+// on the order.
 
 enum { SIZES = 4 * 33 };
 
-// Of one kernel.
+// The lists of one kernel, while they are filled.
 struct fill {
     bool counting;
-    uint32_t at[SIZES]; // of each size, the largest first: how many there are; then, where the next
-                        // one goes
+    // For each size, the largest first: while counting, the number of items; then, the place of the
+    // next one.
+    uint32_t at[SIZES];
     struct gpu_item *items;
     struct gpu_merge_item *merges;
-    uint32_t partial, num_merges; // the next ones' numbers
+    uint32_t partial, num_merges; // numbers of the next partial result and of the next merge
 };
 
 static uint32_t size_of_keys(uint64_t keys)
@@ -171,7 +173,7 @@ static void fill_item(struct fill *fill, struct gpu_item item, uint64_t keys)
     (*at)++;
 }
 
-// Part `part` of a tile that is cut, or one half of it.
+// The item for part `part` of a split tile, or for one half of the part.
 static struct gpu_item item_of_part(const struct gpu_item *tile, const struct cut *cut,
                                     uint64_t part, uint32_t which_half, uint32_t partial)
 {
@@ -194,7 +196,8 @@ static void fill_part(struct fill *fill, const struct gpu_item *tile, const stru
               (item.end_key - item.first_key) / (which_half == AULE_BOTH_HALVES ? 1 : 2));
 }
 
-// Returns the tile as crowds want it.
+// Adds the items of a split tile. Returns the item of the whole tile, from which crowds make
+// theirs.
 static struct gpu_item fill_split_tile(struct fill *fill, struct gpu_item tile,
                                        const struct cut *cut)
 {
@@ -215,14 +218,14 @@ static struct gpu_item fill_split_tile(struct fill *fill, struct gpu_item tile,
     return tile;
 }
 
-// The lists of the kernel that helps, as they are filled.
+// The lists of the cascade kernel, while they are filled.
 struct crowd_fill {
     struct gpu_crowd *to;
     struct gpu_item *member;
-    uint64_t member_address; // of that one, for shaders
+    uint64_t member_address; // shader address of `member`
 };
 
-// One half of a crowd's part for members [first, end).
+// Adds a work item: one half of a crowd's part, for members [first, end).
 static void fill_crowd_item(struct crowd_fill *fill, const struct cuts *cuts,
                             const struct crowd *crowd, uint32_t first, uint32_t end,
                             uint32_t which_half)
@@ -239,7 +242,7 @@ static void fill_crowd_item(struct crowd_fill *fill, const struct cuts *cuts,
     fill->member_address += (end - first) * sizeof *fill->member;
 }
 
-// In work items of about equal size.
+// Divides the members into work items of about equal size.
 static void fill_crowd(struct crowd_fill *fill, const struct cuts *cuts, const struct crowd *crowd)
 {
     uint64_t num_items = cuts_crowd_items(cuts, crowd);
@@ -288,7 +291,8 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
     }
 }
 
-// Where a kernel's lists lie, counted from the first, and where the next kernel's may begin.
+// Offsets of a kernel's lists, in bytes from its first list; `end` is where the next kernel's
+// begin.
 struct layout {
     uint64_t members_at, merges_at, end;
 };
@@ -304,7 +308,7 @@ static struct layout layout_of(const struct engine_batch *batch, uint32_t kernel
     return lists;
 }
 
-// For shaders and in `fills` for us.
+// Sets the shader addresses in items->works, and the CPU pointers in `fills`.
 static void place_lists(const struct engine_batch *batch, struct items *items,
                         struct fill fills[MOST_KERNELS])
 {
@@ -322,7 +326,7 @@ static void place_lists(const struct engine_batch *batch, struct items *items,
     }
 }
 
-// From how many there are of each size to where the first of them goes.
+// Turns the number of items of each size into the place of the first of them.
 static void place_sizes(struct fill *fill)
 {
     uint32_t next = 0;
@@ -342,7 +346,7 @@ static void fill_sequences(const struct engine_batch *batch, const struct cuts *
         fill_sequence(batch, seq, cuts, &fills[cuts->of[seq].kernel]);
 }
 
-// `lists` is where the lists of the kernel that helps begin.
+// `lists` points to the first list of the cascade kernel.
 static void fill_crowds(const struct engine_batch *batch, const struct items *items,
                         const struct cuts *cuts, void *lists)
 {
@@ -372,7 +376,7 @@ static void fill_items(const struct engine_batch *batch, struct items *items,
 
 // ---- lists ----
 
-// Takes the memory for `works` and fills it.
+// Allocates the lists, fills them and adds them to the batch.
 static enum status make_list(struct engine_batch *batch, const struct cutting *cutting,
                              const struct cuts *cuts, const struct work works[MOST_KERNELS],
                              struct error *error)
@@ -407,10 +411,10 @@ static enum status make_items(struct engine_batch *batch, const struct cutting *
         return error_set(error, STATUS_NO_MEMORY, "no memory to cut %u sequences into work",
                          batch->num_seqs);
     if (rows > INT32_MAX || !count_work(batch, &cuts, works))
-        status = error_set(
-            error, STATUS_LIMIT,
-            "%u tokens of %u heads a KV head in %u splits are more than %d rows of attention",
-            batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
+        status = error_set(error, STATUS_LIMIT,
+                           "%u tokens with %u query heads a KV head and %u splits: one dispatch "
+                           "takes at most %d rows",
+                           batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
     else
         status = make_list(batch, cutting, &cuts, works, error);
     cuts_finish(&cuts);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// plan.c - turns a submission's runs into as few dispatches as their pipelines allow: in each wave,
-// runs of one kind, one geometry, one set of dtypes and one set of features become one ragged
-// dispatch, whoever they belong to and whatever layer they are. Attention whose sequences go to
-// several kernels has a share in several dispatches. Records nothing. Submitter only, but for
-// plan_num_shares().
+// plan.c - turns a submission's runs into as few dispatches as their pipelines allow. In a wave,
+// runs of the same kind, geometry, dtypes and features become one ragged dispatch, whatever session
+// or layer they belong to. An attention whose sequences go to several kernels has a share in
+// several dispatches. Records nothing. Submitter only, except plan_num_shares().
 
 #include "plan.h"
 
@@ -27,7 +26,7 @@ static bool writes(const struct engine_run *run)
            run->batch->address[BATCH_SLOT_MAPPING];
 }
 
-// Of one run's share, what it has in `group` that the group may not have yet.
+// Gets the pipelines that the share of `run` needs in `group`.
 static enum status get_pipelines(struct submission *s, const struct engine_run *run,
                                  struct group *group, struct error *error)
 {
@@ -57,7 +56,7 @@ static enum status get_pipelines(struct submission *s, const struct engine_run *
 
 // ---- groups ----
 
-// Whether all that `fresh`, one share's, has can join `group`.
+// Whether `fresh`, a group of one share, can join `group`.
 static bool joins(const struct submission *s, const struct group *group, const struct group *fresh)
 {
     return group->kind == fresh->kind && group->kind != ENGINE_MERGE &&
@@ -83,8 +82,7 @@ static void add_to_group(struct group *group, const struct group *fresh)
     group->partial_bytes += fresh->partial_bytes;
 }
 
-// Of the wave that is being planned, the groups that begin at `first`: the one that `fresh` joins,
-// else a new one.
+// Adds `fresh` to a group of the current wave, which begins at group `first`, or makes a new group.
 static uint32_t join_group(struct submission *s, uint32_t first, const struct group *fresh)
 {
     for (uint32_t i = first; i < s->num_groups; i++) {
@@ -97,8 +95,8 @@ static uint32_t join_group(struct submission *s, uint32_t first, const struct gr
     return s->num_groups++;
 }
 
-// The group that helps group `helped`. What it leaves lies in that one's memory, so it helps no
-// other.
+// Adds `fresh` to the cascade of group `helped`, or makes this cascade. It writes its results into
+// the memory of `helped`, so it serves no other group.
 static uint32_t join_helper(struct submission *s, uint32_t helped, const struct group *fresh)
 {
     uint32_t helper = s->groups[helped].helper;
@@ -133,15 +131,16 @@ void plan_forget(struct submission *s, uint32_t run)
         s->planned[run].shares[i].group = NO_GROUP;
 }
 
-// Whose items must not be halves has one local size.
+// Whether tuning may choose the kernel's workgroup size. A size that needs halves is no choice for
+// a run that may not be cut.
 static bool has_choice(const struct kernel *kernel, const struct engine_run *run)
 {
     return kernel->half_local_size == 0 || kernel_may_cut(kernel, run->num_splits);
 }
 
-// Attention as kernel number `kernel` does it, among about so many workgroups of the wave;
-// UINT64_MAX: with parts as they are. Whether it knows splits is the run's to say and not its
-// company's: one pipeline computes a sequence alone and beside one that is cut.
+// The geometry of the run's share for kernel number `kernel`. `num_workgroups` is an estimate for
+// the whole wave; UINT64_MAX: whole parts, no halves. SPLIT depends on the run, not on its
+// neighbours, so a sequence uses the same pipeline alone and in company.
 static struct geometry geometry_of_kernel(const struct submission *s, const struct engine_run *run,
                                           uint32_t kernel, uint64_t num_workgroups)
 {
@@ -159,7 +158,7 @@ static struct geometry geometry_of_kernel(const struct submission *s, const stru
     return geometry;
 }
 
-// The run's work for each kernel, with `geometries`.
+// Sets works[] to the run's work for each kernel, with `geometries`.
 static enum status plan_kernels(const struct submission *s, const struct engine_run *run,
                                 const struct geometry geometries[MOST_KERNELS], bool alone,
                                 struct work works[MOST_KERNELS], struct error *error)
@@ -181,9 +180,9 @@ static enum status plan_kernels(const struct submission *s, const struct engine_
     return status == STATUS_OK ? scratch_check(run->batch, &partials, error) : status;
 }
 
-// Where there is no memory for halves, as many workgroups as there may be take whole parts, and
-// nothing is computed together; nor is a probe, whose sequences have blocks in common for want of
-// memory, nor anything if there is no pipeline for it.
+// Tries the geometries for `num_workgroups` first. If memory or scratch space is short, it tries
+// whole parts without a cascade. A tuning sample never has a cascade: its sequences share blocks
+// only to save memory.
 static enum status plan_work(const struct submission *s, const struct engine_run *run,
                              uint64_t num_workgroups, struct geometry geometries[MOST_KERNELS],
                              struct work works[MOST_KERNELS], struct error *error)
@@ -199,8 +198,8 @@ static enum status plan_work(const struct submission *s, const struct engine_run
     return status;
 }
 
-// Of the run's shares, the one that writes its K and V: the first that there is. All that has
-// tokens has one.
+// Index of the share that writes the run's K and V: the first that has work. A run with tokens
+// always has one.
 static uint32_t first_share(const struct engine_run *run, uint32_t num_shares,
                             const struct work works[MOST_KERNELS])
 {
@@ -215,7 +214,7 @@ static bool share_merges(const struct submission *s, uint32_t number, const stru
     return work->num_merges > 0 && !s->engine->pipelines.variant->kernels[number]->merges;
 }
 
-// A group that has nothing but share `number` of run `index`.
+// A group with nothing but share `number` of run `index`.
 static struct group group_of_share(const struct submission *s, uint32_t index, uint32_t number,
                                    const struct share *share, const struct geometry *geometry)
 {
@@ -239,7 +238,8 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
     };
 }
 
-// The kernel that kernel number `kernel` helps, which stands before it; NO_KERNEL: none.
+// Index of the kernel that cascade `kernel` helps; it stands earlier in the list. NO_KERNEL: it is
+// no cascade.
 static uint32_t helped_by(const struct submission *s, uint32_t kernel)
 {
     const struct variant *variant = s->engine->pipelines.variant;
@@ -249,7 +249,7 @@ static uint32_t helped_by(const struct submission *s, uint32_t kernel)
     return NO_KERNEL;
 }
 
-// A run's shares, each as a group of its own, before they join others.
+// The shares of a run, each as a group of its own before it joins another.
 struct plan {
     struct group fresh[MOST_KERNELS];
     uint32_t first, end; // shares [first, end); the first one writes K and V
@@ -260,7 +260,8 @@ static bool share_is_there(const struct plan *plan, const struct share *share, u
     return number == plan->first || share->work.num_items;
 }
 
-// `failed` is the share whose pipelines cannot be had; NO_KERNEL: it is not for that.
+// Plans each share of a run as a group of its own. *failed: the share whose pipelines could not be
+// made; NO_KERNEL: the failure, if any, has another reason.
 static enum status plan_shares(struct submission *s, uint32_t index, uint64_t num_workgroups,
                                struct plan *plan, uint32_t *failed, struct error *error)
 {
@@ -290,8 +291,9 @@ static enum status plan_shares(struct submission *s, uint32_t index, uint64_t nu
     return status;
 }
 
-// Whoever helps is not needed: what sequences share is read for each of them, from now on, or in
-// this submission for want of memory.
+// Cascade kernels are optional: without their pipeline, shared keys are read once for each
+// sequence. If memory was short, this submission goes without them; after another failure, all
+// later ones too.
 static bool go_without_helpers(struct submission *s, uint32_t failed, const struct error *error)
 {
     if (failed == NO_KERNEL || helped_by(s, failed) == NO_KERNEL ||
@@ -300,12 +302,11 @@ static bool go_without_helpers(struct submission *s, uint32_t failed, const stru
     s->alone = true;
     s->engine->helpers_refused = error->status != STATUS_NO_MEMORY;
     device_log(&s->engine->device, 0,
-               "what sequences share is read for each of them, the same bits more slowly: %s",
-               error->text);
+               "shared keys are read once for each sequence, which is slower: %s", error->text);
     return true;
 }
 
-// Adds run `index` to groups of the wave whose groups begin at `first`: all its shares or none.
+// Adds run `index` to the groups of the wave that begins at group `first`: all its shares or none.
 static enum status plan_run(struct submission *s, uint32_t first, uint32_t index,
                             uint64_t num_workgroups, struct error *error)
 {
@@ -325,8 +326,8 @@ static enum status plan_run(struct submission *s, uint32_t first, uint32_t index
     return status;
 }
 
-// What the run's share had in `group` is not there any more. What place_groups() counts anew is
-// left to it.
+// Takes a failed run's share out of `group`. The counts of items, tokens and merges stay, because
+// place_groups() counts them again.
 static void leave_group(const struct submission *s, struct group *group, const struct share *share)
 {
     group->num_runs--;
@@ -362,7 +363,7 @@ static void fail_run(struct submission *s, uint32_t run, const struct error *err
 static void plan_wave(struct submission *s, uint32_t wave)
 {
     uint32_t first = s->num_groups, begin = wave ? s->wave_ends[wave - 1] : 0;
-    uint64_t num_workgroups = 0; // of all runs: they share the device
+    uint64_t num_workgroups = 0; // of the wave's runs, which share the device
     s->wave_groups[wave] = first;
     for (uint32_t i = begin; i < s->wave_ends[wave]; i++)
         num_workgroups += s->runs[i].kind == ENGINE_ATTEND ? batch_workgroups(s->runs[i].batch) : 0;
@@ -375,10 +376,9 @@ static void plan_wave(struct submission *s, uint32_t wave)
     }
 }
 
-// ---- memory for what splits leave: counters for kernels that merge it themselves, and partial
-// results ----
+// ---- memory for splits: counters of kernels that merge splits themselves; partial results ----
 
-// Who helps counts with the one that is helped.
+// A cascade's share uses the counters of the share that it helps.
 uint64_t plan_counters(const struct submission *s, uint32_t run, const struct share *share)
 {
     const struct group *group = share->group == NO_GROUP ? NULL : &s->groups[share->group];
@@ -396,7 +396,8 @@ static uint64_t count_counters(const struct submission *s, uint32_t run)
     return count;
 }
 
-// They get what there is, in their order.
+// Gives out the counters that there are, in the order of runs. A run that does not get enough
+// fails.
 static void fail_runs_without_counters(struct submission *s, const struct error *why)
 {
     uint64_t there = s->slot->counters_size / sizeof(uint32_t), used = 0;
@@ -423,8 +424,8 @@ static void plan_all_counters(struct submission *s)
         fail_runs_without_counters(s, &error);
 }
 
-// A wave's groups share the scratch memory while it lasts; the next one begins anew, behind the
-// merge of those before it.
+// Gives each group of a wave its place in scratch memory. When the memory is full, the next group
+// uses it from offset 0, after the merges of the groups before it.
 static void place_partials(struct submission *s, uint32_t wave)
 {
     uint64_t used = 0;
@@ -449,8 +450,8 @@ static bool is_split(const struct planned *planned)
     return false;
 }
 
-// A run with splits that finds no memory fails, and with it what it would have written; a group
-// that loses its last run stays behind, empty.
+// Without scratch memory, runs with splits fail and write nothing. A group may be left without
+// runs.
 static void fail_split_runs(struct submission *s, const struct error *error)
 {
     for (uint32_t i = 0; i < s->num_runs; i++)
@@ -477,14 +478,15 @@ static void place_range(struct submission *s, struct engine_cache *cache, int32_
     for (uint32_t layer = 0; layer < cache->params.num_layers; layer++) {
         uint64_t source = from < 0 ? 0 : cache_block_address(cache, layer, from);
         uint64_t target = cache_block_address(cache, layer, to);
-        if (target && (source || from < 0)) // a chunk that was given back is zeroed when it returns
+        // A chunk without memory needs no zeroes: it is zeroed when it is made again.
+        if (target && (source || from < 0))
             s->ranges[s->num_ranges++] =
                 (struct gpu_range){source, target, cache->layer_block_bytes};
     }
 }
 
-// A wave has one group of copies, and groups come wave by wave: so its ranges lie one after the
-// other.
+// A wave has at most one group of copies, and groups are in the order of waves. So the ranges of a
+// group are contiguous.
 static void place_ranges(struct submission *s)
 {
     for (uint32_t i = 0; i < s->num_zeroes; i++)
@@ -503,7 +505,7 @@ static void place_ranges(struct submission *s)
     }
 }
 
-// Runs without a dispatch get numbers of their own, behind the real ones.
+// Runs without a dispatch get numbers above those of the groups.
 static void number_dispatches(struct submission *s)
 {
     uint32_t next = s->num_groups;

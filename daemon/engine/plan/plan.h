@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// plan.h - from runs to groups, which are dispatches.
+// plan.h - turns a submission's runs into groups; each group becomes a few dispatches. Knows runs,
+// geometries and pipelines; records no command. Submitter only, except plan_num_shares().
 
 #ifndef AULE_ENGINE_PLAN_H
 #define AULE_ENGINE_PLAN_H
 
 #include "submission.h"
 
-// A run that cannot be done gets its status in `results` and no group. Submitter only, as all but
-// plan_num_shares().
+// Plans all waves. A run that cannot be done gets its status in `results`, and no group.
 void plan_build(struct submission *submission);
-uint32_t plan_num_shares(const struct engine *engine,
-                         const struct engine_run *run); // that it has at most
-// The first group of the run; NO_GROUP: nothing to do, or it failed.
+// The most shares that `run` can have. Any thread.
+uint32_t plan_num_shares(const struct engine *engine, const struct engine_run *run);
+// The first group of the run; NO_GROUP: it has nothing to do, or it failed.
 uint32_t plan_group(const struct submission *submission, uint32_t run);
-void plan_forget(struct submission *submission,
-                 uint32_t run); // it has no group any more; the groups stay
-// Counters that the run's share wants, since its kernel merges splits itself.
+// Takes the run out of its groups. The groups themselves do not change.
+void plan_forget(struct submission *submission, uint32_t run);
+// Counters that the share needs because its kernel merges splits itself; else 0.
 uint64_t plan_counters(const struct submission *submission, uint32_t run,
                        const struct share *share);
 

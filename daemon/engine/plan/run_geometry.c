@@ -17,7 +17,7 @@ static uint32_t rope_features(const struct engine_run *run)
            (run->batch->address[BATCH_POSITIONS] ? AULE_FEATURE_POSITIONS : 0);
 }
 
-// What is off costs a pipeline nothing; so a window without borders is none.
+// A feature that is off must not need another pipeline, so a window without borders is no window.
 static uint32_t attention_features(const struct engine_run *run)
 {
     const uint64_t *address = run->batch->address;

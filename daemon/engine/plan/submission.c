@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// submission.c - see submission.h. Takes all the host memory that doing it will need, so that want
-// of memory shows here and not half-way. Caller's thread.
+// submission.c - see submission.h. Allocates all host memory at the start, so a shortage shows here
+// and not half-way through. Caller's thread.
 
 #include "submission.h"
 
@@ -47,7 +47,7 @@ static void end_event(struct engine *engine, struct event_node *node)
     submission_free(container_of(node, struct submission, node));
 }
 
-// A copy of `count` elements, or zeroes if `from` is NULL; never NULL but for want of memory.
+// A copy of `count` elements, or zeros if `from` is NULL. NULL only if there is no memory.
 static void *copy(const void *from, uint64_t count, size_t size)
 {
     void *to = calloc(count ? count : 1, size);
@@ -78,10 +78,10 @@ static uint64_t count_shares(const struct engine *engine, const struct engine_su
     return count;
 }
 
-// ---- the arrays that runs point to ----
+// ---- arrays that runs point to ----
 
 struct array {
-    const void *from; // NULL = not there
+    const void *from; // NULL = absent
     uint64_t bytes;
 };
 
@@ -106,12 +106,13 @@ static uint64_t count_kept(const struct engine_submission *params)
         struct array arrays[RUN_ARRAYS];
         run_arrays(&params->runs[i], arrays);
         for (int j = 0; j < RUN_ARRAYS; j++)
-            bytes += arrays[j].from ? padded(arrays[j].bytes) : 0; // each below 2^40
+            // Each below 2^40, so the sum fits.
+            bytes += arrays[j].from ? padded(arrays[j].bytes) : 0;
     }
     return bytes;
 }
 
-// Copies the caller's array to `*to`, behind those that are there already.
+// Copies the caller's array to *to, and moves *to behind it.
 static const void *keep_array(const struct array *array, char **to)
 {
     if (!array->from)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// event.c - the engine's news and the waiting for it: events in order, the loss of the device, the
-// lock and its condition. Posted by any thread of the engine, polled by the caller's thread.
+// event.c - the engine's lock, its events in order, the loss of the device, and waiting for a
+// submission. Any thread of the engine posts events; the caller's thread polls them.
 
 #include "event.h"
 
@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <utlist.h>
 
-// Threads that look at a word take the lock in the very moment in which who changed it still holds
-// it, or takes it again: one that then sleeps is woken some thirty microseconds late, so this one
-// tries for a moment before it sleeps.
+// Threads that poll an atomic counter take the lock at the moment when the thread that changed the
+// counter holds it. A sleeping waiter would wake about 30 us late, so the mutex is adaptive: a
+// waiter spins for a moment before it sleeps.
 static bool make_lock(struct engine *engine)
 {
     pthread_mutexattr_t attributes;
@@ -55,7 +55,8 @@ void event_post(struct engine *engine, struct event_node *node)
 
 void engine_wake(struct engine *engine)
 {
-    atomic_store(&engine->has_news, true); // not under the lock, which who sees it wants at once
+    // Set without the lock: a thread that sees the flag takes the lock immediately.
+    atomic_store(&engine->has_news, true);
     if (engine->wake)
         engine->wake(engine->context);
 }
@@ -68,8 +69,8 @@ bool engine_lost(struct engine *engine)
     return lost;
 }
 
-// What was done before the loss is told before it; after it nothing is news, for what was under way
-// has no outcome.
+// Events from before the loss come before the LOST event. After it there is none, because the work
+// under way has no outcome.
 static struct event_node *next_event(struct engine *engine)
 {
     struct event_node *node = engine->lost_told ? NULL : engine->events;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// event.h - the engine's lock and its news: events in order, and waiting for them.
+// event.h - the engine's lock and its events: posting them in order, and waiting for them. Knows
+// nothing of what they report. Each function names its threads.
 
 #ifndef AULE_ENGINE_EVENT_H
 #define AULE_ENGINE_EVENT_H
@@ -10,8 +11,8 @@
 
 #include <stdatomic.h>
 
-// What engine_poll() hands out next. The owner embeds it; `end` frees the owner once the caller is
-// past it.
+// An event in the queue of engine_poll(). The owner embeds it. `end` frees the owner; engine_poll()
+// calls it when the caller asks for the next event.
 struct event_node {
     struct engine_event event;
     void (*end)(struct engine *engine, struct event_node *node);
@@ -19,16 +20,17 @@ struct event_node {
 };
 
 enum status engine_locks_init(struct engine *engine, struct error *error);
-void engine_locks_finish(struct engine *engine); // takes a zeroed one
-// With the lock held; then, without it, engine_wake() is to be called.
+void engine_locks_finish(struct engine *engine); // takes a zeroed engine
+// Call this with the lock held. Then release the lock and call engine_wake().
 void event_post(struct engine *engine, struct event_node *node);
-void engine_wake(struct engine *engine); // there is something to poll
-bool engine_lost(struct engine *engine);
-// With the lock held, which it lets go meanwhile: until *count changes, but no longer than
-// watch.look_ns after the completer has ceased to look. A thread that sleeps is told some twenty
-// microseconds late, and who has just got what he waited for is likely to want more.
+void engine_wake(struct engine *engine); // tells the caller that there is an event; any thread,
+                                         // without the lock
+bool engine_lost(struct engine *engine); // any thread, without the lock
+// Polls until *count changes, but at most watch.look_ns after the completer stopped polling the
+// GPU. Polling saves the wake-up time of a thread, about 20 us: a client that got its result often
+// submits again immediately. Call it with the lock held; it releases the lock while it polls.
 void engine_look_out(struct engine *engine, const atomic_uint *count);
-// Frees every event that nobody polled.
+// Frees every event that was not polled. The threads have ended.
 void events_finish(struct engine *engine);
 
 #endif

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// maker.c - the thread for what takes long or has to wait: chunks are made, retired objects end,
-// compiled pipelines are saved. Knows jobs only; what one does stands with its object.
+// maker.c - the maker thread does slow work and work that waits for the GPU. It allocates chunks,
+// frees destroyed objects and saves compiled pipelines. Knows only jobs; the code of a job is
+// beside the object that it serves.
 
 #include "maker.h"
 

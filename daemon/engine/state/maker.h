@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// maker.h - the thread for what takes long or has to wait until the GPU is past it: jobs.
+// maker.h - the maker thread and its jobs: slow work, and work that waits until the GPU has
+// finished with an object.
 
 #ifndef AULE_ENGINE_MAKER_H
 #define AULE_ENGINE_MAKER_H
@@ -10,17 +11,18 @@
 
 struct engine;
 
-// Work for the maker. The owner embeds it, so that queueing cannot fail.
+// A job of the maker. The owner embeds it, so queueing cannot fail.
 struct job {
-    uint64_t after; // runs when this submission is done; 0 = at once
-    void (*run)(struct engine *engine, struct job *job); // ends the job's memory
+    uint64_t after; // runs when this submission is done; 0 = now
+    void (*run)(struct engine *engine, struct job *job); // also frees the job's memory
     struct job *prev, *next;
 };
 
-// `job->after` and `job->run` are set. With the lock held, or before any thread runs.
+// Queues a job whose `after` and `run` are set. Call it with the lock held, or before any thread
+// runs.
 void job_post(struct engine *engine, struct job *job);
 void *maker_thread(void *engine);
-// Runs every job that is left, whatever it waits for: the threads are gone and the GPU rests.
+// Runs every job that is left, whatever it waits for. The threads have ended and the GPU is idle.
 void jobs_finish(struct engine *engine);
 
 #endif

@@ -3,12 +3,15 @@
 //
 // state.h - struct engine: what memory, tuning, plan, flow and trial share. It holds by value only
 // what lower rooms define. Its threads:
-//   submitter  takes submissions from `waiting`, stages in, records, gives them to the GPU, moves
-//   them to `flying`; completer  waits for the head of `flying`, stages out, reads the clocks,
-//   posts the event; maker      runs jobs: new chunks, and the end of what the GPU may still read,
-//   once `completed` has come far enough; tuner      measures; to the others it is a caller.
-// One lock guards what they share. No Vulkan call is made under it, and no client memory touched:
-// both may take long or fail.
+//
+// - submitter: takes a submission from `waiting`, plans, stages in, records, gives it to the GPU
+//   and appends it to `flying`.
+// - completer: waits for the head of `flying`, stages out, reads the clocks and posts the event.
+// - maker: runs jobs. A job makes a chunk, or frees an object when `completed` has reached it.
+// - tuner: measures. To the others it is one more caller.
+//
+// One lock guards what they share. No thread makes a Vulkan call or touches client memory while it
+// holds the lock, because both may take long or fail.
 
 #ifndef AULE_ENGINE_STATE_H
 #define AULE_ENGINE_STATE_H
@@ -22,22 +25,22 @@
 #include "engine/vulkan/transfer.h"
 #include "event.h"
 
-// One runs, one waits behind it, one is staged and recorded meanwhile.
+// One submission runs on the GPU, one waits behind it, and one is being staged and recorded.
 enum { ENGINE_SLOTS = 3 };
 
-// What one submission on the GPU needs for itself; reused. Touched by the submitter, then by the
-// completer.
+// The objects of one submission while it is on the GPU. Slots are reused. The submitter uses a slot
+// first, then the completer.
 struct slot {
-    bool busy; // engine->lock
+    bool busy; // guard: engine->lock
     VkCommandPool pool;
     VkCommandBuffer commands;
     VkQueryPool queries;
-    uint32_t num_queries; // capacity
-    struct piece piece;   // what describe.c writes
-    uint64_t piece_size;
-    struct buffer scratch; // partial results of splits; .size 0 = none yet
-    struct piece counters; // for shaders that merge splits themselves: all 0 while no shader runs
-    uint64_t counters_size;
+    uint32_t num_queries;   // capacity
+    struct piece piece;     // gpu_runs, ranges and extras; describe.c writes it
+    uint64_t piece_size;    // bytes
+    struct buffer scratch;  // partial results of split-KV; .size 0 = none yet
+    struct piece counters;  // for kernels that merge splits themselves; all 0 while no shader runs
+    uint64_t counters_size; // bytes
 };
 
 struct job;
@@ -51,24 +54,24 @@ struct engine {
     struct transfer transfer;
     struct pipelines pipelines;
     struct slot slots[ENGINE_SLOTS];
-    uint64_t max_scratch_bytes; // of one slot
+    uint64_t max_scratch_bytes; // bytes for partial results, in each slot
     bool no_cascade;
-    bool helpers_refused; // there is no pipeline for what sequences share: it is read for each of
-                          // them; submitter only
-    struct piece nothing; // all zeroes: where the arrays lead that a run lacks
+    bool helpers_refused; // compiling a cascade kernel failed: shared keys are read once for each
+                          // sequence; submitter only
+    struct piece nothing; // all zeros; the address of an array that a run lacks
     struct rope_memory rope;     // submitter only
     struct tuning *tuning;       // owned
     struct tuner *tuner;         // owned
-    struct forecast_watch watch; // completer only, but for look_ns
-    VkSemaphore timeline;        // reaches n when submission n has passed
+    struct forecast_watch watch; // completer only; look_ns is constant
+    VkSemaphore timeline;        // its value is n when the GPU has finished submission n
     void (*wake)(void *context);
     void *context;
-    atomic_bool has_news; // for engine_poll(): set by who has posted, before he wakes; cleared
-                          // under the lock
+    atomic_bool has_news; // engine_poll() may have an event: set after posting, before `wake`;
+                          // cleared under the lock
 
-    pthread_mutex_t lock;   // guards all below
-    pthread_cond_t changed; // anything below changed, but for what is submitted; monotonic clock
-    pthread_cond_t more;    // for the submitter alone: a submission, a free slot, or the end
+    pthread_mutex_t lock;   // guards everything below
+    pthread_cond_t changed; // signals any change below, except new submissions; monotonic clock
+    pthread_cond_t more;    // wakes the submitter: a submission, a free slot, or the end
     bool lock_made, changed_made, more_made;
     bool stopping;       // the submitter ends when `waiting` is empty
     bool submitter_gone; // the completer ends when `flying` is empty
@@ -76,21 +79,21 @@ struct engine {
     bool maker_gone;
     bool tuner_gone;
     bool lost, lost_told;
-    uint64_t last_sequence; // given out
-    atomic_uint num_queued; // submissions; changes behind each of them, once the lock is free
-    atomic_uint num_flown;  // those that the submitter passed on; likewise
-    atomic_bool
-        looking; // the completer looks at the GPU: an end is near; becomes true under the lock
-    uint64_t completed; // all up to this one are done
+    uint64_t last_sequence; // of the newest submission
+    atomic_uint num_queued; // submissions queued so far; raised after the lock is released
+    atomic_uint num_flown;  // submissions that the submitter has passed on; raised likewise
+    // The completer polls the GPU, because an end is near. Becomes true under the lock.
+    atomic_bool looking;
+    uint64_t completed; // this submission and all before it are done
     struct submission *waiting, *flying;
     struct event_node *events;
     struct event_node lost_event;
     struct job *jobs;
-    uint64_t freed_after; // the submission for which what was last given back of a cache waits
-    struct engine_cache *caches; // live ones; engine_destroy() ends what its caller left
+    uint64_t freed_after; // submission after which the memory that caches last gave back is free
+    struct engine_cache *caches; // live ones; engine_destroy() frees those that are left
     struct engine_batch *batches;
     struct engine_arena *arenas;
-    struct event_node *polled; // handed out by the last engine_poll(); caller's thread only
+    struct event_node *polled; // returned by the last engine_poll(); caller's thread only
 
     pthread_t submitter, completer, maker;
     bool submitter_runs, completer_runs, maker_runs;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// probe.c - see probe.h.
+// probe.c - see probe.h. Knows the engine's own interface and the geometry of a kind; no Vulkan.
+// The tuning thread.
 
 #include "probe.h"
 
@@ -15,8 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUDGET_SHARE = 4 }; // of what the device has left no more than a quarter
-enum { GROUP = 4 };        // query heads a KV head
+enum { BUDGET_SHARE = 4 }; // takes at most a quarter of the free device memory
+enum { GROUP = 4 };        // query heads for one KV head
 
 static uint64_t at_most(uint64_t value, uint64_t most)
 {
@@ -29,9 +30,9 @@ struct shape {
     struct engine_kv kv;
     enum engine_place place;
     uint32_t num_seqs, num_keys, num_heads, num_splits;
-    uint32_t max_blocks; // of a sequence
-    uint64_t num_blocks; // that there are, a power of two; ENGINE_ROWS: rows of K and V
-    uint64_t key_row, value_row, query_row, out_row; // bytes of a head
+    uint32_t max_blocks; // columns of the block table
+    uint64_t num_blocks; // blocks in memory, a power of two; ENGINE_ROWS: rows of K and V
+    uint64_t key_row, value_row, query_row, out_row; // bytes of one head's row
     enum dtype io;
 };
 
@@ -43,14 +44,14 @@ static uint64_t power_of_two_up(uint64_t number)
     return power;
 }
 
-// Of a token, about.
+// Bytes of K, V and scales of one token; an estimate.
 static uint64_t pair_bytes(const struct shape *shape)
 {
     uint64_t scales = shape->kv.scale_mode == SCALE_PER_TOKEN_HEAD ? 2 * sizeof(float) : 0;
     return shape->kv.num_kv_heads * (shape->key_row + shape->value_row + scales);
 }
 
-// Beside K and V.
+// Bytes of Q, output and LSE.
 static uint64_t rows_bytes(const struct shape *shape)
 {
     return (uint64_t)shape->num_seqs * shape->num_heads *
@@ -58,19 +59,18 @@ static uint64_t rows_bytes(const struct shape *shape)
            64;
 }
 
-// As many blocks or rows as the sequences have together, so that K and V come from where they do in
-// earnest; or as there is room for: then several sequences read the same ones. The default is more
-// than any cache on a GPU holds.
+// As many blocks (or rows) as all sequences have, so that K and V come from memory as in real work.
+// With too little memory, sequences share blocks. The default of 256 MiB exceeds any GPU's cache.
 static enum status count_blocks(struct shape *shape, uint64_t most, struct error *error)
 {
     uint64_t left = most > rows_bytes(shape) ? most - rows_bytes(shape) : 0;
     bool rows = shape->place == ENGINE_ROWS;
-    uint64_t one = (rows ? shape->num_keys : shape->kv.block_size) *
-                   pair_bytes(shape); // the least that there can be
+    // The least that works.
+    uint64_t one = (rows ? shape->num_keys : shape->kv.block_size) * pair_bytes(shape);
     if (one > left)
         return error_set(error, STATUS_LIMIT,
-                         "%u sequences of %u keys take at least %" PRIu64
-                         " bytes to measure, and --tune-memory allows %" PRIu64,
+                         "measuring %u sequences of %u keys takes at least %" PRIu64
+                         " bytes; --tune-memory allows %" PRIu64,
                          shape->num_seqs, shape->num_keys, one + rows_bytes(shape), most);
     if (rows) {
         shape->num_blocks =
@@ -100,7 +100,8 @@ static enum status shape_of(const struct engine *engine, const struct tune_key *
     if (status != STATUS_OK)
         return status;
     if (key->num_keys == 0 || dtype_size(shape->io) == 0)
-        return error_set(error, STATUS_UNSUPPORTED, "%u keys of a sequence, queries of dtype %d",
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "cannot measure sequences of %u keys with queries of dtype %d",
                          key->num_keys, shape->io);
     const struct engine_kv *kv = &shape->kv;
     uint64_t num_seqs =
@@ -123,9 +124,8 @@ static enum status check_budget(struct engine *engine, uint64_t bytes, struct er
     if (bytes <= left / BUDGET_SHARE)
         return STATUS_OK;
     return error_set(error, STATUS_NO_MEMORY,
-                     "%" PRIu64 " bytes are wanted to measure, and of the %" PRIu64
-                     " that the device has left no more than a quarter is taken; --tune-memory "
-                     "says how much at most",
+                     "measuring takes %" PRIu64 " bytes, more than a quarter of the %" PRIu64
+                     " that the device has left; --tune-memory sets a lower limit",
                      bytes, left);
 }
 
@@ -142,7 +142,7 @@ static enum status make_cache(struct probe *probe, const struct shape *shape, st
     return status == STATUS_OK ? cache_fill(probe->cache, 0, error) : status;
 }
 
-// Takes a place in the arena.
+// Takes `bytes` of the arena; returns their offset.
 static uint64_t take(struct probe *probe, uint64_t bytes)
 {
     uint64_t at = probe->arena_bytes;
@@ -176,8 +176,8 @@ static struct engine_tensor kv_tensor(struct probe *probe, enum dtype dtype,
                : blocks(probe, dtype, shape, row_bytes);
 }
 
-// Where the engine has its metadata, so that nothing is copied around a run. All zeroes: what was
-// there before might be no numbers.
+// Puts the tensors into an arena that the engine allocates, so that nothing is staged. The arena is
+// zeroed, because old contents might be NaN.
 static enum status make_arena(struct probe *probe, const struct shape *shape, struct error *error)
 {
     struct engine_run *run = &probe->run;
@@ -202,7 +202,7 @@ static enum status make_arena(struct probe *probe, const struct shape *shape, st
 
 // ---- the batch ----
 
-// The arrays that a batch is made from.
+// The arrays for engine_batch_create(); owned.
 struct arrays {
     int32_t *cu_seqlens_q, *seq_lens_kv, *block_table, *positions, *kv_starts;
     uint8_t *mask;
@@ -241,7 +241,8 @@ static bool arrays_make(struct arrays *arrays, const struct shape *shape)
             arrays->kv_starts[i] = (int32_t)((uint64_t)i * shape->num_keys %
                                              (shape->num_blocks - shape->num_keys + 1));
     }
-    for (uint64_t i = 0; i < entries; i++) // an odd factor: all blocks, scattered
+    // The factor is odd, so every block occurs, scattered.
+    for (uint64_t i = 0; i < entries; i++)
         arrays->block_table[i] = (int32_t)(i * 0x9e3779b1u & (shape->num_blocks - 1));
     return true;
 }
@@ -277,7 +278,7 @@ static enum status make_batch(struct probe *probe, const struct shape *shape, st
 
 // ---- the run ----
 
-// With all features of the kind, in ways that hide no key.
+// Turns on the features of the kind, with values that hide no key.
 static enum status make_run(struct probe *probe, const struct shape *shape, struct error *error)
 {
     uint32_t features = probe->sample.key.spec[AULE_SPEC_FEATURES];
@@ -324,7 +325,7 @@ void probe_close(struct probe *probe)
 {
     engine_batch_destroy(probe->batch);
     engine_cache_destroy(probe->cache);
-    (void)engine_arena_destroy(probe->arena); // if the device is lost, the engine ends it
+    (void)engine_arena_destroy(probe->arena); // if the device is lost, the engine frees the arena
     free(probe->zeroes);
     *probe = (struct probe){.engine = NULL};
 }
@@ -354,6 +355,7 @@ enum status probe_time(struct probe *probe, uint32_t local_size, uint64_t *gpu_n
     }
     if (!probe->sample.is_kind)
         return error_set(error, STATUS_MISMATCH,
-                         "what was made up came out as another kind of dispatch");
-    return *gpu_ns ? STATUS_OK : error_set(error, STATUS_UNSUPPORTED, "the device has no clock");
+                         "the measured run became another kind of dispatch");
+    return *gpu_ns ? STATUS_OK
+                   : error_set(error, STATUS_UNSUPPORTED, "the device has no timestamps");
 }

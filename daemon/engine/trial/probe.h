@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// probe.h - made-up work of one kind (tune_key), in memory of the engine's own, to be timed with
-// one candidate after the other: decodes of sequences of one length over zeroes. It goes the way of
-// every submission, but no event tells of it. The thread that measures, but for what submitter and
-// completer fill in while it waits.
+// probe.h - made-up work of one kind (struct tune_key), to time the candidates. It consists of
+// decodes of equally long sequences over zeros, in the engine's own memory. It goes the way of
+// every submission, but posts no event. The tuning thread uses it; submitter and completer fill in
+// the sample while that thread waits.
 
 #ifndef AULE_ENGINE_PROBE_H
 #define AULE_ENGINE_PROBE_H
@@ -14,23 +14,24 @@
 struct probe {
     struct engine *engine;
     struct sample sample;
-    struct engine_cache *cache; // owned, as the next ones; NULL unless ENGINE_POOL
+    struct engine_cache *cache; // owned, like the next two; NULL unless ENGINE_POOL
     struct engine_batch *batch;
     struct engine_arena *arena;
-    uint64_t arena_bytes;
-    float *zeroes; // slopes, sinks
+    uint64_t arena_bytes; // bytes of the arena that are in use
+    float *zeroes;        // [num_heads]: slopes and sinks; owned
     struct engine_run run;
 };
 
-// Fills *probe (zeroed), which must not move, with what takes at most so much of the device's
-// memory; the engine ends it if the device is lost. LIMIT, NO_MEMORY and others, with why.
+// Fills *probe, which is zeroed and must not move afterwards. Takes at most `memory_bytes` of
+// device memory. If the device is lost, the engine frees what the probe owns. LIMIT, NO_MEMORY and
+// others: the error says why.
 enum status probe_open(struct probe *probe, struct engine *engine, const struct tune_key *key,
                        uint64_t memory_bytes, struct error *error);
 void probe_close(struct probe *probe); // takes a zeroed and a half-built one
 
-// Runs it once with workgroups of that size, which it waits for. *gpu_ns is never 0. STOPPING,
-// DEVICE_LOST; MISMATCH: it came out as a dispatch of another kind; UNSUPPORTED: the device has no
-// clock.
+// Runs the work once with workgroups of `local_size` and waits for it. *gpu_ns is never 0.
+// STOPPING, DEVICE_LOST; MISMATCH: the plan made another kind of dispatch of it; UNSUPPORTED: the
+// device has no timestamps.
 enum status probe_time(struct probe *probe, uint32_t local_size, uint64_t *gpu_ns,
                        struct error *error);
 

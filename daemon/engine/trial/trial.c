@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// trial.c - see trial.h. Of each candidate the shortest time counts: whatever else the device does
-// can only lengthen one.
+// trial.c - see trial.h. A candidate's shortest time counts: other work on the device can only
+// lengthen a time.
 
 #include "trial.h"
 
 enum {
-    ROUNDS = 12,       // that count
-    NOISE_PERCENT = 1, // below that nobody is better than the rule
+    ROUNDS = 12,       // besides round 0
+    NOISE_PERCENT = 1, // a smaller gain is no reason to leave the rule
 };
 
 void trial_begin(struct trial *trial, const uint32_t *candidates, uint32_t most, uint64_t now_ns,
@@ -38,7 +38,7 @@ void trial_add(struct trial *trial, uint64_t gpu_ns)
     trial->round += trial->next == 0;
 }
 
-// Each was measured as often as the last one, or once more.
+// All candidates have as many samples as the last one, or one more.
 static bool measured(const struct trial *trial)
 {
     return trial->num_candidates > 0 && trial->num_samples[trial->num_candidates - 1] > 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tuner.c - see tuner.h. A caller's answer never waits for a measurement: what is not known yet is
-// computed as the kernel's own rule has it, and no bit depends on that.
+// tuner.c - see tuner.h. A client's answer never waits for a measurement: what is not known yet
+// runs as the kernel's own rule says. The result changes no bit.
 
 #include "tuner.h"
 
@@ -17,21 +17,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IDLE_MS = 5 }; // a measurement waits so long for the device to have nothing else to do
+enum { IDLE_MS = 5 }; // most time that a measurement waits for the device to be idle
 
 static const uint64_t default_memory = UINT64_C(256) << 20;
 
 struct tuner {
     struct engine *engine;
     struct tuning *tuning; // the engine's
-    uint64_t memory_bytes; // of what a measurement makes up
-    struct probe probe;    // its thread only
-    bool too_short;        // its thread only: the time of the last measurement was
+    uint64_t memory_bytes; // most device memory of a measurement
+    struct probe probe;    // tuning thread only
+    bool too_short;        // tuning thread only: the time of the last measurement was
     pthread_t thread;
     bool runs;
 };
 
-// Other work is measured along with ours, and ours holds it up: better when there is none.
+// Waits for an idle device: other work would lengthen the measured time, and the measurement would
+// delay that work.
 static void wait_for_rest(struct engine *engine)
 {
     const int64_t deadline_ns = clock_deadline_ns(IDLE_MS);
@@ -43,7 +44,8 @@ static void wait_for_rest(struct engine *engine)
     pthread_mutex_unlock(&engine->lock);
 }
 
-// So that the submitter, who holds everybody's work, finds them in the driver's cache.
+// Compiles all candidates first, so that the submitter, which holds all clients' work, finds them
+// in the driver's cache.
 static enum status compile_candidates(struct tuner *tuner, const struct tune_entry *entry,
                                       uint32_t number, struct error *error)
 {
@@ -92,7 +94,7 @@ static enum status measure_with(struct tuner *tuner, struct tune_entry *entry, u
     status = try_candidates(tuner, entry, &trial, error);
     tuner->too_short = status == STATUS_OK && !trial_end(&trial, entry);
     if (tuner->too_short)
-        status = error_set(error, STATUS_TIMEOUT, "--tune-time %u ms were too short",
+        status = error_set(error, STATUS_TIMEOUT, "--tune-time %u ms is too short",
                            tuner->tuning->time_ms);
     return status;
 }
@@ -102,8 +104,9 @@ static void tell(struct tuner *tuner, const struct tune_entry *entry, const stru
     char text[200];
     struct device *device = &tuner->engine->device;
     geometry_text(entry->key.spec, text, sizeof text);
-    if (error->status != STATUS_OK) // too little time is usual while shapes change
-        device_log(device, tuner->too_short ? 3 : 1, "tuning: %s %s keeps to its rule: %s",
+    // Too little time is common while shapes change, and the rule is a good choice.
+    if (error->status != STATUS_OK)
+        device_log(device, tuner->too_short ? 3 : 1, "tuning: %s %s uses its own rule: %s",
                    entry->kernel, text, error->text);
     else
         device_log(device, 2,
@@ -113,7 +116,7 @@ static void tell(struct tuner *tuner, const struct tune_entry *entry, const stru
                    entry->local_size, entry->gpu_ns, entry->rule_local_size, entry->rule_gpu_ns);
 }
 
-// Without the results of an earlier time.
+// A copy of `entry` without results.
 static struct tune_entry blank(const struct tuner *tuner, const struct tune_entry *entry,
                                uint32_t number)
 {
@@ -128,7 +131,7 @@ static struct tune_entry blank(const struct tuner *tuner, const struct tune_entr
     return out;
 }
 
-// false: the device is lost, and what the GPU was given stays as it is until the engine ends.
+// false: the device is lost; what the GPU has stays until the engine ends.
 static bool measure(struct tuner *tuner, const struct tune_entry *waiting)
 {
     struct error error = {.status = STATUS_OK};
@@ -137,12 +140,12 @@ static bool measure(struct tuner *tuner, const struct tune_entry *waiting)
     tuner->too_short = false;
     error.status = number < MOST_KERNELS
                        ? measure_with(tuner, &entry, number, &error)
-                       : error_set(&error, STATUS_NOT_FOUND, "it is of another variant");
+                       : error_set(&error, STATUS_NOT_FOUND, "it belongs to another variant");
     if (engine_lost(tuner->engine))
         return false;
     probe_close(&tuner->probe);
-    if (!tune_goes_on(&tuner->tuning->table,
-                      &waiting->key)) // it may wait for another time, or was forgotten
+    // The entry may be measured later, or was forgotten.
+    if (!tune_goes_on(&tuner->tuning->table, &waiting->key))
         return true;
     entry.state = error.status == STATUS_OK ? ENGINE_TUNE_MEASURED : ENGINE_TUNE_FAILED;
     tell(tuner, &entry, &error);
@@ -168,7 +171,7 @@ static void *tuner_thread(void *argument)
     return NULL;
 }
 
-// ---- life ----
+// ---- creating and ending ----
 
 enum status tuner_init(struct engine *engine, const struct engine_params *params,
                        struct error *error)

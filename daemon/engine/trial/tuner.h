@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tuner.h - the thread that measures what tuning.h wants to know, behind the work that asked, and
-// keeps it in the file.
+// tuner.h - the tuning thread: it measures what tuning/tuning.h asks for, beside the daemon's work,
+// and saves the results. The functions are for the caller's thread.
 
 #ifndef AULE_ENGINE_TUNER_H
 #define AULE_ENGINE_TUNER_H
 
 #include "engine/state/state.h"
 
+// Needs engine->tuning.
 enum status tuner_init(struct engine *engine, const struct engine_params *params,
-                       struct error *error); // tuning is there
-bool tuner_start(struct engine *engine);     // false: its thread cannot be had
-void tuner_stop(
-    struct engine *engine); // asks the thread to end, which then sets engine->tuner_gone
+                       struct error *error);
+bool tuner_start(struct engine *engine); // false: its thread could not be created
+// Asks the thread to end; it then sets engine->tuner_gone.
+void tuner_stop(struct engine *engine);
 bool tuner_runs(const struct engine *engine);
 void tuner_join(struct engine *engine);
-void tuner_finish(struct engine *engine); // no thread runs
+void tuner_finish(struct engine *engine); // the thread has ended
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// adapter.c - describes the machine's devices and finds the one that is meant. Opens none. Any
+// adapter.c - describes the machine's devices and finds the one that a name means. Opens none. Any
 // thread; no state.
 
 #include "adapter.h"
@@ -15,15 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// X(the feature as Vulkan names it, where it stands). Required: without one of these the device is
-// unusable.
+// X(name in Vulkan, field). Without one of the required features a device is unusable.
 #define REQUIRED_FEATURES(X)                                                                       \
     X(shaderInt64, core.features.shaderInt64)                                                      \
     X(timelineSemaphore, v12.timelineSemaphore)                                                    \
     X(hostQueryReset, v12.hostQueryReset)                                                          \
     X(bufferDeviceAddress, v12.bufferDeviceAddress)                                                \
     X(scalarBlockLayout, v12.scalarBlockLayout)
-// Enabled where present, for shader variants that can use them.
+// Enabled if present, for kernels that use them.
 #define OPTIONAL_FEATURES(X)                                                                       \
     X(shaderInt16, core.features.shaderInt16)                                                      \
     X(storageBuffer16BitAccess, v11.storageBuffer16BitAccess)                                      \
@@ -68,8 +67,8 @@ static const struct {
 };
 
 enum {
-    NEEDED_INVOCATIONS = 128, // of a workgroup, by every shader
-    MULTIPROCESSORS = 16,     // where a GPU does not say how many it has: that of a small one
+    NEEDED_INVOCATIONS = 128, // invocations of a workgroup, for every shader
+    MULTIPROCESSORS = 16,     // assumed if a GPU does not report its number: a small GPU's
 };
 
 static VkBool32 *feature_at(struct features *features, const struct feature *feature)
@@ -142,7 +141,7 @@ bool adapter_has_extension(VkPhysicalDevice physical, const char *name)
     return found;
 }
 
-// Whether a buffer may lie in imported host memory.
+// Whether buffers can use imported host memory.
 static bool host_import(VkPhysicalDevice physical)
 {
     if (!adapter_has_extension(physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME))
@@ -175,7 +174,7 @@ static void find_queue(struct adapter *adapter)
     free(families);
 }
 
-// The largest heap of the device's own memory.
+// Finds the largest device-local heap.
 static void find_heap(struct adapter *adapter)
 {
     vkGetPhysicalDeviceMemoryProperties(adapter->physical, &adapter->memory);
@@ -227,7 +226,7 @@ struct properties {
     VkPhysicalDeviceMaintenance3Properties maintenance3;
     VkPhysicalDeviceDriverProperties driver;             // from Vulkan 1.2
     VkPhysicalDeviceMaintenance4Properties maintenance4; // from Vulkan 1.3
-    VkPhysicalDeviceSubgroupSizeControlProperties sizes; // where the device knows it
+    VkPhysicalDeviceSubgroupSizeControlProperties sizes; // if the device has the extension
     VkPhysicalDeviceExternalMemoryHostPropertiesEXT host;
 };
 
@@ -282,7 +281,7 @@ static void fill_info(struct engine_device *info, const struct properties *prope
     info->import_alignment = properties->host.minImportedHostPointerAlignment;
 }
 
-// Needs info.api_version.
+// Call it after fill_info(), which sets info.api_version.
 static void fill_subgroups(struct adapter *adapter, const struct properties *properties)
 {
     struct subgroups *subgroups = &adapter->subgroups;
@@ -415,9 +414,9 @@ fail:
                      status_text(status));
 }
 
-// ---- which one is meant ----
+// ---- which device a name means ----
 
-// Up to three digits are an index: a longer number is a model's name, as in "4090".
+// Up to three digits are an index. A longer number is part of a name, as in "4090".
 static bool is_index(const char *wanted)
 {
     size_t length = strlen(wanted);

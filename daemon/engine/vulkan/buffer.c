@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// buffer.c - chooses the memory type for each use and makes buffers in it. One buffer, one
-// allocation: whoever wants many small ones takes them from slab.c. Any thread; no state but the
-// count of bytes in the pool's heap.
+// buffer.c - chooses a memory type for each use and makes buffers in it. Each buffer is one
+// allocation; slab.c divides buffers into small pieces. Any thread; no state except the byte counts
+// in struct device.
 
 #include "buffer.h"
 
@@ -14,21 +14,21 @@
 static const struct {
     VkMemoryPropertyFlags wanted, preferred;
 } uses[MEMORY_USES] = {
-    [MEMORY_POOL] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT,
-                     0}, // never elsewhere: a full device says so
+    // No fallback to other memory: a full device must report it.
+    [MEMORY_POOL] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0},
     [MEMORY_METADATA] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
                          VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT},
     [MEMORY_STAGING] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
                         VK_MEMORY_PROPERTY_HOST_CACHED_BIT},
 };
 
-// Types that need a feature of their own, or are slow by design.
+// Types that need a feature of their own, or are slow.
 static const VkMemoryPropertyFlags avoided =
     VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT |
     VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD | VK_MEMORY_PROPERTY_DEVICE_UNCACHED_BIT_AMD;
 
-// The first type of `allowed` with all of `flags`; UINT32_MAX if there is none. Drivers list the
-// best ones first.
+// The first type in `allowed` with all of `flags`; UINT32_MAX: none. Drivers list better types
+// first.
 static uint32_t find_type(const struct device *device, uint32_t allowed,
                           VkMemoryPropertyFlags flags)
 {
@@ -85,8 +85,8 @@ static VkResult allocate(struct device *device, const void *next, uint64_t size,
     return result;
 }
 
-// The preferred type first; a device may have little of it (a small window of its own memory that
-// the CPU can write).
+// Tries the preferred type first. A device may have little of it, such as a small window of device
+// memory that the CPU can write.
 static enum status allocate_for(struct device *device, enum memory_use use,
                                 const VkMemoryRequirements *needs, struct buffer *buffer,
                                 struct error *error)
@@ -102,7 +102,7 @@ static enum status allocate_for(struct device *device, enum memory_use use,
         return STATUS_OK;
     vk_failed(device, "vkAllocateMemory", result, NULL);
     return error_set(error, vk_result_status(result),
-                     "the device gave no %llu bytes of memory (%s)",
+                     "the device has no %llu bytes of memory left (%s)",
                      (unsigned long long)needs->size, vk_result_name(result));
 }
 
@@ -152,7 +152,7 @@ fail:
     return status;
 }
 
-// Which coherent type, if any, can take the memory at `base`.
+// Finds a coherent memory type that can import the memory at `base`.
 static enum status import_type(struct device *device, void *base, uint64_t size,
                                const struct buffer *buffer, uint32_t *type, struct error *error)
 {
@@ -195,7 +195,7 @@ enum status buffer_import(struct device *device, void *base, uint64_t size, cons
         goto fail;
     VK_TRY(allocate(device, &host, size, type, buffer));
     buffer->in_pool_heap = false;
-    buffer->imported = true; // the memory is the client's
+    buffer->imported = true; // the client's memory
     status = bind(device, buffer, name, error);
     if (status == STATUS_OK)
         return STATUS_OK;

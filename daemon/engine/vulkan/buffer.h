@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// buffer.h - a buffer with memory of its own and an address that shaders follow.
+// buffer.h - a buffer with its own memory and a shader address. Knows no contents.
 
 #ifndef AULE_ENGINE_BUFFER_H
 #define AULE_ENGINE_BUFFER_H
@@ -9,10 +9,10 @@
 #include "device.h"
 
 enum memory_use {
-    MEMORY_POOL,     // only the GPU touches it: its own memory
-    MEMORY_METADATA, // written by the CPU, read by the GPU: the GPU's own memory where the CPU can
-                     // write there
-    MEMORY_STAGING,  // read and written by both: the machine's memory, cached
+    MEMORY_POOL, // device memory; only the GPU uses it
+    // The CPU writes, the GPU reads: device memory if the CPU can write there.
+    MEMORY_METADATA,
+    MEMORY_STAGING, // both read and write: cached host memory
     MEMORY_USES
 };
 
@@ -21,17 +21,17 @@ struct buffer {
     VkDeviceMemory memory;
     uint64_t size;    // bytes
     uint64_t address; // for shaders
-    void *mapped;     // for the CPU, coherent; NULL for MEMORY_POOL and imported memory
+    void *mapped;     // coherent; NULL for MEMORY_POOL and imported memory
     bool in_pool_heap;
-    bool imported;
+    bool imported; // uses the client's memory
 };
 
-// Any thread. LIMIT: more than max_allocation_bytes. NO_MEMORY says how many bytes were wanted. On
-// failure *buffer is zeroed.
+// Creates a buffer; on failure *buffer is zeroed. LIMIT: `size` exceeds max_allocation_bytes.
+// NO_MEMORY: the error says how many bytes. Any thread.
 enum status buffer_init(struct device *device, enum memory_use use, uint64_t size, const char *name,
                         struct buffer *buffer, struct error *error);
-// The memory [base, base + size) of this process itself, in place. `base` and `size` are multiples
-// of import_alignment.
+// Makes a buffer of the process's own memory [base, base + size), without a copy. Both are
+// multiples of import_alignment.
 enum status buffer_import(struct device *device, void *base, uint64_t size, const char *name,
                           struct buffer *buffer, struct error *error);
 void buffer_finish(struct device *device, struct buffer *buffer); // takes a zeroed one

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // device.c - opens the chosen adapter with one compute queue. Knows nothing of caches or
-// submissions. Opened and closed by the caller's thread; names, log and submissions from any.
+// submissions. The caller's thread opens and closes; names, log lines and submissions come from any
+// thread.
 
 #include "device.h"
 
@@ -145,7 +146,7 @@ void device_name(struct device *device, VkObjectType type, uint64_t handle, cons
         .objectHandle = handle,
         .pObjectName = name,
     };
-    device->set_name(device->handle, &info); // a name that cannot be kept is no failure
+    device->set_name(device->handle, &info); // a name that cannot be set is no failure
 }
 
 VkResult device_submit(struct device *device, VkCommandBuffer commands, VkSemaphore timeline,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// device.h - the one open Vulkan device: its queue, its log, its loss.
+// device.h - the open Vulkan device: its queue, its log and its loss. Knows nothing of caches or
+// submissions. Each function names its threads.
 
 #ifndef AULE_ENGINE_DEVICE_H
 #define AULE_ENGINE_DEVICE_H
@@ -13,8 +14,9 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-// No submission of a few thousand tokens takes seconds, and a driver's own watchdog fires after
-// tens of seconds at the latest: after this long the GPU will not answer any more.
+// Longest wait for a submission. A submission of a few thousand tokens takes less than a second,
+// and a driver's own watchdog fires within tens of seconds. So a GPU that is silent for this long
+// will not answer any more.
 #define DEVICE_WATCHDOG_NS UINT64_C(120000000000)
 
 struct device {
@@ -22,28 +24,29 @@ struct device {
     struct adapter adapter;
     VkDevice handle;
     VkQueue queue;
-    pthread_mutex_t queue_lock; // Vulkan wants one caller at a time for vkQueueSubmit
+    pthread_mutex_t queue_lock; // vkQueueSubmit takes one caller at a time
     bool queue_lock_made;
-    PFN_vkSetDebugUtilsObjectNameEXT set_name;                       // NULL: no names
+    PFN_vkSetDebugUtilsObjectNameEXT set_name;                       // NULL: objects get no names
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties; // NULL: no import
-    atomic_ullong pool_bytes;   // allocated by us in the pool's heap
-    atomic_ullong buffer_bytes; // allocated by us in any heap
-    atomic_ullong
-        num_passed;   // submissions that the GPU has passed: as long as it gets on, nothing hangs
-    atomic_bool hung; // a deadline passed: objects that the GPU was given may still be in use
+    atomic_ullong pool_bytes;   // of our allocations in the pool's heap
+    atomic_ullong buffer_bytes; // of our allocations in all heaps
+    // Submissions that the GPU has finished. While it grows, the GPU is not hung.
+    atomic_ullong num_passed;
+    atomic_bool hung;             // a deadline passed, so the GPU may still use what it was given
     _Atomic uint64_t watchdog_ns; // DEVICE_WATCHDOG_NS, or less in tests
     atomic_ullong metrics[NUM_ENGINE_METRICS];
     void (*on_lost)(void *owner, const char *why);
     void *owner;
 };
 
-// Fills *device (zeroed by the caller, not to be moved) but for on_lost, owner. On failure nothing
-// is left open. `least_shared_memory`: see adapter_list().
+// Opens a device. The caller zeroes *device, sets on_lost and owner, and does not move it. On
+// failure nothing stays open. `least_shared_memory`: see adapter_list(). Caller's thread.
 enum status device_init(struct device *device, const struct engine_params *params,
                         uint32_t least_shared_memory, struct error *error);
-void device_finish(struct device *device); // takes a zeroed one; every object of it is gone
+void device_finish(struct device *device); // takes a zeroed one; its objects are destroyed
 
-// Any thread, never under the engine's lock: marks the device lost, once.
+// Reports the loss of the device; on_lost handles only the first. Any thread, never under the
+// engine's lock.
 void device_lose(struct device *device, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 #define device_log(device, level, ...) instance_log(&(device)->instance, level, __VA_ARGS__)
@@ -54,14 +57,14 @@ static inline void device_count(struct device *device, enum engine_metric metric
     atomic_fetch_add_explicit(&device->metrics[metric], more, memory_order_relaxed);
 }
 
-// The name shows in validation messages and in GPU tools.
+// Names an object in validation messages and GPU tools. Any thread.
 void device_name(struct device *device, VkObjectType type, uint64_t handle, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 #define DEVICE_NAME(device, TYPE, handle, ...)                                                     \
     device_name(device, VK_OBJECT_TYPE_##TYPE, (uint64_t)(uintptr_t)(handle), __VA_ARGS__)
 
-// vkQueueSubmit of one command buffer from any thread. `timeline`, if any, is signalled with
-// `value`; `fence`, if any, too.
+// vkQueueSubmit for one command buffer. Sets `timeline` to `value` and signals `fence` when the GPU
+// has finished; both may be VK_NULL_HANDLE. Any thread.
 VkResult device_submit(struct device *device, VkCommandBuffer commands, VkSemaphore timeline,
                        uint64_t value, VkFence fence);
 

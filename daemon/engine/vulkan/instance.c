@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// instance.c - makes the Vulkan instance, with the validation layer if asked for, and turns its
-// messages into log lines. Knows no device. Made and ended by the caller's thread; messages and log
-// lines come from any.
+// instance.c - makes the Vulkan instance, with the validation layer if asked for, and turns the
+// layer's messages into log lines. Knows no device. The caller's thread makes and destroys it;
+// messages and log lines come from any thread.
 
 #include "instance.h"
 
@@ -18,8 +18,8 @@
 static const char validation_layer[] = "VK_LAYER_KHRONOS_validation";
 
 #ifdef __SANITIZE_ADDRESS__
-// The layer (1.3.239) keeps some 14 KB of each instance for itself. Leaks of Vulkan objects it
-// reports as errors.
+// The layer (1.3.239) leaks about 14 KB for each instance. It reports leaked Vulkan objects itself,
+// as errors.
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_options(void);
 const char *__lsan_default_suppressions(void)
@@ -50,8 +50,8 @@ void instance_log(const struct instance *instance, int level, const char *format
     instance->log(instance->context, level, text);
 }
 
-// The layer's own threads, to which it gives ten seconds, were later on loaded cores ("most likely
-// a validation bug"): nothing that we did.
+// The layer gives its own threads ten seconds. On loaded cores they need more, and it reports "most
+// likely a validation bug". That is no fault of ours.
 static bool is_own_delay(const VkDebugUtilsMessengerCallbackDataEXT *data)
 {
     return data->pMessageIdName && strstr(data->pMessageIdName, "-state-timeout");
@@ -72,7 +72,7 @@ static VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlag
     return VK_FALSE;
 }
 
-// Of Vulkan, as the validation layer knows it; 0 = there is no such layer.
+// The Vulkan version of the validation layer; 0 = it is not installed.
 static uint32_t layer_version(void)
 {
     uint32_t count = 0, version = 0;
@@ -87,7 +87,7 @@ static uint32_t layer_version(void)
     return version;
 }
 
-// Of the loader and the drivers (layer NULL) or of one layer.
+// Whether one layer has the extension; `layer` NULL: whether the loader and the drivers have it.
 static bool extension_exists(const char *layer, const char *name)
 {
     uint32_t count = 0;
@@ -102,7 +102,7 @@ static bool extension_exists(const char *layer, const char *name)
     return found;
 }
 
-// The loader says no more than that there is none.
+// The loader says only that there is no driver. This says where it was looked for.
 static enum status no_driver(struct error *error)
 {
     static const char *const variables[] = {"VK_DRIVER_FILES", "VK_ICD_FILENAMES"};
@@ -139,7 +139,7 @@ static enum status make_instance(struct instance *instance, bool validation, str
         .sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
         .pApplicationName = "aule",
         .pEngineName = "aule",
-        .apiVersion = VK_API_VERSION_1_3, // the newest that is used where present; 1.2 suffices
+        .apiVersion = VK_API_VERSION_1_3, // the newest that is used; 1.2 is enough
     };
     VkInstanceCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
@@ -183,8 +183,8 @@ static enum status make_messenger(struct instance *instance, struct error *error
                      vk_result_name(result));
 }
 
-// Unloading lavapipe leaks 128 bytes each time, and what the layer leaks then has no name; so both
-// stay. Where there is no such library, this finds nothing.
+// Keeps a library loaded. Unloading lavapipe leaks 128 bytes each time, and leaks of an unloaded
+// layer have no name in reports. If there is no such library, nothing happens.
 static void pin(const char *library)
 {
     dlopen(library, RTLD_NOW | RTLD_NODELETE);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// instance.h - the Vulkan instance, its validation messages and the engine's log.
+// instance.h - the Vulkan instance, its validation messages and the engine's log. Knows no device.
 
 #ifndef AULE_ENGINE_INSTANCE_H
 #define AULE_ENGINE_INSTANCE_H
@@ -14,16 +14,15 @@
 struct instance {
     VkInstance handle;
     VkDebugUtilsMessengerEXT messenger;
-    uint32_t
-        layer_version; // the Vulkan that the validation layer was written for; 0 = it is not in use
-    bool debug_utils;  // VK_EXT_debug_utils is enabled: objects get names
+    uint32_t layer_version;          // Vulkan version of the validation layer; 0 = it is not in use
+    bool debug_utils;                // VK_EXT_debug_utils is enabled, so objects get names
     atomic_uint validation_messages; // warnings and errors so far
     void (*log)(void *context, int level, const char *text);
     void *context;
 };
 
-// `instance` must not move until instance_finish(). NOT_FOUND: no Vulkan driver. UNSUPPORTED:
-// validation was asked for, but its layer is not installed.
+// Makes the instance, which must not move until instance_finish(). NOT_FOUND: there is no Vulkan
+// driver. UNSUPPORTED: the validation layer was asked for and is not installed. Caller's thread.
 enum status instance_init(struct instance *instance, const struct engine_params *params,
                           struct error *error);
 void instance_finish(struct instance *instance); // takes a zeroed and a half-built one

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// matrices.c - see matrices.h.
+// matrices.c - see matrices.h. No state.
 
 #include "matrices.h"
 
@@ -9,11 +9,11 @@
 
 #ifdef VK_KHR_cooperative_matrix
 
-// Older validation layers take shaders with them for broken ones, and some crash over them.
+// Older validation layers reject shaders with matrices, and some crash on them.
 static const uint32_t least_layer = VK_MAKE_API_VERSION(0, 1, 3, 255);
 static const uint32_t least_bfloat_layer = VK_MAKE_API_VERSION(0, 1, 4, 316);
 
-// A matrix C has so many columns.
+// Whether a size is 16 x `columns` x 16, with f32 sums.
 static bool is_ours(const VkCooperativeMatrixPropertiesKHR *one, VkComponentTypeKHR element,
                     uint32_t columns)
 {
@@ -22,7 +22,7 @@ static bool is_ours(const VkCooperativeMatrixPropertiesKHR *one, VkComponentType
            one->ResultType == VK_COMPONENT_TYPE_FLOAT32_KHR && one->scope == VK_SCOPE_SUBGROUP_KHR;
 }
 
-// A malloc'd array; NULL: there are none.
+// A malloc'd array of sizes; NULL: there are none.
 static VkCooperativeMatrixPropertiesKHR *list_shapes(const struct instance *instance,
                                                      VkPhysicalDevice physical,
                                                      uint32_t *num_shapes)
@@ -57,7 +57,7 @@ static bool is_small(uint32_t size)
     return size == 8 || size == 16;
 }
 
-// attention_coop.comp takes any of these; the largest has the fewest loads a product.
+// The largest size for attention_coop.comp: it needs the fewest loads for a product.
 static struct matrix_size best_size(const struct instance *instance, VkPhysicalDevice physical)
 {
     uint32_t count = 0;
@@ -88,7 +88,7 @@ static bool in_compute(VkPhysicalDevice physical)
     return matrices.cooperativeMatrixSupportedStages & VK_SHADER_STAGE_COMPUTE_BIT;
 }
 
-// Those of f16 are described.
+// The same for bf16, after f16 was described.
 static void describe_bfloats(const struct instance *instance, struct adapter *adapter)
 {
     struct matrices *matrices = &adapter->matrices;
@@ -99,7 +99,7 @@ static void describe_bfloats(const struct instance *instance, struct adapter *ad
         matrices->bfloat_old_layer = instance->layer_version;
         return;
     }
-    matrices->bfloat_extension = true; // as above
+    matrices->bfloat_extension = true; // see matrices_describe()
     struct features features;
     adapter_features(adapter, &features);
     matrices->bfloat_extension =
@@ -119,7 +119,7 @@ void matrices_describe(const struct instance *instance, struct adapter *adapter)
         matrices->old_layer = instance->layer_version;
         return;
     }
-    matrices->extension = true; // and so adapter_features() asks for the feature
+    matrices->extension = true; // lets adapter_features() ask for the feature
     struct features features;
     adapter_features(adapter, &features);
     matrices->extension = features.matrices.cooperativeMatrix && in_compute(adapter->physical);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// shader.c - what every pipeline does with its shader, whoever makes it. No state.
+// shader.c - see shader.h. Any thread; no state.
 
 #include "shader.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// shader.h - a shader as it was compiled at build time, on its way to a pipeline.
+// shader.h - a shader as the build compiled it, and how a pipeline asks for its subgroups. Any
+// thread; no state.
 
 #ifndef AULE_ENGINE_SHADER_H
 #define AULE_ENGINE_SHADER_H
@@ -12,15 +13,15 @@ struct shader {
     const char *name;
     const uint32_t *code; // SPIR-V
     size_t size;          // bytes
-    uint32_t local_size;  // invocations a workgroup; of a kernel that chooses: the most
-    bool full_subgroups; // all subgroups full, of the adapter's usual size where the device lets us
-                         // ask for it
+    uint32_t local_size;  // invocations of a workgroup; the most, if the kernel chooses
+    // Needs full subgroups of the device's usual size. Asked for only if the device allows it.
+    bool full_subgroups;
 };
 
 enum status shader_module(struct device *device, const struct shader *shader, VkShaderModule *out,
                           struct error *error);
-// How a stage asks for full subgroups of the usual size, with *size at its side; what the device
-// does not let us ask for is left to it.
+// Makes a stage ask for full subgroups of the usual size, in *size, which must live until the
+// pipeline is created. If the device does not allow this, the driver decides.
 void shader_ask_for_subgroups(const struct adapter *adapter, VkPipelineShaderStageCreateInfo *stage,
                               VkPipelineShaderStageRequiredSubgroupSizeCreateInfo *size);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// slab.c - size classes of powers of two, each a list of slabs cut into equal pieces. An empty slab
-// is kept if it is the only one of its class, so that steps that come and go make no allocation,
-// and memory stays flat. Any thread.
+// slab.c - size classes of powers of two, each a list of slabs of equal pieces. The last empty slab
+// of a class is kept, so steps that come and go allocate nothing, and memory stays flat. Any
+// thread.
 
 #include "slab.h"
 
@@ -13,8 +13,8 @@
 
 static const uint64_t smallest_piece = 256;
 static const uint64_t smallest_slab = UINT64_C(1) << 20;
-static const uint64_t largest_kept = UINT64_C(4)
-                                     << 20; // an empty slab of larger pieces is given back at once
+// Bytes; an empty slab of larger pieces is freed immediately.
+static const uint64_t largest_kept = UINT64_C(4) << 20;
 
 struct slab {
     struct buffer buffer;
@@ -97,9 +97,9 @@ enum status slab_take(struct slabs *slabs, uint64_t size, struct piece *piece, s
     pthread_mutex_lock(&slabs->lock);
     if (!*list || (*list)->num_free == 0) {
         struct slab *fresh = NULL;
-        pthread_mutex_unlock(
-            &slabs
-                 ->lock); // an allocation takes long; if others make one too, it is used up in turn
+        // An allocation is slow, so it is made without the lock. If two threads make a slab, both
+        // get used in turn.
+        pthread_mutex_unlock(&slabs->lock);
         status = slab_create(slabs, level, &fresh, error);
         pthread_mutex_lock(&slabs->lock);
         if (status == STATUS_OK)
@@ -112,7 +112,7 @@ enum status slab_take(struct slabs *slabs, uint64_t size, struct piece *piece, s
         uint64_t offset = index * class_bytes(level);
         *piece = (struct piece){slab, index, slab->buffer.address + offset,
                                 (char *)slab->buffer.mapped + offset};
-        if (slab->num_free == 0 && slab->next) { // those with room stay in front
+        if (slab->num_free == 0 && slab->next) { // slabs with room stay in front
             DL_DELETE(*list, slab);
             DL_APPEND(*list, slab);
         }
@@ -121,7 +121,7 @@ enum status slab_take(struct slabs *slabs, uint64_t size, struct piece *piece, s
     return status;
 }
 
-// Another slab of the class stands ready, or the pieces are too large to keep one in stock.
+// Whether an empty slab may be freed: another one of its class has room, or its pieces are large.
 static bool is_surplus(const struct slabs *slabs, const struct slab *slab)
 {
     const struct slab *first = slabs->by_class[slab->level];

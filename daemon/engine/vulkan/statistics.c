@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// statistics.c - asks a driver for what it says of a pipeline
-// (VK_KHR_pipeline_executable_properties), and writes it in one line. Knows no shader. Any thread;
+// statistics.c - asks the driver for a pipeline's statistics
+// (VK_KHR_pipeline_executable_properties) and writes them in one line. Knows no shader. Any thread;
 // no state.
 
 #include "statistics.h"
@@ -19,7 +19,7 @@ void statistics_describe(struct adapter *adapter)
         !adapter_has_extension(adapter->physical,
                                VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME))
         return;
-    adapter->statistics = true; // and so adapter_features() asks for the feature
+    adapter->statistics = true; // lets adapter_features() ask for the feature
     adapter_features(adapter, &features);
     adapter->statistics = features.executables.pipelineExecutableInfo;
 }
@@ -65,8 +65,7 @@ static VkPipelineExecutableStatisticKHR *ask(struct device *device, VkPipeline p
     PFN_vkGetPipelineExecutableStatisticsKHR get =
         (PFN_vkGetPipelineExecutableStatisticsKHR)vkGetDeviceProcAddr(
             device->handle, "vkGetPipelineExecutableStatisticsKHR");
-    // A compute pipeline has one executable, or a driver's variants of it, of which the first will
-    // do.
+    // A compute pipeline has one executable, or several variants of it; the first is enough.
     VkPipelineExecutableInfoKHR which = {.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR,
                                          .pipeline = pipeline};
     *count = 0;

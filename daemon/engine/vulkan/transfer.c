@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// transfer.c - records, submits and waits for one command buffer. Used by the maker (new chunks),
-// by the caller's thread (engine_block_read and _write) and by tuning's, one after the other.
+// transfer.c - records one command buffer, submits it and waits for it. The maker uses it for new
+// chunks, the caller's thread for engine_block_read() and engine_block_write(), the tuning thread
+// for its chunks; a lock keeps them apart.
 
 #include "transfer.h"
 
@@ -53,13 +54,13 @@ void transfer_finish(struct transfer *transfer)
     if (transfer->fence)
         vkDestroyFence(device->handle, transfer->fence, NULL);
     if (transfer->pool)
-        vkDestroyCommandPool(device->handle, transfer->pool, NULL); // and its command buffer
+        vkDestroyCommandPool(device->handle, transfer->pool, NULL); // also frees its command buffer
     if (transfer->lock_made)
         pthread_mutex_destroy(&transfer->lock);
     *transfer = (struct transfer){0};
 }
 
-// Everything before in the queue happens before everything after.
+// Orders all commands before it in the queue before all commands after it.
 static void full_barrier(VkCommandBuffer commands)
 {
     VkMemoryBarrier barrier = {
@@ -90,8 +91,8 @@ fail:
     return status;
 }
 
-// Submissions that are before it in the queue have their own time: the deadline starts anew when
-// one has passed.
+// Submissions that are earlier in the queue take time of their own. So the deadline begins anew
+// whenever one of them has ended.
 static VkResult wait_for_fence(struct transfer *transfer)
 {
     struct device *device = transfer->device;

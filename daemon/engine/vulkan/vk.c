@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// vk.c - the names of Vulkan's results and what each means to the engine's caller. Any thread.
+// vk.c - see vk.h: one table of Vulkan's results and the statuses that they become. Any thread; no
+// state.
 
 #include "vk.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// vk.h - how the engine speaks of Vulkan's results. Any thread.
+// vk.h - the results of Vulkan calls: their names, their statuses, and what a failed call does. Any
+// thread; no state.
 
 #ifndef AULE_ENGINE_VK_H
 #define AULE_ENGINE_VK_H
@@ -12,17 +13,17 @@
 
 struct device;
 
-// "VK_ERROR_DEVICE_LOST"; "VK_RESULT_UNKNOWN" for a value that is not in the list. Static string.
+// "VK_ERROR_DEVICE_LOST", for example; "VK_RESULT_UNKNOWN" if the value is not in the list. Static.
 const char *vk_result_name(VkResult result);
 enum status vk_result_status(VkResult result);
 
-// Logs the failing call, fills `error` (may be NULL), turns a lost device into the engine's lost
-// state, and returns the status that `result` means.
+// Handles a failed call: logs it, fills `error` (may be NULL), marks a lost device as lost, and
+// returns the status that `result` means.
 enum status vk_failed(struct device *device, const char *call, VkResult result,
                       struct error *error);
 
-// Needs the locals `struct device *device`, `struct error *error`, `enum status status` and a label
-// `fail`.
+// Calls Vulkan; on failure it sets `status` and goes to `fail`. Needs the locals `struct device
+// *device`, `struct error *error`, `enum status status` and the label `fail`.
 #define VK_TRY(call)                                                                               \
     do {                                                                                           \
         VkResult vk_try_result_ = (call);                                                          \

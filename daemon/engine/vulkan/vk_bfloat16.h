@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// vk_bfloat16.h - VK_KHR_shader_bfloat16 as Vulkan's registry has it, for headers before 1.4.316
-// that know cooperative matrices, but not this.
+// vk_bfloat16.h - VK_KHR_shader_bfloat16 as in Vulkan's registry, for headers before 1.4.316, which
+// know cooperative matrices but not bf16. Knows nothing else; no code.
 
 #ifndef AULE_ENGINE_VK_BFLOAT16_H
 #define AULE_ENGINE_VK_BFLOAT16_H
@@ -12,7 +12,8 @@
 #ifndef VK_KHR_shader_bfloat16
 #define VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME                          "VK_KHR_shader_bfloat16"
 #define VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR ((VkStructureType)1000141000)
-#define VK_COMPONENT_TYPE_BFLOAT16_KHR                                 ((VkComponentTypeKHR)1000141000)
+
+#define VK_COMPONENT_TYPE_BFLOAT16_KHR ((VkComponentTypeKHR)1000141000)
 
 typedef struct VkPhysicalDeviceShaderBfloat16FeaturesKHR {
     VkStructureType sType;

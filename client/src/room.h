@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// room.h - blocks for the tokens that sequences will compute next.
+
+#ifndef AULE_CLIENT_ROOM_H
+#define AULE_CLIENT_ROOM_H
+
+#include "sequence.h"
+
+// Each entry's sequence is there, belongs to `cache`, occurs once and has num_tokens tokens left to
+// append or compute. AULE_INVALID.
+enum aule_status room_check_entries(const struct aule_cache *cache,
+                                    const struct aule_step_entry *entries, uint32_t num_entries);
+
+// Gives every sequence writable blocks for its next num_tokens tokens: all of them or none.
+enum aule_status room_make(struct aule_cache *cache, const struct aule_step_entry *entries,
+                           uint32_t num_entries, int timeout_ms);
+
+#endif

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_client_sequence.c - sequences through the real daemon. Every row that a step computes is
+// held against float64; where a sequence was found, forked or truncated, its rows have the same
+// bits as those of one that computed everything itself.
+
+#include "rigs/dice.h"
+#include "rigs/text_world.h"
+
+#include <string.h>
+
+static struct text_world world;
+
+static void open_world(void)
+{
+    rig_setup();
+    text_open(&world);
+}
+
+static void close_world(void)
+{
+    text_close(&world);
+    rig_teardown();
+}
+
+// Texts of one seed begin alike.
+static const int32_t *words(uint32_t seed)
+{
+    static int32_t list[TEXT_MOST];
+    for (uint32_t i = 0; i < TEXT_MOST; i++)
+        list[i] = (int32_t)(seed * 1000 + i * 7 % 97);
+    return list;
+}
+
+static void step_all(struct text *text)
+{
+    text_step(&world, &text, NULL, 1, NULL);
+}
+
+static struct aule_sequence_info info_of(const struct text *text)
+{
+    struct aule_sequence_info info;
+    ok(aule_sequence_info(text->sequence, &info));
+    return info;
+}
+
+// The rows of the last `count` tokens, computed by a sequence that found and shares nothing, with
+// as many queries in its last step.
+static void compute_afresh(const struct text *text, uint32_t count, float *outs)
+{
+    struct text fresh = {.num_tokens = text->num_tokens};
+    const uint32_t first = text->num_tokens - count;
+    const struct aule_sequence_params params = {.tokens = text->tokens,
+                                                .num_tokens = text->num_tokens,
+                                                .extra_key = "fresh",
+                                                .extra_key_size = 5};
+    struct text *list = &fresh;
+    memcpy(fresh.tokens, text->tokens, sizeof fresh.tokens);
+    ok(aule_sequence_create(world.cache, &params, &fresh.sequence));
+    if (first > 0)
+        text_step(&world, &list, &first, 1, NULL);
+    text_step(&world, &list, &count, 1, outs);
+    text_destroy(&fresh);
+}
+
+enum { ROW = TEXT_HEADS * TEXT_DIM };
+
+static void expect_bits_of_fresh(const float *outs, const struct text *text, uint32_t count)
+{
+    float fresh[64 * ROW];
+    ck_assert_uint_le(count, 64);
+    compute_afresh(text, count, fresh);
+    ck_assert_mem_eq(outs, fresh, count * ROW * sizeof *fresh);
+}
+
+START_TEST(a_prompt_that_one_sequence_computed_is_found_by_the_next)
+{
+    struct text first, second;
+    float outs[16 * ROW];
+    struct text *list = &second;
+    text_create(&world, &first, words(1), 4 * TEXT_BLOCK + 3, true);
+    ck_assert_uint_eq(info_of(&first).num_found, 0);
+    step_all(&first);
+    text_destroy(&first);
+    text_create(&world, &second, words(1), 4 * TEXT_BLOCK + 3, true);
+    ck_assert_uint_eq(info_of(&second).num_found, 4 * TEXT_BLOCK);
+    text_step(&world, &list, NULL, 1, outs);
+    expect_bits_of_fresh(outs, &second, 3);
+    text_destroy(&second);
+}
+END_TEST
+
+START_TEST(a_prompt_that_is_found_whole_computes_its_last_token)
+{
+    struct text first, second;
+    float outs[ROW];
+    struct text *list = &second;
+    text_create(&world, &first, words(2), 2 * TEXT_BLOCK, true);
+    step_all(&first);
+    text_destroy(&first);
+    text_create(&world, &second, words(2), 2 * TEXT_BLOCK, true);
+    ck_assert_uint_eq(info_of(&second).num_found, 2 * TEXT_BLOCK);
+    ck_assert_uint_eq(info_of(&second).num_computed, 2 * TEXT_BLOCK - 1);
+    text_step(&world, &list, NULL, 1, outs);
+    expect_bits_of_fresh(outs, &second, 1);
+    text_destroy(&second);
+}
+END_TEST
+
+START_TEST(two_that_publish_the_same_share_blocks_and_release_their_own)
+{
+    struct text first, second;
+    const int32_t *tokens = words(3);
+    text_create(&world, &first, tokens, 2 * TEXT_BLOCK, true);
+    text_create(&world, &second, tokens, 2 * TEXT_BLOCK, true);
+    step_all(&first);
+    step_all(&second);
+    for (int i = 0; i < 3; i++) { // the first of these steps publishes
+        text_append(&first, tokens + i, 1);
+        step_all(&first);
+        text_append(&second, tokens + i, 1);
+        step_all(&second);
+    }
+    ck_assert_uint_eq(info_of(&first).num_published, 2);
+    ck_assert_uint_eq(info_of(&second).num_published, 2);
+    struct aule_cache_state state;
+    ok(aule_cache_state(world.cache, &state));
+    ck_assert_uint_eq(state.held_blocks, 2);
+    text_destroy(&first);
+    text_destroy(&second);
+}
+END_TEST
+
+START_TEST(decoding_sends_what_changed_and_stays_right)
+{
+    struct text texts[3];
+    struct text *list[3] = {&texts[0], &texts[1], &texts[2]};
+    for (uint32_t s = 0; s < 3; s++)
+        text_create(&world, &texts[s], words(10 + s), 5 + 9 * s, false);
+    text_step(&world, list, NULL, 3, NULL);
+    struct aule_batch *batch = NULL;
+    for (int32_t i = 0; i < 60; i++) {
+        for (uint32_t s = 0; s < 3; s++)
+            text_append(&texts[s], &i, 1);
+        text_step(&world, list, NULL, 3, NULL);
+        if (i == 0)
+            batch = aule_step_batch(world.step);
+        if (i < 50) // the table has room for these
+            ck_assert_ptr_eq(aule_step_batch(world.step), batch);
+    }
+    for (uint32_t s = 0; s < 3; s++)
+        text_destroy(&texts[s]);
+}
+END_TEST
+
+START_TEST(a_fork_and_its_parent_write_their_own_copy_of_a_part_filled_block)
+{
+    struct text parent, forks[2];
+    struct text *list[3] = {&parent, &forks[0], &forks[1]};
+    float outs[3 * ROW];
+    text_create(&world, &parent, words(4), TEXT_BLOCK + 5, false);
+    step_all(&parent);
+    text_fork(&parent, &forks[0]);
+    text_fork(&parent, &forks[1]);
+    for (int32_t s = 0; s < 3; s++)
+        text_append(list[s], (int32_t[]){100 + s}, 1);
+    text_step(&world, list, NULL, 3, outs);
+    struct aule_cache_state state;
+    ok(aule_cache_state(world.cache, &state));
+    ck_assert_uint_eq(state.leased_blocks, 1 + 3);
+    for (uint32_t s = 0; s < 3; s++)
+        expect_bits_of_fresh(outs + s * ROW, list[s], 1);
+    for (uint32_t s = 0; s < 3; s++)
+        text_destroy(list[s]);
+}
+END_TEST
+
+START_TEST(a_fork_may_outlive_its_parent)
+{
+    struct text parent, fork;
+    float outs[ROW];
+    struct text *list = &fork;
+    text_create(&world, &parent, words(5), 2 * TEXT_BLOCK + 2, true);
+    step_all(&parent);
+    text_fork(&parent, &fork);
+    text_destroy(&parent);
+    text_append(&fork, (int32_t[]){7}, 1);
+    text_step(&world, &list, NULL, 1, outs);
+    expect_bits_of_fresh(outs, &fork, 1);
+    text_destroy(&fork);
+}
+END_TEST
+
+START_TEST(what_was_truncated_is_written_anew)
+{
+    struct text text;
+    struct text *list = &text;
+    float outs[4 * ROW];
+    text_create(&world, &text, words(6), 3 * TEXT_BLOCK + 1, false);
+    step_all(&text);
+    text_truncate(&text, TEXT_BLOCK + 3);
+    ck_assert_uint_eq(info_of(&text).num_blocks, 2);
+    text_append(&text, (int32_t[]){1, 2, 3, 4}, 4);
+    text_step(&world, &list, NULL, 1, outs);
+    expect_bits_of_fresh(outs, &text, 4);
+    text_destroy(&text);
+}
+END_TEST
+
+START_TEST(truncating_into_a_published_block_copies_it)
+{
+    struct text text, other;
+    struct text *list = &text;
+    float outs[2 * ROW];
+    text_create(&world, &text, words(7), 3 * TEXT_BLOCK, true);
+    step_all(&text);
+    text_append(&text, (int32_t[]){9}, 1);
+    step_all(&text); // publishes three blocks
+    ck_assert_uint_eq(info_of(&text).num_published, 3);
+    text_truncate(&text, 2 * TEXT_BLOCK + 4);
+    text_append(&text, (int32_t[]){11, 12}, 2);
+    text_step(&world, &list, NULL, 1, outs);
+    expect_bits_of_fresh(outs, &text, 2);
+    text_create(&world, &other, words(7), 3 * TEXT_BLOCK, true); // what was published is as it was
+    ck_assert_uint_eq(info_of(&other).num_found, 3 * TEXT_BLOCK);
+    list = &other;
+    text_step(&world, &list, NULL, 1, NULL);
+    text_destroy(&text);
+    text_destroy(&other);
+}
+END_TEST
+
+// ---- refusals ----
+
+static struct aule_step_entry entry_of(const struct text *text, uint32_t num_tokens)
+{
+    return (struct aule_step_entry){.sequence = text->sequence, .num_tokens = num_tokens};
+}
+
+START_TEST(a_step_refuses_what_makes_no_sense_with_the_values)
+{
+    struct text text;
+    text_create(&world, &text, words(8), 5, false);
+    struct aule_step_entry entries[2] = {entry_of(&text, 6), entry_of(&text, 1)};
+    expect(aule_step_make(world.step, entries, 1, 0), AULE_INVALID,
+           "entries[0].num_tokens = 6, but its sequence of 5 tokens has 5 left");
+    entries[0].num_tokens = 5;
+    expect(aule_step_make(world.step, entries, 2, 0), AULE_INVALID,
+           "entries[1].sequence occurs twice");
+    entries[1].sequence = NULL;
+    expect(aule_step_make(world.step, entries, 2, 0), AULE_INVALID, "entries[1].sequence is NULL");
+    expect(aule_sequence_truncate(text.sequence, 6), AULE_OUT_OF_RANGE,
+           "a sequence of 5 tokens cannot be truncated to 6");
+    expect(aule_sequence_append(text.sequence, NULL, INT32_MAX), AULE_LIMIT,
+           "a sequence of 5 tokens and 2147483647 more");
+    expect(aule_sequence_create(world.cache, &(struct aule_sequence_params){.num_tokens = 3},
+                                &entries[0].sequence),
+           AULE_INVALID, "tokens is NULL, num_tokens 3");
+    ck_assert_ptr_null(aule_step_batch(world.step));
+    step_all(&text);
+    text_destroy(&text);
+}
+END_TEST
+
+START_TEST(room_for_several_is_reserved_for_all_or_for_none)
+{
+    struct aule_cache_state before, after;
+    struct text texts[2];
+    text_create(&world, &texts[0], words(20), 3, false);
+    text_create(&world, &texts[1], words(21), 3, false);
+    ok(aule_cache_state(world.cache, &before));
+    uint32_t most = (uint32_t)before.limit_blocks * TEXT_BLOCK;
+    struct aule_step_entry entries[2] = {entry_of(&texts[0], TEXT_BLOCK * 4),
+                                         entry_of(&texts[1], most)};
+    enum aule_status status = aule_sequences_reserve(entries, 2, 0);
+    ck_assert(status == AULE_NO_BLOCKS || status == AULE_LIMIT || status == AULE_NO_MEMORY);
+    ok(aule_cache_state(world.cache, &after));
+    ck_assert_uint_eq(after.leased_blocks, 0);
+    entries[1].num_tokens = TEXT_BLOCK * 2;
+    ok(aule_sequences_reserve(entries, 2, 0));
+    ok(aule_cache_state(world.cache, &after));
+    ck_assert_uint_eq(after.leased_blocks, 6);
+    ok(aule_sequences_reserve(entries, 2, 0)); // is there already
+    ok(aule_cache_state(world.cache, &after));
+    ck_assert_uint_eq(after.leased_blocks, 6);
+    step_all(&texts[0]);
+    text_destroy(&texts[0]);
+    text_destroy(&texts[1]);
+}
+END_TEST
+
+// ---- at random ----
+
+enum { TEXTS = 12, OPERATIONS = 150 };
+
+static void do_something(struct text *texts, struct dice *dice)
+{
+    struct text *text = &texts[dice_below(dice, TEXTS)];
+    struct text *other = &texts[dice_below(dice, TEXTS)];
+    uint32_t count = 1 + dice_below(dice, 30);
+    if (!text->sequence) {
+        text_create(&world, text, words(dice_below(dice, 2)), 1 + dice_below(dice, 70),
+                    dice_below(dice, 2));
+        return;
+    }
+    switch (dice_below(dice, 6)) {
+    case 0:
+        if (!other->sequence)
+            text_fork(text, other);
+        return;
+    case 1: text_truncate(text, dice_below(dice, text->num_tokens + 1)); return;
+    case 2: text_destroy(text); return;
+    default:
+        if (text->num_tokens + count <= 300)
+            text_append(text, words(dice_below(dice, 2)) + text->num_tokens, count);
+    }
+}
+
+static void step_some(struct text *texts, struct dice *dice)
+{
+    struct text *list[TEXTS];
+    uint32_t counts[TEXTS], count = 0, rows = 0;
+    for (uint32_t i = 0; i < TEXTS; i++) {
+        uint32_t left = texts[i].num_tokens - texts[i].num_computed;
+        if (!texts[i].sequence || left == 0 || dice_below(dice, 3) == 0)
+            continue;
+        uint32_t part = 1 + dice_below(dice, left < 40 ? left : 40);
+        if (rows + part > TEXT_ROWS)
+            continue;
+        rows += part;
+        counts[count] = part;
+        list[count++] = &texts[i];
+    }
+    if (count > 0)
+        text_step(&world, list, counts, count, NULL);
+}
+
+START_TEST(whatever_is_done_to_sequences_their_rows_are_right)
+{
+    struct text texts[TEXTS] = {{.sequence = NULL}};
+    struct dice dice = {check_number("AULE_TEST_SEED", 1) + (uint64_t)_i};
+    for (int i = 0; i < (check_is_long() ? 20 * OPERATIONS : OPERATIONS); i++) {
+        do_something(texts, &dice);
+        do_something(texts, &dice);
+        step_some(texts, &dice);
+    }
+    for (uint32_t i = 0; i < TEXTS; i++)
+        aule_sequence_destroy(texts[i].sequence);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("client_sequence");
+    const TTest *const tests[] = {a_prompt_that_one_sequence_computed_is_found_by_the_next,
+                                  a_prompt_that_is_found_whole_computes_its_last_token,
+                                  two_that_publish_the_same_share_blocks_and_release_their_own,
+                                  decoding_sends_what_changed_and_stays_right,
+                                  a_fork_and_its_parent_write_their_own_copy_of_a_part_filled_block,
+                                  a_fork_may_outlive_its_parent,
+                                  what_was_truncated_is_written_anew,
+                                  truncating_into_a_published_block_copies_it,
+                                  a_step_refuses_what_makes_no_sense_with_the_values,
+                                  room_for_several_is_reserved_for_all_or_for_none,
+                                  NULL};
+    check_case(suite, "sequences", open_world, close_world, tests, 1);
+    const TTest *const random[] = {whatever_is_done_to_sequences_their_rows_are_right, NULL};
+    check_case(suite, "random", open_world, close_world, random, 4);
+    return check_main(suite);
+}
