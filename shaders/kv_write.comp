@@ -226,7 +226,7 @@ void main()
     if (run.slot_step == 0 || token >= run.num_tokens)
         return;
     const uint row = token_row(token);
-    const int64_t where = Longs(run.slot_mapping).at[row];
+    const int64_t where = Longs(run.slot_mapping).at[row * run.slot_step];
     if (where < 0)
         return;
     slot = uint64_t(where);

@@ -24,11 +24,18 @@
 #define AULE_STRUCT(NAME) struct NAME
 #endif
 
-// One run (a batch and a layer) inside a ragged dispatch. Addresses are buffer device addresses. An array that a run may lack has a step,
-// a factor of its index: 1, or 0 where it lacks it; then the address leads to a zero of the engine's. So a load is harmless also where
-// no lane wants it: a software device loads from an address that all lanes share even if none is active. Outer strides are bytes, the other strides count 16-byte units. Sequence s has the tokens cu_seqlens_q[s] .. cu_seqlens_q[s + 1]. Token t of them, the
-// i-th of its sequence, lies in q, k, v and out at  base + row(t) * token_stride  where row(t) is t or token_rows[t], or with an outer stride at
-// base + s * outer + i * token_stride.
+// One run (a batch and a layer) inside a ragged dispatch. Addresses are buffer device addresses.
+// Outer strides are bytes, the other strides count 16-byte units.
+//
+// Sequence s has the tokens cu_seqlens_q[s] .. cu_seqlens_q[s + 1]. Token t of them, the i-th of
+// its sequence, lies in q, k, v and out at  base + row(t) * token_stride,  where row(t) is t or
+// token_rows[t]. With an outer stride it lies at  base + s * outer + i * token_stride.
+//
+// A software device loads from an address that all lanes share, even if no lane is active. So an
+// array of the batch that a run may lack leads to a zero of the engine's. If the array has a step,
+// that is a factor of its index: 1, or 0 if there is no array. Any other address may be 0 in a run
+// that does not need it: only pipelines made for its feature, place or kind of run have code that
+// loads from there, and all their runs need it.
 struct gpu_run {
     AULE_U64 q, k, v, AULE_OUT;     // element (token 0, head 0, dim 0); the gather writes k and v
     AULE_U64 keys, values;          // PLACE_BLOCKS, PLACE_ROWS: element (block or row 0, head 0, dim 0)
@@ -38,7 +45,7 @@ struct gpu_run {
     AULE_U64 cu_seqlens_q;          // i32[num_seqs + 1]
     AULE_U64 seq_lens_kv;           // i32[num_seqs]
     AULE_U64 block_table;           // i32[num_seqs, max_blocks]
-    AULE_U64 slot_mapping;          // i64[num_tokens] by row, -1 = write nowhere; slot_step
+    AULE_U64 slot_mapping;          // i64[num_tokens] by row, -1 = write nowhere; slot_step 0 = nothing is written
     AULE_U64 items;                 // struct gpu_item[num_items]; of the merge: struct gpu_merge_item[]; of the cascade: struct gpu_crowd[]
     AULE_U64 q_lens;                // i32[num_seqs]: rows from there on see no key; q_len_step 0 = all are queries
     AULE_U64 token_rows;            // i32[num_tokens]; token_row_step 0 = token t is row t
@@ -138,7 +145,8 @@ struct gpu_merge {
     AULE_U64 parts;                 // struct gpu_part[num_parts]
     AULE_U64 AULE_OUT, lse;         // lse 0 = not wanted
     AULE_U32 out_token_stride, out_head_stride, lse_token_stride;
-    AULE_U32 num_parts, num_tokens, num_heads, head_dim, reserved;
+    AULE_U32 num_parts;             // 1 at least
+    AULE_U32 num_tokens, num_heads, head_dim, reserved;
 };
 
 // Push constants of attention, merge of splits, K/V write and gather. Item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y.

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// merge - one workgroup merges one head of one token of a caller's partial results: out = sum 2^(l_n - m) out_n / sum 2^(l_n - m), in the
-// order of the parts, lse = m + ln of that sum, where m is the largest lse_n and l and m on the right are times log2(e). A part
-// with lse -inf is left out by selection, whatever its out holds; if all are, out is +0 and lse -inf. The token's number is gl_WorkGroupID.y + gl_WorkGroupID.z *
-// items_y, the head gl_WorkGroupID.x. `out` and `lse` may be those of a part: every element is read before its place is written.
+// merge - one workgroup merges one head of one token of a caller's partial results, in the order of
+// the parts. With l_n the LSE of part n and m the largest of them, both times log2(e):
 //
-// Bindings: none; everything is reached by address.
-// Push constants: struct gpu_merging. Specialisation constants: LOCAL_SIZE, IO_DTYPE.
+//   out = sum 2^(l_n - m) out_n / sum 2^(l_n - m)
+//   lse = (m + log2(sum 2^(l_n - m))) / log2(e)
+//
+// A part whose LSE is -infinity is left out by selection, whatever its out holds. If all parts are,
+// out is +0 and lse -infinity. `out` and `lse` may be those of a part: all lanes read an element
+// before one of them writes its place.
+//
+// Grid: x = head, token number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. Bindings: none;
+// everything is reached by address. Push constants: struct gpu_merging. Specialisation constants:
+// LOCAL_SIZE, IO_DTYPE.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
@@ -42,14 +48,15 @@ uint64_t lse_address(uint64_t base, uint token_stride)
     return base + (uint64_t(token) * token_stride + head) * 4;
 }
 
-// Compared as bits, since a device may take it that there are no infinities.
+// Compares bits, since a device may assume that there are no infinities.
 bool empty(float lse)
 {
     return floatBitsToUint(lse) == 0xff800000u;
 }
 
-// What leads to a part is loaded from addresses that all lanes share. A software device loads from such an address even if no lane is
-// active, and then follows a zero. So every loop over the parts is run by all lanes, once at least, and has its test at the end.
+// A part's addresses are loaded from an address that all lanes share. A software device does that even
+// if no lane is active, and then follows whatever it has loaded. So all lanes run every loop over the
+// parts, at least once: the test is at the end, and there is 1 part at least.
 float part_lse(uint part)
 {
     const gpu_part self = Parts(merge.parts).at[part];

@@ -337,19 +337,22 @@ struct engine_run {
     // are multiples of 4; head_stride and outer_stride are not used.
     struct engine_tensor lse;
     // Split-KV: 0 = the kernel's rule; 1 = no splits; n = at most n splits. Each has at least 256
-    // keys, and the kernel rounds its length up. Kernels without splits ignore it.
+    // keys, and the kernel rounds its length up. Kernels without splits ignore it. A software
+    // device splits further, unless it is 1, if its loops would not get through the keys of a
+    // split.
     uint32_t num_splits;
     struct engine_rope rope;
     float k_scale, v_scale;           // SCALE_PER_TENSOR; final: never 0
     struct engine_cache *cache;       // COPY
     const struct engine_copy *copies; // [num_copies]
     uint32_t num_copies;
-    // MERGE: [num_parts], each shaped as out and lse: num_tokens, num_heads, head_dim.
+    // MERGE: [num_parts], at least 1, each shaped as out and lse: num_tokens, num_heads, head_dim.
     const struct engine_part *parts;
     uint32_t num_parts, num_tokens, head_dim;
 };
-// STATUS_LIMIT: the partial results of this run alone exceed max_scratch_bytes; the error names
-// --max-scratch.
+// STATUS_LIMIT: the partial results of this run alone exceed max_scratch_bytes, and the error names
+// --max-scratch. Or, on a software device with num_splits 1, a split has more keys than its loops
+// get through.
 enum status engine_run_check(const struct engine *engine, const struct engine_run *run,
                              struct error *error);
 

@@ -88,10 +88,8 @@ const char *measuring_kernel(const struct engine *engine, uint32_t index)
 
 uint32_t measuring_kernel_of(const struct engine_run *run, uint64_t q_len, uint64_t kv_len)
 {
-    const struct geometry geometry = geometry_of_run(run);
-    uint32_t serving = variant_serving(variant_of(run), &geometry);
-    return variant_kernel(variant_of(run), serving,
-                          q_len * (run->num_heads / run->batch->kv.num_kv_heads), kv_len);
+    struct cutting cutting = cutting_of_run(run);
+    return cut_kernel(run->batch, &cutting, q_len * cutting.group, kv_len);
 }
 
 uint32_t measuring_shared_parts(const struct engine_run *run, const char **kernel)

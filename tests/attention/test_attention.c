@@ -3,10 +3,11 @@
 //
 // test_attention.c - the shaders on a real device, through engine.h, against the oracle: random
 // ragged batches over both memory paths and every place of K and V, large ones, and silence of the
-// validation layer. Its other tests stand in test_attention_*.c. AULE_TEST_SEED repeats a run (the
-// seed is printed); AULE_TEST_CASES says how many cases, of which AULE_TEST_LONG=1 makes 20 times
-// as many; AULE_TEST_ONLY asks for one of them; AULE_VARIANT for another attention shader than the
-// best.
+// validation layer. The suite's other tests are in test_attention_*.c.
+//
+// AULE_TEST_SEED and AULE_VARIANT repeat a run; a seed that was drawn is printed. AULE_TEST_CASES
+// says how many random cases there are, and AULE_TEST_LONG=1 makes 20 times as many of them.
+// AULE_TEST_ONLY runs one case. AULE_VARIANT names another attention shader than the best.
 
 #include "attention_suite.h"
 #include "rigs/check_main.h"
@@ -14,13 +15,11 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 enum {
-    CASES_A_TEST = 25,
-    GEOMETRIES_A_TEST = 2,
+    CASES_A_TEST = 13, // of one geometry, with memory imported or staged by turns
     DEFAULT_CASES = 300,
     LONG_FACTOR = 20,
     KIND_RANDOM = 0,
@@ -66,7 +65,7 @@ static uint32_t splits_draw(struct dice *dice)
 }
 
 // What fixes a pipeline. A software device takes a second to compile one, so the cases of a test
-// share two of these. Head dims and places come round, the rest is drawn.
+// share a geometry. Head dims and places come round, the rest is drawn.
 static struct attention_shape geometry_draw(uint64_t number)
 {
     struct dice dice = {.state = attention_seed ^ number << 20};
@@ -114,8 +113,7 @@ static void longest_limit(struct attention_wish *wish)
 static struct attention_wish wish_draw(uint64_t index, struct dice *dice)
 {
     static const uint32_t GROUPS[] = {1, 1, 4, 8, 2, 3, 16};
-    uint64_t geometry =
-        index / CASES_A_TEST * GEOMETRIES_A_TEST + index % GEOMETRIES_A_TEST + attention_seed % 997;
+    uint64_t geometry = index / CASES_A_TEST + attention_seed % 997;
     struct attention_wish wish = {.shape = geometry_draw(geometry)};
     features_draw(&wish.shape, geometry);
     wish.shape.group = GROUPS[dice_below(dice, COUNT(GROUPS))];
@@ -245,14 +243,11 @@ END_TEST
 
 static void environment_read(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    attention_seed =
-        check_number("AULE_TEST_SEED", (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec);
+    attention_seed = check_draw("attention");
     num_cases =
         check_number("AULE_TEST_CASES", DEFAULT_CASES) * (check_is_long() ? LONG_FACTOR : 1);
     only = getenv("AULE_TEST_ONLY") ? (int64_t)check_number("AULE_TEST_ONLY", 0) : -1;
-    printf("AULE_TEST_SEED=%" PRIu64 " AULE_TEST_CASES=%" PRIu64 "\n", attention_seed, num_cases);
+    printf("AULE_TEST_CASES=%" PRIu64 "\n", num_cases);
 }
 
 int main(void)

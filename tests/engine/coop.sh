@@ -2,11 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# coop.sh build|device SOURCE BUILD: runs inside tools/coop-root's Debian 13. `build` builds the programs of the other
-# tests named coop, so it also shows that aule builds there. `device` checks what the daemon says about a software device
-# whose matrix units have another size than aule's. Exit code: 0 fine, 1 not.
+# Runs inside tools/coop-root's Debian 13.
+#
+#   coop.sh build SOURCE BUILD    builds the programs of the other tests named coop
+#   coop.sh device SOURCE BUILD   checks what the daemon says about a software device whose matrix
+#                                 units have another size than aule's
+#   coop.sh avx512 PROGRAM        runs PROGRAM if the CPU has AVX-512
+#
+# Exit code: 0 fine, 1 failed, 77 skipped; with avx512 that of PROGRAM.
 
 set -euo pipefail
+mode=$1
+if [ "$mode" = avx512 ]; then
+    grep -qw avx512f /proc/cpuinfo || { echo "skipped: this CPU has no AVX-512"; exit 77; }
+    exec "$2"
+fi
 source=$2 build=$3
 readonly targets=(aule-daemon aule-ctl test_attention test_coop test_engine test_kv)
 daemon=''
@@ -17,7 +27,7 @@ fail()
     exit 1
 }
 
-# Whatever ends this script ends the daemon.
+# Ends the daemon, however this script ends.
 clean_up()
 {
     [ -n "$daemon" ] || return 0
@@ -28,10 +38,12 @@ trap clean_up EXIT
 
 build_all()
 {
-    cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DAULE_GLSLANG= -DAULE_VULKAN_INCLUDE_DIR= >"$build.log" ||
+    cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+        -DAULE_GLSLANG= -DAULE_VULKAN_INCLUDE_DIR= >"$build.log" ||
         { cat "$build.log"; fail "cmake could not configure"; }
     grep -E 'shader compiler|left out' "$build.log"
-    grep -q 'left out' "$build.log" && fail "Debian 13's compiler and headers are new enough for everything"
+    grep -q 'left out' "$build.log" &&
+        fail "Debian 13's compiler and headers are new enough for everything"
     cmake --build "$build" --target "${targets[@]}" -- --quiet
 }
 
@@ -53,13 +65,16 @@ device()
     daemon=''
 }
 
-# What the variant "matrix" lacks is said, and is not what the build lacks; the next best lacks nothing.
+# The daemon says what the variant "matrix" lacks, and that is nothing that the build lacks. The
+# next best variant lacks nothing.
 check_device()
 {
     local why
     jq -e '.software' /tmp/device >/dev/null || fail "this is no software device"
-    jq -e '[.variants[] | select(.used)] | length == 1' /tmp/device >/dev/null || fail "not one variant is used"
-    why=$(jq -r '.variants[] | select(.name == "matrix") | if .used then "it is used" else .missing end' /tmp/device)
+    jq -e '[.variants[] | select(.used)] | length == 1' /tmp/device >/dev/null ||
+        fail "not one variant is used"
+    why=$(jq -r '.variants[] | select(.name == "matrix") |
+                 if .used then "it is used" else .missing end' /tmp/device)
     case $why in
         '') fail "there is no variant named matrix" ;;
         *built*) fail "variant matrix: $why" ;;
@@ -70,8 +85,8 @@ check_device()
 }
 
 mkdir -p "$(dirname "$build")"
-case $1 in
+case $mode in
     build) build_all ;;
     device) device; check_device ;;
-    *) fail "'$1' is neither build nor device" ;;
+    *) fail "'$mode' is none of build, device and avx512" ;;
 esac

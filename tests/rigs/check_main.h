@@ -1,22 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check_main.h - the cases of a check suite from tables, and the suite as a program, which fails
-// when nothing ran (an unknown CK_RUN_CASE would pass otherwise). AULE_TEST_ONE_IN=N runs one in N
-// iterations of each check_loop(), other ones with another AULE_TEST_SEED; AULE_TEST_PART=NAME only
-// Check's case of that name. AULE_TEST_LONG=1 overrules both. Vulkan and nng must be started inside
-// a test or a checked fixture, never before the fork.
+// check_main.h - Check's cases from tables, and a suite as a program. A program in which no test
+// ran fails: Check passes if CK_RUN_CASE names no case.
+//
+// AULE_TEST_ONE_IN=N runs one in N entries of each check_loop(); AULE_TEST_SEED draws which ones.
+// AULE_TEST_PART=NAME runs Check's case of that name. AULE_TEST_LONG=1 overrules ONE_IN and PART.
+//
+// Start Vulkan and nng inside a test or a checked fixture, never before Check forks.
 
 #ifndef AULE_CHECK_MAIN_H
 #define AULE_CHECK_MAIN_H
 
+#include "base/hash.h"
+
 #include <check.h>
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <time.h>
 
-// Of an environment variable.
+// The number in an environment variable, or `otherwise` if there is none.
 static inline uint64_t check_number(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
@@ -26,7 +33,7 @@ static inline uint64_t check_number(const char *name, uint64_t otherwise)
     uint64_t number = strtoull(text, &end, 0);
     if (!*end)
         return number;
-    fprintf(stderr, "%s is \"%s\", which is no number\n", name, text);
+    fprintf(stderr, "%s is \"%s\", which is not a number\n", name, text);
     exit(2);
 }
 
@@ -35,18 +42,51 @@ static inline bool check_is_long(void)
     return check_number("AULE_TEST_LONG", 0) != 0;
 }
 
-// `test` for some of 0 .. loops - 1, at least one: which ones is drawn from the seed. For loops
-// over a table whose every entry costs seconds.
-static inline void check_loop(TCase *tcase, const TTest *test, int loops)
+// AULE_TEST_SEED. Without it the first call draws a seed, prints it and sets the variable, so that
+// all of the program has one seed. Call this before Check forks.
+static inline uint64_t check_seed(void)
 {
-    int one_in = check_is_long() ? 1 : (int)check_number("AULE_TEST_ONE_IN", 1);
-    int first = one_in > 1 ? (int)(check_number("AULE_TEST_SEED", 0) % (uint64_t)loops) : 0;
-    for (int i = 0; i<loops; i += one_in> 1 ? one_in : 1)
-        tcase_add_loop_test(tcase, test, (first + i) % loops, (first + i) % loops + 1);
+    struct timespec now;
+    char text[24];
+    if (!getenv("AULE_TEST_SEED")) {
+        clock_gettime(CLOCK_REALTIME, &now);
+        snprintf(text, sizeof text, "%" PRIu64,
+                 (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec);
+        setenv("AULE_TEST_SEED", text, 0);
+        printf("AULE_TEST_SEED=%s\n", text);
+    }
+    return check_number("AULE_TEST_SEED", 0);
 }
 
-// A case of `tests` (up to a NULL), each run for 0 .. loops - 1, before and after it what sets it
-// up and clears it away (or NULL). check keeps `name` as it is.
+// A number that follows from the seed, `name` and AULE_VARIANT. Tests and variants draw by
+// themselves, so that one run covers more.
+static inline uint32_t check_draw(const char *name)
+{
+    const char *variant = getenv("AULE_VARIANT");
+    char text[256];
+    uint32_t hash;
+    snprintf(text, sizeof text, "%" PRIu64 " %s %s", check_seed(), variant ? variant : "", name);
+    HASH_VALUE(text, strlen(text), hash);
+    return hash;
+}
+
+// Adds `test` for some of 0 .. loops - 1, one at least. For a table whose entries take seconds
+// each.
+static inline void check_loop(TCase *tcase, const TTest *test, int loops)
+{
+    uint64_t one_in = check_is_long() ? 1 : check_number("AULE_TEST_ONE_IN", 1);
+    if (loops <= 0)
+        return;
+    int step = one_in < 1 ? 1 : one_in < (uint64_t)loops ? (int)one_in : loops;
+    int first = step > 1 ? (int)(check_draw(test->name) % (uint32_t)loops) : 0;
+    for (int done = 0; done < loops; done += step) {
+        int entry = (first + done) % loops;
+        tcase_add_loop_test(tcase, test, entry, entry + 1);
+    }
+}
+
+// Adds a case of `tests`, which end with NULL. Each runs for 0 .. loops - 1, between `open` and
+// `close`; either may be NULL. Check keeps the pointer `name`.
 static inline void check_case(Suite *suite, const char *name, SFun open, SFun close,
                               const TTest *const *tests, int loops)
 {
@@ -57,7 +97,7 @@ static inline void check_case(Suite *suite, const char *name, SFun open, SFun cl
     suite_add_tcase(suite, tcase);
 }
 
-// Takes the suite over; returns what main() should return.
+// Runs the suite and frees it. Returns what main() should return.
 static inline int check_main(Suite *suite)
 {
     const char *part = getenv("AULE_TEST_PART");

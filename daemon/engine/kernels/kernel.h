@@ -35,7 +35,9 @@ struct kernel {
     // the kernel never splits.
     uint64_t (*part_keys)(uint64_t rows, uint64_t kv_len);
     uint32_t part_grain; // num_splits n: parts have a multiple of so many keys
-    bool merges;         // merges its own splits in the same dispatch
+    // Most keys of a part that a software device's loops get through, never 0; see docs/kernels.md.
+    uint32_t (*loop_keys)(const struct engine_kv *kv);
+    bool merges; // merges its own splits in the same dispatch
     // A sequence with this many keys or more may have items that need a second pass (struct
     // gpu_redo). 0 = there is no second pass.
     uint32_t doubtful_keys;

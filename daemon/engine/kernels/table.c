@@ -69,8 +69,17 @@ static uint64_t tiles_part_keys(uint64_t rows, uint64_t kv_len)
     return rows <= 64 ? 2048 : 0;
 }
 
+// 576 and 512 dims make the most rounds: some 400 for 512 keys.
+static uint32_t tiles_loop_keys(const struct engine_kv *kv)
+{
+    (void)kv;
+    return 32768;
+}
+
 // Fields that these kernels have in common.
-#define TILES_JOB .most_rows = UINT32_MAX, .part_keys = tiles_part_keys, .part_grain = 256
+#define TILES_JOB                                                                                  \
+    .most_rows = UINT32_MAX, .part_keys = tiles_part_keys, .part_grain = 256,                      \
+    .loop_keys = tiles_loop_keys
 
 static const struct kernel kernel_subgroup = {
     .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv,
@@ -195,6 +204,14 @@ static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
     return keys < 16384 ? keys : 16384;
 }
 
+// Emulated products are loops: of 256 dims they make 256 rounds for 16 keys of one of the two
+// warps. attention_cascade.comp makes as many of 128 dims, where each warp has all keys of a half.
+static uint32_t decode_loop_keys(const struct engine_kv *kv)
+{
+    (void)kv;
+    return 4096;
+}
+
 // Warps for a part. About 8 warps a multiprocessor hide its memory latency. With more than three
 // parts a multiprocessor, a part gets two warps; with more than one, four. Fewer parts are cut into
 // halves of eight warps each. Measured on the H200.
@@ -232,7 +249,7 @@ static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX
 #define DECODE_JOB                                                                                 \
     .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,             \
     .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,   \
-    .merges = true
+    .loop_keys = decode_loop_keys, .merges = true
 
 const struct kernel kernel_decode_emulated = {
     .shader = {"attention_decode_emulated", attention_decode_emulated_spv,
@@ -302,7 +319,7 @@ static bool cascade_serves_bf16(const struct geometry *geometry)
 
 #define CASCADE_JOB(DECODE, WARPS, UNITS)                                                          \
     .tile_rows = decode_rows, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,        \
-    .helps = &(DECODE), .crowd_rows = CASCADE_WARP_ROWS * (WARPS),                                 \
+    .loop_keys = decode_loop_keys, .helps = &(DECODE), .crowd_rows = CASCADE_WARP_ROWS * (WARPS),  \
     .least_members = CASCADE_LEAST_MEMBERS,                                                        \
     .crowd_grain = 2 * (UNITS) * (WARPS) / 4 * MATRIX_LEAST_BLOCK_SIZE, .merges = true
 
@@ -371,12 +388,19 @@ static uint32_t prefill_rows(const struct engine_kv *kv)
     return kv->head_dim_v <= AULE_NARROW_HEAD_DIM ? PREFILL_ROWS : PREFILL_ROWS_WIDE;
 }
 
+// Emulated, 64 dims make some 8 rounds a key, twice the dims twice as many.
+static uint32_t prefill_loop_keys(const struct engine_kv *kv)
+{
+    uint32_t dims = kv->head_dim_k > kv->head_dim_v ? kv->head_dim_k : kv->head_dim_v;
+    return 4096 * 64 / (dims < 64 ? 64 : dims);
+}
+
 // A second pass is possible if there are tiles between those that follow the maxima. Sequences with
 // fewer than 9 rows are decodes; if decode does not serve them, a kernel that splits them is
 // better.
 #define PREFILL_JOB(KEYS)                                                                          \
     .tile_rows = prefill_rows, .least_rows = DECODE_ROWS + 1, .most_rows = UINT32_MAX,             \
-    .doubtful_keys = AULE_PREFILL_DOUBTFUL_TILES * (KEYS)
+    .loop_keys = prefill_loop_keys, .doubtful_keys = AULE_PREFILL_DOUBTFUL_TILES * (KEYS)
 
 const struct kernel kernel_prefill_emulated = {
     .shader = {"attention_prefill_emulated", attention_prefill_emulated_spv,
@@ -496,11 +520,19 @@ static uint64_t coop_part_keys(uint64_t rows, uint64_t kv_len)
     return kv_len <= 32768 ? 4096 : 8192;
 }
 
+// Software makes a loop of each TIMES(): at most 240 rounds for 16 keys of 256 dims, if none of
+// them is unrolled. On Mesa 26, 65,536 keys of few rows were still right.
+static uint32_t coop_loop_keys(const struct engine_kv *kv)
+{
+    (void)kv;
+    return 4096;
+}
+
 #define COOP_SHADER                                                                                \
     .shader = {"attention_coop", attention_coop_spv, sizeof attention_coop_spv, COOP_LOCAL_SIZE,   \
                true},                                                                              \
     .serves = coop_serves, .part_keys = coop_part_keys, .part_grain = COOP_PART_GRAIN,             \
-    .shared_memory = COOP_SHARED_MEMORY
+    .loop_keys = coop_loop_keys, .shared_memory = COOP_SHARED_MEMORY
 
 static const struct kernel kernel_coop_few = {
     COOP_SHADER,

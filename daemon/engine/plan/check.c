@@ -7,6 +7,7 @@
 
 #include "check.h"
 
+#include "cut.h"
 #include "engine/memory/batch.h"
 #include "engine/state/state.h"
 #include "items.h"
@@ -84,6 +85,76 @@ static enum status check_heads(const struct engine_run *run, struct error *error
                      run->num_heads, num_kv_heads);
 }
 
+// ---- loops of a software device ----
+// docs/kernels.md says why they may end too early, and plan/cut.h what is cut so that they do not.
+
+// kv_write.comp and kv_gather.comp: 72 octs a head, 128 a round, each looked at twice, and 8 rounds
+// for each oct that RoPE turns.
+enum { MOST_LOOP_HEADS = 4096, MOST_LOOP_ROUNDS = 60000 };
+
+static enum status check_loop_heads(const struct engine_run *run, struct error *error)
+{
+    uint32_t heads = run->batch->kv.num_kv_heads;
+    if (heads <= MOST_LOOP_HEADS)
+        return STATUS_OK;
+    return error_set(error, STATUS_UNSUPPORTED, "%u KV heads: a software device takes %d at most",
+                     heads, MOST_LOOP_HEADS);
+}
+
+// Keys that a workgroup goes through, or a few more.
+static uint64_t keys_seen(const struct engine_run *run, const struct cut *cut, uint64_t kv_len)
+{
+    const struct engine_batch *batch = run->batch;
+    bool causal = run->causal && !batch->address[BATCH_MASK_STARTS];
+    uint64_t part = cut->length && cut->length < kv_len ? cut->length : kv_len;
+    if (!run->windowed || run->window_left < 0 || batch->address[BATCH_POSITIONS] ||
+        (!causal && run->window_right < 0))
+        return part;
+    uint64_t seen =
+        (uint64_t)run->window_left + cut->tile_rows + (causal ? 0 : (uint64_t)run->window_right);
+    return seen < part ? seen : part;
+}
+
+static enum status check_loop_keys(const struct engine_run *run, struct error *error)
+{
+    const struct engine_batch *batch = run->batch;
+    const struct variant *variant = batch->engine->pipelines.variant;
+    struct cutting cutting = cutting_of_run(run);
+    for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
+        struct cut cut = cut_sequence(batch, seq, &cutting);
+        uint32_t kv_len = (uint32_t)batch->seq_lens_kv[seq];
+        uint32_t most = variant->kernels[cut.kernel]->loop_keys(&batch->kv);
+        if (cut.live_tiles > 0 && keys_seen(run, &cut, kv_len) > most)
+            return error_set(error, STATUS_LIMIT,
+                             "sequence %u: %u keys in %" PRIu64
+                             " parts; a part has %u keys at most on a software device, which ends "
+                             "long loops early (num_splits %u; 0 cuts as it must)",
+                             seq, kv_len, cut.parts, most, run->num_splits);
+    }
+    return STATUS_OK;
+}
+
+static enum status check_loops(const struct engine *engine, const struct engine_run *run,
+                               struct error *error)
+{
+    if (!engine->device.adapter.info.software)
+        return STATUS_OK;
+    enum status status = check_loop_heads(run, error);
+    return status == STATUS_OK && run->kind == ENGINE_ATTEND ? check_loop_keys(run, error) : status;
+}
+
+// merge.comp goes through the parts twice, then once for each 1024 dims.
+static enum status check_merge_loops(const struct engine *engine, const struct engine_run *run,
+                                     struct error *error)
+{
+    uint64_t most = MOST_LOOP_ROUNDS / (2 + divide_up(run->head_dim, 1024));
+    if (!engine->device.adapter.info.software || run->num_parts <= most)
+        return STATUS_OK;
+    return error_set(error, STATUS_LIMIT,
+                     "a merge of %u parts of %u dims: a software device takes %" PRIu64 " at most",
+                     run->num_parts, run->head_dim, most);
+}
+
 static enum status check_merge(const struct engine *engine, const struct engine_run *run,
                                struct error *error)
 {
@@ -91,10 +162,12 @@ static enum status check_merge(const struct engine *engine, const struct engine_
     if (run->num_heads == 0 || run->num_heads > most)
         return error_set(error, STATUS_UNSUPPORTED,
                          "a merge of %u heads: this device takes 1 to %u", run->num_heads, most);
+    if (run->num_parts == 0)
+        return error_set(error, STATUS_INVALID, "a merge of 0 parts; 1 at least is wanted");
     if (run->num_tokens > INT32_MAX)
         return error_set(error, STATUS_LIMIT, "a merge of %u tokens; one takes %d at most",
                          run->num_tokens, INT32_MAX);
-    return STATUS_OK;
+    return check_merge_loops(engine, run, error);
 }
 
 enum status engine_run_fits(const struct engine *engine, const struct engine_run *run,
@@ -113,7 +186,7 @@ enum status engine_run_fits(const struct engine *engine, const struct engine_run
         status = check_heads(run, error);
     if (status == STATUS_OK && run->kind != ENGINE_GATHER)
         status = check_rope(run, error);
-    return status;
+    return status == STATUS_OK ? check_loops(engine, run, error) : status;
 }
 
 enum status scratch_check(const struct engine_batch *batch, const struct partials *partials,

@@ -15,6 +15,67 @@ uint64_t cut_num_partials(const struct cut *cut)
     return cut->halves ? cut->parts * 2 : cut->parts + cut->shared;
 }
 
+// ---- loops ----
+// A software device may end a shader's loops before they are done; docs/kernels.md says when. So a
+// part has at most the kernel's loop_keys() there, and a tile MOST_LOOP_PARTS parts, which one loop
+// merges.
+
+enum { MOST_LOOP_PARTS = 4096 };
+
+static bool is_software(const struct engine_batch *batch)
+{
+    return batch->engine->device.adapter.info.software;
+}
+
+static uint64_t longest_part(uint64_t length, uint64_t kv_len)
+{
+    return length && length < kv_len ? length : kv_len;
+}
+
+static bool loops_end(const struct kernel *kernel, const struct engine_kv *kv, uint64_t kv_len,
+                      uint64_t length)
+{
+    uint64_t part = longest_part(length, kv_len);
+    return part <= kernel->loop_keys(kv) && kv_len <= part * MOST_LOOP_PARTS;
+}
+
+// Keys of one part; 0 = one part. The rule's or the caller's; on a software device more parts or
+// fewer where loops would not end. What the rule leaves whole is cut only by the last kernel, which
+// serves what others leave.
+static uint64_t part_length(const struct engine_batch *batch, uint32_t number, uint64_t rows,
+                            uint64_t kv_len, uint32_t num_splits)
+{
+    const struct variant *variant = batch->engine->pipelines.variant;
+    const struct kernel *kernel = variant->kernels[number];
+    uint64_t length = kernel_part_keys(kernel, rows, kv_len, num_splits);
+    bool stays =
+        !kernel_may_cut(kernel, num_splits) || (length == 0 && number != variant->num_kernels - 1);
+    if (stays || !is_software(batch) || loops_end(kernel, &batch->kv, kv_len, length))
+        return length;
+    uint64_t most = kernel->loop_keys(&batch->kv), part = longest_part(length, kv_len);
+    uint64_t least =
+        divide_up(divide_up(kv_len, MOST_LOOP_PARTS), kernel->part_grain) * kernel->part_grain;
+    part = part < most ? part : most;
+    return part > least ? part : least;
+}
+
+uint32_t cut_kernel(const struct engine_batch *batch, const struct cutting *cutting, uint64_t rows,
+                    uint64_t kv_len)
+{
+    const struct variant *variant = batch->engine->pipelines.variant;
+    uint32_t last = variant->num_kernels - 1, serving = cutting->serving;
+    for (;;) {
+        uint32_t number = variant_kernel(variant, serving, rows, kv_len);
+        if (number == last || !is_software(batch) ||
+            loops_end(variant->kernels[number], &batch->kv, kv_len,
+                      part_length(batch, number, rows, kv_len, cutting->num_splits)))
+            return number;
+        serving &= ~(1u << number);
+    }
+}
+
+// ---- a sequence ----
+
 struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq,
                         const struct cutting *cutting)
 {
@@ -22,10 +83,10 @@ struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq,
     uint64_t tokens = (uint32_t)(batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq]);
     uint64_t rows = (uint64_t)batch_num_queries(batch, seq) * cutting->group;
     uint64_t kv_len = batch->seq_lens_kv ? (uint32_t)batch->seq_lens_kv[seq] : 0;
-    uint32_t number = variant_kernel(variant, cutting->serving, rows, kv_len);
+    uint32_t number = cut_kernel(batch, cutting, rows, kv_len);
     const struct kernel *kernel = variant->kernels[number];
     uint32_t tile_rows = kernel->tile_rows(&batch->kv);
-    uint64_t length = kernel_part_keys(kernel, rows, kv_len, cutting->num_splits);
+    uint64_t length = part_length(batch, number, rows, kv_len, cutting->num_splits);
     uint64_t parts = length ? divide_up(kv_len, length) : 1;
     return (struct cut){
         .kernel = number,

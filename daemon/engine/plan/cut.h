@@ -26,6 +26,10 @@ struct cut {
     uint32_t shared;
 };
 
+// Index in the variant's list of the kernel that serves a sequence of so many rows a KV head: the
+// first that does, and on a software device the first whose loops also get through its keys.
+uint32_t cut_kernel(const struct engine_batch *batch, const struct cutting *cutting, uint64_t rows,
+                    uint64_t kv_len);
 uint64_t cut_num_partials(const struct cut *cut); // partial results of one tile; 1 = not split
 struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq,
                         const struct cutting *cutting);

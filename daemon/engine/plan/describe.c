@@ -175,6 +175,12 @@ static uint64_t optional(const struct engine_batch *batch, enum batch_array arra
     return *step ? batch->address[array] : batch->engine->nothing.address;
 }
 
+// One without a step: a batch without sequences lacks lengths, one without keys may lack a table.
+static uint64_t array_or_zero(const struct engine_batch *batch, enum batch_array array)
+{
+    return batch->address[array] ? batch->address[array] : batch->engine->nothing.address;
+}
+
 static void describe_batch(const struct engine_run *run, struct gpu_run *gpu)
 {
     const struct engine_batch *batch = run->batch;
@@ -184,14 +190,14 @@ static void describe_batch(const struct engine_run *run, struct gpu_run *gpu)
         gpu->chunk_stride = batch->cache->params.num_layers;
         gpu->chunk_shift = batch->cache->chunk_shift;
     }
-    gpu->cu_seqlens_q = address[BATCH_CU_SEQLENS_Q];
-    gpu->seq_lens_kv = address[BATCH_SEQ_LENS_KV];
-    gpu->block_table = address[BATCH_BLOCK_TABLE];
+    gpu->cu_seqlens_q = array_or_zero(batch, BATCH_CU_SEQLENS_Q);
+    gpu->seq_lens_kv = array_or_zero(batch, BATCH_SEQ_LENS_KV);
+    gpu->block_table = array_or_zero(batch, BATCH_BLOCK_TABLE);
     gpu->slot_mapping = optional(batch, BATCH_SLOT_MAPPING, &gpu->slot_step);
     gpu->q_lens = optional(batch, BATCH_Q_LENS, &gpu->q_len_step);
     gpu->token_rows = optional(batch, BATCH_TOKEN_ROWS, &gpu->token_row_step);
     gpu->kv_starts = optional(batch, BATCH_KV_STARTS, &gpu->kv_start_step);
-    gpu->kv_offsets = address[BATCH_KV_OFFSETS];
+    gpu->kv_offsets = array_or_zero(batch, BATCH_KV_OFFSETS);
     gpu->positions = address[BATCH_POSITIONS];
     gpu->mask = address[BATCH_MASK];
     gpu->mask_starts = address[BATCH_MASK_STARTS];
