@@ -1,21 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# Which shader compiler (GLSLANG_VALIDATOR) and which Vulkan headers are used, and what they can: AULE_HAVE_MATRIX where both know
-# cooperative matrices. Knows where tools/shader-compiler puts what it fetches, but fetches nothing. What the compiler cannot do is left
-# out and said. A folder that is there later is seen when CMake runs again.
+# Chooses the shader compiler (GLSLANG_VALIDATOR) and the Vulkan headers. AULE_HAVE_MATRIX: both
+# know cooperative matrices. It knows where tools/shader-compiler puts its files, but fetches
+# nothing. It says which shaders are left out because the compiler lacks a feature. It notices new
+# files there only when CMake runs again.
 
 set(AULE_GLSLANG "" CACHE FILEPATH
-    "the shader compiler; empty: $VULKAN_SDK's, else the system's or the one in build/tools, whichever can more")
+    "the shader compiler; empty: $VULKAN_SDK's, else the better of the system's and build/tools'")
 set(AULE_VULKAN_INCLUDE_DIR "" CACHE PATH
-    "the folder of the Vulkan headers; empty: $VULKAN_SDK's, else the system's or those in build/tools, whichever know more")
+    "Vulkan headers; empty: $VULKAN_SDK's, else the newer of the system's and build/tools'")
 
 set(fetched ${PROJECT_SOURCE_DIR}/build/tools/debian-13)
 set(matrix_probe ${PROJECT_SOURCE_DIR}/cmake/probes/matrix.comp)
 
-# aule_probe(RESULT COMPILER SOURCE): whether COMPILER takes SOURCE.
+# aule_probe(RESULT COMPILER SOURCE): RESULT is whether COMPILER accepts SOURCE.
 function(aule_probe result compiler source)
-  execute_process(COMMAND ${compiler} -V --target-env vulkan1.2 -o ${PROJECT_BINARY_DIR}/CMakeFiles/aule_probe.spv ${source}
+  execute_process(COMMAND ${compiler} -V --target-env vulkan1.2
+    -o ${PROJECT_BINARY_DIR}/CMakeFiles/aule_probe.spv ${source}
     RESULT_VARIABLE code OUTPUT_QUIET ERROR_QUIET)
   set(taken NO)
   if(code STREQUAL 0)
@@ -24,11 +26,12 @@ function(aule_probe result compiler source)
   set(${result} ${taken} PARENT_SCOPE)
 endfunction()
 
-# The first of the compilers that takes the probe, else the first.
+# The first compiler that accepts the probe, else the first one.
 function(aule_choose_compiler)
   set(sdk)
   if(NOT "$ENV{VULKAN_SDK}" STREQUAL "")
-    find_program(sdk NAMES glslangValidator glslang PATHS $ENV{VULKAN_SDK}/bin NO_DEFAULT_PATH NO_CACHE)
+    find_program(sdk NAMES glslangValidator glslang PATHS $ENV{VULKAN_SDK}/bin
+      NO_DEFAULT_PATH NO_CACHE)
   endif()
   find_program(system NAMES glslangValidator glslang NO_CACHE)
   if(AULE_GLSLANG)
@@ -49,7 +52,9 @@ function(aule_choose_compiler)
     endif()
   endforeach()
   if(NOT chosen)
-    message(FATAL_ERROR "no shader compiler: there is none of ${candidates}; tools/setup installs Debian's glslang-tools")
+    message(FATAL_ERROR
+      "no shader compiler: none of ${candidates} is there; "
+      "tools/setup installs Debian's glslang-tools")
   endif()
   set(GLSLANG_VALIDATOR ${chosen} PARENT_SCOPE)
   set(compiler_knows_matrix ${matrix} PARENT_SCOPE)
@@ -68,21 +73,26 @@ function(aule_headers_know result folder name)
   set(${result} ${known} PARENT_SCOPE)
 endfunction()
 
-# Leaves the choice in Vulkan_INCLUDE_DIR, which find_package(Vulkan) goes by: newer headers, with the system's loader.
+# Sets Vulkan_INCLUDE_DIR, which find_package(Vulkan) uses: newer headers go with the system's
+# loader.
 function(aule_choose_headers)
   unset(Vulkan_INCLUDE_DIR CACHE)
   find_path(found vulkan/vulkan_core.h HINTS $ENV{VULKAN_SDK}/include NO_CACHE)
   aule_headers_know(known "${found}" VK_KHR_cooperative_matrix)
   if(AULE_VULKAN_INCLUDE_DIR)
     set(found ${AULE_VULKAN_INCLUDE_DIR})
-  elseif(NOT known AND "$ENV{VULKAN_SDK}" STREQUAL "" AND EXISTS ${fetched}/include/vulkan/vulkan_core.h)
+  elseif(NOT known AND "$ENV{VULKAN_SDK}" STREQUAL ""
+    AND EXISTS ${fetched}/include/vulkan/vulkan_core.h)
     set(found ${fetched}/include)
   endif()
   if(NOT EXISTS ${found}/vulkan/vulkan_core.h)
-    message(FATAL_ERROR "no Vulkan headers: there is no '${found}/vulkan/vulkan_core.h'; tools/setup installs Debian's libvulkan-dev")
+    message(FATAL_ERROR
+      "no Vulkan headers: there is no '${found}/vulkan/vulkan_core.h'; "
+      "tools/setup installs Debian's libvulkan-dev")
   endif()
   aule_headers_know(known ${found} VK_KHR_cooperative_matrix)
-  set(Vulkan_INCLUDE_DIR ${found} CACHE PATH "chosen by cmake/compiler.cmake; set AULE_VULKAN_INCLUDE_DIR" FORCE)
+  set(Vulkan_INCLUDE_DIR ${found}
+    CACHE PATH "chosen by cmake/compiler.cmake; set AULE_VULKAN_INCLUDE_DIR" FORCE)
   set(headers_know_matrix ${known} PARENT_SCOPE)
 endfunction()
 
@@ -92,9 +102,13 @@ message(STATUS "shader compiler: ${GLSLANG_VALIDATOR}; Vulkan headers: ${Vulkan_
 
 set(AULE_HAVE_MATRIX NO)
 if(NOT compiler_knows_matrix)
-  message(STATUS "left out: variants for matrix units, as this compiler does not know GL_KHR_cooperative_matrix (tools/shader-compiler fetches one)")
+  message(STATUS
+    "left out: variants for matrix units, because the shader compiler does not know "
+    "GL_KHR_cooperative_matrix (tools/shader-compiler fetches one)")
 elseif(NOT headers_know_matrix)
-  message(STATUS "left out: variants for matrix units, as these headers do not know VK_KHR_cooperative_matrix (tools/shader-compiler fetches others)")
+  message(STATUS
+    "left out: variants for matrix units, because the Vulkan headers do not know "
+    "VK_KHR_cooperative_matrix (tools/shader-compiler fetches others)")
 else()
   set(AULE_HAVE_MATRIX YES)
 endif()

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# aule_embed_shader(TARGET NAME SOURCE [DEFINE...]): compile GLSL, with these words defined, to SPIR-V at build time and hand it to
-# TARGET as the header NAME_spv.h with `static const uint32_t NAME_spv[]`. The same module as a file, for tools, is NAME.spv beside it.
+# aule_embed_shader(TARGET NAME SOURCE [DEFINE...]): compiles GLSL, with these macros defined, to
+# SPIR-V at build time. TARGET gets it as the header NAME_spv.h with `static const uint32_t
+# NAME_spv[]`. NAME.spv beside it is the same module as a file, for tools.
 
 function(aule_embed_shader target name source)
   set(header ${CMAKE_CURRENT_BINARY_DIR}/${name}_spv.h)
   set(module ${CMAKE_CURRENT_BINARY_DIR}/${name}.spv)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
-  set(compile ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR} ${defines})
+  set(compile ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR}
+    ${defines})
   add_custom_command(
     OUTPUT ${header} ${module}
-    COMMAND ${compile} --vn ${name}_spv --depfile ${header}.d -o ${header} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
+    COMMAND ${compile} --vn ${name}_spv --depfile ${header}.d -o ${header}
+      ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     COMMAND ${compile} -o ${module} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     DEPFILE ${header}.d
@@ -21,7 +24,8 @@ function(aule_embed_shader target name source)
   target_include_directories(${target} PUBLIC ${CMAKE_CURRENT_BINARY_DIR})
 endfunction()
 
-# aule_embed_bfloat_shader(TARGET NAME SOURCE [DEFINE...]): the same, with what the source calls float16_t made bf16 (shaders/bfloat.c).
+# aule_embed_bfloat_shader(TARGET NAME SOURCE [DEFINE...]): the same, but what the source calls
+# float16_t becomes bf16 (shaders/bfloat.c).
 function(aule_embed_bfloat_shader target name source)
   set(header ${CMAKE_CURRENT_BINARY_DIR}/${name}_spv.h)
   set(module ${CMAKE_CURRENT_BINARY_DIR}/${name}.spv)
@@ -29,7 +33,8 @@ function(aule_embed_bfloat_shader target name source)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
   add_custom_command(
     OUTPUT ${halves} ${header} ${module}
-    COMMAND ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR} ${defines}
+    COMMAND ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR}
+      ${defines}
       --depfile ${halves}.d -o ${halves} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     COMMAND aule_bfloat ${halves} ${module} ${header} ${name}_spv
     DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source} aule_bfloat

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_clock.c - deadlines of the monotonic clock, and conditions that are waited for until one.
+// test_clock.c - deadlines of the monotonic clock, and waiting on a condition until a deadline.
 
 #include "base/clock.h"
 #include "base/container_of.h"

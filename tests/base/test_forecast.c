@@ -143,7 +143,7 @@ static struct forecast batches(void)
     return (struct forecast){.num_kinds = 16, .caution = 4};
 }
 
-START_TEST(what_never_ran_is_unknown)
+START_TEST(a_kind_that_never_ran_has_no_forecast)
 {
     const struct forecast forecast = batches();
     ck_assert_int_eq(forecast_time(&forecast, 0), 0);
@@ -206,7 +206,7 @@ START_TEST(a_ticket_is_forecast_from_its_own_start)
 }
 END_TEST
 
-START_TEST(what_ended_long_before_it_was_asked_for_says_only_that_it_took_no_longer)
+START_TEST(an_end_that_is_noticed_late_is_only_an_upper_bound)
 {
     struct forecast_tickets tickets = {.times = batches()};
     forecast_ticket_began(&tickets, 1, 7, 1000);
@@ -317,7 +317,7 @@ START_TEST(one_late_sleep_is_forgotten)
 }
 END_TEST
 
-START_TEST(what_waited_behind_others_is_counted_from_their_end)
+START_TEST(queued_work_is_timed_from_the_end_of_the_work_before_it)
 {
     struct thread t = completer();
     const int64_t sent_ns = t.now_ns;
@@ -330,7 +330,7 @@ START_TEST(what_waited_behind_others_is_counted_from_their_end)
 }
 END_TEST
 
-START_TEST(without_leave_to_look_work_is_only_waited_for)
+START_TEST(without_polling_threads_only_block)
 {
     struct thread t = completer();
     t.watch.look_ns = 0;
@@ -360,7 +360,7 @@ END_TEST
 
 // ---- the dispatcher ----
 
-START_TEST(with_nothing_under_way_there_is_no_look)
+START_TEST(without_work_in_flight_there_is_no_polling)
 {
     struct thread t = dispatcher();
     pass_times(&t, 2, 62 * US);
@@ -445,7 +445,7 @@ START_TEST(one_sleep_that_lasts_longer_than_the_work_is_forgotten)
 }
 END_TEST
 
-START_TEST(without_a_spin_there_is_no_look)
+START_TEST(without_spinning_there_is_no_polling)
 {
     struct thread t = dispatcher();
     t.watch.look_ns = 0;
@@ -457,7 +457,7 @@ START_TEST(without_a_spin_there_is_no_look)
 }
 END_TEST
 
-START_TEST(what_stood_behind_another_begins_with_the_other_ones_end)
+START_TEST(queued_work_begins_when_the_work_before_it_ends)
 {
     struct thread t = dispatcher();
     pass_times(&t, 11, 400 * US);
@@ -480,12 +480,12 @@ END_TEST
 int main(void)
 {
     const TTest *const times[] = {
-        what_never_ran_is_unknown,
+        a_kind_that_never_ran_has_no_forecast,
         a_shorter_time_is_believed_at_once_and_a_longer_one_in_part,
         two_kinds_in_one_place_forget_each_other,
         a_table_without_rules_has_all_places_and_believes_each_time,
         a_ticket_is_forecast_from_its_own_start,
-        what_ended_long_before_it_was_asked_for_says_only_that_it_took_no_longer,
+        an_end_that_is_noticed_late_is_only_an_upper_bound,
         NULL,
     };
     const TTest *const deaf[] = {
@@ -497,21 +497,21 @@ int main(void)
         one_that_took_long_does_not_make_the_next_ones_late,
         a_clock_that_wakes_late_is_allowed_for,
         one_late_sleep_is_forgotten,
-        what_waited_behind_others_is_counted_from_their_end,
-        without_leave_to_look_work_is_only_waited_for,
+        queued_work_is_timed_from_the_end_of_the_work_before_it,
+        without_polling_threads_only_block,
         work_that_never_ends_is_looked_for_then_given_up_and_teaches_nothing,
         NULL,
     };
     const TTest *const woken[] = {
-        with_nothing_under_way_there_is_no_look,
+        without_work_in_flight_there_is_no_polling,
         unknown_work_is_slept_through,
         the_end_of_work_that_takes_as_long_as_its_like_is_seen,
         one_look_a_piece_of_work_is_as_long_as_the_spin_at_most,
         work_that_takes_longer_or_less_than_it_did_is_followed,
         sleeps_that_last_too_long_are_begun_to_end_earlier,
         one_sleep_that_lasts_longer_than_the_work_is_forgotten,
-        without_a_spin_there_is_no_look,
-        what_stood_behind_another_begins_with_the_other_ones_end,
+        without_spinning_there_is_no_polling,
+        queued_work_begins_when_the_work_before_it_ends,
         by_itself_a_thread_looks_only_with_cores_to_spare,
         NULL,
     };

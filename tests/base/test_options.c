@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_options.c - base/options on a table with an option of each kind: values and their limits,
-// command lines, sentences, and what is printed. The programs' own tables are tested with the
+// test_options.c - base/options with a table that has an option of each kind: values and their
+// limits, command lines, errors, and printed lists. The programs' own tables are tested with the
 // programs.
 
 #include "base/options.h"
@@ -61,7 +61,7 @@ static const struct options_program plain = {
 
 static const struct command {
     struct options_command words;
-    int more; // the struct of a program is longer
+    int more; // a program's struct is longer
 } commands[] = {
     {{"paint", "WALL", "paint a wall", PAINTS}, 1},
     {{"draw", NULL, "draw", DRAWS}, 2},
@@ -229,7 +229,7 @@ START_TEST(a_command_takes_the_options_of_its_groups)
 }
 END_TEST
 
-// As a configuration file would.
+// Sets options as a configuration file would.
 START_TEST(options_are_set_by_name)
 {
     char error[OPTIONS_ERROR_SIZE];
@@ -247,13 +247,13 @@ START_TEST(options_are_set_by_name)
     ck_assert_str_eq(error, "--loud \"maybe\" is neither yes nor no");
     ck_assert(!options_set(&plain, "count", NULL, &settings, error));
     ck_assert_str_eq(error, "--count needs a value");
-    ck_assert(!options_set(&plain, "cou", "7", &settings, error)); // a name is whole here
+    ck_assert(!options_set(&plain, "cou", "7", &settings, error)); // names cannot be shortened here
     ck_assert_str_eq(error, "--cou is no option");
     ck_assert(!options_set(&plain, "help", NULL, &settings, error));
 }
 END_TEST
 
-// ---- what is printed ----
+// ---- printed lists ----
 
 static char *printed(const struct options_program *program, const char *format,
                      const struct options_command *command)
@@ -361,7 +361,7 @@ START_TEST(the_markdown_table_has_a_row_for_each_option)
 }
 END_TEST
 
-// The words that bash offers behind `words`, one a line.
+// The words that bash offers after `words`, one a line.
 static const char *completed(const struct options_program *program, const char *words)
 {
     static char said[1024];
@@ -392,7 +392,7 @@ START_TEST(bash_completes_commands_options_and_words)
     ck_assert_str_eq(completed(&plain, "--colour \"\""), "red\ngreen\nblue\n");
     ck_assert_str_eq(completed(&plain, "--colour = g"), "green\n");
     ck_assert_str_eq(completed(&plain, "--poll ="), "auto\n");
-    ck_assert_str_eq(completed(&plain, "--count \"\""), "\n"); // bash goes on to names of files
+    ck_assert_str_eq(completed(&plain, "--count \"\""), "\n"); // bash continues with file names
     ck_assert_str_eq(completed(&program, "p"), "paint\n");
     ck_assert_str_eq(completed(&program, "draw --n"), "--name\n");
     ck_assert_str_eq(completed(&program, "draw --colo"), "\n");

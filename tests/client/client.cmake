@@ -11,32 +11,42 @@ target_include_directories(client_expect PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(client_expect PUBLIC aule_client_static PRIVATE aule_flags PkgConfig::CHECK)
 
 aule_check(test_client_parts SOURCES client/test_client_parts.c LIBS aule_client_static LABELS unit)
-aule_check(test_client_answers SOURCES client/test_client_answers.c LIBS aule_client_static aule_schema LABELS unit tsan)
+aule_check(test_client_answers SOURCES client/test_client_answers.c LIBS aule_client_static
+  aule_schema LABELS unit tsan)
 aule_check(test_client_forms SOURCES client/test_client_forms.c LIBS client_expect LABELS unit)
 foreach(suite opening fake gone wire reaped run fake_steps)
-  aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_world.c fakes/fake_daemon.c
-             LIBS client_expect aule_schema nng::nng LABELS process tsan ENVIRONMENT ${tsan_environment})
+  aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_world.c
+             fakes/fake_daemon.c
+             LIBS client_expect aule_schema nng::nng LABELS process tsan
+             ENVIRONMENT ${tsan_environment})
 endforeach()
 foreach(suite fake_attention fake_ways fake_failures)
-  aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c attention/attention_journal.c rigs/client_world.c fakes/fake_daemon.c
-             LIBS client_expect aule_schema nng::nng LABELS process tsan ENVIRONMENT ${tsan_environment})
+  aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c
+             attention/attention_journal.c rigs/client_world.c fakes/fake_daemon.c
+             LIBS client_expect aule_schema nng::nng LABELS process tsan
+             ENVIRONMENT ${tsan_environment})
 endforeach()
-foreach(suite test_client test_client_refused test_client_refused_caches test_client_process test_client_layers)
-  aule_check(${suite} SOURCES client/${suite}.c rigs/client_step.c LIBS client_expect aule_schema daemon_harness
+foreach(suite test_client test_client_refused test_client_refused_caches test_client_process
+  test_client_layers)
+  aule_check(${suite} SOURCES client/${suite}.c rigs/client_step.c LIBS client_expect aule_schema
+             daemon_harness
              LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 endforeach()
 foreach(suite attention waits)
-  aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_scene.c LIBS client_expect daemon_harness
+  aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_scene.c
+             LIBS client_expect daemon_harness
              LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 endforeach()
 aule_check(test_client_sequence
   SOURCES client/test_client_sequence.c rigs/text_world.c rigs/client_rig.c rigs/dice.c
   LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 foreach(suite contiguous kv)
-  aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_rig.c LIBS client_expect daemon_harness
+  aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_rig.c
+             LIBS client_expect daemon_harness
              LABELS process VALIDATED COST 60)
 endforeach()
-aule_check(test_client_lane SOURCES client/test_client_lane.c rigs/client_step.c LIBS client_expect aule_schema daemon_harness
+aule_check(test_client_lane SOURCES client/test_client_lane.c rigs/client_step.c LIBS client_expect
+           aule_schema daemon_harness
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 
 aule_lanes(test_client NARROW)
@@ -49,16 +59,19 @@ aule_lanes(test_client_sequence)
 aule_lanes(test_client_waits LONG NARROW)
 aule_lanes(test_client_contiguous LONG)
 aule_lanes(test_client_kv LONG)
-# Of that suite, whose answers other builds judge, ThreadSanitizer looks at the part in which threads share a session.
+# Of that suite, whose answers other builds judge, ThreadSanitizer looks at the part in which
+# threads share a session.
 if(AULE_SANITIZE MATCHES thread)
   aule_twin(test_client_contiguous threads "CK_RUN_CASE=nothing is left" ${tsan_environment})
   set_property(TEST test_client_contiguous_threads APPEND PROPERTY LABELS tsan)
 endif()
 
-# A program of 0.1 with today's library. It is linked with a stub of 0.1's name; the loader finds the library that is there now.
+# A program of 0.1 with today's library. It is linked with a stub of 0.1's name; the loader finds
+# the library that is there now.
 set(old ${CMAKE_CURRENT_SOURCE_DIR}/client/aule-0.1)
 add_library(aule_client_0_1 SHARED client/aule-0.1/stub.c)
-set_target_properties(aule_client_0_1 PROPERTIES OUTPUT_NAME aule-client SOVERSION 0 LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/aule-0.1)
+set_target_properties(aule_client_0_1 PROPERTIES OUTPUT_NAME aule-client SOVERSION 0
+  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/aule-0.1)
 target_link_options(aule_client_0_1 PRIVATE -Wl,--version-script=${old}/stub.map)
 foreach(header 0_1 now)
   add_library(layout_${header} OBJECT client/aule-0.1/layout.c)
@@ -66,13 +79,16 @@ foreach(header 0_1 now)
   target_link_libraries(layout_${header} PRIVATE aule_flags)
 endforeach()
 target_include_directories(layout_0_1 PRIVATE ${old})
-target_include_directories(layout_now PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/client/include)
+target_include_directories(layout_now PRIVATE ${PROJECT_SOURCE_DIR}
+  ${PROJECT_SOURCE_DIR}/client/include)
 target_compile_definitions(layout_now PRIVATE NOW)
-aule_check(test_client_0_1 SOURCES client/test_client_0_1.c $<TARGET_OBJECTS:layout_0_1> $<TARGET_OBJECTS:layout_now>
+aule_check(test_client_0_1 SOURCES client/test_client_0_1.c $<TARGET_OBJECTS:layout_0_1>
+           $<TARGET_OBJECTS:layout_now>
            LIBS aule_client_0_1 daemon_harness LABELS process VALIDATED)
 target_include_directories(test_client_0_1 BEFORE PRIVATE ${old})
 add_dependencies(test_client_0_1 aule-client)
-set_target_properties(test_client_0_1 PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH $<TARGET_FILE_DIR:aule-client>)
+set_target_properties(test_client_0_1 PROPERTIES BUILD_WITH_INSTALL_RPATH ON
+  INSTALL_RPATH $<TARGET_FILE_DIR:aule-client>)
 
 # The same program with a library in which every struct that may grow has grown.
 file(READ ${old}/names.h names)
@@ -96,9 +112,12 @@ list(TRANSFORM client_sources PREPEND ${PROJECT_SOURCE_DIR}/client/)
 add_library(aule_client_grown SHARED ${client_sources})
 target_include_directories(aule_client_grown BEFORE PRIVATE ${grown}/include)
 target_include_directories(aule_client_grown PRIVATE ${PROJECT_SOURCE_DIR})
-target_link_libraries(aule_client_grown PRIVATE aule_flags aule_base aule_schema Threads::Threads rt)
-target_link_options(aule_client_grown PRIVATE -Wl,--version-script=${PROJECT_SOURCE_DIR}/client/aule-client.map)
-set_target_properties(aule_client_grown PROPERTIES OUTPUT_NAME aule-client SOVERSION 0 LIBRARY_OUTPUT_DIRECTORY ${grown})
+target_link_libraries(aule_client_grown PRIVATE aule_flags aule_base aule_schema Threads::Threads
+  rt)
+target_link_options(aule_client_grown PRIVATE
+  -Wl,--version-script=${PROJECT_SOURCE_DIR}/client/aule-client.map)
+set_target_properties(aule_client_grown PROPERTIES OUTPUT_NAME aule-client SOVERSION 0
+  LIBRARY_OUTPUT_DIRECTORY ${grown})
 add_dependencies(test_client_0_1 aule_client_grown)
 aule_twin(test_client_0_1 grown LD_LIBRARY_PATH=${grown})
 

@@ -8,7 +8,7 @@ foreach(language C CXX)
   string(TOLOWER test_header_${language} name)
   set(source ${CMAKE_CURRENT_SOURCE_DIR}/client/test_header.c)
   if(language STREQUAL CXX)
-    # The same text under another name: CMake takes the language from the file's.
+    # The same text under another name, because CMake derives the language from the name.
     set(source ${CMAKE_CURRENT_BINARY_DIR}/test_header.cc)
     configure_file(client/test_header.c ${source} COPYONLY)
   endif()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client.c - libaule-client against the real daemon: what it computes, prefixes, large
-// metadata, waiting and threads. Each test is a process of its own with a daemon of its own.
+// test_client.c - libaule-client with the real daemon: attention, prefixes, large metadata, waiting
+// and threads. Each test is a process with its own daemon.
 
 #include "rigs/client_step.h"
 
@@ -78,15 +78,15 @@ END_TEST
 
 // ---- prefixes ----
 
-// What the prompt's last token asks becomes what the first row asks.
+// Makes the query of the prompt's last token that of the first row.
 static void ask_last_query(struct step *step)
 {
     float *q = aule_tensor_data(step->session, &step->q);
     memcpy(q, q + (size_t)15 * HEADS * DIM, HEADS * DIM * sizeof *q);
 }
 
-// Over two full blocks that were written before: the last token again, with slot -1; its rows in
-// `out`.
+// Attends with the last token again, over two full blocks that are written already, with slot -1.
+// Its rows are in `out`.
 static void run_last_token(struct step *step, const int32_t *blocks, float *out)
 {
     static const int32_t cu[] = {0, 1}, lens[] = {16};
@@ -134,7 +134,7 @@ START_TEST(two_sessions_share_a_prefix_and_get_the_same_bits)
     ok(aule_prefix_lookup(stranger.cache, &prompt, 0, none, &num_hit));
     ck_assert_uint_eq(num_hit, 0);
 
-    // The publisher leaves; what the other holds stays, and what nobody holds stays cached.
+    // The publisher leaves: blocks that the other session holds stay held, the others stay cached.
     close_step(&first);
     run_last_token(&second, hit, shared);
     ck_assert_mem_eq(own, shared, sizeof own);
@@ -159,7 +159,7 @@ START_TEST(publishing_what_is_there_gives_the_existing_blocks)
     ok(aule_prefix_publish(second.cache, &prompt, blocks, &existing));
     ck_assert_uint_eq(existing, 2);
     ck_assert_mem_eq(blocks, first.blocks, sizeof blocks);
-    ok(aule_blocks_release(second.cache, 2, second.blocks)); // his own
+    ok(aule_blocks_release(second.cache, 2, second.blocks)); // its own
     ok(aule_blocks_release(second.cache, 2, blocks));        // and the shared ones
 
     const struct aule_prefix other_key = {
@@ -281,7 +281,7 @@ START_TEST(a_lease_waits_until_another_session_releases)
     start_lease(&lease, taker.cache, 5);
     for (int i = 0; i < 20; i++)
         pause_briefly();
-    ck_assert_uint_eq(state_of(taker.cache).leased_blocks, 16); // other calls go on beside the wait
+    ck_assert_uint_eq(state_of(taker.cache).leased_blocks, 16); // other calls run during the wait
     ok(aule_blocks_release(giver.cache, 8, rest));
     join_lease(&lease, AULE_OK);
     ck_assert_uint_eq(state_of(taker.cache).leased_blocks, 13);
@@ -304,10 +304,10 @@ START_TEST(tickets_are_limited_and_reaped_in_any_order)
     ok(aule_ticket_wait(step.session, tickets[3], WAIT_MS, &result));
     ck_assert_uint_ge(result.num_runs, 1);
     ck_assert_uint_eq(result.num_sessions, 1);
-    for (int i = 0; i < 3; i++) // done before the later one was
+    for (int i = 0; i < 3; i++) // these are done before the later ones
         ok(aule_ticket_wait(step.session, tickets[i], 0, NULL));
     expect(aule_ticket_wait(step.session, tickets[3], 0, NULL), AULE_NOT_FOUND, "ticket");
-    for (int i = 0; i < 20; i++) // nobody waits for these, so they need no reaping
+    for (int i = 0; i < 20; i++) // nobody waits for these, so they need not be reaped
         ok(aule_run_submit(batch, &step.run, WAIT_MS, NULL));
     ok(aule_run(batch, &step.run, WAIT_MS, NULL));
     aule_batch_destroy(batch);
@@ -358,7 +358,7 @@ enum { NUM_THREADS = 4, STEPS_A_THREAD = 12 };
 
 struct runner {
     pthread_t thread;
-    struct step step; // shares its session and cache with the others'
+    struct step step; // uses the same session and cache as the others
     uint32_t seed;
     const struct history *histories;
 };

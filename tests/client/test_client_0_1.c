@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_0_1.c - a program of aule 0.1 with today's library: compiled by 0.1's header, linked
-// with 0.1's soname. Around each struct that the library fills lie bytes that must stay as they
-// are.
+// test_client_0_1.c - a program of aule 0.1 with today's library. It is compiled with 0.1's header
+// and linked with 0.1's soname. The bytes around each struct that the library fills must not
+// change.
 
 #include "client/aule-0.1/layout.h"
 #include "client/aule-0.1/names.h"
@@ -142,7 +142,7 @@ START_TEST(every_struct_of_0_1_lies_where_it_lay)
         ck_assert_str_eq(then->name, now->name);
         ck_assert_msg(grows ? now->size >= then->size : now->size == then->size,
                       "%s has %zu bytes, had %zu", then->name, now->size, then->size);
-        // `owned` stays the last member: the library finds it from the struct's end.
+        // `owned` stays the last member, because the library finds it from the end of the struct.
         ck_assert_msg(now->offset == then->offset || strcmp(then->name, "aule_metadata.owned") == 0,
                       "%s is at %zu, was at %zu", then->name, now->offset, then->offset);
     }

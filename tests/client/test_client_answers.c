@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_answers.c - the threads of one session over one ring, whose daemon is another thread
-// here: each gets its own answer, and nobody is left waiting when the leader leaves, the connection
-// ends or the ring is over. No daemon, no socket.
+// test_client_answers.c - threads of one session that share a ring. Here a thread plays the daemon.
+// Each thread gets its own answer, and none waits for good when the leader leaves, the connection
+// ends or the ring closes. No daemon, no socket.
 
 #include "client/src/answers.h"
 #include "rigs/check_main.h"
@@ -18,7 +18,7 @@ enum { THREADS = 6, CALLS = 100, ENTRIES = 4, ROUNDS_KEPT = 3, ANSWER = 1000 };
 
 static const struct timeout for_ever = {.ms = -1};
 
-// The session's ring with both its ends.
+// The session's ring, with both ends.
 static struct world {
     struct ring_place place;
     struct answers answers;
@@ -81,7 +81,7 @@ static bool take(struct wire_submission *submission)
     return true;
 }
 
-// Answers in another order where several have come.
+// If there are several requests, answers them in another order.
 static void *serve(void *context)
 {
     struct wire_submission kept[ROUNDS_KEPT];
@@ -113,7 +113,7 @@ static bool ask(uint64_t ticket, struct wire_completion *completion)
     while ((place = answers_submit(&world.answers, &submission, &waiter)) == ANSWERS_NO_PLACE) {
         if (ring_interrupted(&world.answers.ring))
             return false;
-        sched_yield(); // full
+        sched_yield(); // the ring is full
     }
     atomic_fetch_add(&world.placed, 1);
     if (place == ANSWERS_PLACED_ASLEEP)
@@ -194,7 +194,7 @@ static void *ask_shortly(void *context)
     return NULL;
 }
 
-// The first leads, and the others sleep until then.
+// The first thread leads; the others sleep until it does.
 START_TEST(a_leader_whose_time_is_over_leaves_the_watch_to_another)
 {
     pthread_t leader, others[ENTRIES - 1];
@@ -206,7 +206,7 @@ START_TEST(a_leader_whose_time_is_over_leaves_the_watch_to_another)
     ck_assert_int_eq(world.let_go, 1);
     for (int answered = 0; answered < ENTRIES;) {
         if (take(&submission)) {
-            post(&submission); // also to the one that has gone: nobody wants it
+            post(&submission); // also an answer for the thread that has left: it is dropped
             answered++;
         }
     }
@@ -239,7 +239,8 @@ START_TEST(a_full_ring_and_one_that_is_over_have_no_place)
     ck_assert(take(&taken));
     post(&taken);
     ck_assert(
-        answers_await(&world.answers, &waiter, &for_ever)); // who was there before gets an answer
+        // a thread that already waited still gets its answer
+        answers_await(&world.answers, &waiter, &for_ever));
     ck_assert_int_eq(answers_submit(&world.answers, &submissions[1], &other), ANSWERS_NO_PLACE);
     ck_assert(world.answers.over);
     close_world();

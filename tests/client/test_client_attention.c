@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_attention.c - each parameter of attention from libaule-client through the real
-// daemon, held to loops in double: window, soft cap, ALiBi, sinks, mask, positions, LSE, and table
-// entries that a window hides.
+// test_client_attention.c - each parameter of attention, from libaule-client through the real
+// daemon, compared with loops in double: window, soft cap, ALiBi, sinks, mask, positions, LSE, and
+// table entries that a window hides.
 
 #include "rigs/client_scene.h"
 
@@ -14,7 +14,7 @@
 // ---- one parameter at a time, then several ----
 
 static const int32_t positions[NUM_QUERIES] = {36, 0, 12, 2000000000, 7, 3, 0, 4, 2, 2, 50, 1, 9};
-static uint8_t mask[MASK_SIZE]; // the third query of the first sequence sees nothing
+static uint8_t mask[MASK_SIZE]; // the third query of the first sequence sees no key
 
 static void fill_mask(void)
 {
@@ -91,16 +91,16 @@ START_TEST(each_parameter_does_what_loops_in_double_say)
 }
 END_TEST
 
-// ---- an LSE without gaps ----
+// ---- an LSE without padding ----
 
 enum { FEW = 5, LSE_WORDS = 64, UNTOUCHED = -777 };
 
-// Five tokens that attend to each other, all heads over one of K and V.
+// Five tokens that attend to each other; all heads use one KV head.
 struct few {
     struct scene scene;
     struct aule_batch *batch;
     struct aule_run_params run;
-    float *words; // LSE_WORDS, at `offset` of the arena
+    float *words; // LSE_WORDS words at `offset` of the arena
     uint64_t offset;
 };
 
@@ -140,7 +140,7 @@ static void open_few(struct few *few, uint32_t heads)
     few->words = words;
 }
 
-// `stride` words a token, `at` words behind the begin.
+// Each token has `stride` words; its LSE begins `at` words after their start.
 static struct aule_tensor lse_at(const struct few *few, uint32_t at, uint32_t stride)
 {
     return (struct aule_tensor){.dtype = AULE_F32,
@@ -154,7 +154,7 @@ static void clear_words(const struct few *few)
         few->words[i] = UNTOUCHED;
 }
 
-// Takes the LSE from `at` on to `lse`, and leaves the words as if it had never been there.
+// Moves the LSE at `at` to `lse`, and restores the words that it had overwritten.
 static void take_words(const struct few *few, uint32_t at, uint32_t stride, float *lse)
 {
     for (uint32_t token = 0; token < FEW; token++)
@@ -180,7 +180,7 @@ static void run_few(struct few *few, uint32_t at, uint32_t stride, float *lse)
     expect_untouched(few);
 }
 
-// Both parts are the run's, and the result's LSE lies right behind theirs.
+// Both parts are the run's own LSE, and the result's LSE follows directly.
 static void merge_few(struct few *few, float *lse)
 {
     uint32_t heads = few->run.num_heads, size = FEW * heads;
@@ -220,8 +220,8 @@ static double naive_few(const struct few *few, uint32_t token, uint32_t head)
     return log(sum);
 }
 
-// One or three heads: rows of 4 or 12 bytes, at an offset of 4; nothing beside them is written,
-// over neither kind of arena.
+// One or three heads: rows of 4 or 12 bytes, at an offset of 4. No byte beside them is written, in
+// either kind of arena.
 START_TEST(an_lse_of_any_number_of_heads_may_be_dense)
 {
     for (uint32_t heads = 1; heads <= 3; heads += 2) {
@@ -247,7 +247,7 @@ END_TEST
 
 // ---- runs among others ----
 
-// The runs are submitted together, so that those of one batch share dispatches with others of other
+// The runs are submitted together, so that runs of one batch share dispatches with runs of other
 // parameters.
 START_TEST(runs_of_different_parameters_do_not_mix)
 {
@@ -336,8 +336,7 @@ static void open_long(struct long_scene *scene)
         scene->positions[i] = i % 200;
 }
 
-// The keys are written by LONG_KEYS queries; `slots` NULL: all queries, with mask, positions and
-// ALiBi.
+// LONG_KEYS queries write the keys. `slots` NULL: all queries, with mask, positions and ALiBi.
 static void run_long(struct long_scene *scene, uint32_t num_queries, const int64_t *slots)
 {
     const int32_t cu[] = {0, (int32_t)num_queries}, len = LONG_KEYS;
@@ -418,12 +417,12 @@ START_TEST(entries_before_the_left_window_may_be_missing_and_the_bits_are_the_sa
     open_scene(&scene);
     scene.run.causal = true;
     scene.run.window =
-        (struct aule_window){true, 8, -1}; // the first query stands at 32: from key 24 on
+        (struct aule_window){true, 8, -1}; // the first query is at 32 and sees keys from 24 on
     run_scene(&scene);
     expect_scene(&scene, "all entries");
     memcpy(whole, aule_tensor_data(scene.session, &scene.out), sizeof whole);
     scene.table[0] = scene.table[1] = scene.table[2] = -1;
-    scene.table[MAX_BLOCKS] = -1; // a decode at 19: from key 11 on
+    scene.table[MAX_BLOCKS] = -1; // a decode at 19 sees keys from 11 on
     run_scene(&scene);
     ck_assert_mem_eq(whole, aule_tensor_data(scene.session, &scene.out), sizeof whole);
     ok(aule_batch_create(scene.cache, &scene.batch, &batch));

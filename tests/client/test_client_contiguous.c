@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_contiguous.c - contiguous attention through the real daemon: both ways give the same
-// bits, whatever the parameters; without blocks the automatic one goes on; and neither leaves
-// anything behind, whether it succeeds or fails.
+// test_client_contiguous.c - contiguous attention through the real daemon: both paths give the same
+// bits with all parameters. Without blocks the automatic path still works. Neither path leaves
+// anything behind, after success or failure.
 
 #include "rigs/client_rig.h"
 
@@ -61,7 +61,7 @@ static void close_scene(struct scene *scene)
     aule_session_close(scene->session);
 }
 
-// Runs it one way into a fresh out and LSE, which are copied.
+// Runs it on one path with a fresh out and LSE, and copies both.
 static void attend(struct scene *scene, enum aule_path path, char *out, float *lse)
 {
     struct aule_ticket ticket;
@@ -76,7 +76,7 @@ static void attend(struct scene *scene, enum aule_path path, char *out, float *l
     memcpy(lse, sums, T * HEADS * sizeof *lse);
 }
 
-// ---- both ways ----
+// ---- both paths ----
 
 static const struct {
     const char *name;
@@ -160,7 +160,7 @@ static const float *row_of(const struct scene *scene, const struct aule_tensor *
                                          i * tensor->token_stride + head * tensor->head_stride);
 }
 
-// Row i of sequence s whose q_len and kv_len are these; zeros for a row that is no query or sees no
+// Row i of sequence s, which has this q_len and kv_len. Zeros for a row that is no query or sees no
 // key.
 static void expect_row(const struct scene *scene, uint32_t s, uint32_t i, uint32_t head,
                        int32_t q_len, int32_t kv_len)
@@ -252,7 +252,7 @@ END_TEST
 
 static void setup_few_blocks(void)
 {
-    rig_launch((const char *const[]){"--max-blocks", "4", NULL}); // the scene wants 9
+    rig_launch((const char *const[]){"--max-blocks", "4", NULL}); // the scene needs 9
 }
 
 static void setup_quota(void)
@@ -270,7 +270,7 @@ static void setup_one_cache(void)
     rig_launch((const char *const[]){"--max-caches", "1", NULL});
 }
 
-// The automatic way wants the pool, has nothing of it, and gives the bits of the contiguous one.
+// The automatic path tries the pool, gets no blocks, and gives the bits of the contiguous path.
 static void expect_fallback(struct scene *scene, enum aule_status why, const char *words)
 {
     static char forced[T * HEADS * DIM_V * sizeof(float)];
@@ -350,7 +350,7 @@ START_TEST(no_room_for_another_cache_is_a_limit)
 }
 END_TEST
 
-// Names of caches are anybody's, that of the library's too.
+// Any session may use any cache name, also the library's own.
 START_TEST(another_cache_of_the_librarys_name_takes_the_pool_from_nobody)
 {
     struct scene scene;
@@ -419,7 +419,7 @@ static const struct {
 };
 enum { NUM_WRONG_CASES = sizeof wrong_cases / sizeof *wrong_cases };
 
-START_TEST(what_the_daemon_refuses_leaves_nothing_behind_by_either_way)
+START_TEST(calls_that_the_daemon_refuses_leave_nothing_behind_on_either_path)
 {
     static const enum aule_path ways[] = {AULE_PATH_CONTIGUOUS, AULE_PATH_PAGED, AULE_PATH_AUTO};
     struct scene scene;
@@ -533,10 +533,11 @@ int main(void)
             (const TTest *const[]){no_room_for_another_cache_is_a_limit, NULL});
     rig_add(suite, "one ticket", setup_one_ticket,
             (const TTest *const[]){one_ticket_is_enough_for_the_paged_way, NULL});
-    rig_add(suite, "nothing is left", rig_setup,
-            (const TTest *const[]){what_the_daemon_refuses_leaves_nothing_behind_by_either_way,
-                                   another_cache_of_the_librarys_name_takes_the_pool_from_nobody,
-                                   threads_of_one_session_leave_nothing_behind,
-                                   after_a_reconnect_both_ways_work_again, NULL});
+    rig_add(
+        suite, "nothing is left", rig_setup,
+        (const TTest *const[]){calls_that_the_daemon_refuses_leave_nothing_behind_on_either_path,
+                               another_cache_of_the_librarys_name_takes_the_pool_from_nobody,
+                               threads_of_one_session_leave_nothing_behind,
+                               after_a_reconnect_both_ways_work_again, NULL});
     return check_main(suite);
 }

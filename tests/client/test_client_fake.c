@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_fake.c - what the client library makes of a daemon whose answers are wrong, of
-// several threads, and of long lists; and its tensors. Each test is a process of its own with a
-// fake daemon in it; the real one is test_client.c's. How a session opens: test_client_opening.c.
+// test_client_fake.c - the client library with a daemon whose answers are wrong, with several
+// threads, and with long lists; and its tensors. Each test is a process with a fake daemon in it.
+// test_client.c uses the real daemon; test_client_opening.c tests opening a session.
 
 #include "rigs/client_world.h"
 
@@ -32,7 +32,7 @@ START_TEST(tensors_lie_in_the_arena_and_end)
     void *all;
     ck_assert_int_eq(aule_arena_alloc(session, FAKE_ARENA, &all, NULL), AULE_OK);
     ck_assert_ptr_eq(all, aule_arena_base(session));
-    aule_arena_free(session, (char *)all + 256); // begins nothing
+    aule_arena_free(session, (char *)all + 256); // no allocation begins there
     void *more;
     ck_assert_int_eq(aule_arena_alloc(session, 1, &more, NULL), AULE_NO_MEMORY);
     aule_arena_free(session, all);
@@ -116,8 +116,8 @@ static enum fake_action twice(struct fake_daemon *daemon, const struct wire_requ
 {
     (void)daemon;
     (void)reply;
-    // nng 1.5.2 may wait for ever when it closes a connection at the moment when a message comes; a
-    // daemon sends nothing after the farewell.
+    // nng 1.5.2 may hang when it closes a connection while a message arrives. A daemon sends
+    // nothing after a session's farewell.
     return request->command == WIRE_COMMAND_CLOSE_SESSION ? FAKE_ANSWER : FAKE_TWICE;
 }
 
@@ -174,7 +174,7 @@ END_TEST
 
 static atomic_bool stop_leasing;
 
-// Whatever the session does meanwhile, a lease gives blocks, or says that the handle or the
+// Whatever else happens to the session, a lease returns blocks, or says that the handle or the
 // connection is gone.
 static void *lease_for_ever(void *context)
 {
@@ -240,7 +240,8 @@ static enum fake_action paged(struct fake_daemon *daemon, const struct wire_requ
     if (request->command == WIRE_COMMAND_INSPECT_SESSIONS) {
         reply->answer = WIRE_ANSWER_INSPECT_SESSIONS;
         reply->inspect_sessions =
-            (struct wire_inspect_sessions_reply){.total = NUM_ENTRIES + 9, // nine left meanwhile
+            // nine sessions ended meanwhile
+            (struct wire_inspect_sessions_reply){.total = NUM_ENTRIES + 9,
                                                  .sessions = {sessions, count},
                                                  .names = {names, count},
                                                  .tenants = {names, count}};
@@ -318,7 +319,7 @@ START_TEST(a_daemon_too_old_to_drop_caches_is_told_and_not_asked)
 }
 END_TEST
 
-// What the context points to: the lists' lengths, and the daemon's own word.
+// The context has the lengths of the lists, and the daemon's name.
 struct table_of_shaders {
     uint32_t names, needs, missing;
 };

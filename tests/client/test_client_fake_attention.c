@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_client_fake_attention.c - which commands contiguous attention sends, in which order and with
-// what in them, by either way. Each test is a process of its own with a fake daemon in it.
+// which values, on either path. Each test is a process with a fake daemon in it.
 
 #include "attention/attention_journal.h"
 
@@ -24,7 +24,7 @@ static void expect_numbers(const int32_t *seen, const int32_t *wanted, int count
         ck_assert_int_eq(seen[i], wanted[i]);
 }
 
-// ---- the contiguous way ----
+// ---- the contiguous path ----
 
 START_TEST(the_contiguous_way_is_one_local_batch_and_one_run)
 {
@@ -87,7 +87,7 @@ START_TEST(rows_of_tensors_without_an_outer_stride_follow_one_another)
 }
 END_TEST
 
-// ---- the paged way ----
+// ---- the paged path ----
 
 START_TEST(the_paged_way_leases_imports_attends_and_gives_back)
 {
@@ -109,7 +109,7 @@ START_TEST(the_paged_way_leases_imports_attends_and_gives_back)
     ck_assert_uint_eq(journal.import.block_table.count, 0);
     expect_numbers(journal.import_cu, (const int32_t[]){0, KV_LEN, 2 * KV_LEN}, 3);
     for (int s = 0; s < SEQS; s++)
-        for (int j = 0; j < KV_LEN; j++) // the lease gave 0, 1, 2, 3
+        for (int j = 0; j < KV_LEN; j++) // the lease returned 0, 1, 2, 3
             ck_assert_int_eq(journal.slots[s * KV_LEN + j],
                              j < kv_lens[s] ? s * 2 * BLOCK + j : -1);
     expect_tensor(&journal.write.k, &params.run.k);
@@ -132,7 +132,7 @@ START_TEST(the_paged_way_leases_imports_attends_and_gives_back)
     ok(aule_ticket_wait(session, ticket, 0, NULL));
     expect_words(&journal, "wait:2 wait:1 ");
     forget(&journal);
-    ok(aule_attention(session, &params, 0, NULL, &ticket)); // its cache is open
+    ok(aule_attention(session, &params, 0, NULL, &ticket)); // its cache is open already
     expect_words(&journal, "lease:4 import write end batch attend end release:4 wait:4 wait:3 ");
     ck_assert_int_eq(ticket.path, AULE_PATH_PAGED);
     aule_session_close(session);
@@ -153,7 +153,7 @@ START_TEST(a_shorter_sequence_has_no_block_in_the_rest_of_its_row)
     ck_assert_int_eq(journal.slots[0], -1);
     ck_assert_int_eq(journal.slots[KV_LEN + 32], BLOCK);
     forget(&journal);
-    params.kv_lens = (const int32_t[]){0, 0}; // nothing to lease, nothing to copy
+    params.kv_lens = (const int32_t[]){0, 0}; // nothing to lease or to copy
     ok(aule_attention(session, &params, 0, NULL, NULL));
     expect_words(&journal, "batch attend end wait:3 ");
     aule_session_close(session);
@@ -224,7 +224,7 @@ START_TEST(threads_share_the_cache_of_a_shape)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, attend_often, session), 0);
     for (int i = 0; i < NUM_THREADS; i++)
         ck_assert_int_eq(pthread_join(threads[i], NULL), 0);
-    // Those that were opened side by side were closed again.
+    // Caches that several threads opened at the same time were closed again.
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_CACHE_OPEN]),
                       atomic_load(&fake.seen[WIRE_COMMAND_CACHE_CLOSE]) + 1);
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_LEASE]),

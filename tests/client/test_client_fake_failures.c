@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_fake_failures.c - contiguous attention gives everything back, whichever of its
-// commands fails; the tickets of a call that is two runs; and a daemon that goes or a process that
-// forks in between. Each test is a process of its own with a fake daemon in it.
+// test_client_fake_failures.c - contiguous attention releases everything, whichever of its commands
+// fails; the tickets of a call that has two runs; and a daemon that ends or a process that forks in
+// between. Each test is a process with a fake daemon in it.
 
 #include "attention/attention_journal.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
-// ---- everything is given back ----
+// ---- everything is released ----
 
-// What is to be given back when the command of that number fails: 1 open, 2 lease, 3 import, 4
-// write, 5 end, 6 batch, 7 attend.
+// What must be released if the command of that number fails: 1 open, 2 lease, 3 import, 4 write, 5
+// end, 6 batch, 7 attend.
 static const struct {
     unsigned at;
     enum status status;
@@ -31,7 +31,7 @@ static const struct {
 };
 enum { NUM_FAILURE_CASES = sizeof failure_cases / sizeof *failure_cases };
 
-START_TEST(whichever_command_fails_everything_is_given_back_and_its_sentence_stays)
+START_TEST(if_a_command_fails_everything_is_released_and_its_error_stays)
 {
     const enum aule_path ways[] = {AULE_PATH_AUTO, AULE_PATH_PAGED};
     for (int i = 0; i < 4; i++) {
@@ -52,7 +52,8 @@ START_TEST(whichever_command_fails_everything_is_given_back_and_its_sentence_sta
 }
 END_TEST
 
-// A call whose command of that number fails sends these, and fails like it.
+// If the command of that number fails, the call sends these commands and fails with the same
+// status.
 static void expect_failure(enum aule_path way, unsigned at, enum status status, const char *words)
 {
     struct journal journal = {.fail_at = at, .fail_with = status};
@@ -79,7 +80,7 @@ START_TEST(a_failure_while_giving_back_does_not_hide_the_first_one)
     expect(aule_attention(session, &params, 0, NULL, NULL), AULE_UNSUPPORTED,
            "as the test wants it");
     expect_words(&journal, "open lease:4 import write end release:4 ");
-    // Later sentences are kept again.
+    // Allows errors to be recorded again.
     expect(aule_attention(session, &params, -2, NULL, NULL), AULE_INVALID, "timeout_ms = -2");
     aule_session_close(session);
 }
@@ -87,7 +88,7 @@ END_TEST
 
 // ---- two runs, one ticket ----
 
-// 8 end, 9 release, 10 wait for the run, 11 wait for the copy: both are done, and one of them
+// 8 end, 9 release, 10 wait for the run, 11 wait for the copy. Both are done, and one of them
 // failed.
 START_TEST(a_copy_or_a_run_that_fails_fails_the_call_and_takes_both_tickets_along)
 {
@@ -98,7 +99,7 @@ START_TEST(a_copy_or_a_run_that_fails_fails_the_call_and_takes_both_tickets_alon
         expect(aule_attention(session, &params, 0, NULL, NULL), AULE_NO_MEMORY,
                "failed: as the test wants it");
         params.path = AULE_PATH_CONTIGUOUS;
-        ok(aule_attention_submit(session, &params, 0, NULL)); // there is nothing to reap
+        ok(aule_attention_submit(session, &params, 0, NULL)); // there is no ticket to reap
         expect_words(&journal, "open lease:4 import write end batch attend end release:4 wait:2 "
                                "wait:1 local attend! end ");
         aule_session_close(session);
@@ -131,14 +132,15 @@ START_TEST(a_wait_that_ends_before_the_run_leaves_both_tickets_and_a_call_abando
     expect(aule_attention(session, &params, 0, NULL, NULL), (enum aule_status)status,
            "as the test wants it");
     params.path = AULE_PATH_CONTIGUOUS;
-    ok(aule_attention_submit(session, &params, 0, NULL)); // reaps what was abandoned
+    ok(aule_attention_submit(session, &params, 0, NULL)); // reaps the abandoned tickets
     expect_words(&journal, "lease:4 import write end batch attend end release:4 wait:4 local "
                            "wait:3 wait:4 attend! end ");
     aule_session_close(session);
 }
 END_TEST
 
-// Its own first ticket may be what fills the session: it must not wait for itself.
+// The call's own first ticket may be the one that fills the session. The call must not wait for
+// itself.
 START_TEST(where_one_ticket_is_left_the_copy_is_waited_for_first)
 {
     struct journal journal = {.full = true};
@@ -155,7 +157,7 @@ START_TEST(where_one_ticket_is_left_the_copy_is_waited_for_first)
 }
 END_TEST
 
-// 8 wait for the copy, which is asked for once more when the call gives up.
+// 8 waits for the copy; the library asks once more when the call gives up.
 START_TEST(a_copy_that_is_waited_for_first_in_vain_is_reaped_by_the_next_submission)
 {
     struct journal journal = {
@@ -183,7 +185,7 @@ START_TEST(without_a_ticket_nobody_waits_for_either_run)
 }
 END_TEST
 
-// ---- the daemon goes, the process forks ----
+// ---- the daemon ends, the process forks ----
 
 START_TEST(after_a_reconnect_tensors_and_tickets_of_before_are_of_another_epoch)
 {
@@ -268,8 +270,7 @@ int main(void)
     Suite *suite = suite_create("client_fake_failures");
     add(suite, "giving back",
         (const struct entry[]){
-            {whichever_command_fails_everything_is_given_back_and_its_sentence_stays,
-             NUM_FAILURE_CASES},
+            {if_a_command_fails_everything_is_released_and_its_error_stays, NUM_FAILURE_CASES},
             {a_failure_while_giving_back_does_not_hide_the_first_one, 0},
             {the_contiguous_way_ends_its_batch_when_the_run_fails, 0},
             {NULL, 0},

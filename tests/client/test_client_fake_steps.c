@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_fake_steps.c - what a run of several layers and the next step of a batch put on the
-// wire, and what the library says of a daemon that knows neither. Each test is a process of its own
-// with a fake daemon in it.
+// test_client_fake_steps.c - the messages of a run of several layers and of the next step of a
+// batch, and the library's errors with a daemon that knows neither. Each test is a process with a
+// fake daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -97,7 +97,7 @@ START_TEST(layers_reach_the_daemon_with_arrays_as_long_as_their_strides_say)
     ck_assert_mem_eq(seen.slopes, slopes, sizeof slopes);
     ck_assert_int_eq(aule_run_layers(batch, &run, &layers, 1000, NULL), AULE_OK);
     ck_assert_int_eq(aule_run(batch, &run, 1000, NULL), AULE_OK);
-    ck_assert_uint_eq(seen.run.layers.num_layers, 0); // as ever
+    ck_assert_uint_eq(seen.run.layers.num_layers, 0); // as in a plain run
     struct aule_layers bad = layers;
     bad.num_layers = 1025;
     expect(aule_run_layers(batch, &run, &bad, 0, NULL), AULE_INVALID, "num_layers = 1025");
@@ -164,7 +164,7 @@ START_TEST(what_a_step_changes_reaches_the_daemon)
 }
 END_TEST
 
-START_TEST(a_daemon_of_before_is_asked_for_neither)
+START_TEST(an_older_daemon_is_asked_for_neither)
 {
     const struct aule_run_params run = {.num_heads = 1};
     open_all(0);
@@ -204,7 +204,7 @@ int main(void)
             {layers_reach_the_daemon_with_arrays_as_long_as_their_strides_say, 0},
             {scales_of_layers_reach_the_daemon_as_one_array, 0},
             {what_a_step_changes_reaches_the_daemon, 0},
-            {a_daemon_of_before_is_asked_for_neither, 0},
+            {an_older_daemon_is_asked_for_neither, 0},
             {a_daemon_that_knows_one_scale_for_all_layers_is_asked_for_no_more, 0},
             {NULL, 0}});
     return check_main(suite);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_fake_ways.c - which of its two ways contiguous attention takes, what becomes of it
-// where there is no room for the paged one, and which calls are refused before either. Each test is
-// a process of its own with a fake daemon in it.
+// test_client_fake_ways.c - which of its two paths contiguous attention takes, what it does if
+// there is no room for the paged path, and which calls it refuses before either. Each test is a
+// process with a fake daemon in it.
 
 #include "attention/attention_journal.h"
 
-// ---- which of the two ----
+// ---- which path ----
 
 static const struct {
     uint32_t threshold, kv_len;
@@ -90,7 +90,7 @@ START_TEST(without_blocks_the_automatic_way_is_contiguous_and_says_so_and_the_fo
 }
 END_TEST
 
-// The slots of so many keys have 4 MiB: no message takes them, so they want to go through the
+// The slots of this many keys take 4 MiB. No message can hold them, so they must go through the
 // arena.
 START_TEST(an_arena_without_room_for_the_slots_makes_the_automatic_way_contiguous)
 {
@@ -132,7 +132,7 @@ START_TEST(a_lease_larger_than_a_message_is_no_lease)
 }
 END_TEST
 
-// ---- what is refused here ----
+// ---- refused calls ----
 
 static void seqs_beyond(struct aule_attention_params *params)
 {
@@ -214,7 +214,7 @@ static const struct {
 };
 enum { NUM_REFUSED_CASES = sizeof refused_cases / sizeof *refused_cases };
 
-START_TEST(what_cannot_be_is_refused_before_the_daemon_is_asked)
+START_TEST(impossible_arguments_are_refused_before_the_daemon_is_asked)
 {
     struct journal journal = {.commands = 0};
     struct aule_session *session = open_journal(&journal, 0);
@@ -241,7 +241,7 @@ int main(void)
         });
     add(suite, "refused",
         (const struct entry[]){
-            {what_cannot_be_is_refused_before_the_daemon_is_asked, NUM_REFUSED_CASES},
+            {impossible_arguments_are_refused_before_the_daemon_is_asked, NUM_REFUSED_CASES},
             {NULL, 0},
         });
     return check_main(suite);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_forms.c - the other forms of a step's metadata: what each becomes, number by number,
-// and what it refuses. No daemon.
+// test_client_forms.c - the other forms of a step's metadata: the numbers that each becomes, and
+// what each refuses. No daemon.
 
 #include "aule/aule.h"
 #include "rigs/check_main.h"
@@ -212,7 +212,7 @@ static void expect_prompts(const struct aule_batch_params *params)
 {
     expect_ints("cu_seqlens_q", params->cu_seqlens_q, prompt_cu, 4);
     expect_ints("seq_lens_kv", params->seq_lens_kv, prompt_lens, 3);
-    ck_assert_ptr_eq(params->slot_mapping, prompt_slots); // by row, as they came
+    ck_assert_ptr_eq(params->slot_mapping, prompt_slots); // in rows, as given
     ck_assert_ptr_eq(params->block_table, prompt_table);
     ck_assert_ptr_null(params->positions);
     ck_assert_uint_eq(params->mask_size, 0);
@@ -347,7 +347,7 @@ START_TEST(positions_go_along_where_they_are_not_the_last_ones)
 }
 END_TEST
 
-// A tree of drafts: two tokens at one depth, a branch that ended.
+// A tree of drafts: two tokens at one depth, and a branch that ended.
 START_TEST(repeated_positions_ask_for_a_mask_of_their_size)
 {
     const int32_t ids[] = {0, 1, 0, 0, 0, 1}, positions[] = {10, 3, 11, 11, 12, 4},
@@ -479,7 +479,7 @@ START_TEST(a_token_form_without_its_arrays_is_refused)
 }
 END_TEST
 
-// Every token is in the order once, its sequence's in the order in which they came.
+// Each token is in the order once, and tokens of a sequence keep their order.
 START_TEST(random_interleavings_are_grouped_stably)
 {
     enum { TOKENS = 200, SEQS = 9 };

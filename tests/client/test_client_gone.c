@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_gone.c - what the client library makes of a daemon that is silent, late or gone, of a
-// reconnect, and of a fork. Each test is a process of its own with a fake daemon in it.
+// test_client_gone.c - the client library with a daemon that is silent, late or gone, with a
+// reconnect, and with a fork. Each test is a process with a fake daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// ---- the daemon goes ----
+// ---- the daemon ends ----
 
 static enum fake_action silent_wait(struct fake_daemon *daemon, const struct wire_request *request,
                                     struct wire_reply *reply)
@@ -62,7 +62,7 @@ static void join_waiters(struct waiter *waiters, const char *words)
     }
 }
 
-// ---- answers that never come ----
+// ---- answers that never arrive ----
 
 // The handler's context is the command that is never answered.
 static enum fake_action silent(struct fake_daemon *daemon, const struct wire_request *request,
@@ -97,7 +97,7 @@ START_TEST(a_question_without_an_answer_times_out_and_the_session_lives_on)
 }
 END_TEST
 
-// What a session can be in the middle of, and each call that changes something in the daemon.
+// The state that a session can be in, and each call that changes state in the daemon.
 struct client {
     struct aule_session *session;
     struct aule_cache *cache;
@@ -487,7 +487,7 @@ START_TEST(a_forked_child_gets_an_error_opens_its_own_and_its_parent_goes_on)
     aule_cache_close(cache);
     aule_session_close(session);
     aule_monitor_close(monitor);
-    wait_until_seen(WIRE_COMMAND_CLOSE_SESSION, 1); // the library does not wait for ever
+    wait_until_seen(WIRE_COMMAND_CLOSE_SESSION, 1); // the library does not wait for good
 }
 END_TEST
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_kv.c - keys and values through the real daemon without, before and beside attention:
-// imported, gathered, copied, zeroed, kept in eight bits, rotated, in block tensors of the arena;
-// partial results merged; and every form of a step's metadata to the same bits.
+// test_client_kv.c - keys and values through the real daemon, without attention, before it and
+// beside it: imported, gathered, copied, zeroed, in eight bits, rotated, in block tensors of the
+// arena. Also merging of partial results, and the same bits from every form of a step's metadata.
 
 #include "rigs/client_rig.h"
 
@@ -24,7 +24,7 @@ enum {
 struct scene {
     struct aule_session *session;
     struct aule_cache *cache;
-    int32_t blocks[2 * NUM_BLOCKS]; // the second half for copies
+    int32_t blocks[2 * NUM_BLOCKS]; // the second half is for copies
     int64_t slots[LEN];
     struct aule_tensor k, v, k_out, v_out; // [LEN, KV_HEADS, DIM]
 };
@@ -88,7 +88,7 @@ static void import_all(struct scene *scene, float scale)
     wait_for(scene, ticket);
 }
 
-// Into k_out and v_out, through these blocks.
+// Gathers into k_out and v_out from these blocks.
 static void gather(struct scene *scene, const int32_t *blocks, float scale)
 {
     const int32_t cu[] = {0, 0}, len = LEN;
@@ -131,8 +131,8 @@ START_TEST(what_is_imported_is_gathered_bit_for_bit)
 }
 END_TEST
 
-// [blocks, block_size, heads, dim] with room between the blocks: the outer stride is that of a
-// block of five tokens.
+// [blocks, block_size, heads, dim] with padding between the blocks: the outer stride is that of
+// five tokens.
 START_TEST(block_tensors_with_gaps_are_imported_by_their_outer_stride)
 {
     enum { ROWS = 5, GAP = 2, STEP = ROWS + GAP, PARTS = (LEN + ROWS - 1) / ROWS };
@@ -150,7 +150,7 @@ START_TEST(block_tensors_with_gaps_are_imported_by_their_outer_stride)
                                           .outer_rows = ROWS,
                                           .slot_mapping = scene.slots,
                                           .k = spread,
-                                          .v = scene.v}; // dense: its rows follow one another
+                                          .v = scene.v}; // dense: its rows follow each other
     ok(aule_kv_import(scene.cache, &params, WAIT_MS, &ticket));
     wait_for(&scene, ticket);
     gather(&scene, scene.blocks, 0);
@@ -219,7 +219,7 @@ END_TEST
 
 // ---- eight bits ----
 
-// What e4m3 makes of these: ties to even, saturation, NaN, and the smallest.
+// e4m3 of these values: ties to even, saturation, NaN, and the smallest.
 START_TEST(fp8_blocks_round_to_even_saturate_and_keep_nan)
 {
     static const float given[] = {1.0625f, 1.1875f, 500, -1e30f, NAN, 0.0009765625f, -0.0f, 17};
@@ -279,7 +279,7 @@ static struct aule_run_params run_of(struct scene *scene, uint32_t tokens, uint3
     return run;
 }
 
-// The last three tokens ask; the keys lie in the pool.
+// The last three tokens are queries; the keys are in the pool.
 static void attend_pool(struct scene *scene, const struct aule_run_params *run)
 {
     static const int32_t cu[] = {0, 3}, len = LEN;
@@ -305,7 +305,7 @@ START_TEST(block_tensors_of_the_arena_give_the_bits_of_the_pool_and_take_new_tok
     import_all(&scene, 0);
     struct aule_run_params run = run_of(&scene, 3, 7), local = run_of(&scene, 3, 7);
     attend_pool(&scene, &run);
-    // [blocks, kv_heads, block_size, d]; the last three tokens come with the run.
+    // [blocks, kv_heads, block_size, d]; the run brings the last three tokens.
     const struct rig_shape shape = {AULE_F32, COUNT, BLOCK, KV_HEADS, DIM, false};
     local.keys = rig_tensor(scene.session, &shape, 8);
     local.values = rig_tensor(scene.session, &shape, 9);
@@ -423,7 +423,7 @@ static void rotate(float *row, const struct aule_rope *rope, int position)
     }
 }
 
-// A prefill of all LEN tokens that writes its keys.
+// A prefill of all LEN tokens, which writes its keys.
 static void prefill(struct scene *scene, const struct aule_run_params *run)
 {
     static const int32_t cu[] = {0, LEN}, len = LEN;
@@ -482,7 +482,7 @@ END_TEST
 // ---- forms ----
 
 // Three sequences of 5, 7 and 9 tokens, each in a block or two: as a plain batch, and interleaved
-// from the last to the first.
+// in reverse order.
 START_TEST(interleaved_tokens_get_the_bits_of_grouped_ones)
 {
     enum { SEQS = 3, COLUMNS = 2 };
@@ -554,7 +554,7 @@ START_TEST(interleaved_tokens_get_the_bits_of_grouped_ones)
 }
 END_TEST
 
-// Prefill of all but one token, then the last one appended: the bits of a batch written out by
+// A prefill of all but one token, then the last one appended: the same bits as a batch written by
 // hand.
 START_TEST(an_appended_token_is_written_and_attended_in_one_run)
 {

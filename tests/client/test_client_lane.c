@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_lane.c - libaule-client's ring lane against the real daemon: how it is chosen,
-// threads that share a small ring, what happens when the daemon ends the session or either side is
-// killed under them, and that nobody works while nobody asks. What a run does is held by the other
-// client suites, which run by both lanes.
+// test_client_lane.c - libaule-client's ring lane with the real daemon: how the library chooses it,
+// threads that share a small ring, the end of the session or the death of either side, and that an
+// idle session uses no CPU. The other client suites check what a run computes; they use both lanes.
 
 #include "rigs/client_step.h"
 
@@ -38,7 +37,7 @@ static void launch_without_rings(void)
     launch((const char *const[]){"--ring-entries", "0", NULL});
 }
 
-// How many entries the session's ring has goes to *entries, which may be NULL.
+// Writes how many entries the session's ring has to *entries, which may be NULL.
 static enum aule_status try_session(int spin_us, uint32_t *entries)
 {
     struct aule_session *session = NULL;
@@ -61,7 +60,7 @@ static void expect_entries(const char *lane, uint32_t expected)
     ck_assert_uint_eq(entries, expected);
 }
 
-START_TEST(a_lane_that_is_none_is_refused_by_its_name)
+START_TEST(an_unknown_lane_is_refused_with_its_name)
 {
     setenv("AULE_LANE", "highway", 1);
     expect(try_session(0, NULL), AULE_INVALID, "\"highway\"");
@@ -104,7 +103,7 @@ START_TEST(a_time_to_spin_that_is_none_is_refused_by_its_value)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         setenv("AULE_RING_SPIN", bad[i], 1);
         expect(try_session(0, NULL), AULE_INVALID, bad[i]);
-        ok(try_session(1, NULL)); // the parameter goes first
+        ok(try_session(1, NULL)); // the parameter wins
     }
     setenv("AULE_RING_SPIN", "0", 1);
     ok(try_session(0, NULL));
@@ -119,7 +118,7 @@ static struct crowd {
     struct aule_batch *batch;
     pthread_t threads[THREADS];
     int num_threads;
-    int num_runs; // of a thread; -1 = until one fails
+    int num_runs; // of each thread; -1 = until one fails
     enum aule_status last[THREADS];
     atomic_int next, runs;
 } crowd;
@@ -143,7 +142,7 @@ static void open_crowd(void)
     crowd.batch = create_batch(&crowd.step);
 }
 
-// With the one ticket taken, by a run that nobody has waited for yet.
+// A run that nobody has waited for yet has the only ticket.
 static struct aule_ticket open_crowd_behind_a_run(void)
 {
     struct aule_ticket ticket;
@@ -179,7 +178,7 @@ static void end_crowd(void)
     close_step(&crowd.step);
 }
 
-// Spinning and not.
+// With spinning and without.
 START_TEST(more_threads_than_a_ring_has_entries_share_it)
 {
     setenv("AULE_RING_SPIN", _i ? "100" : "0", 1);
@@ -190,7 +189,7 @@ START_TEST(more_threads_than_a_ring_has_entries_share_it)
 }
 END_TEST
 
-// The ring is full of runs that want the one ticket.
+// The ring is full of runs that all need the only ticket.
 START_TEST(a_ring_full_of_runs_keeps_no_wait_out)
 {
     struct step *step = &crowd.step;
@@ -205,7 +204,7 @@ START_TEST(a_ring_full_of_runs_keeps_no_wait_out)
 }
 END_TEST
 
-// The one ticket is still that of the run that nobody waits for, and the next run reaps it.
+// The run that nobody waits for still has the only ticket, and the next run reaps it.
 START_TEST(a_run_that_was_given_up_keeps_no_ticket_from_the_next)
 {
     struct step *step = &crowd.step;
@@ -220,7 +219,7 @@ START_TEST(a_run_that_was_given_up_keeps_no_ticket_from_the_next)
 }
 END_TEST
 
-// It waits in the daemon for a while, asks for what was abandoned meanwhile, and waits again.
+// It waits in the daemon for a while, reaps the abandoned ticket, and waits again.
 START_TEST(a_run_that_finds_no_ticket_for_long_gets_the_first_that_comes_free)
 {
     struct step *step = &crowd.step;
@@ -234,7 +233,7 @@ START_TEST(a_run_that_finds_no_ticket_for_long_gets_the_first_that_comes_free)
 }
 END_TEST
 
-// Some wait in the ring, some by messages; and whoever asks later is told the same.
+// Some wait in the ring, some by messages. Later requests get the same answer.
 START_TEST(a_session_that_an_operator_ends_wakes_every_thread)
 {
     struct aule_session_info info;
@@ -261,14 +260,14 @@ START_TEST(a_session_that_is_closed_wakes_every_thread)
         pause_briefly();
     aule_session_close(step->session);
     join_threads();
-    for (int i = 0; i < THREADS; i++) // or it came when all was over
+    for (int i = 0; i < THREADS; i++) // or it came after the last run
         ck_assert(crowd.last[i] == AULE_DAEMON_GONE || crowd.last[i] == AULE_NO_SESSION);
     aule_batch_destroy(crowd.batch);
     aule_cache_close(step->cache);
 }
 END_TEST
 
-// Its threads are in the midst of runs by then.
+// Its threads are busy with runs by then.
 static void work_for_ever(void)
 {
     open_crowd();
@@ -301,9 +300,10 @@ START_TEST(a_daemon_killed_in_ring_traffic_wakes_every_thread)
 }
 END_TEST
 
-// ---- nobody asks ----
+// ---- an idle session ----
 
-// What a process has used, all threads: CPU in nanoseconds, and how often they went to sleep.
+// What all threads of a process have used: CPU time in nanoseconds, and how often they went to
+// sleep.
 struct usage {
     int64_t cpu_ns, sleeps;
 };
@@ -330,8 +330,8 @@ static int64_t time_of(clockid_t clock)
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-// Without this thread's own CPU, which looks: that takes some milliseconds where a sanitizer looks
-// on.
+// Does not count this thread's CPU time: reading the numbers takes some milliseconds under a
+// sanitizer.
 static struct usage usage_of(pid_t pid)
 {
     char path[64];
@@ -359,8 +359,8 @@ static bool rests(pid_t pid, const struct usage *before)
     return false;
 }
 
-// In one second of several, whatever else the machine does: 0.5 % of a core, and hardly a thread
-// that wakes (ThreadSanitizer's own does ten times).
+// One of several seconds must be quiet, whatever else the machine does: 0.5 % of a core, and few
+// wake-ups (ThreadSanitizer has ten of its own).
 START_TEST(an_idle_session_and_its_daemon_use_no_cpu)
 {
     struct step step;
@@ -381,7 +381,7 @@ END_TEST
 int main(void)
 {
     const struct entry two[] = {
-        {a_lane_that_is_none_is_refused_by_its_name, 0},
+        {an_unknown_lane_is_refused_with_its_name, 0},
         {the_ring_is_taken_where_it_is_offered_and_nobody_says_otherwise, 0},
         {a_doorbell_that_cannot_be_reached_is_an_error_only_where_the_ring_is_asked_for, 0},
         {a_time_to_spin_that_is_none_is_refused_by_its_value, 0},

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_layers.c - a prepared batch run for several layers at once, and its next steps by
-// what changes, from libaule-client through the real daemon; each layer of each step held to loops
-// in double.
+// test_client_layers.c - a prepared batch run for several layers at once, and its next steps from
+// their changes, through libaule-client and the real daemon. Each layer of each step is compared
+// with loops in double.
 
 #include "rigs/client_step.h"
 
@@ -19,13 +19,12 @@ static void setup_staging(void)
     launch((const char *const[]){"--force-staging", NULL});
 }
 
-// ---- a scene: tensors for all layers, what each sequence's keys and values were in each, and a
-// decode of two sequences ----
+// ---- a scene: tensors and histories for all layers, and a decode of two sequences ----
 
 enum { PROMPT = 17, STEPS = 12 };
 
 struct scene {
-    struct step step; // its tensors are those of one layer, as at_layer() says
+    struct step step; // its tensors are those of one layer, see at_layer()
     struct aule_tensor q, k, v, out;
     struct aule_layers layers;
     struct history histories[LAYERS][MAX_SEQS];
@@ -52,7 +51,7 @@ static void open_scene(void)
         .num_layers = LAYERS, .q_stride = q, .k_stride = k, .v_stride = k, .out_stride = q};
 }
 
-// The step's tensors become those of one layer.
+// Makes the step's tensors those of one layer.
 static void at_layer(uint32_t layer)
 {
     struct step *step = &scene.step;
@@ -70,7 +69,7 @@ static void at_layer(uint32_t layer)
     step->run.out = step->out;
 }
 
-// Other numbers for each layer and each `seed`.
+// Each layer and each `seed` has other numbers.
 static void fill_layers(uint32_t seed)
 {
     for (uint32_t layer = LAYERS; layer-- > 0;) {
@@ -97,7 +96,7 @@ static void run_layers(struct aule_batch *batch)
     ck_assert_uint_eq(result.num_sessions, 1);
 }
 
-// The prompts of both sequences, in all layers.
+// Writes the prompts of both sequences, in all layers.
 static void prefill(void)
 {
     fill_layers(1);
@@ -114,7 +113,7 @@ static int64_t slot_of(uint32_t s, int32_t position)
            position % BLOCK;
 }
 
-// One token more for each sequence; the table has room for four blocks of each.
+// One more token for each sequence; the table has room for four blocks of each.
 static struct aule_batch *begin_decode(void)
 {
     struct step *step = &scene.step;
@@ -135,7 +134,7 @@ static struct aule_batch *begin_decode(void)
     return create_batch(step);
 }
 
-// What changes from step to step: each sequence grows by one, and wants a block more now and then.
+// The changes from step to step: each sequence grows by one token, and sometimes by a block.
 static void advance(struct aule_batch *batch, bool say_lengths)
 {
     struct step *step = &scene.step;
@@ -174,7 +173,7 @@ START_TEST(a_layer_may_read_what_the_layer_before_it_wrote)
     fill_layers(1);
     at_layer(0);
     step->run.out.offset =
-        step->q.offset + scene.layers.q_stride; // where the next layer has its queries
+        step->q.offset + scene.layers.q_stride; // the queries of the next layer are there
     struct aule_batch *batch = create_batch(step);
     run_layers(batch);
     aule_batch_destroy(batch);
@@ -238,7 +237,7 @@ struct results {
     float of[LAYERS][MAX_TOKENS * HEADS * DIM];
 };
 
-// What lies in `out` now, which then is forgotten.
+// Returns `out` and clears it.
 static void take_results(struct results *results)
 {
     float *out = aule_tensor_data(scene.step.session, &scene.out);
@@ -273,7 +272,8 @@ START_TEST(layers_with_scales_of_their_own_are_bit_for_bit_single_runs)
     layers.k_scales = k;
     layers.v_scales = v;
     struct aule_batch *batch = create_batch(step);
-    take_results(&first); // no results yet: what no run writes is then the same after each
+    take_results(&first); // clears out, so that bytes that no run writes are the same after each
+                          // run
     run_single_layers(batch, k, v);
     take_results(&first);
     ok(aule_run_layers(batch, &step->run, &layers, WAIT_MS, NULL));
@@ -287,14 +287,14 @@ START_TEST(layers_with_scales_of_their_own_are_bit_for_bit_single_runs)
     ok(aule_ticket_wait(step->session, ticket, WAIT_MS, NULL));
     take_results(&got);
     ck_assert_mem_eq(got.of, wanted.of, sizeof got.of);
-    for (uint32_t layer = 0; layer < LAYERS; layer++) // they do make a difference
+    for (uint32_t layer = 0; layer < LAYERS; layer++) // the scales make a difference
         ck_assert_mem_ne(got.of[layer], first.of[layer], sizeof got.of[layer]);
     aule_batch_destroy(batch);
     close_step(step);
 }
 END_TEST
 
-START_TEST(a_scale_that_is_none_is_refused_with_its_layer)
+START_TEST(an_invalid_scale_is_refused_with_its_layer)
 {
     const float negative[LAYERS] = {1, -2}, nothing[LAYERS] = {0.0f / 0.0f, 1};
     struct step *step = &scene.step;
@@ -316,7 +316,7 @@ END_TEST
 
 // ---- steps ----
 
-START_TEST(a_decode_goes_on_by_what_changes)
+START_TEST(a_decode_advances_by_its_changes)
 {
     open_scene();
     prefill();
@@ -333,7 +333,7 @@ START_TEST(a_decode_goes_on_by_what_changes)
 }
 END_TEST
 
-START_TEST(runs_under_way_are_done_over_the_step_before)
+START_TEST(runs_in_flight_use_the_step_before)
 {
     struct step *step = &scene.step;
     struct aule_tensor other;
@@ -344,7 +344,7 @@ START_TEST(runs_under_way_are_done_over_the_step_before)
     struct aule_batch *batch = begin_decode();
     fill_layers(2);
     ok(aule_run_layers_submit(batch, &step->run, &scene.layers, WAIT_MS, &tickets[0]));
-    // The next step has the same queries, keys and values, and results of its own.
+    // The next step has the same queries, keys and values, but its own results.
     const int32_t lens[2] = {step->lens[0], step->lens[1]};
     struct aule_run_params next = step->run;
     next.out = other;
@@ -407,16 +407,16 @@ int main(void)
             {a_layer_may_read_what_the_layer_before_it_wrote, 0},
             {a_run_of_layers_is_refused_as_a_whole_with_the_layer_that_is_wrong, 0},
             {layers_with_scales_of_their_own_are_bit_for_bit_single_runs, 0},
-            {a_scale_that_is_none_is_refused_with_its_layer, 0},
+            {an_invalid_scale_is_refused_with_its_layer, 0},
             {NULL, 0}});
     add(suite, "steps", setup,
-        (const struct entry[]){{a_decode_goes_on_by_what_changes, 0},
-                               {runs_under_way_are_done_over_the_step_before, 0},
+        (const struct entry[]){{a_decode_advances_by_its_changes, 0},
+                               {runs_in_flight_use_the_step_before, 0},
                                {a_step_that_is_refused_leaves_the_batch_as_it_was, 0},
                                {NULL, 0}});
     add(suite, "staging", setup_staging,
         (const struct entry[]){{layers_of_one_run_are_each_what_a_run_of_that_layer_is, 0},
-                               {a_decode_goes_on_by_what_changes, 0},
+                               {a_decode_advances_by_its_changes, 0},
                                {NULL, 0}});
     return check_main(suite);
 }

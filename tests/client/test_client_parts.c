@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_client_parts.c - the parts of the client library that need no daemon: statuses, the socket's
-// path, the arena, structs of other headers.
+// path, the arena, and structs of other headers.
 
 #include "aule/aule.h"
 #include "client/src/arena.h"
@@ -203,7 +203,7 @@ START_TEST(freeing_what_is_none_changes_nothing)
 }
 END_TEST
 
-// Random allocations and ends against a map of which grain belongs to whom.
+// Random allocations and frees, compared with a map of the owner of each grain.
 START_TEST(random_use_never_overlaps_and_loses_nothing)
 {
     enum { GRAINS = ARENA / ARENA_ALIGNMENT, LIVE = 200 };
@@ -252,7 +252,7 @@ END_TEST
 
 // ---- structs of other headers ----
 
-// As a header of today, of yesterday and of tomorrow has it.
+// The struct in today's header, in an older one and in a newer one.
 struct now {
     uint32_t a, b;
 };
@@ -283,7 +283,7 @@ START_TEST(a_newer_program_is_given_zero_for_what_the_library_does_not_know)
 }
 END_TEST
 
-START_TEST(what_an_older_program_cannot_say_is_zero)
+START_TEST(fields_that_an_older_program_lacks_are_zero)
 {
     const struct old from[2] = {{1}, {9}};
     struct now whole = {7, 7};
@@ -305,8 +305,7 @@ START_TEST(a_newer_program_may_leave_what_the_library_does_not_know)
 }
 END_TEST
 
-// The struct of a header in which aule_batch_params had one pointer less, and of one in which it
-// has one more.
+// Headers in which aule_batch_params has one pointer less, and one pointer more.
 START_TEST(metadata_ends_where_the_callers_header_says)
 {
     static const int32_t cu[] = {0, 3};
@@ -360,7 +359,7 @@ int main(void)
     add(suite, "sizes", NULL, NULL,
         (const TTest *const[]){an_older_program_is_given_what_it_knows,
                                a_newer_program_is_given_zero_for_what_the_library_does_not_know,
-                               what_an_older_program_cannot_say_is_zero,
+                               fields_that_an_older_program_lacks_are_zero,
                                a_newer_program_may_leave_what_the_library_does_not_know,
                                metadata_ends_where_the_callers_header_says, NULL});
     return check_main(suite);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_reaped.c - runs that failed, and which tickets the library reaps itself. Each test is
-// a process of its own with a fake daemon in it.
+// test_client_reaped.c - failed runs, and the tickets that the library reaps itself. Each test is a
+// process with a fake daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -66,8 +66,8 @@ START_TEST(a_run_whose_wait_timed_out_is_reaped_by_the_next_submission)
 }
 END_TEST
 
-// As the daemon: a run that finds max_tickets unreaped waits for one to be reaped, for ever if need
-// be.
+// Acts like the daemon: if max_tickets are unreaped, a run waits until one is reaped, without a
+// limit.
 struct crowd {
     unsigned unreaped;
     bool stuck; // no run ever ends
@@ -96,7 +96,7 @@ static enum fake_action crowded(struct fake_daemon *daemon, const struct wire_re
     return FAKE_ANSWER;
 }
 
-// With as many tickets of the caller's own as the loop says.
+// The loop index is the number of the caller's own tickets.
 START_TEST(a_run_without_end_waits_for_the_runs_that_were_abandoned)
 {
     struct crowd crowd = {0};
@@ -121,8 +121,7 @@ START_TEST(a_run_without_end_waits_for_the_runs_that_were_abandoned)
 }
 END_TEST
 
-// As a daemon of two tickets whose first run ends when somebody waits for it, and whose second
-// never.
+// A daemon with two tickets: the first run ends when a wait for it arrives, the second never ends.
 static enum fake_action first_ends(struct fake_daemon *daemon, const struct wire_request *request,
                                    struct wire_reply *reply)
 {
@@ -157,8 +156,8 @@ START_TEST(of_the_runs_that_were_abandoned_the_oldest_is_waited_for)
 }
 END_TEST
 
-// One ticket; the first wait finds no place in the daemon, and a run waits for the ticket as long
-// as it asks for.
+// There is one ticket. The first wait finds no room in the daemon, and a run waits for the ticket
+// as long as its timeout allows.
 struct cramped {
     bool taken, refused;
     sem_t begun;
@@ -217,7 +216,8 @@ START_TEST(a_run_whose_wait_finds_no_place_is_reaped_by_the_next)
 }
 END_TEST
 
-// The other thread's run has the ticket when this one begins to wait for it, and gives it up then.
+// When this thread begins to wait for the ticket, the other thread's run has it; then that run
+// gives it up.
 START_TEST(a_run_without_end_reaps_what_another_thread_abandons_meanwhile)
 {
     struct cramped at = {.taken = false};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_refused.c - libaule-client against the real daemon: every bad batch and run gets its
-// own status and a sentence with its values, and harms nobody. Each test is a process of its own;
-// those of bad input share one daemon, which must have taken none of it amiss. Caches and limits:
+// test_client_refused.c - libaule-client with the real daemon: every bad batch and run gets its own
+// status and an error with the bad values, and has no other effect. Each test is a process; tests
+// of bad input share one daemon, which must still work at the end. Caches and limits:
 // test_client_refused_caches.c.
 
 #include "rigs/client_step.h"
@@ -321,7 +321,7 @@ static void sink_that_is_no_number(struct step *step)
     say(step, "sinks[%lld] is nan", 2, 0);
 }
 
-static void sink_infinite(struct step *step) // minus infinity is none, and allowed
+static void sink_infinite(struct step *step) // minus infinity means no sink and is allowed
 {
     step->run.sinks = infinite_values;
     say(step, "sinks[%lld] is inf", 1, 0);
@@ -494,7 +494,7 @@ START_TEST(publishing_what_is_not_ready_is_refused)
     struct aule_prefix longer = prompt;
     expect(aule_prefix_publish(step.cache, &longer, step.blocks, &existing), AULE_UNWRITTEN, words);
 
-    // Another session's.
+    // A block of another session.
     snprintf(words, sizeof words, "blocks[0] = %d is not held", step.blocks[0]);
     expect(aule_prefix_publish(other.cache, &prompt, step.blocks, &existing), AULE_NOT_HELD, words);
     still_works(&step);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_refused_caches.c - libaule-client against the real daemon: caches that cannot be, or
-// not so, sessions that are not one's own, and limits, each of which names its option. Each test is
-// a process of its own; those of bad input share one daemon, which must have taken none of it
-// amiss. Batches and runs: test_client_refused.c.
+// test_client_refused_caches.c - libaule-client with the real daemon: impossible caches, caches
+// with another identity, sessions of other clients, and limits, each of which names its option.
+// Each test is a process; tests of bad input share one daemon, which must still work at the end.
+// Batches and runs: test_client_refused.c.
 
 #include "client/src/connection.h"
 #include "rigs/client_step.h"
@@ -168,7 +168,7 @@ START_TEST(a_cache_that_cannot_be_is_refused)
 }
 END_TEST
 
-// What the library itself never sends, through its own connection.
+// A message that the library itself never sends, through its own connection.
 START_TEST(a_command_for_a_session_that_is_not_ones_own_is_refused)
 {
     struct step step;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_run.c - a run to its end (aule_run(), aule_run_layers()) by messages: how many it
-// takes, and what the library makes of each answer. Each test is a process of its own with a fake
-// daemon in it.
+// test_client_run.c - blocking runs (aule_run(), aule_run_layers()) by messages: how many messages
+// they take, and what the library does with each answer. Each test is a process with a fake daemon
+// in it.
 
 #include "rigs/client_world.h"
 
-// What a daemon of protocol 2.4 answers a run that waits.
+// The answer of a daemon of protocol 2.4 to a run that waits.
 struct ending {
     int32_t status, run_status;
     uint64_t ticket;
-    struct wire_run run; // the last
+    struct wire_run run; // the last one
     struct wire_wait wait;
 };
 
@@ -104,8 +104,8 @@ START_TEST(a_run_to_its_end_that_failed_says_why)
 }
 END_TEST
 
-// The ticket of a run whose end came too late is the library's to reap; of one that got none, or
-// one that the daemon does not know, there is nothing to reap.
+// If a run ends too late, the library reaps its ticket. If the run got no ticket, or one that the
+// daemon does not know, there is nothing to reap.
 START_TEST(a_run_to_its_end_that_came_too_late_is_reaped_by_the_next)
 {
     const struct aule_run_params run = {.num_heads = 1};

@@ -30,8 +30,8 @@ static void *submit_and_wait(void *context)
     return NULL;
 }
 
-// The arena belongs to two processes, and here the test is as a third: what it reads and writes
-// there is ordered with nothing that the library does, which is no race of the library's.
+// Two processes share the arena, and the test accesses it like a third one. These accesses have no
+// order with the library's, so ThreadSanitizer must not report them.
 __attribute__((no_sanitize("thread"))) static bool holds(const volatile float *place,
                                                          const float *values)
 {
@@ -47,8 +47,8 @@ __attribute__((no_sanitize("thread"))) static void spoil(volatile float *place)
         place[i] = NAN;
 }
 
-// Where in the arena the waiting call has put `values`: the library's to know, so the test looks
-// for it.
+// Finds where the waiting call has put `values` in the arena. Only the library knows, so the test
+// searches.
 static float *find_values(struct scene *scene, const float *values)
 {
     char *arena = aule_arena_base(scene->session);
@@ -61,8 +61,8 @@ static float *find_values(struct scene *scene, const float *values)
     return NULL;
 }
 
-// How many commands the daemon has sent back because they waited long enough; it says so before the
-// library hears of it.
+// How many commands the daemon has sent back because they waited long enough. It counts before the
+// library gets the answer.
 static int count_sent_back(void)
 {
     char *log = daemon_log_text(&daemon_);
@@ -73,7 +73,7 @@ static int count_sent_back(void)
     return count;
 }
 
-// Another run, which would not wait, is told of it.
+// Another run, which does not wait, is told about it.
 static bool waits_in_daemon(struct scene *scene, struct aule_batch *batch)
 {
     struct aule_run_params plain = scene->run;
@@ -83,9 +83,9 @@ static bool waits_in_daemon(struct scene *scene, struct aule_batch *batch)
     return strstr(aule_error(), "wait for a ticket already") != NULL;
 }
 
-// Spoils the arrays of the run that waits, while it waits in the daemon: whose copies they are by
-// then. Now and then the library asks anew and puts them there again; what was spoilt about then
-// counts for nothing, and is tried again when they are whole.
+// Overwrites the arrays of a run that waits in the daemon, which has its own copies by then. From
+// time to time the library asks again and writes the arrays again. An attempt near that moment does
+// not count and is repeated.
 static void spoil_while_it_waits(struct scene *scene, struct aule_batch *batch)
 {
     bool held = false;

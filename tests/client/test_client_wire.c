@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_client_wire.c - what runs, other work and large metadata put on the wire. Each test is a
-// process of its own with a fake daemon in it.
+// test_client_wire.c - the messages of runs, other work and large metadata. Each test is a process
+// with a fake daemon in it.
 
 #include "rigs/client_world.h"
 
 #include <math.h>
 #include <string.h>
 
-// ---- what goes onto the wire ----
+// ---- messages of runs ----
 
 // A run as the daemon sees it when the command arrives.
 struct seen_run {
@@ -112,7 +112,7 @@ START_TEST(every_parameter_of_a_run_reaches_the_daemon)
            "slopes, sinks, frequencies and scales: 48 bytes have no room");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), seen_before);
     ck_assert_int_eq(aule_run_submit(batch, &plain, 0, NULL),
-                     AULE_OK); // without arrays no room is needed
+                     AULE_OK); // without arrays it needs no room
     aule_arena_free(session, most);
     aule_batch_destroy(batch);
     aule_cache_close(cache);
@@ -265,7 +265,7 @@ END_TEST
 
 // ---- other work ----
 
-// The last command of each kind, and what its vectors held.
+// The last command of each kind, and the contents of its vectors.
 struct seen_work {
     struct wire_batch_create batch;
     int32_t ints[3][8]; // q_lens, token_rows, kv_starts; cu_seqlens_q of an import; from and to of
@@ -364,7 +364,8 @@ START_TEST(every_array_of_a_batch_reaches_the_daemon)
     ck_assert_mem_eq(seen.ints[0], q_lens, sizeof q_lens);
     ck_assert_mem_eq(seen.ints[1], rows, sizeof rows);
     ck_assert_mem_eq(seen.ints[2], starts, sizeof starts);
-    ck_assert_int_eq(submit_one(batch).path, AULE_PATH_PAGED); // it has blocks, if not in the pool
+    // it has blocks, though not in the pool
+    ck_assert_int_eq(submit_one(batch).path, AULE_PATH_PAGED);
     aule_batch_destroy(batch);
     const struct aule_kv_layout rows_only = {.num_kv_heads = 1, .head_dim = 64};
     ck_assert_int_eq(aule_batch_create_local(session, &rows_only, &params, &batch), AULE_OK);

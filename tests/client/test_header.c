@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_header.c - aule.h and sequence.h by themselves, compiled as C11 and as C++17 with -Wall -Wextra
-// -Wpedantic -Werror. No other header: it has to bring what it needs.
+// test_header.c - aule.h and sequence.h by themselves, compiled as C11 and as C++17 with -Wall
+// -Wextra -Wpedantic -Werror. No other header: it has to bring what it needs.
 
 #include "aule/sequence.h"
 

@@ -11,21 +11,26 @@ foreach(suite pool tensor metrics core_batch core_copy core_memory)
   aule_check(test_${suite} SOURCES core/test_${suite}.c LIBS core_world LABELS core)
 endforeach()
 foreach(suite core_run core_scales)
-  aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/run_world.c LIBS core_world LABELS core)
+  aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/run_world.c LIBS core_world
+    LABELS core)
 endforeach()
-# How long runs are kept back: numbers only.
+# How long new runs wait while the GPU is busy: numbers only.
 aule_check(test_delay SOURCES core/test_delay.c LIBS aule_core LABELS core)
-aule_check(test_core_model SOURCES core/test_core_model.c rigs/core_model.c LIBS core_world LABELS core)
+aule_check(test_core_model SOURCES core/test_core_model.c rigs/core_model.c LIBS core_world
+  LABELS core)
 foreach(suite ownership core_metadata core_death core_tenants prefix)
-  aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/ownership_world.c LIBS core_world LABELS core)
+  aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/ownership_world.c LIBS core_world
+    LABELS core)
 endforeach()
 foreach(suite scheduler core_tickets core_parameters)
-  aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/scheduler_world.c LIBS core_world LABELS core)
+  aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/scheduler_world.c LIBS core_world
+    LABELS core)
 endforeach()
 foreach(suite core_step core_layers)
-  aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/step_world.c LIBS core_world LABELS core)
+  aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/step_world.c LIBS core_world
+    LABELS core)
 endforeach()
 
-# Every allocation of core fails once there.
+# Every allocation of core fails once in this suite.
 target_link_options(test_core_memory PRIVATE
   -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc -Wl,--wrap=strdup)

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_batch.c - the metadata of batches beyond the plain ones (test_core_metadata.c): K and V
-// in the session's own arena, rows that are no queries, tokens that lie interleaved, batches that
-// only write.
+// test_core_batch.c - metadata of special batches (plain ones: test_core_metadata.c): K and V in
+// the session's own arena, rows that are no queries, interleaved tokens, batches that only write.
 
 #include "rigs/check_main.h"
 #include "rigs/core_world.h"
@@ -44,7 +43,7 @@ static void make_local(uint32_t block_size)
     m.layout.num_blocks = block_size ? 16 : 0;
     memcpy(m.cu, (int32_t[]){0, 3, 5}, sizeof(m.cu));
     memcpy(m.lens, (int32_t[]){10, 4}, sizeof(m.lens));
-    memcpy(m.table, (int32_t[]){7, 3, 5, -9}, sizeof(m.table)); // the last is not seen
+    memcpy(m.table, (int32_t[]){7, 3, 5, -9}, sizeof(m.table)); // the last entry is not read
     memcpy(m.slots, (int64_t[]){3 * 8 - 1 - 16, 3 * 8, 3 * 8 + 1, 5 * 8 + 2, 5 * 8 + 3},
            sizeof(m.slots));
     memcpy(m.rows, (int32_t[]){4, 0, 2, 1, 3}, sizeof(m.rows));
@@ -145,7 +144,7 @@ START_TEST(an_id_of_the_sessions_own_blocks_is_checked_against_their_number)
            "slot_mapping[4] = 24 (block 3, offset 0) occurs twice");
     BLOCKS(m.layout.num_blocks = 7, STATUS_OUT_OF_RANGE, "the layout's 7 block ids");
     make_local(8);
-    m.table[1] = m.table[2] = m.table[0]; // an entry may stand again and again
+    m.table[1] = m.table[2] = m.table[0]; // the same entry may occur several times
     destroy(create());
     make_local(8);
     m.slots[0] = m.slots[4] = -1;
@@ -163,7 +162,7 @@ START_TEST(a_layout_that_cannot_be_is_refused)
     BLOCKS(m.layout.kv.head_dim_k = 12, STATUS_UNSUPPORTED, "head_dim 12");
     BLOCKS((m.layout.kv.k_dtype = m.layout.kv.v_dtype = DTYPE_INT8,
             m.layout.kv.scale_mode = SCALE_PER_TOKEN_HEAD),
-           STATUS_UNSUPPORTED, "scale_mode 2"); // the engine's word
+           STATUS_UNSUPPORTED, "scale_mode 2"); // the engine's error
     ROWS(m.layout.num_blocks = 4, STATUS_INVALID, "4 blocks, but block_size 0");
     ROWS(m.layout.kv.head_dim_v = 0, STATUS_UNSUPPORTED, "head_dim 0");
 }
@@ -184,7 +183,7 @@ START_TEST(contiguous_keys_have_neither_table_nor_slots)
     make_local(0);
     destroy(create()); // without kv_starts: its runs have outer strides
     make_local(0);
-    m.lens[0] = INT32_MAX; // whether they fit is the run's matter
+    m.lens[0] = INT32_MAX; // the run checks whether they fit
     destroy(create());
 }
 END_TEST
@@ -238,11 +237,11 @@ START_TEST(rows_beyond_q_lens_are_no_queries)
     make_pooled();
     m.params.num_q_lens = 2;
     m.params.max_seqlen_q = 2;
-    m.q_lens[0] = m.lens[0] = 2; // bottom-right alignment and the bound count queries alone
+    m.q_lens[0] = m.lens[0] = 2; // only queries count for bottom-right alignment and for the bound
     m.q_lens[1] = 1;
     destroy(create());
     m.lens[0] = 10;
-    m.q_lens[0] = 0; // no query: its entries may hold anything
+    m.q_lens[0] = 0; // no query: its entries may have any value
     m.table[0] = -77;
     destroy(create());
 }
@@ -251,13 +250,13 @@ END_TEST
 START_TEST(missing_entries_go_by_the_first_query_alone)
 {
     POOL((m.params.num_slot_mapping = 0, m.table[0] = -1, m.lens[0] = 9), STATUS_INVALID,
-         "block_table[0][0] = -1"); // a query stands at 6
+         "block_table[0][0] = -1"); // a query is at 6
     make_pooled();
     m.params.num_slot_mapping = 0;
     m.table[0] = -1;
     m.lens[0] = 9;
     m.params.num_q_lens = 2;
-    m.q_lens[0] = 1; // it stands at 8
+    m.q_lens[0] = 1; // it is at 8
     m.q_lens[1] = 2;
     destroy(create());
 }
@@ -307,7 +306,7 @@ START_TEST(slots_and_positions_go_by_the_row)
     m.table[0] = -1;
     m.params.num_positions = 5;
     memcpy(m.positions, (int32_t[]){8, 0, 8, 1, 8},
-           sizeof(m.positions)); // only those of sequence 1 stand low
+           sizeof(m.positions)); // only those of sequence 1 are too low
     m.params.num_slot_mapping = 0;
     destroy(create());
     m.positions[4] = 7;
@@ -339,7 +338,7 @@ START_TEST(a_batch_without_sequences_has_a_slot_mapping_and_nothing_else)
     m.params.mask_bytes = 0;
     REFUSED(m.slots[3] = m.slots[2], STATUS_DUPLICATE_SLOT, "occurs twice");
     m.slots[3] = -1;
-    m.params.num_seqs = 2; // sequences only for outer strides
+    m.params.num_seqs = 2; // sequences are needed only for outer strides
     m.params.num_cu_seqlens_q = 3;
     destroy(create());
     m.params.num_slot_mapping = 0;
@@ -349,8 +348,8 @@ END_TEST
 
 // ---- the seeds' example ----
 
-// Four sequences that share one pool of interleaved blocks: each token's K is found through the
-// table, in the order of the sequence.
+// Four sequences that share one pool of interleaved blocks. The table must lead to the K of each
+// token, in the order of the sequence.
 START_TEST(four_sequences_find_their_tokens_through_the_block_table)
 {
     const uint32_t lens[] = {5, 16, 17, 30};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_copy.c - copies and zeroing of blocks in the session's order: what they refuse, keep
-// and count as written, also when something fails or its session dies; and merges, the runs that
-// name nothing but the arena.
+// test_core_copy.c - copies and zeroing of blocks, in the session's order: what they refuse, keep
+// and count as written, also after a failure or after the death of the session. Also merges, whose
+// runs use only the arena.
 
 #include "core/runs/copy.h"
 #include "core/scheduler.h"
@@ -73,7 +73,7 @@ static uint64_t write_later(int32_t block)
     return last;
 }
 
-// Fails the runs of the newest submission that are of this kind.
+// Fails the runs of this kind in the newest submission.
 static void fail_kind(enum engine_kind kind)
 {
     world_step(&world);
@@ -85,7 +85,7 @@ static void fail_kind(enum engine_kind kind)
     }
 }
 
-// ---- what it does ----
+// ---- effects ----
 
 START_TEST(a_copy_carries_all_layers_and_comes_in_the_sessions_order)
 {
@@ -172,7 +172,7 @@ START_TEST(each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values)
     REFUSED(LIST(blocks[0]), LIST(blocks[1]), 1, STATUS_LIMIT,
             "the copy takes 1025 multiply-adds; one run may take 1024 (--max-run-work)");
     world.core->params.max_run_work = 0;
-    finish(copy(sealed, blocks[1]), STATUS_OK); // what is sealed may be read
+    finish(copy(sealed, blocks[1]), STATUS_OK); // sealed blocks may be read
     for (int i = 0; i < 64; i++)
         copy(-1, blocks[1]);
     REFUSED(LIST(blocks[0]), LIST(blocks[1]), 1, STATUS_BUSY, "--max-tickets");
@@ -182,7 +182,7 @@ END_TEST
 
 // ---- what counts as written ----
 
-START_TEST(what_was_written_of_the_source_counts_of_the_copy)
+START_TEST(written_slots_of_the_source_count_as_written_in_the_copy)
 {
     worker_write(&a, &blocks[0], tokens, 8);
     worker_write(&a, &blocks[1], tokens, 5);
@@ -228,7 +228,7 @@ START_TEST(writes_before_a_copy_into_their_block_count_no_more)
     ck_assert_refused(try_publish(blocks[0], &error), STATUS_UNWRITTEN, "0 of 8");
     world_step(&world);
     world_check(&world);
-    finish(zeroing, STATUS_OK); // the end of the writes did not bring them back
+    finish(zeroing, STATUS_OK); // the end of the writes did not make the slots written again
     ck_assert_refused(try_publish(blocks[0], &error), STATUS_UNWRITTEN, "0 of 8");
     copy(-1, blocks[0]);
     uint64_t again = write_later(blocks[0]);
@@ -251,7 +251,7 @@ START_TEST(a_failed_copy_takes_the_bits_back_and_what_was_published_on_trust)
     worker_reap(&a, other, STATUS_UNSUPPORTED);
     ck_assert_uint_eq(worker_lookup(&b, tokens, 8, found), 0);
     ck_assert_refused(try_publish(blocks[2], &error), STATUS_UNWRITTEN, "0 of 8");
-    ck_assert_status(try_publish(blocks[0], &error), STATUS_OK); // the source is what it was
+    ck_assert_status(try_publish(blocks[0], &error), STATUS_OK); // the source is unchanged
 }
 END_TEST
 
@@ -261,7 +261,7 @@ START_TEST(a_failed_write_is_not_believed_of_its_copies_nor_of_theirs)
     write_later(blocks[1]);
     copy(blocks[1], blocks[2]);
     copy(blocks[2], blocks[3]);
-    uint64_t end = copy(blocks[0], blocks[2]); // good again
+    uint64_t end = copy(blocks[0], blocks[2]); // written again
     uint64_t last = copy(blocks[2], blocks[5]);
     fail_kind(ENGINE_ATTEND);
     finish(end, STATUS_OK);
@@ -273,7 +273,7 @@ START_TEST(a_failed_write_is_not_believed_of_its_copies_nor_of_theirs)
 }
 END_TEST
 
-START_TEST(what_is_published_of_a_copy_of_a_failed_write_is_never_seen)
+START_TEST(a_published_copy_of_a_failed_write_is_never_found)
 {
     int32_t found[1];
     write_later(blocks[0]);
@@ -354,7 +354,7 @@ START_TEST(a_session_that_dies_leaves_the_blocks_of_its_copies_in_quarantine)
 {
     copy_all(LIST(blocks[0], -1), LIST(blocks[1], blocks[2]), 2);
     world_step(&world);
-    copy(blocks[3], blocks[4]); // in flight as well
+    copy(blocks[3], blocks[4]); // in flight, too
     world_step(&world);
     uint64_t batch = worker_batch(&a, &blocks[5], 8, 8);
     worker_run(&a, batch, 0, 8, tokens);
@@ -388,7 +388,7 @@ START_TEST(a_copy_outlives_the_closing_of_its_cache)
 }
 END_TEST
 
-// One random write or copy within blocks[0 .. 4), of which some fail, on the GPU or before.
+// A random write or copy within blocks[0 .. 4). Some fail, on the GPU or before.
 static void do_something(uint64_t dice)
 {
     int32_t to = blocks[dice % 4], from = blocks[(dice + 1 + (dice >> 8) % 3) % 4];
@@ -415,7 +415,7 @@ static void reap_all(void)
         core_ticket_reap(a.session, ticket, &result, NULL);
 }
 
-// Whatever core takes for written must be: its slots were 0 before.
+// Slots that core counts as written must have been written: they were 0 before.
 static uint32_t count_published(int round)
 {
     uint32_t count = 0;
@@ -523,7 +523,7 @@ START_TEST(a_merge_reaches_the_engine_as_it_was_given)
     finish(ticket, STATUS_OK);
     MERGE_ACCEPTED(p.lse.dtype = 0);
     MERGE_ACCEPTED(p.num_tokens = 0);
-    MERGE_ACCEPTED(parts[1] = parts[0]); // a part may be there twice
+    MERGE_ACCEPTED(parts[1] = parts[0]); // a part may occur twice
     MERGE_ACCEPTED(p.detached = false);
 }
 END_TEST
@@ -571,9 +571,9 @@ START_TEST(a_merge_takes_dense_lses_of_any_number_of_heads)
 }
 END_TEST
 
-// ---- what waits to be reaped ----
+// ---- tickets that wait to be reaped ----
 
-// 3 copied blocks, each a range of memory in every layer, and 3 merged parts; nothing else of the
+// 3 copied blocks, each a range of memory in every layer, and 3 merged parts. Nothing else of the
 // session counts.
 START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
 {
@@ -609,7 +609,8 @@ START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
     ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT,
                       "--max-batch-memory");
     world_finish_all(&world);
-    ck_assert_uint_eq(a.session->kept_bytes, 0); // nobody reaps them: done is enough
+    ck_assert_uint_eq(a.session->kept_bytes, 0); // they are done, so they count no more although
+                                                 // nobody reaps them
 }
 END_TEST
 
@@ -668,7 +669,7 @@ int main(void)
                1);
     check_case(
         suite, "written", open_two, close_two,
-        (const TTest *const[]){what_was_written_of_the_source_counts_of_the_copy,
+        (const TTest *const[]){written_slots_of_the_source_count_as_written_in_the_copy,
                                a_copy_counts_from_when_it_is_queued_and_is_seen_when_it_is_done,
                                a_copy_takes_what_was_written_before_it_not_what_comes_after,
                                writes_before_a_copy_into_their_block_count_no_more, NULL},
@@ -677,7 +678,7 @@ int main(void)
         suite, "failures", open_two, close_two,
         (const TTest *const[]){a_failed_copy_takes_the_bits_back_and_what_was_published_on_trust,
                                a_failed_write_is_not_believed_of_its_copies_nor_of_theirs,
-                               what_is_published_of_a_copy_of_a_failed_write_is_never_seen,
+                               a_published_copy_of_a_failed_write_is_never_found,
                                a_failed_write_before_a_copy_into_its_block_does_not_harm_the_copy,
                                a_refused_submission_of_a_copy_ends_before_what_is_in_flight,
                                a_lost_device_ends_copies_and_merges,

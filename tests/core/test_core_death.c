@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_death.c - what becomes of the blocks of a session that ends or dies, with and without
-// work in flight, at each step of its life.
+// test_core_death.c - the blocks of a session that ends or dies, with and without work in flight,
+// at each step of its life.
 
 #include "rigs/check_main.h"
 #include "rigs/ownership_world.h"
@@ -33,7 +33,7 @@ START_TEST(blocks_of_a_dead_session_with_work_in_flight_are_quarantined_until_it
     worker_run(&a, batch, 1, 16, tokens);
     world_step(&world);
     worker_run(&a, batch, 1, 16,
-               tokens); // two in flight: this one stays in the queue and never runs
+               tokens); // two runs in flight; this one stays in the queue and never runs
     world_step(&world);
     worker_close(&a, true);
     ck_assert(!a.gone);
@@ -41,7 +41,7 @@ START_TEST(blocks_of_a_dead_session_with_work_in_flight_are_quarantined_until_it
     ck_assert_state(blocks[1], CORE_QUARANTINED);
     ck_assert_state(blocks[2], CORE_FREE);
     world_check(&world);
-    ck_assert(world_step(&world)); // blocks[2] came free
+    ck_assert(world_step(&world)); // blocks[2] became free
     fake_engine_finish(world.engine);
     ck_assert(!world_step(&world)); // nothing more yet
     ck_assert(!a.gone);
@@ -85,7 +85,8 @@ START_TEST(a_block_that_a_living_session_holds_too_is_not_quarantined)
     ck_assert_state(blocks[0], CORE_HELD);
     worker_release(&b, found, 1);
     ck_assert_state(blocks[0], CORE_QUARANTINED);
-    ck_assert_uint_eq(worker_lookup(&b, tokens, 8, found), 1); // reading it harms nobody
+    // reading it changes nothing for others
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 8, found), 1);
     ck_assert_state(blocks[0], CORE_HELD);
     worker_release(&b, found, 1);
     world_finish_all(&world);
@@ -93,7 +94,7 @@ START_TEST(a_block_that_a_living_session_holds_too_is_not_quarantined)
 }
 END_TEST
 
-// A worker's life, one step at a time; the test ends it after each.
+// The steps of a worker's life; the test ends it after each step.
 enum { LIFE = 14 };
 
 static void live(uint32_t steps)
@@ -112,7 +113,7 @@ static void live(uint32_t steps)
         case 8: worker_run(&a, other, 0, 24, tokens); break; // queued behind both
         case 9: ck_assert_status(core_batch_destroy(a.session, other, &error), STATUS_OK); break;
         case 10: worker_release(&a, blocks + 3, 10); break;
-        case 11: fake_engine_finish(world.engine); break; // done, and not yet noticed
+        case 11: fake_engine_finish(world.engine); break; // done, but not yet noticed
         case 12: world_step(&world); break;
         case 13: worker_reap(&a, 1, STATUS_OK); break;
         default: ck_abort();
@@ -140,10 +141,10 @@ START_TEST(a_worker_may_die_at_any_step)
     counts = worker_counts(&b);
     ck_assert_uint_eq(counts.free + counts.cached, counts.total);
     ck_assert_uint_eq(counts.cached,
-                      steps > 6 ? 3 : 0); // before, the second layer was never submitted
+                      steps > 6 ? 3 : 0); // before that step, the second layer was never submitted
     ck_assert_uint_eq(worker_lookup(&b, tokens, 24, found), counts.cached);
     worker_release(&b, found, (uint32_t)counts.cached);
-    worker_lease(&b, 64, found); // nothing is lost
+    worker_lease(&b, 64, found); // no block is lost
 }
 END_TEST
 

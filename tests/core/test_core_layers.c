@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_core_layers.c - a run of several layers: what the engine gets, what is checked, how it
-// fails, what it is charged; and runs of one session that lie in one wave.
+// fails, and what it costs. Also runs of one session that share a wave.
 
 #include "core/scheduler.h"
 #include "rigs/check_main.h"
@@ -12,8 +12,8 @@
 
 // ---- layers ----
 
-// Layers 0 and 1 of a batch of 8 new tokens; tensors of a layer lie `stride` bytes behind those of
-// the one before.
+// Layers 0 and 1 of a batch of 8 new tokens. Tensors of a layer lie `stride` bytes after those of
+// the layer before.
 static struct core_run_params two_layers(uint64_t batch, uint64_t stride)
 {
     struct core_run_params params = worker_run_params(&a, batch, 0, 8, tokens);
@@ -50,18 +50,18 @@ START_TEST(layers_that_write_what_another_one_reads_go_one_after_the_other)
 {
     uint64_t batch = worker_batch(&a, blocks, 8, 8);
     struct core_run_params params = two_layers(batch, 4096);
-    params.out.offset = params.q.offset + 4096; // the next layer's queries
+    params.out.offset = params.q.offset + 4096; // the queries of the next layer
     worker_queue(&a, &params);
     world_step(&world);
     ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, 2);
     world_finish_all(&world);
     params = two_layers(batch, 4096);
-    params.layers.out = 0; // the same for both
+    params.layers.out = 0; // both layers have the same
     worker_queue(&a, &params);
     world_step(&world);
     ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, 2);
     world_finish_all(&world);
-    // Rows of both layers side by side overlap in range, not in bytes.
+    // If rows of both layers lie side by side, their ranges overlap, but not their bytes.
     params = two_layers(batch, 16);
     params.q.token_stride = params.k.token_stride = params.v.token_stride =
         params.out.token_stride = 128;
@@ -211,7 +211,7 @@ START_TEST(runs_of_one_session_that_touch_nothing_in_common_share_a_wave)
     struct core_run_params first = worker_run_params(&a, batch, 0, 8, tokens);
     struct core_run_params second = worker_run_params(&a, reader, 1, 8, tokens);
     struct core_run_params third =
-        worker_run_params(&a, reader, 0, 8, tokens); // the first one's layer
+        worker_run_params(&a, reader, 0, 8, tokens); // the layer of the first one
     (void)other;
     for (int i = 0; i < SCHEDULER_MAX_IN_FLIGHT; i++) {
         worker_run(&b, worker_batch(&b, blocks_b, 8, 8), 0, 8, tokens);
@@ -221,7 +221,7 @@ START_TEST(runs_of_one_session_that_touch_nothing_in_common_share_a_wave)
     worker_queue(&a, &second);
     worker_queue(&a, &third);
     struct core_run_params fourth = worker_run_params(&a, batch, 1, 8, tokens);
-    fourth.q = third.out; // reads what the third writes
+    fourth.q = third.out; // reads what the third one writes
     worker_queue(&a, &fourth);
     fake_engine_finish(world.engine);
     world_step(&world);

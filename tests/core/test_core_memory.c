@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_core_memory.c - every allocation of core fails once, in a scenario that needs all of them:
-// the call says NO_MEMORY, nothing has changed, and the same call succeeds afterwards. malloc,
-// calloc, realloc and strdup are wrapped by the linker; the fake engine allocates past that.
+// the call returns NO_MEMORY, nothing has changed, and the same call succeeds afterwards. The
+// linker wraps malloc, calloc, realloc and strdup; the fake engine bypasses the wrappers.
 
 #include "rigs/check_main.h"
 #include "rigs/core_world.h"
@@ -53,10 +53,10 @@ char *__wrap_strdup(const char *text)
 static struct world world;
 static struct worker worker;
 static int32_t blocks[64], more[64],
-    tokens[512]; // check's own assertions allocate: none while `armed`
+    tokens[512]; // check's assertions allocate, so there are none while `armed`
 static uint64_t batch, local, ticket;
 
-// Each step is one call of core that may allocate; it reports its status.
+// Each step is one call of core that may allocate. It returns the call's status.
 static enum status open_session(struct error *error)
 {
     const struct core_session_params params = {
@@ -103,7 +103,7 @@ static enum status lease_more(struct error *error)
 
 static int64_t all_slots[320];
 
-// 40 blocks over 3 chunks: enough for all arrays of a batch to grow.
+// 40 blocks in 3 chunks: enough for all arrays of a batch to grow.
 static enum status create_batch(struct error *error)
 {
     const int32_t cu[] = {0, 320}, lens[] = {320};
@@ -116,7 +116,7 @@ static enum status create_batch(struct error *error)
     return core_batch_create(worker.session, &params, &batch, &made, error);
 }
 
-// The same slots, another block in sight.
+// The same slots, and one more block that queries see.
 static enum status advance(struct error *error)
 {
     const int32_t lens[] = {320};
@@ -155,7 +155,7 @@ static enum status run_second(struct error *error)
     return run(1, error);
 }
 
-// Two blocks of the session's own, and tokens that lie the other way round.
+// Two blocks of the session itself, and tokens in reverse order.
 static enum status create_local(struct error *error)
 {
     static const int32_t cu[] = {0, 2}, lens[] = {9}, table[] = {1, 0}, rows[] = {1, 0};
@@ -249,8 +249,8 @@ static void prepare(void)
     count_tokens(tokens, 512, 1);
 }
 
-// Fails the n-th allocation of step `at`, n = 1, 2, ... until the step has no n-th; returns how
-// many it had.
+// Fails the n-th allocation of step `at`, n = 1, 2, ... until the step has no n-th one. Returns how
+// many it has.
 static uint64_t sweep(size_t at)
 {
     for (uint64_t n = 1;; n++) {
@@ -287,7 +287,7 @@ START_TEST(every_failed_allocation_is_told_and_harms_nothing)
 }
 END_TEST
 
-START_TEST(a_core_without_memory_is_none)
+START_TEST(without_memory_no_core_is_created)
 {
     struct core *core = NULL;
     const struct core_params params = {.engine = fake_engine_create(),
@@ -311,7 +311,7 @@ int main(void)
     Suite *suite = suite_create("core memory");
     TCase *tcase = tcase_create("failing allocations");
     tcase_add_test(tcase, every_failed_allocation_is_told_and_harms_nothing);
-    tcase_add_test(tcase, a_core_without_memory_is_none);
+    tcase_add_test(tcase, without_memory_no_core_is_created);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_metadata.c - what the metadata of a batch over the pool must be, kind by kind; which
+// test_core_metadata.c - rules for the metadata of a batch over the pool, field by field; which
 // entries of its block table may be missing; and how much metadata a session may keep. Batches over
 // the arena, padded and interleaved ones: test_core_batch.c.
 
@@ -22,8 +22,8 @@ static struct {
     struct core_batch_params params;
 } good;
 
-// Three sequences over the blocks 0..8, three a sequence: 4 new tokens of 20, none of 5, 3 new
-// of 8.
+// Three sequences over the blocks 0..8, three blocks each: 4 new tokens of 20, none of 5, 3 new of
+// 8.
 static void make_good(void)
 {
     memset(&good, 0, sizeof(good));
@@ -31,7 +31,8 @@ static void make_good(void)
     memcpy(good.lens, (int32_t[]){20, 5, 8}, sizeof(good.lens));
     for (int i = 0; i < 9; i++)
         good.table[i] = blocks[i];
-    good.table[3] = good.table[7] = good.table[8] = -99; // unseen entries may hold anything
+    good.table[3] = good.table[7] = good.table[8] = -99; // entries that no query sees may have any
+                                                         // value
     for (int i = 0; i < 4; i++)
         good.slots[i] = (int64_t)blocks[2] * 8 + i;
     for (int i = 0; i < 3; i++)
@@ -103,7 +104,7 @@ START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_valu
             "(block 10, offset 7) lies in a sealed");
     REFUSED(good.slots[5] = good.slots[1], STATUS_DUPLICATE_SLOT, "slot_mapping[5]");
     REFUSED(good.lens[2] = 2, STATUS_INVALID, "q_len 3 above its seq_len 2");
-    make_good(); // legal: longer than its keys, as long as it writes none
+    make_good(); // legal: more queries than keys, if it writes nothing
     good.lens[2] = 2;
     good.slots[4] = good.slots[5] = good.slots[6] = -1;
     ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
@@ -158,7 +159,7 @@ START_TEST(a_mask_has_a_bit_for_each_query_and_key_and_each_sequence_begins_a_by
     give_mask(13);
     good.lens[0] = 19; // 76 bits still want 10 bytes
     create_good();
-    enum { MANY = 65536 }; // the product of these lengths is no 32-bit number
+    enum { MANY = 65536 }; // the product of these lengths does not fit into 32 bits
     const int32_t cu[] = {0, MANY, MANY, MANY}, lens[] = {1 << 22, 5, 0};
     make_good();
     give_mask(13);
@@ -190,7 +191,7 @@ static enum status run_window(uint64_t batch, bool windowed, int32_t left, struc
     params.window_left = left;
     params.window_right = -1;
     enum status status = core_run(a.session, &params, &ticket, error);
-    world_finish_all(&world); // the fake engine looks for itself which blocks are seen
+    world_finish_all(&world); // the fake engine itself finds which blocks are seen
     return status;
 }
 
@@ -201,10 +202,10 @@ START_TEST(entries_before_the_left_window_may_be_missing)
             "block_table[0][2] = -1");
     REFUSED((good.table[0] = -1, good.cu[1] = good.cu[2] = 13, good.cu[3] = 16,
              good.params.num_slot_mapping = 0),
-            STATUS_INVALID, "block_table[0][0] = -1"); // the first query stands at 7
+            STATUS_INVALID, "block_table[0][0] = -1"); // the first query is at 7
     REFUSED(good.table[6] = -1, STATUS_INVALID, "block_table[2][0] = -1");
     make_good();
-    good.table[0] = -1; // keys 0..7; the queries stand at 16..19
+    good.table[0] = -1; // keys 0..7; the queries are at 16..19
     uint64_t batch = create_good();
     ck_assert_status(run_window(batch, true, 8, &error), STATUS_OK);
     ck_assert_status(run_window(batch, true, 0, &error), STATUS_OK);
@@ -221,7 +222,7 @@ START_TEST(entries_before_the_left_window_may_be_missing)
     batch = create_good();
     ck_assert_status(run_window(batch, true, 0, &error), STATUS_OK);
     ck_assert_refused(run_window(batch, true, 1, &error), STATUS_INVALID, "block_table[0][1] = -1");
-    make_good(); // no queries, nothing seen: any window, or none
+    make_good(); // no queries see no key: any window, or none
     memset(good.table + 3, -1, 3 * sizeof(*good.table));
     ck_assert_status(run_window(create_good(), false, 0, &error), STATUS_OK);
 }
@@ -247,7 +248,7 @@ START_TEST(positions_decide_what_a_window_hides)
 {
     worker_lease(&a, 9, blocks);
     REFUSED((give_positions(7), good.table[0] = -1), STATUS_INVALID,
-            "block_table[0][0] = -1"); // one stands at 0
+            "block_table[0][0] = -1"); // one query is at 0
     make_good();
     give_positions(7);
     good.positions[1] = good.positions[2] = 30;
@@ -255,7 +256,7 @@ START_TEST(positions_decide_what_a_window_hides)
     uint64_t batch = create_good();
     ck_assert_status(run_window(batch, true, 0, &error), STATUS_OK);
     ck_assert_refused(run_window(batch, true, 1, &error), STATUS_INVALID, "at most 0");
-    make_good(); // all stand behind the last key: a row may have no block at all
+    make_good(); // all queries are behind the last key: a row may have no block at all
     give_positions(7);
     good.positions[0] = good.positions[1] = good.positions[2] = 100;
     good.table[0] = good.table[1] = good.table[2] = -1;
@@ -326,7 +327,7 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
 }
 END_TEST
 
-// A batch of 96 bytes, and runs of 4 for the slope of their head.
+// A batch of 96 bytes, and runs of 4 bytes each for the slope of their head.
 START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
 {
     struct world strict;

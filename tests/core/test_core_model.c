@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_model.c - tens of thousands of random operations of several sessions against a model
-// (core_model.h). After each operation every block's state, holders and references are compared,
-// and core counts itself anew. What a look-up returns must carry the numbers that the writers of
-// exactly this chain, tenant and cache put there. The seed stands in the test's name, so a failure
-// repeats.
+// test_core_model.c - tens of thousands of random operations of several sessions, compared with a
+// model (core_model.h). After each operation the state, holders and references of every block are
+// compared, and core counts itself anew. A look-up must return the numbers that writers of exactly
+// this chain, tenant and cache wrote. The test's name has the seed, so that a failure can be
+// repeated.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 
 enum { STEPS = 5000, SEEDS = 20 };
-enum { LOOK_NS = 50000, SUBMISSION_NS = 1000000 }; // each submission takes as long
+enum { LOOK_NS = 50000, SUBMISSION_NS = 1000000 }; // each submission takes that long
 
 // ---- sessions and caches ----
 
@@ -78,16 +78,16 @@ static void unregister(int w, int cache, bool dead)
     }
 }
 
-static bool finally; // the walk is over
+static bool finally; // the random walk is over
 
 static void do_close(int w)
 {
     struct model_worker *worker = &workers[w];
     bool died = roll(4) > 0;
     uint32_t submitted = worker->open ? submitted_runs(&worker->real) : 0;
-    if (!worker->open || (!submitted && roll(3) && !finally)) // mostly in the middle of something
+    if (!worker->open || (!submitted && roll(3) && !finally)) // mostly while something is in flight
         return;
-    while (worker->num_runs > submitted) { // in the queue: dropped, oldest first
+    while (worker->num_runs > submitted) { // queued runs are dropped, oldest first
         struct model_run run = worker->runs[submitted];
         memmove(worker->runs + submitted, worker->runs + submitted + 1,
                 (--worker->num_runs - submitted) * sizeof(*worker->runs));
@@ -174,7 +174,7 @@ static void do_text(int w)
     text->key = worker->salt << 16;
     for (uint32_t i = 0; i < text->depth; i++)
         text->key |= (1 + (roll(3) ? 0 : roll(3))) << (4 * i);
-    if (roll(3)) // the others compute what may be there already, and meet it when they publish
+    if (roll(3)) // the others compute blocks that may exist, and find that out when they publish
         do_lookup(w, text);
     else
         text->used = true;
@@ -192,7 +192,7 @@ static void do_text(int w)
         text->used = false;
         return;
     }
-    sync_evictions(text->cache); // before what was evicted is in use again
+    sync_evictions(text->cache); // before the evicted blocks are in use again
     for (uint32_t i = 0; i < wanted; i++) {
         struct model_block *block = &model[text->cache][ids[i]];
         ck_assert(!in_use(block));
@@ -431,16 +431,16 @@ static void do_finish(int w)
     step();
 }
 
-// Every other time it is late enough for what was kept back.
+// Every other time the clock has passed the end of the wait for company.
 static void do_step(int w)
 {
-    static unsigned asked; // the walks stay the same
+    static unsigned asked; // an own counter, so that the random walks stay the same
     (void)w;
     world.now_ns += ++asked % 2 ? 0 : SUBMISSION_NS * 2 / 3;
     step();
 }
 
-// ---- nonsense, which must be refused and change nothing ----
+// ---- invalid calls, which must be refused and change nothing ----
 
 static void do_nonsense(int w)
 {
@@ -521,7 +521,7 @@ START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
     ck_assert_uint_eq(totals[METRIC_BLOCKS_LEASED] + totals[METRIC_BLOCKS_HELD] +
                           totals[METRIC_BLOCKS_QUARANTINED],
                       0);
-    // The walk has been everywhere that it is for.
+    // The walk has reached all the states that it is meant to test.
     ck_assert_uint_gt(num_kept_back, 5);
     ck_assert_uint_gt(num_hits, 40);
     ck_assert_uint_gt(num_exchanged, 5);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_parameters.c - what the tensors and parameters of a run of attention over the pool must
-// be, kind by kind, and that they reach the engine as they were given. Other kinds of runs, and K
-// and V in the arena: test_core_run.c.
+// test_core_parameters.c - rules for the tensors and parameters of a run of attention over the
+// pool, field by field, and that the engine gets them unchanged. Other kinds of runs, and K and V
+// in the arena: test_core_run.c.
 
 #include "core/pool/session.h"
 #include "rigs/check_main.h"
@@ -37,7 +37,7 @@
 START_TEST(each_kind_of_bad_run_has_its_status_and_a_sentence_with_the_values)
 {
     REFUSED(p.batch = 999, STATUS_NOT_FOUND, "no batch 999");
-    REFUSED(p.batch = batch_b, STATUS_NOT_FOUND, "no batch"); // another session's
+    REFUSED(p.batch = batch_b, STATUS_NOT_FOUND, "no batch"); // a batch of another session
     REFUSED(p.layer = 2, STATUS_OUT_OF_RANGE, "layer 2 of a cache with 2");
     REFUSED(p.num_heads = 0, STATUS_INVALID, "num_heads 0");
     REFUSED(p.scale = NAN, STATUS_INVALID, "scale is");
@@ -61,13 +61,13 @@ START_TEST(each_kind_of_bad_run_has_its_status_and_a_sentence_with_the_values)
             "overlap");
     REFUSED(p.out.offset = 112, STATUS_INVALID, "out at 112 overlaps q at 0");
     REFUSED(p.out = p.v, STATUS_INVALID, "out at 8192 overlaps v");
-    ck_assert_uint_eq(run(&a, 0), 1); // the session lives on, and no ticket was used up
+    ck_assert_uint_eq(run(&a, 0), 1); // the session still works, and no ticket was used
 }
 END_TEST
 
 START_TEST(a_stride_beyond_what_the_engine_counts_is_refused)
 {
-    a.session->arena_size = UINT64_C(1) << 42; // of which nothing is touched
+    a.session->arena_size = UINT64_C(1) << 42; // no byte of it is touched
     fake_engine_widen_arena(a.arena, a.session->arena_size);
     const uint64_t most = (uint64_t)UINT32_MAX * 16;
     REFUSED(p.q.token_stride = most + 16, STATUS_OUT_OF_RANGE,
@@ -78,7 +78,7 @@ START_TEST(a_stride_beyond_what_the_engine_counts_is_refused)
         (p.lse = (struct wire_tensor){.dtype = DTYPE_F32, .offset = 20480, .token_stride = most}),
         STATUS_OUT_OF_RANGE, "lse has a stride of 68719476720 bytes; at most 17179869180");
     ACCEPTED(p.q.token_stride = most);
-    ACCEPTED(p.q.head_stride = most + 16); // one head: its stride means nothing
+    ACCEPTED(p.q.head_stride = most + 16); // there is one head, so its stride has no meaning
 }
 END_TEST
 
@@ -100,11 +100,12 @@ END_TEST
 START_TEST(rows_may_lie_in_any_order_that_does_not_overlap)
 {
     ACCEPTED(p.out.offset = WORLD_ARENA - 128);        // to the last byte
-    ACCEPTED((p.q.token_stride = 0, p.num_heads = 1)); // one query for all: reading may overlap
+    ACCEPTED((p.q.token_stride = 0, p.num_heads = 1)); // one query for all: tensors that are read
+                                                       // may overlap
     ACCEPTED((p.num_heads = 3, p.out.head_stride = 16, p.out.token_stride = 48)); // [tokens, heads]
     ACCEPTED(
         (p.num_heads = 3, p.out.head_stride = 128, p.out.token_stride = 16)); // [heads, tokens]
-    ACCEPTED(p.out.head_stride = 0); // one head: its stride means nothing
+    ACCEPTED(p.out.head_stride = 0); // there is one head, so its stride has no meaning
 }
 END_TEST
 
@@ -114,22 +115,22 @@ START_TEST(slices_of_one_fused_tensor_interleave_without_overlapping)
     ACCEPTED((p.num_heads = 2,
               p.q.token_stride = p.k.token_stride = p.v.token_stride = p.out.token_stride = 96,
               p.q.offset = 0, p.k.offset = 32, p.v.offset = 48, p.out.offset = 64));
-    // out one head too early: its first head is v
+    // out begins one head too early: its first head is v
     REFUSED((p.num_heads = 2,
              p.q.token_stride = p.k.token_stride = p.v.token_stride = p.out.token_stride = 96,
              p.q.offset = 0, p.k.offset = 32, p.v.offset = 48, p.out.offset = 48),
             STATUS_INVALID, "overlaps v");
-    // out behind a stride that reaches into the next token's q
+    // out has a stride that reaches into the next token's q
     REFUSED((p.num_heads = 2,
              p.q.token_stride = p.k.token_stride = p.v.token_stride = p.out.token_stride = 96,
              p.q.offset = 0, p.k.offset = 32, p.v.offset = 48, p.out.offset = 80),
             STATUS_INVALID, "overlaps q");
-    // other strides, but q is dense and out steps into it
+    // other strides, but q is dense and out overlaps it
     REFUSED((p.q.offset = 0, p.out.offset = 64, p.out.token_stride = 160), STATUS_INVALID,
             "overlaps q");
     // other strides: out lies in the gaps of q
     ACCEPTED((p.q.offset = 0, p.q.token_stride = 256, p.out.offset = 16, p.out.token_stride = 16));
-    // without K/V writes, k and v are not looked at
+    // without K/V writes, k and v are not checked
     uint64_t reader = make_reader(&a, blocks[0], 8, 8);
     ACCEPTED((p.batch = reader, p.k = (struct wire_tensor){.offset = UINT64_MAX}, p.v = p.out));
 }
@@ -153,7 +154,7 @@ START_TEST(each_parameter_of_attention_has_its_range)
     ACCEPTED((p.windowed = true, p.window_left = p.window_right = -1));
     ACCEPTED((p.windowed = true, p.window_left = p.window_right = INT32_MAX));
     ACCEPTED((p.slopes = plain, p.sinks = none, p.soft_cap = FLT_MIN));
-    ACCEPTED((p.window_left = p.window_right = -9)); // not windowed: they mean nothing
+    ACCEPTED((p.window_left = p.window_right = -9)); // not windowed: the values have no meaning
 }
 END_TEST
 
@@ -190,7 +191,7 @@ START_TEST(lse_is_an_output_of_its_own_type_and_place)
     ACCEPTED(p.lse =
                  lse_at(WORLD_ARENA - 128, 16, 0)); // the last row ends 12 bytes before the arena
     uint64_t reader = make_reader(&a, blocks[0], 8, 8);
-    ACCEPTED((p.batch = reader, p.lse = lse_at(4096, 16, 4))); // k is not looked at
+    ACCEPTED((p.batch = reader, p.lse = lse_at(4096, 16, 4))); // k is not checked
 }
 END_TEST
 

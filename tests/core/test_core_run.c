@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_run.c - runs beyond plain attention over the pool (test_core_parameters.c): writes and
-// gathers, K and V in the arena, outer strides, and what all these weigh. Scales, RoPE and splits:
-// test_core_scales.c.
+// test_core_run.c - other runs than plain attention over the pool (test_core_parameters.c): writes
+// and gathers, K and V in the arena, outer strides, and the cost of all of these. Scales, RoPE and
+// splits: test_core_scales.c.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -27,7 +27,7 @@ START_TEST(a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else)
 }
 END_TEST
 
-START_TEST(what_writes_alone_have_written_can_be_published)
+START_TEST(blocks_that_only_write_runs_have_written_can_be_published)
 {
     int64_t slots[8];
     int32_t given[1] = {blocks[0]};
@@ -102,7 +102,7 @@ START_TEST(a_gather_lays_the_sequences_one_after_the_other)
                    attended = metrics[METRIC_TOKENS_ATTENDED];
     ACCEPTED(run_of(batch, ENGINE_GATHER), p.layer = 1);
     ck_assert_uint_eq(metrics[METRIC_RUNS_DONE], done + 1);
-    ck_assert_uint_eq(metrics[METRIC_TOKENS_ATTENDED], attended); // nothing was attended
+    ck_assert_uint_eq(metrics[METRIC_TOKENS_ATTENDED], attended); // a gather attends no tokens
     for (uint32_t i = 0; i < 13; i++)
         ck_assert_int_eq(number_at(AT_K + 16ull * i), i < 10 ? tokens[i] : tokens[30 + i - 10]);
     REFUSED(run_of(batch, ENGINE_GATHER), p.k.offset = WORLD_ARENA - 12 * 16, STATUS_OUT_OF_RANGE,
@@ -182,7 +182,7 @@ START_TEST(the_arena_has_to_reach_as_far_as_the_largest_block_named)
     REFUSED(over_blocks(reads, ENGINE_ATTEND), p.keys.offset = AT_OUT, STATUS_INVALID,
             "out at 16384 overlaps keys");
     ACCEPTED(over_blocks(reads, ENGINE_ATTEND),
-             p.keys.offset = p.values.offset = AT_Q); // reading may overlap
+             p.keys.offset = p.values.offset = AT_Q); // tensors that are read may overlap
     REFUSED(over_blocks(writes, ENGINE_ATTEND), p.keys.offset = AT_Q, STATUS_INVALID,
             "keys at 0 overlaps q at 0");
     REFUSED(over_blocks(writes, ENGINE_ATTEND), p.values.offset = AT_K, STATUS_INVALID,
@@ -192,7 +192,7 @@ START_TEST(the_arena_has_to_reach_as_far_as_the_largest_block_named)
     REFUSED(over_blocks(writes, ENGINE_ATTEND), p.keys.outer_stride = 64, STATUS_INVALID,
             "keys's rows of 16 bytes overlap: token stride 16, head stride 16, outer stride 64");
     ACCEPTED(over_blocks(reads, ENGINE_ATTEND),
-             p.keys.outer_stride = 64); // it is the client's own affair
+             p.keys.outer_stride = 64); // only the client's own data is affected
     // [blocks, K and V, tokens]: the two interleave
     ACCEPTED(over_blocks(writes, ENGINE_ATTEND),
              (p.keys.outer_stride = p.values.outer_stride = 256, p.values.offset = AT_KEYS + 128));
@@ -252,7 +252,7 @@ START_TEST(ragged_rows_reach_as_far_as_the_last_key)
     ACCEPTED(over_rows(padded, 160), p.keys.offset = WORLD_ARENA - 20 * 16);
     REFUSED(over_rows(padded, 160), p.values.offset = WORLD_ARENA - 19 * 16, STATUS_OUT_OF_RANGE,
             "an outer stride of 160 for 2, each for 10 tokens");
-    ACCEPTED(over_rows(ragged, 0), p.keys.outer_stride = 160); // each for itself
+    ACCEPTED(over_rows(ragged, 0), p.keys.outer_stride = 160); // each on its own
     REFUSED(over_rows(ragged, 0), p.kind = ENGINE_WRITE, STATUS_INVALID, "without a slot_mapping");
 }
 END_TEST
@@ -331,7 +331,7 @@ START_TEST(values_that_are_a_part_of_the_keys_have_no_tensor)
     good.q.token_stride = good.k.token_stride = 32;
     good.keys.dtype = DTYPE_INT8;
     good.v = good.values =
-        (struct wire_tensor){.memory = 3, .dtype = 99, .offset = 1}; // nobody looks
+        (struct wire_tensor){.memory = 3, .dtype = 99, .offset = 1}; // the field is not read
     ACCEPTED(good, p.k_scale = 0.25f);
     ACCEPTED(good, p.kind = ENGINE_GATHER);
     ACCEPTED(good, p.kind = ENGINE_WRITE);
@@ -345,7 +345,7 @@ START_TEST(values_that_are_a_part_of_the_keys_have_no_tensor)
 }
 END_TEST
 
-// ---- weight ----
+// ---- cost ----
 
 #define WORKS(params, most)                                                                        \
     do {                                                                                           \
@@ -412,7 +412,7 @@ START_TEST(keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them)
     world_finish_all(&world);
     const uint64_t *totals = core_metrics(world.core);
     ck_assert_uint_eq(totals[METRIC_TOKENS_ATTENDED],
-                      3); // at least one a run, and not what was copied
+                      3); // at least one for each run, and the copies do not count
     worker_reap(&a, ticket, STATUS_OK);
 }
 END_TEST
@@ -423,7 +423,7 @@ int main(void)
     check_case(suite, "kinds", open_one, close_one,
                (const TTest *const[]){
                    a_write_takes_k_and_v_to_their_slots_and_looks_at_nothing_else,
-                   what_writes_alone_have_written_can_be_published,
+                   blocks_that_only_write_runs_have_written_can_be_published,
                    each_kind_says_what_its_batch_lacks,
                    outer_strides_step_over_the_sequences_of_a_write,
                    a_gather_lays_the_sequences_one_after_the_other,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_scales.c - the numbers of a run beyond plain attention over the pool: scales of 8 bits,
-// RoPE, and splits.
+// test_core_scales.c - numbers of special runs over the pool: scales of 8-bit types, RoPE, and
+// splits.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -37,12 +37,12 @@ START_TEST(scales_are_given_for_8_bits_a_tensor_and_nothing_else)
     uint64_t ticket;
     ck_assert_status(core_run(a.session, &some, &ticket, &error), STATUS_OK);
     world_step(&world);
-    ck_assert_float_eq(fake_engine_oldest(world.engine)->runs[0].run.k_scale, 1.0f); // by default
+    ck_assert_float_eq(fake_engine_oldest(world.engine)->runs[0].run.k_scale, 1.0f); // the default
     world_finish_all(&world);
 }
 END_TEST
 
-// Three layers over K and V of 8 bits, which share all but `out`.
+// Three layers over K and V of 8 bits. The layers share all tensors except `out`.
 static struct core_run_params three_layers(bool v_is_k_prefix)
 {
     struct core_layout layout = layout_of(8);
@@ -57,7 +57,7 @@ static struct core_run_params three_layers(bool v_is_k_prefix)
     return p;
 }
 
-// What the engine gets, layer by layer; by then the caller's arrays are no more.
+// What the engine gets, layer by layer. The caller's arrays are gone by then.
 static void expect_scales(struct core_run_params params, const float *k, const float *v)
 {
     const size_t size = params.layers.num_layers * sizeof(float);
@@ -101,7 +101,7 @@ START_TEST(layers_have_scales_of_their_own_where_they_are_given)
 }
 END_TEST
 
-START_TEST(a_scale_that_is_none_is_named_with_its_layer)
+START_TEST(an_invalid_scale_is_named_with_its_layer)
 {
     const float none[] = {0, 0, 0}, bad[] = {1, 1, NAN}, negative[] = {1, -1, 1},
                 tiny[] = {1e-45f, 1, 1};
@@ -120,7 +120,7 @@ START_TEST(a_scale_that_is_none_is_named_with_its_layer)
             "v_scales[0] is given, but V is a part of K");
     REFUSED(plain, p.k_scales = large, STATUS_INVALID,
             "k_scales[0] is given, but K and V have scale_mode 0");
-    ACCEPTED(good, (p.v_scales = large, p.scale = 1e9f)); // V is not multiplied with the scores
+    ACCEPTED(good, (p.v_scales = large, p.scale = 1e9f));        // scores do not contain V's scale
     ACCEPTED(good, (p.layers.num_layers = 2, p.k_scales = bad)); // there is no third
     ACCEPTED(prefix, p.v_scales = none);
     ACCEPTED(plain, p.k_scales = p.v_scales = none);
@@ -132,8 +132,8 @@ static float next(float value)
     return nextafterf(value, INFINITY);
 }
 
-// FLT_MAX / log2(e), rounded down, is the largest that the shaders' f32 can take.
-START_TEST(what_log2_of_e_makes_infinite_is_refused_by_its_value)
+// FLT_MAX / log2(e), rounded down: the largest value that the shaders' f32 can hold.
+START_TEST(a_scale_that_log2_of_e_makes_infinite_is_refused_with_its_value)
 {
     const float most = 0x1.62e42ep127f, slope = 3e38f, bad[] = {0, -3e38f},
                 none[] = {-INFINITY, -most};
@@ -248,14 +248,15 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("core scales");
-    check_case(suite, "parameters", open_one, close_one,
-               (const TTest *const[]){scales_are_given_for_8_bits_a_tensor_and_nothing_else,
-                                      layers_have_scales_of_their_own_where_they_are_given,
-                                      a_scale_that_is_none_is_named_with_its_layer,
-                                      what_log2_of_e_makes_infinite_is_refused_by_its_value,
-                                      each_part_of_rope_has_its_range,
-                                      rope_reaches_the_engine_and_frequencies_are_copied,
-                                      any_number_of_splits_that_the_engine_has_room_for, NULL},
-               1);
+    check_case(
+        suite, "parameters", open_one, close_one,
+        (const TTest *const[]){scales_are_given_for_8_bits_a_tensor_and_nothing_else,
+                               layers_have_scales_of_their_own_where_they_are_given,
+                               an_invalid_scale_is_named_with_its_layer,
+                               a_scale_that_log2_of_e_makes_infinite_is_refused_with_its_value,
+                               each_part_of_rope_has_its_range,
+                               rope_reaches_the_engine_and_frequencies_are_copied,
+                               any_number_of_splits_that_the_engine_has_room_for, NULL},
+        1);
     return check_main(suite);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_step.c - a batch that advances: what it names, compared with one created anew, also
-// while runs of steps before are under way.
+// test_core_step.c - a batch that advances: the blocks that it refers to, compared with a batch
+// created anew, also while runs of earlier steps are in flight.
 
 #include "core/pool/names.h"
 #include "core/pool/session.h"
@@ -14,7 +14,7 @@
 enum { SEQS = 4, COLUMNS = 4, TOKENS = 4, CHUNK = 256, CHUNKS = 4, MANY = 200 };
 static const int32_t cu[SEQS + 1] = {0, 1, 3, 3, 4}; // the third sequence is padding
 
-// Chunks of several words of bits, and blocks from all over the first one.
+// Chunks of several words of bits, and blocks from all parts of the first chunk.
 static void open_wide_world(void)
 {
     int32_t leased[MANY];
@@ -30,7 +30,7 @@ static void open_wide_world(void)
     count_tokens(tokens, 64, 1);
 }
 
-// Another session takes all that is free and so much that the cache grows. false: it cannot.
+// Another session leases all free blocks and more, so that the cache grows. False: it cannot.
 static bool grow_cache(void)
 {
     int32_t others[CHUNK];
@@ -75,7 +75,8 @@ static uint32_t roll(uint32_t limit)
     return (uint32_t)(random_state >> 33) % limit;
 }
 
-// Some of what steps choose from lies far behind the rest then; what it replaces stays leased.
+// Some blocks that steps choose from then have much larger ids; those that they replace stay
+// leased.
 static void grow_far(void)
 {
     if (roll(30) || !grow_cache())
@@ -89,7 +90,7 @@ static uint32_t refs_of(int32_t block)
     return worker_block(&a, block).batch_refs;
 }
 
-// What the next step is: mostly something good, and now and then anything.
+// Draws the next step: mostly a valid one, sometimes anything.
 static void next_model(struct model *m, struct core_entry entries[8], uint32_t *num_entries)
 {
     *num_entries = roll(5);
@@ -137,7 +138,7 @@ static uint64_t create(const struct model *m)
     return worker_create(&a, &params);
 }
 
-// Every block is named by both or by none, and a gather reads or does not read the same.
+// Both or neither refer to a block, and a gather reads the same blocks.
 static void expect_alike(uint64_t advanced, uint64_t created)
 {
     struct core_batch_view {
@@ -161,7 +162,7 @@ static void expect_alike(uint64_t advanced, uint64_t created)
     ck_assert_str_eq(views[0].error.text, views[1].error.text);
 }
 
-// Nothing of it under way: refs of all blocks are those of the batch alone.
+// If none of its runs is in flight, the refs of all blocks are those of the batch alone.
 START_TEST(an_advanced_batch_is_what_one_created_anew_would_be)
 {
     struct model m = {.table = {0}, .has_positions = _i % 2};
@@ -208,8 +209,8 @@ START_TEST(an_advanced_batch_is_what_one_created_anew_would_be)
 }
 END_TEST
 
-// The audit counts every reference anew after each thing that happens.
-START_TEST(steps_with_runs_under_way_keep_what_they_name)
+// The audit counts every reference anew after each event.
+START_TEST(steps_with_runs_in_flight_keep_their_blocks)
 {
     struct model m = {.table = {0}};
     random_state = 0x2545f4914f6cdd1dull * (uint64_t)(_i + 1);
@@ -227,7 +228,7 @@ START_TEST(steps_with_runs_under_way_keep_what_they_name)
         uint64_t ticket;
         grow_far();
         params.detached = true;
-        params.windowed = true; // hides what may be missing
+        params.windowed = true; // hides entries that may be missing
         params.kind = ENGINE_WRITE;
         switch (roll(6)) {
         case 0:
@@ -267,7 +268,7 @@ START_TEST(steps_with_runs_under_way_keep_what_they_name)
 }
 END_TEST
 
-START_TEST(a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over)
+START_TEST(a_block_that_a_step_no_longer_uses_is_released_when_its_runs_are_done)
 {
     const int32_t q[] = {0, 1}, lens[] = {16};
     const int64_t slots[] = {-1};
@@ -295,7 +296,7 @@ START_TEST(a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over
     ck_assert_uint_eq(refs_of(blocks[0]), 0);
     ck_assert_int_eq((int)worker_block(&a, blocks[0]).state, CORE_FREE);
     worker_reap(&a, ticket, STATUS_OK);
-    // A run that sees the hidden keys is refused now, one whose window hides them is not.
+    // A run that sees the hidden keys is refused now; a run whose window hides them is not.
     struct core_run_params run = worker_run_params(&a, batch, 0, 1, tokens);
     ck_assert_refused(core_run(a.session, &run, &ticket, &error), STATUS_INVALID,
                       "block_table[0][0] = -1");
@@ -310,7 +311,7 @@ START_TEST(only_what_changes_is_looked_at_again)
     uint64_t batch = worker_batch(&a, blocks, 9, 1);
     const int64_t slots[] = {(int64_t)blocks[1] * WORLD_BLOCK + 1};
     struct core_advance advance = {.batch = batch, .slot_mapping = slots, .num_slot_mapping = 1};
-    worker_release(&a, blocks, 1); // named by the batch, and held by nobody
+    worker_release(&a, blocks, 1); // the batch refers to it, and no session holds it
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
     const struct core_entry entry = {0, 0, blocks[0]};
     advance.entries = &entry;
@@ -320,8 +321,8 @@ START_TEST(only_what_changes_is_looked_at_again)
 }
 END_TEST
 
-// Each has lengths and a slot of its own; where a run sees what changes, the engine makes another
-// table.
+// Each step has its own lengths and a slot. If a run sees an entry that changes, the engine makes
+// another table.
 START_TEST(steps_under_way_count_a_table_that_they_share_once)
 {
     enum { OWN = 3 * sizeof(int32_t) + sizeof(int64_t), TABLE = 3 * sizeof(int32_t) };
@@ -342,7 +343,7 @@ START_TEST(steps_under_way_count_a_table_that_they_share_once)
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
     ck_assert_uint_eq(a.session->kept_bytes, idle + OWN);
     worker_run(&a, advance.batch, 0, 1, tokens);
-    advance.entries = &gone; // nobody looks there any more
+    advance.entries = &gone; // no run looks there any more
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
     ck_assert_uint_eq(a.session->kept_bytes, idle + 2 * OWN + names_left_bytes(1));
     struct core_run_params windowed = worker_run_params(&a, advance.batch, 0, 1, tokens);
@@ -357,7 +358,7 @@ START_TEST(steps_under_way_count_a_table_that_they_share_once)
 }
 END_TEST
 
-// A gather reads it, a query does not: no error but there.
+// A gather reads it, a query does not: only the gather fails.
 START_TEST(what_padding_could_not_read_is_looked_at_in_each_step)
 {
     const int32_t q[] = {0, 0}, lens[] = {8};
@@ -380,7 +381,7 @@ START_TEST(lengths_and_positions_grow_by_themselves)
     struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks, 2);
     params.positions = positions;
     params.num_positions = 1;
-    params.max_context_len = 9; // of the first step alone
+    params.max_context_len = 9; // of the first step only
     uint64_t batch = worker_create(&a, &params);
     const struct core_advance advance = {.batch = batch};
     for (int i = 10; i <= 16; i++)
@@ -449,7 +450,7 @@ START_TEST(a_batch_that_names_nothing_advances_in_a_cache_that_never_grew)
 }
 END_TEST
 
-// A bit for each id up to the largest that was ever named: not for those of others behind it.
+// A bit for each id up to the largest that was ever used: none for other sessions' blocks above it.
 START_TEST(a_step_takes_memory_for_what_it_names_and_not_for_how_large_the_cache_is)
 {
     const int32_t q[] = {0, 0}, lens[] = {8};
@@ -497,7 +498,7 @@ int main(void)
     Suite *suite = suite_create("core step");
     check_case(suite, "steps", open_wide_world, close_all,
                (const TTest *const[]){
-                   a_block_that_a_step_names_no_more_is_let_go_of_when_its_runs_are_over,
+                   a_block_that_a_step_no_longer_uses_is_released_when_its_runs_are_done,
                    only_what_changes_is_looked_at_again,
                    what_padding_could_not_read_is_looked_at_in_each_step,
                    steps_under_way_count_a_table_that_they_share_once,
@@ -509,7 +510,7 @@ int main(void)
                1);
     check_case(suite, "random steps", open_wide_world, close_all,
                (const TTest *const[]){an_advanced_batch_is_what_one_created_anew_would_be,
-                                      steps_with_runs_under_way_keep_what_they_name, NULL},
+                                      steps_with_runs_in_flight_keep_their_blocks, NULL},
                10);
     return check_main(suite);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_tenants.c - a block that comes to another tenant is zeroed before it is used: when, in
-// which slices, and what refused submissions and freed memory make of it.
+// test_core_tenants.c - a block that moves to another tenant is zeroed before use: when, in which
+// slices, and after refused submissions and freed memory.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -22,7 +22,7 @@ START_TEST(a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs)
     ck_assert_int_ne(fake_engine_slot(core_engine_cache(world.core, a.cache), 1, found[1], 7), 0);
     uint64_t batch = worker_batch(&c, found + 1, 4, 4);
     worker_run(&c, batch, 0, 4, tokens);
-    fake_engine_finish(world.engine); // of b's, so that there is room for two
+    fake_engine_finish(world.engine); // the submission of b, so that there is room for two
     world_step(&world);
     const struct fake_submission *s = fake_engine_oldest(world.engine);
     ck_assert_uint_eq(s->num_zeroes, 2);
@@ -46,8 +46,8 @@ START_TEST(a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs)
 }
 END_TEST
 
-// Two sessions of different users have cache "deep" open, of which 64 blocks are one submission's
-// worth of zeroes.
+// Two sessions of different users have the cache "deep" open. 64 of its blocks are as many zeroes
+// as one submission takes.
 static void open_deep(void)
 {
     struct core_cache_identity identity = world_identity("deep");
@@ -105,7 +105,7 @@ START_TEST(a_refused_slice_of_zeroes_is_tried_again_smaller_or_later_and_no_run_
     worker_lease(&c, 1, blocks + 3);
     ticket = worker_run(&c, batch, 1, 4, tokens);
     fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
-    world_step(&world); // waits for what is ahead
+    world_step(&world); // waits for earlier submissions
     ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 1);
     ck_assert_uint_eq(fake_engine_newest(world.engine)->num_zeroes, 0);
     ck_assert(fake_engine_finish(world.engine));
@@ -133,7 +133,7 @@ START_TEST(zeroing_outlives_a_refused_submission_and_ends_with_the_memory)
     ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_zeroes, 1);
     world_finish_all(&world);
     worker_close(&c, false);
-    worker_lease(&b, 3, found); // wants zeroing again, but its chunk goes first
+    worker_lease(&b, 3, found); // needs zeroing again, but its chunk is freed first
     worker_release(&b, found, 3);
     worker_open(&c, &world, 2, "");
     c.cache = worker_open_cache(&c, "other");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_core_tickets.c - what a ticket says and when, how many there may be, and what a lost device
-// and core's end make of what is under way.
+// test_core_tickets.c - the result of a ticket and when it is there, how many tickets there may be,
+// and what a lost device and the end of core do to work in flight.
 
 #include "rigs/check_main.h"
 #include "rigs/scheduler_world.h"
@@ -62,7 +62,7 @@ START_TEST(the_failure_of_one_run_leaves_the_others_of_its_submission_alone)
     ck_assert_str_eq(why.text, "the device gave no 17 bytes");
     const struct core_ticket_result good = worker_result(&b, tb);
     ck_assert_int_eq((int)good.status, STATUS_OK);
-    ck_assert_uint_eq(good.num_runs, 1); // the failed one did not share the dispatch
+    ck_assert_uint_eq(good.num_runs, 1); // the failed run did not share the dispatch
     worker_reap(&a, later, STATUS_OK);
     const uint64_t *totals = core_metrics(world.core);
     ck_assert_uint_eq(totals[METRIC_RUNS_FAILED], 1);
@@ -86,7 +86,7 @@ START_TEST(unreaped_tickets_are_bounded_and_the_sentence_names_the_option)
     ck_assert_uint_eq(counts.tickets_unreaped, 64);
     ck_assert_uint_eq(counts.runs_done, 64);
     ck_assert_uint_eq(counts.tokens_attended, 64ull * 64);
-    run(&b, 0); // another session is not concerned
+    run(&b, 0); // another session is not affected
 }
 END_TEST
 
@@ -160,7 +160,7 @@ START_TEST(a_lost_device_fails_every_outstanding_run_and_every_later_call)
         STATUS_DEVICE_LOST, "lost");
     ck_assert(core_idle(world.core));
     ck_assert(b.gone);
-    worker_release(&a, blocks[0], 8); // giving back still works
+    worker_release(&a, blocks[0], 8); // releasing still works
 }
 END_TEST
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_delay.c - how long runs are kept back while the GPU is busy, and when the dispatcher is to
+// test_delay.c - how long runs wait for company while the GPU is busy, and when the dispatcher must
 // be awake for that.
 
 #include "core/runs/delay.h"
@@ -10,9 +10,9 @@
 enum { US = 1000, SPIN = 50 * US, KIND = 7, OTHER = 8 };
 
 static struct delay delay;
-static int64_t begun_ns; // of what the GPU works on
+static int64_t begun_ns; // start of the GPU's current work
 
-// Submissions that take so long were seen, and another one has just begun.
+// Submissions of this length were seen, and another one has just begun.
 static void begin_known(int64_t takes_ns)
 {
     delay_init(&delay, SPIN);
@@ -22,7 +22,7 @@ static void begin_known(int64_t takes_ns)
     delay_next(&delay, 100, KIND, begun_ns, false);
 }
 
-// Whether the dispatcher is to be awake so long after the begin.
+// Whether the dispatcher must be awake this long after the start.
 static bool is_awake(int64_t after_ns)
 {
     return delay_wake_ns(&delay, begun_ns + after_ns) <= begun_ns + after_ns;
@@ -49,17 +49,17 @@ START_TEST(runs_are_kept_back_until_the_end_is_near_and_no_longer)
 }
 END_TEST
 
-START_TEST(what_is_no_longer_kept_back_wakes_nobody)
+START_TEST(a_wait_that_has_ended_wakes_no_thread)
 {
     begin_known(400 * US);
     ck_assert(keeps_back(0));
     const int64_t kept_ns = delay_wake_ns(&delay, begun_ns);
-    delay_begin_step(&delay); // and nothing is kept back in it
+    delay_begin_step(&delay); // no run waits in it
     ck_assert_int_gt(delay_wake_ns(&delay, begun_ns), kept_ns);
 }
 END_TEST
 
-START_TEST(what_takes_long_to_prepare_is_kept_back_for_less_long)
+START_TEST(runs_that_take_long_to_prepare_wait_for_less_time)
 {
     begin_known(400 * US);
     delay_prepared(&delay, 250 * US);
@@ -123,11 +123,11 @@ START_TEST(nothing_is_kept_back_behind_work_whose_end_is_unknown_or_near)
     delay_next(&delay, 2, KIND, begun_ns += 50 * US, false);
     ck_assert(!keeps_back(0)); // it takes 30 us in all
     delay_next(&delay, 0, 0, begun_ns + 450 * US, false);
-    ck_assert(!keeps_back(450 * US)); // nothing is under way
+    ck_assert(!keeps_back(450 * US)); // nothing is in flight
 }
 END_TEST
 
-START_TEST(without_leave_to_look_nothing_is_kept_back)
+START_TEST(without_polling_no_run_waits_for_company)
 {
     begin_known(400 * US);
     delay.watch.look_ns = 0;
@@ -139,7 +139,7 @@ END_TEST
 START_TEST(ends_are_counted_by_whether_they_woke_the_dispatcher)
 {
     delay_init(&delay, SPIN);
-    delay_next(&delay, 1, KIND, 0, true); // nothing has ended
+    delay_next(&delay, 1, KIND, 0, true); // no submission has ended
     delay_next(&delay, 2, OTHER, 10 * US, true);
     delay_next(&delay, 3, KIND, 20 * US, false);
     delay_next(&delay, 0, 0, 30 * US, false);
@@ -152,13 +152,13 @@ int main(void)
 {
     const TTest *const tests[] = {
         runs_are_kept_back_until_the_end_is_near_and_no_longer,
-        what_is_no_longer_kept_back_wakes_nobody,
-        what_takes_long_to_prepare_is_kept_back_for_less_long,
+        a_wait_that_has_ended_wakes_no_thread,
+        runs_that_take_long_to_prepare_wait_for_less_time,
         where_time_is_left_after_the_delay_the_dispatcher_sleeps_again,
         a_delay_that_is_over_keeps_the_dispatcher_awake_until_the_next_step,
         a_look_behind_a_delay_lasts_three_times_as_long_at_most,
         nothing_is_kept_back_behind_work_whose_end_is_unknown_or_near,
-        without_leave_to_look_nothing_is_kept_back,
+        without_polling_no_run_waits_for_company,
         ends_are_counted_by_whether_they_woke_the_dispatcher,
         NULL,
     };

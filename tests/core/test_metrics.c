@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_metrics.c - the table of metrics is one that Prometheus takes.
+// test_metrics.c - the table of metrics follows the rules of Prometheus.
 
 #include "core/metrics.h"
 #include "rigs/check_main.h"

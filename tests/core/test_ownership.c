@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_ownership.c - the states of a block one by one, how long a batch keeps what it names, and
-// how many blocks a session may hold.
+// test_ownership.c - the states of a block one by one, how long a batch keeps its blocks, and how
+// many blocks a session may hold.
 
 #include "rigs/check_main.h"
 #include "rigs/ownership_world.h"
@@ -68,7 +68,7 @@ START_TEST(the_sum_of_the_states_is_the_total_at_every_moment)
 }
 END_TEST
 
-START_TEST(what_is_not_held_cannot_be_released_and_nothing_of_the_list_is)
+START_TEST(if_one_block_is_not_held_no_block_of_the_list_is_released)
 {
     worker_lease(&a, 3, blocks);
     worker_lease(&b, 1, blocks + 3);
@@ -102,13 +102,13 @@ START_TEST(a_block_that_is_held_twice_wants_two_releases)
     ck_assert_state(blocks[0], CORE_CACHED);
     worker_lookup(&a, tokens, WORLD_BLOCK, found);
     worker_lookup(&a, tokens, WORLD_BLOCK, found);
-    const int32_t twice[] = {blocks[0], blocks[0]}; // both in one call
+    const int32_t twice[] = {blocks[0], blocks[0]}; // twice in one call
     worker_release(&a, twice, 2);
     ck_assert_state(blocks[0], CORE_CACHED);
 }
 END_TEST
 
-START_TEST(what_was_looked_up_again_and_again_ends_with_its_session)
+START_TEST(repeated_look_ups_end_with_their_session)
 {
     worker_lease(&a, 1, blocks);
     worker_write(&a, blocks, tokens, WORLD_BLOCK);
@@ -203,7 +203,7 @@ START_TEST(sealing_a_block_that_a_live_batch_writes_fails_its_next_run)
     ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_SEALED,
                       "writes block 0");
     ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_SEALED, "sealed");
-    params = worker_run_params(&a, other, 0, 8, tokens); // another block: goes on
+    params = worker_run_params(&a, other, 0, 8, tokens); // it uses another block, and continues
     ck_assert_status(core_run(a.session, &params, &ticket, &error), STATUS_OK);
     world_finish_all(&world);
     worker_reap(&a, ticket, STATUS_OK);
@@ -227,7 +227,7 @@ START_TEST(the_quota_counts_distinct_blocks_and_is_hard)
     worker_publish(&c, tokens, 32, blocks);
     ck_assert_uint_eq(worker_lookup(&c, tokens, 32, found), 4);
     core_session_counts(c.session, &counts);
-    ck_assert_uint_eq(counts.blocks_held, 4); // twice held counts once
+    ck_assert_uint_eq(counts.blocks_held, 4); // a block that is held twice counts once
     worker_lease(&c, 6, blocks + 4);
     ck_assert_refused(
         core_blocks_lease(c.session, c.cache, 1, found, &growing, &error), STATUS_QUOTA,
@@ -241,7 +241,7 @@ START_TEST(the_quota_counts_distinct_blocks_and_is_hard)
                      STATUS_OK);
     ck_assert_uint_eq(num, 3);
     uint64_t batch = worker_batch(&c, blocks + 4, 8, 8);
-    worker_release(&c, blocks + 4, 1); // the batch still has it
+    worker_release(&c, blocks + 4, 1); // the batch still refers to it
     ck_assert_refused(core_blocks_lease(c.session, c.cache, 1, found, &growing, &error),
                       STATUS_QUOTA, "has 10");
     ck_assert_status(core_batch_destroy(c.session, batch, &error), STATUS_OK);
@@ -278,15 +278,14 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("ownership");
-    check_case(
-        suite, "states", open_two, close_all,
-        (const TTest *const[]){a_block_goes_from_free_to_leased_to_held_to_cached_and_back,
-                               a_leased_block_that_was_not_published_becomes_free_again,
-                               the_sum_of_the_states_is_the_total_at_every_moment,
-                               what_is_not_held_cannot_be_released_and_nothing_of_the_list_is,
-                               a_block_that_is_held_twice_wants_two_releases,
-                               what_was_looked_up_again_and_again_ends_with_its_session, NULL},
-        1);
+    check_case(suite, "states", open_two, close_all,
+               (const TTest *const[]){a_block_goes_from_free_to_leased_to_held_to_cached_and_back,
+                                      a_leased_block_that_was_not_published_becomes_free_again,
+                                      the_sum_of_the_states_is_the_total_at_every_moment,
+                                      if_one_block_is_not_held_no_block_of_the_list_is_released,
+                                      a_block_that_is_held_twice_wants_two_releases,
+                                      repeated_look_ups_end_with_their_session, NULL},
+               1);
     check_case(suite, "batches", open_two, close_all,
                (const TTest *const[]){
                    a_release_takes_effect_when_the_last_batch_that_names_the_block_is_gone,

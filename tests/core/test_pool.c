@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_pool.c - how the pool grows, what it refuses, what it takes back, and who may open which
-// cache.
+// test_pool.c - how the pool grows, what it refuses, what it takes back, and which sessions may
+// open which cache.
 
 #include "rigs/check_main.h"
 #include "rigs/core_world.h"
@@ -31,7 +31,7 @@ START_TEST(a_pool_of_2048_grows_from_one_chunk_of_512_to_three_for_1500_blocks)
     ck_assert_uint_eq(counts.free, 36);
     ck_assert_uint_eq(counts.limit, 2048);
     ck_assert_uint_eq(counts.available, 36 + 512);
-    for (int32_t i = 0; i < 1500; i++) // lowest chunk first
+    for (int32_t i = 0; i < 1500; i++) // the lowest chunk comes first
         ck_assert_int_lt(blocks[i], 1536);
     world_check(&world);
     world_close(&world);
@@ -172,7 +172,7 @@ START_TEST(a_refused_growth_is_told_with_its_bytes_and_not_asked_for_again_and_a
     ck_assert_ptr_nonnull(strstr(world.last_warning, "8192"));
     ck_assert_uint_eq(worker_counts(&a).available, 0);
     fake_engine_refuse_chunks(world.engine, 0);
-    worker_open(&b, &world, 1, ""); // a good moment to ask again
+    worker_open(&b, &world, 1, ""); // the pool may ask again now
     worker_lease(&b, 1, blocks + 16);
     world_check(&world);
     world_close(&world);
@@ -224,7 +224,7 @@ START_TEST(two_sessions_cannot_have_more_than_the_pool_together)
                       "25 blocks wanted");
     worker_lease(&b, 24, blocks + 40);
     worker_release(&a, blocks, 40);
-    ck_assert(world_step(&world)); // something came free
+    ck_assert(world_step(&world)); // blocks became free
     ck_assert(!world_step(&world));
     worker_lease(&b, 25, blocks + 100);
     world_check(&world);
@@ -278,7 +278,7 @@ START_TEST(a_block_larger_than_the_pool_is_refused_when_its_cache_is_opened)
     identity.num_layers = 3;
     ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT,
                       "--memory-fraction");
-    identity.num_layers = CORE_MAX_LAYERS; // the product must not wrap into something small
+    identity.num_layers = CORE_MAX_LAYERS; // the product must not wrap to a small number
     identity.kv.num_kv_heads = identity.kv.head_dim_k = identity.kv.head_dim_v = UINT32_MAX;
     ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT,
                       "--memory-fraction");
@@ -358,14 +358,15 @@ START_TEST(a_cache_that_nobody_has_open_lives_by_its_cached_blocks_until_memory_
     ck_assert_uint_eq(core_num_caches(world.core), 3);
     a.cache = kv;
     ck_assert_uint_eq(worker_counts(&a).available, 64);
-    worker_lease(&a, 33, blocks); // one chunk more than is free: the cache closed first goes
+    worker_lease(&a, 33, blocks); // one chunk more than is free: the cache that was closed first is
+                                  // freed
     uint32_t ids;
     ck_assert_status(core_cache_find(world.core, first, &ids, &error), STATUS_NOT_FOUND);
     ck_assert_status(core_cache_find(world.core, second, &ids, &error), STATUS_OK);
     ck_assert_uint_eq(totals(&world)[METRIC_EVICTIONS], 16);
     world_check(&world);
     worker_open(&b, &world, 1, "");
-    b.cache = worker_open_cache(&b, "second"); // it is still there, with its prefix
+    b.cache = worker_open_cache(&b, "second"); // it still exists, with its prefix
     ck_assert_uint_eq(b.cache, second);
     int32_t tokens[128];
     count_tokens(tokens, 128, 100);
@@ -409,7 +410,7 @@ START_TEST(a_cache_is_not_dropped_under_work_that_is_not_done)
     world_open(&world, NULL);
     worker_open(&a, &world, 1, "");
     uint64_t kv = a.cache, other = a.cache = worker_open_cache(&a, "other");
-    publish_some(&a, 16, 100); // so that it lives on
+    publish_some(&a, 16, 100); // so that it stays
     worker_lease(&a, 1, blocks);
     count_tokens(tokens, WORLD_BLOCK, 1);
     uint64_t batch = worker_batch(&a, blocks, WORLD_BLOCK, WORLD_BLOCK);
@@ -513,7 +514,7 @@ START_TEST(a_cache_that_cannot_be_is_refused)
     UNFIT(kv.head_dim_k, 12, STATUS_UNSUPPORTED, "head_dim 12");
     UNFIT(kv.k_dtype, 0, STATUS_UNSUPPORTED, "unknown");
     UNFIT(kv.scale_mode, SCALE_PER_TOKEN_HEAD, STATUS_UNSUPPORTED,
-          "scale_mode 2"); // f16: the engine's word
+          "scale_mode 2"); // with f16: the engine's error
     UNFIT(fingerprint_size, 65, STATUS_INVALID, "65 bytes");
     ck_assert_uint_eq(core_num_caches(world.core), 1);
     world_close(&world);
@@ -537,7 +538,7 @@ START_TEST(too_many_caches_are_a_limit_unless_one_of_them_is_unused)
     ck_assert_uint_eq(core_num_caches(world.core), 3); // its cached blocks keep it
     fake_engine_limit_allocation(world.engine, 255);
     ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_LIMIT, "255");
-    ck_assert_uint_eq(totals(&world)[METRIC_EVICTIONS], 0); // and what was refused costs nothing
+    ck_assert_uint_eq(totals(&world)[METRIC_EVICTIONS], 0); // a refused lease evicts nothing
     ck_assert_uint_eq(totals(&world)[METRIC_BLOCKS_CACHED], 2);
     world_check(&world);
     fake_engine_limit_allocation(world.engine, UINT64_C(1) << 32);

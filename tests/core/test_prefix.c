@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_prefix.c - what is published, who finds it and when, what happens when two publish the same,
-// and what is evicted first.
+// test_prefix.c - what is published, which sessions find it and when, what happens if two publish
+// the same, and what is evicted first.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-// Leases, writes and publishes `count` blocks of tokens[first...); ids in blocks[].
+// Leases, writes and publishes `count` blocks of tokens[first...). Their ids are in blocks[].
 static void publish(struct worker *worker, uint32_t count, const int32_t *text)
 {
     worker_lease(worker, count, blocks);
@@ -106,7 +106,7 @@ START_TEST(another_user_tenant_extra_key_or_cache_never_hits)
     worker_write(&b, found, tokens, 16);
     ck_assert_status(core_prefix_publish(b.session, b.cache, &lora, found, 2, &count, &error),
                      STATUS_OK);
-    ck_assert_uint_eq(count, 0); // nothing of a's was taken
+    ck_assert_uint_eq(count, 0); // no block of a was taken
     ck_assert_status(core_prefix_lookup(a.session, a.cache, &lora, 0, found + 2, &count, &error),
                      STATUS_OK);
     ck_assert_uint_eq(count, 2);
@@ -147,7 +147,7 @@ START_TEST(colliding_hashes_change_nothing)
     }
     count_tokens(text[0], 16, 100);
     ck_assert_uint_eq(worker_lookup(&b, text[0], 16, found),
-                      1); // the first block of those that differ later
+                      1); // the first block of texts that differ later
     const struct core_prefix extra = {.tokens = text[1],
                                       .num_tokens = 16,
                                       .extra_key = (const uint8_t *)"x",
@@ -257,7 +257,7 @@ START_TEST(of_two_sessions_that_publish_the_same_chain_the_second_gets_the_block
     ck_assert_mem_eq(mine, blocks, sizeof(mine));
     for (int i = 0; i < 4; i++) {
         ck_assert_uint_eq(worker_block(&b, mine[i]).holders, 2);
-        ck_assert_int_eq((int)worker_block(&b, found[i]).state, CORE_LEASED); // still b's own
+        ck_assert_int_eq((int)worker_block(&b, found[i]).state, CORE_LEASED); // still leased to b
     }
     worker_release(&b, found, 4);
     worker_release(&b, mine, 4);
@@ -286,7 +286,7 @@ START_TEST(a_published_block_is_visible_once_its_last_write_has_passed)
     uint64_t last;
     worker_lease(&a, 2, blocks);
     worker_write_async(&a, blocks, tokens, 16, &last);
-    worker_publish(&a, tokens, 16, blocks); // on trust
+    worker_publish(&a, tokens, 16, blocks); // published before its writes are done
     world_step(&world);
     ck_assert_uint_eq(view().pending, 2);
     ck_assert_uint_eq(view().published, 0);
@@ -308,13 +308,13 @@ START_TEST(a_failed_write_takes_its_block_and_all_below_it_out_of_the_index)
     worker_lease(&a, 4, blocks);
     worker_write(&a, blocks, tokens, 8);
     worker_write_async(&a, blocks + 1, tokens + 8, 8, &last);
-    worker_write(&a, blocks + 2, tokens + 16, 16); // finishes everything
+    worker_write(&a, blocks + 2, tokens + 16, 16); // finishes all work
     worker_lease(&a, 1, blocks + 4);
     uint64_t batch = worker_batch(&a, blocks + 1, 8, 8);
     worker_run(&a, batch, 0, 8, tokens + 8);
     world_step(&world);
     worker_publish(&a, tokens, 32, blocks);
-    ck_assert_uint_eq(worker_lookup(&b, tokens, 32, found), 1); // the second is pending
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 32, found), 1); // the second block is pending
     fake_engine_newest(world.engine)->runs[0].fail = STATUS_NO_MEMORY;
     world_finish_all(&world);
     ck_assert_uint_eq(worker_lookup(&b, tokens, 32, found), 1);
@@ -324,8 +324,8 @@ START_TEST(a_failed_write_takes_its_block_and_all_below_it_out_of_the_index)
                       STATUS_UNWRITTEN, "blocks[1]");
     worker_release(&a, blocks + 1, 3);
     ck_assert_int_eq((int)worker_block(&a, blocks[2]).state,
-                     CORE_FREE); // sealed, but nobody could ever find it
-    ck_assert_int_eq((int)worker_block(&a, blocks[1]).state, CORE_HELD); // the batch names it
+                     CORE_FREE); // sealed, but no look-up could ever find it
+    ck_assert_int_eq((int)worker_block(&a, blocks[1]).state, CORE_HELD); // the batch refers to it
     ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
     ck_assert_int_eq((int)worker_block(&a, blocks[1]).state, CORE_FREE);
 }
@@ -360,7 +360,8 @@ START_TEST(nobody_is_given_a_block_whose_writes_may_still_fail)
     worker_lease(&b, 1, found);
     worker_write_async(&b, found, tokens, 8, &last);
     ck_assert_uint_eq(worker_publish(&b, tokens, 8, found),
-                      0); // both pending: each keeps its own, a's is in the index
+                      0); // both are pending: each session keeps its own block, and a's is in the
+                          // index
     ck_assert_int_eq((int)worker_block(&b, found[0]).state, CORE_HELD);
     ck_assert_int_eq(worker_block(&b, found[0]).depth, -1);
     world_check(&world);
@@ -372,7 +373,7 @@ START_TEST(nobody_is_given_a_block_whose_writes_may_still_fail)
     }
     world_finish_all(&world);
     ck_assert_uint_eq(worker_lookup(&b, tokens, 8, found + 1), 0);
-    ck_assert_uint_eq(worker_publish(&b, tokens, 8, found), 0); // b's is good
+    ck_assert_uint_eq(worker_publish(&b, tokens, 8, found), 0); // b's block is good
     ck_assert_uint_eq(worker_lookup(&b, tokens, 8, found + 1), 1);
     ck_assert_int_eq(found[1], found[0]);
 }
@@ -394,7 +395,7 @@ START_TEST(a_block_that_is_done_replaces_a_pending_one_of_the_same_chain)
     ck_assert_uint_eq(worker_lookup(&b, tokens, 16, found + 8), 2);
     ck_assert_int_eq(found[8], found[0]);
     ck_assert_int_eq(found[9], blocks[1]);
-    worker_release(&a, blocks, 1); // nobody can find a's first block
+    worker_release(&a, blocks, 1); // no look-up can find a's first block
     ck_assert_int_eq((int)worker_block(&a, blocks[0]).state, CORE_FREE);
 }
 END_TEST
@@ -435,7 +436,7 @@ START_TEST(a_held_block_is_never_evicted_and_nothing_is_evicted_in_vain)
     worker_lease(&b, 56, found);
     ck_assert_refused(worker_try_lease(&b, 5, found + 56, &error), STATUS_NO_BLOCKS,
                       "5 blocks wanted");
-    ck_assert_uint_eq(worker_counts(&b).cached, 4); // they would not have sufficed
+    ck_assert_uint_eq(worker_counts(&b).cached, 4); // they would not have been enough
     worker_lease(&b, 4, found + 56);
     ck_assert_uint_eq(worker_counts(&b).held, 4);
     ck_assert_uint_eq(worker_lookup(&a, tokens, 64, blocks), 4);
@@ -450,7 +451,8 @@ START_TEST(a_cached_parent_of_a_held_child_is_evictable_as_a_last_resort)
     ck_assert_uint_eq(worker_counts(&b).available, 3);
     worker_lease(&b, 1, found + 60);
     ck_assert_int_eq(found[60], blocks[2]);
-    ck_assert_int_eq(worker_block(&a, blocks[3]).depth, -1); // out of reach, but still a's
+    // no longer reachable, but still held by a
+    ck_assert_int_eq(worker_block(&a, blocks[3]).depth, -1);
     ck_assert_int_eq((int)worker_block(&a, blocks[3]).state, CORE_HELD);
     world_check(&world);
     ck_assert_uint_eq(worker_lookup(&b, tokens, 32, found + 61), 2);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_scheduler.c - which runs go into a submission, in which wave, how much work it may be, and
-// whose turn it is.
+// test_scheduler.c - which runs go into a submission, in which wave, how much work a submission may
+// have, and whose turn it is.
 
 #include "core/runs/weight.h"
 #include "core/scheduler.h"
@@ -75,7 +75,7 @@ START_TEST(how_much_goes_into_a_submission_is_learnt_from_what_its_runs_took_tog
     ck_assert_uint_eq(s->num_runs, 2);
     const uint64_t budget = world.core->scheduler.budget;
     for (int i = 0; i < 2; i++)
-        s->runs[i].own_ns = SCHEDULER_TIME_NS; // too much with the other's
+        s->runs[i].own_ns = SCHEDULER_TIME_NS; // too much together with the other's time
     world_finish_all(&world);
     ck_assert_uint_lt(world.core->scheduler.budget, budget);
 }
@@ -137,8 +137,8 @@ START_TEST(a_ready_run_is_submitted_at_once_and_at_most_two_submissions_are_in_f
 }
 END_TEST
 
-// Eight queries of eight keys: 36 visible pairs, 8 * 512 keys of tiles begun, 7 rows of a tile
-// beside them; 8 + 8 dims.
+// Eight queries of eight keys: 36 visible pairs, 8 * 512 keys of started tiles, 7 more rows of a
+// tile; 8 + 8 dims.
 enum { CAUSAL_WORK = (36 + 8 * 512 + 7 * 512) * 16, FULL_WORK = CAUSAL_WORK + 28 * 16 };
 
 START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
@@ -171,7 +171,7 @@ START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
 }
 END_TEST
 
-// A table may name one block again and again: what counts is what the GPU has to do.
+// A table may contain one block many times. The work of the GPU counts.
 START_TEST(keys_count_as_often_as_they_are_named)
 {
     static int32_t table[100000];
@@ -190,7 +190,7 @@ START_TEST(keys_count_as_often_as_they_are_named)
     struct core_run_params p = worker_run_params(&worker, batch, 0, 1000, NULL);
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT,
                       "--max-run-work");
-    p.windowed = true; // of which each query sees few
+    p.windowed = true; // each query sees only a few of them
     p.window_left = 4096;
     p.window_right = -1;
     ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
@@ -199,8 +199,8 @@ START_TEST(keys_count_as_often_as_they_are_named)
 }
 END_TEST
 
-// One query of 800000 keys is 8 rows of a tile in 16 dims by one workgroup, and 64 such are the
-// device.
+// One query of 800000 keys takes 8 rows of a tile in 16 dims in one workgroup, and 64 of these are
+// the whole device.
 START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
 {
     static int32_t table[100000];
@@ -230,7 +230,7 @@ START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, words);
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT,
                       "num_splits other than 1");
-    p.windowed = true; // which leaves less of it
+    p.windowed = true; // which leaves less work
     p.window_left = 4096;
     p.window_right = 0;
     ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
@@ -238,7 +238,7 @@ START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
     for (p.num_splits = 0; p.num_splits <= 2; p.num_splits += 2)
         ck_assert_status(core_run(worker.session, &p, &ticket, &error), STATUS_OK);
     p.num_splits = 2;
-    p.num_heads = 9; // rows that some shaders cut no keys of
+    p.num_heads = 9; // some shaders do not split the keys of that many rows
     p.out.offset = WORLD_ARENA / 2;
     ck_assert_refused(core_run(worker.session, &p, &ticket, &error), STATUS_LIMIT, "in one piece");
     world_finish_all(&strict);
@@ -248,7 +248,7 @@ END_TEST
 
 START_TEST(honest_sequences_in_one_piece_are_far_from_the_limit)
 {
-    const uint64_t usual = 10000000000000; // of a GPU
+    const uint64_t usual = 10000000000000; // a usual limit for a GPU
     struct core_session session = {.ledger = &world.core->ledger};
     struct core_run_params p = {.kind = ENGINE_ATTEND, .num_heads = 32, .num_splits = 1};
     struct batch decode = {.session = &session, .max_rows = 1, .max_seq_len = 1 << 20};
@@ -309,7 +309,7 @@ END_TEST
 
 // ---- fairness ----
 
-// Runs of a and of b in all that is in flight.
+// Counts the runs of a and of b in all submissions in flight.
 static void count_runs(uint32_t *of_a, uint32_t *of_b)
 {
     *of_a = *of_b = 0;
@@ -333,7 +333,7 @@ START_TEST(sessions_are_served_alike_in_tokens_not_in_runs)
     }
     finish_one();
     finish_one();
-    count_runs(&of_a, &of_b); // two budgets of 2^22 tokens, half of them each
+    count_runs(&of_a, &of_b); // two budgets of 2^22 tokens, half of each for a, half for b
     ck_assert_uint_ge(of_a, 7);
     ck_assert_uint_le(of_a, 9);
     ck_assert_uint_ge(of_b, 56);
@@ -345,7 +345,7 @@ END_TEST
 START_TEST(a_big_run_does_not_let_its_session_go_again_before_the_others_had_theirs)
 {
     uint64_t huge =
-        make_reader(&a, blocks[0], 4096, 8192); // 2^25 tokens: more than a submission's budget
+        make_reader(&a, blocks[0], 4096, 8192); // 2^25 tokens: more than the budget of a submission
     uint64_t small = make_reader(&b, blocks[1], 1, 64);
     uint32_t of_a, of_b;
     occupy();
@@ -359,7 +359,7 @@ START_TEST(a_big_run_does_not_let_its_session_go_again_before_the_others_had_the
     ck_assert_ptr_eq(s->runs[0].arena, a.arena);
     finish_one();
     s = fake_engine_newest(world.engine);
-    ck_assert_uint_eq(s->num_runs, 41); // all of b, then a again
+    ck_assert_uint_eq(s->num_runs, 41); // all runs of b, then a again
     finish_one();
     count_runs(&of_a, &of_b);
     ck_assert_uint_eq(of_b, 40);
@@ -411,7 +411,7 @@ START_TEST(a_session_that_was_away_is_not_owed_what_it_did_not_ask_for)
     uint64_t reader_a = make_reader(&a, blocks[0], 64, 8192),
              reader_b = make_reader(&b, blocks[1], 64, 8192);
     uint32_t of_a, of_b;
-    for (int i = 0; i < 30; i++) { // a alone: b was idle all the time
+    for (int i = 0; i < 30; i++) { // only a: b is idle all the time
         worker_run(&a, reader_a, 0, 64, NULL);
         world_finish_all(&world);
     }
@@ -430,7 +430,7 @@ START_TEST(a_session_that_was_away_is_not_owed_what_it_did_not_ask_for)
 }
 END_TEST
 
-// ---- kept back ----
+// ---- waiting for company ----
 
 static uint32_t in_flight(void)
 {
@@ -440,8 +440,8 @@ static uint32_t in_flight(void)
     return counts.unfinished;
 }
 
-// a and b have just been served, c's run is what the GPU works on. One run for one session was seen
-// before, so that its end is known.
+// a and b have just been served, and the GPU works on c's run. One run of one session was seen
+// before, so the end is predictable.
 static void serve_two(void)
 {
     run(&c, 0);
@@ -455,7 +455,7 @@ static void serve_two(void)
     finish_one();
 }
 
-START_TEST(what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served)
+START_TEST(runs_behind_the_gpus_work_wait_for_the_sessions_just_served)
 {
     serve_two();
     run(&a, 1);
@@ -488,7 +488,7 @@ START_TEST(nobody_is_waited_for_while_the_gpu_is_idle)
 }
 END_TEST
 
-START_TEST(who_ends_is_not_waited_for)
+START_TEST(a_session_that_ended_is_not_waited_for)
 {
     serve_two();
     run(&a, 1);
@@ -499,19 +499,19 @@ START_TEST(who_ends_is_not_waited_for)
 }
 END_TEST
 
-START_TEST(who_was_served_before_the_last_submission_is_not_waited_for)
+START_TEST(sessions_served_before_the_last_submission_are_not_waited_for)
 {
     serve_two();
     run(&a, 1);
     ck_assert_uint_eq(in_flight(), 1);
-    finish_one(); // c's, and a's goes; b has not come back
+    finish_one(); // c's run ends, and a's is submitted; b has not come back
     run(&c, 1);
     ck_assert_uint_eq(in_flight(), 2);
     world_finish_all(&world);
 }
 END_TEST
 
-START_TEST(whose_run_the_gpu_never_had_is_not_waited_for)
+START_TEST(a_session_whose_run_never_reached_the_gpu_is_not_waited_for)
 {
     fake_engine_refuse_submit(world.engine, STATUS_NO_MEMORY);
     run(&b, 0);
@@ -555,7 +555,7 @@ START_TEST(a_session_that_has_more_queued_is_not_waited_for)
 }
 END_TEST
 
-START_TEST(sessions_with_two_runs_under_way_each_stay_together)
+START_TEST(sessions_with_two_runs_in_flight_each_stay_together)
 {
     for (uint32_t i = 0; i < 2; i++) {
         run(&a, i);
@@ -582,9 +582,9 @@ START_TEST(core_says_when_it_wants_to_step_again)
     ck_assert_int_gt(wake_ns, world.now_ns);
     ck_assert_int_lt(wake_ns, end_ns);
     world.now_ns = wake_ns;
-    ck_assert_uint_eq(in_flight(), 2); // what was kept back goes
+    ck_assert_uint_eq(in_flight(), 2); // the runs that waited are submitted
     ck_assert_int_le(core_wake_ns(world.core), wake_ns);
-    world.now_ns = end_ns + 2 * LOOK_NS; // the look is over, and nothing has ended
+    world.now_ns = end_ns + 2 * LOOK_NS; // the polling time is over, and nothing has ended
     world_step(&world);
     ck_assert(core_wake_ns(world.core) == FOREVER);
     world_finish_all(&world);
@@ -634,17 +634,17 @@ int main(void)
                    a_session_that_was_away_is_not_owed_what_it_did_not_ask_for, NULL},
                1);
     check_case(suite, "kept back", open_three_forecast, close_all,
-               (const TTest *const[]){
-                   what_would_stand_behind_the_gpus_work_waits_for_those_who_were_just_served,
-                   nobody_is_waited_for_when_the_gpus_end_is_near,
-                   nobody_is_waited_for_while_the_gpu_is_idle, who_ends_is_not_waited_for,
-                   who_was_served_before_the_last_submission_is_not_waited_for,
-                   whose_run_the_gpu_never_had_is_not_waited_for,
-                   after_the_loss_of_the_device_nobody_is_waited_for,
-                   a_session_that_has_more_queued_is_not_waited_for,
-                   sessions_with_two_runs_under_way_each_stay_together,
-                   core_says_when_it_wants_to_step_again,
-                   ends_are_counted_by_whether_they_woke_the_caller, NULL},
+               (const TTest *const[]){runs_behind_the_gpus_work_wait_for_the_sessions_just_served,
+                                      nobody_is_waited_for_when_the_gpus_end_is_near,
+                                      nobody_is_waited_for_while_the_gpu_is_idle,
+                                      a_session_that_ended_is_not_waited_for,
+                                      sessions_served_before_the_last_submission_are_not_waited_for,
+                                      a_session_whose_run_never_reached_the_gpu_is_not_waited_for,
+                                      after_the_loss_of_the_device_nobody_is_waited_for,
+                                      a_session_that_has_more_queued_is_not_waited_for,
+                                      sessions_with_two_runs_in_flight_each_stay_together,
+                                      core_says_when_it_wants_to_step_again,
+                                      ends_are_counted_by_whether_they_woke_the_caller, NULL},
                1);
     return check_main(suite);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_tensor.c - thousands of random pairs of small tensors against a map of bytes: what is
-// accepted lies in the arena, what is written does not overlap itself, and two tensors are told
-// apart exactly where tensor.h says so. The seed is fixed.
+// test_tensor.c - thousands of random pairs of small tensors, compared with a map of bytes:
+// accepted tensors lie in the arena, written tensors do not overlap themselves, and tensor.h tells
+// exactly whether two tensors overlap. The seed is fixed.
 
 #include "core/runs/tensor.h"
 #include "rigs/check_main.h"
@@ -59,7 +59,7 @@ static struct tensor_use use_of(const char *name, const struct shape *shape, boo
                                .written = written};
 }
 
-// How many rows cover each 16 bytes; false: one of them ends past the arena.
+// Counts how many rows cover each 16 bytes. False: a row ends beyond the arena.
 static bool cover(const struct shape *shape, uint8_t units[ARENA / 16])
 {
     const struct wire_tensor *t = &shape->tensor;
@@ -86,7 +86,7 @@ static uint32_t largest(const uint8_t units[ARENA / 16])
     return most;
 }
 
-// All that it covers lies in one piece, each unit once.
+// True if the tensor covers one piece without gaps, each unit once.
 static bool dense(const uint8_t units[ARENA / 16])
 {
     int pieces = 0;
@@ -159,7 +159,7 @@ START_TEST(two_tensors_are_told_apart_exactly_where_strides_are_the_same_or_one_
 }
 END_TEST
 
-// Rows that step to and fro within one another could be compared for ever.
+// Comparing rows that interleave could take very long.
 START_TEST(senseless_strides_are_given_up_soon)
 {
     const struct wire_tensor out = {.dtype = DTYPE_F16, .offset = 16, .token_stride = 32};

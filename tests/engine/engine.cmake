@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# The engine on a real Vulkan device. allocator_may_return_null: one test lets memory run out.
-# ignore_noninstrumented_modules: a driver's own threads are not ThreadSanitizer's to judge.
+# The engine on a real Vulkan device. allocator_may_return_null: one test runs out of memory.
+# ignore_noninstrumented_modules: ThreadSanitizer must not check a driver's own threads.
 
 aule_check(test_engine
-           SOURCES engine/test_engine.c engine/test_engine_device.c engine/test_engine_cache.c engine/test_engine_run.c engine/test_engine_kinds.c
-                   engine/test_engine_check.c engine/test_engine_split.c engine/test_engine_kernels.c engine/test_engine_warps.c engine/test_engine_fault.c
-                   engine/test_engine_file.c engine/test_engine_tune.c engine/test_engine_cascade.c engine/test_engine_step.c rigs/dice.c rigs/engine_world.c
+           SOURCES engine/test_engine.c engine/test_engine_device.c engine/test_engine_cache.c
+                   engine/test_engine_run.c engine/test_engine_kinds.c engine/test_engine_check.c
+                   engine/test_engine_split.c engine/test_engine_kernels.c
+                   engine/test_engine_warps.c engine/test_engine_fault.c engine/test_engine_file.c
+                   engine/test_engine_tune.c engine/test_engine_cascade.c
+                   engine/test_engine_step.c rigs/dice.c rigs/engine_world.c
            LIBS aule_core aule_engine aule_shaders LABELS engine gpu tsan VALIDATED COST 400
            TIMEOUT 36000 # with --long; Check's limit for each test is far less
-           ENVIRONMENT "AULE_TEST_ONE_IN=5;ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=${tsan_options}:allocator_may_return_null=1")
-target_link_options(test_engine PRIVATE -Wl,--wrap=vkWaitSemaphores,--wrap=vkWaitForFences) # a deadline passes when a test wants it
+           ENVIRONMENT AULE_TEST_ONE_IN=5 ASAN_OPTIONS=allocator_may_return_null=1
+                       TSAN_OPTIONS=${tsan_options}:allocator_may_return_null=1)
+# So that a test decides when a deadline passes.
+target_link_options(test_engine PRIVATE -Wl,--wrap=vkWaitSemaphores,--wrap=vkWaitForFences)
 
 # Tuning's table, trial and file: no device.
 aule_check(test_tune SOURCES engine/test_tune.c LIBS aule_engine aule_shaders LABELS engine tsan)
 
-# What block tables have in common: no device.
+# Finding common parts of block tables: no device.
 aule_check(test_sharing SOURCES engine/test_sharing.c rigs/dice.c LIBS aule_engine LABELS engine)

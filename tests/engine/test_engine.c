@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine.c - the engine on a real device, under the validation layer where the build wants it.
-// What attention computes is test_attention.c's; here one key is enough, whose value comes back bit
-// for bit. Exit 77 where Vulkan finds no device.
+// test_engine.c - the engine on a real device, under the validation layer if the build asks for it.
+// test_attention.c checks what attention computes. Here one key is enough, whose value comes back
+// bit for bit. Exit code 77: Vulkan finds no device.
 
 #include "rigs/engine_world.h"
 

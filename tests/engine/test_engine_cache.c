@@ -11,7 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-// `good` but for one value, what the check says of it.
+// `good` with one value changed, and the error of the check.
 struct refusal {
     enum status status;
     const char *sentence;
@@ -135,7 +135,7 @@ START_TEST(new_chunk_is_zero_and_keeps_what_is_written)
     struct engine_cache *cache = open_cache(shape(3, 2, 16, DTYPE_F16));
     unsigned char bytes[2 * BLOCK * 16 * 2 * 2];
     ck_assert_uint_eq(engine_layer_block_bytes(&cache->params), sizeof bytes);
-    mallopt(M_PERTURB, 0x5a); // a software device's fresh memory is otherwise zero by chance
+    mallopt(M_PERTURB, 0x5a); // otherwise fresh memory of a software device would be zero by chance
     grow_chunk(cache, 0);
     for (uint32_t layer = 0; layer < 3; layer++)
         for (int32_t block = 0; block < 4; block++)
@@ -155,7 +155,7 @@ START_TEST(growing_moves_no_block_whatever_the_order)
     unsigned char first[512], last[512];
     write_pattern(cache, 1, 3, first);
     uint64_t address = cache_block_address(cache, 1, 3);
-    grow_chunk(cache, 9); // beyond the first table
+    grow_chunk(cache, 9); // more chunks than the first table holds
     grow_chunk(cache, 3);
     write_pattern(cache, 0, 9 * 4 + 1, last);
     expect_block(cache, 1, 3, first);
@@ -172,7 +172,7 @@ START_TEST(chunk_is_split_by_whole_layers_where_the_device_allows_no_more)
     params.chunk_blocks = 64;
     uint64_t layer_bytes = engine_layer_block_bytes(&params) * params.chunk_blocks;
     engine->device.adapter.info.max_allocation_bytes =
-        2 * layer_bytes + 100; // two layers and a bit
+        2 * layer_bytes + 100; // two layers and a bit more
     struct engine_cache *cache = open_cache(params);
     grow_chunk(cache, 0);
     size_t size = engine_layer_block_bytes(&params);
@@ -215,7 +215,7 @@ START_TEST(chunk_given_back_leaves_no_address_in_the_table)
     const uint64_t *table = cache->table.mapped;
     ck_assert_uint_ne(table[0], 0);
     engine_cache_shrink(cache, 0);
-    grow_chunk(cache, 5); // another table, and behind the end of the chunk
+    grow_chunk(cache, 5); // another table, and a read beyond the end of the chunk
     table = cache->table.mapped;
     ck_assert_uint_eq(table[0], 0);
     ck_assert_uint_eq(table[1], 0);
@@ -268,7 +268,7 @@ START_TEST(chunk_that_is_there_is_not_grown_again)
 }
 END_TEST
 
-// Address space that this process may still take.
+// Address space that this process may still allocate.
 static void leave_room(uint64_t bytes)
 {
     unsigned long long pages = 0;
@@ -283,7 +283,7 @@ static void leave_room(uint64_t bytes)
 START_TEST(growth_without_memory_is_told_and_harms_nothing)
 {
     if (!engine_device(engine)->software)
-        return; // only a device that takes its memory from this process can be starved here
+        return; // only a device that allocates from this process can run out of memory here
     struct engine_cache *cache = plain_cache();
     struct engine_cache_params params = shape(1, 1, 256, DTYPE_F32);
     params.chunk_blocks = 32768; // 512 MiB
@@ -310,8 +310,9 @@ START_TEST(destroyed_cache_is_heard_of_no_more)
     for (uint32_t chunk = 0; chunk < 20; chunk++)
         engine_cache_grow(cache, chunk);
     AWAIT(DEADLINE_S, atomic_load(&wakes) > 0);
-    engine_cache_destroy(cache); // with some chunks there, but not yet heard of, and others to come
-    struct engine_cache *other = plain_cache(); // its event is the next
+    engine_cache_destroy(cache); // some chunks exist and were not reported yet, others are being
+                                 // made
+    struct engine_cache *other = plain_cache(); // its event is the next one
     engine_cache_destroy(other);
     struct engine_event event;
     ck_assert(!engine_poll(engine, &event));
@@ -327,7 +328,7 @@ START_TEST(memory_of_caches_comes_back)
     ck_assert_uint_ge(atomic_load(&engine->device.pool_bytes), before + chunk_bytes);
     ck_assert_uint_le(engine_budget_bytes(engine), budget);
     engine_cache_destroy(cache);
-    // A slab of metadata stays in stock.
+    // A slab of metadata is kept for reuse.
     AWAIT(DEADLINE_S, atomic_load(&engine->device.pool_bytes) <= before + (1 << 20));
 }
 END_TEST

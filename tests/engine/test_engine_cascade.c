@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_cascade.c - sequences whose tables begin alike are computed together, and no bit
-// shows it: against each of them alone, and against an engine that shares nothing. On
-// matrix_emulated, which every device runs.
+// test_engine_cascade.c - sequences with a common prefix are computed together, with the same bits
+// as alone and as in an engine without the cascade. On matrix_emulated, which every device runs.
 
 #include "engine/plan/cut.h"
 #include "rigs/dice.h"
@@ -25,8 +24,8 @@ enum {
 enum { COLUMNS = 64, LSE_ROW = HEADS * 4, MOST_TOKENS = 64 };
 enum { Q = 0, OUT = 1 << 17, LSE = 1 << 18, OTHER = 1 << 19, OTHER_LSE = OTHER + (1 << 17) };
 
-// Group 2: at most 4 tokens of a sequence are a tile. Sequences 0 to 6 share 40 blocks and 7 to 10
-// the first 24 of them; 3 to 6 have 8 more in common.
+// Group 2: a tile has at most 4 tokens of a sequence. Sequences 0 to 6 share 40 blocks, and 7 to 10
+// share the first 24 of them. Sequences 3 to 6 share 8 more.
 static const int32_t q_lens[SEQS] = {1, 1, 2, 1, 4, 1, 3, 1, 1, 2, 1};
 static const int32_t kv_lens[SEQS] = {660, 700, 745, 768, 770, 790, 800, 650, 641, 720, 768};
 
@@ -82,7 +81,7 @@ static void fill_blocks(const struct look *look)
                 block[n] = (uint8_t)(half >> 8 & 0x80) | (uint8_t)(0x20 + (half & 0x1f));
         }
         for (size_t n = 0; look->scale_mode == SCALE_PER_TOKEN_HEAD && n < 2 * KV_HEADS * KEYS;
-             n++) { // behind all elements
+             n++) { // after all elements
             float scale = n % 7 == 3 ? 0 : ldexpf(1, (int)dice_between(&dice, 0, 12) - 14);
             memcpy(block + KV_HEADS * 2 * KEYS * DIM + n * sizeof scale, &scale, sizeof scale);
         }
@@ -190,7 +189,8 @@ static uint32_t run_all(const struct look *look, uint64_t out, uint64_t lse, uin
     return num_dispatches;
 }
 
-// The first part has all, the second, which ends at key 512, those with 40 blocks.
+// All sequences share the first part. The second part, which ends at key 512, is shared by those
+// with 40 common blocks.
 START_TEST(sequences_that_share_keys_get_the_bits_that_each_gets_alone)
 {
     const struct look *look = &looks[_i];
@@ -222,7 +222,7 @@ START_TEST(an_engine_that_shares_nothing_gives_the_same_bits)
 }
 END_TEST
 
-// The LSE keeps the runs apart: two dispatches and the one that helps the first.
+// The LSE keeps the runs apart: two dispatches, and a cascade for the first.
 START_TEST(keys_that_sequences_share_count_once)
 {
     static int32_t own[SEQS][COLUMNS];
@@ -237,7 +237,7 @@ START_TEST(keys_that_sequences_share_count_once)
     struct engine_event event = expect_done(submit_runs(runs, 2));
     ck_assert_uint_eq(event.num_dispatches, 3);
     double keys = 0, shared = (8 + 4) * 256,
-           helped = 2 * 256; // by those with at most 2 tokens, of two parts
+           helped = 2 * 256; // those with at most 2 tokens, two parts
     for (int seq = 0; seq < SEQS; seq++)
         keys += kv_lens[seq];
     double ratio = (double)event.results[0].gpu_ns / (double)event.results[1].gpu_ns;
@@ -249,7 +249,7 @@ START_TEST(keys_that_sequences_share_count_once)
 }
 END_TEST
 
-// Each leaves partial results in memory of its own; both kinds of groups are shared.
+// Each run leaves partial results in its own memory. Both kinds of groups are shared.
 START_TEST(runs_that_share_a_dispatch_share_the_help_in_it)
 {
     const struct look *look = &looks[0];
@@ -265,7 +265,7 @@ START_TEST(runs_that_share_a_dispatch_share_the_help_in_it)
 }
 END_TEST
 
-// ---- a driver that makes no pipeline for what is shared ----
+// ---- a driver that cannot make the cascade's pipeline ----
 
 static VkShaderModule refused;
 static VkResult refusal;
@@ -279,7 +279,7 @@ static VkShaderModule module_that_helps(void)
     return VK_NULL_HANDLE;
 }
 
-// In front of the loader's.
+// Replaces the loader's function.
 VKAPI_ATTR VkResult VKAPI_CALL vkCreateComputePipelines(VkDevice device, VkPipelineCache cache,
                                                         uint32_t count,
                                                         const VkComputePipelineCreateInfo *infos,
@@ -294,7 +294,7 @@ VKAPI_ATTR VkResult VKAPI_CALL vkCreateComputePipelines(VkDevice device, VkPipel
     return create(device, cache, count, infos, allocator, pipelines);
 }
 
-START_TEST(without_a_pipeline_for_what_is_shared_runs_go_on)
+START_TEST(without_the_cascades_pipeline_runs_still_work)
 {
     open_world(&looks[0], false);
     const bool for_memory = _i == 1;
@@ -305,7 +305,8 @@ START_TEST(without_a_pipeline_for_what_is_shared_runs_go_on)
     ck_assert_int_eq(engine->helpers_refused, !for_memory);
     refused = VK_NULL_HANDLE;
     ck_assert_uint_eq(run_all(&looks[0], OTHER, LSE, 2),
-                      1 + for_memory); // asked again only where memory was wanted
+                      1 + for_memory); // the pipeline is requested again only after a lack of
+                                       // memory
     expect_same(&looks[0], 0, 18, "without help");
     close_world();
 }
@@ -319,6 +320,6 @@ void add_cascade_tests(Suite *suite)
     tcase_add_test(tcase, an_engine_that_shares_nothing_gives_the_same_bits);
     tcase_add_test(tcase, keys_that_sequences_share_count_once);
     tcase_add_test(tcase, runs_that_share_a_dispatch_share_the_help_in_it);
-    tcase_add_loop_test(tcase, without_a_pipeline_for_what_is_shared_runs_go_on, 0, 2);
+    tcase_add_loop_test(tcase, without_the_cascades_pipeline_runs_still_work, 0, 2);
     suite_add_tcase(suite, tcase);
 }

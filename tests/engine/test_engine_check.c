@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_check.c - what is refused before a shader sees it, though the engine's caller checks
-// all of it too: a GPU that follows an address that is not there is lost. And memory for partial
-// results that is scarce.
+// test_engine_check.c - what the engine refuses before a shader sees it, although its caller checks
+// all of it, too: a GPU that follows a wrong address is lost. Also scarce memory for partial
+// results.
 
 #include "engine/plan/cut.h"
 #include "rigs/engine_world.h"
@@ -46,7 +46,7 @@ static void expect_status(const struct engine_run *run, enum status status, cons
     struct error error = {0};
     ck_assert_int_eq(engine_run_check(engine, run, &error), status);
     ck_assert_msg(strstr(error.text, sentence) != NULL, "'%s' is not in: %s", sentence, error.text);
-    uint64_t sequence = submit_runs(run, 1); // and who does not ask fails alone
+    uint64_t sequence = submit_runs(run, 1); // without a check before, a submission fails alone
     ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
     struct engine_event event = expect_event(ENGINE_EVENT_DONE);
     ck_assert_int_eq(event.results[0].status, status);
@@ -89,7 +89,7 @@ START_TEST(contiguous_keys_that_begin_nowhere_are_refused)
     struct engine_run run = rows_run(batch, 0, 0);
     struct error error = {0};
     expect_refusal(&run, "the batch of 1 sequences needs kv_starts");
-    run = rows_run(batch, 256, 0); // K's alone is not enough
+    run = rows_run(batch, 256, 0); // the limit of K alone is not enough
     expect_refusal(&run, "outer strides of 256 and 0 bytes");
     run = rows_run(batch, 256, 256);
     ck_assert_int_eq(engine_run_check(engine, &run, &error), STATUS_OK);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_device.c - which devices there are and which one is meant.
+// test_engine_device.c - the list of devices, and which one is chosen.
 
 #include "engine/vulkan/statistics.h"
 #include "rigs/engine_world.h"
@@ -136,7 +136,7 @@ START_TEST(destroy_takes_nothing_and_the_new)
 }
 END_TEST
 
-START_TEST(what_a_driver_says_of_a_pipeline_makes_one_line)
+START_TEST(a_drivers_message_about_a_pipeline_is_one_line)
 {
     const VkPipelineExecutableStatisticKHR list[] = {
         {.name = "Register Count",
@@ -187,7 +187,7 @@ void add_device_tests(Suite *suite)
     tcase_add_test(tcase, device_is_chosen_by_part_of_its_name_in_any_case);
     tcase_add_test(tcase, unknown_device_is_refused_with_the_list);
     tcase_add_test(tcase, destroy_takes_nothing_and_the_new);
-    tcase_add_test(tcase, what_a_driver_says_of_a_pipeline_makes_one_line);
+    tcase_add_test(tcase, a_drivers_message_about_a_pipeline_is_one_line);
     tcase_add_test(tcase, pipelines_are_made_and_named_where_statistics_are_wanted);
     suite_add_tcase(suite, tcase);
 }

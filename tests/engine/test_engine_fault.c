@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_fault.c - what goes wrong. Faults that a healthy device does not show are brought
-// about through the engine's private structs, or by a gate that holds the GPU.
+// test_engine_fault.c - failures. Failures that a healthy device does not have are produced through
+// the engine's private structs, or by a gate that stops the GPU.
 
 #include "engine/plan/submission.h"
 #include "rigs/engine_world.h"
@@ -71,7 +71,7 @@ START_TEST(run_that_no_dispatch_can_count_fails_alone)
 }
 END_TEST
 
-// More runs than the metadata at hand has room for, while the device gives none.
+// More runs than the present metadata has room for, while the device allocates no more.
 static struct engine_event starved_submission(struct engine_cache *cache,
                                               struct engine_batch *batch, bool zero)
 {
@@ -127,7 +127,7 @@ static void expect_lost_everywhere(struct engine_cache *cache, struct engine_bat
     struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
     struct engine_submission submission = {
         .runs = &run, .num_runs = 1, .wave_ends = (uint32_t[]){1}, .num_waves = 1};
-    ck_assert(!engine_poll(engine, &event)); // told once
+    ck_assert(!engine_poll(engine, &event)); // reported once
     ck_assert_int_eq(engine_submit(engine, &submission, &sequence, &error), STATUS_DEVICE_LOST);
     ck_assert_uint_eq(sequence, 0);
     ck_assert_int_eq(engine_cache_create(engine, &params, &no_cache, &error), STATUS_DEVICE_LOST);
@@ -155,7 +155,7 @@ START_TEST(watchdog_loses_the_device_once_and_for_all)
     ck_assert_int_eq(event.error.status, STATUS_DEVICE_LOST);
     ck_assert_ptr_nonnull(strstr(event.error.text, "submission 2 did not end in 20 ms"));
     expect_lost_everywhere(cache, batch);
-    ck_assert(!engine_arena_destroy(arena)); // the GPU will write there yet
+    ck_assert(!engine_arena_destroy(arena)); // the GPU will still write there
     ck_assert(!engine_destroy_within(engine, 50));
     engine_batch_destroy(batch);
     engine_cache_destroy(cache);
@@ -193,7 +193,7 @@ static bool on_the_gpu(uint64_t sequence)
     return found;
 }
 
-// Lost for a reason that leaves the GPU at work: its memory stays until it is past.
+// The device is lost while the GPU still works: memory stays until the work has ended.
 START_TEST(destroy_of_a_lost_engine_waits_for_what_the_gpu_has)
 {
     struct engine_cache *cache = plain_cache();
@@ -224,7 +224,7 @@ static uint32_t jobs_behind(uint64_t sequence)
     return count;
 }
 
-// Two threads tell of them, in either order.
+// Two threads report them, in either order.
 static void expect_done_and_grown(void)
 {
     bool done = false, grown = false;
@@ -249,7 +249,7 @@ START_TEST(nothing_that_the_gpu_may_read_ends_before_it_is_done)
     engine_cache_shrink(cache, 0);
     engine_cache_destroy(cache);
     for (int i = 0; i < 20; i++)
-        nap();                                   // time for the maker to go wrong
+        nap();                                   // time for the maker to make a mistake
     ck_assert_uint_eq(jobs_behind(sequence), 3); // the batch, the chunk, the cache
     open_gate(gate, sequence);
     expect_done(sequence);
@@ -257,7 +257,7 @@ START_TEST(nothing_that_the_gpu_may_read_ends_before_it_is_done)
 }
 END_TEST
 
-// Else one would be refused what the other has given for it.
+// Otherwise one session would be refused because of what another one got.
 START_TEST(cache_grows_when_what_another_gave_back_is_free)
 {
     struct engine_cache *cache = plain_cache(), *other = plain_cache();
@@ -272,7 +272,7 @@ START_TEST(cache_grows_when_what_another_gave_back_is_free)
             engine_cache_destroy(other);
         engine_cache_grow(cache, chunk);
         for (int i = 0; i < 20; i++)
-            nap();                                   // time for the maker to go wrong
+            nap();                                   // time for the maker to make a mistake
         ck_assert_uint_eq(jobs_behind(sequence), 2); // the first of them first
         open_gate(gate, sequence);
         expect_done_and_grown();
@@ -321,9 +321,10 @@ START_TEST(batch_keeps_few_work_lists_however_many_head_counts_run)
         expect_done(submit_runs(&run, 1));
         expect_floats(16384 + (run.num_heads - 1) * 32, 9);
     }
-    AWAIT(DEADLINE_S, num_pieces() <= before + 4); // the maker may be at the last one
+    AWAIT(DEADLINE_S, num_pieces() <= before + 4); // the maker may still free the last one
     ck_assert_uint_eq(num_pieces(), before + 4);
-    // One that was given up is made anew; many of one submission all serve it.
+    // A pipeline that was dropped is compiled again. One submission may need many, and each of them
+    // works.
     struct engine_run runs[8];
     for (uint32_t i = 0; i < 8; i++) {
         runs[i] = plain_run(batch, 0, 0, 8192, 8256, 16384 + i * 1024);
@@ -337,8 +338,8 @@ START_TEST(batch_keeps_few_work_lists_however_many_head_counts_run)
 }
 END_TEST
 
-// The linker leads the engine's waits through here, so that a deadline can pass just when the test
-// wants it.
+// The linker replaces the engine's waits with this function, so that the test decides when a
+// deadline passes.
 static atomic_uint semaphore_waits, fence_waits;
 static atomic_bool first_is_passed;
 
@@ -357,7 +358,7 @@ VkResult __wrap_vkWaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo *inf
     return __real_vkWaitSemaphores(device, info, timeout);
 }
 
-// While the first one waits, a submission passes; the second one has all the time it wants.
+// A submission passes while the first one waits; the second one has its full time.
 VkResult __wrap_vkWaitForFences(VkDevice device, uint32_t count, const VkFence *fences,
                                 VkBool32 all, uint64_t timeout)
 {
@@ -371,8 +372,7 @@ VkResult __wrap_vkWaitForFences(VkDevice device, uint32_t count, const VkFence *
     return result;
 }
 
-// The transfer waits for longer than the watchdog allows, but meanwhile a submission before it
-// passes.
+// The transfer waits longer than the watchdog allows, but a submission before it ends meanwhile.
 START_TEST(transfer_behind_slow_submissions_is_no_hang)
 {
     struct engine_cache *cache = plain_cache();
@@ -394,7 +394,7 @@ START_TEST(transfer_behind_slow_submissions_is_no_hang)
 }
 END_TEST
 
-// The GPU has the fill and does not come to it.
+// The GPU has the fill, but does not start it.
 START_TEST(chunk_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests)
 {
     struct engine_cache *cache = plain_cache();
@@ -426,7 +426,7 @@ static bool threads_that_wait_are_gone(void)
     return gone;
 }
 
-// As engine_create() has to end one that is lost by its first transfer: there is no timeline yet.
+// As if engine_create() ended a device that its first transfer lost: there is no timeline yet.
 START_TEST(engine_that_is_lost_while_it_opens_waits_for_its_transfer_alone)
 {
     device_lose(&engine->device, "a test");
@@ -465,7 +465,7 @@ START_TEST(no_more_than_the_slots_are_on_the_gpu_and_the_rest_follows)
 }
 END_TEST
 
-// As on a machine with cores to spare.
+// As on a machine with spare cores.
 START_TEST(threads_that_look_before_they_sleep_miss_nothing)
 {
     teardown();
@@ -483,7 +483,7 @@ START_TEST(threads_that_look_before_they_sleep_miss_nothing)
             expect_done(sequence);
         expect_floats(192, (float)i);
         if (i % 10 == 0)
-            nap(); // longer than they look
+            nap(); // longer than they poll
     }
     engine_batch_destroy(batch);
     engine_cache_destroy(cache);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_file.c - the file of compiled pipelines: written, read again, spoilt, impossible.
+// test_engine_file.c - the file of compiled pipelines: written, read again, damaged, impossible to
+// write.
 
 #include "base/uuid.h"
 #include "rigs/engine_world.h"
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 static char folder[] = "/tmp/aule-engine-XXXXXX", new_folder[64];
-static char cache_path[128]; // known from the first life on
+static char cache_path[128]; // known since the first engine
 
 static void setup_folder(void)
 {
@@ -27,7 +28,7 @@ static void teardown_folder(void)
     ck_assert_msg(rmdir(folder) == 0, "something was left in %s", folder);
 }
 
-// One life of an engine that computes something. With `wait` it lives until the file is there.
+// An engine that computes something and ends. With `wait` it lives until the file exists.
 static void live_once(const char *in_folder, bool wait)
 {
     char uuid[UUID_TEXT_SIZE];
@@ -75,7 +76,7 @@ START_TEST(pipeline_cache_is_written_at_work_and_read_in_the_next_life)
     ck_assert(!logged("pipeline cache "));
     char beside[160], read[160];
     snprintf(read, sizeof read, "pipeline cache %s: ", cache_path);
-    snprintf(beside, sizeof beside, "%s.new", cache_path); // what a killed one left
+    snprintf(beside, sizeof beside, "%s.new", cache_path); // a file of a killed daemon
     close(open(beside, O_WRONLY | O_CREAT, 0600));
     live_once(new_folder, false);
     ck_assert_int_ne(access(beside, F_OK), 0);
@@ -86,7 +87,7 @@ END_TEST
 
 static char good_file[1 << 20];
 
-// Whatever is wrong with it, the file is left out, said so, and replaced by a good one.
+// Whatever is wrong with the file, the engine ignores it, says so, and replaces it.
 static void expect_ignored(const char *bytes, size_t size, const char *why)
 {
     forget_log();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_kernels.c - variants of several kernels: which sequence goes where, that no bit
-// depends on its company, and that what fails fails whole. On matrix_emulated, which every device
-// runs.
+// test_engine_kernels.c - variants of several kernels: which kernel serves which sequence, that no
+// bit depends on the rest of the batch, and that failures are complete. On matrix_emulated, which
+// every device runs.
 
 #include "engine/kernels/matrix.h"
 #include "rigs/engine_world.h"
@@ -21,7 +21,7 @@ enum {
 };
 enum { Q = 0, K = 1 << 16, V = 1 << 17, OUT = 1 << 18, OTHER = 1 << 19 };
 
-// Kernels of the variant for f16: 0 decodes, 1 is the prefill, the last one takes what is left.
+// Kernels of the variant for f16: 0 is decode, 1 is prefill, and the last one serves the rest.
 enum { LAST = 6, ALL = 1 << 0 | 1 << 1 | 1 << LAST };
 
 static struct engine_cache *cache_;
@@ -61,7 +61,7 @@ static void teardown_kernels(void)
     teardown();
 }
 
-// Sequences over the same blocks; the next to last is NULL or [num_seqs].
+// Sequences over the same blocks. The argument before the last is NULL or [num_seqs].
 static struct engine_batch *batch_of(const int32_t *q_lens, const int32_t *kv_lens,
                                      uint32_t num_seqs, const int32_t *num_queries,
                                      const int64_t *slots)
@@ -117,7 +117,7 @@ START_TEST(sequences_of_one_run_go_to_different_kernels_and_get_what_each_gets_a
     struct work works[MOST_KERNELS];
     struct cutting all = cutting(batch);
     struct error error = {0};
-    ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter rests
+    ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter is idle
     ck_assert_uint_eq(works[0].num_items, 2 + 2); // 2 and 8 rows, each in two parts
     ck_assert_uint_eq(works[0].num_merges, 2);
     ck_assert_uint_eq(works[1].num_items, 2);    // 40 and 10 rows
@@ -142,7 +142,7 @@ END_TEST
 START_TEST(every_kernel_of_a_run_sees_the_keys_that_it_writes)
 {
     static const int32_t q_lens[] = {1, 20}, kv_lens[] = {1, 20};
-    int64_t slots[21] = {100 * KEYS}; // nobody sees that one
+    int64_t slots[21] = {100 * KEYS}; // no query sees that slot
     for (int i = 0; i < 20; i++)
         slots[i + 1] = i / KEYS * 7 * KEYS + i % KEYS;
     struct engine_batch *batch = batch_of(q_lens, kv_lens, 2, NULL, slots);
@@ -152,7 +152,7 @@ START_TEST(every_kernel_of_a_run_sees_the_keys_that_it_writes)
     uint16_t block[2 * KEYS * DIM];
     ck_assert_int_eq(engine_block_read(cache_, 0, 0, block), STATUS_OK);
     expect_bytes(block, memory + K + DIM * 2, KEYS * DIM * 2, "keys of the second sequence");
-    // Both sequences see the same first key alone: their first rows are its value.
+    // Both sequences see only the same first key, so their first rows are its value.
     for (uint32_t head = 0; head < HEADS; head++) {
         expect_bytes(memory + OUT + head * DIM * 2, memory + V + DIM * 2, DIM * 2,
                      "the decode's row");
@@ -163,7 +163,7 @@ START_TEST(every_kernel_of_a_run_sees_the_keys_that_it_writes)
 }
 END_TEST
 
-// Two models' runs in one wave share a dispatch where both have a sequence for its kernel.
+// Runs of two models in one wave share a dispatch if both have a sequence for its kernel.
 START_TEST(runs_meet_in_the_dispatch_of_each_kernel)
 {
     struct engine_batch *mixed = batch_of((int32_t[]){1, 20}, (int32_t[]){300, 64}, 2, NULL, NULL);
@@ -182,7 +182,7 @@ START_TEST(runs_meet_in_the_dispatch_of_each_kernel)
 }
 END_TEST
 
-// Above all others by far, for about every second row.
+// A key far above all others, for about every second row.
 static void make_key_far(int32_t key, uint16_t half)
 {
     uint16_t block[2 * KEYS * DIM];
@@ -202,8 +202,8 @@ static void expect_numbers(const char *rows, uint32_t num_rows)
     }
 }
 
-// Sequences that a far key is in sight of, among some that do not see it and some that have no tile
-// without maxima.
+// Sequences that see a far key, among sequences that do not see it and sequences in which every
+// tile updates maxima.
 START_TEST(items_that_are_computed_twice_get_the_bits_that_they_get_alone)
 {
     static const int32_t q_lens[] = {20, 150, 20, 20, 70}, kv_lens[] = {700, 900, 64, 300, 650};
@@ -214,7 +214,7 @@ START_TEST(items_that_are_computed_twice_get_the_bits_that_they_get_alone)
     struct error error = {0};
     make_key_far(400, 0x5380);                                              // 60
     make_key_far(405, 0x55a0);                                              // 90
-    ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter rests
+    ck_assert_int_eq(batch_work(batch, &all, 1, works, &error), STATUS_OK); // the submitter is idle
     ck_assert_uint_eq(works[1].num_items, 1 + 3 + 1 + 1 + 2);
     ck_assert_uint_eq(works[1].num_doubtful, 1 + 3 + 1 + 2);
     for (int turn = 0; turn < 2; turn++) {
@@ -235,8 +235,8 @@ START_TEST(items_that_are_computed_twice_get_the_bits_that_they_get_alone)
 }
 END_TEST
 
-// One list of what is to be computed again is all runs': some note nothing, and none of the first
-// one's items can be noted.
+// All runs share one list of items to compute again. Some runs add none, and items of the first run
+// cannot be added.
 START_TEST(runs_that_share_a_second_pass_get_the_bits_that_each_gets_alone)
 {
     static const int32_t q_lens[3][3] = {{20, 64}, {20, 150, 20}, {30, 70}};
@@ -266,7 +266,7 @@ START_TEST(runs_that_share_a_second_pass_get_the_bits_that_each_gets_alone)
 }
 END_TEST
 
-// Nobody can want it.
+// No run can ask for it.
 START_TEST(short_prompts_make_no_pipeline_for_a_second_pass)
 {
     enum { DOUBTFUL = AULE_PREFILL_DOUBTFUL_TILES * AULE_PREFILL_KEYS_EMULATED };
@@ -295,7 +295,7 @@ START_TEST(run_whose_split_finds_no_memory_takes_none_of_its_kernels)
     struct work works[MOST_KERNELS];
     struct cutting cut = cutting(split);
     struct error error = {0};
-    ck_assert_int_eq(batch_work(split, &cut, 1, works, &error), STATUS_OK); // the submitter rests
+    ck_assert_int_eq(batch_work(split, &cut, 1, works, &error), STATUS_OK); // the submitter is idle
     uint64_t most = engine->device.adapter.info.max_allocation_bytes;
     memset(memory + OUT, 0x55, 21 * ROW);
     memcpy(memory + OTHER + 4096, memory + OTHER, 20 * ROW);
@@ -315,7 +315,7 @@ START_TEST(run_whose_split_finds_no_memory_takes_none_of_its_kernels)
 }
 END_TEST
 
-// Takes the metadata of one size that is at hand while the device gives none. Returns how many
+// Takes the present metadata of one size while the device allocates no more. Returns how many
 // pieces.
 static uint32_t take_pieces(uint64_t size, struct piece *pieces, uint32_t most)
 {
@@ -335,7 +335,7 @@ START_TEST(run_that_finds_no_counters_fails_alone)
     expect_done(submit_runs(runs, 2));
     uint64_t most = engine->device.adapter.info.max_allocation_bytes;
     for (int i = 0; i < ENGINE_SLOTS;
-         i++) // the submitter rests; each has at least what one run wants
+         i++) // the submitter is idle; each has at least the memory that one run needs
         engine->slots[i].counters_size = i == 0 ? sizeof(uint32_t) : 0;
     memcpy(memory + OUT + 4096, memory + OUT, ROW);
     memset(memory + OUT, 0x55, ROW);
@@ -365,7 +365,7 @@ START_TEST(kernel_that_leaves_merging_to_another_wants_no_counters)
 {
     struct engine_batch *batch = batch_of((int32_t[]){1}, (int32_t[]){700}, 1, NULL, NULL);
     struct engine_run run = run_of(batch, 0, OUT);
-    run.q = run.out = dense(Q, HEADS, DIM, DTYPE_F32); // no kernel for matrices takes f32
+    run.q = run.out = dense(Q, HEADS, DIM, DTYPE_F32); // no matrix kernel serves f32
     run.out.offset = OUT;
     memset(memory, 0, OUT);
     expect_done(submit_runs(&run, 1));
@@ -382,7 +382,7 @@ START_TEST(work_lists_differ_by_the_kernels_that_serve_the_run)
 {
     struct engine_batch *batch = batch_of((int32_t[]){1}, (int32_t[]){40}, 1, NULL, NULL);
     struct engine_run served = run_of(batch, 0, OUT), other = served;
-    other.q = other.out = dense(Q, HEADS, DIM, DTYPE_F32); // no kernel for matrices takes f32
+    other.q = other.out = dense(Q, HEADS, DIM, DTYPE_F32); // no matrix kernel serves f32
     struct cutting with = cutting_of_run(&served), without = cutting_of_run(&other);
     struct work works[MOST_KERNELS];
     struct error error = {0};
@@ -414,7 +414,7 @@ START_TEST(few_rows_go_to_decode_and_more_where_there_are_many_keys)
 }
 END_TEST
 
-// 20 rows are three tiles. The last query sees all keys, as it does alone.
+// 20 rows are three tiles. The last query sees all keys, as if it were alone.
 START_TEST(rows_of_a_later_tile_are_what_they_are_alone)
 {
     struct engine_batch *batch = batch_of((int32_t[]){10}, (int32_t[]){2100}, 1, NULL, NULL);
@@ -426,7 +426,7 @@ START_TEST(rows_of_a_later_tile_are_what_they_are_alone)
         struct work works[MOST_KERNELS];
         struct error error = {0};
         ck_assert_int_eq(batch_work(batch, &all, 1, works, &error),
-                         STATUS_OK); // the submitter rests
+                         STATUS_OK); // the submitter is idle
         ck_assert_uint_eq(works[0].num_items, num_splits == 2 ? 6 : 3);
         memset(memory + OUT, 0x55, 10 * ROW);
         expect_done(submit_runs(&run, 1));
@@ -468,8 +468,8 @@ static void expect_served(const struct variant *variant, const struct geometry *
                   shader);
 }
 
-// On matrix units, whichever way, as far as elements and head dims fit; the rest on what computes
-// all.
+// A run goes to matrix kernels of either kind if types and head dims fit, else to the kernel that
+// serves all.
 START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
 {
     static const struct {
@@ -493,7 +493,7 @@ START_TEST(each_geometry_goes_to_the_first_kernel_that_serves_it)
         {128, 16, DTYPE_BF16, DTYPE_FP8_E5M2, 400, "attention_prefill_bf16"},
         {256, 16, DTYPE_BF16, DTYPE_BF16, 4, "attention_decode_bf16"},
         {72, 16, DTYPE_F16, DTYPE_INT8, 4,
-         "attention_subgroup"}, // decode wants whole pieces of 16 bytes
+         "attention_subgroup"}, // decode needs whole pieces of 16 bytes
         {128, 8, DTYPE_F16, DTYPE_F16, 400, "attention_coop"},
         {264, 16, DTYPE_F16, DTYPE_F16, 4, "attention_subgroup"},
         {128, 16, DTYPE_F32, DTYPE_F32, 400, "attention_subgroup"},
@@ -541,7 +541,7 @@ START_TEST(values_with_scales_of_their_own_go_to_matrix_units)
 }
 END_TEST
 
-// Of those that it tries by itself, the last one is the one that asks for least.
+// The last variant that is tried by default has the smallest requirements.
 START_TEST(device_that_can_run_no_variant_is_told_what_the_plainest_lacks)
 {
     struct adapter poor = engine->device.adapter;
@@ -569,13 +569,14 @@ START_TEST(variant_for_tests_is_chosen_by_name_alone)
     ck_assert_int_eq(variant_choose(adapter, "matrix_emulated", &chosen, &error), STATUS_OK);
     ck_assert(chosen->only_by_name);
     variant_missing(chosen, adapter, missing, sizeof missing);
-    ck_assert_str_eq(missing, ""); // being for tests is nothing that the device lacks
+    ck_assert_str_eq(missing, ""); // a device does not lack something because a variant is for
+                                   // tests
     ck_assert_msg(strstr(chosen->needs, "for tests") != NULL, "%s", chosen->needs);
     for (uint32_t i = 0; variant_at(i); i++) {
         const struct variant *variant = variant_at(i);
         const struct kernel *last = variant->kernels[variant->num_kernels - 1];
         ck_assert(!last->serves &&
-                  last->most_rows == UINT32_MAX); // whatever comes, somebody takes it
+                  last->most_rows == UINT32_MAX); // the last kernel serves any number of rows
     }
 }
 END_TEST
@@ -667,7 +668,7 @@ START_TEST(probe_of_lanes_agrees_with_the_emulation)
         enum status status = matrix_probe(&engine->transfer, shader, dtypes[i], &found, &error);
         ck_assert_msg(status == STATUS_OK, "%s", error.text);
         ck_assert_int_eq(found, i == _i ? MATRIX_LANES_AGREE
-                                        : MATRIX_LANES_DIFFER); // elements of another kind
+                                        : MATRIX_LANES_DIFFER); // elements of another type
     }
 }
 END_TEST

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_kinds.c - what a run can be beside attention: writes, gathers, copies of blocks,
-// merges of a caller's parts; their order inside a wave; K and V that lie in the arena. Most run
-// over both ways to an arena. What the shaders compute is tested elsewhere: here one value says
-// where it came from.
+// test_engine_kinds.c - other work than attention: writes, gathers, copies of blocks, merges of a
+// caller's parts; their order inside a wave; K and V in the arena. Most tests run with both kinds
+// of arena. Other suites test what the shaders compute; here one value shows its origin.
 
 #include "engine/memory/arena.h"
 #include "rigs/engine_world.h"
@@ -12,8 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-// Eight tokens of the plain cache, one sequence that sees all of them in `block`; slots there if
-// `write`.
+// Eight tokens of the plain cache, and one sequence that sees all of them in `block`. Slots there
+// if `write`.
 static struct engine_batch *eight_keys(struct engine_cache *cache, int32_t block, bool write)
 {
     int64_t slots[BLOCK];
@@ -51,7 +50,7 @@ static void expect_rows(uint64_t offset, float first)
         expect_floats(offset + i * 32, first + (float)i * 100);
 }
 
-START_TEST(what_a_write_run_stored_a_gather_brings_back)
+START_TEST(a_gather_returns_what_a_write_run_stored)
 {
     struct engine_cache *cache = plain_cache();
     struct engine_batch *writer = eight_keys(cache, 2, true), *reader = eight_keys(cache, 2, false);
@@ -192,7 +191,7 @@ START_TEST(copies_of_large_blocks_arrive_to_the_last_byte)
     grow_chunk(cache, 0);
     unsigned char *bytes = malloc(engine_layer_block_bytes(&params));
     write_pattern(cache, 0, 1, bytes);
-    engine->device.adapter.max_groups[1] = 3; // fewer than it would take
+    engine->device.adapter.max_groups[1] = 3; // fewer than the dispatch needs
     struct engine_run run = {.kind = ENGINE_COPY,
                              .cache = cache,
                              .copies = (struct engine_copy[]){{1, 3}},
@@ -204,7 +203,7 @@ START_TEST(copies_of_large_blocks_arrive_to_the_last_byte)
 }
 END_TEST
 
-// Two tokens of two heads: part n holds n + 1 everywhere; of token 1 the second part saw nothing.
+// Two tokens of two heads. Part n is n + 1 everywhere; for token 1 the second part saw no key.
 static struct engine_run merge_run(const struct engine_part *parts, uint32_t num_parts)
 {
     return (struct engine_run){
@@ -264,7 +263,7 @@ END_TEST
 
 // ---- K and V in the arena ----
 
-enum { KEYS = 65536, VALUES = 131072 }; // offsets
+enum { KEYS = 65536, VALUES = 131072 }; // offsets in the arena
 
 static struct engine_kv plain_kv(uint32_t block_size)
 {
@@ -276,8 +275,8 @@ static struct engine_kv plain_kv(uint32_t block_size)
                               .v_dtype = DTYPE_F32};
 }
 
-// A tensor of 8 f32 whose rows lie 64 bytes apart, so that staging can be seen to spare what is
-// between.
+// A tensor of 8 f32 whose rows are 64 bytes apart, so that a test can see that staging does not
+// copy the gaps.
 static struct engine_tensor wide(uint64_t offset, uint64_t outer)
 {
     return (struct engine_tensor){offset, 64, 32, DTYPE_F32, outer};
@@ -314,7 +313,8 @@ START_TEST(block_tensors_in_the_arena_are_written_and_read)
     memset(memory + KEYS, 0x11, 65536);
     fill_rows(1024, 1);
     fill_rows(2048, 10);
-    fill(VALUES + 3 * outer + 64, 500); // key 1 of sequence 1: not written, but there
+    fill(VALUES + 3 * outer + 64, 500); // key 1 of sequence 1: the run does not write it, but it is
+                                        // there
     char *before = malloc(ARENA_BYTES);
     memcpy(before, memory, ARENA_BYTES);
     expect_done(submit_runs(&run, 1));
@@ -332,8 +332,8 @@ START_TEST(block_tensors_in_the_arena_are_written_and_read)
 }
 END_TEST
 
-// Two entries of three rows each; the second has two keys and one query, so that two rows of `out`
-// are zeroes.
+// Two entries of three rows each. The second has two keys and one query, so two rows of `out` are
+// zeroes.
 START_TEST(contiguous_rows_with_outer_strides_and_lengths_are_read)
 {
     const uint64_t outer = 4 * 64;
@@ -424,7 +424,7 @@ static struct engine_batch *sequences_of_the_same_rows(int32_t num_keys)
     });
 }
 
-// One by one, 64 times a billion rows would take for ever.
+// Copied one by one, 64 times a billion rows would take very long.
 START_TEST(rows_that_a_tensor_repeats_are_staged_once)
 {
     struct engine_batch *batch = sequences_of_the_same_rows(1000000000);
@@ -442,7 +442,8 @@ START_TEST(rows_that_a_tensor_repeats_are_staged_once)
 }
 END_TEST
 
-// What comes to more bytes than there are goes as a whole, and so do the bytes between the rows.
+// If rows are more bytes than the range has, the whole range is copied, with the bytes between the
+// rows.
 START_TEST(rows_that_sequences_share_are_staged_once)
 {
     struct engine_batch *batch = sequences_of_the_same_rows(1000);
@@ -466,8 +467,7 @@ START_TEST(rows_that_sequences_share_are_staged_once)
 }
 END_TEST
 
-// Tokens of two sequences that lie interleaved: their rows, slots and positions are those of the
-// caller's order.
+// Tokens of two interleaved sequences. Their rows, slots and positions are in the caller's order.
 START_TEST(interleaved_tokens_find_their_rows)
 {
     struct engine_cache *cache = plain_cache();
@@ -485,7 +485,7 @@ START_TEST(interleaved_tokens_find_their_rows)
     });
     struct engine_run run = plain_run(batch, 0, 0, 1024, 2048, 4096);
     run.windowed = true;
-    run.window_left = 0; // each sees itself alone
+    run.window_left = 0; // each query sees only itself
     memset(memory, 0, 1024);
     fill_rows(2048, 1);
     expect_done(submit_runs(&run, 1));
@@ -515,8 +515,8 @@ END_TEST
 
 // ---- RoPE ----
 
-// K of token t is (1, 0, ...) in each pair; turned by angle t and back, a gather must tell cos and
-// sin.
+// K of token t is (1, 0, ...) in each pair. After a rotation by angle t and back, a gather must
+// return cos and sin.
 START_TEST(keys_are_turned_as_they_are_written)
 {
     struct engine_cache *cache = plain_cache();
@@ -535,12 +535,12 @@ START_TEST(keys_are_turned_as_they_are_written)
             ck_assert_float_eq_tol(floats(4096)[token * 8 + pair * 2 + 1], (float)sin(angle),
                                    1e-6f);
         }
-    runs[0].rope = (struct engine_rope){.dim = 8, .theta = 100}; // halves, by theta
+    runs[0].rope = (struct engine_rope){.dim = 8, .theta = 100}; // pairs of halves, by theta
     expect_done(submit_runs(runs, 2));
     for (int token = 0; token < BLOCK; token++)
         for (int pair = 0; pair < 4; pair++) {
             double angle = token * pow(100, -pair / 4.0),
-                   x = pair % 2 ? 0 : 1; // and the partner the same
+                   x = pair % 2 ? 0 : 1; // and the same for the partner
             ck_assert_float_eq_tol(floats(4096)[token * 8 + pair],
                                    (float)(x * cos(angle) - x * sin(angle)), 1e-6f);
             ck_assert_float_eq_tol(floats(4096)[token * 8 + pair + 4],
@@ -577,7 +577,7 @@ END_TEST
 
 void add_kind_tests(Suite *suite)
 {
-    const TTest *const each[] = {what_a_write_run_stored_a_gather_brings_back,
+    const TTest *const each[] = {a_gather_returns_what_a_write_run_stored,
                                  batch_without_sequences_is_written_through,
                                  gathers_of_several_batches_share_a_dispatch_and_keep_their_rows,
                                  copies_move_whole_blocks_of_every_layer_before_the_wave_reads,

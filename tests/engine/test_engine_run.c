@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_run.c - submissions: order, waves, merging, staging, growth meanwhile. Most run over
-// both ways to an arena.
+// test_engine_run.c - submissions: order, waves, merging, staging, growth meanwhile. Most tests run
+// with both kinds of arena.
 
 #include "rigs/engine_world.h"
 
@@ -22,8 +22,8 @@ static void fill_noise(void *bytes, size_t size)
         ((unsigned char *)bytes)[i] = noise();
 }
 
-// Slots in two chunks, out of order, one of them nowhere; Q, K, V are slices of one fused tensor,
-// with gaps. Any bits must arrive as they are, NaNs too; nothing else may change.
+// Slots in two chunks, out of order, and one that goes nowhere. Q, K, V are slices of one fused
+// tensor, with gaps. Any bits must arrive unchanged, NaNs too, and nothing else may change.
 static void check_kv_write(enum dtype dtype)
 {
     enum { HEADS = 2, DIM = 16, TOKENS = 5, LAYER = 1 };
@@ -51,7 +51,7 @@ static void check_kv_write(enum dtype dtype)
         .max_blocks = 1,
         .num_tokens = TOKENS,
         .cu_seqlens_q = (int32_t[]){0, TOKENS},
-        .seq_lens_kv = (int32_t[]){0}, // nobody reads: out is zeroes
+        .seq_lens_kv = (int32_t[]){0}, // no query reads: out is zeroes
         .block_table = (int32_t[]){-1},
         .slot_mapping = slots,
     });
@@ -102,8 +102,7 @@ START_TEST(arena_is_imported_unless_staging_is_forced)
 }
 END_TEST
 
-// One key and its value through an arena of the test's own, which takes the common one's place
-// meanwhile.
+// One key and its value through an arena of this test, which replaces the common one meanwhile.
 static void attend_in(struct engine_arena *other, char *other_memory)
 {
     struct engine_arena *old = arena;
@@ -127,7 +126,7 @@ START_TEST(unaligned_arena_is_mirrored_and_works)
 {
     struct engine_arena *other;
     struct error error = {0};
-    char *unaligned = memory + 16; // no import begins here
+    char *unaligned = memory + 16; // no import can begin here
     ck_assert_int_eq(engine_arena_create(engine, unaligned, 8192, &other, &error), STATUS_OK);
     ck_assert(!engine_arena_imported(other));
     attend_in(other, unaligned);
@@ -156,7 +155,7 @@ START_TEST(run_of_heads_before_tokens_layout_touches_only_its_rows)
         .max_blocks = 1,
         .num_tokens = TOKENS,
         .cu_seqlens_q = (int32_t[]){0, TOKENS},
-        .seq_lens_kv = (int32_t[]){1}, // query 2 alone stands at position 0 and sees the key
+        .seq_lens_kv = (int32_t[]){1}, // only query 2 is at position 0 and sees the key
         .block_table = (int32_t[]){2},
     });
     struct engine_run run = plain_run(batch, 0, 0, 0, 0, 0);
@@ -220,7 +219,7 @@ START_TEST(submissions_run_in_order_and_pass_results_on)
     struct engine_cache *cache = plain_cache();
     struct engine_batch *batches[2] = {one_key(cache, 0, true), one_key(cache, 1, true)};
     uint64_t last = 0;
-    fill(128, 7); // hop i writes hop i - 1's output as its value
+    fill(128, 7); // hop i writes the output of hop i - 1 as its value
     for (uint64_t i = 0; i < HOPS; i++) {
         struct engine_run run =
             plain_run(batches[i % 2], i % 2, 0, 64, 128 + i * 64, 128 + (i + 1) * 64);
@@ -402,7 +401,7 @@ START_TEST(waves_that_dispatch_nothing_take_no_time_and_no_other_ones)
         plain_run(batch, 0, 0, 64, 128, 1024), plain_run(batch, 1, 0, 64, 128, 1088),
         plain_run(none, 0, 0, 0, 0, 0), plain_run(batch, 0, 0, 64, 128, 1152)};
     const uint32_t wave_ends[] = {
-        2, 3, 3, 4}; // the second one's run has no tokens, the third one has no run
+        2, 3, 3, 4}; // the second batch's run has no tokens, the third batch has no run
     struct engine_event event = expect_done(submit(&(struct engine_submission){
         .runs = runs, .num_runs = 4, .wave_ends = wave_ends, .num_waves = 4}));
     bool timed = engine->device.adapter.timestamp_bits > 0;
@@ -421,7 +420,7 @@ START_TEST(ragged_batch_spans_chunks_and_pads_with_empty_sequences)
     struct engine_cache *cache = plain_cache();
     grow_chunk(cache, 1);
     enum { SEQS = 5, TOKENS = 12 };
-    // Sequences 0 and 3 have no query; 1 writes 10 tokens over blocks 6 and 1; 2 sees nothing; 4
+    // Sequences 0 and 3 have no query. 1 writes 10 tokens into blocks 6 and 1. 2 sees no key. 4
     // reads block 5.
     struct engine_batch *batch = open_batch((struct engine_batch_params){
         .cache = cache,
@@ -434,7 +433,7 @@ START_TEST(ragged_batch_spans_chunks_and_pads_with_empty_sequences)
         .slot_mapping = (int64_t[]){48, 49, 50, 51, 52, 53, 54, 55, 8, 9, -1, 40},
     });
     struct engine_run run = plain_run(batch, 1, 0, 1024, 2048, 4096);
-    memset(memory, 0, ARENA_BYTES); // equal scores: out is the mean of the values seen
+    memset(memory, 0, ARENA_BYTES); // equal scores: out is the mean of the visible values
     for (int token = 0; token < TOKENS; token++)
         for (int i = 0; i < 8; i++)
             floats(2048)[token * 8 + i] = (float)(2 * token);
@@ -452,8 +451,8 @@ END_TEST
 
 START_TEST(grid_folds_where_the_device_ends_it)
 {
-    // One sequence of 40 queries of 8 heads: 40 tiles and 40 tokens on a device that claims to take
-    // 7 at a time.
+    // One sequence of 40 queries of 8 heads: 40 tiles and 40 tokens, on a device that pretends to
+    // allow 7 at a time.
     enum { TOKENS = 40 };
     engine->device.adapter.max_groups[1] = 7;
     engine->device.adapter.max_groups[0] = 3;
@@ -528,7 +527,7 @@ START_TEST(zeroes_come_before_the_runs_and_spare_the_neighbours)
             expect_block(cache, layer, block,
                          block == 2 ? zero_block : (char *)bytes[layer][block]);
     expect_done(
-        submit(&(struct engine_submission){.zeroes = &zero, .num_zeroes = 1})); // no run at all
+        submit(&(struct engine_submission){.zeroes = &zero, .num_zeroes = 1})); // without a run
     engine_batch_destroy(reader);
     engine_cache_destroy(cache);
 }
@@ -580,7 +579,7 @@ START_TEST(cache_grows_and_shrinks_while_submissions_run)
     }
     for (uint32_t i = 0; i < submitted; i++)
         expect_floats(65536 + 4096 + i * 64, (float)i);
-    // A chunk that came while the GPU was busy is as good as any.
+    // A chunk that arrived while the GPU was busy can be used like any other.
     struct engine_batch *late = one_key(cache, CHUNKS * 4 + 3, true);
     struct engine_run run = plain_run(late, 1, 0, 64, 128, 192);
     fill(128, 4711);
@@ -619,10 +618,9 @@ START_TEST(steps_that_come_and_go_leave_memory_flat)
         struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
         expect_done(submit_runs(&run, 1));
         engine_batch_destroy(batch);
-        AWAIT(
-            DEADLINE_S,
-            num_pieces() ==
-                pieces); // the maker ends it; how many it may be behind is the scheduler's business
+        AWAIT(DEADLINE_S,
+              num_pieces() ==
+                  pieces); // the maker frees it; the scheduler decides how late that may be
         if (i == 50)
             after_warm_up = atomic_load(&engine->device.buffer_bytes);
     }
@@ -668,7 +666,7 @@ START_TEST(equal_geometry_is_compiled_once)
 }
 END_TEST
 
-// Each block_size has pipelines of its own: two, one to write and one to read.
+// Each block_size has its own two pipelines: one writes and one reads.
 static void run_block_size(uint32_t block_size, float value)
 {
     struct engine_cache_params params = shape(1, 1, 8, DTYPE_F32);
@@ -698,7 +696,7 @@ START_TEST(pipelines_stay_within_their_number_and_come_back)
 }
 END_TEST
 
-// Those of one submission stay until it is done, however many there are.
+// All pipelines of a submission stay until it is done, however many there are.
 START_TEST(submission_of_more_pipelines_than_are_kept_runs)
 {
     enum { KINDS = 3 };
@@ -741,7 +739,7 @@ START_TEST(destroy_with_work_queued_and_chunks_growing_ends_all)
     engine_batch_destroy(dropped);
     engine_cache_shrink(cache, 0);
     engine_cache_destroy(gone);
-    close_engine(engine); // with a cache, a batch and the arena that live
+    close_engine(engine); // with a cache, a batch and the arena still alive
     engine = open_engine((struct engine_params){0});
     arena = NULL;
 }

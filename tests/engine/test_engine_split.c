@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_split.c - keys that are split and merged again: which sequences are, what their
-// partial results may take, and that a row does not notice who is beside it. Then the table of
-// attention variants.
+// test_engine_split.c - keys that are split and merged again: which sequences are split, the memory
+// of their partial results, and that a row's bits do not depend on its neighbours. Then the table
+// of attention variants.
 
 #include "rigs/engine_world.h"
 
@@ -17,7 +17,7 @@ enum {
 };
 
 enum { LITTLE_SCRATCH = 2048 }; // bytes: six partial results
-// A head dim of which a tile has 4 rows and not 8, and room for two partial results of those or
+// A head dim whose tiles have 4 rows instead of 8, and memory for two of its partial results or
 // three of the others, not for both.
 enum { WIDE = 288, WIDE_OUT = 524288, EITHER_SCRATCH = 2 * 4 * (WIDE + 2) * 4 + 256 };
 
@@ -93,7 +93,7 @@ static void teardown_split(void)
     teardown();
 }
 
-// Sequence s has q_lens[s] queries and kv_lens[s] keys, in blocks of its own from 4 * s... on.
+// Sequence s has q_lens[s] queries and kv_lens[s] keys, in its own blocks from 4 * s on.
 static struct engine_batch *split_batch(const int32_t *q_lens, const int32_t *kv_lens,
                                         uint32_t num_seqs)
 {
@@ -175,8 +175,8 @@ START_TEST(features_survive_the_splits)
 }
 END_TEST
 
-// Sequence B has its bits alone, behind A, with A in another run of the dispatch, and where the
-// scratch memory is short.
+// Sequence B has the same bits alone, behind A, with A in another run of the dispatch, and with
+// little scratch memory.
 START_TEST(split_rows_keep_their_bits_in_any_company)
 {
     struct engine_batch *alone = split_batch((int32_t[]){2}, (int32_t[]){4500}, 1);
@@ -189,7 +189,7 @@ START_TEST(split_rows_keep_their_bits_in_any_company)
                                      split_run(alone, num_splits, 262144),
                                      split_run(both, num_splits, 131072)};
         runs[2].q.offset = 4096;
-        memcpy(memory + 4096 + 64, memory, 128); // sequence B's queries are behind A's
+        memcpy(memory + 4096 + 64, memory, 128); // the queries of sequence B are behind A's
         struct engine_event event = expect_done(submit_runs(runs, 3));
         bool one = num_splits == 1 || engine->max_scratch_bytes > LITTLE_SCRATCH;
         ck_assert_int_eq(event.num_dispatches == 1, one);
@@ -202,8 +202,8 @@ START_TEST(split_rows_keep_their_bits_in_any_company)
 }
 END_TEST
 
-// Those with more rows a tile are recorded first, but never before what has the scratch memory that
-// they take over.
+// Runs with more rows a tile are recorded first, but never before the run whose scratch memory they
+// reuse.
 START_TEST(tiles_of_many_rows_wait_for_the_scratch_memory_that_those_of_few_rows_have)
 {
     static const int32_t cu[] = {0, 1}, lens[] = {9 * SPLIT_BLOCK},
@@ -246,7 +246,7 @@ static uint64_t partials(struct engine_batch *batch, uint32_t num_splits)
 
 START_TEST(sequences_are_cut_by_their_own_lengths_alone)
 {
-    // 33 queries of 2 heads are 66 rows: too many to be cut without being asked.
+    // 33 queries of 2 heads are 66 rows: too many to be split by default.
     struct engine_batch *many = split_batch((int32_t[]){33}, (int32_t[]){5000}, 1);
     struct engine_batch *few = split_batch((int32_t[]){32}, (int32_t[]){5000}, 1);
     struct engine_batch *near = split_batch((int32_t[]){1}, (int32_t[]){2048}, 1);
@@ -257,7 +257,7 @@ START_TEST(sequences_are_cut_by_their_own_lengths_alone)
     ck_assert_uint_eq(partials(few, 0), 8 * 3);
     ck_assert_uint_eq(partials(near, 0), 0);
     ck_assert_uint_eq(partials(over, 0), 2);
-    ck_assert_uint_eq(partials(near, 1000), 8); // no part is below 256 keys
+    ck_assert_uint_eq(partials(near, 1000), 8); // no part has fewer than 256 keys
     ck_assert_uint_eq(partials(over, 3), 3);    // of 768 keys
     ck_assert_uint_eq(partials(over, 4), 3);    // 513 keys become 768
     engine_batch_destroy(many);
@@ -300,9 +300,10 @@ START_TEST(run_that_needs_more_scratch_than_there_is_names_the_option)
     ck_assert_msg(strstr(error.text, "24 splits take 7680 bytes; --max-scratch allows 2048") !=
                       NULL,
                   "%s", error.text);
-    ck_assert_int_eq(engine_run_check(engine, &runs[0], &error), STATUS_LIMIT); // remembered
+    // the refusal is remembered
+    ck_assert_int_eq(engine_run_check(engine, &runs[0], &error), STATUS_LIMIT);
     ck_assert_int_eq(engine_run_check(engine, &runs[1], &error), STATUS_OK);
-    uint64_t sequence = submit_runs(runs, 2); // and who does not ask first fails alone
+    uint64_t sequence = submit_runs(runs, 2); // without asking first, only the submission fails
     ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
     struct engine_event event = expect_event(ENGINE_EVENT_DONE);
     ck_assert_int_eq(event.results[0].status, STATUS_LIMIT);
@@ -316,14 +317,14 @@ START_TEST(split_run_without_memory_fails_alone)
     struct engine_batch *batch = split_batch((int32_t[]){2}, (int32_t[]){5000}, 1);
     struct engine_run runs[2] = {split_run(batch, 2, 65536), split_run(batch, 1, 131072)};
     struct engine_run warm[2] = {split_run(batch, 1, 65536), split_run(batch, 1, 131072)};
-    expect_done(submit_runs(warm, 2)); // all but the scratch memory is there
+    expect_done(submit_runs(warm, 2)); // everything except the scratch memory exists
     batch->checked = false;
     uint64_t most = engine->device.adapter.info.max_allocation_bytes;
     struct error error = {0};
     struct work works[MOST_KERNELS];
     struct cutting cutting = cutting_of_run(&runs[0]);
     ck_assert_int_eq(batch_work(batch, &cutting, 1, works, &error),
-                     STATUS_OK); // the submitter rests
+                     STATUS_OK); // the submitter is idle
     engine->device.adapter.info.max_allocation_bytes = 1;
     uint64_t sequence = submit_runs(runs, 2);
     ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
@@ -337,7 +338,7 @@ START_TEST(split_run_without_memory_fails_alone)
 }
 END_TEST
 
-// One pipeline does both, so that a sequence has it alone and beside one that is cut.
+// One pipeline serves a sequence alone and beside a split one.
 START_TEST(runs_that_are_cut_and_runs_that_are_not_share_a_dispatch)
 {
     struct engine_batch *whole = split_batch((int32_t[]){2}, (int32_t[]){2000}, 1);
@@ -349,7 +350,8 @@ START_TEST(runs_that_are_cut_and_runs_that_are_not_share_a_dispatch)
     expect_done(submit_runs(runs, 1));
     memcpy(memory + 196608, memory + 65536, 128);
     memset(memory + 65536, 0x55, 128);
-    ck_assert_int_eq(batch_work(cut, &cutting, 1, works, &error), STATUS_OK); // the submitter rests
+    // the submitter is idle
+    ck_assert_int_eq(batch_work(cut, &cutting, 1, works, &error), STATUS_OK);
     uint64_t most = engine->device.adapter.info.max_allocation_bytes;
     engine->device.adapter.info.max_allocation_bytes = 1;
     uint64_t sequence = submit_runs(runs, 2);
@@ -367,7 +369,7 @@ START_TEST(runs_that_are_cut_and_runs_that_are_not_share_a_dispatch)
     uint32_t pipelines = engine_num_pipelines(engine);
     expect_done(submit_runs(runs + 1, 1));
     ck_assert_uint_eq(engine_num_pipelines(engine),
-                      pipelines); // that of the merge was there already
+                      pipelines); // the pipeline of the merge existed already
     memcpy(memory + 229376, memory + 131072, 128);
     for (int order = 0; order < 2; order++) {
         struct engine_run both[2] = {runs[order], runs[1 - order]};

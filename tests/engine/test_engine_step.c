@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_engine_step.c - a batch that advances on a real device: which table its steps read while
-// earlier ones wait on the GPU; that a batch costs no metadata after its first run; and core over
-// the engine: sessions whose runs wait together share one dispatch.
+// earlier steps wait on the GPU, and that a batch needs no more metadata after its first run. Also
+// core over the engine: sessions whose runs wait together share one dispatch.
 
 #include "core/core.h"
 #include "rigs/engine_world.h"
@@ -14,8 +14,8 @@
 
 enum { Q = 0, K = 64, V = 128, OUT = 192, WIDTH = 64, COLUMNS = 4, NUM_BLOCKS = 4 };
 
-// One sequence whose one query sees its newest key alone: the first of a block, whose value is the
-// block's number times 16.
+// One sequence whose only query sees only its newest key: the first key of a block, whose value is
+// the number of the block times 16.
 struct line {
     struct engine_cache *cache;
     int32_t table[COLUMNS];
@@ -83,7 +83,7 @@ static void close_line(struct line *line)
     engine_cache_destroy(line->cache);
 }
 
-START_TEST(what_comes_into_sight_is_put_into_the_table_that_waiting_runs_read)
+START_TEST(entries_that_become_visible_are_added_to_the_table_that_waiting_runs_read)
 {
     struct line line = open_line();
     struct engine_batch *steps[3] = {begin_line(&line)};
@@ -109,7 +109,7 @@ START_TEST(what_comes_into_sight_is_put_into_the_table_that_waiting_runs_read)
 }
 END_TEST
 
-START_TEST(what_waiting_runs_see_changes_in_a_table_of_its_own)
+START_TEST(a_change_that_waiting_runs_can_see_copies_the_table)
 {
     struct line line = open_line();
     struct engine_batch *before = begin_line(&line);
@@ -131,7 +131,7 @@ START_TEST(what_waiting_runs_see_changes_in_a_table_of_its_own)
 }
 END_TEST
 
-START_TEST(what_a_window_leaves_behind_stays_in_the_table_that_waiting_runs_read)
+START_TEST(entries_left_of_the_window_stay_in_the_table_that_waiting_runs_read)
 {
     struct line line = open_line();
     struct engine_batch *steps[3] = {begin_line(&line)};
@@ -148,7 +148,7 @@ START_TEST(what_a_window_leaves_behind_stays_in_the_table_that_waiting_runs_read
     expect_done(last);
     expect_floats(OUT, value_of(0));
     expect_floats(OUT + WIDTH, value_of(1));
-    // Of a block that comes back the runs under way know nothing.
+    // Runs in flight do not notice that a block is used again.
     struct engine_batch *other = advance(&line, steps[2], 1, &(struct engine_entry){0, 0, 2}, true);
     ck_assert_ptr_ne(other->table, steps[0]->table);
     run = run_of(other, OUT);
@@ -199,14 +199,14 @@ START_TEST(runs_of_a_batch_after_the_first_take_no_metadata)
 }
 END_TEST
 
-// ---- what sequences share ----
+// ---- shared prefixes ----
 
 struct pair {
     struct engine_batch *batch;
     int32_t lens[2], table[2 * COLUMNS];
 };
 
-// Steps to `lens`; what the sequences share is found anew or stands, as `known` says.
+// Advances to `lens`. Shared prefixes are found anew, or are kept, as `known` says.
 static void step_pair(struct pair *pair, const int32_t lens[2], const struct engine_entry *entries,
                       uint32_t count, bool known, uint32_t places)
 {
@@ -234,13 +234,13 @@ START_TEST(sequences_that_come_to_share_blocks_are_found_in_that_step)
         .max_blocks = COLUMNS,
         .num_tokens = 2,
         .cu_seqlens_q = (int32_t[]){0, 1, 2},
-        .seq_lens_kv = pair.lens, // nobody is there yet
+        .seq_lens_kv = pair.lens, // no key is there yet
         .block_table = pair.table,
     });
     const struct engine_entry alike[] = {{0, 0, 0}, {0, 1, 1}, {1, 0, 0}, {1, 1, 2}},
                               other[] = {{1, 0, 3}};
     const struct engine_entry hidden[] = {{1, 1, -1}}, grown[] = {{0, 2, 2}, {1, 2, 3}};
-    step_pair(&pair, (int32_t[]){16, 0}, alike, 4, false, 0); // one of them has none yet
+    step_pair(&pair, (int32_t[]){16, 0}, alike, 4, false, 0); // one of them has no keys yet
     step_pair(&pair, (int32_t[]){16, 16}, NULL, 0, false, 2);
     step_pair(&pair, (int32_t[]){17, 17}, grown, 2, true, 2);
     step_pair(&pair, (int32_t[]){18, 18}, hidden, 1, true, 2);
@@ -347,8 +347,8 @@ static uint64_t run_session(struct crowd_of_sessions *c, int i)
     return ticket;
 }
 
-// Two submissions of the first session wait on the GPU; what all sessions queue meanwhile goes into
-// one.
+// Two submissions of the first session wait on the GPU. All runs that are queued meanwhile share
+// one submission.
 START_TEST(runs_of_sessions_that_wait_together_share_one_dispatch)
 {
     static const int counts[] = {2, MOST};
@@ -402,9 +402,10 @@ void add_step_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("steps");
     tcase_add_checked_fixture(tcase, setup_import, teardown);
-    tcase_add_test(tcase, what_comes_into_sight_is_put_into_the_table_that_waiting_runs_read);
-    tcase_add_test(tcase, what_waiting_runs_see_changes_in_a_table_of_its_own);
-    tcase_add_test(tcase, what_a_window_leaves_behind_stays_in_the_table_that_waiting_runs_read);
+    tcase_add_test(tcase,
+                   entries_that_become_visible_are_added_to_the_table_that_waiting_runs_read);
+    tcase_add_test(tcase, a_change_that_waiting_runs_can_see_copies_the_table);
+    tcase_add_test(tcase, entries_left_of_the_window_stay_in_the_table_that_waiting_runs_read);
     tcase_add_test(tcase, a_table_that_no_run_reads_changes_where_it_is);
     tcase_add_test(tcase, runs_of_a_batch_after_the_first_take_no_metadata);
     tcase_add_test(tcase, sequences_that_come_to_share_blocks_are_found_in_that_step);

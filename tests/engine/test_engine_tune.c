@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_tune.c - tuning on a real device: measured behind the work, kept in a file, read in
-// the next life; no bit depends on it, and nobody but who asks is told. On matrix_emulated, whose
-// decode has more than one way, and which every device runs.
+// test_engine_tune.c - tuning on a real device: measured after the work, kept in a file, read by
+// the next engine. No bit depends on tuning, and only its own events report it. On matrix_emulated,
+// which every device runs and whose decode has several workgroup sizes.
 
 #include "engine/tuning/tune_file.h"
 #include "rigs/engine_world.h"
@@ -48,7 +48,7 @@ static void teardown_folder(void)
 }
 
 static uint64_t tune_memory;               // 0 = the default
-static uint32_t tune_time_ms = UINT32_MAX; // no test but one depends on how fast a machine is
+static uint32_t tune_time_ms = UINT32_MAX; // only one test depends on the speed of the machine
 
 static void begin_life(enum engine_tune tune, uint32_t max_tuned)
 {
@@ -84,7 +84,7 @@ static void end_life(void)
     teardown();
 }
 
-// One decode of so many keys, of the place's.
+// One decode of this many keys, in the blocks of this place.
 static struct engine_batch *batch_of(enum engine_place place, int32_t kv_len, bool positions)
 {
     static const int32_t cu[] = {0, 1}, starts[] = {0};
@@ -157,7 +157,7 @@ static struct engine_tuned tuned_at(uint32_t index)
     return tuned;
 }
 
-// Nothing waits any more, and so many kinds were measured.
+// Waits until nothing is left to measure, and this many kinds were measured.
 static void await_measured(uint32_t count)
 {
     AWAIT(PATIENCE_S, state().num_waiting == 0 && state().num_entries >= count);
@@ -172,7 +172,7 @@ static void await_file(const char *path, bool there)
     AWAIT(PATIENCE_S, (access(path, R_OK) == 0) == there);
 }
 
-// A life in which one kind is measured and kept in the file `path`.
+// An engine that measures one kind and writes the file `path`.
 static void begin_life_that_measured(char path[256])
 {
     begin_life(ENGINE_TUNE_ON, 0);
@@ -188,7 +188,7 @@ static void clear(void)
     await_file(state().path, false);
 }
 
-START_TEST(what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes_no_bit)
+START_TEST(measurements_outlive_the_engine_until_they_are_cleared_and_change_no_bit)
 {
     struct engine_event event;
     begin_life(ENGINE_TUNE_ON, 0);
@@ -208,7 +208,7 @@ START_TEST(what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes
     begin_life(ENGINE_TUNE_ON, 0);
     ck_assert_msg(!logged("ignored"), "%s", log_text);
     await_measured(1);
-    ck_assert_uint_eq(tuned_at(0).gpu_ns, tuned.gpu_ns); // as it was read
+    ck_assert_uint_eq(tuned_at(0).gpu_ns, tuned.gpu_ns); // as in the file
     engine_tune(engine, ENGINE_TUNE_RENEW);
     await_measured(1);
     engine_tune(engine, ENGINE_TUNE_CLEAR);
@@ -225,7 +225,7 @@ START_TEST(what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes
 }
 END_TEST
 
-// Of the only entry in the file, the choice.
+// The choice of the only entry in the file.
 static void change_choice(const char *path, uint32_t local_size)
 {
     struct tune_device device = tune_device_of(engine_device(engine));
@@ -337,13 +337,13 @@ START_TEST(entries_that_no_run_can_ask_for_are_ignored_with_the_reason)
     begin_life(ENGINE_TUNE_OFF, 0);
     for (int i = 0; i < CASES; i++)
         ck_assert_msg(logged(cases[i].why), "\"%s\" is not in:\n%s", cases[i].why, log_text);
-    ck_assert_uint_eq(state().num_entries, 1); // as it was, it is believed
+    ck_assert_uint_eq(state().num_entries, 1); // an unchanged entry is accepted
     clear();
     end_life();
 }
 END_TEST
 
-// A folder in the place of the file keeps it from being written.
+// A folder with the name of the file prevents writing.
 START_TEST(a_file_that_cannot_be_written_is_tried_again_at_the_end)
 {
     char path[256];
@@ -360,7 +360,7 @@ START_TEST(a_file_that_cannot_be_written_is_tried_again_at_the_end)
 }
 END_TEST
 
-// As when two daemons of one device have one file.
+// As if two daemons of one device used one file.
 START_TEST(a_file_that_another_daemon_replaced_is_replaced_by_the_next_write)
 {
     char path[256];
@@ -379,7 +379,7 @@ START_TEST(a_file_that_another_daemon_replaced_is_replaced_by_the_next_write)
 }
 END_TEST
 
-// 1 ms may be enough on a fast device: then there is nothing to log.
+// 1 ms may be enough on a fast device; then there is nothing to log.
 START_TEST(too_little_time_to_measure_is_a_debug_line)
 {
     tune_time_ms = 1;
@@ -410,7 +410,7 @@ START_TEST(other_splits_are_another_kind)
 }
 END_TEST
 
-START_TEST(what_takes_more_memory_than_is_allowed_keeps_to_its_rule_and_says_so)
+START_TEST(a_kind_that_needs_too_much_memory_keeps_the_rule_and_says_so)
 {
     tune_memory = 4096;
     begin_life(ENGINE_TUNE_ON, 0);
@@ -425,7 +425,7 @@ START_TEST(what_takes_more_memory_than_is_allowed_keeps_to_its_rule_and_says_so)
     engine_tune(engine, ENGINE_TUNE_RENEW);
     AWAIT(PATIENCE_S, state().num_waiting == 0);
     ck_assert_msg(logged("--tune-memory allows 64"), "%s", log_text);
-    ck_assert_int_eq(tuned_at(0).state, ENGINE_TUNE_MEASURED); // as it was
+    ck_assert_int_eq(tuned_at(0).state, ENGINE_TUNE_MEASURED); // as before
     clear();
     decode(KV_LEN, OUT);
     AWAIT(PATIENCE_S, state().num_waiting == 0);
@@ -446,7 +446,7 @@ static void add_features(struct engine_run *run)
     run->rope = (struct engine_rope){.dim = DIM, .interleaved = true, .theta = 10000};
 }
 
-// Else a rule's choice could not be compared, and a smaller device would have none.
+// Otherwise the rule's choice could not be compared, and a smaller device would have no choice.
 START_TEST(what_a_rule_says_is_among_the_candidates)
 {
     static const uint32_t specs[][SPEC_CONSTANTS] = {
@@ -479,7 +479,7 @@ START_TEST(every_place_and_feature_can_be_measured)
         if (i == 0)
             add_features(&run);
         expect_done(submit_runs(&run, 1));
-        run.num_splits = 1; // what must not be cut has one local size: nothing to measure
+        run.num_splits = 1; // a run without splits has one workgroup size: nothing to measure
         expect_done(submit_runs(&run, 1));
         engine_batch_destroy(batch);
     }
@@ -523,15 +523,14 @@ void add_tune_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("tuning");
     tcase_add_checked_fixture(tcase, setup_folder, teardown_folder);
-    tcase_add_test(tcase,
-                   what_was_measured_outlives_the_engine_until_it_is_cleared_and_changes_no_bit);
+    tcase_add_test(tcase, measurements_outlive_the_engine_until_they_are_cleared_and_change_no_bit);
     tcase_add_test(tcase, every_candidate_gives_the_same_bits_and_what_is_none_is_ignored);
     tcase_add_test(tcase, entries_that_no_run_can_ask_for_are_ignored_with_the_reason);
     tcase_add_test(tcase, a_file_that_cannot_be_written_is_tried_again_at_the_end);
     tcase_add_test(tcase, a_file_that_another_daemon_replaced_is_replaced_by_the_next_write);
     tcase_add_test(tcase, too_little_time_to_measure_is_a_debug_line);
     tcase_add_test(tcase, other_splits_are_another_kind);
-    tcase_add_test(tcase, what_takes_more_memory_than_is_allowed_keeps_to_its_rule_and_says_so);
+    tcase_add_test(tcase, a_kind_that_needs_too_much_memory_keeps_the_rule_and_says_so);
     tcase_add_test(tcase, what_a_rule_says_is_among_the_candidates);
     tcase_add_test(tcase, every_place_and_feature_can_be_measured);
     tcase_add_test(tcase, a_full_table_measures_no_more_and_says_so);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_warps.c - how many warps a workgroup of decode has, which no bit may show: the rule,
-// and rows of every kind by both sizes that emulated matrices have. Of f16 four warps are halves of
-// a part there; of bf16 two share each half, as on a device.
+// test_engine_warps.c - the number of warps in a workgroup of decode, which must not change a bit:
+// the rule, and rows of every kind with both sizes that emulated matrices have. With f16, four
+// warps compute halves of a part; with bf16, two share each half, as on a GPU.
 
 #include "rigs/dice.h"
 #include "rigs/engine_world.h"
@@ -27,7 +27,7 @@ static const struct kind {
 };
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 
-// Lengths of which units have odd and even numbers of tiles, and some have none.
+// Lengths at which units have odd and even numbers of tiles, and some have none.
 static const int32_t q_lens[SEQS] = {1, 1, 4, 1, 1, 1},
                      kv_lens[SEQS] = {1100, 300, 700, 208, 5, 513};
 
@@ -54,7 +54,7 @@ static void fill_numbers(struct dice *dice, enum dtype dtype, void *to, uint64_t
     }
 }
 
-// Of all sizes from 2^-40 to 2^4; some tokens have none.
+// Scales of all sizes from 2^-40 to 2^4; some tokens have none.
 static void fill_scales(struct dice *dice, float *to, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -135,11 +135,11 @@ START_TEST(size_of_workgroups_follows_their_number)
     const struct variant *variant = variant_at(0);
     const struct kernel *decode = variant->kernels[0], *emulated = &kernel_decode_emulated;
     ck_assert_uint_eq(emulated->local_size(narrow, 3001, 1000),
-                      64); // a part, by two warps or by four, or half of one
+                      64); // a part by two or four warps, or half a part
     ck_assert_uint_eq(emulated->local_size(narrow, 3000, 1000), 128);
     ck_assert_uint_eq(emulated->local_size(narrow, 1000, 1000), 256);
     ck_assert_uint_eq(kernel_local_size(emulated, narrow, 1, 1000),
-                      128); // all that its shader can have
+                      128); // the most that its shader supports
     ck_assert_uint_eq(kernel_local_size(emulated, wide, UINT64_MAX, 1000), 64);
     ck_assert_uint_eq(kernel_local_size(&kernel_plain, narrow, 1, 1000), 128);
     if (variant->num_kernels == 1) // built without matrix units
@@ -163,7 +163,7 @@ START_TEST(size_of_workgroups_changes_no_bit)
     for (uint32_t i = 0; i < 2; i++) {
         struct engine_run run = run_of_kind(kind, batch, i ? OTHER : OUT);
         uint32_t before = engine_num_pipelines(engine);
-        engine->device.adapter.num_multiprocessors = multiprocessors[i]; // the submitter rests
+        engine->device.adapter.num_multiprocessors = multiprocessors[i]; // the submitter is idle
         expect_done(submit_runs(&run, 1));
         ck_assert_uint_gt(engine_num_pipelines(engine), before);
     }

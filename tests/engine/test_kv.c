@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_kv.c - the suite of K/V writes, gathers, copies and merges on a real device, under the
-// validation layer where the build wants it; exit 77 where Vulkan finds none. Here: what is
-// written, bit for bit, for every pair of dtypes and every scale mode.
+// validation layer if the build asks for it; exit code 77: Vulkan finds no device. This file: what
+// is written, bit for bit, for every pair of types and every scale mode.
 
 #include "rigs/kv_world.h"
 
@@ -27,14 +27,14 @@ static struct engine_kv kv_of(enum dtype k, enum dtype v, enum scale_mode mode)
                               .scale_mode = mode};
 }
 
-// A row of numbers goes to another place of the blocks than it had in the tensor.
+// Rows have another order in the blocks than in the tensor.
 static int64_t slot_of(uint32_t token)
 {
     return (token * 37 + 5) % SLOTS;
 }
 
-// The tensor at the arena's begin, all NUMBERS of it, to K and V alike. The blocks as they are
-// then; malloc'd.
+// Writes the tensor at the start of the arena, all NUMBERS of it, to K and to V. Returns the blocks
+// afterwards; malloc'd.
 static uint8_t *write_numbers(struct engine_kv kv, enum dtype io, float k_scale, float v_scale)
 {
     int64_t slots[SLOTS];
@@ -73,7 +73,7 @@ static void expect_element(const uint8_t *blocks, const struct engine_kv *kv, en
 
 // ---- without scales ----
 
-// Each dtype once as K's and once as V's.
+// Each type once for K and once for V.
 static void expect_conversions(enum dtype io)
 {
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
@@ -127,7 +127,7 @@ START_TEST(a_scale_for_the_tensor_divides_what_is_written)
         numbers_put(memory, io, i, i);
     for (size_t set = 0; set < sizeof tensor_scales / sizeof *tensor_scales; set++) {
         float k_scale = tensor_scales[set].k, v_scale = tensor_scales[set].v;
-        if (io == DTYPE_F32) { // borders as they are after the scale
+        if (io == DTYPE_F32) { // borders after the scale is applied
             border_floats(k, (float *)memory, NUMBERS);
             for (uint32_t i = 0; i < NUMBERS; i++)
                 ((float *)memory)[i] *= i % 2 ? k_scale : 1;
@@ -144,8 +144,8 @@ START_TEST(a_scale_for_the_tensor_divides_what_is_written)
 }
 END_TEST
 
-// Rows of all sizes: nothing but zeroes, too small to be scaled, as small as can be, as large as
-// can be, with infinities and with no numbers.
+// Rows of all sizes: only zeroes, too small for a scale, the smallest and the largest possible,
+// with infinities and with NaNs.
 static void fill_rows(void)
 {
     static const float sizes[] = {1,
@@ -176,7 +176,7 @@ static void fill_rows(void)
             numbers[row * DIM + (row + 3) % DIM] =
                 word_float(0x80000000 | dice_below(&dice, 0x800000));
     }
-    for (uint32_t d = 0; d < DIM; d++) // a row without any finite number
+    for (uint32_t d = 0; d < DIM; d++) // a row without a finite number
         numbers[100 * DIM + d] = d % 2 ? INFINITY : NAN;
 }
 
@@ -211,7 +211,8 @@ START_TEST(each_row_gets_the_scale_that_makes_its_largest_magnitude_the_dtypes)
     enum dtype io = row_dtypes[_i].io;
     struct engine_kv kv = kv_of(row_dtypes[_i].k, row_dtypes[_i].v, SCALE_PER_TOKEN_HEAD);
     fill_rows();
-    for (uint32_t i = 0; i < NUMBERS && io != DTYPE_F32; i++) // in place: the reader is ahead
+    // in place: reading is ahead of writing
+    for (uint32_t i = 0; i < NUMBERS && io != DTYPE_F32; i++)
         numbers_put(memory, io, i,
                     numbers_convert(DTYPE_F32, numbers_bits(memory, DTYPE_F32, i), io));
     uint8_t *blocks = write_numbers(kv, io, 1, 1);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_kv_gather.c - K and V on the round trip from a tensor to where they are kept and back, for
-// each place, and what copies of blocks leave alone. Nothing but what a run is to write may change.
+// test_kv_gather.c - K and V from a tensor to where they are kept and back, for each place, and
+// what copies of blocks leave unchanged. A run may change nothing but its output.
 
 #include "rigs/kv_world.h"
 
@@ -82,7 +82,7 @@ static uint8_t *arena_copy(void)
     return memcpy(copy, memory, ARENA_BYTES);
 }
 
-// ---- there ----
+// ---- writing ----
 
 static int64_t slot_of(uint32_t seq, uint32_t key)
 {
@@ -141,7 +141,7 @@ static struct engine_run part_run(const struct trip *trip, struct engine_cache *
     return run;
 }
 
-// Both ways in one submission, each by two runs that share a dispatch.
+// Both directions in one submission, each by two runs that share a dispatch.
 static void go_there_and_back(const struct trip *trip, struct engine_cache *cache)
 {
     struct engine_run runs[4] = {
@@ -156,7 +156,7 @@ static void go_there_and_back(const struct trip *trip, struct engine_cache *cach
         engine_batch_destroy(runs[i].batch);
 }
 
-// ---- and what must come back ----
+// ---- the expected result of reading back ----
 
 static float float_at(const struct engine_tensor *tensor, uint32_t row, uint32_t head, uint32_t d)
 {
@@ -249,7 +249,7 @@ static const struct trip trips[] = {
     {POOL, DTYPE_F16, MLA(FP8_E4M3, 72, 64, PER_TOKEN_HEAD), 1, 1},
     {POOL, DTYPE_BF16, MLA(BF16, 72, 64, NONE), 1, 1},
     {POOL, DTYPE_F32, KV(FP8_E5M2, INT8, 16, 8, PER_TENSOR), 0x1p-122f,
-     0x1.8p-128f}, // f32 has subnormal numbers
+     0x1.8p-128f}, // a subnormal number of f32
     {HEADS_FIRST, DTYPE_F16, KV(F16, BF16, 24, 40, NONE), 1, 1},
     {TOKENS_FIRST, DTYPE_BF16, KV(BF16, BF16, 40, 24, NONE), 1, 1},
     {HEADS_FIRST, DTYPE_F32, KV(FP8_E5M2, INT8, 24, 8, PER_TENSOR), 0.5f, 0.03f},
@@ -279,7 +279,7 @@ START_TEST(what_is_written_comes_back_from_each_place_as_its_dtype_keeps_it)
 }
 END_TEST
 
-// Sequences that begin anywhere in one tensor, or an outer stride apart.
+// Sequences that begin anywhere in one tensor, or are an outer stride apart.
 START_TEST(contiguous_rows_are_gathered_by_their_starts_or_by_an_outer_stride)
 {
     static const int32_t starts[SEQS] = {60, 3, 43, 5}, cu[SEQS + 1] = {0};
@@ -330,7 +330,7 @@ END_TEST
 enum { ROWS = 20, ROW_DIM = 8 };
 static const int32_t row_cu[] = {0, 5, 5, 12, ROWS}, row_kv_lens[] = {5, 9, 7, 8};
 
-// Slots 0 .. 4 * BLOCK_TOKENS of layer 0 are as before but for those of the mapping.
+// Slots 0 .. 4 * BLOCK_TOKENS of layer 0 are unchanged except those of the mapping.
 static void expect_slots(const uint8_t *before, const uint8_t *after, const struct engine_kv *kv,
                          const struct engine_tensor *v, const int64_t *slots)
 {
@@ -350,7 +350,7 @@ static void expect_slots(const uint8_t *before, const uint8_t *after, const stru
     }
 }
 
-// K lies by sequences, V by rows; rows are not in the order of tokens; some go nowhere.
+// K is stored by sequences, V by rows. Rows are not in the order of tokens, and some go nowhere.
 START_TEST(a_token_is_found_by_its_row_or_by_its_place_in_its_sequence)
 {
     struct engine_kv kv = {.num_kv_heads = HEADS,
@@ -406,7 +406,7 @@ START_TEST(a_token_is_found_by_its_row_or_by_its_place_in_its_sequence)
 }
 END_TEST
 
-// More KV heads than a workgroup keeps the scales of at once.
+// More KV heads than scales that a workgroup keeps at once.
 START_TEST(three_hundred_kv_heads_get_a_scale_each)
 {
     enum { MANY = 300 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_kv_merge.c - merging of a caller's partial results, against float64.
+// test_kv_merge.c - merging of a caller's partial results, compared with float64.
 
 #include "rigs/kv_world.h"
 
@@ -10,8 +10,8 @@
 
 enum { TOKENS = 37, HEADS = 3, DIM = 72, PARTS = 5, PART_BYTES = 1 << 16 };
 
-// Part n lies at n * PART_BYTES: out, with room between its rows, then lse behind 48 KiB; the
-// result in part PARTS.
+// Part n is at n * PART_BYTES: out, with gaps between its rows, and lse after 48 KiB. The result is
+// part PARTS.
 static struct engine_part part_at(uint32_t part, enum dtype dtype)
 {
     struct engine_part self = {.out = dense((uint64_t)part * PART_BYTES, HEADS, DIM, dtype)};
@@ -30,7 +30,7 @@ static float *lse_at(const struct engine_part *part, uint32_t token, uint32_t he
     return (float *)(memory + part->lse.offset + token * part->lse.token_stride) + head;
 }
 
-// Some lse are far from the others, some -inf, and then out is no number; in token 5 all are.
+// Some lse are far from the others, some are -inf, and then out is NaN. In token 5 all are -inf.
 static void fill_part(const struct engine_part *part, struct dice *dice)
 {
     for (uint32_t t = 0; t < TOKENS; t++)
@@ -93,7 +93,7 @@ static void expect_merged(const struct engine_part *result, const struct merged 
         }
 }
 
-// Merges into `result`; nothing but its rows and, if wanted, its lse changes.
+// Merges into `result`. Only its rows and, if wanted, its lse change.
 static void merge(const struct engine_part *parts, uint32_t num_parts,
                   const struct engine_part *result, bool lse)
 {
@@ -122,7 +122,7 @@ static void merge(const struct engine_part *parts, uint32_t num_parts,
     free(before);
 }
 
-// To a place of its own, with and without lse, or over part `_i / 3 % 3 - 1`.
+// Into a separate result, with and without lse, or over part `_i / 3 % 3 - 1`.
 START_TEST(parts_become_what_attention_over_all_keys_gives)
 {
     enum dtype dtype = outs[_i % 3].dtype;

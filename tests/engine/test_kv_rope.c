@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_kv_rope.c - K as it is rotated on its way into the blocks, against long double.
+// test_kv_rope.c - K rotated when it is written into blocks, compared with long double.
 
 #include "rigs/kv_world.h"
 
@@ -36,7 +36,7 @@ static long double frequency(const struct engine_rope *rope, uint32_t pair)
     return powl(rope->theta, -2.0L * pair / rope->dim);
 }
 
-// Element `dim` of a row of K, turned, and the length of its pair.
+// Element `dim` of a rotated row of K, and the length of its pair.
 static double turned_element(const struct turned *turned, int32_t position, const float *row,
                              uint32_t dim, double *norm)
 {
@@ -152,8 +152,8 @@ START_TEST(frequencies_of_the_caller_take_the_place_of_theta)
 }
 END_TEST
 
-// Three sequences whose queries are the last of 50, 40 and 20 keys; of the second one's tokens only
-// 30 are queries.
+// Three sequences whose queries are the last of 50, 40 and 20 keys. Only 30 tokens of the second
+// one are queries.
 START_TEST(without_positions_k_stands_where_the_query_of_its_token_does)
 {
     static const int32_t cu[] = {0, 16, 56, 96}, kv_lens[] = {50, 40, 64}, q_lens[] = {16, 30, 40};

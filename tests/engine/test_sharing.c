@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_sharing.c - which sequences share which parts, by example and against what looking at each
-// pair says. No GPU.
+// test_sharing.c - which sequences share which parts, by examples and compared with a search over
+// all pairs. No GPU.
 
 #include "engine/memory/sharing.h"
 #include "rigs/check_main.h"
@@ -37,8 +37,8 @@ static void find(uint32_t num_seqs, uint32_t least)
                           }));
 }
 
-// A sequence of blocks `prefix`, `prefix` + 1, .. and from `common` on of its own, all in use and
-// to be shared.
+// A sequence of blocks `prefix`, `prefix` + 1, .. and from `common` on of its own blocks. All are
+// in use and may be shared.
 static void add(uint32_t seq, int32_t prefix, uint32_t common)
 {
     for (uint32_t i = 0; i < COLUMNS; i++)
@@ -62,7 +62,7 @@ static bool in_crowd(const struct crowd *crowd, uint32_t seq)
     return false;
 }
 
-// Members of the crowd that has part `part` of `seq`; 0 = there is none.
+// The number of sequences that share part `part` of `seq`; 0 = it is not shared.
 static uint32_t company(uint32_t seq, uint32_t part)
 {
     for (uint32_t i = 0; i < crowds.num_crowds; i++)
@@ -171,7 +171,7 @@ START_TEST(entries_that_do_not_count_are_not_compared)
 }
 END_TEST
 
-// ---- against looking at each pair ----
+// ---- compared with a search over all pairs ----
 
 static bool may_share(uint32_t seq, uint32_t part)
 {
@@ -203,7 +203,7 @@ static void check_all(uint32_t num_seqs, uint32_t least)
     }
 }
 
-START_TEST(whoever_shares_a_part_is_found)
+START_TEST(all_sequences_that_share_a_part_are_found)
 {
     struct dice dice = {.state = 77};
     for (int i = 0; i < 3000; i++) {
@@ -239,7 +239,7 @@ int main(void)
     tcase_add_test(examples, parts_of_other_lengths_are_others);
     tcase_add_test(examples, a_small_crowd_is_none);
     tcase_add_test(examples, entries_that_do_not_count_are_not_compared);
-    tcase_add_test(pairs, whoever_shares_a_part_is_found);
+    tcase_add_test(pairs, all_sequences_that_share_a_part_are_found);
     suite_add_tcase(suite, examples);
     suite_add_tcase(suite, pairs);
     return check_main(suite);

@@ -182,7 +182,7 @@ START_TEST(what_is_not_known_waits_and_is_chosen_once_it_is_measured)
 }
 END_TEST
 
-START_TEST(where_the_rule_won_the_rule_stays_in_charge)
+START_TEST(a_rule_that_won_stays_in_use)
 {
     struct tune_entry known = entry(0);
     known.local_size = known.rule_local_size;
@@ -235,7 +235,7 @@ START_TEST(cleared_entries_are_gone_even_while_they_are_measured)
 }
 END_TEST
 
-START_TEST(what_could_not_be_saved_is_tried_again_after_the_next_measurement_and_at_the_end)
+START_TEST(a_failed_save_is_repeated_after_the_next_measurement_and_at_the_end)
 {
     struct tune_entry wanted = entry(0);
     struct tune_task task;
@@ -434,7 +434,7 @@ static void write_raw(const char *at, const char *words)
     close(fd);
 }
 
-START_TEST(what_a_killed_process_left_beside_a_file_is_taken_or_swept_away)
+START_TEST(a_temporary_file_of_a_killed_process_is_reused_or_removed)
 {
     char beside[256], *data;
     size_t size;
@@ -697,12 +697,11 @@ int main(void)
     tcase = tcase_create("table");
     tcase_add_checked_fixture(tcase, setup_table, teardown_table);
     tcase_add_test(tcase, what_is_not_known_waits_and_is_chosen_once_it_is_measured);
-    tcase_add_test(tcase, where_the_rule_won_the_rule_stays_in_charge);
+    tcase_add_test(tcase, a_rule_that_won_stays_in_use);
     tcase_add_test(tcase, off_neither_measures_nor_chooses_and_on_goes_on);
     tcase_add_test(tcase, renewed_entries_wait_while_the_old_choice_holds);
     tcase_add_test(tcase, cleared_entries_are_gone_even_while_they_are_measured);
-    tcase_add_test(
-        tcase, what_could_not_be_saved_is_tried_again_after_the_next_measurement_and_at_the_end);
+    tcase_add_test(tcase, a_failed_save_is_repeated_after_the_next_measurement_and_at_the_end);
     tcase_add_test(tcase, a_large_table_keeps_the_order_of_arrival);
     tcase_add_test(tcase, a_copy_has_all_entries_in_the_order_of_arrival);
     tcase_add_test(tcase, a_full_table_takes_no_more_and_says_so);
@@ -713,7 +712,7 @@ int main(void)
     tcase_add_test(tcase, the_file_is_named_after_device_and_driver_and_is_the_users_alone);
     tcase_add_test(tcase, entries_come_back_as_they_were);
     tcase_add_test(tcase, a_file_without_entries_goes);
-    tcase_add_test(tcase, what_a_killed_process_left_beside_a_file_is_taken_or_swept_away);
+    tcase_add_test(tcase, a_temporary_file_of_a_killed_process_is_reused_or_removed);
     tcase_add_test(tcase, a_file_that_another_is_writing_is_left_alone);
     tcase_add_test(tcase, a_spoilt_file_or_another_devices_is_ignored_with_the_reason);
     tcase_add_test(tcase, a_damaged_entry_is_left_out_and_counted_and_the_others_stay);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fake_daemon.c - see fake_daemon.h. A raw REP socket, so that an unanswered request holds up no
-// other.
+// fake_daemon.c - see fake_daemon.h. It uses a raw REP socket, so that an unanswered request does
+// not block others.
 
 #include "fake_daemon.h"
 
@@ -22,7 +22,7 @@ static void make_segment(struct fake_daemon *fake, uint64_t session)
     if (fake->segment)
         munmap(fake->segment, fake->segment_size);
     if (fake->segment_name[0])
-        shm_unlink(fake->segment_name); // where the last client left before it had mapped it
+        shm_unlink(fake->segment_name); // the last client ended before it mapped it
     snprintf(fake->segment_name, sizeof fake->segment_name, "%sfake-%d-%u", WIRE_SEGMENT_PREFIX,
              (int)getpid(), (unsigned)session);
     fake->segment_size = WIRE_PAGE + FAKE_ARENA;
@@ -196,14 +196,15 @@ void fake_stop(struct fake_daemon *fake)
 {
     if (!fake->path[0])
         return;
-    // Not by closing under it: nng 1.5.2 can leave a raw socket's receiver asleep.
+    // Closing the socket under the receiver is no way out: nng 1.5.2 can leave a raw receiver
+    // asleep.
     atomic_store(&fake->stopping, true);
     pthread_join(fake->thread, NULL);
     nng_close(fake->socket);
     if (fake->segment)
         munmap(fake->segment, fake->segment_size);
     if (fake->segment_name[0])
-        shm_unlink(fake->segment_name); // where the client never said that it had mapped it
+        shm_unlink(fake->segment_name); // the client never said that it had mapped it
     free(fake->blocks);
     *fake = (struct fake_daemon){.handler = NULL};
 }

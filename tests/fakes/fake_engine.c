@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fake_engine.c - see fake_engine.h. Arenas may come and go on any thread; the rest is the
-// dispatcher's.
+// fake_engine.c - see fake_engine.h. Arenas may be created and destroyed on any thread; all else
+// belongs to the dispatcher.
 
 #include "fake_parts.h"
 
@@ -292,8 +292,8 @@ void engine_cache_destroy(struct engine_cache *cache)
 {
     struct engine *engine = cache->engine;
     struct engine_cache **at = &engine->caches;
-    // A submission may still zero blocks that nobody reads any more; the engine keeps the memory
-    // until it has passed.
+    // A submission may still zero blocks that no run reads any more. The engine keeps the memory
+    // until the submission has ended.
     for (struct fake_submission *s = engine->submissions; s; s = s->next) {
         for (uint32_t i = 0; i < s->num_zeroes; i++) {
             if (s->zeroes[i].cache == cache)
@@ -612,7 +612,7 @@ void fake_engine_refuse_submit(struct engine *engine, enum status status)
     engine->refuse_submit = status;
 }
 
-// Nothing reads memory any more: what was in flight is over, without a word about it.
+// No memory is read any more: work in flight ends without an event.
 void fake_engine_lose(struct engine *engine, const char *why)
 {
     engine->lost = true;
@@ -628,7 +628,7 @@ static void zero(const struct engine_zero *zero)
     const struct engine_cache_params *p = &zero->cache->params;
     for (uint32_t layer = 0; layer < p->num_layers; layer++) {
         int32_t *slots = fake_slot_at(zero->cache, layer, zero->block, 0);
-        if (slots) // else its chunk went meanwhile
+        if (slots) // else its chunk was freed meanwhile
             memset(slots, 0, p->kv.block_size * sizeof(*slots));
     }
 }
@@ -638,7 +638,7 @@ void fake_engine_slow(struct engine *engine, uint64_t gpu_ns)
     engine->gpu_ns = gpu_ns;
 }
 
-// Runs that share the dispatch of run `run`, itself among them.
+// The number of runs that share the dispatch of run `run`, including itself.
 static uint32_t count_in_dispatch(const struct fake_submission *s, uint32_t run)
 {
     uint32_t count = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fake_run.c - batches and runs of the fake engine: checks every id, row and range that a real one
-// would trust, and carries the numbers of slots along. Dispatcher thread only.
+// fake_run.c - batches and runs of the fake engine: checks every id, row and range that a real
+// engine would trust, and moves the numbers of slots. Dispatcher thread only.
 
 #include "fake_parts.h"
 
@@ -82,7 +82,7 @@ enum status engine_batch_create(const struct engine_batch_params *p, struct engi
     return STATUS_OK;
 }
 
-// The table that comes along must be what the changes make of the old one.
+// The new table must be the old one with the changes.
 enum status engine_batch_advance(struct engine_batch *b, const struct engine_advance *a,
                                  struct engine_batch **out, struct error *error)
 {
@@ -116,7 +116,7 @@ enum status engine_batch_advance(struct engine_batch *b, const struct engine_adv
         .kv_starts = b->kv_starts,
     };
     enum status status = engine_batch_create(&params, out, error);
-    bool stays = true; // not where what runs see changes to a block
+    bool stays = true; // false if a block that runs see changes
     for (uint32_t i = 0; i < a->num_entries; i++)
         stays = stays && (!a->is_used || a->entries[i].block < 0 ||
                           a->entries[i].column * b->kv.block_size >=
@@ -147,7 +147,7 @@ void engine_batch_destroy(struct engine_batch *batch)
 
 // ---- where rows lie ----
 
-// The number at row (outer, inner), head 0 of a tensor; aborts unless all heads of the row lie in
+// The number at row (outer, inner), head 0 of a tensor. Aborts unless all heads of the row are in
 // the arena.
 static uint8_t *row_at(const struct engine_arena *arena, const char *name,
                        const struct engine_tensor *tensor, uint64_t outer, uint64_t inner,
@@ -190,7 +190,8 @@ static uint8_t *token_at(const struct fake_run *run, const char *name,
     return row_at(run->arena, name, tensor, 0, (uint64_t)row_of(run->batch, t), heads, dim);
 }
 
-// Where slot `slot` of block `block` keeps its number; sequence rows without blocks are no slots.
+// The place of the number of slot `slot` of block `block`. Rows of sequences without blocks are no
+// slots.
 static void *slot_of(const struct fake_run *run, int64_t block, uint32_t slot)
 {
     const struct engine_batch *batch = run->batch;
@@ -209,7 +210,7 @@ static void *slot_of(const struct fake_run *run, int64_t block, uint32_t slot)
     return at;
 }
 
-// Where key `key` of sequence `s` keeps its number.
+// The place of the number of key `key` of sequence `s`.
 static void *key_of(const struct fake_run *run, uint32_t s, int64_t key)
 {
     const struct engine_batch *batch = run->batch;
@@ -226,7 +227,7 @@ static void *key_of(const struct fake_run *run, uint32_t s, int64_t key)
                   batch->kv.num_kv_heads, batch->kv.head_dim_k);
 }
 
-// ---- what a run may ----
+// ---- rules for a run ----
 
 static int64_t position_of(const struct engine_batch *batch, uint32_t s, uint32_t i)
 {
@@ -235,7 +236,7 @@ static int64_t position_of(const struct engine_batch *batch, uint32_t s, uint32_
     return (int64_t)batch->seq_lens_kv[s] - q_len_of(batch, s) + i;
 }
 
-// The first key that some query of the sequence sees; the right edge is none of this check.
+// The first key that a query of the sequence sees. The right edge of the window is not checked.
 static int64_t first_key(const struct engine_batch *batch, const struct engine_run *run, uint32_t s)
 {
     int64_t least = INT64_MAX;
@@ -248,7 +249,7 @@ static int64_t first_key(const struct engine_batch *batch, const struct engine_r
     return least > 0 ? least : 0;
 }
 
-// One key of each block is enough, and the last of all.
+// Reads one key of each block, and the last key of all.
 static void check_keys(const struct fake_run *run, uint32_t s, int64_t first)
 {
     const struct engine_batch *batch = run->batch;
@@ -389,7 +390,7 @@ static void check(const struct fake_run *run)
 {
     switch (run->run.kind) {
     case ENGINE_ATTEND:
-        check_attention(run); // and what it writes
+        check_attention(run); // and then its writes
     // fall through
     case ENGINE_WRITE: write_slots(run, true); break;
     case ENGINE_GATHER: gather(run, true); break;
@@ -398,7 +399,7 @@ static void check(const struct fake_run *run)
     }
 }
 
-// ---- its life ----
+// ---- creation and destruction ----
 
 static void copy_arrays(struct fake_run *run)
 {

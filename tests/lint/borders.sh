@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# borders.sh: checks the includes of all C files against the table of rooms below. It also checks that no headers include each other in a
-# circle, that a folder has at most 30 .c files, that an include names its room, and that all files have one order of includes.
-# Exit code: 0 fine, 1 not.
+# borders.sh: compares the includes of all C files with the table of rooms below. It also checks
+# that headers do not include each other in a circle, that a folder has at most 30 .c files, that an
+# include names its room, and that all files have one order of includes. Exit code: 0 passed, 1
+# failed.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+folders=(base schema shaders daemon client tools tests)
 
-# A room, then the rooms that it may include, with what these may include. A file is in the room with the longest name that its path begins
-# with. tests/ is not here: a test may look into every room.
+# Each line is a room and the rooms that it may include; it may also include what these may include.
+# A file is in the room with the longest name that its path begins with. tests/ is not here: a test
+# may include every room.
 rooms()
 {
     cat <<'TABLE'
@@ -47,20 +50,21 @@ tools/bench/               tools/ daemon/engine/measuring.h daemon/core/audit.h
 TABLE
 }
 
-# "FILE LINE KIND TEXT": KIND is q for "TEXT", s for <TEXT>, b for what ends a block of includes, a blank line or a directive, and i for #if and
-# its like, where the order begins anew.
+# Prints "FILE LINE KIND TEXT". KIND is q for "TEXT" and s for <TEXT>. It is b for the end of a
+# block of includes: a blank line or a directive. It is i for #if and the like, after which the
+# order starts again.
 includes()
 {
     # shellcheck disable=SC2016 # they are awk's
-    find base schema shaders daemon client tools tests -name '*.[ch]' -print0 | sort -z | xargs -0 awk '
+    find "${folders[@]}" -name '*.[ch]' -print0 | sort -z | xargs -0 awk '
         /^#include "/ { split($0, part, "\""); print FILENAME, FNR, "q", part[2]; next }
         /^#include </ { split($0, part, /[<>]/); print FILENAME, FNR, "s", part[2]; next }
         /^#(if|el|endif)/ { print FILENAME, FNR, "i", "-"; next }
         /^$/ || /^#/ { print FILENAME, FNR, "b", "-" }'
 }
 
-# Three lists, with an empty line between: rooms, files, includes.
-{ rooms; echo; find base schema shaders daemon client tools tests -name '*.[ch]'; echo; includes; } | awk '
+# Input: three lists with an empty line between: rooms, files, includes.
+{ rooms; echo; find "${folders[@]}" -name '*.[ch]'; echo; includes; } | awk '
     function room_of(file,    room, best) {
         for (room in known)
             if (index(file, room) == 1 && length(room) > length(best))
@@ -128,7 +132,8 @@ includes()
         if (!is_own)
             project[file] = block
         first = 0
-        if (file ~ /\.h$/ && file != "client/include/aule/sized.h") # the second half of aule.h, and compiles alone
+        # sized.h is the second half of aule.h, and compiles alone.
+        if (file ~ /\.h$/ && file != "client/include/aule/sized.h")
             next_of[file] = next_of[file] " " target
         from[++num_edges] = room_of(file)
         to[num_edges] = room_of(target)
@@ -152,7 +157,7 @@ includes()
                 visit(file)
         for (folder in in_folder)
             if (in_folder[folder] > 30)
-                wrong(folder ": " in_folder[folder] " .c files; at most 30 are easy to find a way through")
+                wrong(folder ": " in_folder[folder] " .c files, more than 30")
         if (!bad)
             print num_edges " includes stay inside their borders"
         exit bad

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// numbers.c - see numbers.h. By float64 and one table of formats, so that nothing is shared with
-// the shaders' integer code. Each format's numbers and what lies between two floats are exact in
-// float64. Wants the default rounding mode.
+// numbers.c - see numbers.h. It uses float64 and one table of formats, so that it shares nothing
+// with the shaders' integer code. The numbers of each format, and the middle of two of them, are
+// exact in float64. It needs the default rounding mode.
 
 #include "numbers.h"
 
@@ -12,9 +12,9 @@
 
 struct format {
     uint32_t mantissa_bits, bias;
-    uint32_t sign;     // the bit
-    uint32_t infinity; // the pattern; 0 = the type has none
-    uint32_t nan_from; // patterns without sign from here on are NaN
+    uint32_t sign;     // the sign bit
+    uint32_t infinity; // its pattern; 0 = the type has none
+    uint32_t nan_from; // from here on patterns without the sign are NaN
     float largest;     // finite
     bool saturates;
 };
@@ -42,7 +42,7 @@ double numbers_value(enum dtype dtype, uint32_t bits)
     const struct format *format = &formats[dtype];
     uint32_t magnitude = bits & (format->sign - 1), exponent = magnitude >> format->mantissa_bits;
     uint32_t hidden = UINT32_C(1) << format->mantissa_bits, mantissa = magnitude & (hidden - 1);
-    int unit = 1 - (int)(format->bias + format->mantissa_bits); // of subnormals: 2^unit
+    int unit = 1 - (int)(format->bias + format->mantissa_bits); // unit of subnormal numbers: 2^unit
     double value =
         exponent ? ldexp(hidden + mantissa, unit + (int)exponent - 1) : ldexp(mantissa, unit);
     if (magnitude >= format->nan_from)
@@ -52,7 +52,7 @@ double numbers_value(enum dtype dtype, uint32_t bits)
     return bits & format->sign ? -value : value;
 }
 
-// Payload and sign, as far as there is room for them.
+// Payload and sign, as far as they fit.
 static uint32_t round_nan(enum dtype dtype, uint32_t bits)
 {
     const struct format *format = &formats[dtype];
@@ -68,7 +68,7 @@ static uint32_t round_nan(enum dtype dtype, uint32_t bits)
 static uint32_t encode(const struct format *format, double magnitude)
 {
     int least = 1 - (int)format->bias,
-        bits = (int)format->mantissa_bits; // of normal numbers: 2^least
+        bits = (int)format->mantissa_bits; // the smallest normal number: 2^least
     if (magnitude < ldexp(1, least))
         return (uint32_t)ldexp(magnitude, bits - least);
     int exponent = ilogb(magnitude);
@@ -139,7 +139,7 @@ uint32_t numbers_bits(const void *array, enum dtype dtype, uint64_t index)
 {
     uint32_t size = dtype_size((int)dtype), bits = 0;
     memcpy(&bits, (const char *)array + index * size,
-           size); // the first bytes are the low ones here
+           size); // the low bytes come first here
     return bits;
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// oracle.c - the formula of oracle.h, written from the formula. It follows the text, not speed:
-// scores, their maximum, the weights, the weighted sum, all in float64 over the keys that the row
-// sees. The one thing kept is a table of what 16 bits mean.
+// oracle.c - the formula of oracle.h in float64, over the keys that a row sees: scores, their
+// maximum, the weights, the weighted sum. It is written for clarity, not for speed; only the values
+// of all 16-bit patterns are kept in a table.
 
 #include "oracle.h"
 
@@ -14,8 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double meanings[DTYPE_INT8 + 1]
-                      [65536]; // of all bit patterns; of the 8-bit types the first 256
+static double meanings[DTYPE_INT8 + 1][65536]; // of all bit patterns; 8-bit types use the first 256
 static pthread_once_t meanings_once = PTHREAD_ONCE_INIT;
 
 static void meanings_make(void)
@@ -60,10 +59,10 @@ void oracle_turn(const struct oracle_rope *rope, int64_t position, double *value
 
 struct row {
     const struct oracle_params *params;
-    uint32_t seq, query, head, kv_head; // query: i, counted in the sequence
+    uint32_t seq, query, head, kv_head; // query: i, counted in its sequence
     bool padding;                       // a token that is no query
     int64_t position, kv_len;           // p_i
-    double *q;                          // [head_dim_k], turned
+    double *q;                          // [head_dim_k], rotated
 };
 
 static const uint8_t *row_q(const struct oracle_params *params, const struct row *row,
@@ -76,7 +75,7 @@ static const uint8_t *row_q(const struct oracle_params *params, const struct row
     return q + at * params->q_token_stride;
 }
 
-// With Q turned, but not rounded.
+// With Q rotated, but not rounded.
 static struct row row_load(const struct oracle_params *params, uint32_t token, uint32_t head,
                            double *q)
 {
@@ -139,7 +138,7 @@ static bool row_sees(const struct row *row, int64_t key)
     return !params->causal || key <= row->position;
 }
 
-// The row's element (key, dim 0) of K or V, and what its elements are multiplied by.
+// The row's element (key, dim 0) of K or V, and the factor of its elements.
 static const uint8_t *row_kv(const struct row *row, const struct oracle_kv *kv, int64_t key,
                              double *scale)
 {
@@ -228,8 +227,8 @@ bool oracle_row(const struct oracle_params *params, uint32_t token, uint32_t hea
 
 // ---- doubt ----
 
-// A turned element of Q near the border between two numbers may be rounded to either of them: how
-// far these are apart. `q` is turned, but not rounded.
+// If a rotated element of Q is near the border between two numbers, either of them is right.
+// Returns how far they are apart. `q` is rotated, but not rounded.
 static void doubts_of_q(const struct row *row, const double *q, double *doubts)
 {
     const struct oracle_rope *rope = &row->params->rope;
@@ -242,8 +241,8 @@ static void doubts_of_q(const struct row *row, const double *q, double *doubts)
     }
 }
 
-// The least distance to a key that nothing but a mask hides: what a kernel counts ALiBi's distances
-// from.
+// The smallest distance to a key that only a mask may hide. Kernels count ALiBi's distances from
+// it.
 static double row_nearest(const struct row *row)
 {
     struct oracle_params unmasked = *row->params;
@@ -258,8 +257,8 @@ static double row_nearest(const struct row *row)
     return nearest;
 }
 
-// How far a kernel's score of a key may be from row_score(): by the doubts of Q, and by sums and
-// products of f32.
+// How far a kernel's score of a key may be from row_score(): the doubts of Q, and rounding of sums
+// and products in f32.
 static double score_doubt(const struct row *row, const double *q_doubts, double nearest,
                           int64_t key)
 {

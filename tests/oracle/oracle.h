@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// oracle.h - what attention means, and that in float64 on the CPU, one row at a time: what every
-// kernel is held against. Knows host arrays only, nothing of engine or shaders. Any thread.
+// oracle.h - the definition of attention, in float64 on the CPU, one row at a time. Every kernel is
+// compared with it. It knows host arrays only, nothing of engine or shaders. Any thread.
 //
-// Tokens are ragged: sequence s has the tokens cu_seqlens_q[s] .. cu_seqlens_q[s + 1], of which the
-// first q_len are queries (all, unless q_lens says less), and kv_len = seq_lens_kv[s] keys, those
-// that the same run writes included. Query i of it stands at p_i = kv_len - q_len + i unless
-// positions are given; q_len > kv_len is legal. Head h reads KV head h / (num_heads /
-// num_kv_heads).
+// Tokens are ragged: sequence s has the tokens cu_seqlens_q[s] .. cu_seqlens_q[s + 1]. The first
+// q_len of them are queries (all, unless q_lens says less). It has kv_len = seq_lens_kv[s] keys,
+// including those that the same run writes. Query i is at p_i = kv_len - q_len + i, or at its given
+// position; q_len > kv_len is legal. Head h reads KV head h / (num_heads / num_kv_heads).
 //
-//   q_i is turned by p_i with RoPE: pair n of its first dim elements by the angle p_i *
-//   frequency_n,
-//                                                   (x, y) -> (x cos - y sin, x sin + y cos),
-//                                                   rounded to Q's dtype. Keys lie turned in
-//                                                   memory.
-//   s_ij = scale * (q_i . k_j)            then  s_ij = cap * tanh(s_ij / cap)  if cap > 0
-//                                         then  s_ij -= slope_h * |p_i - j|    with ALiBi
-//   i sees j if  p_i - left <= j <= p_i + right (-1 = unbounded), and j <= p_i if causal; a mask
-//   replaces causal by its
-//                bit i * kv_len + j
+// With RoPE, q_i is rotated by p_i and rounded to Q's dtype. Pair n of its first dim elements turns
+// by the angle p_i * frequency_n: (x, y) -> (x cos - y sin, x sin + y cos). Stored keys are rotated
+// already.
+//
+//   s_ij  = scale * (q_i . k_j)
+//   s_ij  = cap * tanh(s_ij / cap)       if cap > 0
+//   s_ij -= slope_h * |p_i - j|          with ALiBi
+//   i sees j if  p_i - left <= j <= p_i + right  (-1 = unbounded), and j <= p_i if causal;
+//                a mask replaces causal by its bit i * kv_len + j
 //   D     = sum over seen j of exp(s_ij), + exp(sink_h) with sinks
 //   out_i = sum over seen j of exp(s_ij) v_j / D,   LSE_i = ln D
 //
-// A row that sees no key gives zeros, never NaN, and without a sink the LSE -inf; so does a token
-// that is no query, with a sink too. K and V count as stored: rounded to their dtypes, times the
-// scale that goes with them. Only what a query sees is read.
+// A row that sees no key gives zeros, never NaN, and without a sink its LSE is -inf. So does a
+// token that is no query, even with a sink. K and V count as stored: rounded to their dtypes and
+// multiplied by their scale. Only keys that a query sees are read.
 
 #ifndef AULE_ORACLE_H
 #define AULE_ORACLE_H
@@ -36,11 +34,11 @@
 double oracle_load(const void *array, enum dtype dtype, uint64_t index);
 void oracle_store(void *array, enum dtype dtype, uint64_t index, float value);
 
-// Where K, or V, lies: token i of part o begins at part o + i * token_stride + kv_head *
+// The place of K, or of V: token i of part o begins at part o + i * token_stride + kv_head *
 // head_stride. Strides are bytes. Part o is at base + o * outer_stride, or, with `parts`, at
-// parts[o] + parts_offset. With a block table part o is the block o, and i a token of it. Without,
-// part o is the sequence, i its key; with kv_starts and an outer stride of 0 there is one part, in
-// which the sequence's key j is the token kv_starts[s] + j.
+// parts[o] + parts_offset. With a block table, part o is block o, and i is a token of the block.
+// Without one, part o is a sequence, and i is its key. With kv_starts and an outer stride of 0
+// there is one part, in which key j of sequence s is the token kv_starts[s] + j.
 struct oracle_kv {
     enum dtype dtype;
     const uint8_t *base;
@@ -48,7 +46,7 @@ struct oracle_kv {
     uint64_t parts_offset;
     uint64_t outer_stride, token_stride, head_stride;
     double scale;           // of all elements; 0 = 1
-    uint64_t scales_offset; // in a part: f32 [num_kv_heads, block_size], multiplied too; 0 = none
+    uint64_t scales_offset; // in a part: f32 [num_kv_heads, block_size], a second factor; 0 = none
 };
 
 struct oracle_rope {
@@ -57,7 +55,7 @@ struct oracle_rope {
     double theta;              // frequency n = theta ^ (-2 n / dim) radians a position
     const double *frequencies; // [dim / 2], instead
 };
-// Turns an array of `rope->dim` values or more in place.
+// Rotates an array of at least `rope->dim` values in place.
 void oracle_turn(const struct oracle_rope *rope, int64_t position, double *values);
 
 struct oracle_params {
@@ -75,7 +73,7 @@ struct oracle_params {
     double scale;      // final: never 0
     bool causal;
 
-    // What is off when zero.
+    // Features; zero switches each off.
     bool windowed;
     int32_t window_left, window_right; // only if `windowed`; -1 = unbounded
     double cap;                        // logits soft cap
@@ -97,15 +95,17 @@ struct oracle_params {
 bool oracle_row(const struct oracle_params *params, uint32_t token, uint32_t head, double *out,
                 double *lse);
 
-// How far a kernel that is right may be from a row, step by step: what no bound that is a share of
-// the row's largest element can say where values cancel each other, or where one number of Q weighs
-// much.
-//   Q     what was turned in f32 may be rounded to another number than what was turned exactly:
-//   ORACLE_TURN of its pair's length s     sums and products of f32: 2^-22 of what they are made of
-//   P     weights of matrix units are of Q's dtype: each half a unit of its own, none less than
-//   half of the least number out   half a unit of Q's dtype, which is the output's
-// Each as if all of them went the same way. Slower than the row itself: to be asked where a plain
-// bound does not hold.
+// How far a correct kernel may be from a row: the sum of the rounding errors of each step. A bound
+// relative to the row's largest element is too strict where values cancel each other, or where one
+// element of Q has a large weight.
+//   Q:    an element rotated in f32 may round to another number than one rotated exactly; it is off
+//         by ORACLE_TURN of the length of its pair
+//   s:    sums and products of f32: 2^-22 of their parts
+//   P:    weights on matrix units have Q's dtype: half a unit of each weight, at least half of the
+//         least number
+//   out:  half a unit of Q's dtype, which is the output's, too
+// All errors count as if they had the same sign. This is slower than the row itself, so use it only
+// where a plain bound does not hold.
 #define ORACLE_TURN 5e-7
 struct oracle_doubt {
     double *out; // [head_dim_v]; the caller's

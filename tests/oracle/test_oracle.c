@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_oracle.c - the oracle, and the numbers below it, against examples computed by hand: what all
-// other attention tests stand on.
+// test_oracle.c - the oracle, and the numbers below it, compared with examples computed by hand.
+// All other attention tests rely on this.
 
 #include "numbers.h"
 #include "oracle.h"
@@ -14,7 +14,7 @@
 #define CLOSE 1e-12
 
 // One sequence of four keys in two blocks of two tokens, one KV head, head_dim 1, f32. The query is
-// 1, so that with scale 1 a key's value is its score.
+// 1, so with scale 1 a key's value is its score.
 struct example {
     float blocks[4][4]; // [id][K of token 0, K of token 1, V of token 0, V of token 1]
     const uint8_t *pointers[4];
@@ -110,7 +110,7 @@ END_TEST
 START_TEST(causal_rows_end_at_their_own_token)
 {
     struct example e;
-    example_fill(&e, 2, 4, ZEROES, STEPS); // queries stand at 2 and 3
+    example_fill(&e, 2, 4, ZEROES, STEPS); // queries are at 2 and 3
     e.params.causal = true;
     ck_assert_double_eq_tol(row_out(&e, 0, NULL), 2, CLOSE);
     ck_assert_double_eq_tol(row_out(&e, 1, NULL), 2.5, CLOSE);
@@ -123,7 +123,7 @@ START_TEST(rows_before_the_first_key_give_zero)
 {
     struct example e;
     double lse;
-    example_fill(&e, 3, 1, (float[]){9}, (float[]){9}); // queries stand at -2, -1 and 0
+    example_fill(&e, 3, 1, (float[]){9}, (float[]){9}); // queries are at -2, -1 and 0
     e.params.causal = true;
     ck_assert_double_eq(row_out(&e, 0, &lse), 0);
     ck_assert_double_infinite(lse);
@@ -168,7 +168,7 @@ START_TEST(the_cap_bends_scores_before_the_bias)
     struct example e;
     double lse;
     float slope[1] = {0.5f};
-    example_fill(&e, 1, 2, (float[]){3, 0}, (float[]){1, 1}); // the query stands at 1
+    example_fill(&e, 1, 2, (float[]){3, 0}, (float[]){1, 1}); // the query is at 1
     e.params.cap = 2;
     e.params.slopes = slope;
     row_out(&e, 0, &lse);
@@ -203,8 +203,8 @@ START_TEST(a_mask_replaces_causal)
 }
 END_TEST
 
-// Two sequences of one key each, two KV heads, head_dim 2, f16 keys and f32 values: where every
-// element is looked for.
+// Two sequences of one key each, two KV heads, head_dim 2, f16 keys and f32 values: tests where
+// each element is read.
 START_TEST(heads_sequences_and_dims_find_their_own_elements)
 {
     struct {
@@ -216,7 +216,7 @@ START_TEST(heads_sequences_and_dims_find_their_own_elements)
         oracle_store(b.k, DTYPE_F16, i, 5 + i), oracle_store(b.v, DTYPE_F32, i, 20 + i);
     }
     const uint8_t *blocks[2] = {(const uint8_t *)&b, (const uint8_t *)&a};
-    uint16_t q[2][5][2]; // a stride of five heads, four in use
+    uint16_t q[2][5][2]; // a stride of five heads, four of which are used
     for (uint32_t i = 0; i < 20; i++)
         oracle_store(q, DTYPE_F16, i, 0.25f * i);
     struct oracle_params params = {
@@ -254,7 +254,7 @@ START_TEST(heads_sequences_and_dims_find_their_own_elements)
 }
 END_TEST
 
-// ---- where things lie ----
+// ---- the places of elements ----
 
 START_TEST(tokens_that_are_no_queries_give_zero_and_see_nothing)
 {
@@ -262,7 +262,7 @@ START_TEST(tokens_that_are_no_queries_give_zero_and_see_nothing)
     double lse;
     float sink[1] = {3};
     int32_t q_lens[1] = {1};
-    example_fill(&e, 2, 4, ZEROES, STEPS); // the one query stands at 3
+    example_fill(&e, 2, 4, ZEROES, STEPS); // the only query is at 3
     e.params.causal = true;
     e.params.q_lens = q_lens;
     ck_assert_double_eq_tol(row_out(&e, 0, NULL), 2.5, CLOSE);
@@ -308,7 +308,7 @@ START_TEST(contiguous_keys_begin_where_the_sequence_does)
     ck_assert_double_eq(row_out(&e, 0, &lse), 1);
     ck_assert_double_eq(lse, 7);
     ck_assert_double_eq(row_out(&e, 1, &lse),
-                        6); // the outer stride decides where the sequence begins
+                        6); // the outer stride gives the start of the sequence
     ck_assert_double_eq(lse, 3);
 }
 END_TEST
@@ -359,7 +359,7 @@ START_TEST(a_query_has_its_sequences_outer_stride)
 }
 END_TEST
 
-// Stored 8-bit values, with one scale for all and with one for each token and head.
+// Stored 8-bit values, with one scale for all and with a scale for each token and head.
 START_TEST(scales_multiply_what_is_stored)
 {
     struct {
@@ -458,7 +458,7 @@ START_TEST(values_that_cancel_are_as_doubtful_as_their_weights)
 {
     static const struct {
         enum dtype dtype;
-        double weight; // half a unit, as a share
+        double weight; // half a unit, as a fraction
     } types[] = {{DTYPE_F32, 0}, {DTYPE_F16, 0x1p-11}, {DTYPE_BF16, 0x1p-8}};
     struct example e;
     for (int i = 0; i < 3; i++) {
@@ -477,7 +477,8 @@ START_TEST(values_that_cancel_are_as_doubtful_as_their_weights)
 }
 END_TEST
 
-// One key (1, 0), and a query (1, 0) that the rotation makes 1 - 2^-12, half way between two f16.
+// One key (1, 0), and a query (1, 0) that the rotation turns into 1 - 2^-12, half way between two
+// f16 numbers.
 START_TEST(a_turned_query_is_in_doubt_at_the_border_of_two_numbers_only)
 {
     const double border = acos(1 - 0x1p-12), inside = acos(1 - 0x1.8p-12);
@@ -598,7 +599,7 @@ START_TEST(floats_round_as_the_compiler_rounds_them)
 {
     for (uint64_t i = 0; i < 1u << 18; i++) {
         uint32_t bits =
-            (uint32_t)(i * 16411); // odd, so that it walks through all exponents and mantissas
+            (uint32_t)(i * 16411); // odd, so that the loop visits all exponents and mantissas
         float value;
         memcpy(&value, &bits, sizeof value);
         if (isnan(value))

@@ -49,8 +49,7 @@ size_t rig_size(const struct rig_shape *shape)
            aule_dtype_size(shape->dtype);
 }
 
-// The upper half of an f32 is a bf16; and of an f16 any bits do, as long as it is of a modest
-// exponent.
+// The upper half of an f32 is a bf16. For an f16 any bits will do if the exponent is moderate.
 static void put(void *data, enum aule_dtype dtype, uint32_t i, float value)
 {
     uint32_t bits;

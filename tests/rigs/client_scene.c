@@ -41,7 +41,7 @@ void teardown(void)
     ck_assert_int_eq(daemon_end(&daemon_), 0);
 }
 
-// ---- a scene: four sequences whose keys and values are in the cache, and queries to them ----
+// ---- a scene: four sequences whose keys and values are in the cache, and queries ----
 
 void create_tensor(struct scene *scene, uint32_t tokens, uint32_t heads, uint32_t seed,
                    struct aule_tensor *tensor)
@@ -130,7 +130,7 @@ void run_scene(struct scene *scene)
     aule_batch_destroy(batch);
 }
 
-// ---- what attention is, as loops in double ----
+// ---- attention as loops in double ----
 
 static const uint8_t *mask_part(const struct scene *scene, int s)
 {
@@ -169,7 +169,7 @@ static double score(const struct scene *scene, const float *q, int position, int
     return s;
 }
 
-// out[DIM] of one row; returns its LSE.
+// out[DIM] of one row. Returns its LSE.
 static double naive_row(const struct scene *scene, int s, int query, int head, double *out)
 {
     int token = cu_queries[s] + query, q_len = cu_queries[s + 1] - cu_queries[s];

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // client_scene.h - a scene for attention from libaule-client through the real daemon: four
-// sequences whose keys and values are in the cache, queries to them, and what attention is, as
-// loops in double. Asserts with check.
+// sequences whose keys and values are in the cache, queries to them, and attention as loops in
+// double. Asserts with check.
 
 #ifndef AULE_TESTS_CLIENT_SCENE_H
 #define AULE_TESTS_CLIENT_SCENE_H
@@ -24,14 +24,14 @@ enum {
 };
 enum { MAX_LEN = 37, NUM_KEYS = 71, NUM_QUERIES = 13, MASK_SIZE = 24 + 3 + 0 + 5, MAX_TICKETS = 4 };
 
-// Four sequences: a chunk of five queries, a decode, one that has nothing to ask, and more queries
+// Four sequences: a chunk of five queries, a decode, one without queries, and one with more queries
 // than keys.
 extern const int32_t lens[NUM_SEQS], cu_queries[NUM_SEQS + 1];
-extern const float slopes[HEADS], sinks[HEADS]; // for whoever wants some
+extern const float slopes[HEADS], sinks[HEADS]; // for tests that need some
 
 extern struct daemon daemon_;
 
-// The fixtures: options of the daemon, and the end of it.
+// The fixtures: with options of the daemon, and its end.
 void setup(void);
 void setup_staging(void);
 void setup_few_tickets(void); // MAX_TICKETS
@@ -42,7 +42,7 @@ struct scene {
     struct aule_cache *cache;
     struct aule_tensor q, k, v, out, lse;
     int32_t table[NUM_SEQS * MAX_BLOCKS];
-    struct aule_batch_params batch; // of the queries; writes nothing
+    struct aule_batch_params batch; // of the queries; it writes nothing
     struct aule_run_params run;
 };
 
@@ -52,9 +52,9 @@ void open_scene(struct scene *scene);
 void close_scene(struct scene *scene);
 void run_scene(struct scene *scene);
 
-// `name` is of whom it is told.
+// `name` is used in messages.
 void expect_lse(float got, double wanted, const char *name, int token, int head);
 void expect_scene(const struct scene *scene,
-                  const char *name); // of the last run, as loops in double have it
+                  const char *name); // compares the last run with loops in double
 
 #endif

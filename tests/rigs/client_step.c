@@ -32,7 +32,7 @@ static void teardown(void)
     ck_assert_int_eq(daemon_end(&daemon_), 0);
 }
 
-// Runs beside the tests, where an assert would be heard by nobody.
+// Runs in another process than the tests, where a failed assert would go unnoticed.
 static void teardown_shared(void)
 {
     int code = daemon_end(&daemon_);
@@ -107,7 +107,7 @@ void create_tensors(struct step *step)
     ok(aule_tensor_create(step->session, AULE_F32, MAX_TOKENS, HEADS, DIM, &step->out));
 }
 
-// Two sequences: sixteen tokens from the start in blocks 0 and 1, and one of the third's.
+// Two sequences: sixteen tokens from the start, in blocks 0 and 1, and a token of a third.
 void reset(struct step *step)
 {
     memset(step->table, -1, sizeof step->table);
@@ -186,7 +186,7 @@ void run_once(struct step *step)
     aule_batch_destroy(batch);
 }
 
-// ---- what attention is, as two loops in double ----
+// ---- attention as two loops in double ----
 
 // Keys and values of one sequence, as written: [tokens, KV_HEADS, DIM].
 static void naive_row(const float *q, const struct history *history, uint32_t kv_head,
@@ -221,7 +221,7 @@ static void expect_row(const float *got, const double *wanted, uint32_t token, u
                       wanted[d]);
 }
 
-// Every row of the step's output against its sequence's history.
+// Compares every row of the step's output with its sequence's history.
 void expect_attention(struct step *step, const struct history *histories)
 {
     const float *q = aule_tensor_data(step->session, &step->q),
@@ -240,7 +240,7 @@ void expect_attention(struct step *step, const struct history *histories)
             }
 }
 
-// Append the step's keys and values of sequence `s` to its history; they end at seq_len.
+// Appends the step's keys and values of sequence `s` to its history, which ends at seq_len.
 static void remember(struct step *step, uint32_t s, struct history *history)
 {
     const float *k = aule_tensor_data(step->session, &step->k),
@@ -285,7 +285,7 @@ void kill_worker(pid_t worker)
     ck_assert_int_eq(waitpid(worker, NULL, 0), worker);
 }
 
-// The session lives on: fresh blocks, a good batch, a good run.
+// The session still works: fresh blocks, a good batch, a good run.
 void still_works(struct step *step)
 {
     int32_t blocks[3];

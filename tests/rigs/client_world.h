@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// client_world.h - what tests of the client library against a fake daemon have in common: a folder,
-// a fake in it, a session, a cache and a batch. Asserts with check; one test a process.
+// client_world.h - helpers for tests of the client library with a fake daemon: a folder, a fake in
+// it, a session, a cache and a batch. Asserts with check; one test a process.
 
 #ifndef AULE_TESTS_CLIENT_WORLD_H
 #define AULE_TESTS_CLIENT_WORLD_H
@@ -12,15 +12,15 @@
 #include "client_expect.h"
 #include "fakes/fake_daemon.h"
 
-// SHORT_MS: of a session whose daemon once does not answer. All its other answers come within it,
-// so it is long for a machine with much to do; SHORT_TEXT is how a sentence says it.
+// SHORT_MS: timeout of a session whose daemon does not answer once. All other answers come within
+// it, so it is long enough for a busy machine. SHORT_TEXT is how an error says it.
 enum { SHORT_MS = 3000, DEADLINE_S = 60 };
 #define SHORT_TEXT "within 3000 ms"
 
-extern char folder[64], path[108]; // of the test's own; the socket's
-extern struct fake_daemon fake;    // the test's to start
+extern char folder[64], path[108]; // the test's own folder; the path of its socket
+extern struct fake_daemon fake;    // the test starts it
 
-// The fixture: the second also stops the fake.
+// The fixture. The second function also stops the fake.
 void make_folder(void);
 void remove_folder(void);
 
@@ -33,14 +33,14 @@ struct aule_ticket submit_one(struct aule_batch *batch);
 
 // No allocation is left in the arena.
 void expect_empty_arena(struct aule_session *session);
-// Until the fake has seen just `count` of them.
+// Waits until the fake has seen exactly `count` of them.
 void wait_until_seen(enum wire_command command, unsigned count);
 
 struct entry {
     const TTest *test;
     int count; // of a loop test; 0 = once
 };
-// A group of tests in the fixture; the last entry is zeroed.
+// A group of tests in the fixture; the last entry is zero.
 void add(Suite *suite, const char *name, const struct entry *entries);
 
 #endif

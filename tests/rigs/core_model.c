@@ -13,7 +13,7 @@ struct world world;
 struct model_worker workers[WORKERS];
 struct model_batch batches[BATCHES];
 struct model_block model[CACHES][IDS];
-uint64_t cache_ids[CACHES]; // 0 = does not exist
+uint64_t cache_ids[CACHES]; // 0 = no such cache
 uint64_t random_state;
 uint64_t num_hits, num_exchanged, num_failed, num_evicted, num_quarantined, num_refused;
 
@@ -116,9 +116,9 @@ void run_over(int w, const struct model_run *run, bool ok)
     num_failed += !ok;
 }
 
-// ---- comparing ----
+// ---- comparing with core ----
 
-// check notes every assertion in a file; of these there are tens of millions.
+// check writes every assertion to a file, and there are tens of millions.
 #define ck_assert_same(a, b)                                                                       \
     do {                                                                                           \
         if ((a) != (b))                                                                            \
@@ -139,8 +139,8 @@ static enum core_block_kind expected_state(const struct model_block *block)
     return block->node ? CORE_CACHED : CORE_FREE;
 }
 
-// What left the index without the model's doing was evicted: never a block in use, unless its
-// parent went with it.
+// Blocks that left the index without the model were evicted: never a block in use, unless its
+// parent was evicted, too.
 void sync_evictions(int cache)
 {
     bool gone[IDS] = {false};
@@ -155,7 +155,7 @@ void sync_evictions(int cache)
             ck_assert_uint_gt(depth, 1);
             ck_assert(gone[find_node(cache, prefix_key(key, depth - 1))]);
         }
-        if (key && !gone[id] && depth > 1) { // nobody is left in the index without a parent
+        if (key && !gone[id] && depth > 1) { // no block stays in the index without its parent
             int parent = find_node(cache, prefix_key(key, depth - 1));
             ck_assert_same(parent >= 0 && !gone[parent], true);
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// core_model.h - a model of who holds which block of the caches, which is too simple to be wrong:
-// arrays, linear searches, no state but counts; and that core says the same. Asserts with check;
-// one test a process.
+// core_model.h - a simple model of which session holds which block of the caches: arrays, linear
+// searches, and no state except counts. compare() checks that core agrees. Asserts with check; one
+// test a process.
 
 #ifndef AULE_TESTS_CORE_MODEL_H
 #define AULE_TESTS_CORE_MODEL_H
@@ -23,7 +23,8 @@ enum {
     MAX_BATCHES = 3,
 };
 
-// A chain's key: salt << 16 | one digit of 1..3 for each block, the first in the lowest four bits.
+// The key of a chain: salt << 16 | a digit of 1..3 for each block, the first one in the lowest four
+// bits.
 struct text {
     bool used;
     int cache;
@@ -52,10 +53,10 @@ struct model_block {
 
 struct model_worker {
     struct worker real;
-    bool open; // else free for a new session once `real.gone`
+    bool open; // else a new session may use it once `real.gone`
     uint32_t salt, num_runs, num_done;
     struct text texts[TEXTS];
-    struct model_run runs[MAX_TICKETS]; // not over, oldest first
+    struct model_run runs[MAX_TICKETS]; // not finished, oldest first
     struct {
         uint64_t ticket;
         enum status status;
@@ -67,24 +68,24 @@ extern struct world world;
 extern struct model_worker workers[WORKERS];
 extern struct model_batch batches[BATCHES];
 extern struct model_block model[CACHES][IDS];
-extern uint64_t cache_ids[CACHES]; // 0 = does not exist
+extern uint64_t cache_ids[CACHES]; // 0 = no such cache
 extern uint64_t random_state;
 extern uint64_t num_hits, num_exchanged, num_failed, num_evicted, num_quarantined, num_refused;
 
 uint32_t roll(uint32_t sides); // 0 .. sides - 1
 
-uint32_t prefix_key(uint32_t key, uint32_t depth); // of the first `depth` blocks of a chain
+uint32_t prefix_key(uint32_t key, uint32_t depth); // key of the first `depth` blocks of a chain
 int32_t tag(int cache, uint32_t key,
-            uint32_t slot); // what a writer of just this chain puts into a slot
+            uint32_t slot); // the number that a writer of exactly this chain puts into a slot
 void text_tokens(uint32_t key, uint32_t depth, int32_t *tokens);
 
-int find_node(int cache, uint32_t key); // the block that is published so; -1 = none
+int find_node(int cache, uint32_t key); // the block that is published with this key; -1 = none
 bool in_use(const struct model_block *block);
 uint32_t distinct(int w); // blocks that the worker holds or its batches refer to
-void batch_release(struct model_batch *batch); // if nothing keeps it
+void batch_release(struct model_batch *batch); // frees it if nothing refers to it
 void run_over(int w, const struct model_run *run, bool ok);
 
-void sync_evictions(int cache); // what left the index without the model's doing
-void compare(void);             // all of core with the model
+void sync_evictions(int cache); // removes blocks that core evicted
+void compare(void);             // compares all of core with the model
 
 #endif

@@ -214,7 +214,7 @@ uint64_t worker_batch(struct worker *worker, const int32_t *blocks, uint32_t num
     return batch;
 }
 
-// Four dense tensors of 16-byte rows after one another, from a ring that is large enough for all
+// Four dense tensors of 16-byte rows, one after the other, from a ring that is large enough for all
 // tickets in flight.
 struct core_run_params worker_run_params(struct worker *worker, uint64_t batch, uint32_t layer,
                                          uint32_t num_new, const int32_t *tokens)

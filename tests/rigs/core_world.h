@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // core_world.h - a core over the fake engine, and workers with arenas, for the suites of
-// daemon/core. Every helper that must succeed fails the test with core's sentence if it does not,
-// and world_check() counts all of core anew.
+// daemon/core. If a helper that must succeed fails, the test fails with core's error. world_check()
+// counts all of core anew.
 
 #ifndef AULE_TESTS_CORE_WORLD_H
 #define AULE_TESTS_CORE_WORLD_H
@@ -18,56 +18,56 @@ enum { WORLD_LAYERS = 2, WORLD_BLOCK = 8, WORLD_ARENA = 1 << 20, WORLD_BLOCK_BYT
 struct world {
     struct engine *engine;
     struct core *core;
-    int64_t now_ns; // what core is told
+    int64_t now_ns; // the time that core gets
     uint64_t last_session;
-    uint32_t gone; // sessions whose last GPU work has passed
+    uint32_t gone; // sessions whose last GPU work has ended
     char last_warning[256];
 };
 
 struct worker {
     struct world *world;
-    struct core_session *session; // NULL once closed
-    struct engine_arena *arena;   // NULL once gone
+    struct core_session *session; // NULL after it is closed
+    struct engine_arena *arena;   // NULL after it has ended
     uint8_t *memory;
     uint64_t id, cache;
-    uint64_t cursor; // of the arena's ring of tensors
+    uint64_t cursor; // in the arena's ring of tensors
     bool gone;
 };
 
-// Zero fields of `params` get these: 64 blocks at most, 1 GiB, 16 sessions, 4 caches, 64 batches,
-// 64 tickets, no quota.
+// Zero fields of `params` become: 64 blocks at most, 1 GiB, 16 sessions, 4 caches, 64 batches, 64
+// tickets, no quota.
 void world_open(struct world *world, const struct core_params *params);
-void world_close(struct world *world); // also checks that the engine has nothing left
+void world_close(struct world *world); // also checks that the engine has no objects left
 void world_check(struct world *world);
 bool world_step(struct world *world); // core_step()
 void world_finish_all(
-    struct world *world); // steps and finishes until nothing is queued or in flight
+    struct world *world); // steps and finishes submissions until nothing is queued or in flight
 
 struct core_cache_identity world_identity(const char *name);
 void worker_open(struct worker *worker, struct world *world, uint32_t uid,
-                 const char *tenant); // and opens cache "kv"
+                 const char *tenant); // and opens the cache "kv"
 void worker_close(struct worker *worker, bool died);
 uint64_t worker_open_cache(struct worker *worker, const char *name);
 struct core_counts worker_counts(struct worker *worker);
 
-// Leases, stepping while chunks are on their way.
+// Leases; steps while chunks are being made.
 enum status worker_try_lease(struct worker *worker, uint32_t count, int32_t *blocks,
                              struct error *error);
 void worker_lease(struct worker *worker, uint32_t count, int32_t *blocks);
 void worker_release(struct worker *worker, const int32_t *blocks, uint32_t count);
 
-// The parameters of a batch of sequences over `max_blocks` entries each of the block table (0: the
-// keys lie in no blocks), which writes nothing. The arrays stay the caller's. Cache 0: the layout
-// is the caller's to set.
+// The parameters of a batch of sequences with `max_blocks` entries each in the block table (0: the
+// keys are in no blocks). It writes nothing. The arrays stay the caller's. Cache 0: the caller sets
+// the layout.
 struct core_batch_params sequences_over(uint64_t cache, uint32_t num_seqs,
                                         const int32_t *cu_seqlens_q, const int32_t *seq_lens_kv,
                                         const int32_t *block_table, uint32_t max_blocks);
 uint64_t worker_create(struct worker *worker, const struct core_batch_params *params);
-// One sequence of `num_tokens` tokens of which the last `num_new` are written by the batch.
+// One sequence of `num_tokens` tokens; the batch writes the last `num_new` of them.
 uint64_t worker_batch(struct worker *worker, const int32_t *blocks, uint32_t num_tokens,
                       uint32_t num_new);
-// A run of `layer`; the arena's k rows carry `tokens` (num_new of them), which the fake engine
-// keeps as the slots' contents.
+// A run of `layer`. The arena's k rows have `tokens` (num_new of them), which the fake engine keeps
+// as the slots' numbers.
 struct core_run_params worker_run_params(struct worker *worker, uint64_t batch, uint32_t layer,
                                          uint32_t num_new, const int32_t *tokens);
 uint64_t worker_queue(struct worker *worker, const struct core_run_params *params);
@@ -75,11 +75,10 @@ uint64_t worker_run(struct worker *worker, uint64_t batch, uint32_t layer, uint3
                     const int32_t *tokens);
 struct core_ticket_result worker_result(struct worker *worker, uint64_t ticket); // reaps it
 void worker_reap(struct worker *worker, uint64_t ticket, enum status expected);
-// Writes all tokens into the blocks, in every layer, and waits; nothing else is in flight
-// afterwards.
+// Writes all tokens into the blocks, in every layer, and waits. Then nothing else is in flight.
 void worker_write(struct worker *worker, const int32_t *blocks, const int32_t *tokens,
                   uint32_t num_tokens);
-// Queues the same without waiting, and destroys the batch at once; *last is the last ticket.
+// Queues the same without waiting, and destroys the batch at once. *last is the last ticket.
 void worker_write_async(struct worker *worker, const int32_t *blocks, const int32_t *tokens,
                         uint32_t num_tokens, uint64_t *last);
 uint32_t worker_lookup(struct worker *worker, const int32_t *tokens, uint32_t num_tokens,
@@ -100,8 +99,7 @@ void count_tokens(int32_t *tokens, uint32_t count, int32_t first); // first, fir
                       status_name((int)status_), status_name((int)(expected)), error.text);        \
     } while (0)
 
-// The call fails with this status, and its sentence has this text. `call` names the error as
-// &error.
+// The call fails with this status, and its error contains this text. `call` passes &error.
 #define ck_assert_refused(call, expected, text_part)                                               \
     do {                                                                                           \
         struct error error = {0};                                                                  \

@@ -142,7 +142,7 @@ struct aule_cache *cache;
 void start(void)
 {
     ck_assert_int_eq(unsetenv("AULE_VARIANT"),
-                     0); // the shaders' test wants the choice to be the daemon's
+                     0); // the shaders' test needs the daemon's own choice
     ck_assert(daemon_launch(&server, NULL));
 }
 

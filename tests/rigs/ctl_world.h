@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ctl_world.h - aule-ctl as a program: its exit code, its sentence on stderr, its JSON documents;
-// and a daemon of the test's own with one worker in this process. Asserts (check).
+// ctl_world.h - runs aule-ctl as a program: its exit code, its error on stderr, its JSON documents.
+// Also a daemon for each test, with one worker in this process. Asserts (check).
 
 #ifndef AULE_TESTS_CTL_WORLD_H
 #define AULE_TESTS_CTL_WORLD_H
@@ -13,7 +13,7 @@
 
 #include <cjson/cJSON.h>
 
-enum { OK, FAILED, USAGE, GONE }; // exit codes, as the man page has them
+enum { OK, FAILED, USAGE, GONE }; // exit codes, as in the man page
 enum { BLOCK_SIZE = 8, HEAD_DIM = 8 };
 enum { NUM_ASKING = 9 };
 
@@ -24,27 +24,28 @@ struct outcome {
     char *out, *err; // what was written; owned
 };
 
-// `out` NULL = collect stdout; else the file that it goes to.
+// `out` NULL = collect stdout; else the file for stdout.
 struct outcome run_to(const char *out, const char *const *arguments);
 void outcome_finish(struct outcome *outcome);
 
 #define RUN(...) run_to(NULL, (const char *const[]){__VA_ARGS__, NULL})
 
-// A failure says one sentence on stderr, with these words, and nothing on stdout. Ends the outcome.
+// A failure prints one sentence with these words on stderr, and nothing on stdout. Frees the
+// outcome.
 void assert_fails(struct outcome outcome, int code, const char *words);
-// Exit code 0, nothing on stderr, exactly one document, schema_version 1. Ends the outcome; the
-// document is the caller's.
+// Exit code 0, nothing on stderr, exactly one document with schema_version 1. Frees the outcome;
+// the caller owns the document.
 cJSON *document(struct outcome outcome);
-// With --json a failure is one document on stderr, of this status (NULL = of none), and nothing on
-// stdout. Ends the outcome.
+// With --json a failure is one document on stderr, with this status (NULL = none), and nothing on
+// stdout. Frees the outcome.
 void assert_fails_as_json(struct outcome outcome, int code, const char *status, const char *words);
 
-// Members that must be there.
+// Members that must exist.
 double number(const cJSON *json, const char *key);
 const char *string(const cJSON *json, const char *key);
-const cJSON *list(const cJSON *json, const char *key, int size); // with so many entries
+const cJSON *list(const cJSON *json, const char *key, int size); // with this many entries
 
-// ---- with a daemon: one a test, and one worker in this process ----
+// ---- with a daemon: one for each test, and one worker in this process ----
 
 extern struct daemon server;
 extern struct aule_session *session;
@@ -63,10 +64,10 @@ void start(void);
 void stop(void);
 
 struct aule_session *open_session(const char *name, const char *tenant);
-struct aule_cache *open_cache(const char *name); // of `session`
-void open_worker(const char *name); // `session` of tenant-a, `cache` of the name "model"
-// One sequence of two blocks through one run; the blocks are published and looked up: 16 tokens
-// asked, 16 found.
+struct aule_cache *open_cache(const char *name); // in `session`
+void open_worker(const char *name);              // `session` of tenant-a, and `cache` named "model"
+// One run over a sequence of two blocks. The blocks are published and looked up: 16 tokens asked,
+// 16 found.
 void publish_two_blocks(int32_t blocks[2]);
 
 #endif

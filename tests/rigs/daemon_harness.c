@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// daemon_harness.c - see daemon_harness.h. Readiness is the daemon's own READY=1 datagram, so
-// nothing here polls the socket.
+// daemon_harness.c - see daemon_harness.h. The daemon's own READY=1 datagram says that it is ready,
+// so nothing polls the socket.
 
 #include "daemon_harness.h"
 
@@ -42,8 +42,8 @@ static bool complain(const char *what)
     return false;
 }
 
-// Whether daemons run under the validation layer: the build says so for suites that hold them to
-// silence.
+// Whether daemons run under the validation layer, which must then report nothing. The build decides
+// this for each suite.
 static bool validation_wanted(void)
 {
     const char *text = getenv("AULE_TEST_VALIDATION");
@@ -111,7 +111,7 @@ static void become_daemon(const struct daemon *daemon, const char *const *option
     _exit(127);
 }
 
-// True once READY=1 came in; false when the deadline passed or the daemon ended.
+// True: READY=1 arrived. False: the deadline passed, or the daemon ended.
 static bool wait_ready(struct daemon *daemon)
 {
     double deadline = seconds_now() + DAEMON_DEADLINE_S;
@@ -134,7 +134,7 @@ bool daemon_start(struct daemon *daemon, const char *const *options)
 {
     char stale[256];
     while (recv(daemon->notify_fd, stale, sizeof stale, MSG_DONTWAIT) >= 0)
-        ; // of an earlier life
+        ; // of an earlier run
     struct stat log;
     daemon->log_old = stat(daemon->log, &log) == 0 ? (size_t)log.st_size : 0;
     daemon->validated = false;
@@ -164,9 +164,9 @@ bool daemon_launch(struct daemon *daemon, const char *const *options)
     return false;
 }
 
-// Whether the daemon's last life counted no message of the validation layer; if it did, the log
-// goes to stderr. A second signal ends a daemon before it comes to say the number: then its log
-// must have no message.
+// Whether the daemon's last run had no message of the validation layer; if it had, the log goes to
+// stderr. A second signal ends a daemon before it prints the number. Then its log must have no
+// message.
 static bool layer_was_silent(const struct daemon *daemon)
 {
     char *text = daemon_log_text(daemon);
@@ -251,7 +251,7 @@ bool daemon_log_contains(const struct daemon *daemon, const char *text)
     return found;
 }
 
-// The names begin as in daemon/server/socket_path.h. Returns how many there are, -1 if the folder
+// The names begin as in daemon/server/socket_path.h. Returns how many there are; -1: the folder
 // cannot be read.
 static int each_segment(const struct daemon *daemon, bool remove_them)
 {
@@ -278,7 +278,7 @@ int daemon_count_segments(const struct daemon *daemon)
     return each_segment(daemon, false);
 }
 
-// The folder is flat: sockets, lock, log, whatever a test put there.
+// The folder has no sub-folders: sockets, lock, log, and files of the test.
 static void remove_folder(const char *folder)
 {
     DIR *entries = opendir(folder);
@@ -296,7 +296,8 @@ void daemon_finish(struct daemon *daemon)
     daemon_kill(daemon);
     if (daemon->notify_fd >= 0)
         close(daemon->notify_fd);
-    each_segment(daemon, true); // of a killed one: no next start at this path would sweep them
+    each_segment(daemon, true); // of a killed daemon: no later start with this path would remove
+                                // them
     remove_folder(daemon->folder);
     *daemon = (struct daemon){.pid = -1, .notify_fd = -1};
 }

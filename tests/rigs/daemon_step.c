@@ -150,7 +150,7 @@ void check_out(struct raw_client *raw, float value)
                                1e-5f * (value < 0 ? -value : value));
     for (int i = BLOCK * DIM; i < BLOCK * DIM + 16; i++)
         ck_assert_float_eq(floats_at(raw, OUT_AT)[i],
-                           0); // the arena came zeroed and nobody writes past the tensor
+                           0); // the arena was zeroed, and no run writes beyond the tensor
 }
 
 int32_t do_step(struct raw_client *raw, uint64_t cache, float value)

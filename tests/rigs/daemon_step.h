@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// daemon_step.h - a tiny model step over the raw client: one layer, one head, head_dim 8, blocks of
-// 8 tokens, f32. Asserts (check) that what it asks for is granted, but where a status is returned.
+// daemon_step.h - a tiny model step with the raw client: one layer, one head, head_dim 8, blocks of
+// 8 tokens, f32. Asserts (check) that requests are granted, except where a function returns the
+// status.
 
 #ifndef AULE_TESTS_DAEMON_STEP_H
 #define AULE_TESTS_DAEMON_STEP_H
@@ -19,18 +20,19 @@ int lease_status(struct raw_client *raw, uint64_t cache, uint32_t count, int tim
 void lease(struct raw_client *raw, uint64_t cache, uint32_t count, int32_t *blocks);
 void release(struct raw_client *raw, uint64_t cache, const int32_t *blocks, uint32_t count);
 float *floats_at(struct raw_client *raw, size_t offset);
-// A batch of one sequence of 8 tokens that fills `block`; metadata in the message.
+// A batch of one sequence of 8 tokens that fills `block`. The metadata is in the message.
 struct wire_request fill_request(uint64_t cache, const int32_t *block, const int64_t *slots);
 void slots_of(int32_t block, int64_t slots[BLOCK]);
 uint64_t create_batch(struct raw_client *raw, const struct wire_request *request);
 struct wire_request run_request(uint64_t batch, int timeout_ms);
 uint64_t submit(struct raw_client *raw, uint64_t batch);
 void wait_done(struct raw_client *raw, uint64_t ticket);
-// All 8 rows of V are `value`, so every row of the output has to be `value`, whatever the weights
+// All 8 rows of V are `value`. So every row of the output must be `value`, whatever the weights
 // are.
 void put_step(struct raw_client *raw, float value);
 void check_out(struct raw_client *raw, float value);
-// Lease a block, write 8 tokens of `value`, attend to them, check. Returns the block, still leased.
+// Leases a block, writes 8 tokens of `value`, attends to them, and checks. Returns the block, still
+// leased.
 int32_t do_step(struct raw_client *raw, uint64_t cache, float value);
 
 #endif

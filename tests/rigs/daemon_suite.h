@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// daemon_suite.h - what suites of tests over a real aule-daemon share: one daemon a test, its clean
+// daemon_suite.h - helpers for suites with a real aule-daemon: one daemon for each test, its clean
 // end, cases from a table. Asserts (check).
 
 #ifndef AULE_TESTS_DAEMON_SUITE_H
@@ -13,9 +13,9 @@
 
 enum { ARENA = 65536, DEADLINE_S = 100 };
 
-extern struct daemon daemon_; // of the test that runs
+extern struct daemon daemon_; // of the current test
 
-// Import (where the device can) or staging, by the index of a loop test: options for start().
+// Options of start(), by the index of a loop test: import (if the device supports it) or staging.
 const char *const *memory_path(int index);
 
 void start(const char *const *options); // as daemon_launch()
@@ -23,8 +23,8 @@ void stop_clean(void);                  // it must end with 0 and leave neither 
 void nap(void);                         // some milliseconds
 int count_fds(pid_t pid);
 
-// A case of `tests` (up to a NULL), each run for 0 .. loops - 1; what is left of a daemon ends
-// after each.
+// A case of `tests` (up to a NULL), each run for 0 .. loops - 1. After each test, a daemon that
+// still runs is ended.
 void suite_add(Suite *suite, const char *name, const TTest *const *tests, int loops);
 
 #endif

@@ -54,7 +54,7 @@ static void on_wake(void *context)
     atomic_fetch_add(&wakes, 1);
 }
 
-// The build says where the layer is wanted.
+// The build decides whether the layer is used.
 static bool validated(void)
 {
     const char *text = getenv("AULE_TEST_VALIDATION");
@@ -186,7 +186,7 @@ void grow_chunk(struct engine_cache *cache, uint32_t chunk)
     ck_assert_uint_eq(event.chunk, chunk);
 }
 
-// Layers 2, one KV head of 8 f32, 32 bytes a row: the plainest cache, with memory for blocks 0..3.
+// 2 layers, one KV head of 8 f32, 32 bytes a row: the plain cache, with memory for blocks 0..3.
 struct engine_cache *plain_cache(void)
 {
     struct engine_cache *cache = open_cache(shape(2, 1, 8, DTYPE_F32));
@@ -204,8 +204,8 @@ struct engine_batch *open_batch(struct engine_batch_params params)
     return batch;
 }
 
-// One sequence of one query that sees the one key in `block`, offset 0; it is written there first
-// if `write`.
+// One sequence of one query that sees the one key in `block`, offset 0. With `write` the run writes
+// it first.
 struct engine_batch *one_key(struct engine_cache *cache, int32_t block, bool write)
 {
     return open_batch((struct engine_batch_params){
@@ -227,7 +227,7 @@ struct engine_tensor dense(uint64_t offset, uint32_t heads, uint32_t dim, enum d
     return (struct engine_tensor){offset, heads * row, row, dtype, 0};
 }
 
-// Of the plain cache: one head; q, k, v and out at the given offsets.
+// For the plain cache: one head; q, k, v and out at the given offsets.
 struct engine_run plain_run(struct engine_batch *batch, uint32_t layer, uint64_t q, uint64_t k,
                             uint64_t v, uint64_t out)
 {
@@ -287,8 +287,8 @@ void expect_floats(uint64_t offset, float first)
         ck_assert_float_eq(floats(offset)[i], first + (float)i);
 }
 
-// Each of Check's assertions is a message to the parent, which a sanitizer's build takes long to
-// read: not one for each byte.
+// Each of Check's assertions is a message to the parent process. A build with a sanitizer reads
+// them slowly, so there is not one for each byte.
 void expect_bytes(const void *got, const void *wanted, size_t size, const char *what)
 {
     const unsigned char *a = got, *b = wanted;
@@ -333,7 +333,7 @@ static VkSemaphore make_gate(void)
     return gate;
 }
 
-// What is submitted from now on waits until open_gate().
+// Submissions from now on wait until open_gate().
 VkSemaphore close_gate(void)
 {
     VkSemaphore gate = make_gate();
@@ -355,7 +355,7 @@ VkSemaphore close_gate(void)
     return gate;
 }
 
-// Returns when the GPU is past submission `sequence`, which waited at the gate.
+// Returns when the GPU has finished submission `sequence`, which waited at the gate.
 void open_gate(VkSemaphore gate, uint64_t sequence)
 {
     VkSemaphoreSignalInfo open = {
@@ -373,7 +373,7 @@ void open_gate(VkSemaphore gate, uint64_t sequence)
 
 // ---- the suite ----
 
-// Looked for in a process of its own: Vulkan must not be touched before check forks.
+// Searches for a device in another process, because Vulkan must not be touched before check forks.
 static bool have_device(void)
 {
     int status = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// hostile_world.h - what tests of hostile clients of a real aule-daemon have in common: one token
-// that is written and attended to, its output is its V; and that the daemon still serves. Asserts
-// (check).
+// hostile_world.h - helpers for tests of hostile clients of a real aule-daemon: one token is
+// written and attended to, so the output is its V; and a check that the daemon still serves.
+// Asserts (check).
 
 #ifndef AULE_TESTS_HOSTILE_WORLD_H
 #define AULE_TESTS_HOSTILE_WORLD_H
@@ -17,7 +17,7 @@ struct wire_request token_request(uint64_t cache, const int32_t *block, const in
 uint64_t create_token_batch(struct raw_client *raw, uint64_t cache); // in a block that it leases
 struct wire_request token_run(uint64_t batch);
 
-// The daemon must be as good as new: a session, a cache, a run, the right answer.
+// The daemon must be unharmed: a session, a cache, a run, the right answer.
 void check_served(void);
 
 #endif

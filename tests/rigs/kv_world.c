@@ -28,7 +28,7 @@ static const uint32_t odd_floats[] = {
     0xffffffff, 0x7fa12345, 0xffd54321, 0x3f000000, 0xbf000000, 0x33800000, 0x33000000, 0x33000001,
 };
 
-// Number `index` of a round of borders at the finite number with pattern `bits`.
+// Number `index` of a series of borders around the finite number with pattern `bits`.
 static float border(enum dtype dtype, uint32_t bits, uint32_t index)
 {
     float here = (float)numbers_value(dtype, bits), next = (float)numbers_value(dtype, bits + 1);
@@ -73,7 +73,7 @@ uint8_t *kv_blocks(struct engine_cache *cache, uint32_t num_blocks)
     return bytes;
 }
 
-// Where a block's parts begin.
+// Offsets of a block's parts.
 struct parts {
     uint64_t v, scales, v_scales, end;
 };

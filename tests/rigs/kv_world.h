@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kv_world.h - what the tests of K/V writes, gathers, copies and merges share, over engine_world.h:
-// numbers that are borders of every dtype, caches with some blocks, elements of a block by their
-// place.
+// kv_world.h - what the tests of K/V writes, gathers, copies and merges share, in addition to
+// engine_world.h: numbers at the borders of every type, caches with some blocks, elements of a
+// block by their place.
 
 #ifndef AULE_KV_WORLD_H
 #define AULE_KV_WORLD_H
@@ -12,26 +12,26 @@
 #include "engine_world.h"
 #include "oracle/numbers.h"
 
-// Fills `count` f32 with what rounding to `dtype` can get wrong: each number, the middle of each
-// two, a step beside both; no numbers, infinities, subnormal ones and bits at random.
+// Fills `count` f32 with values that are hard to round to `dtype`: each number, the middle of two
+// numbers, the floats beside both; NaNs, infinities, subnormal numbers and random bits.
 void border_floats(enum dtype dtype, float *out, uint32_t count);
 
 uint32_t float_word(float value);
 float word_float(uint32_t bits);
 
-// One layer, chunks of `num_blocks` (a power of two), the first of them there.
+// One layer, chunks of `num_blocks` (a power of two); the first chunk has memory.
 struct engine_cache *kv_cache(struct engine_kv kv, uint32_t num_blocks);
 // All blocks of layer 0, one after the other; malloc'd.
 uint8_t *kv_blocks(struct engine_cache *cache, uint32_t num_blocks);
-// Bits of element `dim` of slot `slot`, KV head `head`, of K or V; and the scale of the row.
+// The bits of element `dim` of slot `slot`, KV head `head`, of K or V; and the scale of its row.
 uint32_t kv_element(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head,
                     uint32_t dim, bool v);
 float kv_scale(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head,
                bool v);
 
-// One run as one wave, waited for.
+// Submits one run as one wave, and waits.
 void kv_run(const struct engine_run *run);
-// Bits of element (token, head, dim) of a tensor of the arena without an outer stride.
+// The bits of element (token, head, dim) of a tensor of the arena without an outer stride.
 uint32_t tensor_bits(const struct engine_tensor *tensor, uint32_t token, uint32_t head,
                      uint32_t dim);
 
@@ -41,8 +41,8 @@ void add_rope_tests(Suite *suite);
 void add_gather_tests(Suite *suite);
 void add_merge_tests(Suite *suite);
 
-// For loops over elements: each of Check's assertions is a message to the parent, which a
-// sanitizer's build takes long to read.
+// For loops over elements. Each of Check's assertions is a message to the parent process, and a
+// build with a sanitizer reads them slowly.
 #define expect_equal_uint(got, wanted)                                                             \
     do {                                                                                           \
         uintmax_t got_ = (got), wanted_ = (wanted);                                                \

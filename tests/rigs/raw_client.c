@@ -19,8 +19,8 @@
 
 enum { ANSWER_DEADLINE_MS = 120000 };
 
-// EAGAIN: the queue of those that nobody has accepted yet is full, as after hundreds of connections
-// at once.
+// EAGAIN: the queue of connections that are not accepted yet is full, for example after hundreds at
+// once.
 static int dial(nng_socket socket, const char *url)
 {
     enum { AGAIN_MS = 10 };
@@ -61,7 +61,7 @@ void raw_close(struct raw_client *raw)
     free(raw);
 }
 
-// Takes the message over.
+// Takes ownership of the message.
 static void take_answer(struct raw_client *raw, nng_msg *message, struct wire_reply *reply)
 {
     struct error error;

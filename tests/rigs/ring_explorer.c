@@ -37,11 +37,11 @@ struct scenario scenario;
 const char *failure;
 
 static ucontext_t scheduler_context,
-    contexts[MAX_THREADS]; // a thread's beginning; then jumps, which cost no system call
+    contexts[MAX_THREADS]; // where a thread starts; later switches are jumps, without a system call
 static jmp_buf scheduler_place, places[MAX_THREADS];
 static uint8_t stacks[MAX_THREADS][STACK_SIZE];
 static uint32_t num_threads, current;
-static bool begun; // first_* are known
+static bool begun; // first_* are set
 
 // ---- steps ----
 
@@ -74,8 +74,7 @@ void observe(uint64_t value)
     self()->history = XXH3_64bits(seen, sizeof seen);
 }
 
-// At a place that a thread comes by again: what it knows there is just `knows`, whatever it had
-// seen before.
+// A thread that returns to this place knows only `knows`, whatever it has seen before.
 void forget_but(uint32_t place, uint32_t knows, uint32_t too)
 {
     const uint32_t all[] = {place, knows, too};
@@ -109,7 +108,7 @@ void fail_with(const char *what)
     failure = failure ? failure : what;
 }
 
-// ---- memory: a store reaches it when the scheduler says so, or at a fence ----
+// ---- memory: a store reaches it when the scheduler decides, or at a fence ----
 
 static void flush_one(struct thread *thread)
 {
@@ -181,7 +180,8 @@ static void port_add(uint32_t *word, uint32_t value)
     fence();
 }
 
-// Not buffered: it lies in the library's own memory, and its atomics are sequentially consistent.
+// This word is not buffered: it is in the library's own memory, and its atomics are sequentially
+// consistent.
 static void port_set(bool *flag)
 {
     step();
@@ -194,7 +194,7 @@ static void port_set(bool *flag)
 static bool port_is_set(const bool *flag)
 {
     if (!scenario.interrupts)
-        return false; // nobody sets it
+        return false; // no thread sets it
     step();
     observe(*flag);
     return *flag;
@@ -202,7 +202,7 @@ static bool port_is_set(const bool *flag)
 
 static void port_copy_in(void *entry, const void *from, size_t size)
 {
-    uint32_t value; // of `size` bytes, as the place says
+    uint32_t value; // of `size` bytes
     memcpy(&value, from, size);
     step();
     put(entry, value);
@@ -217,7 +217,7 @@ static void port_copy_out(void *to, const void *entry, size_t size)
 
 static void port_futex_wait(uint32_t *word, uint32_t value, const struct timespec *rest)
 {
-    (void)rest; // nobody is in a hurry here
+    (void)rest; // time does not pass here
     step();
     fence();
     self()->futex = word;
@@ -235,8 +235,8 @@ static void port_futex_wake(uint32_t *word)
     wake_all(ON_FUTEX, word);
 }
 
-// Goes on when anything has changed since the thread looked; without that it would do the same
-// again.
+// Continues when anything has changed since the thread looked. Without a change it would do the
+// same again.
 static void port_yield(void)
 {
     step();
@@ -246,7 +246,7 @@ static void port_yield(void)
         sleep_on(ON_CHANGE);
 }
 
-// ---- what lies around the rings: a doorbell, the library's lock ----
+// ---- the other shared objects: a doorbell, the library's lock ----
 
 void bell_ring(void)
 {
@@ -270,7 +270,7 @@ void bell_await(void)
 void lock(void)
 {
     if (scenario.num_clients == 1)
-        return; // nobody else wants it
+        return; // no other thread needs it
     step();
     fence();
     observe(0);
@@ -319,8 +319,8 @@ static void add_thread(int number)
     num_threads++;
 }
 
-// Each thread to its first step; from the second schedule on by what memory and registers were
-// there in the first.
+// Runs each thread to its first step. From the second schedule on, restores the memory and
+// registers of that point.
 static void reach_first_steps(void)
 {
     static jmp_buf first_places[MAX_THREADS];
@@ -352,7 +352,7 @@ static void begin(void)
         .completion_size = 4,
     };
     world.daemon.place = place;
-    *asleep_of(&place) = 1; // what ring_daemon_init() leaves
+    *asleep_of(&place) = 1; // the value after ring_daemon_init()
     ring_client_init(&world.client, &place);
     for (uint32_t i = 0; i < scenario.num_clients; i++)
         add_thread(scenario.num_clients == 1 ? 3 : 0);
@@ -363,7 +363,7 @@ static void begin(void)
     reach_first_steps();
 }
 
-// What can go on: a thread, or a store out of a thread's buffer.
+// The choices of the next step: a thread, or a store in a thread's buffer.
 struct choice {
     uint8_t thread;
     bool flushes;
@@ -390,7 +390,7 @@ static void take(struct choice choice)
         go_on();
 }
 
-// True: this state was there before.
+// True: this state was reached before.
 static bool visit(void)
 {
     uint64_t key = XXH3_64bits(&world, sizeof world);
@@ -414,7 +414,8 @@ static bool all_ended(void)
     return ended;
 }
 
-// One schedule: the choices of path[0 .. depth), then the first ones. Returns how long it became.
+// Runs one schedule: the choices of path[0 .. depth), then the first choice each time. Returns its
+// length.
 static uint32_t run_schedule(uint32_t depth)
 {
     struct choice choices[2 * MAX_THREADS];
@@ -440,7 +441,7 @@ static uint32_t run_schedule(uint32_t depth)
     }
 }
 
-// Over all schedules; what went wrong in the first bad one, or NULL.
+// Runs all schedules. Returns the error of the first bad one, or NULL.
 const char *explore(const struct scenario *which)
 {
     uint32_t depth = 0, schedules = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run_world.h - what tests of runs of each kind have in common: one worker with eight blocks,
-// batches of two sequences over the cache, over blocks and over rows of its arena, and runs of
-// them. Asserts with check; one test a process.
+// run_world.h - helpers for tests of runs of each kind: one worker with eight blocks, batches of
+// two sequences over the cache, over blocks and over rows of its arena, and runs of them. Asserts
+// with check; one test a process.
 
 #ifndef AULE_TESTS_RUN_WORLD_H
 #define AULE_TESTS_RUN_WORLD_H
@@ -24,14 +24,14 @@ struct wire_tensor tensor(uint64_t offset, uint64_t outer_stride);
 struct core_run_params run_of(uint64_t batch,
                               enum engine_kind kind); // q, k, v and out at their places
 struct core_run_params over_blocks(uint64_t batch,
-                                   enum engine_kind kind); // K and V there instead, in the arena
+                                   enum engine_kind kind); // the same with K and V in the arena
 uint64_t create(const struct core_batch_params *params);
 struct core_layout layout_of(uint32_t block_size); // 0 = contiguous
 // Two sequences, 3 new tokens of 10 and 2 new of 4, over the blocks {6, 2} and {4} of 8 tokens; and
-// over contiguous rows.
+// the same over contiguous rows.
 uint64_t local_blocks(const struct core_layout *layout, bool writes);
 uint64_t local_rows(const struct core_layout *layout, bool ragged);
-// Five rows to write into blocks[0], of which one goes nowhere; `seqs` is 0, or 2 for outer
+// Five rows that are written into blocks[0]; one of them goes nowhere. `seqs` is 0, or 2 for outer
 // strides.
 uint64_t writer(uint32_t seqs);
 
@@ -54,7 +54,7 @@ uint64_t writer(uint32_t seqs);
         worker_reap(&a, ticket_, STATUS_OK);                                                       \
     } while (0)
 
-// In the worker's arena; of put_numbers() one every 16 bytes.
+// Writes to the worker's arena; put_numbers() writes one every 16 bytes.
 int32_t number_at(uint64_t offset);
 void put_numbers(uint64_t offset, uint32_t count, int32_t first);
 

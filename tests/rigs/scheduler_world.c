@@ -86,7 +86,7 @@ uint64_t make_reader(struct worker *worker, const int32_t *ids, int32_t q_len, i
     int32_t *table = calloc(max_blocks, sizeof(*table));
     ck_assert_ptr_nonnull(table);
     for (uint32_t i = 0; i < max_blocks; i++)
-        table[i] = ids[i % 8]; // the same block may stand several times
+        table[i] = ids[i % 8]; // the same block may occur several times
     const struct core_batch_params params =
         sequences_over(worker->cache, 1, cu, lens, table, max_blocks);
     uint64_t batch = worker_create(worker, &params);

@@ -27,7 +27,7 @@ void seed_setup(void)
     seed_launch(NULL);
 }
 
-// Runs beside the tests, where an assert would end the whole program.
+// Runs beside the tests, where a failed assert would end the whole program.
 void seed_teardown(void)
 {
     int code = daemon_end(&daemon_);
@@ -239,7 +239,7 @@ const void *seed_step_out(const struct seed_step *step, uint32_t token)
 
 // ---- float64 ----
 
-// K and V of all sequences, one after the other, and what the oracle is to know of them.
+// K and V of all sequences, one after the other, and the oracle's parameters.
 struct truth {
     struct oracle_params params;
     int32_t *starts;
@@ -380,7 +380,7 @@ void seed_step_expect(const struct seed_step *step, const struct aule_batch_para
 
 // ---- K and V in blocks ----
 
-// Rows of k and v to their slots.
+// Copies rows of k and v to their slots.
 static void import_rows(struct aule_session *session, struct aule_cache *cache, uint32_t num_rows,
                         const int64_t *slots, const struct aule_tensor *k,
                         const struct aule_tensor *v)

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// seed_world.h - what the worked examples of the seeds share: a daemon that a test case keeps,
-// numbers that follow from what they stand for, one step's tensors, block tensors in the arena, and
-// the comparison with float64. All examples have the same heads, so that they share pipelines.
-// Knows no seed in particular.
-//
-// The value of an element follows from (Q, K or V; sequence; position; index in the row): a
-// sequence has the same numbers in each step, in each form and wherever they lie. The oracle gets
-// them ragged, one sequence after the other, and never sees a block.
+// seed_world.h - what the worked examples of the seeds share: a daemon for each test case, numbers
+// that depend on their place, the tensors of one step, block tensors in the arena, and the
+// comparison with float64. All examples have the same heads, so that they share pipelines. It knows
+// no seed in particular. The value of an element depends on (Q, K or V; sequence; position; index
+// in the row). So a sequence has the same numbers in each step, in each form, and wherever they are
+// stored. The oracle gets them ragged, one sequence after the other, and never sees a block.
 
 #ifndef AULE_TESTS_SEED_WORLD_H
 #define AULE_TESTS_SEED_WORLD_H
@@ -23,13 +21,13 @@ enum seed_what { SEED_Q, SEED_K, SEED_V };
 
 // ---- the daemon of a test case ----
 
-// For unchecked fixtures: the tests of a case run as children beside one daemon.
+// For unchecked fixtures: the tests of a case run as child processes beside one daemon.
 void seed_launch(const char *const *options);
 void seed_setup(void); // without options
 void seed_teardown(void);
-// A case of `tests` (NULL-terminated) beside a daemon that `setup` launches.
+// A case of `tests` (NULL-terminated) beside a daemon that `setup` starts.
 void seed_add(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests);
-// What main() returns: also when a daemon did not end well.
+// The return value for main(). It is also an error if a daemon did not end with 0.
 int seed_main(Suite *suite);
 
 // ---- sessions and caches ----
@@ -40,8 +38,8 @@ struct aule_cache *seed_cache(struct aule_session *session, enum aule_dtype dtyp
 struct aule_cache_state seed_state(struct aule_cache *cache);
 // No block of the cache is leased, held or quarantined.
 void seed_expect_all_free(struct aule_cache *cache);
-// No block of any cache of the daemon is, those of the library's own among them. Waits until runs
-// in flight let go of theirs.
+// The same for all caches of the daemon, including the library's own. Waits until runs in flight
+// have released their blocks.
 void seed_expect_nothing_leased(void);
 
 // ---- numbers ----
@@ -59,47 +57,47 @@ struct seed_step {
     enum aule_dtype dtype;
     uint32_t num_seqs;
     const int32_t *cu_q; // [num_seqs + 1]
-    const int32_t *lens; // [num_seqs] keys, those of this step included
+    const int32_t *lens; // [num_seqs] keys, including those of this step
     const int32_t *rows; // [T] the row of a token; NULL: the token
-    int32_t first_seq;   // sequence s has the numbers of first_seq + s
+    int32_t first_seq;   // sequence s has the numbers of sequence first_seq + s
     struct aule_tensor q, k, v, out, lse;
 };
 
-// Creates the tensors for the fields above them. k and v hold what belongs to the queries'
-// positions.
+// Creates the tensors for the fields above. k and v have the values of the queries' positions.
 void seed_step_open(struct seed_step *step);
 void seed_step_close(struct seed_step *step);
 uint32_t seed_step_tokens(const struct seed_step *step);
 struct aule_batch_params seed_step_batch(const struct seed_step *step); // no table, no slots
 struct aule_run_params seed_step_run(const struct seed_step *step);     // causal
-// Everything in out and lse becomes NaN.
+// Fills out and lse with NaN.
 void seed_step_clear(struct seed_step *step);
-// Clears, runs and destroys the batch.
+// Clears the outputs, runs the batch and destroys it.
 void seed_step_finish(struct seed_step *step, struct aule_batch *batch,
                       const struct aule_run_params *run);
-// All rows of out, and lse, against float64. Of `batch` count mask, positions and q_lens.
+// Compares all rows of out, and lse, with float64. Uses mask, positions and q_lens of `batch`.
 void seed_step_expect(const struct seed_step *step, const struct aule_batch_params *batch,
                       const struct aule_run_params *run, const char *name);
 // The bytes of token t's rows in out, [SEED_HEADS, SEED_DIM].
 const void *seed_step_out(const struct seed_step *step, uint32_t token);
 size_t seed_row_size(enum aule_dtype dtype, uint32_t num_heads); // bytes
 
-// A row of SEED_DIM against float64, by the bound of its type relative to its largest magnitude.
+// Compares a row of SEED_DIM with float64, by the bound of its type relative to its largest
+// magnitude.
 void seed_expect_row(const void *got, enum aule_dtype dtype, const double *wanted, const char *name,
                      uint32_t token, uint32_t head);
 
 // ---- K and V in blocks ----
 
-// Leases `count` blocks and fills them with NaN: what nobody wrote shows wherever it is read.
+// Leases `count` blocks and fills them with NaN, so that a read of an unwritten element shows.
 void seed_lease(struct aule_session *session, struct aule_cache *cache, enum aule_dtype dtype,
                 uint32_t block_size, uint32_t count, int32_t *block_ids);
 
-// Rows of positions from..to - 1 of a sequence to their slots, by aule_kv_import().
+// Imports rows of positions from..to - 1 of a sequence to their slots, by aule_kv_import().
 void seed_import(struct aule_session *session, struct aule_cache *cache, enum aule_dtype dtype,
                  const int32_t *table_row, uint32_t block_size, int32_t seq, int32_t from,
                  int32_t to);
 
-// K and V block tensors in the arena, NaN where nothing was put.
+// K and V block tensors in the arena, NaN where no row was written.
 struct seed_blocks {
     struct aule_session *session;
     enum aule_dtype dtype;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// schema_fields.h - the structs of wire.h as data: where each field lies and of which kind it is.
-// Made of the lists in wire_fields.h and of the types in wire_types.h; a test checks that no byte
-// of a struct is left out.
+// schema_fields.h - the structs of wire.h as data: the place and kind of each field. It is made
+// from the lists in wire_fields.h and the types in wire_types.h. A test checks that the fields
+// cover every byte of a struct.
 
 #ifndef AULE_TESTS_SCHEMA_FIELDS_H
 #define AULE_TESTS_SCHEMA_FIELDS_H
@@ -41,8 +41,8 @@ struct field {
     const char *name;
     enum kind kind;
     size_t offset, size;
-    enum shape_id of; // of STRUCT, LIST and TABLE: what they are made of
-    size_t has;       // of TABLE: where the bool lies that says whether there is one
+    enum shape_id of; // of STRUCT, LIST and TABLE: the struct that they contain
+    size_t has;       // of TABLE: offset of the bool that says whether there is one
 };
 struct shape {
     const char *name;

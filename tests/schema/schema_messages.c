@@ -25,7 +25,7 @@ uint32_t random_below(uint32_t limit)
     return (uint32_t)(random_u64() >> 32) % limit;
 }
 
-// What messages point into while they are written: a stack that each message empties.
+// The memory that messages point into while they are written: a stack that each message empties.
 static _Alignas(8) unsigned char heap[1 << 20];
 size_t heap_used;
 
@@ -57,7 +57,7 @@ static struct wire_names random_names(uint32_t count)
     return (struct wire_names){count ? names : NULL, count};
 }
 
-// Rules that stand in wire.cc: more than so many bytes are refused.
+// Rules of wire.cc: a field of more bytes is refused.
 static uint32_t limit_of(const struct field *field, uint32_t otherwise)
 {
     static const struct {
@@ -76,7 +76,7 @@ static uint32_t limit_of(const struct field *field, uint32_t otherwise)
 
 enum { OWN_LENGTHS = -1 };
 static int
-    num_entries; // of each list in an answer, which have one length; OWN_LENGTHS in a command
+    num_entries; // in each list of an answer, which must have one length; OWN_LENGTHS in a command
 
 static void fill(const struct field *fields, void *base);
 
@@ -207,7 +207,7 @@ static bool equal_field(const struct field *field, const char *base_a, const cha
     }
 }
 
-// The name of the first field that differs, NULL if none does.
+// The name of the first field that differs; NULL: none does.
 static const char *difference(const struct field *fields, const void *a, const void *b)
 {
     for (; fields->kind != LAST; fields++)
@@ -259,7 +259,7 @@ void *exact_copy(const void *data, size_t size)
     return copy;
 }
 
-static volatile uint64_t touched; // keeps the compiler from dropping the reads
+static volatile uint64_t touched; // keeps the compiler from removing the reads
 
 static void touch(const void *data, size_t size)
 {
@@ -283,7 +283,7 @@ static void touch_field(const struct field *field, const void *at)
     case BYTES: touch(vector->data, vector->count); break;
     case STRINGS: touch_names(at); break;
     case LIST: touch(vector->data, vector->count * shapes[field->of].size); break;
-    default: break; // no address
+    default: break; // not an address
     }
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// schema_messages.h - messages for the suites of the schema: random contents from a seed, what
-// differs between two, encoded ones, and reading all that a decoded one points to. One thread.
+// schema_messages.h - messages for the suites of the schema: random contents from a seed, the
+// difference between two messages, encoded messages, and reading all data of a decoded one. One
+// thread.
 
 #ifndef AULE_TESTS_SCHEMA_MESSAGES_H
 #define AULE_TESTS_SCHEMA_MESSAGES_H
@@ -15,7 +16,7 @@ extern uint64_t random_state; // of xorshift64*; a test sets its own
 uint64_t random_u64(void);
 uint32_t random_below(uint32_t limit);
 
-// Random contents live in one piece of memory, from whose begin a message takes them again.
+// Random contents are in one piece of memory, and each message reuses it from the start.
 extern size_t heap_used;
 void *heap_random(size_t size);
 struct wire_request random_request(int command);
@@ -25,13 +26,13 @@ struct wire_reply random_reply(int answer);
 const char *request_difference(const struct wire_request *a, const struct wire_request *b);
 const char *reply_difference(const struct wire_reply *a, const struct wire_reply *b);
 
-// Of a message that must be in order.
+// For a message that must be valid.
 struct wire_buffer encoded_request(const struct wire_request *request);
 struct wire_buffer encoded_reply(const struct wire_reply *reply);
-// A malloc'd block of just that size, so that a sanitizer sees the first byte read past its end.
+// A malloc'd block of exactly this size, so that a sanitizer sees the first byte read beyond it.
 void *exact_copy(const void *data, size_t size);
 
-// Reads every byte that is pointed to.
+// Reads every byte that the message points to.
 void touch_request(const struct wire_request *request);
 void touch_reply(const struct wire_reply *reply);
 bool is_zero(const void *data, size_t size);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// schema_plain.c - the smallest program over libaule_schema.a. schema_plain.sh links it as C, to
-// see that no C++ runtime is wanted, and as a C++ host that counts its own operator new, to see
-// that neither replaces the other's.
+// schema_plain.c - the smallest program that uses libaule_schema.a. schema_plain.sh links it as C,
+// to check that it needs no C++ runtime. It also links it as a C++ host that counts its own
+// operator new, to check that neither replaces the other's.
 
 #include "schema/wire.h"
 
@@ -33,7 +33,7 @@ void operator delete(void *memory, size_t) noexcept
 
 static bool host_is_undisturbed(void)
 {
-    int *volatile number = new int(7); // volatile: a compiler may elide a new
+    int *volatile number = new int(7); // volatile: otherwise a compiler may remove the new
     delete number;
     return allocations == 1;
 }

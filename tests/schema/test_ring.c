@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_ring.c - the two rings as they run: both ends as threads over one mapping, with futexes and
+// test_ring.c - the two rings in operation: both ends as threads over one mapping, with futexes and
 // a datagram doorbell; and a daemon's end whose peer writes anything anywhere at any time.
-// test_ring_model.c has the schedules.
+// test_ring_model.c tests all schedules.
 
 #include "rigs/check_main.h"
 #include "rigs/dice.h"
@@ -19,7 +19,7 @@
 
 enum { ENTRY = 64, WORDS = ENTRY / 8, MAX_ENTRIES = 64, PAGE = 4096 };
 
-// A mapping with a page before, between and behind the rings that nobody may touch.
+// A mapping with an inaccessible page before, between and behind the rings.
 struct rings {
     uint8_t *base;
     size_t size;
@@ -32,7 +32,7 @@ static size_t pages(uint32_t num_entries)
     return (ring_size(num_entries, ENTRY) + PAGE - 1) / PAGE * PAGE;
 }
 
-// The rings end at a page's end, so that one byte too many is noticed.
+// The rings end at the end of a page, so that an access beyond them faults.
 static uint8_t *open_ring(uint8_t *base, uint32_t num_entries)
 {
     ck_assert_int_eq(mprotect(base, pages(num_entries), PROT_READ | PROT_WRITE), 0);
@@ -115,7 +115,7 @@ static void *serve(void *context)
     return NULL;
 }
 
-// As many under way as the ring takes; sleeps when it is full, and at the end.
+// Keeps as many requests in flight as the ring holds. Sleeps when the ring is full, and at the end.
 static void ask(struct ring_client *client, uint32_t num_requests)
 {
     uint64_t entry[WORDS];
@@ -238,7 +238,7 @@ START_TEST(a_ring_is_full_until_its_answers_are_consumed)
     ck_assert(ring_submit(&client, entry));
     ck_assert(ring_submit(&client, entry));
     ck_assert(!ring_submit(&client, entry));
-    ck_assert(!ring_fall_asleep(&daemon)); // there is something
+    ck_assert(!ring_fall_asleep(&daemon)); // there is a request
     ck_assert_int_eq(ring_ear(&client), RING_AWAKE);
     ck_assert_int_eq(ring_take(&daemon, entry), RING_TAKEN);
     ck_assert(!ring_submit(&client, entry));
@@ -262,7 +262,7 @@ END_TEST
 
 // ---- a hostile client ----
 
-// What `submitted` may say: never more than the ring has, and never less than was taken.
+// Valid values of `submitted`: at most as many as the ring holds, at least as many as were taken.
 START_TEST(a_count_that_no_client_could_write_breaks_the_ring)
 {
     struct ring_daemon daemon;
@@ -289,8 +289,8 @@ static struct attack {
     atomic_bool over;
 } attack;
 
-// Not atomic and not by the protocol, as a hostile process would; so this is not for
-// ThreadSanitizer.
+// These accesses are neither atomic nor by the protocol, like those of a hostile process. So
+// ThreadSanitizer does not run this.
 static void *scribble(void *context)
 {
     struct dice dice = {7};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_ring_model.c - the ring protocol in every schedule (ring_explorer.h): both ends use it as
+// test_ring_model.c - the ring protocol in every schedule (ring_explorer.h). Both ends use it as
 // libaule-client and the daemon do.
 
 #include "rigs/check_main.h"
@@ -11,7 +11,7 @@ enum { ANSWER = 100 };
 
 // ---- the client library's ends, as client/src/lane.c uses the ring ----
 
-// Under the lock: takes what is posted, also what others wait for.
+// With the lock held: takes all posted answers, also those for other threads.
 static void drain(void)
 {
     uint32_t completion;
@@ -27,7 +27,7 @@ static void drain(void)
         fail_with("the client takes the ring for broken");
 }
 
-// Under the lock, which is let go in the meantime. False: interrupted.
+// With the lock held; it is released during the wait. False: interrupted.
 static bool wait_for_news(void)
 {
     uint32_t consumed = world.client.consumed;
@@ -52,7 +52,7 @@ static bool is_over(void)
     return world.over;
 }
 
-// Under the lock. False: there will be no answer. *bell: the daemon wants to hear it.
+// With the lock held. False: there will be no answer. *bell: the daemon needs the doorbell.
 static bool submit(uint32_t round, uint32_t *number, bool *bell)
 {
     *bell = false;
@@ -104,7 +104,7 @@ void run_client(void)
     }
 }
 
-// One thread that submits as much as fits before it waits for any.
+// A thread that submits as many requests as fit before it waits for any.
 void run_eager_client(void)
 {
     uint32_t numbers[MAX_REQUESTS], count = 0;
@@ -152,7 +152,7 @@ static void take_all(uint32_t *next, uint32_t all, int64_t *kept)
     }
 }
 
-// As lane_close() does it.
+// As lane_close() does.
 static void finish(uint32_t next)
 {
     uint32_t request, completion;
@@ -176,7 +176,7 @@ void run_daemon(void)
         forget_but(4, next, (uint32_t)kept);
         bell_await();
         if (!ring_has_news(&world.daemon))
-            continue; // as if another session's bell had rung
+            continue; // as if another session's doorbell had rung
         ring_wake_up(&world.daemon);
         do
             take_all(&next, all, &kept);
@@ -249,8 +249,8 @@ START_TEST(an_interrupt_may_come_between_any_two_steps)
 }
 END_TEST
 
-// Whoever has not heard that it is over gets an answer.
-START_TEST(a_daemon_that_ends_the_ring_leaves_nobody_waiting)
+// Each thread that does not know yet that the ring is closed gets an answer.
+START_TEST(when_a_daemon_ends_the_ring_no_thread_keeps_waiting)
 {
     for (uint32_t last = 0; last < 3; last++) {
         expect_good(&(struct scenario){.num_entries = 2,
@@ -269,7 +269,7 @@ START_TEST(a_daemon_that_ends_the_ring_leaves_nobody_waiting)
 }
 END_TEST
 
-// That the explorer sees what it is there to see.
+// Checks that the explorer finds the errors that it is meant to find.
 START_TEST(without_its_fences_the_protocol_loses_a_wake_up)
 {
     const char *what = explore(&(struct scenario){.num_entries = 1,
@@ -292,7 +292,7 @@ int main(void)
         two_threads_share_a_ring_with_room,
         an_interrupt_wakes_whoever_waits_for_a_daemon_that_is_gone,
         an_interrupt_may_come_between_any_two_steps,
-        a_daemon_that_ends_the_ring_leaves_nobody_waiting,
+        when_a_daemon_ends_the_ring_no_thread_keeps_waiting,
         without_its_fences_the_protocol_loses_a_wake_up,
     };
     Suite *suite = suite_create("ring model");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_schema.c - every message of wire.h there and back, what encoding refuses, and the lists of
-// names. What is damaged or forged stands in files of its own. Contents come from a seeded
+// test_schema.c - every message of wire.h encoded and decoded, what encoding refuses, and the lists
+// of names. Damaged and forged messages have their own files. Contents come from a seeded
 // generator.
 
 #include "rigs/check_main.h"
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-// ---- allocations that fail on demand: malloc and calloc of the whole program come by here
+// ---- allocations that fail on demand: the linker replaces malloc and calloc of the whole program
 // (schema.cmake) ----
 
 void *__real_malloc(size_t size);
@@ -18,7 +18,7 @@ void *__real_calloc(size_t count, size_t size);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 
-static int allocations_left = -1; // until one fails; -1: none fails
+static int allocations_left = -1; // allocations until one fails; -1: none fails
 
 static bool allocation_fails(void)
 {
@@ -39,7 +39,7 @@ void *__wrap_calloc(size_t count, size_t size)
 
 // ---- tables ----
 
-// Between two fields lies nothing but padding, less than an alignment.
+// Between two fields there is only padding, less than an alignment.
 static void assert_covers(const struct shape *shape)
 {
     size_t end = 0;
@@ -56,7 +56,7 @@ static void assert_covers(const struct shape *shape)
 START_TEST(the_lists_of_fields_cover_every_struct)
 {
     for (size_t i = 0; i < SHAPE_NONE; i++)
-        if (i != SHAPE_Request && i != SHAPE_Reply) // their unions have no field
+        if (i != SHAPE_Request && i != SHAPE_Reply) // the field lists leave out their unions
             assert_covers(&shapes[i]);
 }
 END_TEST
@@ -73,7 +73,7 @@ START_TEST(every_status_has_a_name_a_text_and_a_value_of_its_own)
     };
     size_t count = sizeof all / sizeof *all;
     for (size_t i = 0; i < count; i++) {
-        ck_assert_int_eq(all[i].value, (int)i); // dense, so no value is used twice
+        ck_assert_int_eq(all[i].value, (int)i); // without gaps, so no value is used twice
         ck_assert_str_eq(status_name(all[i].value), all[i].name);
         ck_assert_uint_gt(strlen(status_text(all[i].value)), 3);
         for (size_t k = 0; k < i; k++) {
@@ -219,13 +219,14 @@ START_TEST(what_is_absent_decodes_to_empty)
 }
 END_TEST
 
-// FlatBuffers aligns the elements of a vector, not the place where an empty one would have them.
+// FlatBuffers aligns the elements of a vector, but not the place of an empty one.
 START_TEST(empty_vectors_are_absent_wherever_they_lie)
 {
     static const struct wire_tensor tensors[1];
     static const int64_t slots[1];
     char name[8];
-    for (size_t length = 0; length < sizeof name; length++) { // moves what is written after it
+    // changes the place of what is written after it
+    for (size_t length = 0; length < sizeof name; length++) {
         memset(name, 'n', length);
         name[length] = '\0';
         struct wire_request request = {.command = WIRE_COMMAND_MERGE,
@@ -248,7 +249,7 @@ START_TEST(empty_vectors_are_absent_wherever_they_lie)
 }
 END_TEST
 
-// A layout whose numbers are all 0 says more than none.
+// A layout whose numbers are all 0 differs from no layout.
 START_TEST(an_empty_layout_is_not_an_absent_one)
 {
     struct wire_request request = {.command = WIRE_COMMAND_BATCH_CREATE}, decoded;
@@ -334,7 +335,7 @@ START_TEST(encoding_stops_at_the_largest_message_and_says_by_how_much)
 
     request.blocks_release.blocks.count = most + 4;
     assert_not_encoded(&request, STATUS_LIMIT, " more than a message may have (1048576)");
-    request.blocks_release.blocks.count = UINT32_MAX; // never read: the count alone is too much
+    request.blocks_release.blocks.count = UINT32_MAX; // not read: the count alone is too large
     assert_not_encoded(&request, STATUS_LIMIT, "at least 17179869180 bytes");
     free(blocks);
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_schema_damaged.c - messages that are cut short, changed here and there, or nothing but
-// random bytes: refused, or readable to the last byte.
+// test_schema_damaged.c - messages that are truncated, changed in places, or random bytes. Each is
+// refused or can be read to the last byte.
 
 #include "schema_messages.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// A cut may take nothing but padding from the end; then the message must still say the same.
+// A truncated message is only accepted if the lost bytes were padding. Then it must have the same
+// contents.
 static void cut_request(const struct wire_request *request, const void *message, size_t size)
 {
     void *copy = exact_copy(message, size);
@@ -66,9 +67,13 @@ START_TEST(every_truncation_of_an_answer_is_refused_or_harmless)
 }
 END_TEST
 
-enum { MUTATIONS = 10000, MUTATIONS_OF_ONE = 100 }; // a message; times 39 messages
+enum {
+    MUTATIONS = 10000,
+    MUTATIONS_OF_ONE = 100
+}; // mutations of each message; there are 39
+   // messages
 
-// Interesting bytes sit in the small numbers: half of the mutations write one of those.
+// Small numbers are the interesting bytes, so half of the mutations write one.
 static void mutate(unsigned char *message, size_t size)
 {
     static const unsigned char small[] = {0, 1, 2, 4, 8, 16, 127, 128, 255};
@@ -79,7 +84,7 @@ static void mutate(unsigned char *message, size_t size)
     }
 }
 
-// Whatever was accepted can be read to its last byte and written again.
+// An accepted message can be read to its last byte and encoded again.
 static void mutated_request(const void *message, size_t size)
 {
     void *copy = exact_copy(message, size);
@@ -92,7 +97,7 @@ static void mutated_request(const void *message, size_t size)
         struct wire_buffer again;
         enum status status = wire_encode_request(&decoded, &again, NULL);
         ck_assert(status == STATUS_OK ||
-                  status == STATUS_LIMIT); // one string may have stood for several
+                  status == STATUS_LIMIT); // several fields may have pointed to one string
         wire_buffer_finish(&again);
     }
     free(copy);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_schema_forged.c - a valid message with one thing wrong, found by FlatBuffers' own layout:
-// each is refused, and the sentence says why.
+// test_schema_forged.c - valid messages with one wrong thing, placed by FlatBuffers' own layout.
+// Each is refused, and the error says why.
 
 #include "schema_messages.h"
 
@@ -58,7 +58,7 @@ static unsigned char *answer_of(struct wire_buffer *buffer)
     return follow(field_at(follow(buffer->data), REPLY_ANSWER));
 }
 
-// The message must be refused as MALFORMED, with `words` in the sentence. Ends the buffer.
+// The message must be refused as MALFORMED, with `words` in the error. Frees the buffer.
 static void assert_request_refused(struct wire_buffer *buffer, const char *words)
 {
     struct wire_request decoded;
@@ -180,7 +180,7 @@ START_TEST(a_vector_that_claims_more_than_the_message_is_refused)
 }
 END_TEST
 
-// The verifier of FlatBuffers 2.0.8 lets it pass: it looks at where the length lies only.
+// The verifier of FlatBuffers 2.0.8 accepts it, because it checks only the place of the length.
 START_TEST(elements_at_an_odd_address_are_refused)
 {
     int64_t slots[4] = {1, 2, 3, 4};
@@ -216,8 +216,8 @@ START_TEST(elements_at_an_odd_address_are_refused)
 }
 END_TEST
 
-// The strings of Hello lie tenant first; a tenant whose length reaches over the client's name is a
-// longer name.
+// In Hello the tenant's string comes first. A tenant whose length covers the client's name, too, is
+// a longer name.
 START_TEST(names_that_are_too_long_are_refused_with_their_length)
 {
     char longest[WIRE_MAX_NAME + 1];
@@ -362,8 +362,7 @@ START_TEST(an_older_daemon_leaves_fingerprints_out)
 }
 END_TEST
 
-// 100,000 names that are all the same long string: reading each to its end would take 50 GB of
-// reads.
+// 100,000 names that are all the same long string. Reading each to its end would read 50 GB.
 START_TEST(many_names_that_share_one_long_string_are_refused_quickly)
 {
     enum { NAMES = 100000, TEXT_SIZE = 500000 };
@@ -379,14 +378,14 @@ START_TEST(many_names_that_share_one_long_string_are_refused_quickly)
                                .inspect_caches = {.names = {names, 10}}};
     struct wire_buffer buffer;
     ck_assert_int_eq(wire_encode_reply(&reply, &buffer, NULL),
-                     STATUS_INVALID); // unequal; so build it from a valid one
+                     STATUS_INVALID); // the lists' lengths differ, so build it from a valid one
     struct wire_cache_counts *caches = calloc(10, sizeof *caches);
     ck_assert_ptr_nonnull(caches);
     reply = (struct wire_reply){.answer = WIRE_ANSWER_INSPECT_CACHES,
                                 .inspect_caches = {10, {caches, 10}, {names, 10}}};
     buffer = encoded_reply(&reply);
-    // A larger copy: the same message, then a vector of NAMES offsets, then the one string that
-    // they all lead to.
+    // A larger copy: the same message, then a vector of NAMES offsets, then the one string that all
+    // of them point to.
     size_t start = (buffer.size + 7) / 8 * 8,
            size = start + 4 + sizeof(uint32_t) * NAMES + 4 + TEXT_SIZE + 4;
     unsigned char *forged = calloc(1, size);

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_schema_recorded.c - messages that protocol 2.4 wrote, one of each command and answer, still
-// say the same. A field that is renumbered or changes its type in aule.fbs comes back at both ends
-// of today's code; here it does not.
-//
-// protocol_2_4.bin holds for each message whether it is an answer, its number and its size, 32 bits
-// each, and its bytes. The value of a field follows from its name and that of the field around it,
-// such as "q.offset"; the second entry of a list adds 1. Do not record it again: fields that were
-// appended since are absent from it, behind all others of their table.
+// test_schema_recorded.c - messages that protocol 2.4 wrote, one of each command and answer, must
+// still decode to the same values. If a field of aule.fbs is renumbered or changes its type, both
+// ends of today's code still agree, but this test fails. protocol_2_4.bin holds for each message
+// whether it is an answer, its number and its size, 32 bits each, and its bytes. The value of a
+// field depends on its name and that of the enclosing field, such as "q.offset"; the second entry
+// of a list adds 1. Do not record the file again: it lacks the fields that were appended later,
+// which come after all others of their table.
 
 #include "schema_messages.h"
 
@@ -18,7 +17,7 @@
 
 enum { VECTOR = 3, ENTRIES = 2, PATH = 128 };
 
-// What the value of a field follows from.
+// The value of a field depends on this.
 struct origin {
     char path[PATH];
     uint64_t number;

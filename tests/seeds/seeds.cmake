@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# The worked examples of the documents that aule grew from, one suite a document: through libaule-client and a real daemon, by both lanes.
+# The worked examples from the documents that aule grew from, one suite for each document. They run
+# through libaule-client and a real daemon, by both lanes.
 
 foreach(suite hf mini_sglang ejkernel aule ragged)
   aule_check(test_seed_${suite} SOURCES seeds/test_seed_${suite}.c rigs/seed_world.c

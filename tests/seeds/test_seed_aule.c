@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_seed_aule.c - the test strategy of "PagedAttention Design for Aule" 0.4: paged against
+// test_seed_aule.c - the test strategy of "PagedAttention Design for Aule" 0.4: paged and
 // contiguous attention at 4096 tokens, the threshold between them, a batch of mixed lengths, and
-// the block pool: allocation, growth by chunks, table indexing, thousands of cycles. Shapes are cut
-// so that a software device needs seconds.
+// the block pool: allocation, growth by chunks, table indexing, thousands of cycles. Shapes are
+// reduced so that a software device needs only seconds.
 
 #include "oracle/oracle.h"
 #include "rigs/seed_world.h"
@@ -25,7 +25,7 @@ struct dense {
     struct aule_attention_params params;
 };
 
-// NaN but for the first lens[s] rows of each sequence.
+// NaN, except the first lens[s] rows of each sequence.
 static void create_dense(struct dense *dense, uint32_t num_heads, uint32_t len, const int32_t *lens,
                          enum seed_what what, struct aule_tensor *tensor)
 {
@@ -76,7 +76,7 @@ static size_t out_size(const struct dense *dense)
     return dense->num_seqs * dense->out.outer_stride;
 }
 
-// The ticket: how it was done.
+// Returns the ticket, which says which path was taken.
 static struct aule_ticket attention(struct dense *dense, enum aule_path path)
 {
     struct aule_ticket ticket;
@@ -102,7 +102,7 @@ static struct oracle_kv dense_kv(const struct dense *dense, const struct aule_te
                               .head_stride = tensor->head_stride};
 }
 
-// Every `step`th row.
+// Compares every `step`th row.
 static void expect_dense(const struct dense *dense, uint32_t step, const char *name)
 {
     int32_t cu_q[8], kv_lens[8];
@@ -203,7 +203,7 @@ END_TEST
 
 // ---- a batch of 1024, 2048 and 4096 tokens, padded to 4096 ----
 
-static const int32_t mixed_lens[] = {1024, 2048, 4096}; // the longest decides which way is taken
+static const int32_t mixed_lens[] = {1024, 2048, 4096}; // the longest length decides the path
 
 static void expect_zero_rows(const struct dense *dense)
 {
@@ -219,7 +219,7 @@ static void expect_zero_rows(const struct dense *dense)
         }
 }
 
-// Both ways; the automatic one is paged, by the longest.
+// Both paths. The automatic one is paged, because of the longest sequence.
 static void expect_mixed(const int32_t *q_lens, uint32_t q_len, uint32_t step)
 {
     struct dense dense = {.session = seed_open(0),
@@ -253,9 +253,9 @@ START_TEST(the_last_16_32_and_64_of_1024_2048_and_4096_tokens_are_padded_with_ze
 }
 END_TEST
 
-// ---- blocks go back, also on every error ----
+// ---- blocks are released, also after every error ----
 
-START_TEST(whatever_fails_on_the_paged_way_gives_its_blocks_back)
+START_TEST(a_failure_on_the_paged_path_releases_its_blocks)
 {
     struct dense dense = {.session = seed_open(64), .num_seqs = 1, .q_len = 2, .kv_len = 128};
     struct aule_ticket ticket;
@@ -283,7 +283,7 @@ START_TEST(whatever_fails_on_the_paged_way_gives_its_blocks_back)
 }
 END_TEST
 
-// ---- a pool that others have taken ----
+// ---- a pool that other sessions use ----
 
 enum { SMALL_POOL = 128 };
 
@@ -309,7 +309,7 @@ START_TEST(without_blocks_the_automatic_way_is_contiguous_and_says_so)
     expect(aule_attention(dense.session, &dense.params, SEED_WAIT_MS, NULL, &ticket),
            AULE_NO_BLOCKS, "");
 
-    ck_assert_uint_eq(seed_state(cache).leased_blocks, SMALL_POOL); // the others lost nothing
+    ck_assert_uint_eq(seed_state(cache).leased_blocks, SMALL_POOL); // the others lost no block
     ok(aule_blocks_release(cache, SMALL_POOL, ids));
     ck_assert_int_eq(attention(&dense, AULE_PATH_PAGED).path, AULE_PATH_PAGED);
     expect_dense(&dense, 1, "with blocks again");
@@ -426,8 +426,7 @@ enum {
     PROBES = TABLE_SEQS * USED
 };
 
-// Row 0 as the seed sets it, table[0][5] = 123 and table[0][6] = -1; all entries that are used are
-// different.
+// Row 0 as in the seed: table[0][5] = 123 and table[0][6] = -1. All used entries differ.
 static void fill_table(int32_t *table)
 {
     for (int s = 0; s < TABLE_SEQS; s++)
@@ -438,7 +437,7 @@ static void fill_table(int32_t *table)
             table[s * TABLE_COLUMNS + b] = (s - 1) * 29 + b * 3;
 }
 
-// K, and V: all elements are the block's number.
+// K, or V, of a block: all elements are the block's number.
 static void number_blocks(const struct seed_blocks *blocks)
 {
     for (int64_t slot = 0; slot < TABLE_BLOCKS * BLOCK; slot++) {
@@ -452,15 +451,15 @@ static void number_blocks(const struct seed_blocks *blocks)
     }
 }
 
-// A token of block b: the first or the last, of the last block the first, which may be its only
+// A token of block b: the first or the last. In the last block the first, because there may be only
 // one.
 static int32_t probe(int32_t b)
 {
     return b * BLOCK + (b % 2 == 1 && b < USED - 1 ? BLOCK - 1 : 0);
 }
 
-// A query in each used block of each sequence sees the key at its own position alone: its output is
-// the number of the block that its table entry leads to.
+// A query in each used block of each sequence sees only the key at its own position. So its output
+// is the number of the block in its table entry.
 START_TEST(each_entry_of_four_sequences_leads_to_its_own_block)
 {
     static int32_t table[TABLE_SEQS * TABLE_COLUMNS];
@@ -506,7 +505,7 @@ START_TEST(each_entry_of_four_sequences_leads_to_its_own_block)
 }
 END_TEST
 
-// table.get(0, 6) == -1: a sequence that reaches there is refused.
+// table.get(0, 6) == -1: a sequence that reaches this entry is refused.
 START_TEST(a_sequence_that_reaches_a_missing_entry_is_refused_with_its_place)
 {
     static int32_t table[TABLE_SEQS * TABLE_COLUMNS];
@@ -541,7 +540,7 @@ int main(void)
                  a_session_may_set_the_threshold_to_1024, both_ways_can_be_forced,
                  a_batch_of_1024_2048_and_4096_tokens_is_padded_with_zeroes,
                  the_last_16_32_and_64_of_1024_2048_and_4096_tokens_are_padded_with_zeroes,
-                 whatever_fails_on_the_paged_way_gives_its_blocks_back, NULL});
+                 a_failure_on_the_paged_path_releases_its_blocks, NULL});
     seed_add(suite, "a small pool", setup_small_pool,
              (const TTest *const[]){
                  without_blocks_the_automatic_way_is_contiguous_and_says_so,

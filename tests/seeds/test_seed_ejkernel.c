@@ -3,9 +3,8 @@
 //
 // test_seed_ejkernel.c - page_attention() of ejkernel: query [num_seqs, heads, dim], key and value
 // caches [num_blocks, kv_heads, block_size, dim], block tables [[3, 7, 0], [1, 5, 0]] padded with
-// 0, context lengths [32, 24]; and each of its options that means something here.
-// (pages_per_compute_block, megacore_mode and inline_seq_dim are TPU scheduling and have no result
-// of their own.)
+// 0, context lengths [32, 24]; and each of its options that has a meaning here.
+// (pages_per_compute_block, megacore_mode and inline_seq_dim schedule TPUs and change no result.)
 
 #include "rigs/seed_world.h"
 
@@ -61,7 +60,7 @@ static void open_pages(struct pages *pages, const int32_t *lens, const int32_t *
     pages->run.values = pages->caches.values;
 }
 
-// The example's; what its tables do not lead to is NaN, the whole of block 0 with it.
+// The example's tensors. Blocks that its tables do not use are NaN, including all of block 0.
 static void open_example(struct pages *pages)
 {
     open_pages(pages, context_lens, block_tables, COLUMNS, NUM_BLOCKS);
@@ -98,13 +97,13 @@ START_TEST(page_attention_over_tables_padded_with_0_reads_32_and_24_keys)
     struct pages pages;
     open_example(&pages);
     page_attention(&pages, "the example");
-    pages.run.causal = false; // a single query at the end sees every key either way
+    pages.run.causal = false; // a single query at the end sees every key with and without causal
     page_attention(&pages, "not causal");
     aule_session_close(pages.session);
 }
 END_TEST
 
-// "Others may hold anything": what pads a table is not even looked at.
+// "Others may hold anything": the padding of a table is never read.
 START_TEST(what_pads_a_table_is_neither_read_nor_checked)
 {
     static const int32_t tables[NUM_SEQS * COLUMNS] = {3, 7, INT32_MAX, 1, 5, INT32_MIN};
@@ -135,7 +134,7 @@ START_TEST(a_table_entry_beyond_the_caches_is_refused_with_its_value)
 }
 END_TEST
 
-// The same caches, brought into the pool as they lie: other blocks, the same bits.
+// The same caches, imported into the pool as they are: other blocks, the same bits.
 START_TEST(pages_imported_into_the_pool_give_the_same_bits)
 {
     struct pages pages;
@@ -214,7 +213,7 @@ START_TEST(max_context_len_is_a_bound_and_one_too_small_is_refused)
 }
 END_TEST
 
-// attn_logits_soft_cap=50.0, where scores reach beyond it; a scale of 6 makes them some hundred.
+// attn_logits_soft_cap=50.0, where scores exceed it: a scale of 6 makes scores of some hundreds.
 START_TEST(a_soft_cap_of_50_bounds_the_logits)
 {
     struct pages pages;
@@ -256,7 +255,7 @@ START_TEST(mask_values_that_exclude_are_accepted_and_others_refused_by_name)
 }
 END_TEST
 
-// ---- num_splits: 0 by rule, 1 none, 4 as asked; short contexts have nothing to split ----
+// ---- num_splits: 0 by rule, 1 none, 4 as asked; short contexts cannot be split ----
 
 START_TEST(num_splits_of_a_short_context_change_nothing)
 {

@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_seed_hf.c - the two worked examples of "Paged attention" (continuous batching of
-// transformers): three sequences of ragged prefill, whose keys the cache hands out, and three that
-// decode with an append in place. Through the client and a daemon, against float64.
+// transformers): ragged prefill of three sequences, whose keys are gathered from the cache, and
+// decode of three sequences with in-place append. They run through the client and a daemon, and are
+// compared with float64.
 
 #include "rigs/seed_world.h"
 
@@ -63,7 +64,7 @@ static struct seed_step open_varlen(struct aule_session *session, enum aule_dtyp
     return step;
 }
 
-// Bytes that hold nothing but zeroes.
+// Whether all bytes are zero.
 static bool is_zero(const void *data, size_t size)
 {
     const uint8_t *bytes = data;
@@ -99,7 +100,7 @@ START_TEST(varlen_q_10_3_1_over_k_0_1_7_and_the_first_sees_no_key)
 }
 END_TEST
 
-// "The kernel assigns each query and key token to a sequence": r2's keys are nothing to r1.
+// "The kernel assigns each query and key token to a sequence": r1 does not see r2's keys.
 START_TEST(varlen_queries_read_the_keys_of_their_own_request_alone)
 {
     struct aule_session *session = seed_open(0);
@@ -122,7 +123,7 @@ START_TEST(varlen_queries_read_the_keys_of_their_own_request_alone)
 }
 END_TEST
 
-// ---- update(): what the cache has, handed out for the varlen kernel ----
+// ---- update(): the cache's contents, gathered for the varlen kernel ----
 
 struct gathered {
     struct aule_kv_gather params; // k and v: [rows, kv_heads, dim]
@@ -144,7 +145,7 @@ static struct gathered gather(const struct seed_step *step, struct aule_batch *b
     return gathered;
 }
 
-// The bits of a row of `what`, as the seed's own K and V have them.
+// The bits of a row of `what`, as in the seed's own K and V.
 static void expect_stored(const void *got, const struct seed_step *step, enum seed_what what,
                           int32_t seq, int32_t j)
 {
@@ -172,7 +173,7 @@ static void expect_gathered(const struct seed_step *step, const struct gathered 
     ck_assert_uint_eq(row, gathered->rows);
 }
 
-// The example's keys lie in blocks; gathered, they are the K and V of its drawing, and both kernels
+// The example's keys are in blocks. Gathered, they are the K and V of its drawing, and both kernels
 // then give the same bits.
 START_TEST(update_hands_the_cached_keys_and_values_to_the_varlen_path)
 {
@@ -208,10 +209,11 @@ START_TEST(update_hands_the_cached_keys_and_values_to_the_varlen_path)
 }
 END_TEST
 
-// As update() does it in each step: this step's keys join those of before, and all are handed out.
+// As update() does in each step: this step's keys are appended to the earlier ones, and all are
+// gathered.
 START_TEST(update_writes_the_new_keys_and_hands_out_old_and_new)
 {
-    static const int32_t lens[] = {10, 4, 8}; // with the queries' own
+    static const int32_t lens[] = {10, 4, 8}; // including those of the queries
     int32_t table[NUM_SEQS];
     int64_t slots[VARLEN_TOKENS];
     struct aule_session *session = seed_open(0);
@@ -253,8 +255,8 @@ enum { COLUMNS = 4, NUM_BLOCKS = 7, DECODE_KEYS = 31 + 33 + 71 };
 static const int32_t decode_cu_q[] = {0, 1, 2, 3}, cache_seqlens[] = {30, 32, 70},
                      decode_lens[] = {31, 33, 71};
 static const int32_t decode_table[NUM_SEQS * COLUMNS] = {2, -1, -1, -1, 0, 1, -1, -1, 3, 5, 6, -1};
-// Where the new tokens go: behind 30 tokens of block 2, to the begin of block 1, behind 6 tokens of
-// block 6.
+// The places of the new tokens: after 30 tokens of block 2, at the start of block 1, after 6 tokens
+// of block 6.
 static const int64_t decode_slots[] = {2 * BLOCK + 30, 1 * BLOCK + 0, 6 * BLOCK + 6};
 
 static struct seed_step open_decode(struct aule_session *session, enum aule_dtype dtype)
@@ -285,7 +287,7 @@ START_TEST(decode_30_32_70_appends_in_place_in_the_pool)
     struct aule_metadata metadata;
     struct aule_batch *batch = NULL;
     seed_lease(session, cache, dtypes[_i], BLOCK, NUM_BLOCKS,
-               ids); // stand for the example's addresses
+               ids); // they stand for the example's block addresses
     for (int i = 0; i < NUM_SEQS * COLUMNS; i++)
         table[i] = decode_table[i] < 0 ? -1 : ids[decode_table[i]];
     for (int32_t s = 0; s < NUM_SEQS; s++)
@@ -307,8 +309,8 @@ START_TEST(decode_30_32_70_appends_in_place_in_the_pool)
 }
 END_TEST
 
-// The tensors as flash_attn_with_kvcache() has them, with the example's own addresses. Block 4 is
-// nobody's.
+// The tensors as flash_attn_with_kvcache() has them, with the example's own addresses. No sequence
+// uses block 4.
 static struct seed_blocks open_decode_blocks(struct aule_session *session, enum aule_dtype dtype)
 {
     struct seed_blocks blocks = {
@@ -327,7 +329,7 @@ static void *copy_of(const struct seed_blocks *blocks, const struct aule_tensor 
     return memcpy(copy, aule_tensor_data(blocks->session, tensor), size);
 }
 
-// Three rows are new, and not one other byte.
+// Three rows are new, and no other byte has changed.
 static void expect_appended(const struct seed_step *step, const struct seed_blocks *blocks,
                             enum seed_what what, uint8_t *before)
 {
@@ -375,8 +377,8 @@ START_TEST(decode_without_the_second_block_is_refused_by_name)
 }
 END_TEST
 
-// "Cannot handle batches with prefilling requests" does not hold here: a prompt of 40 tokens
-// between the decodes.
+// "Cannot handle batches with prefilling requests" is no limit here: a prompt of 40 tokens between
+// the decodes.
 START_TEST(a_prefill_may_stand_between_the_decodes)
 {
     static const int32_t cu_q[] = {0, 1, 41, 42}, lens[] = {31, 40, 71};
@@ -405,8 +407,8 @@ START_TEST(a_prefill_may_stand_between_the_decodes)
 }
 END_TEST
 
-// Where the device cannot use the arena in place, K and V in it are copied to the GPU, and what was
-// appended back.
+// If the device cannot use the arena in place, K and V in it are copied to the GPU, and the
+// appended rows are copied back.
 static void setup_staging(void)
 {
     seed_launch((const char *const[]){"--force-staging", NULL});

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_seed_mini_sglang.c - lesson L3 of mini_sglang: the metadata scenarios of 3.2, set_kv by flat
-// slots and the block tensors of 3.3, its reference loop of 3.4 (in double, as written there) and
-// the harness loop of 3.6. K and V lie as the lesson has them, [num_blocks, block_size, kv_heads,
-// dim], in the session's arena; the harness runs over the pool as well.
+// slots and the block tensors of 3.3, its reference loop of 3.4 (in double, as in the lesson) and
+// the harness loop of 3.6. K and V have the lesson's layout, [num_blocks, block_size, kv_heads,
+// dim], in the session's arena. The harness also runs over the pool.
 
 #include "oracle/oracle.h"
 #include "rigs/seed_world.h"
@@ -44,8 +44,8 @@ static const uint8_t *gathered_row(const struct reference *reference, enum seed_
                            seed_slot(reference->meta->block_table[s], BLOCK, j));
 }
 
-// softmax(Q K^T / sqrt(D)) V of one query and head. is_causal there is q_len == kv_len, which holds
-// in neither case where a chunk follows cached tokens; visible is what 3.2 says: keys 0 ..
+// softmax(Q K^T / sqrt(D)) V of one query and head. There is_causal is q_len == kv_len, which is
+// false in both cases with a chunk after cached tokens. What is visible follows 3.2: keys 0 ..
 // seq_lens[s] - q_len[s] + q.
 static void attend(struct reference *reference, int32_t s, int32_t query, uint32_t head,
                    double *out)
@@ -186,7 +186,7 @@ END_TEST
 // ---- 3.3: slots are flat, table entries are blocks ----
 
 // The drawing's slots [5, 6, 7, 21, 22, 23]: two sequences of eight tokens, the last three of each
-// new.
+// are new.
 START_TEST(set_kv_by_flat_slots_lands_in_the_block_tensors_and_nowhere_else)
 {
     static const struct meta meta = {2, {0, 3, 6}, {8, 8}, {{0, -1, -1, -1}, {1, -1, -1, -1}}};
@@ -250,8 +250,8 @@ END_TEST
 
 // ---- 3.5 and 3.7: the output is token-major ----
 
-// Each query sees its own key alone, so that its output is its own V: out[t][h] = v[t][h / group],
-// and .view(T, H * D) needs no transpose.
+// Each query sees only its own key, so its output is its own V: out[t][h] = v[t][h / group], and
+// .view(T, H * D) needs no transpose.
 START_TEST(the_output_is_token_major_so_that_a_view_flattens_it)
 {
     static const struct meta meta = {1, {0, N}, {N}, {{4, 9, -1, -1}}};
@@ -290,7 +290,7 @@ struct request {
     int32_t table[MAX_BLOCKS], num_blocks;
 };
 
-// reserve(req, alloc, len): blocks as the request grows into them, in an order of no meaning.
+// reserve(req, alloc, len): leases blocks as the request grows; their order has no meaning.
 static void reserve(struct request *request, int32_t len)
 {
     static const int32_t order[MAX_BLOCKS] = {6, 1, 11, 3};
@@ -302,7 +302,7 @@ static void reserve(struct request *request, int32_t len)
             request->table[request->num_blocks] = order[request->num_blocks];
 }
 
-// Computes positions from..to - 1 and leaves their rows, [to - from, heads, dim], in `out`.
+// Computes positions from..to - 1. Their rows, [to - from, heads, dim], are then in `out`.
 static void forward(struct request *request, int32_t from, int32_t to, float *out)
 {
     reserve(request, to);
@@ -378,7 +378,7 @@ START_TEST(a_prefill_and_twenty_decode_steps_give_what_one_long_prefill_gives)
     expect_close(steps, whole);
     generate(session, cache, pooled);
     ck_assert_mem_eq(pooled, steps,
-                     sizeof steps); // the pool's blocks are others, the rows' bits are not
+                     sizeof steps); // the pool uses other blocks, but the rows' bits are the same
     seed_expect_all_free(cache);
     aule_cache_close(cache);
     aule_session_close(session);

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_seed_ragged.c - PagedAttention v4, ragged batching: prompts of 36, 37 and 36 tokens
-// flattened to 109 with seq_id, position and slot a token, then their decode; what v4 only
-// prepared, the tokens of all computed at once, is done. The promise behind it: a row has the same
-// bits alone, among others, in any order of the tokens, and beside another session's work.
+// flattened to 109 tokens, each with seq_id, position and slot, then their decode. v4 only prepared
+// this; here the tokens of all prompts are computed at once. A row must have the same bits alone,
+// among others, in any order of the tokens, and beside another session's work.
 
 #include "rigs/seed_world.h"
 
@@ -42,7 +42,7 @@ static void flatten(struct flat *flat, const int32_t *table)
             add_token(flat, table, s, i);
 }
 
-// A token of each in turn, the last prompt first.
+// One token of each in turn, the last prompt first.
 static void interleave(struct flat *flat, const int32_t *table)
 {
     flat->num_tokens = 0;
@@ -98,7 +98,7 @@ static struct aule_batch *create_batch(const struct world *world, const struct f
 
 enum { ROW = SEED_HEADS * SEED_DIM };
 
-// The rows of out, sequence by sequence, whatever their order in the tensor.
+// The rows of out, sequence by sequence, for any order of tokens in the tensor.
 static void take_out(const struct seed_step *step, float *out)
 {
     for (uint32_t t = 0; t < seed_step_tokens(step); t++)
@@ -128,7 +128,7 @@ static void prefill(const struct world *world, const struct flat *flat, const ch
     seed_step_close(&step);
 }
 
-// What the blocks hold of the three, [109, kv_heads, dim] of K and then of V.
+// The contents of the three sequences' blocks, [109, kv_heads, dim] of K and then of V.
 static void gather(const struct world *world, float *kv)
 {
     static const int32_t no_queries[NUM_SEQS + 1];
@@ -165,7 +165,7 @@ START_TEST(prompts_of_36_37_and_36_tokens_have_the_same_bits_flattened_and_inter
     open_world(&world);
     open_world(&other);
     flatten(&flat, world.table);
-    ck_assert_uint_eq(flat.num_tokens, 109); // would be 111 with padding
+    ck_assert_uint_eq(flat.num_tokens, 109); // it would be 111 with padding
     prefill(&world, &flat, "flattened", in_order);
     gather(&world, kv_in_order);
     interleave(&flat, other.table);
@@ -288,7 +288,7 @@ END_TEST
 
 enum { DRAFTS = 4, TREE_TOKENS = NUM_SEQS * DRAFTS, TREE_MASK = 20 + 21 + 20 };
 static const int32_t tree_cu[] = {0, DRAFTS, 2 * DRAFTS, TREE_TOKENS}, tree_lens[] = {40, 41, 40};
-// Two children of the last token, each with a child: drafts 0 and 1 stand where 2 and 3 go on from.
+// Two children of the last token, each with a child: drafts 2 and 3 follow drafts 0 and 1.
 static const int32_t depths[] = {0, 0, 1, 1}, parents[] = {-1, -1, 0, 1};
 
 struct tree {
@@ -404,7 +404,7 @@ static bool stopped(struct neighbour *neighbour)
     return stop;
 }
 
-// The same prompts in its own order and blocks, over and over, some in flight at a time.
+// The same prompts in its own order and blocks, again and again, with several in flight.
 static void *work_beside(void *context)
 {
     struct neighbour *neighbour = context;
@@ -424,8 +424,8 @@ static void *work_beside(void *context)
     return NULL;
 }
 
-// Runs until ROUNDS of them have shared their dispatch with the neighbour, which always has more in
-// flight than the device takes at once; each gives the bytes of the run alone.
+// Runs until ROUNDS runs have shared their dispatch with the neighbour, which always has more in
+// flight than the device takes at once. Each run must give the same bytes as alone.
 static void run_beside(const struct world *world, const struct flat *flat, const float *alone)
 {
     static float out[TOKENS * ROW];
@@ -441,7 +441,8 @@ static void run_beside(const struct world *world, const struct flat *flat, const
         ck_assert_mem_eq(out, alone, sizeof out);
         shared += result.num_sessions > 1;
     }
-    // The bytes are what is tested, however often they met; never would mean that nothing was.
+    // The test compares bytes, however often the sessions shared a dispatch. But if they never did,
+    // nothing was tested.
     ck_assert_msg(shared > 0, "in %d rounds no dispatch was shared", MAX_ROUNDS);
     aule_batch_destroy(batch);
     seed_step_close(&step);

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# daemon_harness: starts and stops a real aule-daemon; any suite of process tests links it. test_daemon*: the daemon from outside, by a raw
-# client of nng and wire.h, hostile ones included.
+# daemon_harness: starts and stops a real aule-daemon; suites of process tests link it.
+# test_daemon*: the daemon from outside, by a raw client of nng and wire.h, and by hostile clients.
 
 add_library(daemon_harness STATIC rigs/daemon_harness.c)
 target_include_directories(daemon_harness PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
-target_compile_definitions(daemon_harness PRIVATE AULE_DAEMON_PATH="${CMAKE_BINARY_DIR}/daemon/aule-daemon")
+target_compile_definitions(daemon_harness PRIVATE
+  AULE_DAEMON_PATH="${CMAKE_BINARY_DIR}/daemon/aule-daemon")
 target_link_libraries(daemon_harness PUBLIC aule_base PRIVATE aule_flags xxhash)
 if(TARGET aule-daemon)
   add_dependencies(daemon_harness aule-daemon)
@@ -14,34 +15,45 @@ endif()
 
 find_path(NNG_HEADERS nng/nng.h REQUIRED)
 find_library(NNG_SHARED NAMES nng REQUIRED)   # the daemon links it static, a client shared
-foreach(suite test_daemon test_daemon_work test_daemon_leases test_daemon_ends test_daemon_limits test_daemon_commands test_daemon_refused)
-  aule_check(${suite} SOURCES server/${suite}.c rigs/daemon_suite.c rigs/daemon_step.c rigs/raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
+foreach(suite test_daemon test_daemon_work test_daemon_leases test_daemon_ends test_daemon_limits
+  test_daemon_commands test_daemon_refused)
+  aule_check(${suite} SOURCES server/${suite}.c rigs/daemon_suite.c rigs/daemon_step.c
+             rigs/raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
              LABELS process ENVIRONMENT ${tsan_environment} VALIDATED)
   target_include_directories(${suite} PRIVATE ${NNG_HEADERS})
 endforeach()
 foreach(suite test_daemon_connections test_daemon_hostile)
-  aule_check(${suite} SOURCES server/${suite}.c rigs/hostile_world.c rigs/daemon_suite.c rigs/daemon_step.c rigs/raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
+  aule_check(${suite} SOURCES server/${suite}.c rigs/hostile_world.c rigs/daemon_suite.c
+             rigs/daemon_step.c rigs/raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
              LABELS process ENVIRONMENT ${tsan_environment} VALIDATED)
   target_include_directories(${suite} PRIVATE ${NNG_HEADERS})
 endforeach()
-set_property(TEST test_daemon_commands test_daemon_connections test_daemon_hostile test_daemon_refused APPEND PROPERTY LABELS tsan)
+set_property(TEST test_daemon_commands test_daemon_connections test_daemon_hostile
+  test_daemon_refused APPEND PROPERTY LABELS tsan)
 
 if(TARGET aule_server)
   aule_check(test_server_parts SOURCES server/test_server_parts.c LIBS aule_server LABELS unit tsan)
   target_link_options(test_server_parts PRIVATE -Wl,--wrap=mmap)
   aule_check(test_server_wait SOURCES server/test_server_wait.c LIBS aule_server LABELS unit)
-  target_link_options(test_server_wait PRIVATE -Wl,--wrap=epoll_pwait2,--wrap=engine_has_news,--wrap=core_wake_ns,--wrap=core_slept)
-  aule_check(test_server_listener SOURCES server/test_server_listener.c rigs/raw_client.c LIBS aule_server LABELS process tsan
+  target_link_options(test_server_wait PRIVATE
+    -Wl,--wrap=epoll_pwait2,--wrap=engine_has_news,--wrap=core_wake_ns,--wrap=core_slept)
+  aule_check(test_server_listener SOURCES server/test_server_listener.c rigs/raw_client.c
+             LIBS aule_server LABELS process tsan
              ENVIRONMENT ${tsan_environment})
-  # The fake engine comes first on the link line, so that nothing is taken from the real one.
-  aule_check(test_server_lost SOURCES server/test_server_lost.c rigs/raw_client.c fakes/fake_engine.c fakes/fake_run.c LIBS aule_server LABELS process tsan
+  # The fake engine comes first on the link line, so that the linker takes nothing from the real
+  # one.
+  aule_check(test_server_lost SOURCES server/test_server_lost.c rigs/raw_client.c
+             fakes/fake_engine.c fakes/fake_run.c LIBS aule_server LABELS process tsan
              ENVIRONMENT ${tsan_environment})
-  target_link_options(test_server_lost PRIVATE -Wl,--wrap=engine_poll,--wrap=engine_wait,--wrap=engine_arena_create
+  target_link_options(test_server_lost PRIVATE
+                      -Wl,--wrap=engine_poll,--wrap=engine_wait,--wrap=engine_arena_create
                       -Wl,--wrap=engine_arena_destroy,--wrap=engine_destroy_within)
 endif()
 
 foreach(suite ring waits)
-  aule_check(test_daemon_${suite} SOURCES server/test_daemon_${suite}.c rigs/ring_end.c rigs/daemon_suite.c rigs/daemon_step.c rigs/raw_client.c rigs/dice.c
-             LIBS daemon_harness aule_schema ${NNG_SHARED} LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+  aule_check(test_daemon_${suite} SOURCES server/test_daemon_${suite}.c rigs/ring_end.c
+             rigs/daemon_suite.c rigs/daemon_step.c rigs/raw_client.c rigs/dice.c
+             LIBS daemon_harness aule_schema ${NNG_SHARED} LABELS process tsan
+             ENVIRONMENT ${tsan_environment} VALIDATED)
   target_include_directories(test_daemon_${suite} PRIVATE ${NNG_HEADERS})
 endforeach()

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_daemon.c - the life of a real aule-daemon from outside: how it starts, listens and ends, the
-// options that it takes and refuses, and that it sleeps when idle. What else it does:
+// options that it accepts and refuses, and that it sleeps when idle. Other suites:
 // test_daemon_work.c, _leases, _ends, _limits, _commands, _refused, _connections, _hostile, _ring.
 
 #include "base/exit_code.h"
@@ -30,7 +30,7 @@ START_TEST(starts_serves_and_leaves_nothing_behind)
     ck_assert_str_eq(reply.ping.version, AULE_VERSION_STRING);
     raw_attach(raw, ARENA);
     ck_assert_uint_eq(raw->epoch, reply.ping.epoch ? raw->epoch : 0);
-    ck_assert_int_eq(daemon_count_segments(&daemon_), 0); // mapped, so unlinked
+    ck_assert_int_eq(daemon_count_segments(&daemon_), 0); // mapped, so its name is gone
     stop_clean();
     raw_close(raw);
     char lock[128];
@@ -81,12 +81,12 @@ START_TEST(a_second_daemon_on_the_same_socket_is_refused_with_a_sentence)
 }
 END_TEST
 
-START_TEST(what_a_killed_daemon_left_is_removed_by_the_next)
+START_TEST(the_next_daemon_removes_the_files_of_a_killed_one)
 {
     struct wire_reply reply;
     start(NULL);
     struct raw_client *raw = raw_open(daemon_.socket);
-    raw_hello(raw, ARENA, &reply); // never Mapped: its segment keeps its name
+    raw_hello(raw, ARENA, &reply); // it never sends Mapped, so its segment keeps its name
     ck_assert_int_eq(reply.status, STATUS_OK);
     uint64_t epoch = raw->epoch;
     ck_assert_int_eq(daemon_count_segments(&daemon_), 1);
@@ -126,7 +126,7 @@ static const struct {
                          {"/dev/null", "Not a directory"}};
 enum { NUM_BAD_CACHE_FOLDERS = sizeof bad_cache_folders / sizeof bad_cache_folders[0] };
 
-START_TEST(a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without)
+START_TEST(a_folder_that_cannot_be_written_is_reported_at_once_and_not_used)
 {
     char sentence[128];
     start((const char *const[]){"--cache-folder", bad_cache_folders[_i].folder, NULL});
@@ -162,7 +162,7 @@ static const struct refused bad_options[] = {
 };
 enum { NUM_BAD_OPTIONS = sizeof bad_options / sizeof bad_options[0] };
 
-// What an option names is not to be had.
+// An option that names something that does not exist.
 static const struct refused not_had[] = {
     {{"--socket", "/nowhere/at/all/0.sock"}, "/nowhere/at/all"},
     {{"--socket", "/nowhere/at/all/"},
@@ -246,7 +246,7 @@ START_TEST(hangup_signal_changes_nothing)
 }
 END_TEST
 
-// Of its threads of now.
+// Of the threads that run now.
 static int64_t count_switches(pid_t pid)
 {
     char path[64], line[256];
@@ -278,12 +278,12 @@ START_TEST(an_idle_daemon_sleeps)
     do_step(raw, cache, 1);
     int64_t switches = INT64_MAX;
     for (int i = 0; i < DEADLINE_S / 3 && switches >= 60;
-         i++) { // what it began with the step may go on for a while
+         i++) { // work from the start may continue for a while
         const int64_t before = count_switches(daemon_.pid);
         sleep(3);
         switches = count_switches(daemon_.pid) - before;
     }
-    ck_assert_int_lt(switches, 60); // a loop that polls every 10 ms would always make 300
+    ck_assert_int_lt(switches, 60); // a loop that polls every 10 ms would have 300
     raw_close(raw);
     stop_clean();
 }
@@ -297,7 +297,7 @@ int main(void)
                   starts_serves_and_leaves_nothing_behind,
                   without_options_the_best_device_listens_where_clients_look, the_socket_is_private,
                   a_second_daemon_on_the_same_socket_is_refused_with_a_sentence,
-                  what_a_killed_daemon_left_is_removed_by_the_next,
+                  the_next_daemon_removes_the_files_of_a_killed_one,
                   a_regular_file_at_the_path_is_refused_and_stays,
                   a_socket_path_beyond_107_bytes_is_refused, information_options_end_0,
                   a_second_signal_ends_at_once_and_clean, hangup_signal_changes_nothing,
@@ -311,7 +311,7 @@ int main(void)
               NUM_NOT_HAD);
     suite_add(suite, "cache folder",
               (const TTest *const[]){
-                  a_folder_that_cannot_keep_anything_is_told_at_once_and_done_without, NULL},
+                  a_folder_that_cannot_be_written_is_reported_at_once_and_not_used, NULL},
               NUM_BAD_CACHE_FOLDERS);
     return check_main(suite);
 }

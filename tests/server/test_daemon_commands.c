@@ -3,8 +3,8 @@
 //
 // test_daemon_commands.c - each command and parameter that queues GPU work, through the wire of a
 // real aule-daemon, with numbers that show whether it arrived: kinds of runs, layouts, forms of
-// metadata, scales, rotation, copies, merges; and what waits for a ticket. What is refused stands
-// in test_daemon_refused.c; how well it is computed is the engine's suites' to say.
+// metadata, scales, rotation, copies, merges; and commands that wait for a ticket. Refused
+// commands: test_daemon_refused.c. The engine's suites check accuracy.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -50,7 +50,7 @@ static void check_floats(struct raw_client *raw, size_t offset, size_t count, fl
         ck_assert_float_eq_tol(floats_at(raw, offset)[i], value, 1e-5f * fmaxf(1, fabsf(value)));
 }
 
-// The K and V of `block`, to K_AT and V_AT.
+// Gathers K and V of `block` to K_AT and V_AT.
 static void gather(struct raw_client *raw, uint64_t cache, int32_t block)
 {
     const struct wire_request create = fill_request(cache, &block, NULL);
@@ -62,7 +62,7 @@ static void gather(struct raw_client *raw, uint64_t cache, int32_t block)
 
 // ---- kinds ----
 
-START_TEST(what_a_write_wrote_a_gather_brings_back)
+START_TEST(a_gather_returns_what_a_write_wrote)
 {
     int32_t block;
     int64_t slots[BLOCK];
@@ -173,8 +173,8 @@ START_TEST(attention_over_block_tensors_writes_and_reads_the_arena)
 }
 END_TEST
 
-// Two sequences of one query and four keys, the first behind the second; value row r is r, all keys
-// weigh the same.
+// Two sequences of one query and four keys, one after the other. Value row r is r, and all keys
+// have the same weight.
 static struct wire_request ragged_request(void)
 {
     static const int32_t cu_seqlens_q[3] = {0, 1, 2}, seq_lens_kv[2] = {4, 4},
@@ -213,8 +213,8 @@ END_TEST
 
 // ---- forms of metadata ----
 
-// Token i lies in row 7 - i. In row r of V stands the number of its token, all keys weigh the same:
-// the output of token i is i / 2.
+// Token i is in row 7 - i. Row r of V has the number of its token, and all keys have the same
+// weight. So the output of token i is i / 2.
 START_TEST(tokens_may_lie_in_any_rows_and_the_rows_in_the_arena)
 {
     int32_t block, *rows;
@@ -263,7 +263,7 @@ END_TEST
 
 // ---- parameters of a run ----
 
-// A batch that fills a block of a cache of 8 bits.
+// A batch that fills a block of an 8-bit cache.
 static uint64_t scaled_batch(struct raw_client *raw, uint32_t num_layers)
 {
     static int32_t block;
@@ -292,7 +292,7 @@ START_TEST(scales_per_tensor_reach_the_write_and_the_gather)
     do_queued(raw, &run);
     check_out(raw, 2);
     run.run.entry.kind = WIRE_RUN_GATHER;
-    run.run.entry.v_scale = 0.5f; // what is stored, 8, now stands for 4
+    run.run.entry.v_scale = 0.5f; // the stored value 8 now means 4
     do_queued(raw, &run);
     check_floats(raw, V_AT, BLOCK * DIM, 4);
     raw_close(raw);
@@ -300,7 +300,7 @@ START_TEST(scales_per_tensor_reach_the_write_and_the_gather)
 }
 END_TEST
 
-// All layers of `run` write the same values and have results of their own; of V layer n then holds
+// All layers of `run` write the same values and have their own outputs. V of layer n is then
 // stored[n].
 static void expect_stored(struct raw_client *raw, struct wire_request gather, uint32_t num_layers,
                           const float *stored)
@@ -329,21 +329,21 @@ START_TEST(each_layers_scales_reach_its_write)
     start(memory_path(_i));
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     struct wire_request run = three_layers(scaled_batch(raw, 3));
-    run.run.entry.v_scale = 1; // is not looked at
+    run.run.entry.v_scale = 1; // not read
     put_step(raw, 2);
     memcpy(floats_at(raw, SPANS_AT), (const float[]){1, 0.5f, 0, 0.25f, 0, 0.5f},
            6 * sizeof(float));
     do_queued(raw, &run);
     check_floats(raw, OUT_AT, 3 * (size_t)BLOCK * DIM,
-                 2); // each read with what it was written with
+                 2); // each is read with the scale that it was written with
     expect_stored(raw, run, 3, (const float[]){8, 2, 4});
     raw_close(raw);
     stop_clean();
 }
 END_TEST
 
-// K is e0 in every row; the first pair, (0, 4), turns by a quarter a position, the others not at
-// all.
+// K is e0 in every row. The first pair, (0, 4), turns by a quarter turn a position; the others do
+// not turn.
 START_TEST(rotary_frequencies_turn_k_as_it_is_written)
 {
     static const float turned[4][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}};
@@ -440,11 +440,11 @@ START_TEST(partial_results_are_merged_by_their_lse)
 }
 END_TEST
 
-// ---- what waits for a ticket: there is one, and the test has it ----
+// ---- commands that wait for a ticket: there is one, and the test has it ----
 
 static const char *const one_ticket[] = {"--max-tickets", "1", NULL};
 
-// The daemon takes a connection's messages in their order: what was sent before is parked or done.
+// The daemon handles a connection's messages in order, so earlier ones are parked or done.
 static void wait_taken(struct raw_client *raw)
 {
     raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_PING}, STATUS_OK);
@@ -458,7 +458,7 @@ static uint64_t end_queued(struct raw_pending *pending)
     return reply.run.ticket;
 }
 
-// Slopes that are no numbers would be refused.
+// NaN slopes would be refused.
 START_TEST(a_run_that_waits_keeps_its_slopes)
 {
     struct raw_pending pending;
@@ -470,7 +470,7 @@ START_TEST(a_run_that_waits_keeps_its_slopes)
     uint64_t batch = create_batch(raw, &create), first = submit(raw, batch);
     struct wire_request run = run_request(batch, -1);
     run.run.entry.slopes = run.run.entry.sinks = (struct wire_span){SPANS_AT, 1};
-    floats_at(raw, SPANS_AT)[0] = -100; // as a sink it weighs nothing
+    floats_at(raw, SPANS_AT)[0] = -100; // a sink with no weight
     raw_begin(raw, &run, &pending);
     wait_taken(raw);
     memset(raw_arena(raw) + SPANS_AT, 0xff, 64);
@@ -496,7 +496,7 @@ START_TEST(a_run_that_waits_keeps_the_scales_of_its_layers)
     run.run.timeout_ms = -1;
     raw_begin(raw, &run, &pending);
     wait_taken(raw);
-    memset(floats_at(raw, SPANS_AT), 0xff, 64); // no numbers, which would be refused
+    memset(floats_at(raw, SPANS_AT), 0xff, 64); // NaN, which would be refused
     wait_done(raw, first);
     wait_done(raw, end_queued(&pending));
     expect_stored(raw, run, 3, (const float[]){8, 2, 4});
@@ -505,8 +505,7 @@ START_TEST(a_run_that_waits_keeps_the_scales_of_its_layers)
 }
 END_TEST
 
-// The run reads the block that the copy before it fills; the merge, in between, has to wait as
-// well.
+// The run reads the block that the copy before it fills. The merge between them has to wait, too.
 START_TEST(copies_and_merges_wait_and_go_in_their_order)
 {
     struct wire_tensor parts[2], lses[2];
@@ -528,7 +527,8 @@ START_TEST(copies_and_merges_wait_and_go_in_their_order)
     wait_taken(raw);
     wait_done(raw, first);
     wait_done(raw, end_queued(&copying));
-    wait_done(raw, end_queued(&merging)); // which lets the run go: it writes over what was merged
+    wait_done(raw, end_queued(&merging)); // this lets the run continue: it overwrites the merged
+                                          // values
     wait_done(raw, end_queued(&running));
     check_out(raw, 3);
     raw_close(raw);
@@ -545,8 +545,7 @@ static void expect_words(struct raw_client *raw, const struct wire_request *requ
     ck_assert_msg(strstr(reply.message, words) != NULL, "\"%s\" lacks %s", reply.message, words);
 }
 
-// Its check is repeated only when it could go: that its batch is gone meanwhile is not noticed
-// before.
+// Its check is repeated only when it could run, so it is not noticed before that its batch is gone.
 START_TEST(a_waiting_command_is_not_looked_at_while_no_ticket_is_free)
 {
     struct raw_pending pending, later;
@@ -575,9 +574,9 @@ START_TEST(a_waiting_command_is_not_looked_at_while_no_ticket_is_free)
 }
 END_TEST
 
-// 16 bytes are one array of one head: a run with slopes and sinks is too much, and so is a second
-// run with either.
-START_TEST(what_waiting_commands_keep_is_bounded_and_the_sentence_names_the_option)
+// 16 bytes are one array of one head. So a run with slopes and sinks is too much, and so is a
+// second run with either.
+START_TEST(memory_of_waiting_commands_is_bounded_and_the_error_names_the_option)
 {
     struct raw_pending pending;
     start((const char *const[]){"--max-tickets", "1", "--max-parked-memory", "16", NULL});
@@ -611,7 +610,7 @@ int main(void)
     Suite *suite = suite_create("daemon, its commands");
     suite_add(suite, "queued",
               (const TTest *const[]){
-                  what_a_write_wrote_a_gather_brings_back, a_copied_block_attends_as_the_original,
+                  a_gather_returns_what_a_write_wrote, a_copied_block_attends_as_the_original,
                   a_block_copied_from_none_is_zeroed,
                   attention_over_block_tensors_writes_and_reads_the_arena,
                   attention_over_ragged_rows_finds_each_sequence,
@@ -627,7 +626,7 @@ int main(void)
                   a_run_that_waits_keeps_the_scales_of_its_layers,
                   copies_and_merges_wait_and_go_in_their_order,
                   a_waiting_command_is_not_looked_at_while_no_ticket_is_free,
-                  what_waiting_commands_keep_is_bounded_and_the_sentence_names_the_option, NULL},
+                  memory_of_waiting_commands_is_bounded_and_the_error_names_the_option, NULL},
               1);
     return check_main(suite);
 }

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_daemon_connections.c - connections to a real aule-daemon that are too many, cut off, never
-// read, or another user's: after each attempt a well-behaved client must still be served, and the
-// daemon must still end with 0.
+// read, or another user's. After each attempt a correct client must still be served, and the daemon
+// must still end with 0.
 
 #include "rigs/check_main.h"
 #include "rigs/hostile_world.h"
@@ -48,7 +48,7 @@ START_TEST(a_thousand_connections_leave_descriptors_flat)
 }
 END_TEST
 
-// What Hello is answered on a connection of its own.
+// The answer to a Hello on a new connection.
 static int greet_once(char *message, size_t room)
 {
     struct raw_client *raw = raw_open(daemon_.socket);
@@ -76,7 +76,8 @@ START_TEST(a_connection_too_many_is_told_the_option_until_another_goes)
     int status = STATUS_LIMIT;
     for (int i = 0; i < DEADLINE_S && status == STATUS_LIMIT; i++) {
         if (i > 0)
-            sleep(1); // those refused before are to be gone: of too many at a time none is told
+            sleep(1); // waits until refused connections are gone: those beyond the limit get no
+                      // answer
         status = greet_once(message, sizeof message);
     }
     ck_assert_msg(status == STATUS_OK, "%s", message);
@@ -165,8 +166,8 @@ static uint64_t resident_pages(pid_t pid)
 
 enum { MANY_BLOCKS = 16384, PAGE_BYTES = 8192 };
 
-// What a client may make the daemon keep: as many pages as may wait for it, and what malloc makes
-// of them. Sanitizers keep freed memory too.
+// Bounds what a client may make the daemon keep: as many pages as may wait for it, and malloc's
+// overhead. Sanitizers keep freed memory, too.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { UNREAD_PAGES = (512 << 20) / 4096 };
 #else
@@ -210,7 +211,7 @@ START_TEST(a_list_comes_in_small_pages_and_whole)
 }
 END_TEST
 
-START_TEST(a_client_that_never_reads_its_replies_holds_up_nobody)
+START_TEST(a_client_that_never_reads_its_replies_delays_no_other)
 {
     struct wire_buffer buffer;
     struct error error;
@@ -224,7 +225,7 @@ START_TEST(a_client_that_never_reads_its_replies_holds_up_nobody)
     int fd = bare_connect(daemon_.socket, true);
     for (uint32_t i = 0; i < 2000; i++)
         bare_send(fd, buffer.data, buffer.size,
-                  i + 1); // when the daemon takes no more, that is its right
+                  i + 1); // the daemon may stop accepting more
     wire_buffer_finish(&buffer);
     check_served();
     ck_assert_uint_lt(resident_pages(daemon_.pid), before + UNREAD_PAGES);
@@ -264,7 +265,7 @@ START_TEST(another_user_is_denied_with_both_ids_and_hung_up_on)
     int status;
     start(NULL);
     ck_assert_int_eq(chmod(daemon_.folder, 0711),
-                     0); // what an operator would have to do for this to come so far
+                     0); // an operator would have to do this before the test is possible
     ck_assert_int_eq(chmod(daemon_.socket, 0666), 0);
     fflush(NULL);
     pid_t child = fork();
@@ -286,7 +287,7 @@ static void stay_as_nobody(const char *socket_path)
     if (setgid(NOBODY) != 0 || setuid(NOBODY) != 0)
         _exit(10);
     int fd = bare_connect(socket_path, true);
-    _exit(recv(fd, &byte, 1, 0) == 0 ? 0 : 12); // the daemon hangs up, unasked
+    _exit(recv(fd, &byte, 1, 0) == 0 ? 0 : 12); // the daemon closes the connection by itself
 }
 
 START_TEST(another_user_cannot_keep_a_connection)
@@ -318,7 +319,7 @@ int main(void)
                   a_header_that_claims_a_huge_length_harms_nobody,
                   a_message_cut_off_by_the_end_of_its_connection_is_forgotten,
                   a_list_comes_in_small_pages_and_whole,
-                  a_client_that_never_reads_its_replies_holds_up_nobody, NULL},
+                  a_client_that_never_reads_its_replies_delays_no_other, NULL},
               1);
     if (geteuid() == 0)
         suite_add(suite, "another user",

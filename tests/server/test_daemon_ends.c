@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_ends.c - a real aule-daemon when something ends: itself with work in flight, clients
-// that are killed, stopped or never go on, and hundreds of sessions of which nothing may be left.
+// test_daemon_ends.c - a real aule-daemon when something ends: the daemon with work in flight,
+// clients that are killed, stopped or inactive, and hundreds of sessions that must leave nothing
+// behind.
 
 #include "base/clock.h"
 #include "rigs/check_main.h"
@@ -31,9 +32,8 @@ static void await_ticket(struct raw_client *raw, uint64_t ticket)
     ck_assert_msg(reply.status == STATUS_OK, "Wait: %s", reply.message);
 }
 
-// Many long rows, so that the work is still going on when the signal comes. The first is over: it
-// brings the compiling of its shader, for which a loaded machine may take longer than a daemon's
-// end may.
+// Many long rows, so that the work still runs when the signal comes. The first run is waited for,
+// because it compiles its shader, which may take longer than the drain timeout on a busy machine.
 static uint64_t submit_long_runs(struct raw_client *raw, uint64_t cache, int count)
 {
     enum { BLOCKS = 256, TOKENS = BLOCKS * BLOCK };
@@ -63,8 +63,8 @@ static uint64_t submit_long_runs(struct raw_client *raw, uint64_t cache, int cou
     return ticket;
 }
 
-// The daemon takes the messages of a connection in their order: when the second is answered, the
-// wait is parked.
+// The daemon handles the messages of a connection in order. When the second is answered, the wait
+// is parked.
 static void begin_long_runs(struct drainer *drainer, int count)
 {
     drainer->raw = raw_session(daemon_.socket, 1 << 20);
@@ -99,15 +99,15 @@ START_TEST(a_drain_deadline_ends_what_does_not_finish)
     stop_clean();
     raw_end(&drainer.wait, &reply);
     ck_assert(reply.status == STATUS_STOPPING ||
-              reply.status == STATUS_OK); // a fast device may have been done
+              reply.status == STATUS_OK); // a fast device may have finished
     raw_close(drainer.raw);
 }
 END_TEST
 
 // ---- sessions that die ----
 
-// A child process that must not use nng before this; it says when it is ready by a byte on the
-// pipe.
+// A child process. This process must not use nng before. The child sends a byte on the pipe when it
+// is ready.
 static pid_t spawn(void (*body)(int ready_fd), int *ready_fd)
 {
     int ends[2];
@@ -176,7 +176,7 @@ START_TEST(a_killed_client_gives_its_blocks_back)
 }
 END_TEST
 
-// Its grandchild keeps a copy of the connection open and tells its own pid.
+// Its grandchild keeps a copy of the connection open and reports its own pid.
 static void hold_blocks_and_fork(int ready_fd)
 {
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
@@ -239,7 +239,7 @@ static void greet_only(struct raw_client *raw)
 
 START_TEST(a_session_is_served_nothing_before_it_is_mapped)
 {
-    start((const char *const[]){"--map-timeout", "2147483647", NULL}); // the most
+    start((const char *const[]){"--map-timeout", "2147483647", NULL}); // the maximum
     struct raw_client *raw = raw_open(daemon_.socket);
     greet_only(raw);
     raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_CACHE_STATE}, STATUS_INVALID);
@@ -250,7 +250,7 @@ START_TEST(a_session_is_served_nothing_before_it_is_mapped)
 }
 END_TEST
 
-// How long a session lasts whose client does not go on.
+// How long a session lasts whose client does not continue.
 static int64_t last_unmapped_ms(struct raw_client *raw)
 {
     const int64_t from_ns = clock_now_ns();
@@ -267,7 +267,7 @@ START_TEST(a_session_that_is_not_mapped_in_time_ends_and_its_client_is_told_why)
     struct raw_client *raw = raw_open(daemon_.socket);
     int64_t ms = DEFAULT_MS;
     for (int i = 0; i < ATTEMPTS && ms >= DEFAULT_MS;
-         i++) { // a loaded machine may be late, not each time
+         i++) { // a busy machine may be late, but not each time
         ms = last_unmapped_ms(raw);
         ck_assert_int_ge(ms, TIMEOUT_MS);
     }
@@ -278,7 +278,7 @@ START_TEST(a_session_that_is_not_mapped_in_time_ends_and_its_client_is_told_why)
     ck_assert_ptr_nonnull(strstr(reply.message, "was not mapped within 200 ms (--map-timeout)"));
     ck_assert(
         daemon_log_contains(&daemon_, "did not map the segment within 200 ms (--map-timeout)"));
-    greet_only(raw); // the connection may begin anew
+    greet_only(raw); // the connection may start again
     raw_close(raw);
     stop_clean();
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_hostile.c - what a client may try against a real aule-daemon, by accident or on
-// purpose, with messages, with others' sessions and with its memory: after each attempt a
-// well-behaved client must still be served, and the daemon must still end with 0. Connections:
+// test_daemon_hostile.c - what a client may send to a real aule-daemon, by accident or on purpose:
+// messages, ids of others' sessions, and changes of its memory. After each attempt a correct client
+// must still be served, and the daemon must still end with 0. Connections:
 // test_daemon_connections.c.
 
 #include "rigs/check_main.h"
@@ -45,7 +45,7 @@ START_TEST(truncated_and_oversized_messages_are_malformed)
     expect_malformed(raw, buffer.data, buffer.size);
     wire_buffer_finish(&buffer);
     raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_PING},
-               STATUS_OK); // the session lives on
+               STATUS_OK); // the session still works
     raw_close(raw);
     check_served();
     stop_clean();
@@ -75,7 +75,7 @@ static struct wire_request layout_request(void)
                                                   .kv_starts = {starts, 1}}};
 }
 
-// Messages of a live session with a few bytes changed: any answer will do, but there must be one.
+// Messages of a live session with some bytes changed. Any answer is allowed, but there must be one.
 START_TEST(thousands_of_corrupt_messages_are_answered)
 {
     uint32_t seed = 12345;
@@ -119,7 +119,7 @@ START_TEST(thousands_of_corrupt_messages_are_answered)
         ck_assert_int_eq(wire_encode_request(&request, &buffer, &error), STATUS_OK);
         for (uint32_t n = 1 + draw(&seed) % 4; n > 0; n--)
             ((uint8_t *)buffer.data)[8 + draw(&seed) % (buffer.size - 8)] = (uint8_t)draw(&seed);
-        // A changed timeout could make a lease wait for ever, rightly: look at what came out before
+        // A changed timeout could rightly make a lease wait for ever, so look at the result before
         // sending it.
         struct wire_request changed;
         bool waits =
@@ -192,7 +192,7 @@ START_TEST(a_name_cannot_forge_a_line_of_the_log)
 }
 END_TEST
 
-// ---- whose session ----
+// ---- other clients' sessions ----
 
 static const enum wire_command session_commands[] = {
     WIRE_COMMAND_MAPPED,         WIRE_COMMAND_CLOSE_SESSION, WIRE_COMMAND_CACHE_OPEN,
@@ -220,9 +220,9 @@ START_TEST(every_command_of_a_session_is_refused_to_others)
     raw_expect(thief, &request, STATUS_NO_SESSION); // session 0, epoch 0
     request.session = owner->session;
     request.epoch = owner->epoch;
-    raw_expect(thief, &request, STATUS_NO_SESSION); // from a connection without one
+    raw_expect(thief, &request, STATUS_NO_SESSION); // on a connection without a session
     raw_attach(thief, ARENA);
-    raw_expect(thief, &request, STATUS_NO_SESSION); // from one that has its own
+    raw_expect(thief, &request, STATUS_NO_SESSION); // on one that has its own session
     request.session = thief->session;
     request.epoch = owner->epoch ^ 1;
     raw_expect(thief, &request, STATUS_EPOCH);
@@ -230,7 +230,7 @@ START_TEST(every_command_of_a_session_is_refused_to_others)
     raw_call(thief, &request, &reply);
     ck_assert_ptr_nonnull(strstr(reply.message, "epoch"));
     raw_expect(owner, &(struct wire_request){.command = WIRE_COMMAND_PING}, STATUS_OK);
-    ck_assert_uint_eq(raw_inspect(owner).num_sessions, 2); // neither was harmed
+    ck_assert_uint_eq(raw_inspect(owner).num_sessions, 2); // both are unharmed
     raw_close(owner);
     raw_close(thief);
     stop_clean();
@@ -277,7 +277,7 @@ START_TEST(a_client_that_shrinks_its_segment_under_a_run_harms_nobody)
     ck_assert_int_eq(ftruncate(bad->segment_fd, 0), 0);
     const struct wire_request run = token_run(batch);
     raw_call(bad, &run, &reply); // OK, or its session has ended: both are right
-    // A device that pinned the pages does not notice, and harms nobody either.
+    // A device that pinned the pages does not notice, which harms no one, either.
     if (!good->hello.arena_imported || strstr(good->hello.device_name, "llvmpipe") || _i) {
         wait_sessions(good, 1);
         ck_assert(daemon_log_contains(&daemon_, "its segment was shrunk"));
@@ -332,11 +332,11 @@ START_TEST(spans_outside_the_arena_are_refused_each_with_its_status)
     lookup.prefix_lookup.token_span = (struct wire_span){ARENA - 4, 1};
     raw_expect(raw, &lookup, STATUS_OK);
     lookup.prefix_lookup.tokens = (struct wire_ints){&token, 1};
-    raw_expect(raw, &lookup, STATUS_INVALID); // both places
+    raw_expect(raw, &lookup, STATUS_INVALID); // both places are given
     lookup = (struct wire_request){
         .command = WIRE_COMMAND_PREFIX_LOOKUP,
         .prefix_lookup = {.cache = open_cache(bare, "shared"), .token_span = {0, 1}}};
-    raw_expect(bare, &lookup, STATUS_OUT_OF_RANGE); // no arena at all
+    raw_expect(bare, &lookup, STATUS_OUT_OF_RANGE); // it has no arena
     raw_close(raw);
     raw_close(bare);
     stop_clean();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_leases.c - leases that wait in a real aule-daemon until blocks come free: by whom, in
-// which order, and until it stops.
+// test_daemon_leases.c - leases that wait in a real aule-daemon until blocks are free: for which
+// sessions, in which order, and until when.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <string.h>
 
-// Leases four blocks and waits as long as it takes.
+// Leases four blocks without a deadline.
 struct waiter {
     struct raw_client *raw;
     uint64_t cache;
@@ -27,8 +27,8 @@ static struct waiter open_waiter(void)
     return waiter;
 }
 
-// The daemon takes the messages of a connection in their order: when the second is answered, the
-// lease is parked.
+// The daemon handles the messages of a connection in order. When the second is answered, the lease
+// is parked.
 static void begin_waiting(struct waiter *waiter)
 {
     const struct wire_request lease = {.command = WIRE_COMMAND_BLOCKS_LEASE,
@@ -73,8 +73,7 @@ START_TEST(a_lease_waits_until_another_session_releases)
 }
 END_TEST
 
-// Three blocks are free; the fourth is kept by the batch alone until its next step names another
-// one.
+// Three blocks are free. Only the batch keeps the fourth, until its next step uses another block.
 START_TEST(a_lease_waits_until_a_step_lets_go_of_a_block)
 {
     static const int32_t lens[1] = {BLOCK};
@@ -106,8 +105,8 @@ START_TEST(a_lease_waits_until_a_step_lets_go_of_a_block)
 }
 END_TEST
 
-// Four of eight wait for blocks that come only when the others' small leases have let them finish.
-// The small ones take the last two, so that the large one has not been met before.
+// A lease of four of eight blocks waits for blocks that become free only when the others' small
+// leases were granted. The small ones take the last two, so the large one was not granted before.
 START_TEST(a_small_lease_goes_while_a_large_one_cannot_be_met)
 {
     int32_t own[2], others[6];
@@ -129,7 +128,7 @@ START_TEST(a_small_lease_goes_while_a_large_one_cannot_be_met)
 }
 END_TEST
 
-START_TEST(what_comes_free_goes_to_the_oldest_lease_first)
+START_TEST(freed_blocks_go_to_the_oldest_lease_first)
 {
     int32_t all[8], none;
     struct waiter waiters[2];
@@ -142,7 +141,7 @@ START_TEST(what_comes_free_goes_to_the_oldest_lease_first)
     for (int i = 0; i < 2; i++) {
         release(owner, cache, all + (ptrdiff_t)i * 4, 4);
         ck_assert_int_eq(lease_status(owner, cache, 1, 0, &none),
-                         STATUS_NO_BLOCKS); // older ones had them
+                         STATUS_NO_BLOCKS); // older leases got them
         end_waiting(&waiters[i], STATUS_OK);
     }
     for (int i = 0; i < 2; i++)
@@ -168,7 +167,7 @@ START_TEST(a_parked_lease_is_told_that_the_daemon_stops)
 }
 END_TEST
 
-// More than nng keeps by itself for a client that cannot read as fast.
+// More than nng queues for a client that cannot read as fast.
 START_TEST(a_session_that_ends_answers_everything_of_it_that_waits)
 {
     enum { MANY = 300 };
@@ -237,7 +236,7 @@ int main(void)
               (const TTest *const[]){a_lease_waits_until_another_session_releases,
                                      a_lease_waits_until_a_step_lets_go_of_a_block,
                                      a_small_lease_goes_while_a_large_one_cannot_be_met,
-                                     what_comes_free_goes_to_the_oldest_lease_first,
+                                     freed_blocks_go_to_the_oldest_lease_first,
                                      a_parked_lease_is_told_that_the_daemon_stops,
                                      a_session_that_ends_answers_everything_of_it_that_waits,
                                      a_lease_that_is_refused_counts_once, NULL},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_limits.c - the limits of a real aule-daemon, whose sentences name their options, and
+// test_daemon_limits.c - the limits of a real aule-daemon, whose errors name their options, and
 // what an operator sees and can do.
 
 #include "rigs/check_main.h"
@@ -49,7 +49,7 @@ START_TEST(an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers)
     struct raw_client *raw = raw_open(daemon_.socket);
     expect_hello(raw, UINT64_C(800) << 30, STATUS_NO_MEMORY, "/dev/shm has");
     ck_assert_int_eq(daemon_count_segments(&daemon_), 0);
-    expect_hello(raw, ARENA, STATUS_OK, NULL); // the connection is as good as before
+    expect_hello(raw, ARENA, STATUS_OK, NULL); // the connection still works
     raw_close(raw);
     stop_clean();
 }

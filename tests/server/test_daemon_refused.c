@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_refused.c - what a client can get wrong, or try, in each command that core and engine
-// answer for: one valid request, one thing changed, the status and the words that it must have.
-// After all of them the daemon serves as before.
+// test_daemon_refused.c - wrong values in each command that core and engine check: one valid
+// request, one change, and the expected status and words. After all of them the daemon serves as
+// before.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -14,7 +14,7 @@
 
 enum { KEYS_AT = 16384, VALUES_AT = 20480, SPANS_AT = 32768, BLOCK_BYTES = BLOCK * ROW };
 
-// A session with a cache, and blocks in each state that a command can meet.
+// A session with a cache, and blocks in each state that a command can find.
 static struct world {
     struct raw_client *raw, *other;
     uint64_t cache;
@@ -48,7 +48,7 @@ static void check_refused(const struct wire_request *request, enum status status
     ck_assert_int_eq(reply.answer, WIRE_ANSWER_EMPTY);
 }
 
-// `change` is done to a request `r` that `valid` makes.
+// `valid` makes a request `r`, and `change` changes it.
 #define REFUSED(valid, change, status, words)                                                      \
     do {                                                                                           \
         struct wire_request r = (valid);                                                           \
@@ -126,7 +126,7 @@ static void set_up(void)
     world.blocks_batch = create_batch(world.raw, &create);
 }
 
-// What was refused has harmed nobody, the offender's own session included.
+// Refused requests have changed nothing, not even in their own session.
 static void check_served(void)
 {
     do_step(world.raw, world.cache, 6);
@@ -221,7 +221,7 @@ START_TEST(metadata_that_contradicts_itself_is_refused)
             "kv_starts[1] = -4");
     REFUSED(rows_request(), r.batch_create.kv_starts = ints(starts, 1), STATUS_INVALID,
             "kv_starts has 1 entries");
-    // Where the rows end is known with the tensors of a run only.
+    // The end of the rows is only known with the tensors of a run.
     struct wire_request far = rows_request();
     far.batch_create.kv_starts = ints(behind, 2);
     struct wire_reply reply;
@@ -232,7 +232,7 @@ START_TEST(metadata_that_contradicts_itself_is_refused)
 }
 END_TEST
 
-// Each new vector may lie in the arena; a span is checked like any other.
+// Each new vector may be in the arena. A span is checked like any other.
 START_TEST(spans_of_metadata_outside_the_arena_are_refused)
 {
     static const struct wire_span past = {ARENA - 4, 2}, wraps = {UINT64_MAX - 3, 1},
@@ -306,7 +306,7 @@ START_TEST(runs_with_bad_parameters_are_refused)
 }
 END_TEST
 
-START_TEST(slopes_sinks_and_rotations_that_are_none_are_refused)
+START_TEST(invalid_slopes_sinks_and_rotations_are_refused)
 {
     set_up();
     const uint64_t batch = world.batch;
@@ -356,8 +356,8 @@ START_TEST(slopes_sinks_and_rotations_that_are_none_are_refused)
 }
 END_TEST
 
-// Two for each layer, whatever number of layers is claimed.
-START_TEST(scales_of_layers_that_are_none_are_refused)
+// Two for each layer, for any claimed number of layers.
+START_TEST(invalid_scales_of_layers_are_refused)
 {
     set_up();
     const uint64_t batch = world.batch;
@@ -521,15 +521,14 @@ int main(void)
     Suite *suite = suite_create("daemon, what it refuses");
     suite_add(
         suite, "refused",
-        (const TTest *const[]){caches_of_no_shape_are_refused, batches_of_no_layout_are_refused,
-                               metadata_that_contradicts_itself_is_refused,
-                               spans_of_metadata_outside_the_arena_are_refused,
-                               runs_with_bad_parameters_are_refused,
-                               slopes_sinks_and_rotations_that_are_none_are_refused,
-                               scales_of_layers_that_are_none_are_refused,
-                               runs_over_memory_that_is_not_theirs_are_refused,
-                               copies_that_are_not_the_sessions_to_make_are_refused,
-                               merges_that_fit_neither_one_another_nor_the_arena_are_refused, NULL},
+        (const TTest *const[]){
+            caches_of_no_shape_are_refused, batches_of_no_layout_are_refused,
+            metadata_that_contradicts_itself_is_refused,
+            spans_of_metadata_outside_the_arena_are_refused, runs_with_bad_parameters_are_refused,
+            invalid_slopes_sinks_and_rotations_are_refused, invalid_scales_of_layers_are_refused,
+            runs_over_memory_that_is_not_theirs_are_refused,
+            copies_that_are_not_the_sessions_to_make_are_refused,
+            merges_that_fit_neither_one_another_nor_the_arena_are_refused, NULL},
         1);
     return check_main(suite);
 }

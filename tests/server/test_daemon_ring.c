@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_ring.c - the ring lane of a real aule-daemon, by a raw client that works the rings
-// itself: what an entry does, in which order the two lanes go, and what a hostile or dying client
-// can do there (nothing to others).
+// test_daemon_ring.c - the ring lane of a real aule-daemon, used directly by a raw client: what an
+// entry does, the order between the two lanes, and that a hostile or dying client harms no other.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -39,8 +38,8 @@ START_TEST(a_run_and_a_wait_by_the_ring_do_what_their_messages_do)
 }
 END_TEST
 
-// What was answered on one lane comes before what is sent on the other: tickets count on, and a run
-// sees what the earlier one wrote.
+// A command that was answered on one lane comes before commands that are sent later on the other:
+// tickets are numbered in order, and a run sees what an earlier one wrote.
 START_TEST(a_session_may_mix_the_lanes_and_keeps_its_order)
 {
     start(NULL);
@@ -78,7 +77,7 @@ START_TEST(entries_of_one_ring_are_served_in_their_order)
 }
 END_TEST
 
-// One that waits for a ticket is parked as a message would be, and the other lane's work waits
+// An entry that waits for a ticket is parked like a message, and later work on the other lane waits
 // behind it.
 START_TEST(a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free)
 {
@@ -112,7 +111,7 @@ START_TEST(without_entries_there_is_no_ring_lane)
 }
 END_TEST
 
-// Names that differ by their tail only have doorbells of their own.
+// Sockets whose names differ only at the end have different doorbells.
 START_TEST(two_daemons_never_share_a_doorbell)
 {
     struct daemon other;
@@ -135,7 +134,7 @@ START_TEST(two_daemons_never_share_a_doorbell)
 }
 END_TEST
 
-START_TEST(what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start)
+START_TEST(the_next_start_removes_the_doorbell_of_a_killed_daemon)
 {
     start(NULL);
     daemon_kill(&daemon_);
@@ -150,7 +149,7 @@ START_TEST(what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start)
 }
 END_TEST
 
-START_TEST(what_is_in_the_doorbells_way_stays_and_stops_only_a_daemon_that_wants_one)
+START_TEST(a_folder_at_the_doorbells_path_stays_and_stops_only_a_daemon_with_rings)
 {
     struct stat info;
     start(NULL);
@@ -163,7 +162,7 @@ START_TEST(what_is_in_the_doorbells_way_stays_and_stops_only_a_daemon_that_wants
 }
 END_TEST
 
-// What is parked, what lies there, and whoever comes later.
+// What is parked, what is in the ring, and what comes later.
 START_TEST(a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting)
 {
     start((const char *const[]){"--max-tickets", "1", NULL});
@@ -195,17 +194,17 @@ START_TEST(a_daemon_that_spins_serves_as_well)
     for (int i = 0; i < 20; i++) {
         ck_assert_int_eq(call(&end, wait_of(call(&end, run_of(batch)).ticket)).status, STATUS_OK);
         if (i % 5 == 4)
-            nap(); // it sleeps in the meantime
+            nap(); // the daemon sleeps in the meantime
     }
     const struct wire_inspect_daemon_reply state = raw_inspect(end.raw);
     ck_assert_uint_ge(state.ends_awake + state.ends_asleep,
-                      1); // all that were not there as soon as it looked
+                      1); // all except those that were there when it looked
     ck_assert_uint_le(state.ends_awake + state.ends_asleep, state.submissions);
     close_end(&end);
 }
 END_TEST
 
-// What the others want may be kept back for one that was just served; it comes back late, or never.
+// Runs of others may wait for a session that was just served; it comes back late, or never.
 START_TEST(sessions_in_step_are_served_though_one_of_them_stays_away)
 {
     enum { ENDS = 3, ROUNDS = 30 };
@@ -232,7 +231,7 @@ END_TEST
 
 // ---- hostile ----
 
-// Ends the test well only if a session beside the hostile one still computes.
+// The test ends well only if a session beside the hostile one still computes.
 static void others_still_work(struct ring_end *other, uint64_t batch)
 {
     put_step(other->raw, 5);
@@ -256,12 +255,12 @@ START_TEST(entries_of_any_bytes_are_refused_each_and_harm_nobody)
         for (int k = 0; k < 1 + i % 8; k++)
             ((uint8_t *)entry)[dice_below(&dice, i % 2 ? 48 : WIRE_SUBMISSION_SIZE)] =
                 (uint8_t)dice_next(&dice);
-        ((uint32_t *)entry)[2] = ((uint32_t *)entry)[4] = 0; // nobody waits
+        ((uint32_t *)entry)[2] = ((uint32_t *)entry)[4] = 0; // the client does not wait
         uint32_t sequence = bad.ring.submitted;
         ck_assert(ring_submit(&bad.ring, entry));
         ring_bell(&bad);
         struct wire_completion answer = get(&bad);
-        ck_assert_uint_eq(answer.sequence, sequence); // by the daemon's own count
+        ck_assert_uint_eq(answer.sequence, sequence); // as the daemon counts
         if (answer.status == STATUS_OK && answer.answer == WIRE_ANSWER_RUN)
             call(&bad, wait_of(answer.ticket));
     }
@@ -340,7 +339,7 @@ static void traffic_for_ever(void)
     }
 }
 
-// Forked before this process touches nng, which could not be used in them otherwise.
+// Forked before this process uses nng, because nng does not survive a fork.
 START_TEST(clients_killed_in_the_middle_of_ring_traffic_leave_nothing)
 {
     enum { CLIENTS = 3 };
@@ -385,8 +384,8 @@ int main(void)
         a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free,
         without_entries_there_is_no_ring_lane,
         two_daemons_never_share_a_doorbell,
-        what_a_killed_daemon_left_of_its_doorbell_goes_at_the_next_start,
-        what_is_in_the_doorbells_way_stays_and_stops_only_a_daemon_that_wants_one,
+        the_next_start_removes_the_doorbell_of_a_killed_daemon,
+        a_folder_at_the_doorbells_path_stays_and_stops_only_a_daemon_with_rings,
         a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting,
         a_daemon_that_spins_serves_as_well,
         sessions_in_step_are_served_though_one_of_them_stays_away,

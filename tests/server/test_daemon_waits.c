@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_daemon_waits.c - a Run that waits: one request, one answer when it is done, by the ring lane
-// and by messages alike.
+// and by messages.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -15,7 +15,7 @@
 
 enum { RING, NNG, NUM_LANES }; // of a loop test
 
-// A request under way.
+// A request in flight.
 struct asked {
     struct ring_end *end;
     int lane;
@@ -38,7 +38,7 @@ static struct asked begin(int lane, struct ring_end *end, struct wire_submission
     return asked;
 }
 
-// What a message brought, as an entry would have.
+// Converts a message's answer to that of an entry.
 static struct wire_completion answer_to(struct asked *asked)
 {
     struct wire_completion completion;
@@ -102,7 +102,7 @@ START_TEST(a_run_that_waits_is_answered_once_when_it_is_done)
 }
 END_TEST
 
-// The run cannot be known to be done in the turn that queued it.
+// A run cannot be done in the same turn of the dispatcher that queued it.
 START_TEST(a_run_whose_wait_is_over_before_it_is_leaves_its_ticket)
 {
     start(NULL);
@@ -139,7 +139,7 @@ START_TEST(a_run_that_waits_and_gets_no_ticket_says_so)
 }
 END_TEST
 
-// What it has for the ticket is no longer than what it has for all.
+// The time that it waits for the ticket is part of its whole timeout.
 START_TEST(a_run_that_waits_gets_no_ticket_once_its_wait_is_over)
 {
     static const int32_t times[] = {0, 1}, no_ends[] = {-1, SLEEP_MS};
@@ -154,7 +154,7 @@ START_TEST(a_run_that_waits_gets_no_ticket_once_its_wait_is_over)
         ck_assert_msg(late.status == STATUS_BUSY, "%s: %s", status_name(late.status), late.text);
         ck_assert_uint_eq(late.ticket, 0);
     }
-    ck_assert_int_eq(ask(_i, &end, wait_of(1)).status, STATUS_OK); // none of them was queued
+    ck_assert_int_eq(ask(_i, &end, wait_of(1)).status, STATUS_OK); // none of the runs was queued
     ck_assert_int_eq(ask(_i, &end, wait_of(2)).status, STATUS_NOT_FOUND);
     close_end(&end);
     stop_clean();
@@ -179,14 +179,15 @@ START_TEST(a_run_that_waits_and_cannot_be_is_refused_by_its_values)
     ck_assert_int_eq(nothing.status, STATUS_NOT_FOUND);
     ck_assert_uint_eq(nothing.ticket, 0);
     struct wire_submission careless = run_of(batch);
-    careless.run.wait_ms = -7; // of a run that does not wait it says nothing
+    careless.run.wait_ms = -7; // of a run that does not wait, the field is not read
     ck_assert_uint_eq(ask(_i, &end, careless).ticket, 1);
     close_end(&end);
     stop_clean();
 }
 END_TEST
 
-// Nobody can wait for a detached run: it is told at once or at its end, and harms nobody.
+// No client can wait for a detached run, so such a Wait fails, at once or at the run's end, and has
+// no other effect.
 START_TEST(a_detached_run_that_waits_is_answered)
 {
     start(NULL);
@@ -204,7 +205,7 @@ START_TEST(a_detached_run_that_waits_is_answered)
 }
 END_TEST
 
-// A ticket that is done is reaped at once, without a place for the Wait.
+// A ticket that is done is reaped at once, without room for the Wait.
 static void reap_without_parking(struct raw_client *raw, uint64_t ticket)
 {
     const struct wire_request wait = {.command = WIRE_COMMAND_WAIT, .wait = {.ticket = ticket}};
@@ -221,7 +222,8 @@ static void reap_without_parking(struct raw_client *raw, uint64_t ticket)
     }
 }
 
-// The session may have 65 commands parked: 64 leases, and the run, whose wait takes its place.
+// The session may have 65 commands parked: 64 leases, and the run. The run's wait takes the place
+// of the run.
 START_TEST(a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end)
 {
     enum { LEASES = 64 };
@@ -236,7 +238,7 @@ START_TEST(a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end)
     ck_assert_uint_eq(ask(_i, &end, run_of(batch)).ticket, 1);
     for (int i = 0; i < LEASES; i++)
         raw_begin(end.raw, &lease, &leases[i]);
-    raw_inspect(end.raw); // and all are parked
+    raw_inspect(end.raw); // now all are parked
     struct asked parked = begin(_i, &end, waiting_run(batch, SLEEP_MS));
     ck_assert_int_eq(ask(_i, &end, waiting_run(batch, SLEEP_MS)).status,
                      STATUS_LIMIT); // before the one that is parked
@@ -254,7 +256,7 @@ START_TEST(a_parked_run_that_waits_takes_one_place_from_its_begin_to_its_end)
 }
 END_TEST
 
-// A session whose one ticket is taken, and a run of it that waits for another.
+// A session whose only ticket is taken, and a run of it that waits for another.
 static struct asked park_run(int lane, struct ring_end *end)
 {
     start((const char *const[]){"--max-tickets", "1", NULL});
@@ -262,7 +264,7 @@ static struct asked park_run(int lane, struct ring_end *end)
     uint64_t batch = fresh_batch(end->raw, open_cache(end->raw, "c"));
     ck_assert_uint_eq(ask(lane, end, run_of(batch)).ticket, 1);
     struct asked parked = begin(lane, end, waiting_run(batch, -1));
-    // What comes behind it is answered only once it is parked.
+    // Commands after it are answered only once it is parked.
     ck_assert_int_eq(ask(lane, end, waiting_run(batch, -2)).status, STATUS_INVALID);
     return parked;
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_daemon_work.c - a real aule-daemon's work for well-behaved clients: attention, shared
-// prefixes, metadata in the arena, pipelines and tickets. Tests that touch tensors run over both
-// memory paths.
+// test_daemon_work.c - a real aule-daemon's work for correct clients: attention, shared prefixes,
+// metadata in the arena, pipelines and tickets. Tests that use tensors run with both kinds of arena
+// memory.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -27,7 +27,7 @@ START_TEST(one_client_gets_attention)
     ck_assert_uint_eq(raw_inspect(raw).num_sessions, 0);
     raw->session = raw->epoch = 0;
     struct wire_reply reply;
-    raw_hello(raw, 0, &reply); // the connection may shake hands anew
+    raw_hello(raw, 0, &reply); // the connection may shake hands again
     ck_assert_int_eq(reply.status, STATUS_OK);
     raw_close(raw);
     stop_clean();
@@ -55,8 +55,8 @@ static int32_t look_up(struct raw_client *raw, uint64_t cache, const int32_t *to
     return reply.prefix_lookup.blocks.data[0];
 }
 
-// One publishes, another attends to what it published, without writing anything; `expected` has to
-// come out.
+// One session publishes; another attends to the published blocks without writing. The output must
+// be `expected`.
 static void share_a_block(float expected)
 {
     static const int32_t tokens[BLOCK] = {3, 1, 4, 1, 5, 9, 2, 6};
@@ -103,7 +103,8 @@ START_TEST(the_validation_layer_has_nothing_to_say)
 }
 END_TEST
 
-// The write and the attention of one cache; those of another take their place, and they come back.
+// Writes and attends in one cache. Then the pipelines of other caches replace its pipelines, and
+// they are made again.
 START_TEST(as_many_pipelines_are_kept_as_the_option_says)
 {
     struct wire_reply reply;

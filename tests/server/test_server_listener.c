@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_server_listener.c - the server's listener alone, over bare connections: what becomes of one
-// that the daemon ends while requests pour in, and of answers that their peer does not read. No
-// device, no sessions.
+// test_server_listener.c - only the server's listener, with bare connections: a connection that the
+// daemon closes while requests arrive, and answers that their peer does not read. No device, no
+// sessions.
 
 #include "rigs/check_main.h"
 #include "rigs/raw_client.h"
@@ -44,7 +44,7 @@ static void close_listener(void)
     rmdir(folder);
 }
 
-// The next event, which is of that kind. Messages stay where they are.
+// The next event, which must be of this kind. Messages stay queued.
 static struct peer *await_event(bool removed)
 {
     struct peer *peer;
@@ -60,7 +60,7 @@ static struct peer *await_event(bool removed)
     return peer;
 }
 
-// And answers them, on the way to which the connection may be hung up, too.
+// Answers them; meanwhile the connection may be closed.
 static void take_messages(int count)
 {
     while (count) {
@@ -75,7 +75,7 @@ static void take_messages(int count)
     }
 }
 
-// Until the other end is closed.
+// Waits until the other end is closed.
 static void *pour(void *context)
 {
     const uint8_t payload[16] = {0};
@@ -107,11 +107,12 @@ END_TEST
 
 // ---- answers that are not read ----
 
-// So large that a socket takes few of the frames, which name the request and its size.
+// So large that a socket takes only a few of the frames, each of which names the request and its
+// size.
 enum { ANSWER_BYTES = 4096, FRAME_BYTES = 13 + ANSWER_BYTES };
 static const uint8_t answer[ANSWER_BYTES];
 
-// One request, taken: the way back to it.
+// Takes one request. Returns what is needed to answer it.
 static struct route ask(int fd, uint32_t id)
 {
     struct message message;
@@ -164,7 +165,7 @@ START_TEST(a_peer_that_never_reads_keeps_nobody_elses_answer)
 }
 END_TEST
 
-// How many bytes come until none does for a while.
+// Counts bytes until none arrives for a while.
 static size_t read_all(int fd)
 {
     const struct timeval pause = {.tv_sec = 1};
@@ -177,7 +178,7 @@ static size_t read_all(int fd)
     return sum;
 }
 
-// nng keeps 64, the socket and what lies between take some more.
+// nng keeps 64; the socket and the layers between keep some more.
 START_TEST(large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound)
 {
     static const uint8_t large[65536];
@@ -189,7 +190,7 @@ START_TEST(large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound)
     ck_assert(listener_reply(listener, &route, answer, sizeof answer));
     read_answer(
         other,
-        2); // nng moves answers in their order: all of the deaf one's are kept or dropped by now
+        2); // nng moves answers in order, so all for the deaf client are kept or dropped by now
     size_t came = read_all(deaf);
     ck_assert_uint_gt(came, 0);
     ck_assert_uint_le(came, 80 * sizeof large);

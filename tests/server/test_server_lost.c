@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_server_lost.c - the real server and core over the fake engine, in a process of their own:
-// what clients hear when the GPU is lost, or when a run never ends, and what the server does while
-// a driver hangs. SIGUSR1 loses the device, SIGUSR2 lets the oldest submission finish; both act at
-// the next engine_poll(), which the linker leads through here, because the fake belongs to the
-// dispatcher.
+// test_server_lost.c - the real server and core over the fake engine, in another process: what
+// clients are told when the GPU is lost or a run never ends, and what the server does while a
+// driver hangs. SIGUSR1 loses the device, SIGUSR2 finishes the oldest submission. Both act at the
+// next engine_poll(), which the linker redirects here, because the fake belongs to the dispatcher.
 
 #include "fakes/fake_engine.h"
 #include "rigs/check_main.h"
@@ -30,8 +29,8 @@ enum { ARENA = 65536, BLOCK = 8, DRAIN_MS = 200, LONG_DRAIN_MS = 600000 };
 static char folder[64], socket_path[96];
 static pid_t server_pid;
 
-// Where the engine of the server's process hangs while the test has it `closed`; in memory that
-// both share.
+// The engine of the server's process hangs here while the test has it `closed`. It is in memory
+// that both processes share.
 enum gate_kind { GATE_ARENA_CREATE, GATE_ARENA_DESTROY, GATE_END, GATE_COUNT };
 static struct gate {
     atomic_bool closed;
@@ -72,13 +71,13 @@ bool __wrap_engine_poll(struct engine *engine, struct engine_event *event)
         lost = true;
         fake_engine_lose(engine, "the test pulled the plug");
     } else if (finish_now) {
-        finish_now = 0; // before it is heard: another may come meanwhile
+        finish_now = 0; // reset before acting: another signal may come meanwhile
         fake_engine_finish(engine);
     }
     return __real_engine_poll(engine, event);
 }
 
-// The GPU of a run that never ends: whoever waits for it waits for ever.
+// The GPU runs a run that never ends, so a thread that waits for it waits for ever.
 enum status __wrap_engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms);
 
 enum status __wrap_engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms)
@@ -155,8 +154,8 @@ static void serve(const struct server_params *params, int ready_fd)
         fprintf(stderr, "%s\n", error.text);
         _exit(server_destroy(server) ? EXIT_REFUSED : EXIT_REFUSED_AT_WORK);
     }
-    // Blocked in all threads that the server has started; the dispatcher alone takes them, so that
-    // they wake it.
+    // The signals are blocked in all threads of the server. Only the dispatcher receives them, so
+    // that they wake it.
     signal(SIGUSR1, on_signal);
     signal(SIGUSR2, on_signal);
     sigemptyset(&signals);
@@ -268,7 +267,7 @@ static uint64_t open_cache(struct raw_client *raw)
     return reply.cache_open.cache;
 }
 
-// One token is written and attended to; the fake does not finish it by itself.
+// One token is written and attended to. The fake does not finish it by itself.
 static struct wire_request endless_run(struct raw_client *raw, uint64_t cache, int32_t *blocks,
                                        uint32_t count)
 {
@@ -316,8 +315,8 @@ static uint64_t submit_endless(struct raw_client *raw, uint64_t cache, int32_t *
     return reply.run.ticket;
 }
 
-// The daemon takes the messages of a connection in their order: when the second is answered, the
-// first is parked.
+// The daemon handles the messages of a connection in order. When the second is answered, the first
+// is parked.
 static void park(struct raw_client *raw, const struct wire_request *request,
                  struct raw_pending *pending)
 {
@@ -325,7 +324,7 @@ static void park(struct raw_client *raw, const struct wire_request *request,
     raw_inspect(raw);
 }
 
-// A run whose wait is parked: by a Wait of its own, or in the name of the Run.
+// A run with a parked wait: a Wait, or the wait of the Run itself.
 enum asks { RUN_AND_WAIT, RUN_THAT_WAITS, NUM_ASKS };
 
 static void park_endless(enum asks asks, struct raw_client *raw, uint64_t cache,
@@ -343,7 +342,7 @@ static void park_endless(enum asks asks, struct raw_client *raw, uint64_t cache,
     park(raw, &request, pending);
 }
 
-// Who asked for both at once learns of the ticket only now.
+// A client that asked for both at once learns the ticket only now.
 static void check_ticket(enum asks asks, const struct wire_reply *reply)
 {
     ck_assert_uint_eq(reply->ticket, asks == RUN_AND_WAIT ? 0 : 1);
@@ -356,7 +355,7 @@ static struct wire_reply answer_to(struct raw_pending *pending)
     return reply;
 }
 
-// Of a session that has ended: with its run go its blocks.
+// For a session that has ended: its blocks are freed when its run ends.
 static void finish_run(struct raw_client *watcher)
 {
     struct wire_inspect_daemon_reply state = raw_inspect(watcher);
@@ -372,8 +371,8 @@ static void finish_run(struct raw_client *watcher)
 
 static atomic_bool heard;
 
-// A signal that comes when the dispatcher is just about to sleep wakes nobody: it is sent until it
-// was heard.
+// A signal that arrives just before the dispatcher sleeps wakes nothing, so it is sent until it was
+// handled.
 static void *lose(void *context)
 {
     (void)context;
@@ -447,7 +446,7 @@ START_TEST(a_run_that_never_ends_is_answered_when_its_session_is_killed)
 }
 END_TEST
 
-// Whatever the end of a daemon waits for, with all the time that its drain has left.
+// Everything that the end of a daemon may wait for, within its drain timeout.
 START_TEST(a_second_signal_ends_a_daemon_whose_engine_hangs_at_the_end)
 {
     const enum gate_kind kind = _i ? GATE_END : GATE_ARENA_DESTROY;
@@ -462,7 +461,7 @@ START_TEST(a_second_signal_ends_a_daemon_whose_engine_hangs_at_the_end)
 }
 END_TEST
 
-// ---- handshakes and starts that come to nothing ----
+// ---- failed handshakes and failed starts ----
 
 static int begin_hello(void)
 {
@@ -505,7 +504,7 @@ START_TEST(handshakes_whose_clients_have_gone_hold_up_nobody)
     atomic_store(&gates[GATE_ARENA_CREATE].closed, false);
     struct raw_client *raw = raw_session(socket_path, ARENA);
     ck_assert_uint_eq(atomic_load(&gates[GATE_ARENA_CREATE].came),
-                      2); // none was made for those that have gone
+                      2); // clients that are gone got none
     close(first);
     await_sessions(watcher, 1);
     raw_close(raw);
@@ -522,7 +521,7 @@ static void touch(const char *shm_name)
     close(fd);
 }
 
-// A file lies at the socket's path.
+// A file has the path of the socket.
 START_TEST(a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engine_ended)
 {
     char prefix[SEGMENT_PREFIX_ROOM], own[64], other[64];
@@ -540,7 +539,7 @@ START_TEST(a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engin
     ck_assert_int_eq(wait_server(), _i == 1 ? EXIT_REFUSED_AT_WORK : EXIT_REFUSED);
     ck_assert_int_eq(access(socket_path, F_OK), 0);
     ck_assert_int_eq(shm_unlink(other), 0);
-    ck_assert_int_eq(shm_unlink(own), _i == 1 ? -1 : 0); // removed only on the way out by force
+    ck_assert_int_eq(shm_unlink(own), _i == 1 ? -1 : 0); // removed only after a forced end
 }
 END_TEST
 
@@ -578,7 +577,7 @@ START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
         state = raw_inspect(watcher);
     }
-    ck_assert_uint_eq(state.quarantined_blocks, 1); // the fake aborts if the arena ended here
+    ck_assert_uint_eq(state.quarantined_blocks, 1); // the fake aborts if the arena ends here
     ck_assert_uint_eq(state.num_sessions, 0);
     check_dead_session(watcher, id);
     finish_run(watcher);

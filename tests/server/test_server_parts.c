@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_server_parts.c - the parts of the server that stand alone: where the socket lies, its lock,
-// segments and the guard around them, the job thread, the waker. No device, no nng.
+// test_server_parts.c - parts of the server alone: the socket's place, its lock, segments and their
+// guard, the job thread, the waker. No device, no nng.
 
 #include "rigs/check_main.h"
 #include "schema/wire.h"
@@ -135,7 +135,7 @@ START_TEST(a_lock_has_one_owner_and_names_it)
     ck_assert_int_eq(socket_lock_take(in_folder("s"), &second, &error), STATUS_BUSY);
     snprintf(pid, sizeof pid, "(pid %d)", (int)getpid());
     ck_assert_ptr_nonnull(strstr(error.text, pid));
-    socket_lock_release(&second); // was not held: nothing happens
+    socket_lock_release(&second); // it was not held: nothing happens
     ck_assert_int_eq(access(in_folder("s.lock"), F_OK), 0);
     socket_lock_release(&first);
     ck_assert_int_eq(access(in_folder("s.lock"), F_OK), -1);
@@ -182,9 +182,9 @@ END_TEST
 // ---- segments and the guard ----
 
 static int wake_fd;
-static size_t largest_private = SIZE_MAX; // that the system maps
+static size_t largest_private = SIZE_MAX; // the largest private mapping that succeeds
 
-// The linker leads mmap() through here.
+// The linker redirects mmap() here.
 void *__real_mmap(void *place, size_t size, int protection, int flags, int fd, off_t offset);
 void *__wrap_mmap(void *place, size_t size, int protection, int flags, int fd, off_t offset);
 
@@ -197,7 +197,7 @@ void *__wrap_mmap(void *place, size_t size, int protection, int flags, int fd, o
     return __real_mmap(place, size, protection, flags, fd, offset);
 }
 
-static char own_prefix[32], other_prefix[32]; // this run's, which may not be the only one
+static char own_prefix[32], other_prefix[32]; // of this run; other runs may be active
 
 static void open_guard(void)
 {
@@ -340,7 +340,7 @@ START_TEST(lost_pages_are_replaced_one_by_one_where_the_system_refuses_the_whole
 }
 END_TEST
 
-// A fault that is none of the guard's business goes to whoever was there before.
+// A fault outside the guard's memory goes to the earlier handler.
 static void on_foreign(int number)
 {
     (void)number;
@@ -389,7 +389,7 @@ static void done(struct job *job, void *context)
     ++*next;
 }
 
-// Sleeps until the descriptor tells of done jobs.
+// Sleeps until the descriptor reports finished jobs.
 static void hear(int fd, struct jobs *jobs, int *next)
 {
     struct pollfd woken = {.fd = fd, .events = POLLIN};
@@ -467,7 +467,7 @@ END_TEST
 enum { NEWS = 20000 };
 
 static struct waker waker;
-static atomic_uint num_news; // that can be seen
+static atomic_uint num_news; // events that can be seen
 static unsigned num_seen;
 
 static bool has_news(const void *context)
@@ -498,7 +498,7 @@ static void *bring_news(void *argument)
     return NULL;
 }
 
-START_TEST(who_sleeps_is_woken_by_the_last_news_whatever_the_schedule)
+START_TEST(a_sleeping_thread_is_woken_by_the_last_event)
 {
     struct pollfd woken = {.fd = waker.fd, .events = POLLIN};
     pthread_t thread;
@@ -516,13 +516,13 @@ START_TEST(who_sleeps_is_woken_by_the_last_news_whatever_the_schedule)
 }
 END_TEST
 
-START_TEST(who_is_awake_is_not_woken)
+START_TEST(a_thread_that_is_awake_is_not_woken)
 {
     struct pollfd woken = {.fd = waker.fd, .events = POLLIN};
     atomic_store(&num_news, 1);
     waker_wake(&waker);
     ck_assert_int_eq(poll(&woken, 1, 0), 0);
-    ck_assert(!waker_fall_asleep(&waker, has_news, NULL)); // it has yet to see them
+    ck_assert(!waker_fall_asleep(&waker, has_news, NULL)); // it has not seen them yet
     waker_wake(&waker);
     ck_assert_int_eq(poll(&woken, 1, 0), 0);
     num_seen = 1;
@@ -561,8 +561,8 @@ int main(void)
     suite_add_tcase(suite, paths);
     suite_add_tcase(suite, segments);
     tcase_add_checked_fixture(wakers, open_waker, close_waker);
-    tcase_add_test(wakers, who_sleeps_is_woken_by_the_last_news_whatever_the_schedule);
-    tcase_add_test(wakers, who_is_awake_is_not_woken);
+    tcase_add_test(wakers, a_sleeping_thread_is_woken_by_the_last_event);
+    tcase_add_test(wakers, a_thread_that_is_awake_is_not_woken);
     suite_add_tcase(suite, jobs);
     suite_add_tcase(suite, wakers);
     return check_main(suite);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_server_wait.c - how the dispatcher waits where epoll_pwait2() is refused: the linker leads
-// it through here. An eventfd and a deadline only; no device, no rings.
+// test_server_wait.c - how the dispatcher waits if epoll_pwait2() is refused; the linker redirects
+// it here. Only an eventfd and a deadline; no device, no rings.
 
 #include "rigs/check_main.h"
 #include "server/wait.h"
@@ -14,7 +14,8 @@
 
 static struct server server;
 static int refusal, refused;
-static int64_t wake_ns = FOREVER, slept_until_ns, slept_ns; // what core wants, and what it was told
+// what core asks for, and what it was told
+static int64_t wake_ns = FOREVER, slept_until_ns, slept_ns;
 
 int __wrap_epoll_pwait2(int fd, struct epoll_event *events, int room, const struct timespec *rest,
                         const sigset_t *set);
@@ -82,7 +83,7 @@ static bool is_rung(void)
     return read(server.wake_fd, &count, sizeof count) == sizeof count;
 }
 
-START_TEST(whatever_epoll_pwait2_is_refused_with_it_is_tried_once_and_events_are_heard)
+START_TEST(epoll_pwait2_is_tried_once_and_events_arrive_whatever_its_error)
 {
     static const int errors[] = {ENOSYS, EPERM, EACCES, EINVAL};
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
@@ -138,7 +139,7 @@ START_TEST(when_core_wants_to_look_the_dispatcher_stays_awake)
 {
     wake_ns = clock_now_ns();
     slept_ns = 0;
-    wait_for_events(&server); // comes back though nothing happens
+    wait_for_events(&server); // returns although nothing happens
     ck_assert_int_eq(slept_ns, 0);
 }
 END_TEST
@@ -155,7 +156,7 @@ END_TEST
 int main(void)
 {
     const TTest *const tests[] = {
-        whatever_epoll_pwait2_is_refused_with_it_is_tried_once_and_events_are_heard,
+        epoll_pwait2_is_tried_once_and_events_arrive_whatever_its_error,
         without_epoll_pwait2_a_deadline_ends_the_sleep,
         core_wakes_the_dispatcher_before_the_deadline_and_is_told_how_late_that_was,
         a_sleep_that_ends_otherwise_says_nothing_of_lateness,

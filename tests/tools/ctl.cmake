@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# aule-ctl, as people start it: its usage, and what it says about a real daemon with sessions of libaule-client.
+# aule-ctl as a user starts it: its usage, and what it says about a real daemon with sessions of
+# libaule-client.
 
 if(TARGET aule-ctl)
   pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
   foreach(suite test_ctl test_ctl_views test_ctl_actions)
-    aule_check(${suite} SOURCES tools/${suite}.c rigs/ctl_world.c LIBS aule-client daemon_harness PkgConfig::CJSON LABELS process VALIDATED)
+    aule_check(${suite} SOURCES tools/${suite}.c rigs/ctl_world.c LIBS aule-client daemon_harness
+      PkgConfig::CJSON LABELS process VALIDATED)
     target_compile_definitions(${suite} PRIVATE CTL="$<TARGET_FILE:aule-ctl>")
     add_dependencies(${suite} aule-ctl)
   endforeach()
   target_sources(test_ctl PRIVATE ${PROJECT_SOURCE_DIR}/tools/ctl/units.c)
   target_include_directories(test_ctl PRIVATE ${PROJECT_SOURCE_DIR})
-  aule_check(test_tuning SOURCES tools/test_tuning.c LIBS aule-client daemon_harness LABELS process VALIDATED)
+  aule_check(test_tuning SOURCES tools/test_tuning.c LIBS aule-client daemon_harness LABELS process
+    VALIDATED)
   target_compile_definitions(test_tuning PRIVATE CTL="$<TARGET_FILE:aule-ctl>")
   target_include_directories(test_tuning PRIVATE ${PROJECT_SOURCE_DIR})
   add_dependencies(test_tuning aule-ctl)

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# What `cmake --install` gives is enough to build and run README's example.
+# The files that `cmake --install` installs are enough to build and run README's example.
 
 set(install_flags)
 if(AULE_SANITIZE)
   set(install_flags -fsanitize=${AULE_SANITIZE})
 endif()
 add_test(NAME test_install
-  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_install.sh ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER} ${PROJECT_VERSION} ${install_flags})
-set_tests_properties(test_install PROPERTIES TIMEOUT 1200 LABELS process ENVIRONMENT "${validation}")
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_install.sh ${CMAKE_BINARY_DIR} ${CMAKE_C_COMPILER}
+    ${PROJECT_VERSION} ${install_flags})
+set_tests_properties(test_install PROPERTIES TIMEOUT 1200 LABELS process
+  ENVIRONMENT "${validation}")
 
-# The example is also part of the build, so that it never rots.
+# The build also compiles the example, so that it never breaks unnoticed.
 add_executable(readme_example client/readme_example.c)
 target_link_libraries(readme_example PRIVATE aule_flags aule-client)

@@ -2,85 +2,106 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# test_bench.sh BENCH: lines of JSON have the promised keys. The growing pool, the full pool, the baseline and the
-# studies are among them, and they can be drawn. No time is checked.
+# test_bench.sh BENCH: lines of JSON have the promised keys, also for the growing pool, the full
+# pool, the baseline and the studies, and they can be drawn. No time is checked.
 
 set -euo pipefail
 bench=${1:?}
 work=$(mktemp -d "${TMPDIR:-/tmp}/aule-test-bench.XXXXXX")
 trap 'rm -rf "$work"' EXIT
+keys='"workload", "device", "driver", "via", "dtype", "variant", "median_us", "p99_us", "gb_per_s",
+    "tflops", "ceiling_ratio", "checked"'
 
-# has FILTER WHAT: jq's FILTER holds for all lines.
-has()
+die()
 {
-    jq -es "$1" "$work/results" >/dev/null || { echo "$2:"; cat "$work/results"; exit 1; }
+    echo "$*"
+    exit 1
 }
 
-"$bench" run decode:2x64 decode:2x128 decode:4x64 --seconds 0.05 --baseline --splits 2 >"$work/results"
-has 'length == 3' "three workloads are three lines"
-has 'all([has("workload", "device", "driver", "via", "dtype", "variant", "median_us", "p99_us", "gb_per_s", "tflops", "ceiling_ratio",
-    "checked")] | all)' "a key is missing"
-has 'all(.checked == true and .via == "engine" and .dtype == "f16/f16" and .splits == 2)' "not as asked"
-has 'all(.median_us > 0 and .p99_us >= .median_us and .ceiling_ratio > 0 and .floor_us > 0 and .baseline_gflops > 0)' "a number is not there"
+# has FILTER WHAT: jq's FILTER holds for all lines; WHAT says what is wrong if it does not.
+has()
+{
+    jq -es "$1" "$work/results" >/dev/null || die "$2:" "$(cat "$work/results")"
+}
+
+"$bench" run decode:2x64 decode:2x128 decode:4x64 --seconds 0.05 --baseline --splits 2 \
+    >"$work/results"
+has 'length == 3' "three workloads are not three lines"
+has "all([has($keys)] | all)" "a key is missing"
+has 'all(.checked == true and .via == "engine" and .dtype == "f16/f16" and .splits == 2)' \
+    "the results are not as asked"
+has 'all(.median_us > 0 and .p99_us >= .median_us and .ceiling_ratio > 0 and .floor_us > 0 and
+    .baseline_gflops > 0)' "a number is missing"
 "$bench" run E1 --pool 0.25 --seconds 0.05 --json >>"$work/results"
-has '.[3].workload == "E1" and .[3].longest_paged >= 2 * .[3].longest_contiguous' "a batch in blocks is no longer than one in rows"
+has '.[3].workload == "E1" and .[3].longest_paged >= 2 * .[3].longest_contiguous' \
+    "a batch in blocks is no longer than one in rows"
 "$bench" run G1 --pool 0.05 --seconds 0.05 --json >>"$work/results"
 has '.[4].worst_us > 0 and .[4].grown_gib > 0' "the pool did not grow"
 
 "$bench" run A1 --pool 0.5 --seconds 0.05 --json >>"$work/results"
 has '.[5].checked == true and .[5].ceiling_ratio > 0' "what the second turn appends is not right"
 "$bench" plot "$work/results" --output "$work/results.svg"
-[ "$(grep -c '<circle' "$work/results.svg")" -eq 4 ] || { echo "two curves of two points have not 4 dots"; exit 1; }
-[ "$(grep -cE '<text[^>]*>(E1|G1|A1) f16/f16' "$work/results.svg")" -eq 3 ] || { echo "three workloads have not three bars"; exit 1; }
-tail -n 1 "$work/results.svg" | grep -qx '</svg>' || { echo "the drawing does not end"; exit 1; }
+[ "$(grep -c '<circle' "$work/results.svg")" -eq 4 ] ||
+    die "two curves of two points have not 4 dots"
+[ "$(grep -cE '<text[^>]*>(E1|G1|A1) f16/f16' "$work/results.svg")" -eq 3 ] ||
+    die "three workloads have not three bars"
+tail -n 1 "$work/results.svg" | grep -qx '</svg>' || die "the drawing is not complete"
 "$bench" run decode:2x64 --head-dim 64 --check --json >"$work/checked"
-jq -e '.checked == true and .head_dim == 64' "$work/checked" >/dev/null || { echo "another head dim: $(cat "$work/checked")"; exit 1; }
+jq -e '.checked == true and .head_dim == 64' "$work/checked" >/dev/null ||
+    die "another head dim: $(cat "$work/checked")"
 "$bench" run decode:2x64 --check --json >"$work/checked"
-jq -e '.checked == true and .checked_rows == 64 and ([.median_us, .p99_us, .gb_per_s, .tflops, .ceiling_ratio] | all(. == null))' \
-    "$work/checked" >/dev/null || { echo "of a workload that was only checked: $(cat "$work/checked")"; exit 1; }
-head -n 1 "$work/results" | "$bench" plot - | grep -qE '<text[^>]*>decode:2x64 f16/f16' || { echo "a decode alone is not a bar"; exit 1; }
+jq -e '.checked == true and .checked_rows == 64 and
+    ([.median_us, .p99_us, .gb_per_s, .tflops, .ceiling_ratio] | all(. == null))' \
+    "$work/checked" >/dev/null || die "a workload that was only checked: $(cat "$work/checked")"
+head -n 1 "$work/results" | "$bench" plot - | grep -qE '<text[^>]*>decode:2x64 f16/f16' ||
+    die "a single decode is not a bar"
 "$bench" plot - <"$work/results" | cmp - "$work/results.svg"
 
 "$bench" run border growth --seconds 0.05 --json >"$work/results"
-has 'all([has("workload", "device", "driver", "via", "dtype", "variant", "median_us", "p99_us", "gb_per_s", "tflops", "ceiling_ratio",
-    "checked", "case")] | all)' "a key of a study is missing"
-has 'map(select(.workload == "border")) | [.[].via] == ["engine", "ring", "nng"] and all(.checked and .checked_rows > 0) and
-    (.[1:] | all(has("extra_us", "extra_p99_us", "ratio")))' "the border has not its three cases"
-has 'map(select(.workload == "growth")) | length > 60 and all(.checked and .unit_ns > 0 and .aim_ns > 0) and
+has "all([has($keys, \"case\")] | all)" "a key of a study is missing"
+has 'map(select(.workload == "border")) | [.[].via] == ["engine", "ring", "nng"] and
+    all(.checked and .checked_rows > 0) and
+    (.[1:] | all(has("extra_us", "extra_p99_us", "ratio")))' "border lacks one of its three cases"
+has 'map(select(.workload == "growth")) | length > 60 and
+    all(.checked and .unit_ns > 0 and .aim_ns > 0) and
     ([.[] | select(.case == "first advance of a batch by table entries") | .size] ==
-     [.[] | select(.case == "check of a batch by table entries") | .size])' "growth has not its sizes"
+     [.[] | select(.case == "check of a batch by table entries") | .size])' \
+    "growth lacks some sizes"
 "$bench" plot "$work/results" --output "$work/results.svg"
-grep -q 'core as work grows' "$work/results.svg" || { echo "growth is not drawn"; exit 1; }
+grep -q 'core as work grows' "$work/results.svg" || die "growth is not drawn"
 
-# gone WORDS ARGUMENT...: it cannot be measured: exit code 3, where a wrong result has 1. These words say why.
+# gone WORDS ARGUMENT...: it cannot measure, says these words, and ends with exit code 3 (a wrong
+# result has 1).
 gone()
 {
     local words=$1 said code=0
     shift
     said=$("$bench" "$@" 2>&1) || code=$?
     if [ "$code" != 3 ] || [[ $said != *"$words"* ]]; then
-        echo "aule-bench $*: exit code $code: $said"
-        exit 1
+        die "aule-bench $*: exit code $code: $said"
     fi
 }
 gone "no device" run decode:1x16 --check --device nobody
 gone "nobody" run decode:1x16 --check --variant nobody
-gone "/nowhere/aule-daemon was not started: No such file or directory" run decode:1x16 --check --via nng --daemon /nowhere/aule-daemon
-gone "${TMPDIR:-/tmp} was not started: Permission denied" run border --check --daemon "${TMPDIR:-/tmp}"
+gone "/nowhere/aule-daemon was not started: No such file or directory" \
+    run decode:1x16 --check --via nng --daemon /nowhere/aule-daemon
+gone "${TMPDIR:-/tmp} was not started: Permission denied" \
+    run border --check --daemon "${TMPDIR:-/tmp}"
 gone "the daemon ended before it answered" run decode:1x16 --check --via ring --daemon /bin/false
 
 # cannot SENTENCE FILE: plot says so, and writes nothing.
 cannot()
 {
-    said=$("$bench" plot "$2" --output "$work/none.svg" 2>&1) && { echo "plot $2: exit code 0"; exit 1; }
-    [ "$said" = "aule-bench: $1" ] || { echo "plot $2: $said"; exit 1; }
-    [ ! -e "$work/none.svg" ] || { echo "plot $2 draws nothing, and writes it"; exit 1; }
+    said=$("$bench" plot "$2" --output "$work/none.svg" 2>&1) && die "plot $2: exit code 0"
+    [ "$said" = "aule-bench: $1" ] || die "plot $2: $said"
+    [ ! -e "$work/none.svg" ] || die "plot $2 draws nothing, but writes a file"
 }
 cannot "line 1 of $work/checked was not measured" "$work/checked"
 jq -c 'select(.workload == "border")' "$work/results" >"$work/border"
-cannot "not drawn, for they make neither bar nor curve: border" "$work/border"
+cannot "not drawn, because they are neither bar nor curve: border" "$work/border"
 cp "$work/results.svg" "$work/line" && cp "$work/line" "$work/kept"
-said=$("$bench" plot "$work/line" --output "$work/line" 2>&1) && { echo "its input is drawn over"; exit 1; }
-[ "$said" = "aule-bench: --output $work/line would replace what it is drawn from" ] || { echo "its input: $said"; exit 1; }
+said=$("$bench" plot "$work/line" --output "$work/line" 2>&1) && die "it draws over its input"
+[ "$said" = "aule-bench: --output $work/line would replace what it is drawn from" ] ||
+    die "drawing over its input: $said"
 cmp "$work/line" "$work/kept"
 echo "six workloads and two studies say and draw what is promised"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_bench_sample.c - which rows aule-bench looks at where it cannot look at all of them, and
-// what it notes of a wrong one.
+// test_bench_sample.c - which rows aule-bench checks if it cannot check all, and what it reports
+// about a wrong row.
 
 #include "rigs/check_main.h"
 #include "tools/bench/check.h"
@@ -113,8 +113,7 @@ START_TEST(each_kv_head_is_drawn)
 }
 END_TEST
 
-// The first token of all, both sides of some border of each size, and most places within a tile
-// of 64.
+// The first token of all, both sides of a border of each size, and most places within a tile of 64.
 START_TEST(a_prefill_is_drawn_from_all_over_its_tiles)
 {
     struct drawn d;

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# test_bench_usage.sh BENCH: what a command, a workload or another option cannot heed is refused by a sentence that names both, with exit
-# code 2 and before any device is opened.
+# test_bench_usage.sh BENCH: if a command, a workload or another option excludes an option,
+# aule-bench refuses with a sentence that names both and with exit code 2, before it measures
+# anything.
 
 set -uo pipefail
 bench=${1:?}
@@ -34,8 +35,10 @@ value()
 }
 
 [ "$("$bench" -h)" = "$("$bench" --help)" ] || { echo "-h is not --help"; bad=1; }
-measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits contiguous no-cascade completion-poll seconds pool baseline check json verbose daemon)
-[ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] || { echo "--help has other options than these and output, version and help"; bad=1; }
+measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits contiguous
+    no-cascade completion-poll seconds pool baseline check json verbose daemon)
+[ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] ||
+    { echo "--help has other options than these and output, version and help"; bad=1; }
 for option in "${measuring[@]}"; do
     read -ra words <<<"--$option $(value "$option")"
     refused "list takes no --$option; run does" list "${words[@]}"
@@ -50,45 +53,55 @@ done
 
 refused "--baseline does not go with --check: a check measures nothing" run D5 --check --baseline
 refused "--seconds does not go with --check: a check measures nothing" run D5 --seconds 1 --check
-refused "--no-cascade does not go with --contiguous: without blocks no sequence shares any" run C1 --contiguous --no-cascade
+refused "--no-cascade does not go with --contiguous: sequences without blocks share none" \
+    run C1 --contiguous --no-cascade
 for option in contiguous no-cascade token-scales verbose; do
     refused "--$option goes with --via engine only, not with --via nng" run D5 --via nng "--$option"
 done
-refused "--clients 2 wants --via nng or ring: an engine serves one process" run D5 --clients 2
+refused "--clients 2 needs --via nng or ring: an engine serves one process" run D5 --clients 2
 refused '--clients "0" is not a whole number from 1 to 4096' run D5 --clients 0
-refused '--completion-poll "often" is neither auto nor a whole number from 0 to 4096' run D5 --completion-poll often
-refused "--daemon does not go with --via engine: no daemon is started" run D5 copies --daemon x
-refused "--token-scales wants K and V of 8 bits: --kv-dtype fp8_e4m3, fp8_e5m2 or int8" run D6 D5 --token-scales
-refused "--token-scales does not go with --contiguous: such scales lie in blocks" run D6 --contiguous --token-scales
+refused '--completion-poll "often" is neither auto nor a whole number from 0 to 4096' \
+    run D5 --completion-poll often
+refused "--daemon does not go with --via engine, which starts no daemon" run D5 copies --daemon x
+refused "--token-scales needs K and V of 8 bits: --kv-dtype fp8_e4m3, fp8_e5m2 or int8" \
+    run D6 D5 --token-scales
+refused "--token-scales does not go with --contiguous: these scales are in blocks" \
+    run D6 --contiguous --token-scales
 refused "--head-dim 100 is no multiple of 8 up to 512" run D5 --head-dim 100
 refused '--head-dim "520" is not a whole number from 0 to 512' run D5 --head-dim 520
-refused "study border takes no --head-dim: its cases say that themselves" run border --head-dim 64
+refused "study border takes no --head-dim: its cases determine that" run border --head-dim 64
 refused '--dtype "f8" is none of f32, f16 and bf16' run D5 --dtype f8
-refused '--kv-dtype "f8" is none of f32, f16, bf16, fp8_e4m3, fp8_e5m2 and int8' run D5 --kv-dtype f8
+refused '--kv-dtype "f8" is none of f32, f16, bf16, fp8_e4m3, fp8_e5m2 and int8' \
+    run D5 --kv-dtype f8
 for workload in A1 G1; do
-    refused "$workload is about blocks, and --contiguous has none" run D1 $workload --contiguous
+    refused "$workload measures blocks, and --contiguous has none" run D1 $workload --contiguous
     refused "$workload is measured with --via engine only" run D1 $workload --via nng
 done
-refused "A1 checks what it wrote bit for bit: K and V want the type of q, f16, not int8" run D1 A1 --kv-dtype int8
+refused "A1 checks what it wrote bit for bit: K and V want the type of q, f16, not int8" \
+    run D1 A1 --kv-dtype int8
 refused "D5 has 8 sequences, too few for 9 clients" run D1 D5 --via ring --clients 9
-refused "the sequences of C1 share blocks, so that it wants one client, not 2" run D1 C1 --via ring --clients 2
-refused "study border takes no --clients: its cases say that themselves" run D1 border --clients 3 --check
-refused "D6 has K and V of fp8_e4m3, and does not go with --kv-dtype bf16" run D5 D6 --kv-dtype bf16
+refused "the sequences of C1 share blocks, so it needs one client, not 2" \
+    run D1 C1 --via ring --clients 2
+refused "study border takes no --clients: its cases determine that" \
+    run D1 border --clients 3 --check
+refused "D6 has K and V in fp8_e4m3 and cannot take --kv-dtype bf16" run D5 D6 --kv-dtype bf16
 
 for study in border step clients fairness copies growth; do
     for option in via clients kv-dtype contiguous no-cascade baseline; do
         read -ra words <<<"--$option $(value "$option")"
         [ "$option" != clients ] || words=(--clients 1)
         [ "$option" != via ] || words=(--via engine)
-        refused "study $study takes no --$option: its cases say that themselves" run D5 "$study" "${words[@]}"
+        refused "study $study takes no --$option: its cases determine that" \
+            run D5 "$study" "${words[@]}"
     done
 done
 for study in border step copies growth; do
     for option in splits pool; do
-        refused "study $study takes no --$option: its cases say that themselves" run "$study" "--$option" 1
+        refused "study $study takes no --$option: its cases determine that" \
+            run "$study" "--$option" 1
     done
 done
-refused "study growth takes no --dtype: its cases say that themselves" run growth --dtype f32
+refused "study growth takes no --dtype: its cases determine that" run growth --dtype f32
 
 refused "--bogus is no option; see aule-bench --help" run D5 --bogus
 refused "-x is no option; see aule-bench --help" run D5 -x
@@ -99,10 +112,11 @@ refused "--c is no option; write the whole name: --clients, --completion-poll, -
 refused "name a command: list, run and plot"
 refused '"draw" is no command; there are list, run and plot' draw
 refused "list takes no 'D5'" list D5
-refused "run wants names; aule-bench list has them" run
+refused "run needs names; aule-bench list has them" run
 refused "there is no workload 'D99'; aule-bench list has them" run D99
-refused "'decode:2' is not decode:NxLENGTH, N sequences (1 to 999999) of LENGTH tokens (1 to 99999999)" run decode:2
-refused "'prefill:x9' is not prefill:NxLENGTH, N sequences (1 to 999999) of LENGTH tokens (1 to 99999999)" run prefill:x9
-refused "there is no workload 'd5', but there is 'D5'" run d5
+range="N sequences (1 to 999999) of LENGTH tokens (1 to 99999999)"
+refused "'decode:2' is not decode:NxLENGTH, $range" run decode:2
+refused "'prefill:x9' is not prefill:NxLENGTH, $range" run prefill:x9
+refused "there is no workload 'd5'; did you mean 'D5'?" run d5
 [ $bad = 0 ] && echo "each command takes its own options only, and says so"
 exit $bad

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_ctl.c - aule-ctl as a program, without a daemon: usage, exit codes, the sentence on stderr
-// and its document. What it shows: test_ctl_views.c. What it does: test_ctl_actions.c.
+// test_ctl.c - aule-ctl as a program, without a daemon: usage, exit codes, the error on stderr and
+// its document. What it shows: test_ctl_views.c. What it changes: test_ctl_actions.c.
 
 #include "base/quote.h"
 #include "rigs/ctl_world.h"
@@ -54,7 +54,7 @@ START_TEST(a_daemon_is_advised_only_where_it_would_find_or_make_its_folder)
 }
 END_TEST
 
-// Somebody listens: that much is asked with the one descriptor that there is.
+// A daemon listens, and one descriptor is enough to find that out.
 START_TEST(without_descriptors_nothing_can_be_asked)
 {
     char text[1024] = "";
@@ -96,7 +96,7 @@ START_TEST(bad_usage_is_refused_with_the_offending_word)
 }
 END_TEST
 
-// Nobody listens there, and that is not what is said.
+// No daemon listens there, but that is not the error.
 START_TEST(arguments_are_looked_at_before_the_daemon_is_asked)
 {
     static const char socket[] = "--socket=/tmp/aule-test-nobody.sock";
@@ -153,7 +153,7 @@ START_TEST(output_that_cannot_be_written_is_a_failure)
 }
 END_TEST
 
-// Somebody listens, but is no daemon: nothing ever comes back.
+// A process listens, but it is no daemon and never answers.
 START_TEST(a_listener_that_never_answers_is_given_up)
 {
     char folder[] = "/tmp/aule-test-ctl.XXXXXX", deadline[] = "300";
@@ -212,7 +212,8 @@ START_TEST(what_is_quoted_for_a_shell_is_the_word_itself)
         ck_assert_str_eq(said, words[i]);
     }
     ck_assert_str_eq(quote(quoted, sizeof quoted, "/tmp/0.sock"), "/tmp/0.sock");
-    ck_assert_str_eq(quote(quoted, QUOTE_SIZE(1), "a''"), "'a'"); // what is cut is still one word
+    // a quoted word that was cut is still one word
+    ck_assert_str_eq(quote(quoted, QUOTE_SIZE(1), "a''"), "'a'");
 }
 END_TEST
 

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_ctl_actions.c - what aule-ctl does to sessions and caches of a real daemon, and that the
-// commands that complaints name work.
+// commands that its errors suggest work.
 
 #include "rigs/ctl_world.h"
 
@@ -52,7 +52,8 @@ static enum aule_status open_otherwise(const char *name)
                            &cache);
 }
 
-// What is cached outlives its sessions, and keeps the name from another model until it is dropped.
+// Cached blocks stay after their sessions, and keep the cache's name from another model until the
+// cache is dropped.
 START_TEST(drop_cache_ends_what_nobody_has_open)
 {
     int32_t blocks[2];
@@ -86,7 +87,7 @@ END_TEST
 
 static const char *const odd_names[] = {"model", "the model's \"$HOME\"", "-7", "--json"};
 
-// As it stands in a terminal, with nothing in the environment that says where the daemon is.
+// As a user would type it, with nothing in the environment that names the daemon.
 START_TEST(the_command_that_drops_a_cache_in_the_way_works_as_it_is_told)
 {
     char command[2048];

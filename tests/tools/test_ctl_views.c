@@ -81,7 +81,7 @@ static const cJSON *find_metric(const cJSON *metrics, const char *name)
     ck_abort_msg("no metric %s", name);
 }
 
-// status and metrics tell the same figures.
+// status and metrics show the same numbers.
 START_TEST(metrics_show_every_figure_of_the_status)
 {
     static const struct {
@@ -143,7 +143,7 @@ START_TEST(caches_show_shape_states_and_what_is_published)
 }
 END_TEST
 
-// What aule-ctl writes to a terminal of so many columns.
+// The output of aule-ctl on a terminal with this many columns.
 static void show_on_terminal(int columns, const char *view, char *text, size_t size)
 {
     const struct winsize screen = {.ws_row = 24, .ws_col = (unsigned short)columns};
@@ -153,7 +153,8 @@ static void show_on_terminal(int columns, const char *view, char *text, size_t s
     ck_assert_int_eq(unlockpt(terminal), 0);
     ck_assert_int_eq(ioctl(terminal, TIOCSWINSZ, &screen), 0);
     int kept = open(ptsname(terminal),
-                    O_RDWR | O_NOCTTY | O_CLOEXEC); // or what was written would go with its writer
+                    O_RDWR | O_NOCTTY | O_CLOEXEC); // otherwise the output would be lost when its
+                                                    // writer ends
     ck_assert_int_ge(kept, 0);
     struct outcome outcome =
         run_to(ptsname(terminal), (const char *const[]){view, "--socket", server.socket, NULL});
@@ -235,7 +236,8 @@ START_TEST(caches_show_scales_and_mla)
 }
 END_TEST
 
-// Names come from other processes: a terminal must not obey them, and a document must stay JSON.
+// Names come from other processes. They must not control a terminal, and a document must stay valid
+// JSON.
 START_TEST(names_reach_neither_the_terminal_nor_the_document_raw)
 {
     session = open_session("evil\x1b[31m\xff\xc3\xa9", "tenant\"b");
@@ -298,7 +300,7 @@ START_TEST(blocks_can_be_chosen_by_cache_and_state)
 }
 END_TEST
 
-START_TEST(a_cache_or_state_that_is_none_is_refused)
+START_TEST(an_unknown_cache_or_state_is_refused)
 {
     open_worker("worker");
     assert_fails(ASK("blocks", "--cache", "nothing"), FAILED, "no cache \"nothing\" among its 1");
@@ -309,7 +311,7 @@ START_TEST(a_cache_or_state_that_is_none_is_refused)
 }
 END_TEST
 
-// A cache may be called like the number of another one.
+// A cache's name may be the id of another cache.
 START_TEST(a_cache_is_known_by_its_name_before_its_id)
 {
     char id[32];
@@ -372,7 +374,7 @@ START_TEST(device_shows_every_shader_and_why_it_is_used_or_not)
 }
 END_TEST
 
-// The last of the table asks least of a device, so that each can run it.
+// The last one of the table has the smallest requirements, so each device can run it.
 START_TEST(a_forced_shader_is_said_to_be_forced)
 {
     cJSON *json = document(ASK("device", "--json"));
@@ -400,7 +402,7 @@ START_TEST(a_forced_shader_is_said_to_be_forced)
         first = false;
         num_used += used;
     }
-    ck_assert_int_eq(num_used, 1); // what is used is nothing that the device lacks something for
+    ck_assert_int_eq(num_used, 1); // a shader in use has nothing that the device lacks
     cJSON_Delete(json);
 }
 END_TEST
@@ -444,7 +446,7 @@ int main(void)
     tcase_add_test(tests, words_that_a_narrow_terminal_has_no_room_for_go_on_below);
     tcase_add_test(tests, names_reach_neither_the_terminal_nor_the_document_raw);
     tcase_add_test(tests, blocks_can_be_chosen_by_cache_and_state);
-    tcase_add_test(tests, a_cache_or_state_that_is_none_is_refused);
+    tcase_add_test(tests, an_unknown_cache_or_state_is_refused);
     tcase_add_test(tests, a_cache_is_known_by_its_name_before_its_id);
     tcase_add_test(tests, device_says_what_the_daemon_runs_on);
     tcase_add_test(tests, device_shows_every_shader_and_why_it_is_used_or_not);

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# test_install.sh BUILD CC VERSION [FLAG...]: installs the build into a prefix. Then it compiles README's example
-# twice, by pkg-config alone and by a CMake project that asks for aule, and runs both against the installed daemon.
-# FLAGs (a sanitizer's) are for compiler and linker.
+# test_install.sh BUILD CC VERSION [FLAG...]: installs the build into a prefix. Then it compiles
+# README's example twice, with pkg-config alone and in a CMake project that uses aule, and runs both
+# with the installed daemon. FLAGs (of a sanitizer) are for compiler and linker.
 
 set -euo pipefail
 build=$1 cc=$2 version=$3
@@ -33,61 +33,80 @@ check_units()
 {
     local unit
     for unit in "$1$2"/lib/systemd/{system,user}/aule@.service; do
-        grep -qxF "ExecStart=\"$2/bin/aule-daemon\" --device %I" "$unit" || fail "$unit: $(grep ^ExecStart "$unit")"
-        [ -x "$1$2/bin/aule-daemon" ] || fail "$unit starts what is not there"
+        grep -qxF "ExecStart=\"$2/bin/aule-daemon\" --device %I" "$unit" ||
+            fail "$unit: $(grep ^ExecStart "$unit")"
+        [ -x "$1$2/bin/aule-daemon" ] || fail "$unit starts a program that does not exist"
     done
 }
-DESTDIR=$work/stage cmake --install "$build" --prefix "/opt/of ours" >"$work/install.log" || fail "staged: $(cat "$work/install.log")"
+DESTDIR=$work/stage cmake --install "$build" --prefix "/opt/of ours" >"$work/install.log" ||
+    fail "staged: $(cat "$work/install.log")"
 check_units "$work/stage" "/opt/of ours"
-cmake --install "$build" --prefix "$prefix" >"$work/install.log" || fail "cmake --install: $(cat "$work/install.log")"
+cmake --install "$build" --prefix "$prefix" >"$work/install.log" ||
+    fail "cmake --install: $(cat "$work/install.log")"
 check_units "" "$prefix"
 
 library=$(find "$prefix" -name 'libaule-client.so')
 [ -n "$library" ] || fail "no libaule-client.so below $prefix"
 libdir=$(dirname "$library")
 
-# The library: its name, that of 0.1, what it needs, what it shows.
+# The library: its name, that of 0.1, the libraries that it needs, the symbols that it exports.
 soname=libaule-client.so.${version%.*}
-readelf -d "$library" | grep -F SONAME | grep -qF "[$soname]" || fail "the library's SONAME is not $soname"
+readelf -d "$library" | grep -F SONAME | grep -qF "[$soname]" ||
+    fail "the library's SONAME is not $soname"
 for name in "$soname" libaule-client.so.0; do
-    [ "$(readlink -f "$libdir/$name")" = "$(readlink -f "$library")" ] || fail "$name is not the library"
+    [ "$(readlink -f "$libdir/$name")" = "$(readlink -f "$library")" ] ||
+        fail "$name is not the library"
 done
-[ "$(readlink -f "$library")" = "$(readlink -f "$libdir")/libaule-client.so.$version" ] || fail "no libaule-client.so.$version"
+[ "$(readlink -f "$library")" = "$(readlink -f "$libdir")/libaule-client.so.$version" ] ||
+    fail "no libaule-client.so.$version"
 if readelf -d "$library" | grep -E 'NEEDED.*(stdc\+\+|flatbuffers|vulkan)'; then
     fail "the library needs more than nng and libc"
 fi
-strangers=$(nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | grep -v '^aule_' || true)
+strangers=$(nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' |
+    grep -v '^aule_' || true)
 [ -z "$strangers" ] || fail "the library exports $strangers"
 
-# Every function of the headers is there, and every one of 0.1, under the version that it came with.
-functions() { grep -hoE "^$1 .*\baule_[a-z_]+\(" "${@:2}" | grep -oE 'aule_[a-z_]+\($' | tr -d '(' | sort -u; }
+# The library exports every function of the headers, and every function of 0.1 with the version that
+# it had then.
+functions()
+{
+    grep -hoE "^$1 .*\baule_[a-z_]+\(" "${@:2}" | grep -oE 'aule_[a-z_]+\($' | tr -d '(' | sort -u
+}
 old=$here/../client/aule-0.1/aule/aule.h
 functions AULE_API "$old" >"$work/old"
 { functions AULE_API "$prefix"/include/aule/*.h && cat "$work/old"; } | sort -u >"$work/declared"
-nm -D --defined-only "$library" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' | sort -u >"$work/exported"
+nm -D --defined-only "$library" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' |
+    sort -u >"$work/exported"
 diff "$work/declared" "$work/exported" || fail "headers and library differ"
-nm -D --defined-only --with-symbol-versions "$library" | sed -n 's/.* T \(.*\)@@AULE_0$/\1/p' | sort -u | diff "$work/old" - ||
+nm -D --defined-only --with-symbol-versions "$library" |
+    sed -n 's/.* T \(.*\)@@AULE_0$/\1/p' | sort -u | diff "$work/old" - ||
     fail "the functions of version AULE_0 are not those of 0.1"
-[ "$(functions AULE_INLINE "$prefix/include/aule/aule.h" | sed 's/$/_sized/' | sort)" = "$(functions AULE_API "$prefix/include/aule/sized.h")" ] ||
-    fail "aule.h and sized.h differ"
+diff <(functions AULE_INLINE "$prefix/include/aule/aule.h" | sed 's/$/_sized/' | sort) \
+    <(functions AULE_API "$prefix/include/aule/sized.h") || fail "aule.h (<) and sized.h (>) differ"
 
 # pkg-config alone.
 export PKG_CONFIG_PATH=$libdir/pkgconfig
-[ "$(pkg-config --modversion aule-client)" = "$version" ] || fail "pkg-config says $(pkg-config --modversion aule-client)"
+[ "$(pkg-config --modversion aule-client)" = "$version" ] ||
+    fail "pkg-config says $(pkg-config --modversion aule-client)"
 read -ra words <<<"$(pkg-config --cflags --libs aule-client)"
 for word in "${words[@]}"; do
     case $word in
-        -I*) [ "$(readlink -f "${word#-I}")" = "$(readlink -f "$prefix/include")" ] || fail "pkg-config: $word" ;;
-        -L*) [ "$(readlink -f "${word#-L}")" = "$(readlink -f "$libdir")" ] || fail "pkg-config: $word" ;;
+        -I*) [ "$(readlink -f "${word#-I}")" = "$(readlink -f "$prefix/include")" ] ||
+            fail "pkg-config: $word" ;;
+        -L*) [ "$(readlink -f "${word#-L}")" = "$(readlink -f "$libdir")" ] ||
+            fail "pkg-config: $word" ;;
         -laule-client) ;;
         *) fail "pkg-config: $word" ;;
     esac
 done
-"$cc" -std=c11 -Wall -Wextra -Werror "${flags[@]}" "$here/../client/readme_example.c" "${words[@]}" -o "$work/example"
-# The same by 0.1's header.
-"$cc" -std=c11 -I"${old%/aule/*}" "${flags[@]}" "$here/../client/readme_example.c" "${words[@]}" -o "$work/old_example"
-nm -D "$work/old_example" | grep -q ' U aule_run@AULE_0$' || fail "the example of 0.1 calls $(nm -D "$work/old_example" | grep aule_run)"
-nm -D "$work/example" | grep -q ' U aule_run_sized@AULE_0.2$' || fail "the example calls $(nm -D "$work/example" | grep aule_run)"
+source=$here/../client/readme_example.c
+"$cc" -std=c11 -Wall -Wextra -Werror "${flags[@]}" "$source" "${words[@]}" -o "$work/example"
+# The same with 0.1's header.
+"$cc" -std=c11 -I"${old%/aule/*}" "${flags[@]}" "$source" "${words[@]}" -o "$work/old_example"
+nm -D "$work/old_example" | grep -q ' U aule_run@AULE_0$' ||
+    fail "the example of 0.1 calls $(nm -D "$work/old_example" | grep aule_run)"
+nm -D "$work/example" | grep -q ' U aule_run_sized@AULE_0.2$' ||
+    fail "the example calls $(nm -D "$work/example" | grep aule_run)"
 
 # A CMake project.
 mkdir "$work/project"
@@ -98,40 +117,46 @@ find_package(aule 0.2 REQUIRED)
 add_executable(consumer ${EXAMPLE})
 target_link_libraries(consumer PRIVATE aule::client)
 END
-cmake -G Ninja -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
-    -DCMAKE_C_FLAGS="${flags[*]}" -DEXAMPLE="$here/../client/readme_example.c" >"$work/cmake.log" 2>&1 || fail "$(cat "$work/cmake.log")"
+cmake -G Ninja -S "$work/project" -B "$work/project/build" -DCMAKE_PREFIX_PATH="$prefix" \
+    -DCMAKE_C_COMPILER="$cc" -DCMAKE_C_FLAGS="${flags[*]}" -DEXAMPLE="$source" \
+    >"$work/cmake.log" 2>&1 || fail "$(cat "$work/cmake.log")"
 cmake --build "$work/project/build" >"$work/cmake.log" 2>&1 || fail "$(cat "$work/cmake.log")"
 
-# The programs find the library by their own place, also after the prefix has moved.
+# The programs find the library relative to their own place, even after the prefix has moved.
 mv "$prefix" "$work/moved"
 libdir=$work/moved${libdir#"$prefix"} prefix=$work/moved
 for program in "aule-ctl version" "aule-worker --version" "aule-daemon --version"; do
     read -ra words <<<"$program"
-    said=$("$prefix/bin/${words[0]}" "${words[1]}") || fail "${words[0]} does not start from the prefix"
+    said=$("$prefix/bin/${words[0]}" "${words[1]}") ||
+        fail "${words[0]} does not start from the prefix"
     [[ $said =~ ^${words[0]}\ +$version($'\n'|$) ]] || fail "$program says: $said"
 done
 
-# A man page each, with the program's options and its version; and completion, which bash takes.
+# Each program has a man page with its options and version, and a completion that bash accepts.
 for page in aule-daemon.8 aule-ctl.1 aule-worker.1 aule-bench.1; do
     program=$prefix/bin/${page%.*}
     [ -x "$program" ] || continue
     manual=$(find "$prefix" -path "*/man${page#*.}/$page")
     [ -n "$manual" ] || fail "no man page $page below $prefix"
-    diff <(sed -n '/^\.SH OPTIONS/,/^\.SH [^O]/{/^\.BI/{s/\\//g;p}}' "$manual" | grep -oE -- '--[a-z-]+' | sort) \
-        <("$program" --help | grep -oE '^  --[a-z-]+' | tr -d ' ' | sort) || fail "$page (<) and ${page%.*} --help (>) differ"
+    diff <(sed -n '/^\.SH OPTIONS/,/^\.SH [^O]/{/^\.BI/{s/\\//g;p}}' "$manual" |
+        grep -oE -- '--[a-z-]+' | sort) \
+        <("$program" --help | grep -oE '^  --[a-z-]+' | tr -d ' ' | sort) ||
+        fail "$page (<) and ${page%.*} --help (>) differ"
     grep -q "^\.TH .*\"aule $version\"" "$manual" || fail "$page is of another version"
     completion=$prefix/share/bash-completion/completions/${page%.*}
     # shellcheck disable=SC1090
-    (set -eu; source "$completion"; complete -p "${page%.*}") >/dev/null || fail "$completion is no completion"
+    (set -eu; source "$completion"; complete -p "${page%.*}") >/dev/null ||
+        fail "$completion is no completion"
 done
 
-# The daemon, until it answers. The example finds it by the rule.
+# Starts the daemon and waits until it answers. The example finds the socket by the default rule.
 mkdir -m 700 "$work/run"
 export AULE_RUNTIME_DIR=$work/run
 unset AULE_SOCKET
 options=()
 [ "${AULE_TEST_VALIDATION:-}" != 1 ] || options=(--validation)
-"$prefix/bin/aule-daemon" --socket "$work/run/0.sock" --cache-folder none "${options[@]}" >"$work/log" 2>&1 &
+"$prefix/bin/aule-daemon" --socket "$work/run/0.sock" --cache-folder none "${options[@]}" \
+    >"$work/log" 2>&1 &
 daemon=$!
 ready=no
 for ((second = 0; second < 300; second++)); do
@@ -144,20 +169,23 @@ for ((second = 0; second < 300; second++)); do
 done
 [ $ready = yes ] || fail "the daemon does not answer"
 
-# These programs are not installed, so they must be told where the library lies.
+# These programs are not installed, so they need the path of the library.
 example() { LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
 example "$work/example" >"$work/first" || fail "the example failed"
 example "$work/project/build/consumer" >"$work/second" || fail "the CMake project's example failed"
 example "$work/old_example" >"$work/third" || fail "the example of 0.1 failed"
 diff "$work/second" "$work/third" || fail "the example of 0.1 says something else"
 grep -q '^0 of 2 blocks were in the cache' "$work/first" || fail "first run: $(cat "$work/first")"
-grep -q '^2 of 2 blocks were in the cache' "$work/second" || fail "second run: $(cat "$work/second")"
-diff <(grep '^out' "$work/first") <(grep '^out' "$work/second") || fail "the shared blocks give another output"
+grep -q '^2 of 2 blocks were in the cache' "$work/second" ||
+    fail "second run: $(cat "$work/second")"
+diff <(grep '^out' "$work/first") <(grep '^out' "$work/second") ||
+    fail "the shared blocks give another output"
 
 kill -TERM "$daemon"
 code=0
 wait "$daemon" || code=$?
 daemon=
 [ $code = 0 ] || fail "the daemon ended with $code"
-[ ${#options[@]} = 0 ] || grep -q 'validation: 0 messages' "$work/log" || fail "the validation layer had something to say"
+[ ${#options[@]} = 0 ] || grep -q 'validation: 0 messages' "$work/log" ||
+    fail "the validation layer reported something"
 cat "$work/second"

@@ -3,11 +3,11 @@
 # SPDX-FileCopyrightText: The aule authors
 #
 # test_quickstart.sh CASE BUILD_DIR: the quickstart with the programs of BUILD_DIR. The cases:
-# holds        it ends well
-# corrupt      one shared block is corrupted: the check of tokens and logits must notice, and nothing else may fail
+# holds        it succeeds
+# corrupt      a shared block is corrupt: the checks of tokens and logits fail, and no other check
 # broken       the daemon does not start, and the quickstart says so
-# interrupted  the quickstart is told to end while the daemon serves
-# refused      a wrong command line is refused in one sentence, before anything is installed or started
+# interrupted  a signal ends the quickstart while the daemon serves
+# refused      a wrong command line is refused in one sentence, before anything starts
 
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -26,17 +26,19 @@ quickstart()
 {
     local options=("$@")
     [ "${AULE_TEST_VALIDATION:-}" != 1 ] || options+=(--validation)
-    output=$(AULE_DAEMON_OPTIONS=${options[*]} "$root/tools/quickstart" --no-setup --build-dir "$build" 2>&1)
+    output=$(AULE_DAEMON_OPTIONS=${options[*]} \
+        "$root/tools/quickstart" --no-setup --build-dir "$build" 2>&1)
     code=$?
     echo "$output"
-    [ -z "$(ls -A "$TMPDIR")" ] || die "the quickstart left something in its temporary folder: $(ls -A "$TMPDIR")"
+    [ -z "$(ls -A "$TMPDIR")" ] ||
+        die "the quickstart left something in its temporary folder: $(ls -A "$TMPDIR")"
 }
 
 holds()
 {
     quickstart
     [ $code -eq 0 ] || die "exit code $code"
-    grep -q '^OK: four workers' <<<"$output" || die "no word of success"
+    grep -q '^OK: four workers' <<<"$output" || die "it did not report success"
 }
 
 corrupt()
@@ -45,9 +47,11 @@ corrupt()
     [ $code -eq 1 ] || die "a corrupt block was not noticed: exit code $code"
     local n
     for n in 2 3 4; do
-        grep -Eq "^FAIL: worker $n's logits differ" <<<"$output" || die "worker $n's wrong logits were not noticed"
+        grep -Eq "^FAIL: worker $n's logits differ" <<<"$output" ||
+            die "worker $n's wrong logits were not noticed"
     done
-    if grep '^FAIL:' <<<"$output" | grep -Ev "worker [1-4]'s (logits|token ids) differ|distinct ids"; then
+    if grep '^FAIL:' <<<"$output" |
+        grep -Ev "worker [1-4]'s (logits|token ids) differ|distinct ids"; then
         die "something else failed too"
     fi
 }
@@ -56,7 +60,8 @@ broken()
 {
     quickstart --device no-such-device
     [ $code -eq 1 ] || die "a daemon that does not start was not noticed: exit code $code"
-    grep -q 'the daemon did not start' <<<"$output" || die "it was not said that the daemon did not start"
+    grep -q 'the daemon did not start' <<<"$output" ||
+        die "it did not say that the daemon did not start"
     grep -q 'no-such-device' <<<"$output" || die "the daemon's own words are missing"
 }
 
@@ -78,8 +83,10 @@ interrupt_at()
     [ $code -eq 143 ] || die "exit code $code when told to end at '$1'"
     processes=(/proc/[0-9]*/environ)
     left=$(grep -lza "^TMPDIR=$TMPDIR\$" "${processes[@]}" 2>/dev/null)
-    [ -z "$left" ] || die "after '$1' still running: $(for i in $left; do tr '\0' ' ' <"${i%environ}cmdline"; done)"
-    [ -z "$(ls -A "$TMPDIR")" ] || die "something is left in the temporary folder: $(ls -A "$TMPDIR")"
+    [ -z "$left" ] || die "after '$1' still running:" \
+        "$(for i in $left; do tr '\0' ' ' <"${i%environ}cmdline"; done)"
+    [ -z "$(ls -A "$TMPDIR")" ] ||
+        die "something is left in the temporary folder: $(ls -A "$TMPDIR")"
 }
 
 interrupted()
@@ -87,7 +94,7 @@ interrupted()
     log=$(mktemp -p /tmp)
     trap 'rm -rf "$TMPDIR" "$log"' EXIT
     interrupt_at 'Starting aule-daemon'
-    interrupt_at 'Computing what is right'
+    interrupt_at 'Computing the reference'
     interrupt_at 'Worker 1 computes'
 }
 
@@ -105,19 +112,23 @@ refuses()
 
 refused()
 {
-    local empty=$TMPDIR/empty
+    local empty=$TMPDIR/empty sentence
     mkdir "$empty"
-    refuses 2 "--build-dir wants a folder (--help says more)" --build-dir
-    refuses 2 "--build-dir wants a folder (--help says more)" --build-dir ''
-    refuses 2 "--build-dir '$TMPDIR/none' is no folder (--help says more)" --build-dir "$TMPDIR/none"
-    refuses 2 "--build-dir '$empty' has no daemon/aule-daemon: build it there, or leave the option out (--help says more)" --build-dir "$empty"
+    refuses 2 "--build-dir needs a folder (--help says more)" --build-dir
+    refuses 2 "--build-dir needs a folder (--help says more)" --build-dir ''
+    refuses 2 "--build-dir '$TMPDIR/none' is no folder (--help says more)" \
+        --build-dir "$TMPDIR/none"
+    sentence="--build-dir '$empty' has no daemon/aule-daemon"
+    refuses 2 "$sentence: build it there, or leave the option out (--help says more)" \
+        --build-dir "$empty"
     refuses 2 "there is no option '--fast' (--help says more)" --fast
     if [ "$(id -u)" -ne 0 ]; then # root may do all
         chmod 000 "$empty"
         refuses 2 "--build-dir '$empty' cannot be entered (--help says more)" --build-dir "$empty"
         chmod 700 "$empty"
     fi
-    TMPDIR=$empty/none refuses 1 "no folder can be made in '$empty/none' (\$TMPDIR)" --no-setup --build-dir "$build"
+    TMPDIR=$empty/none refuses 1 "no folder can be made in '$empty/none' (\$TMPDIR)" \
+        --no-setup --build-dir "$build"
 }
 
 build=${2:?}

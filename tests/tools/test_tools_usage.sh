@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# test_tools_usage.sh: a wrong command line of a script of tools/ is refused in one sentence, with exit code 2 and before anything is
-# installed, fetched or built.
+# test_tools_usage.sh: each script of tools/ refuses a wrong command line with one sentence and exit
+# code 2, before it installs, builds or starts anything.
 
 set -uo pipefail
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../tools" && pwd)
@@ -30,10 +30,11 @@ refused "--jobs 'few' is not a number from 1" test --jobs few
 refused "--preset 'fast' is none of: release asan tsan" test --preset fast
 refused "'--foo' is neither make nor run" coop-root --foo
 refused "make has no option '--foo'" coop-root make --foo
-refused "run wants a command" coop-root run
-refused "FOLDER, SUITE and an ARGUMENT are wanted" apt-aside folder
+refused "run needs a command" coop-root run
+refused "it needs FOLDER, SUITE and an ARGUMENT" apt-aside folder
 for tool in test setup shader-compiler quickstart coop-root apt-aside; do
-    "$tools/$tool" --help | grep -q "^usage: tools/$tool" || { echo "tools/$tool --help has no usage"; bad=1; }
+    "$tools/$tool" --help | grep -q "^usage: tools/$tool" ||
+        { echo "tools/$tool --help has no usage"; bad=1; }
 done
 [ $bad = 0 ] && echo "each script of tools/ refuses what it does not take"
 exit $bad

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_tuning.c - tuning from outside: a daemon that is told to measures behind a worker's decode,
-// shows it, knows it in its next life, renews, forgets and stops when aule-ctl says so; the
-// worker's bits are the same all the while, and a spoilt file stops nothing.
+// test_tuning.c - tuning from outside: a daemon with tuning measures after a worker's decode, shows
+// the result, and knows it after a restart. It renews, clears and stops when aule-ctl says so. The
+// worker's bits stay the same, and a damaged file stops nothing.
 
 #include "aule/aule.h"
 #include "base/uuid.h"
@@ -89,7 +89,7 @@ static void run_tokens(struct aule_session *session, struct aule_cache *cache,
     aule_batch_destroy(batch);
 }
 
-// A session of its own: 40 tokens, then one query over them, whose row this is.
+// Opens a session: 40 tokens, then one query over them. Returns its row.
 static void decode(char row[ROW])
 {
     struct aule_session *session = NULL;
@@ -212,7 +212,7 @@ START_TEST(a_daemon_measures_shows_remembers_renews_and_forgets_and_no_bit_chang
     end_life();
 
     begin_life();
-    ck_assert_uint_eq(await_measured().gpu_ns, tuned.gpu_ns); // as it was read
+    ck_assert_uint_eq(await_measured().gpu_ns, tuned.gpu_ns); // as in the file
     expect_bits();
     ctl("renew", "attention_decode_emulated");
     ck_assert_uint_gt(await_measured().num_samples, 0);

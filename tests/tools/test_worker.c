@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_worker.c - aule-worker as people start it, alone and against a real daemon. A worker must
-// say the same tokens whether attention is its own or aule's, over blocks or over rows, computed or
-// found in the cache.
+// test_worker.c - aule-worker as a user starts it, alone and with a real daemon. A worker must
+// generate the same tokens with its own attention and with aule's, over blocks and over rows,
+// computed and found in the cache.
 
 #include "aule/aule.h"
 #include "base/exit_code.h"
@@ -26,7 +26,7 @@ static char folder[] = "/tmp/aule-test-worker.XXXXXX";
 
 // ---- the program ----
 
-// A shell command's standard output and error together, and its exit code.
+// Standard output and error of a shell command together, and its exit code.
 struct run {
     int code;
     char output[MAX_OUTPUT];
@@ -108,7 +108,7 @@ START_TEST(help_and_version_are_answered)
 }
 END_TEST
 
-START_TEST(a_prompt_that_cannot_be_had_is_said_in_one_sentence)
+START_TEST(a_prompt_that_cannot_be_read_is_an_error_of_one_sentence)
 {
     static const char *const wrong[][2] = {
         {"/nowhere/text", "/nowhere/text: No such file or directory"},
@@ -127,7 +127,7 @@ START_TEST(without_a_daemon_its_socket_is_said_and_that_it_is_gone)
 }
 END_TEST
 
-// With --json a failure is one document, of this status (NULL = of none), and nothing else.
+// With --json a failure is one document, with this status (NULL = none), and nothing else.
 static void refused_as_json(const struct run *run, enum exit_code code, const char *status,
                             const char *sentence)
 {
@@ -182,7 +182,7 @@ START_TEST(logits_of_another_length_are_not_compared)
 }
 END_TEST
 
-// No daemon is there, so whatever is not said before the first connection is not said at all.
+// No daemon is there, so these errors must come before the first connection.
 START_TEST(
     files_of_logits_are_looked_at_before_anything_else_and_stay_as_they_are_when_the_run_fails)
 {
@@ -287,9 +287,9 @@ static void stop(void)
     ck_assert_int_eq(start("rm -rf %s", folder)->code, 0);
 }
 
-// Runs a worker with the first `bytes` bytes of the text and `append` behind them, after a
-// reference run with the same `options`, and with --compare to it. `aule_options` are the worker's
-// alone. The caller's to cJSON_Delete().
+// Runs a worker with the first `bytes` bytes of the text and then `append`, after a reference run
+// with the same `options`, and with --compare to it. `aule_options` are for the worker only. The
+// caller frees the result with cJSON_Delete().
 static cJSON *compared(uint32_t bytes, const char *append, const char *options,
                        const char *aule_options)
 {
@@ -319,7 +319,7 @@ static double number(const cJSON *report, const char *name)
     return item->valuedouble;
 }
 
-// Ends the report.
+// Frees the report.
 static void expect(cJSON *report, double hit_blocks, double bound)
 {
     ck_assert_double_eq(number(report, "hit_blocks"), hit_blocks);
@@ -345,12 +345,12 @@ START_TEST(a_prompt_that_is_there_in_full_runs_its_last_token_again)
 }
 END_TEST
 
-// How far logits may be from the reference's; docs/operating.md has the same table. What makes them
-// differ is a value that lies near the middle between two that its type has: which way it goes is
-// chance, and a coarser type makes a larger step of it.
+// How far logits may be from the reference's; docs/operating.md has the same table. They differ by
+// rounding ties: a value near the middle between two numbers of its type. A coarser type makes
+// larger differences.
 static const struct {
     enum aule_dtype dtype;
-    double f32, f16, bf16, eight_bits; // by what keys and values are kept as
+    double f32, f16, bf16, eight_bits; // by the type in which keys and values are stored
 } tolerances[] = {
     {AULE_F32, 1e-4, 1e-3, 5e-3, 2e-2},
     {AULE_F16, 5e-3, 5e-3, 1e-2, 5e-2},
@@ -366,10 +366,10 @@ static double tolerance(enum aule_dtype dtype, enum aule_dtype kv_dtype)
     return kv_dtype > AULE_BF16 ? tolerances[dtype - AULE_F32].eight_bits : by_kv[kv_dtype];
 }
 
-// One of these a test: a type that keys and values are kept as, and its scale.
+// One of these for each test: a type in which keys and values are stored, and its scale.
 static const struct {
     enum aule_dtype dtype;
-    const char *scale; // NULL: none can be
+    const char *scale; // NULL: it cannot have one
     uint32_t block_size;
 } kinds[] = {
     {AULE_F32, NULL, 8},         {AULE_F16, NULL, 16},           {AULE_BF16, NULL, 32},
@@ -380,8 +380,8 @@ static const struct {
 
 enum { NUM_KINDS = sizeof kinds / sizeof *kinds };
 
-// So many bytes of the text that for every pair of types the best logit of each step leads by more
-// than five times what the tolerance could take from it: then the ids have to be equal.
+// With this many bytes of the text, for every pair of types and in each step, the best logit leads
+// by more than five times what the tolerance could change. So the ids must be equal.
 enum { CLEAR_BYTES = 263, CLEAR_TOKENS = 3 };
 
 static bool is_exact_in(enum aule_dtype dtype, const char *scale)
@@ -488,7 +488,7 @@ START_TEST(a_daemon_that_dies_ends_a_worker_with_a_sentence)
     const int status = pclose(pipe);
     ck_assert(WIFEXITED(status));
     ck_assert_int_eq(WEXITSTATUS(status), EXIT_CODE_GONE);
-    ck_assert(daemon_start(&server, NULL)); // removes what the dead one left
+    ck_assert(daemon_start(&server, NULL)); // removes what the killed one left
 }
 END_TEST
 
@@ -497,7 +497,7 @@ static void launch_small(void)
     launch((const char *const[]){"--max-blocks", "4", NULL});
 }
 
-START_TEST(a_pool_that_is_too_small_is_said_with_its_option)
+START_TEST(a_pool_that_is_too_small_is_an_error_that_names_its_option)
 {
     struct run *run = start("%s --prompt %s --socket %s 2>&1", WORKER, WORKER_TEXT, server.socket);
     refused(run, EXIT_CODE_FAILED, "leasing blocks");
@@ -535,7 +535,7 @@ static Suite *worker_suite(void)
                         sizeof bad_options / sizeof *bad_options);
     tcase_add_test(program, with_json_a_failure_is_a_document);
     tcase_add_test(program, help_and_version_are_answered);
-    tcase_add_test(program, a_prompt_that_cannot_be_had_is_said_in_one_sentence);
+    tcase_add_test(program, a_prompt_that_cannot_be_read_is_an_error_of_one_sentence);
     tcase_add_test(program, without_a_daemon_its_socket_is_said_and_that_it_is_gone);
     tcase_add_test(program, logits_of_another_length_are_not_compared);
     tcase_add_test(
@@ -564,7 +564,7 @@ static Suite *worker_suite(void)
     tcase_add_checked_fixture(staging, launch_staging, stop);
     tcase_add_test(staging, tokens_and_logits_equal_the_reference_and_prefixes_are_found);
     for (int kind = 1; kind < NUM_KINDS;
-         kind += 4) // every type is written the same way: some are enough here
+         kind += 4) // every type is written in the same way, so some are enough here
         tcase_add_loop_test(staging, every_kind_of_keys_and_values_gives_the_ids_of_the_reference,
                             kind, kind + 1);
     tcase_add_loop_test(staging, blocks_and_rows_give_the_same_bits, AULE_F32, AULE_BF16 + 1);
@@ -572,7 +572,7 @@ static Suite *worker_suite(void)
 
     TCase *small = tcase_create("daemon_small");
     tcase_add_checked_fixture(small, launch_small, stop);
-    tcase_add_test(small, a_pool_that_is_too_small_is_said_with_its_option);
+    tcase_add_test(small, a_pool_that_is_too_small_is_an_error_that_names_its_option);
     suite_add_tcase(suite, small);
 
     TCase *arenas = tcase_create("daemon_small_arenas");

@@ -141,7 +141,7 @@ static void same(float a, double b)
     ck_assert_msg(isnan(a) ? isnan(b) : (double)a == b, "%a is not %a", (double)a, b);
 }
 
-// tests/oracle/numbers.c says what each type means, and the shaders are held against it, too.
+// tests/oracle/numbers.c defines the types, and the shaders are compared with it, too.
 START_TEST(elements_of_every_type_round_as_those_of_the_shaders)
 {
     const enum aule_dtype dtype = _i;

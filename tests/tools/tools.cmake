@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# The scripts of tools/: what they refuse. (The quickstart's own tests are the worker's.)
+# What the scripts of tools/ refuse. worker.cmake tests the quickstart.
 
-add_test(NAME tools_refuse_a_wrong_command_line COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_tools_usage.sh)
+add_test(NAME tools_refuse_a_wrong_command_line COMMAND
+  ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_tools_usage.sh)
 set_tests_properties(tools_refuse_a_wrong_command_line PROPERTIES TIMEOUT 300 LABELS "lint")

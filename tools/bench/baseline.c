@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// baseline.c - see baseline.h. Cuts a workload into tiles of rows for one thread a core, and checks
-// what they made.
+// baseline.c - see baseline.h. Cuts a workload into tiles of rows, which threads on all cores
+// compute, and checks the result.
 
 #include "baseline.h"
 
@@ -17,7 +17,7 @@
 struct job {
     struct shape shape; // rows
     uint16_t *q, *out, *k, *v;
-    float *memory;     // of each member of the team
+    float *memory;     // scratch memory of each thread
     uint32_t *firsts;  // [num_seqs + 1] number of each sequence's first tile
     uint32_t group;    // query heads a KV head
     uint32_t per_tile; // tokens
@@ -34,7 +34,7 @@ static void job_finish(struct job *job)
     free(job->firsts);
 }
 
-// Elements of one stream, some at a time on each core.
+// Converts elements of one stream, a range at a time on each core.
 struct filling {
     uint64_t stream, count;
     uint16_t *to;
@@ -84,8 +84,8 @@ static bool job_init(struct job *job, const struct workload *workload)
     return true;
 }
 
-// Rows of a tile: the tokens one after the other, each with its heads, so that what they see never
-// falls. The longest tiles come first.
+// A tile's rows are its tokens in order, each with its heads, so the number of visible keys never
+// falls from row to row. The longest tiles come first.
 static void attend_tile(void *context, uint32_t n, uint32_t member)
 {
     struct job *job = context;

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // baseline_attend.c - see baseline_attend.h. Blocked over keys: a block of K and V is widened to
-// f32 once for all rows, scores of a block stand in a small matrix, and each row keeps a running
+// f32 once for all rows, the scores of a block form a small matrix, and each row keeps a running
 // maximum (Milakov, Gimelshein 2018). Loops are laid out for the vectoriser.
 
 #include "baseline_attend.h"
@@ -12,8 +12,8 @@
 
 enum { ROWS = BASELINE_ROWS, KEYS = BASELINE_KEYS };
 
-// For finite numbers only: f16's exponent is moved by 112, which a product does exactly, for
-// subnormals too.
+// For finite numbers only. A product moves f16's exponent by 112, which is exact, for subnormal
+// numbers too.
 static void widen(const uint16_t *from, float *to, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -41,7 +41,7 @@ static uint16_t narrow(float value)
     return (uint16_t)(sign | (bits - 0x38000000) >> 13);
 }
 
-// One block of keys at work. k is turned: [dim, KEYS].
+// Buffers for one block of keys. k is transposed: [dim, KEYS].
 struct work {
     float *q, *out, *k, *v; // [ROWS, dim], [ROWS, dim], [dim, KEYS], [KEYS, dim]
     float score[KEYS];
@@ -79,8 +79,7 @@ static void score_row(struct work *w, const float *restrict q)
     memcpy(w->score, sums, sizeof sums);
 }
 
-// Scores of `count` keys become weights; what the row has so far is scaled down where the maximum
-// rises.
+// Scores of `count` keys become weights. If the maximum rises, the row's sums are scaled down.
 static void weigh_row(struct work *w, uint32_t row, uint32_t count)
 {
     float maximum = w->maximum[row], *out = w->out + (uint64_t)row * w->dim, sum = 0;
@@ -102,7 +101,7 @@ static void weigh_row(struct work *w, uint32_t row, uint32_t count)
     w->sum[row] += sum;
 }
 
-// Four keys at a time: fewer loads and stores of `out` a product.
+// Four keys at a time, so that `out` is loaded and stored less often.
 static void add_row(struct work *w, uint32_t row, uint32_t count)
 {
     float *restrict out = w->out + (uint64_t)row * w->dim;

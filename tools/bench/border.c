@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// border.c - studies "border" and "step": the same round trips through a daemon by each of its
-// lanes, and on an engine in this process over memory that it imports as the daemon imports a
-// client's. They take turns. Afterwards each lane goes alone for a while, and the daemon says
-// whether the GPU's ends found it awake.
+// border.c - studies "border" and "step": the same round trips through each lane of a daemon, and
+// on an engine in this process. That engine imports its memory as the daemon imports a client's.
+// The places take turns. Then each lane runs alone for a while, and the daemon says whether it was
+// awake when the GPU finished.
 
 #include "caller.h"
 #include "player.h"
@@ -13,7 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 
-static const double asleep_us = 100000; // that a lane goes alone
+static const double asleep_us = 100000; // how long each lane runs alone
 
 enum {
     LEAST_TRIPS = 3,
@@ -33,7 +33,7 @@ struct border {
     struct aule_monitor *monitor;
     struct engine *engine;
     struct world world;
-    struct caller callers[NUM_PLACES]; // [0] is not used
+    struct caller callers[NUM_PLACES]; // [0] is not used: it is the engine in this process
     struct verdict verdicts[NUM_PLACES];
 };
 
@@ -108,7 +108,7 @@ static bool look(struct border *b, uint32_t place, uint32_t set, struct verdict 
                                : caller_look(&b->callers[place], set, verdict);
 }
 
-// One trip more over all layers, of which one is looked at.
+// One more trip over all layers; checks one of them.
 static bool check(struct border *b, struct player *player, uint32_t place, uint32_t layer)
 {
     struct verdict now = {0};
@@ -131,7 +131,8 @@ static bool ask_ends(struct border *b, double *awake, double *asleep)
     return true;
 }
 
-// Of the GPU's ends in the player's trips: the part that had to wake the daemon; NaN: it saw none.
+// *share: how many of the submissions of the player's trips had to wake the daemon when they ended;
+// NaN: there was none.
 static bool count_asleep(struct border *b, struct player *player, double *share)
 {
     double awake[2], asleep[2], wall_us, end = now_us() + asleep_us;
@@ -143,7 +144,7 @@ static bool count_asleep(struct border *b, struct player *player, double *share)
     return ok;
 }
 
-// What the border costs, beside the engine's own.
+// Prints a case: its times, and what they are above those of the engine in this process.
 static bool say(struct border *b, const struct player *players, const struct times *times,
                 const double *asleep, uint32_t i, uint32_t ways)
 {

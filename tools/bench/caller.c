@@ -27,7 +27,7 @@ static bool no_memory(void)
     return false;
 }
 
-// 0 where stored elements stand for themselves: the daemon takes no scale then.
+// 0 if stored elements are not scaled: then the daemon accepts no scale.
 static float scale_of(const struct caller *c)
 {
     return c->params.kv_dtype == DTYPE_INT8 ? values_scale(c->params.kv_dtype) : 0;
@@ -79,7 +79,7 @@ static bool open_session(struct caller *c)
         .scale_mode = c->params.kv_dtype == DTYPE_INT8 ? AULE_SCALE_PER_TENSOR : AULE_SCALE_NONE,
         .block_size = w->block_size,
     };
-    setenv("AULE_LANE", c->params.lane, 1); // for the library, which would choose by itself
+    setenv("AULE_LANE", c->params.lane, 1); // otherwise the library would choose
     if (aule_session_open(&session, &c->session) != AULE_OK)
         return failed("session");
     if (aule_cache_open(c->session, &cache, &c->cache) != AULE_OK)
@@ -93,8 +93,8 @@ static bool open_session(struct caller *c)
 
 // ---- K and V: the first blocks are imported, the others are copies of them ----
 
-// Blocks of the shape, as f32 for the daemon to convert: what a stored element stands for has one
-// that is exact.
+// Blocks of the shape as f32, which the daemon converts: each stored element has an exact f32
+// value.
 struct piece {
     const struct caller *caller;
     uint64_t stream;
@@ -196,7 +196,7 @@ static struct aule_tensor rows_tensor(const struct caller *c, uint64_t offset, u
                                 .head_stride = head};
 }
 
-// Of one set after the other: q, out, K, V.
+// Sets follow each other; each has q, out, K, V.
 static bool make_tensors(struct caller *c)
 {
     const struct workload *w = c->params.workload;
@@ -300,7 +300,7 @@ static struct aule_run_params run_of(const struct caller *c, uint32_t set)
     return run;
 }
 
-// Several are layers of one run, each with tensors of its own.
+// Several steps are layers of one run, each with its own tensors.
 static struct aule_layers layers_of(const struct caller *c, uint32_t count)
 {
     uint64_t stride = 2 * (c->q_bytes + c->new_bytes);
@@ -328,7 +328,7 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
     return ++c->submitted;
 }
 
-// Of several nobody knows each one's.
+// Of several layers the time of each is not known.
 static void tell_gpu(const struct aule_run_result *result, uint32_t count, uint64_t *gpu_ns)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -374,7 +374,7 @@ struct lane caller_lane(struct caller *caller)
                          .run = run};
 }
 
-// K and V of the last tokens, which runs write: no numbers, until one has.
+// Sets K and V of the last tokens, which runs write, to NaN, so that a missing write shows.
 static bool poison_slots(struct caller *c, uint32_t set, uint64_t offset, const int64_t *slots)
 {
     const struct aule_tensor rows = rows_tensor(c, offset, c->params.workload->num_kv_heads);

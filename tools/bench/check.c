@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.c - see check.h. K and V are made anew from their numbers, block by block, on all cores;
-// the heads of a group share the making.
+// check.c - see check.h. K and V are computed again from the element numbers, block by block, on
+// all cores. The heads of a group share this work.
 
 #include "check.h"
 
@@ -38,8 +38,7 @@ struct heads {
 struct job {
     const struct check *check;
     struct heads *heads; // [team_size()]
-    uint32_t
-        *pairs; // [count] token * KV heads + KV head, each once; NULL: all of them, in their order
+    uint32_t *pairs; // [count]: token * KV heads + KV head, each once; NULL: all of them in order
     uint32_t count;
     atomic_bool wrong;
 };
@@ -77,7 +76,7 @@ static void heads_begin(struct heads *h)
     }
 }
 
-// In lanes, so that the compiler may use vectors without changing any result from run to run.
+// Sums in independent lanes: a compiler may use SIMD, and the result is the same in each run.
 static double dot(const float *q, const float *k, uint32_t dim)
 {
     double lanes[LANES] = {0}, sum = 0;
@@ -106,7 +105,7 @@ static void key_add(struct heads *h, uint32_t head, const float *k, const float 
         out[d] += weight * (double)v[d];
 }
 
-// [count, dim] of K or V from `element` on.
+// [count, dim] of K or V, from `element` on.
 static void rows_read(const struct check *check, enum shape_part part, uint64_t element,
                       uint32_t count, float *rows)
 {
@@ -131,7 +130,7 @@ static void attend(struct heads *h, const struct check *check, uint32_t token, u
     uint64_t first = ((uint64_t)token * w->num_heads + (uint64_t)kv_head * h->group) * h->dim;
     double scale =
         1.0 /
-        sqrt((double)h->dim); // q has none of its own, and K and V have theirs in values_read()
+        sqrt((double)h->dim); // q is not scaled, and the scales of K and V are in values_read()
     values_read(check->dtype, shape_stream(check->q_set, SHAPE_Q), first,
                 (uint64_t)h->group * h->dim, h->q);
     heads_begin(h);
@@ -160,7 +159,7 @@ static bool row_close(const struct check *check, struct heads *h, uint32_t token
         double value = (double)values_decode(check->dtype, check->out, first + d),
                wanted = expected[d] / h->sum[i];
         double error = fabs(value - wanted) / largest;
-        if (!(error <= bound(check->dtype))) { // also when it is no number
+        if (!(error <= bound(check->dtype))) { // true for NaN, too
             wrong_say("%s is wrong: token %u, head %u, dim %u is %.9g, not %.9g", w->name, token,
                       head, d, value, wanted);
             return false;
@@ -190,8 +189,7 @@ static void check_pair(void *context, uint32_t n, uint32_t member)
     }
 }
 
-// A row that nobody wrote has what it was poisoned with, and one that went wrong often is no
-// number.
+// A row that was not written still has its poison (NaN). A row that went wrong is often not finite.
 static void check_numbers(void *context, uint32_t token, uint32_t member)
 {
     struct job *job = context;

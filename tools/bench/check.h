@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// check.h - is `out` attention? Held against float64 over the values as stored. Knows no device.
+// check.h - compares `out` with float64 attention over the values as stored. It knows no device.
 
 #ifndef AULE_BENCH_CHECK_H
 #define AULE_BENCH_CHECK_H
@@ -11,22 +11,24 @@
 struct check {
     const struct shape *shape;
     enum dtype dtype, kv_dtype;     // of q and out; of K and V
-    uint32_t q_set, kv_set;         // which inputs the run had
+    uint32_t q_set, kv_set;         // which sets of inputs the run had
     const void *out;                // [num_tokens, num_heads, head_dim], dense
-    void (*progress)(double share); // is told how much is done, from one thread; NULL = nobody is
+    void (*progress)(double share); // called with the part that is done, from one thread; NULL =
+                                    // not wanted
 };
 
 struct verdict {
-    double worst;      // error, of its row's largest magnitude
-    uint32_t num_rows; // held against float64, each once
+    double worst;      // largest error, relative to the largest magnitude of its row
+    uint32_t num_rows; // rows that were compared with float64, each once
 };
 
-// All rows where they take up to 10^10 operations together, else 1024 (see sample.h); that the
-// others are numbers. False: a row is off, and standard error says which, or there is no memory.
+// Compares all rows if they take up to 10^10 operations together, else 1024 of them (see sample.h);
+// the other rows must be finite. False: a row is wrong, and standard error says which, or there is
+// no memory.
 bool check_rows(const struct check *check, struct verdict *verdict);
 
-// Of copies of what was asked for, by numbers of values.h: `count` elements at `bytes`. False:
-// standard error says which is not.
+// Compares copies with the elements of values.h: `count` elements at `bytes`. False: standard error
+// says which one differs.
 bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count,
                     const void *bytes);
 

@@ -33,7 +33,7 @@ static bool open_world(struct client *c, const struct world_params *params,
     if (!c->engine || !world_open(&c->world, c->engine, workload, params))
         return false;
     c->lane = world_lane(&c->world);
-    c->lane.most = 1; // as a client of a daemon does it
+    c->lane.most = 1; // as a client of a daemon submits it
     c->lane.in_flight = c->options->in_flight;
     return true;
 }
@@ -106,7 +106,7 @@ static bool poison(struct client *c)
     return owns(c) ? world_poison(&c->world) : caller_poison(&c->caller);
 }
 
-// What the last timed run left, which others contended with.
+// Checks the result of the last timed run, which ran beside the other clients.
 static bool look(struct client *c, struct verdict *verdict)
 {
     struct verdict now = {0};
@@ -115,7 +115,7 @@ static bool look(struct client *c, struct verdict *verdict)
     return keep(verdict, &now, right);
 }
 
-// Everybody begins together.
+// All clients begin at the same time.
 static bool meet(void)
 {
     char line[16];

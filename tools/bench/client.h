@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// client.h - a worker process of the bench: some sequences of a workload, through a daemon or on an
-// engine that this process owns, started by fleet.c, which it talks with by its standard input and
-// output: "ready", then it waits for a line; then a line a step, "wall_us gpu_us"; then "done
-// elapsed_us rows worst".
+// client.h - a worker process of the bench. It runs some sequences of a workload, through a daemon
+// or on its own engine. fleet.c starts it and talks with it over standard input and output: it
+// prints "ready" and waits for a line; then it prints a line for each step, "wall_us gpu_us", and
+// at the end "done elapsed_us rows worst".
 
 #ifndef AULE_BENCH_CLIENT_H
 #define AULE_BENCH_CLIENT_H
@@ -12,8 +12,8 @@
 #include "options.h"
 #include "workload.h"
 
-// The options' part'th of so many clients takes its share of the sequences. False: standard error
-// says why.
+// Runs this client's share of the sequences: options->part of options->clients. False: standard
+// error says why.
 bool client_run(const struct options *options, const struct workload *workload);
 
 #endif

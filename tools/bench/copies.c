@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// copies.c - study "copies": what it costs that q, out and the new K and V lie in memory that a
-// client shares, not in the GPU's: in place over the bus, and staged by the engine's copies; in a
-// step of one layer at a time, and of several that hide them behind compute.
+// copies.c - study "copies": what it costs that q, out and the new K and V lie in shared memory
+// instead of device memory. In shared memory the GPU uses them in place, over the bus, or the
+// engine copies them. Each way runs one layer at a time, and several layers at once, where compute
+// can hide the copies.
 
 #include "player.h"
 #include "study.h"
@@ -60,7 +61,8 @@ static bool check(struct copies *c, struct player *player, enum place place)
     return ok;
 }
 
-// Times are a layer's. What a copy costs alone that it does not cost in a longer step is hidden.
+// Times are for one layer. `hidden` is the part of a lone layer's copying that several layers at
+// once do not pay.
 static bool say(const struct copies *c, const struct times *times, uint32_t i)
 {
     enum place place = (enum place)(i / NUM_WAYS);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// costs.c - study "growth": what the daemon's core asks of the CPU as work grows. Straight on
-// core.h over a real engine, without a border and without the GPU's time: leases and releases of 1
-// to 100,000 blocks, batches of 1 to 4096 sequences and of 1 to 100,000 table entries.
+// costs.c - study "growth": the CPU time of the daemon's core as work grows. It calls core.h over a
+// real engine, without the process border and without the GPU's time: leases and releases of 1 to
+// 100,000 blocks, batches of 1 to 4096 sequences and of 1 to 100,000 table entries.
 
 #include "core/audit.h"
 #include "core/core.h"
@@ -21,23 +21,23 @@
 enum {
     MOST_BLOCKS = 100000,
     MOST_SEQS = 4096,
-    SOME_BLOCKS = 64, // leased from pools of growing size
+    SOME_BLOCKS = 64, // blocks leased at a time from pools of growing size
     BLOCK_SIZE = 8,
     HEAD_DIM = 16,
     HEADS = 1,
     WINDOW = 31,
-    ADVANCES = 4, // of each batch, of which the first counts by itself; an even number, which
-                  // leaves the step as it was
+    ADVANCES = 4, // advances of each batch; the first is timed apart. An even number, so that the
+                  // batch ends as it began
     LEAST_ROUNDS = 5,
     MOST_ROUNDS = 1000,
-    INTERRUPTED_US = 20, // or longer
+    INTERRUPTED_US = 20, // a longer call may have been interrupted
     POLL_US = 100,
     DEADLINE_US = 300000000,
 };
 static const uint64_t pool_bytes = UINT64_C(1) << 30;
-static const double size_share = 0.02; // of a study's seconds, for one size
+static const double size_share = 0.02; // part of a study's seconds, for one size
 
-// What is timed. `unit` is what the size counts.
+// What is timed. `unit` names what `size` counts.
 enum cost {
     LEASE,
     RELEASE,
@@ -55,8 +55,9 @@ enum cost {
 };
 static const struct {
     const char *name, *unit;
-    double aim_ns; // a unit
-    bool fixed;    // the same work whatever the size: its cost is a block's of SOME_BLOCKS
+    double aim_ns; // target for one unit
+    bool fixed;    // the work does not depend on the size: unit_ns is that of one of SOME_BLOCKS
+                   // blocks
 } costs[NUM_COSTS] = {
     [LEASE] = {"lease", "blocks", 50, false},
     [RELEASE] = {"release", "blocks", 50, false},
@@ -195,8 +196,8 @@ static bool settle(struct ledger *l)
 
 // ---- what one size costs ----
 
-// On both clocks: what takes longer than a few microseconds may be interrupted, and what takes less
-// is no more than asking the kernel for the second.
+// Measures by both clocks. A call longer than a few microseconds may be interrupted; for a shorter
+// one, asking the kernel for CPU time takes as long as the call.
 struct moment {
     double wall_us, cpu_us;
 };
@@ -275,7 +276,7 @@ static bool release(struct ledger *l, uint32_t count)
            failed(&error);
 }
 
-// As blocks lie after a while: those of one lease come back in another order.
+// Scatters the free blocks as use does: the blocks of one lease come back in another order.
 static void shuffle(struct ledger *l, uint32_t count)
 {
     uint64_t state = 0x1234567 + count;
@@ -304,7 +305,7 @@ static bool turn_over(struct ledger *l, uint32_t count, enum cost leasing, enum 
 
 static bool measure_blocks(struct ledger *l, uint32_t count)
 {
-    if (!lease(l, count)) // the pool grows
+    if (!lease(l, count)) // the pool grows here
         return false;
     shuffle(l, count);
     if (!release(l, count) || !turn_over(l, count, LEASE, RELEASE) || !say(l, LEASE, count) ||
@@ -318,12 +319,12 @@ static bool measure_blocks(struct ledger *l, uint32_t count)
 
 // ---- batches and runs ----
 
-// num_seqs sequences of one query each, over so many blocks each.
+// num_seqs sequences of one query each, with this many blocks each.
 struct step {
     uint32_t num_seqs, max_blocks;
     int32_t *cu_seqlens_q, *seq_lens_kv;
     int64_t *slots;
-    int by; // -1 or 1, in turns
+    int by; // -1 or 1, alternating
 };
 
 static bool step_init(struct step *step, const struct ledger *l, uint32_t num_seqs,
@@ -356,7 +357,7 @@ static void step_finish(struct step *step)
     free(step->slots);
 }
 
-// To the token before the last one, or back.
+// Moves each sequence to the token before its last one, or back.
 static void step_move(struct step *step)
 {
     step->by = -step->by;
@@ -394,7 +395,7 @@ static struct wire_tensor tensor(uint64_t offset)
                                 .head_stride = HEAD_DIM * sizeof(uint16_t)};
 }
 
-// As much work as to the next token.
+// Does as much work as advancing to the next token.
 static bool advance(struct ledger *l, struct step *step, uint64_t batch, enum cost cost)
 {
     struct error error = {0};
@@ -412,8 +413,8 @@ static bool advance(struct ledger *l, struct step *step, uint64_t batch, enum co
            failed(&error);
 }
 
-// Queue it and hand it to the engine: the dispatcher's side. What the engine's submitter plans on a
-// thread of its own, and what the GPU does then, is not timed.
+// Queues the run and hands it to the engine: the dispatcher's part. Not timed are the plan, which
+// the engine's submitter makes on its own thread, and the GPU's work.
 static bool run(struct ledger *l, uint64_t batch, enum cost cost)
 {
     struct error error = {0};
@@ -428,7 +429,7 @@ static bool run(struct ledger *l, uint64_t batch, enum cost cost)
         .v = tensor(0),
         .out = tensor(l->arena_size / 2),
         .causal = true,
-        .windowed = true, // so that the GPU, whose time is not the question, has little to do
+        .windowed = true, // keeps the GPU's work small, because its time is not measured
         .window_left = WINDOW,
         .window_right = -1,
     };
@@ -441,9 +442,9 @@ static bool run(struct ledger *l, uint64_t batch, enum cost cost)
     return core_ticket_reap(l->session, ticket, &result, &error) == STATUS_OK || failed(&error);
 }
 
-// What is timed of a batch.
+// The costs that are timed of a batch.
 struct batch_costs {
-    enum cost checking, running, first, later; // the last two: advances
+    enum cost checking, running, first, later; // the last two are advances
 };
 
 static bool check_and_run(struct ledger *l, struct step *step, const struct batch_costs *cost)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// crowd.c - studies "clients" and "fairness": processes that share one daemon, beside as many that
-// each own a Vulkan device and time-slice.
+// crowd.c - studies "clients" and "fairness": processes that share one daemon, compared with as
+// many processes that each own a Vulkan device and are time-sliced.
 
 #include "study.h"
 
@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// In flight of a client that saturates the daemon: more than two submissions (SCHEDULER_BUDGET,
-// SCHEDULER_TIME_NS) have room for, of a light one's too.
+// Runs in flight of a client that saturates the daemon: more than fit in two submissions
+// (SCHEDULER_BUDGET, SCHEDULER_TIME_NS), for a light client too.
 enum { MOST_CLIENTS = 8, LIGHT = MOST_CLIENTS, DEPTH = 64 };
 
-// Clients at the same time, and what each of them did.
+// Clients that run at the same time, and the samples of each.
 struct crowd {
     const struct study *study;
     const struct fleet *fleet;
@@ -53,8 +53,8 @@ static uint32_t seqs_of(const struct fleet_job *job)
     return (uint32_t)(all * (job->part + 1) / job->clients - all * job->part / job->clients);
 }
 
-// Sequences that client `i` decoded a token of, in a second. Of equal ones it is what was attended
-// to, too.
+// Sequences a second for which client `i` decoded a token. If clients are equal, this is
+// proportional to the tokens attended.
 static double tokens_per_s(const struct crowd *c, uint32_t i)
 {
     const struct samples *s = &c->samples[i];
@@ -69,7 +69,7 @@ static double all_tokens_per_s(const struct crowd *c)
     return sum;
 }
 
-// 1: all had the same; 1 / count: one had everything (Jain, Chiu, Hawe 1984).
+// Jain's index (Jain, Chiu, Hawe 1984): 1 if all had the same, 1 / count if one had everything.
 static double jain(const struct crowd *c)
 {
     double sum = 0, squares = 0;
@@ -80,7 +80,7 @@ static double jain(const struct crowd *c)
     return squares > 0 ? sum * sum / (c->count * squares) : 0;
 }
 
-// Round trips of clients `first` and later together.
+// Times of the round trips of clients `first` and later together.
 static bool times_from(const struct crowd *c, uint32_t first, struct times *times)
 {
     struct samples all = {0};
@@ -131,8 +131,9 @@ static bool share(const struct study *study, const struct fleet *fleet,
     return ok;
 }
 
-// The base of the others, and eight that do as it does; one client that waits for each run before
-// the next, and leaves the GPU idle meanwhile; several; owners of engines.
+// The cases. First the base: one client with two runs in flight, and eight such clients. Then one
+// client that waits for each run, and so leaves the GPU idle meanwhile; then several of them; then
+// processes that each own an engine.
 static const struct sharing sharings[] = {{VIA_RING, 1, 2},  {VIA_RING, 8, 2}, {VIA_RING, 1, 1},
                                           {VIA_RING, 2, 1},  {VIA_RING, 4, 1}, {VIA_RING, 8, 1},
                                           {VIA_ENGINE, 8, 1}};
@@ -177,7 +178,7 @@ bool study_clients(const struct study *study)
 
 // ---- fairness ----
 
-// Light ones have an eighth of the sequences each. `heavy`: the first has them all.
+// Each light client has an eighth of the sequences. `heavy`: the first client has all of them.
 static bool light(const struct study *study, const struct fleet *fleet,
                   const struct subject *subject, uint32_t count, bool heavy, const char *name,
                   struct figure *figure)
@@ -192,8 +193,8 @@ static bool light(const struct study *study, const struct fleet *fleet,
     return ok;
 }
 
-// Runs end by the submission, many at once: what ended in some of the time is a rate only if that
-// covers several submissions.
+// A submission ends many runs at once, so a rate is only valid over a time that covers several
+// submissions.
 static bool rates_hold(const struct crowd *c)
 {
     for (uint32_t i = 0; i < c->count; i++)
@@ -202,7 +203,8 @@ static bool rates_hold(const struct crowd *c)
     return true;
 }
 
-// Longer and longer, as a slow device may need it, until the rates hold. *hold: they do.
+// Measures for longer and longer times, because a device may be slow, until the rates are valid.
+// *hold: they are.
 static bool measure_rates(struct crowd *c, bool *hold)
 {
     const struct fleet *asked = c->fleet;
@@ -226,7 +228,7 @@ static bool measure_rates(struct crowd *c, bool *hold)
     return ok;
 }
 
-// All of them want more than there is.
+// Each client asks for more than its share.
 static bool saturate(const struct study *study, const struct fleet *fleet,
                      const struct subject *subject)
 {

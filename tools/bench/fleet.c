@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fleet.c - see fleet.h. Clients are this very program (client.h), so that none inherits anything
-// of ours.
+// fleet.c - see fleet.h. Clients are new processes of this program (client.h), so that they inherit
+// no state.
 
 #include "fleet.h"
 
@@ -21,7 +21,7 @@ enum { START_MS = 120000, STEP_MS = 20 };
 
 // ---- the daemon ----
 
-// As the daemon's option has it; NULL: by itself.
+// As the daemon's option has it; NULL: the daemon's default.
 static const char *poll_text(uint32_t poll_us, char *text, size_t size)
 {
     snprintf(text, size, "%u", poll_us == ENGINE_NO_POLL ? 0 : poll_us);
@@ -222,7 +222,7 @@ bool fleet_measure(const struct fleet *fleet, const struct fleet_job *jobs, uint
 
 // ---- a workload among equals ----
 
-// All steps together; the slowest client's mean.
+// The steps of all clients together; the mean of the slowest client.
 static bool add_up(const struct samples *samples, uint32_t count, struct times *times)
 {
     struct samples all = {0};

@@ -18,13 +18,13 @@ struct fleet {
     char device[256], driver[256], variant[64];
 };
 
-// Starts the daemon, in a folder of its own; `tune` false: it never tries other ways to the same
-// bits. False: standard error says why. fleet_close() takes a zeroed and a half-made one.
+// Starts the daemon, in a folder of its own. `tune` false: the daemon does not tune. False:
+// standard error says why. fleet_close() takes a zeroed or half-made fleet.
 bool fleet_open(struct fleet *fleet, const struct options *options, bool tune);
 void fleet_close(struct fleet *fleet);
 
-// What one client does: the part'th share of a workload, through the daemon or on an engine of its
-// own, with so many steps in flight.
+// The job of one client: its part of the workload, through the daemon or on its own engine, with
+// this many steps in flight.
 struct fleet_job {
     const struct workload *workload;
     enum via via;
@@ -32,13 +32,14 @@ struct fleet_job {
     enum dtype kv_dtype;
     bool append; // its runs also write K and V of each sequence's last token
 };
-// All at once; samples[i], zeroed before, are those of jobs[i], and `verdict` gets all their rows.
-// Without a daemon (fleet_open()) only `options` has to be there. False: standard error says why.
+// Runs all jobs at once. samples[i], zeroed before, are those of jobs[i], and `verdict` covers all
+// their rows. Without a daemon (fleet_open()) only `options` must be set. False: standard error
+// says why.
 bool fleet_measure(const struct fleet *fleet, const struct fleet_job *jobs, uint32_t count,
                    struct samples *samples, struct verdict *verdict);
 
-// One workload, its sequences shared out among options->clients. times.wall_us is a step of all of
-// them. False: standard error says why.
+// One workload, whose sequences are divided among options->clients. times.wall_us is a step of all
+// of them. False: standard error says why.
 bool fleet_run(struct fleet *fleet, const struct workload *workload, enum dtype kv_dtype,
                struct times *times, struct verdict *verdict);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// growth.c - see growth.h. One step at a time: what a worker that waits for it sees.
+// growth.c - see growth.h. Steps run one at a time, so a delay is what a waiting worker sees.
 
 #include "growth.h"
 

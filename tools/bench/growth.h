@@ -9,14 +9,14 @@
 #include "world.h"
 
 struct growth {
-    struct times still, growing; // of a step from submission to its end, on the wall
+    struct times still, growing; // of a step from submission to end, on the wall clock
     double worst_still_us, worst_us;
     uint32_t num_chunks;
     double grown_gib;
 };
 
-// Half of `seconds` without growth, then chunk after chunk until they are over, two chunks at
-// least. False: standard error says why.
+// Half of `seconds` without growth; then the pool grows chunk by chunk, by at least two chunks.
+// False: standard error says why.
 bool growth_measure(struct world *world, double seconds, struct growth *growth);
 
 #endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// heed.c - see heed.h. Knows no device: what only that can tell is told by who opens it.
+// heed.c - see heed.h. It knows no device: what depends on the device is checked where it is
+// opened.
 
 #include "heed.h"
 
@@ -19,7 +20,7 @@ static bool types_heed(const struct workload *workload, const struct options *op
 {
     enum dtype dtype = options->dtype, kv_dtype = options->kv_dtype;
     if (workload->kv_dtype && kv_dtype && kv_dtype != workload->kv_dtype)
-        fprintf(stderr, "aule-bench: %s has K and V of %s, and does not go with --kv-dtype %s\n",
+        fprintf(stderr, "aule-bench: %s has K and V in %s and cannot take --kv-dtype %s\n",
                 workload->name, dtype_name((int)workload->kv_dtype), dtype_name((int)kv_dtype));
     else if (workload->kind == WORKLOAD_APPEND && kv_dtype && kv_dtype != dtype)
         fprintf(stderr,
@@ -27,14 +28,14 @@ static bool types_heed(const struct workload *workload, const struct options *op
                 "not %s\n",
                 workload->name, dtype_name((int)dtype), dtype_name((int)kv_dtype));
     else if (options->token_scales && dtype_size(workload_kv_dtype(workload, dtype, kv_dtype)) > 1)
-        fprintf(stderr, "aule-bench: --token-scales wants K and V of 8 bits: --kv-dtype fp8_e4m3, "
+        fprintf(stderr, "aule-bench: --token-scales needs K and V of 8 bits: --kv-dtype fp8_e4m3, "
                         "fp8_e5m2 or int8\n");
     else
         return true;
     return false;
 }
 
-// The check goes through elements by eights.
+// The check reads elements in groups of eight.
 static bool dim_heeds(const struct options *options)
 {
     if (options->head_dim % 8 == 0 && options->head_dim <= measuring_most_head_dim())
@@ -44,13 +45,13 @@ static bool dim_heeds(const struct options *options)
     return false;
 }
 
-// Workloads about blocks want some.
+// Workloads that measure blocks need blocks.
 static bool place_heeds(const struct workload *workload, const struct options *options)
 {
     if (!options->contiguous ||
         (workload->kind != WORKLOAD_APPEND && workload->kind != WORKLOAD_GROWTH))
         return true;
-    fprintf(stderr, "aule-bench: %s is about blocks, and --contiguous has none\n", workload->name);
+    fprintf(stderr, "aule-bench: %s measures blocks, and --contiguous has none\n", workload->name);
     return false;
 }
 
@@ -65,16 +66,15 @@ static bool clients_heed(const struct workload *workload, const struct options *
         fprintf(stderr, "aule-bench: %s has %u sequences, too few for %u clients\n", workload->name,
                 workload_num_seqs(workload), count);
     else if (workload->shared_prefix && count > 1)
-        fprintf(
-            stderr,
-            "aule-bench: the sequences of %s share blocks, so that it wants one client, not %u\n",
-            workload->name, count);
+        fprintf(stderr,
+                "aule-bench: the sequences of %s share blocks, so it needs one client, not %u\n",
+                workload->name, count);
     else
         return true;
     return false;
 }
 
-// A study says better than the options' own rules what it does not take.
+// A study names the options that it does not take itself, in clearer words.
 static bool heeds(const struct workload *workload, const struct options *options)
 {
     if (is_study(workload))
@@ -94,11 +94,11 @@ bool all_heed(const struct selection *selection, const struct options *options)
     }
     if (options->clients > 1 && options->via == VIA_ENGINE)
         fprintf(stderr,
-                "aule-bench: --clients %u wants --via nng or ring: an engine serves one process\n",
+                "aule-bench: --clients %u needs --via nng or ring: an engine serves one process\n",
                 options->clients);
     else if (options->daemon && !daemon)
         fprintf(stderr,
-                "aule-bench: --daemon does not go with --via engine: no daemon is started\n");
+                "aule-bench: --daemon does not go with --via engine, which starts no daemon\n");
     else
         return true;
     return false;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// heed.h - whether what a command line names goes with its options, before anything is begun.
+// heed.h - checks that the named workloads can be run with the given options, before anything
+// starts.
 
 #ifndef AULE_BENCH_HEED_H
 #define AULE_BENCH_HEED_H
@@ -9,7 +10,7 @@
 #include "options.h"
 #include "workload.h"
 
-// False: standard error says what does not.
+// False: standard error says what does not fit.
 bool all_heed(const struct selection *selection, const struct options *options);
 
 #endif

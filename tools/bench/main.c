@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// main.c - aule-bench: attention's speed on workloads with names, one after the other: check,
-// measure, check again, say.
+// main.c - aule-bench: attention's speed on named workloads, one after the other: check, measure,
+// check again, print.
 
 #include "base/exit_code.h"
 #include "client.h"
@@ -22,14 +22,14 @@
 
 enum { LEAST_RUNS = 3 };
 
-// What all workloads of a run have in common.
+// What all workloads of a run share.
 struct bench {
     struct options options;
     struct selection selection;
     bool software, people, bar;
     struct engine_device device;
     char variant[64];
-    struct ceiling *ceiling; // NULL: not asked for
+    struct ceiling *ceiling; // NULL: not wanted
     struct engine *engine;   // --via engine
     struct fleet fleet;      // --via nng, ring
 };
@@ -78,7 +78,7 @@ static bool check_once(const struct bench *b, struct world *world, uint32_t set,
     return worse(&result->verdict, &now, right);
 }
 
-// The other set of inputs comes after, so that the order of the sets is held to account, too.
+// The second check uses the other set of inputs, so the order of the sets is checked, too.
 static bool time_world(struct bench *b, struct world *world, struct result *result)
 {
     struct samples samples = {0};
@@ -147,7 +147,7 @@ static bool run_fleet(struct bench *b, const struct workload *workload, struct r
     return result->checked;
 }
 
-// E1: the batch that fills the pool, as a workload of its own.
+// E1: its batch fills the pool.
 static bool fit(const struct bench *b, struct workload *workload, struct result *result)
 {
     uint64_t bytes = (uint64_t)(b->options.pool_gib * 0x1p30);
@@ -164,7 +164,7 @@ static bool fit(const struct bench *b, struct workload *workload, struct result 
     return true;
 }
 
-// What --pool means where it is not given.
+// The default of --pool.
 static double default_pool_gib(const struct bench *b, const struct workload *workload)
 {
     if (workload->kind == WORKLOAD_LONGEST)
@@ -183,7 +183,7 @@ static bool say(const struct bench *b, const struct result *result)
     return true;
 }
 
-// As the workload asked for, or the one that fits the pool.
+// The workload as it is, or E1's batch that fits the pool.
 static bool run_one(struct bench *b, struct workload *workload)
 {
     const struct options *options = &b->options;
@@ -237,7 +237,7 @@ static bool run(struct bench *b, const struct workload *asked)
 
 // ---- all of them ----
 
-// Whether anything else than studies, which open what they want by themselves, is to be measured.
+// Whether something else than studies is measured. Studies open what they need themselves.
 static bool any_workload(const struct bench *b)
 {
     for (uint32_t i = 0; i < b->selection.count; i++) {
@@ -259,7 +259,7 @@ static bool prepare(struct bench *b)
     b->software = b->device.software;
     snprintf(b->variant, sizeof b->variant, "%s", engine_variant(b->engine));
     if (options->via != VIA_ENGINE ||
-        !any_workload(b)) { // the device is the daemon's, or the studies'
+        !any_workload(b)) { // the daemon or the studies own the device
         engine_destroy(b->engine);
         b->engine = NULL;
     }
@@ -297,7 +297,7 @@ static enum exit_code run_selected(struct bench *b)
     return code_of(ok);
 }
 
-// One of fleet.c's processes.
+// A process that fleet.c started.
 static enum exit_code run_client(struct bench *b)
 {
     if (!selection_add(&b->selection, b->options.names[0]))
@@ -321,7 +321,7 @@ static enum exit_code run_command(struct bench *b)
     return ok ? EXIT_CODE_DONE : EXIT_CODE_FAILED;
 }
 
-// With SIGPIPE ignored nobody else notices that a reader has gone.
+// SIGPIPE is ignored, so a closed pipe shows only here.
 static bool said(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -333,7 +333,8 @@ static bool said(void)
 int main(int argc, char **argv)
 {
     struct bench b = {0};
-    signal(SIGPIPE, SIG_IGN); // a client that died is an error, and its daemon wants an end
+    signal(SIGPIPE, SIG_IGN); // a dead client must be an error message, and its daemon must be
+                              // stopped
     switch (options_parse(argc, argv, &b.options)) {
     case OPTIONS_DONE: return EXIT_CODE_DONE;
     case OPTIONS_BAD: return EXIT_CODE_USAGE;

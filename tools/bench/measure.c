@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // measure.c - see measure.h. Short steps are queued by the dozen and submissions overlap, so that
-// the GPU never waits for us and keeps its clocks up.
+// the GPU is never idle and keeps its clocks up.
 
 #include "measure.h"
 
@@ -72,17 +72,17 @@ void samples_times(struct samples *samples, bool wall, struct times *times)
     times->wall_us = samples->elapsed_us / samples->count;
 }
 
-// One measurement under way.
+// One measurement.
 struct rounds {
     const struct lane *lane;
     uint32_t steps; // of each submission from now on
-    uint32_t set;   // next
+    uint32_t set;   // the next one
     struct round {
         uint64_t number;
         uint32_t steps;
     } flying[MOST_IN_FLIGHT];
     uint64_t submitted, done;
-    uint64_t gpu_ns[MOST_STEPS]; // of the last one that was waited for
+    uint64_t gpu_ns[MOST_STEPS]; // of the last submission that was waited for
 };
 
 static bool submit(struct rounds *r)
@@ -94,7 +94,7 @@ static bool submit(struct rounds *r)
     return round->number != 0;
 }
 
-// Steps of the oldest round; 0: it failed.
+// Waits for the oldest round. Returns its number of steps; 0: it failed.
 static uint32_t finish(struct rounds *r)
 {
     const struct round *round = &r->flying[r->done++ % MOST_IN_FLIGHT];
@@ -102,7 +102,7 @@ static uint32_t finish(struct rounds *r)
                                                                                    : 0;
 }
 
-// How many steps take about ROUND_US, by what one has taken.
+// How many steps take about ROUND_US, given the time of one.
 static uint32_t steps_for(const struct rounds *r, double step_us)
 {
     double steps = ROUND_US / (step_us > 1 ? step_us : 1);

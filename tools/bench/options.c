@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - the tables of aule-bench's commands and options, and what does not go together.
-// base/options.h says what an entry means.
+// options.c - the tables of aule-bench's commands and options, and which of them exclude each
+// other. base/options.h says what an entry means.
 
 #include "options.h"
 
@@ -15,7 +15,7 @@
 
 #define FIELD(KIND, member) OPTION_FIELD(KIND, struct options, member)
 
-// The commands that take an option. fleet.c starts clients and tells them all.
+// Groups of commands that share options. CLIENT is the command that fleet.c starts.
 enum { RUN = 1 << 0, PLOT = 1 << 1, CLIENT = 1 << 2, BOTH = RUN | CLIENT };
 
 enum { MAX_COUNT = 4096, MAX_NUMBER = 1000000, POLL_AUTO = MAX_COUNT + 1 };
@@ -31,7 +31,7 @@ static const struct option entries[] = {
     OPTION_SECTION("Where attention runs"),
     {"via", "LANE", FIELD(OPTION_CHOICE, via), VIA_ENGINE, .words = via_words, .groups = BOTH,
      .initial = "engine",
-     .help = "the engine in this process, or a lane of a daemon that is started for it",
+     .help = "the engine in this process, or a lane of a daemon that this program starts",
      .details = "With `engine`, q and out are in the device's memory. With `nng` and `ring`, "
                 "client processes run the workload, and its time is wall time from a run's "
                 "submission to its end."},
@@ -47,7 +47,7 @@ static const struct option entries[] = {
     {"completion-poll", "US", FIELD(OPTION_COUNT, completion_poll_us), 0, MAX_COUNT, .groups = BOTH,
      .word = "auto", .word_value = POLL_AUTO, .initial = "auto",
      .help = "poll the GPU for this long before a submission's waiter sleeps; 0: never",
-     .details = "The option of the same name of aule-daemon says more."},
+     .details = "See the option of aule-daemon with this name."},
 
     OPTION_SECTION("Inputs"),
     {"dtype", "TYPE", FIELD(OPTION_CHOICE, dtype), DTYPE_F32, .words = dtype_words, .groups = BOTH,
@@ -55,8 +55,8 @@ static const struct option entries[] = {
     {"kv-dtype", "TYPE", FIELD(OPTION_CHOICE, kv_dtype), DTYPE_F32, .words = kv_dtype_words,
      .groups = BOTH, .otherwise = "as `--dtype`", .help = "element type of K and V"},
     {"token-scales", NULL, FIELD(OPTION_FLAG, token_scales), .groups = RUN,
-     .otherwise = "one scale a tensor (int8), or none",
-     .help = "K and V of 8 bits have a scale for each token and head, with `--via engine` only",
+     .otherwise = "one scale for the tensor (int8), or none",
+     .help = "8-bit K and V have a scale for each token and head; only with `--via engine`",
      .details = "K and V must be in blocks."},
     {"head-dim", "N", FIELD(OPTION_COUNT, head_dim), 0, 512, .groups = BOTH, .initial = "0",
      .help = "head dim of Q, K and V, a multiple of 8 up to 512; 0: the workload's own, 128"},
@@ -65,10 +65,10 @@ static const struct option entries[] = {
     {"contiguous", NULL, FIELD(OPTION_FLAG, contiguous), .groups = RUN,
      .help = "K and V in one piece for each head, without blocks"},
     {"no-cascade", NULL, FIELD(OPTION_FLAG, no_cascade), .groups = RUN,
-     .help = "read keys that sequences share once for each of them; the bits are the same"},
+     .help = "read shared keys once for each sequence, with the same bits"},
     {"pool", "GIB", FIELD(OPTION_NUMBER, pool_gib), 0, MAX_NUMBER, .groups = BOTH,
-     .otherwise = "4, in software 0.05; of E1 8, in software 0.25",
-     .help = "K and V to read in turns, more than any cache holds; E1's pool"},
+     .otherwise = "4 (E1: 8); on a software device 0.05 (E1: 0.25)",
+     .help = "size of all sets of K and V, larger than any cache; for E1 the pool"},
 
     OPTION_SECTION("Measuring"),
     {"seconds", "S", FIELD(OPTION_NUMBER, seconds), 0, MAX_NUMBER, .groups = BOTH, .initial = "2",
@@ -77,21 +77,22 @@ static const struct option entries[] = {
      .help = "also measure the same attention in plain C on all cores",
      .details = "It computes in f16, is compiled for the machine that aule was built on, and "
                 "reports GFLOP/s."},
-    {"check", NULL, FIELD(OPTION_FLAG, check), .groups = BOTH, .help = "check, and measure nothing",
-     .details = "Prints a line for people for each workload, also where standard output is no "
+    {"check", NULL, FIELD(OPTION_FLAG, check), .groups = BOTH,
+     .help = "check the results, and measure nothing",
+     .details = "Prints a line for people for each workload, even if standard output is no "
                 "terminal. `--json` prints lines for programs."},
 
     OPTION_SECTION("General"),
     {"json", NULL, FIELD(OPTION_FLAG, json), .groups = RUN,
-     .otherwise = "where standard output is no terminal, but for `--check`",
-     .help = "one line of JSON a workload",
-     .details = "With `--check`, what was not measured is null."},
+     .otherwise = "if standard output is no terminal, except with `--check`",
+     .help = "print one line of JSON for each workload",
+     .details = "With `--check`, measurements are null."},
     {"verbose", NULL, FIELD(OPTION_FLAG, verbose), .groups = RUN,
-     .help = "say on standard error what each workload is made of, and which kernels serve it"},
+     .help = "print on standard error the sizes of each workload, and which kernels serve it"},
     {"output", "FILE", FIELD(OPTION_TEXT, output), .groups = PLOT, .otherwise = "standard output",
-     .help = "where `plot` writes"},
+     .help = "the file that `plot` writes"},
 
-    // What fleet.c tells a client.
+    // Options that fleet.c passes to a client.
     {"socket", "PATH", FIELD(OPTION_TEXT, socket), .groups = CLIENT},
     {"part", "N", FIELD(OPTION_COUNT, part), 0, MAX_COUNT, .groups = CLIENT},
     {"in-flight", "N", FIELD(OPTION_COUNT, in_flight), 0, MAX_COUNT, .groups = CLIENT,
@@ -101,7 +102,7 @@ static const struct option entries[] = {
 
 static const struct command {
     struct options_command words;
-    const char *wants; // what the argument is
+    const char *wants; // name of the argument, for errors
 } commands[] = {
     {{"list", NULL, "list the workloads", 0}, NULL},
     {{"run", "NAME...", "run workloads or studies, and print how long each takes", RUN},
@@ -114,13 +115,16 @@ static const struct command {
 static const struct options_program program = {
     .name = "aule-bench",
     .usage = "aule-bench COMMAND [ARGUMENT]... [OPTION]...",
-    .about = "Times attention on real workloads beside the device's ceilings. Checks each workload "
-             "against float64 before\nand after. NAME is a workload that list has; all; sharing, "
-             "the studies of several cases side by side;\nlengths or batches, decodes to plot; "
-             "decode:NxLENGTH or prefill:NxLENGTH.",
+    .about =
+        "Times attention on real workloads, and the device's ceilings. Compares each workload with "
+        "float64 before\n"
+        "and after. NAME is a workload of `aule-bench list`; all; sharing, which are the "
+        "studies; lengths or batches,\n"
+        "which are decodes to plot; decode:NxLENGTH or prefill:NxLENGTH.",
     .epilogue = "Exit codes: 0 all is right, 1 a result is wrong, or could not be written or "
-                "drawn, 2 the command line is\nwrong, 3 it could not be measured (no such device "
-                "or variant; its daemon or the GPU is gone).",
+                "drawn, 2 the command line is\n"
+                "wrong, 3 it could not measure (no such device or variant; its daemon or the "
+                "GPU is gone).",
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
     .commands = commands,
@@ -134,18 +138,18 @@ const char *via_name(enum via via)
 
 // ---- what goes with what ----
 
-// Of a run. `other` is an option as well.
+// Options of a run that exclude each other. `other` is an option, too.
 static const struct {
     const char *one, *other, *why;
 } apart[] = {
     {"baseline", "check", "a check measures nothing"},
     {"seconds", "check", "a check measures nothing"},
-    {"no-cascade", "contiguous", "without blocks no sequence shares any"},
-    {"token-scales", "contiguous", "such scales lie in blocks"},
+    {"no-cascade", "contiguous", "sequences without blocks share none"},
+    {"token-scales", "contiguous", "these scales are in blocks"},
 };
 enum { NUM_APART = sizeof apart / sizeof *apart };
 
-// Of a run in this process only.
+// Options for a run in this process only.
 static const char *const engine_only[] = {"contiguous", "no-cascade", "token-scales", "verbose"};
 enum { NUM_ENGINE_ONLY = sizeof engine_only / sizeof *engine_only };
 
@@ -157,7 +161,7 @@ bool options_gave(const struct options *options, const char *name)
 static bool check_names(const struct command *command, const struct options *options)
 {
     if (command->wants && options->num_names < 1)
-        fprintf(stderr, "aule-bench: %s wants %s\n", command->words.name, command->wants);
+        fprintf(stderr, "aule-bench: %s needs %s\n", command->words.name, command->wants);
     else if (!command->wants && options->num_names)
         fprintf(stderr, "aule-bench: %s takes no '%s'\n", command->words.name, options->names[0]);
     else
@@ -199,7 +203,8 @@ enum options_result options_parse(int argc, char **argv, struct options *options
     if (result != OPTIONS_RUN)
         return result;
     const struct command *command =
-        (const struct command *)(const void *)options->line.command; // its first member
+        // struct command begins with its options_command
+        (const struct command *)(const void *)options->line.command;
     options->command = command->words.name;
     options->names = options->line.operands;
     options->num_names = options->line.num_operands;

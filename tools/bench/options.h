@@ -9,26 +9,26 @@
 #include "base/options.h"
 #include "schema/status.h"
 
-enum via { VIA_ENGINE, VIA_NNG, VIA_RING }; // the last two: a daemon's lanes
+enum via { VIA_ENGINE, VIA_NNG, VIA_RING }; // the last two: lanes of a daemon
 
 struct options {
-    const char *command; // "list", "run", "plot" or "client" (what `run --via nng` starts)
-    char **names;        // [num_names] of workloads or files; they point into argv
+    const char *command; // "list", "run", "plot" or "client" (started by `run --via nng`)
+    char **names;        // [num_names] names of workloads or files; they point into argv
     int num_names;
     const char *device, *variant; // NULL = the best
     enum dtype dtype, kv_dtype;   // kv_dtype 0: as dtype
     enum via via;
-    uint32_t clients, part; // processes that share a workload; which of them this is
+    uint32_t clients, part; // processes that share a workload; the number of this one
     uint32_t head_dim;      // of Q, K and V; 0: the workload's own
     uint32_t splits;
-    uint32_t in_flight;          // steps of a client that wait for nothing
+    uint32_t in_flight;          // steps of a client in flight
     uint32_t completion_poll_us; // as engine_params has it
     double seconds;              // a workload
-    double pool_gib;             // of K and V that are read in turns; 0: by the device
-    bool force_staging;          // not to be had on the command line
-    bool append; // of a client: a run also writes K and V of each sequence's last token
+    double pool_gib;             // K and V that are read in turn; 0: by the device
+    bool force_staging;          // not an option of the command line
+    bool append;                 // a client's runs also write K and V of each sequence's last token
     bool check, json, contiguous, no_cascade, token_scales, baseline, verbose;
-    const char *daemon, *socket; // program; of the daemon that runs
+    const char *daemon, *socket; // aule-daemon; socket of the running daemon
     const char *output;          // file; NULL: standard output
     struct options_line line;    // which options were given: options_gave()
 };

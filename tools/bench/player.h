@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// player.h - round trips of several lanes that take turns, so that what changes meanwhile (clocks,
-// other load) changes for all of them.
+// player.h - round trips on several lanes that take turns, so that changes meanwhile (clocks, other
+// load) affect all lanes alike.
 
 #ifndef AULE_BENCH_PLAYER_H
 #define AULE_BENCH_PLAYER_H
@@ -12,14 +12,15 @@
 struct player {
     struct lane lane; // one that runs
     uint32_t runs;    // of a round trip: steps over sets 0, 1, ...
-    bool apart; // each is waited for before the next is submitted; else all go out together and are
-                // waited for once
-    struct samples samples; // a round trip each, from submission to end, by this side's clock
+    bool apart; // each run is waited for before the next is submitted; else all are submitted at
+                // once and waited for once
+    struct samples samples; // a sample for each round trip, from submission to end, by this side's
+                            // clock
 };
 
-// In turns of some 50 ms, of which the first trips do not count (the GPU may have changed its
-// owner), for about `seconds`, and until each has `least` trips. False: standard error says why.
-// players_finish() takes zeroed ones.
+// Lanes take turns of some 50 ms. The first trips of a turn do not count, because the GPU may
+// switch between processes. Runs for about `seconds`, and until each lane has `least` trips. False:
+// standard error says why. players_finish() takes zeroed players.
 bool players_measure(struct player *players, uint32_t count, double seconds, uint32_t least);
 bool player_trip(struct player *player, double *wall_us);
 void players_finish(struct player *players, uint32_t count);

@@ -30,9 +30,9 @@ enum {
 // A line of a file.
 struct point {
     char workload[32], variant[64], dtype[32], place[16], via[16], device[256], driver[256];
-    char name[96];                                     // of a study's case; "": this is no study's
-    double median_us, gb_per_s, tflops, ceiling_ratio; // ratio 0: unknown
-    double floor_us, seqs, longest, clients, size, head_dim; // head_dim 0: not said
+    char name[96];                                           // of a study's case; "": not a study
+    double median_us, gb_per_s, tflops, ceiling_ratio;       // ratio 0: unknown
+    double floor_us, seqs, longest, clients, size, head_dim; // head_dim 0: unknown
     bool checked;
 };
 
@@ -131,7 +131,7 @@ static bool read_file(const char *name, struct points *points)
     return ok;
 }
 
-// ---- what is a curve, and what a bar ----
+// ---- which results form a curve, and which a bar ----
 
 static bool is_decode(const struct point *point)
 {
@@ -143,7 +143,7 @@ static bool is_cost(const struct point *point)
     return strcmp(point->workload, "growth") == 0;
 }
 
-// One chart: `x` of the points that it takes grows, `fixed` is the same along a curve.
+// One chart: `x` grows along a curve, and `fixed` is the same along it.
 struct chart {
     const char *title, *x_name, *fixed_name, *floor_name;
     bool (*takes)(const struct point *point);
@@ -184,7 +184,7 @@ static const struct chart charts[] = {
 };
 enum { NUM_CHARTS = sizeof charts / sizeof *charts };
 
-// Results that are older than other head dims do not say theirs.
+// Older results do not name their head dim.
 static double head_dim_of(const struct point *p)
 {
     return p->head_dim > 0 ? p->head_dim : USUAL_HEAD_DIM;
@@ -210,8 +210,8 @@ static bool on_curve(const struct points *points, const struct point *p)
     return false;
 }
 
-// A decode that is alone on its curves is a bar, so that no workload is left out. Studies have no
-// ceiling.
+// A decode that has no other point on its curves becomes a bar, so that no workload is left out.
+// Studies have no ceiling.
 static bool is_bar(const struct points *points, const struct point *p)
 {
     return !p->name[0] && !on_curve(points, p);
@@ -233,10 +233,10 @@ static bool is_first_left_out(const struct points *points, uint32_t index)
     return !is_drawn(points, p);
 }
 
-// Says what is left out; false: all of it.
+// Says which results are left out. False: all of them.
 static bool any_drawn(const struct points *points)
 {
-    const char *before = "aule-bench: not drawn, for they make neither bar nor curve:";
+    const char *before = "aule-bench: not drawn, because they are neither bar nor curve:";
     bool any = false, all = true;
     for (uint32_t i = 0; i < points->count; i++) {
         bool drawn = is_drawn(points, &points->list[i]);
@@ -302,7 +302,7 @@ static void draw_bars(FILE *file, const struct points *points, double top)
 
 // ---- curves ----
 
-// The point that follows `p` on its curve; NULL: it is the last.
+// The next point after `p` on its curve; NULL: `p` is the last.
 static const struct point *next_on(const struct chart *chart, const struct points *points,
                                    const struct point *p)
 {
@@ -470,7 +470,7 @@ static bool write_page(const struct points *points, const char *output)
     return ok;
 }
 
-// What is drawn would be lost with the drawing.
+// The drawing must not overwrite a file that it is drawn from.
 static bool is_input(const char *file, const char *output)
 {
     if (!same_file(file, output))

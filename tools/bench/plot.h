@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// plot.h - results as a drawing: a bar a workload against its ceiling, and time against the length
-// of the context and the size of the batch. Knows the lines that result.c prints, and no device.
+// plot.h - draws results: a bar for each workload against its ceiling, and time over context length
+// and batch size. It knows the lines that result.c prints, and no device.
 
 #ifndef AULE_BENCH_PLOT_H
 #define AULE_BENCH_PLOT_H
@@ -10,8 +10,8 @@
 #include <stdbool.h>
 
 // Reads lines of JSON from the files ("-": standard input) and writes SVG to `output` (NULL:
-// standard output). Standard error names what makes neither bar nor curve. False: it says which
-// line of which file is none, or nothing is drawn, nor written.
+// standard output). Standard error names results that are neither bar nor curve. False: a line is
+// no result, nothing can be drawn, or it could not be written; standard error says which.
 bool plot(char *const *files, int num_files, const char *output);
 
 #endif

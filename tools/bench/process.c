@@ -16,8 +16,8 @@
 
 enum { READ_END, WRITE_END };
 
-// Only what may be called after fork() in a program with threads. `failed` is closed by a program
-// that runs, and else tells its errno.
+// After fork() in a program with threads, only async-signal-safe calls. `failed` is a pipe: exec
+// closes it; if exec fails, the child writes errno to it.
 static void become(const char *const *argv, const int *in, const int *out, int failed, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -43,7 +43,7 @@ static void close_pair(int *pair)
     close_end(pair, WRITE_END);
 }
 
-// False: errno says why it does not run.
+// False: the program does not run, and errno says why.
 static bool started(pid_t pid, int failed)
 {
     int why;

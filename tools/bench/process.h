@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// process.h - programs that are started, talked with by lines, and do not outlive the bench.
+// process.h - starts programs, talks with them by lines, and ends them with the bench.
 
 #ifndef AULE_BENCH_PROCESS_H
 #define AULE_BENCH_PROCESS_H
@@ -12,20 +12,20 @@
 
 struct process {
     pid_t pid;      // 0: none
-    FILE *in, *out; // its standard input and output
+    FILE *in, *out; // pipes to its standard input and output
 };
 
 // argv[0] is the program's file; argv ends with NULL. False: it does not run, and standard error
 // says why.
 bool process_start(struct process *process, const char *const *argv);
-// Asks it to end (SIGTERM), if `ask`, and waits for that. What it ended with; -1: by a signal. Of a
-// zeroed one: 0.
+// Waits for its end; with `ask`, sends SIGTERM first. Returns its exit code; -1: a signal ended it.
+// A zeroed process: 0.
 int process_end(struct process *process, bool ask);
 
-// Whether it has not ended yet.
+// Whether it still runs.
 bool process_runs(const struct process *process);
 
-// Where `name` lies beside this program, once installed or in a build folder. False: standard error
+// The path of `name` beside this program, installed or in a build folder. False: standard error
 // says where it was looked for.
 bool process_find(const char *name, char *path, size_t size);
 

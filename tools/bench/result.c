@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Where the process border is part of what is timed, so it is of each rate.
+// Rates include the process border where times do.
 static double step_us(const struct result *r)
 {
     return r->clients > 1 ? r->times.wall_us : r->times.median_us;
@@ -20,7 +20,7 @@ static double bytes(const struct result *r)
     return workload_bytes(r->workload, r->dtype, r->kv_dtype);
 }
 
-// 0: of one that was only checked.
+// 0 if it was only checked.
 static double rate(const struct result *r, double amount, double unit)
 {
     return r->times.runs ? amount / step_us(r) / unit : 0;
@@ -36,7 +36,8 @@ static double tflops(const struct result *r)
     return rate(r, workload_flops(r->workload), 1e6);
 }
 
-// Of reading, of copying for what is written too, of products; 0: that ceiling is not known.
+// The ceiling of reading, of copying for workloads that also write, or of matrix products; 0: not
+// known.
 static double ceiling_ratio(const struct result *r)
 {
     double memory = r->workload->kind == WORKLOAD_APPEND ? r->ceilings.copy_gb_per_s
@@ -56,10 +57,10 @@ static uint32_t longest(const struct result *r)
     return most;
 }
 
-// In the order of the line. Numbers with UNKNOWN are null where they are 0.
+// The keys, in the order of the line. Numbers with UNKNOWN are null if they are 0.
 enum flag { KNOWN, UNKNOWN, OPTIONAL };
 
-// Of what only a measurement tells.
+// Keys that only a measurement has.
 static enum flag measured(const struct result *r)
 {
     return r->times.runs ? KNOWN : UNKNOWN;
@@ -73,7 +74,7 @@ static bool add_number(cJSON *json, const char *name, double number, enum flag f
                                             : cJSON_AddNumberToObject(json, name, number) != NULL;
 }
 
-// Of q and of K and V; whether these have scales of their own is part of what they are.
+// The type of q and then of K and V, and whether K and V have a scale for each row.
 static void dtypes_text(const struct result *r, char *text, size_t size)
 {
     snprintf(text, size, "%s/%s%s", dtype_name((int)r->dtype), dtype_name((int)r->kv_dtype),

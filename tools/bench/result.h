@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// result.h - what is known of a workload in the end, as a line for people or as one of JSON.
+// result.h - the result of a workload, printed as a line for people or as a line of JSON.
 
 #ifndef AULE_BENCH_RESULT_H
 #define AULE_BENCH_RESULT_H
@@ -19,10 +19,10 @@ struct result {
     uint32_t clients, splits;
     struct times times;
     struct verdict verdict; // the worse of both checks
-    bool checked;           // and right
+    bool checked;           // the results are right
     struct ceilings ceilings;
-    double floor_us; // of a plain read of the same bytes; 0: not asked
-    // What only some have; zero: not asked.
+    double floor_us; // of a plain read of the same bytes; 0: not measured
+    // For some workloads only; zero: not measured.
     struct growth growth;
     struct baseline baseline;
     uint32_t longest_paged, longest_contiguous;
@@ -30,6 +30,6 @@ struct result {
 
 bool result_print_json(const struct result *result);
 void result_print_text(const struct result *result);
-void result_print_check(const struct result *result); // where nothing was timed
+void result_print_check(const struct result *result); // if nothing was timed
 
 #endif

@@ -28,7 +28,7 @@ static uint32_t below(struct draw *draw, uint32_t end)
     return (uint32_t)((x ^ x >> 31) % end);
 }
 
-// The pair, or the next one that is free.
+// Takes this pair, or the next free one.
 static void take(struct draw *draw, uint64_t pair)
 {
     uint64_t all = (uint64_t)draw->num_tokens * draw->num_kv_heads;
@@ -38,7 +38,7 @@ static void take(struct draw *draw, uint64_t pair)
     draw->pairs[draw->drawn++] = (uint32_t)pair;
 }
 
-// A KV head of the token that is free; nothing where all of them are taken.
+// Takes a free KV head of the token, if there is one.
 static void take_token(struct draw *draw, uint32_t token)
 {
     uint64_t first = (uint64_t)token * draw->num_kv_heads;
@@ -57,7 +57,7 @@ static uint32_t begin_of(const struct draw *draw, uint32_t seq)
     return (uint32_t)draw->shape->cu_seqlens_q[seq];
 }
 
-// Of more sequences than can be drawn from, some that are spread evenly.
+// If there are more sequences than draws, takes evenly spaced ones.
 static void take_ends(struct draw *draw)
 {
     uint32_t num_seqs = draw->shape->num_seqs,
@@ -73,13 +73,14 @@ static void take_ends(struct draw *draw)
     }
 }
 
-// Both sides of a border somewhere in the sequence of some token, if it has one of that size.
+// Takes both sides of a border in a random token's sequence, if the sequence has a border of this
+// size.
 static void take_border(struct draw *draw, uint32_t size)
 {
     uint32_t seq = shape_seq_of(draw->shape, below(draw, draw->num_tokens)),
              first = begin_of(draw, seq);
     uint32_t inner =
-        (begin_of(draw, seq + 1) - first - 1) / size; // borders with a token behind them
+        (begin_of(draw, seq + 1) - first - 1) / size; // borders with a token after them
     if (!inner)
         return;
     uint32_t token = first + (1 + below(draw, inner)) * size;
@@ -89,7 +90,8 @@ static void take_border(struct draw *draw, uint32_t size)
 
 static void take_borders(struct draw *draw)
 {
-    uint32_t rounds = (draw->count - draw->drawn) / (4 * NUM_BORDERS); // half of what is left
+    // half of the remaining draws
+    uint32_t rounds = (draw->count - draw->drawn) / (4 * NUM_BORDERS);
     for (uint32_t i = 0; i < rounds; i++)
         for (uint32_t b = 0; b < NUM_BORDERS; b++)
             take_border(draw, borders[b]);

@@ -42,7 +42,7 @@ static bool make_lengths(struct shape *shape, uint32_t first)
     return true;
 }
 
-// Every block where chance wants it: nothing of one sequence lies together.
+// Shuffles the blocks, so that those of a sequence do not lie together.
 static void scatter(int32_t *blocks, uint32_t count)
 {
     uint64_t state = 0x1234567;

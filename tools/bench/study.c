@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// study.c - the table of studies, and what they have in common.
+// study.c - the table of studies, and what they share.
 
 #include "study.h"
 
 #include <stdio.h>
 #include <string.h>
 
-// Each with what it takes of `particular`, and whether it starts a daemon.
+// `takes`: the options of `particular` that it takes, and "daemon" if it starts one.
 static const struct known {
     const char *name;
     bool (*run)(const struct study *study);
@@ -23,7 +23,7 @@ static const struct known {
 };
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 
-// Options of a run that some study, or all of them, cannot heed: their cases say that themselves.
+// Options of a run that some or all studies do not take, because their cases determine them.
 static const char *const particular[] = {"via",        "clients",  "kv-dtype",    "contiguous",
                                          "no-cascade", "baseline", "splits",      "pool",
                                          "dtype",      "head-dim", "token-scales"};
@@ -65,7 +65,7 @@ bool study_takes(const char *name, const struct options *options)
     for (int i = 0; known && i < NUM_PARTICULAR; i++) {
         if (!options_gave(options, particular[i]) || takes(known, particular[i]))
             continue;
-        fprintf(stderr, "aule-bench: study %s takes no --%s: its cases say that themselves\n", name,
+        fprintf(stderr, "aule-bench: study %s takes no --%s: its cases determine that\n", name,
                 particular[i]);
         return false;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// svg.h - a drawing: lines, boxes and words. Knows nothing of what they mean.
+// svg.h - a drawing of lines, boxes and text. It does not know what they mean.
 
 #ifndef AULE_BENCH_SVG_H
 #define AULE_BENCH_SVG_H
@@ -10,7 +10,7 @@
 
 enum svg_anchor { SVG_LEFT, SVG_MIDDLE, SVG_RIGHT };
 
-// Draws text black on white, so that it reads the same on a dark page.
+// Draws black on white, so that it reads the same on a dark page.
 void svg_begin(FILE *file, double width, double height);
 void svg_end(FILE *file);
 void svg_box(FILE *file, double x, double y, double width, double height, const char *color);

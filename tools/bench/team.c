@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// team.c - see team.h. Threads live for one loop: what is looped over takes milliseconds at least.
+// team.c - see team.h. Threads are created for each loop, because a loop takes milliseconds at
+// least.
 
 #include "team.h"
 

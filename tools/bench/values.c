@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// values.c - see values.h. Four elements come of one mixing of their number.
+// values.c - see values.h. One hash of a number gives four elements.
 
 #include "values.h"
 
@@ -30,7 +30,7 @@ static uint16_t bf16_round(float value)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Bytes of all finite magnitudes below 1: sign, and a magnitude of less than that of 1.0.
+// Bytes of all finite magnitudes below 1: a sign, and a magnitude that is less than that of 1.0.
 static uint8_t fp8_bits(uint16_t bits, uint8_t one)
 {
     return (uint8_t)((bits & 0x80) | (bits >> 8) % one);
@@ -112,13 +112,13 @@ float values_scale(enum dtype dtype)
     return dtype == DTYPE_INT8 ? 0x1p-7f : 1;
 }
 
-// Eight of them, exact, and a stream of their own.
+// Eight scales, all exact; their choice has a stream of its own.
 float values_row_scale(enum dtype dtype, uint64_t stream, uint64_t row)
 {
     return values_scale(dtype) * (1 + (float)(mixed(stream + 0x800000, row) & 7) / 8);
 }
 
-// The value of `bits` without a way through memory: the check reads billions of them.
+// Converts `bits` without going through memory, because the check reads billions of them.
 static float rounded(uint16_t bits)
 {
     uint32_t wide = (uint32_t)bf16_round(even(bits)) << 16;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// workload.c - the table, and what may be named beside it. Names and shapes are fixed: results of
-// different days are compared by them.
+// workload.c - the table of workloads, and the other names. Names and shapes are fixed, because
+// results of different days are compared by them.
 
 #include "workload.h"
 
@@ -75,18 +75,18 @@ const struct workload workloads[] = {
 
 const uint32_t num_workloads = sizeof workloads / sizeof *workloads;
 
-// Time against the length of the context, and against the size of the batch.
+// Families: time over context length, and time over batch size.
 static const struct {
     const char *name;
     uint32_t num_seqs[9],
-        kv_lens[9]; // the lists that are not 0 throughout; of one element: the same for all
+        kv_lens[9]; // 0 after the last one; a list with one element is the same for all
 } families[] = {
     {"lengths", {8}, {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}},
     {"batches", {1, 2, 4, 8, 16, 32, 64, 128, 256}, {4096}},
 };
 enum { NUM_FAMILIES = sizeof families / sizeof *families, FAMILY = 9 };
 
-// ---- what names mean ----
+// ---- names ----
 
 static bool add(struct selection *selection, const struct workload *workload)
 {
@@ -100,7 +100,7 @@ static bool add(struct selection *selection, const struct workload *workload)
     return true;
 }
 
-// Names in the table come once, however often they are named.
+// A row of the table is taken once, even if it is named several times.
 static bool has(const struct selection *selection, const char *name)
 {
     for (uint32_t i = 0; i < selection->count; i++) {
@@ -183,7 +183,7 @@ static void say_unknown(const char *name)
     for (uint32_t i = 0; i < num_workloads; i++) {
         if (strcasecmp(name, workloads[i].name) != 0)
             continue;
-        fprintf(stderr, "aule-bench: there is no workload '%s', but there is '%s'\n", name,
+        fprintf(stderr, "aule-bench: there is no workload '%s'; did you mean '%s'?\n", name,
                 workloads[i].name);
         return;
     }

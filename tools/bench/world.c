@@ -22,11 +22,11 @@ enum {
     MOST_STEPS = 64,
     POLL_US = 100
 };
-static const uint64_t most_q_bytes = UINT64_C(512) << 20; // of all sets of Q together
+static const uint64_t most_q_bytes = UINT64_C(512) << 20; // all sets of Q together
 
 static void wake(void *context)
 {
-    (void)context; // engine_wait() is all that waits
+    (void)context; // engine_wait() does all the waiting
 }
 
 static void complain(void *context, int level, const char *text)
@@ -95,7 +95,7 @@ void world_grow(struct world *world)
     engine_cache_grow(world->cache, world->chunks_asked++);
 }
 
-// What is no outcome of a submission.
+// Events that are not the end of a submission.
 static void take_chunk(struct world *world, const struct engine_event *event)
 {
     if (event->error.status != STATUS_OK) {
@@ -123,7 +123,7 @@ static bool grow_pool(struct world *world)
     return !world->chunks_failed;
 }
 
-// Of K or V in a block, those that have a scale of their own.
+// The rows of K or V in a block that have a scale.
 static uint32_t scaled_rows(const struct world *world)
 {
     const struct workload *w = world->workload;
@@ -159,8 +159,8 @@ static bool fill_pool(struct world *world)
     return true;
 }
 
-// The pool's step, for few steps; of a pool that must not be larger than asked for, one of which
-// whole steps fit.
+// Layers of the pool for few steps. If the pool must not exceed its size, a number that whole steps
+// fit.
 static uint32_t chunk_blocks_for(const struct world *world)
 {
     uint64_t allowed = world->params.pool_bytes / (block_bytes(world) * world->num_sets);
@@ -173,7 +173,7 @@ static uint32_t chunk_blocks_for(const struct world *world)
     return blocks;
 }
 
-// What one step has in the pool, with the blocks that it writes a token of.
+// The pool memory of one step, with the blocks that it writes.
 static uint64_t step_bytes(const struct world *world)
 {
     uint64_t blocks = 2 * shape_elements(&world->shape) * dtype_size(world->params.kv_dtype);
@@ -197,8 +197,7 @@ static uint32_t sets_for(const struct world *world)
     return wanted;
 }
 
-// A software device takes what it is asked for out of the machine's memory, and other processes
-// with it.
+// A software device allocates from the machine's memory, which other processes need, too.
 static bool pool_fits(const struct world *world)
 {
     const struct engine_device *device = engine_device(world->engine);
@@ -234,8 +233,7 @@ static uint64_t rounded(uint64_t bytes)
     return (bytes + 4095) / 4096 * 4096;
 }
 
-// The arena is one allocation. Fewer sets take shorter turns; fewer layers would be another
-// workload.
+// The arena is one allocation. Fewer sets repeat sooner; fewer layers would be another workload.
 static bool limit_sets(struct world *world)
 {
     uint64_t most = engine_device(world->engine)->max_allocation_bytes / 4096 * 4096;
@@ -283,8 +281,8 @@ static uint64_t rows_at(const struct world *world, uint32_t set, enum shape_part
     return world->kv_at + (2 * (uint64_t)set + (part == SHAPE_V)) * world->kv_bytes;
 }
 
-// In the arena lie, with rows, K and V of each set; of an append, what is to be written into each
-// layer.
+// What is filled into the arena: with rows, K and V of each set; for an append, the new rows of
+// each layer.
 static bool fill_rows(struct world *world)
 {
     uint64_t elements = world_appends(world)
@@ -399,8 +397,7 @@ bool world_open(struct world *world, struct engine *engine, const struct workloa
            make_batch(world);
 }
 
-// After a failure there may be steps under way, which nobody waits for any more, and outcomes that
-// are not the next world's.
+// After a failure, steps may still be in flight, and their events are not for the next world.
 static void settle(struct world *world)
 {
     struct engine_event event;
@@ -506,14 +503,14 @@ uint32_t world_step_runs(const struct world *world)
     return world_appends(world) ? world->workload->num_layers : 1;
 }
 
-// Of an append each step has layers of its own, so that no cache holds what it reads and writes.
+// Each step of an append has its own layers, so that no cache holds what it reads and writes.
 static struct engine_run step_run(struct world *world, uint32_t turn, uint32_t layer)
 {
     return world_appends(world) ? append_run(world, turn * world_step_runs(world) + layer)
                                 : attend_run(world, turn);
 }
 
-// Each step is a wave, which begins when the one before is done; layers are one wave.
+// Each step is a wave, which begins when the one before is done. Layers together are one wave.
 static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
 {
     struct world *world = context;
@@ -544,7 +541,7 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
     return sequence;
 }
 
-// The next outcome of a submission. False: there is none.
+// The next end of a submission. False: there is none.
 static bool poll_done(struct world *world, struct engine_event *event)
 {
     while (engine_poll(world->engine, event)) {
@@ -555,7 +552,7 @@ static bool poll_done(struct world *world, struct engine_event *event)
     return false;
 }
 
-// Of a step that is several dispatches, their sum; runs of one dispatch each have its time.
+// The time of a step: the sum of its dispatches. Runs of one dispatch each have their own time.
 static bool add_up(const struct engine_run_result *results, uint32_t count, uint64_t *gpu_ns)
 {
     *gpu_ns = 0;

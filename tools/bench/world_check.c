@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// world_check.c - is what a step left in a world right?
+// world_check.c - checks what a step wrote in a world.
 
 #include "world.h"
 #include "wrong.h"
@@ -12,12 +12,12 @@
 
 enum { POISON = 0xff };
 
-// A block of one layer, K and V as [KV heads, tokens, dim] each, that an append writes one token
-// of.
+// A block of one layer, K and V as [KV heads, tokens, dim] each, into which an append writes one
+// token.
 struct touched {
     uint32_t layer, seq;
     int32_t number;
-    char *bytes; // copy
+    char *bytes; // a copy of the block
     uint64_t size;
 };
 
@@ -62,7 +62,7 @@ static uint64_t row_bytes(const struct world *world)
     return (uint64_t)world->workload->head_dim * dtype_size(world->params.kv_dtype);
 }
 
-// The last token's row of K of head 0; others follow, of all heads of K, then of V.
+// The row of K of the last token for head 0; rows follow for all heads of K, then of V.
 static char *slot_row(const struct world *world, const struct touched *t, uint32_t i)
 {
     uint32_t size = world->workload->block_size,
@@ -76,7 +76,7 @@ static void poison_rows(const struct world *world, const struct touched *t)
         memset(slot_row(world, t, i), POISON, row_bytes(world));
 }
 
-// Of a block whose other tokens are attended to.
+// For a block whose other tokens are attended to.
 static bool poison_slot(struct world *world, const struct touched *t)
 {
     if (!read_block(world, t))
@@ -85,7 +85,7 @@ static bool poison_slot(struct world *world, const struct touched *t)
     return write_block(world, t);
 }
 
-// The written token's rows; what they were is poisoned again.
+// Checks the written token's rows, and poisons them again.
 static bool check_slot(struct world *world, const struct touched *t)
 {
     const struct workload *w = world->workload;
@@ -115,7 +115,7 @@ static bool check_block(struct world *world, const struct touched *t)
     return true;
 }
 
-// `each` for all blocks that step `set` touches.
+// Calls `each` for all blocks that step `set` touches.
 static bool for_touched(struct world *world, uint32_t set,
                         bool (*each)(struct world *world, const struct touched *t))
 {
@@ -141,8 +141,7 @@ static bool one_step(struct world *world, uint32_t set)
     return sequence && lane.wait(world, sequence, 1, &gpu_ns);
 }
 
-// What was there before the step is poison, so that a write that is lost, or beside its slot, is
-// seen.
+// Poisons the blocks before the step, so that a missing or misplaced write shows.
 static bool check_append(struct world *world, uint32_t set, struct verdict *verdict)
 {
     *verdict = (struct verdict){.num_rows = 2 * world->workload->num_kv_heads *
@@ -158,8 +157,8 @@ bool world_check(struct world *world, uint32_t set, struct verdict *verdict)
     return world_poison(world) && one_step(world, set) && world_look(world, set, verdict);
 }
 
-// With `append`, every layer's slots that runs write: a write that is lost, or comes too late,
-// makes an out that is no number.
+// With `append`, poisons the slots that runs write, in every layer: a write that is missing or late
+// makes `out` NaN.
 bool world_poison(struct world *world)
 {
     bool ok = store_poison(&world->store, world->out_at, world->num_out_sets * world->q_bytes);

@@ -20,7 +20,7 @@ void wrong_say(const char *format, ...)
     vsnprintf(text, sizeof text, format, values);
     va_end(values);
     const char *bar = isatty(STDERR_FILENO) ? "\r                              \r"
-                                            : ""; // there may be one: main.c
+                                            : ""; // main.c may have drawn one
     fprintf(stderr, "%saule-bench: %s\n", bar, text);
     wrong_note();
 }

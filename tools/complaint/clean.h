@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// clean.h - text of another process or of a user, fit for a document or a terminal. No state.
+// clean.h - makes text from another process or from a user fit for a document or a terminal. No
+// state.
 
 #ifndef AULE_CLEAN_H
 #define AULE_CLEAN_H
@@ -9,8 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-// As much of `from` as fits, with '?' for what is no UTF-8 and, for a terminal, for control
-// characters: names come from other processes.
+// Copies as much of `from` as fits. Invalid UTF-8 becomes '?'; for a terminal, so do control
+// characters.
 void clean_text(char *to, size_t size, const char *from, bool for_terminal);
 
 #endif

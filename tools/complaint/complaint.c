@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SCHEMA_VERSION = 1 }; // of the document: raised when a key changes its meaning or goes
+enum { SCHEMA_VERSION = 1 }; // of the document: raised when a key is removed or changes its meaning
 
 static const char *program;
 static bool as_json;
@@ -45,7 +45,7 @@ static bool add_text(cJSON *document, const char *key, const char *text)
     return cJSON_AddStringToObject(document, key, clean) != NULL;
 }
 
-// False: there was no memory for it.
+// False: no memory.
 static bool say_json(const char *what, const char *status, const char *hint)
 {
     cJSON *document = cJSON_CreateObject();

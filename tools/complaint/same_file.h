@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// same_file.h - whether what a program is to write would replace what it reads, which is to be
-// complained of instead. No state.
+// same_file.h - detects that a program would overwrite a file that it also reads. No state.
 
 #ifndef AULE_SAME_FILE_H
 #define AULE_SAME_FILE_H
@@ -11,7 +10,7 @@
 #include <stddef.h>
 #include <sys/stat.h>
 
-// Both paths lead to one regular file. False if one is NULL or leads nowhere.
+// True if both paths lead to one regular file. False if a path is NULL or leads nowhere.
 static inline bool same_file(const char *a, const char *b)
 {
     struct stat first, second;

@@ -16,7 +16,7 @@
 
 enum { SOCKET_OPTION_SIZE = 512 }; // longer than any socket's path
 
-// Groups of commands that take the same options.
+// Groups of commands with the same options.
 enum {
     COMMAND_ASKS = 1 << 0,   // needs a daemon
     COMMAND_BLOCKS = 1 << 1, // lists blocks
@@ -63,7 +63,8 @@ struct ctl {
 };
 
 struct command {
-    struct options_command words; // argument: "ID" is a session's; in [] it may be left out
+    struct options_command words; // argument: "ID" is a session's id; in [] the argument is
+                                  // optional
     enum exit_code (*run)(struct ctl *ctl);
     const char *const *choices; // what the argument may be, ends with NULL; NULL: anything
 };

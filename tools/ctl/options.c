@@ -94,7 +94,8 @@ bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command 
     }
     complaint_settle(ctl->json);
     keep_socket(ctl);
-    *command = (const struct command *)(const void *)line.command; // its first member
+    // struct command begins with its options_command
+    *command = (const struct command *)(const void *)line.command;
     return count_fits(line.command, line.num_operands) &&
            take_argument(ctl, *command, line.num_operands ? line.operands[0] : NULL);
 }

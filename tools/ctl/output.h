@@ -11,7 +11,7 @@
 
 enum {
     OUTPUT_SCHEMA_VERSION = 1
-}; // of the documents: raised when a key changes its meaning or goes
+}; // of the documents: raised when a key is removed or changes its meaning
 
 // A list: a table with headings, or {"schema_version": 1, "`name`": [...]}. A table leaves out
 // columns of words that are empty in all lines. If the terminal is too narrow, the table comes in
@@ -34,6 +34,6 @@ enum exit_code output_object(const struct ctl *ctl, const struct column *columns
 enum exit_code output_json(const struct column *columns, const void *object, const char *key,
                            cJSON *more);
 
-cJSON *output_entries(const struct output_list *list); // an array of objects; NULL without memory
+cJSON *output_entries(const struct output_list *list); // an array of objects; NULL: no memory
 
 #endif

@@ -11,7 +11,7 @@
 struct meaning {
     enum aule_status status;
     enum exit_code code;
-    const char *hint; // NULL = none; @ stands for the socket_option
+    const char *hint; // NULL = none; @ is replaced by the socket_option
 };
 static const struct meaning meanings[] = {
     {AULE_DAEMON_GONE, EXIT_CODE_GONE,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// units.c - numbers as people read them: binary prefixes for bytes, decimal ones for counts, two
-// places for times. No state.
+// units.c - numbers as people read them: binary prefixes for bytes, decimal prefixes for counts,
+// two units for times. No state.
 
 #include "units.h"
 

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { UNITS_SIZE = 32 }; // bytes that any of these needs
+enum { UNITS_SIZE = 32 }; // bytes that each of these functions needs
 
 const char *units_bytes(uint64_t bytes, char text[UNITS_SIZE]); // "512 B", "1.5 GiB"
 const char *units_count(uint64_t count, char text[UNITS_SIZE]); // "9999", "12.3 k", "4.5 M"

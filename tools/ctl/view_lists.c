@@ -73,7 +73,7 @@ static const struct column cache_columns[] = {
 
 struct block_row {
     uint64_t cache;
-    const char *cache_name; // lent by the list of caches
+    const char *cache_name; // borrowed from the list of caches
     struct aule_block_state block;
 };
 #define ROW(heading, kind, member)                                                                 \
@@ -120,7 +120,7 @@ enum exit_code show_caches(struct ctl *ctl)
     return code;
 }
 
-// ---- blocks: of the caches that --cache names, in the state that --state names ----
+// ---- blocks of the caches that --cache names, in the state that --state names ----
 
 struct rows {
     struct block_row *array; // owned
@@ -147,7 +147,7 @@ static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows,
     uint32_t count = 0;
     enum aule_status status = aule_monitor_blocks(ctl->monitor, cache->cache, &blocks, &count);
     if (status == AULE_NOT_FOUND && !ctl->cache)
-        return EXIT_CODE_DONE; // it ended since we asked for the list
+        return EXIT_CODE_DONE; // the cache was dropped after we asked for the list
     if (status != AULE_OK)
         return report(ctl, status);
     enum exit_code code = add_rows(rows, cache, blocks, count, ctl->state);
@@ -155,7 +155,7 @@ static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows,
     return code;
 }
 
-// A name comes before an id: a cache may be called "7".
+// A name is tried before an id: a cache may be called "7".
 static bool is_called(const char *wanted, const struct aule_cache_view *cache, bool by_name)
 {
     uint64_t id;
@@ -218,7 +218,7 @@ enum exit_code show_blocks(struct ctl *ctl)
     return code;
 }
 
-// ---- what is done to one of them ----
+// ---- dropping a cache ----
 
 static const struct column dropped_columns[] = {
     {"dropped_cache", NULL, COLUMN_ID, offsetof(struct aule_cache_view, cache)},

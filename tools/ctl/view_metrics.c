@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_metrics.c - all counters and gauges of the daemon. Knows none of them by name.
+// view_metrics.c - all counters and gauges of the daemon. It knows none of them by name.
 
 #include "output.h"
 

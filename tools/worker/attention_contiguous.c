@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_contiguous.c - one sequence whose attention is aule's, while its keys and values lie in
-// plain rows in this worker's own arena: no cache, no blocks, nothing for others to find.
-// aule_attention() reads rows of the queries' type, so what the asked-for cache type would keep of
-// a value is computed here.
+// attention_contiguous.c - one sequence whose attention aule computes over plain rows of keys and
+// values in this worker's arena. There is no cache, and other workers can find nothing.
+// aule_attention() reads rows of the queries' type. So this file rounds values as the requested
+// cache type would.
 
 #include "connection.h"
 #include "kept.h"
@@ -17,13 +17,13 @@ struct contiguous {
     struct connection connection;
     char *rows;           // in the arena: [MODEL_LAYERS, K then V, max_tokens, MODEL_KV_HEADS,
                           // MODEL_HEAD_DIM] of dtype
-    uint64_t rows_offset; // of it
+    uint64_t rows_offset; // of `rows` in the arena
     uint32_t first, count;
 };
 
-enum { ROW = MODEL_KV_HEADS * MODEL_HEAD_DIM }; // elements of K, or of V, of one token
+enum { ROW = MODEL_KV_HEADS * MODEL_HEAD_DIM }; // elements of K, or of V, for one token
 
-// Bytes of one layer's K, or V.
+// Bytes of K, or of V, of one layer.
 static uint64_t plane_size(const struct attention_params *params)
 {
     return (uint64_t)params->max_tokens * ROW * aule_dtype_size(params->dtype);
@@ -32,7 +32,7 @@ static uint64_t plane_size(const struct attention_params *params)
 static bool begin(struct attention *attention, uint32_t first, uint32_t count, bool write)
 {
     struct contiguous *contiguous = (struct contiguous *)attention;
-    (void)write; // always: nothing is there before it was computed
+    (void)write; // always true: nothing is there before it was computed
     contiguous->first = first;
     contiguous->count = count;
     return true;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_paged.c - the part to read and copy: one sequence whose keys, values and attention are
-// aule's. It looks up what others have computed, leases blocks as the sequence grows, makes one
-// batch a step, runs it once a layer, and publishes its full blocks. Every failure is passed on
-// with the library's own sentence.
+// attention_paged.c - the example to read and copy: one sequence whose keys, values and attention
+// are aule's. It looks up what other workers have computed, leases blocks as the sequence grows,
+// makes one batch a step, runs it once a layer, and publishes its full blocks. Each failure is
+// reported with the library's own sentence.
 
 #include "connection.h"
 #include "kept.h"
@@ -16,12 +16,12 @@
 struct paged {
     struct connection connection;
     struct aule_cache *cache;
-    struct aule_batch *batch; // of the step that is under way, or NULL
+    struct aule_batch *batch; // of the current step, or NULL
     uint32_t count;           // tokens of the step
     uint32_t num_blocks;      // held or leased: block_ids[0..num_blocks)
-    int32_t *block_ids;       // [max_tokens / block_size, rounded up]; the sequence's, in order
-    int32_t *published;       // as block_ids
-    int64_t *slots;           // [max_count]
+    int32_t *block_ids; // [max_tokens / block_size, rounded up], the sequence's blocks in order
+    int32_t *published; // as block_ids
+    int64_t *slots;     // [max_count]
 };
 
 static bool failed(struct paged *paged, const char *doing, enum aule_status status)
@@ -63,7 +63,7 @@ static bool grow(struct paged *paged, uint32_t num_tokens)
     return true;
 }
 
-// Where the step's keys and values go; -1 = nowhere, because they are there.
+// Where the step's keys and values go; -1 = nowhere, because they exist already.
 static void map_slots(struct paged *paged, uint32_t first, uint32_t count, bool write)
 {
     const uint32_t block_size = paged->connection.params.block_size;
@@ -115,8 +115,8 @@ static void end(struct attention *attention)
     paged->batch = NULL;
 }
 
-// Another worker may have published the same blocks first: then ours are given back, and the common
-// ones, which hold the same bits, take their places.
+// Another worker may have published the same blocks first. Then our blocks are released, and the
+// published ones, which hold the same bits, take their places.
 static bool exchange(struct paged *paged, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -144,8 +144,8 @@ static bool publish(struct attention *attention, const int32_t *tokens, uint32_t
     return status ? failed(paged, "publishing the prompt", status) : exchange(paged, count);
 }
 
-// The daemon takes everything back when the session ends; a worker with a second sequence would
-// release this one's blocks here: aule_blocks_release(cache, num_blocks, block_ids).
+// The daemon takes all blocks back when the session ends. A worker that goes on to a second
+// sequence would release this one's blocks here: aule_blocks_release(cache, num_blocks, block_ids).
 static void destroy(struct attention *attention)
 {
     struct paged *paged = (struct paged *)attention;

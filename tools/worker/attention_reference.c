@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attention_reference.c - attention in this process, on the CPU, with keys and values in plain
-// arrays: what aule must equal. Written from the definition, with everything rounded where aule
-// stores it: q, k, v and out to their type, keys and values then as the cache keeps them, with the
-// same scales. Has no blocks, no prefix cache, no daemon.
+// arrays: aule must equal it. It is written from the definition and rounds where aule stores: q, k,
+// v and out to their type, then keys and values as the cache keeps them, with the same scales. It
+// has no blocks, no prefix cache, no daemon.
 
 #include "attention.h"
 #include "kept.h"
@@ -19,8 +19,8 @@ struct reference {
     struct attention_params params;
     uint32_t first, count;
     bool write;
-    float *keys;   // [layers, kv_heads, head_dim, max_tokens]: a dimension's keys side by side, for
-                   // the vector lanes
+    float *keys;   // [layers, kv_heads, head_dim, max_tokens]: values of one dimension lie side by
+                   // side for SIMD
     float *values; // [layers, kv_heads, max_tokens, head_dim]
     float *scores; // [max_tokens]
 };
@@ -40,7 +40,7 @@ static bool begin(struct attention *attention, uint32_t first, uint32_t count, b
     return true;
 }
 
-// Token `position`'s keys and values into their planes.
+// Stores the keys and values of token `position`.
 static void append(struct reference *reference, uint32_t layer, uint32_t position, const float *qkv)
 {
     float kept[MODEL_KV_WIDTH];
@@ -57,7 +57,7 @@ static void append(struct reference *reference, uint32_t layer, uint32_t positio
     }
 }
 
-// scores[0..len) = exp(scale * q . k - their maximum); returns their sum.
+// scores[0..len) = exp(scale * q . k - maximum). Returns their sum.
 static double score(const struct reference *reference, const float *query, const float *keys,
                     uint32_t len)
 {

@@ -10,7 +10,7 @@
 
 #include <stdio.h>
 
-// Whoever starts a worker again has to start the daemon first.
+// After these the daemon must be started before a worker is started again.
 static bool is_gone(enum aule_status status)
 {
     return status == AULE_DAEMON_GONE || status == AULE_TIMEOUT || status == AULE_DEVICE_LOST ||
@@ -34,7 +34,7 @@ static bool open_session(struct connection *connection, uint64_t more)
         .socket = params->socket,
         .name = params->name,
         .tenant = params->tenant,
-        // Room for the tensors, and for metadata that is too large for a message.
+        // Bytes of the arena: tensors, and metadata that is too large for a message.
         .arena_size =
             params->max_count * row + (uint64_t)params->max_tokens * 16 + (1 << 20) + more,
         .timeout_ms = params->timeout_ms};

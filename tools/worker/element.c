@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// element.c - see element.h. The compiler's _Float16 rounds halves; the other types by arithmetic
-// that is exact in f32. Wants the default rounding mode.
+// element.c - see element.h. f16 is rounded by the compiler's _Float16, other types by arithmetic
+// that is exact in f32. It needs the default rounding mode.
 
 #include "element.h"
 
@@ -14,7 +14,7 @@ static uint16_t bfloat_bits(float x)
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     if (isnan(x))
-        return (uint16_t)(bits >> 16 | 0x40); // quiet
+        return (uint16_t)(bits >> 16 | 0x40); // a quiet NaN
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
@@ -50,7 +50,7 @@ void element_load(float *to, const void *from, size_t count, enum aule_dtype dty
         to[i] = bfloat_value(bfloat[i]);
 }
 
-// The 8-bit floats: bits behind the point, exponent of the smallest normal number.
+// The 8-bit floats, by bits of mantissa and exponent of the smallest normal number.
 static float round_float8(float x, int digits, int least, float largest)
 {
     if (isnan(x) || x == 0)
@@ -79,7 +79,7 @@ float element_round(float x, enum aule_dtype dtype)
     return NAN;
 }
 
-// What a scale per token and head goes by. Infinities and NaN do not count.
+// The magnitude that determines a scale per token and head. Infinities and NaN do not count.
 static float largest_finite(const float *row, size_t count)
 {
     float largest = 0;
@@ -98,7 +98,7 @@ void element_keep(float *row, size_t count, const struct element_kv *kv, float s
         inverse = 1 / scale;
     if (kv->scale_mode == AULE_SCALE_PER_TOKEN_HEAD) {
         const float most = element_largest(kv->dtype), largest = largest_finite(row, count);
-        const bool tiny = largest < 0x1p-100f; // such a row becomes zeroes
+        const bool tiny = largest < 0x1p-100f; // such a row is stored as zeroes
         scale = tiny ? 0 : largest / most;
         inverse = tiny ? 0 : most / largest;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// element.h - floats to and from aule's element types, as aule's own shaders do it: to nearest,
+// element.h - converts floats to and from aule's element types as aule's shaders do: to nearest,
 // ties to even. Any thread.
 
 #ifndef WORKER_ELEMENT_H
@@ -9,15 +9,15 @@
 
 #include "aule/aule.h"
 
-// count elements of f32, f16 or bf16, the types of q, k, v and out.
+// `count` elements of f32, f16 or bf16, the types of q, k, v and out.
 void element_store(void *to, const float *from, size_t count, enum aule_dtype dtype);
 void element_load(float *to, const void *from, size_t count, enum aule_dtype dtype);
 
-// What is left of x after it was stored as any dtype. Too large: infinity in f16 and bf16, else the
+// Rounds x to any dtype. A value that is too large becomes infinity in f16 and bf16, else the
 // largest finite number.
 float element_round(float x, enum aule_dtype dtype);
 
-float element_largest(enum aule_dtype dtype); // finite; 8-bit types only
+float element_largest(enum aule_dtype dtype); // the largest finite number; 8-bit types only
 
 // How a cache keeps keys and values.
 struct element_kv {
@@ -25,8 +25,8 @@ struct element_kv {
     enum aule_scale_mode scale_mode;
 };
 
-// A row is what one token and KV head have of K, or of V. Leaves what a cache gives back for it;
-// `scale` is that of AULE_SCALE_PER_TENSOR.
+// A row is K, or V, of one token and KV head. Replaces it by what a cache would give back. `scale`
+// is that of AULE_SCALE_PER_TENSOR.
 void element_keep(float *row, size_t count, const struct element_kv *kv, float scale);
 
 #endif

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Up to `max` bytes of the file, and one more if there are more.
+// Reads up to `max` bytes of the file, and one more if the file is longer.
 static bool read_bytes(FILE *file, size_t max, unsigned char **bytes, size_t *count)
 {
     *count = 0;
@@ -90,8 +90,8 @@ FILE *files_open_logits(const char *path, bool *made)
 
 bool files_write_logits(FILE *file, const char *path, const float *logits, size_t count)
 {
-    bool good = ftruncate(fileno(file), 0) == 0 ||
-                errno == EINVAL; // of a pipe or a device, which have no length
+    bool good =
+        ftruncate(fileno(file), 0) == 0 || errno == EINVAL; // a pipe or a device has no length
     good = good && fwrite(logits, sizeof *logits, count, file) == count;
     good = fclose(file) == 0 && good;
     if (!good)

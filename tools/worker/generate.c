@@ -24,8 +24,7 @@ static bool attend(void *context, uint32_t layer, const float *qkv, float *out)
     return attention->ops->run(attention, layer, qkv, out);
 }
 
-// One forward pass of the tokens that stand at `first` of the sequence. False: attention->failure
-// says why.
+// One forward pass of the tokens at positions `first` and up. False: attention->failure says why.
 static bool step(const struct generate_params *params, const int32_t *tokens, uint32_t count,
                  uint32_t first, bool write, float *logits)
 {
@@ -48,15 +47,14 @@ static void tell(const struct generate_params *params, const char *what, uint32_
         params->progress(what, done, all);
 }
 
-// Leaves the logits of the prompt's last token.
+// Computes the prompt and leaves the logits of its last token.
 static bool prefill(const struct generate_params *params, uint32_t *hit_tokens, float *logits)
 {
     struct attention *attention = params->attention;
     if (!attention->ops->lookup(attention, params->prompt, params->num_prompt, hit_tokens))
         return false;
     tell(params, "prompt", *hit_tokens, params->num_prompt);
-    // All of it is there: only what the last token sees has to be computed again, and nothing is to
-    // be written.
+    // All tokens are in the cache: only the last one is computed again, and nothing is written.
     const uint32_t last = params->num_prompt - 1;
     if (*hit_tokens == params->num_prompt)
         return step(params, params->prompt + last, 1, last, false, logits);
@@ -82,7 +80,8 @@ static int32_t best(const float *logits)
     return id;
 }
 
-// Greedy: each token is the one with the largest logit. The first comes from the prefill's logits.
+// Greedy decoding: each token is the one with the largest logit. The first token comes from the
+// prefill's logits.
 static bool decode(const struct generate_params *params, struct generation *generation)
 {
     float *logits = generation->logits;

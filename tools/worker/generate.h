@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// generate.h - from a prompt to tokens: look up, prefill in chunks, publish, decode greedily. Knows
-// neither files nor aule. One thread.
+// generate.h - from a prompt to tokens: look up, prefill in chunks, publish, decode greedily. It
+// knows neither files nor aule. One thread.
 
 #ifndef WORKER_GENERATE_H
 #define WORKER_GENERATE_H
@@ -10,7 +10,7 @@
 #include "attention.h"
 #include "model.h"
 
-// `done` tokens of `all` of them are there: before the first step and after each.
+// `done` of `all` tokens are computed. Called before the first step and after each step.
 typedef void generate_progress(const char *what, uint32_t done, uint32_t all);
 
 struct generate_params {
@@ -21,30 +21,30 @@ struct generate_params {
     uint32_t num_prompt;         // at least 1
     uint32_t num_tokens;         // to generate, at least 1
     uint32_t chunk;              // prompt tokens a step, at least 1
-    generate_progress *progress; // NULL: nobody looks
+    generate_progress *progress; // NULL: not wanted
 };
 
 struct generation {
     uint32_t num_tokens;
     int32_t *ids;           // [num_tokens]; owned
-    float *logits;          // [num_tokens, MODEL_VOCABULARY], what each id was chosen from; owned
-    uint32_t hit_tokens;    // of the prompt, found in the cache
-    double prefill_seconds; // look-up included
+    float *logits;          // [num_tokens, MODEL_VOCABULARY], from which each id was chosen; owned
+    uint32_t hit_tokens;    // tokens of the prompt that were found in the cache
+    double prefill_seconds; // including the look-up
     double decode_seconds;
 };
 
-// False: `failure` says why, and nothing is owned. Else end with generation_finish().
+// False: `failure` says why, and nothing is owned. Otherwise end with generation_finish().
 bool generate(const struct generate_params *params, struct generation *generation,
               struct failure *failure);
 void generation_finish(struct generation *generation);
 
 uint32_t generation_distinct_ids(const struct generation *generation);
 
-// The least distance between the best and the second best logit of a step.
+// The smallest lead of the best logit over the second, of all steps.
 double generation_smallest_gap(const struct generation *generation);
 
-// The largest difference between two arrays of logits; a logit that is not finite counts as FLT_MAX
-// away.
+// The largest difference between two arrays of logits. A logit that is not finite counts as a
+// difference of FLT_MAX.
 double generation_largest_difference(const float *a, const float *b, size_t count);
 
 #endif

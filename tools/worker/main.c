@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// main.c - aule-worker: a prompt in, tokens out. Puts the parts together: options, prompt,
+// main.c - aule-worker: takes a prompt and generates tokens. Joins the parts: options, prompt,
 // attention, generation, report.
 
 #include "files.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { LINE_WIDTH = 40 }; // of a progress
+enum { LINE_WIDTH = 40 }; // columns of the line that shows the progress
 
 static enum exit_code complain_of(const struct failure *failure)
 {
@@ -51,14 +51,14 @@ static struct attention_params params_of(const struct options *options, uint32_t
         .timeout_ms = (int)options->timeout_ms};
 }
 
-// The files that --compare and --logits name; NULL where they do not.
+// The files that --compare and --logits name; NULL if not given.
 struct logit_files {
     float *reference;
     FILE *out;
-    const char *made; // the path of `out`, if nothing was there before
+    const char *made; // the path of `out`, if the file did not exist before
 };
 
-// What is written would be lost for who reads it.
+// --logits must not overwrite a file that this run reads.
 static bool is_input(const struct options *options, const char *file, const char *option)
 {
     if (!same_file(options->logits_file, file))
@@ -68,7 +68,7 @@ static bool is_input(const struct options *options, const char *file, const char
     return true;
 }
 
-// Before anything is computed, so that a wrong path costs nobody a run.
+// Files are opened before the run, so that a wrong path fails at once.
 static bool logit_files_open(struct logit_files *files, const struct options *options)
 {
     const size_t count = (size_t)options->num_tokens * MODEL_VOCABULARY;
@@ -85,7 +85,7 @@ static bool logit_files_open(struct logit_files *files, const struct options *op
     return true;
 }
 
-// One that was made for a run that failed goes again.
+// Deletes a file that was made for a run that failed.
 static void logit_files_close(struct logit_files *files)
 {
     free(files->reference);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// model.c - weights from a seed, and one forward pass over them.
+// model.c - weights from a seed, and one forward pass with them.
 
 #include "model.h"
 
@@ -12,8 +12,7 @@
 #include <string.h>
 
 static const double rope_theta = 1e4;
-static const uint64_t seed =
-    29; // of those tried, one whose greedy text is varied and never a near tie
+static const uint64_t seed = 29; // chosen because its greedy text is varied and has no near ties
 
 struct layer {
     float qkv[MODEL_WIDTH][MODEL_QKV_WIDTH];
@@ -48,8 +47,8 @@ static void fill(float *weight, size_t ins, size_t outs, double gain, uint64_t *
 
 static void fill_layer(struct layer *layer, uint64_t *state)
 {
-    // The gain makes scores with a deviation of about 2: attention that picks some tokens out of
-    // thousands, as trained models do, instead of the flat mean of them all, in which a wrong block
+    // The gain gives scores a standard deviation of about 2. Attention then picks some tokens out
+    // of thousands, as in trained models. With flat attention, a mean of all tokens, a wrong block
     // would hardly show.
     fill(&layer->qkv[0][0], MODEL_WIDTH, MODEL_QKV_WIDTH, 1.4, state);
     fill(&layer->out[0][0], MODEL_OUT_WIDTH, MODEL_WIDTH, 1, state);
@@ -76,10 +75,10 @@ void model_destroy(struct model *model)
     free(model);
 }
 
-// What one pass needs beside the weights; num_tokens rows each.
+// Buffers of one pass; num_tokens rows each.
 struct pass {
     uint32_t num_tokens, first_position;
-    float *memory;    // holds all that follows
+    float *memory;    // one allocation for all of the following
     float *residual;  // [MODEL_WIDTH]
     float *normed;    // [MODEL_WIDTH]
     float *qkv;       // [MODEL_QKV_WIDTH]
@@ -111,7 +110,7 @@ static void embed(const struct model *model, const int32_t *tokens, struct pass 
                sizeof model->embedding[0]);
 }
 
-// Queries and keys stand side by side in a row, so one call turns both.
+// Queries and keys lie side by side in a row, so one call rotates both.
 static void turn(struct pass *pass)
 {
     for (uint32_t t = 0; t < pass->num_tokens; t++)

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // model.h - a small transformer over bytes, shaped like Llama: RMSNorm, RoPE, grouped-query
-// attention, SwiGLU. Its weights are noise from a fixed seed, so what it writes is noise too, but
-// always the same noise. It knows nothing of aule: where keys and values live and how attention is
-// computed is the business of whoever gives model_forward() its `attend`. One thread.
+// attention, SwiGLU. Its weights are noise from a fixed seed, so its text is noise, but always the
+// same noise. It knows nothing of aule: the caller's `attend` decides where keys and values are
+// kept and how attention is computed. One thread.
 
 #ifndef WORKER_MODEL_H
 #define WORKER_MODEL_H
@@ -20,20 +20,19 @@ enum {
     MODEL_HEADS = 4,
     MODEL_KV_HEADS = 2,
     MODEL_HEAD_DIM = 32,
-    MODEL_INNER = 384, // of SwiGLU
-    // One token's row of Q, K and V, one behind the other: [MODEL_HEADS + 2 * MODEL_KV_HEADS,
-    // MODEL_HEAD_DIM].
+    MODEL_INNER = 384, // inner width of SwiGLU
+    // One token's row has Q, then K, then V: [MODEL_HEADS + 2 * MODEL_KV_HEADS, MODEL_HEAD_DIM].
     MODEL_QKV_WIDTH = (MODEL_HEADS + 2 * MODEL_KV_HEADS) * MODEL_HEAD_DIM,
-    MODEL_KV_WIDTH = 2 * MODEL_KV_HEADS * MODEL_HEAD_DIM, // of which K and V are this
+    MODEL_KV_WIDTH = 2 * MODEL_KV_HEADS * MODEL_HEAD_DIM, // the part of a row that is K and V
     MODEL_OUT_WIDTH = MODEL_HEADS * MODEL_HEAD_DIM,
 };
 
-// No text makes a key or a value much larger; what a quantised model's file says. A test looks
-// whether it is so.
+// Bounds of keys and values for any text, as the file of a quantised model has them. A test checks
+// them.
 #define MODEL_LARGEST_KEY   8.0f
 #define MODEL_LARGEST_VALUE 8.0f
 
-// What must be equal for two models to share keys and values; at most 64 characters.
+// Models share keys and values only if this is equal; at most 64 characters.
 #define MODEL_FINGERPRINT "aule-worker bytes 1, 4x128, rope 1e4"
 
 struct model;
@@ -42,15 +41,15 @@ struct model;
 struct model *model_create(void);
 void model_destroy(struct model *model); // takes NULL
 
-// Attention of one layer for the tokens of the forward pass: qkv [num_tokens, MODEL_QKV_WIDTH]
-// after RoPE, out [num_tokens, MODEL_OUT_WIDTH]. False ends the pass; the reason is then known to
-// `context`.
+// Attention of one layer for the tokens of the forward pass: qkv is [num_tokens, MODEL_QKV_WIDTH]
+// after RoPE, out is [num_tokens, MODEL_OUT_WIDTH]. False ends the pass; `context` then knows the
+// reason.
 typedef bool model_attend(void *context, uint32_t layer, const float *qkv, float *out);
 
 enum model_result { MODEL_OK, MODEL_NO_MEMORY, MODEL_ATTEND_FAILED };
 
-// Tokens (each below MODEL_VOCABULARY) at the positions first_position.. of their sequence,
-// num_tokens > 0. logits [MODEL_VOCABULARY] of the last one.
+// Computes tokens (each below MODEL_VOCABULARY) at the positions first_position and up of their
+// sequence, num_tokens > 0. Writes the logits [MODEL_VOCABULARY] of the last one.
 enum model_result model_forward(const struct model *model, const int32_t *tokens,
                                 uint32_t num_tokens, uint32_t first_position, model_attend *attend,
                                 void *context, float *logits);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ops.c - see ops.h. Sums run in one fixed order; the loops are laid out so that the vector lanes
-// are independent outputs.
+// ops.c - see ops.h. Sums run in one fixed order. The loops compute independent outputs side by
+// side, so that a compiler can use SIMD.
 
 #include "ops.h"
 

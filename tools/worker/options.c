@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - the table of aule-worker's options, and what options want of each other.
-// base/options.h says what an entry means.
+// options.c - the table of aule-worker's options, and the checks across options. base/options.h
+// says what an entry means.
 
 #include "options.h"
 
@@ -26,7 +26,7 @@ static const char *const scale_words[] = {"none", "tensor", "token_head",
 static const struct option entries[] = {
     OPTION_SECTION("Text"),
     {"prompt", "FILE", FIELD(OPTION_TEXT, prompt),
-     .help = "the text to continue; `-` reads standard input (needed)",
+     .help = "the text to continue (required); `-` reads standard input",
      .details = "It must not be empty."},
     {"append", "TEXT", FIELD(OPTION_TEXT, append), .otherwise = "none",
      .help = "a different ending: TEXT follows the prompt"},
@@ -40,19 +40,20 @@ static const struct option entries[] = {
     OPTION_SECTION("Attention and cache"),
     {"path", NULL, FIELD(OPTION_CHOICE, path), ATTENTION_PAGED, .words = path_words,
      .initial = "paged",
-     .help = "`paged`: aule, over blocks that workers share; `contiguous`: aule, over rows of this "
-             "worker's own in its arena; `reference`: this process, on the CPU, without a daemon"},
+     .help = "`paged`: aule, over blocks that workers share; `contiguous`: aule, over rows in this "
+             "worker's own arena; `reference`: this process, on the CPU, without a daemon"},
     {"reference", NULL, FIELD(OPTION_CONSTANT, path), ATTENTION_REFERENCE,
      .help = "the same as `--path reference`"},
     {"dtype", NULL, FIELD(OPTION_CHOICE, dtype), AULE_F32, .words = dtype_words, .initial = "f32",
      .help = "element type of q, k, v and out"},
     {"kv-dtype", NULL, FIELD(OPTION_CHOICE, kv_dtype), AULE_F32, .words = kv_dtype_words,
-     .initial = "f16", .help = "element type of the kept keys and values"},
+     .initial = "f16", .help = "element type in which keys and values are stored"},
     {"kv-scale", NULL, FIELD(OPTION_CHOICE, kv_scale), AULE_SCALE_NONE, .words = scale_words,
-     .otherwise = "token_head for int8, else none", .help = "what fp8 and int8 are scaled by",
+     .otherwise = "token_head for int8, else none",
+     .help = "scales of keys and values in fp8 or int8",
      .details = "`tensor` is one number for all, `token_head` one for each token and head. With "
-                "`--path contiguous` a scale needs `--dtype f32`, which alone can hold the "
-                "result."},
+                "`--path contiguous` a scale needs `--dtype f32`, because no other type can hold "
+                "scaled values."},
     {"block-size", "N", FIELD(OPTION_COUNT, block_size), 8, 256, .power_of_two = true,
      .initial = "32", .help = "tokens of a block of the cache, a power of two"},
     {"cache-name", "NAME", FIELD(OPTION_TEXT, cache_name), .initial = "aule-worker",
@@ -74,35 +75,36 @@ static const struct option entries[] = {
     OPTION_SECTION("Output"),
     {"logits", "FILE", FIELD(OPTION_TEXT, logits_file),
      .help = "write each step's logits: raw f32 [tokens, 256]",
-     .details = "The order of bytes is this machine's. A file that is there keeps its contents "
-                "until the run has succeeded. A file that `--prompt` or `--compare` reads is "
-                "refused."},
+     .details = "The byte order is this machine's. An existing file keeps its contents until the "
+                "run has succeeded. A file that `--prompt` or `--compare` reads is refused."},
     {"compare", "FILE", FIELD(OPTION_TEXT, compare_file),
-     .help = "say how far the logits are from those in FILE, which another run's `--logits` wrote",
+     .help = "print the largest difference to the logits in FILE, which another run wrote by "
+             "`--logits`",
      .details = "Both runs must have the same `--tokens`."},
     {"json", NULL, FIELD(OPTION_FLAG, json), .otherwise = "text",
      .help = "print one JSON document, also of a failure",
-     .details = "Its key `schema_version` is 1; it is raised when a key changes its meaning or "
-                "goes, not when one is added. `token_ids` are the tokens. `hit_blocks` and "
-                "`hit_tokens` are what the look-up found. `smallest_gap` is the smallest lead of "
-                "the best logit over the second. `prefill_seconds` and `decode_seconds` are the "
-                "times of the two parts. `session` is the daemon's number for this worker (0: "
-                "none). `largest_logit_difference` is there with `--compare`."},
+     .details = "Its key `schema_version` is 1; it is raised when a key is removed or changes its "
+                "meaning, not when one is added. `token_ids` are the generated tokens. "
+                "`hit_blocks` and `hit_tokens` say what the look-up found. `smallest_gap` is the "
+                "smallest lead of the best logit over the second. `prefill_seconds` and "
+                "`decode_seconds` are the times of the two parts. `session` is the daemon's id of "
+                "this worker's session (0: none). `largest_logit_difference` exists only with "
+                "`--compare`."},
 };
 
 static const struct options_program program = {
     .name = "aule-worker",
     .usage = "aule-worker --prompt FILE [OPTION]...",
-    .about = "Continues a text with a small transformer whose attention and KV cache are aule's.",
+    .about = "Continues a text with a small transformer that uses aule for attention and KV cache.",
     .epilogue = "Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 no daemon answers or "
-                "the GPU was lost; standard\nerror says why.",
+                "the GPU was lost;\nstandard error says why.",
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
 };
 
 enum { SCALE_UNSAID = AULE_SCALE_PER_TOKEN_HEAD + 1 };
 
-// Without scales, whole numbers keep too little of most models.
+// Without scales, int8 keeps too little of most models.
 static void settle(struct options *options)
 {
     if (options->kv_scale == (enum aule_scale_mode)SCALE_UNSAID)
@@ -110,7 +112,7 @@ static void settle(struct options *options)
             options->kv_dtype == AULE_INT8 ? AULE_SCALE_PER_TOKEN_HEAD : AULE_SCALE_NONE;
 }
 
-// What concerns more than one option.
+// Checks that concern more than one option.
 static enum options_result check(const struct options *options, const struct options_line *line)
 {
     if (line->num_operands)

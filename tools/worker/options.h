@@ -21,7 +21,7 @@ struct options {
     bool json;
 };
 
-// OPTIONS_DONE: --help or --version was answered. OPTIONS_BAD: it was complained of. Strings point
+// OPTIONS_DONE: --help or --version was answered. OPTIONS_BAD: there was a complaint. Strings point
 // into argv.
 enum options_result options_parse(struct options *options, int argc, char **argv);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// report.h - what a run has to tell, for people or as one JSON document, on standard output.
+// report.h - prints the result of a run on standard output, for people or as one JSON document.
 
 #ifndef WORKER_REPORT_H
 #define WORKER_REPORT_H
@@ -18,7 +18,7 @@ struct report {
     double largest_difference; // only if compared
 };
 
-// False: standard output could not be written, or memory ran out; standard error says so.
+// False: standard output could not be written, or there was no memory; standard error says so.
 bool report_print(const struct report *report, bool json);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ceiling.c - see ceiling.h. Uses the engine's parts below engine.h: a device of its own, buffers,
+// ceiling.c - see ceiling.h. It uses the engine's parts below engine.h: its own device, buffers,
 // commands.
 
 #include "ceiling.h"
@@ -21,7 +21,7 @@
 
 enum { LOCAL_SIZE = 256, PIECES_AT_ONCE = 8, PIECE = 16, REPEATS = 16 };
 
-// Mirrors read.comp, of which `to` is where a sum goes, and stream_copy.comp.
+// Mirrors stream_copy.comp and read.comp; for read.comp, `to` is where a sum goes.
 struct push {
     uint64_t from, to;
     uint32_t pieces, team;
@@ -34,13 +34,13 @@ struct ceiling {
     struct program read, copy;
     struct fill fill;
     struct ceilings values;
-    // Of the pass over memory that is recorded next.
+    // The pass over memory that is recorded next.
     const struct program *program; // read or copy
     uint32_t groups, repeats;
-    uint64_t bytes, at; // `at` goes on through the buffer, so that no cache holds what comes
+    uint64_t bytes, at; // `at` moves on through the buffer, so that no cache holds the bytes
 };
 
-// Workgroups of a pass: which is best depends on the device and on how much there is.
+// Workgroups of a pass. The best number depends on the device and on the bytes.
 static const uint32_t grids[] = {1, 4, 16, 64, 264, 528, 1056, 2112, 4224, 8448};
 enum { NUM_GRIDS = sizeof grids / sizeof *grids, SOFTWARE_MOST = 64 };
 
@@ -59,7 +59,7 @@ static void barrier(VkCommandBuffer commands)
     vkCmdPipelineBarrier(commands, shader, shader, 0, 1, &memory, 0, NULL, 0, NULL);
 }
 
-// Other bytes at each repeat and in each round, as far as the buffer goes.
+// Each repeat and each round uses other bytes, as far as the buffer reaches.
 static void record_passes(void *context, VkCommandBuffer commands)
 {
     struct ceiling *c = context;
@@ -85,8 +85,7 @@ static void record_device_copy(void *context, VkCommandBuffer commands)
     vkCmdCopyBuffer(commands, c->from.handle, c->to.handle, 1, &all);
 }
 
-// Bytes that `groups` workgroups can pass over, near those that are wanted; 0: there is no such
-// number.
+// The number of bytes near the wanted one that `groups` workgroups can process; 0: there is none.
 static uint64_t fit(const struct ceiling *c, double bytes, uint32_t groups)
 {
     uint64_t grain = (uint64_t)LOCAL_SIZE * groups * PIECES_AT_ONCE * PIECE;
@@ -97,14 +96,14 @@ static uint64_t fit(const struct ceiling *c, double bytes, uint32_t groups)
     return (double)near <= 1.25 * (double)size ? near : 0;
 }
 
-// Few workgroups have no chance with much to do, and software has a core or two.
+// A few workgroups cannot be the fastest for many bytes; a software device has only a core or two.
 static bool is_worth_it(const struct ceiling *c, uint32_t groups)
 {
     bool software = c->device.adapter.info.software, small = c->bytes <= UINT64_C(4) << 20;
     return software ? groups <= SOFTWARE_MOST && (small || groups >= 16) : small || groups >= 264;
 }
 
-// Nanoseconds of `program` over about `bytes`; *exact says over how many. The best of all grids; 0
+// Nanoseconds of `program` over about `bytes`; *exact is the real number. The best of all grids; 0
 // with *error.
 static double pass_ns(struct ceiling *c, const struct program *program, double bytes,
                       uint32_t repeats, double *exact, struct error *error)
@@ -145,7 +144,7 @@ static enum status run(struct ceiling *c, struct error *error)
     return matrix_product_tflops(&c->watch, &c->values.matrix_tflops, error);
 }
 
-// Numbers like those that attention reads: memory of zeroes takes less power.
+// Numbers like those that attention reads, because a memory of zeroes takes less power.
 static enum status fill_with_noise(struct ceiling *c, struct error *error)
 {
     const struct fill_params noise = {.dtype = DTYPE_F32,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fill - the pseudo-random elements of values.h, made where they are needed. An invocation makes four elements at a time and goes on by the
-// size of the grid. Memory is a row of pairs of parts, each part part_quads * 4 elements: the first part of a pair is the next piece of
-// stream k, the second one of v (with parts = 1: pieces of k alone). With rows != 0 each pair is followed by a scale for each row, f32: those of
-// the `rows` rows that its first part has, then of the second.
+// fill - computes the pseudo-random elements of values.h in place. An invocation makes four
+// elements at a time and then advances by the size of the grid. Memory is a row of pairs of parts;
+// each part has part_quads * 4 elements. The first part of a pair is the next piece of stream k,
+// the second one of stream v (with parts = 1: only pieces of k). With rows != 0, f32 scales follow
+// each pair: one for each of the `rows` rows of its first part, then those of the second.
 // Bindings: none. Push constants mirror struct push of fill.c.
 #version 460
 #extension GL_EXT_buffer_reference : require
@@ -57,22 +58,26 @@ uint pair_words(uint pair)
 void fill_scales()
 {
     Words words = Words(to);
-    for (uint n = gl_GlobalInvocationID.x; n < quads / part_quads * rows; n += gl_NumWorkGroups.x * gl_WorkGroupSize.x) {
+    for (uint n = gl_GlobalInvocationID.x; n < quads / part_quads * rows;
+         n += gl_NumWorkGroups.x * gl_WorkGroupSize.x) {
         const uint pair = n / (2 * rows), within = n % (2 * rows);
         const uint64_t row = (first_quad / part_quads + pair) * rows + within % rows;
         const uint64_t mix = mixed((within < rows ? k_stream : v_stream) + 0x800000, row);
-        words.at[pair_words(pair + 1) + n] = floatBitsToUint(scale * (1 + float(uint(mix) & 7) * 0.125));
+        words.at[pair_words(pair + 1) + n] =
+            floatBitsToUint(scale * (1 + float(uint(mix) & 7) * 0.125));
     }
 }
 
 void main()
 {
-    for (uint n = gl_GlobalInvocationID.x; n < quads; n += gl_NumWorkGroups.x * gl_WorkGroupSize.x) {
+    for (uint n = gl_GlobalInvocationID.x; n < quads;
+         n += gl_NumWorkGroups.x * gl_WorkGroupSize.x) {
         const uint part = n / part_quads, within = n % part_quads;
         Words words = Words(to + uint64_t(part / parts) * 2 * rows * 4);
         const uint64_t quad = first_quad + uint64_t(part / parts) * part_quads + within;
         const uint64_t mix = mixed(part % parts == 0 ? k_stream : v_stream, quad);
-        const uvec4 bits = uvec4(uint(mix) & 0xffff, uint(mix >> 16) & 0xffff, uint(mix >> 32) & 0xffff, uint(mix >> 48));
+        const uvec4 bits = uvec4(uint(mix) & 0xffff, uint(mix >> 16) & 0xffff,
+                                 uint(mix >> 32) & 0xffff, uint(mix >> 48));
         if (dtype == F32) {
             for (uint i = 0; i < 4; i++)
                 words.at[n * 4 + i] = floatBitsToUint(even(bits[i]));
@@ -83,7 +88,8 @@ void main()
             words.at[n * 2] = bf16(bits.x) | bf16(bits.y) << 16;
             words.at[n * 2 + 1] = bf16(bits.z) | bf16(bits.w) << 16;
         } else {
-            words.at[n] = narrow(bits.x) | narrow(bits.y) << 8 | narrow(bits.z) << 16 | narrow(bits.w) << 24;
+            words.at[n] = narrow(bits.x) | narrow(bits.y) << 8 | narrow(bits.z) << 16 |
+                          narrow(bits.w) << 24;
         }
     }
     if (rows != 0)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// fill.h - the elements of values.h made by the GPU where they are needed: gigabytes of them by the
-// CPU would take longer than what is measured. Uses the engine's parts below engine.h.
+// fill.h - the GPU computes elements of values.h in place, because gigabytes by the CPU would take
+// longer than the measurement. It uses the engine's parts below engine.h.
 
 #ifndef AULE_BENCH_FILL_H
 #define AULE_BENCH_FILL_H
@@ -15,19 +15,19 @@ struct fill {
 };
 
 enum status fill_init(struct fill *fill, struct device *device, struct error *error);
-void fill_finish(struct fill *fill); // takes a zeroed and a half-made one
+void fill_finish(struct fill *fill); // takes a zeroed or half-made one
 
-// Elements of values.h to `address`: num_parts pieces of part_elements of stream k, from element
-// `first` on; with v_stream not 0 each is followed by the same piece of that stream. part_elements
-// and first are multiples of 4. With part_rows not 0 a piece is so many rows, each with a scale,
-// which stand as f32 behind each pair, those of its first piece first; first is a multiple of
-// part_elements then.
+// Writes elements of values.h to `address`: num_parts pieces of part_elements of stream k, from
+// element `first` on. If v_stream is not 0, each piece is followed by the same piece of that
+// stream. part_elements and first are multiples of 4. If part_rows is not 0, a piece is that many
+// rows with a scale each. The scales follow each pair of pieces as f32, first those of its first
+// piece; first is then a multiple of part_elements.
 struct fill_params {
     enum dtype dtype;
     uint32_t part_rows;
     uint64_t k_stream, v_stream, first, part_elements, num_parts, address;
 };
-// Waits until they are there.
+// Waits until they are written.
 enum status fill_run(const struct fill *fill, struct transfer *transfer,
                      const struct fill_params *params, struct error *error);
 

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // matrix_product.c - see matrix_product.h. Tries each shape that the device offers, and keeps the
-// best.
+// best rate.
 
 #include "matrix_product.h"
 

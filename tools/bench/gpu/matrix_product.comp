@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// matrix_product - products of cooperative matrices and nothing else: the ceiling of every kernel that coopMatMulAdd bounds. Each subgroup
-// multiplies `rounds` times one A with COLUMNS different B, into as many sums, which stay in registers.
-// Specialisation constants: 0 M, 1 N, 2 K of the device's matrices, 3 invocations a workgroup. Push constants: where to leave a sum that
-// never is what it is compared with, so that no compiler drops the products; a seed, so that none computes them itself.
-// Mirrored by matrix_product.c.
+// matrix_product - only products of cooperative matrices: the ceiling of every kernel that
+// coopMatMulAdd bounds. Each subgroup multiplies one A with COLUMNS different B, `rounds` times,
+// into as many sums, which stay in registers.
+// Specialisation constants: 0 M, 1 N, 2 K of the device's matrices, 3 invocations of a workgroup.
+// Push constants: where to write a sum if a comparison succeeds, which never does, so that no
+// compiler removes the products; a seed, so that no compiler computes them itself. Mirrored by
+// matrix_product.c.
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
@@ -24,7 +26,8 @@ layout(push_constant, scalar) uniform Push { uint64_t sum; float seed; uint roun
 
 const uint COLUMNS = 8;
 
-// Elements that differ: a matrix of equal ones takes less power, and the clocks are then higher than any real work has them.
+// The elements differ: a matrix of equal ones takes less power, so clocks would be higher than with
+// real work.
 float16_t element(uint number)
 {
     return float16_t(seed * (float((gl_GlobalInvocationID.x * 7 + number * 13) % 31) - 15));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// program.h - one compute shader of the bench's own, that gets all it needs by push constants. Uses
-// the engine's parts below engine.h.
+// program.h - a compute shader of the bench that gets all its inputs as push constants. It uses the
+// engine's parts below engine.h.
 
 #ifndef AULE_BENCH_PROGRAM_H
 #define AULE_BENCH_PROGRAM_H
@@ -27,7 +27,7 @@ struct program_params {
 
 enum status program_init(struct program *program, struct device *device,
                          const struct program_params *params, struct error *error);
-void program_finish(struct program *program); // takes a zeroed and a half-made one
+void program_finish(struct program *program); // takes a zeroed or half-made one
 void program_dispatch(const struct program *program, VkCommandBuffer commands, const void *push,
                       uint32_t groups);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// served.h - which attention kernels a run's sequences go to. Asks the engine's own tables.
+// served.h - which attention kernels serve a run's sequences. It asks the engine's tables.
 
 #ifndef AULE_BENCH_SERVED_H
 #define AULE_BENCH_SERVED_H
@@ -9,7 +9,7 @@
 #include "engine/measuring.h"
 #include "tools/bench/shape.h"
 
-// "NAME COUNT of sequences", one after the other, to `text`.
+// Writes "NAME COUNT of sequences", one after the other, to `text`.
 void served_text(const struct engine *engine, const struct engine_run *run,
                  const struct shape *shape, char *text, size_t size);
 

@@ -10,7 +10,7 @@
 enum {
     ROUNDS = 11,
     ROUNDS_SOFTWARE = 3
-}; // software has no clocks to come up to speed, and is slow
+}; // a software device is slow, and has no clocks to warm up
 
 enum status stopwatch_init(struct stopwatch *stopwatch, struct device *device, struct error *error)
 {

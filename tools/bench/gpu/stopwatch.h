@@ -14,9 +14,9 @@ struct stopwatch {
 };
 
 enum status stopwatch_init(struct stopwatch *stopwatch, struct device *device, struct error *error);
-void stopwatch_finish(struct stopwatch *stopwatch); // takes a zeroed and a half-made one
+void stopwatch_finish(struct stopwatch *stopwatch); // takes a zeroed or half-made one
 
-// Median of several rounds of what `record` puts down; 0 with *error.
+// The median of several rounds of the commands that `record` records; 0 with *error.
 double stopwatch_ns(struct stopwatch *stopwatch,
                     void (*record)(void *context, VkCommandBuffer commands), void *context,
                     struct error *error);

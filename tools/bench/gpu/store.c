@@ -21,7 +21,7 @@ static bool init_device(struct store *store, struct error *error)
            STATUS_OK;
 }
 
-// Shared memory, as a client's segment is.
+// Shared memory like a client's segment.
 static bool init_host(struct store *store, struct error *error)
 {
     const uint64_t size = store->size;
@@ -49,7 +49,8 @@ bool store_init(struct store *store, struct engine *engine, uint64_t arena_size,
 
 static void finish_host(struct store *store)
 {
-    if (engine_arena_destroy(store->arena)) // else the device is lost, and may still write there
+    if (engine_arena_destroy(store->arena)) // if it fails, the device is lost and may still write
+                                            // there
         munmap(store->memory, store->size);
 }
 
