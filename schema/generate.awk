@@ -19,7 +19,8 @@
 # [Tensor], a struct            struct wire_tensor_list {data, count}
 # a field of a struct's type    the struct; all 0 = absent
 # a field of a table's type     the struct behind `bool has_<field>`
-# union Command                 WIRE_COMMAND_MAP, enum wire_command, a C union of its members
+# union Command                 WIRE_COMMAND_MAP, WIRE_RULES_MAP, enum wire_command, a C union of its members
+# (no_session), (since: 3)      enum wire_rule; WIRE_PROTOCOL_MINOR is the highest `since`
 # enum RunFlag { Causal }       enum wire_run_flag { WIRE_RUN_CAUSAL }: the last word of the enum's name is left out
 
 function fail(text)
@@ -100,6 +101,21 @@ function take_attributes(    name)
     expect(")")
 }
 
+function take_since()
+{
+    if (attribute["since"] + 0 > minor)
+        minor = attribute["since"] + 0
+}
+
+# "WIRE_NO_SESSION | WIRE_WHILE_STOPPING"; "0" for none.
+function take_rules(    i, rules)
+{
+    for (i = 1; i <= num_rules; i++)
+        if (rule[i] in attribute)
+            rules = rules (rules ? " | " : "") "WIRE_" toupper(rule[i])
+    return rules ? rules : "0"
+}
+
 function take_field(record,    i)
 {
     i = ++num_fields[record]
@@ -118,6 +134,7 @@ function take_field(record,    i)
     take_attributes()
     is_required[record, i] = "required" in attribute
     fixed_length[record, i] = attribute["length"]
+    take_since()
     expect(";")
     about[record, i] = note[at - 1]
 }
@@ -128,6 +145,9 @@ function take_record(kind,    name)
     kind_of[name] = kind
     num_fields[name] = 0
     take_attributes()
+    take_since()
+    rules_of[name] = take_rules()
+    since[name] = attribute["since"] + 0
     expect("{")
     while (token[at] != "}")
         take_field(name)
@@ -340,6 +360,20 @@ function print_map(name,    i, t)
     printf "    WIRE_%s_COUNT\n};\n\n", toupper(snake(name))
 }
 
+# X(NAME, function name, enum wire_rule, minor version that brought it) of each command
+function print_rules(    i, t)
+{
+    print "enum wire_rule {"
+    for (i = 1; i <= num_rules; i++)
+        printf "    WIRE_%s = 1 << %d,\n", toupper(rule[i]), i - 1
+    printf "};\n#define WIRE_RULES_MAP(X)"
+    for (i = 1; i <= num_values["Command"]; i++) {
+        t = values["Command", i]
+        printf " \\\n    X(%s, %s, %s, %d)", toupper(snake(t)), snake(t), rules_of[t], since[t]
+    }
+    printf "\n#define WIRE_PROTOCOL_MINOR %du\n\n", minor
+}
+
 # Lists of strings and of structs, those of tables in the table too: decoding may allocate one array
 # for each.
 function num_lists(record,    i, n)
@@ -417,6 +451,7 @@ function print_types()
 {
     print "// Made from aule.fbs by generate.awk. What the fields mean stands there. Include wire.h instead.\n"
     print_map("Command")
+    print_rules()
     print_map("Answer")
     print "struct wire_nothing { uint8_t unused; };   // a command or an answer without fields\n"
     print_all("table")
@@ -559,6 +594,7 @@ END {
     vector_type["long"] = "struct wire_longs"
     vector_type["ubyte"] = "struct wire_bytes"
     vector_type["string"] = "struct wire_names"
+    num_rules = split("no_session before_mapped while_stopping", rule, " ")
     parse()
     for (name in kind_of)
         check_nesting(name)

@@ -840,14 +840,14 @@ static_assert(sizeof(w::Submission) <= WIRE_SUBMISSION_SIZE &&
               "an entry fills whole lines of its ring");
 static_assert(sizeof(w::RunOptions) == 64, "a new option takes words of `reserved`");
 
-// Where the options begin: before minor 5 an entry ended there.
+// Where the options begin: before minor 6 an entry ended there.
 const uint32_t size_without_options = 512;
 static_assert(sizeof(w::Submission) == size_without_options + sizeof(w::RunOptions),
               "the options are the end of a Submission");
 
 uint32_t wire_submission_size(uint32_t peer_minor)
 {
-    return peer_minor < 5 ? size_without_options : WIRE_SUBMISSION_SIZE;
+    return peer_minor < 6 ? size_without_options : WIRE_SUBMISSION_SIZE;
 }
 
 void wire_put_submission(const wire_submission *from, void *entry)

@@ -25,8 +25,9 @@
 extern "C" {
 #endif
 
-#define WIRE_PROTOCOL_MAJOR 2u   // another major is refused
-#define WIRE_PROTOCOL_MINOR 5u   // a higher minor only adds; schema/README.md says what
+// Another major is refused. A higher minor only adds: WIRE_PROTOCOL_MINOR is the highest `since` of
+// aule.fbs.
+#define WIRE_PROTOCOL_MAJOR 2u
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
 #define WIRE_MAX_NAME 255u       // bytes of a client, tenant or cache name
 #define WIRE_MAX_FINGERPRINT 64u
@@ -40,7 +41,7 @@ struct wire_longs { const int64_t *data; uint32_t count; };
 struct wire_bytes { const uint8_t *data; uint32_t count; };
 struct wire_names { const char *const *data; uint32_t count; };
 
-#include "schema/wire_types.h"   // generated: the tables, WIRE_COMMAND_MAP, WIRE_ANSWER_MAP, wire_request, wire_reply
+#include "schema/wire_types.h"   // generated: the tables, WIRE_COMMAND_MAP, WIRE_RULES_MAP, WIRE_ANSWER_MAP, wire_request, wire_reply
 
 const char *wire_command_name(int command);   // "BLOCKS_LEASE"; "UNKNOWN" for none of them
 
@@ -78,7 +79,7 @@ void wire_reply_finish(struct wire_reply *reply);
 
 #define WIRE_SUBMISSION_SIZE 640u   // bytes from one entry to the next
 #define WIRE_COMPLETION_SIZE 512u
-// Bytes of a submission's entry between this end and a peer of that minor. Before minor 5 an entry
+// Bytes of a submission's entry between this end and a peer of that minor. Before minor 6 an entry
 // had no options; its bytes are the first of today's.
 uint32_t wire_submission_size(uint32_t peer_minor);
 

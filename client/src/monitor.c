@@ -66,11 +66,33 @@ void aule_monitor_close(struct aule_monitor *monitor)
     free(monitor);
 }
 
+// An older daemon would call a command that it does not know malformed, so its version is asked
+// for first. Commands that each daemon of this major knows cost no such question.
+static enum aule_status check_known(struct aule_monitor *monitor, enum wire_command command)
+{
+    static const uint32_t minors[WIRE_COMMAND_COUNT] = {
+#define MINOR(NAME, name, rules, since) [WIRE_COMMAND_##NAME] = (since),
+        WIRE_RULES_MAP(MINOR)
+#undef MINOR
+    };
+    struct aule_ping_info peer;
+    if (minors[command] == 0)
+        return AULE_OK;
+    enum aule_status status = aule_monitor_ping(monitor, &peer);
+    if (status == AULE_OK && peer.protocol_minor < minors[command])
+        status = fail(AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; %s needs %u.%u)",
+                      peer.protocol_major, peer.protocol_minor, wire_command_name(command),
+                      WIRE_PROTOCOL_MAJOR, minors[command]);
+    return status;
+}
+
 static enum aule_status ask(struct aule_monitor *monitor, const struct wire_request *request,
                             enum wire_answer expected, struct answer *answer)
 {
     *answer = (struct answer){.message = NULL};
     enum aule_status status = fork_check(monitor->pid, "the monitor");
+    if (status == AULE_OK)
+        status = check_known(monitor, request->command);
     if (status != AULE_OK)
         return status;
     const struct timeout timeout = timeout_start(monitor->timeout_ms);
@@ -418,7 +440,7 @@ static void convert_block(const struct wire_reply *reply, uint32_t i, void *elem
     };
 }
 
-// Entries a page: as many as surely fit a message, names of WIRE_MAX_NAME bytes included.
+// Entries a page, so that they fit a message even if each name has WIRE_MAX_NAME bytes.
 enum { SESSIONS_A_PAGE = 1024, CACHES_A_PAGE = 1024, BLOCKS_A_PAGE = 8192, TUNED_A_PAGE = 1024 };
 
 enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor,
@@ -628,18 +650,29 @@ enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64
                                                  .kill_session.session = session});
 }
 
-enum { DROP_CACHE_MINOR = 3 };
-
 enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache)
 {
-    struct aule_ping_info peer;
-    enum aule_status status = aule_monitor_ping(monitor, &peer);
-    if (status != AULE_OK)
-        return status;
-    if (peer.protocol_minor < DROP_CACHE_MINOR)
-        return fail(
-            AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; to drop a cache needs %u.%d)",
-            peer.protocol_major, peer.protocol_minor, WIRE_PROTOCOL_MAJOR, DROP_CACHE_MINOR);
+    REQUIRE(monitor);
     return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_DROP_CACHE,
                                                  .drop_cache.cache = cache});
+}
+
+enum aule_status aule_monitor_log_level(struct aule_monitor *monitor, enum aule_log_level level,
+                                        enum aule_log_level *before)
+{
+    REQUIRE(monitor);
+    REQUIRE(before);
+    struct answer answer;
+    enum aule_status status = ask(
+        monitor, &(struct wire_request){.command = WIRE_COMMAND_LOG, .log.level = (uint32_t)level},
+        WIRE_ANSWER_LOG, &answer);
+    if (status != AULE_OK)
+        return status;
+    const uint32_t was = answer.reply.log.before;
+    if (was < WIRE_LOG_ERROR || was > WIRE_LOG_DEBUG)
+        status = fail(AULE_MALFORMED, "the daemon answered the unknown log level %u", was);
+    else
+        *before = (enum aule_log_level)was;
+    answer_finish(&answer);
+    return status;
 }

@@ -113,12 +113,12 @@ static enum aule_status check_layers(const struct attachment *attachment,
     return AULE_OK;
 }
 
-// Before minor 5 a daemon sees no option and would do the run without.
+// Before minor 6 a daemon sees no option and would do the run without.
 static enum aule_status check_options(const struct attachment *attachment,
                                       const struct wire_run_options *options)
 {
     static const struct wire_run_options none;
-    if (attachment->info.protocol_minor >= 5 || memcmp(options, &none, sizeof none) == 0)
+    if (attachment->info.protocol_minor >= 6 || memcmp(options, &none, sizeof none) == 0)
         return AULE_OK;
     return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no max_queue_ms",
                 attachment->info.protocol_major, attachment->info.protocol_minor);

@@ -72,6 +72,7 @@ uint64_t *core_metrics(struct core *core)
     metrics[METRIC_ENDS_AWAKE] = core->delay.ends_awake;
     metrics[METRIC_ENDS_ASLEEP] = core->delay.ends_asleep;
     count_blocks(core, metrics);
+    engine_metrics(core->ledger.engine, metrics + METRIC_ENGINE);
     return metrics;
 }
 

@@ -3,13 +3,15 @@
 //
 // metrics.h - the table of the daemon's counters and gauges. Dispatcher thread only.
 // A new counter is one row here and the line that counts: ledger->metrics[METRIC_...]++ in core,
-// core_metrics(core)[METRIC_...]++ elsewhere. A new gauge is one row here and one line in
-// core_metrics() or in the server's measure(). The message, aule.h and aule-ctl carry names and
-// values, so they do not change. There is no column for the source of a figure: METRIC_... leads to
-// the one line that sets it.
+// core_metrics(core)[METRIC_...]++ elsewhere. A counter of the engine is a row of engine/metrics.h.
+// A new gauge is one row here and one line in core_metrics() or in the server's measure(). The
+// message, aule.h and aule-ctl carry names and values, so they do not change. There is no column for
+// the source of a figure: METRIC_... leads to the one line that sets it.
 
 #ifndef AULE_CORE_METRICS_H
 #define AULE_CORE_METRICS_H
+
+#include "engine/metrics.h"
 
 enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
 
@@ -42,6 +44,10 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
       "blocks of all caches by state")                                                             \
     X(EVICTIONS, COUNTER, "aule_evicted_blocks_total", "blocks",                                   \
       "cached blocks that were evicted")                                                           \
+    X(REFUSED_NO_BLOCKS, COUNTER, "aule_refused_requests_total{status=\"NO_BLOCKS\"}", "requests", \
+      "requests refused: the pool was full (NO_BLOCKS), or the session at its quota (QUOTA)")      \
+    X(REFUSED_QUOTA, COUNTER, "aule_refused_requests_total{status=\"QUOTA\"}", "requests",         \
+      "requests refused: the pool was full (NO_BLOCKS), or the session at its quota (QUOTA)")      \
     X(LOOKUPS, COUNTER, "aule_prefix_lookups_total", "lookups", "prefix look-ups")                 \
     X(LOOKUP_TOKENS, COUNTER, "aule_prefix_queries_tokens_total", "tokens",                        \
       "tokens that were looked up")                                                                \
@@ -74,13 +80,15 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
     X(ENDS_AWAKE, COUNTER, "aule_gpu_ends_total{daemon=\"awake\"}", "ends",                        \
       "ends of GPU work, by whether the daemon was awake or was woken by them")                    \
     X(ENDS_ASLEEP, COUNTER, "aule_gpu_ends_total{daemon=\"asleep\"}", "ends",                      \
-      "ends of GPU work, by whether the daemon was awake or was woken by them")
+      "ends of GPU work, by whether the daemon was awake or was woken by them")                    \
+    ENGINE_METRIC_MAP(X)
 
 enum metric {
 #define X(id, kind, name, unit, help) METRIC_##id,
     METRIC_MAP(X)
 #undef X
-        NUM_METRICS
+        NUM_METRICS,
+    METRIC_ENGINE = NUM_METRICS - NUM_ENGINE_METRICS // where the engine's begin
 };
 
 // By enum metric, each [NUM_METRICS], as a message carries them.

@@ -384,6 +384,12 @@ uint32_t engine_num_pipelines(struct engine *engine)
     return atomic_load(&engine->pipelines.count);
 }
 
+void engine_metrics(const struct engine *engine, uint64_t metrics[NUM_ENGINE_METRICS])
+{
+    for (int i = 0; i < NUM_ENGINE_METRICS; i++)
+        metrics[i] = atomic_load_explicit(&engine->device.metrics[i], memory_order_relaxed);
+}
+
 const char *engine_variant(const struct engine *engine)
 {
     return engine->pipelines.variant->name;

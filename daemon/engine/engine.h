@@ -17,6 +17,7 @@
 #ifndef AULE_ENGINE_H
 #define AULE_ENGINE_H
 
+#include "metrics.h"
 #include "schema/status.h"
 #include "schema/wire_structs.h"
 
@@ -101,8 +102,10 @@ void engine_destroy(struct engine *engine);
 // `log`, and arenas must stay mapped.
 bool engine_destroy_within(struct engine *engine, int timeout_ms);
 const struct engine_device *engine_device(const struct engine *engine);
-uint64_t engine_budget_bytes(struct engine *engine);     // budget_bytes, read now
-uint32_t engine_num_pipelines(struct engine *engine);    // compiled pipelines that are kept
+uint64_t engine_budget_bytes(struct engine *engine);  // budget_bytes, read now
+uint32_t engine_num_pipelines(struct engine *engine); // compiled pipelines that are kept
+// Fills `metrics`, by enum engine_metric.
+void engine_metrics(const struct engine *engine, uint64_t metrics[NUM_ENGINE_METRICS]);
 const char *engine_variant(const struct engine *engine); // name of the variant in use
 
 // The strings are static, except `missing`.

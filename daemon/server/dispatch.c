@@ -13,43 +13,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    NEEDS_SESSION = 1,  // the connection's own, in the daemon's epoch
-    BEFORE_MAPPED = 2,  // also while the client still maps its segment
-    WHILE_STOPPING = 4, // takes no new work, so it is answered during the drain
-};
-
+// When a command is served stands in aule.fbs, as attributes of its table.
 static const struct command {
     handler handle;
-    unsigned rules;
+    unsigned rules; // enum wire_rule
 } commands[WIRE_COMMAND_COUNT] = {
-    [WIRE_COMMAND_HELLO] = {handle_hello, 0},
-    [WIRE_COMMAND_MAPPED] = {handle_mapped, NEEDS_SESSION | BEFORE_MAPPED | WHILE_STOPPING},
-    [WIRE_COMMAND_PING] = {handle_ping, WHILE_STOPPING},
-    [WIRE_COMMAND_CLOSE_SESSION] = {handle_close_session,
-                                    NEEDS_SESSION | BEFORE_MAPPED | WHILE_STOPPING},
-    [WIRE_COMMAND_CACHE_OPEN] = {handle_cache_open, NEEDS_SESSION},
-    [WIRE_COMMAND_CACHE_CLOSE] = {handle_cache_close, NEEDS_SESSION | WHILE_STOPPING},
-    [WIRE_COMMAND_CACHE_STATE] = {handle_cache_state, NEEDS_SESSION | WHILE_STOPPING},
-    [WIRE_COMMAND_BLOCKS_LEASE] = {handle_blocks_lease, NEEDS_SESSION},
-    [WIRE_COMMAND_BLOCKS_RELEASE] = {handle_blocks_release, NEEDS_SESSION | WHILE_STOPPING},
-    [WIRE_COMMAND_PREFIX_LOOKUP] = {handle_prefix_lookup, NEEDS_SESSION},
-    [WIRE_COMMAND_PREFIX_PUBLISH] = {handle_prefix_publish, NEEDS_SESSION},
-    [WIRE_COMMAND_BATCH_CREATE] = {handle_batch_create, NEEDS_SESSION},
-    [WIRE_COMMAND_BATCH_DESTROY] = {handle_batch_destroy, NEEDS_SESSION | WHILE_STOPPING},
-    [WIRE_COMMAND_BATCH_ADVANCE] = {handle_batch_advance, NEEDS_SESSION},
-    [WIRE_COMMAND_RUN] = {handle_run, NEEDS_SESSION},
-    [WIRE_COMMAND_BLOCKS_COPY] = {handle_blocks_copy, NEEDS_SESSION},
-    [WIRE_COMMAND_MERGE] = {handle_merge, NEEDS_SESSION},
-    [WIRE_COMMAND_WAIT] = {handle_wait, NEEDS_SESSION | WHILE_STOPPING},
-    [WIRE_COMMAND_INSPECT_DAEMON] = {handle_inspect_daemon, WHILE_STOPPING},
-    [WIRE_COMMAND_INSPECT_SESSIONS] = {handle_inspect_sessions, WHILE_STOPPING},
-    [WIRE_COMMAND_INSPECT_CACHES] = {handle_inspect_caches, WHILE_STOPPING},
-    [WIRE_COMMAND_INSPECT_BLOCKS] = {handle_inspect_blocks, WHILE_STOPPING},
-    [WIRE_COMMAND_INSPECT_DEVICE] = {handle_inspect_device, WHILE_STOPPING},
-    [WIRE_COMMAND_KILL_SESSION] = {handle_kill_session, WHILE_STOPPING},
-    [WIRE_COMMAND_DROP_CACHE] = {handle_drop_cache, 0},
-    [WIRE_COMMAND_TUNE] = {handle_tune, 0},
+#define COMMAND(NAME, name, rules, since) [WIRE_COMMAND_##NAME] = {handle_##name, rules},
+    WIRE_RULES_MAP(COMMAND)
+#undef COMMAND
 };
 
 // ---- replies ----
@@ -94,8 +65,18 @@ void dispatch_reply(struct server *server, const struct asker *asker,
         send_reply(server, &asker->route, &told);
 }
 
+// Each request is refused once, however often core was asked for blocks while it waited.
+static void count_refusal(struct server *server, enum status status)
+{
+    if (status == STATUS_NO_BLOCKS)
+        core_metrics(server->core)[METRIC_REFUSED_NO_BLOCKS]++;
+    else if (status == STATUS_QUOTA)
+        core_metrics(server->core)[METRIC_REFUSED_QUOTA]++;
+}
+
 void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error)
 {
+    count_refusal(server, error->status);
     const struct wire_reply reply = {
         .status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};
     dispatch_reply(server, asker, &reply);
@@ -144,10 +125,10 @@ static enum status check_state(const struct server *server, const struct command
                                const struct call *call, struct error *error)
 {
     const char *name = wire_command_name(call->request->command);
-    if (server->device_lost && !(command->rules & WHILE_STOPPING))
+    if (server->device_lost && !(command->rules & WIRE_WHILE_STOPPING))
         return error_set(error, STATUS_DEVICE_LOST, "%s: the GPU is lost and the daemon ends",
                          name);
-    if (server->stopping && !(command->rules & WHILE_STOPPING))
+    if (server->stopping && !(command->rules & WIRE_WHILE_STOPPING))
         return error_set(error, STATUS_STOPPING, "%s: the daemon is stopping and takes no new work",
                          name);
     return STATUS_OK;
@@ -173,7 +154,7 @@ static enum status find_session(struct server *server, const struct command *com
     const struct wire_request *request = call->request;
     const char *name = wire_command_name(request->command);
     struct session *session = call->peer->session;
-    if (!(command->rules & NEEDS_SESSION))
+    if (command->rules & WIRE_NO_SESSION)
         return STATUS_OK;
     if (request->epoch != server->epoch && request->epoch != 0)
         return error_set(error, STATUS_EPOCH, "%s: epoch %" PRIu64 " is not this daemon's %" PRIu64,
@@ -184,7 +165,7 @@ static enum status find_session(struct server *server, const struct command *com
         return error_set(error, STATUS_EPOCH,
                          "%s: the request names no epoch; this daemon's is %" PRIu64, name,
                          server->epoch);
-    if (session->stage == SESSION_UNMAPPED && !(command->rules & BEFORE_MAPPED))
+    if (session->stage == SESSION_UNMAPPED && !(command->rules & WIRE_BEFORE_MAPPED))
         return error_set(error, STATUS_INVALID, "%s: session %" PRIu64 " has not sent Mapped yet",
                          name, session->id);
     call->session = session;

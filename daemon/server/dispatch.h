@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// dispatch.h - one request at a time: copy, verify, check who asks, call the handler of the table,
-// answer. Handlers see only verified messages of living sessions; they still check ranges.
-// Dispatcher thread.
+// dispatch.h - serves one request at a time: copies and verifies the message, checks that the
+// command is allowed now, calls its handler and answers. Handlers get verified messages of living
+// sessions. They check ranges. Dispatcher thread.
 
 #ifndef AULE_SERVER_DISPATCH_H
 #define AULE_SERVER_DISPATCH_H
 
 #include "state.h"
 
-// One command in hand, and the memory that lives as long as its reply is being made.
+// A command that is being served, and the memory that lives until its reply is made.
 struct call {
     struct server *server;
     struct peer *peer;
     struct session *session; // NULL if the command needs none
     struct asker asker;
-    const struct wire_request *request; // points into server->message, or to an entry's copy
-    struct wire_reply reply;            // to fill: `answer` and its member; EMPTY if left alone
+    const struct wire_request *request; // in server->message, or a copy of a ring's entry
+    struct wire_reply reply;            // to fill: `answer` and its member; default: EMPTY
     struct error error;                 // to fill on failure
     bool later;                         // the handler parked it: no reply now
     uint64_t metadata_size;             // bytes taken from the arena so far
@@ -26,16 +26,16 @@ struct call {
 
 // Zeroed memory until the reply is sent; NULL with call->error set.
 void *call_alloc(struct call *call, size_t count, size_t size);
-// INVALID if `ms`, the request's `name`, is no time to wait: -1 is for ever.
+// INVALID if `ms`, the request's field `name`, is below -1, which waits for ever.
 enum status call_check_time(struct call *call, const char *name, int32_t ms);
 
 // Returns a status; on failure call->error says why.
 typedef enum status (*handler)(struct call *call);
 
 void dispatch_message(struct server *server, const struct message *message);
-// Why a peer is refused, which its every command is answered.
+// Fills *error with why a peer is refused: the answer to each of its commands.
 void dispatch_explain(const struct server *server, const struct peer *peer, struct error *error);
-// One that came by a ring: served and answered as a message's.
+// Serves a request that is verified: a message's or a ring's.
 void dispatch_request(struct server *server, struct peer *peer, const struct asker *asker,
                       const struct wire_request *request);
 
@@ -44,35 +44,12 @@ void dispatch_reply(struct server *server, const struct asker *asker,
                     const struct wire_reply *reply);
 void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error);
 
-// The most block ids that one reply can hold.
+// Block ids that one reply can hold.
 #define DISPATCH_MAX_IDS ((WIRE_MAX_MESSAGE - 4096u) / sizeof(int32_t))
 
-// The table's handlers, by file.
-enum status handle_hello(struct call *call); // handlers_session.c
-enum status handle_mapped(struct call *call);
-enum status handle_ping(struct call *call);
-enum status handle_close_session(struct call *call);
-enum status handle_cache_open(struct call *call); // handlers_cache.c
-enum status handle_cache_close(struct call *call);
-enum status handle_cache_state(struct call *call);
-enum status handle_blocks_lease(struct call *call);
-enum status handle_blocks_release(struct call *call);
-enum status handle_prefix_lookup(struct call *call);
-enum status handle_prefix_publish(struct call *call);
-enum status handle_batch_create(struct call *call); // handlers_batch.c
-enum status handle_batch_destroy(struct call *call);
-enum status handle_batch_advance(struct call *call);
-enum status handle_run(struct call *call); // handlers_run.c
-enum status handle_blocks_copy(struct call *call);
-enum status handle_merge(struct call *call);
-enum status handle_wait(struct call *call);
-enum status handle_inspect_daemon(struct call *call); // handlers_inspect.c
-enum status handle_inspect_sessions(struct call *call);
-enum status handle_inspect_caches(struct call *call);
-enum status handle_inspect_blocks(struct call *call);
-enum status handle_inspect_device(struct call *call);
-enum status handle_kill_session(struct call *call);
-enum status handle_drop_cache(struct call *call);
-enum status handle_tune(struct call *call); // handlers_tune.c
+// A handler for each command of aule.fbs: handle_hello() and so on, in handlers_*.c.
+#define HANDLER(NAME, name, rules, since) enum status handle_##name(struct call *call);
+WIRE_RULES_MAP(HANDLER)
+#undef HANDLER
 
 #endif

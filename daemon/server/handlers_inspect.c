@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handlers_inspect.c - the handlers of an operator's commands: the inspections, KillSession and
-// DropCache. Lists come in pages: a client asks again from first + count until it has `total`.
-// They read other rooms' state and keep none. Dispatcher thread.
+// handlers_inspect.c - the handlers of an operator's commands: the inspections, KillSession,
+// DropCache and Log. Lists come in pages: a client asks again from first + count until it has
+// `total`. They read other rooms' state and keep none. Dispatcher thread.
 
 #include "dispatch.h"
+#include "log.h"
 #include "session.h"
 
 #include <inttypes.h>
@@ -344,4 +345,21 @@ enum status handle_inspect_device(struct call *call)
     };
     memcpy(out->uuid, device->uuid, sizeof out->uuid);
     return fill_variants(call, out);
+}
+
+// ---- the log ----
+
+enum status handle_log(struct call *call)
+{
+    const uint32_t wanted = call->request->log.level;
+    if (wanted > WIRE_LOG_DEBUG)
+        return error_set(&call->error, STATUS_UNSUPPORTED, "the log has no level %u", wanted);
+    call->reply.answer = WIRE_ANSWER_LOG;
+    call->reply.log.before = (uint32_t)(WIRE_LOG_ERROR + log_highest());
+    if (wanted == WIRE_LOG_SHOW)
+        return STATUS_OK;
+    const enum log_level level = (enum log_level)(wanted - WIRE_LOG_ERROR);
+    log_info("daemon: an operator sets the log level to %s", log_level_names[level]);
+    log_set_level(level);
+    return STATUS_OK;
 }

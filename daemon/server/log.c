@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// log.c - see log.h. Its only state is the level, which is set before other threads start.
+// log.c - see log.h. Its only state is the level.
 
 #include "log.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 #include <unistd.h>
 
 const char *const log_level_names[LOG_LEVEL_COUNT + 1] = {"error", "warn", "info", "debug", NULL};
-static enum log_level highest = LOG_LEVEL_INFO;
+static atomic_int highest = LOG_LEVEL_INFO; // guards nothing, so its order does not matter
 
 void log_set_level(enum log_level level)
 {
-    highest = level;
+    atomic_store_explicit(&highest, (int)level, memory_order_relaxed);
+}
+
+enum log_level log_highest(void)
+{
+    return (enum log_level)atomic_load_explicit(&highest, memory_order_relaxed);
 }
 
 bool log_writes(enum log_level level)
 {
-    return level <= highest;
+    return level <= log_highest();
 }
 
 static size_t put_time(char *line, size_t room)

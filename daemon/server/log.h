@@ -20,7 +20,8 @@ enum log_level {
 // "error", "warn", "info", "debug", NULL.
 extern const char *const log_level_names[LOG_LEVEL_COUNT + 1];
 
-void log_set_level(enum log_level level); // before other threads start; without it, info
+void log_set_level(enum log_level level); // without it, info
+enum log_level log_highest(void);         // the last level that was set
 bool log_writes(enum log_level level);    // true: lines of this level are written
 
 // Control characters become '?', because clients choose their names. A line is cut at 2 KiB.

@@ -36,6 +36,7 @@ function(aule_attention name variant one_in cases labels)
 endfunction()
 
 aule_attention(test_attention_plain plain 3 50 "device;shader")
+aule_attention(test_attention_plain_small plain_small 18 10 "device;shader")
 aule_attention(test_attention_subgroup subgroup 3 50 device)
 aule_attention(test_attention_matrix matrix 1 300 "device;shader") # needs matrix units
 aule_attention(test_attention_matrix_f16 matrix_f16 1 300 device)

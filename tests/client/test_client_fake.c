@@ -310,7 +310,7 @@ START_TEST(a_daemon_too_old_to_drop_caches_is_told_and_not_asked)
     fake_start(&fake, path, newer, &minor);
     ck_assert_int_eq(aule_monitor_open(path, 0, &monitor), AULE_OK);
     expect(aule_monitor_drop_cache(monitor, 7), AULE_UNSUPPORTED,
-           "too old (protocol 2.2; to drop a cache needs 2.3)");
+           "too old (protocol 2.2; DROP_CACHE needs 2.3)");
     ck_assert_uint_eq(fake.seen[WIRE_COMMAND_DROP_CACHE], 0);
     minor = 3;
     ck_assert_int_eq(aule_monitor_drop_cache(monitor, 7), AULE_OK);

@@ -200,13 +200,13 @@ START_TEST(options_reach_a_daemon_that_knows_them_and_no_other)
 {
     const struct aule_run_params plain = {.num_heads = 1},
                                  run = {.num_heads = 1, .max_queue_ms = 77};
-    open_all(5);
+    open_all(6);
     ck_assert_int_eq(aule_run(batch, &run, 1000, NULL), AULE_OK);
     ck_assert_uint_eq(seen.run.options.max_queue_ms, 77);
     close_all();
     fake_stop(&fake);
-    open_all(4);
-    expect(aule_run(batch, &run, 0, NULL), AULE_UNSUPPORTED, "protocol 2.4 knows no max_queue_ms");
+    open_all(5);
+    expect(aule_run(batch, &run, 0, NULL), AULE_UNSUPPORTED, "protocol 2.5 knows no max_queue_ms");
     ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
     ck_assert_int_eq(aule_run(batch, &plain, 1000, NULL), AULE_OK);
     close_all();

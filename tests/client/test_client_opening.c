@@ -240,7 +240,7 @@ static void rings_without_room(struct fake_daemon *daemon, struct wire_reply *re
 static void older_rings_without_room(struct fake_daemon *daemon, struct wire_reply *reply)
 {
     (void)daemon;
-    reply->hello.minor = 4;
+    reply->hello.minor = 5;
     offer_rings(reply, 512);
 }
 

@@ -549,7 +549,7 @@ START_TEST(device_that_can_run_no_variant_is_told_what_the_plainest_lacks)
     struct error error = {0};
     poor.info.shared_memory_bytes = 1024;
     ck_assert_int_eq(variant_choose(&poor, NULL, &chosen, &error), STATUS_UNSUPPORTED);
-    ck_assert_msg(strstr(error.text, "variant plain does not run") &&
+    ck_assert_msg(strstr(error.text, "variant plain_small does not run") &&
                       strstr(error.text, "it has 1024"),
                   "%s", error.text);
     ck_assert_int_eq(variant_choose(&poor, "subgroup", &chosen, &error), STATUS_UNSUPPORTED);

@@ -640,6 +640,21 @@ START_TEST(steps_that_come_and_go_leave_memory_flat)
 }
 END_TEST
 
+START_TEST(what_is_copied_to_and_from_an_arena_is_counted)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
+    uint64_t metrics[NUM_ENGINE_METRICS];
+    expect_done(submit_runs(&run, 1));
+    engine_metrics(engine, metrics);
+    ck_assert_uint_eq(metrics[ENGINE_METRIC_STAGED_BYTES],
+                      engine_arena_imported(arena) ? 0 : 4 * 8 * sizeof(float)); // q, k, v, out
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
 START_TEST(equal_geometry_is_compiled_once)
 {
     struct engine_cache *cache = plain_cache(), *twin = plain_cache();
@@ -651,6 +666,9 @@ START_TEST(equal_geometry_is_compiled_once)
     ck_assert_uint_eq(engine_num_pipelines(engine), 2);
     expect_done(submit_runs(&second, 1));
     ck_assert_uint_eq(engine_num_pipelines(engine), 2);
+    uint64_t metrics[NUM_ENGINE_METRICS];
+    engine_metrics(engine, metrics);
+    ck_assert_uint_eq(metrics[ENGINE_METRIC_PIPELINES_COMPILED], 2);
     engine_batch_destroy(a);
     engine_batch_destroy(b);
     engine_cache_destroy(cache);
@@ -740,6 +758,7 @@ END_TEST
 void add_run_tests(Suite *suite)
 {
     const TTest *const each[] = {arena_is_imported_unless_staging_is_forced,
+                                 what_is_copied_to_and_from_an_arena_is_counted,
                                  f32_keys_and_values_reach_their_slots_bit_for_bit,
                                  f16_keys_and_values_reach_their_slots_bit_for_bit,
                                  run_of_heads_before_tokens_layout_touches_only_its_rows,

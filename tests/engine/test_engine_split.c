@@ -435,9 +435,22 @@ START_TEST(variant_that_the_device_cannot_run_says_what_is_missing)
     poor.info.shared_memory_bytes = 16384;
     ck_assert_int_eq(variant_choose(&poor, "plain", &chosen, &error), STATUS_UNSUPPORTED);
     ck_assert_msg(strstr(error.text, "27168 bytes, it has 16384") != NULL, "%s", error.text);
+    poor.info.shared_memory_bytes = 8192;
     ck_assert_int_eq(variant_choose(&poor, NULL, &chosen, &error), STATUS_UNSUPPORTED);
     ck_assert_int_eq(variant_choose(&engine->device.adapter, "", &chosen, &error), STATUS_OK);
     ck_assert_ptr_nonnull(chosen);
+}
+END_TEST
+
+START_TEST(device_with_the_least_shared_memory_of_vulkan_has_a_variant)
+{
+    struct adapter poor = engine->device.adapter;
+    const struct variant *chosen = NULL;
+    struct error error = {0};
+    poor.info.shared_memory_bytes = 16384;
+    ck_assert_uint_le(variant_least_shared_memory(), 16384);
+    ck_assert_msg(variant_choose(&poor, NULL, &chosen, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_str_eq(chosen->name, "plain_small");
 }
 END_TEST
 
@@ -469,5 +482,6 @@ void add_split_tests(Suite *suite)
     tcase_add_test(tcase, every_variant_that_the_device_has_can_be_forced);
     tcase_add_test(tcase, unknown_variant_is_refused_with_the_list);
     tcase_add_test(tcase, variant_that_the_device_cannot_run_says_what_is_missing);
+    tcase_add_test(tcase, device_with_the_least_shared_memory_of_vulkan_has_a_variant);
     suite_add_tcase(suite, tcase);
 }

@@ -151,6 +151,12 @@ bool engine_variant_at(const struct engine *engine, uint32_t index, struct engin
     return index == 0;
 }
 
+void engine_metrics(const struct engine *engine, uint64_t metrics[NUM_ENGINE_METRICS])
+{
+    (void)engine;
+    memset(metrics, 0, NUM_ENGINE_METRICS * sizeof *metrics);
+}
+
 void engine_tuning(const struct engine *engine, struct engine_tuning *out)
 {
     (void)engine;

@@ -20,7 +20,8 @@ rooms()
 base/
 schema/                    base/
 shaders/
-daemon/engine/engine.h     schema/
+daemon/engine/metrics.h
+daemon/engine/engine.h     schema/ daemon/engine/metrics.h
 daemon/engine/file         schema/
 daemon/engine/vulkan/      daemon/engine/engine.h
 daemon/engine/kernels/     daemon/engine/vulkan/ daemon/engine/file shaders/
@@ -32,7 +33,7 @@ daemon/engine/flow/        daemon/engine/plan/
 daemon/engine/trial/       daemon/engine/flow/
 daemon/engine/measuring.h  daemon/engine/vulkan/
 daemon/engine/             daemon/engine/trial/ daemon/engine/measuring.h
-daemon/core/metrics.h
+daemon/core/metrics.h      daemon/engine/metrics.h
 daemon/core/core.h         daemon/core/metrics.h daemon/engine/engine.h
 daemon/core/pool/          daemon/core/core.h
 daemon/core/steps/         daemon/core/pool/

@@ -17,8 +17,8 @@ enum { MAX_ARGUMENTS = 16 };
 
 extern char **environ;
 
-const char *const asking[NUM_ASKING] = {"status", "metrics", "sessions", "caches",
-                                        "blocks", "device",  "tune",     "ping"};
+const char *const asking[NUM_ASKING] = {"status", "metrics", "sessions",  "caches", "blocks",
+                                        "device", "tune",    "log-level", "ping"};
 
 // ---- running aule-ctl ----
 

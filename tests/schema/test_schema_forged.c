@@ -101,8 +101,8 @@ START_TEST(an_unknown_or_missing_union_member_is_refused_with_its_number)
 {
     struct wire_request request = {.session = 1, .epoch = 1, .command = WIRE_COMMAND_WAIT};
     struct wire_buffer buffer = encoded_request(&request);
-    *field_at(follow(buffer.data), REQUEST_TYPE) = WIRE_COMMAND_COUNT;
-    assert_request_refused(&buffer, "unknown command 27");
+    *field_at(follow(buffer.data), REQUEST_TYPE) = 255;
+    assert_request_refused(&buffer, "unknown command 255");
     buffer = encoded_request(&request);
     *field_at(follow(buffer.data), REQUEST_TYPE) = 0;
     assert_request_refused(&buffer, "no command");

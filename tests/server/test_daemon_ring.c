@@ -101,7 +101,7 @@ END_TEST
 
 START_TEST(a_client_before_options_has_entries_of_its_own_size)
 {
-    raw_minor = 4;
+    raw_minor = 5;
     start(NULL);
     struct ring_end old = open_end();
     raw_minor = WIRE_PROTOCOL_MINOR;

@@ -123,6 +123,28 @@ START_TEST(commands_that_a_complaint_names_ask_the_same_daemon)
 }
 END_TEST
 
+static void expect_level(struct outcome outcome, const char *level, const char *before)
+{
+    cJSON *json = document(outcome);
+    ck_assert_str_eq(string(json, "level"), level);
+    ck_assert_str_eq(string(json, "before"), before);
+    cJSON_Delete(json);
+}
+
+// A refusal is a line of level debug, written before the answer.
+START_TEST(log_level_changes_what_the_running_daemon_writes)
+{
+    expect_level(ASK("log-level", "--json"), "debug", "debug"); // the harness starts it so
+    expect_level(ASK("log-level", "info", "--json"), "info", "debug");
+    assert_fails(ASK("close-session", "111111"), FAILED, "111111");
+    ck_assert(!daemon_log_contains(&server, "no session 111111"));
+    expect_level(ASK("log-level", "debug", "--json"), "debug", "info");
+    assert_fails(ASK("close-session", "222222"), FAILED, "222222");
+    ck_assert(daemon_log_contains(&server, "no session 222222"));
+    expect_level(ASK("log-level", "show", "--json"), "debug", "debug");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ctl, actions");
@@ -134,6 +156,7 @@ int main(void)
     tcase_add_loop_test(tests, the_command_that_drops_a_cache_in_the_way_works_as_it_is_told, 0,
                         sizeof odd_names / sizeof *odd_names);
     tcase_add_test(tests, commands_that_a_complaint_names_ask_the_same_daemon);
+    tcase_add_test(tests, log_level_changes_what_the_running_daemon_writes);
     suite_add_tcase(suite, tests);
     return check_main(suite);
 }

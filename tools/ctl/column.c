@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// column.c - one field as text and as JSON, by the kind of its column. No state.
+// column.c - turns one field into text or JSON, by the kind of its column. No state.
 
 #include "column.h"
 
@@ -62,7 +62,7 @@ static int enumerator(const struct column *column, const void *object)
 
 // ---- text ----
 
-// Kinds that read the same for people and in JSON. Returns false for any other kind.
+// Kinds whose text is the same for people and in JSON. False: the kind is none of these.
 static bool common_text(const struct column *column, const void *object, char *text)
 {
     const void *at = field(column, object);
@@ -130,7 +130,7 @@ bool column_is_number(const struct column *column)
 
 // ---- JSON ----
 
-// Digits are written raw: cJSON's numbers are doubles and would round large integers.
+// As raw digits: cJSON's numbers are doubles, which round large integers.
 static cJSON *json_number(const struct column *column, const void *object)
 {
     char digits[32];

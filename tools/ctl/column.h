@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// column.h - a field of one of aule.h's structs as text for people and as JSON. A view is a table
-// of columns; so what is shown and what is in the document cannot drift apart. No state.
+// column.h - shows a field of a struct of aule.h as text for people and as JSON. A view is one
+// table of columns for both, so text and JSON cannot drift apart. No state.
 
 #ifndef AULE_CTL_COLUMN_H
 #define AULE_CTL_COLUMN_H
@@ -39,12 +39,12 @@ struct column {
 };
 enum { COLUMN_TEXT_SIZE = 300 }; // bytes that column_text() needs: a name of 255 and its end
 
-// The field as people read it. What a terminal would take for a command is shown as '?'.
+// The field as people read it. Control characters become '?'.
 const char *column_text(const struct column *column, const void *object,
                         char text[COLUMN_TEXT_SIZE]);
-bool column_is_number(const struct column *column); // to be aligned to the right
+bool column_is_number(const struct column *column); // is aligned to the right
 
-// The fields of `object` as members of `to`, up to the column without a key. False without memory.
+// Adds the fields of `object` to `to`; a column without a key ends `columns`. False: no memory.
 bool columns_json(const struct column *columns, const void *object, cJSON *to);
 
 extern const char *const block_kind_names[]; // by enum aule_block_kind; ends with NULL

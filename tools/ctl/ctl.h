@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// ctl.h - what the sub-commands of aule-ctl share: the parsed command line, the monitor,
+// ctl.h - what the commands of aule-ctl share: the options, the parsed command line, the monitor,
 // complaints. One thread.
 
 #ifndef AULE_CTL_H
@@ -14,56 +14,77 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SOCKET_OPTION_SIZE = 512 }; // bytes; fits any path that a socket can have
-
-struct ctl {
-    bool json;
-    const char *socket;                     // NULL = the library's default
-    char socket_option[SOCKET_OPTION_SIZE]; // " --socket PATH" if it was given, else ""; for
-                                            // commands that complaints suggest
-    int timeout_ms;
-    const char *cache;            // name or id; NULL = all
-    int state;                    // enum aule_block_kind; -1 = all
-    const char *argument;         // NULL = none
-    int action;                   // enum aule_tune_action, if the argument is an [ACTION]
-    uint64_t id;                  // the argument, if it is an ID
-    struct aule_monitor *monitor; // NULL for a command that needs no daemon
-};
+enum { SOCKET_OPTION_SIZE = 512 }; // longer than any socket's path
 
 // Groups of commands with the same options.
 enum {
-    COMMAND_ASKS = 1 << 0, // it asks the daemon; other commands need no daemon
-    COMMAND_BLOCKS = 1 << 1,
+    COMMAND_ASKS = 1 << 0,   // needs a daemon
+    COMMAND_BLOCKS = 1 << 1, // lists blocks
+    COMMAND_LOOKS = 1 << 2,  // changes nothing
+};
+
+// The options: X(type, field, name, argument, kind, ...), a line for each. `field` becomes a member
+// of struct ctl; the rest is its struct option, as base/options.h explains it, without the field.
+#define CTL_OPTIONS(X)                                                                             \
+    X(bool, json, "json", NULL, OPTION_FLAG, .otherwise = "text",                                  \
+      .help = "print one JSON document, also of a failure, with the key `\"schema_version\": 1`",  \
+      .details =                                                                                   \
+          "The version is raised when a key changes its meaning or goes, not when one is added. "  \
+          "Lists are arrays under the command's name; the lists of `device` and `tune` are "       \
+          "`variants` and `tuned`. 64-bit numbers are written in full. The epoch is a string of "  \
+          "hexadecimal digits.")                                                                   \
+    X(const char *, socket, "socket", "PATH", OPTION_TEXT, .groups = COMMAND_ASKS,                 \
+      .otherwise = "`$AULE_SOCKET`, else the first device's in the runtime folder",                \
+      .help = "the daemon's socket",                                                               \
+      .details = "The runtime folder is $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule.")   \
+    X(int, timeout_ms, "timeout", "MS", OPTION_COUNT, 1, INT_MAX, .groups = COMMAND_ASKS,          \
+      .initial = "10000", .help = "how many milliseconds to wait for the daemon's answer")         \
+    X(double, watch_s, "watch", "S", OPTION_NUMBER, 0, 86400, .groups = COMMAND_LOOKS,             \
+      .otherwise = "once", .help = "ask and print again, S seconds after each answer",             \
+      .details = "Ends with the first failure, or when it is interrupted. An empty line stands "   \
+                 "between answers; with `--json` each is a document.")                             \
+    X(const char *, cache, "cache", "NAME|ID", OPTION_TEXT, .groups = COMMAND_BLOCKS,              \
+      .otherwise = "all", .help = "with `blocks`: only the blocks of this cache",                  \
+      .details = "If the value is a cache's name and another's id, it means the name.")            \
+    X(int, state, "state", "STATE", OPTION_CHOICE, AULE_BLOCK_FREE, .words = block_kind_names,     \
+      .groups = COMMAND_BLOCKS, .otherwise = "all",                                                \
+      .help = "with `blocks`: only blocks in this state")
+
+struct ctl {
+#define FIELD(type, field, ...) type field;
+    CTL_OPTIONS(FIELD) // the values; NULL, 0 or, of `state`, -1: not given
+#undef FIELD
+    char socket_option[SOCKET_OPTION_SIZE]; // " --socket PATH" for the commands that complaints
+                                            // name; "" without one
+    const char *argument;                   // NULL = none
+    int choice;                             // the argument's place in command->choices; 0 = none
+    uint64_t id;                            // the argument, where it is an ID
+    struct aule_monitor *monitor;           // NULL for a command that needs no daemon
 };
 
 struct command {
     struct options_command words; // argument: "ID" is a session's id; in [] the argument is
                                   // optional
     enum exit_code (*run)(struct ctl *ctl);
+    const char *const *choices; // what the argument may be, ends with NULL; NULL: anything
 };
-extern const struct command commands[]; // ends with a NULL name
+extern const struct command commands[]; // commands.c; ends with a NULL name
 
-// The sub-commands. Each prints to stdout and returns the exit code.
+// The commands that have files of their own. Each prints to stdout and returns the exit code.
 enum exit_code show_status(struct ctl *ctl);
 enum exit_code show_metrics(struct ctl *ctl);
 enum exit_code show_device(struct ctl *ctl);
 enum exit_code show_sessions(struct ctl *ctl);
 enum exit_code show_caches(struct ctl *ctl);
 enum exit_code show_blocks(struct ctl *ctl);
-enum exit_code close_session(struct ctl *ctl);
 enum exit_code drop_cache(struct ctl *ctl);
 enum exit_code tune(struct ctl *ctl);
-enum exit_code ping(struct ctl *ctl);
-enum exit_code show_version(struct ctl *ctl);
 
-// "renew" to an enum aule_tune_action. False: no such action.
-bool tune_action_parse(const char *word, int *action);
-
-// report.c: says on stderr why a call of the library failed and what to do about it. Returns the
+// report.c. Says on stderr why a call of the library failed and what to do about it. Returns the
 // exit code.
 enum exit_code report(const struct ctl *ctl, enum aule_status status);
 
-// Parses a decimal number up to 2^64 - 1; all of `text` must be digits.
+// Fills *id if `text` has digits only and is at most 2^64 - 1.
 bool parse_id(const char *text, uint64_t *id);
 
 #endif

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - the table of aule-ctl's options, and the checks of a command's arguments.
-// base/options.h says what an entry means.
+// options.c - reads the command line by the tables of options (ctl.h) and commands (commands.c),
+// and checks a command's arguments.
 
 #include "options.h"
 
@@ -13,28 +13,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FIELD(KIND, member) OPTION_FIELD(KIND, struct ctl, member)
-
 static const struct option entries[] = {
-    {"json", NULL, FIELD(OPTION_FLAG, json), .otherwise = "text",
-     .help = "print one JSON document, also of a failure, with the key `\"schema_version\": 1`",
-     .details = "The version is raised when a key changes its meaning or goes, not when one is "
-                "added. Lists are "
-                "arrays under the command's name; the lists of `device` and `tune` are `variants` "
-                "and `tuned`. 64-bit "
-                "numbers are written in full. The epoch is a string of hexadecimal digits."},
-    {"socket", "PATH", FIELD(OPTION_TEXT, socket), .groups = COMMAND_ASKS,
-     .otherwise = "`$AULE_SOCKET`, else the first device's in the runtime folder",
-     .help = "the daemon's socket",
-     .details = "The runtime folder is $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule."},
-    {"timeout", "MS", FIELD(OPTION_COUNT, timeout_ms), 1, INT_MAX, .groups = COMMAND_ASKS,
-     .initial = "10000", .help = "how many milliseconds to wait for the daemon's answer"},
-    {"cache", "NAME|ID", FIELD(OPTION_TEXT, cache), .groups = COMMAND_BLOCKS, .otherwise = "all",
-     .help = "with `blocks`: only the blocks of this cache",
-     .details = "If the value is a cache's name and another's id, it means the name."},
-    {"state", "STATE", FIELD(OPTION_CHOICE, state), AULE_BLOCK_FREE, .words = block_kind_names,
-     .groups = COMMAND_BLOCKS, .otherwise = "all",
-     .help = "with `blocks`: only blocks in this state"},
+#define ENTRY(type, field, name, argument, kind, ...)                                              \
+    {name, argument, OPTION_FIELD(kind, struct ctl, field), __VA_ARGS__},
+    CTL_OPTIONS(ENTRY)
+#undef ENTRY
 };
 
 static const struct options_program program = {
@@ -50,7 +33,7 @@ static const struct options_program program = {
     .command_size = sizeof *commands,
 };
 
-// For commands that complaints suggest.
+// Complaints name commands with the same --socket.
 static void keep_socket(struct ctl *ctl)
 {
     static const char option[] = " --socket ";
@@ -72,17 +55,25 @@ static bool count_fits(const struct options_command *command, int count)
     return false;
 }
 
-static bool take_argument(struct ctl *ctl, const struct options_command *command, const char *text)
+static bool choose(struct ctl *ctl, const struct command *command, const char *text)
+{
+    char words[256];
+    for (ctl->choice = 0; command->choices[ctl->choice]; ctl->choice++)
+        if (strcmp(command->choices[ctl->choice], text) == 0)
+            return true;
+    complain(EXIT_CODE_USAGE, "%s \"%s\": there are %s", command->words.name, text,
+             options_join(words, sizeof words, command->choices, ", ", " and "));
+    return false;
+}
+
+static bool take_argument(struct ctl *ctl, const struct command *command, const char *text)
 {
     ctl->argument = text;
     if (!text)
         return true;
-    if (strcmp(command->argument, "[ACTION]") == 0 && !tune_action_parse(text, &ctl->action)) {
-        complain(EXIT_CODE_USAGE, "%s \"%s\": there are show, renew, clear, on and off",
-                 command->name, text);
-        return false;
-    }
-    if (strcmp(command->argument, "ID") != 0 || parse_id(text, &ctl->id))
+    if (command->choices)
+        return choose(ctl, command, text);
+    if (strcmp(command->words.argument, "ID") != 0 || parse_id(text, &ctl->id))
         return true;
     complain(EXIT_CODE_USAGE, "\"%s\" is no session's id; aule-ctl sessions%s lists them", text,
              ctl->socket_option);
@@ -106,5 +97,5 @@ bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command 
     // struct command begins with its options_command
     *command = (const struct command *)(const void *)line.command;
     return count_fits(line.command, line.num_operands) &&
-           take_argument(ctl, line.command, line.num_operands ? line.operands[0] : NULL);
+           take_argument(ctl, *command, line.num_operands ? line.operands[0] : NULL);
 }

@@ -8,7 +8,7 @@
 
 #include "ctl.h"
 
-// Fills *ctl and *command. False: help was printed, or a complaint; *code is the exit code.
+// Fills *ctl and *command. False: help or a complaint was printed, and *code is the exit code.
 bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command **command,
                    enum exit_code *code);
 

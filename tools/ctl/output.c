@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// output.c - lays out views on stdout. A list is read twice, once for widths and once to print,
-// because a copy of its texts could be a million rows.
+// output.c - lays views out on stdout. Goes over a list twice instead of copying its texts, because
+// a list may have a million rows.
 
 #include "output.h"
 
@@ -17,8 +17,7 @@ enum { GAP = 2 }; // between columns
 
 // ---- for people ----
 
-// Width on a screen of the text before `end`: counts characters, not the continuation bytes of
-// UTF-8.
+// Columns that the text before `end` takes on a screen. UTF-8's continuation bytes take none.
 static int width_to(const char *text, const char *end)
 {
     int width = 0;
@@ -32,7 +31,7 @@ static int width_of(const char *text)
     return width_to(text, text + strlen(text));
 }
 
-// If stdout is no terminal, lines have no limit.
+// If output goes to no terminal, lines have any length.
 static int screen_width(void)
 {
     struct winsize size;
@@ -45,8 +44,8 @@ static void print_cell(const char *text, int width, bool to_the_right)
     printf("%*s%s%*s", to_the_right ? padding : 0, "", text, to_the_right ? 0 : padding, "");
 }
 
-// Prints the last cell of a line, which begins after `indent` columns. Words that do not fit on the
-// screen continue on the next line.
+// Prints the last cell of a line, which begins at column `indent`. Words that do not fit the screen
+// go on below it.
 static void print_words(const char *text, int indent)
 {
     int room = screen_width() - indent, left = room;
@@ -92,7 +91,7 @@ static int column_width(const struct column *column, const struct output_list *l
     return width;
 }
 
-// True if each line has "" or "no" in this column.
+// A column that is empty in all lines, or "no" in all.
 static bool says_nothing(const struct column *column, const struct output_list *list)
 {
     char text[COLUMN_TEXT_SIZE];
@@ -113,8 +112,8 @@ static size_t find_shown(const struct output_list *list, struct shown *shown)
     return count;
 }
 
-// The end of the columns from `first` on that fit on the screen beside the naming columns. At least
-// one column is taken.
+// The end of the columns from `first` on that fit the screen beside those that name a line. At
+// least one column is taken.
 static size_t part_end(const struct output_list *list, const struct shown *shown, size_t count,
                        size_t first)
 {
@@ -130,7 +129,7 @@ static size_t part_end(const struct output_list *list, const struct shown *shown
     return count;
 }
 
-// One row: the naming columns and the columns [first, end). NULL = the headings.
+// Prints one row: the columns that name it, and those in [first, end). NULL: the headings.
 static void print_row(const struct output_list *list, const struct shown *shown, size_t first,
                       size_t end, const void *object)
 {
@@ -150,7 +149,7 @@ static void print_row(const struct output_list *list, const struct shown *shown,
     putchar('\n');
 }
 
-// If a table is wider than the screen, prints it in parts, one below the other.
+// A table that is wider than the screen comes in parts below each other.
 static void print_parts(const struct output_list *list, const struct shown *shown, size_t count)
 {
     for (size_t first = list->num_names, end; first < count; first = end) {
@@ -193,7 +192,7 @@ static enum exit_code print_object(const struct column *columns, const void *obj
 
 // ---- JSON ----
 
-// A new document with its schema_version; NULL: no memory.
+// A document with its schema_version; NULL: no memory.
 static cJSON *new_document(void)
 {
     cJSON *document = cJSON_CreateObject();
@@ -224,7 +223,7 @@ cJSON *output_entries(const struct output_list *list)
     return array;
 }
 
-// Prints and frees `document`. NULL: there was no memory for it.
+// Prints and frees `document`; NULL: there was no memory for it.
 static enum exit_code print_document(cJSON *document)
 {
     char *text = document ? cJSON_Print(document) : NULL;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// report.c - explains a failing call of the library to the user: the exit code, and what to do
-// about it.
+// report.c - what a failed call of the library means to people: the exit code, and what to do.
 
 #include "ctl.h"
 
 #include <stdio.h>
 
-// A status that is not in this table is a failure without a hint.
+// Any other status is a failure without a hint.
 struct meaning {
     enum aule_status status;
     enum exit_code code;
@@ -41,7 +40,7 @@ static struct meaning meaning_of(enum aule_status status)
     return (struct meaning){status, EXIT_CODE_FAILED, NULL};
 }
 
-// Suggested commands ask the same daemon.
+// So that the commands in a hint ask the same daemon.
 static void complete_hint(char *to, size_t size, const char *hint, const char *socket_option)
 {
     for (size_t used = 0; *hint && used < size; hint++)

@@ -14,7 +14,7 @@ static const char *scaled(uint64_t value, uint64_t step, const char *const *name
 {
     double scaled = (double)value;
     int i = 0;
-    // 999.95 would be printed as 1000.0, so take the next prefix already there.
+    // 999.95 would be printed as 1000.0, so the next unit begins there.
     for (; scaled >= (double)step - 0.05 && names[i + 1]; i++)
         scaled /= (double)step;
     snprintf(text, UNITS_SIZE, i == 0 ? "%.0f%s" : "%.1f%s", scaled, names[i]);

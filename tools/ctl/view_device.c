@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_device.c - the device that the daemon owns, and its table of attention shaders, with the
-// reason why each is used or not.
+// view_device.c - the daemon's device, and its attention shaders with why each is used or not.
 
 #include "output.h"
 
@@ -50,7 +49,7 @@ static const struct column variant_columns[] = {
     {.key = NULL},
 };
 
-// The best row comes first. The first row that the device can run is used, unless one is forced.
+// Rows come best first. The first that the device can run is used, unless one is forced.
 static const char *reason(const struct aule_variant_state *variant, bool is_first, bool after_used)
 {
     if (variant->used)

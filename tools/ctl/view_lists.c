@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_lists.c - lists: sessions, caches and blocks. Each view is a table of columns. Also drops a
-// cache.
+// view_lists.c - lists of sessions, caches and blocks, each a table of columns; and drop-cache,
+// which finds its cache in the list.
 
 #include "output.h"
 #include "tools/complaint/clean.h"

@@ -14,7 +14,7 @@
 #member, NULL, COLUMN_##kind, offsetof(struct aule_daemon_state, member)                   \
     }
 
-// In the JSON document only; people get sentences.
+// For JSON only; people get sentences.
 static const struct column daemon_columns[] = {
     FIELD(HEX, epoch),
     FIELD(U64, pid),
@@ -106,7 +106,7 @@ static void print_work(const struct aule_daemon_state *state)
     putchar('\n');
 }
 
-// How many sessions shared each dispatch.
+// How many dispatches had runs.
 static uint64_t count_serving(const struct aule_daemon_state *state)
 {
     return state->dispatches_of_1 + state->dispatches_of_2 + state->dispatches_of_4 +

@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// view_tune.c - the daemon's tuning measurements, and commands to renew, clear, start or stop
-// tuning.
+// view_tune.c - what tuning measured. The command's action comes first: measure again, forget, stop
+// or go on.
 
 #include "output.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-static const char *const actions[] = {
-    [AULE_TUNE_SHOW] = "show", [AULE_TUNE_RENEW] = "renew", [AULE_TUNE_CLEAR] = "clear",
-    [AULE_TUNE_OFF] = "off",   [AULE_TUNE_ON] = "on",
-};
-enum { NUM_ACTIONS = sizeof actions / sizeof *actions };
 
 #define SHOWN(heading, kind, member)                                                               \
     {                                                                                              \
@@ -75,23 +68,13 @@ static enum exit_code print_tuning(const struct ctl *ctl, const struct aule_tuni
     return code == EXIT_CODE_DONE ? output_list(ctl, list) : code;
 }
 
-bool tune_action_parse(const char *word, int *action)
-{
-    for (int i = 0; i < NUM_ACTIONS; i++)
-        if (strcmp(actions[i], word) == 0) {
-            *action = i;
-            return true;
-        }
-    return false;
-}
-
 enum exit_code tune(struct ctl *ctl)
 {
     struct aule_tuning_state state;
     struct aule_tuned_state *tuned = NULL;
     uint32_t count = 0;
     enum aule_status status =
-        aule_monitor_tune(ctl->monitor, (enum aule_tune_action)ctl->action, &state, &tuned, &count);
+        aule_monitor_tune(ctl->monitor, (enum aule_tune_action)ctl->choice, &state, &tuned, &count);
     if (status != AULE_OK)
         return report(ctl, status);
     struct tuned_row *rows = calloc(count + (size_t)1, sizeof *rows);

@@ -1160,6 +1160,15 @@ AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor,
                                                struct aule_tuning_state *state,
                                                struct aule_tuned_state **array, uint32_t *count);
 
+/* What the daemon writes to its log: lines of this level and of those before it. */
+enum aule_log_level { AULE_LOG_SHOW, AULE_LOG_ERROR, AULE_LOG_WARN, AULE_LOG_INFO, AULE_LOG_DEBUG };
+/*
+ * Sets the log level until the daemon ends, and fills *before with the level that was set.
+ * AULE_LOG_SHOW sets nothing. AULE_UNSUPPORTED: the daemon is too old, or has no such level.
+ */
+AULE_API enum aule_status aule_monitor_log_level(struct aule_monitor *monitor, enum aule_log_level level,
+                                                 enum aule_log_level *before);
+
 #ifdef __cplusplus
 }
 #endif

@@ -58,15 +58,8 @@ struct kernel {
     uint32_t shared_memory; // bytes that a workgroup of its largest pipeline needs
 };
 
-extern const struct kernel kernel_plain, kernel_subgroup, kernel_decode_emulated,
-    kernel_prefill_emulated, kernel_cascade_emulated;
-extern const struct kernel kernel_decode_emulated_bf16, kernel_prefill_emulated_bf16,
-    kernel_cascade_emulated_bf16;
-#ifdef AULE_HAVE_MATRIX
-extern const struct kernel kernel_decode_bf16, kernel_prefill_bf16;
-extern const struct kernel kernel_decode, kernel_prefill, kernel_cascade, kernel_coop_few,
-    kernel_coop_many;
-#endif
+// Rows of table.c that others name. All other kernels are reached by a variant.
+extern const struct kernel kernel_plain, kernel_decode_emulated, kernel_prefill_emulated;
 
 // Whether it takes a sequence of so many rows and keys.
 bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len);

@@ -219,6 +219,7 @@ static enum status compile(struct pipelines *pipelines, struct pipeline *pipelin
         shader_ask_for_subgroups(&device->adapter, &info.stage, &size);
     VK_TRY(vkCreateComputePipelines(device->handle, pipelines->cache, 1, &info, NULL,
                                     &pipeline->handle));
+    device_count(device, ENGINE_METRIC_PIPELINES_COMPILED, 1);
     geometry_text(spec, text, sizeof text);
     DEVICE_NAME(device, PIPELINE, pipeline->handle, "%s %s", shader->name, text);
     snprintf(name, sizeof name, "%s for %s", shader->name, text);

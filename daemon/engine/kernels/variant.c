@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// variant.c - the table of variants, best first: which kernels (kernel.c) work together, and on
-// which device. A row's `missing` may use what adapter.h describes. Any thread; no state.
+// variant.c - finds the variant that a device can run, and the kernel that a sequence goes to. Also
+// the shaders that all variants use beside attention. Any thread; no state.
 
 #include "variant.h"
-
-#include "matrix.h"
 
 #include "attention_merge_spv.h"
 #include "copy_spv.h"
@@ -22,90 +20,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-// attention_subgroup.comp needs eight neighbouring lanes that exchange values, and it computes a
-// lane from its place in the workgroup.
-static void subgroup_missing(const struct adapter *adapter, char *text, size_t size)
-{
-    const VkSubgroupFeatureFlags wanted =
-        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
-    if (adapter->info.subgroup_size < 8)
-        snprintf(text, size, "subgroups of 8 invocations (it has %u)", adapter->info.subgroup_size);
-    else if ((adapter->subgroups.operations & wanted) != wanted)
-        snprintf(text, size, "shuffles in compute shaders");
-    else if (!adapter->subgroups.full)
-        snprintf(text, size, "full subgroups (computeFullSubgroups)");
-}
-
-// The coop kernels serve f16 where decode and prefill do not: blocks of 8. They need no more of a
-// device than those: one of their matrix sizes, full subgroups, shuffles. A build without matrix
-// support keeps the rows, to say why they are not used.
-static const struct variant variants[] = {
-    {
-        .name = "matrix",
-        .needs = "cooperative matrices of 16x8x16 (f16) and 16x16x16 (bf16), sums in f32, "
-                 "subgroups of 32 invocations",
-#ifdef AULE_HAVE_MATRIX
-        .kernels = {&kernel_decode, &kernel_prefill, &kernel_decode_bf16, &kernel_prefill_bf16,
-                    &kernel_cascade, &kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
-        .num_kernels = 8,
-#else
-        .kernels = {&kernel_subgroup},
-        .num_kernels = 1,
-#endif
-        .missing = matrix_bfloat_missing,
-    },
-    {
-        .name = "matrix_f16",
-        .needs = "cooperative matrices of 16x8x16 (f16, sums in f32), subgroups of 32 invocations",
-#ifdef AULE_HAVE_MATRIX
-        .kernels = {&kernel_decode, &kernel_prefill, &kernel_cascade, &kernel_coop_few,
-                    &kernel_coop_many, &kernel_subgroup},
-        .num_kernels = 6,
-#else
-        .kernels = {&kernel_subgroup},
-        .num_kernels = 1,
-#endif
-        .missing = matrix_missing,
-    },
-    {
-        .name = "matrix_shared",
-        .needs = "cooperative matrices of 8 or 16 rows, columns and depth (f16, sums in f32), full "
-                 "subgroups of 8 to 64 invocations",
-#ifdef AULE_HAVE_MATRIX
-        .kernels = {&kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
-        .num_kernels = 3,
-#else
-        .kernels = {&kernel_subgroup},
-        .num_kernels = 1,
-#endif
-        .missing = matrix_shared_missing,
-    },
-    {
-        .name = "subgroup",
-        .needs = "full subgroups of 8 invocations or more, with shuffles",
-        .kernels = {&kernel_subgroup},
-        .num_kernels = 1,
-        .missing = subgroup_missing,
-    },
-    {
-        .name = "plain",
-        .needs = "any Vulkan 1.2 device that the engine can use",
-        .kernels = {&kernel_plain},
-        .num_kernels = 1,
-    },
-    {
-        .name = "matrix_emulated",
-        .needs = "to be chosen by name, for tests: the kernels of matrix with products in shared "
-                 "memory, on any Vulkan 1.2 device",
-        .kernels = {&kernel_decode_emulated, &kernel_prefill_emulated, &kernel_decode_emulated_bf16,
-                    &kernel_prefill_emulated_bf16, &kernel_cascade_emulated,
-                    &kernel_cascade_emulated_bf16, &kernel_plain},
-        .num_kernels = 7,
-        .only_by_name = true,
-    },
-};
-enum { NUM_VARIANTS = sizeof variants / sizeof *variants };
 
 const struct shader shader_splits = {"attention_merge", attention_merge_spv,
                                      sizeof attention_merge_spv, 128, false};
@@ -128,7 +42,7 @@ const struct shader shader_matrix_probe_bf16 = {"matrix_probe_bf16", matrix_prob
 
 const struct variant *variant_at(uint32_t index)
 {
-    return index < NUM_VARIANTS ? &variants[index] : NULL;
+    return index < num_variants ? &variants[index] : NULL;
 }
 
 static uint32_t shared_memory(const struct variant *variant)
@@ -170,7 +84,7 @@ static enum status unknown(const char *name, struct error *error)
 {
     char names[128];
     size_t used = 0;
-    for (uint32_t i = 0; i < NUM_VARIANTS && used < sizeof names; i++)
+    for (uint32_t i = 0; i < num_variants && used < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
                                  variants[i].name);
     return error_set(error, STATUS_NOT_FOUND, "no attention variant is \"%.64s\"; there are %s",
@@ -183,7 +97,7 @@ enum status variant_choose(const struct adapter *adapter, const char *name,
     char missing[256] = "";
     const struct variant *tried = NULL; // the last one is the least demanding
     bool any = !name || !name[0];
-    for (uint32_t i = 0; i < NUM_VARIANTS; i++) {
+    for (uint32_t i = 0; i < num_variants; i++) {
         if (any ? variants[i].only_by_name : strcmp(variants[i].name, name) != 0)
             continue;
         tried = &variants[i];
@@ -203,7 +117,7 @@ enum status variant_choose(const struct adapter *adapter, const char *name,
 uint32_t variant_least_shared_memory(void)
 {
     uint32_t least = UINT32_MAX;
-    for (size_t i = 0; i < NUM_VARIANTS; i++)
+    for (uint32_t i = 0; i < num_variants; i++)
         if (shared_memory(&variants[i]) < least)
             least = shared_memory(&variants[i]);
     return least;

@@ -24,6 +24,9 @@ struct variant {
     void (*missing)(const struct adapter *adapter, char *text, size_t size);
 };
 
+extern const struct variant variants[]; // table.c; best first
+extern const uint32_t num_variants;
+
 extern const struct shader shader_splits, shader_kv_write, shader_gather, shader_copy, shader_merge;
 extern const struct shader shader_matrix_probe_emulated, shader_matrix_probe_emulated_bf16;
 #ifdef AULE_HAVE_MATRIX

@@ -163,9 +163,12 @@ void arena_stage(const struct engine_arena *arena, struct arena_pass *pass,
             uint64_t at = tensor->offset + i * walk.outer_stride + j * walk.inner_stride;
             memcpy(to + at, from + at, walk.bytes);
         }
+    device_count(&arena->engine->device, ENGINE_METRIC_STAGED_BYTES,
+                 walk.outer * walk.inner * walk.bytes);
 }
 
 void arena_stage_span(const struct engine_arena *arena, uint64_t begin, uint64_t end)
 {
     memcpy((char *)arena->buffer.mapped + begin, arena->base + begin, end - begin);
+    device_count(&arena->engine->device, ENGINE_METRIC_STAGED_BYTES, end - begin);
 }

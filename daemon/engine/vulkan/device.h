@@ -8,6 +8,7 @@
 #define AULE_ENGINE_DEVICE_H
 
 #include "adapter.h"
+#include "engine/metrics.h"
 #include "instance.h"
 
 #include <pthread.h>
@@ -33,6 +34,7 @@ struct device {
     atomic_ullong num_passed;
     atomic_bool hung;             // a deadline passed, so the GPU may still use what it was given
     _Atomic uint64_t watchdog_ns; // DEVICE_WATCHDOG_NS, or less in tests
+    atomic_ullong metrics[NUM_ENGINE_METRICS];
     void (*on_lost)(void *owner, const char *why);
     void *owner;
 };
@@ -48,6 +50,12 @@ void device_finish(struct device *device); // takes a zeroed one; its objects ar
 void device_lose(struct device *device, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 #define device_log(device, level, ...) instance_log(&(device)->instance, level, __VA_ARGS__)
+
+// Any thread. The counts guard nothing, so their order does not matter.
+static inline void device_count(struct device *device, enum engine_metric metric, uint64_t more)
+{
+    atomic_fetch_add_explicit(&device->metrics[metric], more, memory_order_relaxed);
+}
 
 // Names an object in validation messages and GPU tools. Any thread.
 void device_name(struct device *device, VkObjectType type, uint64_t handle, const char *format, ...)
