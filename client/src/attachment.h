@@ -11,9 +11,9 @@
 
 #include "arena.h"
 #include "aule/aule.h"
-#include "connection.h"
-#include "lane.h"
-#include "segment.h"
+#include "client/src/link/connection.h"
+#include "client/src/link/lane.h"
+#include "client/src/link/segment.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -8,7 +8,7 @@
 
 #include "base/quote.h"
 #include "caller.h"
-#include "connection.h"
+#include "client/src/link/connection.h"
 #include "error.h"
 #include "session.h"
 #include "socket_path.h"

@@ -5,7 +5,7 @@
 // whose lists come page by page. Any thread.
 
 #include "caller.h"
-#include "connection.h"
+#include "client/src/link/connection.h"
 #include "error.h"
 #include "fork.h"
 #include "socket_path.h"

@@ -5,7 +5,7 @@
 // Each thread gets its own answer, and none waits for good when the leader leaves, the connection
 // ends or the ring closes. No daemon, no socket.
 
-#include "client/src/answers.h"
+#include "client/src/link/answers.h"
 #include "rigs/check_main.h"
 
 #include <sched.h>

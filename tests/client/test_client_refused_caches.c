@@ -6,7 +6,7 @@
 // Each test is a process; tests of bad input share one daemon, which must still work at the end.
 // Batches and runs: test_client_refused.c.
 
-#include "client/src/connection.h"
+#include "client/src/link/connection.h"
 #include "rigs/client_step.h"
 
 // ---- fixtures ----

@@ -67,8 +67,8 @@ set(examples "AULE_TEST_PART=worked examples") # all of the suite with --long
 aule_coop_attention(matrix_shared 9)
 set_tests_properties(coop_attention_matrix_shared PROPERTIES COST 600) # the longest of all
 aule_coop_attention(matrix_emulated 1 ${examples}) # only tests use this variant
-aule_coop_attention(plain 9)
-aule_coop_attention(subgroup 9)
+aule_coop_attention(plain 18)
+aule_coop_attention(subgroup 18)
 aule_coop_attention(matrix 18) # skipped on this device
 
 # The examples without that limit; skipped without AVX-512, where the code is the same.

@@ -9,7 +9,7 @@
 
 enum { ANSWER = 100 };
 
-// ---- the client library's ends, as client/src/lane.c uses the ring ----
+// ---- the client library's ends, as client/src/link/lane.c uses the ring ----
 
 // With the lock held: takes all posted answers, also those for other threads.
 static void drain(void)

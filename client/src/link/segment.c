@@ -7,7 +7,7 @@
 
 #include "segment.h"
 
-#include "error.h"
+#include "client/src/error.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,10 +5,10 @@
 
 #include "pipe.h"
 
-#include "error.h"
+#include "client/src/error.h"
+#include "client/src/socket_path.h"
 #include "knock.h"
 #include "schema/wire.h"
-#include "socket_path.h"
 
 #include <errno.h>
 #include <poll.h>

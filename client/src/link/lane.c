@@ -9,7 +9,7 @@
 #include "lane.h"
 
 #include "answers.h"
-#include "error.h"
+#include "client/src/error.h"
 
 #include <errno.h>
 #include <sched.h>

@@ -9,8 +9,8 @@
 
 #include "connection.h"
 
-#include "error.h"
-#include "fork.h"
+#include "client/src/error.h"
+#include "client/src/fork.h"
 #include "pipe.h"
 
 #include <errno.h>

@@ -8,8 +8,8 @@
 #include "knock.h"
 
 #include "base/quote.h"
-#include "error.h"
-#include "socket_path.h"
+#include "client/src/error.h"
+#include "client/src/socket_path.h"
 
 #include <errno.h>
 #include <libgen.h>

@@ -5,7 +5,7 @@
 
 #include "timeout.h"
 
-#include "error.h"
+#include "client/src/error.h"
 
 #include <limits.h>
 
