@@ -5,8 +5,8 @@
 // A new counter is one row here and the line that counts: ledger->metrics[METRIC_...]++ in core,
 // core_metrics(core)[METRIC_...]++ elsewhere. A counter of the engine is a row of engine/metrics.h.
 // A new gauge is one row here and one line in core_metrics() or in the server's measure(). The
-// message, aule.h and aule-ctl carry names and values, so they do not change. There is no column for
-// the source of a figure: METRIC_... leads to the one line that sets it.
+// message, aule.h and aule-ctl carry names and values, so they do not change. There is no column
+// for the source of a figure: METRIC_... leads to the one line that sets it.
 
 #ifndef AULE_CORE_METRICS_H
 #define AULE_CORE_METRICS_H
