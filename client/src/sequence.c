@@ -262,8 +262,10 @@ static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t 
     uint32_t first = sequence->num_published;
     if (status == AULE_OK)
         sequence->num_published = num_blocks;
-    for (uint32_t i = first; status == AULE_OK && i < num_blocks; i++)
-        status = take_published(sequence, i, ids[i]);
+    for (uint32_t i = first; i < sequence->num_published; i++) {
+        enum aule_status taken = take_published(sequence, i, ids[i]);
+        status = status == AULE_OK ? taken : status;
+    }
     free(ids);
     return status;
 }
