@@ -259,10 +259,12 @@ static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t 
         ids[i] = sequence->blocks[i]->id;
     struct aule_prefix prefix = prefix_of(sequence, num_blocks * sequence->cache->block_size);
     enum aule_status status = aule_prefix_publish(sequence->cache, &prefix, ids, NULL);
-    uint32_t first = sequence->num_published;
-    if (status == AULE_OK)
-        sequence->num_published = num_blocks;
-    for (uint32_t i = first; i < sequence->num_published; i++) {
+    uint32_t published = status == AULE_OK ? num_blocks : 0;
+    if (published > 0)
+        sequence->num_published = published;
+    // An earlier block may change as well: of two sessions that published it at once, one block
+    // stays in the cache.
+    for (uint32_t i = 0; i < published; i++) {
         enum aule_status taken = take_published(sequence, i, ids[i]);
         status = status == AULE_OK ? taken : status;
     }
