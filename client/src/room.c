@@ -36,7 +36,7 @@ enum aule_status room_check_entries(const struct aule_cache *cache,
 
 static uint32_t end_of(const struct aule_step_entry *entry)
 {
-    return entry->sequence->num_computed + entry->num_tokens;
+    return entry->sequence->num_computed + entry_tokens(entry);
 }
 
 // Its part-filled block, which the next token would be written into, is another's, too.
@@ -116,6 +116,7 @@ static enum aule_status lease_and_copy(struct aule_cache *cache, struct making *
                                        const struct aule_step_entry *entries, uint32_t num_entries,
                                        int timeout_ms)
 {
+    const struct timeout timeout = timeout_start(timeout_ms); // of both requests together
     uint32_t count = 0;
     for (uint32_t i = 0; i < num_entries; i++)
         if (making->copies[i])
@@ -124,7 +125,8 @@ static enum aule_status lease_and_copy(struct aule_cache *cache, struct making *
         aule_blocks_lease(cache, (uint32_t)making->num_blocks, timeout_ms, making->ids);
     if (status != AULE_OK || count == 0)
         return status;
-    status = aule_blocks_copy(cache, count, making->from, making->ids, timeout_ms, NULL);
+    status =
+        aule_blocks_copy(cache, count, making->from, making->ids, timeout_left(&timeout), NULL);
     if (status == AULE_OK)
         return AULE_OK;
     error_mute(true);

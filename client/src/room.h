@@ -8,6 +8,13 @@
 
 #include "sequence.h"
 
+// Tokens that the entry computes: num_tokens, or all that its sequence has left if that is 0.
+static inline uint32_t entry_tokens(const struct aule_step_entry *entry)
+{
+    const struct aule_sequence *sequence = entry->sequence;
+    return entry->num_tokens ? entry->num_tokens : sequence->num_tokens - sequence->num_computed;
+}
+
 // Each entry's sequence is there, belongs to `cache`, occurs once and has num_tokens tokens left to
 // append or compute. AULE_INVALID.
 enum aule_status room_check_entries(const struct aule_cache *cache,

@@ -230,8 +230,10 @@ void aule_sequence_destroy(struct aule_sequence *sequence)
 
 // ---- publishing ----
 
-// The block at `index` is sealed now; `id` is the one that the cache has of these tokens.
-static enum aule_status take_published(struct aule_sequence *sequence, uint32_t index, int32_t id)
+// The block at `index` is sealed now; `id` is the one that the cache has of these tokens. Counts a
+// block in *count, and writes its id to *released, if the sequence was the last to have it.
+static enum aule_status take_published(struct aule_sequence *sequence, uint32_t index, int32_t id,
+                                       int32_t *released, uint32_t *count)
 {
     struct seq_block *mine = sequence->blocks[index];
     if (mine->id == id) {
@@ -239,15 +241,33 @@ static enum aule_status take_published(struct aule_sequence *sequence, uint32_t 
         return AULE_OK;
     }
     struct seq_block *theirs = seq_block_create(id, true);
-    int32_t released;
     if (!theirs) {
-        aule_blocks_release(sequence->cache, 1, &id);
+        *released = id;
+        ++*count;
         return fail(AULE_NO_MEMORY, "no memory for a block of a sequence");
     }
     sequence->blocks[index] = theirs;
     sequence_touch(sequence);
-    return seq_block_drop(mine, &released) ? aule_blocks_release(sequence->cache, 1, &released)
-                                           : AULE_OK;
+    *count += seq_block_drop(mine, released);
+    return AULE_OK;
+}
+
+// An earlier block of the chain may change as well: of two sessions that published it at once, one
+// block stays in the cache.
+static enum aule_status take_all_published(struct aule_sequence *sequence, int32_t *ids,
+                                           uint32_t num_blocks)
+{
+    uint32_t count = 0;
+    enum aule_status status = AULE_OK;
+    sequence->num_published = num_blocks;
+    for (uint32_t i = 0; i < num_blocks; i++) {
+        // The list of those to release grows no faster than the list of ids is read.
+        enum aule_status taken = take_published(sequence, i, ids[i], &ids[count], &count);
+        status = status == AULE_OK ? taken : status;
+    }
+    enum aule_status released =
+        count > 0 ? aule_blocks_release(sequence->cache, count, ids) : AULE_OK;
+    return status == AULE_OK ? released : status;
 }
 
 static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t num_blocks)
@@ -259,15 +279,8 @@ static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t 
         ids[i] = sequence->blocks[i]->id;
     struct aule_prefix prefix = prefix_of(sequence, num_blocks * sequence->cache->block_size);
     enum aule_status status = aule_prefix_publish(sequence->cache, &prefix, ids, NULL);
-    uint32_t published = status == AULE_OK ? num_blocks : 0;
-    if (published > 0)
-        sequence->num_published = published;
-    // An earlier block may change as well: of two sessions that published it at once, one block
-    // stays in the cache.
-    for (uint32_t i = 0; i < published; i++) {
-        enum aule_status taken = take_published(sequence, i, ids[i]);
-        status = status == AULE_OK ? taken : status;
-    }
+    if (status == AULE_OK)
+        status = take_all_published(sequence, ids, num_blocks);
     free(ids);
     return status;
 }

@@ -44,9 +44,12 @@ enum aule_status aule_step_create(struct aule_cache *cache, struct aule_step **o
     return AULE_OK;
 }
 
+// Keeps the sentence of a failure before it.
 static void end_batch(struct aule_step *step)
 {
+    error_mute(true);
     aule_batch_destroy(step->batch);
+    error_mute(false);
     step->batch = NULL;
 }
 
@@ -83,7 +86,7 @@ static bool widen(void *array, uint64_t count, size_t element_size)
 static enum aule_status make_rows(struct aule_step *step, uint32_t num_rows, uint64_t num_tokens)
 {
     bool whole = true;
-    if (num_rows > step->room) {
+    if (num_rows > step->room || !step->cu_seqlens) {
         whole = widen(&step->rows, num_rows, sizeof *step->rows) &&
                 widen(&step->cu_seqlens, (uint64_t)num_rows + 1, sizeof *step->cu_seqlens) &&
                 widen(&step->seq_lens, num_rows, sizeof *step->seq_lens);
@@ -98,7 +101,7 @@ static enum aule_status make_rows(struct aule_step *step, uint32_t num_rows, uin
 
 // ---- what the step computes ----
 
-static enum aule_status count_tokens(struct aule_step_entry *entries, uint32_t num_entries,
+static enum aule_status count_tokens(const struct aule_step_entry *entries, uint32_t num_entries,
                                      uint64_t *num_tokens)
 {
     for (uint32_t i = 0; i < num_entries; i++) {
@@ -109,10 +112,7 @@ static enum aule_status count_tokens(struct aule_step_entry *entries, uint32_t n
                         "entries[%u].num_tokens = %u, but its sequence of %u tokens has %u left to "
                         "compute",
                         i, entries[i].num_tokens, sequence->num_tokens, left);
-        if (entries[i].num_tokens == 0)
-            entries[i].num_tokens = left;
-        entries[i].row = (uint32_t)*num_tokens;
-        *num_tokens += entries[i].num_tokens;
+        *num_tokens += entry_tokens(&entries[i]);
         if (*num_tokens > INT32_MAX)
             return fail(AULE_LIMIT, "a step of more than %d tokens", INT32_MAX);
     }
@@ -127,8 +127,8 @@ static void fill_rows(struct aule_step *step, const struct aule_step_entry *entr
     step->cu_seqlens[0] = 0;
     for (uint32_t i = 0; i < num_entries; i++) {
         const struct aule_sequence *sequence = entries[i].sequence;
-        uint32_t end = sequence->num_computed + entries[i].num_tokens;
-        step->cu_seqlens[i + 1] = step->cu_seqlens[i] + (int32_t)entries[i].num_tokens;
+        uint32_t end = sequence->num_computed + entry_tokens(&entries[i]);
+        step->cu_seqlens[i + 1] = step->cu_seqlens[i] + (int32_t)entry_tokens(&entries[i]);
         step->seq_lens[i] = (int32_t)end;
         for (uint32_t p = sequence->num_computed; p < end; p++)
             *slot++ =
@@ -152,7 +152,7 @@ static bool may_advance(const struct aule_step *step, const struct aule_step_ent
     bool same = step->batch && step->num_rows == num_entries;
     for (uint32_t i = 0; same && i < num_entries; i++)
         same = step->rows[i].sequence == entries[i].sequence &&
-               step->rows[i].num_tokens == entries[i].num_tokens &&
+               step->rows[i].num_tokens == entry_tokens(&entries[i]) &&
                blocks_seen(step, i) <= step->columns;
     return same;
 }
@@ -161,7 +161,7 @@ static void note_row(struct aule_step *step, uint32_t i, const struct aule_step_
 {
     step->rows[i] = (struct row){.sequence = entry->sequence,
                                  .generation = entry->sequence->generation,
-                                 .num_tokens = entry->num_tokens,
+                                 .num_tokens = entry_tokens(entry),
                                  .num_blocks = blocks_seen(step, i)};
 }
 
@@ -246,18 +246,37 @@ static enum aule_status advance_batch(struct aule_step *step, const struct aule_
 
 // ---- one step ----
 
-static enum aule_status publish(const struct aule_step_entry *entries, uint32_t num_entries)
+// Blocks that cannot be published now are tried again by the next step. An error that ends the
+// session is told by the next call.
+static void publish(const struct aule_step_entry *entries, uint32_t num_entries)
 {
-    enum aule_status status = AULE_OK;
-    for (uint32_t i = 0; i < num_entries && status == AULE_OK; i++)
-        status = sequence_publish(entries[i].sequence);
-    return status;
+    error_mute(true);
+    for (uint32_t i = 0; i < num_entries; i++)
+        (void)sequence_publish(entries[i].sequence);
+    error_mute(false);
 }
 
-static void count_as_computed(const struct aule_step_entry *entries, uint32_t num_entries)
+// The batch of the step before still refers to blocks that its sequences have released. It goes
+// only if there are no other blocks, because a batch costs more to make than to advance.
+static enum aule_status make_room(struct aule_step *step, const struct aule_step_entry *entries,
+                                  uint32_t num_entries, int timeout_ms)
+{
+    if (step->batch) {
+        enum aule_status status = room_make(step->cache, entries, num_entries, 0);
+        if (status != AULE_NO_BLOCKS && status != AULE_QUOTA)
+            return status;
+        end_batch(step);
+    }
+    return room_make(step->cache, entries, num_entries, timeout_ms);
+}
+
+static void count_as_computed(const struct aule_step *step, struct aule_step_entry *entries,
+                              uint32_t num_entries)
 {
     for (uint32_t i = 0; i < num_entries; i++) {
         struct aule_sequence *sequence = entries[i].sequence;
+        entries[i].num_tokens = entry_tokens(&entries[i]);
+        entries[i].row = (uint32_t)step->cu_seqlens[i];
         sequence->num_computed += entries[i].num_tokens;
         if (sequence->num_stored < sequence->num_computed)
             sequence->num_stored = sequence->num_computed;
@@ -274,10 +293,10 @@ enum aule_status aule_step_make(struct aule_step *step, struct aule_step_entry *
     enum aule_status status = room_check_entries(step->cache, entries, num_entries);
     if (status == AULE_OK)
         status = count_tokens(entries, num_entries, &num_tokens);
-    if (status == AULE_OK)
-        status = publish(entries, num_entries);
-    if (status == AULE_OK)
-        status = room_make(step->cache, entries, num_entries, timeout_ms);
+    if (status == AULE_OK) {
+        publish(entries, num_entries);
+        status = make_room(step, entries, num_entries, timeout_ms);
+    }
     if (status == AULE_OK)
         status = make_rows(step, num_entries, num_tokens);
     if (status == AULE_OK) {
@@ -286,7 +305,7 @@ enum aule_status aule_step_make(struct aule_step *step, struct aule_step_entry *
                                                          : create_batch(step, entries, num_entries);
     }
     if (status == AULE_OK)
-        count_as_computed(entries, num_entries);
+        count_as_computed(step, entries, num_entries);
     else
         end_batch(step);
     return status;

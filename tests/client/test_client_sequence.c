@@ -290,6 +290,34 @@ START_TEST(room_for_several_is_reserved_for_all_or_for_none)
 }
 END_TEST
 
+// The daemon of this one has 8 blocks.
+static void open_small_world(void)
+{
+    rig_launch((const char *const[]){"--max-blocks", "8", NULL});
+    text_open(&world);
+}
+
+START_TEST(a_step_takes_blocks_that_only_its_last_batch_refers_to)
+{
+    struct text first, second;
+    text_create(&world, &first, words(30), 8 * TEXT_BLOCK, false);
+    step_all(&first);
+    text_destroy(&first);
+    text_create(&world, &second, words(31), 8 * TEXT_BLOCK, false);
+    step_all(&second);
+    text_destroy(&second);
+}
+END_TEST
+
+START_TEST(a_step_over_no_sequence_is_refused)
+{
+    struct aule_step_entry none = {.sequence = NULL};
+    enum aule_status status = aule_step_make(world.step, &none, 0, 0);
+    ck_assert_int_eq(status, AULE_INVALID);
+    ck_assert_ptr_null(aule_step_batch(world.step));
+}
+END_TEST
+
 // ---- at random ----
 
 enum { TEXTS = 12, OPERATIONS = 150 };
@@ -363,7 +391,10 @@ int main(void)
                                   truncating_into_a_published_block_copies_it,
                                   a_step_refuses_what_makes_no_sense_with_the_values,
                                   room_for_several_is_reserved_for_all_or_for_none,
+                                  a_step_over_no_sequence_is_refused,
                                   NULL};
+    const TTest *const small[] = {a_step_takes_blocks_that_only_its_last_batch_refers_to, NULL};
+    check_case(suite, "few blocks", open_small_world, close_world, small, 1);
     check_case(suite, "sequences", open_world, close_world, tests, 1);
     const TTest *const random[] = {whatever_is_done_to_sequences_their_rows_are_right, NULL};
     check_case(suite, "random", open_world, close_world, random, 4);

@@ -38,11 +38,11 @@ struct connection {
     int fd;     // -1: none
     pthread_t reader;
     bool reading;            // the thread was started
-    pthread_mutex_t mutex;   // guards the rest
+    pthread_mutex_t mutex;   // guards the fields below, but `unsent`: that is the sender's
     pthread_cond_t sendable; // `sending` became false
     bool sending;            // a thread is writing a frame
-    uint8_t *rest;           // of a frame whose caller has given up; to be sent first; owned
-    size_t rest_size;
+    uint8_t *unsent;         // rest of a frame whose caller gave up; goes first; owned
+    size_t unsent_size;
     struct call *pending;
     uint32_t last_id;
     bool gone; // the pipe went
@@ -184,7 +184,7 @@ void connection_close(struct connection *connection)
         pthread_cond_destroy(&connection->sendable);
         pthread_mutex_destroy(&connection->mutex);
     }
-    free(connection->rest);
+    free(connection->unsent);
     free(connection->path);
     free(connection);
 }
@@ -229,33 +229,52 @@ static bool wait_on(struct connection *connection, pthread_cond_t *condition,
            clock_wait(condition, &connection->mutex, clock_deadline_ns(left)) != ETIMEDOUT;
 }
 
-// Sends what an earlier caller has left, then the frame. What does not go in time, of a frame that
-// has begun, is left for the next caller, so that the stream stays whole. 0, ETIMEDOUT or an errno.
-static int write_frame(struct connection *connection, const uint8_t *frame, size_t size,
-                       const struct timeout *timeout)
+// Looks now and then whether the call was interrupted, as a daemon that stands still may never
+// read.
+static size_t send_some(struct connection *connection, const uint8_t *data, size_t size,
+                        const struct timeout *timeout, bool farewell, int *error)
 {
-    bool gone = false;
-    size_t sent =
-        pipe_send(connection->fd, connection->rest, connection->rest_size, timeout, &gone);
-    connection->rest_size -= sent;
-    if (connection->rest_size > 0) {
-        memmove(connection->rest, connection->rest + sent, connection->rest_size);
-        return gone ? ECONNRESET : ETIMEDOUT;
+    enum { LOOK_MS = 200 };
+    size_t sent = 0;
+    *error = 0;
+    while (*error == 0 && sent < size) {
+        int left = timeout_left(timeout);
+        const struct timeout look = timeout_start(left < 0 || left > LOOK_MS ? LOOK_MS : left);
+        bool gone = false;
+        sent += pipe_send(connection->fd, data + sent, size - sent, &look, &gone);
+        pthread_mutex_lock(&connection->mutex);
+        bool may = may_call(connection, farewell);
+        pthread_mutex_unlock(&connection->mutex);
+        if (sent < size)
+            *error = gone ? ECONNRESET : !may ? ECANCELED : left == 0 ? ETIMEDOUT : 0;
     }
-    sent = pipe_send(connection->fd, frame, size, timeout, &gone);
-    if (sent == size)
-        return 0;
-    if (gone)
+    return sent;
+}
+
+// Sends what an earlier caller has left, then the frame. What does not go in time, of a frame that
+// has begun, is left for the next caller, so that the stream stays whole. 0, ETIMEDOUT, ECANCELED
+// (interrupted) or ECONNRESET.
+static int write_frame(struct connection *connection, const uint8_t *frame, size_t size,
+                       const struct timeout *timeout, bool farewell)
+{
+    int error;
+    size_t sent = send_some(connection, connection->unsent, connection->unsent_size, timeout,
+                            farewell, &error);
+    connection->unsent_size -= sent;
+    if (connection->unsent_size > 0) {
+        memmove(connection->unsent, connection->unsent + sent, connection->unsent_size);
+        return error;
+    }
+    sent = send_some(connection, frame, size, timeout, farewell, &error);
+    if (error == 0 || error == ECONNRESET || sent == 0)
+        return error;
+    free(connection->unsent);
+    connection->unsent = malloc(size - sent);
+    if (!connection->unsent)
         return ECONNRESET;
-    if (sent == 0)
-        return ETIMEDOUT;
-    free(connection->rest);
-    connection->rest = malloc(size - sent);
-    if (!connection->rest)
-        return ECONNRESET;
-    connection->rest_size = size - sent;
-    memcpy(connection->rest, frame + sent, size - sent);
-    return ETIMEDOUT;
+    connection->unsent_size = size - sent;
+    memcpy(connection->unsent, frame + sent, size - sent);
+    return error;
 }
 
 // One thread after another.
@@ -272,10 +291,10 @@ static int send_frame(struct connection *connection, const uint8_t *frame, size_
     pthread_mutex_unlock(&connection->mutex);
     if (error)
         return error;
-    error = write_frame(connection, frame, size, timeout);
+    error = write_frame(connection, frame, size, timeout, farewell);
     pthread_mutex_lock(&connection->mutex);
     connection->sending = false;
-    pthread_cond_signal(&connection->sendable);
+    pthread_cond_broadcast(&connection->sendable);
     pthread_mutex_unlock(&connection->mutex);
     if (error == ECONNRESET)
         end_pipe(connection); // the reader may not have noticed yet, and nothing can be sent
@@ -430,7 +449,7 @@ static enum aule_status call(struct connection *connection, const struct wire_re
         return status;
     int error = exchange(connection, frame, size, timeout, farewell, &exchanged);
     free(frame);
-    answer->missing = error == ETIMEDOUT;
+    answer->missing = error == ETIMEDOUT || error == ENOMEM; // what it said is lost
     status = call_error(connection, error, command, timeout);
     if (status != AULE_OK)
         return status;
