@@ -486,8 +486,9 @@ struct aule_batch;
 struct aule_batch_params {
     uint32_t num_seqs;            /* at least 1 */
     uint32_t max_blocks;          /* columns of block_table */
-    const int32_t *cu_seqlens_q;  /* [num_seqs + 1] sequence s has rows cu_seqlens_q[s] up to
-                                     cu_seqlens_q[s + 1]; begins with 0, never falls */
+    const int32_t *cu_seqlens_q;  /* [num_seqs + 1] sequence s has tokens cu_seqlens_q[s] up to
+                                     cu_seqlens_q[s + 1]; begins with 0, never falls. Token t is row
+                                     t, or row token_rows[t] */
     const int32_t *seq_lens_kv;   /* [num_seqs] keys of each sequence */
     const int32_t *block_table;   /* [num_seqs, max_blocks] block ids, -1: none; NULL if max_blocks
                                      is 0. A row may begin with -1 if each run has a left window
@@ -1186,7 +1187,8 @@ enum aule_log_level { AULE_LOG_SHOW, AULE_LOG_ERROR, AULE_LOG_WARN, AULE_LOG_INF
  * Sets the log level until the daemon ends, and fills *before with the level that was set.
  * AULE_LOG_SHOW sets nothing. AULE_UNSUPPORTED: the daemon is too old, or has no such level.
  */
-AULE_API enum aule_status aule_monitor_log_level(struct aule_monitor *monitor, enum aule_log_level level,
+AULE_API enum aule_status aule_monitor_log_level(struct aule_monitor *monitor,
+                                                 enum aule_log_level level,
                                                  enum aule_log_level *before);
 
 #ifdef __cplusplus

@@ -67,8 +67,8 @@ AULE_API void aule_sequence_destroy(struct aule_sequence *sequence);
  * publishes no block from there on. AULE_LIMIT: more than 2^31 - 1 tokens. AULE_NO_MEMORY. On
  * failure nothing changes.
  */
-AULE_API enum aule_status aule_sequence_append(struct aule_sequence *sequence, const int32_t *tokens,
-                                               uint32_t count);
+AULE_API enum aule_status aule_sequence_append(struct aule_sequence *sequence,
+                                               const int32_t *tokens, uint32_t count);
 
 /*
  * Drops the tokens from `num_tokens` on, and releases blocks that held only dropped tokens. Tokens

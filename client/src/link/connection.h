@@ -3,6 +3,12 @@
 //
 // connection.h - one connection to one daemon: sends requests and receives their answers. Knows the
 // wire, but not sessions. Any thread; calls of several threads run side by side.
+//
+// Four functions end a connection:
+//   connection_hang_up()     a call had no answer: closes the pipe
+//   connection_interrupt()   the owner ends it: fails all calls; the pipe stays
+//   connection_farewell()    sends one last request after connection_interrupt()
+//   connection_close()       frees it
 
 #ifndef AULE_CLIENT_CONNECTION_H
 #define AULE_CLIENT_CONNECTION_H
