@@ -93,8 +93,9 @@ struct batch {
 // The columns of a sequence's block table row whose blocks the step references: [from, to).
 struct named {
     uint32_t from, to;
-    // The sequence has queries. True: entries before `from` are -1. False: the session may not read
-    // the entry at `to`, if the sequence reaches that far.
+    // True: the sequence has queries. Then entries before `from` are -1, and `to` is the sequence's
+    // end. False: `from` is 0, and `to` is the first entry that the session may not read, or the
+    // sequence's end.
     bool is_query;
 };
 
