@@ -5,8 +5,7 @@
 // workgroup computes one work item: TILE_ROWS = 8 rows of one sequence and KV head, against one
 // part of the keys or half of it. Memory bandwidth bounds it. A lane reads K and V in pieces of 16
 // bytes, which are its own matrix elements. So the loop over tiles needs no shared memory for K and
-// V, and warps wait for each other only between units or at the end. NOTEBOOK.md has the
-// measurements.
+// V. Warps wait for each other only between units or at the end. NOTEBOOK.md has the measurements.
 //
 //   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; dims are permuted alike in both: key_load()
 //   P = 2^(S^T - m)                   each lane: 2 keys x 2 rows

@@ -23,8 +23,8 @@ static inline uint64_t padded(uint64_t bytes)
 
 // One attention kernel: a shader and its rules. The rules use only the run's geometry and one
 // sequence's own lengths, so a row's bits do not depend on the batch. The local size may depend on
-// more, because it changes no bit. A row is one query head of one token, among the heads of one KV
-// head.
+// more, because it changes no bit. A row is one query head of one token. Rows are counted for one
+// KV head: a sequence has q_len * num_heads / num_kv_heads.
 struct kernel {
     struct shader shader;
     uint32_t (*tile_rows)(const struct engine_kv *kv); // rows of one tile
@@ -50,10 +50,10 @@ struct kernel {
     // Local sizes that give the same bits, ending with 0; the rule's answers are among them. Tuning
     // measures those up to shader.local_size. NULL = there is no choice.
     const uint32_t *candidates;
-    // Set in a cascade kernel. Where at least `least_members` tiles of kernel `helps` read the same
-    // keys, one work item of this kernel computes half a part for all of them. The bits are the
-    // same. A work item has up to crowd_rows rows, and a tile takes a power of two of them. Parts
-    // are multiples of crowd_grain keys. NULL = no cascade kernel.
+    // Set in a cascade kernel. At least `least_members` tiles of kernel `helps` read the same keys;
+    // one work item of this kernel computes half a part for all these tiles. The bits are the same.
+    // A work item has up to crowd_rows rows, and a tile takes a power of two of them. Parts are
+    // multiples of crowd_grain keys. NULL = no cascade kernel.
     const struct kernel *helps;
     uint32_t crowd_rows, least_members, crowd_grain;
     uint32_t shared_memory; // bytes that a workgroup of its largest pipeline needs
