@@ -2,10 +2,11 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // forecast.h - predicts how long work takes from recent work of its kind, and when a thread should
-// be awake for the end. A sleeping thread runs 20 to 50 us after the end of the work that wakes it.
+// be awake for the end. A sleeping thread runs tens of us after the end of the work that wakes it.
 // A thread that polls sees the end at once, but uses a core. So a thread sleeps until shortly
 // before the predicted end, polls ("looks") for a bounded time, and then sleeps until it is woken.
-// Knows numbers only: no clock, no GPU, no lock.
+// The completer and core's delay use forecast_watch; the client's ring lane asks by ticket. Knows
+// numbers only: no clock, no GPU, no lock.
 
 #ifndef AULE_FORECAST_H
 #define AULE_FORECAST_H
