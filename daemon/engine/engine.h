@@ -48,7 +48,7 @@ struct engine_params {
     // same; dispatches take longer.
     bool no_cascade;
     // Most microseconds that the completer polls: for the end of a submission, from shortly before
-    // the predicted end, and then for the next submission. 0 = 100 if there are 4 cores and a GPU,
+    // the predicted end, and then for the next submission. 0 = 100 with 4 cores or more and a GPU,
     // else no polling. ENGINE_NO_POLL = no polling.
     uint32_t completion_poll_us;
     // Name of a variant, a list of attention kernels (AULE_VARIANT). NULL = the best that fits.

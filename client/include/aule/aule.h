@@ -700,9 +700,10 @@ struct aule_run_params {
                                      that sees no key and has no sink; dtype 0: not wanted */
     uint32_t num_splits;          /* split-KV: a sequence's keys are cut into parts, which run side
                                      by side and are merged. 0: by a rule of q_len and seq_len
-                                     alone; 1: one part; n: at most n parts, each a multiple of 256
-                                     keys. The last bits of the result depend on it. AULE_LIMIT: the
-                                     parts exceed --max-scratch, or one part --max-run-work */
+                                     alone; 1: one part; n: at most n parts, whose length is rounded
+                                     up to a multiple of 256 keys. The result's last bits depend on
+                                     num_splits. AULE_LIMIT: the parts exceed --max-scratch, or one
+                                     part exceeds --max-run-work */
     struct aule_rope rope;
     float k_scale, v_scale;       /* AULE_SCALE_PER_TENSOR: value = stored element * scale; 0: 1 */
     struct aule_tensor keys, values; /* K and V of all tokens, if they lie in the arena; the layout
