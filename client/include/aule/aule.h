@@ -858,7 +858,7 @@ struct aule_attention_params {
  *   paged        leases blocks of a cache of the library's own, copies K and V into them on the GPU
  *                and attends there. The blocks go back when the work is done or has failed.
  * AULE_PATH_AUTO takes the contiguous way if the pool has no blocks now, or if the copying finds no
- * memory for its slots: 8 bytes a key, in the arena and in the daemon. ticket->fallback says why.
+ * room for its slots: 8 bytes a key, in the arena and in the daemon. ticket->fallback says why.
  * With AULE_PATH_PAGED this is a failure: AULE_NO_BLOCKS, AULE_QUOTA, AULE_LIMIT or AULE_NO_MEMORY.
  *
  * The call uses one batch while it lasts (info.max_batches). The copying may take a second ticket
@@ -1014,7 +1014,7 @@ struct aule_daemon_state {
     uint64_t dispatches_of_4;     /* 3 or 4 sessions */
     uint64_t dispatches_of_8;     /* 5 to 8 sessions */
     uint64_t dispatches_of_more;  /* more sessions */
-    uint64_t ends_awake;          /* ends of GPU work that the daemon saw while it polled */
+    uint64_t ends_awake;          /* ends of GPU work that the daemon saw while it was awake */
     uint64_t ends_asleep;         /* ends of GPU work that had to wake the daemon, which takes time.
                                      In both counters, ends that are noticed together count once */
 };

@@ -56,8 +56,9 @@ static inline enum aule_status aule_sequence_create(struct aule_cache *cache,
 }
 
 /*
- * Publishes the full blocks that are still unpublished, if `publish` was set, and releases all
- * blocks. Blocks that live batches or runs in flight name are released when these end. Takes NULL.
+ * Publishes the computed full blocks that are still unpublished, if `publish` was set, and releases
+ * all blocks. Blocks that live batches or runs in flight name are released when these end. Takes
+ * NULL.
  */
 AULE_API void aule_sequence_destroy(struct aule_sequence *sequence);
 
