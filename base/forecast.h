@@ -2,9 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // forecast.h - predicts how long work takes from recent work of its kind, and when a thread should
-// be awake for the end. A sleeping thread runs 20 to 50 us after the end that wakes it. A thread
-// that polls sees the end at once, but uses a core. So a thread sleeps until shortly before the
-// predicted end, polls ("looks") for a bounded time, and then sleeps until it is woken. Knows
+// be awake for the end. A sleeping thread runs tens of us after the end of the work that wakes it.
+// A thread that polls sees the end at once, but uses a core. So a thread sleeps until shortly
+// before the predicted end, polls ("looks") for a bounded time, and then sleeps until it is woken.
+// The completer and core's delay use forecast_watch; the client's ring lane asks by ticket. Knows
 // numbers only: no clock, no GPU, no lock.
 
 #ifndef AULE_FORECAST_H
@@ -51,7 +52,7 @@ void forecast_ticket_began(struct forecast_tickets *tickets, uint64_t ticket, ui
                            int64_t start_ns);
 int64_t forecast_ticket_end(const struct forecast_tickets *tickets,
                             uint64_t ticket); // expected; 0: unknown
-// The answer came at `end_ns` to a question of `asked_ns`. The work may have ended long before.
+// The caller asked at `asked_ns` and got the answer at `end_ns`. The work may have ended before.
 void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, int64_t asked_ns,
                            int64_t end_ns);
 
@@ -59,22 +60,23 @@ void forecast_ticket_ended(struct forecast_tickets *tickets, uint64_t ticket, in
 
 struct forecast_watch {
     struct forecast times;
-    // Rules. look_ns: how long a look lasts, unless forecast_watch_look() says; 0: there is none.
+    // Rules. Length of a look; forecast_watch_look() may set another one for one look. 0: never
+    // look.
     int64_t look_ns;
-    // There is no look for work that is expected to take longer, because its times differ by more
-    // than a look. 0 = no limit.
+    // Work that is expected to take longer gets no look, because its times vary by more than a look
+    // lasts. 0 = no limit.
     int64_t longest_ns;
-    // How long a woken thread takes to notice the end; subtracted from the measured time. If it is
-    // too long, the next look begins earlier.
+    // How long a woken thread takes to notice the end; subtracted from the measured time. If this
+    // value is too large, the next look begins earlier.
     int64_t wake_delay_ns;
-    // A look for unknown work begins at once; false: the thread sleeps until the end wakes it.
+    // True: a look for unknown work begins at once. False: the thread sleeps until the end.
     bool looks_at_unknown;
-    // The end of the work does not end a timed sleep. If the first look after such a sleep sees the
+    // True: a timed sleep goes on when the work ends. If the first look after such a sleep sees the
     // end, the time of the end is unknown.
     bool sleep_ignores_end;
 
-    int64_t late_ns;  // by which recent sleeps were too long
-    int64_t ended_ns; // when the last work ended; work that was sent earlier began then
+    int64_t late_ns;  // how much later than asked recent sleeps ended
+    int64_t ended_ns; // when the last work ended; work that was sent before then began then
     // The work that ends next.
     uint64_t kind;
     bool watched; // there is such work
@@ -82,7 +84,7 @@ struct forecast_watch {
     int64_t end_ns;        // when it is expected; 0 = unknown
     int64_t look_until_ns; // 0 = the look has not begun
     uint32_t num_looks;
-    bool could_sleep; // before the look
+    bool could_sleep; // the thread had time to sleep before this look
 };
 
 // The work that ends next is of `kind` and was sent at `sent_ns`.
@@ -107,7 +109,7 @@ struct forecast_waiter {
 bool forecast_watch_await(struct forecast_watch *watch, uint64_t kind, int64_t sent_ns,
                           const struct forecast_waiter *waiter, void *context);
 
-// A default for look_ns: 0 if the process has fewer than `least_cores`, because a look takes one.
+// A default for look_ns: 0 if the process has fewer than `least_cores`, because a look uses one.
 int64_t forecast_look_ns(int64_t look_ns, long num_cores, long least_cores);
 
 #endif

@@ -15,8 +15,8 @@
 #include <stdio.h>
 
 enum option_kind {
-    OPTION_FLAG,     // bool: true. Takes no value
-    OPTION_CONSTANT, // 4 or 8 bytes: `least`. Takes no value
+    OPTION_FLAG,     // bool: becomes true. Takes no value
+    OPTION_CONSTANT, // 4 or 8 bytes: becomes `least`. Takes no value
     OPTION_TEXT,     // const char *: the value itself, of at least `least` bytes
     OPTION_COUNT,    // 4 or 8 bytes: a whole number from `least` to `most`
     OPTION_BYTES,    // the same; K, M and G are powers of 1024
@@ -24,19 +24,19 @@ enum option_kind {
     OPTION_CHOICE,   // 4 or 8 bytes: `least` plus the place of the value in `words`
 };
 
-// The order of the members lets an entry begin
-// {"name", "ARGUMENT", OPTION_FIELD(OPTION_COUNT, struct settings, count), least, most, ...}.
+// The members are in this order so that an entry can begin with {"name", "ARGUMENT",
+// OPTION_FIELD(OPTION_COUNT, struct settings, count), least, most, ...}.
 struct option {
     const char *name;     // without dashes; NULL: the entry is the heading of a section
     const char *argument; // what --help calls the value; NULL: no value, or the words of a choice
     enum option_kind kind;
     size_t offset, size; // of the field
     uint64_t least, most;
-    bool power_of_two;        // COUNT: nothing else, but 0 where least is 0
+    bool power_of_two;        // COUNT: only a power of two, or 0 if `least` is 0
     const char *word;         // COUNT, BYTES: a word that stands for word_value; NULL: none
     uint64_t word_value;      //
     const char *const *words; // CHOICE: ends with NULL
-    const char *initial;      // the default, as on a command line; NULL: the caller's
+    const char *initial;      // the default, as on a command line; NULL: the field stays as it was
     const char *otherwise;    // the default in words, where `initial` cannot say it
     const char *help;         // a phrase without capital and full stop; NULL: the option is hidden
     const char *details;      // further sentences, for the man page; may be NULL
@@ -45,11 +45,12 @@ struct option {
 };
 // In help and details, `back quotes` enclose what is typed.
 
-// An entry's kind and field. A field whose type does not fit the kind does not compile.
+// An entry's kind, and its field's place and size. Does not compile if the field does not fit the
+// kind.
 #define OPTION_FIELD(KIND, type, member)                                                           \
     KIND, offsetof(type, member),                                                                  \
         sizeof((type *)0)->member + OPTION_CHECK(KIND##_FITS(((type *)0)->member))
-// 0
+// Adds 0. Does not compile if `fits` is false.
 #define OPTION_CHECK(fits)                                                                         \
     (0 * sizeof(struct {                                                                           \
          _Static_assert((fits), "the field's type does not fit the kind of the option");           \
@@ -99,7 +100,7 @@ enum options_result {
 enum { OPTIONS_ERROR_SIZE = 512 }; // of a sentence; what is longer is cut
 
 struct options_line {
-    uint64_t given;                        // bit i: options[i] stood there
+    uint64_t given;                        // bit i: the command line had options[i]
     const struct options_command *command; // NULL: the program has none
     char **operands; // [num_operands] the words that are no options, without the command
     int num_operands;
@@ -107,9 +108,9 @@ struct options_line {
 };
 
 // Sets the fields of `settings` that have a default, then those that the command line names. A
-// shortened name is refused: the next version may have another option that begins so. "--" ends the
-// options. Strings point into argv, whose words change places. Also answers --help, -h, --version
-// and --print-options FORMAT, which the build uses.
+// shortened name is refused, because the next version may have another option that begins with it.
+// "--" ends the options. Strings point into argv, whose words change places. Also answers --help,
+// -h, --version and --print-options FORMAT, which the build uses.
 enum options_result options_read(const struct options_program *program, int argc, char **argv,
                                  void *settings, struct options_line *line);
 
@@ -140,9 +141,9 @@ const struct options_command *options_command_at(const struct options_program *p
 bool options_takes_value(const struct option *option);
 bool options_taken(const struct option *option,
                    const struct options_command *command); // NULL takes all
-// What stands behind the name: "N", "US|auto", "on|off"; "" for no value. Returns `to`.
+// What --help shows behind the name: "N", "US|auto", "on|off"; "" for no value. Returns `to`.
 const char *options_value(const struct option *option, char *to, size_t size);
-// "a, b and c" for ", " and " and "; returns `to`.
+// Joins words: "a, b and c" if `between` is ", " and `last` is " and ". Returns `to`.
 char *options_join(char *to, size_t size, const char *const *words, const char *between,
                    const char *last);
 

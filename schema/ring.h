@@ -9,17 +9,17 @@
 // Four words are shared. Each has one writer and lies on a cache line of its own. Counts wrap at
 // 2^32:
 //   submitted   client   requests put into the submission ring so far
-//   sleepers    client   threads that sleep, or are about to, until `posted` changes: the futex
+//   sleepers    client   threads in, or about to enter, a futex wait on `posted`
 //   posted      daemon   answers put into the completion ring so far
 //   asleep      daemon   0: it polls `submitted`; 1: it does not, so a submitter must ring the
 //                        doorbell; 2: it never will again
-// Neither end says how far it has read. The client keeps submitted - consumed <= num_entries. Each
-// request has one answer, so no entry of either ring is overwritten before it is read.
+// Neither side says how far it has read. The client keeps submitted - consumed <= num_entries, and
+// each request has one answer. So no entry of either ring is overwritten before it is read.
 //
-// No wake-up is lost. An end that goes to sleep first announces it, then looks again behind a full
-// fence. An end that brings news first writes it, then looks for sleepers behind a full fence. So
-// at least one of the two sees the other. The end of a session works alike: the daemon first sets
-// `asleep` to 2, then answers what lies in the ring. A later submitter sees the 2.
+// No wake-up is lost. Before a side sleeps, it announces the sleep, and after a full fence looks
+// for news again. A side that brings news writes the news, and after a full fence looks for
+// sleepers. So at least one of the two sees the other. The end of a session works alike: the daemon
+// first sets `asleep` to 2, then answers what lies in the ring. A later submitter sees the 2.
 //
 // The daemon trusts nothing that a client can write. It reads `submitted`, `sleepers` and each
 // entry once, into memory of its own, and indexes by its own counts. A `submitted` that this
@@ -71,11 +71,11 @@ struct ring_client {
 void ring_client_init(struct ring_client *client, const struct ring_place *place);
 // False: the ring is full. It counts requests until their answers are consumed.
 bool ring_submit(struct ring_client *client, const void *submission);
-// After ring_submit(): does the daemon look at the ring?
+// Call this after ring_submit(): does the daemon look at the ring?
 enum ring_ear {
     RING_AWAKE,
     RING_ASLEEP, // no: the caller must ring the doorbell
-    RING_OVER,   // never again; it may or may not answer this request, and answers no later one
+    RING_OVER,   // never again: this request may get an answer, later ones get none
 };
 enum ring_ear ring_ear(const struct ring_client *client);
 enum ring_look ring_consume(struct ring_client *client, void *completion);

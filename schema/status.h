@@ -35,15 +35,15 @@ extern "C" {
     X(MISMATCH,       13, "the object exists with another identity, shape or element type")        \
     X(NOT_FOUND,      14, "no such object")                                                        \
     X(LIMIT,          15, "a limit is reached; the sentence names its option")                     \
-    X(BUSY,           16, "too many unreaped tickets")                                             \
-    X(TIMEOUT,        17, "the deadline passed; nothing was cancelled")                            \
+    X(BUSY,           16, "too many unreaped tickets, or the object is in use")                    \
+    X(TIMEOUT,        17, "the deadline passed; the work may go on")                               \
     X(MALFORMED,      18, "the message is truncated, corrupt or oversized")                        \
     X(VERSION,        19, "the protocol versions do not match")                                    \
     X(NO_SESSION,     20, "the connection has no such session")                                    \
     X(EPOCH,          21, "the handle belongs to an earlier life of the daemon")                   \
     X(DAEMON_GONE,    22, "the daemon is gone or cannot be reached")                               \
     X(DEVICE_LOST,    23, "the GPU stopped; reopen the session")                                   \
-    X(FORKED,         24, "the parent had a session before fork(); this child can use none")       \
+    X(FORKED,         24, "the object was opened before fork(); a child opens its own")            \
     X(STOPPING,       25, "the daemon is stopping and takes no new work")                          \
     X(INTERNAL,       26, "a defect in aule; please report it")
 

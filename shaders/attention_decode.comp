@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_decode - attention for few rows (decode) against many keys, on matrix units. One
+// attention_decode - attention for few rows (decode) against many keys, on tensor cores. One
 // workgroup computes one work item: TILE_ROWS = 8 rows of one sequence and KV head, against one
 // part of the keys or half of it. Memory bandwidth bounds it. A lane reads K and V in pieces of 16
-// bytes, which are its own matrix elements. So the loop needs no shared memory, and no lane waits
-// for another before the end. NOTEBOOK.md has the measurements.
+// bytes, which are its own matrix elements. So the loop over tiles needs no shared memory for K and
+// V. Warps wait for each other only between units or at the end. NOTEBOOK.md has the measurements.
 //
 //   S^T[16 keys, 8 rows] = K Q^T      K is A, Q^T is B; dims are permuted alike in both: key_load()
 //   P = 2^(S^T - m)                   each lane: 2 keys x 2 rows
 //   O^T[d, 8 rows] += V^T P^T         V^T is A, rows permuted: value_load(); P comes by shuffles
 //
-// A part has gpu_item.span keys. Its tiles of 16 keys belong in turn to two halves. A half has
-// UNITS units; a unit is a run of equally many of the half's tiles. Each unit is computed from
-// scratch. Units are folded from the left (attention_parts.glsl): a half is ((unit + unit) + unit)
-// + .., a part is half + half. LOCAL_SIZE decides what a workgroup and a warp compute:
+// A part has gpu_item.span keys, in tiles of 16 keys. The tiles belong in turn to two halves. A
+// half has UNITS units of consecutive tiles of the half, equally many in each. Each unit is
+// computed from scratch. Units are folded from the left (attention_parts.glsl): a half is ((unit +
+// unit) + unit) + .., a part is half + half. LOCAL_SIZE decides what a workgroup and a warp
+// compute:
 //
 //   2 warps       a workgroup computes a part; each warp folds its half as it goes
 //   more warps    the same; the warps of a half take turns with its units, then fold in turn
@@ -44,25 +45,26 @@
 
 const bool HALVES = WARPS == UNITS;        // an item is half a part
 const uint SHARE = HALVES ? 1 : WARPS / 2; // warps that take turns with the units of a half
-const uint SLOTS = HALVES ? WARPS : 2;     // results of a half each; with HALVES of a unit each
+const uint SLOTS = HALVES ? WARPS : 2;     // a slot has a half's result; with HALVES a unit's
 const uint V_LOADS = V_STEPS * 4;          // pieces of a tile's values that a lane loads
 const bool K_WHOLE = K_PIECES % 4 == 0;    // no lane reads beyond the row
 
-// Beyond a head dim of 128 there are too few registers. Then Q lies in shared memory, once for all
-// warps, which therefore begin together.
+// With a head dim beyond 128 there are too few registers for Q. Then Q lies in shared memory, once
+// for all warps, so the warps begin together.
 const bool Q_SHARED = HEAD_DIM_K > AULE_NARROW_HEAD_DIM || HEAD_DIM_V > AULE_NARROW_HEAD_DIM;
 // Pairs of Q matrices that a lane loads.
 const uint Q_LOADS = Q_SHARED ? (Q_PAIRS + WARPS - 1) / WARPS : Q_PAIRS;
 
-// There shared memory is too small for whole rows of UNITS warps, so rows go through it in rounds
-// of some dims.
+// With such a head dim, shared memory is too small for whole rows of UNITS warps. So rows go
+// through shared memory in rounds of some dims each.
 const uint ROUNDS = HALVES && HEAD_DIM_V > AULE_NARROW_HEAD_DIM ? 2 : 1; // rounds for one row
 const uint ROUND_DIMS = ROUNDS > 1 ? AULE_NARROW_HEAD_DIM : HEAD_DIM_V;
 const uint ROUND_MATRICES = ROUNDS > 1 ? 8 : SUM_MATRICES;
 const bool ROUNDS_WHOLE = V_WHOLE && SUM_MATRICES == ROUNDS * ROUND_MATRICES;
 
-// A tile of 8-bit elements has half as many bytes, so two are loaded at a time, to have as many
-// bytes in flight. A unit with an odd number of tiles gets one more, which no row sees.
+// A tile of 8-bit elements has half as many bytes as one of 16 bits. So two tiles are loaded at a
+// time, to have as many bytes in flight. A unit with an odd number of tiles gets one more tile,
+// which no row sees.
 const bool PAIRED = K_ELEMENTS == 16 && V_ELEMENTS == 16 && !Q_SHARED && !LITTLE_CODE;
 const uint AT_ONCE = PAIRED ? 2 : 1;
 
@@ -78,7 +80,7 @@ Row selves[2];   // rows 2t and 2t + 1
 
 MatrixB q_matrices[Q_MATRICES];
 
-// Number of the pair of Q matrices that a lane loads as its load `i`. Q_PAIRS or more: none.
+// Which pair of Q matrices a lane loads as its load `i`. Q_PAIRS or more: none.
 uint q_number(uint i)
 {
     return Q_SHARED ? warp_number() * Q_LOADS + i : i;
@@ -154,7 +156,7 @@ uint seen_key(uint key, uint offset)
     return (WINDOW ? clamp(key + offset, hull.x, hull.y - 1) : min(key + offset, hull.y - 1)) - key;
 }
 
-// Indices of loads are constants where possible; then they cost no instruction.
+// Load indices are constants where possible; constants cost no instruction.
 void key_load(Place place, uint key, out uvec4 low[K_STEPS], out uvec4 high[K_STEPS])
 {
     const uint64_t first = place.keys + key_offset(safe_key(key, g)),
@@ -242,7 +244,7 @@ void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 {
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++) {
         const uint s = i / V_MATRICES * 4, n = i % V_MATRICES;
-        // The driver makes fewer instructions of named halves than of words.
+        // The driver makes fewer instructions from named halves than from words.
         if (DTYPE_BYTES(V_DTYPE) == 2)
             state.sums[i] = matrix_multiply(
                 matrix_a_turned(uvec4(v[s][n], v[s + 1][n], v[s + 2][n], v[s + 3][n])), weights,
@@ -292,7 +294,7 @@ void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
     warp_wait();
 }
 
-// The first key of a tile, moved to where there are keys.
+// The first key of a tile, moved into the hull's tiles.
 uint tile_key(uint first, uint number)
 {
     const uint key = first + number * STEP, last = hull.y - 1 & ~(KEYS - 1);
@@ -307,8 +309,8 @@ void slot_clear(uint slot, bool mine)
     slot_take(slot, state, false, mine, 0);
 }
 
-// Clears a slot's sums, which a product of 0 and a value may have made NaN. No matrix is used,
-// since it would be spilled to memory.
+// Clears a slot's sums, which a product of 0 and a value may have made NaN. Writes zeros without a
+// matrix, which would be spilled to memory.
 void slot_zero(uint slot)
 {
     for (uint i = warp_lane(); i < ROWS * ROUND_DIMS; i += WARP)
@@ -333,8 +335,8 @@ uint tiles_counted(uint tiles)
     return PAIRED ? tiles + 1 & ~1u : tiles;
 }
 
-// A walk over the tiles of some units. The next tile's K is requested after this tile's Q K^T, and
-// this tile's V before it.
+// A walk over the tiles of some units. A tile's V is requested before its Q K^T is computed, and
+// the K of the next tile after that.
 struct Walk {
     uint begin, skip;    // first key of tile 0; keys of other warps' units between two units
     uint first;          // where tile 0 would be if the tiles before `number` were contiguous
@@ -374,7 +376,7 @@ void walk_begin(out Walk walk, uint first, uint number, uint tiles)
 // `end`: the first tile behind the unit.
 void tile_compute(inout Walk walk, inout State state, uint end)
 {
-    // The tile may lie beyond the keys; then no row sees it, and other keys are loaded.
+    // The tile may lie beyond the keys. Then no row sees it, and keys of another tile are loaded.
     const uint key = walk.first + walk.number * STEP;
     const uint at = tile_key(walk.first, walk.number);
     if (SHARE > 1)
@@ -393,8 +395,8 @@ void tile_compute(inout Walk walk, inout State state, uint end)
     values_add(state, v, weight_matrix(weigh(state, s, seen, value_logs(scales))));
 }
 
-// Computes two tiles together. If the unit has an odd number of tiles, the last pair's second one
-// is not the unit's.
+// Computes two tiles together. If the unit has an odd number of tiles, the second tile of its last
+// pair belongs to no unit.
 void pair_compute(inout Walk walk, inout State state, uint end, bool odd)
 {
     const uint key = walk.first + walk.number * STEP;
@@ -504,7 +506,7 @@ void quad_leave(uint64_t address, uint row, uint quad, Whole whole)
 layout(buffer_reference, scalar, buffer_reference_align = 4) coherent buffer Counter { uint done; };
 shared bool is_last;
 
-// Whether all workgroups of the tile have stored their results. One thread asks for all.
+// Whether all workgroups of the tile have stored their results. Thread 0 asks for all threads.
 bool tile_done(gpu_item item)
 {
     groupMemoryBarrier(); // thread 0 releases what all threads have stored
@@ -611,8 +613,8 @@ void ranges_find(gpu_item item)
     }
 }
 
-// Tells the compiler which values all lanes have in common. Else it asks in each loop whether all
-// lanes are still active, and keeps the loop's state twice.
+// Tells the compiler which values all lanes have in common. Otherwise the compiled code tests in
+// each loop whether all lanes are still active, and keeps the loop's state twice.
 void work_uniform(inout gpu_item item)
 {
     item.tile.seq = warp_first(item.tile.seq);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// room.c - leases blocks for several sequences by one message, and copies the blocks that they
-// share or that are sealed before they are written. A sequence has one such block at most: the one
-// with its first token that is not stored.
+// room.c - leases blocks for several sequences by one message. A shared or sealed block is copied
+// before a step writes into it. A sequence has at most one such block: the one with its first token
+// that is not stored.
 
 #include "room.h"
 
@@ -12,7 +12,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static atomic_ullong lists; // of entries, counted over all threads
+static atomic_ullong lists; // a new number for each list, to find a sequence that occurs twice
 
 enum aule_status room_check_entries(const struct aule_cache *cache,
                                     const struct aule_step_entry *entries, uint32_t num_entries)
@@ -39,7 +39,7 @@ static uint32_t end_of(const struct aule_step_entry *entry)
     return entry->sequence->num_computed + entry_tokens(entry);
 }
 
-// Its part-filled block, which the next token would be written into, is another's, too.
+// True: the next token goes into a part-filled block that is sealed or shared.
 static bool must_copy(const struct aule_step_entry *entry)
 {
     const struct aule_sequence *sequence = entry->sequence;
@@ -56,8 +56,8 @@ static uint32_t missing_blocks(const struct aule_step_entry *entry)
     return wanted > entry->sequence->num_blocks ? wanted - entry->sequence->num_blocks : 0;
 }
 
-// What room_make() leases and copies. Whether a block is shared is asked once: another thread may
-// end its share meanwhile.
+// What room_make() leases and copies. Whether a block is shared is read only once, because another
+// thread may stop sharing it meanwhile.
 struct making {
     uint64_t num_blocks, num_copies;
     bool *copies;               // [num_entries] copy the part-filled block first
@@ -143,7 +143,7 @@ static struct seq_block *take(struct making *making, uint64_t index)
     return block;
 }
 
-// The copy takes the place of the block that was shared. The last sequence to let go of that one
+// Puts the copy in the place of the shared block. The last sequence that drops the shared block
 // releases it.
 static void replace(struct aule_sequence *sequence, struct seq_block *copy)
 {

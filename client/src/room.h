@@ -15,8 +15,8 @@ static inline uint32_t entry_tokens(const struct aule_step_entry *entry)
     return entry->num_tokens ? entry->num_tokens : sequence->num_tokens - sequence->num_computed;
 }
 
-// Each entry's sequence is there, belongs to `cache`, occurs once and has num_tokens tokens left to
-// append or compute. AULE_INVALID.
+// Checks that each sequence is not NULL, belongs to `cache` and occurs once (AULE_INVALID), and has
+// at most INT32_MAX tokens after its next num_tokens (AULE_LIMIT).
 enum aule_status room_check_entries(const struct aule_cache *cache,
                                     const struct aule_step_entry *entries, uint32_t num_entries);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - queues runs of a batch for one layer or several. The daemon checks them: every parameter
-// is sent, so that the daemon can name the one that it refuses. Slopes, sinks, frequencies and the
-// scales of layers lie in the arena during the call; the daemon copies them when the command
-// arrives. Any thread.
+// run.c - queues runs of a batch for one layer or several. Sends every parameter, so that the
+// daemon can check them and name the one that it refuses. Slopes, sinks, frequencies and the scales
+// of layers lie in the arena during the call; the daemon copies them when the command arrives. Any
+// thread.
 
 #include "run.h"
 
@@ -58,8 +58,8 @@ static struct wire_layers layers_of(const struct aule_layers *layers)
     };
 }
 
-// Public structs become the wire's here and nowhere else: both lanes send the result. Arrays are
-// missing; prepare() adds them.
+// Converts public structs to the wire's. No other function does, and both lanes send the result.
+// prepare() adds the arrays.
 static struct wire_run run_of(uint64_t batch, enum wire_run_kind kind,
                               const struct aule_run_params *params,
                               const struct aule_layers *layers)
@@ -113,7 +113,7 @@ static enum aule_status check_layers(const struct attachment *attachment,
     return AULE_OK;
 }
 
-// Before minor 6 a daemon sees no option and would do the run without.
+// A daemon before minor 6 does not see the options and would run without them.
 static enum aule_status check_options(const struct attachment *attachment,
                                       const struct wire_run_options *options)
 {
@@ -142,7 +142,8 @@ static void add_array(struct work *work, const void *data, uint64_t count, uint3
     work->spans[work->num_arrays++] = span;
 }
 
-// Makes one array of both. If one of them is not given, the run's scale holds for each layer.
+// Joins the scales of K and V into one array. If only one side is given for each layer, the run's
+// own scale fills the other. Returns the number of scales; 0: neither is given.
 static uint32_t fill_scales(const struct aule_run_params *params, const struct aule_layers *layers,
                             float *scales)
 {

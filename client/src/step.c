@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// step.c - a model step over sequences, as the batch that aule.h wants. Keeps the table that the
-// daemon has, so that a step of the same sequences sends only what changed. See sequence.h for
+// step.c - turns a model step over sequences into a batch of aule.h. Keeps a copy of the daemon's
+// block table, so that a step of the same sequences sends only what changed. See sequence.h for
 // threads.
 
 #include "error.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// What the batch has of a sequence.
+// What the batch knows of a sequence.
 struct row {
     const struct aule_sequence *sequence;
     uint64_t generation;
@@ -145,7 +145,7 @@ static uint32_t blocks_seen(const struct aule_step *step, uint32_t row)
     return blocks_for(step->cache, (uint32_t)step->seq_lens[row]);
 }
 
-// The same sequences with as many tokens each, and a table that is wide enough.
+// True: the step has the same sequences with as many tokens each, and they fit into the table.
 static bool may_advance(const struct aule_step *step, const struct aule_step_entry *entries,
                         uint32_t num_entries)
 {

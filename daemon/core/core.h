@@ -5,8 +5,8 @@
 // engine.h. Knows no Vulkan, no socket and no clock: the caller passes the time. One thread, the
 // dispatcher, makes every call, so there is no lock.
 //
-// No call waits. A call that cannot be served yet returns NO_BLOCKS, BUSY or TIMEOUT. The caller
-// parks the command and asks again after core_step() has returned true.
+// No call waits, except core_destroy(). A call that cannot be served yet returns NO_BLOCKS, BUSY or
+// TIMEOUT. The caller parks the command and asks again after core_step() has returned true.
 // Every call first checks its arguments against the session's own holds and arena. A call that
 // fails has changed nothing, and *error says why, with the values.
 // At every moment, for each cache: free + leased + held + cached + quarantined = total.
@@ -39,9 +39,10 @@ struct core_params {
     // unmapped. `owner` is that of the session's params. Runs inside core_step() or
     // core_session_close().
     void (*session_gone)(void *context, void *owner);
-    int64_t look_ns; // the longest time that the caller polls for the end of one
-                     //   submission, see core_wake_ns(); 0 = never, and no run waits
-                     //   for other sessions
+    int64_t look_ns; // how long the caller polls for the end of one submission,
+                     //   see core_wake_ns(); up to 3 times as long after runs
+                     //   have waited (delay.h). 0 = the caller never polls, and
+                     //   runs never wait for other sessions
     void (*log)(void *context, int level, const char *text); // levels of engine.h; NULL = silent
     void *context;                                           // passed to session_gone() and log()
 };
@@ -50,9 +51,9 @@ enum status core_create(const struct core_params *params, struct core **out, str
 // Closes the sessions that are still open and waits for the GPU. Takes NULL.
 void core_destroy(struct core *core);
 
-// Call this in every turn of the dispatcher's loop. It takes the engine's events, finishes runs and
-// submits ready ones. True: something came free or finished since the last call, so try parked
-// commands again. `now_ns` is the time of any clock that never goes back.
+// Call this in every turn of the dispatcher's loop. It takes the engine's events, finishes runs,
+// submits ready ones, and may call session_gone(). True: something came free or finished since the
+// last call, so try parked commands again. `now_ns` is the time of any clock that never goes back.
 // While the GPU is busy, new runs wait for the sessions that it just served, so that they share the
 // next submission. After a loss of the device core_device_status() is STATUS_DEVICE_LOST.
 bool core_step(struct core *core, int64_t now_ns);
@@ -60,8 +61,8 @@ bool core_step(struct core *core, int64_t now_ns);
 // A time that has passed: the GPU is about to finish, so call core_step() in a loop and do not
 // sleep. FOREVER: call it only after an event.
 int64_t core_wake_ns(const struct core *core);
-// Reports a sleep of the caller. It was to end at `until_ns` and ended at `now_ns`; `until_ns`
-// FOREVER: something other than the time ended it. `woken`: an event of the engine did.
+// Reports a sleep of the caller, which ended at `now_ns`. `until_ns`: the deadline that ended it;
+// FOREVER: something else ended it. `woken`: an event of the engine ended it.
 void core_slept(struct core *core, int64_t until_ns, int64_t now_ns, bool woken);
 enum status core_device_status(const struct core *core);
 bool core_idle(const struct core *core); // nothing queued, nothing in flight
@@ -79,7 +80,7 @@ struct core_session_params {
 };
 enum status core_session_open(struct core *core, const struct core_session_params *params,
                               struct core_session **out, struct error *error);
-// Ends every hold, batch and queued run of the session. The caller must not use it again.
+// Ends every hold, batch and queued run of the session. The caller must not use the session again.
 // Its arena stays in use until session_gone(). `died`: blocks that runs in flight use are
 // quarantined until these runs have ended.
 void core_session_close(struct core_session *session, bool died);
@@ -166,7 +167,7 @@ struct core_layout {
     struct engine_kv kv; // block_size 0: contiguous
     uint32_t num_blocks; // ids that the block tensors have
 };
-// num_tokens below is cu_seqlens_q[num_seqs], or without sequences num_slot_mapping.
+// Below, num_tokens is cu_seqlens_q[num_seqs]. Without sequences it is num_slot_mapping.
 // Laid out by hand: an array and its length share a line.
 // clang-format off
 struct core_batch_params {

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// scheduler.c - builds submissions by deficit round robin, with tokens attended as the cost. It
-// does not compute costs (weight.c) and does not check for conflicts (beside.c). Dispatcher thread.
+// scheduler.c - builds submissions by fair queuing: the session with the least service is next. The
+// cost of a link is weight.c's estimate in tokens attended. Does not compute costs (weight.c) and
+// does not check for conflicts (beside.c). Dispatcher thread.
 //
-// Turns. Each link adds its weight to its session's `served` count. Sessions with queued runs wait
-// in a heap ordered by served / TURNS_QUANTUM, so picking a link takes O(log sessions). A layer is
-// never split. A session that was served a heavy layer waits until the others were served as much.
+// Turns. Each link adds its weight to its session's `served` count, a virtual time. Sessions with
+// queued runs wait in a heap ordered by served / TURNS_QUANTUM, so picking a link takes O(log
+// sessions). An idle session earns no credit. A layer is never split. After a heavy layer its
+// session waits until the others were served as much.
 //
 // Layers. A run of several layers is scheduled layer by layer (struct link). So a run of many
 // layers delays other sessions no longer than the same layers in single runs.
 //
-// Waves. Links of one session that touch nothing in common go into the same wave, others into the
-// next one. The order of picking does not matter, so sessions that run the same step share waves,
-// and the engine merges their runs into one dispatch.
+// Waves. Each session counts waves of its own. A link goes into its session's current wave if no
+// link of the session there writes what it uses, or uses what it writes; otherwise into the next
+// wave. Sessions share only sealed blocks, so they cannot conflict, and the order of picking does
+// not matter. Sessions that run the same step share waves, and the engine merges their runs into
+// one dispatch.
 //
 // Size. How much goes into one submission depends on the device: see learn_budget().
 //
@@ -71,7 +75,7 @@ static struct run *first_run(const struct scheduler *scheduler)
     return first ? container_of(first, struct core_session, ready)->queued : NULL;
 }
 
-// The run whose turn it is, NULL: none. Runs that waited too long end here.
+// The run whose turn it is, NULL: none. First ends runs that waited too long.
 static const struct run *next_run(const struct scheduler *scheduler)
 {
     struct run *run = first_run(scheduler);
@@ -137,7 +141,7 @@ static void end_all(struct submission *submission, enum status status, const str
     end_links(submission);
 }
 
-// run_deliver() may free runs, and session_passed() a session. So the sessions are noted first.
+// Notes the sessions first, because run_deliver() may free runs and session_passed() a session.
 static void deliver(struct scheduler *scheduler, struct submission *submission)
 {
     for (uint32_t i = 0; i < submission->num_links; i++)
@@ -211,10 +215,11 @@ static void submit_runs(struct core *core)
         fail_runs(core, submission, status, &error);
 }
 
-// Submits the zeroing of new blocks. It has submissions of its own, so that no run fails if one is
-// refused for lack of memory. Fewer blocks are tried then. If none fit, the runs wait for the
-// submissions in flight to end. If none is in flight, nothing would ever wake the runs, so they
-// fail; the blocks stay in the list of blocks to zero.
+// Submits the zeroing of new blocks. Zeroing has submissions of its own, so that no run fails if
+// one of them is refused for lack of memory. Then fewer blocks are tried. If not even one fits, the
+// runs wait until submissions in flight end. If none is in flight, nothing would ever wake the
+// runs, so the runs of the next submission fail. After any other error they fail, too. The blocks
+// stay in the list of blocks to zero.
 static void submit_zeroes(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
@@ -427,8 +432,8 @@ static struct submission *take_first(struct scheduler *scheduler)
     return submission;
 }
 
-// Notes which sessions `submission` served that are open and have no queued run. Their next step is
-// likely to come soon.
+// Notes the sessions that `submission` served, that are open and that have no queued run. Their
+// next step is likely to come soon.
 static void expect_back(struct scheduler *scheduler, const struct submission *submission)
 {
     scheduler->turns.last_ended = submission->sequence;

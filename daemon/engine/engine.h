@@ -6,10 +6,10 @@
 // has checked every id, length and offset.
 //
 // Threads: one thread calls these functions, the dispatcher. Any thread may call
-// engine_arena_create() and engine_arena_destroy(). The tuning thread has caches and batches of its
-// own. Only engine_wait(), engine_destroy(), engine_destroy_within() and the two functions that
-// copy a block wait for the GPU. The engine's own threads do the rest; they call `wake` when
-// engine_poll() has an event.
+// engine_arena_create(), engine_arena_destroy() and engine_has_news(). The tuning thread has caches
+// and batches of its own. Only engine_wait(), engine_destroy(), engine_destroy_within() and the two
+// functions that copy a block wait for the GPU. The engine's own threads do the rest; they call
+// `wake` when engine_poll() has an event.
 //
 // Ownership: destroy() never frees what the GPU may still read. Such memory is freed when the last
 // submission that uses it has completed.
@@ -45,15 +45,15 @@ struct engine_params {
     // Bytes for the partial results of split-KV, for one submission; 0 = 256 MiB.
     uint64_t max_scratch_bytes;
     // Turns off the cascade kernel: shared keys are read once for each sequence. The bits are the
-    // same; it is slower.
+    // same; dispatches take longer.
     bool no_cascade;
-    // Most microseconds that the completer polls: before the predicted end of a submission, and
-    // after it for the next submission. 0 = 100 with 4 cores and a GPU, else no polling.
-    // ENGINE_NO_POLL = no polling.
+    // Most microseconds that the completer polls: for the end of a submission, from shortly before
+    // the predicted end, and then for the next submission. 0 = 100 with 4 cores or more and a GPU,
+    // else no polling. ENGINE_NO_POLL = no polling.
     uint32_t completion_poll_us;
     // Name of a variant, a list of attention kernels (AULE_VARIANT). NULL = the best that fits.
     const char *variant;
-    // Folder for two files: compiled pipelines, one file for each device, and tuning results, one
+    // Folder for files: compiled pipelines, one file for each device, and tuning results, one file
     // for each device and driver. NULL = nothing is kept.
     const char *cache_folder;
     enum engine_tune tune;      // measure workgroup sizes; the bits are the same with all of them
@@ -187,9 +187,9 @@ struct engine_cache_params {
 // device's largest allocation.
 enum status engine_cache_check(const struct engine *engine,
                                const struct engine_cache_params *params, struct error *error);
-// Bytes of a block: in one layer, and in all layers. In one layer a block has K as [kv
-// head][token][dim], then V likewise. With PER_TOKEN_HEAD the f32 scales of K follow as [kv
-// head][token], then those of V.
+// Bytes of a block: in one layer, and in all layers. In one layer a block has K as
+// [kv_head][token][dim], then V likewise. With PER_TOKEN_HEAD the f32 scales of K follow as
+// [kv_head][token], then those of V.
 uint64_t engine_layer_block_bytes(const struct engine_cache_params *params);
 uint64_t engine_block_bytes(const struct engine_cache_params *params);
 
@@ -216,8 +216,8 @@ enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32
 // Makes [base, base + size) usable by the GPU. The memory is imported where the device allows it;
 // else the engine keeps a mirror and copies rows before and after each submission. `base` is page
 // aligned and stays mapped until engine_arena_destroy() returns true.
-// NULL as `base`: the engine allocates the memory, on the device if the CPU can write there
-// (reading it back is slow). engine_arena_base() returns its address; it ends with the arena.
+// `base` NULL: the engine allocates the memory, on the device if the CPU can write there (reading
+// it back is slow). engine_arena_base() returns the address. The memory ends with the arena.
 enum status engine_arena_create(struct engine *engine, void *base, uint64_t size,
                                 struct engine_arena **out, struct error *error);
 // Call this when every submission that uses the arena has completed, or the device is lost. Takes
@@ -242,7 +242,8 @@ struct engine_batch_params {
     const int32_t *block_table;
     const int64_t *slot_mapping; // [num_tokens], -1 = not written; NULL = nothing is written
     const int32_t *positions;    // [num_tokens], not negative; NULL = bottom-right aligned
-    // ceil(q_len * kv_len / 8) bytes for each sequence, concatenated; NULL = no mask.
+    // ceil(rows * kv_len / 8) bytes for each sequence, concatenated, with rows of cu_seqlens_q.
+    // NULL = no mask.
     const uint8_t *mask;
     uint64_t mask_bytes;
     // [num_seqs], at most the lengths of cu_seqlens_q. Rows beyond q_lens give zeros and an LSE of
@@ -334,9 +335,9 @@ struct engine_run {
     // are multiples of 4; head_stride and outer_stride are not used.
     struct wire_tensor lse;
     // Split-KV: 0 = the kernel's rule; 1 = no splits; n = at most n splits. Each has at least 256
-    // keys, and the kernel rounds its length up. Kernels without splits ignore it. A software
-    // device splits further, unless it is 1, if its loops would not get through the keys of a
-    // split.
+    // keys, and the kernel rounds its length up. Kernels without splits ignore it. Unless
+    // num_splits is 1, a software device splits further if a split has more keys than its loops get
+    // through.
     uint32_t num_splits;
     struct engine_rope rope;
     float k_scale, v_scale; // SCALE_PER_TENSOR; final: never 0
@@ -383,10 +384,11 @@ struct engine_run_result {
     // Runs of one submission with equal numbers shared a dispatch; if a run has several, this is
     // the first. num_dispatches and above: the run had none (no tokens, or it failed).
     uint32_t dispatch;
-    // GPU time in ns of the run's dispatches and of the K/V writes before them. The time of a wave
-    // is divided among its dispatches by the bytes that each moves. 0: no timestamps.
+    // GPU time in ns of the whole dispatches that the run was in, and of the K/V writes before
+    // them. All runs of a dispatch have the same. The time of a wave is divided among its
+    // dispatches by the bytes that each moves. 0: no timestamps.
     uint64_t gpu_ns;
-    uint64_t own_ns;     // the run's part of gpu_ns, by its bytes in the shared dispatches
+    uint64_t own_ns;     // gpu_ns, with each dispatch divided among its runs by their bytes
     const char *message; // why the run failed; NULL: it did not, or `status` says it all
 };
 

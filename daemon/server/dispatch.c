@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// When a command is served stands in aule.fbs, as attributes of its table.
+// The attributes of a command's table in aule.fbs say when the command is served.
 static const struct command {
     handler handle;
     unsigned rules; // enum wire_rule
@@ -65,7 +65,7 @@ void dispatch_reply(struct server *server, const struct asker *asker,
         send_reply(server, &asker->route, &told);
 }
 
-// Each request is refused once, however often core was asked for blocks while it waited.
+// Counts a request once, when it is refused for good, not at each retry while it was parked.
 static void count_refusal(struct server *server, enum status status)
 {
     if (status == STATUS_NO_BLOCKS)

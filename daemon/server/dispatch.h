@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // dispatch.h - serves one request at a time: copies and verifies the message, checks that the
-// command is allowed now, calls its handler and answers. Handlers get verified messages of living
-// sessions. They check ranges. Dispatcher thread.
+// command is allowed now, calls its handler and answers. Handlers get verified messages, and a
+// living session unless the command needs none. They check ranges. Dispatcher thread.
 
 #ifndef AULE_SERVER_DISPATCH_H
 #define AULE_SERVER_DISPATCH_H

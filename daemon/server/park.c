@@ -13,7 +13,7 @@
 #include <string.h>
 #include <utlist.h>
 
-// A session may have one Wait parked for each ticket, and this many leases and others on top.
+// A session may have max_tickets and this many commands parked, of any kind.
 enum { PARKED_BEYOND_TICKETS = 64 };
 
 // ---- in and out ----
@@ -161,8 +161,8 @@ static void retry_wait(struct server *server, struct parked *parked)
     }
 }
 
-// Parked work has got its ticket, and its Run waits for the end: the record becomes a WAIT, at the
-// same place of the list.
+// Parked work has got its ticket, and its client waits for the end of the run. The record becomes a
+// PARKED_WAIT and keeps its place in the list.
 static void become_wait(struct server *server, struct parked *parked, uint64_t ticket)
 {
     count(parked, false);
@@ -179,7 +179,7 @@ static void become_wait(struct server *server, struct parked *parked, uint64_t t
 // ---- trying again ----
 
 // Answers the lease if there are enough blocks, or if it failed for good. `last`: its deadline has
-// passed, so that too few blocks are a failure, too; core's error says how many there are.
+// passed, so too few blocks are a failure, too. The error of core says how many blocks there are.
 static void retry_lease(struct server *server, struct parked *parked, bool last)
 {
     struct error error = {.status = STATUS_OK};
@@ -205,8 +205,8 @@ static void retry_lease(struct server *server, struct parked *parked, bool last)
     free(blocks);
 }
 
-// False: the work still waits. Checking a command takes long, and a retry comes with everything
-// that comes free. So without a free ticket nothing is checked.
+// False: the work still waits. To check a command takes long, and retries are frequent. So nothing
+// is checked while the session has no free ticket.
 static bool retry_work(struct server *server, struct parked *parked)
 {
     struct error error = {.status = STATUS_OK};
@@ -227,8 +227,8 @@ static bool retry_work(struct server *server, struct parked *parked)
     return true;
 }
 
-// Once work of a session found no free ticket, its younger work is not tried in the same pass. So
-// it cannot overtake.
+// After work of a session has found no free ticket, younger work of the session is not tried in the
+// same pass. So it cannot overtake.
 static void retry_work_in_turn(struct server *server, struct parked *parked)
 {
     struct session *session = parked->session;

@@ -23,14 +23,15 @@
  * calls share are explained below.
  *
  * Ownership: `open` and `create` give an object, which the caller ends by `close` or `destroy`.
- * Both take NULL. The end of a session ends everything that it holds in the daemon. Objects made
- * from the session must still be closed or destroyed, before or after it.
+ * Both take NULL. The end of a session ends everything that the session holds in the daemon. Close
+ * or destroy its objects all the same, before or after the session: this frees the client's memory.
  *
- * Threads: any thread may call any function. No other thread may use an object while it is ended.
+ * Threads: any thread may call any function. While one thread closes or destroys an object, and
+ * afterwards, no other thread may use the object.
  *
  * Fork: in a child process, calls on objects that were opened before fork() return AULE_FORKED.
- * Closing them frees memory, and the child's copy of the connection. The child may open sessions of
- * its own.
+ * Closing such an object in the child frees memory, and the child's copy of the connection. The
+ * child may open sessions of its own.
  *
  * The library never prints, never exits and installs no signal handler.
  */
@@ -51,18 +52,18 @@
 #endif
 
 /*
- * Struct sizes. A newer version of aule appends fields to its structs, and older programs run with
- * it as they are. To make that work, each function marked AULE_INLINE passes the sizes of the
- * program's structs to the function of the same name with _sized (sized.h).
- *   The library is newer than the program: it writes no byte behind the program's struct. Fields
+ * Struct sizes. A newer version of aule appends fields to its structs. Older programs run with the
+ * newer library without a rebuild. To make that work, each function marked AULE_INLINE passes the
+ * sizes of the program's structs to the function of the same name with _sized (sized.h).
+ *   If the library is newer than the program, it writes no byte behind the program's struct. Fields
  *   that the program does not have count as 0, the default.
- *   The library is older: it sets fields that it does not know to 0. A call that gives such a field
- *   another value returns AULE_UNSUPPORTED.
+ *   If the library is older, it sets fields that it does not know to 0. A call that gives such a
+ *   field another value returns AULE_UNSUPPORTED.
  * Before 1.0 the soname carries the minor version. The loader refuses to start a program whose
  * version the library no longer serves.
  *
  * To add a field, append it behind the struct's last byte, padding included. Its value 0 must mean
- * what older programs meant. These structs are parts of others and never change: aule_tensor,
+ * what older programs meant. These structs are members of others and never change: aule_tensor,
  * aule_ticket, aule_window, aule_rope, aule_table_entry. aule_run_params stays the last member of
  * aule_attention_params, and aule_batch_params the first of two of aule_metadata.
  */
@@ -102,15 +103,15 @@ enum aule_status {
     AULE_MISMATCH = 13,       /* the object exists with another identity, shape or element type */
     AULE_NOT_FOUND = 14,      /* no such object */
     AULE_LIMIT = 15,          /* a limit is reached; the sentence names its option */
-    AULE_BUSY = 16,           /* too many unreaped tickets */
-    AULE_TIMEOUT = 17,        /* the deadline passed; nothing was cancelled */
+    AULE_BUSY = 16,           /* too many unreaped tickets, or the object is in use */
+    AULE_TIMEOUT = 17,        /* the deadline passed; the work may go on */
     AULE_MALFORMED = 18,      /* a message was truncated, corrupt or oversized */
     AULE_VERSION = 19,        /* the protocol versions do not match */
     AULE_NO_SESSION = 20,     /* the connection has no such session */
     AULE_EPOCH = 21,          /* the handle belongs to an earlier life of the daemon */
     AULE_DAEMON_GONE = 22,    /* the daemon is gone or cannot be reached */
     AULE_DEVICE_LOST = 23,    /* the GPU stopped; reopen the session */
-    AULE_FORKED = 24,         /* the parent had a session before fork(); this child can use none */
+    AULE_FORKED = 24,         /* the object was opened before fork(); a child must open its own */
     AULE_STOPPING = 25,       /* the daemon is stopping and takes no new work */
     AULE_INTERNAL = 26        /* a defect in aule; please report it */
 };
@@ -121,7 +122,7 @@ enum aule_status {
  *   AULE_NO_MEMORY     this process, the arena or the daemon has no memory for the call
  *   AULE_TIMEOUT       the daemon did not answer within the session's grace (see "deadlines")
  *   AULE_DAEMON_GONE   the connection is lost, or the last reconnect failed: reconnect
- *   AULE_NO_SESSION    the session was closed, or an operator ended it
+ *   AULE_NO_SESSION    the session was closed before the call, or an operator ended it
  *   AULE_EPOCH         the object is from before the last reconnect: close it
  *   AULE_STOPPING, AULE_DEVICE_LOST, AULE_FORKED, AULE_MALFORMED, AULE_INTERNAL: as above
  *
@@ -173,10 +174,11 @@ struct aule_session_params {
 };
 
 /*
- * Lanes. Runs and waits go over rings in the session's shared memory: the ring lane. The daemon
- * must offer it, and the doorbell, a socket beside the daemon's, must be reachable. All other
- * commands go as messages over the daemon's socket: the nng lane. A run or wait that finds the ring
- * full goes as a message, too. The lanes differ in nothing but time.
+ * Lanes. Two lanes lead to the daemon. They differ only in speed.
+ *   ring lane   runs and waits, over rings in the session's shared memory. The daemon must offer
+ *               the lane, and the doorbell, a socket beside the daemon's, must be reachable.
+ *   nng lane    all other commands, as messages over the daemon's socket. A run or wait that finds
+ *               the ring full goes as a message, too.
  *
  * $AULE_LANE forces a lane. With "nng" the session uses messages only. With "ring" a session that
  * cannot have the ring lane is not opened:
@@ -186,9 +188,10 @@ struct aule_session_params {
  *   AULE_NO_MEMORY     no file descriptor is left
  * Any other value, or a bad value of $AULE_RING_SPIN, is AULE_INVALID.
  *
- * Deadlines. A call waits for the daemon's answer for the session's grace, plus its own timeout_ms
- * if it has one.
- *   A lease, a submission or a wait whose own timeout_ms passes in the daemon ends nothing.
+ * Deadlines. A call waits for the daemon's answer for the session's grace, plus the call's own
+ * timeout_ms if it has one.
+ *   If a lease, a submission or a wait uses up its own timeout_ms, the daemon answers so, and the
+ *   session goes on.
  *   If aule_cache_state() gets no answer, it returns AULE_TIMEOUT, and the session goes on.
  *   If any other call gets no answer, the daemon may have carried it out, and the result is lost.
  *   So the call ends the session, and the daemon takes back everything that the session has. The
@@ -197,15 +200,15 @@ struct aule_session_params {
  */
 
 /*
- * Call this once a process. Connects, shakes hands and maps the session's shared memory. params
- * may be NULL: all defaults. Ends with aule_session_close().
+ * Call this once a process; more sessions are allowed. Connects, shakes hands and maps the
+ * session's shared memory. params may be NULL: all defaults. Ends with aule_session_close().
  * On any status but AULE_OK *session is NULL.
  * AULE_DAEMON_GONE: nothing listens at the path. AULE_TIMEOUT: the daemon is there, but the
  * handshake was not over after timeout_ms. AULE_DENIED: the daemon serves another user.
  * AULE_VERSION: the sentence has both versions. AULE_LIMIT: --max-connections, --max-sessions or
  * --max-arena. AULE_NO_MEMORY: /dev/shm is too small, or this process has no file descriptor left.
- * AULE_INVALID: timeout_ms, ring_spin_us or the path. AULE_MISMATCH, AULE_MALFORMED: what answers
- * is no daemon of this version. AULE_STOPPING. AULE_FORKED.
+ * AULE_INVALID: timeout_ms, ring_spin_us or the path. AULE_MISMATCH, AULE_MALFORMED: the peer is no
+ * daemon of this version. AULE_STOPPING. AULE_FORKED.
  */
 AULE_INLINE enum aule_status aule_session_open(const struct aule_session_params *params,
                                                struct aule_session **session);
@@ -252,9 +255,10 @@ AULE_INLINE enum aule_status aule_session_info(struct aule_session *session,
 
 /*
  * A view of elements in the session's arena. Offset and strides are in bytes and multiples of 16,
- * so a slice of a fused QKV tensor works. Those of an LSE tensor are multiples of 4.
+ * so a slice of a fused QKV tensor works. In an LSE tensor they are multiples of 4.
  *
- * outer_stride is 0, or the distance between two sequences or two blocks, as the use says:
+ * outer_stride is 0, or the distance between two sequences or two blocks. The call that takes the
+ * tensor says which:
  *   0               [num_tokens, num_heads, head_dim]: the tokens of all sequences, one sequence
  *                   after another. Element (t, h, d) lies at offset + t * token_stride +
  *                   h * head_stride + d * aule_dtype_size(dtype).
@@ -263,9 +267,9 @@ AULE_INLINE enum aule_status aule_session_info(struct aule_session *session,
  *   of a block      [num_blocks, ...]: token i of block b begins at
  *                   offset + b * outer_stride + i * token_stride.
  *
- * A tensor does not know its number of rows: a run touches as many as its batch has. It is refused
- * if they end outside the arena, but not if they reach into memory of another tensor. So allocate
- * enough rows.
+ * A tensor does not know its number of rows: a run uses as many rows as its batch has. A run is
+ * refused if these rows end outside the arena, but not if they reach into the memory of another
+ * tensor. So allocate enough rows.
  * The caller owns the bytes. A run reads or writes them until its ticket is done.
  */
 struct aule_tensor {
@@ -279,16 +283,18 @@ struct aule_tensor {
 };
 
 /*
- * Allocates `size` bytes of the arena, aligned to 256 bytes. Contents are undefined. *offset (may
- * be NULL) becomes what a tensor's offset must be. Ends with aule_arena_free() or with the session.
+ * Allocates `size` bytes of the arena, aligned to 256 bytes. Contents are undefined. `offset` may
+ * be NULL; else *offset becomes the offset for a tensor that begins there. Ends with
+ * aule_arena_free() or with the session.
  * AULE_NO_MEMORY: the arena has no gap of this size; the sentence says what is free. AULE_INVALID:
  * size is 0.
  */
 AULE_API enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, void **data,
                                            uint64_t *offset);
 /*
- * Frees one allocation. Takes NULL. A pointer that begins no allocation changes nothing; see
- * aule_error(). Never pass a pointer from before a reconnect: another allocation may begin there.
+ * Frees one allocation. Takes NULL. A pointer that is not the start of an allocation is ignored,
+ * and aule_error() says so. Never pass a pointer from before a reconnect: another allocation may
+ * begin there.
  */
 AULE_API void aule_arena_free(struct aule_session *session, void *data);
 /* Where offset 0 lies in this process. NULL after a failed reconnect and in a forked child. */
@@ -298,7 +304,7 @@ AULE_API void *aule_arena_base(struct aule_session *session);
  * Allocates a dense [num_tokens, num_heads, head_dim] tensor as aule_arena_alloc() does. Rows of
  * head_dim elements must be multiples of 16 bytes; num_tokens may be 0.
  * Ends with aule_tensor_destroy() or with the session.
- * AULE_INVALID, AULE_MISALIGNED, AULE_OUT_OF_RANGE: there is no such shape. AULE_NO_MEMORY: as
+ * AULE_INVALID, AULE_MISALIGNED, AULE_OUT_OF_RANGE: the shape is not allowed. AULE_NO_MEMORY: as
  * aule_arena_alloc().
  */
 AULE_API enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtype dtype,
@@ -309,7 +315,7 @@ AULE_API void *aule_tensor_data(struct aule_session *session, const struct aule_
 /*
  * Frees the memory of a tensor of aule_tensor_create() and zeroes *tensor. Takes NULL and a zeroed
  * tensor. Memory from before a reconnect is gone already. A tensor made by hand (life 0) is left
- * alone: its memory is its maker's.
+ * alone: the caller frees its memory.
  */
 AULE_API void aule_tensor_destroy(struct aule_session *session, struct aule_tensor *tensor);
 
@@ -359,8 +365,9 @@ AULE_INLINE enum aule_status aule_cache_open(struct aule_session *session,
                                              const struct aule_cache_params *params,
                                              struct aule_cache **cache);
 /*
- * Closes one handle. Takes NULL. The session's last handle of a cache also releases all blocks and
- * destroys all batches that the session has of it. Published blocks stay cached in the daemon.
+ * Closes one handle. Takes NULL. When a session closes its last handle of a cache, it also releases
+ * all its blocks and destroys all its batches of this cache. Published blocks stay cached in the
+ * daemon.
  */
 AULE_API void aule_cache_close(struct aule_cache *cache);
 
@@ -402,8 +409,8 @@ AULE_API enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t c
 
 /*
  * Releases `count` blocks, leased or held. A block that two look-ups took needs two releases; one
- * call may name it twice. A block stays in use until the last batch that names it, and the last run
- * over such a batch, is gone.
+ * call may name it twice. A released block stays in use until the last batch that names it, and the
+ * last run over such a batch, is gone.
  * AULE_NOT_HELD, AULE_OUT_OF_RANGE: nothing was released; the sentence names the first bad id.
  */
 AULE_API enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t count,
@@ -433,13 +440,15 @@ AULE_INLINE enum aule_status aule_prefix_lookup(struct aule_cache *cache,
                                                 uint32_t *num_blocks);
 
 /*
- * Call this after the runs of all layers were submitted. Seals the num_tokens / block_size full
- * blocks of a prompt under their tokens. Others find them as soon as their last write is done.
- * Sealed blocks can never be written again.
- * block_ids names all blocks in order, those of the look-up included. If another block already
- * stands for the same tokens, block_ids[i] becomes that block, which this session now holds. It has
- * the same bits. The session still holds the block that it gave: keep its id to release it.
- * *num_existing (may be NULL) counts the exchanged blocks.
+ * Call this after the runs of all layers were submitted; there is no need to wait for them. Seals
+ * the num_tokens / block_size full blocks of a prompt under their tokens. Look-ups find a block as
+ * soon as its last write is done; if a write fails, they never find it. Sealed blocks can never be
+ * written again.
+ * block_ids names all blocks in order, those of the look-up included. If look-ups already find
+ * another block for the same tokens, block_ids[i] becomes that block, with the same bits. This
+ * session now holds it, and still holds the block that it gave: keep the given id to release it.
+ * *num_existing (may be NULL) counts the exchanged blocks. If two sessions publish the same tokens
+ * before their writes are done, each keeps its own blocks, and look-ups find one of the two.
  * AULE_UNWRITTEN: a slot was not written in every layer. AULE_NOT_HELD: not this session's.
  * AULE_INVALID: a block occurs twice, or is published under other tokens. AULE_QUOTA. On failure
  * nothing is sealed.
@@ -453,30 +462,33 @@ AULE_INLINE enum aule_status aule_prefix_publish(struct aule_cache *cache,
 struct aule_batch;
 
 /*
- * The metadata of one model step. All arrays are copied. Arrays that are too large for a message
- * travel through the arena, which then needs room for them during the call.
- * aule_metadata_varlen(), aule_metadata_tokens() and aule_metadata_append() make this struct of
+ * The metadata of one model step. The usual step sets num_seqs, max_blocks, cu_seqlens_q,
+ * seq_lens_kv, block_table and slot_mapping, and leaves the rest 0. All arrays are copied. Arrays
+ * that are too large for a message travel through the arena, which then needs room for them during
+ * the call.
+ * aule_metadata_varlen(), aule_metadata_tokens() and aule_metadata_append() make this struct from
  * other forms.
  *
  * T = cu_seqlens_q[num_seqs] is the number of rows of all sequences. q_len is the number of queries
- * of a sequence: its rows, or its entry of q_lens. seq_len is its entry of seq_lens_kv, the tokens
- * that this batch's runs write included.
+ * of a sequence: its rows, or its entry of q_lens. seq_len is its entry of seq_lens_kv, which
+ * counts the tokens that this batch's runs write, too.
  *
  * num_seqs 0 is refused (AULE_INVALID): skip such a step. A sequence without queries or without
  * keys is padding, which is allowed.
- * q_len may exceed seq_len only in a sequence that writes nothing. With a slot other than -1 it is
- * refused (AULE_INVALID). With bottom-right alignment its first queries stand before key 0, so a
- * causal run gives them no key.
- * A position may be seq_len or more. Such a query still sees only the seq_len keys, and with a left
- * window only those of them inside it. ALiBi and RoPE use the position as it is. RoPE does so for
- * the K that the token writes, too. A negative position is AULE_OUT_OF_RANGE.
+ * q_len may exceed seq_len only if all slots of the sequence are -1; otherwise AULE_INVALID. With
+ * bottom-right alignment the first queries of such a sequence stand before key 0, so a causal run
+ * gives them no key.
+ * A position may be seq_len or more. Such a query still sees at most the seq_len keys, and a left
+ * window hides more of them. ALiBi and RoPE use the position as given; RoPE uses it for the K that
+ * the token writes, too. A negative position is AULE_OUT_OF_RANGE.
  * A key that no run has written is read as it is: its contents are undefined.
  */
 struct aule_batch_params {
     uint32_t num_seqs;            /* at least 1 */
     uint32_t max_blocks;          /* columns of block_table */
-    const int32_t *cu_seqlens_q;  /* [num_seqs + 1] sequence s has rows cu_seqlens_q[s] up to
-                                     cu_seqlens_q[s + 1]; begins with 0, never falls */
+    const int32_t *cu_seqlens_q;  /* [num_seqs + 1] sequence s has tokens cu_seqlens_q[s] up to
+                                     cu_seqlens_q[s + 1]; begins with 0, never falls. Token t is row
+                                     t, or row token_rows[t] */
     const int32_t *seq_lens_kv;   /* [num_seqs] keys of each sequence */
     const int32_t *block_table;   /* [num_seqs, max_blocks] block ids, -1: none; NULL if max_blocks
                                      is 0. A row may begin with -1 if each run has a left window
@@ -490,8 +502,8 @@ struct aule_batch_params {
                                      bytes each. Bit i * seq_len + j of a part (least significant
                                      bit first) lets query i see key j */
     size_t mask_size;             /* bytes of all parts */
-    uint32_t max_context_len;     /* no seq_len may exceed it in this call; in later steps it may;
-                                     0: no bound */
+    uint32_t max_context_len;     /* no seq_len of this call may exceed it; later steps may; 0: no
+                                     bound */
     uint32_t max_seqlen_q;        /* no q_len may exceed it; 0: no bound */
     const int32_t *q_lens;        /* [num_seqs] the first q_lens[s] rows of sequence s are queries.
                                      The others get out 0 and LSE -inf, and bottom-right alignment
@@ -527,16 +539,17 @@ struct aule_table_entry { uint32_t seq, column; int32_t block; };
 struct aule_advance {
     const int32_t *seq_lens_kv;   /* [num_seqs]; NULL: each grows by its number of queries */
     const int64_t *slot_mapping;  /* [T]; NULL only for a batch without slots */
-    const struct aule_table_entry *entries; /* [num_entries]; the last one for a place counts */
+    const struct aule_table_entry *entries; /* [num_entries]; for one place the last entry counts */
     uint32_t num_entries;         /* at most as many as the table has */
     const int32_t *positions;     /* [T], for a batch with positions; NULL: each grows as its
                                      sequence does */
 };
 
 /*
- * Call this once a step, then aule_run() for each layer. Makes `batch` the next step's. Runs that
- * are queued or in flight keep the step before, so there is no need to wait for them. The batch
- * keeps its references to blocks that only the step before names until those runs are over.
+ * Call this once a step, then aule_run() for each layer. Turns `batch` into the batch of the next
+ * step. Runs that are queued or in flight keep the step before, so there is no need to wait for
+ * them. Until these runs are over, the batch also keeps its references to the blocks that only the
+ * step before names.
  * The cost grows with the sequences, tokens and entries given, not with the table. There are two
  * exceptions. A batch's first advance looks at the whole table. Replacing an entry that unfinished
  * runs can still read copies the table, unless the new entry is -1.
@@ -600,9 +613,9 @@ AULE_INLINE enum aule_status aule_metadata_varlen(uint32_t num_seqs, const int32
 
 /*
  * Flattened tokens in any order. Each token names its sequence, its position there and its slot.
- * They are grouped by sequence and keep their order inside it; q, k, v and out stay as they are.
- * From one token of a sequence to its next one the position rises by one. A sequence without a
- * token is padding.
+ * The function groups the tokens by sequence and keeps their order inside it; q, k, v and out stay
+ * as they are. Positions must rise by one from each token of a sequence to the next. A sequence
+ * without a token is padding.
  * With `repeats` a position may also stay the same, as for the siblings of a token tree. Then
  * seq_lens_kv must be given, and a custom mask must follow: params.mask_size says its size, and a
  * create refuses the batch until params.mask is set.
@@ -655,8 +668,8 @@ struct aule_rope {
  *
  * Types: q, k, v and out have one element type, which is f32, f16 or bf16.
  * Overlap: `out` must not overlap q, nor may any tensor that the run writes overlap another of its
- * tensors (AULE_INVALID). This is found unless both have gaps and their strides differ. q, k and v
- * may overlap each other.
+ * tensors (AULE_INVALID). An overlap goes unnoticed only if both tensors have gaps and their
+ * strides differ. q, k and v may overlap each other.
  * Range: scale (also times k_scale), logits_soft_cap, slopes and sinks are multiplied by log2(e).
  * The products must be finite in f32, so the values are at most 2.3e38 (AULE_INVALID).
  * LSE: f32 [T, num_heads]. offset and token_stride are multiples of 4, head_stride is 0 or 4, and
@@ -687,16 +700,17 @@ struct aule_run_params {
                                      that sees no key and has no sink; dtype 0: not wanted */
     uint32_t num_splits;          /* split-KV: a sequence's keys are cut into parts, which run side
                                      by side and are merged. 0: by a rule of q_len and seq_len
-                                     alone; 1: one part; n: n parts, each rounded up to 256 keys.
-                                     The last bits of the result depend on it. AULE_LIMIT: the parts
-                                     exceed --max-scratch, or one of them --max-run-work */
+                                     alone; 1: one part; n: at most n parts, whose length is rounded
+                                     up to a multiple of 256 keys. The result's last bits depend on
+                                     num_splits. AULE_LIMIT: the parts exceed --max-scratch, or one
+                                     part exceeds --max-run-work */
     struct aule_rope rope;
     float k_scale, v_scale;       /* AULE_SCALE_PER_TENSOR: value = stored element * scale; 0: 1 */
     struct aule_tensor keys, values; /* K and V of all tokens, if they lie in the arena; the layout
                                         says shape and type */
-    uint32_t max_queue_ms;        /* 0: no limit; else a run that has had its ticket this long when
-                                     the turn of its first layer comes ends with AULE_LIMIT: it
-                                     writes and computes nothing */
+    uint32_t max_queue_ms;        /* 0: no limit. Else: if the run has had its ticket for at least
+                                     this long when the turn of its first layer comes, it ends with
+                                     AULE_LIMIT, and writes and computes nothing */
 };
 
 /* Where attention reads K and V. */
@@ -706,7 +720,7 @@ enum aule_path {
     AULE_PATH_PAGED = 2           /* blocks, of the pool or of block tensors */
 };
 
-/* Queued work. A value to be copied freely; reap it once, by aule_ticket_wait(). */
+/* Queued work. May be copied freely; reap it once, by aule_ticket_wait(). */
 struct aule_ticket {
     uint64_t id;
     enum aule_path path;          /* the way that was taken */
@@ -724,14 +738,14 @@ struct aule_ticket {
  * A row has the same bits alone, among others, at any place of the batch, and through any form of
  * the metadata.
  *
- * Runs of one session act as if they ran one after another. `ticket` may be NULL: then nothing can
- * wait for this run or learn its failure. A later run of the session is done only after it.
+ * Runs of one session act as if they ran one after another: a later run of the session is done only
+ * after this one. `ticket` may be NULL: then nothing can wait for this run or learn its failure.
  * timeout_ms: how long to wait for a free ticket if the session has info.max_tickets unreaped ones.
  * AULE_BUSY: none came free, and nothing was queued.
  *
- * Slopes, sinks, frequencies and scales of layers are copied through the arena. AULE_NO_MEMORY: it
- * has no room for them. AULE_LIMIT: they exceed --max-batch-memory together with the session's
- * batches and unreaped tickets; or num_splits (see there).
+ * Slopes, sinks, frequencies and scales of layers are copied through the arena. AULE_NO_MEMORY: the
+ * arena has no room for these arrays. AULE_LIMIT: these arrays, the session's batches and its
+ * unreaped tickets together exceed --max-batch-memory; or num_splits (see there).
  * AULE_INVALID, AULE_MISALIGNED, AULE_MISMATCH, AULE_OUT_OF_RANGE, AULE_UNSUPPORTED: the sentence
  * names the parameter or tensor.
  */
@@ -740,8 +754,10 @@ AULE_INLINE enum aule_status aule_run_submit(struct aule_batch *batch,
                                              struct aule_ticket *ticket);
 
 struct aule_run_result {
-    uint64_t gpu_ns;              /* GPU time in ns. Where runs overlap, time is divided by the
-                                     bytes that each moves. 0: the device has no timestamps */
+    uint64_t gpu_ns;              /* GPU time in ns of the dispatches that the run was in. Runs that
+                                     share a dispatch all report its whole time. Where dispatches
+                                     overlap, time is divided by the bytes that each moves. 0: the
+                                     device has no timestamps */
     uint32_t num_runs;            /* runs in its dispatch, this one included */
     uint32_t num_sessions;        /* sessions in its dispatch, this one included */
 };
@@ -761,8 +777,8 @@ AULE_INLINE enum aule_status aule_ticket_wait(struct aule_session *session,
                                               struct aule_run_result *result);
 
 /*
- * aule_run_submit() and aule_ticket_wait() by one request. timeout_ms holds for both together.
- * result may be NULL.
+ * aule_run_submit() and aule_ticket_wait() by one request. timeout_ms covers both together. result
+ * may be NULL.
  * AULE_BUSY: no ticket came free in time; nothing was queued. AULE_TIMEOUT, or no room for the
  * wait: the run may go on, and nothing can wait for it.
  * The arrays that aule_run_submit() copies keep their room in the arena until the run ends. So
@@ -773,11 +789,11 @@ AULE_INLINE enum aule_status aule_run(struct aule_batch *batch,
                                       struct aule_run_result *result);
 
 /*
- * The same run for several layers whose q, k and v are all there already. Layer n of num_layers is
- * run->layer + n * layer_step, and its tensors lie n strides behind those of `run`. Call it once
- * for each kind of layer if layers differ, for example in their windows.
- * Layers run one after another if one reads or writes what another writes. Else they run in any
- * order, as many at once as the device takes.
+ * The same run for several layers whose q, k and v are all in the arena before the call. Layer n of
+ * num_layers is run->layer + n * layer_step, and its tensors lie n strides behind those of `run`.
+ * If layers differ, for example in their windows, call it once for each kind of layer.
+ * Layers run one after another if one reads or writes what another writes. Otherwise they run in
+ * any order, as many at once as the device takes.
  */
 struct aule_layers {
     uint32_t num_layers;          /* 1 to 1024 */
@@ -793,16 +809,17 @@ struct aule_layers {
 
 /*
  * aule_run_submit() for all these layers, with one ticket. All layers are checked before any is
- * queued. The ticket is done when all layers are; its GPU time is their sum. If a layer fails, the
- * ticket has the status of the first that failed, and layers that have not begun are left out.
- * --max-run-work holds for each layer by itself. AULE_UNSUPPORTED: the daemon knows no layers, or
- * no k_scales and v_scales.
+ * queued. The ticket is done when all layers are done; its GPU time is the sum over the layers. If
+ * a layer fails, the ticket has the status of the first layer that failed, and layers that have not
+ * begun are left out.
+ * --max-run-work limits each layer by itself. AULE_UNSUPPORTED: the daemon knows no layers, or no
+ * k_scales and v_scales.
  */
 AULE_INLINE enum aule_status aule_run_layers_submit(struct aule_batch *batch,
                                                     const struct aule_run_params *run,
                                                     const struct aule_layers *layers,
                                                     int timeout_ms, struct aule_ticket *ticket);
-/* The same, and waits for it as aule_run() does. */
+/* aule_run_layers_submit(), and waits for the ticket as aule_run() does. */
 AULE_INLINE enum aule_status aule_run_layers(struct aule_batch *batch,
                                              const struct aule_run_params *run,
                                              const struct aule_layers *layers, int timeout_ms,
@@ -811,7 +828,7 @@ AULE_INLINE enum aule_status aule_run_layers(struct aule_batch *batch,
 /* ---- contiguous tensors ---- */
 
 /*
- * Attention over k and v that lie in the arena as rows, without a cache or a batch of the caller's.
+ * Attention over k and v that lie in the arena as rows. The caller needs no cache and no batch.
  * Strides give the order of dimensions: [num_seqs, len, heads, dim] or [num_seqs, heads, len, dim].
  *   run.q, run.out   q_len rows for each sequence, num_heads heads
  *   run.k, run.v     kv_len rows for each sequence, num_kv_heads heads: all keys, not only new ones
@@ -840,11 +857,11 @@ struct aule_attention_params {
  *   contiguous   reads K and V where they lie
  *   paged        leases blocks of a cache of the library's own, copies K and V into them on the GPU
  *                and attends there. The blocks go back when the work is done or has failed.
- * AULE_PATH_AUTO takes the contiguous way if the pool has no blocks now or the copying finds no
- * room: slots take 8 bytes a key, in the arena and in the daemon. ticket->fallback says why. With
- * AULE_PATH_PAGED this is a failure: AULE_NO_BLOCKS, AULE_QUOTA, AULE_LIMIT or AULE_NO_MEMORY.
+ * AULE_PATH_AUTO takes the contiguous way if the pool has no blocks now, or if the copying finds no
+ * room for its slots: 8 bytes a key, in the arena and in the daemon. ticket->fallback says why.
+ * With AULE_PATH_PAGED this is a failure: AULE_NO_BLOCKS, AULE_QUOTA, AULE_LIMIT or AULE_NO_MEMORY.
  *
- * During the call it uses one batch (info.max_batches). The copying may take a second ticket
+ * The call uses one batch while it lasts (info.max_batches). The copying may take a second ticket
  * (info.max_tickets), which the wait for this one reaps. The library opens one such cache for each
  * shape and type, at its first use, and keeps it until the session ends. Sessions share the cache,
  * not its blocks.
@@ -854,8 +871,9 @@ AULE_INLINE enum aule_status aule_attention_submit(struct aule_session *session,
                                                    const struct aule_attention_params *params,
                                                    int timeout_ms, struct aule_ticket *ticket);
 /*
- * The same, and waits for it. timeout_ms holds for the submission, and again for the wait. result
- * and ticket may be NULL; *ticket is reaped already, and only says which way was taken.
+ * aule_attention_submit(), and waits for the ticket. timeout_ms holds for the submission, and again
+ * for the wait. result and ticket may be NULL; *ticket is reaped already, and only says which way
+ * was taken.
  */
 AULE_INLINE enum aule_status aule_attention(struct aule_session *session,
                                             const struct aule_attention_params *params,
@@ -890,24 +908,25 @@ AULE_INLINE enum aule_status aule_merge_submit(struct aule_session *session,
 /* All of these are queued like runs, in the session's order. `ticket` may be NULL. */
 
 /*
- * Copies block from[i] to to[i], all layers. The session holds all of them; to[i] is leased and not
- * sealed. No block is in `to` twice, or in both lists. Slots of to[i] count as written where those
- * of from[i] do.
- * AULE_LIMIT: more than --max-run-work, than one message holds, or than --max-batch-memory. A copy
- * counts about 24 bytes for each block and layer there until its ticket is reaped.
+ * Copies block from[i] to to[i], all layers. The session must hold all of these blocks; to[i] must
+ * be leased and not sealed. No block may be in `to` twice, or in both lists. A slot of to[i] counts
+ * as written if the same slot of from[i] does.
+ * AULE_LIMIT: the copy exceeds --max-run-work, one message, or --max-batch-memory. Until its ticket
+ * is reaped, a copy takes about 24 bytes of --max-batch-memory for each block and layer.
  */
 AULE_API enum aule_status aule_blocks_copy(struct aule_cache *cache, uint32_t count,
                                            const int32_t *from, const int32_t *to, int timeout_ms,
                                            struct aule_ticket *ticket);
-/* Fills leased blocks with zeroes, all layers. None of their slots counts as written afterwards. */
+/* Fills leased blocks with zeroes, all layers. Their slots then count as not written. */
 AULE_API enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t count,
                                            const int32_t *block_ids, int timeout_ms,
                                            struct aule_ticket *ticket);
 
 /*
  * Writes K and V into blocks of the cache without attention: row r goes to slot_mapping[r].
- * k and v may be block tensors [blocks, block_size, heads, dim]. A dense one is simply rows, one
- * after another. Any other has the outer stride of a block, and outer_rows is its block size.
+ * k and v may be block tensors [blocks, block_size, heads, dim]. A dense block tensor is simply
+ * rows, one after another. Any other block tensor has the outer stride of a block, and outer_rows
+ * is its block size.
  */
 struct aule_kv_import {
     uint32_t layer;
@@ -943,7 +962,8 @@ AULE_INLINE enum aule_status aule_kv_gather(struct aule_batch *batch,
  * A monitor is a connection without a session. It holds nothing in the daemon and counts against no
  * limit of sessions. Any number of threads may use one monitor side by side.
  *
- * Statuses of its calls, beside what a call says. On any but AULE_OK the output is untouched.
+ * Statuses of all its calls, beside those that a call names. On any but AULE_OK the output is
+ * untouched.
  *   AULE_TIMEOUT       no answer within the monitor's timeout. Nothing ends; ask again.
  *   AULE_DAEMON_GONE   the connection is lost for good. Close the monitor and open another.
  *   AULE_DENIED        the daemon serves another user.
@@ -994,9 +1014,9 @@ struct aule_daemon_state {
     uint64_t dispatches_of_4;     /* 3 or 4 sessions */
     uint64_t dispatches_of_8;     /* 5 to 8 sessions */
     uint64_t dispatches_of_more;  /* more sessions */
-    uint64_t ends_awake;          /* ends of GPU work that the daemon saw while it was looking */
-    uint64_t ends_asleep;         /* ends that woke it, which takes time. Ends that are noticed
-                                     together count once, in both counters */
+    uint64_t ends_awake;          /* ends of GPU work that the daemon saw while it was awake */
+    uint64_t ends_asleep;         /* ends of GPU work that had to wake the daemon, which takes time.
+                                     In both counters, ends that are noticed together count once */
 };
 /* The daemon's limits and counters at one moment. */
 AULE_INLINE enum aule_status aule_monitor_daemon(struct aule_monitor *monitor,
@@ -1042,7 +1062,7 @@ struct aule_variant_state {
     char missing[256];            /* what this device lacks; "": it can run this shader */
     bool used;                    /* the first that this device can run, or the forced one */
 };
-/* Fills *array with all of them, best first: *count entries, malloc'd; the caller frees it. */
+/* Fills *array with all variants, best first: *count entries, malloc'd; the caller frees it. */
 AULE_INLINE enum aule_status aule_monitor_variants(struct aule_monitor *monitor,
                                                    struct aule_variant_state **array,
                                                    uint32_t *count);
@@ -1055,7 +1075,8 @@ struct aule_session_state {
     uint64_t arena_bytes, blocks_held, quota_blocks;
     uint32_t batches, tickets_unreaped;
     uint64_t runs_done, tokens_attended;
-    uint64_t gpu_ns;              /* GPU time of its runs, divided as in aule_run_result */
+    uint64_t gpu_ns;              /* GPU time in ns of its runs. Unlike in aule_run_result, a shared
+                                     dispatch counts only by the bytes that these runs move */
     uint64_t lookup_tokens, hit_tokens, age_ms;
 };
 struct aule_cache_view {
@@ -1100,23 +1121,23 @@ AULE_INLINE enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, u
                                                  struct aule_block_state **array, uint32_t *count);
 
 /*
- * Ends another session as if its worker had died. AULE_NOT_FOUND: there is none. AULE_TIMEOUT: it
- * may still be ended.
+ * Ends another session as if its worker had died. AULE_NOT_FOUND: there is no such session.
+ * AULE_TIMEOUT: the session may still end.
  */
 AULE_API enum aule_status aule_monitor_close_session(struct aule_monitor *monitor,
                                                      uint64_t session);
 
 /*
- * Ends a cache that no session has open, with all blocks that are cached in it. Its name is free
- * for another identity then.
- * AULE_NOT_FOUND: there is none. AULE_BUSY: a session has it open, or work that uses it is not
- * done. AULE_UNSUPPORTED: the daemon is too old.
+ * Ends a cache that no session has open, with all blocks that are cached in it. Then another cache
+ * may take its name.
+ * AULE_NOT_FOUND: there is no such cache. AULE_BUSY: a session has it open, or work that uses it is
+ * not done. AULE_UNSUPPORTED: the daemon is too old.
  */
 AULE_API enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache);
 
 /*
- * Tuning: a kernel may have several ways to the same bits. The daemon can measure which is the
- * fastest. Without a result the kernel's own rule chooses.
+ * Tuning: a kernel may have several workgroup sizes that give the same bits. The daemon can measure
+ * which one is the fastest. Without a result the kernel's own rule chooses.
  */
 enum aule_tune_action {
     AULE_TUNE_SHOW,               /* do nothing */
@@ -1139,8 +1160,9 @@ enum aule_tuned {
     AULE_TUNED_FAILED             /* it could not be measured; the kernel's rule holds */
 };
 /*
- * A kernel with what it is compiled for, in dispatches of num_workgroups workgroups and num_keys
- * keys of a sequence. Both numbers stand for up to twice as many.
+ * One entry: a kernel, the geometry that it is compiled for, and a range of dispatches. The range
+ * is num_workgroups workgroups up to twice as many, and num_keys keys of a sequence up to twice as
+ * many.
  */
 struct aule_tuned_state {
     char kernel[64], geometry[256];
@@ -1166,7 +1188,8 @@ enum aule_log_level { AULE_LOG_SHOW, AULE_LOG_ERROR, AULE_LOG_WARN, AULE_LOG_INF
  * Sets the log level until the daemon ends, and fills *before with the level that was set.
  * AULE_LOG_SHOW sets nothing. AULE_UNSUPPORTED: the daemon is too old, or has no such level.
  */
-AULE_API enum aule_status aule_monitor_log_level(struct aule_monitor *monitor, enum aule_log_level level,
+AULE_API enum aule_status aule_monitor_log_level(struct aule_monitor *monitor,
+                                                 enum aule_log_level level,
                                                  enum aule_log_level *before);
 
 #ifdef __cplusplus

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// connection.c - one pipe to the daemon for the connection's whole life: when the pipe goes, the
-// connection is gone, and nothing is sent twice or to another daemon. Calls of several threads run
-// side by side: each sends its request itself, one thread of the connection's own reads the answers
-// and wakes the call that each belongs to. That thread also notices the daemon's end while no call
-// waits. Knows nothing of sessions. Any thread.
+// connection.c - one pipe to the daemon for the connection's whole life. When the pipe breaks, the
+// connection is over: no request is sent twice or to another daemon. Several threads may call at
+// once. Each calling thread sends its own request. The connection's reader thread receives the
+// answers and wakes the call that each answer belongs to. The reader also notices the daemon's end
+// while no call waits. Knows nothing of sessions. Any thread.
 
 #include "connection.h"
 
@@ -22,7 +22,7 @@
 #include <unistd.h>
 #include <utlist.h>
 
-// A request that has no answer yet. The caller's, on its stack.
+// A request that has no answer yet. Lies on the caller's stack.
 struct call {
     uint32_t id;
     bool answered;
@@ -38,11 +38,11 @@ struct connection {
     int fd;     // -1: none
     pthread_t reader;
     bool reading;            // the thread was started
-    pthread_mutex_t mutex;   // guards the fields below, but `unsent`: that is the sender's
+    pthread_mutex_t mutex;   // guards all below but `unsent`, which `sending` guards
     pthread_cond_t sendable; // `sending` became false
     bool sending;            // a thread is writing a frame
-    uint8_t *unsent;         // rest of a frame whose caller gave up; goes first; owned
-    size_t unsent_size;
+    uint8_t *unsent;         // the rest of a frame whose caller gave up; sent first; owned
+    size_t unsent_size;      // bytes
     struct call *pending;
     uint32_t last_id;
     bool gone; // the pipe went
@@ -62,7 +62,7 @@ static void wake_pending(struct connection *connection)
     pthread_cond_broadcast(&connection->sendable);
 }
 
-// What is pending is woken already.
+// Calls `ended` if the connection is over. Pending calls are awake already.
 static void tell_end(struct connection *connection)
 {
     pthread_mutex_lock(&connection->mutex);
@@ -123,7 +123,7 @@ static void *read_answers(void *context)
     return NULL;
 }
 
-// Signals are for the program's own threads.
+// The reader blocks all signals: they are for the program's own threads.
 static enum aule_status start_reader(struct connection *connection)
 {
     sigset_t all, before;
@@ -167,8 +167,8 @@ const char *connection_path(const struct connection *connection)
     return connection->path;
 }
 
-// In a forked child the descriptor is a copy; the parent's pipe stays as it is. Its locks may have
-// been held when the parent forked.
+// In a forked child the descriptor is a copy, so the parent's pipe stays open. The child does not
+// destroy the locks, because a thread of the parent may have held them at the fork.
 void connection_close(struct connection *connection)
 {
     if (!connection)
@@ -220,7 +220,7 @@ static bool may_call(const struct connection *connection, bool farewell)
     return !connection->gone && (farewell || !connection->interrupted);
 }
 
-// With the mutex held: until `condition` is signalled or the deadline passes, which is false.
+// Waits, with the mutex held, until `condition` is signalled. False: the deadline has passed.
 static bool wait_on(struct connection *connection, pthread_cond_t *condition,
                     const struct timeout *timeout)
 {
@@ -229,8 +229,8 @@ static bool wait_on(struct connection *connection, pthread_cond_t *condition,
            clock_wait(condition, &connection->mutex, clock_deadline_ns(left)) != ETIMEDOUT;
 }
 
-// Looks now and then whether the call was interrupted, as a daemon that stands still may never
-// read.
+// Sends what it can until the timeout. Checks now and then whether the call was interrupted,
+// because a stopped daemon may never read. Returns the bytes that were sent.
 static size_t send_some(struct connection *connection, const uint8_t *data, size_t size,
                         const struct timeout *timeout, bool farewell, int *error)
 {
@@ -251,9 +251,9 @@ static size_t send_some(struct connection *connection, const uint8_t *data, size
     return sent;
 }
 
-// Sends what an earlier caller has left, then the frame. What does not go in time, of a frame that
-// has begun, is left for the next caller, so that the stream stays whole. 0, ETIMEDOUT, ECANCELED
-// (interrupted) or ECONNRESET.
+// Sends the rest that an earlier caller has left, then the frame. If time runs out inside the
+// frame, the next caller sends its rest, so that the stream stays whole. Returns 0, ETIMEDOUT,
+// ECANCELED (interrupted) or ECONNRESET.
 static int write_frame(struct connection *connection, const uint8_t *frame, size_t size,
                        const struct timeout *timeout, bool farewell)
 {
@@ -277,7 +277,7 @@ static int write_frame(struct connection *connection, const uint8_t *frame, size
     return error;
 }
 
-// One thread after another.
+// Lets one thread at a time write its frame.
 static int send_frame(struct connection *connection, const uint8_t *frame, size_t size,
                       const struct timeout *timeout, bool farewell)
 {
@@ -330,7 +330,7 @@ static void call_end(struct connection *connection, struct call *call)
     pthread_cond_destroy(&call->done);
 }
 
-// Sends the frame, whose head is still to be written, and gets the body of its answer.
+// Writes the frame's head, sends the frame and gets the body of its answer.
 static int exchange(struct connection *connection, uint8_t *frame, size_t size,
                     const struct timeout *timeout, bool farewell, struct call *call)
 {
@@ -383,7 +383,7 @@ enum aule_status connection_end_error(struct connection *connection, const char 
     return over ? call_error(connection, ECONNRESET, command, NULL) : AULE_OK;
 }
 
-// *frame is malloc'd: room for a head, and the message.
+// *frame is malloc'd: room for a head, then the message.
 static enum aule_status encode(const struct wire_request *request, uint8_t **frame, size_t *size)
 {
     struct error error = {.status = STATUS_OK};
@@ -403,7 +403,7 @@ static enum aule_status encode(const struct wire_request *request, uint8_t **fra
     return result;
 }
 
-// Takes the body over.
+// *answer takes over the call's body.
 static enum aule_status decode(const struct call *call, const char *command, struct answer *answer)
 {
     struct error error = {.status = STATUS_OK};

@@ -3,6 +3,12 @@
 //
 // connection.h - one connection to one daemon: sends requests and receives their answers. Knows the
 // wire, but not sessions. Any thread; calls of several threads run side by side.
+//
+// Four functions end a connection:
+//   connection_hang_up()     a call had no answer: closes the pipe
+//   connection_interrupt()   the owner ends it: fails all calls; the pipe stays
+//   connection_farewell()    sends one last request after connection_interrupt()
+//   connection_close()       frees it
 
 #ifndef AULE_CLIENT_CONNECTION_H
 #define AULE_CLIENT_CONNECTION_H
@@ -23,13 +29,14 @@ void answer_finish(struct answer *answer); // takes a zeroed one
 
 // Connects to the daemon at `path`, of which the connection keeps a copy. Waits for what `timeout`
 // has left. AULE_DAEMON_GONE: nothing listens. AULE_DENIED: the file system refuses. AULE_TIMEOUT.
-// AULE_FORKED.
+// AULE_NO_MEMORY: also no thread or no descriptor.
 enum aule_status connection_open(const char *path, const struct timeout *timeout,
                                  struct connection **out);
 
 const char *connection_path(const struct connection *connection); // of the daemon's socket
 
-// No call may be pending. In a forked child this frees memory and nothing else. Takes NULL.
+// No call may be pending. In a forked child this frees memory and closes the child's copy of the
+// descriptor; the parent's connection stays. Takes NULL.
 void connection_close(struct connection *connection);
 
 // Call this if `command` had no answer within timeout_ms. Closes the pipe, so that the daemon takes

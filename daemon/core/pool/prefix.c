@@ -133,7 +133,7 @@ void prefix_detach(struct cache *cache, struct prefix_node *node)
     struct block *block = node->block;
     if (!block)
         return;
-    if (block->state == CORE_CACHED) // the node says which heap, so before the block loses it
+    if (block->state == CORE_CACHED) // before the block loses its node, which says which heap
         heap_remove(node->children ? &cache->inner : &cache->leaves, &block->eviction);
     node->block = NULL;
     block->node = NULL;
@@ -143,7 +143,7 @@ void prefix_detach(struct cache *cache, struct prefix_node *node)
     block_settle(cache, block);
 }
 
-// Removes a node without children, and a root that then has none.
+// Removes a node without children. Also removes its root if the root has no other child.
 static void node_remove(struct cache *cache, struct prefix_node *node)
 {
     struct prefix_node *parent = node->parent;

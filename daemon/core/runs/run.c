@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - makes a checked run, queues it, and keeps its ticket until it is reaped. The scheduler
-// decides what runs when. Dispatcher thread.
+// run.c - checks and queues runs, and keeps each ticket until it is reaped. The scheduler decides
+// what runs when. Dispatcher thread.
 
 #include "run.h"
 
@@ -98,7 +98,7 @@ enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct e
 
 // ---- runs of a batch ----
 
-// Frequencies come first: they are the widest.
+// Sizes of a run's arrays, in their order. Frequencies come first: their elements are the widest.
 struct arrays {
     size_t frequencies, slopes, sinks, k_scales, v_scales; // bytes
 };
@@ -376,7 +376,8 @@ static void run_end(struct run *run)
     run->copy = NULL;
 }
 
-// If only some of the run's layers are picked, the run is the first in its session's queue.
+// Drops the layers that are not picked yet. A run with some layers picked is the first in its
+// session's queue, so it leaves the queue.
 static void run_cut(struct run *run)
 {
     struct core_session *session = run->session;
@@ -430,8 +431,8 @@ static void run_drop(struct run *run, enum status status)
     run_link_over(run);
 }
 
-// Drops the last run first: then no dropped run has copies behind it that would read what it never
-// wrote.
+// Drops the last run first. Otherwise a copy behind a dropped run would read what the dropped run
+// never wrote.
 void run_drop_queued(struct core_session *session, enum status status)
 {
     turns_forget(session);

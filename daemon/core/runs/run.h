@@ -62,8 +62,8 @@ struct engine_run run_link(const struct run *run, uint32_t link); // as the engi
 // A link has failed, before or on the GPU. `why` is copied; NULL = no sentence. The run keeps its
 // first failure, and no further link of it is picked.
 void run_fail(struct run *run, enum status status, const char *why);
-// Call this when the turn of its session's first queued run has come. True: the run waited longer
-// than its max_queue_ms and has ended; it may be freed.
+// Call this when the turn of its session's first queued run has come. True: the run waited at
+// least its max_queue_ms and has ended; it may be freed.
 bool run_expire(struct run *run);
 // A link is over. The last one ends the run. run_deliver() shows a run when all earlier runs of the
 // session are over, too.

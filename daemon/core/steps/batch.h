@@ -14,8 +14,8 @@
 #include "core/pool/names.h"
 
 // Some rows of the block table may begin with entries of -1. A run may use the batch only if its
-// window hides these entries: window_left from 0 to `max_left`. This is the row with the smallest
-// max_left; error texts name it.
+// window hides these entries: window_left from 0 to `max_left`. The struct describes the row with
+// the smallest max_left; error texts name this row.
 struct missing {
     uint32_t num_entries; // entries of -1 that the row begins with; 0 = no row does
     uint32_t seq;         // the row
@@ -56,7 +56,7 @@ struct batch {
     // Bytes that count in session->kept_bytes until the batch is freed; see batch_bytes().
     uint64_t bytes;       // of the engine's arrays, without the block table
     uint64_t table_bytes; // of the engine's block table; 0 if shares_table
-    bool shares_table;    // the engine has one table for this step and the one before, which lives
+    bool shares_table;    // this step uses the block table of the step before, which still has runs
     uint64_t kept_bytes;  // of what is kept for the next step; 0 unless this is the newest step
 
     // Sums over the sequences, for weight.c.
@@ -67,10 +67,10 @@ struct batch {
     uint64_t local_keys; // seq_len in whole blocks, if K and V lie in the arena; else 0
 
     // Blocks of the cache.
-    uint64_t seals;  // cache->seals when none of `writes` was sealed
+    uint64_t seals;  // cache->seals at the last check, when none of `writes` was sealed
     int32_t *blocks; // [num_blocks] the blocks that it names, each once, referenced; owned
     uint32_t num_blocks, block_capacity;
-    uint64_t num_again;    // mentions of these blocks beyond the first ones
+    uint64_t num_again;    // mentions of these blocks beyond the first mention of each
     struct block **writes; // [num_writes] blocks that it writes; owned
     uint8_t *masks;        // [num_writes, block_size / 8] a bit for each slot that it writes; owned
     uint32_t num_writes, write_capacity;
@@ -90,16 +90,17 @@ struct batch {
     struct names_left *left; // blocks that this step names and the next one does not; owned
 };
 
-// Which columns of a sequence's block table row are named: [from, to).
+// The columns of a sequence's block table row whose blocks the step references: [from, to).
 struct named {
     uint32_t from, to;
-    // The sequence has queries. True: entries before `from` are -1. False: the session may not read
-    // the entry at `to`, if the sequence reaches that far.
+    // True: the sequence has queries. Then entries before `from` are -1, and `to` is the sequence's
+    // end. False: `from` is 0, and `to` is the first entry that the session may not read, or the
+    // sequence's end.
     bool is_query;
 };
 
-// Makes a batch from `params`, which are not checked yet. It replaces `old` under the same id;
-// NULL: it gets an id of its own. On failure nothing has changed.
+// Makes a batch from `params`, which are not checked yet. The new batch replaces `old` under the
+// same id; `old` NULL: it gets an id of its own. On failure nothing has changed.
 enum status batch_make(struct core_session *session, const struct core_batch_params *params,
                        struct batch *old, struct batch **out, struct error *error);
 enum status batch_find(struct core_session *session, uint64_t id, struct batch **out,

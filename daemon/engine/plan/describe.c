@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // describe.c - writes what shaders read about each planned run into the slot's piece. The order is:
-// struct gpu_run, ranges, the extras of each run (slopes, sinks, turns, parts), room for the notes
-// of first passes. Knows layout.h and the plan; records nothing. Submitter only.
+// the array of struct gpu_run; ranges; the extras of each run (slopes, sinks, RoPE turns, struct
+// gpu_merge, its parts); for each group with a second pass a struct gpu_redo, and room for the
+// notes of the first pass. Knows layout.h and the plan; records nothing. Submitter only.
 
 #include "describe.h"
 
@@ -168,14 +169,15 @@ static void describe_tensors(const struct engine_run *run, struct gpu_run *gpu)
     gpu->lse_token_stride = (uint32_t)(run->lse.token_stride / sizeof(float));
 }
 
-// Address and step of an optional array. Without it: the engine's zeros, and step 0.
+// Address and step of an optional array. If the batch lacks the array: the engine's zeros, step 0.
 static uint64_t optional(const struct engine_batch *batch, enum batch_array array, uint32_t *step)
 {
     *step = batch->address[array] != 0;
     return *step ? batch->address[array] : batch->engine->nothing.address;
 }
 
-// One without a step: a batch without sequences lacks lengths, one without keys may lack a table.
+// The same for an array without a step. A batch without sequences lacks lengths, and a batch
+// without keys may lack a block table.
 static uint64_t array_or_zero(const struct engine_batch *batch, enum batch_array array)
 {
     return batch->address[array] ? batch->address[array] : batch->engine->nothing.address;
@@ -222,7 +224,7 @@ static void describe_scores(const struct engine_run *run, struct gpu_run *gpu)
     gpu->rope_dim = rope_dim(run);
 }
 
-// Everything but the work lists. `extras_address` is the shader address of the run's first extra.
+// Fills all but the work lists. `extras_address` is the shader address of the run's first extra.
 static struct gpu_run describe(const struct engine_run *run, const struct extras *extras,
                                uint64_t extras_address)
 {
@@ -239,8 +241,8 @@ static struct gpu_run describe(const struct engine_run *run, const struct extras
 
 // ---- placing ----
 
-// Sets where each group's runs begin in gpu_runs: the runs, then those with splits once more.
-// Resets the counts that place_share() adds up again.
+// Sets where each group begins in gpu_runs. A group has its runs, then its runs with splits once
+// more. Resets the counts that place_share() adds up again.
 static void place_groups(const struct submission *s)
 {
     uint32_t next = 0;
@@ -256,8 +258,8 @@ static void place_groups(const struct submission *s)
     }
 }
 
-// Sets where the share's partial results and counters lie. A cascade's share uses those of the
-// share that it helps, which was placed before.
+// Sets where the share's partial results and counters lie. The share of a cascade kernel uses the
+// partial results and counters of the share that it helps, which was placed before.
 static void place_splits(const struct submission *s, uint32_t run, const struct share *share,
                          struct gpu_run *gpu, uint64_t *next_counter)
 {
@@ -312,8 +314,8 @@ static void place_shares(const struct submission *s, uint32_t run, const struct 
     }
 }
 
-// Places the shares that write K and V, or those that do not. Writers come first in their group, so
-// there is one pass for each.
+// Places the shares that write K and V, or those that do not. Called once for each kind, because
+// writers come first in their group.
 static void place_runs(const struct submission *s, bool writers, uint64_t *next_counter)
 {
     for (uint32_t i = 0; i < s->num_runs; i++) {
