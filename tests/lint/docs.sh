@@ -202,8 +202,8 @@ check_names()
     for file in "${documents[@]}"; do
         while read -r name; do
             case $name in
-                aule_*'()') grep -qF "${name%??}(" client/include/aule/aule.h ||
-                    complain "$file: aule.h has no function $name" ;;
+                aule_*'()') grep -qF "${name%??}(" client/include/aule/*.h ||
+                    complain "$file: no public header has a function $name" ;;
                 AULE_*) grep -rqwF -- "${name%%=*}" "${rooms[@]}" CMakeLists.txt ||
                     complain "$file: nothing knows $name" ;;
                 */*) [[ " ${rooms[*]} docs " != *" ${name%%/*} "* ]] ||
