@@ -247,6 +247,11 @@ START_TEST(a_session_has_one_thread_and_leaves_nothing)
 {
     struct step step;
     int threads = count_entries(getpid(), "task"), descriptors = count_descriptors(getpid());
+#ifdef __SANITIZE_THREAD__ // has a thread of its own from the first one on
+    open_step(&step, NULL);
+    close_step(&step);
+    threads = count_entries(getpid(), "task");
+#endif
     open_step(&step, NULL);
     ck_assert_int_eq(count_entries(getpid(), "task"), threads + 1);
     close_step(&step);
