@@ -194,6 +194,14 @@ static bool set_text(const struct option *option, const char *text, const char *
     return true;
 }
 
+static bool add_text(const struct option *option, const char *text, struct option_texts *field,
+                     char *error)
+{
+    if (field->count == OPTION_MAX_TEXTS)
+        return fail(error, "--%s is given more than %d times", option->name, OPTION_MAX_TEXTS);
+    return set_text(option, text, &field->texts[field->count++], error);
+}
+
 // `text` NULL: yes.
 static bool set_switch(const struct option *option, const char *text, void *field, char *error)
 {
@@ -214,6 +222,7 @@ static bool set_value(const struct option *option, const char *text, void *setti
     case OPTION_FLAG:
     case OPTION_CONSTANT: return set_switch(option, text, field, error);
     case OPTION_TEXT: return set_text(option, text, field, error);
+    case OPTION_TEXTS: return add_text(option, text, field, error);
     case OPTION_COUNT:
     case OPTION_BYTES: return set_whole(option, text, field, error);
     case OPTION_NUMBER: return set_number(option, text, field, error);

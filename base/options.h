@@ -18,10 +18,17 @@ enum option_kind {
     OPTION_FLAG,     // bool: becomes true. Takes no value
     OPTION_CONSTANT, // 4 or 8 bytes: becomes `least`. Takes no value
     OPTION_TEXT,     // const char *: the value itself, of at least `least` bytes
+    OPTION_TEXTS,    // struct option_texts: the value itself, each time that the option is given
     OPTION_COUNT,    // 4 or 8 bytes: a whole number from `least` to `most`
     OPTION_BYTES,    // the same; K, M and G are powers of 1024
     OPTION_NUMBER,   // double: above `least`, and `most` at most
     OPTION_CHOICE,   // 4 or 8 bytes: `least` plus the place of the value in `words`
+};
+
+enum { OPTION_MAX_TEXTS = 64 };
+struct option_texts {
+    const char *texts[OPTION_MAX_TEXTS];
+    uint32_t count;
 };
 
 // The members are in this order so that an entry can begin with {"name", "ARGUMENT",
@@ -58,6 +65,7 @@ struct option {
      }))
 #define OPTION_FLAG_FITS(field)     _Generic((field), bool : 1, default : 0)
 #define OPTION_TEXT_FITS(field)     _Generic((field), const char * : 1, default : 0)
+#define OPTION_TEXTS_FITS(field)    _Generic((field), struct option_texts : 1, default : 0)
 #define OPTION_NUMBER_FITS(field)   _Generic((field), double : 1, default : 0)
 #define OPTION_COUNT_FITS(field)    OPTION_WHOLE_FITS(field)
 #define OPTION_BYTES_FITS(field)    OPTION_WHOLE_FITS(field)

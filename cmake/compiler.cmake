@@ -14,9 +14,10 @@ set(AULE_VULKAN_INCLUDE_DIR "" CACHE PATH
 set(fetched ${PROJECT_SOURCE_DIR}/build/tools/debian-13)
 set(matrix_probe ${PROJECT_SOURCE_DIR}/cmake/probes/matrix.comp)
 
-# aule_probe(RESULT COMPILER SOURCE): RESULT is whether COMPILER accepts SOURCE.
+# aule_probe(RESULT COMPILER SOURCE [OPTION...]): RESULT is whether COMPILER accepts SOURCE with
+# these options.
 function(aule_probe result compiler source)
-  execute_process(COMMAND ${compiler} -V --target-env vulkan1.2
+  execute_process(COMMAND ${compiler} -V --target-env vulkan1.2 ${ARGN}
     -o ${PROJECT_BINARY_DIR}/CMakeFiles/aule_probe.spv ${source}
     RESULT_VARIABLE code OUTPUT_QUIET ERROR_QUIET)
   set(taken NO)
@@ -100,14 +101,25 @@ aule_choose_compiler()
 aule_choose_headers()
 message(STATUS "shader compiler: ${GLSLANG_VALIDATOR}; Vulkan headers: ${Vulkan_INCLUDE_DIR}")
 
+# Some compilers are built without SPIRV-Tools' optimizer.
+set(AULE_GLSLANG_OPTIMIZE)
+aule_probe(can_optimize ${GLSLANG_VALIDATOR} ${PROJECT_SOURCE_DIR}/shaders/copy.comp -Os
+  -I${PROJECT_SOURCE_DIR}/shaders)
+if(can_optimize)
+  set(AULE_GLSLANG_OPTIMIZE -Os)
+else()
+  message(STATUS "not optimized: shaders, because the shader compiler does not know -Os; "
+    "drivers take longer to compile them")
+endif()
+
 set(AULE_HAVE_MATRIX NO)
 if(NOT compiler_knows_matrix)
   message(STATUS
-    "left out: variants for matrix units, because the shader compiler does not know "
+    "left out: variants for tensor cores, because the shader compiler does not know "
     "GL_KHR_cooperative_matrix (tools/shader-compiler fetches one)")
 elseif(NOT headers_know_matrix)
   message(STATUS
-    "left out: variants for matrix units, because the Vulkan headers do not know "
+    "left out: variants for tensor cores, because the Vulkan headers do not know "
     "VK_KHR_cooperative_matrix (tools/shader-compiler fetches others)")
 else()
   set(AULE_HAVE_MATRIX YES)

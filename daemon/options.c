@@ -54,11 +54,33 @@ static const struct option entries[] = {
      .help = "blocks of all caches together; 0: `--memory-fraction` alone limits the pool"},
     {"session-blocks", "N", FIELD(OPTION_COUNT, server.session_blocks), 0, INT32_MAX,
      .initial = "0", .help = "leased and held blocks of a session; 0: no limit"},
+    {"max-claimed-blocks", "N", FIELD(OPTION_COUNT, server.max_claimed), 0, INT32_MAX,
+     .initial = "65536", .help = "blocks of the prompts that a session's claims name",
+     .details = "A look-up may claim the blocks that are missing, so that other sessions wait for "
+                "them instead of computing them. The daemon keeps the token ids of these prompts, "
+                "and about 150 bytes more for each block, until the claim ends."},
+    {"tenant", "SPEC", FIELD(OPTION_TEXTS, server.tenants), 1,
+     .otherwise = "each user and tenant name on its own",
+     .help = "a group of users that share prefixes and limits: `NAME=uid:N,gid:N,blocks:N,...`",
+     .details =
+         "Once for each group. `uid:N` and `gid:N` name members; a gid is that of the "
+         "process when it connects. `blocks:N` limits leased, held and pinned blocks, "
+         "`cached:N` limits other cached blocks, and `floor:N` of these are not evicted for "
+         "others; 0 is no limit. A session belongs to the group that its client names as its "
+         "tenant, else to the first one with its user. Members may connect even if they are "
+         "neither root nor the daemon's user, but then only open sessions and ping."},
+    {"tenant-blocks", "N", FIELD(OPTION_COUNT, server.tenant_limits.blocks), 0, INT32_MAX,
+     .initial = "0",
+     .help = "leased, held and pinned blocks of a tenant without `--tenant`; 0: no limit"},
+    {"tenant-cached", "N", FIELD(OPTION_COUNT, server.tenant_limits.cached), 0, INT32_MAX,
+     .initial = "0", .help = "other cached blocks of such a tenant; 0: no limit"},
+    {"tenant-floor", "N", FIELD(OPTION_COUNT, server.tenant_limits.floor), 0, INT32_MAX,
+     .initial = "0", .help = "cached blocks of such a tenant that are not evicted for others"},
     {"max-arena", "BYTES", FIELD(OPTION_BYTES, server.max_arena), 4096, ONE_TIB, .initial = "1G",
      .help = "shared memory of a session; K, M and G are understood"},
     {"max-metadata", "BYTES", FIELD(OPTION_BYTES, server.max_metadata), 4096, ONE_TIB,
      .initial = "64M", .help = "metadata (block tables, token ids) of one command in the arena"},
-    {"max-batch-memory", "BYTES", FIELD(OPTION_BYTES, server.max_kept_bytes), 0, ONE_TIB,
+    {"max-batch-memory", "BYTES", FIELD(OPTION_BYTES, server.max_batch_memory), 0, ONE_TIB,
      .initial = "256M",
      .help = "metadata of batches and arrays of unreaped runs that the daemon keeps for a session; "
              "0: no limit",
@@ -89,6 +111,9 @@ static const struct option entries[] = {
     {"max-tickets", "N", FIELD(OPTION_COUNT, server.max_tickets), 1, 1u << 20, .initial = "256",
      .help = "unreaped tickets of a session",
      .details = "As many commands of a session, and 64 more, can wait in the daemon at a time."},
+    {"max-offers", "N", FIELD(OPTION_COUNT, server.max_offers), 1, 1u << 20, .initial = "256",
+     .help = "sequences that a session offers at a time",
+     .details = "As many offers can be taken by a session and not yet accepted."},
     {"max-run-work", "N", FIELD(OPTION_COUNT, server.max_run_work), 0, INT64_MAX, AUTO,
      .help =
          "multiply-adds of one run; 0: no limit; auto: what the device does in well under a minute",

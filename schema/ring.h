@@ -64,7 +64,7 @@ enum ring_look {
 struct ring_client {
     struct ring_place place;
     uint32_t submitted, consumed;
-    bool interrupted; // atomic; ring_sleep() sleeps no more
+    bool interrupted; // atomic; ring_sleep() returns at once from now on
 };
 
 // The rings must be zeroed.

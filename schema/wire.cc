@@ -622,6 +622,32 @@ enum status check(checker &c, const wire_prefix_publish &m)
     return c.at_most("extra_key", m.extra_key.count, WIRE_MAX_EXTRA_KEY);
 }
 
+enum status check(checker &c, const wire_offer &m)
+{
+    enum status status = c.name("name", m.name);
+    return status ? status : c.at_most("extra_key", m.extra_key.count, WIRE_MAX_EXTRA_KEY);
+}
+
+enum status check(checker &c, const wire_offer_take &m)
+{
+    return c.name("name", m.name);
+}
+
+enum status check(checker &c, const wire_offer_take_reply &m)
+{
+    return c.at_most("extra_key", m.extra_key.count, WIRE_MAX_EXTRA_KEY);
+}
+
+enum status check(checker &c, const wire_prefix_keep &m)
+{
+    return c.at_most("extra_key", m.extra_key.count, WIRE_MAX_EXTRA_KEY);
+}
+
+enum status check(checker &c, const wire_inspect_tenants_reply &m)
+{
+    return c.equal("names", m.names.count, "tenants", m.tenants.count);
+}
+
 enum status check(checker &c, const wire_inspect_sessions_reply &m)
 {
     enum status status = c.equal("names", m.names.count, "sessions", m.sessions.count);
@@ -629,6 +655,12 @@ enum status check(checker &c, const wire_inspect_sessions_reply &m)
         status = c.equal("tenants", m.tenants.count, "sessions", m.sessions.count);
     if (!status)
         status = c.names("names", m.names);
+    return status ? status : c.names("tenants", m.tenants);
+}
+
+enum status check(checker &c, const wire_inspect_prefix_reply &m)
+{
+    enum status status = c.equal("tenants", m.tenants.count, "nodes", m.nodes.count);
     return status ? status : c.names("tenants", m.tenants);
 }
 

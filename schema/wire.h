@@ -5,12 +5,12 @@
 // GPU. wire.cc, behind this header, holds all the C++ there is. generate.awk makes the structs of
 // the tables of aule.fbs, field by field; what a field means stands there.
 //
-// Decoding verifies first and never trusts: the caller hands in a private, 8-byte-aligned copy of
-// the message, which must stay as it is while the decoded struct is in use, because strings and
-// vectors point into it. After STATUS_OK every pointer is readable for its count, every string is
-// NUL-terminated, every union has the member that its type names. Ranges, ids and the relation of
-// one vector's length to another's are the caller's to check. Encoding allocates;
-// wire_buffer_finish() frees. Thread rule: all functions are reentrant, no global state.
+// Decoding verifies the message before it reads it. The caller passes a private copy, aligned to 8
+// bytes. The copy must not change while the decoded struct is in use, because strings and vectors
+// point into it. After STATUS_OK every pointer is readable for its count, every string ends with
+// NUL, and every union has the member that its type names. The caller must check ranges, ids, and
+// that lengths of vectors fit each other. Encoding allocates; wire_buffer_finish() frees. Thread
+// rule: all functions are reentrant; there is no global state.
 
 // Laid out by hand, one thought a line.
 // clang-format off
@@ -41,7 +41,7 @@ struct wire_longs { const int64_t *data; uint32_t count; };
 struct wire_bytes { const uint8_t *data; uint32_t count; };
 struct wire_names { const char *const *data; uint32_t count; };
 
-#include "schema/wire_types.h"   // generated: the tables, WIRE_COMMAND_MAP, WIRE_RULES_MAP, WIRE_ANSWER_MAP, wire_request, wire_reply
+#include "schema/wire_types.h"   // generated: tables, WIRE_*_MAP, wire_request, wire_reply
 
 const char *wire_command_name(int command);   // "BLOCKS_LEASE"; "UNKNOWN" for none of them
 

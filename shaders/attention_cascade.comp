@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_cascade - attention for decode on matrix units, where several sequences share parts of
+// attention_cascade - attention for decode on tensor cores, where several sequences share parts of
 // their keys (a shared prefix). K and V are read once for all of them. One workgroup computes one
 // work item (struct gpu_crowd): half a part of the keys, against rows of up to AULE_MOST_MEMBERS
 // sequences, for one KV head. A warp has 16 rows, of any of these sequences. The operations for a
@@ -12,7 +12,7 @@
 //   P = 2^(S - m)                     each lane: 2 rows x 4 keys; C has them where A needs them
 //   O[16 rows, d] += P V              V is B, its columns permuted: see quad_number()
 //
-// This needs a matrix unit that adds rows of A and columns of B in the same order. Tests check it
+// This needs a tensor core that adds rows of A and columns of B in the same order. Tests check it
 // bit by bit.
 //
 // The warp that has the rows folds the units, as in attention_decode. A step is TILES tiles of 16
@@ -21,13 +21,19 @@
 // all fragments with its rows. Meanwhile the next step is loaded; it has its own place in shared
 // memory.
 //
+// If V has more than 128 dims, a warp has too few registers for whole rows. Then two warps share 16
+// rows. Both compute the same scores, and each has half of V's dims.
+//
+// With the feature COMPANY the sequences belong to several runs, which differ in where Q and
+// results lie, but not in how keys become scores.
+//
 // All rows see all keys here: there is no window, and the keys end before the first query.
 //
 // Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs
 // to the last run whose first_item is not beyond it; the run's `items` are struct gpu_crowd.
 // Bindings: none. Push constants: struct gpu_dispatch. Specialisation constants: those of
 // attention_decode, but LOCAL_SIZE is 32 times 4 or 8, and PLACE is not ROWS. Head dims are at most
-// 128. No POSITIONS, no WINDOW.
+// 256. No POSITIONS, no WINDOW.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
@@ -40,17 +46,26 @@
 #include "attention_columns.glsl"
 
 const uint WARP_ROWS = 16;
-const uint TILES = WARPS / 4;
-const uint STEP_KEYS = TILES * STEP; // of both halves; only the half's own tiles are loaded
-const uint FRAGMENTS = Q_MATRICES + SUM_MATRICES; // of a tile of keys, each a pair of matrices B
-const uint K_SHARE = (K_STEPS + 1) / 2;           // steps of a tile's K that one of two warps loads
-const uint V_SHARE = (V_STEPS + 1) / 2;           // likewise for V, by two other warps
-// Pieces of 16 bytes that a lane has in flight; enough for head dims up to 128.
-const uint MOVED = 4;
+const bool WIDE = HEAD_DIM_K > AULE_NARROW_HEAD_DIM || HEAD_DIM_V > AULE_NARROW_HEAD_DIM;
+const uint SHARERS = HEAD_DIM_V > AULE_NARROW_HEAD_DIM ? 2 : 1; // warps that share 16 rows
+const uint TILES = WIDE || WARPS < 8 ? 1 : WARPS / 4;
+const uint STEP_KEYS = TILES * STEP;      // of both halves; only the half's own tiles are loaded
+const uint LOADERS = WARPS / TILES;       // warps that load a tile: half of them K, the others V
+const uint HALF_LOADERS = LOADERS / 2;
+const uint K_SHARE = (K_STEPS + HALF_LOADERS - 1) / HALF_LOADERS; // steps of a tile's K for a warp
+const uint V_SHARE = (V_STEPS + HALF_LOADERS - 1) / HALF_LOADERS; // likewise of V
+const uint MY_STEPS = (V_STEPS + SHARERS - 1) / SHARERS; // steps of V that a warp multiplies
+const uint SUMS = MY_STEPS * V_MATRICES;
+const uint FRAGMENTS = Q_MATRICES + SHARERS * SUMS; // of a tile of keys, each a pair of matrices B
+const bool SUMS_WHOLE = V_WHOLE && V_STEPS % SHARERS == 0;
+// Pieces of 16 bytes that a lane has in flight. More than 4 only if four warps load wide rows.
+const uint MOVED = WIDE && LOADERS < 8 ? 8 : 4;
+// Steps in shared memory. Emulated matrices need some of it, too.
+const uint STAGES = WIDE && EMULATED ? 1 : 2;
 
-shared uvec4 fragments[2 * TILES * FRAGMENTS * WARP];
-shared float key_scales[K_SCALES ? 2 * TILES * KEYS : 1];
-shared float value_logs[V_SCALES ? 2 * TILES * KEYS : 1]; // as scale_log2()
+shared uvec4 fragments[STAGES * TILES * FRAGMENTS * WARP];
+shared float key_scales[K_SCALES ? STAGES * TILES * KEYS : 1];
+shared float value_logs[V_SCALES ? STAGES * TILES * KEYS : 1]; // as scale_log2()
 
 // For the lane's two rows, g and g + 8 of the warp:
 MatrixA q_matrices[Q_MATRICES];
@@ -83,11 +98,11 @@ Place tile_place(uint block, uint key)
                  base + SCALES_AT + (kv_head * BLOCK_SIZE + inside) * 4);
 }
 
-// Four warps load a tile: two load the halves of K, two the halves of V.
+// LOADERS warps load a tile: half of them share K, the others V.
 
-uint my_tile() { return warp_number() / 4; }
-uint my_half() { return warp_number() % 2; }
-bool brings_values() { return warp_number() % 4 >= 2; }
+uint my_tile() { return warp_number() / LOADERS; }
+uint my_part() { return warp_number() % HALF_LOADERS; }
+bool brings_values() { return warp_number() % LOADERS >= HALF_LOADERS; }
 
 void pieces_load(Place place, out uvec4 moved[MOVED], out float scale)
 {
@@ -96,17 +111,22 @@ void pieces_load(Place place, out uvec4 moved[MOVED], out float scale)
             const uint64_t row = place.values + value_offset(2 * t + (i & 1) + (i >> 1) * 8);
             [[unroll]] for (uint n = 0; n < V_SHARE; n++)
                 moved[n * 4 + i] =
-                    Pieces(row).at[min((my_half() * V_SHARE + n) * 8 + g, V_PIECES - 1)];
+                    Pieces(row).at[min((my_part() * V_SHARE + n) * 8 + g, V_PIECES - 1)];
         }
     else
         [[unroll]] for (uint n = 0; n < K_SHARE; n++) {
-            const uint piece = min((my_half() * K_SHARE + n) * 4 + t, K_PIECES - 1);
+            const uint piece = min((my_part() * K_SHARE + n) * 4 + t, K_PIECES - 1);
             moved[n * 2] = Pieces(place.keys + key_offset(g)).at[piece];
             moved[n * 2 + 1] = Pieces(place.keys + key_offset(g + 8)).at[piece];
         }
     scale = K_SCALES || V_SCALES
                 ? Floats(place.scales + (brings_values() ? SCALES_BYTES : 0)).at[warp_lane() % KEYS]
                 : 1;
+}
+
+uint stage_of(uint step)
+{
+    return STAGES == 1 ? 0 : step & 1;
 }
 
 void fragment_store(uint stage, uint number, uvec4 words)
@@ -118,7 +138,7 @@ void keys_store(uint stage, uvec4 moved[MOVED])
 {
     const uint each = K_MATRICES;
     [[unroll]] for (uint i = 0; i < K_SHARE * each; i++) {
-        const uint number = my_half() * K_SHARE * each + i, n = i / each;
+        const uint number = my_part() * K_SHARE * each + i, n = i / each;
         if (number < Q_MATRICES)
             fragment_store(
                 stage, number,
@@ -129,7 +149,7 @@ void keys_store(uint stage, uvec4 moved[MOVED])
 void values_store(uint stage, uvec4 moved[MOVED])
 {
     [[unroll]] for (uint i = 0; i < V_SHARE * V_MATRICES; i++) {
-        const uint number = my_half() * V_SHARE * V_MATRICES + i, n = i / V_MATRICES * 4;
+        const uint number = my_part() * V_SHARE * V_MATRICES + i, n = i / V_MATRICES * 4;
         if (number < SUM_MATRICES)
             fragment_store(
                 stage, Q_MATRICES + number,
@@ -143,13 +163,19 @@ void pieces_store(uint stage, uvec4 moved[MOVED], float scale)
         values_store(stage, moved);
     else
         keys_store(stage, moved);
-    if (K_SCALES && warp_number() % 4 == 0 && warp_lane() < KEYS)
+    if (K_SCALES && warp_number() % LOADERS == 0 && warp_lane() < KEYS)
         key_scales[(stage * TILES + my_tile()) * KEYS + warp_lane()] = scale;
-    if (V_SCALES && warp_number() % 4 == 2 && warp_lane() < KEYS)
+    if (V_SCALES && warp_number() % LOADERS == HALF_LOADERS && warp_lane() < KEYS)
         value_logs[(stage * TILES + my_tile()) * KEYS + warp_lane()] = scale_log2(scale);
 }
 
 // ---- one tile of keys ----
+
+// The first step of V that this warp multiplies.
+uint my_first_step()
+{
+    return SHARERS > 1 ? warp_number() % SHARERS * MY_STEPS : 0;
+}
 
 // A warp's state for a unit of keys. Lanes with the same g have the same maxima; weights and sums
 // are each lane's own.
@@ -158,14 +184,15 @@ struct Tally {
     vec2 value_maxima;               // as in struct State
     // Row g: of keys 2t and 2t + 8 of each tile, then of 2t + 1 and 2t + 9. Row g + 8 likewise.
     vec4 weights;
-    MatrixC sums[2 * SUM_MATRICES]; // [s][k][e]: column c is dim (8s + c) * V_ELEMENTS + 2k + e
+    // [s][k][e]: column c is dim (8s + c) * V_ELEMENTS + 2k + e; s counts from my_first_step().
+    MatrixC sums[2 * SUMS];
 };
 
 void tally_clear(out Tally tally)
 {
     tally.maxima = tally.value_maxima = vec2(NO_MAXIMUM);
     tally.weights = vec4(0);
-    [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
+    [[unroll]] for (uint i = 0; i < 2 * SUMS; i++)
         tally.sums[i] = matrix_c(vec4(0));
 }
 
@@ -197,7 +224,7 @@ MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high, vec4 low_logs, vec4 
                factor = exp2(tally.maxima - larger);
     tally.maxima = larger;
     if (!V_SCALES)
-        [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
+        [[unroll]] for (uint i = 0; i < 2 * SUMS; i++)
             matrix_scale(tally.sums[i], factor.xxyy);
     precise vec4 low_exponents = low - larger.xxyy, high_exponents = high - larger.xxyy;
     const vec4 p = exp2(low_exponents), q = exp2(high_exponents);
@@ -210,7 +237,7 @@ MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high, vec4 low_logs, vec4 
     const vec2 top = max(tally.value_maxima, row_tops(low_values, high_values)),
                value_factor = exp2(tally.value_maxima - top);
     tally.value_maxima = top;
-    [[unroll]] for (uint i = 0; i < 2 * SUM_MATRICES; i++)
+    [[unroll]] for (uint i = 0; i < 2 * SUMS; i++)
         matrix_scale(tally.sums[i], value_factor.xxyy);
     precise vec4 low_powers = low_values - top.xxyy, high_powers = high_values - top.xxyy;
     const vec4 v = exp2(low_powers), w = exp2(high_powers);
@@ -241,8 +268,8 @@ void tile_compute(uint at, uint key, vec4 low_scales, vec4 high_scales, vec4 low
         high = keys_shape(high, key + 8);
     }
     const MatrixA weights = tally_weigh(tally, low, high, low_logs, high_logs);
-    [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++) {
-        const uvec4 words = fragments[at + (Q_MATRICES + i) * WARP];
+    [[unroll]] for (uint i = 0; i < SUMS; i++) {
+        const uvec4 words = fragments[at + (Q_MATRICES + my_first_step() * V_MATRICES + i) * WARP];
         matrix_multiply_two(weights, matrix_b(words.xy), matrix_b(words.zw), tally.sums[2 * i],
                             tally.sums[2 * i + 1]);
     }
@@ -278,7 +305,7 @@ void step_compute(uint stage, uint key, inout Tally tally)
 // The folded result of the units so far, for both rows; the sums are each lane's own.
 struct Half {
     vec2 maxima, weights;
-    vec4 sums[2 * SUM_MATRICES];
+    vec4 sums[2 * SUMS];
 };
 
 // Sums of four dims of row `i`: those of fragments `m` and m + 1, column 2t + c. quad_number() says
@@ -290,7 +317,7 @@ vec4 quad_of(Tally tally, uint m, uint c, uint i)
                 sums_numbers(tally.sums[2 * m + 2])[e], sums_numbers(tally.sums[2 * m + 3])[e]);
 }
 
-uint quad_piece(uint m, uint c) { return 8 * (m / V_MATRICES) + 2 * t + c; }
+uint quad_piece(uint m, uint c) { return 8 * (my_first_step() + m / V_MATRICES) + 2 * t + c; }
 uint quad_number(uint m, uint c)
 {
     return (quad_piece(m, c) * V_ELEMENTS + m % V_MATRICES * 2) / 4;
@@ -310,7 +337,7 @@ void unit_take(inout Half whole, Tally tally, bool joins)
     const vec2 frames = V_SCALES ? frames_of(tally.maxima, tally.value_maxima) : vec2(1);
     [[unroll]] for (uint i = 0; i < 2; i++) {
         const Fold f = fold_begin(whole.maxima[i], tally.maxima[i]);
-        [[unroll]] for (uint m = 0; m < SUM_MATRICES; m += 2)
+        [[unroll]] for (uint m = 0; m < SUMS; m += 2)
             [[unroll]] for (uint c = 0; c < 2; c++) {
                 precise vec4 quad = quad_of(tally, m, c, i);
                 if (V_SCALES)
@@ -329,12 +356,12 @@ void half_leave(Half whole)
     [[unroll]] for (uint i = 0; i < 2; i++) {
         if (addresses[i] == 0)
             continue;
-        [[unroll]] for (uint m = 0; m < SUM_MATRICES; m += 2)
+        [[unroll]] for (uint m = 0; m < SUMS; m += 2)
             [[unroll]] for (uint c = 0; c < 2; c++)
-                if (V_WHOLE || quad_piece(m, c) < V_PIECES)
+                if (SUMS_WHOLE || quad_piece(m, c) < V_PIECES)
                     PartSums(addresses[i]).at[inside[i] * (HEAD_DIM_V / 4) + quad_number(m, c)] =
                         whole.sums[(m + c) * 2 + i];
-        if (t == 0) {
+        if (t == 0 && my_first_step() == 0) {
             PartFloats(addresses[i]).at[PARTIAL_MAXIMA + inside[i]] = whole.maxima[i];
             PartFloats(addresses[i]).at[PARTIAL_WEIGHTS + inside[i]] = whole.weights[i];
         }
@@ -349,14 +376,28 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Cro
 
 gpu_crowd crowd;
 
+const bool COMPANY = (FEATURES & AULE_FEATURE_COMPANY) != 0;
+
+layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Numbers { uint at[]; };
+
+// Sets `run` to that of a member.
+void member_take(uint member)
+{
+    if (COMPANY) {
+        const uint64_t numbers = crowd.members + crowd.num_members * (AULE_MEMBER_BYTES - 4);
+        run = Runs(dispatch.runs).at[run_number + Numbers(numbers).at[member]];
+    }
+}
+
 // Finds the member and the tile of row `i` of the lane's two.
 void row_take(uint i)
 {
-    const uint row = warp_number() * WARP_ROWS + g + 8 * i, member = row / crowd.width;
+    const uint row = warp_number() / SHARERS * WARP_ROWS + g + 8 * i, member = row / crowd.width;
     inside[i] = row % crowd.width;
     num_rows = 0;
     addresses[i] = 0;
     if (member < crowd.num_members) {
+        member_take(member);
         const gpu_item item = Items(crowd.members).at[member];
         work_begin(item.tile);
         if (inside[i] < num_rows)
@@ -398,13 +439,15 @@ void units_compute(uint first, uint steps)
         Tally tally;
         tally_clear(tally);
         [[dont_unroll]] do {
-            pieces_store(step & 1, moved, scale);
-            // The step is stored, and no warp needs the last one any more.
+            if (STAGES == 1)
+                barrier(); // no warp needs the last step any more
+            pieces_store(stage_of(step), moved, scale);
+            // The step is stored, and no warp needs the one that it replaces next.
             barrier();
             pieces_load(place, moved, scale);
             place = tile_place(block, min(mine + (step + 2) * STEP_KEYS, last));
             block = tile_block(min(mine + (step + 3) * STEP_KEYS, last));
-            step_compute(step & 1, first + step * STEP_KEYS, tally);
+            step_compute(stage_of(step), first + step * STEP_KEYS, tally);
         } while (++step < end);
         unit_take(whole, tally, end > steps);
     }
@@ -418,6 +461,7 @@ shared bool is_last[AULE_MOST_MEMBERS];
 bool member_done(uint i)
 {
     const gpu_item item = Items(crowd.members).at[i];
+    member_take(i);
     Counter counter = Counter(run.counters + (uint64_t(item.merge) * NUM_KV_HEADS + kv_head) * 4);
     const bool last = atomicAdd(counter.done, 1) == item.num_partials - 1;
     if (last)
@@ -445,6 +489,7 @@ void members_end()
         if (!is_last[member])
             continue;
         const gpu_item item = Items(crowd.members).at[member];
+        member_take(member);
         work_begin(item.tile);
         if (row < num_rows)
             part_end(item.first_partial, item.num_partials, item.num_halved, row, i % V_QUADS);
@@ -460,11 +505,13 @@ void main()
     uint index;
     RUN_FIND(runs, dispatch.num_runs, first_item, number, index)
     run = runs.at[index];
+    run_number = index;
     crowd = Crowds(run.items).at[number - run.first_item];
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     kv_head = gl_WorkGroupID.x;
     rows_begin();
+    member_take(0);
     const gpu_item item = Items(crowd.members).at[0];
     seq = item.tile.seq; // a crowd's keys are in the tables of all members; this one is read
     units_compute(item.first_key + item.which_half * KEYS, item.span / (UNITS * STEP_KEYS));

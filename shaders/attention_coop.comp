@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_coop - attention on matrix units of any size and layout. Matrices are loaded from
+// attention_coop - attention on tensor cores of any size and layout. Matrices are loaded from
 // shared memory and stored there, so it does not matter which lane has which element. Sizes of
 // matrices and subgroups are the device's. One workgroup computes one work item: TILE_ROWS rows of
 // one sequence and KV head against all their keys, or one part of them. TILE_ROWS is small for

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_prefill - attention for many rows (prompts), on matrix units. One workgroup computes
+// attention_prefill - attention for many rows (prompts), on tensor cores. One workgroup computes
 // one work item: TILE_ROWS rows of one sequence and KV head against all keys that a row of them
 // sees. A warp has 16 rows and all of V's dims up to 128. With more dims, two warps have the same
 // rows, compute the same scores, and have half of V's dims each. All warps share the tiles of

@@ -3,7 +3,7 @@
 //
 // attention_query.glsl - rows of Q as floats, rotated by their positions if the run has RoPE. A
 // rotated element is rounded to Q's dtype. So a worker that rotates Q itself gets the same numbers,
-// and so do matrix units and scalar products. Knows addresses of rows; nothing of K and V.
+// and so do tensor cores and scalar products. Knows addresses of rows; nothing of K and V.
 
 #ifndef AULE_ATTENTION_QUERY_GLSL
 #define AULE_ATTENTION_QUERY_GLSL

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// halves.glsl - 16-bit elements (MATRIX_DTYPE) for matrix units. Four 8-bit elements in a word
+// halves.glsl - 16-bit elements (MATRIX_DTYPE) for tensor cores. Four 8-bit elements in a word
 // become four elements in two words, two at a time, every value exact; two floats become one word,
 // rounded. e4m3 becomes 144 times its value (HALVES_FACTOR). The bit pattern of NaN would be 480;
 // times 144 it exceeds f16 and becomes infinite, and no other value does. So users of the sums turn

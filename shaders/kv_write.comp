@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// kv_write - one workgroup takes one token's new K and V, [NUM_KV_HEADS, HEAD_DIM] each, to the slot that the run's slot
-// mapping gives it (block * BLOCK_SIZE + offset; -1 = nowhere): K turned by its position (ROPE), both scaled and rounded where the cache's
-// dtype is not the tensors'. Slots of one dispatch are distinct (the host refuses duplicates), so no order is needed. The workgroup's
-// number is gl_WorkGroupID.y + gl_WorkGroupID.z * items_y; the run is the one whose first_token is the last not beyond it.
+// kv_write - one workgroup writes one token's new K and V, [NUM_KV_HEADS, HEAD_DIM] each, to the
+// slot of the token (block * BLOCK_SIZE + offset; -1 = nowhere). K is rotated by the token's
+// position (ROPE). If the cache's dtype is not that of the tensors, K and V are scaled and rounded.
+// The host refuses duplicate slots in one dispatch, so no order is needed. The workgroup's number
+// is gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. Its run is the last one whose first_token is at
+// most this number.
 //
 // Bindings: none; everything is reached by address.
 // Push constants: struct gpu_dispatch, num_items = tokens of all runs.
-// Specialisation constants: LOCAL_SIZE, HEAD_DIM_K, HEAD_DIM_V, NUM_KV_HEADS, BLOCK_SIZE, K_DTYPE, V_DTYPE, IO_DTYPE, PLACE, V_IN_K,
-// SCALE_MODE, and of FEATURES: ROPE, ROPE_PAIRS, POSITIONS. Shared memory: 2 KiB with scales per token and head.
+// Specialisation constants: LOCAL_SIZE, HEAD_DIM_K, HEAD_DIM_V, NUM_KV_HEADS, BLOCK_SIZE, K_DTYPE,
+// V_DTYPE, IO_DTYPE, PLACE, V_IN_K, SCALE_MODE, and of FEATURES: ROPE, ROPE_PAIRS, POSITIONS.
+// Shared memory: 2 KiB with scales per token and head.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
@@ -36,10 +39,13 @@ const uint IO_OCT_BYTES = 8 * DTYPE_BYTES(IO_DTYPE);
 const uint K_OCT_BYTES = 8 * DTYPE_BYTES(K_DTYPE);
 const uint V_OCT_BYTES = 8 * DTYPE_BYTES(V_DTYPE);
 
-// Heads are worked on in groups where shared memory has to hold something of each.
-const uint HEADS = SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE && NUM_KV_HEADS > 256 ? 256 : NUM_KV_HEADS;
+// Heads of a group. Shared memory has two words for each head of a group, so with scales per token
+// and head a group has at most 256.
+const uint HEADS =
+    SCALE_MODE == AULE_SCALE_TOKEN_HEAD_MODE && NUM_KV_HEADS > 256 ? 256 : NUM_KV_HEADS;
 
-// Bits of the largest finite magnitude of a head's row, scales per token and head only; from scales_store() on, of the inverse scale.
+// Scales per token and head: bits of the largest finite magnitude of a head's row. From
+// scales_store() on, bits of the inverse scale.
 shared uint k_largest[K_SCALES ? HEADS : 1];
 shared uint v_largest[V_SCALES ? HEADS : 1];
 
@@ -48,7 +54,7 @@ uint64_t slot, k_from, v_from;
 uint first_head, num_heads; // of the group
 int position; // of the token in its sequence: ROPE
 
-// ---- K and V as they are to be stored, but for the rounding ----
+// ---- K and V as f32, before they are rounded ----
 
 // One element of a row as f32.
 float element(uint64_t address, uint index)
@@ -59,7 +65,7 @@ float element(uint64_t address, uint index)
     return uintBitsToFloat(widen16((index & 1u) != 0 ? word >> 16 : word & 0xffffu, IO_DTYPE));
 }
 
-// The part of an oct of K (f32) that is turned. An element's partner may lie in another oct.
+// Rotates the elements of an oct of K that RoPE covers. An element's partner may be in another oct.
 Oct oct_rotate(uint64_t address, uint oct, Oct f32)
 {
     uint bits[8] = uint[8](f32.first.x, f32.first.y, f32.first.z, f32.first.w, f32.second.x, f32.second.y, f32.second.z,
@@ -99,7 +105,7 @@ Oct v_oct(uint head, uint oct)
     return oct_widen(oct_load(v_address(head) + oct * IO_OCT_BYTES, IO_DTYPE), IO_DTYPE);
 }
 
-// ---- scales: `head` counts in the group from here on ----
+// ---- scales: from here on, `head` counts within the group ----
 
 void scales_find()
 {
@@ -119,7 +125,7 @@ void scales_find()
     barrier();
 }
 
-// Every scale that the block has room for; 1 for a type that takes none.
+// Stores all scales that the block has room for. The scale of a type without scales is 1.
 void scales_store()
 {
     for (uint head = gl_LocalInvocationID.x; head < num_heads; head += gl_WorkGroupSize.x) {
@@ -155,7 +161,7 @@ Oct v_scaled(uint head, Oct f32)
 
 // ---- the copy ----
 
-// What is neither turned nor of another type keeps its bits.
+// Elements that are not rotated and do not change their type keep their bits.
 void k_store(uint head, uint oct)
 {
     const uint64_t to = slot_key(slot, first_head + head) + oct * K_OCT_BYTES;
@@ -189,7 +195,8 @@ void heads_write()
 
 // ---- whose token this is ----
 
-// A batch that is only written through may have no sequences; then it has neither outer strides nor, without positions, ROPE.
+// A batch that only writes may have no sequences. Then it has no outer strides, and ROPE only with
+// positions.
 void token_begin(uint token, uint row)
 {
     uint seq = 0, index = token;

@@ -54,9 +54,9 @@ bool empty(float lse)
     return floatBitsToUint(lse) == 0xff800000u;
 }
 
-// A part's addresses are loaded from an address that all lanes share. A software device does that even
-// if no lane is active, and then follows whatever it has loaded. So all lanes run every loop over the
-// parts, at least once: the test is at the end, and there is 1 part at least.
+// A part's addresses are loaded from an address that all lanes share. A software device loads them
+// even if no lane is active, and then uses the addresses that it has loaded. So all lanes run every
+// loop over the parts at least once: the loop tests at its end, and there is at least one part.
 float part_lse(uint part)
 {
     const gpu_part self = Parts(merge.parts).at[part];

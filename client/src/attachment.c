@@ -20,8 +20,7 @@
 
 enum { DEFAULT_ARENA = 64 << 20, MESSAGE_OVERHEAD = 4096 }; // bytes
 enum { DEFAULT_PAGED_THRESHOLD = 2048 };                    // keys
-// Longer than any working daemon needs. Giving up at the moment of its answer could hang nng; see
-// connection.c.
+// Longer than any working daemon needs.
 enum { FAREWELL_MS = 10000 };
 
 // ---- the handshake ----
@@ -139,6 +138,7 @@ enum aule_status attachment_open(const struct aule_session_params *params, uint1
 static void drop_parts(struct attachment *attachment)
 {
     connection_close(attachment->connection);
+    notice_destroy(atomic_exchange(&attachment->notice, NULL));
     lane_close(attachment->lane);
     segment_close(&attachment->segment);
     arena_destroy(attachment->arena);
@@ -223,6 +223,25 @@ void attachment_leave(struct attachment *attachment)
     if (--attachment->users == 0)
         pthread_cond_broadcast(&attachment->idle);
     pthread_mutex_unlock(&attachment->mutex);
+}
+
+enum aule_status attachment_notify(struct attachment *attachment, int fd)
+{
+    struct notice *notice = NULL;
+    const struct aule_session_info *info = &attachment->info;
+    if (attachment_notice(attachment))
+        return AULE_OK;
+    if (info->protocol_minor < 7)
+        return fail(AULE_UNSUPPORTED,
+                    "the daemon is too old (protocol %u.%u; a session's descriptor needs 2.7)",
+                    info->protocol_major, info->protocol_minor);
+    const struct notice_params params = {.connection = attachment->connection,
+                                         .session = info->session,
+                                         .epoch = info->epoch,
+                                         .fd = fd};
+    enum aule_status status = notice_create(&params, &notice);
+    atomic_store_explicit(&attachment->notice, notice, memory_order_release);
+    return status;
 }
 
 uint32_t attachment_life(const struct attachment *attachment)

@@ -13,6 +13,7 @@
 #include "aule/aule.h"
 #include "client/src/link/connection.h"
 #include "client/src/link/lane.h"
+#include "client/src/link/notice.h"
 #include "client/src/link/segment.h"
 
 #include <pthread.h>
@@ -34,8 +35,9 @@ struct attachment {
     struct lane *lane;             // NULL: every command goes as a message
     struct segment segment;
     struct arena *arena;
-    pthread_mutex_t mutex; // guards the rest
-    pthread_cond_t idle;   // users became 0
+    _Atomic(struct notice *) notice; // owned; NULL until aule_session_fd()
+    pthread_mutex_t mutex;           // guards the rest
+    pthread_cond_t idle;             // users became 0
     enum attachment_state state;
     uint32_t users;      // threads between enter and leave
     uint64_t *abandoned; // unreaped tickets of calls that gave up waiting, oldest first; owned
@@ -59,6 +61,16 @@ void attachment_end(struct attachment *attachment, enum attachment_state state);
 // AULE_NO_SESSION: it was closed. AULE_EPOCH: it was replaced.
 enum aule_status attachment_enter(struct attachment *attachment);
 void attachment_leave(struct attachment *attachment);
+
+// Keeps `fd` up to date from now on, see notice.h; only the first call for an attachment does
+// something. Between enter and leave, one thread at a time. AULE_UNSUPPORTED: the daemon is too
+// old. AULE_NO_MEMORY.
+enum aule_status attachment_notify(struct attachment *attachment, int fd);
+// NULL: nothing has asked for a descriptor. Then a ticket costs this one load.
+static inline struct notice *attachment_notice(const struct attachment *attachment)
+{
+    return atomic_load_explicit(&attachment->notice, memory_order_acquire);
+}
 
 // The `life` of this attachment's tensors; never 0.
 uint32_t attachment_life(const struct attachment *attachment);

@@ -12,6 +12,7 @@
 #include "own_cache.h"
 #include "run.h"
 #include "session.h"
+#include "tensor.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -119,11 +120,32 @@ static struct aule_batch_params queries_of(const struct step *step)
                                       .q_lens = step->params->q_lens};
 }
 
+// Each sequence has kv_len rows of K and V, whatever its kv_lens.
+static enum aule_status check_key_rows(const struct aule_attention_params *params)
+{
+    if (params->num_seqs == 0)
+        return AULE_OK;
+    const struct aule_tensor *const tensors[] = {&params->run.k, &params->run.v};
+    enum aule_status status = AULE_OK;
+    for (size_t i = 0; i < 2 && status == AULE_OK; i++) {
+        bool outer = tensors[i]->outer_stride != 0;
+        const struct tensor_use use = {.name = i == 0 ? "k" : "v",
+                                       .tensor = tensors[i],
+                                       .num_rows = (outer ? UINT64_C(1) : params->num_seqs) *
+                                                   params->kv_len,
+                                       .num_before = outer ? params->num_seqs - 1 : 0,
+                                       .num_heads = params->num_kv_heads};
+        status = tensor_check_rows(&use);
+    }
+    return status;
+}
+
 // The rest of the checks, which need the lengths.
 static enum aule_status check_step(const struct step *step)
 {
     const struct aule_batch_params queries = queries_of(step);
-    return batch_check_mask(&queries);
+    enum aule_status status = batch_check_mask(&queries);
+    return status == AULE_OK ? check_key_rows(step->params) : status;
 }
 
 static void end_batch(struct aule_batch *batch)

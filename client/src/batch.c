@@ -114,6 +114,7 @@ static struct wire_batch_create command_of(const struct aule_batch_params *param
         .max_blocks = params->max_blocks,
         .max_context_len = params->max_context_len,
         .max_seqlen_q = params->max_seqlen_q,
+        .beside = params->beside ? params->beside->id : 0,
         .cu_seqlens_q = vector_ints(&vectors[CU_SEQLENS_Q]),
         .seq_lens_kv = vector_ints(&vectors[SEQ_LENS_KV]),
         .block_table = vector_ints(&vectors[BLOCK_TABLE]),
@@ -161,9 +162,51 @@ static enum aule_status ask(struct attachment *attachment, const struct batch_so
     return status;
 }
 
+// Another session may have a batch of the same id.
+static enum aule_status check_beside(const struct attachment *attachment,
+                                     const struct aule_batch *beside)
+{
+    if (!beside || beside->attachment == attachment)
+        return AULE_OK;
+    enum aule_status status = attachment_enter(beside->attachment); // it may have been replaced
+    if (status != AULE_OK)
+        return status;
+    attachment_leave(beside->attachment);
+    return fail(AULE_INVALID, "beside is a batch of another session, %" PRIu64 " and not %" PRIu64,
+                beside->attachment->info.session, attachment->info.session);
+}
+
+static uint64_t sum_of(const int32_t *lens, uint32_t count)
+{
+    uint64_t sum = 0;
+    for (uint32_t s = 0; s < count; s++)
+        sum += (uint64_t)lens[s];
+    return sum;
+}
+
+// The daemon has checked the arrays.
+static void note_rows(struct aule_batch *batch, const struct aule_batch_params *params)
+{
+    const int32_t *cu = params->cu_seqlens_q;
+    uint32_t count = params->num_seqs;
+    while (count > 0 && cu[count] == cu[count - 1])
+        count--;
+    if (count > 0) {
+        batch->last_seq = count - 1;
+        batch->last_rows = (uint32_t)(cu[count] - cu[count - 1]);
+    }
+    batch->has_slots = params->slot_mapping != NULL;
+    batch->num_queries =
+        params->q_lens ? sum_of(params->q_lens, params->num_seqs) : batch->num_tokens;
+    batch->num_keys = params->seq_lens_kv ? sum_of(params->seq_lens_kv, params->num_seqs) : 0;
+}
+
 enum aule_status batch_create(struct attachment *attachment, const struct batch_source *source,
                               const struct aule_batch_params *params, struct aule_batch **out)
 {
+    enum aule_status status = check_beside(attachment, params->beside);
+    if (status != AULE_OK)
+        return status;
     struct aule_batch *batch = calloc(1, sizeof *batch);
     if (!batch)
         return fail(AULE_NO_MEMORY, "no memory for a batch");
@@ -172,12 +215,15 @@ enum aule_status batch_create(struct attachment *attachment, const struct batch_
         .num_seqs = params->num_seqs,
         .num_tokens = (uint32_t)params->cu_seqlens_q[params->num_seqs],
         .path = source->layout && source->layout->block_size == 0 ? AULE_PATH_CONTIGUOUS
-                                                                  : AULE_PATH_PAGED};
-    enum aule_status status = ask(attachment, source, params, &batch->id);
+                                                                  : AULE_PATH_PAGED,
+        .num_blocks = source->layout ? source->layout->num_blocks : 0,
+        .block_size = source->layout ? source->layout->block_size : 0};
+    status = ask(attachment, source, params, &batch->id);
     if (status != AULE_OK) {
         free(batch);
         return status;
     }
+    note_rows(batch, params);
     batch->attachment = attachment_ref(attachment);
     *out = batch;
     return AULE_OK;
@@ -295,6 +341,9 @@ enum aule_status aule_batch_advance_sized(struct aule_batch *batch,
         return status;
     status = send_advance(batch, &whole);
     attachment_leave(batch->attachment);
+    if (status == AULE_OK)
+        batch->num_keys = whole.seq_lens_kv ? sum_of(whole.seq_lens_kv, batch->num_seqs)
+                                            : batch->num_keys + batch->num_queries;
     return status;
 }
 

@@ -13,6 +13,12 @@ struct aule_batch {
     uint64_t id;
     uint32_t num_kv_heads, num_seqs, num_tokens;
     enum aule_path path; // contiguous: K and V are rows in the arena
+    // How far runs reach into tensors.
+    bool has_slots;
+    uint32_t last_seq, last_rows;    // the last sequence that has rows, and how many; 0, 0: none
+    uint64_t num_queries;            // of all sequences
+    uint64_t num_keys;               // of all sequences: the rows of a gather
+    uint32_t num_blocks, block_size; // of block tensors in the arena; 0: there are none
 };
 
 // Where a batch's keys and values are. One of the two is given.

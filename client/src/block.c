@@ -1,32 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// block.c - copies blocks on the GPU, or fills them with zeroes. The daemon checks which blocks the
-// session may write. Any thread.
+// block.c - see block.h and aule.h: copies blocks on the GPU, or fills them with zeroes. The daemon
+// checks which blocks the session may write. Any thread.
 
-#include "cache.h"
+#include "block.h"
+
 #include "error.h"
+#include "ticket.h"
 #include "work.h"
 
 #include <stdlib.h>
 
+static const char COPY_NAME[] = "a copy, from and to,";
+
 // A message has two ids for each copy.
-static enum aule_status copy(struct aule_cache *cache, const char *what, uint32_t count,
-                             const int32_t *from, const int32_t *to, int timeout_ms,
-                             struct aule_ticket *ticket)
+static enum aule_status make_copy(struct aule_cache *cache, const char *what, uint32_t count,
+                                  const int32_t *from, const int32_t *to, struct work *work)
 {
-    enum aule_status status = cache_check_count(cache, what, 2 * (uint64_t)count);
-    if (status != AULE_OK)
-        return status;
-    struct work work = {
+    *work = (struct work){
         .request = {.command = WIRE_COMMAND_BLOCKS_COPY,
                     .blocks_copy = {.cache = cache->id,
                                     .from = {.data = from, .count = count},
                                     .to = {.data = to, .count = count}}},
     };
-    work.timeout_ms = &work.request.blocks_copy.timeout_ms;
-    work.flags = &work.request.blocks_copy.flags;
-    return work_queue(cache->attachment, &work, timeout_ms, ticket);
+    work->timeout_ms = &work->request.blocks_copy.timeout_ms;
+    work->flags = &work->request.blocks_copy.flags;
+    return cache_check_count(cache, what, 2 * (uint64_t)count);
+}
+
+static enum aule_status copy(struct aule_cache *cache, const char *what, uint32_t count,
+                             const int32_t *from, const int32_t *to, int timeout_ms,
+                             struct aule_ticket *ticket)
+{
+    struct work work;
+    enum aule_status status = make_copy(cache, what, count, from, to, &work);
+    return status == AULE_OK ? work_queue(cache->attachment, &work, timeout_ms, ticket) : status;
+}
+
+enum aule_status blocks_copy_to_end(struct aule_cache *cache, uint32_t count, const int32_t *from,
+                                    const int32_t *to, int timeout_ms)
+{
+    struct work work;
+    uint64_t id;
+    enum aule_status status = make_copy(cache, COPY_NAME, count, from, to, &work);
+    if (status == AULE_OK)
+        status = timeout_check(timeout_ms);
+    if (status == AULE_OK)
+        status = attachment_enter(cache->attachment);
+    if (status != AULE_OK)
+        return status;
+    status = work_submit(cache->attachment, &work, timeout_ms, &id);
+    if (status == AULE_OK)
+        status = ticket_reap_to_end(cache->attachment, id);
+    attachment_leave(cache->attachment);
+    return status;
 }
 
 enum aule_status aule_blocks_copy(struct aule_cache *cache, uint32_t count, const int32_t *from,
@@ -38,7 +66,7 @@ enum aule_status aule_blocks_copy(struct aule_cache *cache, uint32_t count, cons
     for (uint32_t i = 0; i < count; i++)
         if (from[i] < 0)
             return fail(AULE_OUT_OF_RANGE, "from[%u] = %d is no block", i, from[i]);
-    return copy(cache, "a copy, from and to,", count, from, to, timeout_ms, ticket);
+    return copy(cache, COPY_NAME, count, from, to, timeout_ms, ticket);
 }
 
 enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t count,

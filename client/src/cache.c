@@ -75,7 +75,10 @@ enum aule_status cache_open_in(struct attachment *attachment,
     *cache = (struct aule_cache){.attachment = attachment,
                                  .id = answer.reply.cache_open.cache,
                                  .block_size = request.cache_open.block_size,
-                                 .num_kv_heads = params->num_kv_heads};
+                                 .num_kv_heads = params->num_kv_heads,
+                                 .head_dim = params->head_dim,
+                                 .head_dim_v = request.cache_open.head_dim_v,
+                                 .v_is_k_prefix = params->v_is_k_prefix};
     answer_finish(&answer);
     return AULE_OK;
 }

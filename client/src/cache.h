@@ -12,7 +12,8 @@ struct aule_cache {
     struct attachment *attachment; // a reference, except in an own_cache
     uint64_t id;
     uint32_t block_size; // tokens
-    uint32_t num_kv_heads;
+    uint32_t num_kv_heads, head_dim, head_dim_v;
+    bool v_is_k_prefix;
 };
 
 // Opens a cache and fills *cache, but takes no reference for it. Between attachment_enter() and

@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 
 static _Thread_local char sentence[1024]; // sentences of the daemon have at most 383 bytes
-static _Thread_local bool muted;
+static _Thread_local unsigned muted;      // error_mute(true) without its false
 
 enum aule_status fail(enum aule_status status, const char *format, ...)
 {
@@ -27,7 +27,7 @@ enum aule_status fail(enum aule_status status, const char *format, ...)
 
 void error_mute(bool mute)
 {
-    muted = mute;
+    muted += mute ? 1u : -1u;
 }
 
 enum aule_status fail_no_descriptor(const char *what)

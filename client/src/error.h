@@ -13,8 +13,8 @@
 enum aule_status fail(enum aule_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-// Between error_mute(true) and error_mute(false) the thread's fail() keeps no sentence. Cleaning up
-// after a failure may fail, too, and the first sentence is the one to read.
+// Between error_mute(true) and its error_mute(false) the thread's fail() keeps no sentence. Pairs
+// may nest. Cleaning up after a failure may fail, too, and the first sentence is the one to read.
 void error_mute(bool mute);
 
 // Returns AULE_NO_MEMORY: `what` needs a file descriptor, and none is left. The sentence has the

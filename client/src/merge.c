@@ -6,6 +6,8 @@
 #include "caller.h"
 #include "error.h"
 #include "session.h"
+#include "tensor.h"
+#include "v0_1.h"
 #include "work.h"
 
 #include <inttypes.h>
@@ -23,6 +25,28 @@ static enum aule_status check_lives(const struct attachment *attachment,
             status = attachment_check_life(attachment, params->lses[n].life, "a tensor of lses");
     }
     return status;
+}
+
+static enum aule_status check_rows(const struct aule_merge_params *params)
+{
+    struct tensor_use use = {.num_rows = params->num_tokens};
+    enum aule_status status = AULE_OK;
+    for (uint32_t n = 0; status == AULE_OK && n < 2 * params->num_parts; n++) {
+        bool is_lse = n >= params->num_parts;
+        use.name = is_lse ? "a tensor of lses" : "a tensor of outs";
+        use.tensor = is_lse ? &params->lses[n - params->num_parts] : &params->outs[n];
+        use.num_heads = is_lse ? 1 : params->num_heads;
+        status = tensor_check_rows(&use);
+    }
+    use.name = "out";
+    use.tensor = &params->out;
+    use.num_heads = params->num_heads;
+    if (status == AULE_OK)
+        status = tensor_check_rows(&use);
+    use.name = "lse";
+    use.tensor = &params->lse;
+    use.num_heads = 1;
+    return status == AULE_OK ? tensor_check_rows(&use) : status;
 }
 
 // Checks the count here, so that the sentence names parts. The encoder would only name bytes.
@@ -58,10 +82,12 @@ static enum aule_status list_tensors(const struct aule_merge_params *params,
 }
 
 static enum aule_status merge(struct attachment *attachment, const struct aule_merge_params *params,
-                              int timeout_ms, struct aule_ticket *ticket)
+                              bool knows_rows, int timeout_ms, struct aule_ticket *ticket)
 {
     struct wire_tensor *tensors = NULL;
     enum aule_status status = check_params(attachment, params);
+    if (status == AULE_OK && knows_rows)
+        status = check_rows(params);
     if (status == AULE_OK)
         status = list_tensors(params, &tensors);
     if (status != AULE_OK)
@@ -84,12 +110,10 @@ static enum aule_status merge(struct attachment *attachment, const struct aule_m
     return status;
 }
 
-enum aule_status aule_merge_submit_sized(struct aule_session *session,
-                                         const struct aule_merge_params *params, size_t params_size,
-                                         int timeout_ms, struct aule_ticket *ticket)
+static enum aule_status submit(struct aule_session *session, const struct aule_merge_params *params,
+                               size_t params_size, bool knows_rows, int timeout_ms,
+                               struct aule_ticket *ticket)
 {
-    REQUIRE(session);
-    REQUIRE(params);
     struct aule_merge_params whole;
     struct attachment *attachment;
     enum aule_status status = TAKE(&whole, params, params_size);
@@ -97,7 +121,25 @@ enum aule_status aule_merge_submit_sized(struct aule_session *session,
         status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
-    status = merge(attachment, &whole, timeout_ms, ticket);
+    status = merge(attachment, &whole, knows_rows, timeout_ms, ticket);
     session_put(attachment);
     return status;
+}
+
+enum aule_status aule_merge_submit_sized(struct aule_session *session,
+                                         const struct aule_merge_params *params, size_t params_size,
+                                         int timeout_ms, struct aule_ticket *ticket)
+{
+    REQUIRE(session);
+    REQUIRE(params);
+    return submit(session, params, params_size, true, timeout_ms, ticket);
+}
+
+enum aule_status merge_submit_0_1(struct aule_session *session,
+                                  const struct aule_merge_params *params, int timeout_ms,
+                                  struct aule_ticket *ticket)
+{
+    if (!session || !params)
+        return aule_merge_submit_sized(session, params, 0, timeout_ms, ticket);
+    return submit(session, params, SIZE_0_1(aule_merge_params), false, timeout_ms, ticket);
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// monitor.c - looks into a daemon without a session: a connection and the inspection commands,
-// whose lists come page by page. Any thread.
+// monitor.c - looks into a daemon without a session: a connection, and the commands with one
+// answer. monitor_lists.c has those that answer with a list. Any thread.
+
+#include "monitor.h"
 
 #include "caller.h"
-#include "client/src/link/connection.h"
 #include "error.h"
 #include "fork.h"
 #include "socket_path.h"
@@ -15,21 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-struct aule_monitor {
-    pid_t pid;
-    int timeout_ms;
-    struct connection *connection;
-};
-
-#define REQUIRE_ENTRY                                                                              \
-    do {                                                                                           \
-        REQUIRE(array);                                                                            \
-        if (entry_size == 0)                                                                       \
-            return fail(AULE_INVALID, "entry_size is 0");                                          \
-    } while (0)
-
-#define COPY_TEXT(to, from) snprintf((to), sizeof(to), "%s", (from) ? (from) : "")
 
 enum aule_status aule_monitor_open(const char *socket, int timeout_ms, struct aule_monitor **out)
 {
@@ -86,8 +72,8 @@ static enum aule_status check_known(struct aule_monitor *monitor, enum wire_comm
     return status;
 }
 
-static enum aule_status ask(struct aule_monitor *monitor, const struct wire_request *request,
-                            enum wire_answer expected, struct answer *answer)
+enum aule_status monitor_ask(struct aule_monitor *monitor, const struct wire_request *request,
+                             enum wire_answer expected, struct answer *answer)
 {
     *answer = (struct answer){.message = NULL};
     enum aule_status status = fork_check(monitor->pid, "the monitor");
@@ -97,11 +83,6 @@ static enum aule_status ask(struct aule_monitor *monitor, const struct wire_requ
         return status;
     const struct timeout timeout = timeout_start(monitor->timeout_ms);
     return connection_call(monitor->connection, request, &timeout, expected, answer);
-}
-
-static const char *name_at(const struct wire_names *names, uint32_t i)
-{
-    return i < names->count ? names->data[i] : "";
 }
 
 // ---- one answer each ----
@@ -114,7 +95,7 @@ enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor, struct au
     uint64_t start = (uint64_t)clock_now_ns();
     struct wire_request request = {.command = WIRE_COMMAND_PING, .ping = {.payload = start}};
     struct answer answer;
-    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_PING, &answer);
+    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_PING, &answer);
     if (status != AULE_OK)
         return status;
     const struct wire_ping_reply *reply = &answer.reply.ping;
@@ -139,7 +120,7 @@ enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor,
     REQUIRE(state);
     struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DAEMON};
     struct answer answer;
-    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_INSPECT_DAEMON, &answer);
+    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_INSPECT_DAEMON, &answer);
     if (status != AULE_OK)
         return status;
     const struct wire_inspect_daemon_reply *reply = &answer.reply.inspect_daemon;
@@ -195,7 +176,7 @@ enum aule_status aule_monitor_device_sized(struct aule_monitor *monitor,
     REQUIRE(state);
     struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DEVICE};
     struct answer answer;
-    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_INSPECT_DEVICE, &answer);
+    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_INSPECT_DEVICE, &answer);
     if (status != AULE_OK)
         return status;
     const struct wire_inspect_device_reply *reply = &answer.reply.inspect_device;
@@ -222,423 +203,12 @@ enum aule_status aule_monitor_device_sized(struct aule_monitor *monitor,
     return AULE_OK;
 }
 
-// ---- metrics: names and values, in one answer ----
-
-static enum aule_status copy_metrics(const struct wire_inspect_daemon_reply *reply,
-                                     size_t entry_size, char **array)
-{
-    uint32_t count = reply->metric_names.count;
-    if (count == 0)
-        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it has no metrics",
-                    reply->version);
-    if (!(*array = calloc(count, entry_size)))
-        return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", count);
-    for (uint32_t i = 0; i < count; i++) {
-        struct aule_metric whole = {.kind = (enum aule_metric_kind)reply->metric_kinds.data[i],
-                                    .value = (uint64_t)reply->metric_values.data[i]};
-        COPY_TEXT(whole.name, reply->metric_names.data[i]);
-        COPY_TEXT(whole.unit, name_at(&reply->metric_units, i));
-        COPY_TEXT(whole.help, name_at(&reply->metric_helps, i));
-        GIVE(*array + i * entry_size, entry_size, whole);
-    }
-    return AULE_OK;
-}
-
-enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor,
-                                            struct aule_metric **array, size_t entry_size,
-                                            uint32_t *count)
-{
-    REQUIRE(monitor);
-    REQUIRE_ENTRY;
-    REQUIRE(count);
-    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DAEMON};
-    struct answer answer;
-    char *metrics;
-    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_INSPECT_DAEMON, &answer);
-    if (status != AULE_OK)
-        return status;
-    status = copy_metrics(&answer.reply.inspect_daemon, entry_size, &metrics);
-    if (status == AULE_OK) {
-        *array = (struct aule_metric *)metrics;
-        *count = answer.reply.inspect_daemon.metric_names.count;
-    }
-    answer_finish(&answer);
-    return status;
-}
-
-// ---- lists: one page an answer, until as many entries have come as the daemon counts ----
-
-// What differs from list to list.
-struct list {
-    struct wire_request request;
-    uint32_t *first, *max; // of the range, inside the request
-    enum wire_answer expected;
-    size_t entry_size; // of the caller's array
-    size_t whole_size; // of the library's struct
-    // Tells the entries of this page and of the whole list.
-    void (*measure)(const struct wire_reply *reply, uint32_t *count, uint32_t *total);
-    // Converts entry `i` of this page.
-    void (*convert)(const struct wire_reply *reply, uint32_t i, void *element);
-};
-
-struct array {
-    char *elements; // owned
-    uint32_t count;
-};
-
-// An element of any list.
-union element {
-    struct aule_session_state session;
-    struct aule_cache_view cache;
-    struct aule_block_state block;
-    struct aule_tuned_state tuned;
-};
-
-static enum aule_status append_page(const struct list *list, const struct wire_reply *reply,
-                                    uint32_t count, struct array *array)
-{
-    if (count > UINT32_MAX - array->count)
-        return fail(AULE_OUT_OF_RANGE, "the daemon's list has more than %u entries", UINT32_MAX);
-    char *more = reallocarray(array->elements, (size_t)array->count + count, list->entry_size);
-    if (!more)
-        return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", array->count + count);
-    array->elements = more;
-    for (uint32_t i = 0; i < count; i++) {
-        union element whole;
-        list->convert(reply, i, &whole);
-        caller_give(more + ((size_t)array->count + i) * list->entry_size, list->entry_size, &whole,
-                    list->whole_size);
-    }
-    array->count += count;
-    return AULE_OK;
-}
-
-// An empty page ends the list even if the total says more: entries may go between two pages.
-static enum aule_status fetch_page(struct aule_monitor *monitor, struct list *list,
-                                   struct array *array, bool *more)
-{
-    struct answer answer;
-    *list->first = array->count;
-    enum aule_status status = ask(monitor, &list->request, list->expected, &answer);
-    if (status != AULE_OK)
-        return status;
-    uint32_t count, total;
-    list->measure(&answer.reply, &count, &total);
-    if (count > *list->max)
-        status = fail(AULE_MALFORMED, "%s for %u entries was answered with %u",
-                      wire_command_name(list->request.command), *list->max, count);
-    else if (count > 0)
-        status = append_page(list, &answer.reply, count, array);
-    *more = count > 0 && array->count < total;
-    answer_finish(&answer);
-    return status;
-}
-
-static enum aule_status fetch(struct aule_monitor *monitor, struct list *list, void **elements,
-                              uint32_t *count)
-{
-    struct array array = {.elements = NULL};
-    enum aule_status status = AULE_OK;
-    for (bool more = true; more && status == AULE_OK;)
-        status = fetch_page(monitor, list, &array, &more);
-    if (status != AULE_OK) {
-        free(array.elements);
-        return status;
-    }
-    *elements = array.elements;
-    *count = array.count;
-    return AULE_OK;
-}
-
-static void measure_sessions(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
-{
-    *count = reply->inspect_sessions.sessions.count;
-    *total = reply->inspect_sessions.total;
-}
-
-static void convert_session(const struct wire_reply *reply, uint32_t i, void *element)
-{
-    const struct wire_session_state *from = &reply->inspect_sessions.sessions.data[i];
-    struct aule_session_state *to = element;
-    *to = (struct aule_session_state){
-        .session = from->session,
-        .pid = from->pid,
-        .uid = from->uid,
-        .arena_imported = from->arena_imported,
-        .dead = from->dead,
-        .arena_bytes = from->arena_bytes,
-        .blocks_held = from->blocks_held,
-        .quota_blocks = from->quota_blocks,
-        .batches = from->batches,
-        .tickets_unreaped = from->tickets_unreaped,
-        .runs_done = from->runs_done,
-        .tokens_attended = from->tokens_attended,
-        .gpu_ns = from->gpu_ns,
-        .lookup_tokens = from->lookup_tokens,
-        .hit_tokens = from->hit_tokens,
-        .age_ms = from->age_ms,
-    };
-    COPY_TEXT(to->name, name_at(&reply->inspect_sessions.names, i));
-    COPY_TEXT(to->tenant, name_at(&reply->inspect_sessions.tenants, i));
-}
-
-static void measure_caches(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
-{
-    *count = reply->inspect_caches.caches.count;
-    *total = reply->inspect_caches.total;
-}
-
-static void convert_cache(const struct wire_reply *reply, uint32_t i, void *element)
-{
-    const struct wire_cache_counts *from = &reply->inspect_caches.caches.data[i];
-    struct aule_cache_view *to = element;
-    *to = (struct aule_cache_view){
-        .cache = from->cache,
-        .num_layers = from->num_layers,
-        .num_kv_heads = from->num_kv_heads,
-        .head_dim = from->head_dim_k,
-        .head_dim_v = from->head_dim_v,
-        .block_size = from->block_size,
-        .k_dtype = (enum aule_dtype)from->k_dtype,
-        .v_dtype = (enum aule_dtype)from->v_dtype,
-        .scale_mode = (enum aule_scale_mode)from->scale_mode,
-        .v_is_k_prefix = from->v_is_k_prefix,
-        .chunk_blocks = from->chunk_blocks,
-        .num_chunks = from->num_chunks,
-        .open_sessions = from->open_sessions,
-        .block_bytes = from->block_bytes,
-        .total_blocks = from->total_blocks,
-        .free_blocks = from->free_blocks,
-        .leased_blocks = from->leased_blocks,
-        .held_blocks = from->held_blocks,
-        .cached_blocks = from->cached_blocks,
-        .quarantined_blocks = from->quarantined_blocks,
-        .published_blocks = from->published_blocks,
-        .pending_blocks = from->pending_blocks,
-    };
-    COPY_TEXT(to->name, name_at(&reply->inspect_caches.names, i));
-    COPY_TEXT(to->fingerprint, name_at(&reply->inspect_caches.fingerprints, i));
-}
-
-static void measure_blocks(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
-{
-    *count = reply->inspect_blocks.blocks.count;
-    *total = reply->inspect_blocks.total;
-}
-
-static void convert_block(const struct wire_reply *reply, uint32_t i, void *element)
-{
-    const struct wire_block_state *from = &reply->inspect_blocks.blocks.data[i];
-    *(struct aule_block_state *)element = (struct aule_block_state){
-        .block = from->block,
-        .state = (enum aule_block_kind)from->state,
-        .holders = from->holders,
-        .batch_refs = from->batch_refs,
-        .writer = from->writer,
-        .last_use = from->last_use,
-        .depth = from->depth,
-    };
-}
-
-// Entries a page, so that they fit a message even if each name has WIRE_MAX_NAME bytes.
-enum { SESSIONS_A_PAGE = 1024, CACHES_A_PAGE = 1024, BLOCKS_A_PAGE = 8192, TUNED_A_PAGE = 1024 };
-
-enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor,
-                                             struct aule_session_state **array, size_t entry_size,
-                                             uint32_t *count)
-{
-    REQUIRE(monitor);
-    REQUIRE_ENTRY;
-    REQUIRE(count);
-    struct list list = {
-        .request = {.command = WIRE_COMMAND_INSPECT_SESSIONS,
-                    .inspect_sessions = {.max = SESSIONS_A_PAGE}},
-        .expected = WIRE_ANSWER_INSPECT_SESSIONS,
-        .entry_size = entry_size,
-        .whole_size = sizeof **array,
-        .measure = measure_sessions,
-        .convert = convert_session,
-    };
-    list.first = &list.request.inspect_sessions.first;
-    list.max = &list.request.inspect_sessions.max;
-    return fetch(monitor, &list, (void **)array, count);
-}
-
-enum aule_status aule_monitor_caches_sized(struct aule_monitor *monitor,
-                                           struct aule_cache_view **array, size_t entry_size,
-                                           uint32_t *count)
-{
-    REQUIRE(monitor);
-    REQUIRE_ENTRY;
-    REQUIRE(count);
-    struct list list = {
-        .request = {.command = WIRE_COMMAND_INSPECT_CACHES,
-                    .inspect_caches = {.max = CACHES_A_PAGE}},
-        .expected = WIRE_ANSWER_INSPECT_CACHES,
-        .entry_size = entry_size,
-        .whole_size = sizeof **array,
-        .measure = measure_caches,
-        .convert = convert_cache,
-    };
-    list.first = &list.request.inspect_caches.first;
-    list.max = &list.request.inspect_caches.max;
-    return fetch(monitor, &list, (void **)array, count);
-}
-
-enum aule_status aule_monitor_blocks_sized(struct aule_monitor *monitor, uint64_t cache,
-                                           struct aule_block_state **array, size_t entry_size,
-                                           uint32_t *count)
-{
-    REQUIRE(monitor);
-    REQUIRE_ENTRY;
-    REQUIRE(count);
-    struct list list = {
-        .request = {.command = WIRE_COMMAND_INSPECT_BLOCKS,
-                    .inspect_blocks = {.cache = cache, .max = BLOCKS_A_PAGE}},
-        .expected = WIRE_ANSWER_INSPECT_BLOCKS,
-        .entry_size = entry_size,
-        .whole_size = sizeof **array,
-        .measure = measure_blocks,
-        .convert = convert_block,
-    };
-    list.first = &list.request.inspect_blocks.first;
-    list.max = &list.request.inspect_blocks.max;
-    return fetch(monitor, &list, (void **)array, count);
-}
-
-// ---- the table of shaders: three lists of one length, in one answer ----
-
-static enum aule_status copy_variants(const struct wire_inspect_device_reply *reply,
-                                      size_t entry_size, char **array)
-{
-    uint32_t count = reply->variants.count;
-    if (reply->variant_needs.count != count || reply->variant_missing.count != count)
-        return fail(AULE_MALFORMED,
-                    "the daemon answered %u names of shaders, %u needs and %u lacks", count,
-                    reply->variant_needs.count, reply->variant_missing.count);
-    *array = NULL;
-    if (count > 0 && !(*array = calloc(count, entry_size)))
-        return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", count);
-    for (uint32_t i = 0; i < count; i++) {
-        struct aule_variant_state whole = {
-            .used = reply->variant && strcmp(reply->variants.data[i], reply->variant) == 0,
-        };
-        COPY_TEXT(whole.name, reply->variants.data[i]);
-        COPY_TEXT(whole.needs, reply->variant_needs.data[i]);
-        COPY_TEXT(whole.missing, reply->variant_missing.data[i]);
-        GIVE(*array + i * entry_size, entry_size, whole);
-    }
-    return AULE_OK;
-}
-
-enum aule_status aule_monitor_variants_sized(struct aule_monitor *monitor,
-                                             struct aule_variant_state **array, size_t entry_size,
-                                             uint32_t *count)
-{
-    REQUIRE(monitor);
-    REQUIRE_ENTRY;
-    REQUIRE(count);
-    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DEVICE};
-    struct answer answer;
-    char *variants;
-    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_INSPECT_DEVICE, &answer);
-    if (status != AULE_OK)
-        return status;
-    status = copy_variants(&answer.reply.inspect_device, entry_size, &variants);
-    if (status == AULE_OK) {
-        *array = (struct aule_variant_state *)variants;
-        *count = answer.reply.inspect_device.variants.count;
-    }
-    answer_finish(&answer);
-    return status;
-}
-
-// ---- tuning ----
-
-static void measure_tuned(const struct wire_reply *reply, uint32_t *count, uint32_t *total)
-{
-    *count = reply->tune.entries.count;
-    *total = reply->tune.total;
-}
-
-static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *element)
-{
-    const struct wire_tune_entry *from = &reply->tune.entries.data[i];
-    struct aule_tuned_state *to = element;
-    *to = (struct aule_tuned_state){
-        .num_workgroups = from->num_workgroups,
-        .num_keys = from->num_keys,
-        .local_size = from->local_size,
-        .rule_local_size = from->rule_local_size,
-        .gpu_ns = from->gpu_ns,
-        .rule_gpu_ns = from->rule_gpu_ns,
-        .num_ways = from->num_ways,
-        .num_samples = from->num_samples,
-        .state = (enum aule_tuned)from->state,
-    };
-    COPY_TEXT(to->kernel, name_at(&reply->tune.kernels, i));
-    COPY_TEXT(to->geometry, name_at(&reply->tune.geometries, i));
-}
-
-// Ignores the entries of this answer; the list is fetched afterwards, page by page.
-static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action action,
-                            struct aule_tuning_state *state)
-{
-    struct wire_request request = {.command = WIRE_COMMAND_TUNE,
-                                   .tune = {.action = (uint32_t)action, .max = 1}};
-    struct answer answer;
-    enum aule_status status = ask(monitor, &request, WIRE_ANSWER_TUNE, &answer);
-    if (status != AULE_OK)
-        return status;
-    const struct wire_tune_reply *reply = &answer.reply.tune;
-    *state = (struct aule_tuning_state){
-        .enabled = reply->enabled,
-        .software = reply->software,
-        .num_waiting = reply->num_waiting,
-        .time_ms = reply->time_ms,
-        .max_entries = reply->max_entries,
-    };
-    COPY_TEXT(state->path, reply->path);
-    COPY_TEXT(state->note, reply->note);
-    answer_finish(&answer);
-    return AULE_OK;
-}
-
-enum aule_status aule_monitor_tune_sized(struct aule_monitor *monitor, enum aule_tune_action action,
-                                         struct aule_tuning_state *state, size_t state_size,
-                                         struct aule_tuned_state **array, size_t entry_size,
-                                         uint32_t *count)
-{
-    REQUIRE(monitor);
-    REQUIRE(state);
-    REQUIRE_ENTRY;
-    REQUIRE(count);
-    struct aule_tuning_state now;
-    struct list list = {
-        .request = {.command = WIRE_COMMAND_TUNE,
-                    .tune = {.action = WIRE_TUNE_SHOW, .max = TUNED_A_PAGE}},
-        .expected = WIRE_ANSWER_TUNE,
-        .entry_size = entry_size,
-        .whole_size = sizeof **array,
-        .measure = measure_tuned,
-        .convert = convert_tuned,
-    };
-    list.first = &list.request.tune.first;
-    list.max = &list.request.tune.max;
-    enum aule_status status = act(monitor, action, &now);
-    if (status == AULE_OK)
-        status = fetch(monitor, &list, (void **)array, count);
-    if (status == AULE_OK)
-        GIVE(state, state_size, now);
-    return status;
-}
-
 // ---- acting ----
 
 static enum aule_status order(struct aule_monitor *monitor, const struct wire_request *request)
 {
     struct answer answer;
-    enum aule_status status = ask(monitor, request, WIRE_ANSWER_EMPTY, &answer);
+    enum aule_status status = monitor_ask(monitor, request, WIRE_ANSWER_EMPTY, &answer);
     answer_finish(&answer);
     return status;
 }
@@ -657,13 +227,33 @@ enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t 
                                                  .drop_cache.cache = cache});
 }
 
+enum aule_status aule_monitor_limit_tenant(struct aule_monitor *monitor, uint64_t tenant,
+                                           uint64_t blocks, uint64_t cached, uint64_t floor)
+{
+    REQUIRE(monitor);
+    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_LIMIT_TENANT,
+                                                 .limit_tenant = {.tenant = tenant,
+                                                                  .blocks = blocks,
+                                                                  .cached = cached,
+                                                                  .floor = floor}});
+}
+
+enum aule_status aule_monitor_limit_session(struct aule_monitor *monitor, uint64_t session,
+                                            uint64_t blocks)
+{
+    REQUIRE(monitor);
+    return order(monitor,
+                 &(struct wire_request){.command = WIRE_COMMAND_LIMIT_SESSION,
+                                        .limit_session = {.session = session, .blocks = blocks}});
+}
+
 enum aule_status aule_monitor_log_level(struct aule_monitor *monitor, enum aule_log_level level,
                                         enum aule_log_level *before)
 {
     REQUIRE(monitor);
     REQUIRE(before);
     struct answer answer;
-    enum aule_status status = ask(
+    enum aule_status status = monitor_ask(
         monitor, &(struct wire_request){.command = WIRE_COMMAND_LOG, .log.level = (uint32_t)level},
         WIRE_ANSWER_LOG, &answer);
     if (status != AULE_OK)

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// prefix.c - publishes a prompt's blocks and looks prompts up. Only the daemon compares tokens. Any
-// thread.
+// prefix.c - publishes a prompt's blocks, looks prompts up and claims what is missing. Only the
+// daemon compares tokens. Any thread.
 
-#include "cache.h"
+#include "prefix.h"
+
 #include "caller.h"
 #include "error.h"
 #include "metadata.h"
+#include "v0_1.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static enum aule_status check_prefix(const struct aule_cache *cache,
@@ -82,18 +85,31 @@ static enum aule_status ask(struct aule_cache *cache, const struct aule_prefix *
     return status;
 }
 
-enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache,
-                                          const struct aule_prefix *prefix, size_t prefix_size,
-                                          uint32_t max_tokens, int32_t *block_ids,
-                                          uint32_t *num_blocks)
+// What the answer says of the prompt's blocks, of which there are `room`.
+static enum aule_status read_lookup(const struct wire_prefix_lookup_reply *reply, uint32_t room,
+                                    int32_t *block_ids, struct aule_claim *claim)
 {
-    REQUIRE(cache);
-    REQUIRE(prefix);
+    uint32_t count = reply->blocks.count;
+    enum aule_status status = copy_blocks(&reply->blocks, room, block_ids);
+    if (status == AULE_OK && reply->num_promised > room - count)
+        status = fail(AULE_MALFORMED, "the daemon promised %u blocks of %u, of which %u are there",
+                      reply->num_promised, room, count);
+    if (status == AULE_OK)
+        *claim = (struct aule_claim){.id = reply->claim,
+                                     .max_blocks = room,
+                                     .num_blocks = count,
+                                     .num_promised = reply->claim ? reply->num_promised : 0};
+    return status;
+}
+
+static enum aule_status look_up(struct aule_cache *cache, const struct aule_prefix *prefix,
+                                size_t prefix_size, uint32_t max_tokens, bool claims,
+                                int32_t *block_ids, struct aule_claim *claim)
+{
     struct aule_prefix whole;
     enum aule_status status = TAKE(&whole, prefix, prefix_size);
     if (status != AULE_OK)
         return status;
-    REQUIRE(num_blocks);
     uint32_t room = whole.num_tokens / cache->block_size;
     if (room > 0)
         REQUIRE(block_ids);
@@ -101,18 +117,195 @@ enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache,
         .request = {.command = WIRE_COMMAND_PREFIX_LOOKUP,
                     .prefix_lookup = {.cache = cache->id,
                                       .max_tokens = max_tokens,
-                                      .extra_key = extra_key(&whole)}},
+                                      .extra_key = extra_key(&whole),
+                                      .claim = claims}},
         .expected = WIRE_ANSWER_PREFIX_LOOKUP,
     };
     question.tokens = &question.request.prefix_lookup.tokens;
     question.token_span = &question.request.prefix_lookup.token_span;
     struct answer answer;
     status = ask(cache, &whole, &question, &answer);
-    const struct wire_ints *blocks = &answer.reply.prefix_lookup.blocks;
     if (status == AULE_OK)
-        status = copy_blocks(blocks, room, block_ids);
-    *num_blocks = status == AULE_OK ? blocks->count : 0;
+        status = read_lookup(&answer.reply.prefix_lookup, room, block_ids, claim);
     answer_finish(&answer);
+    return status;
+}
+
+enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache,
+                                          const struct aule_prefix *prefix, size_t prefix_size,
+                                          uint32_t max_tokens, int32_t *block_ids,
+                                          uint32_t *num_blocks)
+{
+    REQUIRE(cache);
+    REQUIRE(prefix);
+    REQUIRE(num_blocks);
+    struct aule_claim claim = {.id = 0};
+    enum aule_status status =
+        look_up(cache, prefix, prefix_size, max_tokens, false, block_ids, &claim);
+    *num_blocks = claim.num_blocks;
+    return status;
+}
+
+enum aule_status aule_prefix_keep_sized(struct aule_cache *cache, const struct aule_prefix *prefix,
+                                        size_t prefix_size, enum aule_keep keep,
+                                        uint32_t *num_tokens)
+{
+    REQUIRE(cache);
+    REQUIRE(prefix);
+    REQUIRE(num_tokens);
+    *num_tokens = 0;
+    struct aule_prefix whole;
+    enum aule_status status = TAKE(&whole, prefix, prefix_size);
+    if (status == AULE_OK && !prefix_is_extended(cache))
+        status = fail(AULE_UNSUPPORTED, "the daemon is too old to keep prefixes");
+    if (status != AULE_OK)
+        return status;
+    struct question question = {
+        .request = {.command = WIRE_COMMAND_PREFIX_KEEP,
+                    .prefix_keep = {.cache = cache->id,
+                                    .extra_key = extra_key(&whole),
+                                    .keep = (uint32_t)keep}},
+        .expected = WIRE_ANSWER_PREFIX_KEEP,
+    };
+    question.tokens = &question.request.prefix_keep.tokens;
+    question.token_span = &question.request.prefix_keep.token_span;
+    struct answer answer;
+    status = ask(cache, &whole, &question, &answer);
+    if (status == AULE_OK)
+        *num_tokens = answer.reply.prefix_keep.num_tokens;
+    answer_finish(&answer);
+    return status;
+}
+
+// ---- claims ----
+
+enum aule_status aule_prefix_claim_sized(struct aule_cache *cache, const struct aule_prefix *prefix,
+                                         size_t prefix_size, uint32_t max_tokens,
+                                         int32_t *block_ids, struct aule_claim *claim)
+{
+    REQUIRE(cache);
+    REQUIRE(prefix);
+    REQUIRE(claim);
+    *claim = (struct aule_claim){.id = 0};
+    return look_up(cache, prefix, prefix_size, max_tokens, true, block_ids, claim);
+}
+
+enum aule_status aule_claim_wait(struct aule_cache *cache, struct aule_claim *claim, int timeout_ms,
+                                 int32_t *block_ids)
+{
+    REQUIRE(cache);
+    REQUIRE(claim);
+    REQUIRE(block_ids);
+    enum aule_status status = timeout_check(timeout_ms);
+    if (status != AULE_OK)
+        return status;
+    struct wire_request request = {
+        .command = WIRE_COMMAND_CLAIM_WAIT,
+        .claim_wait = {.cache = cache->id, .claim = claim->id, .timeout_ms = timeout_ms}};
+    struct answer answer;
+    struct aule_claim more = {.id = 0};
+    status =
+        attachment_ask(cache->attachment, &request, timeout_ms, WIRE_ANSWER_PREFIX_LOOKUP, &answer);
+    if (status == AULE_OK)
+        status = read_lookup(&answer.reply.prefix_lookup, claim->max_blocks - claim->num_blocks,
+                             block_ids + claim->num_blocks, &more);
+    answer_finish(&answer);
+    if (status != AULE_OK)
+        return status;
+    claim->id = more.id;
+    claim->num_blocks += more.num_blocks;
+    claim->num_promised = more.num_promised;
+    return AULE_OK;
+}
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+enum aule_status aule_claim_release(struct aule_cache *cache, struct aule_claim *claim,
+                                    uint32_t num_blocks)
+{
+    REQUIRE(cache);
+    REQUIRE(claim);
+    if (claim->id == 0)
+        return AULE_OK;
+    struct wire_request request = {
+        .command = WIRE_COMMAND_CLAIM_RELEASE,
+        .claim_release = {.cache = cache->id, .claim = claim->id, .num_blocks = num_blocks}};
+    enum aule_status status = attachment_tell(cache->attachment, &request);
+    if (status != AULE_OK)
+        return status;
+    claim->max_blocks = smaller(claim->max_blocks, num_blocks);
+    if (claim->max_blocks <= claim->num_blocks)
+        *claim =
+            (struct aule_claim){.max_blocks = claim->max_blocks, .num_blocks = claim->max_blocks};
+    claim->num_promised = smaller(claim->num_promised, claim->max_blocks - claim->num_blocks);
+    return AULE_OK;
+}
+
+// ---- publishing ----
+
+bool prefix_is_extended(const struct aule_cache *cache)
+{
+    return cache->attachment->info.protocol_minor >= 7;
+}
+
+enum aule_status prefix_publish(struct aule_cache *cache,
+                                const struct prefix_publishing *publishing, int32_t *block_ids,
+                                uint32_t *num_existing)
+{
+    const struct aule_prefix *prefix = &publishing->prefix;
+    uint32_t num_blocks = prefix->num_tokens / cache->block_size;
+    struct question question = {
+        .request = {.command = WIRE_COMMAND_PREFIX_PUBLISH,
+                    .prefix_publish = {.cache = cache->id,
+                                       .blocks = {.data = block_ids, .count = num_blocks},
+                                       .extra_key = extra_key(prefix),
+                                       .has_parent = publishing->parent != NULL,
+                                       .parent = publishing->parent ? *publishing->parent : 0,
+                                       .releases = publishing->releases}},
+        .beside = num_blocks * sizeof *block_ids,
+        .expected = WIRE_ANSWER_PREFIX_PUBLISH,
+    };
+    question.tokens = &question.request.prefix_publish.tokens;
+    question.token_span = &question.request.prefix_publish.token_span;
+    struct answer answer;
+    enum aule_status status = ask(cache, prefix, &question, &answer);
+    const struct wire_prefix_publish_reply *reply = &answer.reply.prefix_publish;
+    if (status == AULE_OK)
+        status = copy_blocks(&reply->blocks, num_blocks, block_ids);
+    if (status == AULE_OK && num_existing)
+        *num_existing = reply->num_existing;
+    answer_finish(&answer);
+    return status;
+}
+
+// For a daemon that releases nothing itself.
+static enum aule_status release_replaced(struct aule_cache *cache, int32_t *given,
+                                         const int32_t *block_ids, uint32_t num_blocks)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < num_blocks; i++)
+        if (given[i] != block_ids[i])
+            given[count++] = given[i];
+    return count > 0 ? aule_blocks_release(cache, count, given) : AULE_OK;
+}
+
+static enum aule_status publish_and_release(struct aule_cache *cache,
+                                            const struct prefix_publishing *publishing,
+                                            int32_t *block_ids, uint32_t *num_existing)
+{
+    uint32_t num_blocks = publishing->prefix.num_tokens / cache->block_size;
+    int32_t *given = malloc(num_blocks ? num_blocks * sizeof *given : 1);
+    if (!given)
+        return fail(AULE_NO_MEMORY, "no memory to publish %u blocks", num_blocks);
+    if (num_blocks > 0)
+        memcpy(given, block_ids, num_blocks * sizeof *given);
+    enum aule_status status = prefix_publish(cache, publishing, block_ids, num_existing);
+    if (status == AULE_OK)
+        status = release_replaced(cache, given, block_ids, num_blocks);
+    free(given);
     return status;
 }
 
@@ -122,30 +315,24 @@ enum aule_status aule_prefix_publish_sized(struct aule_cache *cache,
 {
     REQUIRE(cache);
     REQUIRE(prefix);
-    struct aule_prefix whole;
-    enum aule_status status = TAKE(&whole, prefix, prefix_size);
+    struct prefix_publishing publishing = {.releases = prefix_is_extended(cache)};
+    enum aule_status status = TAKE(&publishing.prefix, prefix, prefix_size);
     if (status != AULE_OK)
         return status;
-    uint32_t num_blocks = whole.num_tokens / cache->block_size;
-    if (num_blocks > 0)
+    if (publishing.prefix.num_tokens >= cache->block_size)
         REQUIRE(block_ids);
-    struct question question = {
-        .request = {.command = WIRE_COMMAND_PREFIX_PUBLISH,
-                    .prefix_publish = {.cache = cache->id,
-                                       .blocks = {.data = block_ids, .count = num_blocks},
-                                       .extra_key = extra_key(&whole)}},
-        .beside = num_blocks * sizeof *block_ids,
-        .expected = WIRE_ANSWER_PREFIX_PUBLISH,
-    };
-    question.tokens = &question.request.prefix_publish.tokens;
-    question.token_span = &question.request.prefix_publish.token_span;
-    struct answer answer;
-    status = ask(cache, &whole, &question, &answer);
-    const struct wire_prefix_publish_reply *reply = &answer.reply.prefix_publish;
-    if (status == AULE_OK)
-        status = copy_blocks(&reply->blocks, num_blocks, block_ids);
-    if (status == AULE_OK && num_existing)
-        *num_existing = reply->num_existing;
-    answer_finish(&answer);
-    return status;
+    return publishing.releases ? prefix_publish(cache, &publishing, block_ids, num_existing)
+                               : publish_and_release(cache, &publishing, block_ids, num_existing);
+}
+
+// A program of 0.1 keeps the ids that it gave, and releases the replaced blocks itself.
+enum aule_status prefix_publish_0_1(struct aule_cache *cache, const struct aule_prefix *prefix,
+                                    int32_t *block_ids, uint32_t *num_existing)
+{
+    struct prefix_publishing publishing = {.releases = false};
+    if (!cache || !prefix || !block_ids) // the sentence about NULL is the same
+        return aule_prefix_publish_sized(cache, prefix, SIZE_0_1(aule_prefix), block_ids,
+                                         num_existing);
+    enum aule_status status = TAKE(&publishing.prefix, prefix, SIZE_0_1(aule_prefix));
+    return status == AULE_OK ? prefix_publish(cache, &publishing, block_ids, num_existing) : status;
 }

@@ -7,6 +7,7 @@
 
 #include "room.h"
 
+#include "block.h"
 #include "error.h"
 
 #include <inttypes.h>
@@ -125,8 +126,8 @@ static enum aule_status lease_and_copy(struct aule_cache *cache, struct making *
         aule_blocks_lease(cache, (uint32_t)making->num_blocks, timeout_ms, making->ids);
     if (status != AULE_OK || count == 0)
         return status;
-    status =
-        aule_blocks_copy(cache, count, making->from, making->ids, timeout_left(&timeout), NULL);
+    // A run reads whatever a block holds, so no step gets a copy that may still fail.
+    status = blocks_copy_to_end(cache, count, making->from, making->ids, timeout_left(&timeout));
     if (status == AULE_OK)
         return AULE_OK;
     error_mute(true);

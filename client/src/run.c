@@ -10,6 +10,7 @@
 
 #include "caller.h"
 #include "error.h"
+#include "tensor.h"
 #include "ticket.h"
 #include "work.h"
 
@@ -38,6 +39,62 @@ static enum aule_status check_tensors(const struct attachment *attachment,
     enum aule_status status = AULE_OK;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors && status == AULE_OK; i++)
         status = attachment_check_life(attachment, tensors[i].tensor->life, tensors[i].name);
+    return status;
+}
+
+// The rows of block tensors in the arena: all blocks of the layout.
+static enum aule_status check_block_rows(const struct aule_batch *batch, struct tensor_use *use)
+{
+    if (batch->block_size == 0 || batch->num_blocks == 0)
+        return AULE_OK;
+    use->num_rows = batch->block_size;
+    use->num_before = batch->num_blocks - 1;
+    return tensor_check_rows(use);
+}
+
+// The rows of a tensor that has one for each token, or of a gather one for each key.
+static enum aule_status check_token_rows(const struct aule_batch *batch, enum wire_run_kind kind,
+                                         struct tensor_use *use)
+{
+    bool outer = use->tensor->outer_stride != 0;
+    use->num_rows = kind == WIRE_RUN_GATHER ? batch->num_keys
+                    : outer                 ? batch->last_rows
+                                            : batch->num_tokens;
+    use->num_before = outer ? batch->last_seq : 0;
+    return tensor_check_rows(use);
+}
+
+static enum aule_status check_rows(const struct aule_batch *batch, enum wire_run_kind kind,
+                                   const struct aule_run_params *params,
+                                   const struct aule_layers *layers)
+{
+    bool attends = kind == WIRE_RUN_ATTEND, moves = batch->has_slots || kind == WIRE_RUN_GATHER;
+    const struct {
+        bool used, in_blocks;
+        const char *name;
+        const struct aule_tensor *tensor;
+        uint32_t num_heads;
+        uint64_t layer_stride;
+    } uses[] = {
+        {attends, false, "q", &params->q, params->num_heads, layers->q_stride},
+        {moves, false, "k", &params->k, batch->num_kv_heads, layers->k_stride},
+        {moves, false, "v", &params->v, batch->num_kv_heads, layers->v_stride},
+        {attends, false, "out", &params->out, params->num_heads, layers->out_stride},
+        {attends, false, "lse", &params->lse, 1, layers->lse_stride},
+        {true, true, "keys", &params->keys, batch->num_kv_heads, layers->keys_stride},
+        {true, true, "values", &params->values, batch->num_kv_heads, layers->values_stride},
+    };
+    enum aule_status status = AULE_OK;
+    for (size_t i = 0; i < sizeof uses / sizeof *uses && status == AULE_OK; i++) {
+        struct tensor_use use = {.name = uses[i].name,
+                                 .tensor = uses[i].tensor,
+                                 .num_heads = uses[i].num_heads,
+                                 .layers_before = layers->num_layers - UINT64_C(1),
+                                 .layer_stride = uses[i].layer_stride};
+        if (uses[i].used)
+            status = uses[i].in_blocks ? check_block_rows(batch, &use)
+                                       : check_token_rows(batch, kind, &use);
+    }
     return status;
 }
 
@@ -165,6 +222,8 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
     enum aule_status status = check_tensors(batch->attachment, params);
     if (status == AULE_OK && layers != &one_layer)
         status = check_layers(batch->attachment, layers);
+    if (status == AULE_OK)
+        status = check_rows(batch, kind, params, layers);
     if (status != AULE_OK)
         return status;
     *work = (struct work){

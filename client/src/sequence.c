@@ -8,6 +8,7 @@
 
 #include "caller.h"
 #include "error.h"
+#include "prefix.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,8 +87,8 @@ enum aule_status sequence_make_room(struct aule_sequence *sequence, uint32_t num
     return AULE_OK;
 }
 
-static enum aule_status keep_tokens(struct aule_sequence *sequence, const int32_t *tokens,
-                                    uint32_t count)
+enum aule_status sequence_keep_tokens(struct aule_sequence *sequence, const int32_t *tokens,
+                                      uint32_t count)
 {
     uint64_t wanted = (uint64_t)sequence->num_tokens + count;
     if (wanted > INT32_MAX)
@@ -110,17 +111,31 @@ static enum aule_status keep_tokens(struct aule_sequence *sequence, const int32_
 
 // ---- create and destroy ----
 
-static void end(struct aule_sequence *sequence)
+// If the daemon is gone, the claim is, too. That all blocks are published does not say that the
+// claim has ended: another session's may stand before it.
+static void release_claim(struct aule_sequence *sequence, uint32_t num_tokens)
+{
+    const uint32_t num_blocks = num_tokens / sequence->cache->block_size;
+    if (!sequence->claim.id || num_blocks >= sequence->claim.max_blocks)
+        return;
+    error_mute(true);
+    aule_claim_release(sequence->cache, &sequence->claim, num_blocks);
+    error_mute(false);
+}
+
+void sequence_end(struct aule_sequence *sequence)
 {
     if (!sequence)
         return;
+    release_claim(sequence, 0);
     drop_blocks(sequence, 0);
+    sequence_give_back(sequence);
     free(sequence->blocks);
     free(sequence->tokens);
     free(sequence);
 }
 
-static enum aule_status create(struct aule_cache *cache, const struct aule_sequence_params *params,
+enum aule_status sequence_make(struct aule_cache *cache, const struct aule_sequence_params *params,
                                struct aule_sequence **out)
 {
     struct aule_sequence *sequence = calloc(1, sizeof *sequence);
@@ -133,7 +148,7 @@ static enum aule_status create(struct aule_cache *cache, const struct aule_seque
     sequence->extra_key_size = (uint32_t)params->extra_key_size;
     if (params->extra_key_size > 0)
         memcpy(sequence->extra_key, params->extra_key, params->extra_key_size);
-    return keep_tokens(sequence, params->tokens, params->num_tokens);
+    return sequence_keep_tokens(sequence, params->tokens, params->num_tokens);
 }
 
 static struct aule_prefix prefix_of(const struct aule_sequence *sequence, uint32_t num_tokens)
@@ -144,46 +159,61 @@ static struct aule_prefix prefix_of(const struct aule_sequence *sequence, uint32
                                 .extra_key_size = sequence->extra_key_size};
 }
 
-// Takes `count` blocks that a look-up has found.
-static enum aule_status take_found(struct aule_sequence *sequence, const int32_t *ids,
-                                   uint32_t count)
+// Puts the found block `id` at `index`. A block that was reserved there goes.
+static enum aule_status put_found(struct aule_sequence *sequence, uint32_t index, int32_t id)
 {
-    for (; sequence->num_blocks < count; sequence->num_blocks++) {
-        struct seq_block *block = seq_block_create(ids[sequence->num_blocks], true);
-        if (!block)
-            break;
-        sequence->blocks[sequence->num_blocks] = block;
-    }
-    if (sequence->num_blocks == count)
-        return AULE_OK;
-    aule_blocks_release(sequence->cache, count - sequence->num_blocks, ids + sequence->num_blocks);
-    return fail(AULE_NO_MEMORY, "no memory for a sequence of %u blocks", count);
+    struct seq_block *block = seq_block_create(id, true);
+    int32_t released;
+    if (!block)
+        return fail(AULE_NO_MEMORY, "no memory for a block of a sequence");
+    if (index < sequence->num_blocks && seq_block_drop(sequence->blocks[index], &released))
+        aule_blocks_release(sequence->cache, 1, &released);
+    sequence->blocks[index] = block;
+    if (index >= sequence->num_blocks)
+        sequence->num_blocks = index + 1;
+    return AULE_OK;
 }
 
-static enum aule_status look_up(struct aule_sequence *sequence)
+// Takes blocks [first, end) of the prompt, which are found and held.
+static enum aule_status take_found(struct aule_sequence *sequence, const int32_t *ids,
+                                   uint32_t first, uint32_t end)
 {
-    uint32_t most = sequence->num_tokens / sequence->cache->block_size, found = 0;
+    enum aule_status status = AULE_OK;
+    uint32_t taken = first;
+    while (taken < end && (status = put_found(sequence, taken, ids[taken])) == AULE_OK)
+        taken++;
+    if (taken < end)
+        aule_blocks_release(sequence->cache, end - taken, ids + taken);
+    uint32_t tokens = taken * sequence->cache->block_size;
+    sequence->num_found = sequence->num_stored = tokens;
+    sequence->num_computed = tokens && tokens == sequence->num_tokens ? tokens - 1 : tokens;
+    sequence->num_published = taken;
+    sequence_touch(sequence);
+    return status;
+}
+
+static enum aule_status look_up(struct aule_sequence *sequence, bool claims)
+{
+    uint32_t most = sequence->num_tokens / sequence->cache->block_size;
     int32_t *ids = malloc(most ? most * sizeof *ids : 1);
     enum aule_status status = sequence_make_room(sequence, most);
     if (status == AULE_OK && !ids)
         status = fail(AULE_NO_MEMORY, "no memory for a look-up of %u blocks", most);
     struct aule_prefix prefix = prefix_of(sequence, sequence->num_tokens);
+    struct aule_claim *claim = &sequence->claim;
     if (status == AULE_OK && most > 0)
-        status = aule_prefix_lookup(sequence->cache, &prefix, 0, ids, &found);
+        status = claims ? aule_prefix_claim(sequence->cache, &prefix, 0, ids, claim)
+                        : aule_prefix_lookup(sequence->cache, &prefix, 0, ids, &claim->num_blocks);
     if (status == AULE_OK)
-        status = take_found(sequence, ids, found);
+        status = take_found(sequence, ids, 0, claim->num_blocks);
     free(ids);
-    if (status != AULE_OK)
-        return status;
-    uint32_t tokens = found * sequence->cache->block_size;
-    sequence->num_found = sequence->num_stored = tokens;
-    sequence->num_computed = tokens && tokens == sequence->num_tokens ? tokens - 1 : tokens;
-    sequence->num_published = found;
-    return AULE_OK;
+    return status;
 }
 
 static enum aule_status check_params(const struct aule_sequence_params *params)
 {
+    if (params->claim && !params->publish)
+        return fail(AULE_INVALID, "claim without publish: others would wait in vain");
     if (params->num_tokens > 0 && !params->tokens)
         return fail(AULE_INVALID, "tokens is NULL, num_tokens %u", params->num_tokens);
     if (params->extra_key_size > WIRE_MAX_EXTRA_KEY)
@@ -208,13 +238,43 @@ enum aule_status aule_sequence_create_sized(struct aule_cache *cache,
     if (status == AULE_OK)
         status = check_params(&whole);
     if (status == AULE_OK)
-        status = create(cache, &whole, &sequence);
+        status = sequence_make(cache, &whole, &sequence);
     if (status == AULE_OK)
-        status = look_up(sequence);
+        status = look_up(sequence, whole.claim);
     if (status == AULE_OK)
         *out = sequence;
     else
-        end(sequence);
+        sequence_end(sequence);
+    return status;
+}
+
+// Once a step has computed tokens, the sequence takes nothing more from the cache.
+static uint32_t num_promised(const struct aule_sequence *sequence)
+{
+    return sequence->num_stored > sequence->num_found ? 0 : sequence->claim.num_promised;
+}
+
+enum aule_status aule_sequence_wait(struct aule_sequence *sequence, int timeout_ms)
+{
+    REQUIRE(sequence);
+    struct aule_claim *claim = &sequence->claim;
+    uint32_t had = claim->num_blocks;
+    enum aule_status status = timeout_check(timeout_ms);
+    if (status != AULE_OK || !num_promised(sequence))
+        return status;
+    int32_t *ids = malloc(claim->max_blocks * sizeof *ids);
+    if (!ids)
+        return fail(AULE_NO_MEMORY, "no memory for a look-up of %u blocks", claim->max_blocks);
+    status = aule_claim_wait(sequence->cache, claim, timeout_ms, ids);
+    if (status == AULE_OK && claim->num_blocks > had) {
+        status = take_found(sequence, ids, had, claim->num_blocks);
+        if (status != AULE_OK)
+            release_claim(sequence, 0);
+    } else if (status == AULE_NOT_FOUND) { // ended by what this session has published
+        *claim = (struct aule_claim){.num_blocks = had};
+        status = AULE_OK;
+    }
+    free(ids);
     return status;
 }
 
@@ -225,44 +285,58 @@ void aule_sequence_destroy(struct aule_sequence *sequence)
     error_mute(true);
     (void)sequence_publish(sequence);
     error_mute(false);
-    end(sequence);
+    sequence_end(sequence);
 }
 
 // ---- publishing ----
 
-// The block at `index` is sealed now; `id` is the one that the cache has of these tokens. Counts a
-// block in *count, and writes its id to *released, if the sequence was the last to have it.
-static enum aule_status take_published(struct aule_sequence *sequence, uint32_t index, int32_t id,
-                                       int32_t *released, uint32_t *count)
+// The blocks [first, end) of a sequence that are published by one message.
+struct publishing {
+    struct aule_sequence *sequence;
+    uint32_t first, end;
+    bool releases; // the daemon has released the blocks that were replaced
+};
+
+// Takes `id`, an existing block of the same tokens, in the place of the block at `index`. Counts
+// the block that is left in *count, and writes its id to *left, if no other sequence has it.
+static enum aule_status exchange(const struct publishing *publishing, uint32_t index, int32_t id,
+                                 int32_t *left, uint32_t *count)
 {
+    struct aule_sequence *sequence = publishing->sequence;
     struct seq_block *mine = sequence->blocks[index];
-    if (mine->id == id) {
+    sequence_touch(sequence);
+    if (publishing->releases) { // no other sequence has it
+        mine->id = id;
         atomic_store(&mine->sealed, true);
         return AULE_OK;
     }
     struct seq_block *theirs = seq_block_create(id, true);
     if (!theirs) {
-        *released = id;
+        *left = id;
         ++*count;
         return fail(AULE_NO_MEMORY, "no memory for a block of a sequence");
     }
     sequence->blocks[index] = theirs;
-    sequence_touch(sequence);
-    *count += seq_block_drop(mine, released);
+    *count += seq_block_drop(mine, left);
     return AULE_OK;
 }
 
 // An earlier block of the chain may change as well: of two sessions that published it at once, one
 // block stays in the cache.
-static enum aule_status take_all_published(struct aule_sequence *sequence, int32_t *ids,
-                                           uint32_t num_blocks)
+static enum aule_status take_published(const struct publishing *publishing, int32_t *ids)
 {
+    struct aule_sequence *sequence = publishing->sequence;
     uint32_t count = 0;
     enum aule_status status = AULE_OK;
-    sequence->num_published = num_blocks;
-    for (uint32_t i = 0; i < num_blocks; i++) {
+    sequence->num_published = publishing->end;
+    for (uint32_t i = publishing->first; i < publishing->end; i++) {
         // The list of those to release grows no faster than the list of ids is read.
-        enum aule_status taken = take_published(sequence, i, ids[i], &ids[count], &count);
+        int32_t id = ids[i - publishing->first];
+        enum aule_status taken = AULE_OK;
+        if (id == sequence->blocks[i]->id)
+            atomic_store(&sequence->blocks[i]->sealed, true);
+        else
+            taken = exchange(publishing, i, id, &ids[count], &count);
         status = status == AULE_OK ? taken : status;
     }
     enum aule_status released =
@@ -270,30 +344,62 @@ static enum aule_status take_all_published(struct aule_sequence *sequence, int32
     return status == AULE_OK ? released : status;
 }
 
-static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t num_blocks)
+// Only this thread can begin to share a block that no other sequence has.
+static bool is_unshared(const struct publishing *publishing)
 {
-    int32_t *ids = malloc(num_blocks * sizeof *ids);
+    for (uint32_t i = publishing->first; i < publishing->end; i++)
+        if (atomic_load(&publishing->sequence->blocks[i]->sharers) > 1)
+            return false;
+    return true;
+}
+
+static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t first, uint32_t end)
+{
+    struct aule_cache *cache = sequence->cache;
+    struct publishing publishing = {.sequence = sequence, .first = first, .end = end};
+    publishing.releases = prefix_is_extended(cache) && is_unshared(&publishing);
+    int32_t *ids = malloc((end - first) * sizeof *ids);
     if (!ids)
-        return fail(AULE_NO_MEMORY, "no memory to publish %u blocks", num_blocks);
-    for (uint32_t i = 0; i < num_blocks; i++)
-        ids[i] = sequence->blocks[i]->id;
-    struct aule_prefix prefix = prefix_of(sequence, num_blocks * sequence->cache->block_size);
-    enum aule_status status = aule_prefix_publish(sequence->cache, &prefix, ids, NULL);
+        return fail(AULE_NO_MEMORY, "no memory to publish %u blocks", end - first);
+    for (uint32_t i = first; i < end; i++)
+        ids[i - first] = sequence->blocks[i]->id;
+    struct prefix_publishing message = {.prefix = prefix_of(sequence, end * cache->block_size),
+                                        .parent =
+                                            first > 0 ? &sequence->blocks[first - 1]->id : NULL,
+                                        .releases = publishing.releases};
+    message.prefix.tokens += (size_t)first * cache->block_size;
+    message.prefix.num_tokens -= first * cache->block_size;
+    enum aule_status status = prefix_publish(cache, &message, ids, NULL);
     if (status == AULE_OK)
-        status = take_all_published(sequence, ids, num_blocks);
+        status = take_published(&publishing, ids);
     free(ids);
     return status;
 }
 
-enum aule_status sequence_publish(struct aule_sequence *sequence)
+static enum aule_status publish_computed(struct aule_sequence *sequence)
 {
     uint32_t done =
         sequence->num_computed < sequence->num_known ? sequence->num_computed : sequence->num_known;
     uint32_t num_blocks = done / sequence->cache->block_size;
-    if (!sequence->publish || num_blocks <= sequence->num_published)
+    if (num_blocks <= sequence->num_published)
         return AULE_OK;
-    enum aule_status status = publish_blocks(sequence, num_blocks);
+    uint32_t first = prefix_is_extended(sequence->cache) ? sequence->num_published : 0;
+    enum aule_status status = publish_blocks(sequence, first, num_blocks);
+    // The parent is not in the index if another session published the same tokens first.
+    if (status == AULE_NOT_FOUND && first > 0)
+        status = publish_blocks(sequence, 0, num_blocks);
     return status == AULE_UNWRITTEN ? AULE_OK : status;
+}
+
+enum aule_status sequence_publish(struct aule_sequence *sequence)
+{
+    return sequence->publish ? publish_computed(sequence) : AULE_OK;
+}
+
+enum aule_status aule_sequence_publish(struct aule_sequence *sequence)
+{
+    REQUIRE(sequence);
+    return publish_computed(sequence);
 }
 
 // ---- tokens ----
@@ -302,7 +408,7 @@ enum aule_status aule_sequence_append(struct aule_sequence *sequence, const int3
                                       uint32_t count)
 {
     REQUIRE(sequence);
-    return keep_tokens(sequence, tokens, count);
+    return sequence_keep_tokens(sequence, tokens, count);
 }
 
 enum aule_status aule_sequence_truncate(struct aule_sequence *sequence, uint32_t num_tokens)
@@ -312,6 +418,7 @@ enum aule_status aule_sequence_truncate(struct aule_sequence *sequence, uint32_t
         return fail(AULE_OUT_OF_RANGE, "a sequence of %u tokens cannot be truncated to %u",
                     sequence->num_tokens, num_tokens);
     uint32_t kept = blocks_for(sequence->cache, num_tokens);
+    release_claim(sequence, num_tokens);
     drop_blocks(sequence, kept);
     uint32_t full = num_tokens / sequence->cache->block_size;
     sequence->num_tokens = num_tokens;
@@ -361,11 +468,11 @@ enum aule_status aule_sequence_fork(const struct aule_sequence *sequence,
                                                 .extra_key_size = sequence->extra_key_size,
                                                 .publish = sequence->publish};
     struct aule_sequence *child = NULL;
-    enum aule_status status = create(sequence->cache, &params, &child);
+    enum aule_status status = sequence_make(sequence->cache, &params, &child);
     if (status == AULE_OK)
         status = share_blocks(sequence, child);
     if (status != AULE_OK) {
-        end(child);
+        sequence_end(child);
         return status;
     }
     child->num_tokens = sequence->num_tokens;
@@ -386,7 +493,9 @@ enum aule_status aule_sequence_info_sized(const struct aule_sequence *sequence,
                                              .num_computed = sequence->num_computed,
                                              .num_found = sequence->num_found,
                                              .num_blocks = sequence->num_blocks,
-                                             .num_published = sequence->num_published};
+                                             .num_published = sequence->num_published,
+                                             .num_promised = num_promised(sequence) *
+                                                             sequence->cache->block_size};
     GIVE(info, info_size, whole);
     return AULE_OK;
 }

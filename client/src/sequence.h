@@ -14,7 +14,7 @@
 
 #include <stdatomic.h>
 
-// A block that one or more sequences have. Its id never changes.
+// A block that one or more sequences have. Its id never changes while several have it.
 struct seq_block {
     atomic_uint sharers; // sequences
     atomic_bool sealed;
@@ -30,8 +30,10 @@ struct aule_sequence {
     uint32_t block_room, num_blocks;
     uint32_t num_published; // blocks
     bool publish;
+    struct aule_claim claim; // id 0: none
     uint8_t extra_key[WIRE_MAX_EXTRA_KEY];
     uint32_t extra_key_size;
+    uint64_t offer;      // it was taken by this offer and is not accepted; 0: neither
     uint64_t generation; // of no two sequences alike; another one once an entry of `blocks` changed
     uint64_t mark;       // of the list of entries that was looked at last: finds doubles
 };
@@ -47,6 +49,18 @@ void sequence_touch(struct aule_sequence *sequence);
 struct seq_block *seq_block_create(int32_t id, bool sealed);
 // Ends one share. Writes the id to *released and returns true if it was the last one.
 bool seq_block_drop(struct seq_block *block, int32_t *released);
+
+// An empty sequence; on failure *out is ended by sequence_end(), or NULL. AULE_NO_MEMORY.
+enum aule_status sequence_make(struct aule_cache *cache, const struct aule_sequence_params *params,
+                               struct aule_sequence **out);
+// Releases its blocks, gives back an offer that is not accepted, and frees it. Takes NULL.
+void sequence_end(struct aule_sequence *sequence);
+// aule_sequence_append().
+enum aule_status sequence_keep_tokens(struct aule_sequence *sequence, const int32_t *tokens,
+                                      uint32_t count);
+// Tells the daemon that others may take the offer; does nothing if there is none. The sequence has
+// released its blocks.
+void sequence_give_back(struct aule_sequence *sequence);
 
 // Room for `num_blocks` in `blocks`. AULE_NO_MEMORY.
 enum aule_status sequence_make_room(struct aule_sequence *sequence, uint32_t num_blocks);

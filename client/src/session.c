@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 struct aule_session {
@@ -21,6 +22,7 @@ struct aule_session {
     struct aule_session_params params; // its strings are owned
     pthread_mutex_t reconnecting;      // one reconnect at a time
     uint16_t generation;               // guarded by `reconnecting`
+    int fd;                            // likewise; an eventfd, owned; -1 until aule_session_fd()
     pthread_mutex_t mutex;             // guards the rest
     struct attachment *attachment;     // a reference; NULL after a reconnect that failed
 };
@@ -56,6 +58,8 @@ static enum aule_status copy_params(const struct aule_session_params *given,
 static void session_free(struct aule_session *session)
 {
     attachment_unref(session->attachment);
+    if (session->fd >= 0)
+        close(session->fd);
     free((void *)session->params.socket);
     free((void *)session->params.name);
     free((void *)session->params.tenant);
@@ -75,6 +79,7 @@ enum aule_status aule_session_open_sized(const struct aule_session_params *param
     if (!opened)
         return fail(AULE_NO_MEMORY, "no memory for a session");
     opened->pid = getpid();
+    opened->fd = -1;
     status = copy_params(&whole, &opened->params);
     if (status == AULE_OK)
         status = attachment_open(&opened->params, 0, &opened->attachment);
@@ -122,8 +127,12 @@ static enum aule_status reconnect(struct aule_session *session)
     attachment_unref(old);
     enum aule_status status =
         attachment_open(&session->params, (uint16_t)(session->generation + 1), &next);
-    if (status != AULE_OK)
+    if (status == AULE_OK && session->fd >= 0)
+        status = attachment_notify(next, session->fd);
+    if (status != AULE_OK) {
+        attachment_unref(next);
         return status;
+    }
     session->generation++;
     swap(session, next);
     return AULE_OK;
@@ -164,6 +173,41 @@ void session_put(struct attachment *attachment)
 {
     attachment_leave(attachment);
     attachment_unref(attachment);
+}
+
+// ---- the descriptor ----
+
+// One thread at a time. A reconnect must not come between, so this holds the same mutex.
+static enum aule_status open_fd(struct aule_session *session)
+{
+    struct attachment *attachment;
+    enum aule_status status = session_get(session, &attachment);
+    if (status != AULE_OK)
+        return status;
+    int fd = session->fd >= 0 ? session->fd : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    status = fd >= 0 ? attachment_notify(attachment, fd) : fail_no_descriptor("an eventfd");
+    session_put(attachment);
+    if (status == AULE_OK)
+        session->fd = fd;
+    else if (fd >= 0 && fd != session->fd)
+        close(fd);
+    return status;
+}
+
+enum aule_status aule_session_fd(struct aule_session *session, int *fd)
+{
+    REQUIRE(session);
+    REQUIRE(fd);
+    *fd = -1;
+    enum aule_status status = fork_check(session->pid, "the session");
+    if (status != AULE_OK)
+        return status;
+    pthread_mutex_lock(&session->reconnecting);
+    status = open_fd(session);
+    if (status == AULE_OK)
+        *fd = session->fd;
+    pthread_mutex_unlock(&session->reconnecting);
+    return status;
 }
 
 enum aule_status aule_session_info_sized(struct aule_session *session,

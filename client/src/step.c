@@ -22,7 +22,7 @@ struct aule_step {
     struct aule_cache *cache; // the caller's
     struct aule_batch *batch; // owned; NULL: none
     uint32_t num_rows, room, columns;
-    uint64_t num_tokens, table_room, token_room, entry_room;
+    uint64_t table_room, token_room, entry_room;
     struct row *rows;                 // [room]
     int32_t *cu_seqlens;              // [room + 1]
     int32_t *seq_lens;                // [room]
@@ -67,6 +67,12 @@ void aule_step_destroy(struct aule_step *step)
     free(step);
 }
 
+void aule_step_rest(struct aule_step *step)
+{
+    if (step)
+        end_batch(step);
+}
+
 struct aule_batch *aule_step_batch(const struct aule_step *step)
 {
     return step ? step->batch : NULL;
@@ -74,26 +80,27 @@ struct aule_batch *aule_step_batch(const struct aule_step *step)
 
 // ---- memory ----
 
-static bool widen(void *array, uint64_t count, size_t element_size)
+// The array with room for `count` elements. Without memory the array as it was; then *whole becomes
+// false.
+static void *resized(void *array, uint64_t count, size_t element_size, bool *whole)
 {
-    void **place = array;
-    void *grown = realloc(*place, (count ? count : 1) * element_size);
-    if (grown)
-        *place = grown;
-    return grown != NULL;
+    void *grown = realloc(array, (count ? count : 1) * element_size);
+    *whole = *whole && grown;
+    return grown ? grown : array;
 }
+#define RESIZE(array, count, whole) ((array) = resized((array), (count), sizeof *(array), (whole)))
 
 static enum aule_status make_rows(struct aule_step *step, uint32_t num_rows, uint64_t num_tokens)
 {
     bool whole = true;
     if (num_rows > step->room || !step->cu_seqlens) {
-        whole = widen(&step->rows, num_rows, sizeof *step->rows) &&
-                widen(&step->cu_seqlens, (uint64_t)num_rows + 1, sizeof *step->cu_seqlens) &&
-                widen(&step->seq_lens, num_rows, sizeof *step->seq_lens);
+        RESIZE(step->rows, num_rows, &whole);
+        RESIZE(step->cu_seqlens, (uint64_t)num_rows + 1, &whole);
+        RESIZE(step->seq_lens, num_rows, &whole);
         step->room = whole ? num_rows : 0;
     }
     if (whole && num_tokens > step->token_room) {
-        whole = widen(&step->slots, num_tokens, sizeof *step->slots);
+        RESIZE(step->slots, num_tokens, &whole);
         step->token_room = whole ? num_tokens : 0;
     }
     return whole ? AULE_OK : fail(AULE_NO_MEMORY, "no memory for a step of %u sequences", num_rows);
@@ -165,6 +172,16 @@ static void note_row(struct aule_step *step, uint32_t i, const struct aule_step_
                                  .num_blocks = blocks_seen(step, i)};
 }
 
+static struct aule_batch_params params_of(const struct aule_step *step)
+{
+    return (struct aule_batch_params){.num_seqs = step->num_rows,
+                                      .max_blocks = step->columns,
+                                      .cu_seqlens_q = step->cu_seqlens,
+                                      .seq_lens_kv = step->seq_lens,
+                                      .block_table = step->table,
+                                      .slot_mapping = step->slots};
+}
+
 static enum aule_status create_batch(struct aule_step *step, const struct aule_step_entry *entries,
                                      uint32_t num_entries)
 {
@@ -175,7 +192,9 @@ static enum aule_status create_batch(struct aule_step *step, const struct aule_s
     step->columns = widest + widest / 4 + 8; // so that many steps fit
     uint64_t cells = (uint64_t)num_entries * step->columns;
     if (cells > step->table_room) {
-        if (!widen(&step->table, cells, sizeof *step->table))
+        bool whole = true;
+        RESIZE(step->table, cells, &whole);
+        if (!whole)
             return fail(AULE_NO_MEMORY, "no memory for a block table of %u x %u", num_entries,
                         step->columns);
         step->table_room = cells;
@@ -187,12 +206,7 @@ static enum aule_status create_batch(struct aule_step *step, const struct aule_s
         note_row(step, i, &entries[i]);
     }
     step->num_rows = num_entries;
-    const struct aule_batch_params params = {.num_seqs = num_entries,
-                                             .max_blocks = step->columns,
-                                             .cu_seqlens_q = step->cu_seqlens,
-                                             .seq_lens_kv = step->seq_lens,
-                                             .block_table = step->table,
-                                             .slot_mapping = step->slots};
+    const struct aule_batch_params params = params_of(step);
     return aule_batch_create(step->cache, &params, &step->batch);
 }
 
@@ -201,7 +215,9 @@ static enum aule_status add_change(struct aule_step *step, uint32_t *count, uint
 {
     if (*count == step->entry_room) {
         uint64_t room = step->entry_room + step->entry_room / 2 + 64;
-        if (!widen(&step->changes, room, sizeof *step->changes))
+        bool whole = true;
+        RESIZE(step->changes, room, &whole);
+        if (!whole)
             return fail(AULE_NO_MEMORY, "no memory for %u changes of a block table", *count);
         step->entry_room = room;
     }
@@ -244,6 +260,22 @@ static enum aule_status advance_batch(struct aule_step *step, const struct aule_
     return status == AULE_OK ? aule_batch_advance(step->batch, &advance) : status;
 }
 
+enum aule_status aule_step_masked(const struct aule_step *step, const void *mask, size_t mask_size,
+                                  struct aule_batch **batch)
+{
+    REQUIRE(batch);
+    *batch = NULL;
+    REQUIRE(step);
+    REQUIRE(mask);
+    if (!step->batch)
+        return fail(AULE_INVALID, "a mask for a step that is not made");
+    struct aule_batch_params params = params_of(step);
+    params.mask = mask;
+    params.mask_size = mask_size;
+    params.beside = step->batch;
+    return aule_batch_create(step->cache, &params, batch);
+}
+
 // ---- one step ----
 
 // Blocks that cannot be published now are tried again by the next step. An error that ends the
@@ -257,13 +289,14 @@ static void publish(const struct aule_step_entry *entries, uint32_t num_entries)
 }
 
 // The batch of the step before still refers to blocks that its sequences have released. It goes
-// only if there are no other blocks, because a batch costs more to make than to advance.
+// only if there are no other blocks, because a batch costs more to make than to advance; or if no
+// ticket is free for a copy, because the blocks may be gone when there is one.
 static enum aule_status make_room(struct aule_step *step, const struct aule_step_entry *entries,
                                   uint32_t num_entries, int timeout_ms)
 {
     if (step->batch) {
         enum aule_status status = room_make(step->cache, entries, num_entries, 0);
-        if (status != AULE_NO_BLOCKS && status != AULE_QUOTA)
+        if (status != AULE_NO_BLOCKS && status != AULE_QUOTA && status != AULE_BUSY)
             return status;
         end_batch(step);
     }

@@ -4,6 +4,8 @@
 // tensor.c - memory in a session's arena, and the tensors that lie in it. Knows offsets and
 // strides. The daemon checks whether a run may use a tensor. Any thread.
 
+#include "tensor.h"
+
 #include "error.h"
 #include "session.h"
 
@@ -35,6 +37,46 @@ enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, v
         *offset = place;
     session_put(attachment);
     return status;
+}
+
+// A call's last element begins this many bytes behind the tensor's offset. False: the number is too
+// large, which the daemon says in its own words.
+static bool find_last(const struct tensor_use *use, uint64_t *last)
+{
+    const struct aule_tensor *tensor = use->tensor;
+    const uint64_t parts[][2] = {{use->num_rows - 1, tensor->token_stride},
+                                 {use->num_heads ? use->num_heads - 1 : 0, tensor->head_stride},
+                                 {use->num_before, tensor->outer_stride},
+                                 {use->layers_before, use->layer_stride}};
+    *last = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        uint64_t part;
+        if (__builtin_mul_overflow(parts[i][0], parts[i][1], &part) ||
+            __builtin_add_overflow(*last, part, last))
+            return false;
+    }
+    return true;
+}
+
+// Bytes that a row takes of the tensor, on average if each head lies by itself.
+static uint64_t row_size(const struct tensor_use *use)
+{
+    const struct aule_tensor *tensor = use->tensor;
+    bool by_head = use->num_heads > 1 && tensor->head_stride >= tensor->token_stride;
+    uint64_t size;
+    return __builtin_mul_overflow(tensor->token_stride, by_head ? use->num_heads : 1, &size) ? 0
+                                                                                             : size;
+}
+
+enum aule_status tensor_check_rows(const struct tensor_use *use)
+{
+    const struct aule_tensor *tensor = use->tensor;
+    uint64_t last, size = row_size(use);
+    if (tensor->num_rows == 0 || size == 0 || use->num_rows == 0 || !find_last(use, &last) ||
+        last / size < tensor->num_rows)
+        return AULE_OK;
+    return fail(AULE_OUT_OF_RANGE, "%s has num_rows = %u, but the call uses %" PRIu64 " rows of it",
+                use->name, tensor->num_rows, last / size + 1);
 }
 
 // A pointer that begins no allocation changes nothing, and aule_error() says so. A pointer from
@@ -74,22 +116,18 @@ static enum aule_status check_shape(enum aule_dtype dtype, uint32_t num_heads, u
     return AULE_OK;
 }
 
-enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtype dtype,
-                                    uint32_t num_tokens, uint32_t num_heads, uint32_t head_dim,
-                                    struct aule_tensor *tensor)
+// A dense tensor of a shape that is allowed.
+static enum aule_status create(struct aule_session *session, enum aule_dtype dtype,
+                               uint32_t num_tokens, uint32_t num_heads, uint32_t head_dim,
+                               struct aule_tensor *tensor)
 {
-    REQUIRE(session);
-    REQUIRE(tensor);
-    enum aule_status status = check_shape(dtype, num_heads, head_dim);
-    if (status != AULE_OK)
-        return status;
     uint64_t head_stride = head_dim * (uint64_t)aule_dtype_size(dtype), token_stride, size;
     if (__builtin_mul_overflow(head_stride, num_heads, &token_stride) ||
         __builtin_mul_overflow(token_stride, num_tokens, &size))
         return fail(AULE_OUT_OF_RANGE, "a tensor of %u x %u x %u %s elements is too large",
                     num_tokens, num_heads, head_dim, aule_dtype_name(dtype));
     struct attachment *attachment;
-    status = session_get(session, &attachment);
+    enum aule_status status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
     void *data;
@@ -101,11 +139,33 @@ enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtyp
                                        .offset = offset,
                                        .token_stride = token_stride,
                                        .head_stride = head_stride,
-                                       .life = attachment_life(attachment)};
+                                       .life = attachment_life(attachment),
+                                       .num_rows = num_tokens};
     session_put(attachment);
     return status;
 }
 
+enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtype dtype,
+                                    uint32_t num_tokens, uint32_t num_heads, uint32_t head_dim,
+                                    struct aule_tensor *tensor)
+{
+    REQUIRE(session);
+    REQUIRE(tensor);
+    enum aule_status status = check_shape(dtype, num_heads, head_dim);
+    if (status != AULE_OK)
+        return status;
+    return create(session, dtype, num_tokens, num_heads, head_dim, tensor);
+}
+
+enum aule_status aule_tensor_create_lse(struct aule_session *session, uint32_t num_rows,
+                                        uint32_t num_heads, struct aule_tensor *tensor)
+{
+    REQUIRE(session);
+    REQUIRE(tensor);
+    if (num_heads == 0)
+        return fail(AULE_INVALID, "an LSE tensor of 0 heads");
+    return create(session, AULE_F32, num_rows, num_heads, 1, tensor);
+}
 void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *tensor)
 {
     struct attachment *attachment;

@@ -17,6 +17,9 @@ static const uint64_t ticket_mask = (UINT64_C(1) << TICKET_BITS) - 1;
 struct aule_ticket ticket_make(const struct attachment *attachment, uint64_t id,
                                enum aule_path path)
 {
+    struct notice *notice = attachment_notice(attachment);
+    if (notice && id)
+        notice_add(notice, id);
     return (struct aule_ticket){.id = (uint64_t)attachment->generation << TICKET_BITS | id,
                                 .path = path};
 }
@@ -26,6 +29,14 @@ enum aule_status ticket_check(uint64_t id)
     if (id <= ticket_mask)
         return AULE_OK;
     return fail(AULE_INTERNAL, "ticket %" PRIu64 " has more than %d bits", id, TICKET_BITS);
+}
+
+// The program will not wait for this ticket again.
+static void forget(const struct attachment *attachment, uint64_t id)
+{
+    struct notice *notice = attachment_notice(attachment);
+    if (notice)
+        notice_remove(notice, id);
 }
 
 // ---- wait ----
@@ -54,6 +65,8 @@ static bool reap(struct attachment *attachment, uint64_t id, int timeout_ms,
                                    .wait = {.ticket = id, .timeout_ms = timeout_ms}};
     struct answer answer;
     *status = attachment_call(attachment, &request, timeout_ms, WIRE_ANSWER_WAIT, &answer);
+    if (*status == AULE_OK || *status == AULE_NOT_FOUND)
+        forget(attachment, id);
     if (*status != AULE_OK)
         return false;
     *status = ticket_read(&answer.reply.wait, id, result);
@@ -78,6 +91,21 @@ bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms,
     return false;
 }
 
+// A request with no end would have no grace: a daemon that hangs would keep the call for ever. A
+// missing answer ends the connection, so the second request fails at once.
+enum aule_status ticket_reap_to_end(struct attachment *attachment, uint64_t id)
+{
+    enum { SLICE_MS = 500 };
+    enum aule_status status;
+    do {
+        if (reap(attachment, id, SLICE_MS, NULL, &status))
+            return status;
+    } while (status == AULE_TIMEOUT);
+    if (status != AULE_NOT_FOUND)
+        ticket_abandon(attachment, id);
+    return status;
+}
+
 static void abandon_both(struct attachment *attachment, const struct aule_ticket *ticket)
 {
     if (ticket->before)
@@ -97,10 +125,13 @@ enum aule_status ticket_settle(struct attachment *attachment, const struct aule_
             abandon_both(attachment, ticket);
         return status;
     }
-    error_mute(status != AULE_OK);
+    const bool failed = status != AULE_OK;
+    if (failed)
+        error_mute(true);
     if (ticket->before)
         ticket_reap_own(attachment, ticket->before, timeout_ms, NULL, &before);
-    error_mute(false);
+    if (failed)
+        error_mute(false);
     return status != AULE_OK ? status : before;
 }
 
@@ -126,6 +157,25 @@ enum aule_status aule_ticket_wait_sized(struct aule_session *session, struct aul
     return status;
 }
 
+// Tickets of a session end in order, so the smallest one ends first.
+enum aule_status aule_wait_any_sized(struct aule_session *session,
+                                     const struct aule_ticket *tickets, uint32_t num_tickets,
+                                     int timeout_ms, uint32_t *index,
+                                     struct aule_run_result *result, size_t result_size)
+{
+    uint32_t first = 0;
+    REQUIRE(session);
+    REQUIRE(index);
+    if (num_tickets == 0)
+        return fail(AULE_INVALID, "num_tickets is 0: there is no ticket to wait for");
+    REQUIRE(tickets);
+    for (uint32_t i = 1; i < num_tickets; i++)
+        if (tickets[i].id < tickets[first].id)
+            first = i;
+    *index = first;
+    return aule_ticket_wait_sized(session, tickets[first], timeout_ms, result, result_size);
+}
+
 // ---- abandoned tickets ----
 // aule_run() keeps its ticket to itself. If its wait times out, the run goes on, and the ticket
 // counts against max_tickets until it is reaped. The next submission does that; if the daemon has
@@ -142,6 +192,7 @@ static void insert(struct attachment *attachment, uint64_t id)
 
 void ticket_abandon(struct attachment *attachment, uint64_t id)
 {
+    forget(attachment, id);
     pthread_mutex_lock(&attachment->mutex);
     if (attachment->num_abandoned == attachment->max_abandoned) {
         uint32_t room = attachment->max_abandoned ? attachment->max_abandoned * 2 : 8;

@@ -29,6 +29,9 @@ enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int tim
 // says why), so it is abandoned.
 bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms,
                      const struct caller_result *result, enum aule_status *status);
+// Waits for a ticket that only this call knows, as long as its work takes, but for each answer no
+// longer than the session's grace. The ticket is reaped or abandoned.
+enum aule_status ticket_reap_to_end(struct attachment *attachment, uint64_t id);
 // ticket_reap() for a public ticket and the one before it. Reaps both or leaves both. `own`: only
 // this call knows them, so tickets that are left are abandoned.
 enum aule_status ticket_settle(struct attachment *attachment, const struct aule_ticket *ticket,

@@ -2,11 +2,45 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // v0_1.c - the functions that programs of aule 0.1 call. Their header passes no sizes, so these
-// pass those of 0.1's structs. They go when the library's file is no longer found as
-// libaule-client.so.0 (client/CMakeLists.txt).
+// pass those of 0.1's structs. In a tensor of 0.1 the place of num_rows is padding, whose contents
+// are undefined; so calls with tensors clear it in a copy of their struct. They go when the
+// library's file is no longer found as libaule-client.so.0 (client/CMakeLists.txt).
 
 #define AULE_BUILDS_0_1
 #include "v0_1.h"
+
+#include "caller.h"
+
+// Copies the caller's struct to the library's `whole`, and clears num_rows in the tensors there.
+#define WITHOUT_ROWS(type, given, whole, ...)                                                      \
+    without_rows((given), SIZE_0_1(type), (whole), sizeof *(whole),                                \
+                 (struct aule_tensor *[]){__VA_ARGS__, NULL})
+
+static void without_rows(const void *given, size_t size, void *whole, size_t whole_size,
+                         struct aule_tensor **tensors)
+{
+    if (!given)
+        return;
+    caller_give(whole, whole_size, given, size);
+    for (; *tensors; tensors++)
+        (*tensors)->num_rows = 0;
+}
+
+static const struct aule_run_params *take_run(const struct aule_run_params *given,
+                                              struct aule_run_params *whole)
+{
+    WITHOUT_ROWS(aule_run_params, given, whole, &whole->q, &whole->k, &whole->v, &whole->out,
+                 &whole->lse, &whole->keys, &whole->values);
+    return given ? whole : NULL;
+}
+
+static const struct aule_attention_params *take_attention(const struct aule_attention_params *given,
+                                                          struct aule_attention_params *whole)
+{
+    WITHOUT_ROWS(aule_attention_params, given, whole, &whole->run.q, &whole->run.k, &whole->run.v,
+                 &whole->run.out, &whole->run.lse);
+    return given ? whole : NULL;
+}
 
 enum aule_status aule_session_open(const struct aule_session_params *params,
                                    struct aule_session **session)
@@ -40,7 +74,7 @@ enum aule_status aule_prefix_lookup(struct aule_cache *cache, const struct aule_
 enum aule_status aule_prefix_publish(struct aule_cache *cache, const struct aule_prefix *prefix,
                                      int32_t *block_ids, uint32_t *num_existing)
 {
-    return aule_prefix_publish_sized(cache, prefix, SIZE_0_1(aule_prefix), block_ids, num_existing);
+    return prefix_publish_0_1(cache, prefix, block_ids, num_existing);
 }
 
 enum aule_status aule_batch_create(struct aule_cache *cache, const struct aule_batch_params *params,
@@ -94,7 +128,8 @@ enum aule_status aule_metadata_append(uint32_t num_seqs, const int32_t *cache_se
 enum aule_status aule_run_submit(struct aule_batch *batch, const struct aule_run_params *params,
                                  int timeout_ms, struct aule_ticket *ticket)
 {
-    return aule_run_submit_sized(batch, params, SIZE_0_1(aule_run_params), timeout_ms, ticket);
+    struct aule_run_params whole;
+    return aule_run_submit_sized(batch, take_run(params, &whole), sizeof whole, timeout_ms, ticket);
 }
 
 enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_ticket ticket,
@@ -106,7 +141,8 @@ enum aule_status aule_ticket_wait(struct aule_session *session, struct aule_tick
 enum aule_status aule_run(struct aule_batch *batch, const struct aule_run_params *params,
                           int timeout_ms, struct aule_run_result *result)
 {
-    return aule_run_sized(batch, params, SIZE_0_1(aule_run_params), timeout_ms, result,
+    struct aule_run_params whole;
+    return aule_run_sized(batch, take_run(params, &whole), sizeof whole, timeout_ms, result,
                           SIZE_0_1(aule_run_result));
 }
 
@@ -114,7 +150,8 @@ enum aule_status aule_run_layers_submit(struct aule_batch *batch, const struct a
                                         const struct aule_layers *layers, int timeout_ms,
                                         struct aule_ticket *ticket)
 {
-    return aule_run_layers_submit_sized(batch, run, SIZE_0_1(aule_run_params), layers,
+    struct aule_run_params whole;
+    return aule_run_layers_submit_sized(batch, take_run(run, &whole), sizeof whole, layers,
                                         SIZE_0_1(aule_layers), timeout_ms, ticket);
 }
 
@@ -122,7 +159,8 @@ enum aule_status aule_run_layers(struct aule_batch *batch, const struct aule_run
                                  const struct aule_layers *layers, int timeout_ms,
                                  struct aule_run_result *result)
 {
-    return aule_run_layers_sized(batch, run, SIZE_0_1(aule_run_params), layers,
+    struct aule_run_params whole;
+    return aule_run_layers_sized(batch, take_run(run, &whole), sizeof whole, layers,
                                  SIZE_0_1(aule_layers), timeout_ms, result,
                                  SIZE_0_1(aule_run_result));
 }
@@ -131,15 +169,17 @@ enum aule_status aule_attention_submit(struct aule_session *session,
                                        const struct aule_attention_params *params, int timeout_ms,
                                        struct aule_ticket *ticket)
 {
-    return aule_attention_submit_sized(session, params, SIZE_0_1(aule_attention_params), timeout_ms,
-                                       ticket);
+    struct aule_attention_params whole;
+    return aule_attention_submit_sized(session, take_attention(params, &whole), sizeof whole,
+                                       timeout_ms, ticket);
 }
 
 enum aule_status aule_attention(struct aule_session *session,
                                 const struct aule_attention_params *params, int timeout_ms,
                                 struct aule_run_result *result, struct aule_ticket *ticket)
 {
-    return aule_attention_sized(session, params, SIZE_0_1(aule_attention_params), timeout_ms,
+    struct aule_attention_params whole;
+    return aule_attention_sized(session, take_attention(params, &whole), sizeof whole, timeout_ms,
                                 result, SIZE_0_1(aule_run_result), ticket);
 }
 
@@ -147,20 +187,23 @@ enum aule_status aule_merge_submit(struct aule_session *session,
                                    const struct aule_merge_params *params, int timeout_ms,
                                    struct aule_ticket *ticket)
 {
-    return aule_merge_submit_sized(session, params, SIZE_0_1(aule_merge_params), timeout_ms,
-                                   ticket);
+    return merge_submit_0_1(session, params, timeout_ms, ticket);
 }
 
 enum aule_status aule_kv_import(struct aule_cache *cache, const struct aule_kv_import *params,
                                 int timeout_ms, struct aule_ticket *ticket)
 {
-    return aule_kv_import_sized(cache, params, SIZE_0_1(aule_kv_import), timeout_ms, ticket);
+    struct aule_kv_import whole;
+    WITHOUT_ROWS(aule_kv_import, params, &whole, &whole.k, &whole.v);
+    return aule_kv_import_sized(cache, params ? &whole : NULL, sizeof whole, timeout_ms, ticket);
 }
 
 enum aule_status aule_kv_gather(struct aule_batch *batch, const struct aule_kv_gather *params,
                                 int timeout_ms, struct aule_ticket *ticket)
 {
-    return aule_kv_gather_sized(batch, params, SIZE_0_1(aule_kv_gather), timeout_ms, ticket);
+    struct aule_kv_gather whole;
+    WITHOUT_ROWS(aule_kv_gather, params, &whole, &whole.k, &whole.v, &whole.keys, &whole.values);
+    return aule_kv_gather_sized(batch, params ? &whole : NULL, sizeof whole, timeout_ms, ticket);
 }
 
 enum aule_status aule_monitor_ping(struct aule_monitor *monitor, struct aule_ping_info *info)

@@ -44,4 +44,13 @@ enum {
 };
 #define SIZE_0_1(type) SIZE_0_1_##type
 
+// prefix.c: aule_prefix_publish() of a program that releases replaced blocks itself.
+enum aule_status prefix_publish_0_1(struct aule_cache *cache, const struct aule_prefix *prefix,
+                                    int32_t *block_ids, uint32_t *num_existing);
+
+// merge.c: aule_merge_submit() of a program whose tensors have no num_rows.
+enum aule_status merge_submit_0_1(struct aule_session *session,
+                                  const struct aule_merge_params *params, int timeout_ms,
+                                  struct aule_ticket *ticket);
+
 #endif

@@ -56,9 +56,9 @@ static enum aule_status send_work(struct attachment *attachment, struct work *wo
 }
 
 // ---- waiting for a free ticket ----
-// A command that waits in the daemon for a free ticket reaps no abandoned tickets, and other
-// threads may abandon some meanwhile. So if there are abandoned tickets, work does not wait in the
-// daemon; otherwise it waits there one slice at a time.
+// A command that waits in the daemon for a free ticket reaps no abandoned tickets. Other threads
+// may abandon some meanwhile. So if there are abandoned tickets, work does not wait in the daemon;
+// otherwise it waits there one slice at a time.
 
 static struct timeout begin_slice(const struct timeout *timeout)
 {

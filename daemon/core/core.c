@@ -6,6 +6,8 @@
 
 #include "core.h"
 
+#include "core/pool/evict.h"
+#include "core/pool/tenant.h"
 #include "state.h"
 
 #include <inttypes.h>
@@ -18,6 +20,24 @@ static unsigned hash_prefix(uint64_t seed, const void *key, size_t size)
     return (unsigned)(hash ^ (hash >> 32));
 }
 
+static enum status declare_groups(struct core *core, struct error *error)
+{
+    const struct core_params *params = &core->params;
+    enum status status = limits_check(&params->tenant_limits, "*", error);
+    for (uint32_t i = 0; status == STATUS_OK && i < params->num_groups; i++) {
+        const struct core_group *group = &params->groups[i];
+        status = limits_check(&group->limits, group->name, error);
+        struct tenant *tenant = status == STATUS_OK ? tenant_get(&core->pool, group->name) : NULL;
+        if (tenant)
+            tenant_declare(tenant, &group->limits);
+        else if (status == STATUS_OK)
+            status =
+                error_set(error, STATUS_NO_MEMORY, "no memory for tenant \"%.64s\"", group->name);
+        tenant_unref(tenant);
+    }
+    return status;
+}
+
 enum status core_create(const struct core_params *params, struct core **out, struct error *error)
 {
     *out = NULL;
@@ -25,10 +45,9 @@ enum status core_create(const struct core_params *params, struct core **out, str
         uint32_t value;
         const char *option;
     } limits[] = {
-        {params->max_sessions, "--max-sessions"},
-        {params->max_caches, "--max-caches"},
-        {params->max_batches, "--max-batches"},
-        {params->max_tickets, "--max-tickets"},
+        {params->max_sessions, "--max-sessions"}, {params->max_caches, "--max-caches"},
+        {params->max_batches, "--max-batches"},   {params->max_tickets, "--max-tickets"},
+        {params->max_offers, "--max-offers"},
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         if (!limits[i].value)
@@ -48,6 +67,11 @@ enum status core_create(const struct core_params *params, struct core **out, str
     core->wake_ns = FOREVER;
     scheduler_init(&core->scheduler);
     delay_init(&core->delay, params->look_ns);
+    enum status status = declare_groups(core, error);
+    if (status != STATUS_OK) {
+        core_destroy(core);
+        return status;
+    }
     *out = core;
     return STATUS_OK;
 }
@@ -75,6 +99,8 @@ void core_destroy(struct core *core)
     drain(core);
     while (core->pool.num_caches)
         cache_destroy(core->pool.caches[core->pool.num_caches - 1]);
+    offers_finish(&core->offers);
+    tenants_finish(&core->pool);
     heap_finish(&core->scheduler.turns.ready);
     free(core->pool.caches);
     free(core->pool.zeroes);
@@ -132,8 +158,11 @@ bool core_step(struct core *core, int64_t now_ns)
         case ENGINE_EVENT_LOST: device_news(core, &event); break;
         }
     }
+    offers_expire(&core->offers, now_ns);
+    evict_trim(&core->pool);
     scheduler_submit(core);
-    core->wake_ns = scheduler_wake_ns(core);
+    const int64_t work_ns = scheduler_wake_ns(core), offers_ns = offers_wake_ns(&core->offers);
+    core->wake_ns = work_ns < offers_ns ? work_ns : offers_ns;
     core->woken = false;
     bool news = core->ledger.news;
     core->ledger.news = false;

@@ -20,6 +20,18 @@
 struct core;
 struct core_session;
 
+// What a tenant may have, in blocks. Pinned blocks count as held.
+struct core_limits {
+    uint64_t blocks; // leased and held ones; 0 = no limit
+    uint64_t cached; // ones that may be evicted; 0 = no limit
+    uint64_t floor;  // of the latter: for others' leases none of the last `floor` is evicted
+};
+// A group of users whose sessions share prefixes and limits.
+struct core_group {
+    const char *name;
+    struct core_limits limits;
+};
+
 struct core_params {
     struct engine *engine;     // lent; outlives core
     uint64_t pool_limit_bytes; // --memory-fraction times the device's budget
@@ -28,10 +40,16 @@ struct core_params {
     uint32_t max_caches;       // --max-caches
     uint32_t max_batches;      // --max-batches: live batches of a session
     uint32_t max_tickets;      // --max-tickets: unreaped tickets of a session
+    uint32_t max_offers;       // --max-offers: offers that a session has made, and as many that it
+                               //   has taken, and that have not ended
     uint64_t quota_blocks;     // --session-blocks: leased and held blocks of a session;
                                //   0 = no limit
-    uint64_t max_kept_bytes;   // --max-batch-memory: metadata of a session's batches and arrays
+    struct core_limits tenant_limits; // --tenant-blocks, ...: of each tenant that is not a group
+    const struct core_group *groups;  // [num_groups]; --tenant
+    uint32_t num_groups;
+    uint64_t max_batch_memory; // --max-batch-memory: metadata of a session's batches and arrays
                                //   of its runs; 0 = no limit
+    uint64_t max_claimed;      // --max-claimed-blocks: of the chains of a session's claims
     uint64_t max_run_work;     // --max-run-work: multiply-adds of one run, and of all runs of
                                //   one submission; 0 = no limit
     uint64_t hash_seed;        // random and secret: clients choose the keys of the prefix index
@@ -71,8 +89,11 @@ bool core_idle(const struct core *core); // nothing queued, nothing in flight
 
 struct core_session_params {
     uint64_t id;                // told to the client; never used twice in the daemon's life
-    uint32_t uid;               // the peer's user; part of the salt
-    const char *tenant;         // part of the salt; "" = none; copied
+    uint32_t uid;               // the peer's user
+    const char *group;          // of params.groups; NULL = none: the session's tenant is the pair
+                                //   of `uid` and `tenant`
+    const char *tenant;         // a name of the client's; "" = none; copied. Sessions share
+                                //   prefixes if group (without one, uid) and name are equal
     const char *name;           // for logs; copied
     struct engine_arena *arena; // lent until session_gone(); NULL = a session without an arena
     uint64_t arena_size;        // bytes
@@ -134,6 +155,30 @@ enum status core_cache_counts(struct core_session *session, uint64_t cache, stru
 // QUOTA: the session must release blocks first. LIMIT: the pool can never have `count` blocks.
 enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint32_t count,
                               int32_t *blocks, bool *growing, struct error *error);
+// A lease that waits until enough blocks are free: the caller tries it again, and core decides
+// whose turn it is. The struct is the caller's; it lies still between the two calls.
+struct core_waiter {
+    struct core_session *session;
+    uint64_t cache;
+    uint32_t count;                  // blocks
+    bool only_growth;                // it gives up when no chunk is being made any more
+    struct core_waiter *prev, *next; // of its tenant, oldest first
+};
+void core_wait(struct core_session *session, struct core_waiter *waiter, uint64_t cache,
+               uint32_t count, bool only_growth);
+void core_wait_end(struct core_waiter *waiter); // before its session closes
+// True: a chunk of the cache is being made, so a lease that lost its turn may soon get it.
+bool core_cache_grows(const struct core_session *session, uint64_t cache);
+// A command of the session begins or ceases to wait for what another session does: a claim or the
+// take of an offer. Leases that wait are counted already.
+void core_count_wait(struct core_session *session, bool begins);
+// Ask this before core_blocks_lease(), with the waiter of the lease; NULL: it is a new one.
+// NO_BLOCKS: a lease that waits goes first; *error names it if it is of the same tenant. Inside a
+// tenant leases go in the order of their arrival. Among tenants, the one that would have more
+// blocks waits. Leases that wait in other caches or only for growth do not count if enough blocks
+// of `cache` are free.
+enum status core_lease_turn(const struct core_session *session, const struct core_waiter *waiter,
+                            uint64_t cache, uint32_t count, struct error *error);
 // A block that the session holds twice needs two releases. All or nothing: NOT_HELD names the first
 // block that the session does not hold.
 enum status core_blocks_release(struct core_session *session, uint64_t cache, const int32_t *blocks,
@@ -146,6 +191,10 @@ struct core_prefix {
     uint32_t num_tokens;
     const uint8_t *extra_key; // a LoRA adapter, an image's hash, ...; NULL = none
     uint32_t extra_key_size;  // bytes
+    // Only for publishing.
+    bool has_parent; // the tokens are those behind the block `parent`
+    int32_t parent;
+    bool releases; // a block that an existing one replaces loses a hold of the session
 };
 // Finds the longest chain of visible blocks for the first min(num_tokens, max_tokens) tokens, and
 // holds each of them for the session. A block is visible when it is published and all writes to it
@@ -153,12 +202,109 @@ struct core_prefix {
 enum status core_prefix_lookup(struct core_session *session, uint64_t cache,
                                const struct core_prefix *prefix, uint32_t max_tokens,
                                int32_t *blocks, uint32_t *num_blocks, struct error *error);
+
+// What a look-up has claimed. Blocks are counted from the start of the prompt.
+struct core_claim {
+    uint64_t claim;        // id; 0: nothing is claimed, because nothing is missing
+    uint32_t num_found;    // the first blocks, which the session has got so far
+    uint32_t num_promised; // blocks behind these that come without the claim's help: an older claim
+                           //   computes them, or they are published and not visible yet
+};
+// core_prefix_lookup() that also claims the full blocks that are missing. The session should
+// compute those behind the promised ones; other claims wait for them. A claim ends when its session
+// has published or got all of its blocks, when it is released, and with the session or its last
+// close of the cache. Then the next oldest claim of each block inherits it. A wait cannot deadlock:
+// claims wait only for older ones. LIMIT names --max-claimed-blocks; nothing is held then.
+enum status core_prefix_claim(struct core_session *session, uint64_t cache,
+                              const struct core_prefix *prefix, uint32_t max_tokens,
+                              int32_t *blocks, struct core_claim *out, struct error *error);
+// Holds the blocks that have become visible since, and says how the claim stands. TIMEOUT: no
+// block did, and the next one is promised. NOT_FOUND: the claim has ended. `blocks` has room for
+// core_claim_missing() ids. core_step() returns true when a promised block may have come.
+enum status core_claim_take(struct core_session *session, uint64_t cache, uint64_t claim,
+                            int32_t *blocks, uint32_t *num_blocks, struct core_claim *out,
+                            struct error *error);
+uint32_t core_claim_missing(struct core_session *session, uint64_t cache, uint64_t claim);
+// True: core_claim_take() would return TIMEOUT. Ask this before a retry: it looks at one block.
+bool core_claim_waits(struct core_session *session, uint64_t cache, uint64_t claim);
+// Gives up the claim of the blocks from num_blocks on. Ids of ended claims are no error.
+enum status core_claim_release(struct core_session *session, uint64_t cache, uint64_t claim,
+                               uint32_t num_blocks, struct error *error);
+
+// PREFERRED: evicted after all normal blocks of the tenant. PINNED: never evicted; counts as held
+// for the tenant until it is kept otherwise or the cache is dropped.
+enum core_keep { CORE_KEEP_NORMAL, CORE_KEEP_PREFERRED, CORE_KEEP_PINNED, CORE_NUM_KEEPS };
+// Keeps the cached part of a prefix, *num_tokens long (0: nothing is cached). A block is kept as
+// the strictest keep among the prefixes that it is part of.
+enum status core_prefix_keep(struct core_session *session, uint64_t cache,
+                             const struct core_prefix *prefix, enum core_keep keep,
+                             uint32_t *num_tokens, struct error *error);
 // Seals blocks[0 .. num_tokens / block_size) and publishes them under their tokens. Where the index
 // already has a visible block, blocks[i] becomes that block, held for the session, and
-// *num_existing counts it; the caller may then release the block that it gave.
+// *num_existing counts it; the caller may then release the block that it gave, unless
+// prefix->releases did so. NOT_FOUND: the parent is not in the index.
 enum status core_prefix_publish(struct core_session *session, uint64_t cache,
                                 const struct core_prefix *prefix, int32_t *blocks,
                                 uint32_t num_blocks, uint32_t *num_existing, struct error *error);
+
+// ---- offers: a sequence goes to another session; pool/offer.h draws the states ----
+
+struct core_offer_params {
+    uint64_t cache;
+    const char *name;      // 1 to 255 bytes; unique among the offers of this salt and cache; copied
+    const int32_t *blocks; // [num_blocks] the session holds each; each occurs once; copied
+    uint32_t num_blocks;
+    const uint8_t *keep;      // [num_blocks] not 0: the session keeps its holds on this block, else
+                              // one hold of it ends; NULL = all 0
+    uint32_t num_stored;      // tokens whose K and V are in the blocks, or will be by queued runs
+    uint32_t num_computed;    // of these; told to the taker, as the next five are
+    uint32_t num_tokens;      // at least num_stored
+    const int32_t *tokens;    // [num_known] ids of the first tokens; copied
+    uint32_t num_known;       // at most num_tokens
+    const uint8_t *extra_key; // [extra_key_size] bytes; copied
+    uint32_t extra_key_size;
+    bool publish;
+    int64_t expires_ns; // of the caller's clock; FOREVER = never
+};
+// Offers the blocks. From now on nobody may write them. UNWRITTEN: no run writes some slot of the
+// first num_stored. BUSY: a live batch that has not run yet writes a block. INVALID also: there is
+// an offer of this name. LIMIT: --max-offers, or
+// --max-batch-memory for the arrays.
+enum status core_offer_make(struct core_session *session, const struct core_offer_params *params,
+                            struct error *error);
+
+// What a session may do with a block of an offer.
+enum core_access {
+    CORE_ACCESS_READ, // it may not write it; not sealed
+    CORE_ACCESS_SEALED,
+    CORE_ACCESS_WRITE, // the block is leased to it
+};
+// Lent until the offer ends.
+struct core_offer {
+    uint64_t id;
+    const int32_t *blocks; // [num_blocks]
+    const int32_t *tokens; // [num_known]
+    const uint8_t *extra_key;
+    uint32_t num_blocks, num_known, extra_key_size;
+    uint32_t num_stored, num_computed, num_tokens;
+    bool publish;
+};
+// Takes the offer of this name, and holds its blocks for the session. The giver may take it, too.
+// NOT_FOUND: there is none. BUSY: a session has taken it, or writes of its blocks have not ended.
+// UNWRITTEN: such a write failed; only the giver may take it now. QUOTA. LIMIT: --max-offers.
+enum status core_offer_take(struct core_session *session, uint64_t cache, const char *name,
+                            const struct core_offer **out, struct error *error);
+// An offer that the session has taken and neither accepted nor given back; else NOT_FOUND.
+enum status core_offer_find(const struct core_session *session, uint64_t offer,
+                            const struct core_offer **out, struct error *error);
+// What the session may do with block `index` now.
+enum core_access core_offer_access(const struct core_session *session,
+                                   const struct core_offer *offer, uint32_t index);
+// `accept`: leases the blocks to the session, unless they are sealed or held twice, and ends the
+// offer. access[i] tells what the session may do with block i; it has room for all of them. False:
+// gives the offer back; the caller releases its holds itself, and access stays as it is.
+enum status core_offer_settle(struct core_session *session, uint64_t offer, bool accept,
+                              uint8_t *access, struct error *error);
 
 // ---- batches and runs ----
 
@@ -189,6 +335,8 @@ struct core_batch_params {
     uint32_t max_context_len;         // 0 = not given; else no seq_len of this call may exceed it;
                                       //   later steps may
     uint32_t max_seqlen_q;            // 0 = not given; else no q_len may exceed it
+    uint64_t beside;                  // 0 = none; else a batch of the session: this one is another
+                                      //   form of the same step and may write its slots
 };
 enum status core_batch_create(struct core_session *session, const struct core_batch_params *params,
                               uint64_t *batch, uint32_t *num_tokens, struct error *error);
@@ -233,7 +381,7 @@ uint64_t core_run_heads(const struct core_run_params *params, uint64_t stride);
 // Queues one run. A run of several layers is done when all layers are, and fails with the first
 // layer that fails. Each layer is scheduled and charged like a run of its own.
 // BUSY: max_tickets tickets are unreaped. LIMIT: one layer is more work than max_run_work (weight.h
-// has the formula), partial results exceed --max-scratch, or arrays exceed max_kept_bytes.
+// has the formula), partial results exceed --max-scratch, or arrays exceed max_batch_memory.
 // A run's arrays count until it is reaped, those of a detached run until it is done.
 // Copies and merges follow the same rules.
 enum status core_run(struct core_session *session, const struct core_run_params *params,
@@ -268,6 +416,8 @@ struct core_ticket_result {
     uint32_t num_runs;     // runs that shared its dispatch; with several layers, the most
     uint32_t num_sessions; // sessions that shared it; likewise
 };
+// All tickets up to this one have ended; tickets end in order.
+uint64_t core_tickets_ended(const struct core_session *session);
 // OK: the run is over, *out has its result and the ticket is gone; if the run failed, *error says
 // why. TIMEOUT: the run is not over. NOT_FOUND: no such ticket, or it was reaped before.
 enum status core_ticket_reap(struct core_session *session, uint64_t ticket,
@@ -287,6 +437,28 @@ struct core_session_counts {
     uint64_t runs_done, tokens_attended, gpu_ns, lookup_tokens, hit_tokens;
 };
 void core_session_counts(const struct core_session *session, struct core_session_counts *out);
+
+// Changes a session's limit on leased and held blocks; 0 = none. What it has beyond it stays.
+void core_session_limit(struct core_session *session, uint64_t blocks);
+
+struct core_tenant_view {
+    uint64_t tenant;   // id
+    const char *label; // "uid:1000", "uid:1000/name", or the group's name; lent until the next call
+    struct core_limits limits;
+    uint32_t sessions;             // that are open
+    uint64_t used, pinned, cached; // blocks; `used` includes `pinned`
+    uint64_t used_bytes, cached_bytes;
+    uint64_t evicted, refused_no_blocks, refused_quota; // since the tenant appeared
+};
+uint32_t core_num_tenants(const struct core *core);
+// Tenant `index`, in the order in which they appeared; false: there is none.
+bool core_tenant_at(const struct core *core, uint32_t index, struct core_tenant_view *out);
+// Changes a tenant's limits. What it uses beyond them stays, and what it has cached beyond them is
+// evicted. NOT_FOUND: there is no such tenant. INVALID: the floor exceeds `cached`.
+enum status core_tenant_limit(struct core *core, uint64_t tenant, const struct core_limits *limits,
+                              struct error *error);
+// Counts a request of the session that is refused for good, with NO_BLOCKS or QUOTA.
+void core_count_refusal(struct core_session *session, enum status status);
 
 struct core_cache_view {
     uint64_t cache;   // id
@@ -320,7 +492,7 @@ struct core_block_view {
     enum core_block_kind state;
     uint32_t holders;    // sessions
     uint32_t batch_refs; // times that sessions' batches and copies reference it
-    uint64_t writer;     // session that leased it; 0 = free or sealed
+    uint64_t writer;     // session that leased it; 0 = free, sealed or offered
     uint64_t last_use;   // on the pool's use counter
     int32_t depth;       // in its prefix chain, from 0; -1 = not published
 };
@@ -329,6 +501,23 @@ enum status core_cache_find(const struct core *core, uint64_t cache, uint32_t *n
                             struct error *error);
 void core_block_at(const struct core *core, uint64_t cache, uint32_t block,
                    struct core_block_view *out);
+struct core_prefix_view {
+    uint64_t tree;           // id; trees differ by tenant or by extra key
+    const char *tenant;      // its label; lent, as the next one, until a call changes anything
+    const int32_t *tokens;   // [block_size] of this block
+    uint32_t extra_key_size; // bytes
+    int32_t block, parent;   // parent -1: it begins the prefix
+    uint32_t depth;          // blocks before it
+    enum core_block_kind state;
+    enum core_keep keep; // the strictest among the prefixes that it is part of
+    uint32_t holders;    // sessions
+    bool visible;        // look-ups find it
+    uint64_t hits;       // look-ups that found it
+    uint64_t age_ns;     // since it was published
+};
+// False: the block is not published, or there is no such block or cache.
+bool core_prefix_at(const struct core *core, uint64_t cache, uint32_t block,
+                    struct core_prefix_view *out);
 // For fault injection: the engine's object of this cache. NULL: there is no such cache.
 struct engine_cache *core_engine_cache(struct core *core, uint64_t cache);
 

@@ -4,14 +4,18 @@
 // inspect.c - what core shows to operators: metrics, counts, caches and blocks. Changes nothing but
 // the gauges among the metrics. Dispatcher thread only.
 
+#include "core/pool/evict.h"
 #include "core/pool/hold.h"
 #include "core/pool/prefix.h"
+#include "core/pool/tenant.h"
 #include "state.h"
 
 #include <inttypes.h>
 #include <xxhash.h>
 
-static void count_cache(const struct cache *cache, struct core_counts *out)
+// asking: the tenant whose leases `available` is about; NULL: of no one.
+static void count_cache(const struct cache *cache, const struct tenant *asking,
+                        struct core_counts *out)
 {
     *out = (struct core_counts){
         .total = cache_total(cache),
@@ -21,7 +25,7 @@ static void count_cache(const struct cache *cache, struct core_counts *out)
         .cached = cache->counts[CORE_CACHED],
         .quarantined = cache->counts[CORE_QUARANTINED],
         .limit = pool_limit(cache),
-        .available = pool_available(cache),
+        .available = pool_available(cache, asking),
         .block_bytes = cache->block_bytes,
     };
 }
@@ -32,7 +36,7 @@ enum status core_cache_counts(struct core_session *session, uint64_t cache, stru
     struct hold_table *table;
     enum status status = hold_table_find(session, cache, &table, error);
     if (status == STATUS_OK)
-        count_cache(table->cache, out);
+        count_cache(table->cache, session->salt->tenant, out);
     return status;
 }
 
@@ -64,6 +68,7 @@ uint64_t *core_metrics(struct core *core)
 {
     uint64_t *metrics = core->ledger.metrics;
     metrics[METRIC_CACHES] = core->pool.num_caches;
+    metrics[METRIC_OFFERS] = core->offers.num;
     metrics[METRIC_CACHES_LIMIT] = core->params.max_caches;
     metrics[METRIC_POOL_BYTES] = core->pool.bytes;
     metrics[METRIC_POOL_LIMIT_BYTES] = core->pool.limit_bytes;
@@ -80,7 +85,7 @@ void core_session_counts(const struct core_session *session, struct core_session
 {
     *out = (struct core_session_counts){
         .blocks_held = session->num_blocks,
-        .quota_blocks = session->core->params.quota_blocks,
+        .quota_blocks = session->quota_blocks,
         .batches = HASH_COUNT(session->batches),
         .tickets_unreaped = session->num_unreaped,
         .runs_done = session->runs_done,
@@ -89,6 +94,65 @@ void core_session_counts(const struct core_session *session, struct core_session
         .lookup_tokens = session->lookup_tokens,
         .hit_tokens = session->hit_tokens,
     };
+}
+
+void core_session_limit(struct core_session *session, uint64_t blocks)
+{
+    session->quota_blocks = blocks;
+}
+
+uint32_t core_num_tenants(const struct core *core)
+{
+    return HASH_COUNT(core->pool.tenants);
+}
+
+bool core_tenant_at(const struct core *core, uint32_t index, struct core_tenant_view *out)
+{
+    const struct tenant *tenant = core->pool.tenants;
+    while (tenant && index--)
+        tenant = tenant->hh.next;
+    if (!tenant)
+        return false;
+    *out = (struct core_tenant_view){
+        .tenant = tenant->id,
+        .label = tenant->label,
+        .limits = tenant->limits,
+        .sessions = tenant->opens,
+        .used = tenant->used,
+        .pinned = tenant->pinned,
+        .cached = tenant->cached,
+        .used_bytes = tenant->used_bytes,
+        .cached_bytes = tenant->cached_bytes,
+        .evicted = tenant->evicted,
+        .refused_no_blocks = tenant->refused_no_blocks,
+        .refused_quota = tenant->refused_quota,
+    };
+    return true;
+}
+
+enum status core_tenant_limit(struct core *core, uint64_t id, const struct core_limits *limits,
+                              struct error *error)
+{
+    struct tenant *tenant = core->pool.tenants;
+    while (tenant && tenant->id != id)
+        tenant = tenant->hh.next;
+    if (!tenant)
+        return error_set(error, STATUS_NOT_FOUND, "there is no tenant %" PRIu64, id);
+    enum status status = limits_check(limits, tenant->label, error);
+    if (status != STATUS_OK)
+        return status;
+    tenant_declare(tenant, limits);
+    evict_trim(&core->pool);
+    core->ledger.news = true;
+    return STATUS_OK;
+}
+
+void core_count_refusal(struct core_session *session, enum status status)
+{
+    struct tenant *tenant = session->salt->tenant;
+    bool full = status == STATUS_NO_BLOCKS;
+    ++*(full ? &tenant->refused_no_blocks : &tenant->refused_quota);
+    session->ledger->metrics[full ? METRIC_REFUSED_NO_BLOCKS : METRIC_REFUSED_QUOTA]++;
 }
 
 uint32_t core_num_caches(const struct core *core)
@@ -112,7 +176,7 @@ static void view_cache(const struct cache *cache, struct core_cache_view *out)
         .fingerprint = identity->fingerprint,
         .fingerprint_size = identity->fingerprint_size,
     };
-    count_cache(cache, &out->counts);
+    count_cache(cache, NULL, &out->counts);
 }
 
 bool core_cache_at(const struct core *core, uint32_t index, struct core_cache_view *out)
@@ -170,6 +234,42 @@ void core_block_at(const struct core *core, uint64_t id, uint32_t index,
     out->writer = block->writer;
     out->last_use = block->last_use;
     out->depth = block->node ? (int32_t)block->node->depth : -1;
+}
+
+static enum core_keep keep_of(const struct prefix_node *node)
+{
+    return prefix_keeps(node, CORE_KEEP_PINNED)      ? CORE_KEEP_PINNED
+           : prefix_keeps(node, CORE_KEEP_PREFERRED) ? CORE_KEEP_PREFERRED
+                                                     : CORE_KEEP_NORMAL;
+}
+
+bool core_prefix_at(const struct core *core, uint64_t id, uint32_t index,
+                    struct core_prefix_view *out)
+{
+    struct cache *cache;
+    const struct block *block = NULL;
+    if (cache_find(&core->pool, id, &cache, NULL) == STATUS_OK)
+        block = block_find(cache, index);
+    if (!block || !block->node)
+        return false;
+    const struct prefix_node *node = block->node;
+    const struct prefix_root *root = node->root;
+    *out = (struct core_prefix_view){
+        .tree = root->id,
+        .tenant = root->salt->tenant->label,
+        .tokens = node->key.tokens,
+        .extra_key_size = root->key_size - (uint32_t)sizeof root->salt->id,
+        .block = block->id,
+        .parent = node->parent && node->parent->block ? node->parent->block->id : -1,
+        .depth = node->depth,
+        .keep = keep_of(node),
+        .state = block->state,
+        .holders = block->holders,
+        .visible = prefix_visible(node),
+        .hits = node->hits,
+        .age_ns = (uint64_t)(core->ledger.now_ns - node->attached_ns),
+    };
+    return true;
 }
 
 struct engine_cache *core_engine_cache(struct core *core, uint64_t id)

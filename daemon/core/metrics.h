@@ -53,6 +53,19 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
       "tokens that were looked up")                                                                \
     X(HIT_TOKENS, COUNTER, "aule_prefix_hits_tokens_total", "tokens",                              \
       "tokens that were looked up and found")                                                      \
+    X(CLAIMS, COUNTER, "aule_prefix_claims_total", "claims",                                       \
+      "look-ups that claimed what was missing")                                                    \
+    X(CLAIM_TOKENS, COUNTER, "aule_prefix_claim_hits_tokens_total", "tokens",                      \
+      "claimed tokens that another session computed")                                              \
+    X(OFFERS, GAUGE, "aule_offers", "offers",                                                      \
+      "sequences that are offered, or taken and not accepted")                                     \
+    X(OFFERS_MADE, COUNTER, "aule_offers_made_total", "offers", "sequences that were offered")     \
+    X(OFFERS_TAKEN, COUNTER, "aule_offers_taken_total", "offers",                                  \
+      "offers that a session took; one that comes back may be taken again")                        \
+    X(OFFERS_ACCEPTED, COUNTER, "aule_offers_accepted_total", "offers",                            \
+      "offers whose taker accepted them")                                                          \
+    X(OFFERS_EXPIRED, COUNTER, "aule_offers_expired_total", "offers",                              \
+      "offers that nobody took in time")                                                           \
     X(SESSION_DEATHS, COUNTER, "aule_sessions_died_total", "sessions",                             \
       "sessions whose worker died or that an operator ended")                                      \
     X(RUNS_DONE, COUNTER, "aule_runs_done_total", "runs", "runs that succeeded")                   \

@@ -75,8 +75,8 @@ static struct run *first_run(const struct scheduler *scheduler)
     return first ? container_of(first, struct core_session, ready)->queued : NULL;
 }
 
-// The run whose turn it is, NULL: none. First ends runs that waited too long.
-static const struct run *next_run(const struct scheduler *scheduler)
+// Ends runs that waited too long. Returns the run whose turn it is then; NULL: none.
+static const struct run *first_unexpired_run(const struct scheduler *scheduler)
 {
     struct run *run = first_run(scheduler);
     while (run && run_expire(run))
@@ -91,7 +91,7 @@ static uint32_t pick_links(struct core *core, uint64_t number)
     uint64_t budget = scheduler->budget,
              room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
     const struct run *run;
-    while (count < SCHEDULER_MAX_RUNS && budget && (run = next_run(scheduler))) {
+    while (count < SCHEDULER_MAX_RUNS && budget && (run = first_unexpired_run(scheduler))) {
         if (count && run->work > room)
             break;
         const struct link link = pick(scheduler, number);
@@ -349,10 +349,10 @@ static void add_result(struct run *run, uint64_t gpu_ns, uint32_t runs, uint32_t
     run->result.num_sessions = max_u32(run->result.num_sessions, sessions);
 }
 
-// order[0 .. count) are the links that shared one dispatch, or one link that had no dispatch.
-// Counts the runs and sessions among them and adds the dispatch to each run's result.
-static void share(struct core *core, const struct submission *submission,
-                  const struct engine_event *event, const uint32_t *order, uint32_t count)
+// Adds one dispatch to the results of its runs, with the numbers of runs and sessions that shared
+// it. Its links are order[0 .. count); a single link may also have had no dispatch.
+static void read_dispatch(struct core *core, const struct submission *submission,
+                          const struct engine_event *event, const uint32_t *order, uint32_t count)
 {
     uint32_t sessions = 0, runs = 0;
     uint64_t stamp = ++core->ledger.last_stamp;
@@ -399,7 +399,7 @@ static uint64_t read_results(struct core *core, struct submission *submission,
             if (event->results[order[end]].dispatch != dispatch)
                 break;
         }
-        share(core, submission, event, order + first, end - first);
+        read_dispatch(core, submission, event, order + first, end - first);
     }
     return gpu_ns;
 }

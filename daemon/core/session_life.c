@@ -7,15 +7,42 @@
 
 #include "session_life.h"
 
+#include "core/pool/claim.h"
+#include "core/pool/evict.h"
+#include "core/pool/tenant.h"
 #include "core/runs/run.h"
 #include "state.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+// "uid:1000" or "uid:1000/name"; a group's name never begins so.
+enum { LABEL_ROOM = 320 };
+static struct salt *salt_of(struct core *core, const struct core_session_params *params)
+{
+    char label[LABEL_ROOM];
+    const char *name = params->tenant ? params->tenant : "";
+    if (params->group)
+        snprintf(label, sizeof label, "%s", params->group);
+    else
+        snprintf(label, sizeof label, "uid:%" PRIu32 "%s%s", params->uid, *name ? "/" : "", name);
+    struct tenant *tenant = tenant_get(&core->pool, label);
+    if (!tenant)
+        return NULL;
+    // A client that names its group, or none, means the group as a whole.
+    if (params->group && !strcmp(name, params->group))
+        name = "";
+    struct salt *salt = salt_get(&core->salts, &core->ledger.last_id, tenant, name);
+    tenant_unref(tenant);
+    return salt;
+}
+
 static void session_free(struct core_session *session)
 {
+    if (session->tenant_prev) // it was opened
+        DL_DELETE2(session->salt->tenant->sessions, session, tenant_prev, tenant_next);
     salt_unref(session->salt);
     free(session->name);
     free(session);
@@ -38,10 +65,12 @@ enum status core_session_open(struct core *core, const struct core_session_param
         .core = core,
         .ledger = &core->ledger,
         .pool = &core->pool,
+        .offers = &core->offers,
         .turns = &core->scheduler.turns,
         .id = params->id,
         .name = strdup(params->name ? params->name : ""),
-        .salt = salt_get(&core->salts, &core->ledger.last_id, params->uid, params->tenant),
+        .salt = salt_of(core, params),
+        .quota_blocks = core->params.quota_blocks,
         .arena = params->arena,
         .arena_size = params->arena ? params->arena_size : 0,
         .owner = params->owner,
@@ -53,6 +82,8 @@ enum status core_session_open(struct core *core, const struct core_session_param
     }
     DL_APPEND(core->sessions, session);
     core->num_sessions++;
+    session->salt->tenant->opens++;
+    DL_APPEND2(session->salt->tenant->sessions, session, tenant_prev, tenant_next);
     core->pool.refused_bytes = 0; // the device may have memory again: let the next lease ask
     *out = session;
     return STATUS_OK;
@@ -70,6 +101,7 @@ static void close_tables(struct core_session *session, bool died)
             table->cache->open_sessions--;
             table->cache->last_use = ++session->ledger->last_use;
         }
+        claim_end_all(table);
         if (died)
             hold_table_bury(table);
         hold_table_release_all(table);
@@ -99,11 +131,13 @@ void core_session_close(struct core_session *session, bool died)
     {
         batch_destroy(batch);
     }
+    offers_leave(session, NULL);
     close_tables(session, died);
     forget_tickets(session);
     run_deliver(session);
     core->ledger.metrics[METRIC_SESSION_DEATHS] += died;
     core->num_sessions--;
+    session->salt->tenant->opens--;
     core->ledger.news = true;
     DL_DELETE(core->sessions, session);
     DL_APPEND(core->leaving, session);
@@ -111,6 +145,7 @@ void core_session_close(struct core_session *session, bool died)
                "session %" PRIu64 " \"%.64s\" %s with %" PRIu32 " runs in flight", session->id,
                session->name, died ? "died" : "closed", session->num_in_flight);
     session_passed(session);
+    evict_trim(&core->pool);
 }
 
 void session_passed(struct core_session *session)
@@ -171,8 +206,11 @@ enum status core_cache_close(struct core_session *session, uint64_t cache, struc
         if (batch->table == table)
             batch_destroy(batch);
     }
+    offers_leave(session, table->cache);
     table->num_users--;
+    claim_end_all(table);
     hold_table_release_all(table);
     hold_table_settle(table);
+    evict_trim(session->pool);
     return STATUS_OK;
 }

@@ -10,6 +10,7 @@
 #include "core.h"
 #include "core/pool/cache.h"
 #include "core/pool/ledger.h"
+#include "core/pool/offer.h"
 #include "core/pool/pool.h"
 #include "core/pool/salt.h"
 #include "core/pool/session.h"
@@ -20,6 +21,7 @@ struct core {
     struct core_params params; // a copy; its pointers are the caller's
     struct ledger ledger;
     struct pool pool;
+    struct offers offers;
     struct scheduler scheduler;
     struct delay delay;
     int64_t wake_ns; // what core_wake_ns() returns

@@ -12,6 +12,7 @@
 #include "engine/kernels/matrix.h"
 #include "engine/memory/arena.h"
 #include "engine/memory/slot.h"
+#include "engine/plan/joint.h"
 #include "engine/plan/submission.h"
 #include "engine/state/state.h"
 #include "engine/trial/tuner.h"
@@ -302,6 +303,7 @@ static void free_leftovers(struct engine *engine)
         DL_DELETE(engine->batches, batch);
         batch_free(batch);
     }
+    joints_finish(engine);
     while (engine->caches) {
         struct engine_cache *cache = engine->caches;
         DL_DELETE(engine->caches, cache);

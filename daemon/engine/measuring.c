@@ -96,7 +96,7 @@ uint32_t measuring_shared_parts(const struct engine_run *run, const char **kerne
 {
     struct cutting cutting = cutting_of_run(run);
     struct cuts cuts;
-    if (!cuts_make(&cuts, run->batch, &cutting))
+    if (!cuts_make(&cuts, &run->batch, 1, &cutting))
         return 0;
     uint32_t count = cuts.crowds.num_crowds;
     if (count)

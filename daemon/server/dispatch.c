@@ -65,18 +65,30 @@ void dispatch_reply(struct server *server, const struct asker *asker,
         send_reply(server, &asker->route, &told);
 }
 
-// Counts a request once, when it is refused for good, not at each retry while it was parked.
-static void count_refusal(struct server *server, enum status status)
+// One line a second at most. It has the figures of the last refusal, and how many there were since
+// the line before, this one included.
+static void log_refusal(struct server *server, const struct session *session,
+                        const struct error *error)
 {
-    if (status == STATUS_NO_BLOCKS)
-        core_metrics(server->core)[METRIC_REFUSED_NO_BLOCKS]++;
-    else if (status == STATUS_QUOTA)
-        core_metrics(server->core)[METRIC_REFUSED_QUOTA]++;
+    int64_t now_ns = clock_now_ns();
+    server->unlogged_refusals++;
+    if (server->refusal_logged_ns && now_ns - server->refusal_logged_ns < NS_PER_S)
+        return;
+    log_info("%s: refused, %s: %s (%" PRIu64 " refusals since the last such line)", session->label,
+             status_name(error->status), error->text, server->unlogged_refusals);
+    server->refusal_logged_ns = now_ns;
+    server->unlogged_refusals = 0;
 }
 
-void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error)
+// Counts a request once, when it is refused for good, not at each retry while it was parked.
+void dispatch_refuse(struct server *server, struct session *session, const struct asker *asker,
+                     const struct error *error)
 {
-    count_refusal(server, error->status);
+    bool counts = error->status == STATUS_NO_BLOCKS || error->status == STATUS_QUOTA;
+    if (counts && session && session->core) {
+        core_count_refusal(session->core, error->status);
+        log_refusal(server, session, error);
+    }
     const struct wire_reply reply = {
         .status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};
     dispatch_reply(server, asker, &reply);
@@ -148,6 +160,17 @@ static enum status no_session(const struct server *server, const struct peer *pe
                      request->session);
 }
 
+// Members of a group that are neither root nor the daemon's user look into nobody else's sessions.
+static enum status check_operator(const struct call *call, struct error *error)
+{
+    enum wire_command command = call->request->command;
+    if (command == WIRE_COMMAND_HELLO || command == WIRE_COMMAND_PING ||
+        listener_is_operator(call->peer))
+        return STATUS_OK;
+    return error_set(error, STATUS_DENIED, "%s: only uid %u and root may; the caller has uid %u",
+                     wire_command_name(command), geteuid(), call->peer->uid);
+}
+
 static enum status find_session(struct server *server, const struct command *command,
                                 struct call *call, struct error *error)
 {
@@ -155,7 +178,7 @@ static enum status find_session(struct server *server, const struct command *com
     const char *name = wire_command_name(request->command);
     struct session *session = call->peer->session;
     if (command->rules & WIRE_NO_SESSION)
-        return STATUS_OK;
+        return check_operator(call, error);
     if (request->epoch != server->epoch && request->epoch != 0)
         return error_set(error, STATUS_EPOCH, "%s: epoch %" PRIu64 " is not this daemon's %" PRIu64,
                          name, request->epoch, server->epoch);
@@ -196,7 +219,7 @@ static void finish_call(struct call *call, enum status status)
     if (status == STATUS_OK)
         dispatch_reply(call->server, &call->asker, &call->reply);
     else
-        dispatch_refuse(call->server, &call->asker, &call->error);
+        dispatch_refuse(call->server, session, &call->asker, &call->error);
     free_scratch(call);
 }
 
@@ -213,8 +236,9 @@ static enum status copy_and_verify(struct server *server, const struct message *
 void dispatch_explain(const struct server *server, const struct peer *peer, struct error *error)
 {
     if (peer->refusal == STATUS_DENIED)
-        error_set(error, STATUS_DENIED, "this daemon serves uid %u and root; the caller has uid %u",
-                  geteuid(), peer->uid);
+        error_set(error, STATUS_DENIED,
+                  "this daemon serves uid %u%s and root; the caller has uid %u", geteuid(),
+                  server->groups ? ", the members of its --tenant groups" : "", peer->uid);
     else
         error_set(error, STATUS_LIMIT,
                   "the daemon has %u connections already; --max-connections is %u",

@@ -42,7 +42,9 @@ void dispatch_request(struct server *server, struct peer *peer, const struct ask
 // Answer a parked command. `message` of *reply is never NULL.
 void dispatch_reply(struct server *server, const struct asker *asker,
                     const struct wire_reply *reply);
-void dispatch_refuse(struct server *server, const struct asker *asker, const struct error *error);
+// `session` NULL: none was opened.
+void dispatch_refuse(struct server *server, struct session *session, const struct asker *asker,
+                     const struct error *error);
 
 // Block ids that one reply can hold.
 #define DISPATCH_MAX_IDS ((WIRE_MAX_MESSAGE - 4096u) / sizeof(int32_t))

@@ -104,6 +104,7 @@ static struct core_batch_params params_of(const struct wire_batch_create *create
         .num_kv_starts = vectors[KV_STARTS].count,
         .max_context_len = create->max_context_len,
         .max_seqlen_q = create->max_seqlen_q,
+        .beside = create->beside,
     };
 }
 

@@ -119,12 +119,16 @@ enum status handle_blocks_lease(struct call *call)
     if (status != STATUS_OK)
         return status;
     if (call->server->retry)
-        park_retry_leases(call->server, lease->cache); // older leases get free blocks first
+        park_retry_leases(call->server); // older leases get free blocks first
     int32_t *blocks = call_alloc(call, lease->count, sizeof *blocks);
     if (!blocks)
         return call->error.status;
-    status = core_blocks_lease(call->session->core, lease->cache, lease->count, blocks, &growing,
-                               &call->error);
+    status = core_lease_turn(call->session->core, NULL, lease->cache, lease->count, &call->error);
+    if (status == STATUS_OK)
+        status = core_blocks_lease(call->session->core, lease->cache, lease->count, blocks,
+                                   &growing, &call->error);
+    else
+        growing = core_cache_grows(call->session->core, lease->cache);
     if (status == STATUS_NO_BLOCKS)
         return wait_for_blocks(call, growing);
     call->reply.answer = WIRE_ANSWER_BLOCKS_LEASE;
@@ -163,7 +167,10 @@ static enum status fetch_prefix(struct call *call, const struct prefix_fields *f
     enum status status = metadata_fetch(call, &tokens, &data, &count);
     if (status != STATUS_OK)
         return status;
-    *out = (struct core_prefix){data, count, fields->extra_key.data, fields->extra_key.count};
+    *out = (struct core_prefix){.tokens = data,
+                                .num_tokens = count,
+                                .extra_key = fields->extra_key.data,
+                                .extra_key_size = fields->extra_key.count};
     return STATUS_OK;
 }
 
@@ -185,8 +192,7 @@ enum status handle_prefix_lookup(struct call *call)
     const struct wire_prefix_lookup *lookup = &call->request->prefix_lookup;
     const struct prefix_fields fields = {lookup->tokens, lookup->token_span, lookup->extra_key};
     struct core_prefix prefix;
-    uint32_t room, found = 0,
-                   block_size = core_cache_block_size(call->session->core, lookup->cache);
+    uint32_t room, block_size = core_cache_block_size(call->session->core, lookup->cache);
     enum status status = fetch_prefix(call, &fields, &prefix);
     if (status == STATUS_OK)
         status = count_blocks(call, prefix.num_tokens, block_size, &room);
@@ -195,11 +201,52 @@ enum status handle_prefix_lookup(struct call *call)
     int32_t *blocks = call_alloc(call, room + 1, sizeof *blocks);
     if (!blocks)
         return call->error.status;
-    status = core_prefix_lookup(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
-                                blocks, &found, &call->error);
+    struct core_claim claim = {0};
+    if (lookup->claim)
+        status = core_prefix_claim(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
+                                   blocks, &claim, &call->error);
+    else
+        status = core_prefix_lookup(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
+                                    blocks, &claim.num_found, &call->error);
     call->reply.answer = WIRE_ANSWER_PREFIX_LOOKUP;
-    call->reply.prefix_lookup = (struct wire_prefix_lookup_reply){.blocks = {blocks, found},
-                                                                  .num_tokens = found * block_size};
+    call->reply.prefix_lookup =
+        (struct wire_prefix_lookup_reply){.blocks = {blocks, claim.num_found},
+                                          .num_tokens = claim.num_found * block_size,
+                                          .claim = claim.claim,
+                                          .num_promised = claim.num_promised};
+    return status;
+}
+
+enum status handle_claim_wait(struct call *call)
+{
+    const struct wire_claim_wait *wait = &call->request->claim_wait;
+    enum status status = call_check_time(call, "timeout_ms", wait->timeout_ms);
+    if (status != STATUS_OK)
+        return status;
+    return park_claim(call, wait->cache, wait->claim, clock_deadline_ns(wait->timeout_ms));
+}
+
+enum status handle_claim_release(struct call *call)
+{
+    const struct wire_claim_release *release = &call->request->claim_release;
+    return core_claim_release(call->session->core, release->cache, release->claim,
+                              release->num_blocks, &call->error);
+}
+
+enum status handle_prefix_keep(struct call *call)
+{
+    const struct wire_prefix_keep *keep = &call->request->prefix_keep;
+    const struct prefix_fields fields = {keep->tokens, keep->token_span, keep->extra_key};
+    struct core_prefix prefix;
+    uint32_t num_tokens = 0;
+    enum status status = fetch_prefix(call, &fields, &prefix);
+    if (status != STATUS_OK)
+        return status;
+    status = core_prefix_keep(call->session->core, keep->cache, &prefix, (enum core_keep)keep->keep,
+                              &num_tokens, &call->error);
+    call->server->retry |= status == STATUS_OK; // blocks may have become evictable
+    call->reply.answer = WIRE_ANSWER_PREFIX_KEEP;
+    call->reply.prefix_keep = (struct wire_prefix_keep_reply){.num_tokens = num_tokens};
     return status;
 }
 
@@ -212,6 +259,9 @@ enum status handle_prefix_publish(struct call *call)
     enum status status = fetch_prefix(call, &fields, &prefix);
     if (status != STATUS_OK)
         return status;
+    prefix.has_parent = publish->has_parent;
+    prefix.parent = publish->parent;
+    prefix.releases = publish->releases;
     int32_t *blocks = call_alloc(call, (size_t)count + 1, sizeof *blocks);
     if (!blocks)
         return call->error.status;
@@ -219,6 +269,7 @@ enum status handle_prefix_publish(struct call *call)
         memcpy(blocks, publish->blocks.data, count * sizeof *blocks);
     status = core_prefix_publish(call->session->core, publish->cache, &prefix, blocks, count,
                                  &existing, &call->error);
+    call->server->retry |= status == STATUS_OK && existing && prefix.releases;
     if (status == STATUS_OK && count && existing == 0)
         fault_note_publish(&call->server->fault, publish->cache, blocks[0]);
     call->reply.answer = WIRE_ANSWER_PREFIX_PUBLISH;

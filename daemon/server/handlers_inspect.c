@@ -23,6 +23,7 @@ enum {
     CACHE_PAGE =
         PAGE_BYTES / (sizeof(struct wire_cache_counts) + NAME_BYTES + FINGERPRINT_DIGITS + 9),
     BLOCK_PAGE = PAGE_BYTES / sizeof(struct wire_block_state),
+    TENANT_PAGE = PAGE_BYTES / (sizeof(struct wire_tenant_state) + NAME_BYTES + 16),
 };
 
 // Number of entries to send, from `first`. `max` 0 = as many as fit a page.
@@ -291,6 +292,129 @@ enum status handle_inspect_blocks(struct call *call)
     call->reply.answer = WIRE_ANSWER_INSPECT_BLOCKS;
     call->reply.inspect_blocks =
         (struct wire_inspect_blocks_reply){.total = total, .blocks = {blocks, count}};
+    return STATUS_OK;
+}
+
+// ---- the prefix index ----
+
+enum {
+    PREFIX_TOKENS = 4, // ids of each block
+    PREFIX_PAGE = PAGE_BYTES /
+                  (sizeof(struct wire_prefix_state) + NAME_BYTES + PREFIX_TOKENS * sizeof(int32_t)),
+    PREFIX_SCAN = 4096, // ids that one answer looks at
+};
+
+static void fill_prefix(struct wire_prefix_state *out, const struct core_prefix_view *view)
+{
+    *out = (struct wire_prefix_state){
+        .tree = view->tree,
+        .hits = view->hits,
+        .age_ms = view->age_ns / (uint64_t)NS_PER_MS,
+        .block = view->block,
+        .parent = view->parent,
+        .depth = view->depth,
+        .state = view->state,
+        .holders = view->holders,
+        .keep = view->keep,
+        .extra_key_size = view->extra_key_size,
+        .visible = view->visible,
+    };
+}
+
+enum status handle_inspect_prefix(struct call *call)
+{
+    const struct wire_inspect_prefix *range = &call->request->inspect_prefix;
+    uint32_t total, count = 0, next = range->first;
+    enum status status = core_cache_find(call->server->core, range->cache, &total, &call->error);
+    if (status != STATUS_OK)
+        return status;
+    struct wire_prefix_state *nodes = call_alloc(call, PREFIX_PAGE, sizeof *nodes);
+    const char **tenants = call_alloc(call, PREFIX_PAGE, sizeof *tenants);
+    int32_t(*tokens)[PREFIX_TOKENS] = call_alloc(call, PREFIX_PAGE, sizeof *tokens);
+    if (!nodes || !tenants || !tokens)
+        return STATUS_NO_MEMORY;
+    for (; next < total && count < PREFIX_PAGE && next - range->first < PREFIX_SCAN; next++) {
+        struct core_prefix_view view;
+        if (!core_prefix_at(call->server->core, range->cache, next, &view))
+            continue;
+        fill_prefix(&nodes[count], &view);
+        memcpy(tokens[count], view.tokens, sizeof tokens[count]); // a block has 8 or more
+        tenants[count++] = view.tenant;
+    }
+    call->reply.answer = WIRE_ANSWER_INSPECT_PREFIX;
+    call->reply.inspect_prefix = (struct wire_inspect_prefix_reply){
+        .next = next,
+        .total = total,
+        .nodes = {nodes, count},
+        .tenants = {tenants, count},
+        .num_tokens = PREFIX_TOKENS,
+        .tokens = {&tokens[0][0], count * PREFIX_TOKENS},
+    };
+    return STATUS_OK;
+}
+
+// ---- tenants ----
+
+enum status handle_inspect_tenants(struct call *call)
+{
+    const struct wire_inspect_tenants *range = &call->request->inspect_tenants;
+    uint32_t total = core_num_tenants(call->server->core),
+             count = page_size(total, range->first, range->max, TENANT_PAGE);
+    struct wire_tenant_state *tenants = call_alloc(call, count + 1, sizeof *tenants);
+    const char **names = call_alloc(call, count + 1, sizeof *names);
+    if (!tenants || !names)
+        return STATUS_NO_MEMORY;
+    for (uint32_t i = 0; i < count; i++) {
+        struct core_tenant_view view;
+        if (!core_tenant_at(call->server->core, range->first + i, &view))
+            return error_set(&call->error, STATUS_INTERNAL, "tenant %u of %u cannot be seen",
+                             range->first + i, total);
+        names[i] = view.label;
+        tenants[i] = (struct wire_tenant_state){
+            .tenant = view.tenant,
+            .limit_blocks = view.limits.blocks,
+            .limit_cached = view.limits.cached,
+            .floor = view.limits.floor,
+            .sessions = view.sessions,
+            .used_blocks = view.used,
+            .pinned_blocks = view.pinned,
+            .cached_blocks = view.cached,
+            .used_bytes = view.used_bytes,
+            .cached_bytes = view.cached_bytes,
+            .evicted_blocks = view.evicted,
+            .refused_no_blocks = view.refused_no_blocks,
+            .refused_quota = view.refused_quota,
+        };
+    }
+    call->reply.answer = WIRE_ANSWER_INSPECT_TENANTS;
+    call->reply.inspect_tenants = (struct wire_inspect_tenants_reply){
+        .total = total, .tenants = {tenants, count}, .names = {names, count}};
+    return STATUS_OK;
+}
+
+enum status handle_limit_tenant(struct call *call)
+{
+    const struct wire_limit_tenant *limit = &call->request->limit_tenant;
+    const struct core_limits limits = {limit->blocks, limit->cached, limit->floor};
+    enum status status =
+        core_tenant_limit(call->server->core, limit->tenant, &limits, &call->error);
+    if (status == STATUS_OK)
+        log_info("daemon: an operator limits tenant %" PRIu64 " to %" PRIu64 " blocks, %" PRIu64
+                 " cached, floor %" PRIu64,
+                 limit->tenant, limit->blocks, limit->cached, limit->floor);
+    return status;
+}
+
+enum status handle_limit_session(struct call *call)
+{
+    const struct wire_limit_session *limit = &call->request->limit_session;
+    const struct session *session = session_find(call->server, limit->session);
+    if (!session || !session->core)
+        return error_set(&call->error, STATUS_NOT_FOUND, "there is no session %" PRIu64,
+                         limit->session);
+    core_session_limit(session->core, limit->blocks);
+    log_info("%s: an operator limits it to %" PRIu64 " blocks", session->label, limit->blocks);
+    call->server->retry = true;
     return STATUS_OK;
 }
 

@@ -263,3 +263,12 @@ enum status handle_wait(struct call *call)
     return status == STATUS_OK ? park_wait(call, wait->ticket, clock_deadline_ns(wait->timeout_ms))
                                : status;
 }
+
+enum status handle_tickets_ended(struct call *call)
+{
+    const struct wire_tickets_ended *ended = &call->request->tickets_ended;
+    enum status status = call_check_time(call, "timeout_ms", ended->timeout_ms);
+    if (status != STATUS_OK)
+        return status;
+    return park_ended(call, ended->ticket, clock_deadline_ns(ended->timeout_ms));
+}

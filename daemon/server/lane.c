@@ -71,8 +71,7 @@ static enum status clear_bell(const struct server *server, struct error *error)
         return STATUS_OK;
     if (!S_ISSOCK(info.st_mode) || !bell_is_dead(server))
         return error_set(error, STATUS_INVALID,
-                         "%s is in the doorbell's way, and is none that a daemon has left",
-                         server->bell_path);
+                         "%s exists and is no doorbell that a dead daemon left", server->bell_path);
     unlink(server->bell_path);
     return STATUS_OK;
 }
@@ -85,7 +84,7 @@ static enum status bind_bell(struct server *server, struct error *error)
     server->bell_watch = (struct watch){WATCH_BELL, NULL};
     if (server->bell_fd < 0 ||
         bind(server->bell_fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
-        chmod(server->bell_path, 0600) != 0 ||
+        chmod(server->bell_path, server->groups ? 0666 : 0600) != 0 ||
         epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, server->bell_fd, &event) != 0)
         return error_set(error, STATUS_INTERNAL, "the doorbell %s: %s", server->bell_path,
                          strerror(errno));
@@ -243,7 +242,7 @@ static void serve(struct session *session, const struct wire_submission *submiss
     default:
         error_set(&error, STATUS_UNSUPPORTED, "command %u has no place in a submission ring",
                   submission->command);
-        dispatch_refuse(server, &asker, &error);
+        dispatch_refuse(server, session, &asker, &error);
         return;
     }
     dispatch_request(server, session->peer, &asker, &request);

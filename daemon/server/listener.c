@@ -10,6 +10,7 @@
 
 #include "base/container_of.h"
 #include "base/hash.h"
+#include "groups.h"
 #include "waker.h"
 
 #include <nng/nng.h>
@@ -39,6 +40,7 @@ struct entry {
 };
 
 struct listener {
+    const struct groups *groups; // lent
     nng_socket socket;
     bool is_open;
     int receive_fd, wake_fd; // nng's; not owned
@@ -59,16 +61,24 @@ static void push_event(struct listener *listener, struct event *event, struct en
     LL_APPEND(listener->events, event);
 }
 
-static bool read_credentials(nng_pipe pipe, struct peer *peer)
+bool listener_is_operator(const struct peer *peer)
 {
-    uint64_t uid, pid = 0;
-    if (nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_UID, &uid) != 0)
+    return peer->uid == 0 || peer->uid == geteuid();
+}
+
+static bool read_credentials(const struct listener *listener, nng_pipe pipe, struct peer *peer)
+{
+    uint64_t uid, gid, pid = 0;
+    if (nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_UID, &uid) != 0 ||
+        nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_GID, &gid) != 0)
         return false;
     nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_PID, &pid);
     peer->pipe = (uint32_t)nng_pipe_id(pipe);
     peer->uid = (uint32_t)uid;
     peer->pid = pid;
-    peer->refusal = uid != 0 && uid != geteuid() ? STATUS_DENIED : STATUS_OK;
+    peer->gid = (uint32_t)gid;
+    bool served = listener_is_operator(peer) || groups_have(listener->groups, peer->uid, peer->gid);
+    peer->refusal = served ? STATUS_OK : STATUS_DENIED;
     return true;
 }
 
@@ -87,7 +97,8 @@ static bool add(struct listener *listener, nng_pipe pipe)
 {
     struct entry *entry = calloc(1, sizeof *entry);
     pthread_mutex_lock(&listener->lock);
-    if (entry && read_credentials(pipe, &entry->peer) && find_place(listener, &entry->peer))
+    if (entry && read_credentials(listener, pipe, &entry->peer) &&
+        find_place(listener, &entry->peer))
         HASH_ADD(hh, listener->entries, peer.pipe, sizeof entry->peer.pipe, entry);
     bool added = entry && HASH_ADDED(entry);
     if (added) {
@@ -153,7 +164,7 @@ static int start(struct listener *listener, const struct listener_params *params
     snprintf(url, sizeof url, "ipc://%s", params->path);
     int reason = nng_listener_create(&ear, listener->socket, url);
     if (!reason)
-        reason = nng_listener_set_int(ear, NNG_OPT_IPC_PERMISSIONS, 0600);
+        reason = nng_listener_set_int(ear, NNG_OPT_IPC_PERMISSIONS, params->groups ? 0666 : 0600);
     if (!reason)
         reason = nng_listener_set_size(ear, NNG_OPT_RECVMAXSZ, params->max_message);
     return reason ? reason : nng_listener_start(ear, 0);
@@ -168,6 +179,7 @@ enum status listener_open(const struct listener_params *params, struct listener 
     pthread_mutex_init(&listener->lock, NULL);
     listener->wake_fd = params->wake_fd;
     listener->max_connections = params->max_connections;
+    listener->groups = params->groups;
     atomic_store(&max_replies, params->max_replies);
     int reason = nng_rep0_open_raw(&listener->socket);
     listener->is_open = reason == 0;

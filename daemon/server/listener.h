@@ -13,15 +13,16 @@
 
 #include <sys/types.h>
 
+struct groups;
 struct listener;
 
 // One connection. The listener owns it; it lives until listener_forget().
 struct peer {
     uint32_t pipe; // nng's id of the connection
-    uint32_t uid;
+    uint32_t uid, gid;
     uint64_t pid; // 0 = of another pid namespace
-    // OK, or the status that answers its every command. DENIED: the peer is another user. LIMIT: it
-    // is above max_connections.
+    // OK, or the status that answers its every command. DENIED: the peer is another user, of no
+    // group. LIMIT: it is above max_connections.
     enum status refusal;
     // The dispatcher's; the listener does not use them.
     int64_t close_at_ns;       // when a refused connection is closed
@@ -29,18 +30,22 @@ struct peer {
     uint64_t unmapped_session; // its last session that ended without Mapped in time; 0 = none
 };
 
+// True: the peer is root or the daemon's user, not only a member of a group. Any thread.
+bool listener_is_operator(const struct peer *peer);
+
 // The way back to a client that asked: nng's header, which has the pipe and the request.
 struct route {
     uint8_t header[8];
 };
 
 struct listener_params {
-    const char *path;         // of the socket; nothing is there, see socket_path_clear()
-    uint32_t max_connections; // --max-connections; a few more are accepted and refused with a
-                              // reason, others are closed at once
-    uint32_t max_replies;     // queued for one peer that does not read them
-    size_t max_message;       // bytes
-    int wake_fd;              // eventfd, written when a connection opens or ends; not owned
+    const char *path;            // of the socket; nothing is there, see socket_path_clear()
+    uint32_t max_connections;    // --max-connections; a few more are accepted and refused with a
+                                 // reason, others are closed at once
+    const struct groups *groups; // lent; NULL = only root and the process's user may connect
+    uint32_t max_replies;        // queued for one peer that does not read them
+    size_t max_message;          // bytes
+    int wake_fd;                 // eventfd, written when a connection opens or ends; not owned
 };
 
 // INVALID: it cannot listen; the error has nng's reason.

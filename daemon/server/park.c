@@ -7,6 +7,7 @@
 #include "park.h"
 
 #include "log.h"
+#include "take.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -67,6 +68,8 @@ static void count(struct parked *parked, bool in)
     session->num_parked_work += parked->kind == PARKED_WORK ? one : 0;
     server->num_parked_leases += parked->kind == PARKED_LEASE ? one : 0;
     session->parked_bytes += in ? parked->bytes : -parked->bytes;
+    if (parked->kind == PARKED_CLAIM || parked->kind == PARKED_TAKE)
+        core_count_wait(session->core, in);
 }
 
 enum status park(struct call *call, const struct parked *command)
@@ -83,6 +86,9 @@ enum status park(struct call *call, const struct parked *command)
     parked->asker = call->asker;
     DL_APPEND(server->parked, parked);
     count(parked, true);
+    if (parked->kind == PARKED_LEASE)
+        core_wait(parked->session->core, &parked->lease.waiter, parked->lease.cache,
+                  parked->lease.count, parked->only_growth);
     call->later = true;
     server_arm(server, parked->deadline_ns);
     return STATUS_OK;
@@ -92,6 +98,8 @@ static void unpark(struct server *server, struct parked *parked)
 {
     DL_DELETE(server->parked, parked);
     count(parked, false);
+    if (parked->kind == PARKED_LEASE)
+        core_wait_end(&parked->lease.waiter);
     if (parked->kind == PARKED_WORK)
         work_finish(&parked->work);
     free(parked);
@@ -101,7 +109,7 @@ static void refuse(struct server *server, struct parked *parked, const struct er
 {
     log_debug("%s: parked command: %s: %s", parked->session->label, status_name(error->status),
               error->text);
-    dispatch_refuse(server, &parked->asker, error);
+    dispatch_refuse(server, parked->session, &parked->asker, error);
     unpark(server, parked);
 }
 
@@ -109,6 +117,62 @@ static void answer(struct server *server, struct parked *parked, const struct wi
 {
     dispatch_reply(server, &parked->asker, reply);
     unpark(server, parked);
+}
+
+// ---- blocks that others compute ----
+
+// Takes what has come, with room for all of it in `blocks`.
+static enum status take_claimed(struct core_session *session, uint64_t cache, uint64_t claim,
+                                int32_t *blocks, struct wire_reply *reply, struct error *error)
+{
+    struct core_claim now;
+    uint32_t count;
+    enum status status = core_claim_take(session, cache, claim, blocks, &count, &now, error);
+    reply->answer = WIRE_ANSWER_PREFIX_LOOKUP;
+    if (status == STATUS_OK)
+        reply->prefix_lookup = (struct wire_prefix_lookup_reply){
+            .blocks = {blocks, count},
+            .num_tokens = count * core_cache_block_size(session, cache),
+            .claim = now.claim,
+            .num_promised = now.num_promised,
+        };
+    return status;
+}
+
+enum status park_claim(struct call *call, uint64_t cache, uint64_t claim, int64_t deadline_ns)
+{
+    struct core_session *session = call->session->core;
+    size_t room = core_claim_missing(session, cache, claim) + (size_t)1;
+    int32_t *blocks = call_alloc(call, room, sizeof *blocks);
+    if (!blocks)
+        return call->error.status;
+    enum status status = take_claimed(session, cache, claim, blocks, &call->reply, &call->error);
+    if (status != STATUS_TIMEOUT || clock_now_ns() >= deadline_ns)
+        return status;
+    const struct parked parked = {
+        .kind = PARKED_CLAIM, .deadline_ns = deadline_ns, .claim = {cache, claim}};
+    return park(call, &parked);
+}
+
+// `last`: its deadline has passed, so TIMEOUT is a failure, too.
+static void retry_claim(struct server *server, struct parked *parked, bool last)
+{
+    struct core_session *session = parked->session->core;
+    const uint64_t cache = parked->claim.cache, claim = parked->claim.claim;
+    struct wire_reply reply = {.message = ""};
+    struct error error = {.status = STATUS_OK};
+    if (!last && core_claim_waits(session, cache, claim))
+        return;
+    size_t room = core_claim_missing(session, cache, claim) + (size_t)1;
+    int32_t *blocks = malloc(room * sizeof *blocks);
+    enum status status = blocks ? take_claimed(session, cache, claim, blocks, &reply, &error)
+                                : error_set(&error, STATUS_NO_MEMORY,
+                                            "the daemon has no memory for %zu block ids", room);
+    if (status == STATUS_OK)
+        answer(server, parked, &reply);
+    else if (last || status != STATUS_TIMEOUT)
+        refuse(server, parked, &error);
+    free(blocks);
 }
 
 // ---- the end of a run ----
@@ -161,6 +225,39 @@ static void retry_wait(struct server *server, struct parked *parked)
     }
 }
 
+// False: not all tickets up to `ticket` have ended.
+static bool fill_ended(const struct core_session *session, uint64_t ticket,
+                       struct wire_reply *reply)
+{
+    uint64_t ended = core_tickets_ended(session);
+    reply->answer = WIRE_ANSWER_TICKETS_ENDED;
+    reply->tickets_ended.ticket = ended;
+    return ended >= ticket;
+}
+
+static enum status not_ended(uint64_t ticket, struct error *error)
+{
+    return error_set(error, STATUS_TIMEOUT, "ticket %" PRIu64 " has not ended in time", ticket);
+}
+
+enum status park_ended(struct call *call, uint64_t ticket, int64_t deadline_ns)
+{
+    if (fill_ended(call->session->core, ticket, &call->reply))
+        return STATUS_OK;
+    if (clock_now_ns() >= deadline_ns)
+        return not_ended(ticket, &call->error);
+    const struct parked parked = {
+        .kind = PARKED_ENDED, .deadline_ns = deadline_ns, .ticket = ticket};
+    return park(call, &parked);
+}
+
+static void retry_ended(struct server *server, struct parked *parked)
+{
+    struct wire_reply reply = {.message = ""};
+    if (fill_ended(parked->session->core, parked->ticket, &reply))
+        answer(server, parked, &reply);
+}
+
 // Parked work has got its ticket, and its client waits for the end of the run. The record becomes a
 // PARKED_WAIT and keeps its place in the list.
 static void become_wait(struct server *server, struct parked *parked, uint64_t ticket)
@@ -178,31 +275,53 @@ static void become_wait(struct server *server, struct parked *parked, uint64_t t
 
 // ---- trying again ----
 
-// Answers the lease if there are enough blocks, or if it failed for good. `last`: its deadline has
-// passed, so too few blocks are a failure, too. The error of core says how many blocks there are.
-static void retry_lease(struct server *server, struct parked *parked, bool last)
+// Answers the lease if there are enough blocks and it is its turn, or if it failed for good.
+// `last`: its deadline has passed, so too few blocks are a failure, too. The error of core says how
+// many blocks there are. True: it was granted.
+static bool retry_lease(struct server *server, struct parked *parked, bool last)
 {
     struct error error = {.status = STATUS_OK};
     bool growing = false;
-    int32_t *blocks = malloc(parked->lease.count * sizeof *blocks);
+    struct core_session *core = parked->session->core;
+    const uint32_t count = parked->lease.count;
+    int32_t *blocks = malloc(count * sizeof *blocks);
     if (!blocks) {
-        error_set(&error, STATUS_NO_MEMORY, "the daemon has no memory for %u block ids",
-                  parked->lease.count);
+        error_set(&error, STATUS_NO_MEMORY, "the daemon has no memory for %u block ids", count);
         refuse(server, parked, &error);
-        return;
+        return false;
     }
-    enum status status = core_blocks_lease(parked->session->core, parked->lease.cache,
-                                           parked->lease.count, blocks, &growing, &error);
+    enum status status =
+        core_lease_turn(core, &parked->lease.waiter, parked->lease.cache, count, &error);
+    if (status == STATUS_OK)
+        status = core_blocks_lease(core, parked->lease.cache, count, blocks, &growing, &error);
+    else
+        growing = core_cache_grows(core, parked->lease.cache);
     bool waits = !last && status == STATUS_NO_BLOCKS && (growing || !parked->only_growth);
     if (status == STATUS_OK) {
         const struct wire_reply reply = {.message = "",
                                          .answer = WIRE_ANSWER_BLOCKS_LEASE,
-                                         .blocks_lease = {.blocks = {blocks, parked->lease.count}}};
+                                         .blocks_lease = {.blocks = {blocks, count}}};
         answer(server, parked, &reply);
     } else if (!waits) {
         refuse(server, parked, &error);
     }
     free(blocks);
+    return status == STATUS_OK;
+}
+
+static void retry_take(struct server *server, struct parked *parked, bool last)
+{
+    struct error error = {.status = STATUS_OK};
+    struct wire_reply reply = {.message = ""};
+    uint8_t *access;
+    bool waits;
+    enum status status = take_offer(parked->session->core, parked->take.cache, parked->take.name,
+                                    &reply, &access, &waits, &error);
+    if (status == STATUS_OK)
+        answer(server, parked, &reply);
+    else if (last || !waits)
+        refuse(server, parked, &error);
+    free(access);
 }
 
 // False: the work still waits. To check a command takes long, and retries are frequent. So nothing
@@ -239,6 +358,20 @@ static void retry_work_in_turn(struct server *server, struct parked *parked)
         session->waiting_pass = 0;
 }
 
+void park_retry_leases(struct server *server)
+{
+    struct parked *parked, *next;
+    bool granted = server->num_parked_leases > 0;
+    while (granted) { // a granted lease may give an older one its turn
+        granted = false;
+        DL_FOREACH_SAFE(server->parked, parked, next)
+        {
+            if (parked->kind == PARKED_LEASE)
+                granted |= retry_lease(server, parked, false);
+        }
+    }
+}
+
 void park_retry(struct server *server)
 {
     struct parked *parked, *next;
@@ -246,23 +379,15 @@ void park_retry(struct server *server)
     DL_FOREACH_SAFE(server->parked, parked, next)
     {
         switch (parked->kind) {
-        case PARKED_LEASE: retry_lease(server, parked, false); break;
+        case PARKED_LEASE: break; // below
         case PARKED_WAIT: retry_wait(server, parked); break;
         case PARKED_WORK: retry_work_in_turn(server, parked); break;
+        case PARKED_CLAIM: retry_claim(server, parked, false); break;
+        case PARKED_ENDED: retry_ended(server, parked); break;
+        case PARKED_TAKE: retry_take(server, parked, false); break;
         }
     }
-}
-
-void park_retry_leases(struct server *server, uint64_t cache)
-{
-    struct parked *parked, *next;
-    if (server->num_parked_leases == 0)
-        return;
-    DL_FOREACH_SAFE(server->parked, parked, next)
-    {
-        if (parked->kind == PARKED_LEASE && parked->lease.cache == cache)
-            retry_lease(server, parked, false);
-    }
+    park_retry_leases(server);
 }
 
 // ---- giving up ----
@@ -272,10 +397,13 @@ static void expire(struct server *server, struct parked *parked)
     struct error error;
     switch (parked->kind) {
     case PARKED_LEASE: retry_lease(server, parked, true); return;
+    case PARKED_CLAIM: retry_claim(server, parked, true); return;
+    case PARKED_TAKE: retry_take(server, parked, true); return;
     case PARKED_WAIT:
         error_set(&error, STATUS_TIMEOUT,
                   "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);
         break;
+    case PARKED_ENDED: not_ended(parked->ticket, &error); break;
     case PARKED_WORK:
         error_set(&error, STATUS_BUSY,
                   "no ticket of the session came free in time (--max-tickets %u)",
@@ -315,7 +443,8 @@ void park_refuse_all(struct server *server, const struct error *why, bool waits_
     struct parked *parked, *next;
     DL_FOREACH_SAFE(server->parked, parked, next)
     {
-        if (waits_too || parked->kind != PARKED_WAIT)
+        bool waits = parked->kind == PARKED_WAIT || parked->kind == PARKED_ENDED;
+        if (waits_too || !waits)
             refuse(server, parked, why);
     }
 }

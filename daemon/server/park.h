@@ -2,11 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // park.h - commands that wait: a lease for free blocks, a Wait for the end of a run, GPU work for a
-// free ticket. Each is a record with a deadline, never a blocked thread. When something came free,
-// they are retried in the order of arrival. Dispatcher thread.
-// Work never overtakes older work of its session. A lease may overtake an older one that cannot be
-// met yet. Otherwise two sessions could block each other: a large lease waits for blocks that
-// another session releases only after its own small lease.
+// free ticket, a ClaimWait for blocks that others compute, an OfferTake for an offer. Each is a
+// record with a deadline, never a blocked thread. When something came free, they are retried in the
+// order of arrival. Dispatcher thread. Work never overtakes older work of its session. Core decides
+// which lease goes first (core_lease_turn()).
 
 #ifndef AULE_SERVER_PARK_H
 #define AULE_SERVER_PARK_H
@@ -21,10 +20,16 @@ uint32_t park_max(const struct server_params *params); // commands that a sessio
 // Answers the call with the result of a run: at once if the run is over, else when it ends, until
 // `deadline_ns`. TIMEOUT: the run is not over and the deadline has passed.
 enum status park_wait(struct call *call, uint64_t ticket, int64_t deadline_ns);
+// Answers the call with the last ticket that has ended: when all up to `ticket` have, until
+// `deadline_ns`. TIMEOUT.
+enum status park_ended(struct call *call, uint64_t ticket, int64_t deadline_ns);
+// Answers the call with the blocks of the claim that have come: at once if there are some or if the
+// next one is the claim's to compute, else when that is so, until `deadline_ns`.
+enum status park_claim(struct call *call, uint64_t cache, uint64_t claim, int64_t deadline_ns);
 
 void park_retry(struct server *server); // call this when something came free
-// Call this before a new lease of `cache`, so that older ones get free blocks first.
-void park_retry_leases(struct server *server, uint64_t cache);
+// Call this before a new lease, so that older ones get free blocks first.
+void park_retry_leases(struct server *server);
 // Answers the commands whose deadline has passed, and arms the other deadlines.
 void park_expire(struct server *server, int64_t now_ns);
 // The session ends: its commands are answered NO_SESSION, with `why` in the text.

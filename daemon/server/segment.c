@@ -12,15 +12,19 @@
 
 #include <assert.h>
 #include <dirent.h>
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/posix_acl.h>
+#include <linux/posix_acl_xattr.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 static_assert(sizeof(struct wire_segment_header) <= WIRE_PAGE, "the header fits its page");
@@ -50,6 +54,38 @@ static enum status no_room(uint64_t size, int reason, struct error *error)
     return error_set(error, STATUS_NO_MEMORY,
                      "the segment needs %" PRIu64 " bytes, %s has %" PRIu64 " free: %s", size,
                      shm_folder, room, strerror(reason));
+}
+
+// Lets the user open the segment, too. Root changes the owner; another user adds an entry to the
+// file's access control list, so that nobody else can open it.
+static enum status give_access(int fd, uint32_t uid, struct error *error)
+{
+    static const struct {
+        uint16_t tag, perm;
+    } entries[] = {
+        {ACL_USER_OBJ, 6}, {ACL_USER, 6}, {ACL_GROUP_OBJ, 0}, {ACL_MASK, 6}, {ACL_OTHER, 0}};
+    enum { NUM_ENTRIES = sizeof entries / sizeof *entries };
+    struct {
+        struct posix_acl_xattr_header header;
+        struct posix_acl_xattr_entry entries[NUM_ENTRIES];
+    } list = {.header.a_version = htole32(POSIX_ACL_XATTR_VERSION)};
+    if (uid == geteuid() || uid == 0)
+        return STATUS_OK;
+    if (fchown(fd, uid, (gid_t)-1) == 0)
+        return STATUS_OK;
+    for (size_t i = 0; i < NUM_ENTRIES; i++) {
+        list.entries[i].e_tag = htole16(entries[i].tag);
+        list.entries[i].e_perm = htole16(entries[i].perm);
+        list.entries[i].e_id =
+            htole32(entries[i].tag == ACL_USER ? uid : (uint32_t)ACL_UNDEFINED_ID);
+    }
+    if (fsetxattr(fd, "system.posix_acl_access", &list, sizeof list, 0) == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_DENIED,
+                     "uid %" PRIu32
+                     " cannot get access to the session's shared memory: %s; run the "
+                     "daemon as root, or use a kernel whose tmpfs has access control lists",
+                     uid, strerror(errno));
 }
 
 // Allocates all pages now. After ftruncate() alone, a page that /dev/shm cannot provide would raise
@@ -137,6 +173,8 @@ enum status segment_create(const struct segment_params *params, struct segment *
     *out = (struct segment){.guard = -1};
     lay_out(params, out);
     enum status status = open_random(params->prefix, out, &fd, error);
+    if (status == STATUS_OK)
+        status = give_access(fd, params->uid, error);
     if (status == STATUS_OK)
         status = fill(fd, out->size, error);
     if (status == STATUS_OK)

@@ -17,6 +17,7 @@ enum { SEGMENT_NAME_ROOM = 64 };
 struct segment_params {
     const char *prefix;      // socket_path_segment_prefix()
     uint64_t epoch, session; // for the header
+    uint32_t uid;            // the user that will open it
     uint64_t arena_size;     // bytes, a multiple of the page size; 0 = none
     uint32_t ring_entries;   // in each ring, a power of two; 0 = no rings
     uint64_t alignment;      // bytes: of the arena's address and offset; a power of two, >= a page

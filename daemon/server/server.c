@@ -172,10 +172,18 @@ static uint64_t max_run_work(const struct server *server)
                                                    : UINT64_C(10000000000000);
 }
 
+static enum status open_groups(struct server *server, struct error *error)
+{
+    const struct option_texts *specs = &server->params->tenants;
+    return groups_create(specs->texts, specs->count, &server->groups, error);
+}
+
 static enum status open_core(struct server *server, struct error *error)
 {
     const struct server_params *params = server->params;
     uint64_t hash_seed;
+    uint32_t num_groups;
+    const struct core_group *groups = groups_core(server->groups, &num_groups);
     if (getrandom(&hash_seed, sizeof hash_seed, 0) != sizeof hash_seed)
         return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
     const struct core_params core_params = {
@@ -187,8 +195,13 @@ static enum status open_core(struct server *server, struct error *error)
         .max_caches = params->max_caches,
         .max_batches = params->max_batches,
         .max_tickets = params->max_tickets,
+        .max_offers = params->max_offers,
         .quota_blocks = params->session_blocks,
-        .max_kept_bytes = params->max_kept_bytes,
+        .tenant_limits = params->tenant_limits,
+        .groups = groups,
+        .num_groups = num_groups,
+        .max_batch_memory = params->max_batch_memory,
+        .max_claimed = params->max_claimed,
         .max_run_work = max_run_work(server),
         .hash_seed = hash_seed,
         .session_gone = session_gone,
@@ -204,6 +217,7 @@ static enum status open_listener(struct server *server, struct error *error)
     const struct listener_params params = {
         .path = server->socket,
         .max_connections = server->params->max_connections,
+        .groups = server->groups,
         // All parked commands of a session and all messages of one turn may be answered at once.
         .max_replies = park_max(server->params) + MESSAGES_A_TURN,
         // nng closes the connection of a longer message without a reason. With some bytes to spare,
@@ -249,9 +263,9 @@ enum status server_create(const struct server_params *params, struct server **ou
 {
     *out = NULL;
     static enum status (*const steps[])(struct server *, struct error *) = {
-        open_descriptors, draw_epoch, open_engine, take_place,
+        open_groups,    open_descriptors, draw_epoch, open_engine,   take_place,
         lane_open_bell, // before open_core: sets ring_spin_ns
-        open_core,        open_guard, start_jobs,  open_listener,
+        open_core,      open_guard,       start_jobs, open_listener,
     };
     struct server *server = calloc(1, sizeof *server);
     if (!server)
@@ -512,6 +526,7 @@ bool server_destroy(struct server *server)
     close_fd(server->signal_fd);
     close_fd(server->wake_fd);
     close_fd(server->epoll_fd);
+    groups_destroy(server->groups);
     free(server->message);
     free(server);
     return true;

@@ -9,6 +9,8 @@
 #define AULE_SERVER_H
 
 #include "base/exit_code.h"
+#include "base/options.h"
+#include "core/core.h"
 #include "engine/engine.h"
 #include "fault.h"
 #include "schema/status.h"
@@ -28,16 +30,20 @@ struct server_params {
     uint64_t max_blocks;            // --max-blocks of all caches; 0 = only memory_fraction limits
     uint32_t max_sessions, max_connections, max_caches;
     uint32_t max_batches, max_tickets; // live batches, unreaped tickets of a session
-    uint64_t max_kept_bytes;   // --max-batch-memory: metadata of a session's batches and arrays of
+    uint32_t max_offers;               // offers of a session that have not ended
+    uint64_t max_batch_memory; // --max-batch-memory: metadata of a session's batches and arrays of
                                // its runs; 0 = no limit
+    uint64_t max_claimed;      // --max-claimed-blocks: of the chains of a session's claims
     uint64_t max_run_work;     // --max-run-work: multiply-adds of one run; 0 = no limit,
                                // SERVER_WORK_AUTO = by the device
-    uint64_t session_blocks;   // --session-blocks: leased and held blocks; 0 = no limit
-    uint64_t max_arena;        // --max-arena: bytes of a session
-    uint64_t max_metadata;     // --max-metadata: bytes of one command in the arena
-    uint64_t max_parked_bytes; // --max-parked-memory: arrays of a session's parked commands
-    uint32_t ring_entries;     // of a session's rings, a power of two; 0 = no ring lane
-    uint64_t ring_spin_us;     // --ring-spin; SERVER_WORK_AUTO = by the number of cores
+    struct option_texts tenants;      // --tenant
+    struct core_limits tenant_limits; // --tenant-blocks, --tenant-cached, --tenant-floor
+    uint64_t session_blocks;          // --session-blocks: leased and held blocks; 0 = no limit
+    uint64_t max_arena;               // --max-arena: bytes of a session
+    uint64_t max_metadata;            // --max-metadata: bytes of one command in the arena
+    uint64_t max_parked_bytes;        // --max-parked-memory: arrays of a session's parked commands
+    uint32_t ring_entries;            // of a session's rings, a power of two; 0 = no ring lane
+    uint64_t ring_spin_us;            // --ring-spin; SERVER_WORK_AUTO = by the number of cores
     uint64_t completion_poll_us; // --completion-poll; SERVER_WORK_AUTO = by the number of cores
     uint32_t max_pipelines;      // compiled shaders to keep
     uint64_t max_scratch_bytes;  // for partial results of split-KV runs of one submission

@@ -47,6 +47,7 @@ static void make_segment(struct job *job)
         .session = session->id,
         .arena_size = session->segment.arena_size,
         .ring_entries = server->ring_entries,
+        .uid = session->uid,
         .alignment = arena_alignment(server),
     };
     enum status status = segment_create(&params, &session->segment, &session->job_error);
@@ -128,6 +129,7 @@ static enum status open_in_core(struct session *session, struct error *error)
     const struct core_session_params params = {
         .id = session->id,
         .uid = session->uid,
+        .group = session->group,
         .tenant = session->tenant,
         .name = session->name,
         .arena = session->arena,
@@ -208,7 +210,7 @@ static void made(struct job *job, void *context)
         log_warn("%s: not opened: %s", session->label, error->text);
         if (!session->abandoned)
             leave(session);
-        dispatch_refuse(server, &session->hello, error);
+        dispatch_refuse(server, session, &session->hello, error);
         start_unmaking(session);
         return;
     }
@@ -257,7 +259,10 @@ static void set_label(struct session *session)
 enum status session_start(struct server *server, struct peer *peer, const struct wire_hello *hello,
                           const struct asker *asker, struct error *error)
 {
+    const char *group = NULL;
     enum status status = check_hello(server, peer, hello, error);
+    if (status == STATUS_OK)
+        status = groups_find(server->groups, peer->uid, peer->gid, hello->tenant, &group, error);
     if (status != STATUS_OK)
         return status;
     struct session *session = calloc(1, sizeof *session);
@@ -277,6 +282,7 @@ enum status session_start(struct server *server, struct peer *peer, const struct
         .tenant = tenant,
         .pid = peer->pid,
         .uid = peer->uid,
+        .group = group,
         .pidfd = -1,
         .segment = {.guard = -1, .arena_size = (hello->arena_size + page - 1) / page * page},
         .opened_ns = clock_now_ns(),
@@ -314,7 +320,7 @@ static void abandon(struct session *session, const char *why)
         return;
     }
     not_made(server, why, &error);
-    dispatch_refuse(server, &session->hello, &error);
+    dispatch_refuse(server, session, &session->hello, &error);
     forget(session);
 }
 

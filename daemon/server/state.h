@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "core/core.h"
+#include "groups.h"
 #include "jobs.h"
 #include "listener.h"
 #include "schema/ring.h"
@@ -64,6 +65,7 @@ struct session {
     char label[320];     // "session 7 (worker, pid 123)", for logs
     uint64_t pid;        // the peer's; 0 = of another pid namespace
     uint32_t uid;
+    const char *group;          // of server->groups; NULL = none
     struct segment segment;     // owned
     struct engine_arena *arena; // owned; NULL without an arena
     bool imported;              // the GPU uses the arena in place
@@ -84,8 +86,17 @@ struct session {
     UT_hash_handle hh; // server->sessions, by id
 };
 
-// A parked command. LEASE waits for free blocks, WAIT for the end of a run, WORK for a free ticket.
-enum parked_kind { PARKED_LEASE, PARKED_WAIT, PARKED_WORK };
+// A parked command. LEASE waits for free blocks, WAIT for the end of a run, WORK for a free ticket,
+// CLAIM for blocks that others compute, TAKE for an offer, ENDED for the end of tickets that it
+// does not reap.
+enum parked_kind {
+    PARKED_LEASE,
+    PARKED_WAIT,
+    PARKED_WORK,
+    PARKED_CLAIM,
+    PARKED_TAKE,
+    PARKED_ENDED
+};
 struct parked {
     enum parked_kind kind;
     struct session *session;
@@ -96,8 +107,16 @@ struct parked {
         struct {
             uint64_t cache;
             uint32_t count;
+            struct core_waiter waiter; // its place in core's queue
         } lease;
-        uint64_t ticket;  // WAIT
+        struct {
+            uint64_t cache, claim;
+        } claim;
+        struct {
+            uint64_t cache;
+            char name[WIRE_MAX_NAME + 1];
+        } take;
+        uint64_t ticket;  // WAIT, ENDED
         struct work work; // WORK; owned
     };
     uint64_t bytes;             // of the arrays of `work`
@@ -120,6 +139,7 @@ struct server {
     int64_t ring_spin_ns;      // a ring is polled so long after its last entry or answer
     struct session *awake;     // sessions whose rings are polled, through session->lane
     struct waker waker;        // writes wake_fd for the engine's threads
+    struct groups *groups;     // owned; NULL = none
     struct listener *listener; // owned, as the next three
     struct engine *engine;
     struct core *core;
@@ -140,6 +160,8 @@ struct server {
     int64_t next_deadline_ns; // at most the nearest deadline
     bool retry;               // something came free: call park_retry()
 
+    int64_t refusal_logged_ns;  // when the log last told of a refused request; 0 = never
+    uint64_t unlogged_refusals; // since then
     uint64_t *message;     // WIRE_MAX_MESSAGE bytes: a private copy of the request in hand; owned
     bool stopping;         // SIGTERM or SIGINT came, or the device is lost
     unsigned stop_signals; // SIGTERM and SIGINT so far

@@ -37,8 +37,12 @@ endfunction()
 
 aule_attention(test_attention_plain plain 6 50 "device;shader")
 aule_attention(test_attention_plain_small plain_small 18 10 "device;shader")
-aule_attention(test_attention_subgroup subgroup 4 50 device)
-aule_attention(test_attention_matrix matrix 1 300 "device;shader") # needs matrix units
+if(AULE_SANITIZE)
+  aule_attention(test_attention_subgroup subgroup 12 25 device)
+else()
+  aule_attention(test_attention_subgroup subgroup 4 50 device)
+endif()
+aule_attention(test_attention_matrix matrix 1 300 "device;shader") # needs tensor cores
 aule_attention(test_attention_matrix_f16 matrix_f16 1 300 device)
 aule_attention(test_attention_matrix_emulated matrix_emulated 18 25 "device;shader")
 

@@ -3,7 +3,7 @@
 //
 // attention_contents.c - see attention_contents.h. Values are drawn so that the hard ones come
 // often: rows with one key that outweighs all, rows whose keys all weigh the same, sums of one
-// sign. What is written is what numbers.h says, computed here once more.
+// sign. The stored bytes follow the definitions in numbers.h.
 
 #include "attention_contents.h"
 

@@ -83,7 +83,7 @@ START_TEST(every_dtype_and_scale_agrees_with_the_oracle)
 }
 END_TEST
 
-// What models have today, in shapes that matrix units take: bf16, with keys and values of bf16
+// What models have today, in shapes that tensor cores take: bf16, with keys and values of bf16
 // (decodes, a chunk and a prefill) or of 8 bits (decodes, as pipelines for more take a software
 // device long to compile).
 START_TEST(bfloats_meet_every_kind_of_keys_and_values_that_matrices_take)
@@ -151,7 +151,7 @@ START_TEST(prompts_meet_every_kind_of_keys_and_values_that_matrices_take)
 }
 END_TEST
 
-// Few rows with head dims that matrix units have to take in turns, from one part, several and
+// Few rows with head dims that tensor cores have to take in turns, from one part, several and
 // halves of them.
 START_TEST(rows_of_wide_heads_agree_with_the_oracle)
 {

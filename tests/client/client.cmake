@@ -14,7 +14,7 @@ aule_check(test_client_parts SOURCES client/test_client_parts.c LIBS aule_client
 aule_check(test_client_answers SOURCES client/test_client_answers.c LIBS aule_client_static
   aule_schema LABELS unit tsan)
 aule_check(test_client_forms SOURCES client/test_client_forms.c LIBS client_expect LABELS unit)
-foreach(suite opening fake gone wire reaped run fake_steps)
+foreach(suite opening fake gone wire reaped run fake_steps fake_publish fake_sequence)
   aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_world.c
              fakes/fake_daemon.c
              LIBS client_expect aule_schema nng::nng LABELS process tsan
@@ -40,6 +40,18 @@ endforeach()
 aule_check(test_client_sequence
   SOURCES client/test_client_sequence.c rigs/text_world.c rigs/client_rig.c rigs/dice.c
   LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+aule_check(test_client_fake_fd
+  SOURCES client/waiting/test_client_fake_fd.c rigs/client_world.c fakes/fake_daemon.c
+  LIBS client_expect aule_schema nng::nng LABELS process tsan ENVIRONMENT ${tsan_environment})
+aule_check(test_client_fd SOURCES client/waiting/test_client_fd.c rigs/client_step.c
+  LIBS client_expect aule_schema daemon_harness
+  LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+aule_check(test_client_claim
+  SOURCES client/waiting/test_client_claim.c rigs/text_world.c rigs/client_rig.c
+  LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+aule_check(test_client_offer
+  SOURCES client/test_client_offer.c rigs/text_world.c rigs/client_rig.c
+  LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 foreach(suite contiguous kv)
   aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_rig.c
              LIBS client_expect daemon_harness
@@ -52,6 +64,7 @@ aule_check(test_client_lane SOURCES client/test_client_lane.c rigs/client_step.c
 aule_lanes(test_client NARROW)
 aule_lanes(test_client_process NARROW)
 aule_lanes(test_client_layers)
+aule_lanes(test_client_fd)
 aule_lanes(test_client_refused LONG)
 aule_lanes(test_client_refused_caches LONG)
 aule_lanes(test_client_attention LONG NARROW)
@@ -125,7 +138,7 @@ aule_twin(test_client_0_1 grown LD_LIBRARY_PATH=${grown})
 add_library(toy_model STATIC client/examples/toy_model.c)
 target_include_directories(toy_model PUBLIC client/examples)
 target_link_libraries(toy_model PRIVATE aule_flags PUBLIC aule-client m)
-foreach(example speculative n_best beam)
+foreach(example speculative n_best beam prefill_decode)
   add_executable(example_${example} client/examples/${example}.c)
   target_link_libraries(example_${example} PRIVATE aule_flags toy_model)
   add_test(NAME example_${example} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/client/examples/run.sh

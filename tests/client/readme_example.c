@@ -7,12 +7,12 @@
 //
 //     cc readme_example.c $(pkg-config --cflags --libs aule-client) -o example && ./example
 
-#include <aule/aule.h>
+#include <aule/sequence.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { TOKENS = 64, HEADS = 4, KV_HEADS = 2, DIM = 64, BLOCK = 32, BLOCKS = TOKENS / BLOCK };
+enum { TOKENS = 64, HEADS = 4, KV_HEADS = 2, DIM = 64 };
 
 static void check(enum aule_status status, const char *what)
 {
@@ -22,71 +22,66 @@ static void check(enum aule_status status, const char *what)
     exit(1);
 }
 
-// A tensor [TOKENS, heads, DIM] in the session's arena. Its values stand for those of your model.
-static struct aule_tensor tensor(struct aule_session *session, uint32_t heads, float seed)
+// A tensor [TOKENS, heads, DIM] in the session's arena. Its first row is that of token `first`; its
+// values stand for those of your model.
+static struct aule_tensor fill(struct aule_session *session, uint32_t heads, uint32_t first,
+                               float seed)
 {
     struct aule_tensor tensor;
     check(aule_tensor_create(session, AULE_F32, TOKENS, heads, DIM, &tensor), "tensor");
     float *data = aule_tensor_data(session, &tensor);
     for (uint32_t i = 0; i < TOKENS * heads * DIM; i++)
-        data[i] = (float)(i % 31) / 31 - seed;
+        data[i] = (float)((i + first * heads * DIM) % 31) / 31 - seed;
     return tensor;
+}
+
+static struct aule_run_params fill_tensors(struct aule_session *session, uint32_t first)
+{
+    return (struct aule_run_params){.num_heads = HEADS,
+                                    .q = fill(session, HEADS, first, 0.4f),
+                                    .k = fill(session, KV_HEADS, first, 0.5f),
+                                    .v = fill(session, KV_HEADS, first, 0.6f),
+                                    .out = fill(session, HEADS, first, 0),
+                                    .causal = true};
 }
 
 int main(void)
 {
     struct aule_session *session; // a connection to the daemon, and shared memory for tensors
     check(aule_session_open(NULL, &session), "session");
-
     // Sessions that open the same name share the cache's blocks.
-    const struct aule_cache_params cache_params = {.name = "example",
-                                                   .num_layers = 1,
-                                                   .num_kv_heads = KV_HEADS,
-                                                   .head_dim = DIM,
-                                                   .block_size = BLOCK};
+    const struct aule_cache_params cache_params = {
+        .name = "example", .num_layers = 1, .num_kv_heads = KV_HEADS, .head_dim = DIM};
     struct aule_cache *cache;
     check(aule_cache_open(session, &cache_params, &cache), "cache");
 
-    // Take the blocks of this prompt that a process has published; lease the others.
-    int32_t tokens[TOKENS], blocks[BLOCKS];
+    // A sequence takes what others have published of its prompt, and publishes what it computes.
+    int32_t tokens[TOKENS];
     for (int i = 0; i < TOKENS; i++)
         tokens[i] = 1000 + i;
-    const struct aule_prefix prompt = {.tokens = tokens, .num_tokens = TOKENS};
-    uint32_t hit;
-    check(aule_prefix_lookup(cache, &prompt, 0, blocks, &hit), "look-up");
-    if (hit < BLOCKS)
-        check(aule_blocks_lease(cache, BLOCKS - hit, 1000, blocks + hit), "lease");
-    printf("%u of %d blocks were in the cache\n", hit, BLOCKS);
+    const struct aule_sequence_params prompt = {
+        .tokens = tokens, .num_tokens = TOKENS, .publish = true, .claim = true};
+    struct aule_sequence *sequence;
+    struct aule_sequence_info info;
+    check(aule_sequence_create(cache, &prompt, &sequence), "sequence");
+    do // wait for what others compute now
+        check(aule_sequence_info(sequence, &info), "info");
+    while (info.num_promised > 0 && aule_sequence_wait(sequence, 10000) == AULE_OK);
+    printf("%u of %d tokens were in the cache\n", info.num_found, TOKENS);
 
-    // One step: a sequence of TOKENS queries. A slot says where K and V go; -1 is nowhere.
-    int64_t slots[TOKENS];
-    for (uint32_t i = 0; i < TOKENS; i++)
-        slots[i] = i / BLOCK < hit ? -1 : (int64_t)blocks[i / BLOCK] * BLOCK + i % BLOCK;
-    const struct aule_batch_params step = {.num_seqs = 1,
-                                           .max_blocks = BLOCKS,
-                                           .cu_seqlens_q = (int32_t[]){0, TOKENS},
-                                           .seq_lens_kv = (int32_t[]){TOKENS},
-                                           .block_table = blocks,
-                                           .slot_mapping = slots};
-    struct aule_batch *batch;
-    check(aule_batch_create(cache, &step, &batch), "batch");
-
-    // Write K and V, then attend. A model does this once for each layer.
-    const struct aule_run_params run = {.num_heads = HEADS,
-                                        .q = tensor(session, HEADS, 0.4f),
-                                        .k = tensor(session, KV_HEADS, 0.5f),
-                                        .v = tensor(session, KV_HEADS, 0.6f),
-                                        .out = tensor(session, HEADS, 0),
-                                        .causal = true};
-    check(aule_run(batch, &run, 10000, NULL), "run");
+    // One step: all tokens that are not computed yet. A model runs it once for each layer.
+    struct aule_step *step;
+    struct aule_step_entry entry = {.sequence = sequence};
+    check(aule_step_create(cache, &step), "step");
+    check(aule_step_make(step, &entry, 1, 1000), "blocks");
+    const struct aule_run_params run = fill_tensors(session, info.num_computed);
+    check(aule_run(aule_step_batch(step), &run, 10000, NULL), "run");
     const float *out = aule_tensor_data(session, &run.out);
-    printf("out[1][0] begins %.6f %.6f\n", out[HEADS * DIM], out[HEADS * DIM + 1]);
+    printf("the last token's out begins %.6f\n", out[(entry.num_tokens - 1) * HEADS * DIM]);
 
-    // Publish the new blocks: other processes find them by their tokens from now on.
-    aule_batch_destroy(batch);
-    if (hit < BLOCKS)
-        check(aule_prefix_publish(cache, &prompt, blocks, NULL), "publish");
-    aule_cache_close(cache); // published blocks stay cached
+    aule_step_destroy(step);
+    aule_sequence_destroy(sequence); // its published blocks stay cached
+    aule_cache_close(cache);
     aule_session_close(session);
     return 0;
 }

@@ -159,8 +159,8 @@ START_TEST(publishing_what_is_there_gives_the_existing_blocks)
     ok(aule_prefix_publish(second.cache, &prompt, blocks, &existing));
     ck_assert_uint_eq(existing, 2);
     ck_assert_mem_eq(blocks, first.blocks, sizeof blocks);
-    ok(aule_blocks_release(second.cache, 2, second.blocks)); // its own
-    ok(aule_blocks_release(second.cache, 2, blocks));        // and the shared ones
+    expect(aule_blocks_release(second.cache, 1, second.blocks), AULE_NOT_HELD, "not held");
+    ok(aule_blocks_release(second.cache, 2, blocks));
 
     const struct aule_prefix other_key = {
         .tokens = prompt.tokens, .num_tokens = 20, .extra_key = "lora", .extra_key_size = 4};
@@ -168,6 +168,53 @@ START_TEST(publishing_what_is_there_gives_the_existing_blocks)
     ck_assert_uint_eq(num_hit, 0);
     close_step(&first);
     close_step(&second);
+}
+END_TEST
+
+// ---- compiling in advance ----
+
+static uint64_t num_compiled(void)
+{
+    struct aule_monitor *monitor;
+    struct aule_metric *metrics;
+    uint32_t count;
+    uint64_t compiled = UINT64_MAX;
+    ok(aule_monitor_open(daemon_.socket, 0, &monitor));
+    ok(aule_monitor_metrics(monitor, &metrics, &count));
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(metrics[i].name, "aule_compiled_pipelines_total") == 0)
+            compiled = metrics[i].value;
+    free(metrics);
+    aule_monitor_close(monitor);
+    return compiled;
+}
+
+START_TEST(after_warming_a_first_run_compiles_nothing)
+{
+    static const float slopes[HEADS] = {0.1f, 0.2f, 0.3f, 0.4f};
+    struct step step;
+    open_step(&step, NULL);
+    step.run.rope = (struct aule_rope){.dim = DIM};
+    step.run.alibi_slopes = slopes;
+    ok(aule_tensor_create_lse(step.session, MAX_TOKENS, HEADS, &step.run.lse));
+    uint64_t before = num_compiled();
+    for (uint32_t s = 0; s < step.batch.num_seqs; s++) {
+        struct aule_warm_params warm = {.q_len = (uint32_t)(step.cu[s + 1] - step.cu[s]),
+                                        .kv_len = (uint32_t)step.lens[s],
+                                        .run = step.run};
+        if (warm.q_len > 0)
+            ok(aule_warm(step.cache, &warm, WAIT_MS));
+    }
+    uint64_t warm = num_compiled();
+    ck_assert_uint_gt(warm, before);
+    run_once(&step);
+    ck_assert_uint_eq(num_compiled(), warm);
+    await_leased(step.cache, 4); // the step's own
+    const struct aule_warm_params more = {.q_len = 2, .kv_len = 1, .run = step.run};
+    expect(aule_warm(step.cache, &more, WAIT_MS), AULE_INVALID, "q_len = 2, kv_len = 1");
+    const struct aule_warm_params none = {.q_len = 1, .kv_len = 1};
+    expect(aule_warm(step.cache, &none, WAIT_MS), AULE_INVALID, "unknown dtype 0");
+    close_step(&step);
 }
 END_TEST
 
@@ -417,6 +464,7 @@ int main(void)
     add(suite, "prefixes", setup,
         (const struct entry[]){{two_sessions_share_a_prefix_and_get_the_same_bits, 0},
                                {publishing_what_is_there_gives_the_existing_blocks, 0},
+                               {after_warming_a_first_run_compiles_nothing, 0},
                                {NULL, 0}});
     add(suite, "waiting", setup_small,
         (const struct entry[]){{a_pool_can_be_asked_for_no_more_than_it_can_have, 0},

@@ -78,6 +78,7 @@ static void setup(void)
         ok(aule_tensor_create(session, AULE_F32, TOKENS, HEADS, HEAD_DIM, &tensor.it));
         EXPECT_GUARDED(tensor);
         *tensors[i] = tensor.it;
+        (&tensors[i]->life)[1] = 1; // padding, whose contents are undefined
         float *data = aule_tensor_data(session, &tensor.it);
         for (int j = 0; j < TOKENS * HEADS * HEAD_DIM; j++)
             data[j] = (float)(j % 7) / 7 - 0.5f;
@@ -191,6 +192,24 @@ START_TEST(runs_and_what_they_say_of_themselves)
 }
 END_TEST
 
+// The program keeps the blocks that published ones replace, and releases them itself.
+static void exchange(const struct aule_prefix *prefix)
+{
+    int32_t published[BLOCKS], mine[BLOCKS];
+    uint32_t existing;
+    memcpy(published, blocks, sizeof blocks);
+    ok(aule_blocks_lease(cache, BLOCKS, 1000, blocks));
+    struct aule_batch *batch = create_batch();
+    const struct aule_run_params run = run_params();
+    ok(aule_run(batch, &run, -1, NULL));
+    aule_batch_destroy(batch);
+    memcpy(mine, blocks, sizeof mine);
+    ok(aule_prefix_publish(cache, prefix, mine, &existing));
+    ck_assert_uint_eq(existing, BLOCKS);
+    ck_assert_mem_eq(mine, published, sizeof mine);
+    ok(aule_blocks_release(cache, BLOCKS, blocks));
+}
+
 START_TEST(attention_gathers_merges_and_prefixes)
 {
     struct aule_batch *batch = create_batch();
@@ -225,6 +244,7 @@ START_TEST(attention_gathers_merges_and_prefixes)
     ok(aule_prefix_publish(cache, &prefix, blocks, NULL));
     ok(aule_prefix_lookup(cache, &prefix, 0, found, &count));
     ck_assert_uint_le(count, BLOCKS);
+    exchange(&prefix);
 }
 END_TEST
 

@@ -68,6 +68,25 @@ START_TEST(a_shape_that_no_tensor_has_is_refused)
 }
 END_TEST
 
+START_TEST(an_lse_tensor_has_any_number_of_heads)
+{
+    struct aule_tensor lse = {.offset = 99};
+    fake_start(&fake, path, NULL, NULL);
+    struct aule_session *session = open_session(0);
+    ok(aule_tensor_create_lse(session, 5, 3, &lse));
+    ck_assert_int_eq(lse.dtype, AULE_F32);
+    ck_assert_uint_eq(lse.token_stride, 12);
+    ck_assert_uint_eq(lse.head_stride, 4);
+    ck_assert_uint_eq(lse.num_rows, 5);
+    ck_assert_ptr_nonnull(aule_tensor_data(session, &lse));
+    aule_tensor_destroy(session, &lse);
+    expect_empty_arena(session);
+    expect(aule_tensor_create_lse(session, 5, 0, &lse), AULE_INVALID, "0 heads");
+    expect(aule_tensor_create_lse(session, UINT32_MAX, 3, &lse), AULE_NO_MEMORY, "free");
+    aule_session_close(session);
+}
+END_TEST
+
 // ---- answers that are wrong ----
 
 static enum fake_action wrong_blocks(struct fake_daemon *daemon, const struct wire_request *request,
@@ -210,6 +229,61 @@ START_TEST(a_reconnect_under_load_ends_or_serves_every_call)
 }
 END_TEST
 
+// ---- a daemon that stops reading ----
+
+enum { NUM_SENDERS = 8, LONG_LIST = 100000 }; // together more than any socket keeps
+
+// Until it is told to go on, the daemon carries out no release, and reads nothing behind it.
+static enum fake_action stop_at_release(struct fake_daemon *daemon,
+                                        const struct wire_request *request,
+                                        struct wire_reply *reply)
+{
+    atomic_bool *go = daemon->context;
+    (void)reply;
+    while (request->command == WIRE_COMMAND_BLOCKS_RELEASE && !atomic_load(go))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return FAKE_ANSWER;
+}
+
+static void *release_many(void *context)
+{
+    int32_t *blocks = calloc(LONG_LIST, sizeof *blocks);
+    ck_assert_ptr_nonnull(blocks);
+    expect(aule_blocks_release(context, LONG_LIST, blocks), AULE_DAEMON_GONE, "closed");
+    free(blocks);
+    return NULL;
+}
+
+static void *close_session(void *context)
+{
+    aule_session_close(context);
+    return NULL;
+}
+
+START_TEST(a_session_closes_while_a_thread_cannot_send)
+{
+    pthread_t senders[NUM_SENDERS], closer;
+    static atomic_bool go;
+    fake_start(&fake, path, stop_at_release, &go);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    for (int i = 0; i < NUM_SENDERS; i++)
+        ck_assert_int_eq(pthread_create(&senders[i], NULL, release_many, cache), 0);
+    wait_until_seen(WIRE_COMMAND_BLOCKS_RELEASE, 1);
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); // the socket fills
+    ck_assert_int_eq(pthread_create(&closer, NULL, close_session, session), 0);
+    for (int i = 0; i < NUM_SENDERS; i++)
+        ck_assert_int_eq(pthread_join(senders[i], NULL), 0);
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_RELEASE]), 1); // they were stuck
+    atomic_store(&go, true);
+    ck_assert_int_eq(pthread_join(closer, NULL), 0);
+    // The rest of a frame was sent first, so the daemon could read what came behind it.
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_CLOSE_SESSION]), 1);
+    ck_assert_uint_lt(atomic_load(&fake.seen[WIRE_COMMAND_BLOCKS_RELEASE]), NUM_SENDERS);
+    aule_cache_close(cache);
+}
+END_TEST
+
 // ---- the monitor ----
 
 enum { NUM_ENTRIES = 2500, PAGE = 700 };
@@ -257,6 +331,55 @@ static enum fake_action other_payload(struct fake_daemon *daemon,
         reply->ping.payload++;
     return FAKE_ANSWER;
 }
+
+// A block, its parent, and how many ids there are.
+static const struct {
+    int32_t block, parent;
+    uint32_t total;
+} strange_prefixes[] = {{-1, -1, 8}, {8, -1, 8}, {INT32_MAX, -1, 8}, {3, -2, 8}, {3, 8, 8}};
+
+static enum fake_action strange_prefix(struct fake_daemon *daemon,
+                                       const struct wire_request *request, struct wire_reply *reply)
+{
+    static struct wire_prefix_state node;
+    static const int32_t first_token = 7;
+    static const char *const tenant = "";
+    const unsigned index = *(const unsigned *)daemon->context;
+    if (request->command == WIRE_COMMAND_PING)
+        reply->ping.minor = 7;
+    if (request->command != WIRE_COMMAND_INSPECT_PREFIX)
+        return FAKE_ANSWER;
+    node = (struct wire_prefix_state){.block = strange_prefixes[index].block,
+                                      .parent = strange_prefixes[index].parent};
+    reply->answer = WIRE_ANSWER_INSPECT_PREFIX;
+    reply->inspect_prefix =
+        (struct wire_inspect_prefix_reply){.next = strange_prefixes[index].total,
+                                           .total = strange_prefixes[index].total,
+                                           .nodes = {&node, 1},
+                                           .tenants = {(const char **)&tenant, 1},
+                                           .num_tokens = 1,
+                                           .tokens = {&first_token, 1}};
+    return FAKE_ANSWER;
+}
+
+START_TEST(a_published_block_that_cannot_be_is_refused_with_its_id)
+{
+    struct aule_monitor *monitor;
+    struct aule_prefix_state *array = NULL;
+    unsigned index = 0;
+    uint32_t next = 0, count = 0;
+    fake_start(&fake, path, strange_prefix, &index);
+    ck_assert_int_eq(aule_monitor_open(path, 0, &monitor), AULE_OK);
+    for (; index < sizeof strange_prefixes / sizeof *strange_prefixes; index++) {
+        char part[64];
+        snprintf(part, sizeof part, "block %d behind block %d of 8", strange_prefixes[index].block,
+                 strange_prefixes[index].parent);
+        expect(aule_monitor_prefix(monitor, 1, &next, &array, &count), AULE_MALFORMED, part);
+        ck_assert_ptr_null(array);
+    }
+    aule_monitor_close(monitor);
+}
+END_TEST
 
 START_TEST(a_ping_that_comes_back_as_another_fills_nothing)
 {
@@ -328,8 +451,8 @@ static enum fake_action shaders(struct fake_daemon *daemon, const struct wire_re
                                 struct wire_reply *reply)
 {
     static const char *names[] = {"matrix", "subgroup", "plain"},
-                      *needs[] = {"matrix units", "shuffles", ""};
-    static const char *missing[] = {"matrix units", "", ""};
+                      *needs[] = {"tensor cores", "shuffles", ""};
+    static const char *missing[] = {"tensor cores", "", ""};
     const struct table_of_shaders *table = daemon->context;
     if (request->command != WIRE_COMMAND_INSPECT_DEVICE)
         return FAKE_ANSWER;
@@ -354,7 +477,7 @@ START_TEST(the_table_of_shaders_says_which_is_used_and_what_the_others_lack)
     ck_assert_int_eq(aule_monitor_variants(monitor, &variants, &count), AULE_OK);
     ck_assert_uint_eq(count, 3);
     ck_assert_str_eq(variants[0].name, "matrix");
-    ck_assert_str_eq(variants[0].missing, "matrix units");
+    ck_assert_str_eq(variants[0].missing, "tensor cores");
     ck_assert_str_eq(variants[1].needs, "shuffles");
     ck_assert_str_eq(variants[1].missing, "");
     ck_assert(!variants[0].used && !variants[1].used && variants[2].used);
@@ -421,6 +544,7 @@ int main(void)
         (const struct entry[]){
             {tensors_lie_in_the_arena_and_end, 0},
             {a_shape_that_no_tensor_has_is_refused, NUM_SHAPE_CASES},
+            {an_lse_tensor_has_any_number_of_heads, 0},
             {NULL, 0},
         });
     add(suite, "answers",
@@ -433,11 +557,13 @@ int main(void)
         (const struct entry[]){
             {threads_share_a_session, 0},
             {a_reconnect_under_load_ends_or_serves_every_call, 0},
+            {a_session_closes_while_a_thread_cannot_send, 0},
             {NULL, 0},
         });
     add(suite, "monitor",
         (const struct entry[]){
             {a_ping_that_comes_back_as_another_fills_nothing, 0},
+            {a_published_block_that_cannot_be_is_refused_with_its_id, 0},
             {a_list_longer_than_a_page_comes_whole, 0},
             {a_daemon_too_old_to_drop_caches_is_told_and_not_asked, 0},
             {the_table_of_shaders_says_which_is_used_and_what_the_others_lack, 0},

@@ -210,6 +210,38 @@ START_TEST(after_a_reconnect_tensors_and_tickets_of_before_are_of_another_epoch)
 }
 END_TEST
 
+static enum aule_status create_beside(struct aule_cache *cache, const struct aule_batch *beside)
+{
+    const int32_t cu[] = {0, 1}, lens[] = {1}, table[] = {0};
+    const struct aule_batch_params params = {.num_seqs = 1,
+                                             .max_blocks = 1,
+                                             .cu_seqlens_q = cu,
+                                             .seq_lens_kv = lens,
+                                             .block_table = table,
+                                             .beside = beside};
+    struct aule_batch *batch;
+    return aule_batch_create(cache, &params, &batch);
+}
+
+START_TEST(a_batch_lies_beside_one_of_its_own_session_only)
+{
+    struct journal journal = {.commands = 0};
+    struct aule_session *session = open_journal(&journal, 0), *other = open_session(0);
+    struct aule_cache *cache = open_cache(session), *others = open_cache(other);
+    struct aule_batch *batch = create_batch(cache);
+    const unsigned asked = atomic_load(&fake.seen[WIRE_COMMAND_BATCH_CREATE]);
+    expect(create_beside(others, batch), AULE_INVALID, "beside is a batch of another session");
+    ok(aule_session_reconnect(session));
+    expect(create_beside(others, batch), AULE_EPOCH, "before the reconnect");
+    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_CREATE]), asked);
+    aule_batch_destroy(batch);
+    aule_cache_close(cache);
+    aule_cache_close(others);
+    aule_session_close(other);
+    aule_session_close(session);
+}
+END_TEST
+
 START_TEST(a_daemon_that_goes_in_the_middle_ends_the_call)
 {
     struct journal journal = {.commands = 0};
@@ -289,6 +321,7 @@ int main(void)
     add(suite, "ends",
         (const struct entry[]){
             {after_a_reconnect_tensors_and_tickets_of_before_are_of_another_epoch, 0},
+            {a_batch_lies_beside_one_of_its_own_session_only, 0},
             {a_daemon_that_goes_in_the_middle_ends_the_call, 0},
             {a_forked_child_can_attend_to_nothing, 0},
             {NULL, 0},

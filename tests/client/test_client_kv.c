@@ -40,7 +40,9 @@ static struct aule_tensor rows(struct aule_session *session, uint32_t count, uin
 
 static void open_scene(struct scene *scene, enum aule_dtype dtype, enum aule_scale_mode scale_mode)
 {
-    const struct aule_cache_params params = {.name = "kv",
+    char name[32]; // a cache for each type: the tests share a daemon
+    snprintf(name, sizeof name, "kv, %s, %d", aule_dtype_name(dtype), (int)scale_mode);
+    const struct aule_cache_params params = {.name = name,
                                              .num_layers = 1,
                                              .num_kv_heads = KV_HEADS,
                                              .head_dim = DIM,
@@ -126,6 +128,22 @@ START_TEST(what_is_imported_is_gathered_bit_for_bit)
     import_all(&scene, 0);
     gather(&scene, scene.blocks, 0);
     expect_gathered(&scene);
+    struct aule_kv_export export = {
+        .num_rows = LEN, .block_ids = scene.blocks, .k = scene.k_out, .v = scene.v_out};
+    struct aule_ticket ticket;
+    memset(data_of(&scene, &scene.k_out), 0xff, KV_SIZE * sizeof(float));
+    memset(data_of(&scene, &scene.v_out), 0xff, KV_SIZE * sizeof(float));
+    ok(aule_kv_export(scene.cache, &export, WAIT_MS, &ticket));
+    wait_for(&scene, ticket);
+    expect_gathered(&scene);
+    export.num_rows = 0;
+    expect(aule_kv_export(scene.cache, &export, WAIT_MS, NULL), AULE_INVALID, "num_rows = 0");
+    export.num_rows = LEN + 1;
+    expect(aule_kv_export(scene.cache, &export, WAIT_MS, NULL), AULE_OUT_OF_RANGE,
+           "k has num_rows");
+    export.num_rows = 1;
+    export.block_ids = (int32_t[]){12345};
+    expect(aule_kv_export(scene.cache, &export, WAIT_MS, NULL), AULE_INVALID, "12345");
     close_scene(&scene);
     rig_expect_nothing_held();
 }
@@ -379,8 +397,7 @@ START_TEST(two_halves_merged_by_their_lse_are_the_whole)
         params.run.k.offset += n == 2 ? HALF * scene.k.token_stride : 0;
         params.run.v.offset += n == 2 ? HALF * scene.v.token_stride : 0;
         outs[n] = params.run.out = rows(scene.session, ASKING, HEADS, 10);
-        ok(aule_tensor_create(scene.session, AULE_F32, ASKING, 1, HEADS, &lses[n]));
-        lses[n].head_stride = 0;
+        ok(aule_tensor_create_lse(scene.session, ASKING, HEADS, &lses[n]));
         params.run.lse = lses[n];
         ok(aule_attention(scene.session, &params, WAIT_MS, NULL, NULL));
     }
@@ -439,6 +456,44 @@ static void prefill(struct scene *scene, const struct aule_run_params *run)
     aule_batch_destroy(batch);
 }
 
+// An import with a run's rotation stores the bits that were gathered. It turns by positions: the
+// rows of the second half come first.
+static void expect_import_like(struct scene *scene, const struct aule_run_params *run)
+{
+    enum { FIRST = LEN / 2 };
+    static float stored[KV_SIZE];
+    int32_t positions[LEN];
+    int64_t slots[LEN];
+    struct aule_ticket ticket;
+    struct aule_tensor k = rows(scene->session, LEN, KV_HEADS, 1);
+    memcpy(stored, data_of(scene, &scene->k_out), sizeof stored);
+    for (int i = 0; i < LEN; i++) {
+        positions[i] = (i + FIRST) % LEN;
+        slots[i] = scene->slots[positions[i]];
+        memcpy(data_of(scene, &k) + (size_t)i * KV_HEADS * DIM,
+               data_of(scene, &scene->k) + (size_t)positions[i] * KV_HEADS * DIM,
+               KV_HEADS * DIM * sizeof(float));
+    }
+    struct aule_kv_import import = {.num_rows = LEN,
+                                    .slot_mapping = slots,
+                                    .k = k,
+                                    .v = scene->v,
+                                    .rope = run->rope,
+                                    .positions = positions};
+    ok(aule_blocks_zero(scene->cache, NUM_BLOCKS, scene->blocks, WAIT_MS, NULL));
+    ok(aule_kv_import(scene->cache, &import, WAIT_MS, &ticket));
+    wait_for(scene, ticket);
+    const struct aule_kv_export export = {
+        .num_rows = LEN, .block_ids = scene->blocks, .k = scene->k_out, .v = scene->v_out};
+    memset(data_of(scene, &scene->k_out), 0xff, sizeof stored);
+    ok(aule_kv_export(scene->cache, &export, WAIT_MS, &ticket));
+    wait_for(scene, ticket);
+    ck_assert_mem_eq(data_of(scene, &scene->k_out), stored, sizeof stored);
+    import.positions = NULL;
+    expect(aule_kv_import(scene->cache, &import, WAIT_MS, NULL), AULE_INVALID, "positions is NULL");
+    aule_tensor_destroy(scene->session, &k);
+}
+
 START_TEST(rotation_in_the_kernel_is_rotation_before_it)
 {
     static const double frequencies[] = {1, 0.3, 0.07, 0.001};
@@ -464,6 +519,7 @@ START_TEST(rotation_in_the_kernel_is_rotation_before_it)
         }
         prefill(&scene, &turned);
         gather(&scene, scene.blocks, 0); // stored rotated
+        expect_import_like(&scene, &turned);
         const float *stored = data_of(&scene, &scene.k_out), *wanted = data_of(&scene, &plain.k);
         for (int i = 0; i < KV_SIZE; i++)
             ck_assert_msg(fabs(stored[i] - wanted[i]) <= 2e-6,
@@ -652,7 +708,7 @@ int main(void)
         an_appended_token_is_written_and_attended_in_one_run,
         varlen_sequences_get_the_bits_of_each_alone,
         NULL};
-    rig_add(suite, "imported arena", rig_setup, tests);
-    rig_add(suite, "staged arena", rig_setup_staging, tests);
+    rig_share(suite, "imported arena", rig_setup, tests);
+    rig_share(suite, "staged arena", rig_setup_staging, tests);
     return check_main(suite);
 }

@@ -202,7 +202,8 @@ START_TEST(a_run_of_layers_is_refused_as_a_whole_with_the_layer_that_is_wrong)
     expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_INVALID, "num_layers = 0");
     bad = scene.layers;
     bad.out_stride = UINT64_C(1) << 40;
-    expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_OUT_OF_RANGE, "out at");
+    expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_OUT_OF_RANGE,
+           "out has num_rows");
     bad = scene.layers;
     bad.q_stride = 8;
     expect(aule_run_layers(batch, &step->run, &bad, WAIT_MS, NULL), AULE_MISALIGNED,

@@ -231,6 +231,54 @@ START_TEST(truncating_into_a_published_block_copies_it)
 }
 END_TEST
 
+START_TEST(a_sequence_publishes_when_it_is_asked_to)
+{
+    struct text text, found;
+    expect(aule_sequence_publish(NULL), AULE_INVALID, "sequence is NULL");
+    text_create(&world, &text, words(9), 2 * TEXT_BLOCK + 1, false);
+    step_all(&text);
+    ck_assert_uint_eq(info_of(&text).num_published, 0);
+    ok(aule_sequence_publish(text.sequence));
+    ck_assert_uint_eq(info_of(&text).num_published, 2);
+    text_create(&world, &found, words(9), 2 * TEXT_BLOCK + 1, false);
+    ck_assert_uint_eq(info_of(&found).num_found, 2 * TEXT_BLOCK);
+    text_destroy(&found);
+    text_destroy(&text);
+}
+END_TEST
+
+// A mask in which each query sees the keys up to its own gives the bits of causal.
+START_TEST(a_step_takes_a_custom_mask)
+{
+    enum { TOKENS = 11, MASK_BYTES = (TOKENS * TOKENS + 7) / 8 };
+    uint8_t mask[MASK_BYTES] = {0};
+    float outs[TOKENS * ROW];
+    struct text text, *list = &text;
+    struct aule_batch *batch = NULL;
+    for (uint32_t i = 0; i < TOKENS; i++)
+        for (uint32_t j = 0; j <= i; j++)
+            mask[(i * TOKENS + j) / 8] |= (uint8_t)(1u << (i * TOKENS + j) % 8);
+    expect(aule_step_masked(world.step, mask, sizeof mask, &batch), AULE_INVALID,
+           "a mask for a step that is not made");
+    text_create(&world, &text, words(10), TOKENS, false);
+    text_step(&world, &list, NULL, 1, outs);
+    expect(aule_step_masked(world.step, NULL, sizeof mask, &batch), AULE_INVALID, "mask is NULL");
+    expect(aule_step_masked(world.step, mask, 1, &batch), AULE_INVALID, "mask");
+    ck_assert_ptr_null(batch);
+    ok(aule_step_masked(world.step, mask, sizeof mask, &batch));
+    const struct aule_run_params run = {.layer = TEXT_LAYERS - 1,
+                                        .num_heads = TEXT_HEADS,
+                                        .q = world.q,
+                                        .k = world.k,
+                                        .v = world.v,
+                                        .out = world.out};
+    ok(aule_run(batch, &run, -1, NULL));
+    ck_assert_mem_eq(aule_tensor_data(world.session, &world.out), outs, sizeof outs);
+    aule_batch_destroy(batch);
+    text_destroy(&text);
+}
+END_TEST
+
 // ---- refusals ----
 
 static struct aule_step_entry entry_of(const struct text *text, uint32_t num_tokens)
@@ -304,6 +352,22 @@ START_TEST(a_step_takes_blocks_that_only_its_last_batch_refers_to)
     step_all(&first);
     text_destroy(&first);
     text_create(&world, &second, words(31), 8 * TEXT_BLOCK, false);
+    step_all(&second);
+    text_destroy(&second);
+}
+END_TEST
+
+START_TEST(a_reservation_takes_the_blocks_of_a_step_that_rests)
+{
+    struct text first, second;
+    text_create(&world, &first, words(32), 8 * TEXT_BLOCK, false);
+    step_all(&first);
+    text_destroy(&first);
+    text_create(&world, &second, words(33), 8 * TEXT_BLOCK, false);
+    const struct aule_step_entry entry = entry_of(&second, 8 * TEXT_BLOCK);
+    expect(aule_sequences_reserve(&entry, 1, 0), AULE_NO_BLOCKS, "8");
+    aule_step_rest(world.step);
+    ok(aule_sequences_reserve(&entry, 1, 0));
     step_all(&second);
     text_destroy(&second);
 }
@@ -389,11 +453,14 @@ int main(void)
                                   a_fork_may_outlive_its_parent,
                                   what_was_truncated_is_written_anew,
                                   truncating_into_a_published_block_copies_it,
+                                  a_sequence_publishes_when_it_is_asked_to,
+                                  a_step_takes_a_custom_mask,
                                   a_step_refuses_what_makes_no_sense_with_the_values,
                                   room_for_several_is_reserved_for_all_or_for_none,
                                   a_step_over_no_sequence_is_refused,
                                   NULL};
-    const TTest *const small[] = {a_step_takes_blocks_that_only_its_last_batch_refers_to, NULL};
+    const TTest *const small[] = {a_step_takes_blocks_that_only_its_last_batch_refers_to,
+                                  a_reservation_takes_the_blocks_of_a_step_that_rests, NULL};
     check_case(suite, "few blocks", open_small_world, close_world, small, 1);
     check_case(suite, "sequences", open_world, close_world, tests, 1);
     const TTest *const random[] = {whatever_is_done_to_sequences_their_rows_are_right, NULL};

@@ -7,7 +7,7 @@ add_library(core_world STATIC fakes/fake_engine.c fakes/fake_run.c rigs/core_wor
 target_include_directories(core_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::CHECK)
 
-foreach(suite pool tensor metrics core_batch core_copy core_memory)
+foreach(suite pool tensor metrics core_batch core_copy core_memory core_sharing)
   aule_check(test_${suite} SOURCES core/test_${suite}.c LIBS core_world LABELS core)
 endforeach()
 foreach(suite core_run core_scales)
@@ -18,10 +18,13 @@ endforeach()
 aule_check(test_delay SOURCES core/test_delay.c LIBS aule_core LABELS core)
 aule_check(test_core_model SOURCES core/test_core_model.c rigs/core_model.c LIBS core_world
   LABELS core)
-foreach(suite ownership core_metadata core_death core_tenants prefix)
+foreach(suite ownership core_metadata core_death core_tenants offer prefix)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/ownership_world.c LIBS core_world
     LABELS core)
 endforeach()
+aule_check(test_claims SOURCES core/test_claims.c rigs/ownership_world.c rigs/dice.c LIBS core_world
+  LABELS core)
+aule_check(test_offer_walk SOURCES core/test_offer_walk.c rigs/dice.c LIBS core_world LABELS core)
 foreach(suite scheduler core_tickets core_parameters)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/scheduler_world.c LIBS core_world
     LABELS core)

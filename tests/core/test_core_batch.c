@@ -194,7 +194,7 @@ START_TEST(local_batches_count_against_the_limits_of_all)
     struct worker worker;
     uint64_t batch, last;
     uint32_t made;
-    world_open(&strict, &(struct core_params){.max_batches = 2, .max_kept_bytes = 300});
+    world_open(&strict, &(struct core_params){.max_batches = 2, .max_batch_memory = 300});
     worker_open(&worker, &strict, 1, "");
     make_local(8); // twice (3 + 2 + 4) * 4, and 5 * 8: 112 bytes
     batch = worker_create(&worker, &m.params);

@@ -584,7 +584,7 @@ START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
     struct core_merge_params merge = good_merge();
     uint64_t first, second, none = 0;
     char words[160];
-    world.core->params.max_kept_bytes = copied + merged;
+    world.core->params.max_batch_memory = copied + merged;
     first = copy_all(from, to, 3);
     ck_assert_status(core_merge(a.session, &merge, &second, &error), STATUS_OK);
     snprintf(words, sizeof(words),
@@ -597,11 +597,11 @@ START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
     ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT,
                       "--max-batch-memory");
     ck_assert_uint_eq(none, 0);
-    ck_assert_uint_eq(a.session->kept_bytes, copied + merged);
+    ck_assert_uint_eq(a.session->batch_memory, copied + merged);
     worker_reap(&a, first, STATUS_OK);
-    ck_assert_uint_eq(a.session->kept_bytes, merged);
+    ck_assert_uint_eq(a.session->batch_memory, merged);
     worker_reap(&a, second, STATUS_OK);
-    ck_assert_uint_eq(a.session->kept_bytes, 0);
+    ck_assert_uint_eq(a.session->batch_memory, 0);
     merge.detached = true;
     ck_assert_status(core_merge(a.session, &merge, &none, &error), STATUS_OK);
     ck_assert_status(core_blocks_copy(a.session, a.cache, from, to, 3, true, &none, &error),
@@ -609,8 +609,8 @@ START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
     ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT,
                       "--max-batch-memory");
     world_finish_all(&world);
-    ck_assert_uint_eq(a.session->kept_bytes, 0); // they are done, so they count no more although
-                                                 // nobody reaps them
+    ck_assert_uint_eq(a.session->batch_memory, 0); // they are done, so they count no more although
+                                                   // nobody reaps them
 }
 END_TEST
 

@@ -5,6 +5,7 @@
 // the call returns NO_MEMORY, nothing has changed, and the same call succeeds afterwards. The
 // linker wraps malloc, calloc, realloc and strdup; the fake engine bypasses the wrappers.
 
+#include "core/pool/session.h"
 #include "rigs/check_main.h"
 #include "rigs/core_world.h"
 
@@ -222,6 +223,17 @@ static enum status publish(struct error *error)
     return worker_try_publish(&worker, tokens, 320, blocks, &existing, error);
 }
 
+// Nothing is published yet.
+static enum status claim(struct error *error)
+{
+    const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 320};
+    struct core_claim out;
+    enum status status =
+        core_prefix_claim(worker.session, worker.cache, &prefix, 0, more + 20, &out, error);
+    bool whole = status == STATUS_OK ? out.claim != 0 : worker.session->num_claimed == 0;
+    return whole ? status : STATUS_INTERNAL;
+}
+
 static enum status lookup(struct error *error)
 {
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 320};
@@ -231,6 +243,21 @@ static enum status lookup(struct error *error)
     return count == (status == STATUS_OK ? 40 : 0) ? status : STATUS_INTERNAL;
 }
 
+// Forty blocks that are written, and the ids of their tokens.
+static enum status offer(struct error *error)
+{
+    const struct core_offer_params params = {.cache = worker.cache,
+                                             .name = "all",
+                                             .blocks = blocks,
+                                             .num_blocks = 40,
+                                             .num_stored = 320,
+                                             .num_tokens = 320,
+                                             .tokens = tokens,
+                                             .num_known = 320,
+                                             .expires_ns = 1};
+    return core_offer_make(worker.session, &params, error);
+}
+
 static const struct {
     enum status (*call)(struct error *error);
     bool finish; // let the GPU work afterwards
@@ -238,7 +265,7 @@ static const struct {
     {open_session, false}, {open_cache, false}, {lease, false},       {lease_more, false},
     {create_batch, false}, {run_first, false},  {advance, false},     {run_second, false},
     {create_local, false}, {run_local, false},  {copy_blocks, false}, {merge, true},
-    {publish, false},      {lookup, false},
+    {claim, false},        {publish, false},    {lookup, false},      {offer, false},
 };
 enum { NUM_STEPS = sizeof(steps) / sizeof(*steps) };
 
@@ -299,7 +326,8 @@ START_TEST(without_memory_no_core_is_created)
                                        .max_sessions = 1,
                                        .max_caches = 1,
                                        .max_batches = 1,
-                                       .max_tickets = 1};
+                                       .max_tickets = 1,
+                                       .max_offers = 4};
     struct error error = {0};
     countdown = 1;
     armed = true;

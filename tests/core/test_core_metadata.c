@@ -75,6 +75,7 @@ START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_valu
     make_good();
     ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
     ck_assert_uint_eq(made, 7);
+    ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
     REFUSED(good.params.cache = 77, STATUS_NOT_FOUND, "77");
     REFUSED(good.params.num_seqs = 0, STATUS_INVALID, "num_seqs is 0");
     REFUSED(good.params.num_cu_seqlens_q = 3, STATUS_INVALID, "cu_seqlens_q has 3 entries; 4");
@@ -279,6 +280,7 @@ START_TEST(too_many_batches_are_a_limit_that_names_its_option)
     uint32_t made;
     worker_lease(&a, 9, blocks);
     make_good();
+    good.params.num_slot_mapping = 0;
     for (int i = 0; i < 64; i++)
         last = worker_create(&a, &good.params);
     ck_assert_refused(core_batch_create(a.session, &good.params, &batch, &made, &error),
@@ -301,7 +303,7 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
     uint32_t made;
     const int32_t cu[] = {0, 0},
                   lens[] = {8}; // with the table twice 16 bytes, of worker_batch() 96
-    world_open(&strict, &(struct core_params){.max_kept_bytes = 130});
+    world_open(&strict, &(struct core_params){.max_batch_memory = 130});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, &block);
     const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, &block, 1);
@@ -329,7 +331,7 @@ START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
     const float slope = 1;
     int32_t block;
     uint64_t batch, tickets[3], none = 0;
-    world_open(&strict, &(struct core_params){.max_kept_bytes = 104});
+    world_open(&strict, &(struct core_params){.max_batch_memory = 104});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, &block);
     batch = worker_batch(&worker, &block, 8, 8);
@@ -351,7 +353,7 @@ START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
     world_check(&strict);
     world_finish_all(&strict);
-    ck_assert_uint_eq(worker.session->kept_bytes, 8);
+    ck_assert_uint_eq(worker.session->batch_memory, 8);
     worker_close(&worker, true); // with two tickets unreaped
     ck_assert_uint_eq(strict.gone, 1);
     world_check(&strict);

@@ -291,6 +291,25 @@ static int free_batch(int w)
     return live < MAX_BATCHES ? free : -1;
 }
 
+// What creating a batch says that writes the blocks [first, depth) of `text`: the first block that
+// is sealed, or that another batch will write which has not run yet, decides.
+static enum status expect_batch(int w, const struct text *text, uint32_t first)
+{
+    for (uint32_t i = first; i < text->depth; i++) {
+        if (model[text->cache][text->blocks[i]].sealed)
+            return STATUS_SEALED;
+        for (int n = 0; n < BATCHES; n++) {
+            const struct model_batch *other = &batches[n];
+            bool reserves = other->used && other->registered && !other->ran && other->worker == w &&
+                            other->cache == text->cache;
+            for (uint32_t k = other->num_hit; reserves && k < other->depth; k++)
+                if (other->blocks[k] == text->blocks[i])
+                    return STATUS_DUPLICATE_SLOT;
+        }
+    }
+    return STATUS_OK;
+}
+
 static void do_batch(int w)
 {
     const struct text *text = some_text(w);
@@ -300,12 +319,10 @@ static void do_batch(int w)
     struct model_batch *batch = &batches[index];
     uint32_t first = text->num_hit < text->depth ? text->num_hit : text->depth - 1, made;
     uint32_t num_new = (text->depth - first) * 8;
-    bool writes = text->num_hit < text->depth, sealed = false;
+    bool writes = text->num_hit < text->depth;
     int64_t slots[DEPTH * 8];
     for (uint32_t t = 0; t < num_new; t++)
         slots[t] = (int64_t)text->blocks[first + t / 8] * 8 + t % 8;
-    for (uint32_t i = first; writes && i < text->depth; i++)
-        sealed |= model[text->cache][text->blocks[i]].sealed;
     const int32_t cu[] = {0, (int32_t)num_new}, lens[] = {(int32_t)text->depth * 8};
     struct core_batch_params params =
         sequences_over(cache_ids[text->cache], 1, cu, lens, text->blocks, text->depth);
@@ -313,7 +330,7 @@ static void do_batch(int w)
     params.num_slot_mapping = writes ? num_new : 0;
     uint64_t id;
     enum status status = core_batch_create(workers[w].real.session, &params, &id, &made, NULL);
-    ck_assert_int_eq((int)status, sealed ? STATUS_SEALED : STATUS_OK);
+    ck_assert_int_eq((int)status, (int)(writes ? expect_batch(w, text, first) : STATUS_OK));
     if (status != STATUS_OK)
         return;
     *batch = (struct model_batch){
@@ -375,6 +392,7 @@ static void do_run(int w)
         return;
     worker->runs[worker->num_runs++] = (struct model_run){index, layer, ticket};
     batch->outstanding++;
+    batch->ran = true;
     for (uint32_t i = batch->num_hit; i < batch->depth; i++) {
         model[batch->cache][batch->blocks[i]].pending++;
         model[batch->cache][batch->blocks[i]].written[layer] = true;

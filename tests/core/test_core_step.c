@@ -4,8 +4,9 @@
 // test_core_step.c - a batch that advances: the blocks that it refers to, compared with a batch
 // created anew, also while runs of earlier steps are in flight.
 
-#include "core/pool/names.h"
+#include "core/pool/mentions.h"
 #include "core/pool/session.h"
+#include "core/steps/batch.h"
 #include "rigs/check_main.h"
 #include "rigs/step_world.h"
 
@@ -162,6 +163,14 @@ static void expect_alike(uint64_t advanced, uint64_t created)
     ck_assert_str_eq(views[0].error.text, views[1].error.text);
 }
 
+// Both batches of a comparison write the same slots, so neither may reserve them.
+static void unreserve(uint64_t id)
+{
+    struct batch *batch;
+    ck_assert_status(batch_find(a.session, id, &batch, &error), STATUS_OK);
+    batch_unreserve(batch);
+}
+
 // If none of its runs is in flight, the refs of all blocks are those of the batch alone.
 START_TEST(an_advanced_batch_is_what_one_created_anew_would_be)
 {
@@ -185,7 +194,10 @@ START_TEST(an_advanced_batch_is_what_one_created_anew_would_be)
         uint64_t anew = 0;
         for (int j = 0; j < 24; j++)
             before[j] = refs_of(blocks[j]);
+        unreserve(batch);
         enum status expected = core_batch_create(a.session, &params, &anew, &made, NULL);
+        if (expected == STATUS_OK)
+            unreserve(anew);
         enum status status = try_advance(batch, &next, entries, count);
         ck_assert_msg(status == expected, "step %d: %s, but created anew it is %s", i,
                       status_name((int)status), status_name((int)expected));
@@ -206,6 +218,99 @@ START_TEST(an_advanced_batch_is_what_one_created_anew_would_be)
     ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
     for (int i = 0; i < 24; i++)
         ck_assert_uint_eq(refs_of(blocks[i]), 0);
+}
+END_TEST
+
+// ---- slots of several batches ----
+
+static enum status try_batch(uint32_t num_tokens, uint32_t num_new, uint64_t *batch,
+                             struct error *error)
+{
+    const int32_t cu_[] = {0, (int32_t)num_new}, lens[] = {(int32_t)num_tokens};
+    int64_t slots[16];
+    uint32_t made;
+    for (uint32_t i = 0; i < num_new; i++) {
+        uint32_t position = num_tokens - num_new + i;
+        slots[i] = (int64_t)blocks[position / 8] * 8 + position % 8;
+    }
+    struct core_batch_params params = sequences_over(a.cache, 1, cu_, lens, blocks, 2);
+    params.slot_mapping = slots;
+    params.num_slot_mapping = num_new;
+    return core_batch_create(a.session, &params, batch, &made, error);
+}
+
+START_TEST(a_second_batch_may_not_write_a_slot_before_the_first_has_run)
+{
+    uint64_t first, second, none = 0;
+    char words[64];
+    ck_assert_status(try_batch(11, 11, &first, &error), STATUS_OK);
+    snprintf(words, sizeof words, "(block %d, offset 2) is also written by batch %u", blocks[1],
+             (unsigned)first);
+    ck_assert_refused(try_batch(13, 3, &none, &error), STATUS_DUPLICATE_SLOT, words);
+    ck_assert_status(try_batch(13, 2, &second, &error), STATUS_OK); // slots 3 and 4 of that block
+    ck_assert_status(core_batch_destroy(a.session, first, &error), STATUS_OK);
+    ck_assert_status(try_batch(11, 3, &first, &error), STATUS_OK);
+    // Runs are ordered, so once a batch has run, others may write its slots again.
+    uint64_t ticket = worker_run(&a, first, 0, 3, tokens);
+    ck_assert_status(try_batch(11, 11, &none, &error), STATUS_OK);
+    ck_assert_refused(try_batch(13, 2, &none, &error), STATUS_DUPLICATE_SLOT, "has not run yet");
+    ck_assert_status(core_batch_destroy(a.session, first, &error), STATUS_OK); // its run is queued
+    ck_assert_refused(try_batch(8, 1, &none, &error), STATUS_DUPLICATE_SLOT, "offset 7");
+    world_finish_all(&world);
+    worker_reap(&a, ticket, STATUS_OK);
+    world_check(&world);
+}
+END_TEST
+
+START_TEST(a_batch_beside_another_may_write_its_slots)
+{
+    const int32_t cu_[] = {0, 1}, lens[] = {9};
+    const int64_t slot = (int64_t)blocks[1] * 8;
+    uint64_t first, twin, none = 0;
+    uint32_t made;
+    ck_assert_status(try_batch(9, 1, &first, &error), STATUS_OK);
+    struct core_batch_params params = sequences_over(a.cache, 1, cu_, lens, blocks, 2);
+    params.slot_mapping = &slot;
+    params.num_slot_mapping = 1;
+    params.beside = first;
+    ck_assert_status(core_batch_create(a.session, &params, &twin, &made, &error), STATUS_OK);
+    ck_assert_refused(try_batch(9, 1, &none, &error), STATUS_DUPLICATE_SLOT, "offset 0");
+    ck_assert_status(core_batch_destroy(a.session, twin, &error), STATUS_OK);
+    ck_assert_refused(try_batch(9, 1, &none, &error), STATUS_DUPLICATE_SLOT, "offset 0");
+    params.beside = 0; // an import runs at once
+    params.num_seq_lens_kv = params.num_block_table = params.max_blocks = 0;
+    ck_assert_status(core_batch_create(a.session, &params, &twin, &made, &error), STATUS_OK);
+    params = sequences_over(a.cache, 1, cu_, lens, blocks, 2);
+    params.beside = 4711;
+    ck_assert_refused(core_batch_create(a.session, &params, &twin, &made, &error), STATUS_NOT_FOUND,
+                      "no batch 4711");
+    world_check(&world);
+}
+END_TEST
+
+START_TEST(a_step_may_not_write_a_slot_of_another_batch_that_has_not_run)
+{
+    uint64_t batch, other, none = 0;
+    ck_assert_status(try_batch(9, 1, &batch, &error), STATUS_OK);
+    ck_assert_status(try_batch(10, 1, &other, &error), STATUS_OK);
+    const int64_t taken = (int64_t)blocks[1] * 8 + 1, own = taken - 1;
+    const int32_t length = 9;
+    struct core_advance advance = {.batch = batch, .slot_mapping = &taken, .num_slot_mapping = 1};
+    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_DUPLICATE_SLOT,
+                      "has not run yet");
+    ck_assert_refused(try_batch(9, 1, &none, &error), STATUS_DUPLICATE_SLOT,
+                      "offset 0"); // as before
+    advance.slot_mapping = &own;   // the same step again
+    advance.seq_lens_kv = &length;
+    advance.num_seq_lens_kv = 1;
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(core_batch_destroy(a.session, other, &error), STATUS_OK);
+    advance.slot_mapping = &taken;
+    advance.num_seq_lens_kv = 0;
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(try_batch(9, 1, &none, &error), STATUS_OK); // the step before is over
+    ck_assert_refused(try_batch(10, 1, &none, &error), STATUS_DUPLICATE_SLOT, "offset 1");
+    world_check(&world);
 }
 END_TEST
 
@@ -335,27 +440,28 @@ START_TEST(steps_under_way_count_a_table_that_they_share_once)
     const struct core_entry behind = {0, 2, blocks[3]}, gone = {0, 0, -1}, seen = {0, 1, blocks[4]};
     struct core_advance advance = {.slot_mapping = slots, .num_slot_mapping = 1};
     advance.batch = worker_create(&a, &params);
-    ck_assert_uint_eq(a.session->kept_bytes, 2 * (3 * sizeof(int32_t) + TABLE) + sizeof(int64_t));
+    ck_assert_uint_eq(a.session->batch_memory, 2 * (3 * sizeof(int32_t) + TABLE) + sizeof(int64_t));
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    uint64_t idle = a.session->kept_bytes;
+    uint64_t idle = a.session->batch_memory;
     worker_run(&a, advance.batch, 0, 1, tokens);
     advance.entries = &behind;
     advance.num_entries = 1;
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->kept_bytes, idle + OWN);
+    ck_assert_uint_eq(a.session->batch_memory, idle + OWN);
     worker_run(&a, advance.batch, 0, 1, tokens);
     advance.entries = &gone; // no run looks there any more
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->kept_bytes, idle + 2 * OWN + names_left_bytes(1));
+    ck_assert_uint_eq(a.session->batch_memory, idle + 2 * OWN + mentions_dropped_bytes(1));
     struct core_run_params windowed = worker_run_params(&a, advance.batch, 0, 1, tokens);
     windowed.entry.window_left = windowed.entry.window_right = 0;
     worker_queue(&a, &windowed);
     advance.entries = &seen;
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->kept_bytes, idle + 3 * OWN + TABLE + 2 * names_left_bytes(1));
+    ck_assert_uint_eq(a.session->batch_memory,
+                      idle + 3 * OWN + TABLE + 2 * mentions_dropped_bytes(1));
     world_check(&world);
     world_finish_all(&world);
-    ck_assert_uint_eq(a.session->kept_bytes, idle);
+    ck_assert_uint_eq(a.session->batch_memory, idle);
 }
 END_TEST
 
@@ -458,17 +564,17 @@ START_TEST(a_step_takes_memory_for_what_it_names_and_not_for_how_large_the_cache
     const struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks, 1);
     struct core_advance advance = {.batch = worker_create(&a, &params)};
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    uint64_t kept = a.session->kept_bytes;
+    uint64_t kept = a.session->batch_memory;
     ck_assert(grow_cache());
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->kept_bytes, kept);
+    ck_assert_uint_eq(a.session->batch_memory, kept);
     int32_t far;
     worker_lease(&a, 1, &far);
     ck_assert_int_ge(far, CHUNK);
     advance.entries = &(struct core_entry){0, 0, far};
     advance.num_entries = 1;
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->kept_bytes,
+    ck_assert_uint_eq(a.session->batch_memory,
                       kept + ((uint64_t)far / 64 - (uint64_t)blocks[0] / 64) * sizeof(uint64_t));
     world_check(&world);
 }
@@ -503,6 +609,9 @@ int main(void)
                    only_what_changes_is_looked_at_again,
                    what_padding_could_not_read_is_looked_at_in_each_step,
                    steps_under_way_count_a_table_that_they_share_once,
+                   a_second_batch_may_not_write_a_slot_before_the_first_has_run,
+                   a_batch_beside_another_may_write_its_slots,
+                   a_step_may_not_write_a_slot_of_another_batch_that_has_not_run,
                    lengths_and_positions_grow_by_themselves, what_has_no_next_step_says_so,
                    a_batch_over_the_arena_advances_too,
                    a_block_shows_its_references_whichever_session_has_them,

@@ -146,6 +146,310 @@ START_TEST(zeroing_outlives_a_refused_submission_and_ends_with_the_memory)
 }
 END_TEST
 
+static void publish_and_leave(struct worker *worker, uint32_t count, const int32_t *text)
+{
+    worker_lease(worker, count, blocks);
+    worker_write(worker, blocks, text, count * WORLD_BLOCK);
+    worker_publish(worker, text, count * WORLD_BLOCK, blocks);
+    worker_release(worker, blocks, count);
+}
+
+START_TEST(a_hundred_thousand_look_ups_of_another_tenants_prompt_never_hit)
+{
+    worker_open(&c, &world, 1, "other");
+    publish_and_leave(&a, 8, tokens);
+    for (int i = 0; i < 100000; i++) // as whole blocks, and from each start
+        ck_assert_uint_eq(worker_lookup(&c, tokens + i % 8, 64 - (uint32_t)i % 8, found), 0);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 64, found), 8);
+}
+END_TEST
+
+static uint32_t num_hashed;
+static uint64_t hashed_parent; // the first field of every key: salt or parent
+static unsigned (*hash_before)(uint64_t seed, const void *key, size_t size);
+
+static unsigned watch_hash(uint64_t seed, const void *key, size_t size)
+{
+    num_hashed++;
+    memcpy(&hashed_parent, key, sizeof(hashed_parent));
+    return hash_before(seed, key, size);
+}
+
+// The duration of a look-up follows from the keys that it searches. They are the same, whether
+// another tenant has the prompt or not.
+START_TEST(a_look_up_searches_the_same_keys_whatever_other_tenants_have_cached)
+{
+    uint64_t parents[2];
+    worker_open(&c, &world, 1, "other");
+    hash_before = world.core->ledger.hash;
+    world.core->ledger.hash = watch_hash;
+    for (int i = 0; i < 2; i++) {
+        num_hashed = 0;
+        ck_assert_uint_eq(worker_lookup(&c, tokens, 64, found), 0);
+        ck_assert_uint_eq(num_hashed, 1); // the root of its salt, which does not exist
+        ck_assert_uint_eq(hashed_parent, c.session->salt->id);
+        if (i == 0)
+            publish_and_leave(&a, 8, tokens);
+    }
+    publish_and_leave(&c, 1, tokens + 8); // now it exists
+    for (int i = 0; i < 2; i++) {
+        num_hashed = 0;
+        ck_assert_uint_eq(worker_lookup(&c, tokens, 64, found), 0);
+        ck_assert_uint_eq(num_hashed, 2); // the root, and its child for the first block
+        parents[i] = hashed_parent;
+        worker_lease(&b, 62, blocks); // evicts a's prompt
+        worker_release(&b, blocks, 62);
+    }
+    ck_assert_uint_eq(parents[0], parents[1]);
+    world.core->ledger.hash = hash_before;
+}
+END_TEST
+
+static void open_groups(void)
+{
+    static const struct core_group groups[] = {{"team", {.blocks = 20}}};
+    world_open(&world, &(struct core_params){.groups = groups, .num_groups = 1});
+    count_tokens(tokens, 2048, 1000);
+}
+
+START_TEST(users_of_one_group_share_prompts_and_limits_and_others_share_nothing)
+{
+    static struct worker d;
+    struct core_tenant_view view;
+    worker_join(&a, &world, 1, "team", "");
+    worker_join(&b, &world, 2, "team", "team"); // the group's name is no name of its own
+    worker_join(&c, &world, 2, "team", "private");
+    worker_open(&d, &world, 1, "");
+    publish_and_leave(&a, 2, tokens);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 16, found), 2);
+    ck_assert_uint_eq(worker_lookup(&c, tokens, 16, found + 2), 0);
+    ck_assert_uint_eq(worker_lookup(&d, tokens, 16, found + 2), 0);
+    worker_lease(&c, 10, blocks);
+    ck_assert_refused(worker_try_lease(&a, 9, blocks, &error), STATUS_QUOTA,
+                      "9 blocks more would exceed the limit of 20 of tenant \"team\"");
+    worker_lease(&a, 8, blocks);
+    ck_assert(core_tenant_at(world.core, 0, &view));
+    ck_assert_str_eq(view.label, "team");
+    ck_assert_uint_eq(view.used, 20);
+    ck_assert_uint_eq(view.sessions, 3);
+    worker_lease(&d, 30, blocks + 100); // another tenant, without a limit
+    ck_assert(core_tenant_at(world.core, 1, &view) && !core_tenant_at(world.core, 2, &view));
+    ck_assert_str_eq(view.label, "uid:1");
+}
+END_TEST
+
+START_TEST(a_pinned_prompt_stays_until_it_is_unpinned_whoever_needs_room)
+{
+    uint32_t kept;
+    const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 20};
+    publish_and_leave(&a, 3, tokens);
+    ck_assert_status(core_prefix_keep(a.session, a.cache, &prefix, CORE_KEEP_PINNED, &kept, &error),
+                     STATUS_OK);
+    ck_assert_uint_eq(kept, 16);
+    worker_close(&a, true);
+    ck_assert_refused(worker_try_lease(&b, 63, found, &error), STATUS_NO_BLOCKS, "63 blocks");
+    worker_lease(&b, 62, found); // the third block went
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 24, blocks), 2);
+    worker_release(&b, blocks, 2);
+    ck_assert_status(core_prefix_keep(b.session, b.cache, &prefix, CORE_KEEP_NORMAL, &kept, &error),
+                     STATUS_OK);
+    worker_lease(&b, 2, found + 62);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 24, blocks), 0);
+    ck_assert_refused(
+        core_prefix_keep(b.session, b.cache, &prefix, (enum core_keep)7, &kept, &error),
+        STATUS_UNSUPPORTED, "way 7");
+}
+END_TEST
+
+START_TEST(a_lease_takes_from_the_tenant_with_the_most_and_spares_floors_and_open_sessions)
+{
+    struct core_tenant_view view;
+    worker_open(&c, &world, 1, "small");
+    c.cache = worker_open_cache(&c, "other");
+    publish_and_leave(&c, 16, tokens); // one chunk of another cache, which stays open
+    publish_and_leave(&a, 48, tokens); // the rest of the pool
+    ck_assert(core_tenant_at(world.core, 1, &view));
+    ck_assert_str_eq(view.label, "uid:1/small");
+    const struct core_limits floor = {.floor = 10}, none = {0};
+    ck_assert_status(core_tenant_limit(world.core, view.tenant, &floor, &error), STATUS_OK);
+    worker_lease(&b, 20, found); // b has a's tenant
+    ck_assert_uint_eq(worker_lookup(&c, tokens, 16 * 8, blocks), 16);
+    worker_release(&c, blocks, 16);
+    ck_assert_status(worker_try_lease(&b, 29, found + 20, &error), STATUS_NO_BLOCKS);
+    ck_assert_status(core_tenant_limit(world.core, view.tenant, &none, &error), STATUS_OK);
+    worker_release(&b, found, 20);
+    worker_lease(&b, 64, found); // and the other cache's chunk goes, although it is open
+    ck_assert(core_tenant_at(world.core, 1, &view));
+    ck_assert_uint_eq(view.cached, 0);
+    ck_assert_uint_eq(view.evicted, 16);
+}
+END_TEST
+
+START_TEST(a_tenant_that_is_gone_ends_with_the_last_blocks_that_anothers_chunk_takes_along)
+{
+    static struct worker d;
+    worker_open(&c, &world, 2, "");
+    worker_open(&d, &world, 3, "");
+    c.cache = d.cache = worker_open_cache(&c, "other");
+    ck_assert_uint_eq(worker_open_cache(&d, "other"), c.cache);
+    publish_and_leave(&c, 10, tokens);
+    publish_and_leave(&d, 4, tokens); // in the same chunk, which is d's now
+    worker_close(&c, false);
+    worker_close(&d, false);
+    ck_assert_uint_eq(core_num_tenants(world.core), 3);
+    worker_lease(&a, 64, blocks); // asks c's tenant first, which has no chunk to give
+    ck_assert_uint_eq(core_num_tenants(world.core), 1);
+}
+END_TEST
+
+START_TEST(a_tenants_own_lease_takes_its_cached_blocks_below_its_floor)
+{
+    struct core_tenant_view view;
+    worker_open(&c, &world, 2, "");
+    publish_and_leave(&a, 60, tokens);
+    ck_assert(core_tenant_at(world.core, 0, &view));
+    ck_assert_status(
+        core_tenant_limit(world.core, view.tenant, &(struct core_limits){.floor = 50}, &error),
+        STATUS_OK);
+    ck_assert_uint_eq(worker_counts(&c).available, 14);
+    ck_assert_uint_eq(worker_counts(&a).available, 64);
+    ck_assert_status(worker_try_lease(&c, 15, found, &error), STATUS_NO_BLOCKS);
+    worker_lease(&c, 14, found);
+    worker_lease(&b, 50, blocks); // of a's tenant
+    ck_assert(core_tenant_at(world.core, 0, &view));
+    ck_assert_uint_eq(view.cached, 0);
+}
+END_TEST
+
+START_TEST(a_lease_that_floors_would_refuse_evicts_nothing)
+{
+    struct core_tenant_view view;
+    worker_open(&c, &world, 2, "");
+    c.cache = worker_open_cache(&c, "other");
+    publish_and_leave(&c, 16, tokens);
+    publish_and_leave(&a, 48, tokens);
+    ck_assert(core_tenant_at(world.core, 1, &view));
+    ck_assert_status(
+        core_tenant_limit(world.core, view.tenant, &(struct core_limits){.floor = 16}, &error),
+        STATUS_OK);
+    ck_assert_uint_eq(worker_counts(&a).available, 48);
+    ck_assert_refused(worker_try_lease(&b, 49, blocks, &error), STATUS_NO_BLOCKS,
+                      "could get 48 now");
+    ck_assert_uint_eq(worker_counts(&a).cached, 48);
+}
+END_TEST
+
+START_TEST(a_lower_limit_on_cached_blocks_evicts_at_once)
+{
+    struct core_tenant_view view;
+    publish_and_leave(&a, 20, tokens);
+    ck_assert(core_tenant_at(world.core, 0, &view));
+    ck_assert_refused(core_tenant_limit(world.core, view.tenant,
+                                        &(struct core_limits){.cached = 5, .floor = 6}, &error),
+                      STATUS_INVALID, "floor 6 exceeds cached 5");
+    ck_assert_refused(core_tenant_limit(world.core, 999, &(struct core_limits){0}, &error),
+                      STATUS_NOT_FOUND, "no tenant 999");
+    ck_assert_status(
+        core_tenant_limit(world.core, view.tenant, &(struct core_limits){.cached = 5}, &error),
+        STATUS_OK);
+    ck_assert_uint_eq(worker_lookup(&a, tokens, 20 * 8, found), 5);
+    worker_release(&a, found, 5);
+    publish_and_leave(&a, 7, tokens + 500);
+    ck_assert(core_tenant_at(world.core, 0, &view));
+    ck_assert_uint_eq(view.cached, 5);
+}
+END_TEST
+
+START_TEST(leases_wait_in_order_inside_a_tenant_and_the_smaller_tenant_goes_first)
+{
+    struct core_waiter large, other;
+    worker_open(&c, &world, 1, "other");
+    worker_lease(&a, 50, blocks);
+    core_wait(a.session, &large, a.cache, 20, false); // 14 are free
+    ck_assert_status(core_lease_turn(a.session, &large, a.cache, 20, &error), STATUS_OK);
+    ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 1, &error),
+                     STATUS_OK); // all of a's wait
+    worker_lease(&b, 1, found);
+    ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 1, &error), STATUS_OK);
+    core_wait_end(&large);
+
+    static struct worker d; // b waits now, and a could release blocks: nobody overtakes
+    worker_open(&d, &world, 1, "");
+    core_wait(b.session, &large, b.cache, 20, false);
+    ck_assert_refused(core_lease_turn(d.session, NULL, d.cache, 1, &error), STATUS_NO_BLOCKS,
+                      "1 blocks wanted; session 2 of tenant \"uid:1\" waits for 20 and goes first");
+    ck_assert_status(core_lease_turn(c.session, NULL, c.cache, 14, &error),
+                     STATUS_OK); // a smaller tenant
+    core_wait(c.session, &other, c.cache, 20, false);
+    ck_assert_refused(core_lease_turn(b.session, &large, b.cache, 20, &error), STATUS_NO_BLOCKS,
+                      "20 blocks wanted; a lease of another tenant waits and goes first");
+    core_wait_end(&other);
+    ck_assert_status(core_lease_turn(b.session, &large, b.cache, 20, &error), STATUS_OK);
+    core_wait_end(&large);
+}
+END_TEST
+
+START_TEST(when_the_last_session_that_could_release_begins_to_wait_leases_are_tried_again)
+{
+    struct core_waiter large;
+    worker_lease(&a, 20, blocks);
+    worker_lease(&b, 20, found);
+    core_wait(a.session, &large, a.cache, 30, false);
+    world_step(&world);
+    ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 1, &error),
+                     STATUS_OK); // only b could
+    ck_assert_status(core_lease_turn(a.session, NULL, a.cache, 1, &error), STATUS_NO_BLOCKS);
+    ck_assert(!world_step(&world));
+    core_count_wait(b.session, true); // for a claim or an offer
+    ck_assert(world_step(&world));
+    ck_assert_status(core_lease_turn(a.session, NULL, a.cache, 1, &error), STATUS_OK);
+    core_count_wait(b.session, true);
+    ck_assert(!world_step(&world));
+    core_count_wait(b.session, false);
+    core_count_wait(b.session, false);
+    ck_assert_status(core_lease_turn(a.session, NULL, a.cache, 1, &error), STATUS_NO_BLOCKS);
+    core_wait_end(&large);
+}
+END_TEST
+
+START_TEST(a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_in_another_cache)
+{
+    struct core_waiter other;
+    static struct worker d;
+    worker_open(&c, &world, 2, "");
+    worker_open(&d, &world, 2, "");
+    c.cache = worker_open_cache(&c, "other");
+    worker_lease(&a, 44, blocks);
+    worker_lease(&c, 10, found);
+    worker_lease(&d, 1, found + 16); // so that d could release one
+    core_wait(c.session, &other, c.cache, 20, false);
+    ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 3, &error), STATUS_OK);
+    ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 4, &error), STATUS_NO_BLOCKS);
+    ck_assert_status(core_lease_turn(d.session, NULL, d.cache, 3, &error), STATUS_OK);
+    ck_assert_status(core_lease_turn(b.session, NULL, c.cache, 3, &error), STATUS_NO_BLOCKS);
+    core_wait_end(&other);
+}
+END_TEST
+
+START_TEST(a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_only_for_growth)
+{
+    struct core_waiter grows;
+    static struct worker d;
+    bool growing;
+    worker_open(&d, &world, 1, "");
+    worker_lease(&a, 14, blocks);
+    ck_assert(!core_cache_grows(a.session, a.cache));
+    ck_assert_status(core_blocks_lease(b.session, b.cache, 10, found, &growing, &error),
+                     STATUS_NO_BLOCKS);
+    ck_assert(growing && core_cache_grows(d.session, d.cache) && !core_cache_grows(d.session, 99));
+    core_wait(b.session, &grows, b.cache, 10, true);
+    ck_assert_status(core_lease_turn(d.session, NULL, d.cache, 2, &error), STATUS_OK);
+    ck_assert_status(core_lease_turn(d.session, NULL, d.cache, 3, &error), STATUS_NO_BLOCKS);
+    core_wait_end(&grows);
+    world_step(&world);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("core tenants");
@@ -154,7 +458,24 @@ int main(void)
                    a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs,
                    many_blocks_are_zeroed_in_slices_before_any_run_goes,
                    a_refused_slice_of_zeroes_is_tried_again_smaller_or_later_and_no_run_fails,
-                   zeroing_outlives_a_refused_submission_and_ends_with_the_memory, NULL},
+                   zeroing_outlives_a_refused_submission_and_ends_with_the_memory,
+                   a_hundred_thousand_look_ups_of_another_tenants_prompt_never_hit,
+                   a_look_up_searches_the_same_keys_whatever_other_tenants_have_cached,
+                   a_pinned_prompt_stays_until_it_is_unpinned_whoever_needs_room,
+                   a_lease_takes_from_the_tenant_with_the_most_and_spares_floors_and_open_sessions,
+                   a_tenant_that_is_gone_ends_with_the_last_blocks_that_anothers_chunk_takes_along,
+                   a_tenants_own_lease_takes_its_cached_blocks_below_its_floor,
+                   a_lease_that_floors_would_refuse_evicts_nothing,
+                   a_lower_limit_on_cached_blocks_evicts_at_once,
+                   leases_wait_in_order_inside_a_tenant_and_the_smaller_tenant_goes_first,
+                   when_the_last_session_that_could_release_begins_to_wait_leases_are_tried_again,
+                   a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_in_another_cache,
+                   a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_only_for_growth,
+                   NULL},
+               1);
+    check_case(suite, "groups", open_groups, close_all,
+               (const TTest *const[]){
+                   users_of_one_group_share_prompts_and_limits_and_others_share_nothing, NULL},
                1);
     return check_main(suite);
 }

@@ -127,7 +127,7 @@ END_TEST
 START_TEST(a_release_takes_effect_when_the_last_batch_that_names_the_block_is_gone)
 {
     worker_lease(&a, 2, blocks);
-    uint64_t first = worker_batch(&a, blocks, 16, 16);
+    uint64_t first = worker_batch(&a, blocks, 16, 8);
     uint64_t unseen =
         worker_batch(&a, blocks, 8, 0); // no query sees its blocks, but a gather reads them
     ck_assert_uint_eq(worker_block(&a, blocks[0]).batch_refs, 2);
@@ -193,8 +193,9 @@ END_TEST
 START_TEST(sealing_a_block_that_a_live_batch_writes_fails_its_next_run)
 {
     worker_lease(&a, 2, blocks);
-    uint64_t batch = worker_batch(&a, blocks, 16, 16), other = worker_batch(&a, blocks + 1, 8, 8),
-             last;
+    uint64_t batch = worker_batch(&a, blocks, 16, 16), last;
+    worker_run(&a, batch, 0, 16, tokens);
+    uint64_t other = worker_batch(&a, blocks + 1, 8, 8);
     worker_write_async(&a, blocks, tokens, 8, &last);
     world_finish_all(&world);
     worker_publish(&a, tokens, 8, blocks);
@@ -275,6 +276,33 @@ START_TEST(an_exchange_by_publishing_is_held_to_the_quota_too)
 }
 END_TEST
 
+START_TEST(an_exchange_that_releases_needs_no_quota_for_both_blocks)
+{
+    struct world small;
+    struct worker d;
+    uint32_t existing;
+    world_open(&small, &(struct core_params){.quota_blocks = 4});
+    worker_open(&c, &small, 1, "");
+    worker_open(&d, &small, 1, "");
+    worker_lease(&c, 4, blocks);
+    worker_write(&c, blocks, tokens, 32);
+    worker_publish(&c, tokens, 32, blocks);
+    worker_lease(&d, 4, found);
+    worker_write(&d, found, tokens, 32);
+    memcpy(blocks + 4, found, 4 * sizeof *found);
+    const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 32, .releases = true};
+    ck_assert_status(core_prefix_publish(d.session, d.cache, &prefix, found, 4, &existing, &error),
+                     STATUS_OK);
+    ck_assert_uint_eq(existing, 4);
+    ck_assert_mem_eq(found, blocks, 4 * sizeof *found);
+    for (int i = 4; i < 8; i++)
+        ck_assert_int_eq((int)worker_block(&d, blocks[i]).state, CORE_FREE);
+    worker_release(&d, found, 4);
+    world_check(&small);
+    world_close(&small);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ownership");
@@ -295,7 +323,9 @@ int main(void)
                1);
     check_case(suite, "quota", open_two, close_all,
                (const TTest *const[]){the_quota_counts_distinct_blocks_and_is_hard,
-                                      an_exchange_by_publishing_is_held_to_the_quota_too, NULL},
+                                      an_exchange_by_publishing_is_held_to_the_quota_too,
+                                      an_exchange_that_releases_needs_no_quota_for_both_blocks,
+                                      NULL},
                1);
     return check_main(suite);
 }

@@ -266,6 +266,59 @@ START_TEST(of_two_sessions_that_publish_the_same_chain_the_second_gets_the_block
 }
 END_TEST
 
+START_TEST(a_chain_goes_on_behind_a_published_block)
+{
+    uint32_t existing;
+    publish(&a, 2, tokens);
+    worker_lease(&a, 2, blocks + 2);
+    worker_write(&a, blocks + 2, tokens + 16, 16);
+    struct core_prefix rest = {
+        .tokens = tokens + 16, .num_tokens = 16, .has_parent = true, .parent = blocks[1]};
+    ck_assert_status(
+        core_prefix_publish(a.session, a.cache, &rest, blocks + 2, 2, &existing, &error),
+        STATUS_OK);
+    ck_assert_int_eq(worker_block(&a, blocks[3]).depth, 3);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 32, found), 4);
+    ck_assert_mem_eq(found, blocks, 4 * sizeof *found);
+    // Again, by another session: it gets the same blocks.
+    int32_t mine[2];
+    worker_lease(&b, 2, mine);
+    worker_write(&b, mine, tokens + 16, 16);
+    ck_assert_status(core_prefix_publish(b.session, b.cache, &rest, mine, 2, &existing, &error),
+                     STATUS_OK);
+    ck_assert_uint_eq(existing, 2);
+    ck_assert_mem_eq(mine, blocks + 2, sizeof mine);
+    world_check(&world);
+}
+END_TEST
+
+START_TEST(a_chain_begins_behind_no_other_block)
+{
+    uint32_t existing;
+    int32_t mine[2];
+    publish(&a, 1, tokens);
+    worker_lease(&b, 2, mine);
+    worker_write(&b, mine, tokens + 8, 16);
+    struct core_prefix rest = {
+        .tokens = tokens + 8, .num_tokens = 8, .has_parent = true, .parent = blocks[0]};
+    ck_assert_refused(core_prefix_publish(b.session, b.cache, &rest, mine, 1, &existing, &error),
+                      STATUS_NOT_HELD, "parent block");
+    rest.parent = mine[1];
+    ck_assert_refused(core_prefix_publish(b.session, b.cache, &rest, mine, 1, &existing, &error),
+                      STATUS_NOT_FOUND, "not in the prefix index");
+    rest.parent = -1;
+    ck_assert_refused(core_prefix_publish(b.session, b.cache, &rest, mine, 1, &existing, &error),
+                      STATUS_NOT_HELD, "parent block -1");
+    worker_lookup(&b, tokens, 8, &rest.parent);
+    rest.extra_key = (const uint8_t *)"lora";
+    rest.extra_key_size = 4;
+    ck_assert_refused(core_prefix_publish(b.session, b.cache, &rest, mine, 1, &existing, &error),
+                      STATUS_INVALID, "another extra key");
+    ck_assert_uint_eq(view().published, 1);
+    world_check(&world);
+}
+END_TEST
+
 START_TEST(a_block_published_elsewhere_in_the_tree_cannot_be_published_again)
 {
     uint32_t existing;
@@ -499,6 +552,41 @@ START_TEST(a_chain_of_a_hundred_thousand_blocks_ends_without_a_deep_stack)
 }
 END_TEST
 
+// ---- looking inside ----
+
+START_TEST(the_index_shows_parents_hits_age_and_tenant)
+{
+    struct core_prefix_view view;
+    world.now_ns = 1000;
+    world_step(&world);
+    worker_lease(&a, 3, blocks);
+    worker_write(&a, blocks, tokens, 24);
+    worker_publish(&a, tokens, 16, blocks);
+    world.now_ns = 5000;
+    world_step(&world);
+    worker_lookup(&b, tokens, 16, found);
+    worker_lookup(&b, tokens, 8, found);
+    ck_assert(core_prefix_at(world.core, a.cache, (uint32_t)blocks[1], &view));
+    ck_assert_int_eq(view.block, blocks[1]);
+    ck_assert_int_eq(view.parent, blocks[0]);
+    ck_assert_uint_eq(view.depth, 1);
+    ck_assert_uint_eq(view.hits, 1);
+    ck_assert_uint_eq(view.holders, 2);
+    ck_assert_uint_eq(view.age_ns, 4000);
+    ck_assert(view.visible);
+    ck_assert_str_eq(view.tenant, "uid:1");
+    ck_assert_int_eq((int)view.keep, (int)CORE_KEEP_NORMAL);
+    ck_assert_uint_eq(view.extra_key_size, 0);
+    ck_assert_mem_eq(view.tokens, tokens + 8, 8 * sizeof *tokens);
+    ck_assert(core_prefix_at(world.core, a.cache, (uint32_t)blocks[0], &view));
+    ck_assert_int_eq(view.parent, -1);
+    ck_assert_uint_eq(view.hits, 2);
+    ck_assert(!core_prefix_at(world.core, a.cache, (uint32_t)blocks[2], &view)); // not published
+    ck_assert(!core_prefix_at(world.core, a.cache, 1u << 30, &view));
+    ck_assert(!core_prefix_at(world.core, 12345, 0, &view));
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("prefix");
@@ -517,6 +605,7 @@ int main(void)
             writing_a_block_anew_after_a_new_lease_starts_from_nothing,
             publishing_as_it_goes_extends_the_chain_with_the_very_same_blocks,
             of_two_sessions_that_publish_the_same_chain_the_second_gets_the_blocks_of_the_first,
+            a_chain_goes_on_behind_a_published_block, a_chain_begins_behind_no_other_block,
             a_block_published_elsewhere_in_the_tree_cannot_be_published_again, NULL},
         1);
     check_case(
@@ -527,6 +616,8 @@ int main(void)
                                nobody_is_given_a_block_whose_writes_may_still_fail,
                                a_block_that_is_done_replaces_a_pending_one_of_the_same_chain, NULL},
         1);
+    check_case(suite, "looking inside", open_two, close_all,
+               (const TTest *const[]){the_index_shows_parents_hits_age_and_tenant, NULL}, 1);
     check_case(suite, "eviction", open_two, close_all,
                (const TTest *const[]){
                    the_least_recently_used_prefix_goes_first_and_children_before_their_parents,

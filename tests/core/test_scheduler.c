@@ -456,15 +456,21 @@ static void serve_two(void)
     finish_one();
 }
 
-START_TEST(runs_behind_the_gpus_work_wait_for_the_sessions_just_served)
+// The next run of `a` waits for that of `b`, and both go into one submission.
+static void expect_company(uint32_t layer)
 {
-    serve_two();
-    run(&a, 1);
+    run(&a, layer);
     ck_assert_uint_eq(in_flight(), 1);
-    run(&b, 1);
+    run(&b, layer);
     ck_assert_uint_eq(in_flight(), 2);
     ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 2);
     world_finish_all(&world);
+}
+
+START_TEST(runs_behind_the_gpus_work_wait_for_the_sessions_just_served)
+{
+    serve_two();
+    expect_company(1);
 }
 END_TEST
 
@@ -564,12 +570,7 @@ START_TEST(sessions_with_two_runs_in_flight_each_stay_together)
         world_step(&world);
     }
     finish_one();
-    run(&a, 0);
-    ck_assert_uint_eq(in_flight(), 1);
-    run(&b, 0);
-    ck_assert_uint_eq(in_flight(), 2);
-    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 2);
-    world_finish_all(&world);
+    expect_company(0);
 }
 END_TEST
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# Devices with matrix units: plain products on this system's device, where it has them. And aule
-# built and run in Debian 13, whose software device has matrix units of 8x8x8. The variant
+# Devices with tensor cores: plain products on this system's device, where it has them. And aule
+# built and run in Debian 13, whose software device has tensor cores of 8x8x8. The variant
 # matrix_shared takes that size; the other matrix variants do not.
 #
 # The tests in Debian 13 are skipped without `tools/coop-root make`, or if its folder cannot be

@@ -81,7 +81,7 @@ check_device()
         *) echo "variant matrix: $why" ;;
     esac
     jq -e '.variants[] | select(.name == "matrix_shared") | .used' /tmp/device >/dev/null ||
-        fail "variant matrix_shared is not used, although any device with matrix units will do"
+        fail "variant matrix_shared is not used, although any device with tensor cores will do"
 }
 
 mkdir -p "$(dirname "$build")"

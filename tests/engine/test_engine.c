@@ -19,6 +19,7 @@ static Suite *engine_suite(void)
     add_kernel_tests(suite);
     add_warp_tests(suite);
     add_cascade_tests(suite);
+    add_company_tests(suite);
     add_step_tests(suite);
     add_fault_tests(suite);
     add_file_tests(suite);

@@ -5,22 +5,17 @@
 // as alone and as in an engine without the cascade. On matrix_emulated, which every device runs.
 
 #include "engine/plan/cut.h"
+#include "engine/plan/joint.h"
 #include "rigs/dice.h"
 #include "rigs/engine_world.h"
 
 #include <dlfcn.h>
 #include <math.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum {
-    DIM = 32,
-    KEYS = 16,
-    HEADS = 4,
-    KV_HEADS = 2,
-    ROW = HEADS * DIM * 2 /* bytes */,
-    SEQS = 11,
-    BLOCKS = 256
-};
+enum { MOST_DIM = 256, LAYERS = 2, KEYS = 16, HEADS = 4, KV_HEADS = 2, SEQS = 11, BLOCKS = 256 };
+#define ROW (HEADS * dim * 2 /* bytes */)
 enum { COLUMNS = 64, LSE_ROW = HEADS * 4, MOST_TOKENS = 64 };
 enum { Q = 0, OUT = 1 << 17, LSE = 1 << 18, OTHER = 1 << 19, OTHER_LSE = OTHER + (1 << 17) };
 
@@ -35,16 +30,28 @@ static const struct look {
     enum dtype kv_dtype;
     enum scale_mode scale_mode;
     bool features;
+    uint32_t dim; // head dim
 } looks[] = {
-    {"f16", DTYPE_F16, DTYPE_F16, SCALE_NONE, false},
-    {"f16 with soft cap, ALiBi, sinks and LSE", DTYPE_F16, DTYPE_F16, SCALE_NONE, true},
-    {"bf16", DTYPE_BF16, DTYPE_BF16, SCALE_NONE, false},
-    {"int8, scaled by token and head", DTYPE_F16, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false},
+    {"f16", DTYPE_F16, DTYPE_F16, SCALE_NONE, false, 32},
+    {"f16 with soft cap, ALiBi, sinks and LSE", DTYPE_F16, DTYPE_F16, SCALE_NONE, true, 32},
+    {"bf16", DTYPE_BF16, DTYPE_BF16, SCALE_NONE, false, 32},
+    {"int8, scaled by token and head", DTYPE_F16, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false, 32},
     {"e4m3, scaled by token and head, with features", DTYPE_BF16, DTYPE_FP8_E4M3,
-     SCALE_PER_TOKEN_HEAD, true},
+     SCALE_PER_TOKEN_HEAD, true, 32},
+    {"f16, 256 dims", DTYPE_F16, DTYPE_F16, SCALE_NONE, false, 256},
+    {"int8 with one scale", DTYPE_F16, DTYPE_INT8, SCALE_PER_TENSOR, false, 32},
+    {"e5m2 without scales, 144 dims, with features", DTYPE_F16, DTYPE_FP8_E5M2, SCALE_NONE, true,
+     144},
+    {"int8, scaled by token and head, 256 dims", DTYPE_F16, DTYPE_INT8, SCALE_PER_TOKEN_HEAD, false,
+     256},
+    {"bf16, 192 dims", DTYPE_BF16, DTYPE_BF16, SCALE_NONE, false, 192},
+    {"e4m3 with one scale, 256 dims", DTYPE_BF16, DTYPE_FP8_E4M3, SCALE_PER_TENSOR, false, 256},
 };
 
 static struct engine_cache *cache_;
+static uint32_t dim;
+static struct engine_arena *other_arena; // of another session
+static char *other_memory;
 static int32_t table[SEQS][COLUMNS];
 static const float slopes[HEADS] = {0.01f, 0.02f, 0.04f, 0.08f}, sinks[HEADS] = {1, -1, 0, 2};
 
@@ -70,10 +77,10 @@ static uint16_t any_half(struct dice *dice, enum dtype dtype) // 0.125 to 1, of 
 
 static void fill_blocks(const struct look *look)
 {
-    static uint8_t block[KV_HEADS * 2 * KEYS * DIM * 2];
+    static uint8_t block[KV_HEADS * 2 * KEYS * MOST_DIM * 2];
     struct dice dice = {.state = 5};
     for (int32_t i = 0; i < BLOCKS; i++) {
-        for (size_t n = 0; n < sizeof block / 2; n++) {
+        for (size_t n = 0; n < (size_t)KV_HEADS * 2 * KEYS * dim; n++) {
             uint16_t half = any_half(&dice, look->dtype);
             if (look->kv_dtype == look->dtype)
                 memcpy(block + 2 * n, &half, 2);
@@ -83,7 +90,7 @@ static void fill_blocks(const struct look *look)
         for (size_t n = 0; look->scale_mode == SCALE_PER_TOKEN_HEAD && n < 2 * KV_HEADS * KEYS;
              n++) { // after all elements
             float scale = n % 7 == 3 ? 0 : ldexpf(1, (int)dice_between(&dice, 0, 12) - 14);
-            memcpy(block + KV_HEADS * 2 * KEYS * DIM + n * sizeof scale, &scale, sizeof scale);
+            memcpy(block + KV_HEADS * 2 * KEYS * dim + n * sizeof scale, &scale, sizeof scale);
         }
         ck_assert_int_eq(engine_block_write(cache_, 0, i, block), STATUS_OK);
     }
@@ -95,7 +102,8 @@ static void open_world(const struct look *look, bool no_cascade)
     engine =
         open_engine((struct engine_params){.variant = "matrix_emulated", .no_cascade = no_cascade});
     open_arena();
-    struct engine_cache_params params = shape(1, KV_HEADS, DIM, look->kv_dtype);
+    dim = look->dim;
+    struct engine_cache_params params = shape(LAYERS, KV_HEADS, dim, look->kv_dtype);
     params.kv.block_size = KEYS;
     params.kv.scale_mode = look->scale_mode;
     params.chunk_blocks = BLOCKS;
@@ -105,12 +113,21 @@ static void open_world(const struct look *look, bool no_cascade)
     fill_table();
     for (uint32_t i = 0; i < MOST_TOKENS * ROW / 2; i++)
         ((uint16_t *)(memory + Q))[i] = any_half(&dice, look->dtype);
+    struct error error = {0};
+    other_memory =
+        mmap(NULL, ARENA_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(other_memory, MAP_FAILED);
+    ck_assert_int_eq(engine_arena_create(engine, other_memory, ARENA_BYTES, &other_arena, &error),
+                     STATUS_OK);
+    memcpy(other_memory + Q, memory + Q, (size_t)MOST_TOKENS * ROW);
 }
 
 static void close_world(void)
 {
+    engine_arena_destroy(other_arena);
     engine_cache_destroy(cache_);
     teardown();
+    munmap(other_memory, ARENA_BYTES);
 }
 
 static struct engine_batch *batch_over(int32_t tables[][COLUMNS], uint32_t first, uint32_t count)
@@ -141,8 +158,8 @@ static struct engine_run run_of(struct engine_batch *batch, const struct look *l
         .batch = batch,
         .arena = arena,
         .num_heads = HEADS,
-        .q = dense(Q + token * ROW, HEADS, DIM, look->dtype),
-        .out = dense(out + token * ROW, HEADS, DIM, look->dtype),
+        .q = dense(Q + token * ROW, HEADS, dim, look->dtype),
+        .out = dense(out + token * ROW, HEADS, dim, look->dtype),
         .scale = 0.5f,
         .k_scale = 0.5f,
         .v_scale = 2,
@@ -163,19 +180,26 @@ static uint32_t num_crowds(struct engine_batch *batch, const struct engine_run *
 {
     struct cutting cutting = cutting_of_run(run);
     struct cuts cuts;
-    ck_assert(cuts_make(&cuts, batch, &cutting));
+    ck_assert(cuts_make(&cuts, &batch, 1, &cutting));
     uint32_t count = cuts.crowds.num_crowds;
     cuts_finish(&cuts);
     return count;
 }
 
+// Compares results at OTHER of `arena_memory` with those at OUT of the first arena.
+static void expect_same_in(const char *arena_memory, const struct look *look, uint32_t token,
+                           uint32_t count, const char *what)
+{
+    expect_bytes(memory + OUT + token * ROW, arena_memory + OTHER + token * ROW,
+                 (size_t)count * ROW, what);
+    if (look->features)
+        expect_bytes(memory + LSE + token * LSE_ROW, arena_memory + OTHER_LSE + token * LSE_ROW,
+                     (size_t)count * LSE_ROW, what);
+}
+
 static void expect_same(const struct look *look, uint32_t token, uint32_t count, const char *what)
 {
-    expect_bytes(memory + OUT + token * ROW, memory + OTHER + token * ROW, (size_t)count * ROW,
-                 what);
-    if (look->features)
-        expect_bytes(memory + LSE + token * LSE_ROW, memory + OTHER_LSE + token * LSE_ROW,
-                     (size_t)count * LSE_ROW, what);
+    expect_same_in(memory, look, token, count, what);
 }
 
 static uint32_t run_all(const struct look *look, uint64_t out, uint64_t lse, uint32_t crowds)
@@ -187,6 +211,50 @@ static uint32_t run_all(const struct look *look, uint64_t out, uint64_t lse, uin
     uint32_t num_dispatches = expect_done(submit_runs(&run, 1)).num_dispatches;
     engine_batch_destroy(batch);
     return num_dispatches;
+}
+
+// Runs of one wave: run i has sequences [ends[i - 1], ends[i]) in a batch of its own.
+struct wave {
+    struct engine_batch *batches[SEQS];
+    struct engine_run runs[SEQS];
+    uint32_t count;
+};
+
+// Every other run belongs to the second session.
+static struct wave wave_of(const struct look *look, const uint32_t *ends, uint32_t count)
+{
+    struct wave wave = {.count = count};
+    for (uint32_t i = 0, seq = 0, token = 0; i < count; i++) {
+        wave.batches[i] = batch_of(seq, ends[i] - seq);
+        wave.runs[i] = run_of(wave.batches[i], look, token, OTHER, OTHER_LSE);
+        wave.runs[i].arena = i % 2 ? other_arena : arena;
+        for (; seq < ends[i]; seq++)
+            token += (uint32_t)q_lens[seq];
+    }
+    return wave;
+}
+
+static uint32_t run_wave(const struct wave *wave)
+{
+    memset(memory + OTHER, 0x55, (size_t)MOST_TOKENS * ROW);
+    memset(other_memory + OTHER, 0x55, (size_t)MOST_TOKENS * ROW);
+    return expect_done(submit_runs(wave->runs, wave->count)).num_dispatches;
+}
+
+static void end_wave(const struct wave *wave)
+{
+    for (uint32_t i = 0; i < wave->count; i++)
+        engine_batch_destroy(wave->batches[i]);
+}
+
+// The results of the runs are those of run_all() at OUT.
+static void expect_wave(const struct wave *wave, const struct look *look, const char *what)
+{
+    for (uint32_t i = 0, token = 0; i < wave->count; i++) {
+        uint32_t tokens = wave->batches[i]->num_tokens;
+        expect_same_in(i % 2 ? other_memory : memory, look, token, tokens, what);
+        token += tokens;
+    }
 }
 
 // All sequences share the first part. The second part, which ends at key 512, is shared by those
@@ -204,20 +272,120 @@ START_TEST(sequences_that_share_keys_get_the_bits_that_each_gets_alone)
         expect_same(look, token, (uint32_t)q_lens[seq], look->name);
         engine_batch_destroy(alone);
     }
+    const struct wave wave = wave_of(look, (uint32_t[]){2, 6, 9, SEQS}, 4);
+    for (int round = 0; round < 2; round++) {
+        ck_assert_uint_eq(run_wave(&wave), 2);
+        expect_wave(&wave, look, look->name);
+    }
+    ck_assert(engine->joints && engine->joints->shares && !engine->joints->next);
+    end_wave(&wave);
+    close_world();
+}
+END_TEST
+
+// All of them have nothing in common in their own batch.
+START_TEST(sequences_of_eleven_sessions_are_computed_together)
+{
+    const uint32_t ends[SEQS] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    const struct look *look = &looks[0];
+    open_world(look, false);
+    run_all(look, OUT, LSE, 2);
+    struct wave wave = wave_of(look, ends, SEQS);
+    ck_assert_uint_eq(run_wave(&wave), 2);
+    expect_wave(&wave, look, "of one sequence each");
+    ck_assert_uint_eq(engine->joints->num_batches, SEQS);
+    ck_assert(engine->joints->shares);
+    wave.count = 3; // too few
+    ck_assert_uint_eq(run_wave(&wave), 1);
+    expect_wave(&wave, look, "of three sequences");
+    ck_assert(!engine->joints->shares);
+    wave.count = SEQS;
+    end_wave(&wave);
+    close_world();
+}
+END_TEST
+
+// Other layers, scales and caches have other keys or scores. The runs may share a dispatch.
+START_TEST(runs_that_read_other_keys_are_no_company)
+{
+    const struct look *look = &looks[0];
+    open_world(look, false);
+    struct wave wave = wave_of(look, (uint32_t[]){3, 6}, 2);
+    ck_assert_uint_eq(run_wave(&wave), 2);
+    wave.runs[1].layer = 1;
+    ck_assert_uint_eq(run_wave(&wave), 1);
+    wave.runs[1].layer = 0;
+    wave.runs[1].scale = 0.25f;
+    ck_assert_uint_eq(run_wave(&wave), 1);
+    wave.runs[1].scale = 0.5f;
+    wave.runs[1].windowed = true;
+    wave.runs[1].window_left = 10000;
+    wave.runs[1].window_right = -1;
+    ck_assert_uint_eq(run_wave(&wave), 2); // of two pipelines
+    wave.runs[1].windowed = false;
+    ck_assert_uint_eq(run_wave(&wave), 2);
+    end_wave(&wave);
+    close_world();
+}
+END_TEST
+
+// A company of two layers, and a run with a crowd of its own, all in one wave.
+START_TEST(companies_of_several_layers_share_a_dispatch)
+{
+    const struct look *look = &looks[0];
+    open_world(look, false);
+    run_all(look, OUT, LSE, 2);
+    struct wave first = wave_of(look, (uint32_t[]){3, 7, SEQS}, 3), all = {.count = 6};
+    struct wave second = wave_of(look, (uint32_t[]){3, 7, SEQS}, 3);
+    for (uint32_t i = 0; i < 3; i++) { // in turn
+        all.runs[2 * i] = first.runs[i];
+        all.runs[2 * i + 1] = second.runs[i];
+        all.runs[2 * i + 1].layer = i < 2; // two in layer 1; the last one stays
+        all.runs[2 * i + 1].out.offset = OUT + 2 * MOST_TOKENS * ROW;
+    }
+    ck_assert_uint_eq(run_wave(&all), 2);
+    expect_wave(&first, look, "beside another layer");
+    end_wave(&first);
+    end_wave(&second);
+    close_world();
+}
+END_TEST
+
+// A step later the sequences have one more key each, and still share.
+START_TEST(a_company_stays_together_as_its_batches_advance)
+{
+    const struct look *look = &looks[0];
+    open_world(look, false);
+    struct wave wave = wave_of(look, (uint32_t[]){3, 6}, 2);
+    ck_assert_uint_eq(run_wave(&wave), 2);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct engine_batch *next;
+        struct error error = {0};
+        int32_t lens[3];
+        for (uint32_t seq = 0; seq < 3; seq++)
+            lens[seq] = kv_lens[3 * i + seq] - 1; // they read the blocks that are there
+        const struct engine_advance step = {.seq_lens_kv = lens, .block_table = table[3 * i]};
+        ck_assert_int_eq(engine_batch_advance(wave.batches[i], &step, &next, &error), STATUS_OK);
+        engine_batch_destroy(wave.batches[i]);
+        wave.batches[i] = wave.runs[i].batch = next;
+    }
+    ck_assert_uint_eq(run_wave(&wave), 2);
+    ck_assert_ptr_ne(engine->joints->next, NULL); // that of the step before is still there
+    end_wave(&wave);
     close_world();
 }
 END_TEST
 
 START_TEST(an_engine_that_shares_nothing_gives_the_same_bits)
 {
-    static char kept[MOST_TOKENS * ROW];
+    static char kept[MOST_TOKENS * HEADS * MOST_DIM * 2];
     open_world(&looks[0], false);
     run_all(&looks[0], OUT, LSE, 2);
-    memcpy(kept, memory + OUT, sizeof kept);
+    memcpy(kept, memory + OUT, (size_t)MOST_TOKENS * ROW);
     close_world();
     open_world(&looks[0], true);
     ck_assert_uint_eq(run_all(&looks[0], OUT, LSE, 0), 1);
-    expect_bytes(memory + OUT, kept, sizeof kept, "with nothing shared");
+    expect_bytes(memory + OUT, kept, (size_t)MOST_TOKENS * ROW, "with nothing shared");
     close_world();
 }
 END_TEST
@@ -307,6 +475,14 @@ START_TEST(without_the_cascades_pipeline_runs_still_work)
                       1 + for_memory); // the pipeline is requested again only after a lack of
                                        // memory
     expect_same(&looks[0], 0, 18, "without help");
+    const struct wave wave = wave_of(&looks[0], (uint32_t[]){2, 6, 9, SEQS}, 4);
+    refused = module_that_helps(); // a company has a pipeline of its own
+    ck_assert_uint_eq(run_wave(&wave), 1);
+    expect_wave(&wave, &looks[0], "apart");
+    refused = VK_NULL_HANDLE;
+    ck_assert_uint_eq(run_wave(&wave), 1 + for_memory);
+    expect_wave(&wave, &looks[0], "together again");
+    end_wave(&wave);
     close_world();
 }
 END_TEST
@@ -317,6 +493,10 @@ void add_cascade_tests(Suite *suite)
     check_loop(tcase, sequences_that_share_keys_get_the_bits_that_each_gets_alone,
                sizeof looks / sizeof *looks);
     tcase_add_test(tcase, an_engine_that_shares_nothing_gives_the_same_bits);
+    tcase_add_test(tcase, sequences_of_eleven_sessions_are_computed_together);
+    tcase_add_test(tcase, runs_that_read_other_keys_are_no_company);
+    tcase_add_test(tcase, companies_of_several_layers_share_a_dispatch);
+    tcase_add_test(tcase, a_company_stays_together_as_its_batches_advance);
     tcase_add_test(tcase, keys_that_sequences_share_count_once);
     tcase_add_test(tcase, runs_that_share_a_dispatch_share_the_help_in_it);
     tcase_add_loop_test(tcase, without_the_cascades_pipeline_runs_still_work, 0, 2);

@@ -163,23 +163,35 @@ START_TEST(watchdog_loses_the_device_once_and_for_all)
 }
 END_TEST
 
-START_TEST(destroy_of_a_busy_engine_gives_up_at_its_deadline_and_frees_nothing)
+// Submits a run that copies a value, behind the gate. Returns its sequence number.
+static uint64_t submit_behind(VkSemaphore *gate)
 {
-    struct engine_cache *cache = plain_cache();
-    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_batch *batch = one_key(plain_cache(), 0, true);
     struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
     fill(128, 5);
-    VkSemaphore gate = close_gate();
-    uint64_t sequence = submit_runs(&run, 1);
-    double start = now_s();
-    ck_assert(!engine_destroy_within(engine, 50));
-    ck_assert_double_lt(now_s() - start, DEADLINE_S);
-    ck_assert(!engine_destroy_within(engine, 0));
+    *gate = close_gate();
+    return submit_runs(&run, 1);
+}
+
+// The run behind the gate ends, and then the engine can be destroyed. Opens another engine.
+static void open_and_destroy(VkSemaphore gate, uint64_t sequence)
+{
     open_gate(gate, sequence);
     ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
     expect_floats(192, 5);
     engine = open_engine((struct engine_params){0});
     arena = NULL;
+}
+
+START_TEST(destroy_of_a_busy_engine_gives_up_at_its_deadline_and_frees_nothing)
+{
+    VkSemaphore gate;
+    uint64_t sequence = submit_behind(&gate);
+    double start = now_s();
+    ck_assert(!engine_destroy_within(engine, 50));
+    ck_assert_double_lt(now_s() - start, DEADLINE_S);
+    ck_assert(!engine_destroy_within(engine, 0));
+    open_and_destroy(gate, sequence);
 }
 END_TEST
 
@@ -196,21 +208,13 @@ static bool on_the_gpu(uint64_t sequence)
 // The device is lost while the GPU still works: memory stays until the work has ended.
 START_TEST(destroy_of_a_lost_engine_waits_for_what_the_gpu_has)
 {
-    struct engine_cache *cache = plain_cache();
-    struct engine_batch *batch = one_key(cache, 0, true);
-    struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
-    fill(128, 6);
-    VkSemaphore gate = close_gate();
-    uint64_t sequence = submit_runs(&run, 1);
+    VkSemaphore gate;
+    uint64_t sequence = submit_behind(&gate);
     AWAIT(DEADLINE_S, on_the_gpu(sequence));
     device_lose(&engine->device, "a test");
     ck_assert(!engine_arena_destroy(arena));
     ck_assert(!engine_destroy_within(engine, 50));
-    open_gate(gate, sequence);
-    ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
-    expect_floats(192, 6);
-    engine = open_engine((struct engine_params){0});
-    arena = NULL;
+    open_and_destroy(gate, sequence);
 }
 END_TEST
 

@@ -142,7 +142,7 @@ START_TEST(size_of_workgroups_follows_their_number)
                       128); // the most that its shader supports
     ck_assert_uint_eq(kernel_local_size(emulated, wide, UINT64_MAX, 1000), 64);
     ck_assert_uint_eq(kernel_local_size(&kernel_plain, narrow, 1, 1000), 128);
-    if (variant->num_kernels == 1) // built without matrix units
+    if (variant->num_kernels == 1) // built without tensor cores
         return;
     ck_assert_uint_eq(kernel_local_size(decode, narrow, 3001, 1000), 64);
     ck_assert_uint_eq(kernel_local_size(decode, wide, 3001, 1000),

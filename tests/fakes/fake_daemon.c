@@ -109,6 +109,10 @@ static void answer(struct fake_daemon *fake, const struct wire_request *request,
         reply->answer = WIRE_ANSWER_WAIT;
         reply->wait = (struct wire_wait_reply){.num_runs = 1, .num_sessions = 1, .run_message = ""};
         break;
+    case WIRE_COMMAND_TICKETS_ENDED:
+        reply->answer = WIRE_ANSWER_TICKETS_ENDED;
+        reply->tickets_ended.ticket = fake->tickets;
+        break;
     default: break;
     }
 }

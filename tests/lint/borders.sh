@@ -45,7 +45,8 @@ daemon/                    daemon/server/
 client/include/
 client/                    client/include/ schema/
 tools/complaint/           base/
-tools/                     tools/complaint/ client/include/
+tools/svg/                 base/
+tools/                     tools/complaint/ tools/svg/ client/include/
 tools/bench/               tools/ daemon/engine/measuring.h daemon/core/audit.h
 TABLE
 }

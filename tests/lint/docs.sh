@@ -4,7 +4,7 @@
 #
 # docs.sh BUILD [CC [write]]: README.md, CONTRIBUTING.md, docs/ and schema/README.md tell the truth.
 # - README's C block is main() of tests/client/readme_example.c. Every other C block compiles with
-#   the public header alone.
+#   the public header alone. tests/python/test_docs.py runs the Python blocks.
 # - The commands of sh blocks exist. So do the options of aule's programs and scripts there.
 # - Tables of options, and the man pages, name exactly the options of --help. A table between
 #   "<!-- options of PROGRAM -->" and "<!-- end of options -->" is the program's own; `write` puts
@@ -46,8 +46,8 @@ check_languages()
     local file
     for file in "${documents[@]}" shaders/NOTEBOOK.md; do
         awk -v file="$file" '
-            /^```/ && !inside && $0 !~ /^```(c|sh|text)$/ {
-                print file ":" FNR ": a code block is none of: c, sh, text"
+            /^```/ && !inside && $0 !~ /^```(c|python|sh|text)$/ {
+                print file ":" FNR ": a code block is none of: c, python, sh, text"
                 bad = 1
             }
             /^```/ { inside = !inside }
@@ -94,6 +94,7 @@ check_command()
         shift
     done
     [ $# -gt 0 ] || return 0
+    [ "$1" != pip ] || return 0 # of a virtual environment
     path=$(program "$1")
     command -v "$path" >/dev/null || { complain "$file: there is no command $1"; return 0; }
     [[ $1 == *aule-* || $1 == tools/* ]] || return 0

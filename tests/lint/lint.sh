@@ -63,7 +63,7 @@ check_license()
     local list file bad=()
     mapfile -t list < <(
         files '*.c' '*.h' '*.cc' '*.comp' '*.glsl' '*.fbs' '*.cmake' 'CMakeLists.txt' \
-            'packages.txt' '*.map' '*.[1-8].in' '*.service.in'
+            'packages.txt' 'requirements.txt' '*.map' '*.py' '*.toml' '*.[1-8].in' '*.service.in'
         scripts
     )
     [ ${#list[@]} -gt 0 ]

@@ -101,7 +101,7 @@ bool oracle_row(const struct oracle_params *params, uint32_t token, uint32_t hea
 //   Q:    an element rotated in f32 may round to another number than one rotated exactly; it is off
 //         by ORACLE_TURN of the length of its pair
 //   s:    sums and products of f32: 2^-22 of their parts
-//   P:    weights on matrix units have Q's dtype: half a unit of each weight, at least half of the
+//   P:    weights on tensor cores have Q's dtype: half a unit of each weight, at least half of the
 //         least number
 //   out:  half a unit of Q's dtype, which is the output's, too
 // All errors count as if they had the same sign. This is slower than the row itself, so use it only

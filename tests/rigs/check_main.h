@@ -85,16 +85,31 @@ static inline void check_loop(TCase *tcase, const TTest *test, int loops)
     }
 }
 
+static inline TCase *check_new_case(Suite *suite, const char *name, const TTest *const *tests,
+                                    int loops)
+{
+    TCase *tcase = tcase_create(name);
+    for (; *tests; tests++)
+        tcase_add_loop_test(tcase, *tests, 0, loops);
+    suite_add_tcase(suite, tcase);
+    return tcase;
+}
+
 // Adds a case of `tests`, which end with NULL. Each runs for 0 .. loops - 1, between `open` and
 // `close`; either may be NULL. Check keeps the pointer `name`.
 static inline void check_case(Suite *suite, const char *name, SFun open, SFun close,
                               const TTest *const *tests, int loops)
 {
-    TCase *tcase = tcase_create(name);
-    tcase_add_checked_fixture(tcase, open, close);
-    for (; *tests; tests++)
-        tcase_add_loop_test(tcase, *tests, 0, loops);
-    suite_add_tcase(suite, tcase);
+    tcase_add_checked_fixture(check_new_case(suite, name, tests, loops), open, close);
+}
+
+// The same, but `open` and `close` run once for the whole case, in the parent of the processes that
+// Check forks. Use it for a daemon that the tests share, so that each kernel is compiled once for
+// all of them. Check does not report asserts that fail in `close`: end the program there.
+static inline void check_shared_case(Suite *suite, const char *name, SFun open, SFun close,
+                                     const TTest *const *tests, int loops)
+{
+    tcase_add_unchecked_fixture(check_new_case(suite, name, tests, loops), open, close);
 }
 
 // Runs the suite and frees it. Returns what main() should return.

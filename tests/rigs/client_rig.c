@@ -106,9 +106,15 @@ void rig_expect_nothing_held(void)
 
 void rig_add(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests)
 {
-    TCase *group = tcase_create(name);
-    tcase_add_checked_fixture(group, setup, rig_teardown);
-    for (; *tests; tests++)
-        tcase_add_test(group, *tests);
-    suite_add_tcase(suite, group);
+    check_case(suite, name, setup, rig_teardown, tests, 1);
+}
+
+static void end_shared(void)
+{
+    daemon_end_shared(&rig_daemon);
+}
+
+void rig_share(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests)
+{
+    check_shared_case(suite, name, setup, end_shared, tests, 1);
 }

@@ -41,6 +41,10 @@ size_t rig_size(const struct rig_shape *shape); // bytes
 // held or quarantined, and no session has a batch or an unreaped ticket.
 void rig_expect_nothing_held(void);
 
+// A case of `tests` (NULL-terminated), each with a daemon of its own, which `setup` launches.
 void rig_add(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests);
+// The same with one daemon for all of them. Each test finds what the tests before it left there:
+// caches, prefixes, counters, compiled kernels.
+void rig_share(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests);
 
 #endif

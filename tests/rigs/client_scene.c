@@ -41,6 +41,11 @@ void teardown(void)
     ck_assert_int_eq(daemon_end(&daemon_), 0);
 }
 
+void teardown_shared(void)
+{
+    daemon_end_shared(&daemon_);
+}
+
 // ---- a scene: four sequences whose keys and values are in the cache, and queries ----
 
 void create_tensor(struct scene *scene, uint32_t tokens, uint32_t heads, uint32_t seed,

@@ -36,6 +36,7 @@ void setup(void);
 void setup_staging(void);
 void setup_few_tickets(void); // MAX_TICKETS
 void teardown(void);
+void teardown_shared(void); // of a daemon that the tests of a case share
 
 struct scene {
     struct aule_session *session;

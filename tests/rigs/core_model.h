@@ -33,7 +33,7 @@ struct text {
 };
 
 struct model_batch {
-    bool used, registered, dead;
+    bool used, registered, dead, ran;
     uint64_t id;
     int worker, cache;
     uint32_t key, depth, num_hit, outstanding;

@@ -47,6 +47,8 @@ void world_open(struct world *world, const struct core_params *params)
     DEFAULT(max_caches, 4);
     DEFAULT(max_batches, 64);
     DEFAULT(max_tickets, 64);
+    DEFAULT(max_claimed, 4096);
+    DEFAULT(max_offers, 64);
     ck_assert_status(core_create(&p, &world->core, &error), STATUS_OK);
 }
 
@@ -109,6 +111,12 @@ uint64_t worker_open_cache(struct worker *worker, const char *name)
 
 void worker_open(struct worker *worker, struct world *world, uint32_t uid, const char *tenant)
 {
+    worker_join(worker, world, uid, NULL, tenant);
+}
+
+void worker_join(struct worker *worker, struct world *world, uint32_t uid, const char *group,
+                 const char *tenant)
+{
     *worker = (struct worker){
         .world = world, .memory = calloc(1, WORLD_ARENA), .id = ++world->last_session};
     ck_assert_ptr_nonnull(worker->memory);
@@ -118,6 +126,7 @@ void worker_open(struct worker *worker, struct world *world, uint32_t uid, const
     const struct core_session_params params = {
         .id = worker->id,
         .uid = uid,
+        .group = group,
         .tenant = tenant,
         .name = "worker",
         .arena = worker->arena,

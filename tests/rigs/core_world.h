@@ -35,7 +35,7 @@ struct worker {
 };
 
 // Zero fields of `params` become: 64 blocks at most, 1 GiB, 16 sessions, 4 caches, 64 batches, 64
-// tickets, no quota.
+// tickets, 64 offers, 4096 claimed blocks, no quota.
 void world_open(struct world *world, const struct core_params *params);
 void world_close(struct world *world); // also checks that the engine has no objects left
 void world_check(struct world *world);
@@ -46,6 +46,9 @@ void world_finish_all(
 struct core_cache_identity world_identity(const char *name);
 void worker_open(struct worker *worker, struct world *world, uint32_t uid,
                  const char *tenant); // and opens the cache "kv"
+// The same as a member of a group; NULL = of none.
+void worker_join(struct worker *worker, struct world *world, uint32_t uid, const char *group,
+                 const char *tenant);
 void worker_close(struct worker *worker, bool died);
 uint64_t worker_open_cache(struct worker *worker, const char *name);
 struct core_counts worker_counts(struct worker *worker);

@@ -9,6 +9,7 @@
 #include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,7 +19,7 @@ enum { MAX_ARGUMENTS = 16 };
 extern char **environ;
 
 const char *const asking[NUM_ASKING] = {"status", "metrics", "sessions",  "caches", "blocks",
-                                        "device", "tune",    "log-level", "ping"};
+                                        "device", "tune",    "log-level", "ping",   "prefix"};
 
 // ---- running aule-ctl ----
 
@@ -222,4 +223,33 @@ void publish_two_blocks(int32_t blocks[2])
     CHECK_OK(aule_prefix_lookup(cache, &prefix, 0, found, &num_blocks));
     ck_assert_uint_eq(num_blocks, 2);
     ck_assert_int_eq(found[1], blocks[1]);
+}
+
+void show_on_terminal(int columns, const char *view, const char *option, char *text, size_t size)
+{
+    const struct winsize screen = {.ws_row = 24, .ws_col = (unsigned short)columns};
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(terminal, 0);
+    ck_assert_int_eq(grantpt(terminal), 0);
+    ck_assert_int_eq(unlockpt(terminal), 0);
+    ck_assert_int_eq(ioctl(terminal, TIOCSWINSZ, &screen), 0);
+    int kept = open(ptsname(terminal),
+                    O_RDWR | O_NOCTTY | O_CLOEXEC); // otherwise the output would be lost when its
+                                                    // writer ends
+    ck_assert_int_ge(kept, 0);
+    struct outcome outcome = run_to(
+        ptsname(terminal), (const char *const[]){view, "--socket", server.socket, option, NULL});
+    ck_assert_msg(outcome.code == OK, "exit code %d: %s", outcome.code, outcome.err);
+    outcome_finish(&outcome);
+    // The kernel hands the output on piece by piece; a mark behind it tells where it ends.
+    ck_assert_int_eq(write(kept, "\a", 1), 1);
+    size_t used = 0;
+    while (used == 0 || text[used - 1] != '\a') {
+        ssize_t got = read(terminal, text + used, size - used);
+        ck_assert_int_gt(got, 0);
+        used += (size_t)got;
+    }
+    text[used - 1] = 0;
+    close(kept);
+    close(terminal);
 }

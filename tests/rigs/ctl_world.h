@@ -15,7 +15,7 @@
 
 enum { OK, FAILED, USAGE, GONE }; // exit codes, as in the man page
 enum { BLOCK_SIZE = 8, HEAD_DIM = 8 };
-enum { NUM_ASKING = 9 };
+enum { NUM_ASKING = 10 };
 
 extern const char *const asking[NUM_ASKING]; // the commands that ask and change nothing
 
@@ -62,6 +62,9 @@ extern struct aule_cache *cache;
 // The fixture.
 void start(void);
 void stop(void);
+
+// The output of aule-ctl on a terminal with this many columns. `option` may be NULL.
+void show_on_terminal(int columns, const char *view, const char *option, char *text, size_t size);
 
 struct aule_session *open_session(const char *name, const char *tenant);
 struct aule_cache *open_cache(const char *name); // in `session`

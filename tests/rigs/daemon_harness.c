@@ -312,3 +312,12 @@ int daemon_end(struct daemon *daemon)
     daemon_finish(daemon);
     return code;
 }
+
+void daemon_end_shared(struct daemon *daemon)
+{
+    int code = daemon_end(daemon);
+    if (code == 0)
+        return;
+    fprintf(stderr, "the daemon that the tests shared ended with %d\n", code);
+    exit(EXIT_FAILURE);
+}

@@ -65,6 +65,10 @@ void daemon_finish(struct daemon *daemon);
 // Prints the log on stderr unless the code is 0. For a teardown.
 int daemon_end(struct daemon *daemon);
 
+// The same for a daemon that several test processes share: ends the program if the code is not 0,
+// because a failed assert in the parent of the tests goes unnoticed.
+void daemon_end_shared(struct daemon *daemon);
+
 // How many segments of aule (of any daemon) with this daemon's prefix are in /dev/shm; -1: the
 // folder cannot be read.
 int daemon_count_segments(const struct daemon *daemon);

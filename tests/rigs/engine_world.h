@@ -99,6 +99,7 @@ void add_cache_tests(Suite *suite);
 void add_run_tests(Suite *suite);
 void add_kind_tests(Suite *suite);
 void add_cascade_tests(Suite *suite);
+void add_company_tests(Suite *suite);
 void add_step_tests(Suite *suite);
 void add_check_tests(Suite *suite);
 void add_split_tests(Suite *suite);

@@ -15,7 +15,6 @@
 // ---- the daemon of a test case, and statuses ----
 
 static struct daemon daemon_;
-static bool ended_badly;
 
 void seed_launch(const char *const *options)
 {
@@ -27,29 +26,14 @@ void seed_setup(void)
     seed_launch(NULL);
 }
 
-// Runs beside the tests, where a failed assert would end the whole program.
 void seed_teardown(void)
 {
-    int code = daemon_end(&daemon_);
-    if (code == 0)
-        return;
-    fprintf(stderr, "the daemon of a test case ended with %d\n", code);
-    ended_badly = true;
+    daemon_end_shared(&daemon_);
 }
 
 void seed_add(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests)
 {
-    TCase *group = tcase_create(name);
-    tcase_add_unchecked_fixture(group, setup, seed_teardown);
-    for (; *tests; tests++)
-        tcase_add_test(group, *tests);
-    suite_add_tcase(suite, group);
-}
-
-int seed_main(Suite *suite)
-{
-    int code = check_main(suite);
-    return ended_badly ? EXIT_FAILURE : code;
+    check_shared_case(suite, name, setup, seed_teardown, tests, 1);
 }
 
 // ---- sessions and caches ----

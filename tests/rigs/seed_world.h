@@ -27,8 +27,6 @@ void seed_setup(void); // without options
 void seed_teardown(void);
 // A case of `tests` (NULL-terminated) beside a daemon that `setup` starts.
 void seed_add(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests);
-// The return value for main(). It is also an error if a daemon did not end with 0.
-int seed_main(Suite *suite);
 
 // ---- sessions and caches ----
 

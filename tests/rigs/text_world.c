@@ -53,18 +53,46 @@ static void expect_state(const struct text *text)
     ck_assert_uint_eq(info.num_computed, text->num_computed);
 }
 
-void text_create(struct text_world *world, struct text *text, const int32_t *tokens, uint32_t count,
-                 bool publish)
+// Found tokens count as computed, except the last token of the text.
+static void note_found(struct text *text)
 {
     struct aule_sequence_info info;
+    ok(aule_sequence_info(text->sequence, &info));
+    uint32_t found =
+        info.num_found && info.num_found == text->num_tokens ? info.num_found - 1 : info.num_found;
+    if (text->num_computed < found)
+        text->num_computed = found;
+    expect_state(text);
+}
+
+static void create(struct text_world *world, struct text *text, const int32_t *tokens,
+                   uint32_t count, bool publish, bool claim)
+{
     const struct aule_sequence_params params = {
-        .tokens = tokens, .num_tokens = count, .publish = publish};
+        .tokens = tokens, .num_tokens = count, .publish = publish, .claim = claim};
     *text = (struct text){.num_tokens = count};
     memcpy(text->tokens, tokens, count * sizeof *tokens);
     ok(aule_sequence_create(world->cache, &params, &text->sequence));
-    ok(aule_sequence_info(text->sequence, &info));
-    text->num_computed = info.num_found && info.num_found == count ? count - 1 : info.num_found;
-    expect_state(text);
+    note_found(text);
+}
+
+void text_create(struct text_world *world, struct text *text, const int32_t *tokens, uint32_t count,
+                 bool publish)
+{
+    create(world, text, tokens, count, publish, false);
+}
+
+void text_claim(struct text_world *world, struct text *text, const int32_t *tokens, uint32_t count)
+{
+    create(world, text, tokens, count, true, true);
+}
+
+enum aule_status text_wait(struct text *text, int timeout_ms)
+{
+    enum aule_status status = aule_sequence_wait(text->sequence, timeout_ms);
+    if (status == AULE_OK)
+        note_found(text);
+    return status;
 }
 
 void text_append(struct text *text, const int32_t *tokens, uint32_t count)

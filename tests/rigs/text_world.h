@@ -39,6 +39,10 @@ void text_close(struct text_world *world); // and nothing is held afterwards
 
 void text_create(struct text_world *world, struct text *text, const int32_t *tokens, uint32_t count,
                  bool publish);
+// With `claim` and `publish`.
+void text_claim(struct text_world *world, struct text *text, const int32_t *tokens, uint32_t count);
+// Waits for blocks of others; the status of aule_sequence_wait().
+enum aule_status text_wait(struct text *text, int timeout_ms);
 void text_append(struct text *text, const int32_t *tokens, uint32_t count);
 void text_truncate(struct text *text, uint32_t num_tokens);
 void text_fork(const struct text *from, struct text *to);

@@ -187,7 +187,8 @@ static void pass_over(const void *message, size_t size, uint32_t answer)
     (void)message, (void)size, (void)answer;
 }
 
-// A client learns from the minor what the daemon understands. What is new in an answer needs none.
+// A client learns from the minor what the daemon understands. A new field of an answer does not
+// raise it.
 START_TEST(commands_that_grew_raised_the_minor)
 {
     commands_grew = WIRE_COMMAND_COUNT - 1 > COMMANDS_2_4;

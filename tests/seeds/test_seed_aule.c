@@ -552,5 +552,5 @@ int main(void)
                  fifteen_hundred_blocks_grow_the_pool_to_three_chunks_of_512,
                  each_entry_of_four_sequences_leads_to_its_own_block,
                  a_sequence_that_reaches_a_missing_entry_is_refused_with_its_place, NULL});
-    return seed_main(suite);
+    return check_main(suite);
 }

@@ -314,5 +314,5 @@ int main(void)
                  mask_values_that_exclude_are_accepted_and_others_refused_by_name,
                  num_splits_of_a_short_context_change_nothing,
                  four_splits_of_a_long_context_are_the_oracles_and_the_same_each_time, NULL});
-    return seed_main(suite);
+    return check_main(suite);
 }

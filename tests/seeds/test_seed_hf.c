@@ -437,5 +437,5 @@ int main(void)
              (const TTest *const[]){varlen_queries_read_the_keys_of_their_own_request_alone,
                                     decode_without_the_second_block_is_refused_by_name,
                                     a_prefill_may_stand_between_the_decodes, NULL});
-    return seed_main(suite);
+    return check_main(suite);
 }

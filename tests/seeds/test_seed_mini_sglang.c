@@ -45,8 +45,8 @@ static const uint8_t *gathered_row(const struct reference *reference, enum seed_
 }
 
 // softmax(Q K^T / sqrt(D)) V of one query and head. There is_causal is q_len == kv_len, which is
-// false in both cases with a chunk after cached tokens. What is visible follows 3.2: keys 0 ..
-// seq_lens[s] - q_len[s] + q.
+// false in both cases with a chunk after cached tokens. Query q sees the keys that section 3.2
+// defines: 0 .. seq_lens[s] - q_len[s] + q.
 static void attend(struct reference *reference, int32_t s, int32_t query, uint32_t head,
                    double *out)
 {
@@ -395,5 +395,5 @@ int main(void)
                  a_slot_of_minus_one_writes_nothing,
                  the_output_is_token_major_so_that_a_view_flattens_it,
                  a_prefill_and_twenty_decode_steps_give_what_one_long_prefill_gives, NULL});
-    return seed_main(suite);
+    return check_main(suite);
 }

@@ -482,5 +482,5 @@ int main(void)
                  gaps_and_repeats_are_refused_with_their_place,
                  positions_may_repeat_with_a_custom_mask_and_only_so,
                  beside_another_sessions_work_or_alone_a_run_gives_the_same_bytes, NULL});
-    return seed_main(suite);
+    return check_main(suite);
 }

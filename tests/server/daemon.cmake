@@ -57,3 +57,11 @@ foreach(suite ring waits)
              ENVIRONMENT ${tsan_environment} VALIDATED)
   target_include_directories(test_daemon_${suite} PRIVATE ${NNG_HEADERS})
 endforeach()
+
+# Several users; only root can become them.
+if(TARGET aule-daemon AND TARGET aule-ctl)
+  add_test(NAME test_tenants COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/server/test_tenants.sh
+    $<TARGET_FILE:aule-daemon> $<TARGET_FILE:aule-ctl> $<TARGET_FILE:readme_example>
+    $<TARGET_FILE_DIR:aule-client>)
+  set_tests_properties(test_tenants PROPERTIES TIMEOUT 300 LABELS process SKIP_RETURN_CODE 77)
+endif()

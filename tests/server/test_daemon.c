@@ -246,7 +246,7 @@ START_TEST(hangup_signal_changes_nothing)
 }
 END_TEST
 
-// Of the threads that run now.
+// Counts the context switches of the threads that the process has now.
 static int64_t count_switches(pid_t pid)
 {
     char path[64], line[256];

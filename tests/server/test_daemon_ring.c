@@ -197,7 +197,7 @@ START_TEST(a_folder_at_the_doorbells_path_stays_and_stops_only_a_daemon_with_rin
 }
 END_TEST
 
-// What is parked, what is in the ring, and what comes later.
+// Checks requests that are parked, requests in the ring, and requests that come later.
 START_TEST(a_session_that_the_daemon_ends_leaves_no_request_of_its_ring_waiting)
 {
     start((const char *const[]){"--max-tickets", "1", NULL});

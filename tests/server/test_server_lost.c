@@ -193,6 +193,7 @@ static bool fork_server(uint32_t drain_timeout_ms)
         .max_caches = 4,
         .max_batches = 8,
         .max_tickets = 8,
+        .max_offers = 4,
         .max_arena = 1 << 20,
         .max_metadata = 1 << 20,
         .max_parked_bytes = 1 << 20,

@@ -34,6 +34,10 @@ if(TARGET aule-bench)
     nng --clients 2 --check)
   bench_test(bench_keeps_the_longest_batch_within_its_pool device "in 65 blocks of 72;" run E1
     --pool 0.3 --check --verbose)
+  string(CONCAT expected "a cache each[^\n]*prefilled.:4224,.prefilled_ratio.:1,.kv_ratio.:1[^\n]*"
+    ".checked.:true.*start at once[^\n]*prefilled.:640,.prefilled_ratio.:0.15[^\n]*.checked.:true.*"
+    "one process[^\n]*prefilled.:640,[^\n]*.checked.:true")
+  bench_test(bench_shares_a_prompt_among_eight_workers device "${expected}" run share --json)
   bench_test(bench_says_its_version process "^aule-bench ${PROJECT_VERSION}\n$" --version)
   add_test(NAME bench_refuses_options_that_exclude_each_other COMMAND
     ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_bench_usage.sh $<TARGET_FILE:aule-bench>)
@@ -41,6 +45,8 @@ if(TARGET aule-bench)
     TIMEOUT 600)
   bench_test(bench_checks_through_a_ring device "decode:3x70 96 rows right" run decode:3x70 --via
     ring --clients 2 --check)
+  bench_test(bench_splits_sequences_that_share_a_prefix_among_clients device
+    "shared:5x2112.40 160 rows right" run shared:5x2112+40 --via ring --clients 3 --check)
   bench_test(bench_checks_both_sides_of_the_border device
     "engine of its own: 64 rows right.*by ring: 64 rows right.*by nng: 64 rows right" run border
     --check)

@@ -70,6 +70,10 @@ has 'map(select(.workload == "growth")) | length > 60 and
 "$bench" plot "$work/results" --output "$work/results.svg"
 grep -q 'core as work grows' "$work/results.svg" || die "growth is not drawn"
 
+"$bench" run share --prompt 64 --json >"$work/shared"
+"$bench" plot "$work/shared" --output "$work/shared.svg"
+grep -q 'eight processes, all start at once' "$work/shared.svg" || die "share is not drawn"
+
 # gone WORDS ARGUMENT...: it cannot measure, says these words, and ends with exit code 3 (a wrong
 # result has 1).
 gone()

@@ -29,14 +29,14 @@ value()
     case $1 in
         via) echo ring ;;
         dtype | kv-dtype) echo f16 ;;
-        device | variant | daemon | output | socket) echo x ;;
-        clients | splits | head-dim | completion-poll | seconds | pool | part | in-flight) echo 1 ;;
+        device | variant | daemon | output | socket | cache) echo x ;;
+        clients | prompt | splits | head-dim | completion-poll | seconds | pool | part | in-flight) echo 1 ;;
     esac
 }
 
 [ "$("$bench" -h)" = "$("$bench" --help)" ] || { echo "-h is not --help"; bad=1; }
 measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits contiguous
-    no-cascade completion-poll seconds pool baseline check json verbose daemon)
+    no-cascade completion-poll seconds pool baseline check json verbose daemon prompt full)
 [ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] ||
     { echo "--help has other options than these and output, version and help"; bad=1; }
 for option in "${measuring[@]}"; do
@@ -46,7 +46,7 @@ for option in "${measuring[@]}"; do
 done
 refused "list takes no --output; plot does" list --output x
 refused "run takes no --output; plot does" run D5 --output x
-for option in socket part in-flight append; do
+for option in socket part in-flight append cache; do
     read -ra words <<<"--$option $(value "$option")"
     refused "run takes no --$option" run D5 "${words[@]}"
 done
@@ -80,13 +80,11 @@ done
 refused "A1 checks what it wrote bit for bit: K and V want the type of q, f16, not int8" \
     run D1 A1 --kv-dtype int8
 refused "D5 has 8 sequences, too few for 9 clients" run D1 D5 --via ring --clients 9
-refused "the sequences of C1 share blocks, so it needs one client, not 2" \
-    run D1 C1 --via ring --clients 2
 refused "study border takes no --clients: its cases determine that" \
     run D1 border --clients 3 --check
 refused "D6 has K and V in fp8_e4m3 and cannot take --kv-dtype bf16" run D5 D6 --kv-dtype bf16
 
-for study in border step clients fairness copies growth; do
+for study in border step clients fairness copies growth share; do
     for option in via clients kv-dtype contiguous no-cascade baseline; do
         read -ra words <<<"--$option $(value "$option")"
         [ "$option" != clients ] || words=(--clients 1)
@@ -95,12 +93,16 @@ for study in border step clients fairness copies growth; do
             run D5 "$study" "${words[@]}"
     done
 done
-for study in border step copies growth; do
+for study in border step copies growth share; do
     for option in splits pool; do
         refused "study $study takes no --$option: its cases determine that" \
             run "$study" "--$option" 1
     done
 done
+refused "study border takes no --prompt: its cases determine that" run border --prompt 9
+refused "--prompt goes with the study share only, not with D5" run D5 --prompt 9
+refused "--full goes with the study share only, not with D5" run D5 --full
+refused "study share takes no --dtype: its cases determine that" run share --dtype f32
 refused "study growth takes no --dtype: its cases determine that" run growth --dtype f32
 
 refused "--bogus is no option; see aule-bench --help" run D5 --bogus
@@ -117,6 +119,8 @@ refused "there is no workload 'D99'; aule-bench list has them" run D99
 range="N sequences (1 to 999999) of LENGTH tokens (1 to 99999999)"
 refused "'decode:2' is not decode:NxLENGTH, $range" run decode:2
 refused "'prefill:x9' is not prefill:NxLENGTH, $range" run prefill:x9
+refused "'shared:2x33+1' is not shared:NxPREFIX+OWN, N sequences (1 to 999999) that share PREFIX \
+tokens (a multiple of 32) and have OWN more (1 to 99999999)" run shared:2x33+1
 refused "there is no workload 'd5'; did you mean 'D5'?" run d5
 [ $bad = 0 ] && echo "each command takes its own options only, and says so"
 exit $bad

@@ -82,7 +82,8 @@ START_TEST(bad_usage_is_refused_with_the_offending_word)
 {
     assert_fails(RUN("frobnicate"), USAGE, "\"frobnicate\" is no command");
     assert_fails(run_to(NULL, (const char *const[]){NULL}), USAGE, "name a command");
-    assert_fails(RUN("status", "--cache", "x"), USAGE, "status takes no --cache; blocks does");
+    assert_fails(RUN("status", "--cache", "x"), USAGE, "status takes no --cache");
+    assert_fails(RUN("status", "--state", "free"), USAGE, "status takes no --state; blocks does");
     assert_fails(RUN("version", "--socket", "x"), USAGE, "version takes no --socket");
     assert_fails(RUN("status", "now"), USAGE, "\"status\" takes no arguments; there are 1");
     assert_fails(RUN("close-session"), USAGE, "takes one ID");

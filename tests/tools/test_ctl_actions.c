@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 START_TEST(close_session_ends_the_session_and_gives_its_blocks_back)
 {
@@ -51,6 +52,59 @@ static enum aule_status open_otherwise(const char *name)
                                                        .block_size = BLOCK_SIZE},
                            &cache);
 }
+
+START_TEST(limits_of_tenants_and_sessions_change_while_the_daemon_serves)
+{
+    char name[64], tenant_limit[96], session_limit[64];
+    int32_t blocks[4];
+    uint32_t num_tokens;
+    struct aule_session_info info;
+    open_worker("worker");
+    publish_two_blocks(blocks);
+    snprintf(name, sizeof(name), "uid:%u/tenant-a", (unsigned)geteuid());
+    cJSON *json = document(ASK("tenants", "--json"));
+    const cJSON *entry = cJSON_GetArrayItem(list(json, "tenants", 1), 0);
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(entry, "name")), name);
+    ck_assert_double_eq(number(entry, "sessions"), 1);
+    ck_assert_double_eq(number(entry, "limit_blocks"), 0);
+    const double used = number(entry, "used_blocks");
+    cJSON_Delete(json);
+
+    snprintf(tenant_limit, sizeof(tenant_limit), "%s=blocks:%d,cached:9", name, (int)used + 1);
+    json = document(ASK("limit", tenant_limit, "--json"));
+    ck_assert_double_eq(number(json, "limit_blocks"), used + 1);
+    ck_assert_double_eq(number(json, "limit_cached"), 9);
+    cJSON_Delete(json);
+    ck_assert_int_eq(aule_blocks_lease(cache, 2, 0, blocks + 2), AULE_QUOTA);
+    ck_assert_ptr_nonnull(strstr(aule_error(), name));
+    CHECK_OK(aule_blocks_lease(cache, 1, 60000, blocks + 2));
+
+    CHECK_OK(aule_session_info(session, &info));
+    snprintf(tenant_limit, sizeof(tenant_limit), "%s=blocks:0", name);
+    snprintf(session_limit, sizeof(session_limit), "session:%" PRIu64 "=blocks:1", info.session);
+    json = document(ASK("limit", tenant_limit, "--json"));
+    ck_assert_double_eq(number(json, "limit_cached"), 9); // it was not named
+    cJSON_Delete(json);
+    json = document(ASK("limit", session_limit, "--json"));
+    ck_assert_double_eq(number(json, "limit_blocks"), 1);
+    cJSON_Delete(json);
+    ck_assert_int_eq(aule_blocks_lease(cache, 1, 0, blocks + 3), AULE_QUOTA);
+    json = document(ASK("tenants", "--json"));
+    ck_assert_double_eq(number(cJSON_GetArrayItem(list(json, "tenants", 1), 0), "refused_quota"),
+                        2);
+    cJSON_Delete(json);
+    const struct aule_prefix prefix = {.tokens = (const int32_t[]){1}, .num_tokens = 1};
+    CHECK_OK(aule_prefix_keep(cache, &prefix, AULE_KEEP_PINNED, &num_tokens));
+    ck_assert_uint_eq(num_tokens, 0); // less than a block
+
+    assert_fails(ASK("limit", "nobody=blocks:1"), FAILED, "no tenant \"nobody\" among its 1");
+    assert_fails(ASK("limit", "session:99=blocks:1"), FAILED, "there is no session 99");
+    snprintf(tenant_limit, sizeof(tenant_limit), "%s=floor:10", name);
+    assert_fails(ASK("limit", tenant_limit), USAGE, "floor 10 exceeds cached 9");
+    assert_fails(ASK("limit", "session:1=cached:1"), USAGE, "is not session:ID=blocks:N");
+    assert_fails(ASK("limit", "x=blocks"), USAGE, "\"x=blocks\" is not TENANT=LIMIT:N");
+}
+END_TEST
 
 // Cached blocks stay after their sessions, and keep the cache's name from another model until the
 // cache is dropped.
@@ -153,6 +207,7 @@ int main(void)
     tcase_add_test(tests, close_session_ends_the_session_and_gives_its_blocks_back);
     tcase_add_test(tests, close_session_refuses_what_is_no_session);
     tcase_add_test(tests, drop_cache_ends_what_nobody_has_open);
+    tcase_add_test(tests, limits_of_tenants_and_sessions_change_while_the_daemon_serves);
     tcase_add_loop_test(tests, the_command_that_drops_a_cache_in_the_way_works_as_it_is_told, 0,
                         sizeof odd_names / sizeof *odd_names);
     tcase_add_test(tests, commands_that_a_complaint_names_ask_the_same_daemon);

@@ -5,12 +5,9 @@
 
 #include "rigs/ctl_world.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 START_TEST(every_command_prints_one_document)
 {
@@ -143,43 +140,13 @@ START_TEST(caches_show_shape_states_and_what_is_published)
 }
 END_TEST
 
-// The output of aule-ctl on a terminal with this many columns.
-static void show_on_terminal(int columns, const char *view, char *text, size_t size)
-{
-    const struct winsize screen = {.ws_row = 24, .ws_col = (unsigned short)columns};
-    int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-    ck_assert_int_ge(terminal, 0);
-    ck_assert_int_eq(grantpt(terminal), 0);
-    ck_assert_int_eq(unlockpt(terminal), 0);
-    ck_assert_int_eq(ioctl(terminal, TIOCSWINSZ, &screen), 0);
-    int kept = open(ptsname(terminal),
-                    O_RDWR | O_NOCTTY | O_CLOEXEC); // otherwise the output would be lost when its
-                                                    // writer ends
-    ck_assert_int_ge(kept, 0);
-    struct outcome outcome =
-        run_to(ptsname(terminal), (const char *const[]){view, "--socket", server.socket, NULL});
-    ck_assert_msg(outcome.code == OK, "exit code %d: %s", outcome.code, outcome.err);
-    outcome_finish(&outcome);
-    // The kernel hands the output on piece by piece; a mark behind it tells where it ends.
-    ck_assert_int_eq(write(kept, "\a", 1), 1);
-    size_t used = 0;
-    while (used == 0 || text[used - 1] != '\a') {
-        ssize_t got = read(terminal, text + used, size - used);
-        ck_assert_int_gt(got, 0);
-        used += (size_t)got;
-    }
-    text[used - 1] = 0;
-    close(kept);
-    close(terminal);
-}
-
 START_TEST(a_narrow_terminal_gets_the_same_columns_in_parts)
 {
     char text[8192];
     static const char *const headings[] = {"layers", "KV heads",    "scales",
                                            "chunks", "quarantined", "fingerprint"};
     open_worker("worker");
-    show_on_terminal(60, "caches", text, sizeof text);
+    show_on_terminal(60, "caches", NULL, text, sizeof text);
     for (size_t i = 0; i < sizeof headings / sizeof *headings; i++)
         ck_assert_msg(strstr(text, headings[i]) != NULL, "%s lacks %s", text, headings[i]);
     ck_assert_msg(strstr(text, "MLA") == NULL, "a column that says no in every line: %s", text);
@@ -197,7 +164,7 @@ END_TEST
 START_TEST(words_that_a_narrow_terminal_has_no_room_for_go_on_below)
 {
     char text[8192];
-    show_on_terminal(60, "device", text, sizeof text);
+    show_on_terminal(60, "device", NULL, text, sizeof text);
     ck_assert_msg(strstr(text, "  to be chosen by name, for tests: the\r\n                       "
                                "kernels of matrix with products in") != NULL,
                   "%s", text);

@@ -45,11 +45,9 @@ corrupt()
 {
     quickstart --fault corrupt-prefix
     [ $code -eq 1 ] || die "a corrupt block was not noticed: exit code $code"
-    local n
-    for n in 2 3 4; do
-        grep -Eq "^FAIL: worker $n's logits differ" <<<"$output" ||
-            die "worker $n's wrong logits were not noticed"
-    done
+    local wrong
+    wrong=$(grep -Ec "^FAIL: worker [1-4]'s logits differ" <<<"$output")
+    [ "$wrong" -ge 3 ] || die "the wrong logits of only $wrong workers were noticed"
     if grep '^FAIL:' <<<"$output" |
         grep -Ev "worker [1-4]'s (logits|token ids) differ|distinct ids"; then
         die "something else failed too"
@@ -69,6 +67,7 @@ broken()
 interrupt_at()
 {
     local quickstart i processes left
+    : >"$log" # now: the shell that starts in the background may do it only after the first look
     "$root/tools/quickstart" --no-setup --build-dir "$build" >"$log" 2>&1 &
     quickstart=$!
     for ((i = 0; i < 3000; i++)); do
@@ -95,7 +94,7 @@ interrupted()
     trap 'rm -rf "$TMPDIR" "$log"' EXIT
     interrupt_at 'Starting aule-daemon'
     interrupt_at 'Computing the reference'
-    interrupt_at 'Worker 1 computes'
+    interrupt_at 'Four workers start'
 }
 
 # refuses CODE SENTENCE OPTION...

@@ -22,7 +22,7 @@ refused()
     fi
 }
 
-for tool in test setup shader-compiler quickstart; do
+for tool in test setup shader-compiler quickstart python-env wheel; do
     refused "there is no option '--foo'" $tool --foo
 done
 refused "--jobs needs a value" test --jobs
@@ -32,7 +32,7 @@ refused "'--foo' is neither make nor run" coop-root --foo
 refused "make has no option '--foo'" coop-root make --foo
 refused "run needs a command" coop-root run
 refused "it needs FOLDER, SUITE and an ARGUMENT" apt-aside folder
-for tool in test setup shader-compiler quickstart coop-root apt-aside; do
+for tool in test setup shader-compiler quickstart coop-root apt-aside python-env wheel; do
     "$tools/$tool" --help | grep -q "^usage: tools/$tool" ||
         { echo "tools/$tool --help has no usage"; bad=1; }
 done

@@ -500,7 +500,7 @@ static void launch_small(void)
 START_TEST(a_pool_that_is_too_small_is_an_error_that_names_its_option)
 {
     struct run *run = start("%s --prompt %s --socket %s 2>&1", WORKER, WORKER_TEXT, server.socket);
-    refused(run, EXIT_CODE_FAILED, "leasing blocks");
+    refused(run, EXIT_CODE_FAILED, "making a step");
     ck_assert_msg(strstr(run->output, "--max-blocks"), "%s", run->output);
     expect(compared(60, "", "--tokens 2", ""), 0, 1e-3);
     expect(compared(300, "", "--tokens 2", "--path contiguous"), 0, 1e-3);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// baseline_attend.c - see baseline_attend.h. Blocked over keys: a block of K and V is widened to
-// f32 once for all rows, the scores of a block form a small matrix, and each row keeps a running
+// baseline_attend.c - see baseline_attend.h. It goes through the keys in blocks. A block of K and V
+// is widened to f32 once for all rows, and its scores form a small matrix. Each row keeps a running
 // maximum (Milakov, Gimelshein 2018). Loops are laid out for the vectoriser.
 
 #include "baseline_attend.h"

@@ -84,14 +84,34 @@ static bool open_session(struct caller *c)
         return failed("session");
     if (aule_cache_open(c->session, &cache, &c->cache) != AULE_OK)
         return failed("cache");
-    c->blocks = calloc(c->shape.num_blocks, sizeof *c->blocks);
-    if (!c->blocks)
-        return no_memory();
-    return aule_blocks_lease(c->cache, c->shape.num_blocks, TIMEOUT_MS, c->blocks) == AULE_OK ||
+    return true;
+}
+
+// ---- the blocks: those of a shared prefix come from the client that claims them first ----
+
+// Takes what other clients have written of the prefix or are about to write: its blocks [0,
+// num_found). Block i of the shape holds the i-th block_size tokens; a batch may name blocks in
+// another order.
+static bool find_prefix(struct caller *c, const struct aule_prefix *prefix)
+{
+    struct aule_claim claim;
+    if (aule_prefix_claim(c->cache, prefix, 0, c->blocks, &claim) != AULE_OK)
+        return failed("claim");
+    while (claim.num_promised)
+        if (aule_claim_wait(c->cache, &claim, TIMEOUT_MS, c->blocks) != AULE_OK)
+            return failed("wait for the shared prefix");
+    c->num_found = claim.num_blocks;
+    return true;
+}
+
+static bool lease_blocks(struct caller *c)
+{
+    return aule_blocks_lease(c->cache, c->shape.num_blocks - c->num_found, TIMEOUT_MS,
+                             c->blocks + c->num_found) == AULE_OK ||
            failed("lease");
 }
 
-// ---- K and V: the first blocks are imported, the others are copies of them ----
+// ---- K and V: the first blocks that were leased are imported, the others are copies of them ----
 
 // Blocks of the shape as f32, which the daemon converts: each stored element has an exact f32
 // value.
@@ -104,10 +124,17 @@ struct piece {
 static void fill_block(void *context, uint32_t i, uint32_t member)
 {
     const struct piece *p = context;
-    uint64_t elements = shape_block_elements(&p->caller->shape);
+    const struct caller *c = p->caller;
+    uint64_t elements = shape_block_elements(&c->shape);
+    uint64_t content = (c->num_found + i) % c->shape.num_contents;
     (void)member;
-    values_read(p->caller->params.kv_dtype, p->stream, i * elements, elements,
-                p->to + i * elements);
+    values_read(c->params.kv_dtype, p->stream, content * elements, elements, p->to + i * elements);
+}
+
+static uint32_t num_imported(const struct caller *c)
+{
+    uint32_t leased = c->shape.num_blocks - c->num_found;
+    return leased < c->shape.num_contents ? leased : c->shape.num_contents;
 }
 
 // [blocks, heads, tokens, dim]
@@ -136,11 +163,11 @@ static bool import_set(struct caller *c, uint32_t set, char *memory, uint64_t of
     const struct workload *w = c->params.workload;
     struct piece k = {c, shape_stream(set, SHAPE_K), (float *)memory};
     struct piece v = {c, shape_stream(set, SHAPE_V), (float *)(memory + piece_bytes(c))};
-    team_run(c->shape.num_contents, fill_block, &k);
-    team_run(c->shape.num_contents, fill_block, &v);
+    team_run(num_imported(c), fill_block, &k);
+    team_run(num_imported(c), fill_block, &v);
     const struct aule_kv_import import = {
         .layer = set,
-        .num_rows = c->shape.num_contents * w->block_size,
+        .num_rows = num_imported(c) * w->block_size,
         .outer_rows = w->block_size,
         .slot_mapping = slots,
         .k = block_tensor(c, offset),
@@ -155,11 +182,12 @@ static bool import_set(struct caller *c, uint32_t set, char *memory, uint64_t of
 
 static bool copy_blocks(struct caller *c)
 {
-    uint32_t step = c->shape.num_contents;
-    for (uint32_t first = step; first < c->shape.num_blocks; first += step) {
+    const int32_t *imported = c->blocks + c->num_found;
+    uint32_t step = num_imported(c);
+    for (uint32_t first = c->num_found + step; first < c->shape.num_blocks; first += step) {
         uint32_t left = c->shape.num_blocks - first;
         struct aule_ticket ticket;
-        enum aule_status status = aule_blocks_copy(c->cache, left < step ? left : step, c->blocks,
+        enum aule_status status = aule_blocks_copy(c->cache, left < step ? left : step, imported,
                                                    c->blocks + first, TIMEOUT_MS, &ticket);
         if (!wait_for(c, status, ticket, "copy"))
             return false;
@@ -171,11 +199,11 @@ static bool fill_blocks(struct caller *c)
 {
     void *memory = NULL;
     uint64_t offset;
-    uint32_t size = c->params.workload->block_size, rows = c->shape.num_contents * size;
+    uint32_t size = c->params.workload->block_size, rows = num_imported(c) * size;
     int64_t *slots = calloc(rows, sizeof *slots);
     bool ok = slots || no_memory();
     for (uint32_t i = 0; ok && i < rows; i++)
-        slots[i] = (int64_t)c->blocks[i / size] * size + i % size;
+        slots[i] = (int64_t)c->blocks[c->num_found + i / size] * size + i % size;
     ok = ok && (aule_arena_alloc(c->session, 2 * piece_bytes(c), &memory, &offset) == AULE_OK ||
                 failed("arena"));
     for (uint32_t set = 0; ok && set < c->num_sets; set++)
@@ -183,6 +211,24 @@ static bool fill_blocks(struct caller *c)
     aule_arena_free(c->session, memory);
     free(slots);
     return ok && copy_blocks(c);
+}
+
+// The shared prefix is found by its tokens, which are 0, 1, ...
+static bool make_blocks(struct caller *c)
+{
+    struct aule_prefix prefix = {.num_tokens = c->params.workload->shared_prefix};
+    int32_t *tokens = malloc((prefix.num_tokens + 1) * sizeof *tokens);
+    c->blocks = calloc(c->shape.num_blocks, sizeof *c->blocks);
+    bool ok = (tokens && c->blocks) || no_memory();
+    for (uint32_t i = 0; ok && i < prefix.num_tokens; i++)
+        tokens[i] = (int32_t)i;
+    prefix.tokens = tokens;
+    ok = ok && (!prefix.num_tokens || find_prefix(c, &prefix)) && lease_blocks(c) && fill_blocks(c);
+    if (ok && c->num_found < prefix.num_tokens / c->params.workload->block_size)
+        ok =
+            aule_prefix_publish(c->cache, &prefix, c->blocks, NULL) == AULE_OK || failed("publish");
+    free(tokens);
+    return ok;
 }
 
 // ---- q, out, new K and V, and the batch ----
@@ -263,7 +309,7 @@ bool caller_open(struct caller *c, const struct caller_params *params)
     c->q_bytes = rounded(shape_query_elements(&c->shape) * dtype_size(params->dtype));
     c->new_bytes =
         params->append ? rounded(shape_newest_elements(&c->shape) * dtype_size(params->dtype)) : 0;
-    return open_session(c) && fill_blocks(c) && make_tensors(c) && make_batch(c);
+    return open_session(c) && make_blocks(c) && make_tensors(c) && make_batch(c);
 }
 
 void caller_close(struct caller *c)
@@ -328,7 +374,7 @@ static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
     return ++c->submitted;
 }
 
-// Of several layers the time of each is not known.
+// If several layers ran, the time of each is not known.
 static void tell_gpu(const struct aule_run_result *result, uint32_t count, uint64_t *gpu_ns)
 {
     for (uint32_t i = 0; i < count; i++)

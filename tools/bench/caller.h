@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // caller.h - some sequences of a workload through libaule-client: the counterpart of a world
-// (world.h) for a daemon. It uses only aule's public header. One thread.
+// (world.h) for a daemon. It uses only aule's public header. One thread. Callers whose sequences
+// share a prefix share its blocks: the first writes and publishes them, the others wait for that.
 
 #ifndef AULE_BENCH_CALLER_H
 #define AULE_BENCH_CALLER_H
@@ -37,7 +38,8 @@ struct caller {
     uint64_t q_bytes, new_bytes;             // of one set
     struct aule_tensor q, out, new_k, new_v; // of set 0; the others follow
     char *memory;                            // memory of all sets
-    int32_t *blocks; // [num_blocks]: the daemon's id of each block of the shape
+    int32_t *blocks;    // [num_blocks]: the daemon's id of each block of the shape
+    uint32_t num_found; // the first of them, a shared prefix that another client has written
     struct aule_ticket tickets[CALLER_MOST_IN_FLIGHT];
     uint64_t submitted;
     uint32_t last_set; // over which the last run was submitted

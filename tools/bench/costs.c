@@ -114,6 +114,7 @@ static bool open_core(struct ledger *l, struct error *error)
         .max_caches = 1,
         .max_batches = 4,
         .max_tickets = 4,
+        .max_offers = 4,
         .session_gone = session_gone,
         .context = l,
     };

@@ -65,13 +65,18 @@ static bool clients_heed(const struct workload *workload, const struct options *
     else if (workload_num_seqs(workload) < count)
         fprintf(stderr, "aule-bench: %s has %u sequences, too few for %u clients\n", workload->name,
                 workload_num_seqs(workload), count);
-    else if (workload->shared_prefix && count > 1)
-        fprintf(stderr,
-                "aule-bench: the sequences of %s share blocks, so it needs one client, not %u\n",
-                workload->name, count);
     else
         return true;
     return false;
+}
+
+static bool share_heeds(const struct workload *workload, const struct options *options)
+{
+    const char *given = options_gave(options, "prompt") ? "prompt" : options->full ? "full" : NULL;
+    if (given)
+        fprintf(stderr, "aule-bench: --%s goes with the study share only, not with %s\n", given,
+                workload->name);
+    return !given;
 }
 
 // A study names the options that it does not take itself, in clearer words.
@@ -80,7 +85,7 @@ static bool heeds(const struct workload *workload, const struct options *options
     if (is_study(workload))
         return study_takes(workload->name, options);
     return types_heed(workload, options) && dim_heeds(options) && place_heeds(workload, options) &&
-           clients_heed(workload, options);
+           clients_heed(workload, options) && share_heeds(workload, options);
 }
 
 bool all_heed(const struct selection *selection, const struct options *options)

@@ -11,6 +11,7 @@
 #include "plot.h"
 #include "result.h"
 #include "study.h"
+#include "tools/bench/share/worker.h"
 #include "wrong.h"
 
 #include <math.h>
@@ -44,7 +45,8 @@ static void list(void)
         if (workloads[i].kind == WORKLOAD_STUDY)
             printf("%-8s %s\n", workloads[i].name, workloads[i].what);
     }
-    puts("all, sharing, lengths, batches, decode:NxLENGTH, prefill:NxLENGTH: see --help");
+    puts("all, sharing, lengths, batches, decode:NxLENGTH, prefill:NxLENGTH, shared:NxPREFIX+OWN: "
+         "see --help");
 }
 
 static void show_progress(double share)
@@ -302,6 +304,8 @@ static enum exit_code run_client(struct bench *b)
 {
     if (!selection_add(&b->selection, b->options.names[0]))
         return EXIT_CODE_GONE;
+    if (strcmp(b->options.names[0], "share") == 0)
+        return code_of(share_worker_run(&b->options));
     selection_shape(&b->selection, b->options.head_dim, b->options.token_scales);
     return code_of(client_run(&b->options, b->selection.list));
 }

@@ -33,8 +33,8 @@ struct samples {
 };
 
 struct times {
-    // Of one step on the GPU; on the wall clock if the device has no clock, or beyond a process
-    // border.
+    // Time of one step on the GPU. By the wall clock if the device has no clock, or if another
+    // process computes the step.
     double median_us, p99_us;
     double wall_us; // of one step, with others queued behind it: the mean
     double gpu_us;  // median on the GPU; 0 without a clock

@@ -36,7 +36,9 @@ static const struct option entries[] = {
                 "client processes run the workload, and its time is wall time from a run's "
                 "submission to its end."},
     {"clients", "N", FIELD(OPTION_COUNT, clients), 1, MAX_COUNT, .groups = BOTH, .initial = "1",
-     .help = "processes that share a workload's sequences, with `--via nng` or `ring`"},
+     .help = "processes that share a workload's sequences, with `--via nng` or `ring`",
+     .details = "A shared prefix is written and published by the first process that claims it; "
+                "the others wait for its blocks."},
     {"daemon", "FILE", FIELD(OPTION_TEXT, daemon), .groups = RUN,
      .otherwise = "the one beside this program", .help = "aule-daemon for `--via nng` and `ring`"},
     {"device", "NAME", FIELD(OPTION_TEXT, device), .groups = BOTH, .otherwise = "the best one",
@@ -70,6 +72,11 @@ static const struct option entries[] = {
      .otherwise = "4 (E1: 8); on a software device 0.05 (E1: 0.25)",
      .help = "size of all sets of K and V, larger than any cache; for E1 the pool"},
 
+    {"prompt", "N", FIELD(OPTION_COUNT, prompt), 0, MAX_NUMBER, .groups = BOTH, .initial = "0",
+     .help = "study share: tokens that all prompts begin with; 0: 4096 with `--full`, else 512"},
+    {"full", NULL, FIELD(OPTION_FLAG, full), .groups = BOTH,
+     .help = "study share: 32 layers of D1's geometry, not the few of a software device"},
+
     OPTION_SECTION("Measuring"),
     {"seconds", "S", FIELD(OPTION_NUMBER, seconds), 0, MAX_NUMBER, .groups = BOTH, .initial = "2",
      .help = "time for each workload; the first half only warms up"},
@@ -98,6 +105,7 @@ static const struct option entries[] = {
     {"in-flight", "N", FIELD(OPTION_COUNT, in_flight), 0, MAX_COUNT, .groups = CLIENT,
      .initial = "1"},
     {"append", NULL, FIELD(OPTION_FLAG, append), .groups = CLIENT},
+    {"cache", "NAME", FIELD(OPTION_TEXT, cache), .groups = CLIENT},
 };
 
 static const struct command {
@@ -120,7 +128,7 @@ static const struct options_program program = {
         "float64 before\n"
         "and after. NAME is a workload of `aule-bench list`; all; sharing, which are the "
         "studies; lengths or batches,\n"
-        "which are decodes to plot; decode:NxLENGTH or prefill:NxLENGTH.",
+        "which are decodes to plot; decode:NxLENGTH, prefill:NxLENGTH or shared:NxPREFIX+OWN.",
     .epilogue = "Exit codes: 0 all is right, 1 a result is wrong, or could not be written or "
                 "drawn, 2 the command line is\n"
                 "wrong, 3 it could not measure (no such device or variant; its daemon or the "

@@ -24,6 +24,9 @@ struct options {
     uint32_t in_flight;          // steps of a client in flight
     uint32_t completion_poll_us; // as engine_params has it
     double seconds;              // a workload
+    uint32_t prompt;             // study share: common tokens; 0: by `full`
+    bool full;                   // study share: the sizes for a GPU
+    const char *cache;           // of a worker of the study share
     double pool_gib;             // K and V that are read in turn; 0: by the device
     bool force_staging;          // not an option of the command line
     bool append;                 // a client's runs also write K and V of each sequence's last token

@@ -5,8 +5,8 @@
 
 #include "plot.h"
 
-#include "svg.h"
 #include "tools/complaint/same_file.h"
+#include "tools/svg/svg.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -33,6 +33,7 @@ struct point {
     char name[96];                                           // of a study's case; "": not a study
     double median_us, gb_per_s, tflops, ceiling_ratio;       // ratio 0: unknown
     double floor_us, seqs, longest, clients, size, head_dim; // head_dim 0: unknown
+    double first_token_ratio, prefilled_ratio, kv_ratio, decode_over_own; // study share
     bool checked;
 };
 
@@ -68,6 +69,10 @@ static void take_point(const cJSON *json, struct point *point)
         .clients = take_number(json, "clients"),
         .size = take_number(json, "size"),
         .head_dim = take_number(json, "head_dim"),
+        .first_token_ratio = take_number(json, "first_token_ratio"),
+        .prefilled_ratio = take_number(json, "prefilled_ratio"),
+        .kv_ratio = take_number(json, "kv_ratio"),
+        .decode_over_own = take_number(json, "decode_over_own"),
         .checked = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "checked")),
     };
     take_text(json, "workload", point->workload, sizeof point->workload);
@@ -141,6 +146,11 @@ static bool is_decode(const struct point *point)
 static bool is_cost(const struct point *point)
 {
     return strcmp(point->workload, "growth") == 0;
+}
+
+static bool is_share(const struct point *point)
+{
+    return strcmp(point->workload, "share") == 0;
 }
 
 // One chart: `x` grows along a curve, and `fixed` is the same along it.
@@ -219,7 +229,7 @@ static bool is_bar(const struct points *points, const struct point *p)
 
 static bool is_drawn(const struct points *points, const struct point *p)
 {
-    return is_bar(points, p) || on_curve(points, p);
+    return is_bar(points, p) || is_share(p) || on_curve(points, p);
 }
 
 static bool is_first_left_out(const struct points *points, uint32_t index)
@@ -298,6 +308,38 @@ static void draw_bars(FILE *file, const struct points *points, double top)
         y += BAR;
     }
     svg_line(file, LABEL + full, top, LABEL + full, y, "#444444");
+}
+
+// ---- the study "share": a bar is the time to the first token, over that with a cache each ----
+
+static uint32_t count_shares(const struct points *points)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < points->count; i++)
+        count += is_share(&points->list[i]);
+    return count;
+}
+
+static void draw_shares(FILE *file, const struct points *points, double top)
+{
+    const double full = WIDTH - LABEL - VALUES;
+    double y = top;
+    svg_text(file, 10, y - 14, 15, SVG_LEFT,
+             "A common prompt: time to the first token, over that of workers with a cache each");
+    for (uint32_t i = 0; i < points->count; i++) {
+        const struct point *p = &points->list[i];
+        char value[128];
+        if (!is_share(p))
+            continue;
+        snprintf(value, sizeof value, "%.2f x; computed %.2f, KV %.2f, decode %.2f x%s",
+                 p->first_token_ratio, p->prefilled_ratio, p->kv_ratio, p->decode_over_own,
+                 p->checked ? "" : ", WRONG");
+        svg_text(file, LABEL - 8, y + 14, 12, SVG_RIGHT, p->name);
+        svg_box(file, LABEL, y + 2, full, BAR - 6, "#e8e8e8");
+        svg_box(file, LABEL, y + 2, full * fmin(p->first_token_ratio, 1), BAR - 6, "#2f9e58");
+        svg_text(file, LABEL + full + 8, y + 14, 11, SVG_LEFT, value);
+        y += BAR;
+    }
 }
 
 // ---- curves ----
@@ -437,7 +479,8 @@ static void draw(FILE *file, const struct points *points)
     struct frame frames[NUM_CHARTS];
     bool has[NUM_CHARTS];
     double bars = count_bars(points) ? 2 * TITLE + BAR * (double)count_bars(points) : TITLE,
-           height = bars;
+           shares = count_shares(points) ? TITLE + BAR * (double)count_shares(points) : 0,
+           height = bars + shares;
     char title[600];
     for (int i = 0; i < NUM_CHARTS; i++) {
         has[i] = frame_fit(&charts[i], points, height + TITLE, &frames[i]);
@@ -448,6 +491,8 @@ static void draw(FILE *file, const struct points *points)
     svg_text(file, 10, 22, 13, SVG_LEFT, title);
     if (count_bars(points))
         draw_bars(file, points, 2 * TITLE - 12);
+    if (shares > 0)
+        draw_shares(file, points, bars + TITLE - 12);
     for (int i = 0; i < NUM_CHARTS; i++) {
         if (has[i])
             draw_chart(file, &charts[i], points, &frames[i]);

@@ -42,12 +42,12 @@ static bool make_lengths(struct shape *shape, uint32_t first)
     return true;
 }
 
-// Shuffles the blocks, so that those of a sequence do not lie together.
-static void scatter(int32_t *blocks, uint32_t count)
+// Numbers from `first` on, shuffled, so that the blocks of a sequence do not lie together.
+static void scatter(int32_t *blocks, uint32_t first, uint32_t count)
 {
     uint64_t state = 0x1234567;
     for (uint32_t i = 0; i < count; i++)
-        blocks[i] = (int32_t)i;
+        blocks[i] = (int32_t)(first + i);
     for (uint32_t i = count; i > 1; i--) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         uint32_t other = (uint32_t)((state >> 33) % i);
@@ -69,7 +69,8 @@ static bool make_table(struct shape *shape)
         free(blocks);
         return no_memory();
     }
-    scatter(blocks, shape->num_blocks);
+    scatter(blocks, 0, prefix);
+    scatter(blocks + prefix, prefix, shape->num_blocks - prefix);
     next = prefix;
     for (uint32_t s = 0; s < shape->num_seqs; s++) {
         int32_t *row = shape->block_table + (size_t)s * shape->max_blocks;

@@ -17,8 +17,10 @@ struct shape {
     uint32_t num_contents; // blocks i and i + num_contents have the same contents; num_blocks: all
                            // differ
     int32_t *cu_seqlens_q, *seq_lens_kv, *kv_starts;
-    int32_t *block_table; // [num_seqs, max_blocks] scattered numbers below num_blocks; -1 after the
-                          // sequence's last block
+    // [num_seqs, max_blocks] scattered numbers below num_blocks; -1 after the sequence's last
+    // block. The blocks of a shared prefix have the lowest numbers, in an order that depends on the
+    // workload alone, so that shapes of other sequences of it may name the same blocks.
+    int32_t *block_table;
 };
 
 // Sequences [first, first + count). False: no host memory, said on standard error. shape_finish()

@@ -20,13 +20,14 @@ static const struct known {
     {"fairness", study_fairness, {"dtype", "daemon", "splits", "pool"}},
     {"copies", study_copies, {"dtype"}},
     {"growth", study_growth, {NULL}},
+    {"share", study_share, {"daemon", "prompt", "full"}},
 };
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 
 // Options of a run that some or all studies do not take, because their cases determine them.
-static const char *const particular[] = {"via",        "clients",  "kv-dtype",    "contiguous",
-                                         "no-cascade", "baseline", "splits",      "pool",
-                                         "dtype",      "head-dim", "token-scales"};
+static const char *const particular[] = {
+    "via",  "clients", "kv-dtype", "contiguous",   "no-cascade", "baseline", "splits",
+    "pool", "dtype",   "head-dim", "token-scales", "prompt",     "full"};
 enum { NUM_PARTICULAR = sizeof particular / sizeof *particular };
 
 static const struct known *find(const char *name)

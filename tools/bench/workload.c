@@ -70,6 +70,7 @@ const struct workload workloads[] = {
     {"fairness", "light clients of a daemon beside one with 8 x their load", STUDY},
     {"copies", "D1 with q and out in the device's memory, in shared memory in place, and staged", STUDY},
     {"growth", "what checks, submissions, leases and releases cost as they grow", STUDY},
+    {"share", "eight workers with a common prompt: one cache, a cache each, one process", STUDY},
 };
 // clang-format on
 
@@ -178,6 +179,24 @@ static bool add_shape(struct selection *selection, const char *name, bool *known
     return true;
 }
 
+// shared:NxPREFIX+OWN. A prefix is shared in whole blocks.
+static bool add_shared(struct selection *selection, const char *name, bool *known)
+{
+    struct workload workload = {.what = "decode with a shared prefix", GQA, MEMORY};
+    unsigned num_seqs, prefix, own;
+    int end = 0;
+    if (sscanf(name, "shared:%6ux%8u+%8u%n", &num_seqs, &prefix, &own, &end) != 3 || name[end] ||
+        !num_seqs || !prefix || !own || prefix % workload.block_size)
+        return true;
+    if (num_seqs > 999999 || prefix > 99999999 || own > 99999999) // the name would be too long
+        return true;
+    *known = true;
+    workload.runs[0] = (struct run_of){num_seqs, 1, prefix + own};
+    workload.shared_prefix = prefix;
+    snprintf(workload.name, sizeof workload.name, "shared:%ux%u+%u", num_seqs, prefix, own);
+    return add(selection, &workload);
+}
+
 static void say_unknown(const char *name)
 {
     for (uint32_t i = 0; i < num_workloads; i++) {
@@ -196,14 +215,20 @@ static void say_unknown(const char *name)
                 name, shaped[i]);
         return;
     }
-    fprintf(stderr, "aule-bench: there is no workload '%s'; aule-bench list has them\n", name);
+    if (strncmp(name, "shared", strlen("shared")) == 0)
+        fprintf(stderr,
+                "aule-bench: '%s' is not shared:NxPREFIX+OWN, N sequences (1 to 999999) that share "
+                "PREFIX tokens (a multiple of 32) and have OWN more (1 to 99999999)\n",
+                name);
+    else
+        fprintf(stderr, "aule-bench: there is no workload '%s'; aule-bench list has them\n", name);
 }
 
 bool selection_add(struct selection *selection, const char *name)
 {
     bool known = false;
     if (!add_rows(selection, name, &known) || !add_family(selection, name, &known) ||
-        !add_shape(selection, name, &known))
+        !add_shape(selection, name, &known) || !add_shared(selection, name, &known))
         return false;
     if (!known)
         say_unknown(name);

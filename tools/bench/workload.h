@@ -48,8 +48,9 @@ struct selection {
 };
 
 // Adds the workloads of `name`: a row of the table (D6 is two), "all" (without the studies),
-// "sharing" (the studies), a family ("lengths", "batches"), or decode:NxLENGTH and
-// prefill:NxLENGTH. False: there is no such name, or no memory; standard error says which.
+// "sharing" (the studies), a family ("lengths", "batches"), or decode:NxLENGTH,
+// prefill:NxLENGTH and shared:NxPREFIX+OWN. False: there is no such name, or no memory; standard
+// error says which.
 bool selection_add(struct selection *selection, const char *name);
 // Gives all of them another head_dim (0: their own), and token_scales or not.
 void selection_shape(struct selection *selection, uint32_t head_dim, bool token_scales);

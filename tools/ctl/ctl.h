@@ -21,6 +21,7 @@ enum {
     COMMAND_ASKS = 1 << 0,   // needs a daemon
     COMMAND_BLOCKS = 1 << 1, // lists blocks
     COMMAND_LOOKS = 1 << 2,  // changes nothing
+    COMMAND_CACHE = 1 << 3,  // shows all caches or one
 };
 
 // The options: X(type, field, name, argument, kind, ...), a line for each. `field` becomes a member
@@ -43,12 +44,18 @@ enum {
       .otherwise = "once", .help = "ask and print again, S seconds after each answer",             \
       .details = "Ends with the first failure, or when it is interrupted. An empty line stands "   \
                  "between answers; with `--json` each is a document.")                             \
-    X(const char *, cache, "cache", "NAME|ID", OPTION_TEXT, .groups = COMMAND_BLOCKS,              \
-      .otherwise = "all", .help = "with `blocks`: only the blocks of this cache",                  \
+    X(const char *, cache, "cache", "NAME|ID", OPTION_TEXT, .groups = COMMAND_CACHE,               \
+      .otherwise = "all", .help = "with `blocks` and `prefix`: only this cache",                   \
       .details = "If the value is a cache's name and another's id, it means the name.")            \
     X(int, state, "state", "STATE", OPTION_CHOICE, AULE_BLOCK_FREE, .words = block_kind_names,     \
       .groups = COMMAND_BLOCKS, .otherwise = "all",                                                \
-      .help = "with `blocks`: only blocks in this state")
+      .help = "with `blocks`: only blocks in this state")                                          \
+    X(bool, map, "map", NULL, OPTION_FLAG, .groups = COMMAND_BLOCKS, .otherwise = "a list",        \
+      .help = "with `blocks`: draw each cache's blocks, one character for one or more",            \
+      .details = "A character shows the state that most of its blocks have. On a terminal it has " \
+                 "a colour, unless $NO_COLOR is set.")                                             \
+    X(const char *, svg, "svg", "FILE", OPTION_TEXT, 1, .groups = COMMAND_BLOCKS,                  \
+      .otherwise = "no file", .help = "with `blocks`: draw the same map as an SVG file")
 
 struct ctl {
 #define FIELD(type, field, ...) type field;
@@ -77,8 +84,17 @@ enum exit_code show_device(struct ctl *ctl);
 enum exit_code show_sessions(struct ctl *ctl);
 enum exit_code show_caches(struct ctl *ctl);
 enum exit_code show_blocks(struct ctl *ctl);
+enum exit_code show_prefix(struct ctl *ctl);
 enum exit_code drop_cache(struct ctl *ctl);
+enum exit_code show_tenants(struct ctl *ctl);
+enum exit_code limit(struct ctl *ctl);
 enum exit_code tune(struct ctl *ctl);
+
+// view_lists.c. Calls `visit` for the cache of --cache, or for all, until one fails.
+typedef enum exit_code (*cache_visitor)(const struct ctl *ctl, const struct aule_cache_view *cache,
+                                        void *context);
+enum exit_code each_cache(const struct ctl *ctl, const struct aule_cache_view *caches,
+                          uint32_t count, cache_visitor visit, void *context);
 
 // report.c. Says on stderr why a call of the library failed and what to do about it. Returns the
 // exit code.

@@ -31,8 +31,7 @@ static int width_of(const char *text)
     return width_to(text, text + strlen(text));
 }
 
-// If output goes to no terminal, lines have any length.
-static int screen_width(void)
+int output_width(void)
 {
     struct winsize size;
     return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col : INT_MAX;
@@ -48,7 +47,7 @@ static void print_cell(const char *text, int width, bool to_the_right)
 // go on below it.
 static void print_words(const char *text, int indent)
 {
-    int room = screen_width() - indent, left = room;
+    int room = output_width() - indent, left = room;
     for (const char *end; *text; text = end) {
         end = text + strspn(text, " ");
         end += strcspn(end, " ");
@@ -117,7 +116,7 @@ static size_t find_shown(const struct output_list *list, struct shown *shown)
 static size_t part_end(const struct output_list *list, const struct shown *shown, size_t count,
                        size_t first)
 {
-    int width = 0, most = screen_width();
+    int width = 0, most = output_width();
     for (size_t i = 0; i < list->num_names; i++)
         width += shown[i].width + GAP;
     for (size_t i = first; i < count; i++) {

@@ -34,6 +34,9 @@ enum exit_code output_object(const struct ctl *ctl, const struct column *columns
 enum exit_code output_json(const struct column *columns, const void *object, const char *key,
                            cJSON *more);
 
+// Columns of the terminal; INT_MAX if output goes to none.
+int output_width(void);
+
 cJSON *output_entries(const struct output_list *list); // an array of objects; NULL: no memory
 
 #endif

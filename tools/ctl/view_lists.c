@@ -7,6 +7,7 @@
 #include "output.h"
 #include "tools/complaint/clean.h"
 #include "tools/complaint/complaint.h"
+#include "view_map.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -71,11 +72,6 @@ static const struct column cache_columns[] = {
     {.key = NULL},
 };
 
-struct block_row {
-    uint64_t cache;
-    const char *cache_name; // borrowed from the list of caches
-    struct aule_block_state block;
-};
 #define ROW(heading, kind, member)                                                                 \
     {                                                                                              \
 #member, heading, COLUMN_##kind, offsetof(struct block_row, member)                        \
@@ -122,12 +118,7 @@ enum exit_code show_caches(struct ctl *ctl)
 
 // ---- blocks of the caches that --cache names, in the state that --state names ----
 
-struct rows {
-    struct block_row *array; // owned
-    size_t count;
-};
-
-static enum exit_code add_rows(struct rows *rows, const struct aule_cache_view *cache,
+static enum exit_code add_rows(struct block_rows *rows, const struct aule_cache_view *cache,
                                const struct aule_block_state *blocks, uint32_t count, int state)
 {
     struct block_row *more = reallocarray(rows->array, rows->count + count + 1, sizeof *more);
@@ -140,9 +131,10 @@ static enum exit_code add_rows(struct rows *rows, const struct aule_cache_view *
     return EXIT_CODE_DONE;
 }
 
-static enum exit_code add_cache(const struct ctl *ctl, struct rows *rows,
-                                const struct aule_cache_view *cache)
+static enum exit_code add_cache(const struct ctl *ctl, const struct aule_cache_view *cache,
+                                void *context)
 {
+    struct block_rows *rows = context;
     struct aule_block_state *blocks = NULL;
     uint32_t count = 0;
     enum aule_status status = aule_monitor_blocks(ctl->monitor, cache->cache, &blocks, &count);
@@ -186,33 +178,44 @@ static const struct aule_cache_view *find_cache(const char *wanted,
 }
 
 // Names are unique among a daemon's caches.
-static enum exit_code collect(const struct ctl *ctl, const struct aule_cache_view *caches,
-                              uint32_t count, struct rows *rows)
+enum exit_code each_cache(const struct ctl *ctl, const struct aule_cache_view *caches,
+                          uint32_t count, cache_visitor visit, void *context)
 {
     if (ctl->cache) {
         const struct aule_cache_view *cache = find_cache(ctl->cache, caches, count);
-        return cache ? add_cache(ctl, rows, cache) : no_cache(ctl, ctl->cache, count);
+        return cache ? visit(ctl, cache, context) : no_cache(ctl, ctl->cache, count);
     }
     enum exit_code code = EXIT_CODE_DONE;
     for (uint32_t i = 0; i < count && code == EXIT_CODE_DONE; i++)
-        code = add_cache(ctl, rows, &caches[i]);
+        code = visit(ctl, &caches[i], context);
     return code;
+}
+
+static enum exit_code print_blocks(const struct ctl *ctl, const struct block_rows *rows)
+{
+    const struct output_list list = {"blocks",    block_columns,       rows->array,
+                                     rows->count, sizeof *rows->array, 2};
+    const enum exit_code code = ctl->svg ? map_write(ctl->svg, rows) : EXIT_CODE_DONE;
+    if (code != EXIT_CODE_DONE)
+        return code;
+    if (ctl->map)
+        return map_print(rows);
+    return ctl->svg && !ctl->json ? code : output_list(ctl, &list);
 }
 
 enum exit_code show_blocks(struct ctl *ctl)
 {
     struct aule_cache_view *caches = NULL;
     uint32_t count = 0;
+    if (ctl->map && ctl->json)
+        return complain(EXIT_CODE_USAGE, "--map draws for people; with --json, blocks lists them");
     enum aule_status status = aule_monitor_caches(ctl->monitor, &caches, &count);
     if (status != AULE_OK)
         return report(ctl, status);
-    struct rows rows = {.array = NULL};
-    enum exit_code code = collect(ctl, caches, count, &rows);
-    if (code == EXIT_CODE_DONE) {
-        struct output_list list = {"blocks",   block_columns,      rows.array,
-                                   rows.count, sizeof *rows.array, 2};
-        code = output_list(ctl, &list);
-    }
+    struct block_rows rows = {.array = NULL};
+    enum exit_code code = each_cache(ctl, caches, count, add_cache, &rows);
+    if (code == EXIT_CODE_DONE)
+        code = print_blocks(ctl, &rows);
     free(rows.array);
     free(caches);
     return code;

@@ -64,8 +64,9 @@
  *
  * To add a field, append it behind the struct's last byte, padding included. Its value 0 must mean
  * what older programs meant. These structs are members of others and never change: aule_tensor,
- * aule_ticket, aule_window, aule_rope, aule_table_entry. aule_run_params stays the last member of
- * aule_attention_params, and aule_batch_params the first of two of aule_metadata.
+ * aule_ticket, aule_claim, aule_window, aule_rope, aule_table_entry. aule_run_params stays the last
+ * member of aule_attention_params and aule_warm_params, and aule_batch_params the first of two of
+ * aule_metadata.
  */
 #ifdef AULE_BUILDS_0_1 /* in one file of the library: the functions of 0.1, without sizes */
 #define AULE_INLINE AULE_API
@@ -225,8 +226,10 @@ AULE_API void aule_session_close(struct aule_session *session);
  * aule_session_close().
  * Everything from before is gone. Calls with its caches, batches, tickets and tensors return
  * AULE_EPOCH; close or destroy them. Pointers into the arena are invalid.
- * Statuses: those of aule_session_open(). After a failure, except AULE_FORKED, the session has no
- * daemon and no arena. Calls on it return AULE_DAEMON_GONE; reconnect again, or close it.
+ * Statuses: those of aule_session_open(). AULE_UNSUPPORTED: the session has a descriptor (see
+ * aule_session_fd()), and the daemon is now older than protocol 2.7. After a failure, except
+ * AULE_FORKED, the session has no daemon and no arena. Calls on it return AULE_DAEMON_GONE;
+ * reconnect again, or close it.
  * If several threads call this, each makes a reconnect of its own, one after another.
  */
 AULE_API enum aule_status aule_session_reconnect(struct aule_session *session);
@@ -267,9 +270,12 @@ AULE_INLINE enum aule_status aule_session_info(struct aule_session *session,
  *   of a block      [num_blocks, ...]: token i of block b begins at
  *                   offset + b * outer_stride + i * token_stride.
  *
- * A tensor does not know its number of rows: a run uses as many rows as its batch has. A run is
- * refused if these rows end outside the arena, but not if they reach into the memory of another
- * tensor. So allocate enough rows.
+ * num_rows is how many tokens there are from `offset` on, in all sequences, blocks and layers. A
+ * call that would use more is refused with both numbers (AULE_OUT_OF_RANGE), and nothing is queued.
+ * num_rows 0, as in a tensor made by hand, says nothing: then a run is refused only if it would
+ * leave the arena. If you change a tensor's offset or token_stride, set its num_rows anew, or to 0;
+ * dimensions may change their order.
+ * Not checked: `keys` and `values` of a run whose K and V are contiguous. They are only read.
  * The caller owns the bytes. A run reads or writes them until its ticket is done.
  */
 struct aule_tensor {
@@ -279,6 +285,8 @@ struct aule_tensor {
     uint64_t token_stride, head_stride;
     uint32_t life;            /* which life of the session, counted from 1: set by
                                  aule_tensor_create(); 0: made by hand, valid in any life */
+    uint32_t num_rows;        /* tokens; set by aule_tensor_create(); 0: unknown. Programs of 0.1
+                                 have padding here, which the library ignores */
     uint64_t outer_stride;    /* 0: there is no outer dimension */
 };
 
@@ -310,6 +318,12 @@ AULE_API void *aule_arena_base(struct aule_session *session);
 AULE_API enum aule_status aule_tensor_create(struct aule_session *session, enum aule_dtype dtype,
                                              uint32_t num_tokens, uint32_t num_heads,
                                              uint32_t head_dim, struct aule_tensor *tensor);
+/*
+ * The same for an LSE tensor: f32 [num_rows, num_heads], for the `lse` of runs and the `lses` of
+ * merges. num_heads may be any number above 0.
+ */
+AULE_API enum aule_status aule_tensor_create_lse(struct aule_session *session, uint32_t num_rows,
+                                                 uint32_t num_heads, struct aule_tensor *tensor);
 /* The tensor's first byte in this process. NULL if it is from before a reconnect. */
 AULE_API void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *tensor);
 /*
@@ -439,14 +453,85 @@ AULE_INLINE enum aule_status aule_prefix_lookup(struct aule_cache *cache,
                                                 uint32_t max_tokens, int32_t *block_ids,
                                                 uint32_t *num_blocks);
 
+enum aule_keep {
+    AULE_KEEP_NORMAL,             /* evicted when memory is short, least recently used first */
+    AULE_KEEP_PREFERRED,          /* evicted after all normal blocks of the tenant */
+    AULE_KEEP_PINNED              /* never evicted; counts as held against the tenant's limit */
+};
+/*
+ * Says how the cached part of a prefix is kept from now on, also after this session. A block is
+ * kept as the strictest keep among the prefixes that it is part of.
+ * *num_tokens: tokens of the cached part; 0 if nothing of the prefix is cached. Without
+ * AULE_OK it is 0. A later call with the same prefix replaces the keep; make it when as much of the
+ * prefix is cached. Evicting or dropping the blocks ends it.
+ * AULE_QUOTA: the pin would exceed the tenant's limit. AULE_UNSUPPORTED: the daemon is too old.
+ */
+AULE_INLINE enum aule_status aule_prefix_keep(struct aule_cache *cache,
+                                              const struct aule_prefix *prefix,
+                                              enum aule_keep keep, uint32_t *num_tokens);
+
+/*
+ * Claims let workers that get the same prompt at the same time compute it once. The first claim of
+ * a block computes it, and the other claims wait for it. A claim covers the blocks that its look-up
+ * has not found. Prompts that begin alike wait only for the blocks that they share. A claim ends:
+ *   - when its session has published all of its blocks and their writes are done;
+ *   - when aule_claim_wait() has returned all of them;
+ *   - by aule_claim_release(), with the session, or with its last aule_cache_close().
+ * Then the next oldest claim inherits each block.
+ * A claim waits only for older claims, so claims alone cannot deadlock. A thread that waits with
+ * one claim while another thread waits for its other claim needs the deadline. After it, compute
+ * the blocks: nothing is wrong if two sessions compute the same block.
+ * aule/sequence.h does all of this for sequences.
+ */
+struct aule_claim {
+    uint64_t id;                  /* 0: nothing is claimed */
+    uint32_t max_blocks;          /* full blocks of the prompt, as far as they are claimed */
+    uint32_t num_blocks;          /* the first ones, which this session has got so far */
+    uint32_t num_promised;        /* behind these: blocks that come without this session's help.
+                                     Those after them are this session's to compute and publish */
+};
+
+/*
+ * aule_prefix_lookup() that also claims the full blocks that are missing; claim->num_blocks is the
+ * number of those found. If claim->id is 0, nothing is missing, or the daemon is older than
+ * protocol 2.7 and knows no claims. Otherwise: if claim->num_promised is not 0, call
+ * aule_claim_wait(), then compute the rest and publish it.
+ * AULE_LIMIT also: the session's claims exceed --max-claimed-blocks. On failure *claim is zeroed.
+ */
+AULE_INLINE enum aule_status aule_prefix_claim(struct aule_cache *cache,
+                                               const struct aule_prefix *prefix,
+                                               uint32_t max_tokens, int32_t *block_ids,
+                                               struct aule_claim *claim);
+
+/*
+ * Waits until the next block is there, or until it is this session's to compute because the claim
+ * before has ended; at most timeout_ms milliseconds, 0 asks once, -1 waits for ever. The new blocks
+ * are written to block_ids[claim->num_blocks] and behind, held, and counted in *claim. So
+ * block_ids is the array of the look-up, with room for claim->max_blocks ids. A call returns as
+ * soon as one block has come; call it again while claim->num_promised is not 0.
+ * Call it before this session publishes blocks under the claim: it would get these, too.
+ * AULE_TIMEOUT: no block came; the claim stays. AULE_NOT_FOUND: the claim has ended. AULE_QUOTA.
+ * On failure *claim is as it was. Any thread, but one at a time for the same claim.
+ */
+AULE_API enum aule_status aule_claim_wait(struct aule_cache *cache, struct aule_claim *claim,
+                                          int timeout_ms, int32_t *block_ids);
+
+/*
+ * Gives up the claim of the blocks from `num_blocks` on; 0 ends the claim. Blocks that the session
+ * holds stay held. A claim that has ended is no error.
+ */
+AULE_API enum aule_status aule_claim_release(struct aule_cache *cache, struct aule_claim *claim,
+                                             uint32_t num_blocks);
+
 /*
  * Call this after the runs of all layers were submitted; there is no need to wait for them. Seals
  * the num_tokens / block_size full blocks of a prompt under their tokens. Look-ups find a block as
  * soon as its last write is done; if a write fails, they never find it. Sealed blocks can never be
  * written again.
  * block_ids names all blocks in order, those of the look-up included. If look-ups already find
- * another block for the same tokens, block_ids[i] becomes that block, with the same bits. This
- * session now holds it, and still holds the block that it gave: keep the given id to release it.
+ * another block for the same tokens, block_ids[i] becomes that block, with the same bits: this
+ * session now holds it, and the call has released the block that was given, once. In a program
+ * built against 0.1 the given block stays held, too.
  * *num_existing (may be NULL) counts the exchanged blocks. If two sessions publish the same tokens
  * before their writes are done, each keeps its own blocks, and look-ups find one of the two.
  * AULE_UNWRITTEN: a slot was not written in every layer. AULE_NOT_HELD: not this session's.
@@ -513,6 +598,9 @@ struct aule_batch_params {
                                      t. Excludes q_lens and outer strides */
     const int32_t *kv_starts;     /* [num_seqs] first row of each sequence in ragged K and V; only
                                      with contiguous K and V */
+    const struct aule_batch *beside; /* this batch is another form of the step of that one, such as
+                                        with a mask for some layers, and may write the same slots;
+                                        NULL: none */
 };
 
 /*
@@ -520,8 +608,12 @@ struct aule_batch_params {
  * steps between. Checks the metadata once and keeps a reference on every block that it names. Ends
  * with aule_batch_destroy().
  * AULE_NOT_HELD: a block is not held by this session. AULE_SEALED: a slot lies in a sealed block.
- * AULE_DUPLICATE_SLOT: a slot occurs twice; slots of other batches are not compared.
+ * AULE_DUPLICATE_SLOT: a slot occurs twice, or another live batch, not `beside`, writes it and has
+ * not run yet. Once a batch has run, others may write its slots again, because runs of a session
+ * are ordered. aule_kv_import() writes any slot at any time.
  * AULE_OUT_OF_RANGE, AULE_INVALID: an entry or a length; the sentence names it and its value.
+ * AULE_INVALID also if `beside` is a batch of another session. AULE_EPOCH: also if `beside` was
+ * made before a reconnect. AULE_NOT_FOUND: the daemon has no such cache or batch `beside`.
  * AULE_LIMIT: --max-batches, --max-batch-memory or --max-metadata.
  */
 AULE_INLINE enum aule_status aule_batch_create(struct aule_cache *cache,
@@ -673,9 +765,7 @@ struct aule_rope {
  * Range: scale (also times k_scale), logits_soft_cap, slopes and sinks are multiplied by log2(e).
  * The products must be finite in f32, so the values are at most 2.3e38 (AULE_INVALID).
  * LSE: f32 [T, num_heads]. offset and token_stride are multiples of 4, head_stride is 0 or 4, and
- * there is no outer stride. If num_heads is a multiple of 4, aule_tensor_create() with one head of
- * num_heads elements makes such a tensor; then set its head_stride to 0. For other numbers of heads
- * fill in the struct by hand over aule_arena_alloc().
+ * there is no outer stride. aule_tensor_create_lse() makes such a tensor.
  */
 struct aule_run_params {
     uint32_t layer;               /* from 0; 0 if K and V lie in the arena */
@@ -777,6 +867,42 @@ AULE_INLINE enum aule_status aule_ticket_wait(struct aule_session *session,
                                               struct aule_run_result *result);
 
 /*
+ * aule_ticket_wait() for the one of several tickets that ends first. Tickets of a session end in
+ * the order of their submission, so this is the oldest one, and the others have not ended before
+ * it. Tickets from before a reconnect come first: they are AULE_EPOCH. result may be NULL.
+ * *index says which one it is, also on failure, unless there is no ticket.
+ * AULE_INVALID: num_tickets is 0; *index is not written. Other statuses: those of
+ * aule_ticket_wait() for tickets[*index].
+ */
+AULE_INLINE enum aule_status aule_wait_any(struct aule_session *session,
+                                           const struct aule_ticket *tickets, uint32_t num_tickets,
+                                           int timeout_ms, uint32_t *index,
+                                           struct aule_run_result *result);
+
+/*
+ * A descriptor for poll(), epoll or an event loop, on either lane. It is readable
+ *   - while the session has a ticket that has ended and that no call has reaped yet;
+ *   - while the session has no daemon, until aule_session_reconnect() succeeds.
+ * So it becomes unreadable inside the aule_ticket_wait() or aule_wait_any() that reaps the last
+ * ticket that has ended. It is level-triggered; with EPOLLET, reap until AULE_TIMEOUT. The usual
+ * handler calls aule_ticket_wait() with timeout 0 for its tickets, oldest first, until one returns
+ * AULE_TIMEOUT. If the daemon has no room for the library's own request or does not read it in
+ * time, the descriptor is readable while any ticket is not reaped, and such a call may return
+ * AULE_TIMEOUT. If this process has no memory to note a ticket, it stays readable until a
+ * reconnect.
+ * Only tickets count that were given after the first call of this function: call it behind
+ * aule_session_open(). Detached work (`ticket` NULL) does not count.
+ * Only the library reads and writes the descriptor. It belongs to the session, is the same in each
+ * call and after a reconnect, and is closed by aule_session_close(): take it out of your loop
+ * before. Any thread may poll it, and several may. Until the first call it costs nothing.
+ * Afterwards the library sends one message each time the oldest ticket that it asked for has ended.
+ * AULE_UNSUPPORTED: the daemon is older than protocol 2.7; a reconnect to such a daemon
+ * fails likewise.
+ * AULE_NO_MEMORY: also no descriptor. On failure *fd is -1.
+ */
+AULE_API enum aule_status aule_session_fd(struct aule_session *session, int *fd);
+
+/*
  * aule_run_submit() and aule_ticket_wait() by one request. timeout_ms covers both together. result
  * may be NULL.
  * AULE_BUSY: no ticket came free in time; nothing was queued. AULE_TIMEOUT, or no room for the
@@ -824,6 +950,33 @@ AULE_INLINE enum aule_status aule_run_layers(struct aule_batch *batch,
                                              const struct aule_run_params *run,
                                              const struct aule_layers *layers, int timeout_ms,
                                              struct aule_run_result *result);
+
+/*
+ * The shape of runs to come. Which shaders are compiled depends on the cache, on the types, options
+ * and lengths of a run, and on what its batch has.
+ */
+struct aule_warm_params {
+    uint32_t q_len, kv_len;       /* of a sequence; 1 <= q_len <= kv_len */
+    bool positions, mask;         /* the batches have positions of their own, or a custom mask */
+    struct aule_run_params run;   /* of its tensors only q.dtype and lse.dtype are read; arrays are
+                                     as in a run */
+};
+
+/*
+ * Compiles in advance what runs of this shape need, so that the first one takes no longer than
+ * others. Call this once for each shape before the work begins: once for prefill, once for decode.
+ * Returns when everything is compiled. A driver can take seconds for a shader.
+ * The library leases one block and runs once over it. q, k, v and out of q_len rows need room in
+ * the arena during the call. timeout_ms covers everything. AULE_TIMEOUT: the compiling goes on; the
+ * tensors keep their room in the arena until the session ends.
+ * AULE_INVALID: q_len, kv_len, run.q.dtype or timeout_ms; the sentence has the value.
+ * AULE_OUT_OF_RANGE: the tensors have more than 2^64 bytes. AULE_NO_MEMORY: also no room in the
+ * arena. AULE_BUSY: no ticket came free. AULE_LIMIT: those of the batch and of the run.
+ * Other statuses: those of aule_blocks_lease(), aule_blocks_zero(), aule_batch_create() and
+ * aule_run().
+ */
+AULE_INLINE enum aule_status aule_warm(struct aule_cache *cache,
+                                       const struct aule_warm_params *params, int timeout_ms);
 
 /* ---- contiguous tensors ---- */
 
@@ -933,9 +1086,12 @@ struct aule_kv_import {
     uint32_t num_rows;            /* at least 1 */
     uint32_t outer_rows;          /* rows between two outer strides; 0: no outer stride */
     const int64_t *slot_mapping;  /* [num_rows]; -1: leave this row out */
-    struct aule_tensor k, v;      /* f32, f16 or bf16, converted to the cache's types; not rotated.
-                                     MLA: no v */
+    struct aule_tensor k, v;      /* f32, f16 or bf16, converted to the cache's types. MLA: no v */
     float k_scale, v_scale;       /* as in aule_run_params */
+    struct aule_rope rope;        /* rotates k as a run does: the blocks get the same bits; dim 0: k
+                                     is stored as it is */
+    const int32_t *positions;     /* [num_rows] where each row stands in its sequence; only with
+                                     rope, which needs it */
 };
 AULE_INLINE enum aule_status aule_kv_import(struct aule_cache *cache,
                                             const struct aule_kv_import *params, int timeout_ms,
@@ -954,6 +1110,23 @@ struct aule_kv_gather {
 };
 AULE_INLINE enum aule_status aule_kv_gather(struct aule_batch *batch,
                                             const struct aule_kv_gather *params, int timeout_ms,
+                                            struct aule_ticket *ticket);
+
+/*
+ * The reverse of aule_kv_import(): reads rows of blocks without a batch. Row i is the token at
+ * offset i % block_size of block_ids[i / block_size]. k is [num_rows, num_kv_heads, head_dim]; v
+ * has head_dim_v. The call uses one batch while it lasts (info.max_batches).
+ * AULE_INVALID: the session does not hold a block. Other statuses: as aule_kv_gather().
+ */
+struct aule_kv_export {
+    uint32_t layer;
+    uint32_t num_rows;            /* at least 1 */
+    const int32_t *block_ids;     /* [num_rows / block_size, rounded up] */
+    struct aule_tensor k, v;      /* as in aule_kv_gather */
+    float k_scale, v_scale;       /* as in aule_run_params */
+};
+AULE_INLINE enum aule_status aule_kv_export(struct aule_cache *cache,
+                                            const struct aule_kv_export *params, int timeout_ms,
                                             struct aule_ticket *ticket);
 
 /* ---- monitor: looking into a daemon without a session ---- */
@@ -1120,6 +1293,32 @@ AULE_INLINE enum aule_status aule_monitor_caches(struct aule_monitor *monitor,
 AULE_INLINE enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache,
                                                  struct aule_block_state **array, uint32_t *count);
 
+/* A block in the prefix index: K and V of block_size tokens behind those of its parents. */
+struct aule_prefix_state {
+    uint64_t tree;                /* blocks of one tree share tenant and extra key */
+    uint64_t hits;                /* look-ups that found the block */
+    uint64_t age_ms;              /* since it was published */
+    int32_t block;
+    int32_t parent;               /* the block before it; -1: it begins a prefix */
+    uint32_t depth;               /* blocks before it */
+    enum aule_block_kind state;
+    uint32_t holders;             /* sessions */
+    enum aule_keep keep;          /* the strictest among the prefixes that it is part of */
+    char tenant[256];             /* its label, as of aule_monitor_tenants() */
+    uint32_t extra_key_size;      /* bytes */
+    bool visible;                 /* look-ups find it: all writes have ended */
+    int32_t tokens[4];            /* its first token ids */
+};
+/*
+ * Lists published blocks of a cache, one page after another. Set *next to 0 before the first call,
+ * and call again until *next is 0. Fills *array with *count entries, malloc'd; the caller frees it.
+ * A page may have no entry. The daemon goes on between two pages, as above.
+ * AULE_NOT_FOUND: there is no such cache. AULE_UNSUPPORTED: the daemon is too old.
+ */
+AULE_INLINE enum aule_status aule_monitor_prefix(struct aule_monitor *monitor, uint64_t cache,
+                                                 uint32_t *next, struct aule_prefix_state **array,
+                                                 uint32_t *count);
+
 /*
  * Ends another session as if its worker had died. AULE_NOT_FOUND: there is no such session.
  * AULE_TIMEOUT: the session may still end.
@@ -1134,6 +1333,43 @@ AULE_API enum aule_status aule_monitor_close_session(struct aule_monitor *monito
  * not done. AULE_UNSUPPORTED: the daemon is too old.
  */
 AULE_API enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache);
+
+/*
+ * Tenants. The sessions of a tenant share prefixes and limits. A tenant is a group of users that
+ * the operator named (aule-daemon --tenant), else a user with a session's tenant name.
+ */
+struct aule_tenant_state {
+    uint64_t tenant;              /* its id */
+    char name[300];               /* the group's, "uid:1000" or "uid:1000/name" */
+    uint64_t limit_blocks;        /* of used_blocks; 0: no limit */
+    uint64_t limit_cached;        /* of cached_blocks; 0: no limit */
+    uint64_t floor;               /* so many cached blocks are not evicted for others */
+    uint32_t sessions;            /* that are open */
+    uint64_t used_blocks;         /* leased, held, quarantined or pinned */
+    uint64_t pinned_blocks;       /* of used_blocks: cached, but pinned */
+    uint64_t cached_blocks;       /* that may be evicted */
+    uint64_t used_bytes, cached_bytes;
+    uint64_t evicted_blocks, refused_no_blocks, refused_quota; /* since the tenant appeared */
+};
+/* As aule_monitor_sessions(). AULE_UNSUPPORTED: the daemon is too old. */
+AULE_INLINE enum aule_status aule_monitor_tenants(struct aule_monitor *monitor,
+                                                  struct aule_tenant_state **array,
+                                                  uint32_t *count);
+/*
+ * Changes a tenant's limits until the daemon ends. Blocks that it uses beyond a lower limit stay;
+ * cached blocks beyond a lower limit are evicted at once.
+ * AULE_NOT_FOUND: there is no such tenant. AULE_INVALID: the floor exceeds `cached`.
+ * AULE_UNSUPPORTED: the daemon is too old.
+ */
+AULE_API enum aule_status aule_monitor_limit_tenant(struct aule_monitor *monitor, uint64_t tenant,
+                                                    uint64_t blocks, uint64_t cached,
+                                                    uint64_t floor);
+/*
+ * Changes a session's limit on leased and held blocks; 0: none. AULE_NOT_FOUND: there is no such
+ * session, or it has ended. AULE_UNSUPPORTED: the daemon is too old.
+ */
+AULE_API enum aule_status aule_monitor_limit_session(struct aule_monitor *monitor,
+                                                     uint64_t session, uint64_t blocks);
 
 /*
  * Tuning: a kernel may have several workgroup sizes that give the same bits. The daemon can measure

@@ -33,6 +33,14 @@ AULE_API enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache,
                                                    const struct aule_prefix *prefix,
                                                    size_t prefix_size, uint32_t max_tokens,
                                                    int32_t *block_ids, uint32_t *num_blocks);
+AULE_API enum aule_status aule_prefix_keep_sized(struct aule_cache *cache,
+                                                 const struct aule_prefix *prefix,
+                                                 size_t prefix_size, enum aule_keep keep,
+                                                 uint32_t *num_tokens);
+AULE_API enum aule_status aule_prefix_claim_sized(struct aule_cache *cache,
+                                                  const struct aule_prefix *prefix,
+                                                  size_t prefix_size, uint32_t max_tokens,
+                                                  int32_t *block_ids, struct aule_claim *claim);
 AULE_API enum aule_status aule_prefix_publish_sized(struct aule_cache *cache,
                                                     const struct aule_prefix *prefix,
                                                     size_t prefix_size, int32_t *block_ids,
@@ -67,6 +75,10 @@ AULE_API enum aule_status aule_ticket_wait_sized(struct aule_session *session,
                                                  struct aule_ticket ticket, int timeout_ms,
                                                  struct aule_run_result *result,
                                                  size_t result_size);
+AULE_API enum aule_status aule_wait_any_sized(struct aule_session *session,
+                                              const struct aule_ticket *tickets,
+                                              uint32_t num_tickets, int timeout_ms, uint32_t *index,
+                                              struct aule_run_result *result, size_t result_size);
 AULE_API enum aule_status aule_run_sized(struct aule_batch *batch,
                                          const struct aule_run_params *params, size_t params_size,
                                          int timeout_ms, struct aule_run_result *result,
@@ -103,6 +115,13 @@ AULE_API enum aule_status aule_kv_gather_sized(struct aule_batch *batch,
                                                const struct aule_kv_gather *params,
                                                size_t params_size, int timeout_ms,
                                                struct aule_ticket *ticket);
+AULE_API enum aule_status aule_kv_export_sized(struct aule_cache *cache,
+                                               const struct aule_kv_export *params,
+                                               size_t params_size, int timeout_ms,
+                                               struct aule_ticket *ticket);
+AULE_API enum aule_status aule_warm_sized(struct aule_cache *cache,
+                                          const struct aule_warm_params *params, size_t params_size,
+                                          int timeout_ms);
 AULE_API enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor,
                                                   struct aule_ping_info *info, size_t info_size);
 AULE_API enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor,
@@ -120,8 +139,15 @@ AULE_API enum aule_status aule_monitor_variants_sized(struct aule_monitor *monit
 AULE_API enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor,
                                                       struct aule_session_state **array,
                                                       size_t entry_size, uint32_t *count);
+AULE_API enum aule_status aule_monitor_tenants_sized(struct aule_monitor *monitor,
+                                                     struct aule_tenant_state **array,
+                                                     size_t entry_size, uint32_t *count);
 AULE_API enum aule_status aule_monitor_caches_sized(struct aule_monitor *monitor,
                                                     struct aule_cache_view **array,
+                                                    size_t entry_size, uint32_t *count);
+AULE_API enum aule_status aule_monitor_prefix_sized(struct aule_monitor *monitor, uint64_t cache,
+                                                    uint32_t *next,
+                                                    struct aule_prefix_state **array,
                                                     size_t entry_size, uint32_t *count);
 AULE_API enum aule_status aule_monitor_blocks_sized(struct aule_monitor *monitor, uint64_t cache,
                                                     struct aule_block_state **array,
@@ -166,6 +192,21 @@ AULE_INLINE enum aule_status aule_prefix_lookup(struct aule_cache *cache,
 {
     return aule_prefix_lookup_sized(cache, prefix, sizeof *prefix, max_tokens, block_ids,
                                     num_blocks);
+}
+
+AULE_INLINE enum aule_status aule_prefix_keep(struct aule_cache *cache,
+                                              const struct aule_prefix *prefix, enum aule_keep keep,
+                                              uint32_t *num_tokens)
+{
+    return aule_prefix_keep_sized(cache, prefix, sizeof *prefix, keep, num_tokens);
+}
+
+AULE_INLINE enum aule_status aule_prefix_claim(struct aule_cache *cache,
+                                               const struct aule_prefix *prefix,
+                                               uint32_t max_tokens, int32_t *block_ids,
+                                               struct aule_claim *claim)
+{
+    return aule_prefix_claim_sized(cache, prefix, sizeof *prefix, max_tokens, block_ids, claim);
 }
 
 AULE_INLINE enum aule_status aule_prefix_publish(struct aule_cache *cache,
@@ -240,6 +281,15 @@ AULE_INLINE enum aule_status aule_ticket_wait(struct aule_session *session,
     return aule_ticket_wait_sized(session, ticket, timeout_ms, result, sizeof *result);
 }
 
+AULE_INLINE enum aule_status aule_wait_any(struct aule_session *session,
+                                           const struct aule_ticket *tickets, uint32_t num_tickets,
+                                           int timeout_ms, uint32_t *index,
+                                           struct aule_run_result *result)
+{
+    return aule_wait_any_sized(session, tickets, num_tickets, timeout_ms, index, result,
+                               sizeof *result);
+}
+
 AULE_INLINE enum aule_status aule_run(struct aule_batch *batch,
                                       const struct aule_run_params *params, int timeout_ms,
                                       struct aule_run_result *result)
@@ -302,6 +352,19 @@ AULE_INLINE enum aule_status aule_kv_gather(struct aule_batch *batch,
     return aule_kv_gather_sized(batch, params, sizeof *params, timeout_ms, ticket);
 }
 
+AULE_INLINE enum aule_status aule_kv_export(struct aule_cache *cache,
+                                            const struct aule_kv_export *params, int timeout_ms,
+                                            struct aule_ticket *ticket)
+{
+    return aule_kv_export_sized(cache, params, sizeof *params, timeout_ms, ticket);
+}
+
+AULE_INLINE enum aule_status aule_warm(struct aule_cache *cache,
+                                       const struct aule_warm_params *params, int timeout_ms)
+{
+    return aule_warm_sized(cache, params, sizeof *params, timeout_ms);
+}
+
 AULE_INLINE enum aule_status aule_monitor_ping(struct aule_monitor *monitor,
                                                struct aule_ping_info *info)
 {
@@ -340,10 +403,23 @@ AULE_INLINE enum aule_status aule_monitor_sessions(struct aule_monitor *monitor,
     return aule_monitor_sessions_sized(monitor, array, sizeof **array, count);
 }
 
+AULE_INLINE enum aule_status aule_monitor_tenants(struct aule_monitor *monitor,
+                                                  struct aule_tenant_state **array, uint32_t *count)
+{
+    return aule_monitor_tenants_sized(monitor, array, sizeof **array, count);
+}
+
 AULE_INLINE enum aule_status aule_monitor_caches(struct aule_monitor *monitor,
                                                  struct aule_cache_view **array, uint32_t *count)
 {
     return aule_monitor_caches_sized(monitor, array, sizeof **array, count);
+}
+
+AULE_INLINE enum aule_status aule_monitor_prefix(struct aule_monitor *monitor, uint64_t cache,
+                                                 uint32_t *next, struct aule_prefix_state **array,
+                                                 uint32_t *count)
+{
+    return aule_monitor_prefix_sized(monitor, cache, next, array, sizeof **array, count);
 }
 
 AULE_INLINE enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache,

@@ -22,9 +22,11 @@
 #include <unistd.h>
 #include <utlist.h>
 
-// A request that has no answer yet. Lies on the caller's stack.
+// A request that has no answer yet. Lies on the caller's stack, unless it was posted.
 struct call {
     uint32_t id;
+    connection_heard heard; // posted: the reader gives it the answer and frees the call; else NULL
+    void *context;          // for heard()
     bool answered;
     void *body; // malloc'd; NULL: there was no memory for it
     size_t size;
@@ -47,9 +49,8 @@ struct connection {
     uint32_t last_id;
     bool gone; // the pipe went
     bool interrupted;
-    const char *unanswered; // the command that ended the connection, or NULL
-    void (*ended)(void *context);
-    void *ended_context;
+    const char *unanswered;              // the command that ended the connection, or NULL
+    struct connection_watcher *watchers; // the callers'
 };
 
 // ---- the end of the pipe ----
@@ -58,27 +59,29 @@ static void wake_pending(struct connection *connection)
 {
     struct call *call;
     DL_FOREACH(connection->pending, call)
-    pthread_cond_signal(&call->done);
+    {
+        if (!call->heard)
+            pthread_cond_signal(&call->done);
+    }
     pthread_cond_broadcast(&connection->sendable);
 }
 
-// Calls `ended` if the connection is over. Pending calls are awake already.
+// Tells the watchers if the connection is over. Pending calls are awake already. A watcher in the
+// list never changes, so the list is read without the mutex.
 static void tell_end(struct connection *connection)
 {
     pthread_mutex_lock(&connection->mutex);
     bool over = connection->gone || connection->interrupted;
-    void (*ended)(void *) = over ? connection->ended : NULL;
-    void *context = connection->ended_context;
+    const struct connection_watcher *watcher = over ? connection->watchers : NULL;
     pthread_mutex_unlock(&connection->mutex);
-    if (ended)
-        ended(context);
+    for (; watcher; watcher = watcher->next)
+        watcher->ended(watcher->context);
 }
 
-void connection_watch(struct connection *connection, void (*ended)(void *context), void *context)
+void connection_watch(struct connection *connection, struct connection_watcher *watcher)
 {
     pthread_mutex_lock(&connection->mutex);
-    connection->ended = ended;
-    connection->ended_context = context;
+    LL_PREPEND(connection->watchers, watcher);
     pthread_mutex_unlock(&connection->mutex);
     tell_end(connection);
 }
@@ -95,12 +98,32 @@ static void end_pipe(struct connection *connection)
 
 // ---- the reader ----
 
-static void deliver(struct connection *connection, uint32_t id, void *body, size_t size)
+static struct call *find_pending(const struct connection *connection, uint32_t id)
 {
     struct call *call;
-    pthread_mutex_lock(&connection->mutex);
     DL_SEARCH_SCALAR(connection->pending, call, id, id);
-    if (call && !call->answered) {
+    return call;
+}
+
+// Ends a posted call, which is not pending any more.
+static void tell_posted(struct call *call, void *body, size_t size)
+{
+    struct error error;
+    struct wire_reply reply = {.status = STATUS_OK};
+    bool readable = wire_decode_reply(body, size, &reply, &error) == STATUS_OK;
+    call->heard(call->context, readable ? &reply : NULL);
+    if (readable)
+        wire_reply_finish(&reply);
+    free(call);
+}
+
+static void deliver(struct connection *connection, uint32_t id, void *body, size_t size)
+{
+    pthread_mutex_lock(&connection->mutex);
+    struct call *call = find_pending(connection, id), *posted = call && call->heard ? call : NULL;
+    if (posted) {
+        DL_DELETE(connection->pending, posted);
+    } else if (call && !call->answered) {
         call->answered = true;
         call->body = body;
         call->size = size;
@@ -108,7 +131,9 @@ static void deliver(struct connection *connection, uint32_t id, void *body, size
         pthread_cond_signal(&call->done);
     }
     pthread_mutex_unlock(&connection->mutex);
-    free(body); // the answer to a call that was given up
+    if (posted)
+        tell_posted(posted, body, size);
+    free(body); // of a posted call, or of one that was given up
 }
 
 static void *read_answers(void *context)
@@ -180,6 +205,10 @@ void connection_close(struct connection *connection)
     }
     if (connection->fd >= 0)
         close(connection->fd);
+    for (struct call *call = connection->pending, *next; call; call = next) { // posted ones
+        next = call->next;
+        free(call);
+    }
     if (ours) {
         pthread_cond_destroy(&connection->sendable);
         pthread_mutex_destroy(&connection->mutex);
@@ -234,12 +263,11 @@ static bool wait_on(struct connection *connection, pthread_cond_t *condition,
 static size_t send_some(struct connection *connection, const uint8_t *data, size_t size,
                         const struct timeout *timeout, bool farewell, int *error)
 {
-    enum { LOOK_MS = 200 };
     size_t sent = 0;
     *error = 0;
     while (*error == 0 && sent < size) {
         int left = timeout_left(timeout);
-        const struct timeout look = timeout_start(left < 0 || left > LOOK_MS ? LOOK_MS : left);
+        const struct timeout look = timeout_start(timeout_look(timeout));
         bool gone = false;
         sent += pipe_send(connection->fd, data + sent, size - sent, &look, &gone);
         pthread_mutex_lock(&connection->mutex);
@@ -301,13 +329,18 @@ static int send_frame(struct connection *connection, const uint8_t *frame, size_
     return error;
 }
 
-static void call_begin(struct connection *connection, struct call *call)
+static void make_pending(struct connection *connection, struct call *call)
 {
-    clock_init_cond(&call->done);
     pthread_mutex_lock(&connection->mutex);
     call->id = ++connection->last_id | UINT32_C(1) << 31;
     DL_APPEND(connection->pending, call);
     pthread_mutex_unlock(&connection->mutex);
+}
+
+static void call_begin(struct connection *connection, struct call *call)
+{
+    clock_init_cond(&call->done);
+    make_pending(connection, call);
 }
 
 static int await_answer(struct connection *connection, struct call *call,
@@ -471,6 +504,44 @@ enum aule_status connection_call(struct connection *connection, const struct wir
     *answer = (struct answer){.message = NULL};
     enum aule_status status = fork_check(connection->pid, "the connection");
     return status == AULE_OK ? call(connection, request, timeout, false, expected, answer) : status;
+}
+
+// Takes back a posted call that was not sent. The reader may have ended it: a daemon can answer
+// what it was not asked.
+static void unpost(struct connection *connection, uint32_t id)
+{
+    pthread_mutex_lock(&connection->mutex);
+    struct call *call = find_pending(connection, id);
+    if (call)
+        DL_DELETE(connection->pending, call);
+    pthread_mutex_unlock(&connection->mutex);
+    free(call);
+}
+
+enum aule_status connection_post(struct connection *connection, const struct wire_request *request,
+                                 const struct timeout *timeout, connection_heard heard,
+                                 void *context)
+{
+    const char *command = wire_command_name(request->command);
+    uint8_t *frame = NULL;
+    size_t size = 0;
+    struct call *call = calloc(1, sizeof *call);
+    enum aule_status status = call ? encode(request, &frame, &size)
+                                   : fail(AULE_NO_MEMORY, "no memory to send %s", command);
+    if (status != AULE_OK) {
+        free(call);
+        return status;
+    }
+    call->heard = heard;
+    call->context = context;
+    make_pending(connection, call);
+    const uint32_t id = call->id; // once the frame is sent, the reader may free the call
+    pipe_write_head(frame, id, size - PIPE_HEAD);
+    int error = send_frame(connection, frame, size, timeout, false);
+    free(frame);
+    if (error)
+        unpost(connection, id);
+    return call_error(connection, error, command, timeout);
 }
 
 void connection_farewell(struct connection *connection, const struct wire_request *request,

@@ -61,10 +61,25 @@ enum aule_status connection_call(struct connection *connection, const struct wir
                                  const struct timeout *timeout, enum wire_answer expected,
                                  struct answer *answer);
 
-// Calls `ended` as soon as no call can be answered any more, because the pipe is gone or after
-// connection_hang_up() or connection_interrupt(). It may be called at once, more than once and in
-// any thread, but not after connection_close(). It must not call functions of the connection.
-void connection_watch(struct connection *connection, void (*ended)(void *context), void *context);
+// Sends the request and returns; the answer goes to heard(). If the connection ends first, heard()
+// is never called. On failure the request may still reach the daemon, if a part of it was sent, but
+// its answer is dropped. heard() runs in the reader thread, which may post
+// again, but must not call. `reply` is NULL if the answer cannot be read; else it is lent.
+typedef void (*connection_heard)(void *context, const struct wire_reply *reply);
+enum aule_status connection_post(struct connection *connection, const struct wire_request *request,
+                                 const struct timeout *timeout, connection_heard heard,
+                                 void *context);
+
+// Calls watcher->ended() as soon as no call can be answered any more, because the pipe is gone or
+// after connection_hang_up() or connection_interrupt(). It may be called at once, more than once
+// and in any thread, but not after connection_close(). It must not call functions of the
+// connection. The watcher is the caller's and stays in place until connection_close().
+struct connection_watcher {
+    void (*ended)(void *context);
+    void *context;
+    struct connection_watcher *next; // the connection's
+};
+void connection_watch(struct connection *connection, struct connection_watcher *watcher);
 // AULE_OK while calls can be answered; else the status that connection_call() of `command` would
 // return.
 enum aule_status connection_end_error(struct connection *connection, const char *command);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// knock.h - asks the kernel whether a daemon listens at a path, before nng connects. Knows no
-// connection.
+// knock.h - asks the kernel whether a daemon listens at a path, before the client connects. Knows
+// no connection.
 
 #ifndef AULE_CLIENT_KNOCK_H
 #define AULE_CLIENT_KNOCK_H

@@ -26,6 +26,7 @@ struct lane {
     pid_t pid;
     struct connection *connection;
     int bell;
+    struct connection_watcher watcher;
     bool open; // `answers` is initialised
     struct answers answers;
 };
@@ -131,16 +132,19 @@ static void open_answers(struct lane *lane, const struct wire_hello_reply *hello
     };
     answers_init(&lane->answers, &place, spin_ns);
     lane->open = true;
-    connection_watch(lane->connection, on_connection_end, lane);
+    lane->watcher = (struct connection_watcher){.ended = on_connection_end, .context = lane};
+    connection_watch(lane->connection, &lane->watcher);
 }
 
 // With LANE_AUTO an unreachable doorbell is no failure: messages do as well.
 static enum aule_status reach_bell(struct lane *lane, enum lane_choice choice, const char *path,
                                    const char *name, bool *reached)
 {
-    error_mute(choice == LANE_AUTO);
+    if (choice == LANE_AUTO)
+        error_mute(true);
     enum aule_status status = connect_bell(lane, path, name ? name : "");
-    error_mute(false);
+    if (choice == LANE_AUTO)
+        error_mute(false);
     *reached = status == AULE_OK;
     return choice == LANE_AUTO ? AULE_OK : status;
 }

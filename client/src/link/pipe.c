@@ -19,7 +19,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 200 };             // how often a wait looks whether the daemon still lives
 enum { GREETING = 8, ID_SIZE = 4 }; // bytes
 static const uint8_t our_greeting[GREETING] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
 static const uint8_t their_greeting[GREETING] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
@@ -36,11 +35,6 @@ static uint64_t read_number(const uint8_t *bytes, unsigned size)
     for (unsigned i = 0; i < size; i++)
         number = number << 8 | bytes[i];
     return number;
-}
-
-static int shorter(int left_ms, int most_ms)
-{
-    return left_ms < 0 || left_ms > most_ms ? most_ms : left_ms;
 }
 
 // ---- opening ----
@@ -82,7 +76,7 @@ static enum aule_status connect_to(int fd, const char *path, const struct timeou
     for (;;) {
         int left = timeout_left(timeout);
         bool connected;
-        enum aule_status status = try_to_connect(fd, path, shorter(left, LOOK_MS), &connected);
+        enum aule_status status = try_to_connect(fd, path, timeout_look(timeout), &connected);
         if (status != AULE_OK || connected)
             return status;
         if (left == 0)
@@ -99,7 +93,7 @@ static enum aule_status read_greeting(int fd, const char *path, const struct tim
     for (size_t got = 0; got < GREETING;) {
         int left = timeout_left(timeout);
         struct pollfd readable = {.fd = fd, .events = POLLIN};
-        int ready = poll(&readable, 1, shorter(left, LOOK_MS));
+        int ready = poll(&readable, 1, timeout_look(timeout));
         ssize_t count = ready > 0 ? read(fd, greeting + got, GREETING - got) : 0;
         if (ready > 0 && count <= 0)
             return no_daemon(path);

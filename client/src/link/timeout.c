@@ -27,6 +27,13 @@ int timeout_left(const struct timeout *timeout)
     return left > 0 ? (int)left : 0;
 }
 
+int timeout_look(const struct timeout *timeout)
+{
+    enum { LOOK_MS = 200 };
+    int left = timeout_left(timeout);
+    return left < 0 || left > LOOK_MS ? LOOK_MS : left;
+}
+
 int timeout_sum(int a, int b)
 {
     if (a < 0 || b < 0)

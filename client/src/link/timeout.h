@@ -21,8 +21,11 @@ struct timeout {
 
 // A timeout that begins now.
 struct timeout timeout_start(int ms);
-// What is left; -1: for ever; 0: it has passed.
+// The milliseconds left: -1 for ever, 0 once the timeout has passed.
 int timeout_left(const struct timeout *timeout);
+// The first part of what is left: the milliseconds that a wait may take before it looks whether the
+// daemon and the session still live.
+int timeout_look(const struct timeout *timeout);
 
 // a + b milliseconds; if one is negative, the sum is for ever, too.
 int timeout_sum(int a, int b);

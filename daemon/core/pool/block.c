@@ -10,6 +10,7 @@
 #include "cache.h"
 #include "pool.h"
 #include "prefix.h"
+#include "tenant.h"
 
 #include <string.h>
 
@@ -33,6 +34,12 @@ uint8_t *block_written(const struct cache *cache, const struct block *block, uin
            (index * cache->identity.num_layers + layer) * cache->layer_bytes;
 }
 
+uint8_t *block_reserved(const struct cache *cache, const struct block *block)
+{
+    size_t index = (uint32_t)block->id & (cache->chunk_blocks - 1);
+    return block_chunk(cache, block)->reserved + index * cache->layer_bytes;
+}
+
 static enum core_block_kind rightful_state(const struct block *block)
 {
     if (block->holders || block->users > block->dead_users)
@@ -42,9 +49,12 @@ static enum core_block_kind rightful_state(const struct block *block)
     return block->sealed && block->node ? CORE_CACHED : CORE_FREE;
 }
 
-static struct heap *eviction_heap(struct cache *cache, const struct block *block)
+static enum block_charge rightful_charge(const struct block *block, enum core_block_kind state)
 {
-    return block->node && block->node->children ? &cache->inner : &cache->leaves;
+    if (state == CORE_FREE)
+        return CHARGE_NONE;
+    return state == CORE_CACHED && !prefix_keeps(block->node, CORE_KEEP_PINNED) ? CHARGE_CACHED
+                                                                                : CHARGE_USED;
 }
 
 void block_touch(struct cache *cache, struct block *block)
@@ -62,41 +72,135 @@ static void push_free(struct cache *cache, struct block *block)
         heap_add(&cache->empty, &chunk->spare, UINT32_MAX - chunk->number);
 }
 
-// Updates all that depends on the block's new state.
-static void enter(struct cache *cache, struct block *block)
+// ---- chunks that could be emptied ----
+
+static void chunk_rest(struct chunk *chunk)
 {
-    cache->counts[block->state]++;
-    if (block->state == CORE_CACHED) {
+    if (chunk->owner)
+        heap_remove(&chunk->owner->idle, &chunk->idle);
+}
+
+static struct account *some_account(const struct chunk *chunk, uint32_t chunk_blocks)
+{
+    for (uint32_t i = 0; i < chunk_blocks; i++) {
+        if (chunk->blocks[i].charge == CHARGE_CACHED)
+            return chunk->blocks[i].account;
+    }
+    return NULL;
+}
+
+// Brings the chunk's place among the idle ones into line with its counts.
+static void chunk_settle(struct cache *cache, struct chunk *chunk)
+{
+    chunk_rest(chunk);
+    if (!chunk->num_cached || chunk->num_used)
+        return;
+    if (!chunk->owner)
+        chunk->owner = some_account(chunk, cache->chunk_blocks);
+    heap_add(&chunk->owner->idle, &chunk->idle,
+             chunk->last_use | (chunk->num_preferred ? EVICT_PREFERRED : 0));
+}
+
+void chunk_disown(struct chunk *chunk)
+{
+    struct cache *cache = chunk->owner->cache;
+    chunk_rest(chunk);
+    chunk->owner = NULL;
+    chunk_settle(cache, chunk);
+}
+
+// ---- states ----
+
+static uint64_t victim_key(const struct block *block)
+{
+    return block->last_use | (block->node->children ? EVICT_INNER : 0) |
+           (prefix_keeps(block->node, CORE_KEEP_PREFERRED) ? EVICT_PREFERRED : 0);
+}
+
+static void add_victim(struct block *block, struct chunk *chunk)
+{
+    block->preferred = victim_key(block) & EVICT_PREFERRED;
+    chunk->num_preferred += block->preferred;
+    heap_add(&block->account->victims, &block->eviction, victim_key(block));
+}
+
+static void remove_victim(struct block *block, struct chunk *chunk)
+{
+    heap_remove(&block->account->victims, &block->eviction);
+    chunk->num_preferred -= block->preferred;
+}
+
+// Takes the block out of all that counts it under its present charge.
+static void uncharge(struct cache *cache, struct block *block, struct chunk *chunk)
+{
+    struct account *account = block->account;
+    if (block->charge == CHARGE_USED) {
+        chunk->num_used--;
+        account->tenant->used--;
+        account->tenant->used_bytes -= cache->block_bytes;
+        account->tenant->pinned -= block->state == CORE_CACHED;
+        cache->num_pinned -= block->state == CORE_CACHED;
+    } else if (block->charge == CHARGE_CACHED) {
+        remove_victim(block, chunk);
+        chunk->num_cached--;
+        tenant_count_cached(account, -1);
+    } else {
+        account->blocks++; // it was free
+    }
+}
+
+static void charge(struct cache *cache, struct block *block, struct chunk *chunk)
+{
+    struct account *account = block->account;
+    if (block->charge == CHARGE_USED) {
+        chunk->num_used++;
+        account->tenant->used++;
+        account->tenant->used_bytes += cache->block_bytes;
+        account->tenant->pinned += block->state == CORE_CACHED;
+        cache->num_pinned += block->state == CORE_CACHED;
+    } else if (block->charge == CHARGE_CACHED) {
         block_touch(cache, block);
-        heap_add(eviction_heap(cache, block), &block->eviction, block->last_use);
-    } else if (block->state == CORE_FREE) {
+        chunk_rest(chunk);
+        chunk->last_use = block->last_use;
+        chunk->owner = account;
+        chunk->num_cached++;
+        add_victim(block, chunk);
+        tenant_count_cached(account, 1);
+    } else {
+        account->blocks--;
+        block->account = NULL;
         block->sealed = false;
         block->writer = 0;
         push_free(cache, block);
     }
-    if (block->state == CORE_CACHED || block->state == CORE_FREE)
-        cache->pool->ledger->news = true;
 }
 
 void block_settle(struct cache *cache, struct block *block)
 {
     enum core_block_kind state = rightful_state(block);
-    if (state == block->state)
+    enum block_charge now = rightful_charge(block, state);
+    if (state == block->state && now == block->charge)
         return;
-    if (block->state == CORE_CACHED)
-        heap_remove(eviction_heap(cache, block), &block->eviction);
+    struct chunk *chunk = block_chunk(cache, block);
+    uncharge(cache, block, chunk);
     cache->counts[block->state]--;
     block->state = (uint8_t)state;
-    enter(cache, block);
+    block->charge = (uint8_t)now;
+    cache->counts[state]++;
+    charge(cache, block, chunk);
+    chunk_settle(cache, chunk);
+    if (now != CHARGE_USED)
+        cache->pool->ledger->news = true;
 }
 
 void block_resort(struct cache *cache, struct block *block)
 {
-    if (block->state != CORE_CACHED)
+    if (block->charge != CHARGE_CACHED)
         return;
-    struct heap *to = eviction_heap(cache, block);
-    heap_remove(to == &cache->leaves ? &cache->inner : &cache->leaves, &block->eviction);
-    heap_add(to, &block->eviction, block->last_use);
+    struct chunk *chunk = block_chunk(cache, block);
+    remove_victim(block, chunk);
+    add_victim(block, chunk);
+    chunk_settle(cache, chunk);
 }
 
 struct block *block_take(struct cache *cache)

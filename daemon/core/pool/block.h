@@ -3,7 +3,7 @@
 //
 // block.h - a block's counters, the state that follows from them, and the chunk that it lives in.
 // A block knows how many sessions hold it, not which ones (hold.h does). It knows no batches: a
-// session that has batches or copies with the block is one user, however many they are.
+// session whose batches, copies or offers name the block is one user, however many they are.
 // Dispatcher thread only.
 
 #ifndef AULE_CORE_BLOCK_H
@@ -12,8 +12,13 @@
 #include "core/core.h"
 #include "heap.h"
 
+struct account;
 struct cache;
 struct prefix_node;
+
+// How a block counts for its tenant. USED: leased, held, quarantined or pinned. CACHED: it may be
+// evicted.
+enum block_charge { CHARGE_NONE, CHARGE_USED, CHARGE_CACHED };
 
 struct block {
     // Checking a slot reads these first fields, so they share a cache line.
@@ -21,18 +26,22 @@ struct block {
     uint32_t mark;             // scratch of one check; valid only while `stamp` is that check's
     uint64_t stamp;            // the check that set `mark`, from ledger->last_stamp
     uint32_t holders;          // sessions that hold it
-    uint32_t users;            // sessions that hold it, or have batches or copies that name it
+    uint32_t users;            // sessions that hold it, or whose batches, copies or offers name it
     uint32_t dead_users;       // of `users`, those that died
     uint32_t pending;          // accepted runs and copies that write it and are not over
     struct prefix_node *node;  // its node in the prefix index; NULL = not published
     uint8_t state;             // enum core_block_kind, as block_settle() last computed it
+    uint8_t charge;            // enum block_charge, likewise
+    bool preferred;            // while CHARGE_CACHED: it is in the preferred class
     bool sealed;               // its contents never change again until it is free
     bool zeroing;              // in pool->zero_blocks: it is zeroed before the next run
     uint64_t last_use;         // value of ledger->last_use
     uint64_t salt;             // id of its last lease's salt; 0 = not leased since it was zeroed
-    uint64_t writer;           // session that leased it; 0 = free or sealed
+    uint64_t writer;           // session that leased it; 0 = free, sealed or offered (offer.h)
+    uint32_t offers;           // offers with a giver that name it: nobody may write it (offer.h)
     uint64_t filled;           // ticket of the last copy into it, or zeroing of it; 0 = none
-    struct heap_node eviction; // in cache->leaves or cache->inner while CORE_CACHED
+    struct account *account;   // that it is charged to; NULL = free
+    struct heap_node eviction; // in account->victims while CHARGE_CACHED
 };
 
 // Loops over blocks prefetch the one that is this many places ahead.
@@ -48,10 +57,18 @@ struct chunk {
     // [chunk_blocks, num_layers, block_size / 8] unless ABSENT: a bit is set if an accepted run of
     // that layer writes the slot; owned.
     uint8_t *written;
+    // [chunk_blocks, block_size / 8] unless ABSENT: a bit is set if a live batch writes the slot
+    // and has not run yet; in the allocation of `written`.
+    uint8_t *reserved;
     uint32_t *free; // [chunk_blocks] unless ABSENT: a stack of free blocks' indices; owned
-    uint32_t num_free;
-    struct heap_node usable; // in cache->usable while it has free blocks; lowest chunk first
-    struct heap_node spare;  // in cache->absent while ABSENT, in cache->empty while all are free
+    uint32_t num_free, num_used; // blocks that are free; blocks that are CHARGE_USED
+    uint32_t num_cached;         // blocks that are CHARGE_CACHED
+    uint32_t num_preferred;      // of these, blocks of the preferred class
+    uint64_t last_use;           // of the block that was cached last
+    struct account *owner;       // that block's account; NULL = that account has ended
+    struct heap_node idle;       // in owner->idle while it has cached blocks and none is used
+    struct heap_node usable;     // in cache->usable while it has free blocks; lowest chunk first
+    struct heap_node spare; // in cache->absent while ABSENT, in cache->empty while all are free
 };
 
 // `id` may be any number. NULL: no present chunk has this block.
@@ -59,14 +76,21 @@ struct block *block_find(const struct cache *cache, int64_t id);
 struct chunk *block_chunk(const struct cache *cache, const struct block *block);
 // The block's bits of one layer in chunk->written: block_size / 8 bytes.
 uint8_t *block_written(const struct cache *cache, const struct block *block, uint32_t layer);
+uint8_t *block_reserved(const struct cache *cache, const struct block *block); // as many bytes
 
-// Call this after any counter of the block changed. It computes the state, and brings the cache's
-// sums, the free stack and the eviction heaps into line. A block that becomes free is unsealed and
-// loses its writer.
+// Call this after any counter of the block changed, or after it was pinned or unpinned. It computes
+// the state, and brings all sums, the free stack and the heaps into line. A block that becomes free
+// is unsealed and loses its writer and its account.
 void block_settle(struct cache *cache, struct block *block);
-// Call this after the node of a block got its first child or lost its last one. It moves a cached
-// block to the other eviction heap.
+// Call this after the node of a block got its first child or lost its last one, or changed its
+// class. It changes the place of a cached block in the order of eviction.
 void block_resort(struct cache *cache, struct block *block);
+// The parts of a victim's or idle chunk's key: first the class, then whether descendants are held,
+// then the last use.
+#define EVICT_PREFERRED (UINT64_C(1) << 63)
+#define EVICT_INNER     (UINT64_C(1) << 62)
+// Its owner ends: another account with cached blocks in it owns the chunk.
+void chunk_disown(struct chunk *chunk);
 // Takes a block off the free stack of the lowest chunk; there is one. No slot of it counts as
 // written. It becomes LEASED with its first hold.
 struct block *block_take(struct cache *cache);

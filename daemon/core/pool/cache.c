@@ -2,13 +2,14 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // cache.c - see cache.h: checking identities, the registry of caches by name, the life of a chunk
-// (absent, growing, present, absent again), and eviction.
+// (absent, growing, present, absent again).
 
 #include "cache.h"
 
 #include "base/container_of.h"
 #include "pool.h"
 #include "prefix.h"
+#include "tenant.h"
 #include "zeroes.h"
 
 #include <inttypes.h>
@@ -247,13 +248,25 @@ fail:
     return status;
 }
 
-// The cache that has been unused the longest; NULL: there is none.
+// True if ending the cache would take neither a pinned block nor a tenant below its floor.
+static bool may_end(const struct cache *cache)
+{
+    const struct account *account;
+    DL_FOREACH2(cache->accounts, account, next_beside)
+    {
+        if (account->victims.size && account->victims.size > tenant_surplus(account->tenant))
+            return false;
+    }
+    return !cache->num_tables && !cache->num_pinned;
+}
+
+// The cache that has been unused the longest and may end; NULL: there is none.
 static struct cache *oldest_unused(const struct pool *pool)
 {
     struct cache *oldest = NULL;
     for (uint32_t i = 0; i < pool->num_caches; i++) {
         struct cache *cache = pool->caches[i];
-        if (!cache->num_tables && (!oldest || cache->last_use < oldest->last_use))
+        if (may_end(cache) && (!oldest || cache->last_use < oldest->last_use))
             oldest = cache;
     }
     return oldest;
@@ -264,6 +277,11 @@ bool cache_end_unused(struct pool *pool)
     struct cache *oldest = oldest_unused(pool);
     if (!oldest)
         return false;
+    const struct account *account;
+    DL_FOREACH2(oldest->accounts, account, next_beside)
+    {
+        account->tenant->evicted += account->victims.size;
+    }
     pool->ledger->metrics[METRIC_EVICTIONS] += oldest->counts[CORE_CACHED];
     cache_destroy(oldest);
     return true;
@@ -282,7 +300,9 @@ enum status cache_get(struct pool *pool, const struct core_cache_identity *ident
     if (status != STATUS_OK)
         return status;
     if (pool->num_caches >= pool->ledger->params->max_caches && !oldest_unused(pool))
-        return error_set(error, STATUS_LIMIT, "all %" PRIu32 " caches are open (--max-caches)",
+        return error_set(error, STATUS_LIMIT,
+                         "all %" PRIu32 " caches (--max-caches) are open, or keep blocks that are "
+                         "pinned or that a tenant's floor protects",
                          pool->ledger->params->max_caches);
     return cache_create(pool, identity, out, error);
 }
@@ -316,9 +336,10 @@ void cache_destroy(struct cache *cache)
     struct pool *pool = cache->pool;
     while (cache->nodes)
         prefix_unlink(cache, cache->nodes);
+    while (cache->accounts)
+        account_finish(cache->accounts);
     drop_chunks(cache);
-    struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->leaves,
-                            &cache->inner};
+    struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent};
     for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
         heap_finish(heaps[i]);
     if (cache->engine) {
@@ -367,10 +388,9 @@ static bool chunks_reserve(struct cache *cache)
 // Reserves all that num_chunks chunks can ever need in the heaps, so block_settle() cannot fail.
 static bool heaps_reserve(struct cache *cache)
 {
-    size_t chunks = cache->num_chunks, blocks = chunks << cache->chunk_shift;
+    size_t chunks = cache->num_chunks;
     return heap_reserve(&cache->usable, chunks) && heap_reserve(&cache->empty, chunks) &&
-           heap_reserve(&cache->absent, chunks) && heap_reserve(&cache->leaves, blocks) &&
-           heap_reserve(&cache->inner, blocks);
+           heap_reserve(&cache->absent, chunks);
 }
 
 // The absent chunk with the lowest number, or a new one, which is absent. NULL: no memory.
@@ -402,7 +422,7 @@ static void chunk_clear(struct cache *cache, struct chunk *chunk)
     free(chunk->written);
     chunk->blocks = NULL;
     chunk->free = NULL;
-    chunk->written = NULL;
+    chunk->written = chunk->reserved = NULL;
     chunk->num_free = 0;
     chunk->state = CHUNK_ABSENT;
     heap_add(&cache->absent, &chunk->spare, chunk->number);
@@ -414,7 +434,8 @@ enum status cache_grow(struct cache *cache, struct error *error)
     size_t written = (size_t)cache->chunk_blocks * cache->identity.num_layers * cache->layer_bytes;
     struct block *blocks = chunk ? calloc(cache->chunk_blocks, sizeof *blocks) : NULL;
     uint32_t *places = blocks ? calloc(cache->chunk_blocks, sizeof *places) : NULL;
-    uint8_t *bits = places ? calloc(written, 1) : NULL;
+    size_t reserved = (size_t)cache->chunk_blocks * cache->layer_bytes;
+    uint8_t *bits = places ? calloc(written + reserved, 1) : NULL;
     if (!bits) {
         free(places);
         free(blocks);
@@ -426,6 +447,7 @@ enum status cache_grow(struct cache *cache, struct error *error)
     chunk->blocks = blocks;
     chunk->free = places;
     chunk->written = bits;
+    chunk->reserved = bits + written;
     chunk->state = CHUNK_GROWING;
     cache->num_growing++;
     pool_take(cache->pool, cache);
@@ -466,12 +488,8 @@ void cache_grown(struct cache *cache, uint32_t number, const struct error *outco
                cache->name, cache->chunk_bytes, outcome->text);
 }
 
-bool cache_shrink(struct cache *cache)
+void cache_give_back(struct cache *cache, struct chunk *chunk)
 {
-    struct heap_node *node = heap_first(&cache->empty);
-    if (!node)
-        return false;
-    struct chunk *chunk = container_of(node, struct chunk, spare);
     heap_remove(&cache->empty, &chunk->spare);
     heap_remove(&cache->usable, &chunk->usable);
     zeroes_forget(cache->pool, cache, chunk);
@@ -480,35 +498,13 @@ bool cache_shrink(struct cache *cache)
     chunk_clear(cache, chunk);
     engine_cache_shrink(cache->engine, chunk->number);
     pool_give_back(cache->pool, cache);
-    return true;
 }
 
-// ---- eviction ----
-
-// Without a cached leaf, every cached block has held descendants. The deepest cached block on a
-// path is evicted. Its descendants leave the index, because no look-up could reach them any more;
-// the sessions that hold them keep them.
-static struct prefix_node *lowest_cached(struct prefix_node *node)
+bool cache_shrink(struct cache *cache)
 {
-    for (struct prefix_node *child = node->children; child;) {
-        if (child->block->state == CORE_CACHED) {
-            node = child;
-            child = node->children;
-        } else {
-            child = child->next;
-        }
-    }
-    return node;
-}
-
-bool cache_evict(struct cache *cache)
-{
-    struct heap_node *leaf = heap_first(&cache->leaves), *inner = heap_first(&cache->inner);
-    if (!leaf && !inner)
+    struct heap_node *node = heap_first(&cache->empty);
+    if (!node)
         return false;
-    struct prefix_node *node = container_of(leaf ? leaf : inner, struct block, eviction)->node;
-    uint64_t before = cache->counts[CORE_CACHED];
-    prefix_unlink(cache, lowest_cached(node));
-    cache->pool->ledger->metrics[METRIC_EVICTIONS] += before - cache->counts[CORE_CACHED];
+    cache_give_back(cache, container_of(node, struct chunk, spare));
     return true;
 }

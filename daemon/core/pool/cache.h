@@ -14,6 +14,8 @@
 
 enum { CORE_MAX_CACHE_NAME = 255, CORE_MIN_BLOCK_SIZE = 8, CORE_MAX_BLOCK_SIZE = 256 };
 
+struct account;
+struct claim_node;
 struct hold_table;
 struct pool;
 struct prefix_root;
@@ -34,18 +36,20 @@ struct cache {
 
     struct chunk **chunks; // [num_chunks]; owned; entries stay when their memory goes
     uint32_t num_chunks, chunk_capacity, num_present, num_growing;
-    struct heap usable; // chunks with free blocks, lowest number first
-    struct heap empty;  // chunks whose blocks are all free, highest number first
-    struct heap absent; // chunks without memory, lowest number first
-    struct heap leaves; // cached blocks whose nodes have no children, least recently used first
-    struct heap inner;  // cached blocks whose nodes have children, least recently used first
+    struct heap usable;           // chunks with free blocks, lowest number first
+    struct heap empty;            // chunks whose blocks are all free, highest number first
+    struct heap absent;           // chunks without memory, lowest number first
+    uint64_t num_pinned;          // cached blocks that are pinned
+    struct account *accounts;     // one for each tenant with blocks here; owned
     uint64_t counts[CORE_ABSENT]; // blocks in each state; their sum is cache_total()
 
     struct prefix_root *roots; // by (salt, extra key)
     struct prefix_node *nodes; // by (parent, tokens)
+    struct claim_node *claims; // by (parent, tokens); claim.h
     uint64_t num_nodes;        // nodes with a block
     uint64_t num_pending;      // of these, nodes whose block has writes that are not over
-    uint64_t seals;            // blocks sealed so far; while it stays the same, no block was sealed
+    uint64_t seals;            // blocks sealed and offers made so far; while it stays the same, no
+                               // session lost the right to write a block
 
     uint32_t open_sessions;    // sessions that have it open
     struct hold_table *tables; // a list of num_tables
@@ -64,7 +68,7 @@ enum status cache_get(struct pool *pool, const struct core_cache_identity *ident
                       struct cache **out, struct error *error);
 void cache_destroy(struct cache *cache); // it is unused; takes NULL
 // Ends the cache that has been unused the longest; its cached blocks are lost. False: there is
-// none.
+// none, or each one has pinned blocks or blocks below a tenant's floor.
 bool cache_end_unused(struct pool *pool);
 // Ends the cache if it is unused and has no cached block.
 void cache_settle(struct cache *cache);
@@ -78,8 +82,7 @@ enum status cache_grow(struct cache *cache, struct error *error);
 void cache_grown(struct cache *cache, uint32_t number, const struct error *outcome);
 // Gives back the highest chunk whose blocks are all free. False: there is none.
 bool cache_shrink(struct cache *cache);
-// Evicts at least one cached block, least recently used first, children before parents. False:
-// nothing is cached.
-bool cache_evict(struct cache *cache);
+// Gives back this chunk, whose blocks are all free.
+void cache_give_back(struct cache *cache, struct chunk *chunk);
 
 #endif

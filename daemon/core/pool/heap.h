@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// heap.h - a binary heap of nodes that live inside other objects: the smallest (key, order) first.
+// heap.h - a heap of nodes that live inside other objects: the smallest (key, order) first.
 // Knows nothing of what it sorts. Memory is reserved ahead, so that adding never fails. No lock:
 // dispatcher thread only.
 
@@ -14,21 +14,29 @@
 
 struct heap_node {
     uint64_t key;
-    uint64_t order; // set by heap_add(): among equal keys the one added first comes first
-    size_t place;   // position in heap->nodes + 1; 0 = in no heap
+    uint64_t order; // set by heap_add(): among equal keys the smallest comes first
+    size_t place;   // position in heap->entries + 1; 0 = in no heap
+};
+
+struct heap_entry {
+    uint64_t key, order; // the node's
+    struct heap_node *node;
 };
 
 struct heap {
-    struct heap_node **nodes; // [capacity], the first `size` used; owned; the nodes are not
+    struct heap_entry *entries; // [capacity], the first `size` used; owned; the nodes are not
     size_t size, capacity;
     uint64_t added; // calls of heap_add() so far, for `order`
 };
 
 // Makes room for `capacity` nodes in all. False: no memory.
 bool heap_reserve(struct heap *heap, size_t capacity);
-void heap_finish(struct heap *heap);                                    // does not touch the nodes
-struct heap_node *heap_first(const struct heap *heap);                  // NULL: empty
-void heap_add(struct heap *heap, struct heap_node *node, uint64_t key); // there is room
+void heap_finish(struct heap *heap);                   // does not touch the nodes
+struct heap_node *heap_first(const struct heap *heap); // NULL: empty
+// There is room. Among equal keys the node that was added first comes first.
+void heap_add(struct heap *heap, struct heap_node *node, uint64_t key);
+// The same with an order of the caller's, which all nodes of the heap must have.
+void heap_add_as(struct heap *heap, struct heap_node *node, uint64_t key, uint64_t order);
 void heap_remove(struct heap *heap, struct heap_node *node); // does nothing if it is in no heap
 bool heap_sound(const struct heap *heap); // checks order and places of all nodes; for tests
 

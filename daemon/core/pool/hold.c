@@ -7,7 +7,9 @@
 #include "hold.h"
 
 #include "ledger.h"
+#include "salt.h"
 #include "session.h"
+#include "tenant.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -251,13 +253,31 @@ void hold_unref_all(struct hold_table *table, const int32_t *ids, uint32_t count
         hold_unref(table, ids[i]);
 }
 
-enum status hold_check_quota(const struct core_session *session, uint64_t more, struct error *error)
+enum status hold_check_quota(const struct core_session *session, struct hold_more more,
+                             struct error *error)
 {
-    uint64_t quota = session->ledger->params->quota_blocks;
-    if (!quota || (session->num_blocks <= quota && more <= quota - session->num_blocks))
-        return STATUS_OK;
-    return error_set(error, STATUS_QUOTA,
-                     "%" PRIu64 " blocks more would exceed the session's limit of %" PRIu64
-                     " (--session-blocks); it has %" PRIu64,
-                     more, quota, session->num_blocks);
+    uint64_t quota = session->quota_blocks, has = session->num_blocks;
+    if (quota && more.session && (has > quota || more.session > quota - has))
+        return error_set(error, STATUS_QUOTA,
+                         "%" PRIu64 " blocks more would exceed the session's limit of %" PRIu64
+                         " (--session-blocks); it has %" PRIu64,
+                         more.session, quota, has);
+    return tenant_check(session->salt->tenant, more.tenant, error);
+}
+
+enum status hold_prepare(struct hold_table *table, const struct block *block,
+                         struct hold_more *fresh, struct error *error)
+{
+    if (!hold_reserve(table, block))
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to hold block %" PRId32,
+                         block->id);
+    const struct hold hold = hold_find(table, block->id);
+    if (hold.holds == UINT32_MAX)
+        return error_set(error, STATUS_LIMIT,
+                         "block %" PRId32 " is held %" PRIu32
+                         " times, which is the most; release it",
+                         block->id, hold.holds);
+    fresh->session += !hold.holds && !hold.refs;
+    fresh->tenant += block->charge == CHARGE_CACHED;
+    return STATUS_OK;
 }

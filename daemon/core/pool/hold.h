@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// hold.h - which blocks of a cache a session holds, how often, and how many of its batches and
-// copies name each. Dispatcher thread only.
+// hold.h - which blocks of a cache a session holds, how often, and how many of its batches,
+// copies and offers name each. Dispatcher thread only.
 // The counts are in pages, one for each chunk, apart from struct block. Whether a session holds a
 // block is one bit. Checking a block table entry reads nothing else, and the bits of 100,000 blocks
 // fit into the L1 cache of a CPU core.
@@ -14,7 +14,7 @@
 
 struct hold {
     uint32_t holds; // leases and look-ups that are not released
-    uint32_t refs;  // batches and copies that name it
+    uint32_t refs;  // batches, copies and offers that name it
 };
 
 // One bit for each of 64 blocks.
@@ -38,12 +38,13 @@ struct hold_table {
     uint64_t cache_id;              // key of `hh`
     struct core_session *session;
     struct cache *cache;
-    uint32_t opens;           // opens without a close; 0 = only batches and copies keep the table
+    uint32_t opens;           // opens without a close; 0 = only its users keep the table
     struct hold_page **pages; // [num_pages] by chunk number, NULL until needed; owned
     uint32_t num_pages;
-    uint64_t num_blocks; // blocks that are held or named: the quota counts them
-    uint32_t num_users;  // batches and copies that are not freed
-    bool dead;           // the session died
+    uint64_t num_blocks;  // blocks that are held or named: the quota counts them
+    uint32_t num_users;   // batches, copies and offers that are not freed
+    struct claim *claims; // a list; owned; none unless the cache is open
+    bool dead;            // the session died
 };
 
 // The session's table of a cache that it has open, else STATUS_NOT_FOUND.
@@ -71,7 +72,7 @@ static inline uint32_t hold_index(const struct hold_table *table, int64_t id)
     return (uint32_t)id & (table->cache->chunk_blocks - 1);
 }
 
-// True: the session holds the block, or has batches or copies that name it.
+// True: the session holds the block, or has batches, copies or offers that name it.
 static inline bool hold_is_used(const struct hold_page *page, uint32_t index)
 {
     const struct hold_bits *bits = &page->bits[index / 64];
@@ -145,8 +146,17 @@ void hold_ref_all(struct hold_table *table, const int32_t *ids, uint32_t count);
 void hold_unref(struct hold_table *table, int32_t id);
 void hold_unref_all(struct hold_table *table, const int32_t *ids, uint32_t count);
 
-// STATUS_QUOTA if `more` blocks would bring the session over its limit.
-enum status hold_check_quota(const struct core_session *session, uint64_t more,
+// Blocks that a call would add: to those that the session holds or names, and to those that its
+// tenant uses.
+struct hold_more {
+    uint64_t session, tenant;
+};
+// hold_reserve() with an error text; LIMIT: the session holds the block too often. Adds 1 to each
+// part of *fresh for whose quota the block would then count and does not yet.
+enum status hold_prepare(struct hold_table *table, const struct block *block,
+                         struct hold_more *fresh, struct error *error);
+// STATUS_QUOTA if `more` blocks would bring the session or its tenant over a limit.
+enum status hold_check_quota(const struct core_session *session, struct hold_more more,
                              struct error *error);
 
 #endif

@@ -5,11 +5,13 @@
 // what follows cannot fail. Knows which free block to take, not how to get more (pool.h).
 // Dispatcher thread only.
 
+#include "evict.h"
 #include "hold.h"
 #include "ledger.h"
 #include "pool.h"
 #include "salt.h"
 #include "session.h"
+#include "tenant.h"
 #include "zeroes.h"
 
 #include <inttypes.h>
@@ -21,9 +23,10 @@ static void lease_undo(struct cache *cache, const int32_t *blocks, uint32_t coun
 }
 
 static enum status lease_take(struct hold_table *table, uint32_t count, int32_t *blocks,
-                              struct error *error)
+                              struct account **account, struct error *error)
 {
-    bool room = zeroes_reserve(table->session->pool, count);
+    *account = account_get(table->session->salt->tenant, table->cache, count);
+    bool room = *account && zeroes_reserve(table->session->pool, count);
     for (uint32_t i = 0; i < count; i++) {
         struct block *block = room ? block_take(table->cache) : NULL;
         if (block && hold_reserve(table, block)) {
@@ -40,13 +43,14 @@ static enum status lease_take(struct hold_table *table, uint32_t count, int32_t 
 }
 
 // Cannot fail. A block that another salt last wrote is zeroed before any run of this session.
-static void lease_commit(struct hold_table *table, struct block *block)
+static void lease_commit(struct hold_table *table, struct block *block, struct account *account)
 {
     const struct core_session *session = table->session;
     if (block->salt && block->salt != session->salt->id)
         zeroes_add(session->pool, table->cache, block);
     block->salt = session->salt->id;
     block->writer = session->id;
+    block->account = account;
     block_touch(table->cache, block);
     hold_take(table, block);
 }
@@ -62,13 +66,14 @@ static enum status lease_check(const struct hold_table *table, uint32_t count, s
                          " blocks wanted; cache \"%.64s\" can never have more than %" PRIu64
                          " (--max-blocks, --memory-fraction)",
                          count, table->cache->name, limit);
-    return hold_check_quota(table->session, count, error);
+    return hold_check_quota(table->session, (struct hold_more){count, count}, error);
 }
 
 enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint32_t count,
                               int32_t *blocks, bool *growing, struct error *error)
 {
     struct hold_table *table;
+    struct account *account = NULL;
     *growing = false;
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
@@ -76,12 +81,12 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
     if (status == STATUS_OK)
         status = lease_check(table, count, error);
     if (status == STATUS_OK && table->cache->counts[CORE_FREE] < count)
-        status = pool_make_room(table->cache, count, growing, error);
+        status = pool_make_room(table->cache, table->session->salt->tenant, count, growing, error);
     if (status == STATUS_OK)
-        status = lease_take(table, count, blocks, error);
+        status = lease_take(table, count, blocks, &account, error);
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
         hold_fetch_ahead(table, blocks, i, count);
-        lease_commit(table, block_find(table->cache, blocks[i]));
+        lease_commit(table, block_find(table->cache, blocks[i]), account);
     }
     return status;
 }
@@ -120,5 +125,6 @@ enum status core_blocks_release(struct core_session *session, uint64_t cache, co
         hold_fetch_ahead(table, blocks, i, count);
         hold_drop(table, block_find(table->cache, blocks[i]));
     }
+    evict_trim(session->pool);
     return status;
 }

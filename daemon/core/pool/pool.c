@@ -6,6 +6,8 @@
 #include "pool.h"
 
 #include "cache.h"
+#include "evict.h"
+#include "tenant.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -88,16 +90,29 @@ uint64_t pool_limit(const struct cache *cache)
     return chunks_in(cache, pool->limit_bytes, pool->limit_blocks, 0) * cache->chunk_blocks;
 }
 
-// What other caches could give back at once: chunks whose blocks are all free, and all chunks of
-// caches without users.
-static void reclaimable(const struct cache *cache, uint64_t *bytes, uint64_t *blocks)
+// Chunks of the cache that evict_for() could empty, at most: each one costs its owner's tenant a
+// cached block. Floors may keep some of them.
+static uint64_t count_idle(const struct cache *cache, const struct tenant *asking)
+{
+    const struct account *account;
+    uint64_t count = 0;
+    DL_FOREACH2(cache->accounts, account, next_beside)
+    {
+        count += least(account->idle.size, evict_surplus(account->tenant, asking));
+    }
+    return count;
+}
+
+// What other caches could give back for a lease of `asking`: chunks whose blocks are all free or
+// may be evicted.
+static void reclaimable(const struct cache *cache, const struct tenant *asking, uint64_t *bytes,
+                        uint64_t *blocks)
 {
     const struct pool *pool = cache->pool;
     *bytes = *blocks = 0;
     for (uint32_t i = 0; i < pool->num_caches; i++) {
         const struct cache *other = pool->caches[i];
-        uint64_t chunks =
-            other->num_tables ? other->empty.size : other->num_present + other->num_growing;
+        uint64_t chunks = other->empty.size + count_idle(other, asking);
         if (other == cache)
             continue;
         *bytes += chunks * other->chunk_bytes;
@@ -115,12 +130,12 @@ static uint64_t growable(const struct cache *cache, uint64_t bytes, uint64_t blo
                      cache->num_present + cache->num_growing);
 }
 
-uint64_t pool_available(const struct cache *cache)
+uint64_t pool_available(const struct cache *cache, const struct tenant *asking)
 {
     uint64_t bytes, blocks;
-    reclaimable(cache, &bytes, &blocks);
+    reclaimable(cache, asking, &bytes, &blocks);
     uint64_t chunks = cache->num_growing + growable(cache, bytes, blocks);
-    return cache->counts[CORE_FREE] + cache->counts[CORE_CACHED] + chunks * cache->chunk_blocks;
+    return cache->counts[CORE_FREE] + evict_available(cache, asking) + chunks * cache->chunk_blocks;
 }
 
 // Free blocks, once all growing chunks have arrived.
@@ -137,19 +152,19 @@ static enum status grow_to(struct cache *cache, uint32_t count, struct error *er
     return status;
 }
 
-// Takes memory from another cache: a chunk whose blocks are all free, else the whole cache that has
-// been without users the longest. False: there is neither.
-static bool reclaim_some(struct cache *cache)
+// Takes a chunk whose blocks are all free from another cache. False: there is none.
+static bool take_spare(const struct cache *cache)
 {
-    struct pool *pool = cache->pool;
+    const struct pool *pool = cache->pool;
     for (uint32_t i = 0; i < pool->num_caches; i++) {
         if (pool->caches[i] != cache && cache_shrink(pool->caches[i]))
             return true;
     }
-    return cache_end_unused(pool);
+    return false;
 }
 
-static enum status no_blocks(const struct cache *cache, uint32_t count, struct error *error)
+static enum status no_blocks(const struct cache *cache, const struct tenant *asking, uint32_t count,
+                             struct error *error)
 {
     const struct pool *pool = cache->pool;
     char refused[96] = "";
@@ -163,23 +178,23 @@ static enum status no_blocks(const struct cache *cache, uint32_t count, struct e
                      "%" PRIu32 " blocks wanted, cache \"%.64s\" has %" PRIu64 " free of %" PRIu64
                      " and could get %" PRIu64 " now%s",
                      count, cache->name, cache->counts[CORE_FREE], cache_total(cache),
-                     pool_available(cache), refused);
+                     pool_available(cache, asking), refused);
 }
 
-enum status pool_make_room(struct cache *cache, uint32_t count, bool *growing, struct error *error)
+enum status pool_make_room(struct cache *cache, const struct tenant *asking, uint32_t count,
+                           bool *growing, struct error *error)
 {
     struct pool *pool = cache->pool;
     if (pool->refused_bytes && ++pool->refused_wishes >= POOL_RETRY_AFTER)
         pool->refused_bytes = 0;
-    if (pool_available(cache) < count) // evicting would lose prefixes for nothing
-        return no_blocks(cache, count, error);
+    if (pool_available(cache, asking) < count) // evicting would lose prefixes for nothing
+        return no_blocks(cache, asking, count, error);
     enum status status = grow_to(cache, count, error);
-    while (status == STATUS_OK && expected(cache) < count && cache_evict(cache))
-        ;
-    while (status == STATUS_OK && expected(cache) < count && reclaim_some(cache))
+    while (status == STATUS_OK && expected(cache) < count &&
+           (take_spare(cache) || evict_for(cache, asking)))
         status = grow_to(cache, count, error);
     if (status != STATUS_OK || cache->counts[CORE_FREE] >= count)
         return status;
     *growing = cache->num_growing > 0;
-    return no_blocks(cache, count, error);
+    return no_blocks(cache, asking, count, error);
 }

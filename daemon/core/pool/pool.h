@@ -8,10 +8,12 @@
 #ifndef AULE_CORE_POOL_H
 #define AULE_CORE_POOL_H
 
+#include "heap.h"
 #include "ledger.h"
 
 struct block;
 struct cache;
+struct tenant;
 
 struct pool {
     uint64_t limit_bytes, limit_blocks; // limit_blocks UINT64_MAX: only bytes limit the pool
@@ -24,6 +26,11 @@ struct pool {
     uint32_t num_caches, cache_capacity;
     struct cache *caches_by_name; // the same caches
 
+    struct tenant *tenants; // by label
+    struct heap ranks;      // tenants with cached blocks above their floors, the most bytes first
+    struct tenant *queue;   // tenants with leases that wait
+    struct tenant *over;    // tenants above their cap: evict_trim() evicts
+
     struct engine_zero *zeroes; // [num_zeroes] blocks to zero before the next run (zeroes.h); owned
     struct block **zero_blocks; // [num_zeroes] the same blocks; owned
     uint32_t num_zeroes, zero_capacity;
@@ -35,17 +42,19 @@ uint32_t pool_chunk_blocks(const struct pool *pool, const struct engine_cache_pa
                            struct error *error);
 // Blocks that this cache could have if no other cache had any.
 uint64_t pool_limit(const struct cache *cache);
-// Blocks that a lease could get: free and cached ones, and those of chunks that could still grow.
-uint64_t pool_available(const struct cache *cache);
+// Blocks that a lease of `asking` could get: free and cached ones, and those of chunks that could
+// still grow. NULL: a lease of a tenant that has nothing cached.
+uint64_t pool_available(const struct cache *cache, const struct tenant *asking);
 
 void pool_take(struct pool *pool, const struct cache *cache);      // counts one chunk more
 void pool_give_back(struct pool *pool, const struct cache *cache); // counts one chunk less
 // The device had no memory for a chunk that pool_take() had counted.
 void pool_refused(struct pool *pool, const struct cache *cache);
 
-// Call this for a lease of `count` blocks if fewer are free. It grows the cache, evicts cached
-// blocks, and takes memory from other caches, in this order. OK: enough blocks are free now.
-// NO_BLOCKS: too few are; *growing: chunks that are growing will help.
-enum status pool_make_room(struct cache *cache, uint32_t count, bool *growing, struct error *error);
+// Call this for a lease of `count` blocks by `asking` if fewer are free. It grows the cache, takes
+// spare memory from other caches, and evicts cached blocks of any cache, in this order. OK: enough
+// blocks are free now. NO_BLOCKS: too few are; *growing: chunks that are growing will help.
+enum status pool_make_room(struct cache *cache, const struct tenant *asking, uint32_t count,
+                           bool *growing, struct error *error);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "prefix.h"
 
+#include "claim.h"
 #include "pool.h"
 
 #include <stdlib.h>
@@ -66,7 +67,7 @@ struct prefix_root *prefix_root_get(struct cache *cache, struct salt *salt,
 
 void prefix_root_settle(struct cache *cache, struct prefix_root *root)
 {
-    if (!root || root->children)
+    if (!root || root->children || root->claims)
         return;
     HASH_DEL(cache->roots, root);
     salt_unref(root->salt);
@@ -116,12 +117,14 @@ struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
     DL_PREPEND(*(parent ? &parent->children : &root->children), node);
     if (parent && parent->block && !node->next) // its first child
         block_resort(cache, parent->block);
+    claim_meet(cache, node);
     return node;
 }
 
 void prefix_attach(struct cache *cache, struct prefix_node *node, struct block *block)
 {
     node->block = block;
+    node->attached_ns = cache->pool->ledger->now_ns;
     block->node = node;
     cache->num_nodes++;
     if (block->pending)
@@ -133,8 +136,6 @@ void prefix_detach(struct cache *cache, struct prefix_node *node)
     struct block *block = node->block;
     if (!block)
         return;
-    if (block->state == CORE_CACHED) // before the block loses its node, which says which heap
-        heap_remove(node->children ? &cache->inner : &cache->leaves, &block->eviction);
     node->block = NULL;
     block->node = NULL;
     cache->num_nodes--;
@@ -143,11 +144,36 @@ void prefix_detach(struct cache *cache, struct prefix_node *node)
     block_settle(cache, block);
 }
 
+bool prefix_keeps(const struct prefix_node *node, enum core_keep keep)
+{
+    return node->num_keeps[keep] > 0;
+}
+
+static void count_keep(struct prefix_node *node, enum core_keep keep, uint32_t by)
+{
+    for (; node && keep != CORE_KEEP_NORMAL; node = node->parent)
+        node->num_keeps[keep] += by;
+}
+
+void prefix_set_keep(struct cache *cache, struct prefix_node *node, enum core_keep keep)
+{
+    count_keep(node, node->keep, UINT32_MAX); // adding UINT32_MAX subtracts 1
+    count_keep(node, keep, 1);
+    node->keep = keep;
+    for (; node; node = node->parent) {
+        block_settle(cache, node->block);
+        block_resort(cache, node->block);
+    }
+}
+
 // Removes a node without children. Also removes its root if the root has no other child.
 static void node_remove(struct cache *cache, struct prefix_node *node)
 {
     struct prefix_node *parent = node->parent;
     struct prefix_root *root = node->root;
+    if (node->keep)
+        prefix_set_keep(cache, node, CORE_KEEP_NORMAL);
+    claim_part(cache, node);
     prefix_detach(cache, node);
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the node is in the table
     HASH_DEL(cache->nodes, node);

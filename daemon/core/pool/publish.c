@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// publish.c - core_prefix_lookup() and core_prefix_publish(). Both check and reserve everything
-// first; what follows cannot fail. Knows holds and the prefix index, not what blocks contain.
+// publish.c - core_prefix_publish(). It checks and reserves everything first; what follows cannot
+// fail. Knows holds and the prefix index, not what blocks contain.
 // Dispatcher thread only.
 
+#include "claim.h"
+#include "evict.h"
 #include "hold.h"
 #include "ledger.h"
+#include "lookup.h"
 #include "pool.h"
 #include "prefix.h"
 #include "session.h"
@@ -14,116 +17,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static enum status check_prefix(const struct core_prefix *prefix, struct error *error)
-{
-    if (prefix->num_tokens > INT32_MAX)
-        return error_set(error, STATUS_INVALID,
-                         "a prefix of %" PRIu32 " tokens; at most %d are allowed",
-                         prefix->num_tokens, INT32_MAX);
-    return STATUS_OK;
-}
-
-static enum status begin(struct core_session *session, uint64_t cache,
-                         const struct core_prefix *prefix, struct hold_table **table,
-                         struct error *error)
-{
-    enum status status = session_usable(session, error);
-    if (status == STATUS_OK)
-        status = hold_table_find(session, cache, table, error);
-    return status == STATUS_OK ? check_prefix(prefix, error) : status;
-}
-
-// Makes sure that hold_take() will succeed. Adds 1 to *fresh if the block would then count against
-// the quota and does not yet.
-static enum status prepare_hold(struct hold_table *table, const struct block *block,
-                                uint64_t *fresh, struct error *error)
-{
-    if (!hold_reserve(table, block))
-        return error_set(error, STATUS_NO_MEMORY, "no host memory to hold block %" PRId32,
-                         block->id);
-    const struct hold hold = hold_find(table, block->id);
-    if (hold.holds == UINT32_MAX)
-        return error_set(error, STATUS_LIMIT,
-                         "block %" PRId32 " is held %" PRIu32
-                         " times, which is the most; release it",
-                         block->id, hold.holds);
-    *fresh += !hold.holds && !hold.refs;
-    return STATUS_OK;
-}
-
-// ---- look-up ----
-
-struct hit {
-    struct prefix_node *last; // the deepest node found; NULL = none
-    uint32_t count;           // nodes found
-    uint64_t fresh;           // of their blocks, those new to the quota
-};
-
-static enum status walk(struct hold_table *table, const struct prefix_root *root,
-                        const int32_t *tokens, uint32_t blocks, struct hit *hit,
-                        struct error *error)
-{
-    uint32_t block_size = table->cache->identity.kv.block_size;
-    while (root && hit->count < blocks) {
-        struct prefix_node *node =
-            prefix_find(table->cache, root, hit->last, tokens + (size_t)hit->count * block_size);
-        if (!node || !prefix_visible(node))
-            break;
-        enum status status = prepare_hold(table, node->block, &hit->fresh, error);
-        if (status != STATUS_OK)
-            return status;
-        hit->last = node;
-        hit->count++;
-    }
-    return hold_check_quota(table->session, hit->fresh, error);
-}
-
-static void count_lookup(struct core_session *session, uint32_t tokens, uint64_t hit)
-{
-    session->lookup_tokens += tokens;
-    session->hit_tokens += hit;
-    session->ledger->metrics[METRIC_LOOKUPS]++;
-    session->ledger->metrics[METRIC_LOOKUP_TOKENS] += tokens;
-    session->ledger->metrics[METRIC_HIT_TOKENS] += hit;
-}
-
-enum status core_prefix_lookup(struct core_session *session, uint64_t cache,
-                               const struct core_prefix *prefix, uint32_t max_tokens,
-                               int32_t *blocks, uint32_t *num_blocks, struct error *error)
-{
-    struct hold_table *table;
-    struct prefix_root *root;
-    struct hit hit = {0};
-    *num_blocks = 0;
-    enum status status = begin(session, cache, prefix, &table, error);
-    if (status != STATUS_OK)
-        return status;
-    uint32_t tokens =
-        max_tokens && max_tokens < prefix->num_tokens ? max_tokens : prefix->num_tokens;
-    uint32_t block_size = table->cache->identity.kv.block_size;
-    if (prefix_root_find(table->cache, session->salt, prefix, &root) != STATUS_OK)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory to look a prefix up");
-    status = walk(table, root, prefix->tokens, tokens / block_size, &hit, error);
-    if (status != STATUS_OK)
-        return status;
-    *num_blocks = hit.count;
-    // Deepest first, so that an ancestor has a later last_use and is evicted after its descendants.
-    for (struct prefix_node *node = hit.last; node; node = node->parent) {
-        block_touch(table->cache, node->block);
-        hold_take(table, node->block);
-        blocks[node->depth] = node->block->id;
-    }
-    count_lookup(session, tokens, (uint64_t)hit.count * block_size);
-    return STATUS_OK;
-}
-
-// ---- publish ----
-
 struct publication {
     struct hold_table *table;
     struct cache *cache;
     const struct core_prefix *prefix;
     struct prefix_root *root;
+    struct prefix_node *parent; // of the first node of the chain; NULL: the root
     int32_t *blocks;
     uint32_t num_blocks;
     struct prefix_node **chain; // [num_blocks] nodes; owned
@@ -135,11 +34,34 @@ static const int32_t *block_tokens(const struct publication *p, uint32_t index)
     return p->prefix->tokens + (size_t)index * p->cache->identity.kv.block_size;
 }
 
+static enum status find_parent(struct publication *p, struct error *error)
+{
+    int32_t id = p->prefix->parent;
+    struct block *block;
+    if (!p->prefix->has_parent)
+        return STATUS_OK;
+    if (hold_probe(p->table, id, &block) != STATUS_OK)
+        return error_set(error, STATUS_NOT_HELD,
+                         "the parent block %" PRId32 " is not held by this session", id);
+    if (!block->node)
+        return error_set(error, STATUS_NOT_FOUND,
+                         "the parent block %" PRId32 " is not in the prefix index", id);
+    if (block->node->root != p->root)
+        return error_set(error, STATUS_INVALID,
+                         "the parent block %" PRId32 " is published under another extra key", id);
+    p->parent = block->node;
+    return STATUS_OK;
+}
+
+static struct prefix_node *node_before(const struct publication *p, uint32_t i)
+{
+    return i ? p->chain[i - 1] : p->parent;
+}
+
 static void find_chain(struct publication *p)
 {
     for (uint32_t i = 0; p->root && i < p->num_blocks; i++) {
-        p->chain[i] =
-            prefix_find(p->cache, p->root, i ? p->chain[i - 1] : NULL, block_tokens(p, i));
+        p->chain[i] = prefix_find(p->cache, p->root, node_before(p, i), block_tokens(p, i));
         if (!p->chain[i])
             return;
         p->num_found = i + 1;
@@ -192,18 +114,39 @@ static struct block *exchange_for(const struct publication *p, uint32_t i)
     return has && has->id != p->blocks[i] && prefix_visible(p->chain[i]) ? has : NULL;
 }
 
+// Counts a block that the publication replaces, if its release takes it off the quotas.
+static void count_gone(const struct publication *p, int32_t id, struct hold_more *gone)
+{
+    const struct hold hold = hold_find(p->table, id);
+    bool leaves = p->prefix->releases && hold.holds == 1 && !hold.refs;
+    gone->session += leaves;
+    gone->tenant += leaves && block_find(p->cache, id)->users == 1;
+}
+
+static uint64_t beyond(uint64_t more, uint64_t less)
+{
+    return more > less ? more - less : 0;
+}
+
 static enum status check_publication(struct publication *p, struct error *error)
 {
-    uint64_t stamp = ++p->cache->pool->ledger->last_stamp, fresh = 0;
+    uint64_t stamp = ++p->cache->pool->ledger->last_stamp;
+    struct hold_more fresh = {0}, gone = {0};
     enum status status = STATUS_OK;
     for (uint32_t i = 0; status == STATUS_OK && i < p->num_blocks; i++)
         status = check_given(p, i, stamp, error);
     for (uint32_t i = 0; status == STATUS_OK && i < p->num_found; i++) {
         const struct block *other = exchange_for(p, i);
         if (other)
-            status = prepare_hold(p->table, other, &fresh, error);
+            status = hold_prepare(p->table, other, &fresh, error);
+        if (other)
+            count_gone(p, p->blocks[i], &gone);
     }
-    return status == STATUS_OK ? hold_check_quota(p->table->session, fresh, error) : status;
+    if (status != STATUS_OK)
+        return status;
+    const struct hold_more more = {beyond(fresh.session, gone.session),
+                                   beyond(fresh.tenant, gone.tenant)};
+    return hold_check_quota(p->table->session, more, error);
 }
 
 static enum status extend_chain(struct publication *p, struct error *error)
@@ -213,7 +156,7 @@ static enum status extend_chain(struct publication *p, struct error *error)
     if (!p->root)
         p->root = prefix_root_get(p->cache, p->table->session->salt, p->prefix);
     for (uint32_t i = p->num_found; p->root && i < p->num_blocks; i++) {
-        p->chain[i] = prefix_add(p->cache, p->root, i ? p->chain[i - 1] : NULL, block_tokens(p, i));
+        p->chain[i] = prefix_add(p->cache, p->root, node_before(p, i), block_tokens(p, i));
         if (!p->chain[i])
             break;
     }
@@ -245,9 +188,13 @@ static bool publish_block(struct publication *p, uint32_t i)
     if (other) {
         block_touch(p->cache, other);
         hold_take(p->table, other);
+        if (p->prefix->releases)
+            hold_drop(p->table, given);
         p->blocks[i] = other->id;
+        claim_publish(p->cache, node, p->table->session);
         return true;
     }
+    bool again = given->node == node;
     // If two sessions publish the same tokens, the block whose writes end first stays in the index.
     // The other block is sealed as well, but look-ups do not find it.
     if (node->block && node->block != given && given->pending == 0)
@@ -256,6 +203,8 @@ static bool publish_block(struct publication *p, uint32_t i)
         prefix_attach(p->cache, node, given);
     seal(p->cache, given);
     block_touch(p->cache, given);
+    if (!again) // else a claim that the session still has is one that waits
+        claim_publish(p->cache, node, p->table->session);
     return false;
 }
 
@@ -276,14 +225,18 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
     if (prefix_root_find(p->cache, session->salt, p->prefix, &p->root) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
                          p->num_blocks);
+    enum status status = find_parent(p, error);
+    if (status != STATUS_OK)
+        return status;
     find_chain(p);
-    enum status status = check_publication(p, error);
+    status = check_publication(p, error);
     if (status == STATUS_OK)
         status = extend_chain(p, error);
     if (status != STATUS_OK)
         return status;
-    for (uint32_t i = p->num_blocks; i-- > 0;) // deepest first, as in core_prefix_lookup()
+    for (uint32_t i = p->num_blocks; i-- > 0;) // deepest first, as in lookup.c
         *num_existing += publish_block(p, i);
+    evict_trim(session->pool);
     session->ledger->news = true;
     return STATUS_OK;
 }
@@ -294,7 +247,7 @@ enum status core_prefix_publish(struct core_session *session, uint64_t cache,
 {
     struct publication p = {.prefix = prefix, .blocks = blocks, .num_blocks = num_blocks};
     *num_existing = 0;
-    enum status status = begin(session, cache, prefix, &p.table, error);
+    enum status status = lookup_begin(session, cache, prefix, &p.table, error);
     if (status != STATUS_OK)
         return status;
     p.cache = p.table->cache;

@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// salt.c - see salt.h. A hash table by uid and tenant.
+// salt.c - see salt.h. A hash table by tenant and name.
 
 #include "salt.h"
+
+#include "tenant.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static struct salt *salt_create(uint32_t uid, const char *tenant)
+static struct salt *salt_create(const struct tenant *tenant, const char *name)
 {
-    size_t size = strlen(tenant) + 1;
-    struct salt *salt = calloc(1, sizeof *salt + sizeof uid + size);
+    size_t size = strlen(name) + 1;
+    struct salt *salt = calloc(1, sizeof *salt + sizeof tenant->id + size);
     if (!salt)
         return NULL;
-    salt->key_size = (uint32_t)(sizeof uid + size);
-    memcpy(salt->key, &uid, sizeof uid);
-    memcpy(salt->key + sizeof uid, tenant, size);
+    salt->key_size = (uint32_t)(sizeof tenant->id + size);
+    memcpy(salt->key, &tenant->id, sizeof tenant->id);
+    memcpy(salt->key + sizeof tenant->id, name, size);
     return salt;
 }
 
-struct salt *salt_get(struct salt **table, uint64_t *last_id, uint32_t uid, const char *tenant)
+struct salt *salt_get(struct salt **table, uint64_t *last_id, struct tenant *tenant,
+                      const char *name)
 {
-    struct salt *salt = salt_create(uid, tenant ? tenant : ""), *known = NULL;
+    struct salt *salt = salt_create(tenant, name ? name : ""), *known = NULL;
     if (!salt)
         return NULL;
     HASH_FIND(hh, *table, salt->key, salt->key_size, known);
@@ -36,6 +39,7 @@ struct salt *salt_get(struct salt **table, uint64_t *last_id, uint32_t uid, cons
         return NULL;
     }
     salt->table = table;
+    salt->tenant = tenant_ref(tenant);
     salt->id = ++*last_id;
     return salt_ref(salt);
 }
@@ -51,5 +55,6 @@ void salt_unref(struct salt *salt)
     if (!salt || --salt->refs)
         return;
     HASH_DEL(*salt->table, salt);
+    tenant_unref(salt->tenant);
     free(salt);
 }

@@ -18,10 +18,10 @@ enum status session_usable(const struct core_session *session, struct error *err
     return STATUS_OK;
 }
 
-enum status session_check_kept(const struct core_session *session, uint64_t bytes, const char *what,
-                               struct error *error)
+enum status session_check_batch_memory(const struct core_session *session, uint64_t bytes,
+                                       const char *what, struct error *error)
 {
-    uint64_t most = session->ledger->params->max_kept_bytes, has = session->kept_bytes;
+    uint64_t most = session->ledger->params->max_batch_memory, has = session->batch_memory;
     if (!most || (has <= most && bytes <= most - has))
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,

@@ -14,14 +14,17 @@
 #include "heap.h"
 
 struct ledger;
+struct offer;
+struct offers;
 struct pool;
 struct turns;
 
 struct core_session {
     struct core_session *prev, *next; // core->sessions, or core->leaving once closed
     struct core *core;
-    struct ledger *ledger; // this one and the next two are parts of `core`
+    struct ledger *ledger; // this one and the next three are parts of `core`
     struct pool *pool;
+    struct offers *offers;
     struct turns *turns;
     uint64_t id;                // core_session_params.id
     char *name;                 // for logs; owned
@@ -32,12 +35,18 @@ struct core_session {
     bool closed;                // core_session_close() was called
 
     // Blocks and batches.
-    struct hold_table *tables; // by cache id
-    struct batch *batches;     // by id; destroyed ones are not here
-    uint64_t num_blocks; // blocks that it holds or names, in all tables: the quota counts them
-    // Bytes for --max-batch-memory: batches that the engine has, also destroyed ones with runs, and
-    // the arrays of runs.
-    uint64_t kept_bytes;
+    struct hold_table *tables;                      // by cache id
+    struct batch *batches;                          // by id; destroyed ones are not here
+    struct core_session *tenant_prev, *tenant_next; // salt->tenant->sessions
+    uint32_t num_waiting;                           // its leases, claims and takes that wait
+    uint64_t quota_blocks;                          // most that num_blocks may become; 0 = no limit
+    uint64_t num_blocks;  // blocks that it holds or names, in all tables: the quota counts them
+    uint64_t num_claimed; // blocks of its claims' chains, in all tables: --max-claimed-blocks
+    struct offer *given, *taken;   // lists of its offers that have not ended
+    uint32_t num_given, num_taken; // in the two lists
+    // Bytes that --max-batch-memory limits: batches that the engine has, also destroyed ones with
+    // runs, the arrays of runs, and the offers that it has given.
+    uint64_t batch_memory;
 
     // Runs.
     struct run *runs;       // accepted and not delivered, in the order of their tickets
@@ -70,7 +79,7 @@ struct core_session {
 enum status session_usable(const struct core_session *session, struct error *error);
 // LIMIT if the session would exceed --max-batch-memory by keeping `bytes` more. `what` names them
 // in the error.
-enum status session_check_kept(const struct core_session *session, uint64_t bytes, const char *what,
-                               struct error *error);
+enum status session_check_batch_memory(const struct core_session *session, uint64_t bytes,
+                                       const char *what, struct error *error);
 
 #endif

@@ -43,6 +43,10 @@ static enum status check_to(const struct request *r, struct copy *copy, uint32_t
     if (block->sealed)
         return error_set(r->error, STATUS_SEALED, "to[%" PRIu32 "] = %" PRId32 " is sealed", i,
                          block->id);
+    if (block->writer != copy->table->session->id)
+        return error_set(r->error, STATUS_DENIED,
+                         "to[%" PRIu32 "] = %" PRId32 " was offered to another session", i,
+                         block->id);
     if (block->stamp == stamp)
         return error_set(r->error, STATUS_INVALID, "to[%" PRIu32 "] = %" PRId32 " occurs twice", i,
                          block->id);

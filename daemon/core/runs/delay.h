@@ -12,8 +12,8 @@
 #include "base/forecast.h"
 
 struct delay {
-    // Of the submission that ends next. look_ns 0: runs never wait. After runs have waited, a look
-    // lasts up to 3 times as long, because another sleep would miss the end.
+    // Watches the submission that ends next. look_ns 0: runs never wait. After runs have waited, a
+    // look lasts up to 3 times as long, because another sleep would miss the end.
     struct forecast_watch watch;
     uint64_t sequence;   // number of that submission; 0 = the GPU has none
     int64_t prepares_ns; // recent time from engine_submit() until the GPU has the submission

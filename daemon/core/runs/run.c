@@ -53,7 +53,7 @@ enum status run_create(struct core_session *session, size_t arrays_size, size_t 
                        struct run **out, struct error *error)
 {
     uint64_t bytes = (uint64_t)arrays_size + beside;
-    enum status status = session_check_kept(session, bytes, "arrays", error);
+    enum status status = session_check_batch_memory(session, bytes, "arrays", error);
     if (status != STATUS_OK)
         return status;
     struct run *run = calloc(1, sizeof *run + arrays_size);
@@ -63,14 +63,14 @@ enum status run_create(struct core_session *session, size_t arrays_size, size_t 
     run->session = session;
     run->num_links = 1;
     run->bytes = bytes;
-    session->kept_bytes += bytes;
+    session->batch_memory += bytes;
     *out = run;
     return STATUS_OK;
 }
 
 void run_free(struct run *run)
 {
-    run->session->kept_bytes -= run->bytes;
+    run->session->batch_memory -= run->bytes;
     free(run->why);
     free(run);
 }
@@ -403,6 +403,11 @@ void run_link_over(struct run *run)
 {
     if (++run->num_over == run->num_links)
         run_end(run);
+}
+
+uint64_t core_tickets_ended(const struct core_session *session)
+{
+    return session->runs ? session->runs->ticket - 1 : session->last_ticket;
 }
 
 void run_deliver(struct core_session *session)

@@ -27,13 +27,13 @@ struct run {
     struct wire_layers layers; // num_layers and layer_step are not 0, but a copy's and a merge's
     const float *k_scales, *v_scales; // [layers.num_layers], in `arrays`; NULL = none
     struct run_tensors tensors;       // what its layers touch in the arena
-    // A link is one layer; a copy and a merge have one link. Links are picked in order, and a
-    // submission may have several.
-    uint32_t num_links;  // all, or those that were picked before the run failed
-    uint32_t num_picked; // by the scheduler
-    uint32_t num_over;
-    struct run *beside; // scratch: another run of its session in the same wave
-    uint64_t stamp;     // scratch: counted already
+    // The scheduler picks a run layer by layer: a link is one layer of it. A copy and a merge have
+    // one link. Links are picked in order, and a submission may have several.
+    uint32_t num_links;  // the run ends after so many; if it fails, only those that were picked
+    uint32_t num_picked; // links in submissions, ended ones too
+    uint32_t num_over;   // links that have ended
+    struct run *beside;  // scratch: another run of its session in the same wave
+    uint64_t stamp;      // scratch: counted already
     bool detached;
     bool over;      // `result` is final
     bool delivered; // and every earlier ticket of the session is over too

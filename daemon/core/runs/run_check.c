@@ -144,55 +144,59 @@ uint64_t core_run_heads(const struct core_run_params *p, uint64_t stride)
     return all;
 }
 
-// A layer stride of slopes or sinks is a multiple of 4 bytes and fits into 32 bits.
-static enum status check_head_strides(const struct batch *batch, const struct core_run_params *p,
-                                      struct error *error)
+// Slopes or sinks: a value for each head, of one layer or of all.
+struct head_array {
+    const char *name;
+    const float *values; // NULL: the run has none
+    uint64_t stride;     // bytes from layer to layer
+    bool may_be_none;    // -inf is allowed: the head has none
+};
+
+// A layer stride is a multiple of 4 bytes and fits into 32 bits.
+static enum status check_head_stride(const struct head_array *array, struct error *error)
 {
-    (void)batch;
-    const struct {
-        const char *name;
-        const float *values;
-        uint64_t stride;
-    } arrays[] = {{"slopes", p->slopes, p->layers.slopes}, {"sinks", p->sinks, p->layers.sinks}};
-    for (size_t i = 0; p->layers.num_layers > 1 && i < sizeof arrays / sizeof *arrays; i++) {
-        if (arrays[i].values && arrays[i].stride % sizeof(float))
-            return error_set(error, STATUS_MISALIGNED,
-                             "%s has layer stride %" PRIu64 "; it must be a multiple of %zu",
-                             arrays[i].name, arrays[i].stride, sizeof(float));
-        if (arrays[i].values && arrays[i].stride > UINT32_MAX)
-            return error_set(error, STATUS_OUT_OF_RANGE,
-                             "%s has a layer stride of %" PRIu64 " bytes; at most %" PRIu32
-                             " are allowed",
-                             arrays[i].name, arrays[i].stride, UINT32_MAX);
+    if (array->stride % sizeof(float))
+        return error_set(error, STATUS_MISALIGNED,
+                         "%s has layer stride %" PRIu64 "; it must be a multiple of %zu",
+                         array->name, array->stride, sizeof(float));
+    if (array->stride > UINT32_MAX)
+        return error_set(error, STATUS_OUT_OF_RANGE,
+                         "%s has a layer stride of %" PRIu64 " bytes; at most %" PRIu32
+                         " are allowed",
+                         array->name, array->stride, UINT32_MAX);
+    return STATUS_OK;
+}
+
+// A slope or sink that is not finite would make the head's output NaN.
+static enum status check_head_values(const struct head_array *array, uint64_t count,
+                                     struct error *error)
+{
+    for (uint64_t h = 0; h < count; h++) {
+        float value = array->values[h];
+        if (!is_finite_in_log2(value) && !(array->may_be_none && value == -INFINITY))
+            return error_set(error, STATUS_INVALID,
+                             "%s[%" PRIu64 "] is %g; it must be finite in f32, also times log2(e)",
+                             array->name, h, (double)value);
     }
     return STATUS_OK;
 }
 
-// A slope or sink that is not finite would make the head's output NaN. A sink of -inf is allowed:
-// it means no sink for this head.
 static enum status check_heads(const struct batch *batch, const struct core_run_params *p,
                                struct error *error)
 {
     (void)batch;
-    const struct {
-        const char *name;
-        const float *values;
-        uint64_t stride;
-        bool may_be_none;
-    } arrays[] = {{"slopes", p->slopes, p->layers.slopes, false},
-                  {"sinks", p->sinks, p->layers.sinks, true}};
-    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
-        uint64_t count = arrays[i].values ? core_run_heads(p, arrays[i].stride) : 0;
-        for (uint64_t h = 0; h < count; h++) {
-            float value = arrays[i].values[h];
-            if (!is_finite_in_log2(value) && !(arrays[i].may_be_none && value == -INFINITY))
-                return error_set(error, STATUS_INVALID,
-                                 "%s[%" PRIu64
-                                 "] is %g; it must be finite in f32, also times log2(e)",
-                                 arrays[i].name, h, (double)value);
-        }
+    const struct head_array arrays[] = {{"slopes", p->slopes, p->layers.slopes, false},
+                                        {"sinks", p->sinks, p->layers.sinks, true}};
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < sizeof arrays / sizeof *arrays; i++) {
+        if (!arrays[i].values)
+            continue;
+        if (p->layers.num_layers > 1)
+            status = check_head_stride(&arrays[i], error);
+        if (status == STATUS_OK)
+            status = check_head_values(&arrays[i], core_run_heads(p, arrays[i].stride), error);
     }
-    return STATUS_OK;
+    return status;
 }
 
 // Scores are divided by the cap, and a device may read a subnormal as 0.
@@ -389,15 +393,10 @@ static const struct {
     enum status (*check)(const struct batch *batch, const struct core_run_params *params,
                          struct error *error);
 } checks[] = {
-    {ATTENDS, check_head_count},
-    {ATTENDS, check_window},
-    {ATTENDS, check_soft_cap},
-    {ATTENDS, check_head_strides},
-    {ATTENDS, check_heads},
-    {ATTENDS, check_lse},
-    {ATTENDS | WRITES, check_rope},
-    {ATTENDS, check_score_scale},
-    {ATTENDS | WRITES | GATHERS, check_scales},
+    {ATTENDS, check_head_count},  {ATTENDS, check_window},
+    {ATTENDS, check_soft_cap},    {ATTENDS, check_heads},
+    {ATTENDS, check_lse},         {ATTENDS | WRITES, check_rope},
+    {ATTENDS, check_score_scale}, {ATTENDS | WRITES | GATHERS, check_scales},
 };
 
 enum status run_check(const struct batch *batch, const struct core_run_params *params,

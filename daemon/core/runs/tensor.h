@@ -45,13 +45,13 @@ enum { TENSOR_STEPS = 1 << 16 };
 
 // The rows of a tensor that is written must nest: one stride steps over all rows of the other
 // dimensions. They must not overlap any other tensor in the same layer. The check is exact if both
-// tensors have the same strides (slices of one fused tensor interleave), or if one of them fills
-// its range without gaps. Any other pair passes unless the check proves an overlap: a run can touch
-// nothing outside its client's arena. An overlap between two layers is no error. It makes the run
-// `chained`, and so does a pair of layers that only might overlap.
+// tensors have the same strides, as slices of one fused tensor have. It is also exact if one of
+// them fills its range without gaps. Any other pair passes unless the check proves an overlap: a
+// run can touch nothing outside its client's arena. An overlap between two layers is no error. It
+// makes the run `chained`, and so does a pair of layers that only might overlap.
 enum status tensor_check_all(struct tensor_check *check, const struct tensor_use *uses,
                              uint32_t count, struct error *error);
-// Of a tensor that was checked with so many layers.
+// The bytes that a tensor covers; it was checked with so many layers.
 struct tensor_extent tensor_extent(const struct tensor_use *use, uint32_t num_layers);
 
 #endif

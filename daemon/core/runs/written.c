@@ -7,6 +7,7 @@
 
 #include "written.h"
 
+#include "core/pool/claim.h"
 #include "core/pool/ledger.h"
 #include "core/pool/pool.h"
 #include "core/pool/prefix.h"
@@ -18,7 +19,7 @@ static void mark_layer(const struct batch *batch, uint32_t index, uint32_t layer
 {
     const struct cache *cache = batch->table->cache;
     uint8_t *bits = block_written(cache, batch->writes[index], layer);
-    const uint8_t *mask = batch->masks + index * (size_t)cache->layer_bytes;
+    const uint8_t *mask = batch->write_masks + index * (size_t)cache->layer_bytes;
     for (uint32_t i = 0; i < cache->layer_bytes; i++)
         bits[i] = (uint8_t)(written ? bits[i] | mask[i] : bits[i] & ~mask[i]);
 }
@@ -42,7 +43,9 @@ static void take_over(const struct cache *cache, const struct block *to, const s
 
 void written_begin(struct run *run)
 {
-    const struct batch *batch = run->engine.kind == ENGINE_GATHER ? NULL : run->batch;
+    struct batch *batch = run->engine.kind == ENGINE_GATHER ? NULL : run->batch;
+    if (batch)
+        batch_unreserve(batch);
     for (uint32_t i = 0; batch && i < batch->num_writes; i++) {
         batch->writes[i]->pending++;
         mark(run, i, true);
@@ -98,6 +101,7 @@ static void end_pending(struct cache *cache, struct block *block)
     if (--block->pending == 0 && block->node) {
         cache->num_pending--;
         cache->pool->ledger->news = true;
+        claim_visible(cache, block->node);
     }
 }
 

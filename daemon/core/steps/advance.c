@@ -113,8 +113,8 @@ static enum status advance_local(struct batch *batch, const struct core_advance 
     const struct core_layout layout = {.kv = batch->kv, .num_blocks = batch->num_layout_blocks};
     struct core_batch_params next = batch->kept;
     uint64_t count = (uint64_t)next.num_seqs + next.num_block_table + next.num_positions + 1;
-    enum status status = session_check_kept(batch->session, count * sizeof(int32_t),
-                                            "arrays of the next step", error);
+    enum status status = session_check_batch_memory(batch->session, count * sizeof(int32_t),
+                                                    "arrays of the next step", error);
     if (status != STATUS_OK)
         return status;
     int32_t *memory = malloc(count * sizeof *memory), *lens = memory;
@@ -142,55 +142,58 @@ static enum status advance_local(struct batch *batch, const struct core_advance 
 // Counts the mentions of one row and returns its named columns. With queries these are all columns
 // behind the entries of -1 that it begins with. Without queries they end at the first block that
 // the session may not read.
-static struct named count_row(const struct batch *batch, struct names *names, uint32_t s)
+static struct named_columns count_row(const struct batch *batch, struct mentions *mentions,
+                                      uint32_t s)
 {
     const struct core_batch_params *p = &batch->kept;
     const int32_t *row = batch->kept_table + (size_t)s * p->max_blocks;
     uint32_t used = ((uint32_t)p->seq_lens_kv[s] + batch->kv.block_size - 1) / batch->kv.block_size;
     bool is_query = num_queries(p, s) > 0;
-    struct named named = {.from = is_query ? draft_count_missing(row, used) : 0,
-                          .is_query = is_query};
-    for (named.to = named.from; named.to < used && names_count(names, row[named.to]); named.to++)
+    struct named_columns columns = {.from = is_query ? draft_count_missing(row, used) : 0,
+                                    .is_query = is_query};
+    for (columns.to = columns.from; columns.to < used && mentions_count(mentions, row[columns.to]);
+         columns.to++)
         ;
-    return named;
+    return columns;
 }
 
-// Replaces batch->blocks by batch->names, so that later steps can add and drop mentions. No
+// Replaces batch->blocks by batch->mentions, so that later steps can add and drop mentions. No
 // observable state changes, so it stays if the step then fails.
 static enum status begin_steps(struct batch *batch, struct error *error)
 {
     struct core_session *session = batch->session;
-    const struct names none = {0};
+    const struct mentions none = {0};
     enum status status = STATUS_OK;
-    if (batch->named)
+    if (batch->named_columns)
         return STATUS_OK;
-    uint64_t named_bytes = (uint64_t)batch->num_seqs * sizeof *batch->named;
+    uint64_t named_bytes = (uint64_t)batch->num_seqs * sizeof *batch->named_columns;
     uint64_t bytes =
-        names_bytes_for(&none, batch->blocks, batch->num_blocks, batch->num_again) + named_bytes;
-    status = session_check_kept(session, bytes, "names of blocks", error);
+        mentions_bytes_for(&none, batch->blocks, batch->num_blocks, batch->num_again) + named_bytes;
+    status = session_check_batch_memory(session, bytes, "names of blocks", error);
     if (status != STATUS_OK)
         return status;
-    struct names *names = calloc(1, sizeof *names);
-    batch->named = calloc((size_t)batch->num_seqs + 1, sizeof *batch->named);
-    if (!names || !batch->named ||
-        !names_init(names, batch->table, batch->blocks, batch->num_blocks, batch->num_again)) {
-        free(names);
-        free(batch->named);
-        batch->named = NULL;
+    struct mentions *mentions = calloc(1, sizeof *mentions);
+    batch->named_columns = calloc((size_t)batch->num_seqs + 1, sizeof *batch->named_columns);
+    if (!mentions || !batch->named_columns ||
+        !mentions_init(mentions, batch->table, batch->blocks, batch->num_blocks,
+                       batch->num_again)) {
+        free(mentions);
+        free(batch->named_columns);
+        batch->named_columns = NULL;
         return error_set(error, STATUS_NO_MEMORY, "no host memory for steps of batch %" PRIu64,
                          batch->id);
     }
     for (uint32_t s = 0; s < batch->num_seqs; s++)
-        batch->named[s] = count_row(batch, names, s);
+        batch->named_columns[s] = count_row(batch, mentions, s);
     for (uint32_t i = 0; i < batch->num_writes; i++)
-        names_count(names, batch->writes[i]->id);
-    names_counted(names);
+        mentions_count(mentions, batch->writes[i]->id);
+    mentions_counted(mentions);
     free(batch->blocks);
     batch->blocks = NULL;
     batch->num_blocks = batch->block_capacity = 0;
-    batch->names = names;
+    batch->mentions = mentions;
     batch->kept_bytes += named_bytes;
-    session->kept_bytes += names_bytes(names) + named_bytes;
+    session->batch_memory += mentions_bytes(mentions) + named_bytes;
     return STATUS_OK;
 }
 
@@ -198,12 +201,12 @@ static enum status begin_steps(struct batch *batch, struct error *error)
 
 struct advance {
     const struct core_advance *params;
-    struct batch *old, *next;     // `next` is owned until take_place()
-    int32_t *lens, *positions;    // of the next step; owned, as all pointers below
-    struct draft_change *changes; // [params->num_entries], sorted by place
-    struct engine_entry *entries; // the last change of each place
-    struct named *named;          // [num_seqs] of the next step
-    struct names_left *left;      // with room for all drops; NULL: there are none
+    struct batch *old, *next;            // `next` is owned until take_place()
+    int32_t *lens, *positions;           // of the next step; owned, as all pointers below
+    struct draft_change *changes;        // [params->num_entries], sorted by place
+    struct engine_entry *entries;        // the last change of each place
+    struct named_columns *named_columns; // [num_seqs] of the next step
+    struct mentions_dropped *dropped;    // with room for all drops; NULL: there are none
     struct draft_step step;
     struct error *error; // the caller's
 };
@@ -246,10 +249,10 @@ static void restore_table(struct advance *a)
 static enum status check_scratch(const struct advance *a)
 {
     uint64_t seqs = a->old->num_seqs, entries = a->params->num_entries;
-    uint64_t bytes = seqs * (sizeof *a->lens + sizeof *a->named) +
+    uint64_t bytes = seqs * (sizeof *a->lens + sizeof *a->named_columns) +
                      a->old->kept.num_positions * sizeof *a->positions +
                      entries * (sizeof *a->changes + sizeof *a->entries);
-    return session_check_kept(a->old->session, bytes, "arrays of the next step", a->error);
+    return session_check_batch_memory(a->old->session, bytes, "arrays of the next step", a->error);
 }
 
 static bool allocate(struct advance *a)
@@ -259,9 +262,9 @@ static bool allocate(struct advance *a)
     a->positions = calloc((uint64_t)a->old->kept.num_positions + 1, sizeof *a->positions);
     a->changes = calloc(entries + 1, sizeof *a->changes);
     a->entries = calloc(entries + 1, sizeof *a->entries);
-    a->named = calloc(seqs + 1, sizeof *a->named);
+    a->named_columns = calloc(seqs + 1, sizeof *a->named_columns);
     a->next = calloc(1, sizeof *a->next);
-    return a->lens && a->positions && a->changes && a->entries && a->named && a->next;
+    return a->lens && a->positions && a->changes && a->entries && a->named_columns && a->next;
 }
 
 // The next step, with what does not change.
@@ -307,7 +310,7 @@ static enum status check(struct advance *a)
     a->step.old = old;
     a->step.changes = a->changes;
     a->step.num_changes = a->params->num_entries;
-    a->step.named = a->named;
+    a->step.named_columns = a->named_columns;
     return draft_check_step(&a->step);
 }
 
@@ -335,23 +338,25 @@ static uint64_t most_table_bytes(const struct advance *a)
     return 0;
 }
 
-// Checks the session's limit and reserves memory, so that exchange_names() cannot fail.
+// Checks the session's limit and reserves memory, so that exchange_mentions() cannot fail.
 static enum status reserve(struct advance *a)
 {
     struct core_session *session = a->old->session;
-    struct names *names = a->old->names;
+    struct mentions *mentions = a->old->mentions;
     const int32_t *adds = a->step.adds.blocks;
     size_t num_adds = a->step.adds.count, num_drops = a->step.drops.count;
-    uint64_t before = names_bytes(names),
-             more = names_bytes_for(names, adds, num_adds, num_adds) - before;
-    more += a->next->bytes + most_table_bytes(a) + (num_drops ? names_left_bytes(num_drops) : 0);
-    enum status status = session_check_kept(session, more, "metadata of the next step", a->error);
+    uint64_t before = mentions_bytes(mentions),
+             more = mentions_bytes_for(mentions, adds, num_adds, num_adds) - before;
+    more +=
+        a->next->bytes + most_table_bytes(a) + (num_drops ? mentions_dropped_bytes(num_drops) : 0);
+    enum status status =
+        session_check_batch_memory(session, more, "metadata of the next step", a->error);
     if (status != STATUS_OK)
         return status;
-    bool room = names_reserve(names, adds, num_adds, num_adds);
-    session->kept_bytes += names_bytes(names) - before;
-    a->left = num_drops ? names_left_create(num_drops) : NULL;
-    room = room && (a->left || !num_drops);
+    bool room = mentions_reserve(mentions, adds, num_adds, num_adds);
+    session->batch_memory += mentions_bytes(mentions) - before;
+    a->dropped = num_drops ? mentions_dropped_create(num_drops) : NULL;
+    room = room && (a->dropped || !num_drops);
     return room ? STATUS_OK
                 : error_set(a->error, STATUS_NO_MEMORY,
                             "no host memory for the next step of batch %" PRIu64, a->old->id);
@@ -399,44 +404,44 @@ static enum status advance_engine(struct advance *a)
 }
 
 // Cannot fail. Adds come first, so that a block that is added and dropped keeps its reference.
-static void exchange_names(struct advance *a)
+static void exchange_mentions(struct advance *a)
 {
     struct batch *old = a->old;
-    struct names *names = a->next->names;
+    struct mentions *mentions = a->next->mentions;
     for (size_t i = 0; i < a->step.adds.count; i++)
-        names_add(names, a->step.adds.blocks[i], a->next->step);
+        mentions_add(mentions, a->step.adds.blocks[i], a->next->step);
     for (size_t i = 0; i < a->step.drops.count; i++)
-        names_drop(names, a->step.drops.blocks[i], a->left);
-    struct names_left *left = a->left ? names_left_fit(a->left) : NULL;
-    a->left = NULL;
-    if (!left)
+        mentions_drop(mentions, a->step.drops.blocks[i], a->dropped);
+    struct mentions_dropped *dropped = a->dropped ? mentions_dropped_fit(a->dropped) : NULL;
+    a->dropped = NULL;
+    if (!dropped)
         return;
-    left->next = old->left;
-    old->left = left;
-    old->session->kept_bytes += names_left_bytes(left->capacity);
+    dropped->next = old->dropped;
+    old->dropped = dropped;
+    old->session->batch_memory += mentions_dropped_bytes(dropped->capacity);
 }
 
 static void take_place(struct advance *a)
 {
     struct batch *old = a->old, *next = a->next;
     batch_succeed(next, old);
-    exchange_names(a);
+    exchange_mentions(a);
     memcpy(next->kept_lens, a->lens, next->num_seqs * sizeof *a->lens);
     if (next->kept.num_positions)
         memcpy(next->kept_positions, a->positions, next->kept.num_positions * sizeof *a->positions);
-    memcpy(next->named, a->named, next->num_seqs * sizeof *a->named);
+    memcpy(next->named_columns, a->named_columns, next->num_seqs * sizeof *a->named_columns);
     a->next = NULL;
     batch_unref(old);
 }
 
 static void finish(struct advance *a)
 {
-    free(a->left);
+    free(a->dropped);
     free(a->lens);
     free(a->positions);
     free(a->changes);
     free(a->entries);
-    free(a->named);
+    free(a->named_columns);
     free(a->step.adds.blocks);
     free(a->step.drops.blocks);
     batch_discard(a->next);
@@ -460,6 +465,8 @@ static enum status advance_pool(struct batch *batch, const struct core_advance *
     fill_seq_lens(&batch->kept, params, a.lens);
     if (batch->kept.num_positions)
         fill_positions(&batch->kept, params, a.lens, a.positions);
+    bool reserved = batch->reserves;
+    batch_unreserve(batch); // the next step may write the same slots
     change_table(&a);
     status = check(&a);
     if (status == STATUS_OK)
@@ -470,6 +477,8 @@ static enum status advance_pool(struct batch *batch, const struct core_advance *
         take_place(&a);
     else
         restore_table(&a);
+    if (status != STATUS_OK && reserved)
+        batch_reserve(batch);
     finish(&a);
     return status;
 }

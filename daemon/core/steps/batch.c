@@ -22,9 +22,9 @@ void batch_discard(struct batch *batch)
     engine_batch_destroy(batch->engine);
     free(batch->blocks);
     free(batch->writes);
-    free(batch->masks);
+    free(batch->write_masks);
     free(batch->kept_arrays);
-    free(batch->named);
+    free(batch->named_columns);
     free(batch);
 }
 
@@ -88,6 +88,7 @@ static enum status keep_params(struct batch *batch, const struct core_batch_para
     batch->kept.slot_mapping = NULL;
     batch->kept.mask = NULL;
     batch->kept.max_context_len = 0; // limits only the call that gave it
+    batch->kept.beside = 0;
     return STATUS_OK;
 }
 
@@ -113,6 +114,31 @@ uint64_t batch_bytes(const struct batch *batch)
     return batch->bytes + batch->table_bytes + batch->kept_bytes;
 }
 
+static void mark_reserved(const struct batch *batch, bool reserved)
+{
+    const struct cache *cache = batch->table->cache;
+    for (uint32_t i = 0; i < batch->num_writes; i++) {
+        uint8_t *bits = block_reserved(cache, batch->writes[i]);
+        const uint8_t *mask = batch->write_masks + i * (size_t)cache->layer_bytes;
+        for (uint32_t n = 0; n < cache->layer_bytes; n++)
+            bits[n] = (uint8_t)(reserved ? bits[n] | mask[n] : bits[n] & ~mask[n]);
+    }
+}
+
+void batch_reserve(struct batch *batch)
+{
+    batch->reserves = batch->table && batch->has_keys && batch->num_writes > 0;
+    if (batch->reserves)
+        mark_reserved(batch, true);
+}
+
+void batch_unreserve(struct batch *batch)
+{
+    if (batch->reserves)
+        mark_reserved(batch, false);
+    batch->reserves = false;
+}
+
 // Counts a batch that was entered, and unregisters `old`, if given. Cannot fail.
 static void batch_register(struct batch *batch, struct batch *old)
 {
@@ -120,7 +146,7 @@ static void batch_register(struct batch *batch, struct batch *old)
     batch->users = 1;
     if (old)
         HASH_DEL(session->batches, old);
-    session->kept_bytes += batch_bytes(batch);
+    session->batch_memory += batch_bytes(batch);
     if (!batch->table)
         return;
     batch->seals = batch->table->cache->seals;
@@ -169,6 +195,24 @@ static enum status find_place(struct batch *batch, const struct core_batch_param
     return check_layout(batch->session->ledger->engine, layout, error);
 }
 
+// Checks the draft while the slots of `beside` count as free.
+static enum status check_beside(struct draft *draft)
+{
+    const uint64_t id = draft->params->beside;
+    struct batch *beside = NULL;
+    enum status status = id ? batch_find(draft->session, id, &beside, draft->error) : STATUS_OK;
+    bool reserved = beside && beside->reserves;
+    if (status != STATUS_OK)
+        return status;
+    if (reserved)
+        batch_unreserve(beside);
+    status = draft_check(draft);
+    draft_finish(draft);
+    if (reserved)
+        batch_reserve(beside);
+    return status;
+}
+
 static enum status batch_build(struct batch *batch, const struct core_batch_params *params,
                                struct batch *old, struct error *error)
 {
@@ -187,8 +231,7 @@ static enum status batch_build(struct batch *batch, const struct core_batch_para
         .stamp = ++session->ledger->last_stamp,
         .error = error,
     };
-    status = draft_check(&draft);
-    draft_finish(&draft);
+    status = check_beside(&draft);
     if (status == STATUS_OK)
         status = keep_params(batch, params, error);
     if (status == STATUS_OK)
@@ -199,6 +242,8 @@ static enum status batch_build(struct batch *batch, const struct core_batch_para
         return status;
     batch_register(batch, old);
     take_references(batch);
+    if (!params->beside)
+        batch_reserve(batch);
     return STATUS_OK;
 }
 
@@ -255,78 +300,80 @@ enum status batch_find(struct core_session *session, uint64_t id, struct batch *
 void batch_succeed(struct batch *next, struct batch *old)
 {
     batch_register(next, old);
+    batch_reserve(next);
     next->older = old;
     old->newer = next;
-    next->names = old->names;
-    next->named = old->named;
+    next->mentions = old->mentions;
+    next->named_columns = old->named_columns;
     next->kept = old->kept;
     next->kept_arrays = old->kept_arrays;
     next->kept_lens = old->kept_lens;
     next->kept_table = old->kept_table;
     next->kept_positions = old->kept_positions;
     next->kept_bytes = old->kept_bytes;
-    old->names = NULL;
-    old->named = NULL;
+    old->mentions = NULL;
+    old->named_columns = NULL;
     old->kept_arrays = NULL;
     old->kept_bytes = 0;
 }
 
 // `batch` gives up its reference to a block. True: the step `older` named the block as well and
 // gets the reference. False: the reference is dropped.
-static bool hand_on(struct batch *batch, struct batch *older, const struct name *name)
+static bool hand_on(struct batch *batch, struct batch *older, const struct mentioned *block)
 {
-    if (older && name->since <= older->step)
+    if (older && block->since <= older->step)
         return true;
-    hold_unref(batch->table, name->id);
+    hold_unref(batch->table, block->id);
     return false;
 }
 
-// Drops from `left` what the older step did not name. Returns the rest, or NULL.
-static struct names_left *sift_left(struct batch *batch, struct names_left *left)
+// Drops from `dropped` what the older step did not name. Returns the rest, or NULL.
+static struct mentions_dropped *sift_dropped(struct batch *batch, struct mentions_dropped *dropped)
 {
-    size_t count = left->count;
-    left->count = 0;
+    size_t count = dropped->count;
+    dropped->count = 0;
     for (size_t i = 0; i < count; i++) {
-        if (hand_on(batch, batch->older, &left->names[i]))
-            left->names[left->count++] = left->names[i];
+        if (hand_on(batch, batch->older, &dropped->blocks[i]))
+            dropped->blocks[dropped->count++] = dropped->blocks[i];
     }
-    batch->session->kept_bytes -= names_left_bytes(left->capacity);
-    left = names_left_fit(left);
-    batch->session->kept_bytes += left ? names_left_bytes(left->capacity) : 0;
-    return left;
+    batch->session->batch_memory -= mentions_dropped_bytes(dropped->capacity);
+    dropped = mentions_dropped_fit(dropped);
+    batch->session->batch_memory += dropped ? mentions_dropped_bytes(dropped->capacity) : 0;
+    return dropped;
 }
 
 // Moves the lists of blocks that later steps stopped naming to the step before.
-static void hand_on_left(struct batch *batch)
+static void hand_on_dropped(struct batch *batch)
 {
-    while (batch->left) {
-        struct names_left *left = batch->left;
-        batch->left = left->next;
-        left = sift_left(batch, left);
-        if (!left)
+    while (batch->dropped) {
+        struct mentions_dropped *dropped = batch->dropped;
+        batch->dropped = dropped->next;
+        dropped = sift_dropped(batch, dropped);
+        if (!dropped)
             continue;
-        left->next = batch->older->left;
-        batch->older->left = left;
+        dropped->next = batch->older->dropped;
+        batch->older->dropped = dropped;
     }
 }
 
-// The newest step hands its names to the step before, or frees them if it is the last one. From
+// The newest step hands its mentions to the step before, or frees them if it is the last one. From
 // then on only their references matter: the batch is destroyed, so no further step looks blocks up.
-static void hand_on_names(struct batch *batch)
+static void hand_on_mentions(struct batch *batch)
 {
-    struct names *names = batch->names;
-    for (int64_t id = names ? names_next(names, 0) : -1; id >= 0; id = names_next(names, id + 1)) {
-        const struct name name = names_get(names, (int32_t)id);
-        if (!hand_on(batch, batch->older, &name))
-            names_forget(names, (int32_t)id);
+    struct mentions *mentions = batch->mentions;
+    for (int64_t id = mentions ? mentions_next(mentions, 0) : -1; id >= 0;
+         id = mentions_next(mentions, id + 1)) {
+        const struct mentioned block = mentions_get(mentions, (int32_t)id);
+        if (!hand_on(batch, batch->older, &block))
+            mentions_forget(mentions, (int32_t)id);
     }
-    batch->names = NULL;
-    if (names && batch->older) {
-        batch->older->names = names;
-    } else if (names) {
-        batch->session->kept_bytes -= names_bytes(names);
-        names_finish(names);
-        free(names);
+    batch->mentions = NULL;
+    if (mentions && batch->older) {
+        batch->older->mentions = mentions;
+    } else if (mentions) {
+        batch->session->batch_memory -= mentions_bytes(mentions);
+        mentions_finish(mentions);
+        free(mentions);
     }
 }
 
@@ -343,8 +390,8 @@ static void hand_on_table(struct batch *batch)
 static void leave_steps(struct batch *batch)
 {
     hand_on_table(batch);
-    hand_on_left(batch);
-    hand_on_names(batch);
+    hand_on_dropped(batch);
+    hand_on_mentions(batch);
     if (batch->older)
         batch->older->newer = batch->newer;
     if (batch->newer)
@@ -358,7 +405,7 @@ void batch_unref(struct batch *batch)
         return;
     leave_steps(batch);
     hold_unref_all(table, batch->blocks, batch->num_blocks);
-    batch->session->kept_bytes -= batch_bytes(batch);
+    batch->session->batch_memory -= batch_bytes(batch);
     batch_discard(batch);
     if (table)
         hold_table_unuse(table);
@@ -367,6 +414,7 @@ void batch_unref(struct batch *batch)
 void batch_destroy(struct batch *batch)
 {
     HASH_DEL(batch->session->batches, batch);
+    batch_unreserve(batch);
     batch_unref(batch);
 }
 
@@ -384,11 +432,17 @@ enum status batch_check_seals(struct batch *batch, struct error *error)
     if (!batch->table || batch->seals == batch->table->cache->seals)
         return STATUS_OK;
     for (uint32_t i = 0; i < batch->num_writes; i++) {
-        if (batch->writes[i]->sealed)
+        const struct block *block = batch->writes[i];
+        if (block->sealed)
             return error_set(error, STATUS_SEALED,
                              "batch %" PRIu64 " writes block %" PRId32
                              ", which was sealed after the batch was created",
-                             batch->id, batch->writes[i]->id);
+                             batch->id, block->id);
+        if (block->writer != batch->session->id)
+            return error_set(error, STATUS_DENIED,
+                             "batch %" PRIu64 " writes block %" PRId32
+                             ", which was offered after the batch was created",
+                             batch->id, block->id);
     }
     batch->seals = batch->table->cache->seals;
     return STATUS_OK;

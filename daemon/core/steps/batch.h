@@ -11,7 +11,7 @@
 #define AULE_CORE_BATCH_H
 
 #include "core/pool/hold.h"
-#include "core/pool/names.h"
+#include "core/pool/mentions.h"
 
 // Some rows of the block table may begin with entries of -1. A run may use the batch only if its
 // window hides these entries: window_left from 0 to `max_left`. The struct describes the row with
@@ -53,11 +53,11 @@ struct batch {
     uint64_t end_block;   // ENGINE_BLOCKS: runs touch blocks [0, end_block)
     uint64_t end_row;     // ENGINE_ROWS without an outer stride: runs touch rows [0, end_row)
 
-    // Bytes that count in session->kept_bytes until the batch is freed; see batch_bytes().
+    // Bytes that count in session->batch_memory until the batch is freed; see batch_bytes().
     uint64_t bytes;       // of the engine's arrays, without the block table
     uint64_t table_bytes; // of the engine's block table; 0 if shares_table
     bool shares_table;    // this step uses the block table of the step before, which still has runs
-    uint64_t kept_bytes;  // of what is kept for the next step; 0 unless this is the newest step
+    uint64_t kept_bytes;  // of `kept_arrays` and `named_columns`; 0 unless this is the newest step
 
     // Sums over the sequences, for weight.c.
     uint64_t attended;   // tokens: q_len * seq_len; at least 1
@@ -72,26 +72,27 @@ struct batch {
     uint32_t num_blocks, block_capacity;
     uint64_t num_again;    // mentions of these blocks beyond the first mention of each
     struct block **writes; // [num_writes] blocks that it writes; owned
-    uint8_t *masks;        // [num_writes, block_size / 8] a bit for each slot that it writes; owned
+    uint8_t *write_masks;  // [num_writes, block_size / 8] a bit for each slot that it writes; owned
     uint32_t num_writes, write_capacity;
+    bool reserves; // the slots of write_masks are reserved: it is registered and has not run yet
 
     // Kept for the next step. Only the newest step has these.
     struct core_batch_params kept; // its params without slots and mask; kept.layout is NULL
     int32_t *kept_arrays;          // one allocation with all arrays of `kept`; owned
     int32_t *kept_lens, *kept_table, *kept_positions; // those of them that change; in kept_arrays
     uint32_t num_layout_blocks;                       // core_layout.num_blocks
-    struct named *named;                              // [num_seqs] once it has advanced; owned
+    struct named_columns *named_columns;              // [num_seqs] once it has advanced; owned
 
     // The chain of steps that live.
     uint64_t step; // number of this step, from 0
     struct batch *older, *newer;
-    struct names *names;     // the newest step's, once a batch of a cache has advanced; then
-                             // `blocks` is NULL; owned
-    struct names_left *left; // blocks that this step names and the next one does not; owned
+    struct mentions *mentions; // the newest step's, once a batch of a cache has advanced; then
+                               // `blocks` is NULL; owned
+    struct mentions_dropped *dropped; // blocks that this step names and the next does not; owned
 };
 
 // The columns of a sequence's block table row whose blocks the step references: [from, to).
-struct named {
+struct named_columns {
     uint32_t from, to;
     // True: the sequence has queries. Then entries before `from` are -1, and `to` is the sequence's
     // end. False: `from` is 0, and `to` is the first entry that the session may not read, or the
@@ -112,12 +113,17 @@ enum status batch_find(struct core_session *session, uint64_t id, struct batch *
 enum status batch_enter(struct batch *next, const struct batch *old, struct error *error);
 void batch_succeed(struct batch *next, struct batch *old);
 void batch_withdraw(struct batch *next);
-// Bytes of the batch in session->kept_bytes, without its `names` and `left`.
+// Bytes of the batch in session->batch_memory, without its `mentions` and `dropped`.
 uint64_t batch_bytes(const struct batch *batch);
 void batch_discard(struct batch *batch); // frees one that was never registered; takes NULL
 // Unregisters the batch. It is freed when its last run is over.
 void batch_destroy(struct batch *batch);
 void batch_unref(struct batch *batch); // one user less; the last one frees it
+// Reserves the slots that the batch writes, so that no other batch may write them before it runs.
+// They must be free. Runs of a session are ordered, so a slot may be written again after that. A
+// batch without keys, an import, neither reserves slots nor heeds those of others: it runs at once.
+void batch_reserve(struct batch *batch);
+void batch_unreserve(struct batch *batch); // if they are reserved
 // SEALED if a block that it writes was sealed after the batch was created.
 enum status batch_check_seals(struct batch *batch, struct error *error);
 

@@ -117,7 +117,7 @@ static enum status check_memory(const struct draft *d)
     if (__builtin_add_overflow(bytes, p->mask_bytes, &batch->bytes) ||
         __builtin_add_overflow(batch->bytes, batch->table_bytes + batch->kept_bytes, &sum))
         sum = UINT64_MAX;
-    return session_check_kept(d->session, sum, "metadata", d->error);
+    return session_check_batch_memory(d->session, sum, "metadata", d->error);
 }
 
 // ---- tokens ----
@@ -356,7 +356,7 @@ static enum status check_mask(const struct draft *d)
         return STATUS_OK;
     return error_set(d->error, STATUS_INVALID,
                      "mask has %" PRIu64 " bytes; %" PRIu64
-                     " are needed, the sum of ceil(q_len * seq_len / 8)",
+                     " are needed, the sum of ceil(rows * seq_len / 8)",
                      p->mask_bytes, wanted);
 }
 

@@ -28,7 +28,7 @@ struct draft {
     struct error *error;
 };
 
-// Checks all metadata and fills the batch, but for its engine's part. Later checks rely on earlier
+// Checks all metadata and fills the batch, except its engine's part. Later checks rely on earlier
 // ones.
 enum status draft_check(struct draft *draft);
 // Call this after draft_check(), whatever it returned. Clears the marks.

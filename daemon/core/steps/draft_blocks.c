@@ -35,7 +35,7 @@ static bool reserve(struct batch *batch, uint32_t more)
 }
 
 // Adds a mention of block `id`; there is room. False: the session does not hold it.
-static inline bool name(struct draft *d, int64_t id)
+static inline bool mention(struct draft *d, int64_t id)
 {
     struct batch *batch = d->batch;
     enum hold_sight sight = hold_see(d->table, id);
@@ -51,9 +51,9 @@ static bool grow_writes(struct batch *batch, size_t mask_size)
     struct block **writes = realloc(batch->writes, capacity * sizeof(struct block *));
     if (writes)
         batch->writes = writes;
-    uint8_t *masks = realloc(batch->masks, capacity * mask_size);
+    uint8_t *masks = realloc(batch->write_masks, capacity * mask_size);
     if (masks)
-        batch->masks = masks;
+        batch->write_masks = masks;
     if (!writes || !masks)
         return false;
     batch->write_capacity = capacity;
@@ -68,12 +68,12 @@ static uint8_t *add_write(struct draft *d, struct block *block)
     if (block->stamp != d->stamp) {
         if (batch->num_writes == batch->write_capacity && !grow_writes(batch, mask_size))
             return NULL;
-        memset(batch->masks + batch->num_writes * mask_size, 0, mask_size);
+        memset(batch->write_masks + batch->num_writes * mask_size, 0, mask_size);
         batch->writes[batch->num_writes] = block;
         block->stamp = d->stamp;
         block->mark = ++batch->num_writes;
     }
-    return batch->masks + (block->mark - 1) * mask_size;
+    return batch->write_masks + (block->mark - 1) * mask_size;
 }
 
 // ---- table entries ----
@@ -93,7 +93,7 @@ static bool reach(struct draft *d, int64_t id)
 static uint32_t take_entries(struct draft *d, const int32_t *row, uint32_t from, uint32_t to)
 {
     if (d->table)
-        while (from < to && name(d, row[from]))
+        while (from < to && mention(d, row[from]))
             from++;
     else
         while (from < to && reach(d, row[from]))
@@ -223,6 +223,22 @@ static enum status slot_error(const struct draft *d, enum status status, uint32_
                      row, slot, slot >> d->block_shift, slot & (d->block_size - 1), why);
 }
 
+static enum status reserved_error(const struct draft *d, uint32_t row, int64_t slot,
+                                  const struct block *block)
+{
+    const uint32_t offset = (uint32_t)slot & (d->block_size - 1);
+    const struct batch *other = NULL;
+    for (const struct batch *b = d->session->batches; b && !other; b = b->hh.next)
+        for (uint32_t i = 0; b->reserves && i < b->num_writes; i++)
+            if (b->writes[i] == block &&
+                b->write_masks[i * (size_t)(d->block_size / 8) + offset / 8] >> (offset & 7) & 1)
+                other = b;
+    return error_set(d->error, STATUS_DUPLICATE_SLOT,
+                     "slot_mapping[%" PRIu32 "] = %" PRId64 " (block %" PRId32 ", offset %" PRIu32
+                     ") is also written by batch %" PRIu64 ", which has not run yet",
+                     row, slot, block->id, offset, other ? other->id : 0);
+}
+
 static enum status check_pool_slot(struct draft *d, uint32_t row, int64_t slot)
 {
     struct block *block;
@@ -233,6 +249,9 @@ static enum status check_pool_slot(struct draft *d, uint32_t row, int64_t slot)
         return slot_error(d, status, row, slot, "lies in a block that this session does not hold");
     if (block->sealed)
         return slot_error(d, STATUS_SEALED, row, slot, "lies in a sealed block");
+    if (block->writer != d->session->id)
+        return slot_error(d, STATUS_DENIED, row, slot,
+                          "lies in a block that was offered to another session");
     uint8_t *mask = add_write(d, block);
     if (!mask)
         return draft_no_memory(d);
@@ -240,6 +259,8 @@ static enum status check_pool_slot(struct draft *d, uint32_t row, int64_t slot)
     uint8_t bit = (uint8_t)(1u << (offset & 7));
     if (mask[offset >> 3] & bit)
         return slot_error(d, STATUS_DUPLICATE_SLOT, row, slot, "occurs twice");
+    if (d->batch->has_keys && block_reserved(d->table->cache, block)[offset >> 3] & bit)
+        return reserved_error(d, row, slot, block);
     mask[offset >> 3] |= bit;
     return STATUS_OK;
 }
@@ -306,6 +327,6 @@ enum status draft_name_writes(struct draft *d)
     if (d->table && !reserve(d->batch, batch->num_writes))
         return draft_no_memory(d);
     for (uint32_t i = 0; i < batch->num_writes; i++)
-        name(d, batch->writes[i]->id);
+        mention(d, batch->writes[i]->id);
     return STATUS_OK;
 }

@@ -107,7 +107,7 @@ static uint32_t count_missing(const struct draft_step *step, uint32_t s,
 
 // Exchanges the mentions of columns that were named before and are still within `used`.
 static enum status change_named(struct draft_step *step, uint32_t s, const struct changes *changes,
-                                const struct named *old, const struct named *now)
+                                const struct named_columns *old, const struct named_columns *now)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; status == STATUS_OK && i < changes->count; i++) {
@@ -134,9 +134,9 @@ static uint32_t min_of(uint32_t a, uint32_t b)
 static enum status check_queried(struct draft_step *step, uint32_t s, const struct changes *changes,
                                  uint32_t used)
 {
-    const struct named *old = &step->old->named[s];
-    struct named *now = &step->named[s];
-    *now = (struct named){count_missing(step, s, changes, old->from, used), used, true};
+    const struct named_columns *old = &step->old->named_columns[s];
+    struct named_columns *now = &step->named_columns[s];
+    *now = (struct named_columns){count_missing(step, s, changes, old->from, used), used, true};
     enum status status = now->from ? draft_check_missing(step->draft, s, now->from) : STATUS_OK;
     if (status == STATUS_OK) // were -1 before, have blocks now
         status = name_entries(step, s, now->from, min_of(old->from, used));
@@ -154,9 +154,9 @@ static enum status check_queried(struct draft_step *step, uint32_t s, const stru
 // Names the entries of the row up to the first whose block the session may not read.
 static enum status look_at_unseen(struct draft_step *step, uint32_t s, uint32_t used)
 {
-    struct named *now = &step->named[s];
+    struct named_columns *now = &step->named_columns[s];
     enum status status = STATUS_OK;
-    for (*now = (struct named){0}; status == STATUS_OK && now->to < used; now->to++) {
+    for (*now = (struct named_columns){0}; status == STATUS_OK && now->to < used; now->to++) {
         int32_t id = row_of(step, s)[now->to];
         if (!hold_has(step->draft->table, id))
             break;
@@ -169,18 +169,19 @@ static enum status look_at_unseen(struct draft_step *step, uint32_t s, uint32_t 
 static enum status check_unqueried(struct draft_step *step, uint32_t s,
                                    const struct changes *changes, uint32_t used)
 {
-    const struct named *old = &step->old->named[s];
+    const struct named_columns *old = &step->old->named_columns[s];
     uint32_t was_used = draft_num_used(step->draft, step->old->kept_lens[s]);
     enum status status = STATUS_OK;
-    step->named[s] = *old;
+    step->named_columns[s] = *old;
     bool had_hole = old->to < was_used; // the session may have got that block since
     if (changes->count || used != was_used || had_hole) {
         status = drop_entries(step, s, changes, 0, old->to);
         if (status == STATUS_OK)
             status = look_at_unseen(step, s, used);
     }
-    if (status == STATUS_OK && step->named[s].to < used)
-        draft_note_hole(step->draft, s, step->named[s].to, row_of(step, s)[step->named[s].to]);
+    if (status == STATUS_OK && step->named_columns[s].to < used)
+        draft_note_hole(step->draft, s, step->named_columns[s].to,
+                        row_of(step, s)[step->named_columns[s].to]);
     return status;
 }
 
@@ -191,8 +192,8 @@ static enum status check_sequence(struct draft_step *step, uint32_t s)
     if (status != STATUS_OK)
         return status;
     uint32_t used = draft_num_used(step->draft, step->draft->params->seq_lens_kv[s]);
-    status = step->old->named[s].is_query ? check_queried(step, s, &changes, used)
-                                          : check_unqueried(step, s, &changes, used);
+    status = step->old->named_columns[s].is_query ? check_queried(step, s, &changes, used)
+                                                  : check_unqueried(step, s, &changes, used);
     return status == STATUS_OK ? draft_end_sequence(step->draft, s) : status;
 }
 

@@ -3,7 +3,7 @@
 //
 // draft_step.h - checks the next step of a batch in a cache. It reads all lengths, all slots, and
 // only those block table entries that change or come within their sequence's length. Its result
-// says which blocks are mentioned more and which less (names.h); it counts nothing itself.
+// says which blocks are mentioned more and which less (mentions.h); it counts nothing itself.
 // Dispatcher thread only.
 
 #ifndef AULE_CORE_DRAFT_STEP_H
@@ -27,8 +27,8 @@ struct draft_step {
     const struct batch *old;            // the step before
     const struct draft_change *changes; // [num_changes], sorted by seq, column, index; already made
     uint32_t num_changes, next_change;  // next_change: of the sequence that is checked next
-    struct named *named;                // [num_seqs], filled by the check; the caller's
-    struct draft_pile adds, drops;      // mentions that the next step adds, that it drops
+    struct named_columns *named_columns; // [num_seqs], filled by the check; the caller's
+    struct draft_pile adds, drops;       // mentions that the next step adds, that it drops
 };
 // draft->batch must already have what does not change from `old`.
 enum status draft_check_step(struct draft_step *step);

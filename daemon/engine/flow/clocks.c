@@ -17,7 +17,7 @@
 enum {
     CLOCKS = 2, // timestamps of a wave; those of wave w begin at w * CLOCKS
     // Rows whose products with a key take about as long as loading the key. For 16-bit elements on
-    // matrix units, 300 TFLOP/s and 4.3 TB/s give 70 (docs/performance.md).
+    // tensor cores, 300 TFLOP/s and 4.3 TB/s give 70 (docs/performance.md).
     ROWS_A_LOAD = 64,
 };
 
@@ -83,10 +83,11 @@ static double keys_seen(const struct engine_run *run, const struct work *work, d
 }
 
 // Rows of a work item that are multiplied with a loaded key.
-static uint32_t rows_at_once(const struct submission *s, const struct geometry *geometry)
+static uint32_t rows_at_once(const struct submission *s, const struct engine_kv *kv,
+                             const struct geometry *geometry)
 {
     const struct kernel *kernel = s->engine->pipelines.variant->kernels[geometry->kernel];
-    return kernel->helps ? kernel->crowd_rows : geometry->spec[AULE_SPEC_TILE_ROWS];
+    return kernel->helps ? kernel->crowd_rows(kv) : geometry->spec[AULE_SPEC_TILE_ROWS];
 }
 
 // Bytes that the share moves, an estimate. Arithmetic that takes longer counts as bytes, too.
@@ -101,7 +102,7 @@ static double share_bytes(const struct submission *s, const struct engine_run *r
         return (double)run_num_tokens(run) * run->num_heads * run->head_dim * (run->num_parts + 1) *
                dtype_size(run->out.dtype);
     const struct engine_kv *kv = &run->batch->kv;
-    double rows = rows_at_once(s, geometry);
+    double rows = rows_at_once(s, kv, geometry);
     double bytes = share->writes || run->kind == ENGINE_GATHER
                        ? 2.0 * run_num_tokens(run) * token_bytes(kv)
                        : 0;
@@ -130,7 +131,7 @@ static double part_of(double bytes, double all, uint32_t count)
     return all > 0 ? bytes / all : 1.0 / count;
 }
 
-static void share_wave(struct submission *s, uint32_t wave)
+static void divide_wave(struct submission *s, uint32_t wave)
 {
     uint32_t first = s->wave_groups[wave], end = s->wave_groups[wave + 1];
     double all = 0;
@@ -140,11 +141,11 @@ static void share_wave(struct submission *s, uint32_t wave)
         s->groups[i].part = part_of(s->groups[i].bytes, all, end - first);
 }
 
-void clocks_share(struct submission *s)
+void clocks_estimate(struct submission *s)
 {
     weigh_groups(s);
     for (uint32_t wave = 0; wave < s->num_waves; wave++)
-        share_wave(s, wave);
+        divide_wave(s, wave);
 }
 
 // ---- reading ----

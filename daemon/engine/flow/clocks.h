@@ -17,7 +17,7 @@ void clocks_begin(const struct submission *submission);
 void clock_begin(const struct submission *submission, uint32_t wave);
 void clock_end(const struct submission *submission, uint32_t wave);
 // Estimates each group's part of its wave's time.
-void clocks_share(struct submission *submission);
+void clocks_estimate(struct submission *submission);
 // Reads the timestamps when the GPU has finished, and fills in the results. Completer.
 void clocks_read(struct submission *submission);
 

@@ -150,11 +150,11 @@ static void dispatch_merge(const struct submission *s, const struct group *group
 // Workgroups for each range: a large block is too much for one.
 static uint32_t copy_width(const struct submission *s, uint32_t first, uint32_t count)
 {
-    const uint64_t share = 16384; // bytes for one workgroup
+    const uint64_t bytes_each = 16384; // for one workgroup
     uint64_t largest = 0, most = s->engine->device.adapter.max_groups[1];
     for (uint32_t i = first; i < first + count; i++)
         largest = s->ranges[i].bytes > largest ? s->ranges[i].bytes : largest;
-    uint64_t width = (largest + share - 1) / share;
+    uint64_t width = (largest + bytes_each - 1) / bytes_each;
     return (uint32_t)(width < 1 ? 1 : width < most ? width : most);
 }
 
@@ -312,7 +312,7 @@ enum status record(struct submission *s, struct error *error)
         .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
     };
     VK_TRY(vkBeginCommandBuffer(slot->commands, &info));
-    clocks_share(s);
+    clocks_estimate(s);
     clocks_begin(s);
     opening_barrier(slot->commands);
     status = record_zeroes(s, error);

@@ -52,10 +52,11 @@ struct kernel {
     const uint32_t *candidates;
     // Set in a cascade kernel. At least `least_members` tiles of kernel `helps` read the same keys;
     // one work item of this kernel computes half a part for all these tiles. The bits are the same.
-    // A work item has up to crowd_rows rows, and a tile takes a power of two of them. Parts are
+    // A work item has up to crowd_rows() rows, and a tile takes a power of two of them. Parts are
     // multiples of crowd_grain keys. NULL = no cascade kernel.
     const struct kernel *helps;
-    uint32_t crowd_rows, least_members, crowd_grain;
+    uint32_t (*crowd_rows)(const struct engine_kv *kv);
+    uint32_t least_members, crowd_grain;
     uint32_t shared_memory; // bytes that a workgroup of its largest pipeline needs
 };
 

@@ -122,7 +122,7 @@ static bool dims_within(const uint32_t *spec, uint32_t most)
 }
 
 // The conditions of all matrix kernels; `element` is the dtype of the matrices, f16 or bf16. They
-// serve all features except the custom mask. A masked value may be NaN, and matrix units multiply
+// serve all features except the custom mask. A masked value may be NaN, and tensor cores multiply
 // it by its weight: 0 * NaN is NaN.
 static bool matrix_serves(const uint32_t *spec, enum dtype element)
 {
@@ -245,7 +245,7 @@ static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP,
 static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX_WARP,
                                                       DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, 0};
 
-// Fields that decode has in common on matrix units and emulated.
+// Fields that decode has in common on tensor cores and emulated.
 #define DECODE_JOB                                                                                 \
     .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,             \
     .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,   \
@@ -303,7 +303,6 @@ static bool cascade_serves(const struct geometry *geometry, enum dtype element)
 {
     const uint32_t *spec = geometry->spec;
     return decode_serves(geometry, element) && spec[AULE_SPEC_PLACE] != AULE_PLACE_ROWS &&
-           dims_within(spec, AULE_NARROW_HEAD_DIM) &&
            !(spec[AULE_SPEC_FEATURES] & (AULE_FEATURE_WINDOW | AULE_FEATURE_POSITIONS));
 }
 
@@ -317,15 +316,32 @@ static bool cascade_serves_bf16(const struct geometry *geometry)
     return cascade_serves(geometry, DTYPE_BF16);
 }
 
+// If V has many dims, two warps share 16 rows.
+static uint32_t cascade_rows_of(const struct engine_kv *kv, uint32_t warps)
+{
+    return CASCADE_WARP_ROWS * warps / (kv->head_dim_v > AULE_NARROW_HEAD_DIM ? 2 : 1);
+}
+
+static uint32_t cascade_rows_emulated(const struct engine_kv *kv)
+{
+    return cascade_rows_of(kv, CASCADE_WARPS_EMULATED);
+}
+
+// With wide rows the two multiplications of a step are 24 pairs of matrices, not 16.
+static uint32_t cascade_loop_keys(const struct engine_kv *kv)
+{
+    bool wide = kv->head_dim_k > AULE_NARROW_HEAD_DIM || kv->head_dim_v > AULE_NARROW_HEAD_DIM;
+    return wide ? 2048 : 4096;
+}
+
 #define CASCADE_JOB(DECODE, WARPS, UNITS)                                                          \
     .tile_rows = decode_rows, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,        \
-    .loop_keys = decode_loop_keys, .helps = &(DECODE), .crowd_rows = CASCADE_WARP_ROWS * (WARPS),  \
-    .least_members = CASCADE_LEAST_MEMBERS,                                                        \
+    .loop_keys = cascade_loop_keys, .helps = &(DECODE), .least_members = CASCADE_LEAST_MEMBERS,    \
     .crowd_grain = 2 * (UNITS) * (WARPS) / 4 * MATRIX_LEAST_BLOCK_SIZE, .merges = true
 
 #define CASCADE_EMULATED(DECODE, UNITS)                                                            \
     CASCADE_JOB(DECODE, CASCADE_WARPS_EMULATED, UNITS),                                            \
-        .shared_memory = CASCADE_SHARED_MEMORY_EMULATED
+        .shared_memory = CASCADE_SHARED_MEMORY_EMULATED, .crowd_rows = cascade_rows_emulated
 
 static const struct kernel kernel_cascade_emulated = {
     .shader = {"attention_cascade_emulated", attention_cascade_emulated_spv,
@@ -418,7 +434,7 @@ static const struct kernel kernel_prefill_emulated_bf16 = {
     .shared_memory = PREFILL_SHARED_MEMORY_EMULATED,
 };
 
-// ---- decode, cascade and prefill on matrix units, if compiler and headers know them ----
+// ---- decode, cascade and prefill on tensor cores, if compiler and headers know them ----
 
 #ifdef AULE_HAVE_MATRIX
 
@@ -444,10 +460,16 @@ static const struct kernel kernel_decode_bf16 = {
     .shared_memory = DECODE_SHARED_MEMORY,
 };
 
+static uint32_t cascade_rows(const struct engine_kv *kv)
+{
+    return cascade_rows_of(kv, CASCADE_WARPS);
+}
+
 static const struct kernel kernel_cascade = {
     .shader = {"attention_cascade_matrix", attention_cascade_matrix_spv,
                sizeof attention_cascade_matrix_spv, CASCADE_WARPS *MATRIX_WARP, true},
     CASCADE_JOB(kernel_decode, CASCADE_WARPS, DECODE_HALF_WARPS),
+    .crowd_rows = cascade_rows,
     .serves = cascade_serves_f16,
     .shared_memory = CASCADE_SHARED_MEMORY,
 };

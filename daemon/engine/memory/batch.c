@@ -112,8 +112,7 @@ static bool keep(void *out, const void *from, uint64_t count, size_t size)
     return to || !from || !count;
 }
 
-// Columns of the block table that hold keys of sequence `seq`.
-static uint32_t num_used(const struct engine_batch *batch, uint32_t seq)
+uint32_t batch_num_columns(const struct engine_batch *batch, uint32_t seq)
 {
     uint32_t kv_len = (uint32_t)batch->seq_lens_kv[seq], size = batch->kv.block_size;
     uint32_t blocks = kv_len / size + (kv_len % size != 0);
@@ -126,10 +125,10 @@ static bool keep_blocks(struct engine_batch *batch, const int32_t *table)
 {
     uint64_t count = 0;
     for (uint32_t seq = 0; seq < batch->num_seqs; seq++)
-        count += num_used(batch, seq);
+        count += batch_num_columns(batch, seq);
     batch->blocks = count ? malloc(count * sizeof *batch->blocks) : NULL;
     for (uint32_t seq = 0; batch->blocks && seq < batch->num_seqs; seq++)
-        for (uint32_t i = 0; i < num_used(batch, seq); i++) {
+        for (uint32_t i = 0; i < batch_num_columns(batch, seq); i++) {
             int32_t block = table[(uint64_t)seq * batch->max_blocks + i];
             if (block >= 0)
                 batch->blocks[batch->num_blocks++] = block;
@@ -145,23 +144,38 @@ static bool may_share(const struct engine_batch *batch, uint32_t seq)
     return queries > 0 && queries <= MOST_SHARING_QUERIES && whole;
 }
 
-// Finds sequences with few queries whose leading blocks are the same: a shared prefix. With a mask
-// or with positions a query might not see all of the prefix, so such batches are not searched.
-static bool find_sharing(struct engine_batch *batch, const struct engine_batch_params *params)
+// Whether any sequence is searched for shared keys, in this step or a later one. With a mask or
+// with positions a query might not see all of a prefix, so such batches are not searched.
+static bool is_searched(const struct engine_batch *batch, const struct engine_batch_params *params)
 {
     if (batch->engine->no_cascade || params->place == ENGINE_ROWS || !params->block_table ||
-        params->mask || params->positions)
+        params->mask || params->positions || !has_sequences(params))
+        return false;
+    bool searched = false;
+    for (uint32_t seq = 0; !searched && seq < batch->num_seqs; seq++)
+        searched = may_share(batch, seq);
+    return searched;
+}
+
+// Finds sequences with few queries whose leading blocks are the same: a shared prefix.
+static bool find_sharing(struct engine_batch *batch, const struct engine_batch_params *params)
+{
+    if (!is_searched(batch, params))
         return true;
     uint32_t *used = calloc(batch->num_seqs, sizeof *used);
-    for (uint32_t seq = 0; used && seq < batch->num_seqs; seq++)
-        used[seq] = may_share(batch, seq) ? num_used(batch, seq) : 0;
-    bool found = used && sharing_find(&batch->sharing, &(struct sharing_tables){
-                                                           .table = params->block_table,
-                                                           .used = used,
-                                                           .num_seqs = batch->num_seqs,
-                                                           .max_blocks = batch->max_blocks,
-                                                       });
+    const int32_t **rows = malloc(batch->num_seqs * sizeof *rows);
+    for (uint32_t seq = 0; used && rows && seq < batch->num_seqs; seq++) {
+        used[seq] = may_share(batch, seq) ? batch_num_columns(batch, seq) : 0;
+        rows[seq] = params->block_table + (uint64_t)seq * batch->max_blocks;
+    }
+    bool found = used && rows &&
+                 sharing_find(&batch->sharing, &(struct sharing_tables){
+                                                   .rows = rows,
+                                                   .used = used,
+                                                   .num_seqs = batch->num_seqs,
+                                               });
     free(used);
+    free(rows);
     return found;
 }
 
@@ -178,7 +192,7 @@ static bool keep_all(struct engine_batch *batch, const struct engine_batch_param
         return false;
     for (uint32_t seq = 0; sequences && seq < seqs; seq++)
         batch->num_keys += (uint32_t)params->seq_lens_kv[seq];
-    if (sequences && seqs && !batch->sharing_known && !find_sharing(batch, params))
+    if (!batch->sharing_known && !find_sharing(batch, params))
         return false;
     if (params->place != ENGINE_BLOCKS)
         return true;
@@ -268,12 +282,14 @@ static void table_release(struct engine *engine, struct table *table)
     if (!table || atomic_fetch_sub(&table->users, 1) != 1)
         return;
     slab_give(&engine->slabs, &table->piece);
+    free(table->rows);
     free(table->seen);
     free(table);
 }
 
-static enum status table_create(const struct engine_batch_params *params, struct table **out,
-                                struct error *error)
+// `planned`: the planner needs the entries, too.
+static enum status table_create(const struct engine_batch_params *params, bool planned,
+                                struct table **out, struct error *error)
 {
     uint64_t bytes = table_bytes(params);
     struct table *table = calloc(1, sizeof *table);
@@ -281,6 +297,11 @@ static enum status table_create(const struct engine_batch_params *params, struct
         return error_set(error, STATUS_NO_MEMORY, "no memory for a block table");
     atomic_init(&table->users, 1);
     enum status status = slab_take(&params->engine->slabs, bytes, &table->piece, error);
+    if (status == STATUS_OK && planned && !keep(&table->rows, params->block_table, bytes, 1)) {
+        slab_give(&params->engine->slabs, &table->piece);
+        status = error_set(error, STATUS_NO_MEMORY,
+                           "no memory for a copy of a block table of %" PRIu64 " bytes", bytes);
+    }
     if (status != STATUS_OK) {
         free(table);
         return status;
@@ -297,7 +318,7 @@ static bool table_note_seen(struct engine_batch *batch)
     if (!table->seen)
         table->seen = calloc((size_t)batch->num_seqs + 1, sizeof *table->seen);
     for (uint32_t seq = 0; table->seen && seq < batch->num_seqs; seq++) {
-        uint32_t used = num_used(batch, seq);
+        uint32_t used = batch_num_columns(batch, seq);
         table->seen[seq] = used > table->seen[seq] ? used : table->seen[seq];
     }
     return table->seen != NULL;
@@ -333,8 +354,12 @@ static void table_change(const struct engine_batch *old, const struct engine_adv
     int32_t *entries = old->table->piece.mapped;
     for (uint32_t i = 0; i < a->num_entries; i++) {
         const struct engine_entry *entry = &a->entries[i];
-        if (is_looked_at(entry))
-            entries[(uint64_t)entry->seq * old->max_blocks + entry->column] = entry->block;
+        uint64_t at = (uint64_t)entry->seq * old->max_blocks + entry->column;
+        if (!is_looked_at(entry))
+            continue;
+        entries[at] = entry->block;
+        if (old->table->rows)
+            old->table->rows[at] = entry->block;
     }
 }
 
@@ -370,7 +395,7 @@ static enum status make_batch(const struct engine_batch_params *params, struct t
     else
         status = slab_take(&engine->slabs, arrays.bytes, &batch->piece, error);
     if (status == STATUS_OK && table_bytes(params) && !table)
-        status = table_create(params, &batch->table, error);
+        status = table_create(params, is_searched(batch, params), &batch->table, error);
     else if (status == STATUS_OK && table)
         batch->table = table_use(table);
     if (status != STATUS_OK) {
@@ -380,6 +405,7 @@ static enum status make_batch(const struct engine_batch_params *params, struct t
     upload(batch, &arrays);
     pthread_mutex_lock(&engine->lock);
     DL_APPEND(engine->batches, batch);
+    batch->serial = ++engine->num_batches;
     pthread_mutex_unlock(&engine->lock);
     *out = batch;
     return STATUS_OK;
@@ -401,7 +427,7 @@ static bool may_begin(const struct engine_batch *old, const struct engine_advanc
         begins = old->seq_lens_kv[seq] == 0 && a->seq_lens_kv[seq] > 0 && may_share(old, seq);
     for (uint32_t i = 0; !begins && i < a->num_entries; i++) {
         const struct engine_entry *entry = &a->entries[i];
-        begins = entry->block >= 0 && entry->column < num_used(old, entry->seq) &&
+        begins = entry->block >= 0 && entry->column < batch_num_columns(old, entry->seq) &&
                  may_share(old, entry->seq);
     }
     return begins;
@@ -420,7 +446,11 @@ static bool sharing_stands(const struct engine_batch *old, const struct engine_a
         uint32_t seq = sharing->places[i].seq,
                  next = i + 1 < sharing->num_places ? sharing->places[i + 1].alike : 0;
         alike[seq] = sharing->places[i].alike > next ? sharing->places[i].alike : next;
-        stands = (uint32_t)a->seq_lens_kv[seq] / size >= alike[seq];
+        bool whole = (uint32_t)a->seq_lens_kv[seq] / size >= alike[seq];
+        // Its blocks were the first ones of another sequence; the next one parts them.
+        bool parts = alike[seq] == batch_num_columns(old, seq) &&
+                     (uint32_t)a->seq_lens_kv[seq] > alike[seq] * size;
+        stands = whole && !parts;
     }
     for (uint32_t i = 0; stands && i < a->num_entries; i++)
         stands = a->entries[i].column >= alike[a->entries[i].seq];

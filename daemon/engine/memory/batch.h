@@ -38,6 +38,10 @@ enum batch_array {
 struct table {
     struct piece piece; // owned
     atomic_uint users;  // number of batches that use the table; any thread
+    // [num_seqs, max_blocks]: the same entries for the planner, because reading `piece` is slow;
+    // NULL if no sequence is searched for shared keys; owned. The submitter reads the columns that
+    // a step can read, while the caller's thread changes others.
+    int32_t *rows;
     // [num_seqs]: leading columns that some step so far can read; NULL until the second step;
     // owned.
     uint32_t *seen;
@@ -64,8 +68,9 @@ struct engine_batch {
     int32_t *blocks;
     uint64_t num_blocks;              // submitter only
     bool blocks_sorted;               // `blocks` is sorted and has no duplicates; submitter only
+    uint64_t serial;                  // differs from that of all other batches of the engine
     bool sharing_known;               // `sharing` was copied from the step before
-    struct sharing sharing;           // sequences with few queries that share leading blocks
+    struct sharing sharing;           // sequences with few queries, by their leading blocks
     bool checked;                     // the next two fields are set; caller's thread, like them
     struct cutting checked_cutting;   // of the run that was checked last
     struct partials checked_partials; // the partial results that it makes
@@ -77,6 +82,8 @@ struct engine_batch {
 
 // Frees `batch` now. No thread and no submission uses it.
 void batch_free(struct engine_batch *batch);
+// Columns of the block table that hold keys of the sequence.
+uint32_t batch_num_columns(const struct engine_batch *batch, uint32_t seq);
 // Number of the sequence's queries: its tokens, or q_lens if the batch has them.
 uint32_t batch_num_queries(const struct engine_batch *batch, uint32_t seq);
 // ENGINE_BLOCKS: sorts `blocks` and drops duplicates. Submitter only.

@@ -32,6 +32,7 @@ struct work {
     uint64_t items, merges;
     uint32_t num_items, num_merges, num_partials; // num_merges: tiles that are split
     uint32_t num_members;                         // cascade: members of all its items
+    bool joins;            // cascade of several runs: the run is one of them, even without items
     uint32_t num_doubtful; // items that the first pass may note for the second
     // Tiles with queries (cascade: work items), and the keys of all of them together; estimates.
     double num_tiles, tile_keys;
@@ -43,7 +44,7 @@ struct items {
     struct cutting cutting;
     struct work works[MOST_KERNELS];
     // For each kernel struct gpu_item[num_items], then gpu_merge_item[num_merges]. For a cascade
-    // struct gpu_crowd[num_items], then gpu_item[num_members]. Owned.
+    // struct gpu_crowd[num_items], then AULE_MEMBER_BYTES for each of num_members. Owned.
     struct piece piece;
     uint64_t last_sequence; // of the last submission that uses it
     struct job end;

@@ -20,7 +20,7 @@ static uint32_t smaller(uint32_t a, uint32_t b)
 
 static const int32_t *row_of(const struct sharing_tables *tables, uint32_t seq)
 {
-    return tables->table + (uint64_t)seq * tables->max_blocks;
+    return tables->rows[seq];
 }
 
 // Leading entries that two sequences have in common; the first `known` are known to be equal.
@@ -76,41 +76,73 @@ static void merge(const struct sharing_tables *tables, struct run a, struct run 
         put(&b, &to);
 }
 
-// Sorts places[0, count). `others` has room for as many. Returns the one of the two that has the
-// result.
-static struct sharing_place *sort(const struct sharing_tables *tables, struct sharing_place *places,
-                                  struct sharing_place *others, uint32_t count)
+// Places that are being sorted: sorted runs one after another.
+struct sorting {
+    struct sharing_place *places, *others; // [count]; the result is in `places`
+    uint32_t *ends;                        // [num_runs]: where each run ends
+    uint32_t count, num_runs;
+};
+
+static bool sorting_init(struct sorting *sorting, uint32_t most)
 {
-    for (uint64_t width = 1; width < count; width *= 2) {
-        for (uint64_t first = 0; first < count; first += 2 * width) {
-            const struct sharing_place *middle =
-                places + (first + width < count ? first + width : count);
-            const struct sharing_place *end =
-                places + (first + 2 * width < count ? first + 2 * width : count);
-            merge(tables, (struct run){places + first, middle, 0}, (struct run){middle, end, 0},
-                  others + first);
-        }
-        struct sharing_place *sorted = others;
-        others = places;
-        places = sorted;
-    }
-    return places;
+    *sorting = (struct sorting){0};
+    sorting->places = malloc((size_t)most * 2 * sizeof *sorting->places);
+    sorting->ends = malloc(most * sizeof *sorting->ends);
+    sorting->others = sorting->places ? sorting->places + most : NULL;
+    return sorting->places && sorting->ends;
 }
 
-// Keeps the places that have something in common with a neighbour.
-static uint32_t keep_alike(struct sharing_place *to, const struct sharing_place *places,
-                           uint32_t count)
+// Adds a run of one place.
+static void sorting_add(struct sorting *sorting, uint32_t seq)
 {
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < count; i++)
-        if (places[i].alike || (i + 1 < count && places[i + 1].alike))
-            to[kept++] = places[i];
-    return kept;
+    sorting->places[sorting->count++] = (struct sharing_place){.seq = seq};
+    sorting->ends[sorting->num_runs++] = sorting->count;
+}
+
+// Merges neighbouring runs until one is left.
+static void sort(struct sorting *sorting, const struct sharing_tables *tables)
+{
+    while (sorting->num_runs > 1) {
+        uint32_t first = 0, merged = 0;
+        for (uint32_t i = 0; i < sorting->num_runs; i += 2) {
+            uint32_t middle = sorting->ends[i],
+                     end = i + 1 < sorting->num_runs ? sorting->ends[i + 1] : middle;
+            const struct sharing_place *places = sorting->places;
+            merge(tables, (struct run){places + first, places + middle, 0},
+                  (struct run){places + middle, places + end, 0}, sorting->others + first);
+            sorting->ends[merged++] = first = end;
+        }
+        struct sharing_place *sorted = sorting->others;
+        sorting->others = sorting->places;
+        sorting->places = sorted;
+        sorting->num_runs = merged;
+    }
+}
+
+static void sorting_finish(struct sorting *sorting)
+{
+    free(sorting->places < sorting->others ? sorting->places : sorting->others);
+    free(sorting->ends);
+}
+
+static bool is_alike(const struct sorting *sorting, uint32_t i)
+{
+    return sorting->places[i].alike > 0 ||
+           (i + 1 < sorting->count && sorting->places[i + 1].alike > 0);
+}
+
+// Appends the places that have something in common with a neighbour.
+static void keep_alike(struct sharing *sharing, const struct sorting *sorting)
+{
+    for (uint32_t i = 0; i < sorting->count; i++)
+        if (is_alike(sorting, i))
+            sharing->places[sharing->num_places++] = sorting->places[i];
+    sharing->num_all = sharing->num_places;
 }
 
 // ---- the filter: a sequence whose first entry is unique needs no sorting ----
 
-// Bits of the filter for each sequence. At most one unique sequence in 16 passes by chance.
+// Bits of the filter for each first entry. At most one unique entry in 16 passes by chance.
 enum { BITS_EACH = 16 };
 
 // A hash filter of first entries.
@@ -120,221 +152,217 @@ struct marks {
     uint64_t size;          // bits, a power of two
 };
 
-static bool marks_init(struct marks *marks, uint32_t count)
+static bool marks_init(struct marks *marks, uint64_t count)
 {
     marks->size = 64;
-    while (marks->size < (uint64_t)BITS_EACH * count)
+    while (marks->size < BITS_EACH * count)
         marks->size *= 2;
     marks->once = calloc(marks->size / 64 * 2, sizeof *marks->once);
     marks->again = marks->once ? marks->once + marks->size / 64 : NULL;
     return marks->once;
 }
 
-static uint64_t mark_of(const struct marks *marks, const struct sharing_tables *tables,
-                        uint32_t seq)
+static uint64_t mark_of(const struct marks *marks, int32_t entry)
 {
-    uint32_t entry = (uint32_t)row_of(tables, seq)[0];
-    return (entry * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (marks->size - 1);
+    return ((uint32_t)entry * UINT64_C(0x9e3779b97f4a7c15)) >> 32 & (marks->size - 1);
 }
 
-// Puts the sequences whose first entry may occur twice into `places`, which has room for *count.
-// Sets *count to their number. false: no memory.
-static bool find_alike(const struct sharing_tables *tables, struct sharing_place *places,
-                       uint32_t *count)
+static void marks_add(struct marks *marks, int32_t entry)
 {
-    struct marks marks;
-    if (!marks_init(&marks, *count))
-        return false;
-    for (uint32_t seq = 0; seq < tables->num_seqs; seq++) {
-        if (!tables->used[seq])
-            continue;
-        uint64_t at = mark_of(&marks, tables, seq), bit = UINT64_C(1) << (at % 64);
-        marks.again[at / 64] |= marks.once[at / 64] & bit;
-        marks.once[at / 64] |= bit;
-    }
-    *count = 0;
-    for (uint32_t seq = 0; seq < tables->num_seqs; seq++) {
-        if (!tables->used[seq])
-            continue;
-        uint64_t at = mark_of(&marks, tables, seq);
-        if (marks.again[at / 64] >> (at % 64) & 1)
-            places[(*count)++] = (struct sharing_place){.seq = seq};
-    }
-    free(marks.once);
-    return true;
+    uint64_t at = mark_of(marks, entry), bit = UINT64_C(1) << (at % 64);
+    marks->again[at / 64] |= marks->once[at / 64] & bit;
+    marks->once[at / 64] |= bit;
+}
+
+static bool marks_has_again(const struct marks *marks, int32_t entry)
+{
+    uint64_t at = mark_of(marks, entry);
+    return marks->again[at / 64] >> (at % 64) & 1;
+}
+
+static void marks_finish(struct marks *marks)
+{
+    free(marks->once);
+}
+
+// ---- one batch ----
+
+static uint32_t count_used(const struct sharing_tables *tables)
+{
+    uint32_t count = 0;
+    for (uint32_t seq = 0; seq < tables->num_seqs; seq++)
+        count += tables->used[seq] > 0;
+    return count;
+}
+
+static void mark_all(struct marks *marks, const struct sharing_tables *tables)
+{
+    for (uint32_t seq = 0; seq < tables->num_seqs; seq++)
+        if (tables->used[seq])
+            marks_add(marks, row_of(tables, seq)[0]);
+}
+
+// Appends the sequences that share nothing: those that the filter has stopped, and those that the
+// sorting has left alone.
+static void keep_others(struct sharing *sharing, const struct sorting *sorting,
+                        const struct marks *marks, const struct sharing_tables *tables)
+{
+    for (uint32_t i = 0; i < sorting->count; i++)
+        if (!is_alike(sorting, i))
+            sharing->places[sharing->num_all++] = sorting->places[i];
+    for (uint32_t seq = 0; seq < tables->num_seqs; seq++)
+        if (tables->used[seq] && !marks_has_again(marks, row_of(tables, seq)[0]))
+            sharing->places[sharing->num_all++] = (struct sharing_place){.seq = seq};
+}
+
+static void note_firsts(struct sharing *sharing, const struct sharing_tables *tables)
+{
+    for (uint32_t i = 0; i < sharing->num_all; i++)
+        if (sharing->places[i].alike == 0)
+            sharing->firsts[sharing->num_firsts++] = row_of(tables, sharing->places[i].seq)[0];
+}
+
+static bool take_places(struct sharing *sharing, uint32_t count)
+{
+    sharing->places = malloc(count * sizeof *sharing->places);
+    sharing->firsts = malloc(count * sizeof *sharing->firsts);
+    return sharing->places && sharing->firsts;
 }
 
 bool sharing_find(struct sharing *sharing, const struct sharing_tables *tables)
 {
-    uint32_t count = 0;
+    uint32_t count = count_used(tables);
+    struct marks marks = {0};
+    struct sorting sorting = {0};
     *sharing = (struct sharing){0};
-    for (uint32_t seq = 0; seq < tables->num_seqs; seq++)
-        count += tables->used[seq] > 0;
-    if (count < 2)
+    if (count == 0)
         return true;
-    struct sharing_place *places = calloc((size_t)count * 2, sizeof *places);
-    if (!places || !find_alike(tables, places, &count)) {
-        free(places);
-        return false;
+    bool found =
+        take_places(sharing, count) && marks_init(&marks, count) && sorting_init(&sorting, count);
+    if (found) {
+        mark_all(&marks, tables);
+        for (uint32_t seq = 0; seq < tables->num_seqs; seq++)
+            if (tables->used[seq] && marks_has_again(&marks, row_of(tables, seq)[0]))
+                sorting_add(&sorting, seq);
+        sort(&sorting, tables);
+        keep_alike(sharing, &sorting);
+        keep_others(sharing, &sorting, &marks, tables);
+        note_firsts(sharing, tables);
+    } else {
+        sharing_finish(sharing);
     }
-    const struct sharing_place *sorted = sort(tables, places, places + count, count);
-    sharing->num_places = keep_alike(places, sorted, count);
-    if (sharing->num_places)
-        sharing->places = places;
-    else
-        free(places);
-    return true;
+    sorting_finish(&sorting);
+    marks_finish(&marks);
+    return found;
 }
 
 bool sharing_copy(struct sharing *to, const struct sharing *from)
 {
-    *to = (struct sharing){.num_places = from->num_places};
-    if (from->num_places == 0)
+    *to = (struct sharing){0};
+    if (from->num_all == 0)
         return true;
-    to->places = malloc(from->num_places * sizeof *to->places);
-    if (to->places)
-        memcpy(to->places, from->places, from->num_places * sizeof *to->places);
-    return to->places != NULL;
+    if (!take_places(to, from->num_all)) {
+        sharing_finish(to);
+        return false;
+    }
+    memcpy(to->places, from->places, from->num_all * sizeof *to->places);
+    memcpy(to->firsts, from->firsts, from->num_firsts * sizeof *to->firsts);
+    to->num_places = from->num_places;
+    to->num_all = from->num_all;
+    to->num_firsts = from->num_firsts;
+    return true;
 }
 
 void sharing_finish(struct sharing *sharing)
 {
     free(sharing->places);
+    free(sharing->firsts);
     *sharing = (struct sharing){0};
 }
 
-// ---- crowds: sequences that share one part ----
+// ---- several batches ----
 
-// A sequence, among those whose parts have the same length.
-struct candidate {
-    uint32_t seq, part_keys;
-    uint32_t place; // index into sharing->places
-    uint64_t alike; // leading keys in common with the candidate before
-};
-
-static int compare_candidates(const void *left, const void *right)
+static uint64_t count_firsts(const struct sharing_part *parts, uint32_t count)
 {
-    const struct candidate *a = left, *b = right;
-    if (a->part_keys != b->part_keys)
-        return a->part_keys < b->part_keys ? -1 : 1;
-    return a->place < b->place ? -1 : a->place > b->place;
-}
-
-// Lists the sequences that may join a crowd, by length of parts, then by place.
-static uint32_t find_candidates(struct candidate *candidates, const struct sharing *sharing,
-                                const struct sharing_cut *cut)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < sharing->num_places; i++) {
-        uint32_t seq = sharing->places[i].seq, keys = cut->part_keys[seq];
-        if (keys && cut->whole_keys[seq] >= keys)
-            candidates[count++] = (struct candidate){seq, keys, i, 0};
-    }
-    qsort(candidates, count, sizeof *candidates, compare_candidates);
-    for (uint32_t i = 1; i < count; i++) {
-        if (candidates[i].part_keys != candidates[i - 1].part_keys)
-            continue;
-        uint32_t blocks = UINT32_MAX;
-        for (uint32_t place = candidates[i - 1].place + 1; place <= candidates[i].place; place++)
-            blocks = smaller(blocks, sharing->places[place].alike);
-        candidates[i].alike = (uint64_t)blocks * cut->block_size;
-    }
-    return count;
-}
-
-// Allocates for the worst case: every part of every candidate is shared.
-static bool take_room(struct crowds *crowds, const struct candidate *candidates, uint32_t count,
-                      const struct sharing_cut *cut)
-{
-    uint64_t most = 0;
+    uint64_t firsts = 0;
     for (uint32_t i = 0; i < count; i++)
-        most += cut->whole_keys[candidates[i].seq] / candidates[i].part_keys;
-    if (most > UINT32_MAX)
+        firsts += parts[i].sharing->num_firsts;
+    return firsts;
+}
+
+// Marks the first entries of all batches. Those of one batch differ, so an entry that comes again
+// is in two batches.
+static bool marks_of_parts(struct marks *marks, const struct sharing_part *parts, uint32_t count,
+                           bool *meet)
+{
+    uint64_t again = 0;
+    if (!marks_init(marks, count_firsts(parts, count)))
         return false;
-    crowds->crowds = most ? malloc(most / 2 * sizeof *crowds->crowds + 1) : NULL;
-    crowds->members = most ? malloc(most * sizeof *crowds->members) : NULL;
-    crowds->parts = calloc(cut->num_seqs ? cut->num_seqs : 1, sizeof *crowds->parts);
-    return crowds->parts && (!most || (crowds->crowds && crowds->members));
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t j = 0; j < parts[i].sharing->num_firsts; j++)
+            marks_add(marks, parts[i].sharing->firsts[j]);
+    for (uint64_t i = 0; i < marks->size / 64; i++)
+        again |= marks->again[i];
+    *meet = again;
+    return true;
 }
 
-static void add_crowd(struct crowds *crowds, uint32_t part, const struct candidate *candidates,
-                      uint32_t count)
+bool sharing_meet(const struct sharing_part *parts, uint32_t count, bool *meet)
 {
-    crowds->crowds[crowds->num_crowds++] = (struct crowd){part, crowds->num_members, count};
-    for (uint32_t i = 0; i < count; i++) {
-        crowds->members[crowds->num_members++] = candidates[i].seq;
-        crowds->parts[candidates[i].seq] = part + 1;
-    }
-}
-
-// Keeps the candidates for which part `part` lies below whole_keys. Dropping one may reduce what
-// its neighbours have in common.
-static uint32_t keep_whole(struct candidate *candidates, uint32_t count, uint32_t part,
-                           const struct sharing_cut *cut)
-{
-    uint32_t kept = 0;
-    uint64_t alike = UINT64_MAX;
-    for (uint32_t i = 0; i < count; i++) {
-        alike = candidates[i].alike < alike ? candidates[i].alike : alike;
-        if (cut->whole_keys[candidates[i].seq] / candidates[i].part_keys <= part)
-            continue;
-        candidates[kept] = candidates[i];
-        candidates[kept++].alike = alike;
-        alike = UINT64_MAX;
-    }
-    return kept;
-}
-
-// Finds the crowds of part `part`. All candidates have parts of the same length. Returns the number
-// of candidates in a crowd; only these may share the next part.
-static uint32_t find_part(struct crowds *crowds, struct candidate *candidates, uint32_t count,
-                          uint32_t part, uint32_t least)
-{
-    uint32_t kept = 0, end;
-    for (uint32_t first = 0; first < count; first = end) {
-        uint64_t keys = (uint64_t)(part + 1) * candidates[first].part_keys;
-        for (end = first + 1; end < count && candidates[end].alike >= keys;)
-            end++;
-        if (end - first < least)
-            continue;
-        add_crowd(crowds, part, candidates + first, end - first);
-        memmove(candidates + kept, candidates + first, (end - first) * sizeof *candidates);
-        candidates[kept].alike = 0;
-        kept += end - first;
-    }
-    return kept;
-}
-
-bool crowds_find(struct crowds *crowds, const struct sharing *sharing,
-                 const struct sharing_cut *cut)
-{
-    *crowds = (struct crowds){0};
-    struct candidate *candidates =
-        calloc(sharing->num_places ? sharing->num_places : 1, sizeof *candidates);
-    if (!candidates)
+    struct marks marks;
+    *meet = false;
+    if (!marks_of_parts(&marks, parts, count, meet))
         return false;
-    uint32_t count = find_candidates(candidates, sharing, cut), end;
-    bool found = take_room(crowds, candidates, count, cut);
-    for (uint32_t first = 0; found && first < count; first = end) {
-        for (end = first + 1;
-             end < count && candidates[end].part_keys == candidates[first].part_keys;)
-            end++;
-        uint32_t left = end - first;
-        for (uint32_t part = 0; left >= cut->least; part++) {
-            left = keep_whole(candidates + first, left, part, cut);
-            left = find_part(crowds, candidates + first, left, part, cut->least);
+    marks_finish(&marks);
+    return true;
+}
+
+// Adds the sequences of a batch whose first entry is in another batch, too, or that share entries
+// within the batch. These are sorted already.
+static void add_part(struct sorting *sorting, const struct sharing_part *part,
+                     const struct marks *marks, const struct sharing_tables *tables)
+{
+    const struct sharing *sharing = part->sharing;
+    bool wanted = false;
+    uint32_t first = 0;
+    for (uint32_t i = 0; i < sharing->num_all; i++) {
+        const struct sharing_place *place = &sharing->places[i];
+        if (place->alike == 0)
+            wanted = marks_has_again(marks, sharing->firsts[first++]);
+        uint32_t seq = part->first_seq + place->seq;
+        if (i < sharing->num_places) {
+            sorting->places[sorting->count++] = (struct sharing_place){seq, place->alike};
+            if (i + 1 == sharing->num_places)
+                sorting->ends[sorting->num_runs++] = sorting->count;
+        } else if (wanted && tables->used[seq]) {
+            sorting_add(sorting, seq);
         }
     }
-    free(candidates);
-    if (!found)
-        crowds_finish(crowds);
-    return found;
 }
 
-void crowds_finish(struct crowds *crowds)
+bool sharing_join(struct sharing *sharing, const struct sharing_tables *tables,
+                  const struct sharing_part *parts, uint32_t count)
 {
-    free(crowds->crowds);
-    free(crowds->members);
-    free(crowds->parts);
-    *crowds = (struct crowds){0};
+    struct marks marks = {0};
+    struct sorting sorting = {0};
+    uint32_t most = 0;
+    bool meet;
+    *sharing = (struct sharing){0};
+    for (uint32_t i = 0; i < count; i++)
+        most += parts[i].sharing->num_all;
+    if (most == 0)
+        return true;
+    bool found = marks_of_parts(&marks, parts, count, &meet) && sorting_init(&sorting, most);
+    if (found) {
+        for (uint32_t i = 0; i < count; i++)
+            add_part(&sorting, &parts[i], &marks, tables);
+        sort(&sorting, tables);
+        sharing->places = malloc((size_t)most * sizeof *sharing->places);
+        found = sharing->places;
+    }
+    if (found)
+        keep_alike(sharing, &sorting);
+    sorting_finish(&sorting);
+    marks_finish(&marks);
+    return found;
 }

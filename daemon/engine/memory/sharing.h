@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// sharing.h - which sequences of a batch share a prefix: their block tables begin with the same
-// blocks. Once for a batch, sharing_find() orders the sequences so that those with equal leading
-// blocks are neighbours. For sequences that are cut into parts, crowds_find() then lists the
-// crowds: the sequences that share one part, which a cascade computes together. Knows block tables
-// and lengths only, nothing of kernels. Any thread; no lock.
+// sharing.h - which sequences share a prefix: their block tables begin with the same blocks. Once
+// for a batch, sharing_find() orders the sequences so that those with equal leading blocks are
+// neighbours. sharing_join() merges the orders of several batches. Knows block tables only,
+// nothing of kernels. Any thread; no lock.
 
 #ifndef AULE_ENGINE_SHARING_H
 #define AULE_ENGINE_SHARING_H
@@ -13,11 +12,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// The block tables of a batch.
+// The block tables of some sequences.
 struct sharing_tables {
-    const int32_t *table; // [num_seqs, max_blocks]
-    const uint32_t *used; // [num_seqs] leading entries to compare; 0 = leave the sequence out
-    uint32_t num_seqs, max_blocks;
+    const int32_t *const *rows; // [num_seqs]: each with used[seq] entries; NULL if that is 0
+    const uint32_t *used;       // [num_seqs] leading entries to compare; 0 = leave the sequence out
+    uint32_t num_seqs;
 };
 
 struct sharing_place {
@@ -25,10 +24,14 @@ struct sharing_place {
     uint32_t alike; // leading entries in common with the place before; 0 for the first place
 };
 
-// Sequences in the order of their block tables. Sequences that share nothing are left out.
+// Sequences in the order of their block tables. places[0, num_places) share entries with a
+// neighbour. Behind them stand the sequences that share nothing, in any order, with 0 alike.
 struct sharing {
-    struct sharing_place *places; // [num_places]; owned
-    uint32_t num_places;
+    struct sharing_place *places; // [num_all]; owned, like `firsts`
+    // [num_firsts]: the first entry of each place that has 0 alike, in the order of places. They
+    // all differ.
+    int32_t *firsts;
+    uint32_t num_places, num_all, num_firsts;
 };
 
 // Takes time about linear in the entries compared: each entry is read a few times at most. false:
@@ -37,31 +40,20 @@ bool sharing_find(struct sharing *sharing, const struct sharing_tables *tables);
 bool sharing_copy(struct sharing *to, const struct sharing *from); // false: no memory
 void sharing_finish(struct sharing *sharing);                      // takes a zeroed one
 
-// How the sequences are cut: sequence s into parts of part_keys[s] keys, counted from key 0. Parts
-// that end at whole_keys[s] or below may be computed together with those of other sequences. Parts
-// of different lengths are never shared.
-struct sharing_cut {
-    const uint32_t *part_keys;     // [num_seqs]; 0 = the sequence is not cut
-    const uint32_t *whole_keys;    // [num_seqs]
-    uint32_t num_seqs, block_size; // block_size: tokens
-    uint32_t least;                // fewest members of a crowd; 2 or more
+// One of several batches whose sequences are numbered one after another.
+struct sharing_part {
+    const struct sharing *sharing; // of the batch
+    uint32_t first_seq;            // number of its sequence 0 among all
 };
 
-// Sequences whose part number `part` lies in the same blocks.
-struct crowd {
-    uint32_t part, first, count; // members [first, first + count) of struct crowds
-};
-
-// If part p of a sequence is in a crowd, so are its parts before p.
-struct crowds {
-    struct crowd *crowds; // [num_crowds]; owned, like the next two
-    uint32_t *members;    // [num_members]: sequence numbers
-    uint32_t *parts;      // [num_seqs]: number of leading parts in crowds
-    uint32_t num_crowds, num_members;
-};
-
-bool crowds_find(struct crowds *crowds, const struct sharing *sharing,
-                 const struct sharing_cut *cut); // false: no memory
-void crowds_finish(struct crowds *crowds);       // takes a zeroed one
+// Sets *meet to whether sequences of two batches may begin with the same entry. Takes a few
+// nanoseconds for each first entry, and reads no block table. It may be true by chance, for a
+// fraction of the cases without sharing. false: no memory.
+bool sharing_meet(const struct sharing_part *parts, uint32_t count, bool *meet);
+// Orders the sequences that share entries with a sequence of any batch. Sequences that share
+// nothing are left out, and there are no `firsts`. `tables` has all sequences. Entries that
+// sequences of one batch have in common are not compared again. false: no memory.
+bool sharing_join(struct sharing *sharing, const struct sharing_tables *tables,
+                  const struct sharing_part *parts, uint32_t count);
 
 #endif

@@ -105,10 +105,11 @@ struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq,
 // Keys of the sequence that a cascade may attend: those that all its queries see. The last part is
 // left out, so that each sequence keeps an item of its own.
 static uint32_t whole_keys(const struct engine_batch *batch, uint32_t seq, const struct cut *cut,
-                           uint32_t grain)
+                           const struct kernel *helper)
 {
     uint32_t kv_len = (uint32_t)batch->seq_lens_kv[seq], queries = batch_num_queries(batch, seq);
-    if (cut->tiles != 1 || cut->parts == 1 || cut->length % grain || queries > kv_len)
+    if (cut->tiles != 1 || cut->parts == 1 || cut->length % helper->crowd_grain ||
+        queries > kv_len || (is_software(batch) && cut->length > helper->loop_keys(&batch->kv)))
         return 0;
     uint64_t most = (cut->parts - 1) * cut->length;
     return (uint32_t)(most < kv_len - queries + 1 ? most : kv_len - queries + 1);
@@ -126,35 +127,112 @@ static uint32_t find_helped(const struct variant *variant, uint32_t serving, uin
     return NO_KERNEL;
 }
 
-// Fills cuts->crowds and the fields that depend on them. false: no memory.
-static bool find_crowds(struct cuts *cuts, const struct engine_batch *batch, uint32_t helped)
+static uint32_t num_seqs(const struct cuts *cuts)
 {
-    const struct kernel *helper = batch->engine->pipelines.variant->kernels[cuts->helper];
-    uint32_t *keys = calloc((size_t)batch->num_seqs * 2, sizeof *keys);
+    return cuts->first[cuts->num_batches];
+}
+
+uint32_t cuts_batch_of(const struct cuts *cuts, uint32_t seq)
+{
+    uint32_t low = 0, high = cuts->num_batches;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        *(seq < cuts->first[middle] ? &high : &low) = middle;
+    }
+    return low;
+}
+
+// The table rows of all sequences, as sharing_join() wants them.
+static void list_rows(const struct cuts *cuts, const int32_t **rows, uint32_t *used)
+{
+    for (uint32_t i = 0; i < cuts->num_batches; i++) {
+        const struct engine_batch *batch = cuts->batches[i];
+        for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
+            rows[cuts->first[i] + seq] = batch->table->rows + (uint64_t)seq * batch->max_blocks;
+            used[cuts->first[i] + seq] = batch_num_columns(batch, seq);
+        }
+    }
+}
+
+// Orders the sequences of all batches together.
+static bool join_batches(const struct cuts *cuts, struct sharing *joined)
+{
+    struct sharing_part *parts = calloc(cuts->num_batches, sizeof *parts);
+    const int32_t **rows = calloc(num_seqs(cuts), sizeof *rows);
+    uint32_t *used = calloc(num_seqs(cuts), sizeof *used);
+    bool found = parts && rows && used;
+    for (uint32_t i = 0; found && i < cuts->num_batches; i++)
+        parts[i] = (struct sharing_part){&cuts->batches[i]->sharing, cuts->first[i]};
+    if (found) {
+        list_rows(cuts, rows, used);
+        found = sharing_join(
+            joined,
+            &(struct sharing_tables){.rows = rows, .used = used, .num_seqs = num_seqs(cuts)}, parts,
+            cuts->num_batches);
+    }
+    free(parts);
+    free(rows);
+    free(used);
+    return found;
+}
+
+// Notes which sequences have shared parts, and numbers their batches.
+static void take_crowds(struct cuts *cuts)
+{
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < cuts->num_batches; i++) {
+        bool members = false;
+        for (uint32_t seq = cuts->first[i]; seq < cuts->first[i + 1]; seq++) {
+            cuts->of[seq].shared = cuts->crowds.parts[seq];
+            members = members || cuts->of[seq].shared;
+        }
+        cuts->numbers[i] = members ? next++ : NO_MEMBERS;
+    }
+}
+
+// Fills cuts->crowds and the fields that depend on them. false: no memory.
+static bool find_crowds(struct cuts *cuts, const struct sharing *sharing, uint32_t helped)
+{
+    const struct engine_kv *kv = &cuts->batches[0]->kv;
+    const struct kernel *helper =
+        cuts->batches[0]->engine->pipelines.variant->kernels[cuts->helper];
+    uint32_t *keys = calloc((size_t)num_seqs(cuts) * 2, sizeof *keys);
     if (!keys)
         return false;
     struct sharing_cut shared = {
         .part_keys = keys,
-        .whole_keys = keys + batch->num_seqs,
-        .num_seqs = batch->num_seqs,
-        .block_size = batch->kv.block_size,
+        .whole_keys = keys + num_seqs(cuts),
+        .num_seqs = num_seqs(cuts),
+        .block_size = kv->block_size,
         .least = helper->least_members,
     };
-    for (uint32_t i = 0; i < batch->sharing.num_places; i++) {
-        uint32_t seq = batch->sharing.places[i].seq;
+    for (uint32_t i = 0; i < sharing->num_places; i++) {
+        uint32_t seq = sharing->places[i].seq, of = cuts_batch_of(cuts, seq);
         if (cuts->of[seq].kernel != helped)
             continue;
         keys[seq] = (uint32_t)cuts->of[seq].length;
-        keys[batch->num_seqs + seq] = whole_keys(batch, seq, &cuts->of[seq], helper->crowd_grain);
+        keys[num_seqs(cuts) + seq] =
+            whole_keys(cuts->batches[of], seq - cuts->first[of], &cuts->of[seq], helper);
     }
-    bool found = crowds_find(&cuts->crowds, &batch->sharing, &shared);
-    for (uint32_t seq = 0; found && seq < batch->num_seqs; seq++)
-        cuts->of[seq].shared = cuts->crowds.parts[seq];
-    cuts->rows = helper->crowd_rows;
+    bool found = crowds_find(&cuts->crowds, sharing, &shared);
+    if (found)
+        take_crowds(cuts);
+    cuts->rows = helper->crowd_rows(kv);
     if (cuts->crowds.num_crowds)
-        cuts->tiles = calloc(batch->num_seqs, sizeof *cuts->tiles);
+        cuts->tiles = calloc(num_seqs(cuts), sizeof *cuts->tiles);
     free(keys);
     return found && (cuts->tiles || !cuts->crowds.num_crowds);
+}
+
+// The same, for one batch or several.
+static bool find_all_crowds(struct cuts *cuts, uint32_t helped)
+{
+    struct sharing joined = {0};
+    if (cuts->num_batches == 1)
+        return find_crowds(cuts, &cuts->batches[0]->sharing, helped);
+    bool found = join_batches(cuts, &joined) && find_crowds(cuts, &joined, helped);
+    sharing_finish(&joined);
+    return found;
 }
 
 uint32_t cuts_crowd_width(const struct cuts *cuts, const struct crowd *crowd)
@@ -171,17 +249,29 @@ uint32_t cuts_crowd_items(const struct cuts *cuts, const struct crowd *crowd)
     return (uint32_t)divide_up((uint64_t)crowd->count * cuts_crowd_width(cuts, crowd), cuts->rows);
 }
 
-bool cuts_make(struct cuts *cuts, const struct engine_batch *batch, const struct cutting *cutting)
+static bool may_have_crowds(const struct cuts *cuts)
 {
-    uint32_t helped =
-        find_helped(batch->engine->pipelines.variant, cutting->serving, &cuts->helper);
-    *cuts = (struct cuts){.of = calloc(batch->num_seqs ? batch->num_seqs : 1, sizeof *cuts->of),
-                          .helper = cuts->helper};
-    for (uint32_t seq = 0; cuts->of && seq < batch->num_seqs; seq++)
-        cuts->of[seq] = cut_sequence(batch, seq, cutting);
-    if (cutting->alone || batch->sharing.num_places == 0)
-        cuts->helper = NO_KERNEL;
-    if (cuts->of && (cuts->helper == NO_KERNEL || find_crowds(cuts, batch, helped)))
+    return cuts->num_batches > 1 || cuts->batches[0]->sharing.num_places > 0;
+}
+
+bool cuts_make(struct cuts *cuts, struct engine_batch *const *batches, uint32_t num_batches,
+               const struct cutting *cutting)
+{
+    const struct variant *variant = batches[0]->engine->pipelines.variant;
+    uint32_t helper, helped = find_helped(variant, cutting->serving, &helper);
+    *cuts = (struct cuts){.batches = batches,
+                          .num_batches = num_batches,
+                          .first = calloc((size_t)num_batches + 1, sizeof *cuts->first),
+                          .numbers = calloc(num_batches, sizeof *cuts->numbers)};
+    for (uint32_t i = 0; cuts->first && i < num_batches; i++)
+        cuts->first[i + 1] = cuts->first[i] + batches[i]->num_seqs;
+    if (cuts->first)
+        cuts->of = calloc(num_seqs(cuts) ? num_seqs(cuts) : 1, sizeof *cuts->of);
+    for (uint32_t i = 0; cuts->of && i < num_batches; i++)
+        for (uint32_t seq = 0; seq < batches[i]->num_seqs; seq++)
+            cuts->of[cuts->first[i] + seq] = cut_sequence(batches[i], seq, cutting);
+    cuts->helper = cutting->alone || !may_have_crowds(cuts) ? NO_KERNEL : helper;
+    if (cuts->of && cuts->numbers && (cuts->helper == NO_KERNEL || find_all_crowds(cuts, helped)))
         return true;
     cuts_finish(cuts);
     return false;
@@ -189,6 +279,8 @@ bool cuts_make(struct cuts *cuts, const struct engine_batch *batch, const struct
 
 void cuts_finish(struct cuts *cuts)
 {
+    free(cuts->first);
+    free(cuts->numbers);
     free(cuts->of);
     free(cuts->tiles);
     crowds_finish(&cuts->crowds);

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cut.h - how the sequences of a batch are cut. Each sequence goes to one kernel; its rows are cut
-// into that kernel's tiles, and the keys of a tile into parts (split-KV). The cut depends only on
-// the sequence's own q_len and kv_len and on the run's parameters. So its rows get the same bits in
-// any batch. Which parts a cascade computes for several sequences does depend on the batch, but
-// changes no bit.
+// cut.h - how the sequences of a batch, or of several batches, are cut. Each sequence goes to one
+// kernel; its rows are cut into that kernel's tiles, and the keys of a tile into parts (split-KV).
+// The cut depends only on the sequence's own q_len and kv_len and on the run's parameters. So its
+// rows get the same bits in any batch. Which parts a cascade computes for several sequences does
+// depend on the batches, but changes no bit.
 
 #ifndef AULE_ENGINE_CUT_H
 #define AULE_ENGINE_CUT_H
 
 #include "engine/memory/batch.h"
+#include "engine/memory/crowds.h"
 
 struct gpu_item;
 
@@ -34,24 +35,35 @@ uint64_t cut_num_partials(const struct cut *cut); // partial results of one tile
 struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq,
                         const struct cutting *cutting);
 
-// All sequences of a batch.
+#define NO_MEMBERS UINT32_MAX
+
+// All sequences of some batches, numbered one after another.
 struct cuts {
-    struct cut *of; // [num_seqs]; owned, like `tiles`
-    // [num_seqs]: the item of each sequence with shared parts, except the part itself; set when the
-    // work lists are filled. NULL = nothing is shared.
+    struct engine_batch *const *batches; // [num_batches]; of one cache, or of equal block tensors
+    uint32_t num_batches;
+    uint32_t *first; // [num_batches + 1]: the number of each batch's first sequence, and of all;
+                     // owned, like the next two
+    struct cut *of;  // [first[num_batches]]
+    // [first[num_batches]]: the item of each sequence with shared parts, except the part itself;
+    // set when the work lists are filled. NULL = nothing is shared.
     struct gpu_item *tiles;
     struct crowds crowds; // the sequences that share parts
-    uint32_t helper;      // index of the cascade kernel; NO_KERNEL = nothing is shared
-    uint32_t rows;        // rows of one of its work items
+    // [num_batches]: each batch's number among those that have members of crowds; NO_MEMBERS; owned
+    uint32_t *numbers;
+    uint32_t helper; // index of the cascade kernel; NO_KERNEL = nothing is shared
+    uint32_t rows;   // rows of one of its work items
 };
+
+uint32_t cuts_batch_of(const struct cuts *cuts, uint32_t seq); // index of its batch
 
 // Rows of each member in a work item: the most that a member has, rounded up to a power of two.
 uint32_t cuts_crowd_width(const struct cuts *cuts, const struct crowd *crowd);
 // Work items for one half of the crowd's part.
 uint32_t cuts_crowd_items(const struct cuts *cuts, const struct crowd *crowd);
 
-bool cuts_make(struct cuts *cuts, const struct engine_batch *batch,
-               const struct cutting *cutting); // false: no memory
-void cuts_finish(struct cuts *cuts);           // takes a zeroed one
+// `batches` stays the caller's, and must outlive `cuts`. false: no memory.
+bool cuts_make(struct cuts *cuts, struct engine_batch *const *batches, uint32_t num_batches,
+               const struct cutting *cutting);
+void cuts_finish(struct cuts *cuts); // takes a zeroed one
 
 #endif

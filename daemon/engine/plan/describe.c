@@ -304,33 +304,65 @@ static void place_share(const struct submission *s, uint32_t run, const struct s
     group->num_merges += work->num_merges;
 }
 
+// The order of runs in a group: those that write K and V, those that do not; and in a cascade, the
+// runs of a company one after another.
+enum turn { WRITERS, READERS, CASCADES };
+
+static enum turn turn_of(const struct submission *s, const struct share *share)
+{
+    if (s->groups[share->group].helps)
+        return CASCADES;
+    return share->writes ? WRITERS : READERS;
+}
+
 static void place_shares(const struct submission *s, uint32_t run, const struct gpu_run *gpu,
-                         bool writers, uint64_t *next_counter)
+                         enum turn turn, uint64_t *next_counter)
 {
     for (uint32_t i = 0; i < MOST_KERNELS; i++) {
         const struct share *share = &s->planned[run].shares[i];
-        if (share->group != NO_GROUP && share->writes == writers)
+        if (share->group != NO_GROUP && turn_of(s, share) == turn)
             place_share(s, run, share, *gpu, next_counter);
     }
 }
 
-// Places the shares that write K and V, or those that do not. Called once for each kind, because
-// writers come first in their group.
-static void place_runs(const struct submission *s, bool writers, uint64_t *next_counter)
+// Places the run's shares whose turn it is.
+static void place_run(const struct submission *s, uint32_t index, enum turn turn,
+                      uint64_t *next_counter)
+{
+    const struct engine_run *run = &s->runs[index];
+    uint64_t at = s->planned[index].extras_at;
+    if (plan_group(s, index) == NO_GROUP)
+        return;
+    struct extras extras = extras_of(run);
+    uint64_t address = s->slot->piece.address + at;
+    if (turn == WRITERS) // once for each run
+        put_extras(s, run, &extras, (char *)s->slot->piece.mapped + at, address);
+    if (run->kind == ENGINE_COPY || run->kind == ENGINE_MERGE) // they have no gpu_run
+        return;
+    struct gpu_run gpu = describe(run, &extras, address);
+    place_shares(s, index, &gpu, turn, next_counter);
+}
+
+static bool has_cascade(const struct submission *s, uint32_t run)
+{
+    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+        const struct share *share = &s->planned[run].shares[i];
+        if (share->group != NO_GROUP && turn_of(s, share) == CASCADES)
+            return true;
+    }
+    return false;
+}
+
+// Places the cascades. Those of a company come together, when it is the leader's turn.
+static void place_cascades(const struct submission *s, uint64_t *next_counter)
 {
     for (uint32_t i = 0; i < s->num_runs; i++) {
-        const struct engine_run *run = &s->runs[i];
-        uint64_t at = s->planned[i].extras_at;
-        if (plan_group(s, i) == NO_GROUP)
+        bool joint = s->planned[i].joint != NULL;
+        uint32_t end = joint ? NO_RUN : i + 1;
+        if (joint ? s->planned[i].leader != i : !has_cascade(s, i))
             continue;
-        struct extras extras = extras_of(run);
-        uint64_t address = s->slot->piece.address + at;
-        if (writers) // once for each run
-            put_extras(s, run, &extras, (char *)s->slot->piece.mapped + at, address);
-        if (run->kind == ENGINE_COPY || run->kind == ENGINE_MERGE) // they have no gpu_run
-            continue;
-        struct gpu_run gpu = describe(run, &extras, address);
-        place_shares(s, i, &gpu, writers, next_counter);
+        for (uint32_t run = i; run != end; run = joint ? s->planned[run].next : end)
+            place_run(s, run, CASCADES, next_counter);
     }
 }
 
@@ -339,8 +371,11 @@ void describe_upload(const struct submission *s)
     char *to = s->slot->piece.mapped;
     uint64_t next_counter = 0;
     place_groups(s);
-    place_runs(s, true, &next_counter);
-    place_runs(s, false, &next_counter);
+    for (uint32_t i = 0; i < s->num_runs; i++)
+        place_run(s, i, WRITERS, &next_counter);
+    for (uint32_t i = 0; i < s->num_runs; i++)
+        place_run(s, i, READERS, &next_counter);
+    place_cascades(s, &next_counter);
     memcpy(to, s->gpu_runs, s->num_gpu_runs * sizeof *s->gpu_runs);
     memcpy(to + s->ranges_at, s->ranges, s->num_ranges * sizeof *s->ranges);
     for (uint32_t i = 0; i < s->num_groups; i++)

@@ -8,7 +8,6 @@
 
 #include "items.h"
 
-#include "cut.h"
 #include "engine/state/state.h"
 #include "run_geometry.h"
 #include "shaders/layout.h"
@@ -97,28 +96,42 @@ static double tiles_keys(const struct engine_batch *batch, uint32_t seq, const s
            2;
 }
 
-// Counts a crowd's part for the cascade kernel, which reads the part's keys once for each work
-// item. Takes the part off the tiles of the members.
-static void count_crowd(const struct cuts *cuts, const struct crowd *crowd,
-                        struct work works[MOST_KERNELS])
+// The batch whose lists have the cascade's items. There is a crowd.
+static uint32_t owner_of(const struct cuts *cuts)
 {
-    const struct cut *member = &cuts->of[cuts->crowds.members[crowd->first]];
-    struct work *helper = &works[cuts->helper];
-    uint32_t items = cuts_crowd_items(cuts, crowd);
-    helper->num_items += 2 * items;
-    helper->num_members += 2 * crowd->count;
-    helper->num_tiles += items;
-    helper->tile_keys += (double)items * (double)member->length;
-    works[member->kernel].tile_keys -= (double)crowd->count * (double)member->length;
+    uint32_t owner = 0;
+    while (cuts->numbers[owner] == NO_MEMBERS)
+        owner++;
+    return owner;
 }
 
-// false: there are more items than a dispatch can count.
-static bool count_work(const struct engine_batch *batch, const struct cuts *cuts,
-                       struct work works[MOST_KERNELS])
+// Counts a crowd's part for the cascade kernel, which reads the part's keys once for each work
+// item. Takes the part off the tiles of the members. `owner` gets the items; what they read is
+// divided among the members.
+static void count_crowd(const struct cuts *cuts, const struct crowd *crowd, struct work *owner,
+                        struct work (*works)[MOST_KERNELS])
+{
+    uint32_t items = cuts_crowd_items(cuts, crowd);
+    owner->num_items += 2 * items;
+    owner->num_members += 2 * crowd->count;
+    owner->num_tiles += items;
+    for (uint32_t i = 0; i < crowd->count; i++) {
+        uint32_t seq = cuts->crowds.members[crowd->first + i];
+        const struct cut *member = &cuts->of[seq];
+        struct work *of = works[cuts_batch_of(cuts, seq)];
+        of[cuts->helper].tile_keys += (double)items * (double)member->length / crowd->count;
+        of[member->kernel].tile_keys -= (double)member->length;
+    }
+}
+
+// Counts the work of one batch except its crowds. false: there are more items than a dispatch can
+// count.
+static bool count_batch(const struct engine_batch *batch, const struct cut *cuts,
+                        struct work works[MOST_KERNELS])
 {
     uint64_t items = 0; // of all kernels
     for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
-        const struct cut *cut = &cuts->of[seq];
+        const struct cut *cut = &cuts[seq];
         struct work *work = &works[cut->kernel];
         uint64_t num_partials = cut_num_partials(cut), split_items;
         if (__builtin_mul_overflow(cut->live_tiles, num_partials, &split_items) ||
@@ -135,8 +148,27 @@ static bool count_work(const struct engine_batch *batch, const struct cuts *cuts
         work->num_merges += num_partials > 1 ? (uint32_t)cut->live_tiles : 0;
         work->num_partials += num_partials > 1 ? (uint32_t)split_items : 0;
     }
+    return true;
+}
+
+static bool count_work(const struct cuts *cuts, const struct cutting *cutting,
+                       struct work (*works)[MOST_KERNELS], struct error *error)
+{
+    for (uint32_t i = 0; i < cuts->num_batches; i++) {
+        const struct engine_batch *batch = cuts->batches[i];
+        uint64_t rows = (uint64_t)batch->num_tokens * cutting->group;
+        if (rows > INT32_MAX || !count_batch(batch, cuts->of + cuts->first[i], works[i])) {
+            error_set(error, STATUS_LIMIT,
+                      "%u tokens with %u query heads a KV head and %u splits: one dispatch takes "
+                      "at most %d rows",
+                      batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
+            return false;
+        }
+        if (cuts->num_batches > 1 && cuts->crowds.num_crowds)
+            works[i][cuts->helper].joins = cuts->numbers[i] != NO_MEMBERS;
+    }
     for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++)
-        count_crowd(cuts, &cuts->crowds.crowds[i], works);
+        count_crowd(cuts, &cuts->crowds.crowds[i], &works[owner_of(cuts)][cuts->helper], works);
     return true;
 }
 
@@ -221,8 +253,8 @@ static struct gpu_item fill_split_tile(struct fill *fill, struct gpu_item tile,
 // The lists of the cascade kernel, while they are filled.
 struct crowd_fill {
     struct gpu_crowd *to;
-    struct gpu_item *member;
-    uint64_t member_address; // shader address of `member`
+    char *members; // the next item's struct gpu_item[], then u32[]: AULE_MEMBER_BYTES each
+    uint64_t members_address; // shader address of `members`
 };
 
 // Adds a work item: one half of a crowd's part, for members [first, end).
@@ -230,16 +262,19 @@ static void fill_crowd_item(struct crowd_fill *fill, const struct cuts *cuts,
                             const struct crowd *crowd, uint32_t first, uint32_t end,
                             uint32_t which_half)
 {
-    *fill->to++ = (struct gpu_crowd){.members = fill->member_address,
-                                     .num_members = end - first,
-                                     .width = cuts_crowd_width(cuts, crowd)};
-    for (uint32_t i = first; i < end; i++) {
-        uint32_t seq = cuts->crowds.members[crowd->first + i];
+    uint32_t count = end - first, width = cuts_crowd_width(cuts, crowd);
+    struct gpu_item *items = (struct gpu_item *)fill->members;
+    uint32_t *runs = (uint32_t *)(items + count);
+    *fill->to++ = (struct gpu_crowd){fill->members_address, count, width};
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t seq = cuts->crowds.members[crowd->first + first + i];
         const struct gpu_item *tile = &cuts->tiles[seq];
-        *fill->member++ = item_of_part(tile, &cuts->of[seq], crowd->part, which_half,
-                                       tile->first_partial + 2 * crowd->part + which_half);
+        items[i] = item_of_part(tile, &cuts->of[seq], crowd->part, which_half,
+                                tile->first_partial + 2 * crowd->part + which_half);
+        runs[i] = cuts->numbers[cuts_batch_of(cuts, seq)];
     }
-    fill->member_address += (end - first) * sizeof *fill->member;
+    fill->members += count * AULE_MEMBER_BYTES;
+    fill->members_address += count * AULE_MEMBER_BYTES;
 }
 
 // Divides the members into work items of about equal size.
@@ -265,10 +300,11 @@ static struct gpu_tile tile_of_sequence(const struct engine_batch *batch, uint32
     };
 }
 
+// `number_of_all`: the sequence's number in `cuts`.
 static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const struct cuts *cuts,
-                          struct fill *fill)
+                          uint32_t number_of_all, struct fill *fill)
 {
-    const struct cut *cut = &cuts->of[seq];
+    const struct cut *cut = &cuts->of[number_of_all];
     struct gpu_tile tile = tile_of_sequence(batch, seq);
     struct gpu_item item = {
         .end_key = tile.kv_len,
@@ -284,7 +320,7 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
         if (cut_num_partials(cut) > 1 && live) {
             struct gpu_item split = fill_split_tile(fill, item, cut);
             if (cut->shared)
-                cuts->tiles[seq] = split;
+                cuts->tiles[number_of_all] = split;
         } else {
             fill_item(fill, item, live && tile.kv_len ? tile_keys(batch, seq, cut, number) : 0);
         }
@@ -303,27 +339,38 @@ static struct layout layout_of(const struct engine_batch *batch, uint32_t kernel
     bool crowds = variant_of(batch)->kernels[kernel]->helps;
     struct layout lists = {
         work->num_items * (crowds ? sizeof(struct gpu_crowd) : sizeof(struct gpu_item)), 0, 0};
-    lists.merges_at = lists.members_at + work->num_members * sizeof(struct gpu_item);
+    lists.merges_at = lists.members_at + work->num_members * AULE_MEMBER_BYTES;
     lists.end = padded(lists.merges_at + work->num_merges * sizeof(struct gpu_merge_item));
     return lists;
 }
 
-// Sets the shader addresses in items->works, and the CPU pointers in `fills`.
-static void place_lists(const struct engine_batch *batch, struct items *items,
-                        struct fill fills[MOST_KERNELS])
+static uint64_t lists_bytes(const struct cuts *cuts, struct work (*works)[MOST_KERNELS])
 {
-    uint64_t at = 0;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < cuts->num_batches; i++)
+        for (uint32_t j = 0; j < variant_of(cuts->batches[i])->num_kernels; j++)
+            bytes += layout_of(cuts->batches[i], j, &works[i][j]).end;
+    return bytes;
+}
+
+// Sets the shader addresses in `works`, and the CPU pointers in `fills`. Returns where the next
+// batch's lists begin.
+static uint64_t place_lists(const struct engine_batch *batch, const struct piece *piece,
+                            uint64_t at, struct work works[MOST_KERNELS],
+                            struct fill fills[MOST_KERNELS])
+{
     for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++) {
-        struct work *work = &items->works[i];
+        struct work *work = &works[i];
         struct layout lists = layout_of(batch, i, work);
-        char *to = (char *)items->piece.mapped + at;
-        work->items = work->num_items ? items->piece.address + at : 0;
-        work->merges = work->num_merges ? items->piece.address + at + lists.merges_at : 0;
+        char *to = (char *)piece->mapped + at;
+        work->items = work->num_items ? piece->address + at : 0;
+        work->merges = work->num_merges ? piece->address + at + lists.merges_at : 0;
         fills[i] = (struct fill){.counting = true,
                                  .items = (struct gpu_item *)to,
                                  .merges = (struct gpu_merge_item *)(to + lists.merges_at)};
         at += lists.end;
     }
+    return at;
 }
 
 // Turns the number of items of each size into the place of the first of them.
@@ -339,85 +386,81 @@ static void place_sizes(struct fill *fill)
     fill->partial = fill->num_merges = 0;
 }
 
-static void fill_sequences(const struct engine_batch *batch, const struct cuts *cuts,
+static void fill_sequences(const struct cuts *cuts, uint32_t number,
                            struct fill fills[MOST_KERNELS])
 {
-    for (uint32_t seq = 0; seq < batch->num_seqs; seq++)
-        fill_sequence(batch, seq, cuts, &fills[cuts->of[seq].kernel]);
+    const struct engine_batch *batch = cuts->batches[number];
+    for (uint32_t seq = 0; seq < batch->num_seqs; seq++) {
+        uint32_t of_all = cuts->first[number] + seq;
+        fill_sequence(batch, seq, cuts, of_all, &fills[cuts->of[of_all].kernel]);
+    }
 }
 
 // `lists` points to the first list of the cascade kernel.
-static void fill_crowds(const struct engine_batch *batch, const struct items *items,
-                        const struct cuts *cuts, void *lists)
+static void fill_crowds(const struct cuts *cuts, const struct work *work, void *lists)
 {
-    const struct work *work = &items->works[cuts->helper];
-    uint64_t members_at = layout_of(batch, cuts->helper, work).members_at;
+    uint64_t members_at = layout_of(cuts->batches[0], cuts->helper, work).members_at;
     struct crowd_fill fill = {
         .to = lists,
-        .member = (struct gpu_item *)((char *)lists + members_at),
-        .member_address = work->items + members_at,
+        .members = (char *)lists + members_at,
+        .members_address = work->items + members_at,
     };
     for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++)
         fill_crowd(&fill, cuts, &cuts->crowds.crowds[i]);
 }
 
-static void fill_items(const struct engine_batch *batch, struct items *items,
-                       const struct cuts *cuts)
+static void fill_lists(const struct cuts *cuts, struct work (*works)[MOST_KERNELS],
+                       const struct piece *piece)
 {
-    struct fill fills[MOST_KERNELS];
-    place_lists(batch, items, fills);
-    fill_sequences(batch, cuts, fills);
-    for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++)
-        place_sizes(&fills[i]);
-    fill_sequences(batch, cuts, fills);
-    if (cuts->crowds.num_crowds)
-        fill_crowds(batch, items, cuts, fills[cuts->helper].items);
-}
-
-// ---- lists ----
-
-// Allocates the lists, fills them and adds them to the batch.
-static enum status make_list(struct engine_batch *batch, const struct cutting *cutting,
-                             const struct cuts *cuts, const struct work works[MOST_KERNELS],
-                             struct error *error)
-{
-    uint64_t bytes = 0;
-    struct items *items = calloc(1, sizeof *items);
-    if (!items)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a work list of %zu bytes",
-                         sizeof *items);
-    *items = (struct items){.slabs = &batch->engine->slabs, .cutting = *cutting};
-    memcpy(items->works, works, sizeof items->works);
-    for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++)
-        bytes += layout_of(batch, i, &works[i]).end;
-    enum status status = slab_take(&batch->engine->slabs, bytes, &items->piece, error);
-    if (status != STATUS_OK) {
-        free(items);
-        return status;
+    uint64_t at = 0;
+    void *crowds = NULL;
+    for (uint32_t i = 0; i < cuts->num_batches; i++) {
+        struct fill fills[MOST_KERNELS];
+        at = place_lists(cuts->batches[i], piece, at, works[i], fills);
+        if (cuts->crowds.num_crowds && i == owner_of(cuts))
+            crowds = fills[cuts->helper].items;
+        fill_sequences(cuts, i, fills);
+        for (uint32_t j = 0; j < variant_of(cuts->batches[i])->num_kernels; j++)
+            place_sizes(&fills[j]);
+        fill_sequences(cuts, i, fills);
     }
-    fill_items(batch, items, cuts);
-    lists_add(&batch->lists, batch->engine, items);
-    return STATUS_OK;
+    if (crowds)
+        fill_crowds(cuts, &works[owner_of(cuts)][cuts->helper], crowds);
 }
+
+enum status items_make(struct cuts *cuts, const struct cutting *cutting,
+                       struct work (*works)[MOST_KERNELS], struct piece *piece, struct error *error)
+{
+    memset(works, 0, cuts->num_batches * sizeof *works);
+    if (!count_work(cuts, cutting, works, error))
+        return STATUS_LIMIT;
+    enum status status =
+        slab_take(&cuts->batches[0]->engine->slabs, lists_bytes(cuts, works), piece, error);
+    if (status == STATUS_OK)
+        fill_lists(cuts, works, piece);
+    return status;
+}
+
+// ---- the lists of one batch ----
 
 static enum status make_items(struct engine_batch *batch, const struct cutting *cutting,
                               struct error *error)
 {
-    uint64_t rows = (uint64_t)batch->num_tokens * cutting->group;
-    struct work works[MOST_KERNELS] = {{0}};
-    struct cuts cuts;
-    enum status status = STATUS_OK;
-    if (!cuts_make(&cuts, batch, cutting))
-        return error_set(error, STATUS_NO_MEMORY, "no memory to cut %u sequences into work",
-                         batch->num_seqs);
-    if (rows > INT32_MAX || !count_work(batch, &cuts, works))
-        status = error_set(error, STATUS_LIMIT,
-                           "%u tokens with %u query heads a KV head and %u splits: one dispatch "
-                           "takes at most %d rows",
-                           batch->num_tokens, cutting->group, cutting->num_splits, INT32_MAX);
-    else
-        status = make_list(batch, cutting, &cuts, works, error);
+    struct items *items = calloc(1, sizeof *items);
+    struct cuts cuts = {0};
+    enum status status = STATUS_NO_MEMORY;
+    if (!items || !cuts_make(&cuts, &batch, 1, cutting)) {
+        error_set(error, status, "no memory to cut %u sequences into work", batch->num_seqs);
+    } else {
+        items->slabs = &batch->engine->slabs;
+        items->cutting = *cutting;
+        status = items_make(&cuts, cutting, &items->works, &items->piece, error);
+    }
     cuts_finish(&cuts);
+    if (status == STATUS_OK)
+        lists_add(&batch->lists, batch->engine, items);
+    else
+        free(items);
     return status;
 }
 

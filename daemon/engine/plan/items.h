@@ -7,7 +7,7 @@
 #ifndef AULE_ENGINE_ITEMS_H
 #define AULE_ENGINE_ITEMS_H
 
-#include "engine/memory/batch.h"
+#include "cut.h"
 
 struct cutting cutting_of_run(const struct engine_run *run); // of an ENGINE_ATTEND; `halves` is 0
 // An estimate of the workgroups of an attention: parts of all sequences times KV heads.
@@ -18,6 +18,13 @@ uint64_t batch_workgroups(const struct engine_batch *batch);
 // few. Submitter only. LIMIT: more items than a dispatch can count. NO_MEMORY.
 enum status batch_work(struct engine_batch *batch, const struct cutting *cutting, uint64_t sequence,
                        struct work works[MOST_KERNELS], struct error *error);
+// Makes the work lists of all batches of `cuts` in one piece of memory, `*piece`. works[i] are
+// those of batch i. The lists of the cascade belong to the first batch with members of crowds, and
+// name the members' runs by the numbers of their batches. Submitter only. LIMIT, NO_MEMORY: *piece
+// stays as it was.
+enum status items_make(struct cuts *cuts, const struct cutting *cutting,
+                       struct work (*works)[MOST_KERNELS], struct piece *piece,
+                       struct error *error);
 // Number and bytes of the partial results, without making a list. Any thread.
 struct partials batch_partials(const struct engine_batch *batch, const struct cutting *cutting);
 // Bytes of `num_partials` partial results of kernel `kernel`.

@@ -9,10 +9,13 @@
 #include "plan.h"
 
 #include "check.h"
+#include "choice.h"
+#include "company.h"
 #include "describe.h"
 #include "engine/memory/slot.h"
 #include "engine/tuning/tuning.h"
 #include "items.h"
+#include "joint.h"
 #include "run_geometry.h"
 
 #include <inttypes.h>
@@ -131,69 +134,44 @@ void plan_forget(struct submission *s, uint32_t run)
         s->planned[run].shares[i].group = NO_GROUP;
 }
 
-// Whether tuning may choose the kernel's workgroup size. A size that needs halves is no choice for
-// a run that may not be cut.
-static bool has_choice(const struct kernel *kernel, const struct engine_run *run)
+static enum status check_scratch(const struct engine_run *run,
+                                 const struct work works[MOST_KERNELS], struct error *error)
 {
-    return kernel->half_local_size == 0 || kernel_may_cut(kernel, run->num_splits);
-}
-
-// The geometry of the run's share for kernel number `kernel`. `num_workgroups` is an estimate for
-// the whole wave; UINT64_MAX: whole parts, no halves. SPLIT depends on the run, not on its
-// neighbours, so a sequence uses the same pipeline alone and in company.
-static struct geometry geometry_of_kernel(const struct submission *s, const struct engine_run *run,
-                                          uint32_t kernel, uint64_t num_workgroups)
-{
-    const struct kernel *with = s->engine->pipelines.variant->kernels[kernel];
-    bool whole = num_workgroups == UINT64_MAX || !has_choice(with, run);
-    struct geometry geometry = geometry_of_run(run);
-    geometry.kernel = kernel;
-    geometry.spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(&run->batch->kv);
-    geometry.spec[AULE_SPEC_FEATURES] |=
-        kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
-    geometry.spec[AULE_SPEC_LOCAL_SIZE] =
-        whole ? kernel_local_size(with, geometry.spec, UINT64_MAX,
-                                  s->engine->device.adapter.num_multiprocessors)
-              : tuning_local_size(s->engine, s->sample, run, &geometry, num_workgroups);
-    return geometry;
-}
-
-// Sets works[] to the run's work for each kernel, with `geometries`.
-static enum status plan_kernels(const struct submission *s, const struct engine_run *run,
-                                const struct geometry geometries[MOST_KERNELS], bool alone,
-                                struct work works[MOST_KERNELS], struct error *error)
-{
-    const struct variant *variant = s->engine->pipelines.variant;
-    struct cutting cutting = cutting_of_run(run);
-    cutting.alone = alone;
     struct partials partials = {0};
-    for (uint32_t i = 0; i < variant->num_kernels; i++)
-        if (kernel_cuts_halves(variant->kernels[i], run->num_splits,
-                               geometries[i].spec[AULE_SPEC_LOCAL_SIZE]))
-            cutting.halves |= 1u << i;
-    enum status status = batch_work(run->batch, &cutting, s->sequence, works, error);
-    for (uint32_t i = 0; i < MOST_KERNELS && status == STATUS_OK; i++) {
+    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
         partials.count += works[i].num_partials;
         if (works[i].num_partials)
             partials.bytes += batch_partial_bytes(run->batch, i, works[i].num_partials);
     }
-    return status == STATUS_OK ? scratch_check(run->batch, &partials, error) : status;
+    return scratch_check(run->batch, &partials, error);
 }
 
-// Tries the geometries for `num_workgroups` first. If memory or scratch space is short, it tries
-// whole parts without a cascade. A tuning sample never has a cascade: its sequences share blocks
-// only to save memory.
+// The company's lists are made already.
+static enum status plan_jointly(const struct submission *s, uint32_t index, uint64_t num_workgroups,
+                                struct choice *choice, struct work works[MOST_KERNELS],
+                                struct error *error)
+{
+    const struct planned *planned = &s->planned[index];
+    choice_make(choice, s, &s->runs[index], num_workgroups, false);
+    memcpy(works, planned->joint->works[planned->number], sizeof planned->joint->works[0]);
+    return check_scratch(&s->runs[index], works, error);
+}
+
+// Sets works[] to the run's work for each kernel. Tries the choice for `num_workgroups` first. If
+// memory or scratch space is short, it tries whole parts without a cascade. A tuning sample never
+// has a cascade: its sequences share blocks only to save memory.
 static enum status plan_work(const struct submission *s, const struct engine_run *run,
-                             uint64_t num_workgroups, struct geometry geometries[MOST_KERNELS],
+                             uint64_t num_workgroups, struct choice *choice,
                              struct work works[MOST_KERNELS], struct error *error)
 {
     enum status status = STATUS_LIMIT;
     bool alone = s->sample || s->alone || s->engine->helpers_refused;
     for (int attempt = 0; attempt < 2 && (status == STATUS_LIMIT || status == STATUS_NO_MEMORY);
          attempt++) {
-        for (uint32_t i = 0; i < plan_num_shares(s->engine, run); i++)
-            geometries[i] = geometry_of_kernel(s, run, i, attempt ? UINT64_MAX : num_workgroups);
-        status = plan_kernels(s, run, geometries, attempt > 0 || alone, works, error);
+        choice_make(choice, s, run, attempt ? UINT64_MAX : num_workgroups, attempt > 0 || alone);
+        status = batch_work(run->batch, &choice->cutting, s->sequence, works, error);
+        if (status == STATUS_OK)
+            status = check_scratch(run, works, error);
     }
     return status;
 }
@@ -257,7 +235,7 @@ struct plan {
 
 static bool share_is_there(const struct plan *plan, const struct share *share, uint32_t number)
 {
-    return number == plan->first || share->work.num_items;
+    return number == plan->first || share->work.num_items || share->work.joins;
 }
 
 // Plans each share of a run as a group of its own. *failed: the share whose pipelines could not be
@@ -268,25 +246,27 @@ static enum status plan_shares(struct submission *s, uint32_t index, uint64_t nu
     const struct engine_run *run = &s->runs[index];
     struct share *shares = s->planned[index].shares;
     struct work works[MOST_KERNELS] = {{0}};
-    struct geometry geometries[MOST_KERNELS];
+    struct choice choice;
     enum status status = STATUS_OK;
     *failed = NO_KERNEL;
     if (run->kind != ENGINE_ATTEND)
-        geometries[0] = geometry_of_run(run);
+        choice.geometries[0] = geometry_of_run(run);
+    else if (s->planned[index].joint)
+        status = plan_jointly(s, index, num_workgroups, &choice, works, error);
     else
-        status = plan_work(s, run, num_workgroups, geometries, works, error);
+        status = plan_work(s, run, num_workgroups, &choice, works, error);
     plan->end = plan_num_shares(s->engine, run);
     plan->first = status == STATUS_OK ? first_share(run, plan->end, works) : 0;
     for (uint32_t i = plan->first; i < plan->end && status == STATUS_OK; i++) {
         shares[i].work = works[i];
         shares[i].writes = i == plan->first && writes(run);
-        plan->fresh[i] = group_of_share(s, index, i, &shares[i], &geometries[i]);
+        plan->fresh[i] = group_of_share(s, index, i, &shares[i], &choice.geometries[i]);
         if (share_is_there(plan, &shares[i], i))
             status = get_pipelines(s, run, &plan->fresh[i], error);
         if (status != STATUS_OK)
             *failed = i;
-        if (works[i].num_items && has_choice(s->engine->pipelines.variant->kernels[i], run))
-            tuning_want(s->engine, s->sample, run, &geometries[i], num_workgroups);
+        if (works[i].num_items && choice_is_free(s->engine->pipelines.variant->kernels[i], run))
+            tuning_want(s->engine, s->sample, run, &choice.geometries[i], num_workgroups);
     }
     return status;
 }
@@ -306,6 +286,18 @@ static bool go_without_helpers(struct submission *s, uint32_t failed, const stru
     return true;
 }
 
+// Whether share `number` of a run, a cascade, is in the group of those of its company that were
+// planned before. A full group can part a company.
+static bool stands_together(const struct submission *s, uint32_t index, uint32_t number)
+{
+    const struct planned *planned = s->planned;
+    uint32_t group = planned[index].shares[number].group;
+    for (uint32_t other = planned[index].leader; other != NO_RUN; other = planned[other].next)
+        if (other < index && planned[other].shares[number].work.joins)
+            return planned[other].shares[number].group == group;
+    return true;
+}
+
 // Adds run `index` to the groups of the wave that begins at group `first`: all its shares or none.
 static enum status plan_run(struct submission *s, uint32_t first, uint32_t index,
                             uint64_t num_workgroups, struct error *error)
@@ -316,13 +308,16 @@ static enum status plan_run(struct submission *s, uint32_t first, uint32_t index
     enum status status = engine_run_fits(s->engine, &s->runs[index], error);
     if (status == STATUS_OK)
         status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
-    if (status != STATUS_OK && go_without_helpers(s, failed, error))
+    if (status != STATUS_OK && go_without_helpers(s, failed, error) && !s->planned[index].joint)
         status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
     for (uint32_t i = plan.first; i < plan.end && status == STATUS_OK; i++)
         if (share_is_there(&plan, &shares[i], i))
             shares[i].group = helped_by(s, i) == NO_KERNEL
                                   ? join_group(s, first, &plan.fresh[i])
                                   : join_helper(s, shares[helped_by(s, i)].group, &plan.fresh[i]);
+    for (uint32_t i = plan.first; i < plan.end && status == STATUS_OK; i++)
+        if (shares[i].work.joins && !stands_together(s, index, i))
+            s->apart = true;
     return status;
 }
 
@@ -347,8 +342,13 @@ static void leave_group(const struct submission *s, struct group *group, const s
         group->redo = VK_NULL_HANDLE;
 }
 
+// A run of a company does not fail: all is planned again without companies.
 static void fail_run(struct submission *s, uint32_t run, const struct error *error)
 {
+    if (s->planned[run].joint) {
+        s->apart = true;
+        return;
+    }
     submission_fail(s, run, error);
     for (uint32_t i = 0; i < MOST_KERNELS; i++) {
         const struct share *share = &s->planned[run].shares[i];
@@ -367,6 +367,7 @@ static void plan_wave(struct submission *s, uint32_t wave)
     s->wave_groups[wave] = first;
     for (uint32_t i = begin; i < s->wave_ends[wave]; i++)
         num_workgroups += s->runs[i].kind == ENGINE_ATTEND ? batch_workgroups(s->runs[i].batch) : 0;
+    company_find(s, begin, s->wave_ends[wave], num_workgroups);
     for (uint32_t i = begin; i < s->wave_ends[wave]; i++) {
         struct error error = {0};
         plan_forget(s, i);
@@ -515,12 +516,34 @@ static void number_dispatches(struct submission *s)
     }
 }
 
-void plan_build(struct submission *s)
+static void plan_waves(struct submission *s)
 {
     for (uint32_t wave = 0; wave < s->num_waves; wave++)
         plan_wave(s, wave);
     s->wave_groups[s->num_waves] = s->num_groups;
     plan_scratch(s);
+}
+
+// Forgets what an earlier attempt has planned.
+static void plan_begin_again(struct submission *s)
+{
+    s->num_groups = 0;
+    s->scratch_bytes = 0;
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        s->planned[i] = (struct planned){0};
+        plan_forget(s, i);
+        submission_fail(s, i, &(struct error){.status = STATUS_OK});
+    }
+}
+
+void plan_build(struct submission *s)
+{
+    bool apart = s->apart;
+    plan_waves(s);
+    if (s->apart != apart) {
+        plan_begin_again(s);
+        plan_waves(s);
+    }
     place_ranges(s);
     describe_measure(s);
     number_dispatches(s);

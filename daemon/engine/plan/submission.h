@@ -13,6 +13,7 @@
 #include "shaders/layout.h"
 
 #define NO_GROUP UINT32_MAX
+#define NO_RUN   UINT32_MAX
 
 // Runs of one wave that share their pipelines. They are gpu_runs[first, first + num_runs); those
 // that write K and V come first. A group has up to three dispatches in its wave: `write` (K/V
@@ -61,8 +62,13 @@ struct planned {
     uint64_t partials, counters; // shader addresses, of a share that has a cascade; set when it is
                                  // placed
     uint64_t extras_at;          // offset in the slot's piece of the arrays that the run points to
+    // Attention: the lists of its company, of which it is run `number`, in the order of leader,
+    // next, .. NULL = it shares no keys with other runs.
+    const struct joint *joint;
+    uint32_t number, leader, next; // next of the last one: NO_RUN
 };
 
+struct joint;
 struct sample;
 
 struct submission {
@@ -72,6 +78,8 @@ struct submission {
     struct sample *sample;
     // No cascade in this submission: there was no memory for its pipeline.
     bool alone;
+    bool apart;      // no companies in this submission: a run of one could not be planned with it
+    bool in_company; // the wave that is being planned has a company
     struct engine *engine;
     uint64_t sequence;
     struct engine_zero *zeroes; // [num_zeroes]

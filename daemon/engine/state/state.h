@@ -44,6 +44,7 @@ struct slot {
 };
 
 struct job;
+struct joint;
 struct submission;
 struct tuning;
 struct tuner;
@@ -60,6 +61,7 @@ struct engine {
                           // sequence; submitter only
     struct piece nothing; // all zeros; the address of an array that a run lacks
     struct rope_memory rope;     // submitter only
+    struct joint *joints;        // submitter only; most recently used first; owned
     struct tuning *tuning;       // owned
     struct tuner *tuner;         // owned
     struct forecast_watch watch; // completer only; look_ns is constant
@@ -92,6 +94,7 @@ struct engine {
     uint64_t freed_after; // submission after which the memory that caches last gave back is free
     struct engine_cache *caches; // live ones; engine_destroy() frees those that are left
     struct engine_batch *batches;
+    uint64_t num_batches; // made so far
     struct engine_arena *arenas;
     struct event_node *polled; // returned by the last engine_poll(); caller's thread only
 

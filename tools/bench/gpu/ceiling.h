@@ -18,7 +18,7 @@ struct ceilings {
     double copy_gb_per_s; // the better of a shader and vkCmdCopyBuffer; read and written bytes
                           // together
     double matrix_tflops; // coopMatMulAdd of f16 into f32 in registers; 0: the device or this build
-                          // has no matrix units
+                          // has no tensor cores
 };
 
 // Medians. `device` as in engine_params. NULL: standard error says why. ceiling_close() takes NULL.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// matrix_product.h - how fast the device's matrix units multiply if they do nothing else.
+// matrix_product.h - how fast the device's tensor cores multiply if they do nothing else.
 
 #ifndef AULE_BENCH_MATRIX_PRODUCT_H
 #define AULE_BENCH_MATRIX_PRODUCT_H

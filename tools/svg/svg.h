@@ -3,8 +3,8 @@
 //
 // svg.h - a drawing of lines, boxes and text. It does not know what they mean.
 
-#ifndef AULE_BENCH_SVG_H
-#define AULE_BENCH_SVG_H
+#ifndef AULE_SVG_H
+#define AULE_SVG_H
 
 #include <stdio.h>
 

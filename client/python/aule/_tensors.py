@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""Tensors of the caller as struct aule_tensor: in place if they lie in the arena, else by a copy.
+
+It knows numpy, torch and DLPack, and counts the bytes that it copies. It knows no run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import struct
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import dtypes, errors
+from ._native import Handle, check, ffi, lib
+
+Array = Any  # numpy.ndarray or torch.Tensor
+
+DEVICES = ("cpu", "cuda")
+MOST_PLACES = 1024  # arrays that an arena remembers
+
+
+class Copied(NamedTuple):
+    """Bytes that a session has copied between the arena and tensors outside of it."""
+
+    bytes_in: int
+    bytes_out: int
+
+
+def _packer(name: str) -> struct.Struct:
+    """Make the packer of one struct of numbers, with the compiler's own offsets."""
+    letters = {1: "B", 4: "I", 8: "Q"}
+    kind = ffi.typeof(name)
+    layout, at = "=", 0
+    for _, field in kind.fields:
+        layout += f"{field.offset - at}x" if field.offset > at else ""
+        layout += letters[ffi.sizeof(field.type)]
+        at = field.offset + ffi.sizeof(field.type)
+    return struct.Struct(layout)
+
+
+_pack = _packer("struct aule_tensor").pack
+_ORDER = ("memory", "dtype", "offset", "token_stride", "head_stride")
+_fields = tuple(name for name, _ in ffi.typeof("struct aule_tensor").fields)
+if _fields[:5] != _ORDER:
+    raise ImportError("struct aule_tensor begins with other fields than this package knows")
+# Numbers of rows are checked here, as shapes.
+_REST = (0,) * (len(_fields) - 5)
+
+
+_tensor_size = ffi.sizeof("struct aule_tensor")
+_void = ffi.typeof("void **")
+
+
+def allocate(session: Handle, shape: tuple[int, ...], code: int, torch: bool) -> Array:
+    """Return new memory of the arena as an array. It is freed with the last view of it."""
+    count = math.prod(shape)
+    size = count * dtypes.SIZES[code]
+    data = ffi.new(_void)
+    check(lib.aule_arena_alloc(session.pointer, size or 1, data, ffi.NULL))
+    memory = ffi.buffer(session.lend(data[0], lib.aule_arena_free), size)
+    if not torch:
+        return np.ndarray(shape, dtypes.numpy_dtype(code), memory)
+    module = importlib.import_module("torch")
+    dtype = dtypes.torch_dtype(code)
+    if count == 0:
+        return module.empty(shape, dtype=dtype)
+    return module.frombuffer(memory, dtype=dtype).view(shape)
+
+
+class Place:
+    """Where an array lies: what was found out when it was first seen."""
+
+    __slots__ = ("address", "code", "dtype", "offset", "packed", "ref", "shape", "steps",
+                 "strides", "torch")
+
+    def __init__(self, array: Array, start: int, size: int) -> None:
+        self.ref: Callable[[], Any] = weakref.ref(array)
+        self.torch = not isinstance(array, np.ndarray)
+        self.dtype = array.dtype
+        self.code = dtypes.code_of(array.dtype)
+        self.shape = tuple(array.shape)
+        if self.torch:
+            self.steps = array.stride()  # elements
+            width = dtypes.SIZES[self.code]
+            self.strides = tuple([step * width for step in self.steps])
+            self.address = array.data_ptr() if array.is_cpu else -1
+        else:
+            self.steps = self.strides = array.strides  # bytes
+            self.address = array.__array_interface__["data"][0]
+        offset = self.address - start
+        self.offset = offset if 0 <= offset < size else -1  # -1: outside of the arena
+        self.packed: bytes | None = None
+
+
+def array_of(value: Any, what: str) -> Array:
+    """Return `value` as numpy's or torch's array, by DLPack if it is neither; no copy."""
+    if isinstance(value, np.ndarray) or dtypes.is_torch(value):
+        return value
+    if not hasattr(value, "__dlpack__"):
+        raise errors.InvalidError(
+            f"{what} is a {type(value).__name__}; it must be a numpy array, a torch tensor or an "
+            "object with __dlpack__"
+        )
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as reason:
+        try:  # bf16, fp8 and devices, which numpy's DLPack does not know
+            return importlib.import_module("torch").from_dlpack(value)
+        except ImportError:
+            raise errors.InvalidError(f"{what}: numpy cannot take it by DLPack: {reason}; "
+                                      "torch, which may, is not installed") from None
+
+
+class Arena:
+    """Where a session's arena lies, and how tensors get in and out."""
+
+    def __init__(self, session: Handle, size: int) -> None:
+        self.start = int(ffi.cast("uintptr_t", lib.aule_arena_base(session.pointer)))
+        self.size = size
+        self._lock = threading.Lock()
+        self._in = self._out = 0
+        self._places: dict[int, Place] = {}
+
+    @property
+    def copied(self) -> Copied:
+        """The bytes copied so far."""
+        return Copied(self._in, self._out)
+
+    def count(self, bytes_in: int, bytes_out: int) -> None:
+        """Count copied bytes."""
+        with self._lock:
+            self._in += bytes_in
+            self._out += bytes_out
+
+    def seen(self, array: Any) -> Place | None:
+        """Return what is known of an array, if it was seen and has not changed."""
+        place = self._places.get(id(array))
+        if (place is not None and place.ref() is array and array.dtype is place.dtype
+                and array.shape == place.shape):
+            if place.torch:
+                if array.data_ptr() == place.address and array.stride() == place.steps:
+                    return place
+            elif array.strides == place.steps:
+                return place
+        return None
+
+    def look(self, array: Array) -> Place:
+        """Find out where an array lies, or remember it."""
+        place = self.seen(array)
+        if place is not None:
+            return place
+        place = Place(array, self.start, self.size)
+        if len(self._places) >= MOST_PLACES:
+            self._places.clear()
+        self._places[id(array)] = place
+        return place
+
+    def put(self, buffer: Any, at: int, place: Place, what: str) -> None:
+        """Write the struct aule_tensor of rows and heads at byte `at` of `buffer`."""
+        packed = place.packed
+        if packed is None:
+            packed = place.packed = self.pack(place.offset, place.strides, place.code, what)
+        buffer[at:at + _tensor_size] = packed
+
+    def pack(self, offset: int, strides: tuple[int, ...], code: int, what: str) -> bytes:
+        """Return a struct aule_tensor; the last three strides are those of row, head, element."""
+        token, head, element = strides[-3:]
+        if element != dtypes.SIZES[code] or token < 0 or head < 0:
+            raise errors.InvalidError(
+                f"{what} has strides {strides} in bytes; in the arena the last dimension must be "
+                "contiguous and no stride negative"
+            )
+        return _pack(0, code, offset, token, head, *_REST)
+
+    def copy_in(self, session: Handle, array: Array, code: int, what: str) -> Array:
+        """Return a dense copy of `array` in the arena. A CUDA tensor's stream is waited for."""
+        shape = tuple(array.shape)
+        self.check_device(array, what)
+        copy = allocate(session, shape, code, dtypes.is_torch(array))
+        fill(copy, array)
+        self.count(copy.nbytes, 0)
+        return copy
+
+    def copy_out(self, copy: Array, array: Array) -> None:
+        """Copy the arena's `copy` into the caller's `array`."""
+        fill(array, copy)
+        self.count(0, copy.nbytes)
+
+    def check_device(self, array: Array, what: str) -> None:
+        if dtypes.is_torch(array) and array.device.type not in DEVICES:
+            raise errors.InvalidError(
+                f"{what} is on device {array.device}; aule takes tensors on {', '.join(DEVICES)}"
+            )
+
+
+def fill(target: Array, source: Array) -> None:
+    """Copy all elements. For CUDA, torch waits for the current stream."""
+    if dtypes.is_torch(target):
+        if not dtypes.is_torch(source):
+            source = importlib.import_module("torch").from_numpy(source)
+        target.detach().copy_(source.detach())
+    elif dtypes.is_torch(source):
+        importlib.import_module("torch").from_numpy(target).copy_(source.detach())
+    else:
+        target[...] = source
+
+
+def ordinary(like: Array, shape: tuple[int, ...]) -> Array:
+    """Return new memory outside of the arena, of the type and on the device of `like`."""
+    if dtypes.is_torch(like):
+        return importlib.import_module("torch").empty(shape, dtype=like.dtype, device=like.device)
+    return np.empty(shape, like.dtype)

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""A KV cache that sessions share by its name, and admission to it. Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import dtypes, errors
+from ._native import Handle, Owner, check, ffi, fields, lib, sliced
+from ._run import Geometry
+from .sequence import Sequence, Step, entries_of, int32, locked
+
+if TYPE_CHECKING:
+    from .batch import Batch
+    from .session import Session
+
+SCALES = {"none": lib.AULE_SCALE_NONE, "tensor": lib.AULE_SCALE_PER_TENSOR,
+          "token_head": lib.AULE_SCALE_PER_TOKEN_HEAD}
+NO_BLOCKS, BUSY = int(lib.AULE_NO_BLOCKS), int(lib.AULE_BUSY)
+
+Entries = Iterable[Sequence | tuple[Sequence, int]]
+
+
+def scale_mode(scale: str) -> int:
+    """Return the number of a scale mode's name."""
+    if scale not in SCALES:
+        raise errors.InvalidError(f"scale = {scale!r} is none of {', '.join(SCALES)}")
+    return int(SCALES[scale])
+
+
+class Cache(Owner):
+    """A named KV cache. `session.cache(name, ...)` opens it; close() or `with` ends it.
+
+    Published blocks stay in the daemon. With the session's last handle of a cache its sequences,
+    steps and blocks go, too.
+    """
+
+    _what = "cache"
+
+    def __init__(self, handle: Handle, session: Session, geometry: Geometry,
+                 block_size: int) -> None:
+        super().__init__(handle)
+        self.session = session
+        self.block_size = block_size
+        self._geometry = geometry
+        self._pool: list[tuple[tuple[int, ...], Handle]] = []  # native steps to use again
+        session._children.add(self)
+
+    @classmethod
+    def open(cls, session: Session, name: str, *, num_layers: int, num_kv_heads: int,
+             head_dim: int, head_dim_v: int = 0, dtype: Any = "f16", v_dtype: Any = None,
+             scale: str = "none", block_size: int = 32, v_is_k_prefix: bool = False,
+             fingerprint: bytes | str = b"") -> Cache:
+        """Open the cache of this name, or create it.
+
+        Sessions that open one name agree in every value. dtype: of stored K, and of V unless
+        v_dtype is given; 8-bit types may have scale "tensor" (of the run) or "token_head" (of the
+        block). head_dim_v: 0: as head_dim. block_size: tokens, a power of two from 8 to 256.
+        v_is_k_prefix: MLA. fingerprint: up to 64 bytes that name the model and its revision.
+
+        MismatchError: the name exists with other values. UnsupportedError: no shader for this
+        shape or type. LimitError: --max-caches. Source: aule_cache_open() in aule.h.
+        """
+        mark = fingerprint.encode() if isinstance(fingerprint, str) else fingerprint
+        keep = ffi.new("char[]", name.encode()), ffi.from_buffer(mark)
+        k_code = dtypes.code_of(dtype)
+        try:
+            params = ffi.new("struct aule_cache_params *", {
+                "name": keep[0], "num_layers": num_layers, "num_kv_heads": num_kv_heads,
+                "head_dim": head_dim, "head_dim_v": head_dim_v, "v_is_k_prefix": v_is_k_prefix,
+                "k_dtype": k_code,
+                "v_dtype": k_code if v_dtype is None else dtypes.code_of(v_dtype),
+                "scale_mode": scale_mode(scale), "block_size": block_size,
+                "fingerprint": keep[1] if mark else ffi.NULL, "fingerprint_size": len(mark)})
+        except (OverflowError, TypeError) as reason:
+            raise errors.InvalidError(f"cache {name!r}: {reason}") from None
+        parent = session._open()
+        pointer = ffi.new("struct aule_cache **")
+        check(lib.aule_cache_open_sized(parent.pointer, params, ffi.sizeof(params[0]), pointer))
+        out_dim = head_dim_v or head_dim
+        geometry = Geometry(num_kv_heads, head_dim, 0 if v_is_k_prefix else out_dim, out_dim,
+                            num_layers)
+        handle = Handle(pointer[0], lib.aule_cache_close, parent)
+        return cls(handle, session, geometry, block_size or 32)
+
+    def state(self) -> dict[str, int]:
+        """Return the block counts of this moment: the fields of struct aule_cache_state."""
+        state = ffi.new("struct aule_cache_state *")
+        check(lib.aule_cache_state_sized(self._open().pointer, state, ffi.sizeof(state[0])))
+        return fields(state[0])
+
+    # ---- sequences ----
+
+    def sequence(self, tokens: Any = (), *, publish: bool = True,
+                 extra_key: bytes | str = b"") -> Sequence:
+        """Create a sequence from its prompt, and take the blocks of it that others published.
+
+        tokens: ids, any array of integers. publish: publish full blocks as steps compute them.
+        extra_key: up to 256 bytes that must be equal, too: a LoRA, the hash of an image.
+        Source: aule_sequence_create() in sequence.h.
+        """
+        return Sequence.create(self, tokens, publish, extra_key)
+
+    def step(self, entries: Entries, *, timeout: float | None = 10.0) -> Step:
+        """Make one model step over sequences: all their tokens that are not computed yet.
+
+        entries: sequences, or (sequence, n) to compute only its next n tokens. Call this once a
+        model step, then `attend` once a layer. Waits `timeout` seconds for blocks.
+
+        NoBlocksError, QuotaError: no blocks; nothing has changed. InvalidError: a sequence twice,
+        or more tokens than it has. Source: aule_step_make() in sequence.h.
+        """
+        pairs = entries_of(entries, self)
+        key = tuple(id(sequence) for sequence, _ in pairs)
+        handle = self._take(key)
+        table = ffi.new("struct aule_step_entry[]", len(pairs))
+        try:
+            with locked(pairs):
+                self._make(handle, pairs, table, timeout)
+        except BaseException:
+            handle.end()
+            raise
+        return Step(handle, self, [sequence for sequence, _ in pairs], table)
+
+    def _make(self, handle: Handle, pairs: list[tuple[Sequence, int]], table: Any,
+              timeout: float | None) -> None:
+        fill(table, pairs)
+        status = sliced(
+            lambda ms: int(lib.aule_step_make(handle.pointer, table, len(pairs), ms)),
+            0 if self._pool else timeout, (NO_BLOCKS, BUSY), self._open)
+        if status in (NO_BLOCKS, BUSY) and self._pool:
+            self._forget(None)  # their batches keep blocks
+            status = sliced(
+                lambda ms: int(lib.aule_step_make(handle.pointer, table, len(pairs), ms)),
+                timeout, (NO_BLOCKS, BUSY), self._open)
+        check(status)
+
+    def reserve(self, entries: Iterable[tuple[Sequence, int]], *,
+                timeout: float | None = 0.0) -> None:
+        """Lease blocks for the next n tokens of each sequence, for all or for none.
+
+        Call this before a request is let in; n may exceed what was appended so far. Waits
+        `timeout` seconds. NoBlocksError, QuotaError: nothing is leased.
+        Source: aule_sequences_reserve() in sequence.h.
+        """
+        pairs = entries_of(entries, self)
+        table = ffi.new("struct aule_step_entry[]", len(pairs))
+        with locked(pairs):
+            fill(table, pairs)
+            check(sliced(lambda ms: int(lib.aule_sequences_reserve(table, len(pairs), ms)),
+                         timeout, (NO_BLOCKS, BUSY), self._open))
+
+    # ---- native steps, which are cheaper to advance than to make ----
+
+    # The pool is changed by single list operations, because a finaliser may do so at any moment.
+    def _take(self, key: tuple[int, ...]) -> Handle:
+        for entry in list(self._pool):
+            if entry[0] == key and self._remove(entry):
+                return entry[1]
+        parent = self._open()
+        pointer = ffi.new("struct aule_step **")
+        check(lib.aule_step_create(parent.pointer, pointer))
+        return Handle(pointer[0], lib.aule_step_destroy, parent)
+
+    def _remove(self, entry: tuple[tuple[int, ...], Handle]) -> bool:
+        try:
+            self._pool.remove(entry)
+        except ValueError:
+            return False  # another thread was faster
+        return True
+
+    def _give(self, key: tuple[int, ...], handle: Handle) -> None:
+        """Keep the native step of a Step that has gone, until its sequences step again."""
+        if self._handle is None:
+            handle.end()
+            return
+        self._pool.append((key, handle))
+        for entry in list(self._pool)[:-2]:
+            if self._remove(entry):
+                entry[1].end()
+
+    def _forget(self, sequence: int | None) -> None:
+        """Drop native steps of a sequence that ends, with their blocks; None: all."""
+        for entry in list(self._pool):
+            if (sequence is None or sequence in entry[0]) and self._remove(entry):
+                entry[1].end()  # an exception's traceback may still have it
+
+    def close(self) -> None:
+        """End this handle, its sequences and steps. Published blocks stay in the daemon."""
+        super().close()
+        self._forget(None)
+
+    # ---- blocks by hand ----
+
+    def lease(self, count: int, *, timeout: float | None = 0.0) -> Any:
+        """Lease `count` blocks; returns their ids, int32 [count]. Sequences need no call of it.
+
+        NoBlocksError: not enough came free in `timeout` seconds. Source: aule_blocks_lease().
+        """
+        users = [self._open()]
+        pointer = users[0].pointer
+        if count < 1:
+            raise errors.InvalidError(f"count = {count}; a lease takes at least one block")
+        ids = np.empty(count, np.int32)
+        array = ffi.from_buffer("int32_t[]", ids)
+        try:
+            check(sliced(lambda ms: int(lib.aule_blocks_lease(pointer, count, ms, array)),
+                         timeout, (NO_BLOCKS,), self._open))
+        finally:
+            users.clear()  # a traceback would keep it
+        return ids
+
+    def release(self, ids: Any) -> None:
+        """Release blocks, leased or held. NotHeldError: nothing was released."""
+        array = int32(ids, "ids")
+        check(lib.aule_blocks_release(self._open().pointer, len(array),
+                                      ffi.from_buffer("int32_t[]", array)))
+
+    def lookup(self, tokens: Any, *, extra_key: bytes = b"", max_tokens: int = 0) -> Any:
+        """Hold the published blocks that begin `tokens`; returns their ids, int32 [n]."""
+        array = int32(tokens, "tokens")
+        prefix, keep = _prefix(array, extra_key)
+        ids = np.empty(len(array) // self.block_size, np.int32)
+        count = ffi.new("uint32_t *")
+        check(lib.aule_prefix_lookup_sized(
+            self._open().pointer, prefix, ffi.sizeof(prefix[0]), max_tokens,
+            ffi.from_buffer("int32_t[]", ids), count))
+        del keep
+        return ids[:count[0]]
+
+    def publish(self, tokens: Any, ids: Any, *, extra_key: bytes = b"") -> Any:
+        """Publish the full blocks of `tokens`; returns the ids to use from now on.
+
+        Source: aule_prefix_publish() in aule.h.
+        """
+        array, blocks = int32(tokens, "tokens"), int32(ids, "ids").copy()
+        if len(blocks) < len(array) // self.block_size:
+            raise errors.InvalidError(f"{len(blocks)} ids for {len(array) // self.block_size} "
+                                      "full blocks")
+        prefix, keep = _prefix(array, extra_key)
+        check(lib.aule_prefix_publish_sized(
+            self._open().pointer, prefix, ffi.sizeof(prefix[0]),
+            ffi.from_buffer("int32_t[]", blocks), ffi.NULL))
+        del keep
+        return blocks
+
+    def batch(self, **arrays: Any) -> Batch:
+        """Make a batch over blocks of this cache; see `aule.Batch.of_cache`."""
+        from .batch import Batch
+
+        return Batch.of_cache(self, **arrays)
+
+
+def fill(table: Any, pairs: list[tuple[Sequence, int]]) -> None:
+    """Fill in the entries of a step or a reservation."""
+    for row, (sequence, count) in zip(table, pairs, strict=True):
+        row.sequence, row.num_tokens = sequence._open().pointer, count
+
+
+def _prefix(tokens: Any, extra_key: bytes) -> tuple[Any, Any]:
+    keep = ffi.from_buffer("int32_t[]", tokens), ffi.from_buffer(extra_key)
+    prefix = ffi.new("struct aule_prefix *", {
+        "tokens": keep[0], "num_tokens": len(tokens),
+        "extra_key": keep[1] if extra_key else ffi.NULL, "extra_key_size": len(extra_key)})
+    return prefix, keep

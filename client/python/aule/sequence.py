@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""Sequences over a cache, and model steps over sequences. libaule-client keeps their blocks.
+
+One thread at a time uses a sequence, or a step together with its sequences.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import dtypes, errors
+from ._native import Handle, Owner, check, ffi, lib
+from ._run import Runs
+
+if TYPE_CHECKING:
+    from .cache import Cache
+
+
+def int32(values: Any, what: str) -> Any:
+    """Return integers of any kind as a dense int32 array [n]."""
+    if dtypes.is_torch(values):
+        values = values.detach().cpu().numpy()
+    array = np.asarray(values if hasattr(values, "__len__") else list(values))
+    if array.size == 0:
+        return np.empty(0, np.int32)
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise errors.InvalidError(f"{what} is {array.dtype} {list(array.shape)}; it must be one "
+                                  "row of integers")
+    if array.min() < -(2**31) or array.max() >= 2**31:
+        raise errors.OutOfRangeError(f"{what} has {array.min()} up to {array.max()}, beyond int32")
+    return np.ascontiguousarray(array, np.int32)
+
+
+class Sequence(Owner):
+    """The tokens of one text, and the blocks of their K and V.
+
+    `cache.sequence(tokens)` makes it. Its end publishes the computed full blocks that are still
+    unpublished (if it publishes at all), and releases all.
+    """
+
+    _what = "sequence"
+
+    def __init__(self, handle: Handle, cache: Cache) -> None:
+        super().__init__(handle)
+        self.cache = cache
+        self._lock = threading.RLock()
+        cache._children.add(self)
+
+    @classmethod
+    def create(cls, cache: Cache, tokens: Any, publish: bool, extra_key: bytes | str) -> Sequence:
+        """Do what `Cache.sequence` says."""
+        array = int32(tokens, "tokens")
+        key = extra_key.encode() if isinstance(extra_key, str) else extra_key
+        keep = ffi.from_buffer("int32_t[]", array), ffi.from_buffer(key)
+        params = ffi.new("struct aule_sequence_params *", {
+            "tokens": keep[0], "num_tokens": len(array),
+            "extra_key": keep[1] if key else ffi.NULL, "extra_key_size": len(key),
+            "publish": publish})
+        pointer = ffi.new("struct aule_sequence **")
+        parent = cache._open()
+        check(lib.aule_sequence_create_sized(parent.pointer, params, ffi.sizeof(params[0]),
+                                             pointer))
+        return cls(Handle(pointer[0], lib.aule_sequence_destroy, parent), cache)
+
+    def _info(self) -> Any:
+        info = ffi.new("struct aule_sequence_info *")
+        with self._lock:
+            check(lib.aule_sequence_info_sized(self._open().pointer, info, ffi.sizeof(info[0])))
+        return info
+
+    def __len__(self) -> int:
+        return int(self._info().num_tokens)
+
+    @property
+    def cached(self) -> int:
+        """How many tokens of the prompt the cache had when the sequence was made."""
+        return int(self._info().num_found)
+
+    @property
+    def computed(self) -> int:
+        """How many tokens a step has computed, or the cache had."""
+        return int(self._info().num_computed)
+
+    @property
+    def published(self) -> int:
+        """How many blocks others can find."""
+        return int(self._info().num_published)
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks it has, those shared with forks included."""
+        return int(self._info().num_blocks)
+
+    @property
+    def tokens(self) -> Any:
+        """A copy of the token ids, int32 [len]; None: some ids are not known."""
+        with self._lock:
+            handle = self._open()
+            count = len(self)
+            ids = lib.aule_sequence_tokens(handle.pointer)
+            if not ids:
+                return np.empty(0, np.int32) if count == 0 else None
+            return np.frombuffer(ffi.buffer(ids, count * 4), np.int32).copy()
+
+    def append(self, tokens: Any) -> None:
+        """Append tokens for later steps: one id, or any array of ids. Sends no message."""
+        array = int32([tokens] if isinstance(tokens, (int, np.integer)) else tokens, "tokens")
+        with self._lock:
+            check(lib.aule_sequence_append(self._open().pointer,
+                                           ffi.from_buffer("int32_t[]", array), len(array)))
+
+    def truncate(self, num_tokens: int) -> None:
+        """Drop the tokens from `num_tokens` on. OutOfRangeError: it has fewer."""
+        if num_tokens < 0:
+            raise errors.OutOfRangeError(f"truncate({num_tokens})")
+        with self._lock:
+            check(lib.aule_sequence_truncate(self._open().pointer, num_tokens))
+
+    def fork(self) -> Sequence:
+        """Make a sequence of the same tokens that shares all computed blocks."""
+        pointer = ffi.new("struct aule_sequence **")
+        parent = self.cache._open()
+        with self._lock:
+            check(lib.aule_sequence_fork(self._open().pointer, pointer))
+        return type(self)(Handle(pointer[0], lib.aule_sequence_destroy, parent), self.cache)
+
+    def publish(self) -> int:
+        """Publish the computed full blocks now; returns how many blocks others can find.
+
+        It also works if `publish` was false. Call it after the runs of all layers were submitted;
+        no need to wait for them. Blocks that are not written in every layer wait for a later call.
+        """
+        with self._lock:
+            check(lib.aule_sequence_publish(self._open().pointer))
+        return self.published
+
+    def close(self) -> None:
+        """End the sequence; steps that are over let go of its blocks, too.
+
+        A step of it that another thread makes, and that waits for blocks, comes first.
+        """
+        with self._lock:
+            handle = self._handle
+            super().close()
+            if handle is not None:
+                handle.end()
+        self.cache._forget(id(self))
+
+    def __del__(self) -> None:
+        if self._handle is not None:
+            self.cache._forget(id(self))
+
+
+def entries_of(entries: Iterable[Any], cache: Cache) -> list[tuple[Sequence, int]]:
+    """Return (sequence, number of tokens) of each entry; 0: all that are left."""
+    pairs: list[tuple[Sequence, int]] = []
+    for entry in [entries] if isinstance(entries, Sequence) else entries:
+        whole = isinstance(entry, Sequence)
+        sequence, count = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, 0)
+        if not isinstance(sequence, Sequence) or not isinstance(count, int):
+            raise errors.InvalidError(f"entry {len(pairs)} is {entry!r}, no sequence and no "
+                                      "(sequence, number of tokens)")
+        if sequence.cache is not cache:
+            raise errors.InvalidError(f"entry {len(pairs)}: the sequence is of another cache")
+        if not 0 <= count < 2**31 or (count == 0 and not whole):
+            raise errors.InvalidError(f"entry {len(pairs)}: {count} tokens; at least 1")
+        pairs.append((sequence, count))
+    return pairs
+
+
+@contextlib.contextmanager
+def locked(pairs: list[tuple[Sequence, int]]) -> Iterator[None]:
+    """Keep other threads from these sequences. The order avoids a deadlock."""
+    with contextlib.ExitStack() as stack:
+        for sequence in sorted({pair[0] for pair in pairs}, key=id):
+            stack.enter_context(sequence._lock)
+        yield
+
+
+class Step(Runs):
+    """One model step over sequences: `num_tokens` rows, those of entry i are `rows[i]`.
+
+    `cache.step(entries)` makes it. Submit every layer before the next step of these sequences.
+    If a run fails, truncate the sequences to what they had.
+    """
+
+    _what = "step"
+
+    def __init__(self, handle: Handle, cache: Cache, sequences: list[Sequence],
+                 table: Any) -> None:
+        self.cache = cache
+        self.sequences = sequences
+        self._masked: tuple[bytes, Handle] | None = None
+        super().__init__(handle, cache.session, cache._geometry)
+        self.rows = [slice(row.row, row.row + row.num_tokens) for row in table]
+        self.num_tokens = self.rows[-1].stop
+        self._lengths = [sequence.computed for sequence in sequences]
+        self._pointer = lib.aule_step_batch(handle.pointer)
+        cache._children.add(self)
+
+    def _batch(self, mask: Any) -> Any:
+        if mask is None:
+            return self._pointer
+        packed = pack_mask(mask, [(rows.stop - rows.start, length) for rows, length
+                                  in zip(self.rows, self._lengths, strict=True)])
+        if self._masked is None or self._masked[0] != packed:
+            handle = self._open()
+            pointer = ffi.new("struct aule_batch **")
+            check(lib.aule_step_masked(handle.pointer, ffi.from_buffer(packed), len(packed),
+                                       pointer))
+            self._masked = packed, Handle(pointer[0], lib.aule_batch_destroy, handle)
+        return self._masked[1].pointer
+
+    def close(self) -> None:
+        """End the step. Its runs go on, and its sequences stay."""
+        handle, self._handle = self._handle, None  # first: a wait for a ticket sees it
+        with self._lock:
+            if self._masked is not None:
+                self._masked[1].end()
+            self._masked = None
+        if handle is not None:
+            self.cache._give(tuple(id(sequence) for sequence in self.sequences), handle)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+
+def pack_mask(mask: Any, shapes: list[tuple[int, int]]) -> bytes:
+    """Pack bool masks [queries, keys], one a sequence, as struct aule_batch_params has them."""
+    parts = [mask] if len(shapes) == 1 and getattr(mask, "ndim", 0) == 2 else list(mask)
+    if len(parts) != len(shapes):
+        raise errors.InvalidError(f"mask has {len(parts)} parts for {len(shapes)} sequences")
+    packed = []
+    for i, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
+        array = part.detach().cpu().numpy() if dtypes.is_torch(part) else np.asarray(part)
+        if array.shape != shape or array.dtype != np.bool_:
+            raise errors.InvalidError(f"mask of sequence {i} is {array.dtype} "
+                                      f"{list(array.shape)}; it must be bool {list(shape)}")
+        packed.append(np.packbits(array, axis=None, bitorder="little").tobytes())
+    return b"".join(packed)

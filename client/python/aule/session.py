@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""A session: the connection to one daemon, and its arena of shared memory. Any thread."""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import weakref
+from collections.abc import Sequence as ListOf
+from typing import TYPE_CHECKING, Any
+
+from . import dtypes, errors
+from ._native import Handle, Owner, check, ffi, fields, lib, milliseconds
+from ._tensors import Arena, Array, Copied, allocate
+from .daemon import PrivateDaemon
+
+if TYPE_CHECKING:
+    from ._run import Ticket
+    from .batch import Batch
+    from .cache import Cache
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+class Session(Owner):
+    """A connection to a daemon. `aule.connect()` makes it; close() or `with` ends it.
+
+    Closing ends the session's caches, sequences and steps. Arrays of `empty()` stay readable: the
+    memory goes with the last of them.
+    """
+
+    _what = "session"
+
+    def __init__(self, handle: Handle, daemon: PrivateDaemon | None) -> None:
+        super().__init__(handle)
+        self._daemon = daemon
+        info = ffi.new("struct aule_session_info *")
+        check(lib.aule_session_info_sized(handle.pointer, info, ffi.sizeof(info[0])))
+        self._info = fields(info[0])
+        self._arena = Arena(handle, self._info["arena_size"])
+        self._orphans: collections.deque[Ticket] = collections.deque()
+        _sessions.add(self)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the handshake said: the fields of struct aule_session_info. Sizes are bytes."""
+        return dict(self._info)
+
+    @property
+    def socket(self) -> str | None:
+        """The path of the private daemon's socket; None: the daemon was there before."""
+        return self._daemon.socket if self._daemon else None
+
+    @property
+    def copied(self) -> Copied:
+        """Bytes copied into and out of the arena, for tensors that do not lie there."""
+        return self._arena.copied
+
+    def empty(self, shape: int | ListOf[int], dtype: Any = "f32", *,
+              kind: str | None = None) -> Array:
+        """Return an array in the arena; runs use it without a copy. Its contents are undefined.
+
+        shape: any; the memory is dense. dtype: numpy's, ml_dtypes' or torch's, or its name: "f32",
+        "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8". kind: "numpy" or "torch"; None: torch for
+        torch's dtypes, else numpy. Both speak DLPack.
+        NoMemoryError: the arena has no gap of this size; see arena_size of connect().
+        Source: aule_arena_alloc() in aule.h.
+        """
+        dims = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+        if any(n < 0 for n in dims):
+            raise errors.InvalidError(f"shape {dims} has a negative length")
+        if kind not in (None, "numpy", "torch"):
+            raise errors.InvalidError(f"kind {kind!r} is neither 'numpy' nor 'torch'")
+        torch = kind == "torch" or (kind is None and dtypes.is_torch_dtype(dtype))
+        return allocate(self._open(), dims, dtypes.code_of(dtype), torch)
+
+    def in_arena(self, array: Array) -> bool:
+        """Say whether runs use this array without a copy."""
+        return self._arena.look(array).offset >= 0
+
+    def cache(self, name: str, **identity: Any) -> Cache:
+        """Open a KV cache or create it; see `aule.Cache.open`."""
+        from .cache import Cache
+
+        return Cache.open(self, name, **identity)
+
+    def batch(self, **arrays: Any) -> Batch:
+        """Make a batch over K and V in the arena; see `aule.Batch.local`."""
+        from .batch import Batch
+
+        return Batch.local(self, **arrays)
+
+    def attention(self, q: Array, k: Array, v: Array, out: Array | None = None,
+                  **options: Any) -> Any:
+        """Compute attention over contiguous tensors; see `aule.attention.attention`."""
+        from .attention import attention
+
+        return attention(self, q, k, v, out, **options)
+
+    def close(self) -> None:
+        """End the session and what it holds in the daemon; end the private daemon, if any."""
+        super().close()
+        self._orphans.clear()
+        if self._daemon:
+            self._daemon.stop()
+
+    def _sweep(self) -> None:
+        """Reap tickets that were dropped before their end, so that they leak nothing."""
+        for _ in range(len(self._orphans)):
+            try:
+                ticket = self._orphans.popleft()
+            except IndexError:
+                return
+            if not ticket._reap():
+                self._orphans.append(ticket)
+
+
+def connect(socket: str | None = None, *, name: str | None = None, tenant: str | None = None,
+            arena_size: int = 0, timeout: float | None = 10.0, paged_threshold: int = 0,
+            ring_spin_us: int = 0, autostart: bool = False,
+            daemon_options: ListOf[str] = ()) -> Session:
+    """Connect to a daemon. Call this once a process.
+
+    socket: the path; None: $AULE_SOCKET, else where `aule-daemon` listens by default.
+    autostart: start a private daemon with `daemon_options`, and end it with the session or with
+    the process. `session.socket` is its path, for other processes. name: shown by aule-ctl.
+    tenant: sessions share prefixes only inside one tenant. arena_size: bytes of shared memory; 0:
+    64 MiB. timeout: seconds for the handshake, and the grace for later answers; None: for ever.
+    paged_threshold: keys from which `attention()` copies into the pool; 0: 2048. ring_spin_us: as
+    in aule.h.
+
+    DaemonGoneError: nothing listens. VersionError: the daemon has another version. Others: those
+    of aule_session_open() in aule.h.
+    """
+    if autostart and socket is not None:
+        raise errors.InvalidError(
+            f"socket = {socket!r} with autostart: a private daemon has a socket of its own")
+    if daemon_options and not autostart:
+        raise errors.InvalidError("daemon_options without autostart: the daemon runs already")
+    daemon = PrivateDaemon(daemon_options) if autostart else None
+    keep = [ffi.new("char[]", value.encode()) if value is not None else ffi.NULL
+            for value in (daemon.socket if daemon else socket, name, tenant)]
+    try:
+        params = ffi.new("struct aule_session_params *", {
+            "socket": keep[0], "name": keep[1], "tenant": keep[2], "arena_size": arena_size,
+            "timeout_ms": milliseconds(timeout) or 1, "paged_threshold": paged_threshold,
+            "ring_spin_us": ring_spin_us})
+        pointer = ffi.new("struct aule_session **")
+        check(lib.aule_session_open_sized(params, ffi.sizeof(params[0]), pointer))
+        return Session(Handle(pointer[0], lib.aule_session_close), daemon)
+    except errors.DaemonGoneError as error:
+        if daemon:
+            daemon.stop()
+        raise errors.DaemonGoneError(
+            f"{error}. Start a daemon with 'aule-daemon', or call connect(autostart=True); "
+            "'python -m aule' says more") from None
+    except BaseException:
+        if daemon:
+            daemon.stop()
+        raise
+
+
+@atexit.register
+def _close_all() -> None:
+    for session in list(_sessions):
+        session.close()

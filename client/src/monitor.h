@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// monitor.h - struct aule_monitor, and how its files ask the daemon. Knows no command. Any thread.
+
+#ifndef AULE_CLIENT_MONITOR_H
+#define AULE_CLIENT_MONITOR_H
+
+#include "client/src/link/connection.h"
+
+#include <stdio.h>
+#include <sys/types.h>
+
+struct aule_monitor {
+    pid_t pid; // of the process that opened it
+    int timeout_ms;
+    struct connection *connection; // owned
+};
+
+// Copies a string of an answer to a char array of the caller's struct; NULL becomes "".
+#define COPY_TEXT(to, from) snprintf((to), sizeof(to), "%s", (from) ? (from) : "")
+
+// Sends the request and waits for an answer of the kind `expected`. On AULE_OK the caller must
+// finish *answer; else it is zeroed. AULE_FORKED: another process opened the monitor.
+// AULE_UNSUPPORTED: the daemon does not know the command. Else as connection_call().
+enum aule_status monitor_ask(struct aule_monitor *monitor, const struct wire_request *request,
+                             enum wire_answer expected, struct answer *answer);
+
+#endif

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// claim.c - see claim.h. A node of the tree of claims and the node of the prefix index with the
+// same chain point to each other, so nothing here walks a chain from its root.
+
+#include "claim.h"
+
+#include "ledger.h"
+#include "pool.h"
+#include "session.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum status claim_check_limit(const struct core_session *session, uint32_t count,
+                              struct error *error)
+{
+    uint64_t most = session->ledger->params->max_claimed, has = session->num_claimed;
+    if (has <= most && count <= most - has)
+        return STATUS_OK;
+    return error_set(error, STATUS_LIMIT,
+                     "a claim of %" PRIu32 " blocks: the session's claims have %" PRIu64
+                     " already, and --max-claimed-blocks is %" PRIu64,
+                     count, has, most);
+}
+
+// ---- nodes ----
+
+static unsigned key_size(const struct cache *cache)
+{
+    return (unsigned)(sizeof(struct prefix_key) + cache->identity.kv.block_size * sizeof(int32_t));
+}
+
+static struct claim_node *node_find(const struct cache *cache, uint64_t parent,
+                                    const int32_t *tokens)
+{
+    struct {
+        uint64_t parent;
+        int32_t tokens[CORE_MAX_BLOCK_SIZE];
+    } key;
+    struct claim_node *node;
+    key.parent = parent;
+    memcpy(key.tokens, tokens, cache->identity.kv.block_size * sizeof *tokens);
+    unsigned hash = ledger_hash(cache->pool->ledger, &key, key_size(cache));
+    HASH_FIND_BYHASHVALUE(hh, cache->claims, &key, key_size(cache), hash, node);
+    return node;
+}
+
+// `parent` NULL: below the root.
+static struct claim_node *node_create(struct cache *cache, struct prefix_root *root,
+                                      const struct claim_node *parent, const int32_t *tokens)
+{
+    uint32_t block_size = cache->identity.kv.block_size;
+    struct claim_node *node = calloc(1, sizeof *node + block_size * sizeof *tokens);
+    if (!node)
+        return NULL;
+    node->key.parent = parent ? parent->id : root->id;
+    memcpy(node->key.tokens, tokens, block_size * sizeof *tokens);
+    unsigned hash = ledger_hash(cache->pool->ledger, &node->key, key_size(cache));
+    HASH_ADD_KEYPTR_BYHASHVALUE(hh, cache->claims, &node->key, key_size(cache), hash, node);
+    if (!HASH_ADDED(node)) {
+        free(node);
+        return NULL;
+    }
+    node->id = ++cache->pool->ledger->last_id;
+    if (!parent || parent->node)
+        node->node = prefix_find(cache, root, parent ? parent->node : NULL, tokens);
+    if (node->node)
+        node->node->claim = node;
+    return node;
+}
+
+static void node_unref(struct cache *cache, struct claim_node *node)
+{
+    if (--node->refs)
+        return;
+    if (node->node)
+        node->node->claim = NULL;
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the node is in the table
+    HASH_DEL(cache->claims, node);
+    free(node);
+}
+
+// ---- queues ----
+
+// Claims come in the order of their ids, so the place is nearly always at the end.
+static void enqueue(struct claim_place *place)
+{
+    struct claim_node *node = place->node;
+    struct claim_place *before = node->queue ? node->queue->prev : NULL; // the last one
+    while (before && before->claim->id > place->claim->id)
+        before = before == node->queue ? NULL : before->prev;
+    if (before)
+        DL_APPEND_ELEM(node->queue, before, place);
+    else
+        DL_PREPEND(node->queue, place);
+    place->queued = true;
+    place->claim->num_queued++;
+}
+
+static void dequeue(struct claim_place *place)
+{
+    if (!place->queued)
+        return;
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the queue
+    DL_DELETE(place->node->queue, place);
+    place->queued = place->published = false;
+    place->claim->num_queued--;
+    place->claim->table->session->ledger->news = true; // the next in the queue may inherit
+}
+
+// ---- the life of a claim ----
+
+static void add_place(struct claim *claim, uint32_t index, struct claim_node *node)
+{
+    claim->places[index] = (struct claim_place){.claim = claim, .node = node};
+    node->refs++;
+}
+
+static void drop_places(struct claim *claim, uint32_t first)
+{
+    struct cache *cache = claim->table->cache;
+    for (uint32_t i = claim->num_blocks; i-- > first;) {
+        dequeue(&claim->places[i]);
+        node_unref(cache, claim->places[i].node);
+    }
+    claim->table->session->num_claimed -= claim->num_blocks - first;
+    claim->num_blocks = first;
+}
+
+static bool fill_places(struct claim *claim, const int32_t *tokens, uint32_t num_blocks)
+{
+    struct cache *cache = claim->table->cache;
+    const struct claim_node *parent = NULL;
+    for (; claim->num_blocks < num_blocks; claim->num_blocks++) {
+        const int32_t *own = tokens + (size_t)claim->num_blocks * cache->identity.kv.block_size;
+        struct claim_node *node = node_find(cache, parent ? parent->id : claim->root->id, own);
+        if (!node)
+            node = node_create(cache, claim->root, parent, own);
+        if (!node)
+            return false;
+        add_place(claim, claim->num_blocks, node);
+        claim->table->session->num_claimed++;
+        parent = node;
+    }
+    return true;
+}
+
+static void claim_free(struct claim *claim)
+{
+    struct cache *cache = claim->table->cache;
+    drop_places(claim, 0);
+    claim->root->claims--;
+    prefix_root_settle(cache, claim->root);
+    free(claim);
+}
+
+struct claim *claim_create(struct hold_table *table, const struct core_prefix *prefix,
+                           uint32_t num_blocks, uint32_t num_found)
+{
+    struct core_session *session = table->session;
+    struct claim *claim =
+        calloc(1, sizeof *claim + (size_t)num_blocks * sizeof(struct claim_place));
+    struct prefix_root *root = claim ? prefix_root_get(table->cache, session->salt, prefix) : NULL;
+    if (!root) {
+        free(claim);
+        return NULL;
+    }
+    claim->table = table;
+    claim->root = root;
+    claim->num_found = num_found;
+    root->claims++;
+    if (!fill_places(claim, prefix->tokens, num_blocks)) {
+        claim_free(claim);
+        return NULL;
+    }
+    claim->id = ++session->ledger->last_id;
+    for (uint32_t i = num_found; i < num_blocks; i++)
+        enqueue(&claim->places[i]);
+    DL_APPEND(table->claims, claim);
+    session->ledger->metrics[METRIC_CLAIMS]++;
+    return claim;
+}
+
+struct claim *claim_find(const struct hold_table *table, uint64_t id)
+{
+    struct claim *claim;
+    DL_SEARCH_SCALAR(table->claims, claim, id, id);
+    return claim;
+}
+
+void claim_end(struct claim *claim)
+{
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
+    DL_DELETE(claim->table->claims, claim);
+    claim_free(claim);
+}
+
+void claim_end_all(struct hold_table *table)
+{
+    while (table->claims)
+        claim_end(table->claims);
+}
+
+static bool end_if_over(struct claim *claim)
+{
+    bool over = claim->num_queued == 0;
+    if (over)
+        claim_end(claim);
+    return over;
+}
+
+void claim_truncate(struct claim *claim, uint32_t num_blocks)
+{
+    if (num_blocks < claim->num_blocks)
+        drop_places(claim, num_blocks);
+    if (claim->num_found > claim->num_blocks)
+        claim->num_found = claim->num_blocks;
+    end_if_over(claim);
+}
+
+bool claim_advance(struct claim *claim, uint32_t num_found)
+{
+    for (; claim->num_found < num_found; claim->num_found++)
+        dequeue(&claim->places[claim->num_found]);
+    return end_if_over(claim);
+}
+
+// ---- whose turn it is ----
+
+// A place that left its queue because its session had published the block comes back if the block
+// was evicted since then.
+static bool is_promised(struct claim_place *place)
+{
+    const struct claim_node *node = place->node;
+    if (node->node)
+        return true;
+    if (!place->queued)
+        enqueue(place);
+    return node->queue != place;
+}
+
+uint32_t claim_num_promised(struct claim *claim)
+{
+    uint32_t end = claim->num_found;
+    while (end < claim->num_blocks && is_promised(&claim->places[end]))
+        end++;
+    return end - claim->num_found;
+}
+
+bool claim_waits(struct claim *claim)
+{
+    struct claim_place *next = &claim->places[claim->num_found];
+    const struct prefix_node *node = next->node->node;
+    return !(node && prefix_visible(node)) && is_promised(next);
+}
+
+uint64_t claim_holder(const struct claim *claim)
+{
+    const struct claim_place *first = claim->places[claim->num_found].node->queue;
+    return first ? first->claim->table->session->id : 0;
+}
+
+// ---- the prefix index ----
+
+void claim_meet(struct cache *cache, struct prefix_node *node)
+{
+    const struct claim_node *parent = node->parent ? node->parent->claim : NULL;
+    if (node->parent ? !parent : !node->root->claims)
+        return;
+    node->claim = node_find(cache, parent ? parent->id : node->root->id, node->key.tokens);
+    if (node->claim)
+        node->claim->node = node;
+}
+
+void claim_part(struct cache *cache, struct prefix_node *node)
+{
+    struct claim_place *place;
+    if (!node->claim)
+        return;
+    DL_FOREACH(node->claim->queue, place)
+    {
+        place->published = false;
+    }
+    node->claim->node = NULL;
+    node->claim = NULL;
+    cache->pool->ledger->news = true; // its block is the first claim's to compute again
+}
+
+void claim_publish(struct cache *cache, struct prefix_node *node,
+                   const struct core_session *session)
+{
+    struct claim_place *own = node->claim ? node->claim->queue : NULL;
+    while (own && (own->published || own->claim->table->session != session))
+        own = own->next;
+    if (own)
+        own->published = true;
+    if (prefix_visible(node)) // perhaps by replacing a block whose publishers' claims still wait
+        claim_visible(cache, node);
+}
+
+void claim_visible(struct cache *cache, struct prefix_node *node)
+{
+    struct claim_node *own = node->claim;
+    struct claim_place *place, *next;
+    if (!own)
+        return;
+    own->refs++; // so that the end of its last claim leaves it until the loop is over
+    DL_FOREACH_SAFE(own->queue, place, next)
+    {
+        if (!place->published)
+            continue;
+        dequeue(place);
+        end_if_over(place->claim);
+    }
+    node_unref(cache, own);
+    cache->pool->ledger->news = true; // the others may take it
+}

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// claim.h - who computes which block of a prompt that the prefix index lacks, so that no two
+// workers compute the same one. A claim is one look-up's wish for a chain of blocks. The claims of
+// a cache form a tree like the prefix index, with the same keys: root, then the tokens of each
+// block. Each node of the tree has a queue of the claims that lack its block, oldest first. The
+// first one computes the block; the others wait for it. So prompts that share only their first
+// blocks wait for these only. Knows holds as little as the index does. Dispatcher thread only.
+//
+// Claims cannot deadlock. Every queue has the order of the claims' ids, so a claim waits only for
+// older ones, and the oldest claim waits for none. A session with two claims may still wait with
+// one of them for a session that waits for the other one. Then the deadline of the wait ends it.
+
+#ifndef AULE_CORE_CLAIM_H
+#define AULE_CORE_CLAIM_H
+
+#include "hold.h"
+#include "prefix.h"
+
+struct claim_node {
+    UT_hash_handle hh;         // cache->claims, by key
+    uint64_t id;               // from ledger->last_id
+    struct prefix_node *node;  // the same chain in the prefix index; NULL: it is not there
+    struct claim_place *queue; // by claim id
+    uint32_t refs;             // claims whose chain has it; freed at 0
+    struct prefix_key key;     // parent: id of a claim_node, or of the root
+};
+
+// A claim's place in the queue of one node.
+struct claim_place {
+    struct claim *claim;
+    struct claim_node *node;
+    struct claim_place *prev, *next; // node->queue, if `queued`
+    bool queued;                     // the claim lacks the block
+    bool published;                  // the claim's session has published it; not visible yet
+};
+
+struct claim {
+    uint64_t id; // from ledger->last_id, so claims are numbered by age
+    struct hold_table *table;
+    struct claim *prev, *next; // table->claims
+    struct prefix_root *root;  // counted in root->claims
+    uint32_t num_blocks;       // of the whole chain
+    uint32_t num_found;        // the first ones, which the session has got from the index
+    uint32_t num_queued;       // places with `queued`; a claim without any has ended
+    struct claim_place places[];
+};
+
+// The blocks that a session's claims name, the found ones included, count against
+// --max-claimed-blocks. LIMIT: `count` more would exceed it.
+enum status claim_check_limit(const struct core_session *session, uint32_t count,
+                              struct error *error);
+// Claims the blocks tokens[num_found * block_size ...] of a chain of num_blocks; num_found is less.
+// NULL: no memory, and nothing has changed.
+struct claim *claim_create(struct hold_table *table, const struct core_prefix *prefix,
+                           uint32_t num_blocks, uint32_t num_found);
+// NULL: the table has no claim of this id.
+struct claim *claim_find(const struct hold_table *table, uint64_t id);
+// Ends the claim; the next ones in its queues inherit.
+void claim_end(struct claim *claim);
+void claim_end_all(struct hold_table *table);
+// The claim wants only its first num_blocks blocks from now on. It may end by that.
+void claim_truncate(struct claim *claim, uint32_t num_blocks);
+// The session has got the blocks up to num_found from the index. True: the claim has ended by that.
+bool claim_advance(struct claim *claim, uint32_t num_found);
+// Counts blocks from num_found on, up to the first one that this claim must compute itself. The
+// counted ones are computed by older claims, or are published and not visible yet.
+uint32_t claim_num_promised(struct claim *claim);
+// True: the next block is promised and not visible yet. Looks at no other block.
+bool claim_waits(struct claim *claim);
+// The session whose claim computes the next block; 0: none does.
+uint64_t claim_holder(const struct claim *claim);
+
+// ---- called by the prefix index ----
+
+void claim_meet(struct cache *cache, struct prefix_node *node); // the node is new
+void claim_part(struct cache *cache, struct prefix_node *node); // the node goes
+// The session has published a block under the node. The oldest of its claims that it has not
+// fulfilled yet is so as soon as the block is visible, wherever it stands in the queue.
+void claim_publish(struct cache *cache, struct prefix_node *node,
+                   const struct core_session *session);
+void claim_visible(struct cache *cache, struct prefix_node *node); // its block became visible
+
+#endif

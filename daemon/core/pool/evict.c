@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// evict.c - see evict.h.
+
+#include "evict.h"
+
+#include "base/container_of.h"
+#include "cache.h"
+#include "pool.h"
+#include "prefix.h"
+#include "tenant.h"
+
+enum { MAX_TRIES = 8 }; // chunks of an account that may prove to be below a floor, for one eviction
+
+// ---- one block ----
+
+// If all descendants of a cached block are held, the deepest cached block on a path is evicted. Its
+// descendants leave the index, because no look-up could reach them any more; the sessions that hold
+// them keep them.
+static struct prefix_node *lowest_cached(struct prefix_node *node)
+{
+    for (struct prefix_node *child = node->children; child;) {
+        if (child->block->state == CORE_CACHED) {
+            node = child;
+            child = node->children;
+        } else {
+            child = child->next;
+        }
+    }
+    return node;
+}
+
+// Takes the node's block and all cached blocks behind it out of the cache. A salt of its tree is
+// kept by the caller.
+static void unlink_counted(struct cache *cache, struct prefix_node *node)
+{
+    struct tenant *tenant = node->block->account->tenant;
+    uint64_t before = tenant->cached;
+    prefix_unlink(cache, node);
+    tenant->evicted += before - tenant->cached;
+    cache->pool->ledger->metrics[METRIC_EVICTIONS] += before - tenant->cached;
+}
+
+static struct block *first_victim(const struct account *account)
+{
+    struct heap_node *node = account ? heap_first(&account->victims) : NULL;
+    return node ? container_of(node, struct block, eviction) : NULL;
+}
+
+static void evict_block(struct account *account)
+{
+    struct tenant *tenant = tenant_ref(account->tenant); // it may end with its last root
+    unlink_counted(account->cache, lowest_cached(first_victim(account)->node));
+    tenant_unref(tenant);
+}
+
+// ---- a chunk ----
+
+// False: the block was visited before, with all behind it.
+static bool count_loss(struct block *block, uint64_t stamp)
+{
+    struct account *account = block->account;
+    if (block->stamp == stamp)
+        return false;
+    block->stamp = stamp;
+    if (block->charge != CHARGE_CACHED)
+        return true;
+    if (account->stamp != stamp)
+        account->count = 0;
+    account->stamp = stamp;
+    account->count++;
+    return true;
+}
+
+// Counts the node's block and those behind it, each one once for a stamp, in preorder and without
+// recursion.
+static void count_losses(const struct prefix_node *top, uint64_t stamp)
+{
+    const struct prefix_node *node = top;
+    while (node) {
+        if (count_loss(node->block, stamp) && node->children) {
+            node = node->children;
+            continue;
+        }
+        while (node != top && !node->next)
+            node = node->parent;
+        node = node == top ? NULL : node->next;
+    }
+}
+
+uint64_t evict_surplus(const struct tenant *tenant, const struct tenant *asking)
+{
+    return tenant == asking ? tenant->cached : tenant_surplus(tenant);
+}
+
+// True if emptying the chunk for `asking` leaves every other tenant at least its floor.
+static bool may_empty(const struct cache *cache, const struct chunk *chunk,
+                      const struct tenant *asking)
+{
+    uint64_t stamp = ++cache->pool->ledger->last_stamp;
+    const struct account *account;
+    for (uint32_t i = 0; i < cache->chunk_blocks; i++) {
+        const struct block *block = &chunk->blocks[i];
+        if (block->charge == CHARGE_CACHED && block->stamp != stamp)
+            count_losses(block->node, stamp);
+    }
+    DL_FOREACH2(cache->accounts, account, next_beside)
+    {
+        if (account->stamp == stamp && account->count > evict_surplus(account->tenant, asking))
+            return false;
+    }
+    return true;
+}
+
+static void empty_chunk(struct cache *cache, struct chunk *chunk)
+{
+    for (uint32_t i = 0; i < cache->chunk_blocks; i++) {
+        struct block *block = &chunk->blocks[i];
+        if (block->charge != CHARGE_CACHED)
+            continue;
+        struct tenant *tenant = tenant_ref(block->account->tenant);
+        unlink_counted(cache, block->node);
+        tenant_unref(tenant);
+    }
+    cache_give_back(cache, chunk);
+    cache_settle(cache);
+}
+
+// The account's oldest chunk that may be emptied. NULL: there is none among the first ones.
+static struct chunk *oldest_chunk(struct account *account, const struct tenant *asking)
+{
+    struct heap_node *tried[MAX_TRIES];
+    uint32_t count = 0;
+    struct chunk *found = NULL;
+    while (!found && count < MAX_TRIES && account->idle.size) {
+        struct heap_node *node = heap_first(&account->idle);
+        struct chunk *chunk = container_of(node, struct chunk, idle);
+        if (may_empty(account->cache, chunk, asking)) {
+            found = chunk;
+        } else {
+            heap_remove(&account->idle, node);
+            tried[count++] = node;
+        }
+    }
+    while (count--)
+        heap_add(&account->idle, tried[count], tried[count]->key);
+    return found;
+}
+
+// ---- one step ----
+
+struct choice {
+    struct account *own;  // its first victim goes; NULL = none
+    struct account *from; // of another cache
+    struct chunk *chunk;  // of `from`; NULL = none
+};
+
+static uint64_t age_of(const struct account *account)
+{
+    return heap_first(&account->victims)->key & ~EVICT_INNER;
+}
+
+// What the tenant can give for a lease of `cache` by `asking`.
+static struct choice choose(const struct tenant *tenant, const struct cache *cache,
+                            const struct tenant *asking)
+{
+    struct choice choice = {.own = NULL};
+    struct account *account;
+    DL_FOREACH(tenant->accounts, account)
+    {
+        if (account->cache == cache && account->victims.size)
+            choice.own = account;
+    }
+    DL_FOREACH(tenant->accounts, account)
+    {
+        const struct heap_node *first = heap_first(&account->idle);
+        if (account->cache == cache || !first || (choice.own && age_of(choice.own) <= first->key) ||
+            (choice.chunk && choice.chunk->idle.key <= first->key))
+            continue;
+        struct chunk *chunk = oldest_chunk(account, asking);
+        if (!chunk || (choice.chunk && choice.chunk->idle.key <= chunk->idle.key) ||
+            (choice.own && age_of(choice.own) <= chunk->idle.key))
+            continue;
+        choice.from = account;
+        choice.chunk = chunk;
+    }
+    return choice;
+}
+
+static bool evict_from(const struct tenant *tenant, const struct cache *cache,
+                       const struct tenant *asking)
+{
+    const struct choice choice = choose(tenant, cache, asking);
+    if (choice.chunk)
+        empty_chunk(choice.from->cache, choice.chunk);
+    else if (choice.own)
+        evict_block(choice.own);
+    return choice.chunk || choice.own;
+}
+
+bool evict_for(struct cache *cache, const struct tenant *asking)
+{
+    struct heap *ranks = &cache->pool->ranks;
+    struct tenant *skipped = NULL, *next; // they have nothing that helps; linked by `next_rank`
+    bool done = false;
+    while (!done && ranks->size) {
+        struct tenant *tenant = container_of(heap_first(ranks), struct tenant, rank);
+        done = evict_from(tenant, cache, asking);
+        if (done)
+            break;
+        heap_remove(ranks, &tenant->rank);
+        tenant->next_rank = skipped;
+        skipped = tenant_ref(tenant); // an emptied chunk may take its last blocks
+    }
+    for (; skipped; skipped = next) {
+        next = skipped->next_rank;
+        tenant_rank(skipped);
+        tenant_unref(skipped);
+    }
+    return done || evict_from(asking, cache, asking); // its floor holds only for others' leases
+}
+
+// ---- caps ----
+
+static struct account *oldest_account(const struct tenant *tenant)
+{
+    struct account *oldest = NULL, *account;
+    DL_FOREACH(tenant->accounts, account)
+    {
+        if (account->victims.size &&
+            (!oldest || heap_first(&account->victims)->key < heap_first(&oldest->victims)->key))
+            oldest = account;
+    }
+    return oldest;
+}
+
+void evict_trim(struct pool *pool)
+{
+    while (pool->over) {
+        struct account *account = oldest_account(pool->over);
+        struct cache *cache = account->cache; // `account` may end with its tenant
+        evict_block(account);
+        cache_settle(cache);
+    }
+}
+
+uint64_t evict_available(const struct cache *cache, const struct tenant *asking)
+{
+    const struct account *account;
+    uint64_t count = 0;
+    DL_FOREACH2(cache->accounts, account, next_beside)
+    {
+        uint64_t surplus = evict_surplus(account->tenant, asking);
+        count += account->victims.size < surplus ? account->victims.size : surplus;
+    }
+    return count;
+}

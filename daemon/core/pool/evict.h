@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// evict.h - which cached block goes next. Knows the order, not who needs the memory.
+// The tenant with the most cached bytes loses first: all tenants' shares are equal. A tenant never
+// falls below its floor for another one's lease; for its own leases, at last, it does. Within a
+// tenant, blocks of the preferred class go last; within a class, the least recently used block goes
+// first, and a block goes after the blocks that continue its prefix. Held and pinned blocks never
+// go.
+// Memory moves between caches in whole chunks. A chunk is as recent as its latest used block, and
+// goes when a lease of another cache finds no older block in its own cache. A step tries at most 8
+// chunks of each account that it asks, and looks at their blocks and at those that continue their
+// prefixes. Dispatcher thread only.
+
+#ifndef AULE_CORE_EVICT_H
+#define AULE_CORE_EVICT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cache;
+struct pool;
+struct tenant;
+
+// Evicts one cached block of `cache`, or empties a chunk of another cache and gives its memory back
+// to the pool, for a lease of the tenant `asking`. False: nothing may go.
+bool evict_for(struct cache *cache, const struct tenant *asking);
+// Evicts what tenants have above their caps. May end caches without users. Call this at the end of
+// each call of core that can make blocks cached or change limits.
+void evict_trim(struct pool *pool);
+// Blocks of `cache` that evict_for() could free in the cache itself.
+uint64_t evict_available(const struct cache *cache, const struct tenant *asking);
+// Cached blocks of the tenant that may go for a lease of `asking`.
+uint64_t evict_surplus(const struct tenant *tenant, const struct tenant *asking);
+
+#endif

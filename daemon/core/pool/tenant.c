@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// tenant.c - see tenant.h. A tenant lives while a salt refers to it: sessions and the roots of the
+// prefix index keep salts, so a tenant with blocks never ends.
+
+#include "tenant.h"
+
+#include "cache.h"
+#include "pool.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the registry ----
+
+static struct tenant *tenant_find(const struct pool *pool, const char *label)
+{
+    struct tenant *tenant;
+    HASH_FIND(hh, pool->tenants, label, strlen(label), tenant);
+    return tenant;
+}
+
+static struct tenant *tenant_create(struct pool *pool, const char *label)
+{
+    struct tenant *tenant = calloc(1, sizeof *tenant);
+    if (!tenant)
+        return NULL;
+    tenant->pool = pool;
+    tenant->label = strdup(label);
+    tenant->limits = pool->ledger->params->tenant_limits;
+    bool made = tenant->label && heap_reserve(&pool->ranks, HASH_COUNT(pool->tenants) + (size_t)1);
+    if (made) {
+        HASH_ADD_KEYPTR(hh, pool->tenants, tenant->label, strlen(tenant->label), tenant);
+        made = HASH_ADDED(tenant);
+    }
+    if (!made) {
+        free(tenant->label);
+        free(tenant);
+        return NULL;
+    }
+    tenant->id = ++pool->ledger->last_id;
+    return tenant;
+}
+
+struct tenant *tenant_get(struct pool *pool, const char *label)
+{
+    struct tenant *tenant = tenant_find(pool, label);
+    if (!tenant)
+        tenant = tenant_create(pool, label);
+    return tenant ? tenant_ref(tenant) : NULL;
+}
+
+struct tenant *tenant_ref(struct tenant *tenant)
+{
+    tenant->refs++;
+    return tenant;
+}
+
+void tenant_unref(struct tenant *tenant)
+{
+    if (!tenant || --tenant->refs)
+        return;
+    while (tenant->accounts)
+        account_finish(tenant->accounts);
+    HASH_DEL(tenant->pool->tenants, tenant);
+    free(tenant->label);
+    free(tenant);
+}
+
+void tenants_finish(struct pool *pool)
+{
+    struct tenant *tenant, *next;
+    HASH_ITER(hh, pool->tenants, tenant, next)
+    {
+        tenant_unref(tenant);
+    }
+    heap_finish(&pool->ranks);
+}
+
+enum status limits_check(const struct core_limits *limits, const char *label, struct error *error)
+{
+    if (!limits->cached || limits->floor <= limits->cached)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "tenant \"%.64s\": floor %" PRIu64 " exceeds cached %" PRIu64, label,
+                     limits->floor, limits->cached);
+}
+
+void tenant_rank(struct tenant *tenant)
+{
+    struct heap *ranks = &tenant->pool->ranks;
+    heap_remove(ranks, &tenant->rank);
+    if (tenant_surplus(tenant)) // the one with the most bytes first, then the oldest
+        heap_add_as(ranks, &tenant->rank, UINT64_MAX - tenant->cached_bytes, tenant->id);
+}
+
+// Brings what depends on `cached` and the limits into line.
+static void settle(struct tenant *tenant)
+{
+    struct pool *pool = tenant->pool;
+    bool over = tenant->limits.cached && tenant->cached > tenant->limits.cached;
+    tenant_rank(tenant);
+    if (over && !tenant->over)
+        DL_APPEND2(pool->over, tenant, prev_over, next_over);
+    else if (!over && tenant->over)
+        DL_DELETE2(pool->over, tenant, prev_over, next_over);
+    tenant->over = over;
+}
+
+void tenant_declare(struct tenant *tenant, const struct core_limits *limits)
+{
+    if (!tenant->declared)
+        tenant_ref(tenant);
+    tenant->declared = true;
+    tenant->limits = *limits;
+    settle(tenant);
+}
+
+uint64_t tenant_surplus(const struct tenant *tenant)
+{
+    return tenant->cached > tenant->limits.floor ? tenant->cached - tenant->limits.floor : 0;
+}
+
+enum status tenant_check(const struct tenant *tenant, uint64_t more, struct error *error)
+{
+    uint64_t limit = tenant->limits.blocks;
+    if (!limit || !more || (tenant->used <= limit && more <= limit - tenant->used))
+        return STATUS_OK;
+    return error_set(error, STATUS_QUOTA,
+                     "%" PRIu64 " blocks more would exceed the limit of %" PRIu64
+                     " of tenant \"%.64s\" (--tenant, --tenant-blocks); it uses %" PRIu64,
+                     more, limit, tenant->label, tenant->used);
+}
+
+// ---- accounts ----
+
+static struct account *account_find(const struct tenant *tenant, const struct cache *cache)
+{
+    struct account *account = tenant->accounts;
+    while (account && account->cache != cache)
+        account = account->next;
+    return account;
+}
+
+struct account *account_get(struct tenant *tenant, struct cache *cache, uint64_t more)
+{
+    struct account *account = account_find(tenant, cache);
+    if (!account) {
+        account = calloc(1, sizeof *account);
+        if (!account)
+            return NULL;
+        account->tenant = tenant;
+        account->cache = cache;
+        DL_APPEND(tenant->accounts, account);
+        DL_APPEND2(cache->accounts, account, prev_beside, next_beside);
+    }
+    return heap_reserve(&account->victims, account->blocks + more) &&
+                   heap_reserve(&account->idle, cache->num_chunks)
+               ? account
+               : NULL;
+}
+
+// Chunks whose latest used block was of this account get another owner.
+static void leave_chunks(struct account *account)
+{
+    const struct cache *cache = account->cache;
+    for (uint32_t i = 0; i < cache->num_chunks; i++) {
+        if (cache->chunks[i]->owner == account)
+            chunk_disown(cache->chunks[i]);
+    }
+}
+
+void account_finish(struct account *account)
+{
+    leave_chunks(account);
+    DL_DELETE(account->tenant->accounts, account);
+    DL_DELETE2(account->cache->accounts, account, prev_beside, next_beside);
+    heap_finish(&account->victims);
+    heap_finish(&account->idle);
+    free(account);
+}
+
+void tenant_count_cached(struct account *account, int by)
+{
+    struct tenant *tenant = account->tenant;
+    tenant->cached += (uint64_t)(int64_t)by;
+    tenant->cached_bytes += (uint64_t)((int64_t)by * (int64_t)account->cache->block_bytes);
+    settle(tenant);
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// tenant.h - who blocks are charged to: the operator's groups of users, and for everybody else each
+// pair of user and client-given name. A block that is not free belongs to one tenant. A tenant has
+// limits, and an account for each cache in which it has blocks. Knows no session and no eviction
+// order (evict.h has it). Dispatcher thread only.
+
+#ifndef AULE_CORE_TENANT_H
+#define AULE_CORE_TENANT_H
+
+#include "base/hash.h"
+#include "core/core.h"
+#include "heap.h"
+
+struct block;
+struct cache;
+struct chunk;
+struct pool;
+
+struct tenant {
+    UT_hash_handle hh; // pool->tenants, by label
+    struct pool *pool;
+    uint64_t id; // from ledger->last_id
+    char *label; // the group's name, "uid:1000" or "uid:1000/name"; owned
+    struct core_limits limits;
+    uint32_t refs;  // salts, and one for a tenant that the operator named or limited
+    bool declared;  // the operator named or limited it, so it stays
+    uint32_t opens; // sessions that are open
+
+    struct account *accounts;      // a list; owned
+    uint64_t used;                 // blocks that are leased, held, quarantined or pinned
+    uint64_t cached;               // blocks that may be evicted
+    uint64_t cached_bytes;         // of these
+    uint64_t pinned;               // of `used`: cached, but pinned
+    struct heap_node rank;         // in pool->ranks while it has cached blocks above its floor
+    struct core_session *sessions; // a list, also of those that are leaving
+    struct core_waiter *waiters;   // leases that wait, oldest first
+    struct tenant *prev_queued, *next_queued; // pool->queue, if it has waiters
+    struct tenant *next_rank;                 // scratch of evict_for()
+    struct tenant *prev_over, *next_over;     // pool->over
+    bool over;                                // it is in pool->over: `cached` exceeds its cap
+
+    uint64_t used_bytes, evicted;              // of `used`; blocks
+    uint64_t refused_no_blocks, refused_quota; // requests that were refused for good
+};
+
+// The blocks of one tenant in one cache. It lives until either ends.
+struct account {
+    struct tenant *tenant;
+    struct cache *cache;
+    struct account *prev, *next;               // tenant->accounts
+    struct account *prev_beside, *next_beside; // cache->accounts
+    uint64_t blocks;                           // that are not free
+    struct heap victims; // blocks that may be evicted; the next one to go comes first
+    struct heap idle;    // chunks that could be emptied; their latest used block is of this account
+    uint64_t stamp, count; // scratch of one check: if `stamp` is that check's, blocks counted
+};
+
+// Finds or makes the tenant of this label, and adds a reference. NULL: no memory.
+struct tenant *tenant_get(struct pool *pool, const char *label);
+struct tenant *tenant_ref(struct tenant *tenant);
+void tenant_unref(struct tenant *tenant); // takes NULL
+void tenants_finish(struct pool *pool);   // no session and no cache is left
+// Keeps the tenant, whether it has sessions and blocks or not. Its limits follow.
+void tenant_declare(struct tenant *tenant, const struct core_limits *limits);
+
+// The tenant's account in `cache`, with room for `more` blocks. NULL: no memory.
+struct account *account_get(struct tenant *tenant, struct cache *cache, uint64_t more);
+void account_finish(struct account *account); // it has no blocks
+
+// A block became cached (`by` 1) or is so no more (-1). Brings rank and pool->over into line.
+void tenant_count_cached(struct account *account, int by);
+// Puts the tenant into pool->ranks if it belongs there.
+void tenant_rank(struct tenant *tenant);
+// Cached blocks above the floor.
+uint64_t tenant_surplus(const struct tenant *tenant);
+// QUOTA if `more` leased, held or pinned blocks would bring the tenant over its limit.
+enum status tenant_check(const struct tenant *tenant, uint64_t more, struct error *error);
+// INVALID, with the values, if the floor exceeds the cap.
+enum status limits_check(const struct core_limits *limits, const char *label, struct error *error);
+
+#endif

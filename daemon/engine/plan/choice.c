@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// choice.c - see choice.h. Submitter only, except choice_is_free(); no state.
+
+#include "choice.h"
+
+#include "engine/state/state.h"
+#include "engine/tuning/tuning.h"
+#include "items.h"
+#include "run_geometry.h"
+
+#include <string.h>
+
+// A size that needs halves is no choice for a run that may not be cut.
+bool choice_is_free(const struct kernel *kernel, const struct engine_run *run)
+{
+    return kernel->half_local_size == 0 || kernel_may_cut(kernel, run->num_splits);
+}
+
+// The geometry of the run's share for kernel number `kernel`. SPLIT depends on the run, not on its
+// neighbours, so a sequence uses the same pipeline alone and in company. COMPANY changes only which
+// run a cascade's member belongs to, no bit.
+static struct geometry geometry_of_kernel(const struct submission *s, const struct engine_run *run,
+                                          uint32_t kernel, uint64_t num_workgroups)
+{
+    const struct kernel *with = s->engine->pipelines.variant->kernels[kernel];
+    bool whole = num_workgroups == UINT64_MAX || !choice_is_free(with, run);
+    struct geometry geometry = geometry_of_run(run);
+    geometry.kernel = kernel;
+    geometry.spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(&run->batch->kv);
+    geometry.spec[AULE_SPEC_FEATURES] |=
+        kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
+    geometry.spec[AULE_SPEC_LOCAL_SIZE] =
+        whole ? kernel_local_size(with, geometry.spec, UINT64_MAX,
+                                  s->engine->device.adapter.num_multiprocessors)
+              : tuning_local_size(s->engine, s->sample, run, &geometry, num_workgroups);
+    if (with->helps && s->in_company)
+        geometry.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_COMPANY;
+    return geometry;
+}
+
+void choice_make(struct choice *choice, const struct submission *s, const struct engine_run *run,
+                 uint64_t num_workgroups, bool alone)
+{
+    const struct variant *variant = s->engine->pipelines.variant;
+    choice->cutting = cutting_of_run(run);
+    choice->cutting.alone = alone;
+    for (uint32_t i = 0; i < variant->num_kernels; i++) {
+        choice->geometries[i] = geometry_of_kernel(s, run, i, num_workgroups);
+        if (kernel_cuts_halves(variant->kernels[i], run->num_splits,
+                               choice->geometries[i].spec[AULE_SPEC_LOCAL_SIZE]))
+            choice->cutting.halves |= 1u << i;
+    }
+}
+
+bool choice_same(const struct choice *a, const struct choice *b, uint32_t num_kernels)
+{
+    return cutting_same(&a->cutting, &b->cutting) &&
+           memcmp(a->geometries, b->geometries, num_kernels * sizeof *a->geometries) == 0;
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// choice.h - the pipelines' geometries for a run's shares, and how the run is cut for them. Knows
+// runs, tuning and kernels; makes no work list. Submitter only, except choice_is_free().
+
+#ifndef AULE_ENGINE_CHOICE_H
+#define AULE_ENGINE_CHOICE_H
+
+#include "submission.h"
+
+struct choice {
+    struct geometry geometries[MOST_KERNELS]; // of the variant's kernels
+    struct cutting cutting;
+};
+
+// Whether tuning may choose the kernel's workgroup size.
+bool choice_is_free(const struct kernel *kernel, const struct engine_run *run);
+// Sets *choice for `run`, an ENGINE_ATTEND. `num_workgroups` is an estimate for the whole wave;
+// UINT64_MAX: whole parts, no halves. `alone`: no cascade.
+void choice_make(struct choice *choice, const struct submission *submission,
+                 const struct engine_run *run, uint64_t num_workgroups, bool alone);
+// Whether two runs with these choices are cut alike and use the same pipelines.
+bool choice_same(const struct choice *a, const struct choice *b, uint32_t num_kernels);
+
+#endif

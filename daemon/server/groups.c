@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// groups.c - see groups.h.
+
+#include "groups.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_MEMBERS = 64, GROUP_NAME_MAX = 64 };
+
+struct member {
+    bool is_gid;
+    uint32_t id;
+};
+
+struct group {
+    char name[GROUP_NAME_MAX + 1];
+    struct member members[MAX_MEMBERS];
+    uint32_t num_members;
+    struct core_limits limits;
+};
+
+struct groups {
+    uint32_t count;
+    struct group *groups;    // [count]; owned
+    struct core_group *core; // [count]; owned
+};
+
+static bool parse_number(const char *text, size_t length, uint64_t most, uint64_t *out)
+{
+    char digits[24];
+    if (length == 0 || length >= sizeof digits || strspn(text, "0123456789") < length)
+        return false;
+    memcpy(digits, text, length);
+    digits[length] = '\0';
+    errno = 0;
+    *out = strtoull(digits, NULL, 10);
+    return errno == 0 && *out <= most;
+}
+
+static bool add_member(struct group *group, bool is_gid, uint64_t id)
+{
+    if (group->num_members == MAX_MEMBERS)
+        return false;
+    group->members[group->num_members++] = (struct member){is_gid, (uint32_t)id};
+    return true;
+}
+
+// One "KEY:NUMBER" of `length` bytes.
+static bool parse_part(struct group *group, const char *part, size_t length)
+{
+    static const struct {
+        const char *key;
+        enum { UID, GID, LIMIT } kind;
+        size_t offset;
+    } keys[] = {
+        {"uid:", UID, 0},
+        {"gid:", GID, 0},
+        {"blocks:", LIMIT, offsetof(struct core_limits, blocks)},
+        {"cached:", LIMIT, offsetof(struct core_limits, cached)},
+        {"floor:", LIMIT, offsetof(struct core_limits, floor)},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        size_t key = strlen(keys[i].key);
+        uint64_t number, most = keys[i].kind == LIMIT ? INT32_MAX : UINT32_MAX - 1;
+        if (length < key || memcmp(part, keys[i].key, key) != 0)
+            continue;
+        if (!parse_number(part + key, length - key, most, &number))
+            return false;
+        if (keys[i].kind != LIMIT)
+            return add_member(group, keys[i].kind == GID, number);
+        memcpy((char *)&group->limits + keys[i].offset, &number, sizeof number);
+        return true;
+    }
+    return false;
+}
+
+static bool parse_group(const char *spec, struct group *group)
+{
+    const char *equals = strchr(spec, '=');
+    size_t name = equals ? (size_t)(equals - spec) : 0;
+    if (name == 0 || name > GROUP_NAME_MAX || memchr(spec, ':', name) || memchr(spec, '/', name))
+        return false;
+    memcpy(group->name, spec, name);
+    for (const char *part = equals + 1; *part;) {
+        size_t length = strcspn(part, ",");
+        if (!parse_part(group, part, length))
+            return false;
+        part += length + (part[length] == ',');
+    }
+    return group->num_members > 0;
+}
+
+static const struct group *find_name(const struct groups *groups, const char *name)
+{
+    for (uint32_t i = 0; groups && i < groups->count; i++) {
+        if (strcmp(groups->groups[i].name, name) == 0)
+            return &groups->groups[i];
+    }
+    return NULL;
+}
+
+enum status groups_create(const char *const *specs, uint32_t count, struct groups **out,
+                          struct error *error)
+{
+    *out = NULL;
+    if (!count)
+        return STATUS_OK;
+    struct groups *groups = calloc(1, sizeof *groups);
+    if (groups) {
+        groups->groups = calloc(count, sizeof *groups->groups);
+        groups->core = calloc(count, sizeof *groups->core);
+    }
+    if (!groups || !groups->groups || !groups->core) {
+        groups_destroy(groups);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u tenants", count);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        struct group *group = &groups->groups[i];
+        if (!parse_group(specs[i], group) || find_name(groups, group->name)) {
+            groups_destroy(groups);
+            return error_set(error, STATUS_INVALID,
+                             "--tenant \"%.200s\" is not NAME=uid:N,gid:N,... with one or more of "
+                             "blocks:N, cached:N and floor:N, at most %d members, and a new name "
+                             "of at most %d bytes without : and /",
+                             specs[i], MAX_MEMBERS, GROUP_NAME_MAX);
+        }
+        groups->core[i] = (struct core_group){group->name, group->limits};
+        groups->count++;
+    }
+    *out = groups;
+    return STATUS_OK;
+}
+
+void groups_destroy(struct groups *groups)
+{
+    if (!groups)
+        return;
+    free(groups->groups);
+    free(groups->core);
+    free(groups);
+}
+
+const struct core_group *groups_core(const struct groups *groups, uint32_t *count)
+{
+    *count = groups ? groups->count : 0;
+    return groups ? groups->core : NULL;
+}
+
+static bool has(const struct group *group, uint32_t uid, uint32_t gid)
+{
+    for (uint32_t i = 0; i < group->num_members; i++) {
+        if (group->members[i].id == (group->members[i].is_gid ? gid : uid))
+            return true;
+    }
+    return false;
+}
+
+static const struct group *first_with(const struct groups *groups, uint32_t uid, uint32_t gid)
+{
+    for (uint32_t i = 0; groups && i < groups->count; i++) {
+        if (has(&groups->groups[i], uid, gid))
+            return &groups->groups[i];
+    }
+    return NULL;
+}
+
+bool groups_have(const struct groups *groups, uint32_t uid, uint32_t gid)
+{
+    return first_with(groups, uid, gid) != NULL;
+}
+
+enum status groups_find(const struct groups *groups, uint32_t uid, uint32_t gid, const char *name,
+                        const char **out, struct error *error)
+{
+    const struct group *named = find_name(groups, name);
+    const struct group *group = named ? named : first_with(groups, uid, gid);
+    *out = NULL;
+    if (named && !has(named, uid, gid))
+        return error_set(error, STATUS_DENIED,
+                         "tenant \"%s\" is a group (--tenant) without uid %" PRIu32
+                         " and gid %" PRIu32,
+                         name, uid, gid);
+    *out = group ? group->name : NULL;
+    return STATUS_OK;
+}

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""Small transformers models with random weights, prompts, and a worker process that generates.
+
+    hf_models.py SOCKET KIND [SEED...]: generates for the prompts of these seeds over one
+    SharedCache each, and prints a JSON list of {"seed", "cached", "ids"}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import aule
+import aule.hf
+import torch
+import transformers as hf
+
+KINDS = ("llama", "qwen", "gemma", "gpt_oss")
+VOCAB, NEW = 97, 6
+BLOCK = 16
+COMMON = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+          "max_position_embeddings": 1024, "pad_token_id": 0, "bos_token_id": 1,
+          "eos_token_id": None, "tie_word_embeddings": False,  # ties would hide attention
+          "initializer_range": 0.25}
+
+
+def model_of(kind: str, attention: str = "aule") -> Any:
+    """The same weights in each process."""
+    configs = {
+        "llama": lambda: hf.LlamaConfig(**COMMON),
+        "qwen": lambda: hf.Qwen2Config(**COMMON),
+        "gemma": lambda: hf.Gemma2Config(
+            **COMMON, sliding_window=24, attn_logit_softcapping=1.5, query_pre_attn_scalar=16),
+        "gpt_oss": lambda: hf.GptOssConfig(
+            **COMMON, sliding_window=24, num_local_experts=4, num_experts_per_tok=2)}
+    aule.hf.register()
+    torch.manual_seed(5)
+    config = configs[kind]()
+    config._attn_implementation = attention
+    model = hf.AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("sinks"):
+                parameter.normal_(std=2.0)
+    return model
+
+
+def prompt(seed: int, length: int) -> Any:
+    """The first 40 tokens are common to all seeds."""
+    common = torch.Generator().manual_seed(99)
+    own = torch.Generator().manual_seed(seed)
+    ids = torch.cat([torch.randint(2, VOCAB, (40,), generator=common),
+                     torch.randint(2, VOCAB, (max(0, length - 40),), generator=own)])
+    return ids[:length][None]
+
+
+def lengths(count: int) -> list[int]:
+    """Lengths from 1 to 600 tokens."""
+    return [1 + 599 * i // max(1, count - 1) for i in range(count)]
+
+
+def generate(model: Any, ids: Any, **options: Any) -> Any:
+    return model.generate(ids, max_new_tokens=NEW, do_sample=False, **options)
+
+
+def main() -> None:
+    socket, kind, *pairs = sys.argv[1:]
+    model = model_of(kind)
+    said = []
+    with aule.connect(socket, name=f"hf {kind}") as session:
+        cache = aule.hf.open_cache(session, model, kind, block_size=BLOCK)
+        for seed, length in (map(int, pair.split(":")) for pair in pairs):
+            ids = prompt(seed, length)
+            with aule.hf.SharedCache(cache, model, ids) as past:
+                out = generate(model, ids, past_key_values=past)
+                said.append({"seed": seed, "cached": past.cached, "ids": out[0].tolist()})
+    print(json.dumps(said))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""transformers on aule: greedy ids equal those of sdpa, and processes share prefixes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import aule
+import pytest
+from conftest import LONG, PYTHON
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import aule.hf  # noqa: E402
+from hf_models import (  # noqa: E402
+    BLOCK,
+    KINDS,
+    NEW,
+    generate,
+    lengths,
+    model_of,
+    prompt,
+)
+
+PROMPTS = lengths(32) if LONG else [1, 16, 45, 130]
+WORKER = Path(__file__).parent / "hf_models.py"
+_models: dict[tuple[str, str], Any] = {}
+
+
+def model(kind: str, attention: str = "aule") -> Any:
+    if (kind, attention) not in _models:
+        _models[kind, attention] = model_of(kind, attention)
+    return _models[kind, attention]
+
+
+def wanted(kind: str, ids: Any, **options: Any) -> list[int]:
+    """What transformers' own attention generates; sdpa has no soft cap and no sinks."""
+    own = "eager" if kind in ("gemma", "gpt_oss") else "sdpa"
+    return generate(model(kind, own), ids, **options)[0].tolist()
+
+
+def cache_of(session: aule.Session, kind: str, name: str = "") -> aule.Cache:
+    return aule.hf.open_cache(session, model(kind), name or kind, block_size=BLOCK)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_ids_are_those_of_transformers(session: aule.Session, kind: str) -> None:
+    with cache_of(session, kind) as cache:
+        for seed, length in enumerate(PROMPTS):
+            ids = prompt(seed, length)
+            with aule.hf.SharedCache(cache, model(kind), ids) as past:
+                assert past.cached <= max(0, length - 1)
+                got = generate(model(kind), ids, past_key_values=past)[0].tolist()
+                assert got == wanted(kind, ids), f"seed {seed}, {past.cached} tokens cached"
+                assert past.get_seq_length() == length + NEW - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_of_transformers(session: aule.Session, kind: str) -> None:
+    """Greedy ids of a random model may hide an option that is lost; logits do not."""
+    own = model(kind, "eager")
+    ids = prompt(41, 90)
+    with torch.no_grad(), cache_of(session, kind, f"logits {kind}") as cache:
+        right = own(ids).logits[0]
+        for _ in range(2):
+            with aule.hf.SharedCache(cache, model(kind), ids) as past:
+                at = past.cached
+                got = model(kind)(ids[:, at:], past_key_values=past).logits[0]
+                torch.testing.assert_close(got, right[at:], rtol=1e-4, atol=1e-3)
+        assert at == 90 // BLOCK * BLOCK
+
+
+def work(session: aule.Session, kind: str, pairs: list[tuple[int, int]]) -> Any:
+    """Start a process that generates for prompts (seed, length)."""
+    return subprocess.Popen([PYTHON, WORKER, session.socket or "", kind,
+                             *(f"{seed}:{length}" for seed, length in pairs)],
+                            stdout=subprocess.PIPE, text=True)
+
+
+def said_by(process: Any) -> Any:
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 0
+    return json.loads(out)
+
+
+def test_a_second_process_computes_only_what_the_first_has_not(session: aule.Session) -> None:
+    ids = prompt(7, 100)
+    with cache_of(session, "llama") as cache:
+        first = aule.hf.SharedCache(cache, model("llama"), ids)
+        with first:
+            generate(model("llama"), ids, past_key_values=first)
+        (said,) = said_by(work(session, "llama", [(7, 100)]))
+    assert said["cached"] == 100 // BLOCK * BLOCK
+    assert said["ids"] == wanted("llama", ids)
+
+
+@pytest.mark.parametrize("kind", KINDS if LONG else KINDS[:1])
+def test_four_processes_that_share_a_prefix_generate_what_one_does(session: aule.Session,
+                                                                   kind: str) -> None:
+    pairs = list(enumerate(PROMPTS, 100))
+    keep = cache_of(session, kind)  # published blocks outlive no last handle
+    ways = [work(session, kind, pairs[i:] + pairs[:i]) for i in range(4)]
+    every = [said_by(way) for way in ways]
+    keep.close()
+    for seed, length in pairs:
+        ids = wanted(kind, prompt(seed, length))
+        for said in every:
+            assert [row["ids"] for row in said if row["seed"] == seed] == [ids]
+    assert sum(row["cached"] for said in every for row in said) > 0
+
+
+def test_rows_with_padding_begin_at_the_shortest_cached_prefix(session: aule.Session) -> None:
+    llama, gemma = model("llama"), model("gemma")
+    texts = [prompt(3, 50)[0], prompt(4, 33)[0], prompt(5, 2)[0]]
+    ids = torch.stack([torch.cat([torch.zeros(50 - len(row), dtype=torch.long), row])
+                       for row in texts])
+    mask = torch.stack([(torch.arange(50) >= 50 - len(row)).long() for row in texts])
+    for kind, one in (("llama", llama), ("gemma", gemma)):
+        right = wanted(kind, ids, attention_mask=mask)
+        with cache_of(session, kind, f"padded {kind}") as cache:
+            for _ in range(2):
+                with aule.hf.SharedCache(cache, one, ids, mask) as past:
+                    out = generate(one, ids, attention_mask=mask, past_key_values=past)
+                    assert out[0].tolist() == right
+                    for row, text in enumerate(texts):
+                        alone = wanted(kind, text[None])
+                        assert out[row, 50 - len(text):].tolist() == alone
+
+
+def test_beams_chunks_and_a_longer_text_use_the_same_cache(session: aule.Session) -> None:
+    llama = model("llama")
+    ids = prompt(11, 70)
+    with cache_of(session, "llama", "ways") as cache:
+        with aule.hf.SharedCache(cache, llama, ids) as past:
+            out = generate(llama, ids, past_key_values=past, prefill_chunk_size=32)
+            assert out[0].tolist() == wanted("llama", ids)
+            longer = torch.cat([out, prompt(12, 50)[:, 40:]], 1)
+            out = generate(llama, longer, past_key_values=past)
+            assert out[0].tolist() == wanted("llama", longer)
+            with pytest.raises(aule.errors.InvalidError, match=r"crop\(20\): give"):
+                past.crop(20)
+            past.crop(-20)
+            assert past.get_seq_length() == out.shape[1] - 1 - 20
+            assert generate(llama, longer, past_key_values=past).tolist() == out.tolist()
+        with aule.hf.SharedCache(cache, llama, ids) as past:
+            assert past.cached == 64
+            beams = generate(llama, ids, past_key_values=past, num_beams=3)
+            assert beams[0].tolist() == wanted("llama", ids, num_beams=3)
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("part", ["mlp", "self_attn"])
+def test_a_pass_that_fails_in_a_layer_counts_no_token(session: aule.Session, part: str,
+                                                      failure: type[BaseException]) -> None:
+    llama, ids = model("llama"), prompt(51, 70)
+
+    def fail(*_: Any) -> None:
+        raise failure("in a layer")
+
+    with cache_of(session, "llama", f"fails {part} {failure}") as cache, \
+            aule.hf.SharedCache(cache, llama, ids) as past:
+        for _ in range(2):
+            length = past.get_seq_length()
+            hook = getattr(llama.model.layers[-1], part).register_forward_hook(fail)
+            with pytest.raises(failure, match="in a layer"):
+                generate(llama, ids, past_key_values=past)
+            hook.remove()
+            if failure is KeyboardInterrupt:
+                with pytest.raises(aule.errors.InvalidError, match="was interrupted"):
+                    generate(llama, ids, past_key_values=past)
+            assert past.get_seq_length() == length
+            out = generate(llama, ids, past_key_values=past)
+            assert out[0].tolist() == wanted("llama", ids)
+            ids = torch.cat([out, prompt(52, 50)[:, 40:]], 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attention_without_a_shared_cache_is_that_of_transformers(session: aule.Session,
+                                                                  kind: str) -> None:
+    one = model(kind)
+    aule.hf.register(session)
+    ids = prompt(21, 45)
+    assert generate(one, ids)[0].tolist() == wanted(kind, ids)
+    padded = torch.cat([torch.zeros((1, 3), dtype=torch.long), ids], 1)
+    mask = (torch.arange(48) >= 3).long()[None]
+    right = wanted(kind, padded, attention_mask=mask)
+    assert generate(one, padded, attention_mask=mask)[0].tolist() == right
+
+
+def test_what_cannot_be_served_is_refused_with_a_sentence(session: aule.Session) -> None:
+    llama, other = model("llama"), model("llama", "sdpa")
+    ids = prompt(31, 40)
+    errors = aule.errors
+    with cache_of(session, "llama", "refusals") as cache:
+        with pytest.raises(errors.InvalidError, match="attention is 'sdpa': call"):
+            aule.hf.SharedCache(cache, other, ids)
+        with pytest.raises(errors.InvalidError, match=r"input_ids is float32 \[1, 3\]"):
+            aule.hf.SharedCache(cache, llama, torch.ones((1, 3)))
+        with pytest.raises(errors.InvalidError, match="padding must be at the left"):
+            aule.hf.SharedCache(cache, llama, ids, (torch.arange(40) < 30).long()[None])
+        with aule.hf.SharedCache(cache, llama, ids) as past:
+            with pytest.raises(errors.InvalidError, match="other tokens from position 0"):
+                generate(llama, prompt(31, 40).flip(1), past_key_values=past)
+            with pytest.raises(errors.InvalidError, match="computes 2 rows.*|other tokens"):
+                generate(llama, torch.cat([prompt(32, 40).flip(1)] * 2), past_key_values=past)
+        with aule.hf.SharedCache(cache, llama, ids) as past:
+            with pytest.raises(errors.InvalidError, match="input_ids are not known"), \
+                    torch.no_grad():
+                llama(inputs_embeds=torch.zeros(1, 4, 64), past_key_values=past)
+            with pytest.raises(errors.UnsupportedError, match="no gradients"):
+                llama(ids, past_key_values=past)
+    with pytest.raises(errors.MismatchError):
+        torch.manual_seed(6)
+        stranger = type(llama)(llama.config)
+        with cache_of(session, "llama"):
+            aule.hf.open_cache(session, stranger, "llama", block_size=BLOCK)

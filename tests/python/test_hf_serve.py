@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""Workers to read and copy do what they say."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import aule
+import pytest
+from conftest import LONG, PYTHON
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import aule.hf  # noqa: E402
+import hf_models  # noqa: E402
+
+EXAMPLES = Path(__file__).parent.parent.parent / "client/python/examples"
+NEW = 5
+
+
+def example(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(name: str, *arguments: Any) -> str:
+    ran = subprocess.run([PYTHON, EXAMPLES / f"{name}.py", *map(str, arguments)], text=True,
+                         capture_output=True, check=False, timeout=600)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("kind", ["gemma", "llama"] if LONG else ["gemma"])
+def test_two_processes_serve_what_transformers_generates(session: aule.Session, folder: Path,
+                                                         kind: str) -> None:
+    hf_models.model_of(kind).save_pretrained(folder)
+    out = run("serve", folder, "--socket", session.socket, "--requests", 4, "--system-tokens", 70,
+              "--prompt-tokens", 21, "--new-tokens", NEW, "--step-tokens", 48, "--running", 3,
+              "--print-tokens")
+    own = hf_models.model_of(kind, "eager")
+    prompts_of = example("serve").prompts_of
+    options = argparse.Namespace(requests=4, system_tokens=70, prompt_tokens=21)
+    for process in range(2):
+        for i, prompt in enumerate(prompts_of(options, process, hf_models.VOCAB)):
+            said = re.search(rf"^process {process} request {i}: (.*)$", out, re.M)
+            assert said, out
+            ids = torch.tensor([prompt])
+            right = own.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW,
+                                 do_sample=False)[0, len(prompt):]
+            assert ast.literal_eval(said[1]) == right.tolist()
+    hits = re.findall(r"tokens/s, \d+ steps, hits (\d+) of 364 prompt tokens$", out, re.M)
+    assert len(hits) == 2 and all(int(n) > 0 for n in hits), out
+
+
+def test_a_step_cache_takes_the_tokens_of_its_step_only(session: aule.Session) -> None:
+    model = hf_models.model_of("llama")
+    with aule.hf.open_cache(session, model, "step", block_size=hf_models.BLOCK) as cache:
+        step = cache.step([cache.sequence(range(2, 7)), cache.sequence(range(9, 12))])
+        past = aule.hf.StepCache(model, step)
+        assert past.position_ids.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2]]
+        with torch.no_grad(), pytest.raises(aule.errors.InvalidError, match="1 row of 8"):
+            model(torch.ones((1, 7), dtype=torch.long), past_key_values=past)
+
+
+def test_the_paged_lesson_emits_the_tokens_of_transformers(session: aule.Session,
+                                                           folder: Path) -> None:
+    hf_models.model_of("llama").save_pretrained(folder)
+    prompts = [hf_models.prompt(seed, length)[0].tolist() for seed, length in ((1, 37), (2, 75))]
+    out = run("mini_sglang", folder, "--socket", session.socket, "--new-tokens", 20,
+              *(part for prompt in prompts for part in ("--prompt", " ".join(map(str, prompt)))))
+    own = hf_models.model_of("llama", "sdpa")
+    right = [own.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)
+             [0, len(prompt):].tolist() for prompt in prompts]
+    assert [ast.literal_eval(line) for line in out.splitlines()] == right

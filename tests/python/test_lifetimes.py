@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""Whatever ends first, in whatever thread or process: nothing leaks, hangs or crashes."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import aule
+import numpy as np
+import pytest
+from aule import errors
+from conftest import (
+    DIM,
+    HEADS,
+    IDENTITY,
+    KV_HEADS,
+    PYTHON,
+    drawn,
+    open_descriptors,
+    resident_bytes,
+    segments,
+)
+
+SESSIONS = 1000
+DAEMON_OPTIONS = ["--max-blocks", "4096"]  # tests lease all of them; a GPU may have millions
+OPTIONS: dict[str, Any] = {"arena_size": 1 << 20}
+
+
+def qkv(count: int = 4) -> list[Any]:
+    return [drawn(count, heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+
+
+def test_a_thousand_sessions_leave_descriptors_and_memory_flat(session: aule.Session) -> None:
+    def use() -> None:
+        with aule.connect(session.socket, **OPTIONS) as other:
+            other.cache("flat", **IDENTITY).sequence(range(3)).append(1)
+            other.empty((4, 4))
+
+    for _ in range(50):
+        use()
+    gc.collect()
+    descriptors, memory, shared = open_descriptors(), resident_bytes(), segments()
+    for _ in range(SESSIONS):
+        use()
+    gc.collect()
+    assert open_descriptors() == descriptors
+    assert segments() == shared
+    assert resident_bytes() - memory < 4 << 20
+
+
+def test_objects_may_go_in_any_order(session: aule.Session) -> None:
+    orders = list(itertools.permutations(range(6)))
+    shared = segments()
+    for order in random.Random(1).sample(orders, 24):
+        other = aule.connect(session.socket, **OPTIONS)
+        cache = other.cache("order", **IDENTITY)
+        sequence = cache.sequence(range(4), publish=False)
+        step = cache.step([sequence])
+        ticket = step.submit(0, *qkv())
+        objects: list[Any] = [other, cache, sequence, step, ticket, other.empty(7)]
+        del other, cache, sequence, step, ticket
+        for i in order:
+            objects[i] = None
+            gc.collect(0)
+    gc.collect()
+    assert segments() == shared
+
+
+def test_a_circle_of_objects_goes_as_a_whole(session: aule.Session) -> None:
+    shared = segments()
+    for _ in range(5):
+        other: Any = aule.connect(session.socket, **OPTIONS)
+        cache: Any = other.cache("circle", **IDENTITY)
+        sequence: Any = cache.sequence(range(4))
+        step: Any = cache.step([sequence])
+        ring = [step, sequence, cache, other, other.empty(8)]
+        for thing in ring[:4]:
+            thing.ring = ring
+        del other, cache, sequence, step, ring, thing
+        gc.collect()
+    assert segments() == shared
+
+
+def test_arrays_stay_readable_after_the_session(session: aule.Session) -> None:
+    with aule.connect(session.socket, **OPTIONS) as other:
+        array = other.empty((3, 5))
+        array[...] = np.arange(15).reshape(3, 5)
+        view = array[1:]
+    del array
+    assert view.sum() == sum(range(5, 15))
+    view += 1
+
+
+def test_a_dropped_ticket_keeps_its_tensors_and_is_reaped(session: aule.Session,
+                                                          cache: aule.Cache) -> None:
+    limit = session.info["max_tickets"]
+    with cache.sequence(range(4)) as sequence:
+        step = cache.step([sequence])
+        for _ in range(2 * limit):
+            step.submit(0, *qkv(), timeout=30)  # nobody waits
+        assert step.attend(0, *qkv()).shape == (4, HEADS, DIM)
+    session._sweep()
+    assert not session._orphans
+
+
+@pytest.mark.parametrize("name", ["_submit", "_submit_layers"])
+def test_ctrl_c_right_after_a_submission_keeps_its_tensors_until_the_run_ends(
+        session: aule.Session, cache: aule.Cache, monkeypatch: pytest.MonkeyPatch,
+        name: str) -> None:
+    step = cache.step([cache.sequence(range(4))])
+    real = getattr(aule._run, name)
+
+    def interrupted(*arguments: Any) -> int:
+        assert real(*arguments) == 0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(aule._run, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        if name == "_submit":
+            step.submit(0, *qkv())
+        else:
+            step.submit_layers(*(array[None] for array in qkv()))
+    gc.collect()
+    [ticket] = session._orphans
+    assert len(ticket._keep) == 5 and ticket._ticket.id  # K and V of a batch; q, k, v and out
+    del ticket
+    monkeypatch.undo()
+    deadline = time.monotonic() + 30
+    while session._orphans and time.monotonic() < deadline:
+        session._sweep()
+    assert not session._orphans
+    step.attend(0, *qkv())
+
+
+def test_a_step_of_a_sequence_that_closes_meanwhile_ends_quietly(
+        cache: aule.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    sequence = cache.sequence(range(4))
+    made = cache._make
+
+    def late(*arguments: Any) -> None:
+        made(*arguments)
+        sequence.close()
+
+    monkeypatch.setattr(cache, "_make", late)
+    unraisable: list[Any] = []
+    monkeypatch.setattr("sys.unraisablehook", unraisable.append)
+    with pytest.raises(errors.ClosedError):
+        cache.step([sequence])
+    gc.collect()
+    assert not unraisable
+
+
+def test_a_failed_copy_of_the_output_is_the_tickets_error_for_each_waiter(
+        cache: aule.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures: list[BaseException] = [KeyboardInterrupt(), MemoryError("no room")]
+    step = cache.step([cache.sequence(range(4))])
+    ticket = step.submit(0, *qkv())
+
+    def fail(*_: Any) -> None:
+        raise failures.pop(0)
+
+    monkeypatch.setattr(type(step._session._arena), "copy_out", fail)
+    with pytest.raises(KeyboardInterrupt):
+        ticket.wait()
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="no room"):
+            ticket.wait()
+    assert not failures
+
+
+def test_a_second_waiter_gets_the_output_after_its_copy(
+        cache: aule.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = cache.step([cache.sequence(range(4))])
+    ticket = step.submit(0, *qkv())
+    other = threading.Thread(target=ticket.wait)
+    seen: list[bool] = []
+
+    def look(*_: Any) -> None:
+        other.start()
+        other.join(0.1)
+        seen.append(other.is_alive())
+
+    monkeypatch.setattr(type(step._session._arena), "copy_out", look)
+    ticket.wait()
+    other.join(30)
+    assert seen == [True] and not other.is_alive()
+
+
+def test_too_many_tickets_are_busy_and_not_a_hang(session: aule.Session,
+                                                  cache: aule.Cache) -> None:
+    with cache.sequence(range(4)) as sequence:
+        step = cache.step([sequence])
+        tickets = []
+        with pytest.raises(errors.BusyError, match="max-tickets"):
+            for _ in range(session.info["max_tickets"] + 1):
+                tickets.append(step.submit(0, *qkv(), timeout=0.2))
+        for ticket in tickets:
+            ticket.wait()
+
+
+def test_a_failed_wait_for_blocks_takes_its_time_and_ends(session: aule.Session) -> None:
+    cache = session.cache("full", **IDENTITY)
+    most = cache.state()["limit_blocks"]
+    held = cache.lease(most - 1)
+    started = time.monotonic()
+    with pytest.raises(errors.NoBlocksError):
+        cache.lease(2, timeout=0.3)
+    assert time.monotonic() - started > 0.25
+    cache.release(held)
+    cache.close()
+
+
+WAITS = {"lease": "cache.lease(100, timeout=None)",
+         "step": "cache.step([long], timeout=None)",
+         "reserve": "cache.reserve([(long, 160)], timeout=None)"}
+
+
+@pytest.mark.parametrize("wait_of", WAITS)
+def test_a_session_may_be_closed_while_another_thread_waits(session: aule.Session,
+                                                            wait_of: str) -> None:
+    other = aule.connect(session.socket, **OPTIONS)
+    cache = other.cache("full", **IDENTITY)
+    names = {"cache": cache, "long": cache.sequence(range(160))}
+    held = cache.lease(cache.state()["limit_blocks"] - 1)
+    said: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            eval(WAITS[wait_of], names)
+        except BaseException as failure:
+            said.append(failure)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.15)
+    other.close()
+    thread.join(30)
+    assert not thread.is_alive() and isinstance(said[0], errors.ClosedError)
+    assert len(held)
+
+
+def test_a_step_may_be_closed_while_another_thread_waits_for_a_ticket(
+        session: aule.Session, cache: aule.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = cache.step([cache.sequence(range(4))])
+    waits = threading.Event()
+
+    def busy(*_: Any) -> int:
+        waits.set()
+        return errors.BusyError.status
+
+    monkeypatch.setattr(aule._run, "_submit", busy)
+    said: list[BaseException] = []
+
+    def submit() -> None:
+        try:
+            step.submit(0, *qkv(), timeout=None)
+        except BaseException as failure:
+            said.append(failure)
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    assert waits.wait(30)
+    cache.close()
+    thread.join(30)
+    assert not thread.is_alive() and isinstance(said[0], errors.ClosedError)
+
+
+def run(text: str, *, timeout: float = 60, **options: Any) -> Any:
+    return subprocess.run([PYTHON, "-c", text], capture_output=True, text=True, timeout=timeout,
+                          check=False, **options)
+
+
+PRELUDE = f"""
+import contextlib, os, signal, sys, threading, time
+import numpy as np
+import aule
+session = aule.connect()
+cache = session.cache("full", **{IDENTITY!r})
+q, k, v = (np.ones((4, heads, {DIM}), np.float32) for heads in ({HEADS}, {KV_HEADS}, {KV_HEADS}))
+sequence = cache.sequence([1, 2, 3, 4])
+step = cache.step([sequence])
+"""
+
+
+@pytest.mark.parametrize("wait_of", WAITS)
+def test_the_interpreter_ends_with_everything_open(session: aule.Session, wait_of: str) -> None:
+    ran = run(PRELUDE + f"""
+long = cache.sequence(range(160))
+tickets = [step.submit(0, q, k, v) for _ in range(5)]
+arrays = [session.empty(10) for _ in range(5)]
+others = [aule.connect(arena_size=1 << 20) for _ in range(3)]
+cache.lease(cache.state()["limit_blocks"] - 10)
+def wait():
+    with contextlib.suppress(aule.errors.ClosedError):
+        {WAITS[wait_of]}
+threading.Thread(target=wait, daemon=True).start()
+time.sleep(0.2)
+print("end")
+""")
+    assert ran.returncode == 0 and ran.stdout == "end\n" and not ran.stderr
+
+
+def test_ctrl_c_ends_a_wait_for_blocks_and_for_a_run(session: aule.Session) -> None:
+    for wait in ("cache.lease(cache.state()['limit_blocks'], timeout=None)", "ticket.wait()"):
+        ran = run(PRELUDE + f"""
+from aule import _run
+real, signals = _run._wait, [signal.SIGINT]
+def slow(*arguments):  # the run lasts until the signal has come
+    if signals:
+        os.kill(os.getpid(), signals.pop())
+        return _run.TIMEOUT
+    return real(*arguments)
+ticket = step.submit(0, q, k, v)
+cache.lease(1)
+if "ticket" in {wait!r}:
+    _run._wait = slow
+else:
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    {wait}
+except KeyboardInterrupt:
+    print("interrupted")
+ticket.wait()
+print(step.attend(0, q, k, v).shape)
+""")
+        assert ran.stdout == f"interrupted\n{(4, HEADS, DIM)}\n", ran.stderr
+        assert ran.returncode == 0 and not ran.stderr
+
+
+def _in_child(session: Any, queue: Any) -> None:
+    try:
+        session.empty(3)
+    except errors.AuleError as failure:
+        queue.put((type(failure).__name__, str(failure)))
+
+
+def test_after_fork_the_exception_names_spawn(session: aule.Session, cache: aule.Cache) -> None:
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_in_child, args=(session, queue))
+    child.start()
+    name, sentence = queue.get(timeout=30)
+    child.join(30)
+    assert name == "ForkedError" and "spawn" in sentence and child.exitcode == 0
+    with cache.sequence(range(4)) as sequence:  # the parent goes on
+        assert cache.step([sequence]).attend(0, *qkv()).shape == (4, HEADS, DIM)
+
+
+def test_a_forked_child_that_ends_leaves_the_parent_its_daemon() -> None:
+    ran = run("""
+import gc, os, sys
+import aule
+session = aule.connect(autostart=True, daemon_options=["--cache-folder", "none"])
+array = session.empty(5)
+if os.fork() == 0:
+    del array
+    gc.collect()
+    sys.exit(0)
+print(os.waitstatus_to_exitcode(os.wait()[1]), session.empty(3).shape, session.cache("c",
+    num_layers=1, num_kv_heads=1, head_dim=32).state()["leased_blocks"])
+""")
+    assert ran.stdout == "0 (3,) 0\n", ran.stderr
+
+
+@pytest.mark.parametrize("end", ["pass", "session.close()", "os._exit(0)",
+                                 "os.kill(os.getpid(), 9)", "raise SystemExit"])
+def test_a_private_daemon_ends_with_its_process(end: str) -> None:
+    ran = run(f"""
+import os
+import aule
+session = aule.connect(autostart=True, daemon_options=["--cache-folder", "none"])
+print(session.socket, flush=True)
+{end}
+""")
+    folder = Path(ran.stdout.strip()).parent
+    assert ran.returncode == (-signal.SIGKILL if "kill" in end else 0), ran.stderr
+    deadline = time.monotonic() + 20
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not folder.exists()
+
+
+def test_a_daemon_that_dies_is_an_error_and_not_a_hang() -> None:
+    with aule.connect(autostart=True, daemon_options=["--cache-folder", "none"]) as session:
+        cache = session.cache("dies", **IDENTITY)
+        sequence = cache.sequence(range(4))
+        step = cache.step([sequence])
+        step.attend(0, *qkv())
+        ran = subprocess.run([os.environ["AULE_CTL"], "--socket", str(session.socket), "status"],
+                             capture_output=True, text=True, check=True)
+        os.kill(int(ran.stdout.split("pid ")[1].split(",")[0]), signal.SIGKILL)
+        with pytest.raises((errors.DaemonGoneError, errors.NoSessionError)):
+            step.attend(1, *qkv())
+            step.attend(1, *qkv())
+        with pytest.raises((errors.DaemonGoneError, errors.NoSessionError)):
+            cache.state()
