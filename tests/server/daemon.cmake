@@ -46,8 +46,9 @@ if(TARGET aule_server)
              fakes/fake_engine.c fakes/fake_run.c LIBS aule_server LABELS process tsan
              ENVIRONMENT ${tsan_environment})
   target_link_options(test_server_lost PRIVATE
-                      -Wl,--wrap=engine_poll,--wrap=engine_wait,--wrap=engine_arena_create
-                      -Wl,--wrap=engine_arena_destroy,--wrap=engine_destroy_within)
+                      -Wl,--wrap=engine_poll,--wrap=engine_wait,--wrap=engine_submit
+                      -Wl,--wrap=engine_arena_create,--wrap=engine_arena_destroy
+                      -Wl,--wrap=engine_destroy_within)
 endif()
 
 foreach(suite ring waits)

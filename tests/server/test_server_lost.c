@@ -31,7 +31,7 @@ static pid_t server_pid;
 
 // The engine of the server's process hangs here while the test has it `closed`. It is in memory
 // that both processes share.
-enum gate_kind { GATE_ARENA_CREATE, GATE_ARENA_DESTROY, GATE_END, GATE_COUNT };
+enum gate_kind { GATE_SUBMIT, GATE_ARENA_CREATE, GATE_ARENA_DESTROY, GATE_END, GATE_COUNT };
 static struct gate {
     atomic_bool closed;
     atomic_uint came;
@@ -94,6 +94,19 @@ static void pass(enum gate_kind kind)
     atomic_fetch_add(&gates[kind].came, 1);
     while (atomic_load(&gates[kind].closed))
         nap();
+}
+
+enum status __real_engine_submit(struct engine *engine, const struct engine_submission *submission,
+                                 uint64_t *sequence, struct error *error);
+enum status __wrap_engine_submit(struct engine *engine, const struct engine_submission *submission,
+                                 uint64_t *sequence, struct error *error);
+
+enum status __wrap_engine_submit(struct engine *engine, const struct engine_submission *submission,
+                                 uint64_t *sequence, struct error *error)
+{
+    enum status status = __real_engine_submit(engine, submission, sequence, error);
+    pass(GATE_SUBMIT);
+    return status;
 }
 
 enum status __real_engine_arena_create(struct engine *engine, void *base, uint64_t size,
@@ -325,7 +338,9 @@ static void park(struct raw_client *raw, const struct wire_request *request,
     raw_inspect(raw);
 }
 
-// A run with a parked wait: a Wait, or the wait of the Run itself.
+// A run with a parked wait: a Wait, or the wait of the Run itself. The GPU has it at the return: the
+// daemon may serve several messages before it submits, and a run that was not submitted is dropped
+// with its session.
 enum asks { RUN_AND_WAIT, RUN_THAT_WAITS, NUM_ASKS };
 
 static void park_endless(enum asks asks, struct raw_client *raw, uint64_t cache,
@@ -341,6 +356,7 @@ static void park_endless(enum asks asks, struct raw_client *raw, uint64_t cache,
         request.run.wait_ms = -1;
     }
     park(raw, &request, pending);
+    await_at_gate(GATE_SUBMIT, 1);
 }
 
 // A client that asked for both at once learns the ticket only now.
@@ -356,18 +372,26 @@ static struct wire_reply answer_to(struct raw_pending *pending)
     return reply;
 }
 
-// For a session that has ended: its blocks are freed when its run ends.
-static void finish_run(struct raw_client *watcher)
+// Waits until `count` blocks are in quarantine, and gives that state.
+static struct wire_inspect_daemon_reply await_quarantined(struct raw_client *watcher,
+                                                          uint32_t count)
 {
     struct wire_inspect_daemon_reply state = raw_inspect(watcher);
-    ck_assert_uint_eq(state.quarantined_blocks, 1);
-    ck_assert_int_eq(kill(server_pid, SIGUSR2), 0);
-    for (int i = 0; i < 3000 && state.quarantined_blocks; i++) {
+    for (int i = 0; i < 3000 && state.quarantined_blocks != count; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
         state = raw_inspect(watcher);
     }
-    ck_assert_uint_eq(state.quarantined_blocks, 0);
-    ck_assert_uint_eq(state.leased_blocks, 0);
+    ck_assert_uint_eq(state.quarantined_blocks, count);
+    return state;
+}
+
+// For a session that has ended: its blocks are freed when its run ends. What waited for the run is
+// answered before the blocks are in quarantine.
+static void finish_run(struct raw_client *watcher)
+{
+    await_quarantined(watcher, 1);
+    ck_assert_int_eq(kill(server_pid, SIGUSR2), 0);
+    ck_assert_uint_eq(await_quarantined(watcher, 0).leased_blocks, 0);
 }
 
 static atomic_bool heard;
@@ -572,14 +596,10 @@ START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
     struct raw_client *raw = raw_session(socket_path, ARENA), *watcher = raw_open(socket_path);
     const uint64_t id = raw->session;
     submit_endless(raw, open_cache(raw), &block, 1);
+    await_at_gate(GATE_SUBMIT, 1);
     raw_close(raw);
-    struct wire_inspect_daemon_reply state = raw_inspect(watcher);
-    for (int i = 0; i < 3000 && state.quarantined_blocks == 0; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
-        state = raw_inspect(watcher);
-    }
-    ck_assert_uint_eq(state.quarantined_blocks, 1); // the fake aborts if the arena ends here
-    ck_assert_uint_eq(state.num_sessions, 0);
+    // The fake aborts if the arena ends here.
+    ck_assert_uint_eq(await_quarantined(watcher, 1).num_sessions, 0);
     check_dead_session(watcher, id);
     finish_run(watcher);
     check_no_sessions(watcher);
