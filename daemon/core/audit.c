@@ -159,11 +159,11 @@ static bool check_charge(const struct block *block, struct error *error)
            block->state, block->charge);
     EXPECT(!block->account == (block->charge == CHARGE_NONE),
            "block %" PRId32 " is free and has an account, or the reverse", block->id);
-    EXPECT(!block->account || in_heap(&block->account->victims, &block->eviction) ==
+    EXPECT(!block->account || order_has(&block->account->victims, &block->eviction) ==
                                   (block->charge == CHARGE_CACHED),
            "block %" PRId32 " is wrongly among the victims or not", block->id);
     EXPECT(block->charge != CHARGE_CACHED ||
-               block->eviction.key == (block->last_use | (preferred ? EVICT_PREFERRED : 0) |
+               block->eviction.key == (block_last_use(block) | (preferred ? EVICT_PREFERRED : 0) |
                                        (block->node->children ? EVICT_INNER : 0)),
            "block %" PRId32 " has a wrong place in the order of eviction", block->id);
     EXPECT(!block->node || block->account->tenant == block->node->root->salt->tenant,
@@ -238,7 +238,7 @@ static bool check_idle(const struct cache *cache, const struct chunk *chunk, str
            " preferred blocks; has %" PRIu32 ", %" PRIu32 ", %" PRIu32,
            chunk->number, chunk->num_used, chunk->num_cached, chunk->num_preferred, used, cached,
            preferred);
-    EXPECT((chunk->owner && in_heap(&chunk->owner->idle, &chunk->idle)) == (cached && !used),
+    EXPECT((chunk->owner && order_has(&chunk->owner->idle, &chunk->idle)) == (cached && !used),
            "chunk %" PRIu32 " is wrongly idle or not", chunk->number);
     EXPECT(used || !cached ||
                chunk->idle.key == (chunk->last_use | (preferred ? EVICT_PREFERRED : 0)),
@@ -265,9 +265,11 @@ static bool check_chunk(const struct core *core, const struct cache *cache,
 static bool check_index(const struct cache *cache, struct error *error)
 {
     uint64_t nodes = 0, pending = 0;
-    for (const struct prefix_node *node = cache->nodes; node; node = node->hh.next, nodes++) {
+    const struct prefix_node *node;
+    size_t at = 0;
+    for (; (node = node_table_each(&cache->nodes, &at)); nodes++) {
         const struct prefix_node *found =
-            prefix_find(cache, node->root, node->parent, node->key.tokens);
+            prefix_find(cache, node->root, node->parent, node->tokens);
         EXPECT(found == node, "node %" PRIu64 " is not found under its key", node->id);
         EXPECT(node->block && node->block->node == node, "node %" PRIu64 " has no block of its own",
                node->id);
@@ -293,7 +295,7 @@ static bool check_queue(const struct cache *cache, const struct claim_node *node
     EXPECT(node->refs, "claim node %" PRIu64 " has no claim", node->id);
     EXPECT(!node->node || node->node->claim == node,
            "claim node %" PRIu64 " and its node of the index disagree", node->id);
-    EXPECT(!node->node || !memcmp(node->key.tokens, node->node->key.tokens,
+    EXPECT(!node->node || !memcmp(node->key.tokens, node->node->tokens,
                                   cache->identity.kv.block_size * sizeof(int32_t)),
            "claim node %" PRIu64 " has other tokens than its node of the index", node->id);
     DL_FOREACH(node->queue, place)
@@ -345,9 +347,11 @@ static bool check_claims(const struct cache *cache, struct error *error)
     }
     EXPECT(refs == places, "cache %" PRIu64 ": claim nodes have %" PRIu64 " refs, claims %" PRIu64,
            cache->id, refs, places);
-    for (const struct prefix_node *node = cache->nodes; node; node = node->hh.next)
-        EXPECT(!node->claim || node->claim->node == node,
-               "node %" PRIu64 " and its claim node disagree", node->id);
+    const struct prefix_node *own;
+    size_t at = 0;
+    while ((own = node_table_each(&cache->nodes, &at)))
+        EXPECT(!own->claim || own->claim->node == own,
+               "node %" PRIu64 " and its claim node disagree", own->id);
     return true;
 }
 
@@ -391,8 +395,8 @@ static bool check_tenant(const struct pool *pool, const struct tenant *tenant, s
         EXPECT(account->blocks == sum.used + sum.cached - before,
                "tenant \"%s\" miscounts its blocks of cache %" PRIu64, tenant->label,
                account->cache->id);
-        EXPECT(heap_sound(&account->victims) && heap_sound(&account->idle),
-               "a heap of tenant \"%s\" is out of order", tenant->label);
+        EXPECT(order_sound(&account->victims) && order_sound(&account->idle),
+               "a queue of tenant \"%s\" is out of order", tenant->label);
     }
     EXPECT(sum.used == tenant->used && sum.cached == tenant->cached &&
                sum.pinned == tenant->pinned && sum.used_bytes == tenant->used_bytes &&

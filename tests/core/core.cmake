@@ -24,6 +24,7 @@ foreach(suite ownership core_metadata core_death core_tenants offer prefix)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/ownership_world.c LIBS core_world
     LABELS core)
 endforeach()
+aule_check(test_order SOURCES core/test_order.c rigs/dice.c LIBS core_world LABELS core)
 aule_check(test_claims SOURCES core/test_claims.c rigs/ownership_world.c rigs/dice.c LIBS core_world
   LABELS core)
 aule_check(test_offer_walk SOURCES core/test_offer_walk.c rigs/dice.c LIBS core_world LABELS core)
@@ -38,4 +39,4 @@ endforeach()
 
 # Every allocation of core fails once in this suite.
 target_link_options(test_core_memory PRIVATE
-  -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc -Wl,--wrap=strdup)
+  -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=aligned_alloc -Wl,--wrap=realloc -Wl,--wrap=strdup)
