@@ -122,7 +122,8 @@ START_TEST(an_operator_sees_the_longest_tenant_and_a_longer_one_is_refused)
     enum { LONGEST = WIRE_MAX_TENANT };
     char tenant[LONGEST + 2] = "", label[LONGEST + 32];
     struct wire_reply reply;
-    start(NULL);
+    // The client never maps its segment, and its session has to outlive any pause of this test.
+    start((const char *const[]){"--map-timeout", "3600000", NULL});
     struct raw_client *raw = raw_open(daemon_.socket), *operator= raw_open(daemon_.socket);
     struct wire_request hello = {
         .command = WIRE_COMMAND_HELLO,

@@ -5,6 +5,8 @@
 
 #include "result.h"
 
+#include "line.h"
+
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -161,17 +163,9 @@ static bool add_rest(cJSON *json, const struct result *r)
 bool result_print_json(const struct result *r)
 {
     cJSON *json = cJSON_CreateObject();
-    bool ok = json && add_texts(json, r) && add_rates(json, r) &&
-              cJSON_AddBoolToObject(json, "checked", r->checked) && add_rest(json, r);
-    char *text = ok ? cJSON_PrintUnformatted(json) : NULL;
-    if (text)
-        puts(text);
-    else
-        fprintf(stderr, "aule-bench: no host memory\n");
-    fflush(stdout);
-    cJSON_free(text);
-    cJSON_Delete(json);
-    return text != NULL;
+    return line_print(json, json && add_texts(json, r) && add_rates(json, r) &&
+                                cJSON_AddBoolToObject(json, "checked", r->checked) &&
+                                add_rest(json, r));
 }
 
 static const char *ceiling_name(const struct result *r)

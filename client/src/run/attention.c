@@ -412,6 +412,26 @@ static enum aule_status submit(struct attachment *attachment,
     return status;
 }
 
+// AULE_OK: the caller owes a session_put(*attachment).
+static enum aule_status submit_to(struct aule_session *session,
+                                  const struct aule_attention_params *params, size_t params_size,
+                                  int timeout_ms, bool detached, struct attachment **attachment,
+                                  struct aule_ticket *ticket)
+{
+    struct aule_attention_params whole;
+    enum aule_status status = TAKE(&whole, params, params_size);
+    if (status == AULE_OK)
+        status = timeout_check(timeout_ms);
+    if (status == AULE_OK)
+        status = session_get(session, attachment);
+    if (status != AULE_OK)
+        return status;
+    status = submit(*attachment, &whole, timeout_ms, detached, ticket);
+    if (status != AULE_OK)
+        session_put(*attachment);
+    return status;
+}
+
 enum aule_status aule_attention_submit_sized(struct aule_session *session,
                                              const struct aule_attention_params *params,
                                              size_t params_size, int timeout_ms,
@@ -421,19 +441,14 @@ enum aule_status aule_attention_submit_sized(struct aule_session *session,
     REQUIRE(params);
     struct aule_ticket given;
     struct attachment *attachment;
-    struct aule_attention_params whole;
-    enum aule_status status = TAKE(&whole, params, params_size);
-    if (status == AULE_OK)
-        status = timeout_check(timeout_ms);
-    if (status == AULE_OK)
-        status = session_get(session, &attachment);
+    enum aule_status status =
+        submit_to(session, params, params_size, timeout_ms, !ticket, &attachment, &given);
     if (status != AULE_OK)
         return status;
-    status = submit(attachment, &whole, timeout_ms, !ticket, &given);
-    if (status == AULE_OK && ticket)
+    if (ticket)
         *ticket = given;
     session_put(attachment);
-    return status;
+    return AULE_OK;
 }
 
 enum aule_status aule_attention_sized(struct aule_session *session,
@@ -446,21 +461,14 @@ enum aule_status aule_attention_sized(struct aule_session *session,
     REQUIRE(params);
     struct aule_ticket given;
     struct attachment *attachment;
-    struct aule_attention_params whole;
-    enum aule_status status = TAKE(&whole, params, params_size);
-    if (status == AULE_OK)
-        status = timeout_check(timeout_ms);
-    if (status == AULE_OK)
-        status = session_get(session, &attachment);
+    enum aule_status status =
+        submit_to(session, params, params_size, timeout_ms, false, &attachment, &given);
     if (status != AULE_OK)
         return status;
-    status = submit(attachment, &whole, timeout_ms, false, &given);
-    if (status == AULE_OK) {
-        if (ticket)
-            *ticket = given;
-        status =
-            ticket_settle(attachment, &given, timeout_ms, true, CALLER_RESULT(result, result_size));
-    }
+    if (ticket)
+        *ticket = given;
+    status =
+        ticket_settle(attachment, &given, timeout_ms, true, CALLER_RESULT(result, result_size));
     session_put(attachment);
     return status;
 }

@@ -5,6 +5,8 @@
 
 #include "figure.h"
 
+#include "tools/bench/line.h"
+
 #include <assert.h>
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -79,16 +81,7 @@ static bool add_numbers(cJSON *json, const struct figure *f)
 static bool print_json(const struct figure *f, const struct figure_device *device)
 {
     cJSON *json = cJSON_CreateObject();
-    bool ok = json && add_texts(json, f, device) && add_numbers(json, f);
-    char *text = ok ? cJSON_PrintUnformatted(json) : NULL;
-    if (text)
-        puts(text);
-    else
-        fprintf(stderr, "aule-bench: no host memory\n");
-    fflush(stdout);
-    cJSON_free(text);
-    cJSON_Delete(json);
-    return text != NULL;
+    return line_print(json, json && add_texts(json, f, device) && add_numbers(json, f));
 }
 
 static void print_text(const struct figure *f)
