@@ -28,7 +28,7 @@ extern "C" {
     X(QUOTA,          6,  "the session's own limit is reached")                                    \
     X(NOT_HELD,       7,  "a block is not held by this session")                                   \
     X(SEALED,         8,  "a block is sealed; sealed contents never change")                       \
-    X(UNWRITTEN,      9,  "a block has slots that no run has written in every layer")              \
+    X(UNWRITTEN,      9,  "a slot is needed that no run has written in its layer")                 \
     X(DUPLICATE_SLOT, 10, "a slot occurs twice in one batch")                                      \
     X(OUT_OF_RANGE,   11, "an id, a length or an offset points outside what it indexes")           \
     X(MISALIGNED,     12, "an offset or a stride is not aligned")                                  \

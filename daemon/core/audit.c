@@ -138,6 +138,20 @@ static bool check_tally(const struct cache *cache, const struct block *block,
     return true;
 }
 
+static bool check_written(const struct cache *cache, const struct block *block, struct error *error)
+{
+    uint32_t layers = 0;
+    for (uint32_t layer = 0; layer < cache->identity.num_layers; layer++)
+        layers += count_bits(block_written(cache, block, layer), cache->layer_bytes) ==
+                  cache->identity.kv.block_size;
+    EXPECT(block->written_layers == layers,
+           "block %" PRId32 ": %d layers with all slots written, counted %" PRIu32, block->id,
+           block->written_layers, layers);
+    EXPECT(block_is_whole(cache, block->id) == (layers == cache->identity.num_layers),
+           "block %" PRId32 " is wrongly whole or not", block->id);
+    return true;
+}
+
 static enum core_block_kind expected_state(const struct block *block)
 {
     if (block->users == 0)
@@ -200,7 +214,8 @@ static bool check_block(const struct core *core, const struct cache *cache,
         if (!tally_session(session, cache, block, &tally, error))
             return false;
     }
-    return check_tally(cache, block, &tally, error) && check_state(block, error);
+    return check_tally(cache, block, &tally, error) && check_written(cache, block, error) &&
+           check_state(block, error);
 }
 
 static bool check_free_stack(const struct cache *cache, const struct chunk *chunk,

@@ -380,6 +380,7 @@ uint32_t core_run_layers(const struct core_run_params *params); // at least 1
 uint64_t core_run_heads(const struct core_run_params *params, uint64_t stride);
 // Queues one run. A run of several layers is done when all layers are, and fails with the first
 // layer that fails. Each layer is scheduled and charged like a run of its own.
+// UNWRITTEN: the run would read a key that no accepted work has written (runs/reads.h).
 // BUSY: max_tickets tickets are unreaped. LIMIT: one layer is more work than max_run_work (weight.h
 // has the formula), partial results exceed --max-scratch, or arrays exceed max_batch_memory.
 // A run's arrays count until it is reaped, those of a detached run until it is done.

@@ -70,6 +70,8 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
       "sessions whose worker died or that an operator ended")                                      \
     X(RUNS_DONE, COUNTER, "aule_runs_done_total", "runs", "runs that succeeded")                   \
     X(RUNS_FAILED, COUNTER, "aule_runs_failed_total", "runs", "runs that failed")                  \
+    X(RUNS_UNWRITTEN, COUNTER, "aule_unwritten_runs_total", "runs",                                \
+      "runs refused because they would read keys that no run has written")                         \
     X(TOKENS_ATTENDED, COUNTER, "aule_attended_tokens_total", "tokens",                            \
       "tokens attended by runs: queries times the keys that they see")                             \
     X(SUBMISSIONS, COUNTER, "aule_submissions_total", "submissions",                               \

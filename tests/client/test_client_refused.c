@@ -472,6 +472,39 @@ START_TEST(a_batch_whose_block_was_sealed_runs_no_more)
 }
 END_TEST
 
+START_TEST(a_run_that_reads_what_nothing_has_written_is_refused_and_takes_no_ticket)
+{
+    struct step step;
+    struct aule_ticket before, ticket = {.id = 77};
+    char words[128];
+    open_step(&step, NULL);
+    struct aule_batch *batch = create_batch(&step);
+    ok(aule_run_submit(batch, &step.run, WAIT_MS, &before));
+    aule_batch_destroy(batch);
+    step.lens[0] = 24; // blocks 0, 1 and 3; nothing has written the last one but its last slot
+    step.batch.max_blocks = 3;
+    step.table[2] = step.blocks[3];
+    step.table[3] = step.blocks[2];
+    memset(step.slots, -1, sizeof step.slots);
+    step.slots[15] = (int64_t)step.blocks[3] * BLOCK + 7;
+    batch = create_batch(&step);
+    snprintf(words, sizeof words, "sequence 0 reads position 16, slot 0 of block %d, in layer 0;",
+             step.blocks[3]);
+    expect(aule_run_submit(batch, &step.run, 0, &ticket), AULE_UNWRITTEN, words);
+    ck_assert_uint_eq(ticket.id, 77);
+    step.run.layer = 1;
+    expect(aule_run(batch, &step.run, WAIT_MS, NULL), AULE_UNWRITTEN, "reads position 0, slot 0");
+    step.run.layer = 0;
+    const struct aule_layers both = {.num_layers = LAYERS,
+                                     .out_stride = step.run.out.token_stride * MAX_TOKENS / LAYERS};
+    expect(aule_run_layers(batch, &step.run, &both, WAIT_MS, NULL), AULE_UNWRITTEN, "in layer 1;");
+    aule_batch_destroy(batch);
+    ok(aule_ticket_wait(step.session, before, WAIT_MS, NULL));
+    still_works(&step);
+    close_step(&step);
+}
+END_TEST
+
 START_TEST(publishing_what_is_not_ready_is_refused)
 {
     struct step step, other;
@@ -488,7 +521,9 @@ START_TEST(publishing_what_is_not_ready_is_refused)
     expect(aule_prefix_publish(step.cache, &prompt, step.blocks, &existing), AULE_UNWRITTEN,
            "layer 1");
     aule_batch_destroy(batch);
-    step.slots[15] = -1;
+    step.cu[1] = step.lens[0] = 15;
+    step.cu[2] = 16;
+    step.slots[15] = step.slots[16];
     run_once(&step);
     snprintf(words, sizeof words, "blocks[1] = %d has 7 of 8 slots written", step.blocks[1]);
     struct aule_prefix longer = prompt;
@@ -532,8 +567,10 @@ int main(void)
                                       {releasing_what_is_not_held_releases_nothing, 0},
                                       {NULL, 0}});
     add(suite, "prefixes", setup,
-        (const struct entry[]){{a_batch_whose_block_was_sealed_runs_no_more, 0},
-                               {publishing_what_is_not_ready_is_refused, 0},
-                               {NULL, 0}});
+        (const struct entry[]){
+            {a_batch_whose_block_was_sealed_runs_no_more, 0},
+            {publishing_what_is_not_ready_is_refused, 0},
+            {a_run_that_reads_what_nothing_has_written_is_refused_and_takes_no_ticket, 0},
+            {NULL, 0}});
     return check_main(suite);
 }

@@ -32,7 +32,7 @@ foreach(suite scheduler core_tickets core_parameters)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/scheduler_world.c LIBS core_world
     LABELS core)
 endforeach()
-foreach(suite core_step core_layers)
+foreach(suite core_step core_layers reads)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/step_world.c LIBS core_world
     LABELS core)
 endforeach()

@@ -270,10 +270,11 @@ static const struct {
     enum status (*call)(struct error *error);
     bool finish; // let the GPU work afterwards
 } steps[] = {
-    {open_session, false}, {open_cache, false}, {lease, false},       {lease_more, false},
-    {create_batch, false}, {run_first, false},  {advance, false},     {run_second, false},
-    {create_local, false}, {run_local, false},  {copy_blocks, false}, {merge, true},
-    {claim, false},        {publish, false},    {lookup, false},      {offer, false},
+    {open_session, false}, {open_cache, false}, {lease, false},        {lease_more, false},
+    {create_batch, false}, {run_first, false},  {run_second, false},   {copy_blocks, false},
+    {advance, false},      {run_second, false}, {create_local, false}, {run_local, false},
+    {merge, true},         {claim, false},      {publish, false},      {lookup, false},
+    {offer, false},
 };
 enum { NUM_STEPS = sizeof(steps) / sizeof(*steps) };
 

@@ -197,6 +197,7 @@ static enum status run_window(uint64_t batch, int32_t left, struct error *error)
 START_TEST(entries_before_the_left_window_may_be_missing)
 {
     worker_lease(&a, 9, blocks);
+    worker_fill(&a, blocks, 9);
     REFUSED(good.table[0] = good.table[1] = good.table[2] = -1, STATUS_INVALID,
             "block_table[0][2] = -1");
     REFUSED((good.table[0] = -1, good.cu[1] = good.cu[2] = 13, good.cu[3] = 16,
@@ -227,6 +228,7 @@ END_TEST
 START_TEST(the_strictest_sequence_bounds_the_window)
 {
     worker_lease(&a, 9, blocks);
+    worker_fill(&a, blocks, 9);
     make_good();
     good.params.num_slot_mapping = 0;
     good.lens[2] = 16; // queries at 13..15
@@ -243,6 +245,7 @@ END_TEST
 START_TEST(positions_decide_what_a_window_hides)
 {
     worker_lease(&a, 9, blocks);
+    worker_fill(&a, blocks, 9);
     REFUSED((give_positions(7), good.table[0] = -1), STATUS_INVALID,
             "block_table[0][0] = -1"); // one query is at 0
     make_good();
@@ -302,8 +305,8 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
     uint64_t batch, last;
     uint32_t made;
     const int32_t cu[] = {0, 0},
-                  lens[] = {8}; // with the table twice 16 bytes, of worker_batch() 96
-    world_open(&strict, &(struct core_params){.max_batch_memory = 130});
+                  lens[] = {8}; // with the table twice 16 bytes, and 4; of worker_batch() 96 and 4
+    world_open(&strict, &(struct core_params){.max_batch_memory = 138});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, &block);
     const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, &block, 1);
@@ -311,19 +314,19 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
     worker_create(&worker, &params);
     ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error),
                       STATUS_LIMIT,
-                      "32 bytes of metadata more would exceed the session's limit of 130 "
-                      "(--max-batch-memory); its batches and unreaped runs have 128");
+                      "36 bytes of metadata more would exceed the session's limit of 138 "
+                      "(--max-batch-memory); its batches and unreaped runs have 136");
     worker_run(&worker, batch, 0, 8, tokens);
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
     ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error),
-                      STATUS_LIMIT, "have 128");
+                      STATUS_LIMIT, "have 136");
     world_finish_all(&strict);
     worker_batch(&worker, &block, 8, 8);
     world_close(&strict);
 }
 END_TEST
 
-// A batch of 96 bytes, and runs of 4 bytes each for the slope of their head.
+// A batch of 100 bytes, and runs of 4 bytes each for the slope of their head.
 START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
 {
     struct world strict;
@@ -331,7 +334,7 @@ START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
     const float slope = 1;
     int32_t block;
     uint64_t batch, tickets[3], none = 0;
-    world_open(&strict, &(struct core_params){.max_batch_memory = 104});
+    world_open(&strict, &(struct core_params){.max_batch_memory = 108});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, &block);
     batch = worker_batch(&worker, &block, 8, 8);
@@ -340,14 +343,14 @@ START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
     for (int i = 0; i < 2; i++)
         ck_assert_status(core_run(worker.session, &params, &tickets[i], &error), STATUS_OK);
     ck_assert_refused(core_run(worker.session, &params, &none, &error), STATUS_LIMIT,
-                      "4 bytes of arrays more would exceed the session's limit of 104 "
-                      "(--max-batch-memory); its batches and unreaped runs have 104");
+                      "4 bytes of arrays more would exceed the session's limit of 108 "
+                      "(--max-batch-memory); its batches and unreaped runs have 108");
     params.slopes = NULL;
     ck_assert_status(core_run(worker.session, &params, &tickets[2], &error), STATUS_OK);
     params.slopes = &slope;
     world_check(&strict);
     world_finish_all(&strict);
-    ck_assert_refused(core_run(worker.session, &params, &none, &error), STATUS_LIMIT, "have 104");
+    ck_assert_refused(core_run(worker.session, &params, &none, &error), STATUS_LIMIT, "have 108");
     worker_reap(&worker, tickets[1], STATUS_OK);
     ck_assert_status(core_run(worker.session, &params, &tickets[1], &error), STATUS_OK);
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);

@@ -125,6 +125,7 @@ START_TEST(a_gather_reads_every_block_and_says_which_it_may_not)
     const int32_t cu[] = {0, 1, 1}, lens[] = {20, 12};
     int32_t table[] = {-1, blocks[1], blocks[2], blocks[3], blocks[4], -1};
     struct core_batch_params params = sequences_over(a.cache, 2, cu, lens, table, 3);
+    worker_fill(&a, blocks, 5);
     uint64_t windowed = create(&params);
     REFUSED(run_of(windowed, ENGINE_GATHER), (void)0, STATUS_INVALID,
             "block_table[0][0] = -1 names no block that the session may read; a gather reads every "

@@ -182,6 +182,7 @@ START_TEST(keys_count_as_often_as_they_are_named)
     world_open(&strict, &(struct core_params){.max_run_work = 10000000000});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, table);
+    worker_fill(&worker, table, 1);
     for (int i = 1; i < 100000; i++)
         table[i] = table[0];
     const struct core_batch_params params =
@@ -212,6 +213,7 @@ START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
     world_open(&strict, &(struct core_params){.max_run_work = most});
     worker_open(&worker, &strict, 1, "");
     worker_lease(&worker, 1, table);
+    worker_fill(&worker, table, 1);
     for (int i = 1; i < 100000; i++)
         table[i] = table[0];
     const struct core_batch_params params =

@@ -179,16 +179,23 @@ def test_a_reservation_is_for_all_or_for_none(cache: aule.Cache) -> None:
 
 def test_steps_of_the_same_sequences_reuse_their_batch(cache: aule.Cache) -> None:
     with cache.sequence(range(5)) as sequence:
-        q, k, v = tensors(1)
         handles = set()
         for token in range(6):
             if token:
                 sequence.append(token)
             step = cache.step([(sequence, 5)] if not token else [sequence])
             handles.add(id(step._handle))
-            if token:
-                step.attend(0, q, k, v)
+            step.attend(0, *tensors(1 if token else 5))
         assert len(handles) == 2
+
+
+def test_keys_that_no_run_has_written_are_refused(cache: aule.Cache) -> None:
+    with cache.sequence(range(5)) as sequence:
+        cache.step([(sequence, 5)])
+        sequence.append(5)
+        step = cache.step([sequence])
+        with pytest.raises(aule.errors.UnwrittenError, match="reads position 0, slot 0 of block"):
+            step.attend(0, *tensors(1))
 
 
 def test_tickets_are_awaited_in_asyncio(cache: aule.Cache) -> None:

@@ -15,7 +15,8 @@ struct model_batch batches[BATCHES];
 struct model_block model[CACHES][IDS];
 uint64_t cache_ids[CACHES]; // 0 = no such cache
 uint64_t random_state;
-uint64_t num_hits, num_exchanged, num_failed, num_evicted, num_quarantined, num_refused;
+uint64_t num_hits, num_exchanged, num_failed, num_evicted, num_quarantined, num_refused,
+    num_unwritten;
 
 uint32_t roll(uint32_t sides)
 {

@@ -36,7 +36,9 @@ struct model_batch {
     bool used, registered, dead, ran;
     uint64_t id;
     int worker, cache;
-    uint32_t key, depth, num_hit, outstanding;
+    uint32_t key, depth, outstanding;
+    uint32_t num_hit; // blocks that it does not write: the first ones
+    uint32_t first;   // block in which its queries begin
     int32_t blocks[DEPTH];
 };
 
@@ -70,7 +72,8 @@ extern struct model_batch batches[BATCHES];
 extern struct model_block model[CACHES][IDS];
 extern uint64_t cache_ids[CACHES]; // 0 = no such cache
 extern uint64_t random_state;
-extern uint64_t num_hits, num_exchanged, num_failed, num_evicted, num_quarantined, num_refused;
+extern uint64_t num_hits, num_exchanged, num_failed, num_evicted, num_quarantined, num_refused,
+    num_unwritten;
 
 uint32_t roll(uint32_t sides); // 0 .. sides - 1
 

@@ -302,6 +302,29 @@ void worker_write(struct worker *worker, const int32_t *blocks, const int32_t *t
         worker_reap(worker, ticket, STATUS_OK);
 }
 
+void worker_fill(struct worker *worker, const int32_t *blocks, uint32_t count)
+{
+    const uint32_t num_slots = count * WORLD_BLOCK;
+    int64_t *slots = calloc(num_slots, sizeof(*slots));
+    uint64_t tickets[WORLD_LAYERS];
+    ck_assert_ptr_nonnull(slots);
+    for (uint32_t i = 0; i < num_slots; i++)
+        slots[i] = (int64_t)blocks[i / WORLD_BLOCK] * WORLD_BLOCK + i % WORLD_BLOCK;
+    uint64_t batch = worker_create(
+        worker, &(struct core_batch_params){
+                    .cache = worker->cache, .slot_mapping = slots, .num_slot_mapping = num_slots});
+    for (uint32_t layer = 0; layer < WORLD_LAYERS; layer++) {
+        struct core_run_params params = worker_run_params(worker, batch, layer, num_slots, NULL);
+        params.entry.kind = ENGINE_WRITE;
+        tickets[layer] = worker_queue(worker, &params);
+    }
+    ck_assert_status(core_batch_destroy(worker->session, batch, &error), STATUS_OK);
+    world_finish_all(worker->world);
+    for (uint32_t layer = 0; layer < WORLD_LAYERS; layer++)
+        worker_reap(worker, tickets[layer], STATUS_OK);
+    free(slots);
+}
+
 uint32_t worker_lookup(struct worker *worker, const int32_t *tokens, uint32_t num_tokens,
                        int32_t *blocks)
 {

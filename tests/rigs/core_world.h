@@ -81,7 +81,9 @@ void worker_reap(struct worker *worker, uint64_t ticket, enum status expected);
 // Writes all tokens into the blocks, in every layer, and waits. Then nothing else is in flight.
 void worker_write(struct worker *worker, const int32_t *blocks, const int32_t *tokens,
                   uint32_t num_tokens);
-// Queues the same without waiting, and destroys the batch at once. *last is the last ticket.
+// Imports any keys into all slots of the blocks, in every layer, and waits.
+void worker_fill(struct worker *worker, const int32_t *blocks, uint32_t count);
+// Queues the first without waiting, and destroys the batch at once. *last is the last ticket.
 void worker_write_async(struct worker *worker, const int32_t *blocks, const int32_t *tokens,
                         uint32_t num_tokens, uint64_t *last);
 uint32_t worker_lookup(struct worker *worker, const int32_t *tokens, uint32_t num_tokens,

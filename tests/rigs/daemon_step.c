@@ -6,6 +6,7 @@
 #include "daemon_step.h"
 
 #include <check.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct wire_request cache_request(const char *name)
@@ -131,6 +132,32 @@ void wait_done(struct raw_client *raw, uint64_t ticket)
     ck_assert_int_eq(reply.wait.run_status, STATUS_OK);
     ck_assert_uint_ge(reply.wait.num_runs, 1);
     ck_assert_uint_ge(reply.wait.num_sessions, 1);
+}
+
+void store(struct raw_client *raw, uint64_t cache, const int32_t *blocks, uint32_t count)
+{
+    int64_t *slots = calloc(count, BLOCK * sizeof(*slots));
+    struct wire_reply reply;
+    ck_assert_ptr_nonnull(slots);
+    for (uint32_t i = 0; i < count; i++)
+        slots_of(blocks[i], slots + (size_t)i * BLOCK);
+    const struct wire_request create = {
+        .command = WIRE_COMMAND_BATCH_CREATE,
+        .batch_create = {.cache = cache, .slot_mapping = {slots, count * BLOCK}}};
+    raw_call(raw, &create, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "BatchCreate: %s", reply.message);
+    const uint64_t batch = reply.batch_create.batch;
+    struct wire_request run = run_request(batch, 100000);
+    run.run.entry.kind = WIRE_RUN_WRITE;
+    run.run.entry.k.offset = run.run.entry.v.offset = 0;
+    raw_call(raw, &run, &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "Run: %s", reply.message);
+    wait_done(raw, reply.run.ticket);
+    raw_expect(
+        raw,
+        &(struct wire_request){.command = WIRE_COMMAND_BATCH_DESTROY, .batch_destroy = {batch}},
+        STATUS_OK);
+    free(slots);
 }
 
 void put_step(struct raw_client *raw, float value)

@@ -27,6 +27,8 @@ uint64_t create_batch(struct raw_client *raw, const struct wire_request *request
 struct wire_request run_request(uint64_t batch, int timeout_ms);
 uint64_t submit(struct raw_client *raw, uint64_t batch);
 void wait_done(struct raw_client *raw, uint64_t ticket);
+// Writes what lies at the beginning of the arena into all slots of the blocks, in layer 0.
+void store(struct raw_client *raw, uint64_t cache, const int32_t *blocks, uint32_t count);
 // All 8 rows of V are `value`. So every row of the output must be `value`, whatever the weights
 // are.
 void put_step(struct raw_client *raw, float value);

@@ -85,6 +85,7 @@ uint64_t make_reader(struct worker *worker, const int32_t *ids, int32_t q_len, i
     uint32_t max_blocks = ((uint32_t)seq_len + 7) / 8;
     int32_t *table = calloc(max_blocks, sizeof(*table));
     ck_assert_ptr_nonnull(table);
+    worker_fill(worker, ids, max_blocks < 8 ? max_blocks : 8);
     for (uint32_t i = 0; i < max_blocks; i++)
         table[i] = ids[i % 8]; // the same block may occur several times
     const struct core_batch_params params =

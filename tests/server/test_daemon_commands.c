@@ -110,6 +110,7 @@ END_TEST
 START_TEST(a_block_copied_from_none_is_zeroed)
 {
     static const int32_t none = -1;
+    static const uint8_t mask[BLOCK] = {255, 255, 255, 255, 255, 255, 255, 255};
     start(memory_path(_i));
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw, "zeroes");
@@ -118,9 +119,18 @@ START_TEST(a_block_copied_from_none_is_zeroed)
     check_floats(raw, V_AT, BLOCK * DIM, 3);
     const struct wire_request request = copy_request(cache, &none, &block);
     do_queued(raw, &request);
-    gather(raw, cache, block);
-    check_floats(raw, K_AT, BLOCK * DIM, 0);
-    check_floats(raw, V_AT, BLOCK * DIM, 0);
+    struct wire_request create = fill_request(cache, &block, NULL);
+    const struct wire_request gathering = kind_request(create_batch(raw, &create), WIRE_RUN_GATHER);
+    raw_expect(raw, &gathering, STATUS_UNWRITTEN); // zeroes are not written
+    // With a mask a run may read them. Scores are 0, so the LSE is ln(BLOCK).
+    create.batch_create.mask = (struct wire_bytes){mask, sizeof(mask)};
+    put_step(raw, 1);
+    struct wire_request run = run_request(create_batch(raw, &create), 20000);
+    run.run.entry.lse =
+        (struct wire_tensor){.dtype = DTYPE_F32, .offset = V_AT, .token_stride = sizeof(float)};
+    do_queued(raw, &run);
+    check_floats(raw, OUT_AT, BLOCK * DIM, 0);
+    check_floats(raw, V_AT, BLOCK, logf(BLOCK));
     raw_close(raw);
     stop_clean();
 }
@@ -516,6 +526,7 @@ START_TEST(copies_and_merges_wait_and_go_in_their_order)
     uint64_t cache = open_cache(raw, "order");
     int32_t original = do_step(raw, cache, 3);
     lease(raw, cache, 1, &copy);
+    store(raw, cache, &copy, 1);
     const struct wire_request create = fill_request(cache, &copy, NULL);
     uint64_t batch = create_batch(raw, &create), first = submit(raw, batch);
     struct wire_request request = copy_request(cache, &original, &copy);

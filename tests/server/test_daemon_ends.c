@@ -41,6 +41,7 @@ static uint64_t submit_long_runs(struct raw_client *raw, uint64_t cache, int cou
     struct wire_reply reply;
     uint64_t ticket = 0;
     lease(raw, cache, BLOCKS, blocks);
+    store(raw, cache, blocks, BLOCKS);
     const struct wire_request create = {.command = WIRE_COMMAND_BATCH_CREATE,
                                         .batch_create = {.cache = cache,
                                                          .num_seqs = 1,

@@ -182,6 +182,7 @@ START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw, "work");
     lease(raw, cache, 1, &block);
+    store(raw, cache, &block, 1);
     struct wire_request create = fill_request(cache, &block, NULL),
                         run = run_request(create_batch(raw, &create), 0);
     raw_call(raw, &run, &reply);

@@ -97,7 +97,7 @@ enum aule_status {
     AULE_QUOTA = 6,           /* the session's own limit is reached */
     AULE_NOT_HELD = 7,        /* a block is not held by this session */
     AULE_SEALED = 8,          /* a block is sealed; sealed contents never change */
-    AULE_UNWRITTEN = 9,       /* a block has slots that no run has written in every layer */
+    AULE_UNWRITTEN = 9,       /* a slot is needed that no run has written in its layer */
     AULE_DUPLICATE_SLOT = 10, /* a slot occurs twice in one batch */
     AULE_OUT_OF_RANGE = 11,   /* an id, a length or an offset points outside what it indexes */
     AULE_MISALIGNED = 12,     /* an offset or a stride is no multiple of 16 bytes (LSE: 4) */
@@ -566,7 +566,13 @@ struct aule_batch;
  * A position may be seq_len or more. Such a query still sees at most the seq_len keys, and a left
  * window hides more of them. ALiBi and RoPE use the position as given; RoPE uses it for the K that
  * the token writes, too. A negative position is AULE_OUT_OF_RANGE.
- * A key that no run has written is read as it is: its contents are undefined.
+ * All keys must be written, in the layer of a run, from the first that a query of the sequence sees
+ * to the last: by this run itself, by an earlier run, import or copy of the session, or before the
+ * block was published. Otherwise the run is refused (AULE_UNWRITTEN). So is a gather or an export,
+ * which reads seq_len keys of each sequence. Work counts from its submission on, and no more once
+ * it has failed; zeroed slots do not count. A mask may hide any key, so runs of a batch with a mask
+ * are not checked. There, and in K and V that lie in the arena, an unwritten key is read as it is:
+ * its contents are undefined.
  */
 struct aule_batch_params {
     uint32_t num_seqs;            /* at least 1 */
@@ -838,6 +844,9 @@ struct aule_ticket {
  * unreaped tickets together exceed --max-batch-memory; or num_splits (see there).
  * AULE_INVALID, AULE_MISALIGNED, AULE_MISMATCH, AULE_OUT_OF_RANGE, AULE_UNSUPPORTED: the sentence
  * names the parameter or tensor.
+ * AULE_UNWRITTEN: the run would read a key that nothing has written. The sentence names sequence,
+ * position, block and layer. Nothing was queued and no ticket was given. aule_batch_params says
+ * which keys must be written.
  */
 AULE_INLINE enum aule_status aule_run_submit(struct aule_batch *batch,
                                              const struct aule_run_params *params, int timeout_ms,
@@ -1101,6 +1110,7 @@ AULE_INLINE enum aule_status aule_kv_import(struct aule_cache *cache,
  * The reverse: reads the keys and values of a batch's sequences, seq_lens_kv[s] rows each, one
  * sequence after another. k is [sum of seq_lens_kv, num_kv_heads, head_dim], v has head_dim_v. Both
  * are f32, f16 or bf16; stored elements come with their scales applied. MLA: no v.
+ * AULE_UNWRITTEN: nothing has written one of these rows; see aule_batch_params.
  */
 struct aule_kv_gather {
     uint32_t layer;

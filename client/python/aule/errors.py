@@ -70,7 +70,7 @@ class SealedError(AuleError):
 
 
 class UnwrittenError(AuleError):
-    """A block has slots that no run has written in every layer."""
+    """A slot is needed that no run has written in its layer."""
 
     status = 9
 

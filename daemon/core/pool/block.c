@@ -40,6 +40,26 @@ uint8_t *block_reserved(const struct cache *cache, const struct block *block)
     return block_chunk(cache, block)->reserved + index * cache->layer_bytes;
 }
 
+bool block_is_whole(const struct cache *cache, int32_t id)
+{
+    uint32_t index = (uint32_t)id & (cache->chunk_blocks - 1);
+    return cache->chunks[(uint32_t)id >> cache->chunk_shift]->whole[index / 8] >> index % 8 & 1;
+}
+
+void block_set_written(struct cache *cache, struct block *block, uint32_t layers)
+{
+    const uint32_t index = (uint32_t)block->id & (cache->chunk_blocks - 1);
+    const uint8_t bit = (uint8_t)(1u << index % 8);
+    uint8_t *whole = &block_chunk(cache, block)->whole[index / 8];
+    block->written_layers = (uint16_t)layers;
+    if (layers == cache->identity.num_layers) {
+        *whole |= bit;
+    } else if (*whole & bit) {
+        *whole &= (uint8_t)~bit;
+        cache->unwholes++;
+    }
+}
+
 void block_fetch_place(const struct cache *cache, const struct block *block)
 {
     const struct chunk *chunk = block_chunk(cache, block);
@@ -216,7 +236,8 @@ void block_resort(struct cache *cache, struct block *block)
 struct block *block_take(struct cache *cache)
 {
     struct chunk *chunk = container_of(heap_first(&cache->usable), struct chunk, usable);
-    struct block *block = &chunk->blocks[chunk->free[chunk->num_free - 1]];
+    const uint32_t index = chunk->free[chunk->num_free - 1];
+    struct block *block = &chunk->blocks[index];
     if (chunk->num_free > BLOCK_AHEAD)
         __builtin_prefetch(&chunk->blocks[chunk->free[chunk->num_free - 1 - BLOCK_AHEAD]], 1);
     if (chunk->num_free == cache->chunk_blocks)
@@ -226,6 +247,8 @@ struct block *block_take(struct cache *cache)
     block->filled = 0;
     memset(block_written(cache, block, 0), 0,
            (size_t)cache->identity.num_layers * cache->layer_bytes);
+    block->written_layers = 0;
+    chunk->whole[index / 8] &= (uint8_t) ~(1u << index % 8); // no batch names it: no unwholes
     return block;
 }
 

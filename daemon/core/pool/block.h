@@ -40,13 +40,14 @@ struct block {
     // is touched only while it is in no queue.
     struct order_node eviction;
 
-    uint64_t stamp;  // the check that set `mark`, from ledger->last_stamp
-    uint32_t mark;   // scratch of one check; valid only while `stamp` is that check's
-    bool zeroing;    // in pool->zero_blocks: it is zeroed before the next run
-    uint64_t salt;   // id of its last lease's salt; 0 = not leased since it was zeroed
-    uint64_t writer; // session that leased it; 0 = free, sealed or offered (offer.h)
-    uint64_t filled; // ticket of the last copy into it, or zeroing of it; 0 = none
-    uint32_t offers; // offers with a giver that name it: nobody may write it (offer.h)
+    uint64_t stamp;          // the check that set `mark`, from ledger->last_stamp
+    uint32_t mark;           // scratch of one check; valid only while `stamp` is that check's
+    bool zeroing;            // in pool->zero_blocks: it is zeroed before the next run
+    uint16_t written_layers; // layers in which all its slots are written
+    uint64_t salt;           // id of its last lease's salt; 0 = not leased since it was zeroed
+    uint64_t writer;         // session that leased it; 0 = free, sealed or offered (offer.h)
+    uint64_t filled;         // ticket of the last copy into it, or zeroing of it; 0 = none
+    uint32_t offers;         // offers with a giver that name it: nobody may write it (offer.h)
 };
 _Static_assert(sizeof(struct block) == 128, "two cache lines");
 
@@ -74,6 +75,9 @@ struct chunk {
     // [chunk_blocks, block_size / 8] unless ABSENT: a bit is set if a live batch writes the slot
     // and has not run yet; in the allocation of `written`.
     uint8_t *reserved;
+    // [chunk_blocks / 8, rounded up] unless ABSENT: a bit is set if the block is whole: all its
+    // slots are written in all layers; likewise.
+    uint8_t *whole;
     uint32_t *free;          // [chunk_blocks] unless ABSENT: a stack of free blocks' indices; owned
     struct heap_node usable; // in cache->usable while it has free blocks; lowest chunk first
     struct heap_node spare;  // in cache->absent while ABSENT, in cache->empty while all are free
@@ -87,6 +91,10 @@ struct chunk *block_chunk(const struct cache *cache, const struct block *block);
 // The block's bits of one layer in chunk->written: block_size / 8 bytes.
 uint8_t *block_written(const struct cache *cache, const struct block *block, uint32_t layer);
 uint8_t *block_reserved(const struct cache *cache, const struct block *block); // as many bytes
+bool block_is_whole(const struct cache *cache, int32_t id); // of a block in a present chunk
+// Call this after the block's written bits have changed. A block that is whole no longer while
+// batches may name it changes cache->unwholes.
+void block_set_written(struct cache *cache, struct block *block, uint32_t layers);
 
 // Call this after any counter of the block changed, or after it was pinned or unpinned. It computes
 // the state, and brings all sums, the free stack and the heaps into line. A block that becomes free

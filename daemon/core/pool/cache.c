@@ -423,7 +423,7 @@ static void chunk_clear(struct cache *cache, struct chunk *chunk)
     free(chunk->written);
     chunk->blocks = NULL;
     chunk->free = NULL;
-    chunk->written = chunk->reserved = NULL;
+    chunk->written = chunk->reserved = chunk->whole = NULL;
     chunk->num_free = 0;
     chunk->state = CHUNK_ABSENT;
     heap_add(&cache->absent, &chunk->spare, chunk->number);
@@ -444,7 +444,8 @@ enum status cache_grow(struct cache *cache, struct error *error)
     struct block *blocks = chunk ? blocks_create(cache->chunk_blocks) : NULL;
     uint32_t *places = blocks ? calloc(cache->chunk_blocks, sizeof *places) : NULL;
     size_t reserved = (size_t)cache->chunk_blocks * cache->layer_bytes;
-    uint8_t *bits = places ? calloc(written + reserved, 1) : NULL;
+    size_t whole = ((size_t)cache->chunk_blocks + 7) / 8;
+    uint8_t *bits = places ? calloc(written + reserved + whole, 1) : NULL;
     if (!bits) {
         free(places);
         free(blocks);
@@ -457,6 +458,7 @@ enum status cache_grow(struct cache *cache, struct error *error)
     chunk->free = places;
     chunk->written = bits;
     chunk->reserved = bits + written;
+    chunk->whole = chunk->reserved + reserved;
     chunk->state = CHUNK_GROWING;
     cache->num_growing++;
     pool_take(cache->pool, cache);

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "core/pool/ledger.h"
 #include "core/pool/session.h"
+#include "reads.h"
 #include "run_check.h"
 #include "turns.h"
 #include "weight.h"
@@ -310,7 +311,8 @@ static enum status check_all(struct core_session *session, const struct core_run
         status = check_work(session, *batch, params, error);
     if (status == STATUS_OK)
         status = batch_check_seals(*batch, error);
-    return run_check_tickets(session, status, error);
+    status = run_check_tickets(session, status, error);
+    return status == STATUS_OK ? reads_check(*batch, params, error) : status;
 }
 
 enum status core_run(struct core_session *session, const struct core_run_params *params,

@@ -15,30 +15,41 @@
 
 #include <string.h>
 
-static void mark_layer(const struct batch *batch, uint32_t index, uint32_t layer, bool written)
+// Returns by how much the number of layers changes in which all slots of the block are written.
+static int mark_layer(const struct batch *batch, uint32_t index, uint32_t layer, bool written)
 {
     const struct cache *cache = batch->table->cache;
     uint8_t *bits = block_written(cache, batch->writes[index], layer);
     const uint8_t *mask = batch->write_masks + index * (size_t)cache->layer_bytes;
-    for (uint32_t i = 0; i < cache->layer_bytes; i++)
+    uint8_t before = UINT8_MAX, after = UINT8_MAX;
+    for (uint32_t i = 0; i < cache->layer_bytes; i++) {
+        before &= bits[i];
         bits[i] = (uint8_t)(written ? bits[i] | mask[i] : bits[i] & ~mask[i]);
+        after &= bits[i];
+    }
+    return (after == UINT8_MAX) - (before == UINT8_MAX);
 }
 
 // Sets or clears the bits of the batch's block `index` in all layers of the run.
 static void mark(const struct run *run, uint32_t index, bool written)
 {
+    struct block *block = run->batch->writes[index];
+    int layers = block->written_layers;
     for (uint32_t i = 0; i < run->layers.num_layers; i++)
-        mark_layer(run->batch, index, run->engine.layer + i * run->layers.layer_step, written);
+        layers +=
+            mark_layer(run->batch, index, run->engine.layer + i * run->layers.layer_step, written);
+    block_set_written(run->batch->table->cache, block, (uint32_t)layers);
 }
 
 // The bits of `to` become those of `from`, in all layers; NULL: all become 0.
-static void take_over(const struct cache *cache, const struct block *to, const struct block *from)
+static void take_over(struct cache *cache, struct block *to, const struct block *from)
 {
     size_t size = (size_t)cache->identity.num_layers * cache->layer_bytes;
     if (from)
         memcpy(block_written(cache, to, 0), block_written(cache, from, 0), size);
     else
         memset(block_written(cache, to, 0), 0, size);
+    block_set_written(cache, to, from ? from->written_layers : 0);
 }
 
 void written_begin(struct run *run)

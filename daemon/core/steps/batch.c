@@ -85,6 +85,8 @@ static enum status keep_params(struct batch *batch, const struct core_batch_para
     batch->kept.q_lens = keep(&at, p->q_lens, p->num_q_lens);
     batch->kept.token_rows = keep(&at, p->token_rows, p->num_token_rows);
     batch->kept.kv_starts = keep(&at, p->kv_starts, p->num_kv_starts);
+    if (batch_has_whole(batch))
+        batch->kept_whole = memset(at, 0, p->num_seqs * sizeof *batch->kept_whole);
     batch->kept.slot_mapping = NULL;
     batch->kept.mask = NULL;
     batch->kept.max_context_len = 0; // limits only the call that gave it
@@ -107,6 +109,11 @@ enum status batch_enter(struct batch *batch, const struct batch *old, struct err
 void batch_withdraw(struct batch *batch)
 {
     HASH_DEL(batch->session->batches, batch);
+}
+
+bool batch_has_whole(const struct batch *batch)
+{
+    return batch->table && batch->has_keys;
 }
 
 uint64_t batch_bytes(const struct batch *batch)
@@ -310,6 +317,8 @@ void batch_succeed(struct batch *next, struct batch *old)
     next->kept_lens = old->kept_lens;
     next->kept_table = old->kept_table;
     next->kept_positions = old->kept_positions;
+    next->kept_whole = old->kept_whole;
+    next->unwholes = old->unwholes;
     next->kept_bytes = old->kept_bytes;
     old->mentions = NULL;
     old->named_columns = NULL;

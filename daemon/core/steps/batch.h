@@ -80,8 +80,10 @@ struct batch {
     struct core_batch_params kept; // its params without slots and mask; kept.layout is NULL
     int32_t *kept_arrays;          // one allocation with all arrays of `kept`; owned
     int32_t *kept_lens, *kept_table, *kept_positions; // those of them that change; in kept_arrays
-    uint32_t num_layout_blocks;                       // core_layout.num_blocks
-    struct named_columns *named_columns;              // [num_seqs] once it has advanced; owned
+    uint32_t *kept_whole;       // [num_seqs] columns that reads.c has found whole; likewise
+    uint64_t unwholes;          // cache->unwholes when it did; if that changes, kept_whole is void
+    uint32_t num_layout_blocks; // core_layout.num_blocks
+    struct named_columns *named_columns; // [num_seqs] once it has advanced; owned
 
     // The chain of steps that live.
     uint64_t step; // number of this step, from 0
@@ -115,7 +117,8 @@ void batch_succeed(struct batch *next, struct batch *old);
 void batch_withdraw(struct batch *next);
 // Bytes of the batch in session->batch_memory, without its `mentions` and `dropped`.
 uint64_t batch_bytes(const struct batch *batch);
-void batch_discard(struct batch *batch); // frees one that was never registered; takes NULL
+bool batch_has_whole(const struct batch *batch); // it has `kept_whole`
+void batch_discard(struct batch *batch);         // frees one that was never registered; takes NULL
 // Unregisters the batch. It is freed when its last run is over.
 void batch_destroy(struct batch *batch);
 void batch_unref(struct batch *batch); // one user less; the last one frees it

@@ -112,6 +112,8 @@ static enum status check_memory(const struct draft *d)
     if (batch->step == 0) {
         batch->table_bytes = table;
         batch->kept_bytes = bytes + table;
+        if (batch_has_whole(batch))
+            batch->kept_bytes += p->num_seqs * sizeof *batch->kept_whole;
     }
     bytes += p->num_slot_mapping * sizeof(int64_t);
     if (__builtin_add_overflow(bytes, p->mask_bytes, &batch->bytes) ||

@@ -445,6 +445,44 @@ static bool run(struct ledger *l, uint64_t batch, enum cost cost)
     return core_ticket_reap(l->session, ticket, &result, &error) == STATUS_OK || failed(&error);
 }
 
+static bool finish(struct ledger *l, enum status queued, uint64_t ticket, struct error *error)
+{
+    struct core_ticket_result result;
+    return (queued == STATUS_OK && settle(l) &&
+            core_ticket_reap(l->session, ticket, &result, error) == STATUS_OK &&
+            result.status == STATUS_OK) ||
+           failed(error);
+}
+
+// Writes all leased blocks, because runs read them: an import into the first one, and copies of it.
+static bool store(struct ledger *l)
+{
+    struct error error = {0};
+    int64_t slots[BLOCK_SIZE];
+    uint64_t batch, ticket = 0;
+    uint32_t num_tokens;
+    for (uint32_t i = 0; i < BLOCK_SIZE; i++)
+        slots[i] = (int64_t)l->blocks[0] * BLOCK_SIZE + i;
+    const struct core_batch_params params = {
+        .cache = l->cache, .slot_mapping = slots, .num_slot_mapping = BLOCK_SIZE};
+    if (core_batch_create(l->session, &params, &batch, &num_tokens, &error) != STATUS_OK)
+        return failed(&error);
+    const struct core_run_params import = {
+        .entry = {.kind = ENGINE_WRITE, .batch = batch, .k = tensor(0), .v = tensor(0)}};
+    enum status status = core_run(l->session, &import, &ticket, &error);
+    if (!finish(l, status, ticket, &error) ||
+        core_batch_destroy(l->session, batch, &error) != STATUS_OK)
+        return false;
+    int32_t *from = malloc((MOST_BLOCKS - 1) * sizeof *from);
+    for (uint32_t i = 0; from && i < MOST_BLOCKS - 1; i++)
+        from[i] = l->blocks[0];
+    status = from ? core_blocks_copy(l->session, l->cache, from, l->blocks + 1, MOST_BLOCKS - 1,
+                                     false, &ticket, &error)
+                  : error_set(&error, STATUS_NO_MEMORY, "no host memory");
+    free(from);
+    return finish(l, status, ticket, &error);
+}
+
 // The costs that are timed of a batch.
 struct batch_costs {
     enum cost checking, running, first, later; // the last two are advances
@@ -494,6 +532,7 @@ bool study_growth(const struct study *study)
         ok = measure_blocks(&ledger, block_counts[i]);
     ok = ok && lease(&ledger, MOST_BLOCKS);
     shuffle(&ledger, MOST_BLOCKS);
+    ok = ok && store(&ledger);
     for (size_t i = 0; ok && i < COUNT(seq_counts); i++)
         ok = measure_batch(&ledger, seq_counts[i], 1, true);
     for (size_t i = 0; ok && i < COUNT(block_counts); i++)
