@@ -49,6 +49,16 @@ void block_fetch_place(const struct cache *cache, const struct block *block)
     order_fetch(&chunk->idle);
 }
 
+void block_fetch_freeing(const struct cache *cache, const struct block *block)
+{
+    const struct chunk *chunk = block_chunk(cache, block);
+    block_fetch_place(cache, block);
+    __builtin_prefetch(&block->stamp, 1);
+    __builtin_prefetch(&chunk->usable, 1);
+    __builtin_prefetch(&chunk->free[chunk->num_free], 1);
+    __builtin_prefetch(block_written(cache, block, 0), 1);
+}
+
 static enum core_block_kind rightful_state(const struct block *block)
 {
     if (block->holders || block->users > block->dead_users)

@@ -83,6 +83,8 @@ struct chunk {
 struct block *block_find(const struct cache *cache, int64_t id);
 // Prefetches what block_settle() reads beside the block, which is in the CPU's caches.
 void block_fetch_place(const struct cache *cache, const struct block *block);
+// Prefetches what it takes to free the block, which is in the CPU's caches, and to lease it again.
+void block_fetch_freeing(const struct cache *cache, const struct block *block);
 struct chunk *block_chunk(const struct cache *cache, const struct block *block);
 // The block's bits of one layer in chunk->written: block_size / 8 bytes.
 uint8_t *block_written(const struct cache *cache, const struct block *block, uint32_t layer);

@@ -52,7 +52,7 @@ static struct block *first_victim(const struct account *account)
 // the chain that was used next.
 static void fetch_next(const struct cache *cache, const struct block *block)
 {
-    const struct order_node *next = order_next(&block->eviction);
+    const struct order_node *next = order_next(&block->account->victims, &block->eviction);
     prefix_fetch_ancestors(cache, block->node);
     if (next)
         __builtin_prefetch(container_of(next, struct block, eviction)->node);

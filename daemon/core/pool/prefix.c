@@ -185,6 +185,8 @@ struct prefix_node *prefix_walk_next(struct prefix_walk *walk)
 void prefix_fetch_ancestors(const struct cache *cache, const struct prefix_node *node)
 {
     const struct prefix_node *parent = node->parent, *above = parent ? parent->parent : NULL;
+    if (parent)
+        block_fetch_freeing(cache, parent->block);
     if (!above)
         return;
     __builtin_prefetch(above->block, 1);
