@@ -49,13 +49,21 @@ static struct block *first_victim(const struct account *account)
 }
 
 // Most often several blocks go one after the other: those of a chain from its end on, then those of
-// the chain that was used next.
+// the chain that was used next. Near the root, what is read of that one is prefetched step by step.
 static void fetch_next(const struct cache *cache, const struct block *block)
 {
     const struct order_node *next = order_next(&block->account->victims, &block->eviction);
     prefix_fetch_ancestors(cache, block->node);
-    if (next)
-        __builtin_prefetch(container_of(next, struct block, eviction)->node);
+    if (!next || block->node->depth > 2)
+        return;
+    const struct block *then = container_of(next, const struct block, eviction);
+    __builtin_prefetch(then, 1);
+    if (block->node->depth > 1)
+        return;
+    block_fetch_place(cache, then);
+    prefix_fetch(then->node);
+    if (block->node->depth == 0)
+        prefix_fetch_slot(cache, then->node);
 }
 
 static void evict_block(struct account *account)
