@@ -15,19 +15,22 @@ enum { MAX_TRIES = 8 }; // chunks of an account that may prove to be below a flo
 
 // ---- one block ----
 
-// If all descendants of a cached block are held, the deepest cached block on a path is evicted. Its
-// descendants leave the index, because no look-up could reach them any more; the sessions that hold
-// them keep them.
-static struct prefix_node *lowest_cached(struct prefix_node *node)
+static struct prefix_node *deepest_first(struct prefix_node *node)
 {
-    for (struct prefix_node *child = node->children; child;) {
-        if (child->block->state == CORE_CACHED) {
-            node = child;
-            child = node->children;
-        } else {
-            child = child->next;
-        }
-    }
+    while (node->children)
+        node = node->children;
+    return node;
+}
+
+// The first of the cached nodes at and behind `top` in postorder: one without cached descendants.
+// So children go before their parents, also if a held block is between them. Its held descendants
+// leave the index, because no look-up could reach them any more; the sessions that hold them keep
+// them.
+static struct prefix_node *lowest_cached(struct prefix_node *top)
+{
+    struct prefix_node *node = deepest_first(top);
+    while (node != top && node->block->charge != CHARGE_CACHED)
+        node = node->next ? deepest_first(node->next) : node->parent;
     return node;
 }
 
