@@ -516,6 +516,26 @@ START_TEST(a_cached_parent_of_a_held_child_is_evictable_as_a_last_resort)
 }
 END_TEST
 
+START_TEST(a_cached_block_behind_a_held_one_goes_before_the_cached_block_before_it)
+{
+    publish(&a, 4, tokens);
+    worker_release(&a, blocks, 1); // the least recently used one
+    worker_release(&a, blocks + 2, 1);
+    worker_lease(&b, 60, found);
+    worker_lease(&b, 1, found + 60);
+    ck_assert_int_eq(found[60], blocks[2]);
+    ck_assert_uint_eq(worker_counts(&b).cached, 1);
+    ck_assert_int_eq(worker_block(&a, blocks[1]).depth, 1);
+    ck_assert_int_eq(worker_block(&a, blocks[3]).depth, -1);
+    world_check(&world);
+    worker_lease(&b, 1, found + 61);
+    ck_assert_int_eq(found[61], blocks[0]);
+    ck_assert_int_eq(worker_block(&a, blocks[1]).depth, -1);
+    ck_assert_int_eq((int)worker_block(&a, blocks[1]).state, CORE_HELD);
+    world_check(&world);
+}
+END_TEST
+
 START_TEST(a_chain_of_a_hundred_thousand_blocks_ends_without_a_deep_stack)
 {
     enum { LENGTH = 100000 };
@@ -623,6 +643,7 @@ int main(void)
                    the_least_recently_used_prefix_goes_first_and_children_before_their_parents,
                    a_held_block_is_never_evicted_and_nothing_is_evicted_in_vain,
                    a_cached_parent_of_a_held_child_is_evictable_as_a_last_resort,
+                   a_cached_block_behind_a_held_one_goes_before_the_cached_block_before_it,
                    a_chain_of_a_hundred_thousand_blocks_ends_without_a_deep_stack, NULL},
                1);
     return check_main(suite);

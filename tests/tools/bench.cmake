@@ -29,6 +29,9 @@ if(TARGET aule-bench)
   bench_test(bench_checks_8_bit_rows_with_scales_of_their_own device
     "decode:2x70 64 rows right.*f16/fp8_e4m3.scales" run decode:2x70 --check --kv-dtype fp8_e4m3
     --token-scales)
+  bench_test(bench_checks_what_cached_blocks_cost device
+    "look-up of a cached block, 10000 blocks cached: right.*eviction .*10000 blocks cached: right"
+    run cached --check)
   bench_test(bench_checks_what_it_appends device "A1 +32768 rows right" run A1 --check)
   bench_test(bench_checks_through_a_daemon device "decode:3x70 96 rows right" run decode:3x70 --via
     nng --clients 2 --check)

@@ -70,6 +70,7 @@ const struct workload workloads[] = {
     {"fairness", "light clients of a daemon beside one with 8 x their load", STUDY},
     {"copies", "D1 with q and out in the device's memory, in shared memory in place, and staged", STUDY},
     {"growth", "what checks, submissions, leases and releases cost as they grow", STUDY},
+    {"cached", "a look-up, an append, a fork and an eviction with 100 to 1,000,000 cached blocks", STUDY},
     {"share", "eight workers with a common prompt: one cache, a cache each, one process", STUDY},
 };
 // clang-format on

@@ -63,10 +63,24 @@ void block_set_written(struct cache *cache, struct block *block, uint32_t layers
 void block_fetch_place(const struct cache *cache, const struct block *block)
 {
     const struct chunk *chunk = block_chunk(cache, block);
-    if (block->charge != CHARGE_CACHED)
-        return;
+    __builtin_prefetch(chunk, 1);
+    __builtin_prefetch(&chunk->blocks, 1);
     order_fetch(&block->eviction);
-    order_fetch(&chunk->idle);
+}
+
+void block_fetch_idle(const struct cache *cache, const struct block *block)
+{
+    order_fetch(&block_chunk(cache, block)->idle);
+}
+
+void block_fetch_freeing(const struct cache *cache, const struct block *block)
+{
+    const struct chunk *chunk = block_chunk(cache, block);
+    block_fetch_idle(cache, block);
+    __builtin_prefetch(&block->stamp, 1);
+    __builtin_prefetch(&chunk->usable, 1);
+    __builtin_prefetch(&chunk->free[chunk->num_free], 1);
+    __builtin_prefetch(block_written(cache, block, 0), 1);
 }
 
 static enum core_block_kind rightful_state(const struct block *block)

@@ -85,8 +85,12 @@ struct chunk {
 
 // `id` may be any number. NULL: no present chunk has this block.
 struct block *block_find(const struct cache *cache, int64_t id);
-// Prefetches what block_settle() reads beside the block, which is in the CPU's caches.
+// Prefetching in steps, each of which reads what the one before has prefetched. The first one is
+// that of the block itself. `place`: its chunk, and its neighbours in the order of eviction.
+// `idle`: the neighbours of its chunk. `freeing`: also what it takes to free and to lease it.
 void block_fetch_place(const struct cache *cache, const struct block *block);
+void block_fetch_idle(const struct cache *cache, const struct block *block);
+void block_fetch_freeing(const struct cache *cache, const struct block *block);
 struct chunk *block_chunk(const struct cache *cache, const struct block *block);
 // The block's bits of one layer in chunk->written: block_size / 8 bytes.
 uint8_t *block_written(const struct cache *cache, const struct block *block, uint32_t layer);

@@ -15,19 +15,22 @@ enum { MAX_TRIES = 8 }; // chunks of an account that may prove to be below a flo
 
 // ---- one block ----
 
-// If all descendants of a cached block are held, the deepest cached block on a path is evicted. Its
-// descendants leave the index, because no look-up could reach them any more; the sessions that hold
-// them keep them.
-static struct prefix_node *lowest_cached(struct prefix_node *node)
+static struct prefix_node *deepest_first(struct prefix_node *node)
 {
-    for (struct prefix_node *child = node->children; child;) {
-        if (child->block->state == CORE_CACHED) {
-            node = child;
-            child = node->children;
-        } else {
-            child = child->next;
-        }
-    }
+    while (node->children)
+        node = node->children;
+    return node;
+}
+
+// The first of the cached nodes at and behind `top` in postorder: one without cached descendants.
+// So children go before their parents, also if a held block is between them. Its held descendants
+// leave the index, because no look-up could reach them any more; the sessions that hold them keep
+// them.
+static struct prefix_node *lowest_cached(struct prefix_node *top)
+{
+    struct prefix_node *node = deepest_first(top);
+    while (node != top && node->block->charge != CHARGE_CACHED)
+        node = node->next ? deepest_first(node->next) : node->parent;
     return node;
 }
 
@@ -49,13 +52,21 @@ static struct block *first_victim(const struct account *account)
 }
 
 // Most often several blocks go one after the other: those of a chain from its end on, then those of
-// the chain that was used next.
+// the chain that was used next. Near the root, what is read of that one is prefetched step by step.
 static void fetch_next(const struct cache *cache, const struct block *block)
 {
-    const struct order_node *next = order_next(&block->eviction);
+    const struct order_node *next = order_next(&block->account->victims, &block->eviction);
     prefix_fetch_ancestors(cache, block->node);
-    if (next)
-        __builtin_prefetch(container_of(next, struct block, eviction)->node);
+    if (!next || block->node->depth > 2)
+        return;
+    const struct block *then = container_of(next, const struct block, eviction);
+    __builtin_prefetch(then, 1);
+    if (block->node->depth > 1)
+        return;
+    block_fetch_place(cache, then);
+    prefix_fetch(then->node);
+    if (block->node->depth == 0)
+        prefix_fetch_slot(cache, then->node);
 }
 
 static void evict_block(struct account *account)

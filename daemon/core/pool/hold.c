@@ -170,6 +170,8 @@ bool hold_reserve(struct hold_table *table, const struct block *block)
         return false;
     if (!table->pages[page])
         table->pages[page] = page_create(table->cache->chunk_blocks);
+    if (table->pages[page])
+        __builtin_prefetch(&table->pages[page]->holds[hold_index(table, block->id)], 1);
     return table->pages[page] != NULL;
 }
 
@@ -278,7 +280,6 @@ enum status hold_prepare(struct hold_table *table, const struct block *block,
                          "block %" PRId32 " is held %" PRIu32
                          " times, which is the most; release it",
                          block->id, page->holds[index]);
-    __builtin_prefetch(&page->holds[index], 1);
     fresh->session += !hold_is_used(page, index);
     fresh->tenant += block->charge == CHARGE_CACHED;
     return STATUS_OK;

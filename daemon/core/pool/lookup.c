@@ -96,6 +96,8 @@ static uint64_t count_hits(const struct hold_table *table, uint32_t num_blocks)
 static void take(const struct lookup *l, int32_t *blocks)
 {
     struct core_session *session = l->table->session;
+    for (const struct prefix_node *node = l->last; node; node = node->parent)
+        block_fetch_idle(l->table->cache, node->block);
     for (struct prefix_node *node = l->last; node; node = node->parent) {
         take_block(l->table, node->block);
         blocks[node->depth] = node->block->id;

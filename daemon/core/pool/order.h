@@ -47,10 +47,12 @@ static inline bool order_is_listed(const struct order_node *node)
 {
     return node->stray.order > ORDER_STRAY;
 }
-// The node behind this one in its list, perhaps the list's end; NULL: it is in no list.
-static inline const struct order_node *order_next(const struct order_node *node)
+// The node behind this one in its list. NULL: it is in no list, or the last one.
+static inline const struct order_node *order_next(const struct order *order,
+                                                  const struct order_node *node)
 {
-    return order_is_listed(node) ? node->next : NULL;
+    const bool listed = order_is_listed(node);
+    return listed && node->next != &order->ends[node->key >> 62] ? node->next : NULL;
 }
 // Prefetches what order_remove() will write beside the node.
 static inline void order_fetch(const struct order_node *node)

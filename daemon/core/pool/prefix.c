@@ -122,13 +122,24 @@ struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_r
 
 // ---- walks ----
 
-static void node_fetch(const struct cache *cache, const struct prefix_node *node)
+static void fetch_found(const struct cache *cache, const struct prefix_node *node)
 {
     const char *from = (const char *)&node->root,
                *end = (const char *)node->tokens + tokens_size(cache);
     for (; from < end; from += 64)
         __builtin_prefetch(from, 1);
     __builtin_prefetch(end - 1);
+}
+
+void prefix_fetch(const struct prefix_node *node)
+{
+    __builtin_prefetch(node, 1);
+    __builtin_prefetch((const char *)node + 64, 1);
+}
+
+void prefix_fetch_slot(const struct cache *cache, const struct prefix_node *node)
+{
+    node_table_fetch(&cache->nodes, node->hash);
 }
 
 // The node that the search for `hash` will most likely find.
@@ -159,7 +170,7 @@ static void look_ahead(struct prefix_walk *walk)
         nodes[i] = guess(cache, walk->hashes[i]);
         if (!nodes[i]) // what follows is not there either
             return;
-        node_fetch(cache, nodes[i]);
+        fetch_found(cache, nodes[i]);
     }
     for (uint32_t i = 0; i < walk->ahead; i++)
         __builtin_prefetch(nodes[i]->block, 1);
@@ -184,13 +195,22 @@ struct prefix_node *prefix_walk_next(struct prefix_walk *walk)
 
 void prefix_fetch_ancestors(const struct cache *cache, const struct prefix_node *node)
 {
-    const struct prefix_node *parent = node->parent, *above = parent ? parent->parent : NULL;
-    if (!above)
-        return;
-    __builtin_prefetch(above->block, 1);
-    node_table_fetch(&cache->nodes, above->hash);
-    if (above->parent)
-        node_fetch(cache, above->parent);
+    enum { FREEING, PLACE, BLOCK, NODE };
+    const struct prefix_node *at = node->parent;
+    for (int step = FREEING; at && step <= NODE; step++) {
+        if (step == FREEING) {
+            block_fetch_freeing(cache, at->block);
+        } else if (step == PLACE) {
+            block_fetch_place(cache, at->block);
+        } else if (step == BLOCK) {
+            __builtin_prefetch(at->block, 1);
+            node_table_fetch(&cache->nodes, at->hash);
+        } else {
+            prefix_fetch(at);
+            return;
+        }
+        at = at->parent;
+    }
 }
 
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,

@@ -69,8 +69,12 @@ struct prefix_walk {
 };
 // The node of the next block, visible or not. NULL: there is none.
 struct prefix_node *prefix_walk_next(struct prefix_walk *walk);
-// Prefetches what evicting the ancestors of `node` will read. The parent is in the CPU's caches.
+// Prefetches what evicting the ancestors of `node` will read, step by step: call this for one node
+// after the other, from the end of a chain on.
 void prefix_fetch_ancestors(const struct cache *cache, const struct prefix_node *node);
+// Prefetch a node without its tokens, then its entry in the table.
+void prefix_fetch(const struct prefix_node *node);
+void prefix_fetch_slot(const struct cache *cache, const struct prefix_node *node);
 // A new child without a block. NULL: no memory.
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
                                struct prefix_node *parent, const int32_t *tokens);

@@ -20,6 +20,7 @@ static const struct known {
     {"fairness", study_fairness, {"dtype", "daemon", "splits", "pool"}},
     {"copies", study_copies, {"dtype"}},
     {"growth", study_growth, {NULL}},
+    {"cached", study_cached, {NULL}},
     {"share", study_share, {"daemon", "prompt", "full"}},
 };
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };

@@ -26,6 +26,7 @@ bool study_clients(const struct study *study); // crowd.c
 bool study_fairness(const struct study *study);
 bool study_copies(const struct study *study); // copies.c
 bool study_growth(const struct study *study); // costs.c
+bool study_cached(const struct study *study); // cached.c
 bool study_share(const struct study *study);  // share/share.c
 
 // By name. False also if there is no such study.
