@@ -186,11 +186,14 @@ static bool check_session(const struct core_session *session, struct error *erro
 bool audit_sessions(const struct core *core, struct error *error)
 {
     const struct core_session *session;
-    uint32_t open = 0, expected = 0, offers = 0;
+    uint32_t open = 0, expected = 0, away = 0, listed = 0, offers = 0;
     DL_FOREACH(core->sessions, session)
     {
         open++;
         expected += turns_expects(session);
+        away += session->is_away;
+        EXPECT(!session->is_away || !session->queued,
+               "session %" PRIu64 " is away and has a run queued", session->id);
         if (!check_session(session, error) || !check_offers_of(session, &offers, error))
             return false;
     }
@@ -203,6 +206,8 @@ bool audit_sessions(const struct core *core, struct error *error)
     EXPECT(expected == core->scheduler.turns.num_expected,
            "%" PRIu32 " sessions expected back, counted %" PRIu32, expected,
            core->scheduler.turns.num_expected);
+    DL_COUNT2(core->scheduler.turns.away, session, listed, away_next);
+    EXPECT(away == listed, "%" PRIu32 " sessions are away, %" PRIu32 " in the list", away, listed);
     EXPECT(offers == core->offers.num && heap_sound(&core->offers.expiring),
            "%" PRIu32 " offers, counted %" PRIu32, core->offers.num, offers);
     EXPECT(open == core->num_sessions, "%" PRIu32 " sessions, counted %" PRIu32, core->num_sessions,

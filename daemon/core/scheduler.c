@@ -24,7 +24,8 @@
 // Delay. While the GPU is busy, new runs wait for the sessions that it just served, so that they
 // share the next dispatch. The wait ends shortly before the GPU becomes idle (delay.h). If the GPU
 // finishes earlier than predicted, it idles while the next submission is prepared. If the GPU is
-// idle, or no session is expected, ready runs are submitted at once.
+// idle, or no session is expected, ready runs are submitted at once. Runs that share a prefix with
+// sessions that are about to come back may wait longer, also while the GPU is idle (gather.h).
 
 #include "scheduler.h"
 
@@ -41,6 +42,7 @@
 void scheduler_init(struct scheduler *scheduler)
 {
     scheduler->budget = SCHEDULER_BUDGET;
+    gather_init(&scheduler->gather);
 }
 
 // ---- building a submission ----
@@ -60,6 +62,7 @@ static struct link pick(struct scheduler *scheduler, uint64_t number)
     if (session->submission != number)
         beside_begin(session);
     session->submission = number;
+    session->held_ns = 0;
     const struct link link = {
         .run = run, .number = run->num_picked, .wave = beside_place(session, run)};
     if (++run->num_picked == run->num_links)
@@ -290,22 +293,27 @@ void scheduler_submit(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
     delay_begin_step(&core->delay);
+    gather_begin_step(&s->gather, heap_first(&s->turns.ready) != NULL);
     while (!core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT &&
            heap_first(&s->turns.ready) && !keeps_back(core)) {
         uint32_t zeroes = core->pool.num_zeroes, waiting = s->num_in_flight;
-        if (!zeroes)
-            submit_runs(core);
-        else
+        const bool some = gather_part(core);
+        if (zeroes)
             submit_zeroes(core);
-        if (zeroes && zeroes == core->pool.num_zeroes && waiting)
-            return; // no memory for zeroes; the submissions in flight free some
+        else if (some)
+            submit_runs(core);
+        gather_rejoin(core);
+        if (!some || (zeroes && zeroes == core->pool.num_zeroes && waiting))
+            return; // all wait, or no memory for zeroes; the submissions in flight free some
     }
 }
 
 int64_t scheduler_wake_ns(struct core *core)
 {
     watch_first(core);
-    return delay_wake_ns(&core->delay, core->ledger.now_ns);
+    const int64_t end_ns = delay_wake_ns(&core->delay, core->ledger.now_ns),
+                  wait_ns = core->scheduler.gather.wake_ns;
+    return end_ns < wait_ns ? end_ns : wait_ns;
 }
 
 // ---- after the GPU ----
@@ -434,7 +442,8 @@ static struct submission *take_first(struct scheduler *scheduler)
 
 // Notes the sessions that `submission` served, that are open and that have no queued run. Their
 // next step is likely to come soon.
-static void expect_back(struct scheduler *scheduler, const struct submission *submission)
+static void expect_back(struct scheduler *scheduler, const struct submission *submission,
+                        int64_t now_ns)
 {
     scheduler->turns.last_ended = submission->sequence;
     scheduler->turns.num_expected = 0;
@@ -442,6 +451,7 @@ static void expect_back(struct scheduler *scheduler, const struct submission *su
         struct core_session *session = submission->links[i].run->session;
         if (session->queued || session->closed || turns_expects(session))
             continue;
+        turns_away(session, now_ns);
         session->expected = scheduler->turns.last_ended;
         scheduler->turns.num_expected++;
     }
@@ -457,10 +467,12 @@ void scheduler_done(struct core *core, const struct engine_event *event)
         return;
     }
     struct submission *submission = take_first(s);
-    learn_budget(s, submission, read_results(core, submission, event));
+    const uint64_t gpu_ns = read_results(core, submission, event);
+    learn_budget(s, submission, gpu_ns);
+    gather_learn(core, submission, gpu_ns);
     core->ledger.metrics[METRIC_DISPATCHES] += event->num_dispatches;
     s->prepared_ns = event->prepared_ns;
-    expect_back(s, submission);
+    expect_back(s, submission, core->ledger.now_ns);
     end_links(submission);
     deliver(s, submission);
 }

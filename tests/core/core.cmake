@@ -36,6 +36,8 @@ foreach(suite core_step core_layers reads)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/step_world.c LIBS core_world
     LABELS core)
 endforeach()
+aule_check(test_gather SOURCES core/test_gather.c rigs/crowd_world.c rigs/dice.c LIBS core_world
+  LABELS core)
 
 # Every allocation of core fails once in this suite.
 target_link_options(test_core_memory PRIVATE

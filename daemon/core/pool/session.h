@@ -11,6 +11,7 @@
 
 #include "base/hash.h"
 #include "core/core.h"
+#include "habit.h"
 #include "heap.h"
 
 struct ledger;
@@ -62,10 +63,14 @@ struct core_session {
     uint64_t submission;    // scheduler.submissions when a link of it was last picked
     uint64_t expected;      // number of the last ended submission that served it; 0 = none, or it
                             // has queued a run since then
-    uint32_t wave;          // its latest wave in the submission that is being built; beside.h
-    struct run *beside;     // scratch: its runs in that wave, linked by run->beside
-    uint32_t num_beside;    // scratch: their number
-    uint64_t stamp;         // scratch: counted already, if it is the count's own stamp
+    struct habit habit;     // when its next run is expected, and what that reads
+    int64_t held_ns;        // its first queued run was first held back then; 0 = it was not
+    bool is_away;           // it is in turns->away
+    struct core_session *away_prev, *away_next;
+    uint32_t wave;       // its latest wave in the submission that is being built; beside.h
+    struct run *beside;  // scratch: its runs in that wave, linked by run->beside
+    uint32_t num_beside; // scratch: their number
+    uint64_t stamp;      // scratch: counted already, if it is the count's own stamp
 
     // Totals since it was opened.
     uint64_t runs_done;       // runs that succeeded

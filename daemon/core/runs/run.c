@@ -90,6 +90,7 @@ enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct e
     *ticket = session->last_ticket = run->ticket;
     session->num_unreaped++;
     DL_APPEND(session->runs, run);
+    habit_queued(&session->habit, &run->reading, run->queued_ns);
     if (!session->queued) {
         session->queued = run;
         turns_ready(session);
@@ -335,6 +336,7 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     run->attended = weight_attended(batch, params);
     run->weight = weight_in_queue(batch, params);
     run->work = weight_work(batch, params);
+    weight_reading(batch, params, &run->reading);
     describe(run, params, &sizes);
     status = params->entry.kind == ENGINE_ATTEND
                  ? engine_run_check(session->ledger->engine, &run->engine, error)

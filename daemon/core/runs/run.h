@@ -9,6 +9,7 @@
 #define AULE_CORE_RUN_H
 
 #include "copy.h"
+#include "core/pool/habit.h"
 #include "core/steps/batch.h"
 #include "run_check.h"
 
@@ -26,6 +27,7 @@ struct run {
     uint64_t bytes; // of `arrays` and the copy's pairs: they count for the session until run_free()
     struct wire_layers layers; // num_layers and layer_step are not 0, but a copy's and a merge's
     const float *k_scales, *v_scales; // [layers.num_layers], in `arrays`; NULL = none
+    struct reading reading;           // of its first layer
     struct run_tensors tensors;       // what its layers touch in the arena
     // The scheduler picks a run layer by layer: a link is one layer of it. A copy and a merge have
     // one link. Links are picked in order, and a submission may have several.

@@ -5,6 +5,8 @@
 
 #include "turns.h"
 
+#include "base/hash.h"
+
 void turns_wait(struct core_session *session)
 {
     heap_add(&session->turns->ready, &session->ready, session->served / TURNS_QUANTUM);
@@ -21,10 +23,27 @@ static void expect_no_more(struct core_session *session)
     session->expected = 0;
 }
 
+void turns_away(struct core_session *session, int64_t now_ns)
+{
+    habit_ended(&session->habit, now_ns);
+    if (!session->is_away)
+        DL_APPEND2(session->turns->away, session, away_prev, away_next);
+    session->is_away = true;
+}
+
+void turns_overdue(struct core_session *session)
+{
+    if (session->is_away)
+        DL_DELETE2(session->turns->away, session, away_prev, away_next);
+    session->is_away = false;
+}
+
 void turns_ready(struct core_session *session)
 {
     const struct turns *turns = session->turns;
     expect_no_more(session);
+    turns_overdue(session);
+    session->held_ns = 0;
     if (session->served < turns->now) // an idle session earns no credit
         session->served = turns->now;
     turns_wait(session);
@@ -33,5 +52,6 @@ void turns_ready(struct core_session *session)
 void turns_forget(struct core_session *session)
 {
     expect_no_more(session);
+    turns_overdue(session);
     heap_remove(&session->turns->ready, &session->ready);
 }

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // turns.h - which session's turn it is among those with queued runs, and which sessions are
-// expected to queue a run soon. Knows how much each session was served, not what for. Dispatcher
-// thread only.
+// expected to queue a run soon, or are away. Knows how much each session was served, not what for.
+// Dispatcher thread only.
 
 #ifndef AULE_CORE_TURNS_H
 #define AULE_CORE_TURNS_H
@@ -22,12 +22,18 @@ struct turns {
     uint64_t now;          // virtual time in tokens: `served` of the session that was served last
     uint64_t last_ended;   // the submission that ended last, by the engine's number; 0 = none
     uint32_t num_expected; // sessions that it served and that have queued no run since
+    // Open sessions whose last run has ended and that have queued no run since, until they are
+    // overdue: a list through away_prev and away_next.
+    struct core_session *away;
 };
 
 void turns_ready(struct core_session *session); // it had no queued run and has one now
 void turns_wait(struct core_session *session);  // one was picked, and it has more
 // It has no queued run any more, or is closing.
 void turns_forget(struct core_session *session);
+// A submission with a run of it has ended, and it has no queued run.
+void turns_away(struct core_session *session, int64_t now_ns);
+void turns_overdue(struct core_session *session); // takes it out of `away`, if it is there
 // True: the last submission served it, and it has queued nothing since.
 bool turns_expects(const struct core_session *session);
 

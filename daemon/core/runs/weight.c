@@ -164,3 +164,33 @@ uint64_t weight_work(const struct batch *batch, const struct core_run_params *p)
     uint64_t spread = attention_work(batch, p), alone = weight_alone(batch, p);
     return at_most_64_bits((spread > alone ? spread : alone) + local_bytes(batch));
 }
+
+// ---- what is shared ----
+
+// Only the first sequence says what a batch shares: a worker's sequences mostly have one prompt. A
+// window may hide the prefix.
+void weight_reading(const struct batch *batch, const struct core_run_params *p,
+                    struct reading *reading)
+{
+    *reading = (struct reading){0};
+    if (p->entry.kind != ENGINE_ATTEND || !batch->table || !batch->num_seqs || !batch->has_keys ||
+        p->entry.window_left >= 0)
+        return;
+    const struct cache *cache = batch->table->cache;
+    const int32_t *row = batch->kept_table;
+    const uint64_t keys = (uint64_t)batch->kept.seq_lens_kv[0],
+                   count = (keys + batch->kv.block_size - 1) / batch->kv.block_size;
+    const struct block *first = count ? block_find(cache, row[0]) : NULL;
+    if (!first || first->users < 2)
+        return;
+    const int64_t tokens = (int64_t)batch->all_keys - batch->again_tokens;
+    *reading = (struct reading){
+        .cache = cache->id,
+        .layer = p->entry.layer,
+        .num_layers = cache->identity.num_layers,
+        .block_size = batch->kv.block_size,
+        .tokens = tokens > 0 ? (uint64_t)tokens : 1,
+    };
+    for (uint32_t i = 0; i < READING_MARKS; i++)
+        reading->marks[i] = UINT64_C(1) << i <= count ? row[(UINT64_C(1) << i) - 1] : -1;
+}

@@ -8,6 +8,7 @@
 #ifndef AULE_CORE_WEIGHT_H
 #define AULE_CORE_WEIGHT_H
 
+#include "core/pool/habit.h"
 #include "core/steps/batch.h"
 
 // Tokens attended: queries times the keys of their window; 0 unless the run attends.
@@ -20,6 +21,10 @@ uint64_t weight_work(const struct batch *batch, const struct core_run_params *pa
 // goes over all its keys while the rest of the device may be idle. So its work counts as if the
 // whole device were busy for that time. weight_work() is at least this. 0 unless the run attends.
 uint64_t weight_alone(const struct batch *batch, const struct core_run_params *params);
+// What the run's first layer reads; `reading` is zeroed unless another session names the first
+// block, too. The newest step of a batch only.
+void weight_reading(const struct batch *batch, const struct core_run_params *params,
+                    struct reading *reading);
 // The same two costs for bytes that are read or written; at least 1 each.
 uint64_t weight_moved_in_queue(unsigned __int128 bytes);
 uint64_t weight_moved_work(unsigned __int128 bytes);

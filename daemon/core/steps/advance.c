@@ -285,6 +285,7 @@ static struct batch next_of(const struct batch *old)
         .num_seqs = old->num_seqs,
         .num_tokens = old->num_tokens,
         .max_rows = old->max_rows,
+        .again_tokens = old->again_tokens,
         .step = old->step + 1,
     };
 }

@@ -247,6 +247,8 @@ static enum status batch_build(struct batch *batch, const struct core_batch_para
         status = batch_enter(batch, old, error);
     if (status != STATUS_OK)
         return status;
+    batch->again_tokens =
+        (int64_t)(batch->all_keys - (uint64_t)batch->num_blocks * batch->kv.block_size);
     batch_register(batch, old);
     take_references(batch);
     if (!params->beside)

@@ -60,10 +60,13 @@ struct batch {
     uint64_t kept_bytes;  // of `kept_arrays` and `named_columns`; 0 unless this is the newest step
 
     // Sums over the sequences, for weight.c.
-    uint64_t attended;   // tokens: q_len * seq_len; at least 1
-    uint64_t causal;     // tokens: pairs of query and key that a causal run without positions sees
-    uint64_t keys;       // seq_len in whole tiles of BATCH_TILE_KEYS, of sequences with queries
-    uint64_t all_keys;   // seq_len: rows of a gather
+    uint64_t attended; // tokens: q_len * seq_len; at least 1
+    uint64_t causal;   // tokens: pairs of query and key that a causal run without positions sees
+    uint64_t keys;     // seq_len in whole tiles of BATCH_TILE_KEYS, of sequences with queries
+    uint64_t all_keys; // seq_len: rows of a gather
+    // Tokens of all_keys that the batch names again, or that lie behind the end of a sequence's
+    // last block (then negative): counted when the batch was created.
+    int64_t again_tokens;
     uint64_t local_keys; // seq_len in whole blocks, if K and V lie in the arena; else 0
 
     // Blocks of the cache.

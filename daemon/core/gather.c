@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// gather.c - see gather.h.
+
+#include "gather.h"
+
+#include "base/clock.h"
+#include "base/container_of.h"
+#include "state.h"
+
+void gather_init(struct gather *gather)
+{
+    gather->spare_ns = GATHER_SPARE_NS;
+    gather->wake_ns = FOREVER;
+}
+
+static struct core_session *ready_session(const struct heap *ready, size_t i)
+{
+    return container_of(ready->entries[i].node, struct core_session, ready);
+}
+
+static bool may_wait(const struct core_session *session, int64_t now_ns)
+{
+    const struct run *run = session->queued;
+    const int64_t held_ns = session->held_ns ? now_ns - session->held_ns : 0,
+                  waited_ns = now_ns - run->queued_ns,
+                  most_ns = (int64_t)run->engine.options.max_queue_ms * NS_PER_MS;
+    return run->reading.cache && !run->num_picked &&
+           held_ns < (GATHER_ROUNDS + run->reading.num_layers) * session->habit.gpu_ns &&
+           (!most_ns || waited_ns < most_ns / 2);
+}
+
+static bool add_ready(struct core *core)
+{
+    const struct heap *ready = &core->scheduler.turns.ready;
+    struct crews *crews = &core->scheduler.gather.crews;
+    crews->count = 0;
+    for (size_t i = 0; i < ready->size; i++) {
+        const struct core_session *session = ready_session(ready, i);
+        if (may_wait(session, core->ledger.now_ns))
+            crews_add_ready(crews, &session->queued->reading, &session->habit,
+                            session->held_ns != 0);
+    }
+    return crews->count > 0;
+}
+
+static void add_in_flight(struct core *core, const struct submission *submission)
+{
+    const uint64_t stamp = ++core->ledger.last_stamp;
+    for (uint32_t i = 0; i < submission->num_links; i++) {
+        struct core_session *session = submission->links[i].run->session;
+        if (session->stamp == stamp || session->queued || session->closed)
+            continue;
+        session->stamp = stamp;
+        crews_add_expected(&core->scheduler.gather.crews, &session->habit, FOREVER,
+                           core->ledger.now_ns);
+    }
+}
+
+static void add_expected(struct core *core)
+{
+    struct scheduler *s = &core->scheduler;
+    struct core_session *session, *next;
+    for (uint32_t i = 0; i < s->num_in_flight; i++)
+        add_in_flight(core, &s->in_flight[(s->first_in_flight + i) % SCHEDULER_MAX_IN_FLIGHT]);
+    DL_FOREACH_SAFE2(s->turns.away, session, next, away_next)
+    {
+        if (!session->num_in_flight &&
+            !crews_add_expected(&s->gather.crews, &session->habit, session->habit.ended_ns,
+                                core->ledger.now_ns))
+            turns_overdue(session);
+    }
+}
+
+static void put_aside(struct core *core)
+{
+    struct gather *g = &core->scheduler.gather;
+    struct heap *ready = &core->scheduler.turns.ready;
+    const int64_t now_ns = core->ledger.now_ns;
+    for (size_t i = 0; i < ready->size && g->num_aside < GATHER_MOST; i++) {
+        struct core_session *session = ready_session(ready, i);
+        const struct crew *crew =
+            may_wait(session, now_ns) ? crews_get(&g->crews, &session->queued->reading) : NULL;
+        if (!crew || !crew->until_ns)
+            continue;
+        g->aside[g->num_aside++] = session;
+        g->wake_ns = crew->until_ns < g->wake_ns ? crew->until_ns : g->wake_ns;
+        session->held_ns = session->held_ns ? session->held_ns : now_ns;
+    }
+    for (uint32_t i = 0; i < g->num_aside; i++)
+        heap_remove(ready, &g->aside[i]->ready);
+}
+
+// The GPU becomes or stays idle because all ready runs wait.
+static bool is_idle(const struct core *core)
+{
+    const struct scheduler *s = &core->scheduler;
+    return !s->num_in_flight && !heap_first(&s->turns.ready);
+}
+
+// A wait is over. It was in vain if no further session has become ready.
+static void settle_idle(struct core *core)
+{
+    struct gather *g = &core->scheduler.gather;
+    const size_t size = core->scheduler.turns.ready.size + g->num_aside;
+    if (g->idle_ns && size <= g->idle_size)
+        g->spare_ns -= core->ledger.now_ns - g->idle_ns;
+    g->idle_ns = 0;
+}
+
+void gather_begin_step(struct gather *gather, bool some)
+{
+    gather->wake_ns = FOREVER;
+    if (!some)
+        gather->idle_ns = 0; // the sessions that waited are closed
+}
+
+bool gather_part(struct core *core)
+{
+    struct gather *g = &core->scheduler.gather;
+    g->num_aside = 0;
+    g->wake_ns = FOREVER;
+    if (core->params.look_ns && !core->pool.num_zeroes && g->spare_ns > 0 && add_ready(core)) {
+        add_expected(core);
+        crews_decide(&g->crews, core->delay.prepares_ns, core->ledger.now_ns);
+        put_aside(core);
+    }
+    if (!is_idle(core)) {
+        settle_idle(core);
+    } else if (!g->idle_ns) {
+        g->idle_ns = core->ledger.now_ns;
+        g->idle_size = g->num_aside;
+    }
+    return heap_first(&core->scheduler.turns.ready) != NULL;
+}
+
+void gather_rejoin(struct core *core)
+{
+    struct gather *g = &core->scheduler.gather;
+    for (uint32_t i = 0; i < g->num_aside; i++)
+        if (g->aside[i]->queued) // the device may have been lost meanwhile
+            turns_wait(g->aside[i]);
+    g->num_aside = 0;
+}
+
+// ---- what a submission tells ----
+
+static struct reading reading_of(const struct link *link)
+{
+    const struct run *run = link->run;
+    struct reading reading = run->reading;
+    if (reading.cache)
+        reading.layer =
+            (uint32_t)((reading.layer + (uint64_t)link->number * run->layers.layer_step) %
+                       reading.num_layers);
+    return reading;
+}
+
+// Tokens that the submission read: those that several links share are counted once.
+static uint64_t tokens_read(struct crews *crews, const struct submission *submission)
+{
+    uint64_t tokens = 0;
+    crews->count = 0;
+    for (uint32_t i = 0; i < submission->num_links; i++) {
+        const struct reading reading = reading_of(&submission->links[i]);
+        struct crew *crew = crews_get(crews, &reading);
+        const uint64_t again =
+            crew && crew->num_ready++ ? reading_shared(&crew->reading, &reading) : 0;
+        tokens += reading.tokens > again ? reading.tokens - again : 0;
+    }
+    return tokens;
+}
+
+void gather_learn(struct core *core, const struct submission *submission, uint64_t gpu_ns)
+{
+    struct gather *g = &core->scheduler.gather;
+    const uint64_t tokens = tokens_read(&g->crews, submission);
+    g->spare_ns += (int64_t)(gpu_ns / GATHER_PART);
+    g->spare_ns = g->spare_ns < GATHER_SPARE_NS ? g->spare_ns : GATHER_SPARE_NS;
+    if (!tokens)
+        return;
+    const uint64_t stamp = ++core->ledger.last_stamp;
+    for (uint32_t i = 0; i < submission->num_links; i++) {
+        const struct run *run = submission->links[i].run;
+        if (!run->reading.cache || run->session->stamp == stamp)
+            continue;
+        run->session->stamp = stamp;
+        habit_served(&run->session->habit, (int64_t)gpu_ns, tokens);
+    }
+}

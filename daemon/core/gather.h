@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// gather.h - holds runs back past the end of the GPU's work, until sessions that are about to read
+// the same prefix have queued theirs. The rule is in runs/crews.h; here are its sessions, and two
+// bounds on what waiting may cost. Dispatcher thread only.
+//
+// - A run waits for at most about a model step: the cache's layers and GATHER_ROUNDS, times its
+//   session's last GPU time. It waits for at most half of its max_queue_ms.
+// - GPU time that was idle for a wait in vain is at most 1 / GATHER_PART of the GPU's work, beyond
+//   GATHER_SPARE_NS.
+
+#ifndef AULE_CORE_GATHER_H
+#define AULE_CORE_GATHER_H
+
+#include "core/runs/crews.h"
+
+#include <stddef.h>
+
+enum { GATHER_MOST = 1024, GATHER_ROUNDS = 4, GATHER_PART = 64, GATHER_SPARE_NS = 1000 * 1000 };
+
+struct core;
+struct core_session;
+struct submission;
+
+struct gather {
+    struct crews crews;                      // scratch
+    struct core_session *aside[GATHER_MOST]; // ready sessions that wait, out of the heap
+    uint32_t num_aside;
+    int64_t wake_ns;  // the first wait ends then; FOREVER: none ends by itself
+    int64_t spare_ns; // idle time for waits in vain that is left
+    int64_t idle_ns;  // since then the GPU has been idle for a wait; 0 = it has not
+    size_t idle_size; // sessions that waited then
+};
+
+void gather_init(struct gather *gather); // takes a zeroed one
+// Call this once in each core_step(). `some`: sessions are ready.
+void gather_begin_step(struct gather *gather, bool some);
+// Takes the sessions that wait out of the heap of ready ones. False: all of them wait.
+bool gather_part(struct core *core);
+void gather_rejoin(struct core *core); // puts them back; always follows gather_part()
+// The submission has ended. Call this while its runs exist.
+void gather_learn(struct core *core, const struct submission *submission, uint64_t gpu_ns);
+
+#endif

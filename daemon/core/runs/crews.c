@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// crews.c - see crews.h.
+
+#include "crews.h"
+
+#include "base/clock.h"
+
+enum { PS_A_NS = 1000 };
+
+struct crew *crews_get(struct crews *crews, const struct reading *reading)
+{
+    if (!reading->cache)
+        return NULL;
+    for (uint32_t i = 0; i < crews->count; i++) {
+        struct crew *crew = &crews->list[i];
+        if (crew->reading.layer == reading->layer && crew->reading.cache == reading->cache &&
+            crew->reading.marks[0] == reading->marks[0])
+            return crew;
+    }
+    if (crews->count == CREWS_MOST)
+        return NULL;
+    struct crew *crew = &crews->list[crews->count++];
+    *crew = (struct crew){.reading = *reading};
+    return crew;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static void add(struct crew_part *part, const struct reading *reading, const struct habit *habit,
+                const struct habit_gap *gap)
+{
+    if (!part->count++) {
+        *part = (struct crew_part){1, *reading, gap->mean_ns, habit->token_ps, habit->gpu_ns};
+        return;
+    }
+    part->mean_ns = most(part->mean_ns, gap->mean_ns);
+    part->token_ps = least(part->token_ps, habit->token_ps);
+    part->gpu_ns = least(part->gpu_ns, habit->gpu_ns);
+}
+
+void crews_add_ready(struct crews *crews, const struct reading *reading, const struct habit *habit,
+                     bool held)
+{
+    struct reading next;
+    struct crew *crew = crews_get(crews, reading);
+    if (!crew)
+        return;
+    const struct habit_gap *gap = habit_next(habit, &next);
+    crew->num_ready++;
+    crew->num_held += held;
+    if (gap)
+        add(&crew->ready, reading, habit, gap);
+}
+
+bool crews_add_expected(struct crews *crews, const struct habit *habit, int64_t ended_ns,
+                        int64_t now_ns)
+{
+    struct reading next;
+    const struct habit_gap *gap = habit_next(habit, &next);
+    if (!gap)
+        return false;
+    const int64_t due_ns = ended_ns == FOREVER ? FOREVER : ended_ns + habit_gap_most_ns(gap);
+    if (due_ns <= now_ns)
+        return false;
+    struct crew *crew = crews_get(crews, &next);
+    if (crew) {
+        add(&crew->expected, &next, habit, gap);
+        crew->ended_ns = most(crew->ended_ns, ended_ns);
+        crew->due_ns = most(crew->due_ns, due_ns);
+    }
+    return true;
+}
+
+// True: `behind` will reach the layer of `crew`, or is in it.
+static bool reaches(const struct crew *behind, const struct crew *crew)
+{
+    const struct reading *a = &crew->reading, *b = &behind->reading;
+    if (a->cache != b->cache || a->marks[0] != b->marks[0])
+        return false;
+    const uint32_t distance = (a->layer + a->num_layers - b->layer) % a->num_layers;
+    return distance <= a->num_layers / 2;
+}
+
+// GPU time that one dispatch saves over two: the shared tokens', but at most that of a dispatch. 0:
+// less than a wait would cost.
+static int64_t gain(const struct crew *crew, const struct crew_part *part, int64_t prepares_ns)
+{
+    const uint64_t shared = reading_shared(&crew->reading, &part->reading);
+    const int64_t saved_ns =
+        least((int64_t)((double)shared * (double)part->token_ps / PS_A_NS), part->gpu_ns);
+    return part->count && part->mean_ns + prepares_ns <= saved_ns ? saved_ns : 0;
+}
+
+// True: another crew already waits for this one. Then this one waits for none that is behind it.
+// Otherwise crews that lie all around the circle of layers would each wait a little, and none would
+// reach another one.
+static bool is_waited_for(const struct crew *crew, const struct crews *crews)
+{
+    for (uint32_t i = 0; i < crews->count; i++)
+        if (&crews->list[i] != crew && crews->list[i].num_held && reaches(crew, &crews->list[i]))
+            return true;
+    return false;
+}
+
+static void wait_for_expected(struct crew *crew, const struct crews *crews, int64_t prepares_ns,
+                              int64_t now_ns)
+{
+    for (uint32_t i = 0; i < crews->count; i++) {
+        const struct crew *other = &crews->list[i];
+        const bool may = other == crew || (reaches(other, crew) && !is_waited_for(crew, crews));
+        const int64_t gain_ns = may ? gain(crew, &other->expected, prepares_ns) : 0;
+        if (!gain_ns)
+            continue;
+        const int64_t until_ns =
+            other->due_ns == FOREVER ? FOREVER : least(other->due_ns, other->ended_ns + gain_ns);
+        if (until_ns > now_ns)
+            crew->until_ns = most(crew->until_ns, until_ns);
+    }
+}
+
+// A crew that waits is not waited for. So no circle of crews waits.
+static void wait_for_ready(struct crew *crew, const struct crews *crews, int64_t prepares_ns)
+{
+    for (uint32_t i = 0; i < crews->count; i++) {
+        const struct crew *other = &crews->list[i];
+        if (other != crew && !other->until_ns && other->num_ready && reaches(other, crew) &&
+            gain(crew, &other->ready, prepares_ns))
+            crew->until_ns = FOREVER;
+    }
+}
+
+void crews_decide(struct crews *crews, int64_t prepares_ns, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < crews->count; i++)
+        if (crews->list[i].num_ready)
+            wait_for_expected(&crews->list[i], crews, prepares_ns, now_ns);
+    for (uint32_t i = 0; i < crews->count; i++)
+        if (crews->list[i].num_ready && !crews->list[i].until_ns &&
+            !is_waited_for(&crews->list[i], crews))
+            wait_for_ready(&crews->list[i], crews, prepares_ns);
+}

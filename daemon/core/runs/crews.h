@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// crews.h - which ready runs wait for sessions that are about to queue a run over the same prefix,
+// so that one dispatch reads the prefix for all of them. Knows numbers only: no clock, no session.
+// Dispatcher thread only.
+//
+// A crew is all sessions whose next runs read one prefix in one layer. Its ready runs wait for
+// - its sessions whose runs are on the GPU or ended just now;
+// - the crews up to half of the layers behind, which will reach this layer, unless another crew
+//   already waits for this one.
+// A wait may let the GPU idle. It does so only if the usual gap of the sessions and the preparing
+// of a submission take no longer than reading the shared tokens once more, and for no longer than
+// these would take. A session that is later than usual is not waited for.
+
+#ifndef AULE_CORE_CREWS_H
+#define AULE_CORE_CREWS_H
+
+#include "core/pool/habit.h"
+
+enum { CREWS_MOST = 16 }; // further prefixes and layers have no crew: their runs do not wait
+
+// Sessions of a crew, and what to know about them.
+struct crew_part {
+    uint32_t count;
+    struct reading reading; // of the first one
+    int64_t mean_ns;        // the longest usual gap
+    int64_t token_ps;       // the smallest habit.token_ps
+    int64_t gpu_ns;         // the smallest habit.gpu_ns
+};
+
+struct crew {
+    struct reading reading; // of the session that came first
+    uint32_t num_ready;     // sessions with a run queued, trusted or not
+    uint32_t num_held;      // of these, those that have waited already
+    struct crew_part ready; // of these, those that are trusted: habit_next()
+    struct crew_part expected;
+    int64_t ended_ns; // end of the last run of those expected; FOREVER: it is on the GPU
+    int64_t due_ns;   // when the last of those expected should be back; FOREVER likewise
+    int64_t until_ns; // by crews_decide(): the ready runs wait until then; 0 = they do not
+};
+
+struct crews {
+    struct crew list[CREWS_MOST];
+    uint32_t count;
+};
+
+// The crew of a run that reads `reading`. NULL: there is none, or no place for another one.
+struct crew *crews_get(struct crews *crews, const struct reading *reading);
+// A session has a run queued that reads `reading`. `held`: it has waited already.
+void crews_add_ready(struct crews *crews, const struct reading *reading, const struct habit *habit,
+                     bool held);
+// A session has no run queued. Its last run ended at `ended_ns`; FOREVER: it is on the GPU. False:
+// the session is overdue or not trusted, and nobody waits for it.
+bool crews_add_expected(struct crews *crews, const struct habit *habit, int64_t ended_ns,
+                        int64_t now_ns);
+// Sets until_ns of all crews. `prepares_ns`: time from a submission until the GPU has it.
+void crews_decide(struct crews *crews, int64_t prepares_ns, int64_t now_ns);
+
+#endif
