@@ -189,6 +189,10 @@ def test_wrong_tokens_raise_a_sentence(cache: aule.Cache) -> None:
                              (["a"], "must be one row of integers"), ([2**40], "beyond int32")]:
         with pytest.raises(errors.AuleError, match=re.escape(sentence)):
             cache.sequence(tokens)
+    with pytest.raises(errors.InvalidError, match="claim without publish"):
+        cache.sequence([1, 2], claim=True, publish=False)
+    with pytest.raises(errors.InvalidError, match="timeout = -1 seconds"):
+        cache.sequence([1, 2], claim=True, timeout=-1)
     with cache.sequence([1, 2]) as sequence:
         with pytest.raises(errors.OutOfRangeError, match="2 tokens cannot be truncated to 3"):
             sequence.truncate(3)

@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
+import threading
 import weakref
 from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING, Any
 
 from . import dtypes, errors
 from ._native import Handle, Owner, check, ffi, fields, lib, milliseconds
+from ._notice import Notice
 from ._tensors import Arena, Array, Copied, allocate
 from .daemon import PrivateDaemon
 
@@ -40,6 +43,8 @@ class Session(Owner):
         self._info = fields(info[0])
         self._arena = Arena(handle, self._info["arena_size"])
         self._orphans: collections.deque[Ticket] = collections.deque()
+        self._notice: Notice | None = None
+        self._notice_lock = threading.Lock()
         _sessions.add(self)
 
     @property
@@ -101,19 +106,39 @@ class Session(Owner):
     def close(self) -> None:
         """End the session and what it holds in the daemon; end the private daemon, if any."""
         super().close()
+        if self._notice is not None:
+            self._notice.close()
         self._orphans.clear()
         if self._daemon:
             self._daemon.stop()
 
-    def _sweep(self) -> None:
-        """Reap tickets that were dropped before their end, so that they leak nothing."""
+    def _noticed(self, handle: Handle) -> Notice | None:
+        """Return what wakes coroutines; `handle` is a ticket's. None: the daemon is too old.
+
+        The first `await` makes it. Before, the daemon sends no messages for it.
+        """
+        if self._notice is None:
+            with self._notice_lock, contextlib.suppress(errors.UnsupportedError):
+                if self._notice is None:
+                    self._notice = Notice(self, handle)
+        return self._notice
+
+    def _sweep(self) -> bool:
+        """Reap tickets that were dropped before their end, so that they leak nothing.
+
+        Returns whether there was one that has ended.
+        """
+        some = False
         for _ in range(len(self._orphans)):
             try:
                 ticket = self._orphans.popleft()
             except IndexError:
-                return
-            if not ticket._reap():
+                break
+            if ticket._reap():
+                some = True
+            else:
                 self._orphans.append(ticket)
+        return some
 
 
 def connect(socket: str | None = None, *, name: str | None = None, tenant: str | None = None,
