@@ -263,11 +263,17 @@ def test_tickets_that_nobody_awaits_do_not_keep_the_loop_busy(session: aule.Sess
     async def main() -> None:
         gate.shut = False
         await step.submit(0, *QKV)
+        gate.shut = True
         left = [step.submit(0, *QKV) for _ in range(3)]
         step.submit(0, *QKV)  # dropped
-        await step.submit(0, *QKV)
-        assert session._notice is not None
-        assert not session._notice._flying and not session._orphans
+        ticket = step.submit(0, *QKV)
+        task = asyncio.ensure_future(wait(ticket))
+        await until(lambda: ticket._waiters)
+        gate.shut = False
+        await task
+        assert session._notice is not None and not session._notice._flying
+        session._sweep()
+        assert not session._orphans
         for ticket in left:
             np.testing.assert_allclose(ticket.wait(), WANTED, **CLOSE)
         looks = 0
