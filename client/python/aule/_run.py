@@ -522,7 +522,7 @@ class Runs(Owner):
             place = arena.look(array)
         if place.shape != shape:
             raise errors.InvalidError(f"{name} has shape {place.shape}; this run needs {shape}")
-        in_place = place.offset >= 0
+        in_place = place.in_place
         if not in_place:
             array = arena.copy_in(self._session._open(), array, place.code, name)
             place = arena.look(array)
@@ -544,7 +544,7 @@ class Runs(Owner):
                                       f"{dtypes.name(code)}")
         if not place.torch and not array.flags.writeable:
             raise errors.InvalidError(f"{name} is read-only")
-        if place.offset >= 0:
+        if place.in_place or (name == "lse" and place.offset >= 0):
             return array
         arena.check_device(array, name)
         copy = allocate(self._session._open(), shape, code, place.torch)

@@ -82,7 +82,17 @@ class Session(Owner):
 
     def in_arena(self, array: Array) -> bool:
         """Say whether runs use this array without a copy."""
-        return self._arena.look(array).offset >= 0
+        return self._arena.look(array).in_place
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session is open and its daemon answers. Sends a message."""
+        handle = self._handle
+        if handle is None:
+            return False
+        none = ffi.new("struct aule_ticket *")[0]
+        status = lib.aule_ticket_wait_sized(handle.pointer, none, 0, ffi.NULL, 0)
+        return bool(status == errors.NotFoundError.status)
 
     def cache(self, name: str, **identity: Any) -> Cache:
         """Open a KV cache or create it; see `aule.Cache.open`."""
