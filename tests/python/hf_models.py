@@ -2,8 +2,10 @@
 # SPDX-FileCopyrightText: The aule authors
 """Small transformers models with random weights, prompts, and a worker process that generates.
 
-    hf_models.py SOCKET KIND [SEED...]: generates for the prompts of these seeds over one
+    hf_models.py SOCKET KIND [SEED:LENGTH...]: generates for the prompts of these seeds over one
     SharedCache each, and prints a JSON list of {"seed", "cached", "ids"}.
+    hf_models.py SOCKET CACHE batch N: generates for 32 prompts by one generate_batch, beginning
+    with prompt N, and prints JSON {"cached", "ids"}.
 """
 
 from __future__ import annotations
@@ -66,8 +68,44 @@ def generate(model: Any, ids: Any, **options: Any) -> Any:
     return model.generate(ids, max_new_tokens=NEW, do_sample=False, **options)
 
 
+def batching(num_return_sequences: int = 1, **options: Any) -> tuple[Any, Any]:
+    """The two configurations of generate_batch: greedy, and small."""
+    sampled = {"do_sample": True, "top_k": 1} if num_return_sequences > 1 else {"do_sample": False}
+    return (hf.GenerationConfig(max_new_tokens=NEW, eos_token_id=-1, **sampled,
+                                num_return_sequences=num_return_sequences),
+            hf.ContinuousBatchingConfig(**{"max_batch_tokens": 256, "num_blocks": 64,
+                                           "page_size": 32, **options}))
+
+
+def generate_batch(model: Any, prompts: list[list[int]], persistent_manager: bool = False,
+                   **options: Any) -> list[list[int]]:
+    """The ids of each prompt's texts. An error of a request is raised."""
+    generation, continuous = batching(**options)
+    outputs = model.generate_batch(prompts, generation_config=generation,
+                                   continuous_batching_config=continuous,
+                                   persistent_manager=persistent_manager)
+    errors = [output.error for output in outputs.values() if output.error]
+    assert not errors and outputs, errors
+    return [output.generated_tokens for output in outputs.values()]
+
+
+def batch(socket: str, name: str, first: int) -> None:
+    model = model_of("llama")
+    prompts = [prompt(seed, length)[0].tolist() for seed, length in enumerate(lengths(32))]
+    with aule.connect(socket, name=f"batch {first}") as session:
+        cache = aule.hf.open_cache(session, model, name, block_size=BLOCK)
+        with aule.hf.share_batches(cache, model) as shared:
+            ids = generate_batch(model, prompts[first:] + prompts[:first])
+        turn = len(prompts) - first
+        print(json.dumps({"cached": shared.cached, "ids": ids[turn:] + ids[:turn]}))
+
+
 def main() -> None:
     socket, kind, *pairs = sys.argv[1:]
+    torch.set_num_threads(1)
+    if pairs[:1] == ["batch"]:
+        batch(socket, kind, int(pairs[1]))
+        return
     model = model_of(kind)
     said = []
     with aule.connect(socket, name=f"hf {kind}") as session:

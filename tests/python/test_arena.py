@@ -106,6 +106,34 @@ def test_copied_bytes_are_counted_in_and_out(session: aule.Session, cache: aule.
     np.testing.assert_allclose(out, expected(q[:, ::-1], k, v)[0], rtol=1e-5, atol=1e-5)
 
 
+def test_turned_arrays_of_the_arena_are_copied_and_counted(session: aule.Session,
+                                                           cache: aule.Cache) -> None:
+    turned = session.empty((9, DIM, HEADS)).swapaxes(1, 2)
+    back = session.empty((9, KV_HEADS, DIM))[::-1]
+    turned[...], back[...] = drawn(9, HEADS, DIM), drawn(9, KV_HEADS, DIM, seed=1)
+    before = session.copied
+    with cache.sequence(range(9)) as sequence:
+        out = cache.step([sequence]).attend(0, turned, back, back)
+    np.testing.assert_allclose(out, expected(turned, back, back)[0], rtol=1e-5, atol=1e-5)
+    assert session.copied.bytes_in - before.bytes_in == turned.nbytes + 2 * back.nbytes
+
+
+def test_slices_off_16_bytes_are_copied_and_counted(session: aule.Session,
+                                                    cache: aule.Cache) -> None:
+    wide = [session.empty((9, heads, DIM + 1)) for heads in (HEADS, KV_HEADS, KV_HEADS, HEADS)]
+    q, k, v, out = (array[..., 1:] for array in wide)
+    for array in (q, k, v):
+        array[...] = drawn(*array.shape, seed=array.shape[1])
+    before = session.copied
+    with cache.sequence(range(9)) as sequence:
+        step = cache.step([sequence])
+        assert step.attend(0, q, k, v, out) is out
+    np.testing.assert_allclose(out, expected(q, k, v)[0], rtol=1e-5, atol=1e-5)
+    assert not session.in_arena(q)
+    assert session.copied.bytes_in - before.bytes_in == q.nbytes + k.nbytes + v.nbytes
+    assert session.copied.bytes_out - before.bytes_out == out.nbytes
+
+
 def test_an_array_that_changes_its_shape_or_place_is_looked_at_anew(
         session: aule.Session, cache: aule.Cache) -> None:
     torch = pytest.importorskip("torch")

@@ -120,17 +120,11 @@ def test_a_wrong_argument_of_a_run_raises_a_sentence(step: aule.Step, change: An
     assert raised.value.name in ("INVALID", "MISMATCH", "OUT_OF_RANGE", "UNSUPPORTED")
 
 
-def test_wrong_strides_in_the_arena_raise_a_sentence(session: aule.Session,
-                                                     step: aule.Step) -> None:
-    q, k, v = qkv()
-    turned = in_arena(session, q.swapaxes(1, 2)).swapaxes(1, 2)
-    with pytest.raises(errors.InvalidError, match="q has strides .* must be contiguous"):
-        step.attend(0, turned, k, v)
-    with pytest.raises(errors.InvalidError, match="k has strides .* no stride negative"):
-        step.attend(0, q, in_arena(session, k)[::-1], v)
-    wide = session.empty((COUNT, KV_HEADS, DIM + 1))
-    with pytest.raises(errors.MisalignedError, match="v"):
-        step.attend(0, q, k, wide[:, :, 1:])
+def test_pools_in_the_arena_that_runs_cannot_write_raise_a_sentence(session: aule.Session) -> None:
+    wide = session.empty((4, 16, KV_HEADS, DIM + 1))
+    with pytest.raises(errors.InvalidError, match="keys is off 16 bytes in the arena"):
+        session.batch(keys=wide[..., 1:], values=wide[..., 1:], cu_seqlens_q=[0, 1],
+                      seq_lens_kv=[1], block_table=np.array([[0]]), slot_mapping=[0])
 
 
 def test_an_output_that_cannot_be_written_raises_a_sentence(session: aule.Session,
@@ -189,6 +183,10 @@ def test_wrong_tokens_raise_a_sentence(cache: aule.Cache) -> None:
                              (["a"], "must be one row of integers"), ([2**40], "beyond int32")]:
         with pytest.raises(errors.AuleError, match=re.escape(sentence)):
             cache.sequence(tokens)
+    with pytest.raises(errors.InvalidError, match="claim without publish"):
+        cache.sequence([1, 2], claim=True, publish=False)
+    with pytest.raises(errors.InvalidError, match="timeout = -1 seconds"):
+        cache.sequence([1, 2], claim=True, timeout=-1)
     with cache.sequence([1, 2]) as sequence:
         with pytest.raises(errors.OutOfRangeError, match="2 tokens cannot be truncated to 3"):
             sequence.truncate(3)

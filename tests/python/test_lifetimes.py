@@ -405,3 +405,25 @@ def test_a_daemon_that_dies_is_an_error_and_not_a_hang() -> None:
             step.attend(1, *qkv())
         with pytest.raises((errors.DaemonGoneError, errors.NoSessionError)):
             cache.state()
+
+
+def test_the_default_session_connects_anew_after_its_daemon() -> None:
+    ran = run("""
+import os
+import numpy as np
+import aule
+q, k, v = (np.ones((1, heads, 3, 32), np.float32) for heads in (4, 2, 2))
+for life in range(2):
+    with aule.connect(autostart=True, daemon_options=["--cache-folder", "none"]) as keeper:
+        os.environ["AULE_SOCKET"] = keeper.socket
+        if life:
+            try:
+                aule.flash_attention(q, k, v)
+            except (ConnectionError, aule.AuleError) as failure:
+                print(type(failure).__name__ in ("DaemonGoneError", "NoSessionError"))
+        array = aule.default_session().empty(3)
+        print(aule.default_session().alive, aule.flash_attention(q, k, v).shape)
+print(array.shape)
+""")
+    assert ran.stdout == ("True (1, 4, 3, 32)\nTrue\nTrue (1, 4, 3, 32)\n(3,)\n"), \
+        ran.stdout + ran.stderr

@@ -130,6 +130,75 @@ def test_a_sequence_that_does_not_publish_leaves_nothing(cache: aule.Cache) -> N
     assert cache.sequence(range(2 * BLOCK)).cached == 0
 
 
+def test_a_claimed_prompt_is_computed_by_the_first_and_found_by_the_others(
+        session: aule.Session) -> None:
+    prompt, name = range(3 * BLOCK + 5), "claimed"
+    cache = session.cache(name, **IDENTITY)
+    first = cache.sequence(prompt, claim=True)
+    assert first.promised == first.cached == 0
+    with aule.connect(session.socket) as other, \
+            other.cache(name, **IDENTITY) as its, \
+            its.sequence(prompt, claim=True, timeout=0) as second:
+        assert second.promised == 3 * BLOCK and second.cached == 0
+        assert not second.wait(0.05)
+        compute(cache, first)
+        first.publish()
+        assert second.wait(60)
+        assert second.cached == 3 * BLOCK and second.promised == 0
+        assert its.step([second]).num_tokens == 5
+
+
+def test_threads_with_one_prompt_compute_it_once(cache: aule.Cache) -> None:
+    computed: list[int] = []
+    start = threading.Barrier(4)
+
+    def work() -> None:
+        start.wait()
+        with cache.sequence(range(4 * BLOCK + 1), claim=True, timeout=None) as sequence:
+            computed.append(len(sequence) - sequence.cached)
+            compute(cache, sequence)
+            sequence.publish()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(computed) == [1, 1, 1, 4 * BLOCK + 1]
+
+
+def test_a_claim_that_ends_unfulfilled_is_inherited(cache: aule.Cache) -> None:
+    first = cache.sequence(range(2 * BLOCK), claim=True)
+    with cache.sequence(range(2 * BLOCK), claim=True, timeout=0) as second:
+        assert second.promised == 2 * BLOCK
+        first.close()
+        assert second.wait(60) and second.cached == second.promised == 0
+        compute(cache, second)
+
+
+def test_a_claims_wait_ends_with_its_sequence_and_at_its_deadline(cache: aule.Cache) -> None:
+    with cache.sequence(range(2 * BLOCK), claim=True):
+        with cache.sequence(range(2 * BLOCK), claim=True, timeout=0.05) as second:
+            assert second.promised == 2 * BLOCK
+            compute(cache, second)  # nothing is wrong if two sequences compute a block
+        third = cache.sequence(range(2 * BLOCK), extra_key="other", claim=True)
+        fourth = cache.sequence(range(2 * BLOCK), extra_key="other", claim=True, timeout=0)
+        said: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                fourth.wait(None)
+            except BaseException as failure:
+                said.append(failure)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        fourth.close()
+        thread.join(30)
+        assert not thread.is_alive() and isinstance(said[0], aule.errors.ClosedError)
+        third.close()
+
+
 def test_a_fork_shares_blocks_and_goes_its_own_way(cache: aule.Cache) -> None:
     q, k, v = tensors(24)
     with cache.sequence(range(23)) as sequence:

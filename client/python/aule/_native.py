@@ -77,8 +77,14 @@ OK: int = lib.AULE_OK
 TIMEOUT: int = lib.AULE_TIMEOUT
 
 
+lost = False  # whether a call has met that a daemon is gone; the default session then looks
+
+
 def error(status: int) -> errors.AuleError:
     """Make the exception of this thread's last failing call."""
+    global lost  # noqa: PLW0603
+    if issubclass(errors.CLASSES.get(status, errors.AuleError), ConnectionError):
+        lost = True
     sentence = text(lib.aule_error()) or text(lib.aule_status_text(status))
     return errors.of(status, sentence)
 

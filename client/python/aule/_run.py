@@ -9,6 +9,7 @@ copies, not where the batch comes from.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Generator
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _BUSY: int = lib.AULE_BUSY
 _STAYS = (TIMEOUT, int(lib.AULE_LIMIT), int(lib.AULE_NO_MEMORY))  # a wait's failure may be its own
+
+FIRST_LOOK_S, LAST_LOOK_S = 0.0002, 0.01  # between looks at a ticket older than the descriptor
 
 _new_ticket = ffi.typeof("struct aule_ticket *")
 _new_result = ffi.typeof("struct aule_run_result *")
@@ -90,8 +93,8 @@ class Ticket:
     A ticket that is dropped is reaped later; its tensors stay until then. Any thread may wait.
     """
 
-    __slots__ = ("__weakref__", "_back", "_error", "_handle", "_keep", "_lock", "_output",
-                 "_result", "_session", "_ticket")
+    __slots__ = ("__weakref__", "_back", "_error", "_handle", "_keep", "_lock", "_noted",
+                 "_output", "_result", "_session", "_ticket", "_waiters")
 
     def __init__(self, session: Session, output: Any, keep: list[Any],
                  back: list[tuple[Array, Array]]) -> None:
@@ -104,6 +107,11 @@ class Ticket:
         self._lock = threading.Lock()
         self._result: Any = None
         self._error: Exception | None = None
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        notice = session._notice
+        self._noted = notice is not None  # the session's descriptor stands for this ticket
+        if notice is not None:
+            notice.add(self)
 
     @property
     def done(self) -> bool:
@@ -145,35 +153,87 @@ class Ticket:
         return self._async_wait().__await__()
 
     async def _async_wait(self) -> Any:
-        while not self._poll(0):
-            await asyncio.to_thread(self._poll, SLICE_MS)
+        loop = asyncio.get_running_loop()
+        pause = FIRST_LOOK_S
+        while self._look() is not True:
+            keep = self._handle  # the session's descriptor stays open
+            if keep is None:
+                break
+            notice = self._session._noticed(keep)
+            if notice is not None:
+                notice.add(self)
+            future: asyncio.Future[None] = loop.create_future()
+            self._waiters.append((loop, future))
+            timer = None
+            try:
+                if self._look() is True:  # before the waiter was noted, nothing would have woken it
+                    break
+                if notice is None or not self._noted:
+                    timer = loop.call_later(pause, _end_wait, future)
+                    pause = min(2 * pause, LAST_LOOK_S)
+                with notice.reading(loop) if notice is not None else contextlib.nullcontext():
+                    await future
+            finally:
+                self._waiters.remove((loop, future))
+                if timer is not None:
+                    timer.cancel()
         return self.wait()
+
+    def _look(self) -> bool | None:
+        """Reap it if it has ended; the output is not copied.
+
+        None: another thread waits for it, or is about to submit it.
+        """
+        if self._handle is None or self._result is not None:
+            return True
+        if not self._ticket.id or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            over = self._try(0, copy=False)
+        finally:
+            self._lock.release()
+        if over:
+            self._wake()
+        return over
+
+    def _wake(self) -> None:
+        """Let the coroutines look that await this ticket."""
+        for loop, future in list(self._waiters):
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_end_wait, future)
 
     def _poll(self, timeout_ms: int) -> bool:
         """Wait up to `timeout_ms`. True: over, with `_error` set if it failed."""
         if self._handle is None:
             return True
         with self._lock:
-            handle = self._handle
-            if handle is None:
-                return True
+            over = self._try(timeout_ms, copy=True)
+        if over and self._waiters:
+            self._wake()
+        return over
+
+    def _try(self, timeout_ms: int, copy: bool) -> bool:
+        """Wait as `_poll` does; the caller has the lock."""
+        handle = self._handle
+        if handle is None:
+            return True
+        if self._result is None:
             if self._session._handle is not handle:
                 self._end(errors.ClosedError("this session was closed before its run was done"))
                 return True
-            if self._result is not None:  # Ctrl-C came while the output was copied
-                self._end(None)
-                return True
             result = ffi.new(_new_result)
             status = _wait(handle.pointer, self._ticket[0], timeout_ms, result, _result_size)
-            if status == OK:
-                self._result = result
-                self._end(None)
-            elif status == TIMEOUT:
+            if status == TIMEOUT:
                 return False
-            elif status in _STAYS:
+            if status in _STAYS:
                 raise error(status)
-            else:
+            if status != OK:
                 self._end(error(status))
+                return True
+            self._result = result
+            self._forget()
+        if copy:
+            self._end(None)
         return True
 
     def _end(self, failure: Exception | None) -> None:
@@ -184,10 +244,16 @@ class Ticket:
                     self._session._arena.copy_out(copy, target)
         except Exception as reason:
             failure = reason
+        self._forget()
         self._error = failure
         self._back = []
         self._keep = []
         self._handle = None
+
+    def _forget(self) -> None:
+        notice = self._session._notice
+        if notice is not None:
+            notice.drop(self)
 
     def _reap(self) -> bool:
         """Poll a dropped ticket; True: it needs no more."""
@@ -198,8 +264,16 @@ class Ticket:
             return False
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None and self._ticket.id:
+        if getattr(self, "_handle", None) is None:
+            return
+        self._forget()
+        if self._ticket.id:
             self._session._orphans.append(self)
+
+
+def _end_wait(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Runs(Owner):
@@ -448,7 +522,7 @@ class Runs(Owner):
             place = arena.look(array)
         if place.shape != shape:
             raise errors.InvalidError(f"{name} has shape {place.shape}; this run needs {shape}")
-        in_place = place.offset >= 0
+        in_place = place.in_place
         if not in_place:
             array = arena.copy_in(self._session._open(), array, place.code, name)
             place = arena.look(array)
@@ -470,7 +544,7 @@ class Runs(Owner):
                                       f"{dtypes.name(code)}")
         if not place.torch and not array.flags.writeable:
             raise errors.InvalidError(f"{name} is read-only")
-        if place.offset >= 0:
+        if place.in_place or (name == "lse" and place.offset >= 0):
             return array
         arena.check_device(array, name)
         copy = allocate(self._session._open(), shape, code, place.torch)

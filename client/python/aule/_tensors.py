@@ -23,6 +23,7 @@ from ._native import Handle, check, ffi, lib
 Array = Any  # numpy.ndarray or torch.Tensor
 
 DEVICES = ("cpu", "cuda")
+ALIGNMENT = 16  # bytes of an offset and of strides; LSE: 4
 MOST_PLACES = 1024  # arrays that an arena remembers
 
 
@@ -77,8 +78,8 @@ def allocate(session: Handle, shape: tuple[int, ...], code: int, torch: bool) ->
 class Place:
     """Where an array lies: what was found out when it was first seen."""
 
-    __slots__ = ("address", "code", "dtype", "offset", "packed", "ref", "shape", "steps",
-                 "strides", "torch")
+    __slots__ = ("address", "code", "dtype", "in_place", "offset", "packed", "ref", "shape",
+                 "steps", "strides", "torch")
 
     def __init__(self, array: Array, start: int, size: int) -> None:
         self.ref: Callable[[], Any] = weakref.ref(array)
@@ -96,6 +97,10 @@ class Place:
             self.address = array.__array_interface__["data"][0]
         offset = self.address - start
         self.offset = offset if 0 <= offset < size else -1  # -1: outside of the arena
+        # Runs can use it where it lies. Other strides need a copy.
+        self.in_place = (self.offset >= 0 and self.offset % ALIGNMENT == 0
+                         and self.strides[-1:] in ((), (dtypes.SIZES[self.code],))
+                         and all(s >= 0 and s % ALIGNMENT == 0 for s in self.strides[:-1]))
         self.packed: bytes | None = None
 
 

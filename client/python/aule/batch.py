@@ -169,10 +169,11 @@ class Batch(Runs):
         session = self._session
         arena = session._arena
         place = arena.look(array)
-        if place.offset < 0:
+        if not place.in_place:
             if self._writes:
+                where = "is off 16 bytes" if place.offset >= 0 else "does not lie"
                 raise errors.InvalidError(
-                    f"{name} does not lie in the arena, and slot_mapping writes to it: make it by "
+                    f"{name} {where} in the arena, and slot_mapping writes to it: make it by "
                     "session.empty()")
             array = arena.copy_in(session._open(), array, place.code, name)
             place = arena.look(array)

@@ -95,15 +95,22 @@ class Cache(Owner):
 
     # ---- sequences ----
 
-    def sequence(self, tokens: Any = (), *, publish: bool = True,
-                 extra_key: bytes | str = b"") -> Sequence:
+    def sequence(self, tokens: Any = (), *, publish: bool = True, extra_key: bytes | str = b"",
+                 claim: bool = False, timeout: float | None = 10.0) -> Sequence:
         """Create a sequence from its prompt, and take the blocks of it that others published.
 
         tokens: ids, any array of integers. publish: publish full blocks as steps compute them.
         extra_key: up to 256 bytes that must be equal, too: a LoRA, the hash of an image.
+        claim: claim the blocks that are missing, so that of several sequences with one prompt, in
+        any process, the first computes it; the others find its blocks once it has published them,
+        by its next step, publish() or close(). This call waits `timeout` seconds for blocks that
+        others compute (None: for ever; 0: not at all, see `Sequence.wait`); then the sequence
+        computes what is missing. A thread that makes two such sequences before the first of them
+        has computed its prompt may wait for itself: pass timeout=0.
+        InvalidError: `claim` without `publish`. LimitError: --max-claimed-blocks.
         Source: aule_sequence_create() in sequence.h.
         """
-        return Sequence.create(self, tokens, publish, extra_key)
+        return Sequence.create(self, tokens, publish, extra_key, claim, timeout)
 
     def step(self, entries: Entries, *, timeout: float | None = 10.0) -> Step:
         """Make one model step over sequences: all their tokens that are not computed yet.

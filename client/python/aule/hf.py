@@ -18,7 +18,7 @@ import hashlib
 import json
 import threading
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,11 +28,14 @@ from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from . import errors
+from ._hf_attention import BATCH_NAME, NAME, options_of
 from .cache import Cache
 from .sequence import Sequence, Step
 from .session import Session, connect
 
-NAME = "aule"
+if TYPE_CHECKING:
+    from ._hf_batch import SharedBatches
+
 SAMPLE = 16  # elements at each end of a parameter that a fingerprint reads
 
 
@@ -55,6 +58,37 @@ def register(session: Session | None = None) -> None:
     _contiguous[:] = [session] if session else []
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, attention_mask_of)
+    AttentionInterface.register(BATCH_NAME, batch_attention_forward)
+
+
+def batch_attention_forward(module: Any, query: Any, key: Any, value: Any,
+                            attention_mask: Any = None, **options: Any) -> tuple[Any, None]:
+    """Compute one layer of generate_batch; returns (out [1, T, Hq, D], None)."""
+    from ._hf_batch import batch_attention_forward
+
+    return batch_attention_forward(module, query, key, value, attention_mask, **options)
+
+
+def share_batches(where: Session | Cache, model: Any, *, publish: bool = True,
+                  extra_key: bytes | str = b"", timeout: float | None = 10.0) -> SharedBatches:
+    """Let generate_batch of this model keep K and V in the daemon, until close() of the result.
+
+        with aule.hf.share_batches(aule.connect(), model):
+            outputs = model.generate_batch(prompts, generation_config)
+
+    The model's attn_implementation is "aule"; transformers takes "paged|aule" for it, too.
+    Prompts begin behind what other processes, and earlier calls, have computed. transformers
+    allocates no K and V: num_blocks, page_size and max_memory_percent of its
+    ContinuousBatchingConfig have no effect. max_batch_tokens: None: what fits in half of the
+    arena, at most 8192. Graphs, torch.compile and asynchronous batching raise UnsupportedError.
+
+    where: a session, or what `open_cache` returned. publish, extra_key: as in `Cache.sequence`.
+    timeout: seconds to wait for blocks that other processes have.
+    UnsupportedError: transformers has another generate_batch than 5.23.
+    """
+    from ._hf_batch import share
+
+    return share(where, model, publish=publish, extra_key=extra_key, timeout=timeout)
 
 
 def fingerprint(model: Any) -> bytes:
@@ -126,7 +160,7 @@ def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_m
     tokens, and the run reads the older ones in the daemon.
     """
     pending, _thread.pending = _thread.pending, None
-    run = _options_of(module, query, dropout, scaling, options)
+    run = options_of(module, query, dropout, scaling, options)
     mask = _checked_mask(attention_mask)
     if mask is not None:
         run["window"] = None  # the mask has it
@@ -137,28 +171,6 @@ def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_m
         raise errors.InvalidError(f"layer {layer}: the model changes K after the cache's update; "
                                   "a SharedCache cannot serve it")
     return cache._attend(layer, query, key, value, mask, run), None
-
-
-def _options_of(module: Any, query: Any, dropout: float, scaling: float | None,
-                options: dict[str, Any]) -> dict[str, Any]:
-    """Translate the keyword arguments of an attention function for `attend`."""
-    if dropout:
-        raise errors.UnsupportedError(f"dropout = {dropout}: aule serves inference; call "
-                                      "model.eval()")
-    if query.requires_grad and torch.is_grad_enabled():
-        raise errors.UnsupportedError("aule computes no gradients: run the model under "
-                                      "torch.no_grad()")
-    if options.get("position_bias") is not None:
-        raise errors.UnsupportedError("position_bias is given; aule knows ALiBi slopes only")
-    causal = options.get("is_causal")
-    window = options.get("sliding_window")
-    types = getattr(getattr(module, "config", None), "layer_types", None)
-    if window is None and types and types[module.layer_idx] == "sliding_attention":
-        raise errors.UnsupportedError(f"layer {module.layer_idx} of {type(module).__name__} has a "
-                                      "window, and the model does not pass sliding_window")
-    return {"causal": getattr(module, "is_causal", True) if causal is None else causal,
-            "scale": scaling, "soft_cap": options.get("softcap") or 0.0,
-            "sinks": options.get("s_aux"), "window": None if window is None else window - 1}
 
 
 def _checked_mask(mask: Any) -> Any:

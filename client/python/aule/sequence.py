@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import dtypes, errors
-from ._native import Handle, Owner, check, ffi, lib
+from ._native import SLICE_MS, TIMEOUT, Handle, Owner, check, ffi, lib, milliseconds
 from ._run import Runs
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class Sequence(Owner):
         cache._children.add(self)
 
     @classmethod
-    def create(cls, cache: Cache, tokens: Any, publish: bool, extra_key: bytes | str) -> Sequence:
+    def create(cls, cache: Cache, tokens: Any, publish: bool, extra_key: bytes | str, claim: bool,
+               timeout: float | None) -> Sequence:
         """Do what `Cache.sequence` says."""
         array = int32(tokens, "tokens")
         key = extra_key.encode() if isinstance(extra_key, str) else extra_key
@@ -61,12 +63,42 @@ class Sequence(Owner):
         params = ffi.new("struct aule_sequence_params *", {
             "tokens": keep[0], "num_tokens": len(array),
             "extra_key": keep[1] if key else ffi.NULL, "extra_key_size": len(key),
-            "publish": publish})
+            "publish": publish, "claim": claim})
+        milliseconds(timeout)  # InvalidError comes before a claim
         pointer = ffi.new("struct aule_sequence **")
         parent = cache._open()
         check(lib.aule_sequence_create_sized(parent.pointer, params, ffi.sizeof(params[0]),
                                              pointer))
-        return cls(Handle(pointer[0], lib.aule_sequence_destroy, parent), cache)
+        sequence = cls(Handle(pointer[0], lib.aule_sequence_destroy, parent), cache)
+        if claim:
+            try:
+                sequence.wait(timeout)
+            except BaseException:
+                sequence.close()
+                raise
+        return sequence
+
+    def wait(self, timeout: float | None = 10.0) -> bool:
+        """Wait until no other sequence computes a block of this prompt; needs `claim`.
+
+        Call it before the first step. timeout: seconds; None: for ever. False: some are not there
+        yet; wait again, or compute them: `cached` says how many tokens were found so far.
+        Source: aule_sequence_wait() in sequence.h.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        milliseconds(timeout)
+        asked = False
+        while self.promised:
+            left = SLICE_MS if end is None else int((end - time.monotonic()) * 1000)
+            if left <= 0 and asked:
+                return False
+            asked = True
+            with self._lock:
+                status = lib.aule_sequence_wait(self._open().pointer,
+                                                max(0, min(left, SLICE_MS)))
+            if status != TIMEOUT:
+                check(status)
+        return True
 
     def _info(self) -> Any:
         info = ffi.new("struct aule_sequence_info *")
@@ -79,8 +111,13 @@ class Sequence(Owner):
 
     @property
     def cached(self) -> int:
-        """How many tokens of the prompt the cache had when the sequence was made."""
+        """How many tokens of the prompt the cache had when it was made, or after a wait()."""
         return int(self._info().num_found)
+
+    @property
+    def promised(self) -> int:
+        """How many tokens behind these other sequences compute now, as of the last wait()."""
+        return int(self._info().num_promised)
 
     @property
     def computed(self) -> int:

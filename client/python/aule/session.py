@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
+import threading
 import weakref
 from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING, Any
 
 from . import dtypes, errors
 from ._native import Handle, Owner, check, ffi, fields, lib, milliseconds
+from ._notice import Notice
 from ._tensors import Arena, Array, Copied, allocate
 from .daemon import PrivateDaemon
 
@@ -40,6 +43,8 @@ class Session(Owner):
         self._info = fields(info[0])
         self._arena = Arena(handle, self._info["arena_size"])
         self._orphans: collections.deque[Ticket] = collections.deque()
+        self._notice: Notice | None = None
+        self._notice_lock = threading.Lock()
         _sessions.add(self)
 
     @property
@@ -77,7 +82,17 @@ class Session(Owner):
 
     def in_arena(self, array: Array) -> bool:
         """Say whether runs use this array without a copy."""
-        return self._arena.look(array).offset >= 0
+        return self._arena.look(array).in_place
+
+    @property
+    def alive(self) -> bool:
+        """Whether the session is open and its daemon answers. Sends a message."""
+        handle = self._handle
+        if handle is None:
+            return False
+        none = ffi.new("struct aule_ticket *")[0]
+        status = lib.aule_ticket_wait_sized(handle.pointer, none, 0, ffi.NULL, 0)
+        return bool(status == errors.NotFoundError.status)
 
     def cache(self, name: str, **identity: Any) -> Cache:
         """Open a KV cache or create it; see `aule.Cache.open`."""
@@ -101,19 +116,39 @@ class Session(Owner):
     def close(self) -> None:
         """End the session and what it holds in the daemon; end the private daemon, if any."""
         super().close()
+        if self._notice is not None:
+            self._notice.close()
         self._orphans.clear()
         if self._daemon:
             self._daemon.stop()
 
-    def _sweep(self) -> None:
-        """Reap tickets that were dropped before their end, so that they leak nothing."""
+    def _noticed(self, handle: Handle) -> Notice | None:
+        """Return what wakes coroutines; `handle` is a ticket's. None: the daemon is too old.
+
+        The first `await` makes it. Before, the daemon sends no messages for it.
+        """
+        if self._notice is None:
+            with self._notice_lock, contextlib.suppress(errors.UnsupportedError):
+                if self._notice is None:
+                    self._notice = Notice(self, handle)
+        return self._notice
+
+    def _sweep(self) -> bool:
+        """Reap tickets that were dropped before their end, so that they leak nothing.
+
+        Returns whether there was one that has ended.
+        """
+        some = False
         for _ in range(len(self._orphans)):
             try:
                 ticket = self._orphans.popleft()
             except IndexError:
-                return
-            if not ticket._reap():
+                break
+            if ticket._reap():
+                some = True
+            else:
                 self._orphans.append(ticket)
+        return some
 
 
 def connect(socket: str | None = None, *, name: str | None = None, tenant: str | None = None,

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""Coroutines await tickets by the session's descriptor: no thread, any loop, any end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aule
+import numpy as np
+import pytest
+from aule import _notice, _run, errors
+from conftest import (
+    DIM,
+    HEADS,
+    IDENTITY,
+    KV_HEADS,
+    PYTHON,
+    drawn,
+    expected,
+    open_descriptors,
+    segments,
+)
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+QKV = [drawn(4, heads, DIM, seed=heads) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+WANTED = expected(*QKV)[0]
+
+
+class Gate:
+    """Keeps waits from seeing that a run has ended, until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shut = True
+        self.asked = threading.Event()
+        real = _run._wait
+
+        def wait(*arguments: Any) -> int:
+            if self.shut:
+                self.asked.set()
+                time.sleep(min(arguments[2], 10) / 1000)
+                return _run.TIMEOUT
+            return int(real(*arguments))
+
+        monkeypatch.setattr(_run, "_wait", wait)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+@pytest.fixture
+def step(cache: aule.Cache) -> Iterator[Any]:
+    with cache.sequence(range(4)) as sequence:
+        yield cache.step([sequence])
+
+
+def readers(session: aule.Session) -> list[Any]:
+    assert session._notice is not None
+    return list(session._notice._readers.values())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.001)
+
+
+def in_threads(*works: Callable[[], object]) -> list[BaseException]:
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return failures
+
+
+def test_awaiting_needs_no_thread(session: aule.Session, step: Any,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(asyncio, "to_thread")
+    threads = threading.active_count()
+    awaited = 0
+
+    async def work() -> None:
+        nonlocal awaited
+        for _ in range(20):
+            np.testing.assert_allclose(await step.submit(0, *QKV), WANTED, **CLOSE)
+            assert threading.active_count() == threads
+            awaited += 1
+
+    async def main() -> None:
+        await asyncio.gather(*[work() for _ in range(4)])
+
+    asyncio.run(main())
+    assert awaited == 80 and not session._orphans
+    assert session._notice is not None and not session._notice._flying
+
+
+def test_a_ticket_in_flight_wakes_its_loop_without_a_timer(session: aule.Session,
+                                                           step: Any) -> None:
+    async def main() -> None:
+        await step.submit(0, *QKV)  # from here on, tickets belong to the descriptor
+        loop = asyncio.get_running_loop()
+        timers: list[float] = []
+        later = loop.call_later
+        loop.call_later = lambda delay, *rest: timers.append(delay) or later(delay, *rest)
+        for _ in range(20):
+            assert step.submit(0, *QKV)._noted
+            await step.submit(0, *QKV)
+        assert not [delay for delay in timers if delay != _notice.PAUSE_S]
+
+    asyncio.run(main())
+
+
+def test_loops_of_several_threads_await_their_own_and_common_tickets(session: aule.Session,
+                                                                     step: Any) -> None:
+    async def await_own() -> None:
+        for _ in range(20):
+            np.testing.assert_allclose(await step.submit(0, *QKV), WANTED, **CLOSE)
+
+    common = [step.submit(0, *QKV) for _ in range(8)]
+
+    async def await_common() -> None:
+        for ticket in common:
+            np.testing.assert_allclose(await ticket, WANTED, **CLOSE)
+
+    assert not in_threads(*[lambda: asyncio.run(await_own()) for _ in range(3)],
+                          *[lambda: asyncio.run(await_common()) for _ in range(2)],
+                          lambda: [ticket.wait(60) for ticket in common])
+
+
+def test_one_ticket_wakes_all_who_await_it(session: aule.Session, step: Any, gate: Gate) -> None:
+    async def main() -> None:
+        ticket = step.submit(0, *QKV)
+        waits = [asyncio.ensure_future(wait(ticket)) for _ in range(3)]
+        await until(lambda: len(ticket._waiters) == 3)
+        gate.shut = False
+        outs = await asyncio.gather(*waits)
+        assert outs[0] is outs[1] is outs[2]
+        assert not ticket._waiters
+
+    asyncio.run(main())
+
+
+async def wait(ticket: Any) -> Any:
+    return await ticket
+
+
+def test_a_wait_that_is_cancelled_leaves_the_run_and_no_reader(session: aule.Session, step: Any,
+                                                               gate: Gate) -> None:
+    async def main() -> None:
+        ticket = step.submit(0, *QKV)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(wait(ticket), 0.05)
+        task = asyncio.ensure_future(wait(ticket))
+        await until(lambda: ticket._waiters)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not ticket._waiters
+        assert not [its for its in readers(session) if its._users]
+        gate.shut = False
+        np.testing.assert_allclose(await ticket, WANTED, **CLOSE)
+
+    asyncio.run(main())
+
+
+def test_another_threads_wait_wakes_the_coroutine(session: aule.Session, step: Any,
+                                                  gate: Gate) -> None:
+    async def main() -> None:
+        ticket = step.submit(0, *QKV)
+        task = asyncio.ensure_future(wait(ticket))
+        await until(lambda: ticket._waiters)
+        other = threading.Thread(target=ticket.wait)
+        other.start()
+        gate.shut = False
+        np.testing.assert_allclose(await task, WANTED, **CLOSE)
+        await until(lambda: not other.is_alive())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("closer", ["loop", "thread"])
+def test_a_session_that_is_closed_ends_what_awaits_it(session: aule.Session, gate: Gate,
+                                                      closer: str) -> None:
+    descriptors = open_descriptors()
+
+    async def main() -> None:
+        other = aule.connect(session.socket, arena_size=1 << 20)
+        its = other.cache("closes", **IDENTITY)
+        step = its.step([its.sequence(range(4))])
+        tickets = [step.submit(0, *QKV) for _ in range(3)]
+        tasks = [asyncio.ensure_future(wait(ticket)) for ticket in tickets]
+        await until(lambda: all(ticket._waiters for ticket in tickets))
+        tickets.append(step.submit(0, *QKV))  # noted
+        tasks.append(asyncio.ensure_future(wait(tickets[3])))
+        await until(lambda: tickets[3]._waiters)
+        if closer == "loop":
+            other.close()
+        else:
+            thread = threading.Thread(target=other.close)
+            thread.start()
+            await until(lambda: not thread.is_alive())
+        for said in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(said, errors.ClosedError)
+        with pytest.raises(errors.ClosedError):
+            await tickets[0]
+
+    asyncio.run(main())
+    gc.collect()
+    assert open_descriptors() == descriptors
+
+
+def test_loops_that_end_while_a_run_is_awaited_leak_nothing(session: aule.Session, step: Any,
+                                                            gate: Gate) -> None:
+    step.submit(0, *QKV)  # makes what lasts as long as the session
+
+    async def leave(ticket: Any) -> None:
+        task = asyncio.ensure_future(wait(ticket))  # asyncio.run() cancels it
+        await until(lambda: ticket._waiters)
+        assert not task.done()
+
+    def abandon(ticket: Any) -> None:
+        loop = asyncio.new_event_loop()
+        task: Any = loop.create_task(wait(ticket))
+        loop.call_later(0.01, loop.stop)
+        loop.run_forever()
+        loop.close()
+        task._log_destroy_pending = False  # else Python would say that it was destroyed
+
+    asyncio.run(leave(step.submit(0, *QKV)))
+    gc.collect()
+    descriptors = open_descriptors()
+    ticket = step.submit(0, *QKV)
+    for _ in range(20):
+        asyncio.run(leave(ticket))
+        abandon(ticket)
+    gate.shut = False
+    np.testing.assert_allclose(asyncio.run(wait(ticket)), WANTED, **CLOSE)
+    gc.collect()
+    assert open_descriptors() <= descriptors + 1  # of the last loop
+
+
+def test_tickets_that_nobody_awaits_do_not_keep_the_loop_busy(session: aule.Session, step: Any,
+                                                              gate: Gate) -> None:
+    async def main() -> None:
+        gate.shut = False
+        await step.submit(0, *QKV)
+        gate.shut = True
+        left = [step.submit(0, *QKV) for _ in range(3)]
+        step.submit(0, *QKV)  # dropped
+        ticket = step.submit(0, *QKV)
+        task = asyncio.ensure_future(wait(ticket))
+        await until(lambda: ticket._waiters)
+        gate.shut = False
+        await task
+        assert session._notice is not None and not session._notice._flying
+        session._sweep()
+        assert not session._orphans
+        for ticket in left:
+            np.testing.assert_allclose(ticket.wait(), WANTED, **CLOSE)
+        looks = 0
+        real = _notice._Reader._look
+
+        def look(reader: Any) -> None:
+            nonlocal looks
+            looks += 1
+            real(reader)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_notice._Reader, "_look", look)
+            gate.shut = True  # now the descriptor is readable, and there is nothing to reap
+            ticket = step.submit(0, *QKV)
+            task = asyncio.ensure_future(wait(ticket))
+            started = time.monotonic()
+            await until(lambda: looks > 2 * _notice.UNFRUITFUL)
+            assert time.monotonic() - started >= _notice.PAUSE_S
+            gate.shut = False
+            await task
+
+    asyncio.run(main())
+
+
+def test_a_run_that_fails_is_the_error_of_each_who_awaits_it(session: aule.Session, step: Any,
+                                                             gate: Gate) -> None:
+    async def main(monkeypatch: pytest.MonkeyPatch) -> None:
+        ticket = step.submit(0, *QKV)
+        tasks = [asyncio.ensure_future(wait(ticket)) for _ in range(2)]
+        await until(lambda: len(ticket._waiters) == 2)
+        monkeypatch.setattr(_run, "_wait", lambda *_: errors.DeviceLostError.status)
+        for said in await asyncio.gather(*tasks, return_exceptions=True):
+            assert isinstance(said, errors.DeviceLostError)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asyncio.run(main(monkeypatch))
+    gate.shut = False
+    session._sweep()
+
+
+def test_a_daemon_that_dies_ends_what_awaits_it() -> None:
+    shared = segments()
+    options = ["--cache-folder", "none"]
+
+    async def main() -> None:
+        with aule.connect(autostart=True, daemon_options=options) as session:
+            cache = session.cache("dies", **IDENTITY)
+            step = cache.step([cache.sequence(range(4))])
+            await step.submit(0, *QKV)
+            assert session._daemon is not None
+            session._daemon.stop()
+            with pytest.raises((errors.DaemonGoneError, errors.NoSessionError,
+                                errors.StoppingError)):
+                while True:
+                    await step.submit(0, *QKV)
+
+    asyncio.run(main())
+    gc.collect()
+    assert segments() == shared
+
+
+def test_ctrl_c_in_a_loop_ends_the_program_and_nothing_hangs(session: aule.Session) -> None:
+    ran = subprocess.run([PYTHON, "-c", f"""
+import asyncio, os, signal
+import numpy as np
+import aule
+from aule import _run
+session = aule.connect()
+cache = session.cache("interrupted", **{IDENTITY!r})
+step = cache.step([cache.sequence([1, 2, 3, 4])])
+q, k, v = (np.ones((4, heads, {DIM}), np.float32) for heads in ({HEADS}, {KV_HEADS}, {KV_HEADS}))
+async def main():
+    await step.submit(0, q, k, v)
+    ticket = step.submit(0, q, k, v)
+    _run._wait = lambda *_: _run.TIMEOUT  # the run lasts
+    asyncio.get_running_loop().call_later(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
+    await ticket
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    print("interrupted")
+"""], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout == "interrupted\n" and ran.returncode == 0 and not ran.stderr, ran.stderr
