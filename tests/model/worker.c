@@ -6,9 +6,8 @@
 // After each step the worker reads all keys of the sequence back, whoever computed them, so blocks
 // that were found, forked, copied or handed over have the bits of a fresh computation.
 
-#include "world.h"
-
 #include "aule/sequence.h"
+#include "world.h"
 
 #include <stdio.h>
 #include <stdlib.h>
