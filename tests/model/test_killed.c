@@ -69,7 +69,8 @@ static bool draw_order(int worker, struct order *order)
         order->other = (int)dice_below(&dice, 4) == 0;
         return order->kind == ORDER_OPEN && !model.sessions[worker].open;
     }
-    order->sequence = some_sequence(worker, !makes);
+    int drawn = some_sequence(worker, !makes);
+    order->sequence = drawn == NONE ? 0 : drawn;
     order->waits = model.waiter.kind == WAITS_NOT && dice_chance(&dice, 50);
     if (order->kind == ORDER_CLOSE)
         return true;
@@ -82,9 +83,9 @@ static bool draw_order(int worker, struct order *order)
         draw_tokens(order->tokens, 0, order->count);
         if (order->kind == ORDER_KEEP)
             order->sequence = 0;
-        return order->sequence != NONE;
+        return drawn != NONE || order->kind == ORDER_KEEP;
     }
-    if (order->sequence == NONE)
+    if (drawn == NONE)
         return false;
     switch (order->kind) {
     case ORDER_WAIT: return text_promised(&model, worker, order->sequence);
