@@ -50,10 +50,10 @@ static struct block *first_victim(const struct account *account)
 
 // Most often several blocks go one after the other: those of a chain from its end on, then those of
 // the chain that was used next.
-static void fetch_next(const struct cache *cache, const struct block *block)
+static void fetch_next(const struct account *account, const struct block *block)
 {
-    const struct order_node *next = order_next(&block->eviction);
-    prefix_fetch_ancestors(cache, block->node);
+    const struct order_node *next = order_next(&account->victims, &block->eviction);
+    prefix_fetch_ancestors(account->cache, block->node);
     if (next)
         __builtin_prefetch(container_of(next, struct block, eviction)->node);
 }
@@ -62,7 +62,7 @@ static void evict_block(struct account *account)
 {
     struct tenant *tenant = tenant_ref(account->tenant); // it may end with its last root
     const struct block *first = first_victim(account);
-    fetch_next(account->cache, first);
+    fetch_next(account, first);
     unlink_counted(account->cache, lowest_cached(first->node));
     tenant_unref(tenant);
 }

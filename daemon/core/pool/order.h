@@ -47,10 +47,13 @@ static inline bool order_is_listed(const struct order_node *node)
 {
     return node->stray.order > ORDER_STRAY;
 }
-// The node behind this one in its list, perhaps the list's end; NULL: it is in no list.
-static inline const struct order_node *order_next(const struct order_node *node)
+// The node behind this one in its list; NULL: it is the last one, or in no list.
+static inline const struct order_node *order_next(const struct order *order,
+                                                  const struct order_node *node)
 {
-    return order_is_listed(node) ? node->next : NULL;
+    const struct order_node *next = order_is_listed(node) ? node->next : NULL;
+    bool is_end = (uintptr_t)next - (uintptr_t)order->ends < sizeof order->ends;
+    return is_end ? NULL : next;
 }
 // Prefetches what order_remove() will write beside the node.
 static inline void order_fetch(const struct order_node *node)
