@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# Real worker processes, some killed, against a plain model. The client library is the shared one:
+# its hidden symbols do not meet the daemon's. The fake engine comes first on the link line, so that
+# the linker takes nothing from the real one.
+
+if(TARGET aule_server)
+  aule_check(test_killed SOURCES model/test_killed.c model/plain_model.c model/texts.c model/world.c
+             model/worker.c rigs/dice.c fakes/fake_engine.c fakes/fake_run.c
+             LIBS aule-client aule_server LABELS process COST 15)
+  target_link_options(test_killed PRIVATE
+                      -Wl,--wrap=core_step,--wrap=core_count_wait,--wrap=core_wait
+                      -Wl,--wrap=engine_poll,--wrap=engine_submit)
+endif()
