@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // options.h - a program's options as one table. The table gives the parser, --help, the man page's
-// list, the Markdown table of the docs and bash completion. A new option is one entry of the table
-// and the code that uses its field. The module sets fields and writes sentences. It neither ends
-// the process nor writes to standard error. One thread.
+// list, the Markdown table of the docs and bash completion. A new option is one line of the table,
+// which also makes its field, and the code that uses the field. The module sets fields and writes
+// sentences. It neither ends the process nor writes to standard error. One thread.
 
 #ifndef AULE_OPTIONS_H
 #define AULE_OPTIONS_H
@@ -31,8 +31,7 @@ struct option_texts {
     uint32_t count;
 };
 
-// The members are in this order so that an entry can begin with {"name", "ARGUMENT",
-// OPTION_FIELD(OPTION_COUNT, struct settings, count), least, most, ...}.
+// The members are in the order in which a line of a table has them; see OPTION_ENTRY().
 struct option {
     const char *name;     // without dashes; NULL: the entry is the heading of a section
     const char *argument; // what --help calls the value; NULL: no value, or the words of a choice
@@ -42,7 +41,7 @@ struct option {
     bool power_of_two;        // COUNT: only a power of two, or 0 if `least` is 0
     const char *word;         // COUNT, BYTES: a word that stands for word_value; NULL: none
     uint64_t word_value;      //
-    const char *const *words; // CHOICE: ends with NULL
+    const char *const *words; // CHOICE: ends with NULL; see OPTION_WORDS()
     const char *initial;      // the default, as on a command line; NULL: the field stays as it was
     const char *otherwise;    // the default in words, where `initial` cannot say it
     const char *help;         // a phrase without capital and full stop; NULL: the option is hidden
@@ -75,9 +74,28 @@ struct option {
 #define OPTION_WHOLE_FITS(field)                                                                   \
     _Generic((field), int : 1, unsigned : 1, long : 1, unsigned long : 1, long long : 1,           \
              unsigned long long : 1, default : 0)
-#define OPTION_SECTION(text)                                                                       \
+
+// A program writes its table as a macro, so that one line makes an option's field and its entry.
+// Here is a table of one section and one option:
+//
+//     #define PROGRAM_OPTIONS(SECTION, OPTION) SECTION("Numbers")
+//         OPTION(uint32_t, count, "count", "N", OPTION_COUNT, 1, 9, .help = "how many")
+//     struct settings { PROGRAM_OPTIONS(OPTION_NO_MEMBER, OPTION_MEMBER) };
+//     #define ENTRY(...) OPTION_ENTRY(struct settings, __VA_ARGS__)
+//     static const struct option entries[] = {PROGRAM_OPTIONS(OPTION_HEADING, ENTRY)};
+//
+// A line is the field's type and name, then the members of its struct option without `offset` and
+// `size`.
+#define OPTION_MEMBER(type, field, ...) type field;
+#define OPTION_NO_MEMBER(...)
+#define OPTION_HEADING(text) {.section = (text)},
+#define OPTION_ENTRY(settings, type, field, name, argument, kind, ...)                             \
+    {name, argument, OPTION_FIELD(kind, settings, field), __VA_ARGS__},
+// The words of a choice that nothing else reads.
+#define OPTION_WORDS(...)                                                                          \
+    .words = (const char *const[])                                                                 \
     {                                                                                              \
-        .section = (text)                                                                          \
+        __VA_ARGS__, NULL                                                                          \
     }
 
 // Begins the struct that describes a command of the program.

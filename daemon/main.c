@@ -161,15 +161,15 @@ const char *__tsan_default_suppressions(void)
 }
 #endif
 
-static int serve(struct options *options)
+static int serve(struct server_params *params)
 {
     char folder[PATH_MAX];
     struct server *server = NULL;
     struct error error;
-    options->server.cache_folder = cache_folder(options->cache_folder, folder);
-    options->server.variant = variant_name(options->server.variant);
+    params->cache_folder = cache_folder(params->cache_folder, folder);
+    params->variant = variant_name(params->variant);
     int code = EXIT_CODE_FAILED;
-    if (server_create(&options->server, &server, &error) == STATUS_OK)
+    if (server_create(params, &server, &error) == STATUS_OK)
         code = (int)server_run(server);
     else
         log_error("daemon: cannot start: %s", error.text);
@@ -182,18 +182,18 @@ static int serve(struct options *options)
 
 int main(int argc, char **argv)
 {
-    struct options options;
-    switch (options_parse(argc, argv, &options)) {
+    struct server_params params;
+    switch (options_parse(argc, argv, &params)) {
     case OPTIONS_DONE: return EXIT_CODE_DONE;
     case OPTIONS_BAD: return EXIT_CODE_USAGE;
     case OPTIONS_RUN: break;
     }
     umask(0077);
     keep_software_driver();
-    if (options.list_devices)
+    if (params.list_devices)
         return list_devices();
-    log_set_level(options.log_level);
+    log_set_level(params.log_level);
     block_signals();
     raise_descriptor_limit();
-    return serve(&options);
+    return serve(&params);
 }

@@ -2,12 +2,13 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // audit.c - counts everything again, once by sessions and once by blocks, and compares the sums
-// with core's counters. It changes only scratch stamps, and is slow by design. Runs on the
-// dispatcher thread, or on the thread of a test that calls core.
+// with core's counters. Here are the pool's: blocks, chunks, prefixes, claims and tenants. It
+// changes only scratch stamps, and is slow by design. Runs on the dispatcher thread, or on the
+// thread of a test that calls core.
 
 #include "audit.h"
 
-#include "base/clock.h"
+#include "audit_session.h"
 #include "core/pool/claim.h"
 #include "core/pool/hold.h"
 #include "core/pool/prefix.h"
@@ -17,14 +18,6 @@
 
 #include <inttypes.h>
 #include <string.h>
-
-#define EXPECT(condition, ...)                                                                     \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            error_set(error, STATUS_INTERNAL, __VA_ARGS__);                                        \
-            return false;                                                                          \
-        }                                                                                          \
-    } while (0)
 
 // What the counters of one block should be; see struct block.
 struct tally {
@@ -39,24 +32,6 @@ static uint32_t writes(struct block *const *blocks, uint32_t count, const struct
     for (uint32_t i = 0; i < count; i++)
         found += blocks[i] == block;
     return found;
-}
-
-// True if `run` is the session's first run of a batch that is not registered: a destroyed one or an
-// earlier step. With the registered batches, these runs then name every live batch once.
-static bool first_mention(const struct core_session *session, const struct run *run)
-{
-    const struct run *earlier;
-    if (run->over || !run->batch)
-        return false;
-    const struct batch *found;
-    HASH_FIND(hh, session->batches, &run->batch->id, sizeof run->batch->id, found);
-    if (found == run->batch) // registered; else `found` is a later step
-        return false;
-    for (earlier = session->runs; earlier != run; earlier = earlier->next) {
-        if (!earlier->over && earlier->batch == run->batch)
-            return false;
-    }
-    return true;
 }
 
 static uint32_t tally_batch(const struct batch *batch, const struct block *block)
@@ -122,7 +97,7 @@ static bool tally_session(const struct core_session *session, const struct cache
             refs += tally_copy(run->copy, block, tally);
         if (run->over || !run->batch || run->batch->table != table)
             continue;
-        if (first_mention(session, run))
+        if (audit_first_mention(session, run))
             refs += tally_batch(run->batch, block);
         if (run->engine.kind != ENGINE_GATHER)
             tally->pending += writes(run->batch->writes, run->batch->num_writes, block);
@@ -172,11 +147,6 @@ static enum core_block_kind expected_state(const struct block *block)
     return block->sealed ? CORE_HELD : CORE_LEASED;
 }
 
-static bool in_heap(const struct heap *heap, const struct heap_node *node)
-{
-    return node->place && node->place <= heap->size && heap->entries[node->place - 1].node == node;
-}
-
 static bool check_charge(const struct block *block, struct error *error)
 {
     bool cached = block->state == CORE_CACHED;
@@ -189,11 +159,11 @@ static bool check_charge(const struct block *block, struct error *error)
            block->state, block->charge);
     EXPECT(!block->account == (block->charge == CHARGE_NONE),
            "block %" PRId32 " is free and has an account, or the reverse", block->id);
-    EXPECT(!block->account || in_heap(&block->account->victims, &block->eviction) ==
+    EXPECT(!block->account || order_has(&block->account->victims, &block->eviction) ==
                                   (block->charge == CHARGE_CACHED),
            "block %" PRId32 " is wrongly among the victims or not", block->id);
     EXPECT(block->charge != CHARGE_CACHED ||
-               block->eviction.key == (block->last_use | (preferred ? EVICT_PREFERRED : 0) |
+               block->eviction.key == (block_last_use(block) | (preferred ? EVICT_PREFERRED : 0) |
                                        (block->node->children ? EVICT_INNER : 0)),
            "block %" PRId32 " has a wrong place in the order of eviction", block->id);
     EXPECT(!block->node || block->account->tenant == block->node->root->salt->tenant,
@@ -268,7 +238,7 @@ static bool check_idle(const struct cache *cache, const struct chunk *chunk, str
            " preferred blocks; has %" PRIu32 ", %" PRIu32 ", %" PRIu32,
            chunk->number, chunk->num_used, chunk->num_cached, chunk->num_preferred, used, cached,
            preferred);
-    EXPECT((chunk->owner && in_heap(&chunk->owner->idle, &chunk->idle)) == (cached && !used),
+    EXPECT((chunk->owner && order_has(&chunk->owner->idle, &chunk->idle)) == (cached && !used),
            "chunk %" PRIu32 " is wrongly idle or not", chunk->number);
     EXPECT(used || !cached ||
                chunk->idle.key == (chunk->last_use | (preferred ? EVICT_PREFERRED : 0)),
@@ -295,9 +265,11 @@ static bool check_chunk(const struct core *core, const struct cache *cache,
 static bool check_index(const struct cache *cache, struct error *error)
 {
     uint64_t nodes = 0, pending = 0;
-    for (const struct prefix_node *node = cache->nodes; node; node = node->hh.next, nodes++) {
+    const struct prefix_node *node;
+    size_t at = 0;
+    for (; (node = node_table_each(&cache->nodes, &at)); nodes++) {
         const struct prefix_node *found =
-            prefix_find(cache, node->root, node->parent, node->key.tokens);
+            prefix_find(cache, node->root, node->parent, node->tokens);
         EXPECT(found == node, "node %" PRIu64 " is not found under its key", node->id);
         EXPECT(node->block && node->block->node == node, "node %" PRIu64 " has no block of its own",
                node->id);
@@ -323,7 +295,7 @@ static bool check_queue(const struct cache *cache, const struct claim_node *node
     EXPECT(node->refs, "claim node %" PRIu64 " has no claim", node->id);
     EXPECT(!node->node || node->node->claim == node,
            "claim node %" PRIu64 " and its node of the index disagree", node->id);
-    EXPECT(!node->node || !memcmp(node->key.tokens, node->node->key.tokens,
+    EXPECT(!node->node || !memcmp(node->key.tokens, node->node->tokens,
                                   cache->identity.kv.block_size * sizeof(int32_t)),
            "claim node %" PRIu64 " has other tokens than its node of the index", node->id);
     DL_FOREACH(node->queue, place)
@@ -375,9 +347,11 @@ static bool check_claims(const struct cache *cache, struct error *error)
     }
     EXPECT(refs == places, "cache %" PRIu64 ": claim nodes have %" PRIu64 " refs, claims %" PRIu64,
            cache->id, refs, places);
-    for (const struct prefix_node *node = cache->nodes; node; node = node->hh.next)
-        EXPECT(!node->claim || node->claim->node == node,
-               "node %" PRIu64 " and its claim node disagree", node->id);
+    const struct prefix_node *own;
+    size_t at = 0;
+    while ((own = node_table_each(&cache->nodes, &at)))
+        EXPECT(!own->claim || own->claim->node == own,
+               "node %" PRIu64 " and its claim node disagree", own->id);
     return true;
 }
 
@@ -421,8 +395,8 @@ static bool check_tenant(const struct pool *pool, const struct tenant *tenant, s
         EXPECT(account->blocks == sum.used + sum.cached - before,
                "tenant \"%s\" miscounts its blocks of cache %" PRIu64, tenant->label,
                account->cache->id);
-        EXPECT(heap_sound(&account->victims) && heap_sound(&account->idle),
-               "a heap of tenant \"%s\" is out of order", tenant->label);
+        EXPECT(order_sound(&account->victims) && order_sound(&account->idle),
+               "a queue of tenant \"%s\" is out of order", tenant->label);
     }
     EXPECT(sum.used == tenant->used && sum.cached == tenant->cached &&
                sum.pinned == tenant->pinned && sum.used_bytes == tenant->used_bytes &&
@@ -476,188 +450,6 @@ static bool check_cache(const struct core *core, const struct cache *cache, stru
     return check_heaps(cache, error) && check_index(cache, error) && check_claims(cache, error);
 }
 
-static uint64_t count_entries(const struct hold_table *table)
-{
-    uint64_t entries = 0;
-    for (uint32_t page = 0; page < table->num_pages; page++) {
-        for (uint32_t i = 0; table->pages[page] && i < table->cache->chunk_blocks; i++)
-            entries += hold_is_used(table->pages[page], i);
-    }
-    return entries;
-}
-
-static bool check_pages(const struct core_session *session, const struct hold_table *table,
-                        struct error *error)
-{
-    for (uint32_t page = 0; page < table->num_pages; page++) {
-        for (uint32_t i = 0; table->pages[page] && i < table->cache->chunk_blocks; i += 64)
-            EXPECT(!table->pages[page]->bits[i / 64].seen,
-                   "session %" PRIu64 ": page %" PRIu32 " has a seen bit outside a check",
-                   session->id, page);
-    }
-    return true;
-}
-
-// Users of a table are its batches, registered or kept by runs, its copies that are not over, and
-// its offers.
-static bool check_users(const struct core_session *session, const struct hold_table *table,
-                        struct error *error)
-{
-    const struct run *run;
-    uint32_t users = 0;
-    for (const struct batch *batch = session->batches; batch; batch = batch->hh.next)
-        users += batch->table == table;
-    for (const struct offer *offer = session->given; offer; offer = offer->given_next)
-        users += offer->table == table;
-    DL_FOREACH(session->runs, run)
-    {
-        users += first_mention(session, run) && run->batch->table == table;
-        users += run->copy && run->copy->table == table;
-    }
-    EXPECT(users == table->num_users,
-           "session %" PRIu64 " counts %" PRIu32 " users of cache %" PRIu64 ", has %" PRIu32,
-           session->id, table->num_users, table->cache_id, users);
-    return true;
-}
-
-static uint64_t bytes_of(const struct batch *batch)
-{
-    uint64_t bytes = batch_bytes(batch) + (batch->mentions ? mentions_bytes(batch->mentions) : 0);
-    for (const struct mentions_dropped *dropped = batch->dropped; dropped; dropped = dropped->next)
-        bytes += mentions_dropped_bytes(dropped->capacity);
-    return bytes;
-}
-
-// batch_memory counts batches, registered or kept by runs, runs from queueing until reaping, and
-// offers.
-static bool check_batch_memory(const struct core_session *session, struct error *error)
-{
-    const struct run *run;
-    uint64_t bytes = 0;
-    for (const struct batch *batch = session->batches; batch; batch = batch->hh.next)
-        bytes += bytes_of(batch);
-    for (const struct offer *offer = session->given; offer; offer = offer->given_next)
-        bytes += offer->bytes;
-    DL_FOREACH(session->runs, run)
-    {
-        bytes += run->bytes + (first_mention(session, run) ? bytes_of(run->batch) : 0);
-        EXPECT(!run->over || (!run->batch && !run->copy),
-               "run %" PRIu64 " is over and keeps what it named", run->ticket);
-    }
-    for (run = session->tickets; run; run = run->hh.next)
-        bytes += run->delivered ? run->bytes : 0;
-    EXPECT(bytes == session->batch_memory,
-           "session %" PRIu64 " counts %" PRIu64 " bytes of batch memory, has %" PRIu64,
-           session->id, session->batch_memory, bytes);
-    return true;
-}
-
-static bool check_offer(const struct offers *offers, const struct offer *offer, struct error *error)
-{
-    const bool waits = offer->giver && !offer->taker && offer->expires_ns != FOREVER;
-    const struct offer *found = NULL;
-    if (offer->giver) {
-        unsigned hash = ledger_hash(offer->giver->ledger, offer->key, offer->key_size);
-        HASH_FIND_BYHASHVALUE(hh, offers->by_name, offer->key, offer->key_size, hash, found);
-    }
-    EXPECT(found == (offer->giver ? offer : NULL), "offer %" PRIu64 " is not found by its name",
-           offer->view.id);
-    EXPECT((offer->table != NULL) == (offer->giver != NULL),
-           "offer %" PRIu64 " has a table without a giver, or the reverse", offer->view.id);
-    EXPECT(in_heap(&offers->expiring, &offer->expiry) == waits,
-           "offer %" PRIu64 " is wrongly in or not in the heap of deadlines", offer->view.id);
-    for (uint32_t i = 0; i < offer->view.num_blocks; i++) {
-        const struct block *block = block_find(offer->cache, offer->view.blocks[i]);
-        EXPECT(!offer->giver || (block && block->users && !block->writer),
-               "block %" PRId32 " of offer %" PRIu64 " can be written", offer->view.blocks[i],
-               offer->view.id);
-    }
-    return true;
-}
-
-static bool check_offers_of(const struct core_session *session, uint32_t *num, struct error *error)
-{
-    uint32_t given = 0, taken = 0;
-    for (const struct offer *offer = session->given; offer; offer = offer->given_next, given++) {
-        EXPECT(offer->giver == session, "offer %" PRIu64 " has another giver", offer->view.id);
-        if (!check_offer(session->offers, offer, error))
-            return false;
-    }
-    for (const struct offer *offer = session->taken; offer; offer = offer->taken_next, taken++) {
-        EXPECT(offer->taker == session, "offer %" PRIu64 " has another taker", offer->view.id);
-        if (!check_offer(session->offers, offer, error))
-            return false;
-        *num += !offer->giver;
-    }
-    EXPECT(given == session->num_given && taken == session->num_taken,
-           "session %" PRIu64 " counts %" PRIu32 " given and %" PRIu32 " taken offers, has %" PRIu32
-           " and %" PRIu32,
-           session->id, session->num_given, session->num_taken, given, taken);
-    *num += given;
-    return true;
-}
-
-static bool check_session(const struct core_session *session, struct error *error)
-{
-    const struct run *run;
-    uint64_t blocks = 0;
-    uint32_t in_flight = 0, detached = 0;
-    for (const struct hold_table *table = session->tables; table; table = table->hh.next) {
-        EXPECT(count_entries(table) == table->num_blocks,
-               "session %" PRIu64 " miscounts its blocks of cache %" PRIu64, session->id,
-               table->cache_id);
-        blocks += table->num_blocks;
-        if (!check_pages(session, table, error) || !check_users(session, table, error))
-            return false;
-    }
-    EXPECT(blocks == session->num_blocks,
-           "session %" PRIu64 " counts %" PRIu64 " blocks, has %" PRIu64, session->id,
-           session->num_blocks, blocks);
-    DL_FOREACH(session->runs, run)
-    {
-        in_flight += run->over ? 0 : run->num_picked - run->num_over;
-        detached += run->detached;
-    }
-    EXPECT((session->queued != NULL) ==
-               in_heap(&session->core->scheduler.turns.ready, &session->ready),
-           "session %" PRIu64 " has queued runs but is not in the ready heap, or the reverse",
-           session->id);
-    EXPECT(session->num_in_flight == in_flight,
-           "session %" PRIu64 ": %" PRIu32 " layers of runs in flight, not %" PRIu32, session->id,
-           session->num_in_flight, in_flight);
-    EXPECT(session->closed || session->num_unreaped == HASH_COUNT(session->tickets) + detached,
-           "session %" PRIu64 ": %" PRIu32 " tickets unreaped, not %" PRIu32, session->id,
-           session->num_unreaped, HASH_COUNT(session->tickets) + detached);
-    return check_batch_memory(session, error);
-}
-
-static bool check_sessions(const struct core *core, struct error *error)
-{
-    const struct core_session *session;
-    uint32_t open = 0, expected = 0, offers = 0;
-    DL_FOREACH(core->sessions, session)
-    {
-        open++;
-        expected += turns_expects(session);
-        if (!check_session(session, error) || !check_offers_of(session, &offers, error))
-            return false;
-    }
-    DL_FOREACH(core->leaving, session)
-    {
-        EXPECT(session->num_in_flight, "session %" PRIu64 " should be gone", session->id);
-        if (!check_session(session, error))
-            return false;
-    }
-    EXPECT(expected == core->scheduler.turns.num_expected,
-           "%" PRIu32 " sessions expected back, counted %" PRIu32, expected,
-           core->scheduler.turns.num_expected);
-    EXPECT(offers == core->offers.num && heap_sound(&core->offers.expiring),
-           "%" PRIu32 " offers, counted %" PRIu32, core->offers.num, offers);
-    EXPECT(open == core->num_sessions, "%" PRIu32 " sessions, counted %" PRIu32, core->num_sessions,
-           open);
-    return true;
-}
-
 bool core_check(const struct core *core, struct error *error)
 {
     uint64_t bytes = 0, blocks = 0;
@@ -678,5 +470,5 @@ bool core_check(const struct core *core, struct error *error)
         EXPECT(core->pool.zero_blocks[i]->zeroing &&
                    core->pool.zero_blocks[i]->id == core->pool.zeroes[i].block,
                "zero %" PRIu32, i);
-    return check_tenants(&core->pool, error) && check_sessions(core, error);
+    return check_tenants(&core->pool, error) && audit_sessions(core, error);
 }

@@ -14,10 +14,9 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-static unsigned hash_prefix(uint64_t seed, const void *key, size_t size)
+static uint64_t hash_prefix(uint64_t seed, const void *key, size_t size)
 {
-    XXH64_hash_t hash = XXH3_64bits_withSeed(key, size, seed);
-    return (unsigned)(hash ^ (hash >> 32));
+    return XXH3_64bits_withSeed(key, size, seed);
 }
 
 static enum status declare_groups(struct core *core, struct error *error)

@@ -232,7 +232,7 @@ void core_block_at(const struct core *core, uint64_t id, uint32_t index,
     out->holders = block->holders;
     out->batch_refs = count_batch_refs(cache, block);
     out->writer = block->writer;
-    out->last_use = block->last_use;
+    out->last_use = block_last_use(block);
     out->depth = block->node ? (int32_t)block->node->depth : -1;
 }
 
@@ -257,7 +257,7 @@ bool core_prefix_at(const struct core *core, uint64_t id, uint32_t index,
     *out = (struct core_prefix_view){
         .tree = root->id,
         .tenant = root->salt->tenant->label,
-        .tokens = node->key.tokens,
+        .tokens = node->tokens,
         .extra_key_size = root->key_size - (uint32_t)sizeof root->salt->id,
         .block = block->id,
         .parent = node->parent && node->parent->block ? node->parent->block->id : -1,

@@ -2,38 +2,15 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // handlers_inspect.c - the handlers of an operator's commands: the inspections, KillSession,
-// DropCache and Log. Lists come in pages: a client asks again from first + count until it has
-// `total`. They read other rooms' state and keep none. Dispatcher thread.
+// DropCache and Log. They read other rooms' state and keep none. Dispatcher thread.
 
-#include "dispatch.h"
 #include "log.h"
+#include "page.h"
 #include "session.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
-
-// Entries of a page. Many answers may be queued for a client that does not read them (listener.h),
-// so a page is far smaller than WIRE_MAX_MESSAGE.
-enum {
-    PAGE_BYTES = 8192,
-    NAME_BYTES = WIRE_MAX_NAME + 9, // length, terminator, padding
-    SESSION_PAGE = PAGE_BYTES / (sizeof(struct wire_session_state) + 2 * NAME_BYTES),
-    FINGERPRINT_DIGITS = 2 * CORE_MAX_FINGERPRINT,
-    CACHE_PAGE =
-        PAGE_BYTES / (sizeof(struct wire_cache_counts) + NAME_BYTES + FINGERPRINT_DIGITS + 9),
-    BLOCK_PAGE = PAGE_BYTES / sizeof(struct wire_block_state),
-    TENANT_PAGE = PAGE_BYTES / (sizeof(struct wire_tenant_state) + NAME_BYTES + 16),
-};
-
-// Number of entries to send, from `first`. `max` 0 = as many as fit a page.
-static uint32_t page_size(uint32_t total, uint32_t first, uint32_t max, uint32_t page)
-{
-    uint32_t rest = first < total ? total - first : 0;
-    if (max && max < page)
-        page = max;
-    return rest < page ? rest : page;
-}
 
 static uint64_t milliseconds_since(int64_t then_ns)
 {
@@ -107,12 +84,41 @@ enum status handle_inspect_daemon(struct call *call)
 
 // ---- sessions ----
 
-static void fill_session(struct wire_session_state *out, const struct session *session)
+// Shown are open sessions, and ended ones whose segment the GPU still uses. While a segment is made
+// or unmade, it belongs to the job thread, so its session is not shown.
+static bool is_shown(const struct session *session)
 {
+    return session->core ||
+           (session->stage == SESSION_ENDING && !session->abandoned && !session->unmaking);
+}
+
+static uint32_t count_shown(const struct server *server)
+{
+    uint32_t count = 0;
+    for (const struct session *session = server->sessions; session; session = session->hh.next)
+        count += is_shown(session);
+    return count;
+}
+
+// page->context is the session before this one; NULL: the page begins.
+static const struct session *next_shown(const struct server *server, const struct page *page)
+{
+    const struct session *last = page->context, *session = last ? last->hh.next : server->sessions;
+    for (uint32_t left = last ? 0 : page->first; session; session = session->hh.next)
+        if (is_shown(session) && left-- == 0)
+            return session;
+    return NULL;
+}
+
+static enum status fill_session(struct call *call, struct page *page, uint32_t i)
+{
+    const struct session *session = next_shown(call->server, page);
     struct core_session_counts counts = {0};
+    if (!session)
+        return STATUS_NOT_FOUND;
     if (session->core)
         core_session_counts(session->core, &counts);
-    *out = (struct wire_session_state){
+    ((struct wire_session_state *)page->entries)[i] = (struct wire_session_state){
         .session = session->id,
         .pid = session->pid,
         .uid = session->uid,
@@ -130,53 +136,27 @@ static void fill_session(struct wire_session_state *out, const struct session *s
         .hit_tokens = counts.hit_tokens,
         .age_ms = milliseconds_since(session->opened_ns),
     };
-}
-
-// Shown are open sessions, and ended ones whose segment the GPU still uses. While a segment is made
-// or unmade, it belongs to the job thread, so its session is not shown.
-static bool is_shown(const struct session *session)
-{
-    return session->core ||
-           (session->stage == SESSION_ENDING && !session->abandoned && !session->unmaking);
-}
-
-static uint32_t count_shown(const struct server *server)
-{
-    uint32_t count = 0;
-    for (const struct session *session = server->sessions; session; session = session->hh.next)
-        count += is_shown(session);
-    return count;
+    page->names[0][i] = session->name;
+    page->names[1][i] = session->tenant;
+    page->context = session;
+    return STATUS_OK;
 }
 
 enum status handle_inspect_sessions(struct call *call)
 {
+    static const struct page_list list = {
+        PAGE_BYTES / (sizeof(struct wire_session_state) + 2 * PAGE_NAME_BYTES), 2,
+        sizeof(struct wire_session_state), fill_session};
     const struct wire_inspect_sessions *range = &call->request->inspect_sessions;
-    uint32_t total = count_shown(call->server),
-             count = page_size(total, range->first, range->max, SESSION_PAGE);
-    struct wire_session_state *states = call_alloc(call, count + 1, sizeof *states);
-    const char **names = call_alloc(call, count + 1, sizeof *names);
-    const char **tenants = call_alloc(call, count + 1, sizeof *tenants);
-    if (!states || !names || !tenants)
-        return STATUS_NO_MEMORY;
-    uint32_t index = 0;
-    for (const struct session *session = call->server->sessions; session;
-         session = session->hh.next) {
-        if (!is_shown(session))
-            continue;
-        if (index >= range->first && index - range->first < count) {
-            fill_session(&states[index - range->first], session);
-            names[index - range->first] = session->name;
-            tenants[index - range->first] = session->tenant;
-        }
-        index++;
-    }
+    struct page page = {.total = count_shown(call->server)};
+    enum status status = page_fill(call, &list, range->first, range->max, &page);
     call->reply.answer = WIRE_ANSWER_INSPECT_SESSIONS;
     call->reply.inspect_sessions =
-        (struct wire_inspect_sessions_reply){.total = total,
-                                             .sessions = {states, count},
-                                             .names = {names, count},
-                                             .tenants = {tenants, count}};
-    return STATUS_OK;
+        (struct wire_inspect_sessions_reply){.total = page.total,
+                                             .sessions = {page.entries, page.count},
+                                             .names = page_names(&page, 0),
+                                             .tenants = page_names(&page, 1)};
+    return status;
 }
 
 enum status handle_kill_session(struct call *call)
@@ -191,73 +171,70 @@ enum status handle_kill_session(struct call *call)
 
 // ---- caches ----
 
-static void fill_cache(struct wire_cache_counts *out, const struct core_cache_view *view)
-{
-    *out = (struct wire_cache_counts){
-        .cache = view->cache,
-        .num_layers = view->num_layers,
-        .num_kv_heads = view->kv.num_kv_heads,
-        .head_dim_k = view->kv.head_dim_k,
-        .head_dim_v = view->kv.head_dim_v,
-        .k_dtype = view->kv.k_dtype,
-        .v_dtype = view->kv.v_dtype,
-        .block_size = view->kv.block_size,
-        .chunk_blocks = view->chunk_blocks,
-        .num_chunks = view->num_chunks,
-        .open_sessions = view->open_sessions,
-        .v_is_k_prefix = view->kv.v_is_k_prefix,
-        .scale_mode = view->kv.scale_mode,
-        .block_bytes = view->counts.block_bytes,
-        .total_blocks = view->counts.total,
-        .free_blocks = view->counts.free,
-        .leased_blocks = view->counts.leased,
-        .held_blocks = view->counts.held,
-        .cached_blocks = view->counts.cached,
-        .quarantined_blocks = view->counts.quarantined,
-        .published_blocks = view->published,
-        .pending_blocks = view->pending,
-    };
-}
+enum { FINGERPRINT_DIGITS = 2 * CORE_MAX_FINGERPRINT };
 
-static const char *hexadecimal(const struct core_cache_view *view,
-                               char text[FINGERPRINT_DIGITS + 1])
+// NULL: no memory.
+static const char *hexadecimal(struct call *call, const struct core_cache_view *view)
 {
     static const char digits[] = "0123456789abcdef";
-    for (uint32_t i = 0; i < view->fingerprint_size; i++) {
+    char *text = call_alloc(call, FINGERPRINT_DIGITS + 1, 1);
+    for (uint32_t i = 0; text && i < view->fingerprint_size; i++) {
         text[2 * i] = digits[view->fingerprint[i] >> 4];
         text[2 * i + 1] = digits[view->fingerprint[i] & 15];
     }
-    text[2 * view->fingerprint_size] = 0;
     return text;
+}
+
+static enum status fill_cache(struct call *call, struct page *page, uint32_t i)
+{
+    struct core_cache_view view;
+    if (!core_cache_at(call->server->core, page->first + i, &view))
+        return error_set(&call->error, STATUS_INTERNAL, "cache %u of %u cannot be seen",
+                         page->first + i, page->total);
+    ((struct wire_cache_counts *)page->entries)[i] = (struct wire_cache_counts){
+        .cache = view.cache,
+        .num_layers = view.num_layers,
+        .num_kv_heads = view.kv.num_kv_heads,
+        .head_dim_k = view.kv.head_dim_k,
+        .head_dim_v = view.kv.head_dim_v,
+        .k_dtype = view.kv.k_dtype,
+        .v_dtype = view.kv.v_dtype,
+        .block_size = view.kv.block_size,
+        .chunk_blocks = view.chunk_blocks,
+        .num_chunks = view.num_chunks,
+        .open_sessions = view.open_sessions,
+        .v_is_k_prefix = view.kv.v_is_k_prefix,
+        .scale_mode = view.kv.scale_mode,
+        .block_bytes = view.counts.block_bytes,
+        .total_blocks = view.counts.total,
+        .free_blocks = view.counts.free,
+        .leased_blocks = view.counts.leased,
+        .held_blocks = view.counts.held,
+        .cached_blocks = view.counts.cached,
+        .quarantined_blocks = view.counts.quarantined,
+        .published_blocks = view.published,
+        .pending_blocks = view.pending,
+    };
+    page->names[0][i] = view.name;
+    page->names[1][i] = hexadecimal(call, &view);
+    return page->names[1][i] ? STATUS_OK : STATUS_NO_MEMORY;
 }
 
 enum status handle_inspect_caches(struct call *call)
 {
+    static const struct page_list list = {
+        PAGE_BYTES / (sizeof(struct wire_cache_counts) + PAGE_NAME_BYTES + FINGERPRINT_DIGITS + 9),
+        2, sizeof(struct wire_cache_counts), fill_cache};
     const struct wire_inspect_caches *range = &call->request->inspect_caches;
-    uint32_t total = core_num_caches(call->server->core),
-             count = page_size(total, range->first, range->max, CACHE_PAGE);
-    struct wire_cache_counts *caches = call_alloc(call, count + 1, sizeof *caches);
-    const char **names = call_alloc(call, 2 * (count + 1), sizeof *names),
-               **fingerprints = names + count;
-    char(*texts)[FINGERPRINT_DIGITS + 1] = call_alloc(call, count + 1, sizeof *texts);
-    if (!caches || !names || !texts)
-        return STATUS_NO_MEMORY;
-    for (uint32_t i = 0; i < count; i++) {
-        struct core_cache_view view;
-        if (!core_cache_at(call->server->core, range->first + i, &view))
-            return error_set(&call->error, STATUS_INTERNAL, "cache %u of %u cannot be seen",
-                             range->first + i, total);
-        fill_cache(&caches[i], &view);
-        names[i] = view.name;
-        fingerprints[i] = hexadecimal(&view, texts[i]);
-    }
+    struct page page = {.total = core_num_caches(call->server->core)};
+    enum status status = page_fill(call, &list, range->first, range->max, &page);
     call->reply.answer = WIRE_ANSWER_INSPECT_CACHES;
     call->reply.inspect_caches =
-        (struct wire_inspect_caches_reply){.total = total,
-                                           .caches = {caches, count},
-                                           .names = {names, count},
-                                           .fingerprints = {fingerprints, count}};
-    return STATUS_OK;
+        (struct wire_inspect_caches_reply){.total = page.total,
+                                           .caches = {page.entries, page.count},
+                                           .names = page_names(&page, 0),
+                                           .fingerprints = page_names(&page, 1)};
+    return status;
 }
 
 enum status handle_drop_cache(struct call *call)
@@ -265,42 +242,44 @@ enum status handle_drop_cache(struct call *call)
     return core_cache_drop(call->server->core, call->request->drop_cache.cache, &call->error);
 }
 
+static enum status fill_block(struct call *call, struct page *page, uint32_t i)
+{
+    struct core_block_view view;
+    core_block_at(call->server->core, call->request->inspect_blocks.cache, page->first + i, &view);
+    ((struct wire_block_state *)page->entries)[i] = (struct wire_block_state){
+        .block = view.block,
+        .state = view.state,
+        .holders = view.holders,
+        .batch_refs = view.batch_refs,
+        .writer = view.writer,
+        .last_use = view.last_use,
+        .depth = view.depth,
+    };
+    return STATUS_OK;
+}
+
 enum status handle_inspect_blocks(struct call *call)
 {
+    static const struct page_list list = {PAGE_BYTES / sizeof(struct wire_block_state), 0,
+                                          sizeof(struct wire_block_state), fill_block};
     const struct wire_inspect_blocks *range = &call->request->inspect_blocks;
-    uint32_t total;
-    enum status status = core_cache_find(call->server->core, range->cache, &total, &call->error);
-    if (status != STATUS_OK)
-        return status;
-    uint32_t count = page_size(total, range->first, range->max, BLOCK_PAGE);
-    struct wire_block_state *blocks = call_alloc(call, count + 1, sizeof *blocks);
-    if (!blocks)
-        return STATUS_NO_MEMORY;
-    for (uint32_t i = 0; i < count; i++) {
-        struct core_block_view view;
-        core_block_at(call->server->core, range->cache, range->first + i, &view);
-        blocks[i] = (struct wire_block_state){
-            .block = view.block,
-            .state = view.state,
-            .holders = view.holders,
-            .batch_refs = view.batch_refs,
-            .writer = view.writer,
-            .last_use = view.last_use,
-            .depth = view.depth,
-        };
-    }
+    struct page page = {0};
+    enum status status =
+        core_cache_find(call->server->core, range->cache, &page.total, &call->error);
+    if (status == STATUS_OK)
+        status = page_fill(call, &list, range->first, range->max, &page);
     call->reply.answer = WIRE_ANSWER_INSPECT_BLOCKS;
-    call->reply.inspect_blocks =
-        (struct wire_inspect_blocks_reply){.total = total, .blocks = {blocks, count}};
-    return STATUS_OK;
+    call->reply.inspect_blocks = (struct wire_inspect_blocks_reply){
+        .total = page.total, .blocks = {page.entries, page.count}};
+    return status;
 }
 
 // ---- the prefix index ----
 
 enum {
     PREFIX_TOKENS = 4, // ids of each block
-    PREFIX_PAGE = PAGE_BYTES /
-                  (sizeof(struct wire_prefix_state) + NAME_BYTES + PREFIX_TOKENS * sizeof(int32_t)),
+    PREFIX_PAGE = PAGE_BYTES / (sizeof(struct wire_prefix_state) + PAGE_NAME_BYTES +
+                                PREFIX_TOKENS * sizeof(int32_t)),
     PREFIX_SCAN = 4096, // ids that one answer looks at
 };
 
@@ -355,41 +334,43 @@ enum status handle_inspect_prefix(struct call *call)
 
 // ---- tenants ----
 
+static enum status fill_tenant(struct call *call, struct page *page, uint32_t i)
+{
+    struct core_tenant_view view;
+    if (!core_tenant_at(call->server->core, page->first + i, &view))
+        return error_set(&call->error, STATUS_INTERNAL, "tenant %u of %u cannot be seen",
+                         page->first + i, page->total);
+    page->names[0][i] = view.label;
+    ((struct wire_tenant_state *)page->entries)[i] = (struct wire_tenant_state){
+        .tenant = view.tenant,
+        .limit_blocks = view.limits.blocks,
+        .limit_cached = view.limits.cached,
+        .floor = view.limits.floor,
+        .sessions = view.sessions,
+        .used_blocks = view.used,
+        .pinned_blocks = view.pinned,
+        .cached_blocks = view.cached,
+        .used_bytes = view.used_bytes,
+        .cached_bytes = view.cached_bytes,
+        .evicted_blocks = view.evicted,
+        .refused_no_blocks = view.refused_no_blocks,
+        .refused_quota = view.refused_quota,
+    };
+    return STATUS_OK;
+}
+
 enum status handle_inspect_tenants(struct call *call)
 {
+    static const struct page_list list = {
+        PAGE_BYTES / (sizeof(struct wire_tenant_state) + PAGE_NAME_BYTES + 16), 1,
+        sizeof(struct wire_tenant_state), fill_tenant};
     const struct wire_inspect_tenants *range = &call->request->inspect_tenants;
-    uint32_t total = core_num_tenants(call->server->core),
-             count = page_size(total, range->first, range->max, TENANT_PAGE);
-    struct wire_tenant_state *tenants = call_alloc(call, count + 1, sizeof *tenants);
-    const char **names = call_alloc(call, count + 1, sizeof *names);
-    if (!tenants || !names)
-        return STATUS_NO_MEMORY;
-    for (uint32_t i = 0; i < count; i++) {
-        struct core_tenant_view view;
-        if (!core_tenant_at(call->server->core, range->first + i, &view))
-            return error_set(&call->error, STATUS_INTERNAL, "tenant %u of %u cannot be seen",
-                             range->first + i, total);
-        names[i] = view.label;
-        tenants[i] = (struct wire_tenant_state){
-            .tenant = view.tenant,
-            .limit_blocks = view.limits.blocks,
-            .limit_cached = view.limits.cached,
-            .floor = view.limits.floor,
-            .sessions = view.sessions,
-            .used_blocks = view.used,
-            .pinned_blocks = view.pinned,
-            .cached_blocks = view.cached,
-            .used_bytes = view.used_bytes,
-            .cached_bytes = view.cached_bytes,
-            .evicted_blocks = view.evicted,
-            .refused_no_blocks = view.refused_no_blocks,
-            .refused_quota = view.refused_quota,
-        };
-    }
+    struct page page = {.total = core_num_tenants(call->server->core)};
+    enum status status = page_fill(call, &list, range->first, range->max, &page);
     call->reply.answer = WIRE_ANSWER_INSPECT_TENANTS;
     call->reply.inspect_tenants = (struct wire_inspect_tenants_reply){
-        .total = total, .tenants = {tenants, count}, .names = {names, count}};
-    return STATUS_OK;
+        .total = page.total, .tenants = {page.entries, page.count}, .names = page_names(&page, 0)};
+    return status;
 }
 
 enum status handle_limit_tenant(struct call *call)

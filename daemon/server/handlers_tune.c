@@ -5,7 +5,7 @@
 // enables or disables it. Knows the engine's table of measurements, not how it measures. Dispatcher
 // thread.
 
-#include "dispatch.h"
+#include "page.h"
 
 #include <string.h>
 
@@ -31,9 +31,15 @@ static enum status act(struct call *call, uint32_t action)
     return STATUS_OK;
 }
 
-static void fill_entry(struct wire_tune_entry *out, const struct engine_tuned *tuned)
+// There may be fewer entries than the total by now, because tuning goes on.
+static enum status fill_entry(struct call *call, struct page *page, uint32_t i)
 {
-    *out = (struct wire_tune_entry){
+    struct engine_tuned *tuned = call_alloc(call, 1, sizeof *tuned);
+    if (!tuned)
+        return STATUS_NO_MEMORY;
+    if (!engine_tuned_at(call->server->engine, page->first + i, tuned))
+        return STATUS_NOT_FOUND;
+    ((struct wire_tune_entry *)page->entries)[i] = (struct wire_tune_entry){
         .num_workgroups = tuned->num_workgroups,
         .num_keys = tuned->num_keys,
         .local_size = tuned->local_size,
@@ -44,32 +50,14 @@ static void fill_entry(struct wire_tune_entry *out, const struct engine_tuned *t
         .num_samples = tuned->num_samples,
         .state = tuned->state,
     };
-}
-
-// Fills the page with up to `most` entries. There may be fewer by now, because tuning goes on.
-static enum status fill_page(struct call *call, uint32_t first, uint32_t most,
-                             struct wire_tune_reply *out)
-{
-    struct wire_tune_entry *entries = call_alloc(call, most + 1, sizeof *entries);
-    struct engine_tuned *tuned = call_alloc(call, most + 1, sizeof *tuned);
-    const char **names = call_alloc(call, 2 * ((size_t)most + 1), sizeof *names);
-    uint32_t count = 0;
-    if (!entries || !tuned || !names)
-        return STATUS_NO_MEMORY;
-    for (; count < most && engine_tuned_at(call->server->engine, first + count, &tuned[count]);
-         count++) {
-        fill_entry(&entries[count], &tuned[count]);
-        names[count] = tuned[count].kernel;
-        names[most + 1 + count] = tuned[count].geometry;
-    }
-    out->entries = (struct wire_tune_entry_list){entries, count};
-    out->kernels = (struct wire_names){names, count};
-    out->geometries = (struct wire_names){names + most + 1, count};
+    page->names[0][i] = tuned->kernel;
+    page->names[1][i] = tuned->geometry;
     return STATUS_OK;
 }
 
 enum status handle_tune(struct call *call)
 {
+    static const struct page_list list = {TUNE_PAGE, 2, sizeof(struct wire_tune_entry), fill_entry};
     const struct wire_tune *tune = &call->request->tune;
     struct wire_tune_reply *out = &call->reply.tune;
     struct engine_tuning *tuning = call_alloc(call, 1, sizeof *tuning);
@@ -77,8 +65,8 @@ enum status handle_tune(struct call *call)
     if (status != STATUS_OK)
         return status;
     engine_tuning(call->server->engine, tuning);
-    uint32_t rest = tune->first < tuning->num_entries ? tuning->num_entries - tune->first : 0;
-    uint32_t most = tune->max && tune->max < TUNE_PAGE ? tune->max : TUNE_PAGE;
+    struct page page = {.total = tuning->num_entries};
+    status = page_fill(call, &list, tune->first, tune->max, &page);
     call->reply.answer = WIRE_ANSWER_TUNE;
     *out = (struct wire_tune_reply){
         .enabled = tuning->enabled,
@@ -88,7 +76,10 @@ enum status handle_tune(struct call *call)
         .max_entries = tuning->max_entries,
         .path = tuning->path,
         .note = tuning->note,
-        .total = tuning->num_entries,
+        .total = page.total,
+        .entries = {page.entries, page.count},
+        .kernels = page_names(&page, 0),
+        .geometries = page_names(&page, 1),
     };
-    return fill_page(call, tune->first, rest < most ? rest : most, out);
+    return status;
 }

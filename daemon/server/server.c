@@ -197,7 +197,7 @@ static enum status open_core(struct server *server, struct error *error)
         .max_tickets = params->max_tickets,
         .max_offers = params->max_offers,
         .quota_blocks = params->session_blocks,
-        .tenant_limits = params->tenant_limits,
+        .tenant_limits = {params->tenant_blocks, params->tenant_cached, params->tenant_floor},
         .groups = groups,
         .num_groups = num_groups,
         .max_batch_memory = params->max_batch_memory,

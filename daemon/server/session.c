@@ -236,10 +236,12 @@ static enum status check_hello(const struct server *server, const struct peer *p
     if (own)
         return error_set(error, STATUS_INVALID, "this connection has session %" PRIu64 " already",
                          own->id);
-    if (strlen(hello->client_name) > WIRE_MAX_NAME || strlen(hello->tenant) > WIRE_MAX_NAME)
-        return error_set(error, STATUS_INVALID,
-                         "client name of %zu and tenant of %zu bytes; at most %u fit",
-                         strlen(hello->client_name), strlen(hello->tenant), WIRE_MAX_NAME);
+    const size_t name = strlen(hello->client_name), tenant = strlen(hello->tenant);
+    if (name > WIRE_MAX_NAME || tenant > WIRE_MAX_TENANT)
+        return error_set(
+            error, STATUS_INVALID,
+            "a client's name of %zu bytes and a tenant's of %zu; at most %u and %u fit", name,
+            tenant, WIRE_MAX_NAME, WIRE_MAX_TENANT);
     if (hello->arena_size > server->params->max_arena)
         return error_set(error, STATUS_LIMIT,
                          "an arena of %" PRIu64 " bytes exceeds --max-arena %" PRIu64,

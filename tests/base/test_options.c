@@ -13,42 +13,42 @@
 
 enum { AUTO = -1, FIRST_COLOUR = 5 };
 
-struct settings {
-    bool loud;
-    uint32_t mode, colour, count, entries;
-    uint64_t poll, size;
-    double share;
-    const char *name, *note;
-};
+#define OPTIONS(SECTION, OPTION, ALSO)                                                             \
+    SECTION("Paint")                                                                               \
+    OPTION(uint32_t, colour, "colour", "NAME", OPTION_CHOICE, FIRST_COLOUR, .words = colours,      \
+           .initial = "green", .help = "what to paint in", .groups = PAINTS)                       \
+    ALSO(colour, "colder", NULL, OPTION_CONSTANT, FIRST_COLOUR + 2,                                \
+         .help = "the same as `--colour blue`")                                                    \
+    OPTION(uint32_t, mode, "mode", NULL, OPTION_CHOICE, 0, OPTION_WORDS("red", "green", "blue"),   \
+           .help = "the other colour")                                                             \
+    SECTION("Numbers")                                                                             \
+    OPTION(uint32_t, count, "count", "N", OPTION_COUNT, 2, 9, .initial = "4", .help = "how many",  \
+           .details = "A \\ and a .dot.")                                                          \
+    OPTION(uint32_t, entries, "entries", "N", OPTION_COUNT, 0, 64, .power_of_two = true,           \
+           .help = "a power of two")                                                               \
+    OPTION(uint64_t, poll, "poll", "US", OPTION_COUNT, 0, 1000, .word = "auto",                    \
+           .word_value = (uint64_t)AUTO, .initial = "auto", .help = "how long")                    \
+    OPTION(uint64_t, size, "size", "BYTES", OPTION_BYTES, 1, UINT64_C(1) << 40,                    \
+           .help = "how large")                                                                    \
+    OPTION(double, share, "share", "F", OPTION_NUMBER, 0, 1, .initial = "0.5",                     \
+           .help = "which part")                                                                   \
+    SECTION("General")                                                                             \
+    OPTION(const char *, name, "name", "A|B", OPTION_TEXT, 1, .otherwise = "none",                 \
+           .help = "a name", .groups = DRAWS)                                                      \
+    OPTION(const char *, note, "note", "TEXT", OPTION_TEXT, .help = NULL)                          \
+    OPTION(bool, loud, "loud", NULL, OPTION_FLAG, .help = "say more")
 
-#define FIELD(KIND, member) OPTION_FIELD(KIND, struct settings, member)
+struct settings {
+    OPTIONS(OPTION_NO_MEMBER, OPTION_MEMBER, OPTION_NO_MEMBER)
+};
 
 static const char *const colours[] = {"red", "green", "blue", NULL};
 
 enum { PAINTS = 1, DRAWS = 2 };
 
-static const struct option entries[] = {
-    OPTION_SECTION("Paint"),
-    {"colour", "NAME", FIELD(OPTION_CHOICE, colour), FIRST_COLOUR, .words = colours,
-     .initial = "green", .help = "what to paint in", .groups = PAINTS},
-    {"colder", NULL, FIELD(OPTION_CONSTANT, colour), FIRST_COLOUR + 2,
-     .help = "the same as `--colour blue`"},
-    {"mode", NULL, FIELD(OPTION_CHOICE, mode), 0, .words = colours, .help = "the other colour"},
-    OPTION_SECTION("Numbers"),
-    {"count", "N", FIELD(OPTION_COUNT, count), 2, 9, .initial = "4", .help = "how many",
-     .details = "A \\ and a .dot."},
-    {"entries", "N", FIELD(OPTION_COUNT, entries), 0, 64, .power_of_two = true,
-     .help = "a power of two"},
-    {"poll", "US", FIELD(OPTION_COUNT, poll), 0, 1000, .word = "auto", .word_value = (uint64_t)AUTO,
-     .initial = "auto", .help = "how long"},
-    {"size", "BYTES", FIELD(OPTION_BYTES, size), 1, UINT64_C(1) << 40, .help = "how large"},
-    {"share", "F", FIELD(OPTION_NUMBER, share), 0, 1, .initial = "0.5", .help = "which part"},
-    OPTION_SECTION("General"),
-    {"name", "A|B", FIELD(OPTION_TEXT, name), 1, .otherwise = "none", .help = "a name",
-     .groups = DRAWS},
-    {"note", "TEXT", FIELD(OPTION_TEXT, note), .help = NULL},
-    {"loud", NULL, FIELD(OPTION_FLAG, loud), .help = "say more"},
-};
+#define ENTRY(...) OPTION_ENTRY(struct settings, __VA_ARGS__)
+#define ALSO(...)  ENTRY(, __VA_ARGS__)
+static const struct option entries[] = {OPTIONS(OPTION_HEADING, ENTRY, ALSO)};
 
 static const struct options_program plain = {
     .name = "prog",
@@ -320,7 +320,7 @@ END_TEST
 START_TEST(long_help_is_wrapped_and_no_line_of_it_looks_like_an_option)
 {
     static const struct option wordy[] = {
-        {"a", NULL, FIELD(OPTION_FLAG, loud),
+        {"a", NULL, OPTION_FIELD(OPTION_FLAG, struct settings, loud),
          .help = "one two three four five six seven eight nine ten eleven twelve 13 with `--b` --c "
                  "and so on and on"}};
     const struct options_program program = {"prog", "prog", "About.", "End.", wordy, 1, NULL, 0};

@@ -7,13 +7,15 @@ add_library(core_world STATIC fakes/fake_engine.c fakes/fake_run.c rigs/core_wor
 target_include_directories(core_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::CHECK)
 
-foreach(suite pool tensor metrics core_batch core_copy core_memory core_sharing)
+foreach(suite pool tensor metrics core_batch core_copy core_memory)
   aule_check(test_${suite} SOURCES core/test_${suite}.c LIBS core_world LABELS core)
 endforeach()
 foreach(suite core_run core_scales)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/run_world.c LIBS core_world
     LABELS core)
 endforeach()
+aule_check(test_core_sharing SOURCES core/test_core_sharing.c rigs/sharing_model.c LIBS core_world
+  LABELS core)
 # How long new runs wait while the GPU is busy: numbers only.
 aule_check(test_delay SOURCES core/test_delay.c LIBS aule_core LABELS core)
 aule_check(test_core_model SOURCES core/test_core_model.c rigs/core_model.c LIBS core_world
@@ -22,6 +24,7 @@ foreach(suite ownership core_metadata core_death core_tenants offer prefix)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/ownership_world.c LIBS core_world
     LABELS core)
 endforeach()
+aule_check(test_order SOURCES core/test_order.c rigs/dice.c LIBS core_world LABELS core)
 aule_check(test_claims SOURCES core/test_claims.c rigs/ownership_world.c rigs/dice.c LIBS core_world
   LABELS core)
 aule_check(test_offer_walk SOURCES core/test_offer_walk.c rigs/dice.c LIBS core_world LABELS core)
@@ -36,4 +39,4 @@ endforeach()
 
 # Every allocation of core fails once in this suite.
 target_link_options(test_core_memory PRIVATE
-  -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=realloc -Wl,--wrap=strdup)
+  -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=aligned_alloc -Wl,--wrap=realloc -Wl,--wrap=strdup)

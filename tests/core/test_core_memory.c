@@ -3,7 +3,8 @@
 //
 // test_core_memory.c - every allocation of core fails once, in a scenario that needs all of them:
 // the call returns NO_MEMORY, nothing has changed, and the same call succeeds afterwards. The
-// linker wraps malloc, calloc, realloc and strdup; the fake engine bypasses the wrappers.
+// linker wraps malloc, calloc, aligned_alloc, realloc and strdup; the fake engine bypasses the
+// wrappers.
 
 #include "core/pool/session.h"
 #include "rigs/check_main.h"
@@ -13,10 +14,12 @@
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
+void *__real_aligned_alloc(size_t alignment, size_t size);
 void *__real_realloc(void *memory, size_t size);
 char *__real_strdup(const char *text);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
 char *__wrap_strdup(const char *text);
 
@@ -39,6 +42,11 @@ void *__wrap_malloc(size_t size)
 void *__wrap_calloc(size_t count, size_t size)
 {
     return fails() ? NULL : __real_calloc(count, size);
+}
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
+{
+    return fails() ? NULL : __real_aligned_alloc(alignment, size);
 }
 
 void *__wrap_realloc(void *memory, size_t size)

@@ -122,7 +122,7 @@ START_TEST(another_user_tenant_extra_key_or_cache_never_hits)
 }
 END_TEST
 
-static unsigned same_hash(uint64_t seed, const void *key, size_t size)
+static uint64_t same_hash(uint64_t seed, const void *key, size_t size)
 {
     (void)seed;
     (void)key;
@@ -164,8 +164,8 @@ START_TEST(the_index_hashes_with_the_seed_it_was_given)
     static const char key[] = "what a client may choose";
     struct world seeded;
     world_open(&seeded, &(struct core_params){.hash_seed = 12345});
-    unsigned with = seeded.core->ledger.hash(seeded.core->params.hash_seed, key, sizeof key);
-    unsigned without = world.core->ledger.hash(world.core->params.hash_seed, key, sizeof key);
+    uint64_t with = seeded.core->ledger.hash(seeded.core->params.hash_seed, key, sizeof key);
+    uint64_t without = world.core->ledger.hash(world.core->params.hash_seed, key, sizeof key);
     ck_assert_uint_ne(with, without);
     world_close(&seeded);
 }

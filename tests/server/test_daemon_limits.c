@@ -115,6 +115,38 @@ START_TEST(an_operator_sees_sessions_and_can_end_one)
 }
 END_TEST
 
+// A tenant's label is the user id and the name that the client gave. It has to fit the lists that
+// operators read, and identifies the tenant there.
+START_TEST(an_operator_sees_the_longest_tenant_and_a_longer_one_is_refused)
+{
+    enum { LONGEST = WIRE_MAX_TENANT };
+    char tenant[LONGEST + 2] = "", label[LONGEST + 32];
+    struct wire_reply reply;
+    start(NULL);
+    struct raw_client *raw = raw_open(daemon_.socket), *operator= raw_open(daemon_.socket);
+    struct wire_request hello = {
+        .command = WIRE_COMMAND_HELLO,
+        .hello = {WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR, "raw", tenant, ARENA}};
+    memset(tenant, 't', LONGEST + 1);
+    raw_call(raw, &hello, &reply);
+    ck_assert_int_eq(reply.status, STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(reply.message, "a tenant's of 241; at most 255 and 240 fit"));
+    tenant[LONGEST] = 0;
+    raw_call(raw, &hello, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    snprintf(label, sizeof label, "uid:%u/%s", (unsigned)getuid(), tenant);
+    raw_call(operator, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_TENANTS}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.inspect_tenants.total, 1);
+    ck_assert_uint_eq(reply.inspect_tenants.names.count, 1);
+    ck_assert_str_eq(reply.inspect_tenants.names.data[0], label);
+    wire_reply_finish(&reply);
+    raw_close(raw);
+    raw_close(operator);
+    stop_clean();
+}
+END_TEST
+
 // Unless one is forced, the shader in use is the first of the table that lacks nothing.
 static void check_variants(const struct wire_inspect_device_reply *device)
 {
@@ -173,6 +205,7 @@ int main(void)
                   an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers,
                   metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
                   an_operator_sees_sessions_and_can_end_one,
+                  an_operator_sees_the_longest_tenant_and_a_longer_one_is_refused,
                   an_operator_sees_device_caches_and_blocks, NULL},
               1);
     return check_main(suite);

@@ -338,9 +338,9 @@ static void park(struct raw_client *raw, const struct wire_request *request,
     raw_inspect(raw);
 }
 
-// A run with a parked wait: a Wait, or the wait of the Run itself. The GPU has it at the return: the
-// daemon may serve several messages before it submits, and a run that was not submitted is dropped
-// with its session.
+// A run with a parked wait: a Wait, or the wait of the Run itself. The GPU has it at the return:
+// the daemon may serve several messages before it submits, and a run that was not submitted is
+// dropped with its session.
 enum asks { RUN_AND_WAIT, RUN_THAT_WAITS, NUM_ASKS };
 
 static void park_endless(enum asks asks, struct raw_client *raw, uint64_t cache,

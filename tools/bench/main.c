@@ -5,13 +5,13 @@
 // check again, print.
 
 #include "base/exit_code.h"
-#include "client.h"
-#include "fleet.h"
-#include "heed.h"
 #include "plot.h"
 #include "result.h"
-#include "study.h"
+#include "tools/bench/fleet/client.h"
+#include "tools/bench/fleet/fleet.h"
 #include "tools/bench/share/worker.h"
+#include "tools/bench/study/heed.h"
+#include "tools/bench/study/study.h"
 #include "wrong.h"
 
 #include <math.h>

@@ -11,29 +11,108 @@
 
 enum via { VIA_ENGINE, VIA_NNG, VIA_RING }; // the last two: lanes of a daemon
 
+// Groups of commands that share options. COMMAND_CLIENT is the command that fleet.c starts.
+enum {
+    COMMAND_RUN = 1 << 0,
+    COMMAND_PLOT = 1 << 1,
+    COMMAND_CLIENT = 1 << 2,
+    COMMAND_BOTH = COMMAND_RUN | COMMAND_CLIENT,
+};
+
+// The options, a line for each; base/options.h explains it. options.c has the names of limits.
+#define BENCH_OPTIONS(SECTION, OPTION)                                                             \
+    SECTION("Where attention runs")                                                                \
+    OPTION(enum via, via, "via", "LANE", OPTION_CHOICE, VIA_ENGINE, .words = via_words,            \
+           .groups = COMMAND_BOTH, .initial = "engine",                                            \
+           .help = "the engine in this process, or a lane of a daemon that this program starts",   \
+           .details = "With `engine`, q and out are in the device's memory. With `nng` and "       \
+                      "`ring`, client processes run the workload, and its time is wall time from " \
+                      "a run's submission to its end.")                                            \
+    OPTION(uint32_t, clients, "clients", "N", OPTION_COUNT, 1, MAX_COUNT, .groups = COMMAND_BOTH,  \
+           .initial = "1",                                                                         \
+           .help = "processes that share a workload's sequences, with `--via nng` or `ring`",      \
+           .details = "A shared prefix is written and published by the first process that claims " \
+                      "it; the others wait for its blocks.")                                       \
+    OPTION(const char *, daemon, "daemon", "FILE", OPTION_TEXT, .groups = COMMAND_RUN,             \
+           .otherwise = "the one beside this program",                                             \
+           .help = "aule-daemon for `--via nng` and `ring`")                                       \
+    OPTION(const char *, device, "device", "NAME", OPTION_TEXT, .groups = COMMAND_BOTH,            \
+           .otherwise = "the best one", .help = "index, UUID or part of the name of the device")   \
+    OPTION(const char *, variant, "variant", "NAME", OPTION_TEXT, .groups = COMMAND_BOTH,          \
+           .otherwise = "`$AULE_VARIANT`, else the best that fits",                                \
+           .help = "attention shader, as `aule-ctl device` lists them")                            \
+    OPTION(uint32_t, completion_poll_us, "completion-poll", "US", OPTION_COUNT, 0, MAX_COUNT,      \
+           .groups = COMMAND_BOTH, .word = "auto", .word_value = POLL_AUTO, .initial = "auto",     \
+           .help = "poll the GPU for this long before a submission's waiter sleeps; 0: never",     \
+           .details = "See the option of aule-daemon with this name.")                             \
+    SECTION("Inputs")                                                                              \
+    OPTION(enum dtype, dtype, "dtype", "TYPE", OPTION_CHOICE, DTYPE_F32,                           \
+           OPTION_WORDS("f32", "f16", "bf16"), .groups = COMMAND_BOTH, .initial = "f16",           \
+           .help = "element type of q and out")                                                    \
+    OPTION(enum dtype, kv_dtype, "kv-dtype", "TYPE", OPTION_CHOICE, DTYPE_F32,                     \
+           .words = kv_dtype_words, .groups = COMMAND_BOTH, .otherwise = "as `--dtype`",           \
+           .help = "element type of K and V")                                                      \
+    OPTION(bool, token_scales, "token-scales", NULL, OPTION_FLAG, .groups = COMMAND_RUN,           \
+           .otherwise = "one scale for the tensor (int8), or none",                                \
+           .help = "8-bit K and V have a scale for each token and head; only with `--via engine`", \
+           .details = "K and V must be in blocks.")                                                \
+    OPTION(uint32_t, head_dim, "head-dim", "N", OPTION_COUNT, 0, 512, .groups = COMMAND_BOTH,      \
+           .initial = "0",                                                                         \
+           .help =                                                                                 \
+               "head dim of Q, K and V, a multiple of 8 up to 512; 0: the workload's own, 128")    \
+    OPTION(uint32_t, splits, "splits", "N", OPTION_COUNT, 0, MAX_COUNT, .groups = COMMAND_BOTH,    \
+           .initial = "0",                                                                         \
+           .help = "parts that a sequence's keys are cut into; 0: by the shader's rule")           \
+    OPTION(bool, contiguous, "contiguous", NULL, OPTION_FLAG, .groups = COMMAND_RUN,               \
+           .help = "K and V in one piece for each head, without blocks")                           \
+    OPTION(bool, no_cascade, "no-cascade", NULL, OPTION_FLAG, .groups = COMMAND_RUN,               \
+           .help = "read shared keys once for each sequence, with the same bits")                  \
+    OPTION(double, pool_gib, "pool", "GIB", OPTION_NUMBER, 0, MAX_NUMBER, .groups = COMMAND_BOTH,  \
+           .otherwise = "4 (E1: 8); on a software device 0.05 (E1: 0.25)",                         \
+           .help = "size of all sets of K and V, larger than any cache; for E1 the pool")          \
+    OPTION(uint32_t, prompt, "prompt", "N", OPTION_COUNT, 0, MAX_NUMBER, .groups = COMMAND_BOTH,   \
+           .initial = "0",                                                                         \
+           .help =                                                                                 \
+               "study share: tokens that all prompts begin with; 0: 4096 with `--full`, else 512") \
+    OPTION(bool, full, "full", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,                          \
+           .help = "study share: 32 layers of D1's geometry, not the few of a software device")    \
+    SECTION("Measuring")                                                                           \
+    OPTION(double, seconds, "seconds", "S", OPTION_NUMBER, 0, MAX_NUMBER, .groups = COMMAND_BOTH,  \
+           .initial = "2", .help = "time for each workload; the first half only warms up")         \
+    OPTION(bool, baseline, "baseline", NULL, OPTION_FLAG, .groups = COMMAND_RUN,                   \
+           .help = "also measure the same attention in plain C on all cores",                      \
+           .details = "It computes in f16, is compiled for the machine that aule was built on, "   \
+                      "and reports GFLOP/s.")                                                      \
+    OPTION(bool, check, "check", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,                        \
+           .help = "check the results, and measure nothing",                                       \
+           .details = "Prints a line for people for each workload, even if standard output is no " \
+                      "terminal. `--json` prints lines for programs.")                             \
+    SECTION("General")                                                                             \
+    OPTION(bool, json, "json", NULL, OPTION_FLAG, .groups = COMMAND_RUN,                           \
+           .otherwise = "if standard output is no terminal, except with `--check`",                \
+           .help = "print one line of JSON for each workload",                                     \
+           .details = "With `--check`, measurements are null.")                                    \
+    OPTION(bool, verbose, "verbose", NULL, OPTION_FLAG, .groups = COMMAND_RUN,                     \
+           .help =                                                                                 \
+               "print on standard error the sizes of each workload, and which kernels serve it")   \
+    OPTION(const char *, output, "output", "FILE", OPTION_TEXT, .groups = COMMAND_PLOT,            \
+           .otherwise = "standard output", .help = "the file that `plot` writes")                  \
+    /* Options that fleet.c passes to a client. */                                                 \
+    OPTION(const char *, socket, "socket", "PATH", OPTION_TEXT, .groups = COMMAND_CLIENT)          \
+    OPTION(uint32_t, part, "part", "N", OPTION_COUNT, 0, MAX_COUNT, .groups = COMMAND_CLIENT)      \
+    OPTION(uint32_t, in_flight, "in-flight", "N", OPTION_COUNT, 0, MAX_COUNT,                      \
+           .groups = COMMAND_CLIENT, .initial = "1")                                               \
+    OPTION(bool, append, "append", NULL, OPTION_FLAG, .groups = COMMAND_CLIENT)                    \
+    OPTION(const char *, cache, "cache", "NAME", OPTION_TEXT, .groups = COMMAND_CLIENT)
+
 struct options {
+    BENCH_OPTIONS(OPTION_NO_MEMBER, OPTION_MEMBER) // kv_dtype 0: as dtype; NULL: as --help says;
+                                                   // completion_poll_us is as engine_params has it
     const char *command; // "list", "run", "plot" or "client" (started by `run --via nng`)
     char **names;        // [num_names] names of workloads or files; they point into argv
     int num_names;
-    const char *device, *variant; // NULL = the best
-    enum dtype dtype, kv_dtype;   // kv_dtype 0: as dtype
-    enum via via;
-    uint32_t clients, part; // processes that share a workload; the number of this one
-    uint32_t head_dim;      // of Q, K and V; 0: the workload's own
-    uint32_t splits;
-    uint32_t in_flight;          // steps of a client in flight
-    uint32_t completion_poll_us; // as engine_params has it
-    double seconds;              // a workload
-    uint32_t prompt;             // study share: common tokens; 0: by `full`
-    bool full;                   // study share: the sizes for a GPU
-    const char *cache;           // of a worker of the study share
-    double pool_gib;             // K and V that are read in turn; 0: by the device
-    bool force_staging;          // not an option of the command line
-    bool append;                 // a client's runs also write K and V of each sequence's last token
-    bool check, json, contiguous, no_cascade, token_scales, baseline, verbose;
-    const char *daemon, *socket; // aule-daemon; socket of the running daemon
-    const char *output;          // file; NULL: standard output
-    struct options_line line;    // which options were given: options_gave()
+    bool force_staging;       // not an option of the command line
+    struct options_line line; // which options were given: options_gave()
 };
 
 // Strings point into argv. OPTIONS_BAD: standard error says why.

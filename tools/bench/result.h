@@ -6,8 +6,8 @@
 #ifndef AULE_BENCH_RESULT_H
 #define AULE_BENCH_RESULT_H
 
-#include "baseline.h"
 #include "growth.h"
+#include "tools/bench/baseline/baseline.h"
 #include "tools/bench/gpu/ceiling.h"
 
 struct result {

@@ -24,43 +24,46 @@ enum {
     COMMAND_CACHE = 1 << 3,  // shows all caches or one
 };
 
-// The options: X(type, field, name, argument, kind, ...), a line for each. `field` becomes a member
-// of struct ctl; the rest is its struct option, as base/options.h explains it, without the field.
-#define CTL_OPTIONS(X)                                                                             \
-    X(bool, json, "json", NULL, OPTION_FLAG, .otherwise = "text",                                  \
-      .help = "print one JSON document, also of a failure, with the key `\"schema_version\": 1`",  \
-      .details =                                                                                   \
-          "The version is raised when a key changes its meaning or goes, not when one is added. "  \
-          "Lists are arrays under the command's name; the lists of `device` and `tune` are "       \
-          "`variants` and `tuned`. 64-bit numbers are written in full. The epoch is a string of "  \
-          "hexadecimal digits.")                                                                   \
-    X(const char *, socket, "socket", "PATH", OPTION_TEXT, .groups = COMMAND_ASKS,                 \
-      .otherwise = "`$AULE_SOCKET`, else the first device's in the runtime folder",                \
-      .help = "the daemon's socket",                                                               \
-      .details = "The runtime folder is $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule.")   \
-    X(int, timeout_ms, "timeout", "MS", OPTION_COUNT, 1, INT_MAX, .groups = COMMAND_ASKS,          \
-      .initial = "10000", .help = "how many milliseconds to wait for the daemon's answer")         \
-    X(double, watch_s, "watch", "S", OPTION_NUMBER, 0, 86400, .groups = COMMAND_LOOKS,             \
-      .otherwise = "once", .help = "ask and print again, S seconds after each answer",             \
-      .details = "Ends with the first failure, or when it is interrupted. An empty line stands "   \
-                 "between answers; with `--json` each is a document.")                             \
-    X(const char *, cache, "cache", "NAME|ID", OPTION_TEXT, .groups = COMMAND_CACHE,               \
-      .otherwise = "all", .help = "with `blocks` and `prefix`: only this cache",                   \
-      .details = "If the value is a cache's name and another's id, it means the name.")            \
-    X(int, state, "state", "STATE", OPTION_CHOICE, AULE_BLOCK_FREE, .words = block_kind_names,     \
-      .groups = COMMAND_BLOCKS, .otherwise = "all",                                                \
-      .help = "with `blocks`: only blocks in this state")                                          \
-    X(bool, map, "map", NULL, OPTION_FLAG, .groups = COMMAND_BLOCKS, .otherwise = "a list",        \
-      .help = "with `blocks`: draw each cache's blocks, one character for one or more",            \
-      .details = "A character shows the state that most of its blocks have. On a terminal it has " \
-                 "a colour, unless $NO_COLOR is set.")                                             \
-    X(const char *, svg, "svg", "FILE", OPTION_TEXT, 1, .groups = COMMAND_BLOCKS,                  \
-      .otherwise = "no file", .help = "with `blocks`: draw the same map as an SVG file")
+// The options, a line for each; base/options.h explains it.
+#define CTL_OPTIONS(OPTION)                                                                        \
+    OPTION(bool, json, "json", NULL, OPTION_FLAG, .otherwise = "text",                             \
+           .help =                                                                                 \
+               "print one JSON document, also of a failure, with the key `\"schema_version\": 1`", \
+           .details =                                                                              \
+               "The version is raised when a key changes its meaning or goes, not when one is "    \
+               "added. "                                                                           \
+               "Lists are arrays under the command's name; the lists of `device` and `tune` are "  \
+               "`variants` and `tuned`. 64-bit numbers are written in full. The epoch is a "       \
+               "string of "                                                                        \
+               "hexadecimal digits.")                                                              \
+    OPTION(const char *, socket, "socket", "PATH", OPTION_TEXT, .groups = COMMAND_ASKS,            \
+           .otherwise = "`$AULE_SOCKET`, else the first device's in the runtime folder",           \
+           .help = "the daemon's socket",                                                          \
+           .details =                                                                              \
+               "The runtime folder is $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule.")     \
+    OPTION(int, timeout_ms, "timeout", "MS", OPTION_COUNT, 1, INT_MAX, .groups = COMMAND_ASKS,     \
+           .initial = "10000", .help = "how many milliseconds to wait for the daemon's answer")    \
+    OPTION(double, watch_s, "watch", "S", OPTION_NUMBER, 0, 86400, .groups = COMMAND_LOOKS,        \
+           .otherwise = "once", .help = "ask and print again, S seconds after each answer",        \
+           .details =                                                                              \
+               "Ends with the first failure, or when it is interrupted. An empty line stands "     \
+               "between answers; with `--json` each is a document.")                               \
+    OPTION(const char *, cache, "cache", "NAME|ID", OPTION_TEXT, .groups = COMMAND_CACHE,          \
+           .otherwise = "all", .help = "with `blocks` and `prefix`: only this cache",              \
+           .details = "If the value is a cache's name and another's id, it means the name.")       \
+    OPTION(int, state, "state", "STATE", OPTION_CHOICE, AULE_BLOCK_FREE,                           \
+           .words = block_kind_names, .groups = COMMAND_BLOCKS, .otherwise = "all",                \
+           .help = "with `blocks`: only blocks in this state")                                     \
+    OPTION(bool, map, "map", NULL, OPTION_FLAG, .groups = COMMAND_BLOCKS, .otherwise = "a list",   \
+           .help = "with `blocks`: draw each cache's blocks, one character for one or more",       \
+           .details =                                                                              \
+               "A character shows the state that most of its blocks have. On a terminal it has "   \
+               "a colour, unless $NO_COLOR is set.")                                               \
+    OPTION(const char *, svg, "svg", "FILE", OPTION_TEXT, 1, .groups = COMMAND_BLOCKS,             \
+           .otherwise = "no file", .help = "with `blocks`: draw the same map as an SVG file")
 
 struct ctl {
-#define FIELD(type, field, ...) type field;
-    CTL_OPTIONS(FIELD) // the values; NULL, 0 or, of `state`, -1: not given
-#undef FIELD
+    CTL_OPTIONS(OPTION_MEMBER)              // NULL, 0 or, of `state`, -1: not given
     char socket_option[SOCKET_OPTION_SIZE]; // " --socket PATH" for the commands that complaints
                                             // name; "" without one
     const char *argument;                   // NULL = none

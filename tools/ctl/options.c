@@ -13,12 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct option entries[] = {
-#define ENTRY(type, field, name, argument, kind, ...)                                              \
-    {name, argument, OPTION_FIELD(kind, struct ctl, field), __VA_ARGS__},
-    CTL_OPTIONS(ENTRY)
-#undef ENTRY
-};
+#define ENTRY(...) OPTION_ENTRY(struct ctl, __VA_ARGS__)
+static const struct option entries[] = {CTL_OPTIONS(ENTRY)};
 
 static const struct options_program program = {
     .name = "aule-ctl",

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// options.c - the table of aule-worker's options, and the checks across options. base/options.h
-// says what an entry means.
+// options.c - reads the command line by the table of options.h. Checks across options.
 
 #include "options.h"
 
@@ -11,86 +10,12 @@
 #include <limits.h>
 #include <stddef.h>
 
-#define FIELD(KIND, member) OPTION_FIELD(KIND, struct options, member)
-
-static const char *const path_words[] = {[ATTENTION_PAGED] = "paged",
-                                         [ATTENTION_CONTIGUOUS] = "contiguous",
-                                         [ATTENTION_REFERENCE] = "reference",
-                                         NULL};
-static const char *const dtype_words[] = {"f32", "f16", "bf16", NULL}; // from AULE_F32
-static const char *const kv_dtype_words[] = {"f32",      "f16",  "bf16", "fp8_e4m3",
-                                             "fp8_e5m2", "int8", NULL};
 static const char *const scale_words[] = {"none", "tensor", "token_head",
                                           NULL}; // from AULE_SCALE_NONE
 
-static const struct option entries[] = {
-    OPTION_SECTION("Text"),
-    {"prompt", "FILE", FIELD(OPTION_TEXT, prompt),
-     .help = "the text to continue (required); `-` reads standard input",
-     .details = "It must not be empty."},
-    {"append", "TEXT", FIELD(OPTION_TEXT, append), .otherwise = "none",
-     .help = "a different ending: TEXT follows the prompt"},
-    {"max-prompt", "BYTES", FIELD(OPTION_COUNT, max_prompt), 1, 1 << 30, .initial = "1048576",
-     .help = "refuse a longer prompt"},
-    {"tokens", "N", FIELD(OPTION_COUNT, num_tokens), 1, 1 << 20, .initial = "20",
-     .help = "how many tokens to generate"},
-    {"chunk", "N", FIELD(OPTION_COUNT, chunk), 1, 1 << 16, .initial = "512",
-     .help = "prompt tokens computed in one step"},
-
-    OPTION_SECTION("Attention and cache"),
-    {"path", NULL, FIELD(OPTION_CHOICE, path), ATTENTION_PAGED, .words = path_words,
-     .initial = "paged",
-     .help = "`paged`: aule, over blocks that workers share; `contiguous`: aule, over rows in this "
-             "worker's own arena; `reference`: this process, on the CPU, without a daemon"},
-    {"reference", NULL, FIELD(OPTION_CONSTANT, path), ATTENTION_REFERENCE,
-     .help = "the same as `--path reference`"},
-    {"dtype", NULL, FIELD(OPTION_CHOICE, dtype), AULE_F32, .words = dtype_words, .initial = "f32",
-     .help = "element type of q, k, v and out"},
-    {"kv-dtype", NULL, FIELD(OPTION_CHOICE, kv_dtype), AULE_F32, .words = kv_dtype_words,
-     .initial = "f16", .help = "element type in which keys and values are stored"},
-    {"kv-scale", NULL, FIELD(OPTION_CHOICE, kv_scale), AULE_SCALE_NONE, .words = scale_words,
-     .otherwise = "token_head for int8, else none",
-     .help = "scales of keys and values in fp8 or int8",
-     .details = "`tensor` is one number for all, `token_head` one for each token and head. With "
-                "`--path contiguous` a scale needs `--dtype f32`, because no other type can hold "
-                "scaled values."},
-    {"block-size", "N", FIELD(OPTION_COUNT, block_size), 8, 256, .power_of_two = true,
-     .initial = "32", .help = "tokens of a block of the cache, a power of two"},
-    {"cache-name", "NAME", FIELD(OPTION_TEXT, cache_name), .initial = "aule-worker",
-     .help = "workers that name the same cache share it",
-     .details = "Other element types, scales or block sizes need a cache of another name."},
-    {"tenant", "NAME", FIELD(OPTION_TEXT, tenant), .otherwise = "none",
-     .help = "share prefixes with this tenant's workers only"},
-
-    OPTION_SECTION("Daemon"),
-    {"socket", "PATH", FIELD(OPTION_TEXT, socket),
-     .otherwise = "`$AULE_SOCKET`, else the first device's in the runtime folder",
-     .help = "the daemon's socket",
-     .details = "The runtime folder is $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule or /run/aule."},
-    {"timeout", "MS", FIELD(OPTION_COUNT, timeout_ms), 1, INT_MAX, .initial = "60000",
-     .help = "how many milliseconds each wait for the daemon may take"},
-    {"name", "NAME", FIELD(OPTION_TEXT, name), .initial = "aule-worker",
-     .help = "how `aule-ctl` shows this worker"},
-
-    OPTION_SECTION("Output"),
-    {"logits", "FILE", FIELD(OPTION_TEXT, logits_file),
-     .help = "write each step's logits: raw f32 [tokens, 256]",
-     .details = "The byte order is this machine's. An existing file keeps its contents until the "
-                "run has succeeded. A file that `--prompt` or `--compare` reads is refused."},
-    {"compare", "FILE", FIELD(OPTION_TEXT, compare_file),
-     .help = "print the largest difference to the logits in FILE, which another run wrote by "
-             "`--logits`",
-     .details = "Both runs must have the same `--tokens`."},
-    {"json", NULL, FIELD(OPTION_FLAG, json), .otherwise = "text",
-     .help = "print one JSON document, also of a failure",
-     .details = "Its key `schema_version` is 1; it is raised when a key is removed or changes its "
-                "meaning, not when one is added. `token_ids` are the generated tokens. "
-                "`hit_blocks` and `hit_tokens` say what the look-up found. `smallest_gap` is the "
-                "smallest lead of the best logit over the second. `prefill_seconds` and "
-                "`decode_seconds` are the times of the two parts. `session` is the daemon's id of "
-                "this worker's session (0: none). `largest_logit_difference` exists only with "
-                "`--compare`."},
-};
+#define ENTRY(...) OPTION_ENTRY(struct options, __VA_ARGS__)
+#define ALSO(...)  ENTRY(, __VA_ARGS__)
+static const struct option entries[] = {WORKER_OPTIONS(OPTION_HEADING, ENTRY, ALSO)};
 
 static const struct options_program program = {
     .name = "aule-worker",

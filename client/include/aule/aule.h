@@ -161,7 +161,7 @@ struct aule_session_params {
     const char *socket;       /* path of the daemon's socket; NULL: $AULE_SOCKET, else the rule in
                                  docs/operating.md */
     const char *name;         /* shown by aule-ctl, up to 255 bytes; NULL: the process's name */
-    const char *tenant;       /* up to 255 bytes; sessions share prefixes only with sessions of the
+    const char *tenant;       /* up to 240 bytes; sessions share prefixes only with sessions of the
                                  same tenant and user id; NULL: "" */
     uint64_t arena_size;      /* bytes of shared memory for tensors; 0: 64 MiB */
     int timeout_ms;           /* for the whole handshake; also the grace for later answers (see

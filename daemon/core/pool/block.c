@@ -40,6 +40,15 @@ uint8_t *block_reserved(const struct cache *cache, const struct block *block)
     return block_chunk(cache, block)->reserved + index * cache->layer_bytes;
 }
 
+void block_fetch_place(const struct cache *cache, const struct block *block)
+{
+    const struct chunk *chunk = block_chunk(cache, block);
+    if (block->charge != CHARGE_CACHED)
+        return;
+    order_fetch(&block->eviction);
+    order_fetch(&chunk->idle);
+}
+
 static enum core_block_kind rightful_state(const struct block *block)
 {
     if (block->holders || block->users > block->dead_users)
@@ -59,7 +68,7 @@ static enum block_charge rightful_charge(const struct block *block, enum core_bl
 
 void block_touch(struct cache *cache, struct block *block)
 {
-    block->last_use = ++cache->pool->ledger->last_use;
+    block->eviction.key = ++cache->pool->ledger->last_use;
 }
 
 static void push_free(struct cache *cache, struct block *block)
@@ -77,7 +86,7 @@ static void push_free(struct cache *cache, struct block *block)
 static void chunk_rest(struct chunk *chunk)
 {
     if (chunk->owner)
-        heap_remove(&chunk->owner->idle, &chunk->idle);
+        order_remove(&chunk->owner->idle, &chunk->idle);
 }
 
 static struct account *some_account(const struct chunk *chunk, uint32_t chunk_blocks)
@@ -97,8 +106,8 @@ static void chunk_settle(struct cache *cache, struct chunk *chunk)
         return;
     if (!chunk->owner)
         chunk->owner = some_account(chunk, cache->chunk_blocks);
-    heap_add(&chunk->owner->idle, &chunk->idle,
-             chunk->last_use | (chunk->num_preferred ? EVICT_PREFERRED : 0));
+    order_add(&chunk->owner->idle, &chunk->idle,
+              chunk->last_use | (chunk->num_preferred ? EVICT_PREFERRED : 0));
 }
 
 void chunk_disown(struct chunk *chunk)
@@ -113,21 +122,22 @@ void chunk_disown(struct chunk *chunk)
 
 static uint64_t victim_key(const struct block *block)
 {
-    return block->last_use | (block->node->children ? EVICT_INNER : 0) |
+    return block_last_use(block) | (block->node->children ? EVICT_INNER : 0) |
            (prefix_keeps(block->node, CORE_KEEP_PREFERRED) ? EVICT_PREFERRED : 0);
 }
 
 static void add_victim(struct block *block, struct chunk *chunk)
 {
-    block->preferred = victim_key(block) & EVICT_PREFERRED;
+    const uint64_t key = victim_key(block);
+    block->preferred = key & EVICT_PREFERRED;
     chunk->num_preferred += block->preferred;
-    heap_add(&block->account->victims, &block->eviction, victim_key(block));
+    order_add(&block->account->victims, &block->eviction, key);
 }
 
 static void remove_victim(struct block *block, struct chunk *chunk)
 {
-    heap_remove(&block->account->victims, &block->eviction);
     chunk->num_preferred -= block->preferred;
+    order_remove(&block->account->victims, &block->eviction);
 }
 
 // Takes the block out of all that counts it under its present charge.
@@ -161,7 +171,7 @@ static void charge(struct cache *cache, struct block *block, struct chunk *chunk
     } else if (block->charge == CHARGE_CACHED) {
         block_touch(cache, block);
         chunk_rest(chunk);
-        chunk->last_use = block->last_use;
+        chunk->last_use = block_last_use(block);
         chunk->owner = account;
         chunk->num_cached++;
         add_victim(block, chunk);

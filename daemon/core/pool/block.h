@@ -11,6 +11,9 @@
 
 #include "core/core.h"
 #include "heap.h"
+#include "order.h"
+
+#include <stdalign.h>
 
 struct account;
 struct cache;
@@ -21,28 +24,31 @@ struct prefix_node;
 enum block_charge { CHARGE_NONE, CHARGE_USED, CHARGE_CACHED };
 
 struct block {
-    // Checking a slot reads these first fields, so they share a cache line.
-    int32_t id;                // chunk number * chunk_blocks + index; clients use this id
-    uint32_t mark;             // scratch of one check; valid only while `stamp` is that check's
-    uint64_t stamp;            // the check that set `mark`, from ledger->last_stamp
-    uint32_t holders;          // sessions that hold it
-    uint32_t users;            // sessions that hold it, or whose batches, copies or offers name it
-    uint32_t dead_users;       // of `users`, those that died
-    uint32_t pending;          // accepted runs and copies that write it and are not over
-    struct prefix_node *node;  // its node in the prefix index; NULL = not published
-    uint8_t state;             // enum core_block_kind, as block_settle() last computed it
-    uint8_t charge;            // enum block_charge, likewise
-    bool preferred;            // while CHARGE_CACHED: it is in the preferred class
-    bool sealed;               // its contents never change again until it is free
-    bool zeroing;              // in pool->zero_blocks: it is zeroed before the next run
-    uint64_t last_use;         // value of ledger->last_use
-    uint64_t salt;             // id of its last lease's salt; 0 = not leased since it was zeroed
-    uint64_t writer;           // session that leased it; 0 = free, sealed or offered (offer.h)
-    uint32_t offers;           // offers with a giver that name it: nobody may write it (offer.h)
-    uint64_t filled;           // ticket of the last copy into it, or zeroing of it; 0 = none
-    struct account *account;   // that it is charged to; NULL = free
-    struct heap_node eviction; // in account->victims while CHARGE_CACHED
+    // Two cache lines. Holding, releasing and evicting it, and reading it, need the first one only.
+    alignas(64) int32_t id;   // chunk number * chunk_blocks + index; clients use this id
+    uint32_t holders;         // sessions that hold it
+    uint32_t users;           // sessions that hold it, or whose batches, copies or offers name it
+    uint32_t dead_users;      // of `users`, those that died
+    uint32_t pending;         // accepted runs and copies that write it and are not over
+    uint8_t state;            // enum core_block_kind, as block_settle() last computed it
+    uint8_t charge;           // enum block_charge, likewise
+    bool preferred;           // while CHARGE_CACHED: it is in the preferred class
+    bool sealed;              // its contents never change again until it is free
+    struct prefix_node *node; // its node in the prefix index; NULL = not published
+    struct account *account;  // that it is charged to; NULL = free
+    // In account->victims while CHARGE_CACHED. Its key is always that of the last use; so the block
+    // is touched only while it is in no queue.
+    struct order_node eviction;
+
+    uint64_t stamp;  // the check that set `mark`, from ledger->last_stamp
+    uint32_t mark;   // scratch of one check; valid only while `stamp` is that check's
+    bool zeroing;    // in pool->zero_blocks: it is zeroed before the next run
+    uint64_t salt;   // id of its last lease's salt; 0 = not leased since it was zeroed
+    uint64_t writer; // session that leased it; 0 = free, sealed or offered (offer.h)
+    uint64_t filled; // ticket of the last copy into it, or zeroing of it; 0 = none
+    uint32_t offers; // offers with a giver that name it: nobody may write it (offer.h)
 };
+_Static_assert(sizeof(struct block) == 128, "two cache lines");
 
 // Loops over blocks prefetch the one that is this many places ahead.
 enum { BLOCK_AHEAD = 8 };
@@ -51,8 +57,16 @@ enum chunk_state { CHUNK_ABSENT, CHUNK_GROWING, CHUNK_PRESENT };
 
 // The struct stays in cache->chunks when its memory goes, and may grow again under its number.
 struct chunk {
-    uint32_t number; // its place in cache->chunks
+    // What each change of a block's state touches.
+    alignas(64) uint32_t number; // its place in cache->chunks
     enum chunk_state state;
+    uint32_t num_free, num_used; // blocks that are free; blocks that are CHARGE_USED
+    uint32_t num_cached;         // blocks that are CHARGE_CACHED
+    uint32_t num_preferred;      // of these, blocks of the preferred class
+    uint64_t last_use;           // of the block that was cached last
+    struct account *owner;       // that block's account; NULL = that account has ended
+    struct order_node idle;      // in owner->idle while it has cached blocks and none is used
+
     struct block *blocks; // [chunk_blocks] unless ABSENT; owned
     // [chunk_blocks, num_layers, block_size / 8] unless ABSENT: a bit is set if an accepted run of
     // that layer writes the slot; owned.
@@ -60,19 +74,15 @@ struct chunk {
     // [chunk_blocks, block_size / 8] unless ABSENT: a bit is set if a live batch writes the slot
     // and has not run yet; in the allocation of `written`.
     uint8_t *reserved;
-    uint32_t *free; // [chunk_blocks] unless ABSENT: a stack of free blocks' indices; owned
-    uint32_t num_free, num_used; // blocks that are free; blocks that are CHARGE_USED
-    uint32_t num_cached;         // blocks that are CHARGE_CACHED
-    uint32_t num_preferred;      // of these, blocks of the preferred class
-    uint64_t last_use;           // of the block that was cached last
-    struct account *owner;       // that block's account; NULL = that account has ended
-    struct heap_node idle;       // in owner->idle while it has cached blocks and none is used
-    struct heap_node usable;     // in cache->usable while it has free blocks; lowest chunk first
-    struct heap_node spare; // in cache->absent while ABSENT, in cache->empty while all are free
+    uint32_t *free;          // [chunk_blocks] unless ABSENT: a stack of free blocks' indices; owned
+    struct heap_node usable; // in cache->usable while it has free blocks; lowest chunk first
+    struct heap_node spare;  // in cache->absent while ABSENT, in cache->empty while all are free
 };
 
 // `id` may be any number. NULL: no present chunk has this block.
 struct block *block_find(const struct cache *cache, int64_t id);
+// Prefetches what block_settle() reads beside the block, which is in the CPU's caches.
+void block_fetch_place(const struct cache *cache, const struct block *block);
 struct chunk *block_chunk(const struct cache *cache, const struct block *block);
 // The block's bits of one layer in chunk->written: block_size / 8 bytes.
 uint8_t *block_written(const struct cache *cache, const struct block *block, uint32_t layer);
@@ -85,16 +95,21 @@ void block_settle(struct cache *cache, struct block *block);
 // Call this after the node of a block got its first child or lost its last one, or changed its
 // class. It changes the place of a cached block in the order of eviction.
 void block_resort(struct cache *cache, struct block *block);
-// The parts of a victim's or idle chunk's key: first the class, then whether descendants are held,
-// then the last use.
+// The parts of a victim's or idle chunk's key: first the class, then whether it has descendants in
+// the index, then the last use.
 #define EVICT_PREFERRED (UINT64_C(1) << 63)
 #define EVICT_INNER     (UINT64_C(1) << 62)
+static inline uint64_t block_last_use(const struct block *block)
+{
+    return block->eviction.key & ~(EVICT_PREFERRED | EVICT_INNER);
+}
 // Its owner ends: another account with cached blocks in it owns the chunk.
 void chunk_disown(struct chunk *chunk);
 // Takes a block off the free stack of the lowest chunk; there is one. No slot of it counts as
 // written. It becomes LEASED with its first hold.
 struct block *block_take(struct cache *cache);
 void block_untake(struct cache *cache, struct block *block); // puts it back before its first hold
-void block_touch(struct cache *cache, struct block *block);  // last_use = now
+// Makes now its last use. The block is not CHARGE_CACHED.
+void block_touch(struct cache *cache, struct block *block);
 
 #endif

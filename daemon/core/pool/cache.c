@@ -334,8 +334,9 @@ void cache_destroy(struct cache *cache)
     if (!cache)
         return;
     struct pool *pool = cache->pool;
-    while (cache->nodes)
-        prefix_unlink(cache, cache->nodes);
+    while (cache->roots) // without claims, each has children
+        prefix_unlink(cache, cache->roots->children);
+    node_table_finish(&cache->nodes);
     while (cache->accounts)
         account_finish(cache->accounts);
     drop_chunks(cache);
@@ -401,10 +402,10 @@ static struct chunk *chunk_get(struct cache *cache)
         return container_of(node, struct chunk, spare);
     if (!chunks_reserve(cache))
         return NULL;
-    struct chunk *chunk = calloc(1, sizeof *chunk);
+    struct chunk *chunk = aligned_alloc(alignof(struct chunk), sizeof *chunk);
     if (!chunk)
         return NULL;
-    chunk->number = cache->num_chunks;
+    *chunk = (struct chunk){.number = cache->num_chunks};
     cache->chunks[cache->num_chunks++] = chunk;
     if (!heaps_reserve(cache)) {
         cache->num_chunks--;
@@ -428,11 +429,19 @@ static void chunk_clear(struct cache *cache, struct chunk *chunk)
     heap_add(&cache->absent, &chunk->spare, chunk->number);
 }
 
+static struct block *blocks_create(uint32_t count)
+{
+    struct block *blocks = aligned_alloc(alignof(struct block), count * sizeof *blocks);
+    if (blocks)
+        memset(blocks, 0, count * sizeof *blocks);
+    return blocks;
+}
+
 enum status cache_grow(struct cache *cache, struct error *error)
 {
     struct chunk *chunk = chunk_get(cache);
     size_t written = (size_t)cache->chunk_blocks * cache->identity.num_layers * cache->layer_bytes;
-    struct block *blocks = chunk ? calloc(cache->chunk_blocks, sizeof *blocks) : NULL;
+    struct block *blocks = chunk ? blocks_create(cache->chunk_blocks) : NULL;
     uint32_t *places = blocks ? calloc(cache->chunk_blocks, sizeof *places) : NULL;
     size_t reserved = (size_t)cache->chunk_blocks * cache->layer_bytes;
     uint8_t *bits = places ? calloc(written + reserved, 1) : NULL;

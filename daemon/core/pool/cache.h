@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "block.h"
 #include "core/core.h"
+#include "node_table.h"
 
 enum { CORE_MAX_CACHE_NAME = 255, CORE_MIN_BLOCK_SIZE = 8, CORE_MAX_BLOCK_SIZE = 256 };
 
@@ -44,7 +45,7 @@ struct cache {
     uint64_t counts[CORE_ABSENT]; // blocks in each state; their sum is cache_total()
 
     struct prefix_root *roots; // by (salt, extra key)
-    struct prefix_node *nodes; // by (parent, tokens)
+    struct node_table nodes;   // of the trees below the roots
     struct claim_node *claims; // by (parent, tokens); claim.h
     uint64_t num_nodes;        // nodes with a block
     uint64_t num_pending;      // of these, nodes whose block has writes that are not over

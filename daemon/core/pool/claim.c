@@ -30,7 +30,7 @@ enum status claim_check_limit(const struct core_session *session, uint32_t count
 
 static unsigned key_size(const struct cache *cache)
 {
-    return (unsigned)(sizeof(struct prefix_key) + cache->identity.kv.block_size * sizeof(int32_t));
+    return (unsigned)(sizeof(struct claim_key) + cache->identity.kv.block_size * sizeof(int32_t));
 }
 
 static struct claim_node *node_find(const struct cache *cache, uint64_t parent,
@@ -270,7 +270,7 @@ void claim_meet(struct cache *cache, struct prefix_node *node)
     const struct claim_node *parent = node->parent ? node->parent->claim : NULL;
     if (node->parent ? !parent : !node->root->claims)
         return;
-    node->claim = node_find(cache, parent ? parent->id : node->root->id, node->key.tokens);
+    node->claim = node_find(cache, parent ? parent->id : node->root->id, node->tokens);
     if (node->claim)
         node->claim->node = node;
 }

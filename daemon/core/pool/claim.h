@@ -18,13 +18,18 @@
 #include "hold.h"
 #include "prefix.h"
 
+struct claim_key {
+    uint64_t parent;  // id of the claim_node above, or of the root; never reused
+    int32_t tokens[]; // [block_size]
+};
+
 struct claim_node {
     UT_hash_handle hh;         // cache->claims, by key
     uint64_t id;               // from ledger->last_id
     struct prefix_node *node;  // the same chain in the prefix index; NULL: it is not there
     struct claim_place *queue; // by claim id
     uint32_t refs;             // claims whose chain has it; freed at 0
-    struct prefix_key key;     // parent: id of a claim_node, or of the root
+    struct claim_key key;      // ends with the tokens
 };
 
 // A claim's place in the queue of one node.

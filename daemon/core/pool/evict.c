@@ -44,14 +44,26 @@ static void unlink_counted(struct cache *cache, struct prefix_node *node)
 
 static struct block *first_victim(const struct account *account)
 {
-    struct heap_node *node = account ? heap_first(&account->victims) : NULL;
+    struct order_node *node = account ? order_first(&account->victims) : NULL;
     return node ? container_of(node, struct block, eviction) : NULL;
+}
+
+// Most often several blocks go one after the other: those of a chain from its end on, then those of
+// the chain that was used next.
+static void fetch_next(const struct cache *cache, const struct block *block)
+{
+    const struct order_node *next = order_next(&block->eviction);
+    prefix_fetch_ancestors(cache, block->node);
+    if (next)
+        __builtin_prefetch(container_of(next, struct block, eviction)->node);
 }
 
 static void evict_block(struct account *account)
 {
     struct tenant *tenant = tenant_ref(account->tenant); // it may end with its last root
-    unlink_counted(account->cache, lowest_cached(first_victim(account)->node));
+    const struct block *first = first_victim(account);
+    fetch_next(account->cache, first);
+    unlink_counted(account->cache, lowest_cached(first->node));
     tenant_unref(tenant);
 }
 
@@ -130,21 +142,21 @@ static void empty_chunk(struct cache *cache, struct chunk *chunk)
 // The account's oldest chunk that may be emptied. NULL: there is none among the first ones.
 static struct chunk *oldest_chunk(struct account *account, const struct tenant *asking)
 {
-    struct heap_node *tried[MAX_TRIES];
+    struct order_node *tried[MAX_TRIES];
     uint32_t count = 0;
     struct chunk *found = NULL;
     while (!found && count < MAX_TRIES && account->idle.size) {
-        struct heap_node *node = heap_first(&account->idle);
+        struct order_node *node = order_first(&account->idle);
         struct chunk *chunk = container_of(node, struct chunk, idle);
         if (may_empty(account->cache, chunk, asking)) {
             found = chunk;
         } else {
-            heap_remove(&account->idle, node);
+            order_remove(&account->idle, node);
             tried[count++] = node;
         }
     }
     while (count--)
-        heap_add(&account->idle, tried[count], tried[count]->key);
+        order_add(&account->idle, tried[count], tried[count]->key);
     return found;
 }
 
@@ -158,7 +170,7 @@ struct choice {
 
 static uint64_t age_of(const struct account *account)
 {
-    return heap_first(&account->victims)->key & ~EVICT_INNER;
+    return order_first(&account->victims)->key & ~EVICT_INNER;
 }
 
 // What the tenant can give for a lease of `cache` by `asking`.
@@ -174,7 +186,7 @@ static struct choice choose(const struct tenant *tenant, const struct cache *cac
     }
     DL_FOREACH(tenant->accounts, account)
     {
-        const struct heap_node *first = heap_first(&account->idle);
+        const struct order_node *first = order_first(&account->idle);
         if (account->cache == cache || !first || (choice.own && age_of(choice.own) <= first->key) ||
             (choice.chunk && choice.chunk->idle.key <= first->key))
             continue;
@@ -229,7 +241,7 @@ static struct account *oldest_account(const struct tenant *tenant)
     DL_FOREACH(tenant->accounts, account)
     {
         if (account->victims.size &&
-            (!oldest || heap_first(&account->victims)->key < heap_first(&oldest->victims)->key))
+            (!oldest || order_first(&account->victims)->key < order_first(&oldest->victims)->key))
             oldest = account;
     }
     return oldest;

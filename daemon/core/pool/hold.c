@@ -109,7 +109,7 @@ void hold_fetch(const struct hold_table *table, int32_t id)
     if (!block)
         return;
     __builtin_prefetch(block, 1);
-    __builtin_prefetch(&block->last_use, 1);
+    __builtin_prefetch(&block->stamp, 1);
 }
 
 enum status hold_probe(const struct hold_table *table, int64_t id, struct block **out)
@@ -271,13 +271,15 @@ enum status hold_prepare(struct hold_table *table, const struct block *block,
     if (!hold_reserve(table, block))
         return error_set(error, STATUS_NO_MEMORY, "no host memory to hold block %" PRId32,
                          block->id);
-    const struct hold hold = hold_find(table, block->id);
-    if (hold.holds == UINT32_MAX)
+    const struct hold_page *page = hold_page(table, block->id);
+    const uint32_t index = hold_index(table, block->id);
+    if (hold_has(table, block->id) && page->holds[index] == UINT32_MAX)
         return error_set(error, STATUS_LIMIT,
                          "block %" PRId32 " is held %" PRIu32
                          " times, which is the most; release it",
-                         block->id, hold.holds);
-    fresh->session += !hold.holds && !hold.refs;
+                         block->id, page->holds[index]);
+    __builtin_prefetch(&page->holds[index], 1);
+    fresh->session += !hold_is_used(page, index);
     fresh->tenant += block->charge == CHARGE_CACHED;
     return STATUS_OK;
 }

@@ -14,13 +14,12 @@
 static struct prefix_node *deepest(const struct cache *cache, const struct prefix_root *root,
                                    const struct core_prefix *prefix, struct hold_more *fresh)
 {
-    uint32_t block_size = cache->identity.kv.block_size;
-    struct prefix_node *last = NULL;
-    for (uint32_t i = 0; root && i < prefix->num_tokens / block_size; i++) {
-        struct prefix_node *node =
-            prefix_find(cache, root, last, prefix->tokens + (size_t)i * block_size);
-        if (!node || !prefix_visible(node))
-            break;
+    struct prefix_walk walk = {.cache = cache,
+                               .root = root,
+                               .tokens = prefix->tokens,
+                               .left = prefix->num_tokens / cache->identity.kv.block_size};
+    struct prefix_node *node, *last = NULL;
+    while ((node = prefix_walk_next(&walk)) && prefix_visible(node)) {
         fresh->tenant += node->block->charge == CHARGE_CACHED;
         last = node;
     }

@@ -20,7 +20,13 @@ void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
     ledger->params->log(ledger->params->context, level, text);
 }
 
-unsigned ledger_hash(const struct ledger *ledger, const void *key, size_t size)
+uint64_t ledger_hash64(const struct ledger *ledger, const void *key, size_t size)
 {
     return ledger->hash(ledger->params->hash_seed, key, size);
+}
+
+unsigned ledger_hash(const struct ledger *ledger, const void *key, size_t size)
+{
+    uint64_t hash = ledger_hash64(ledger, key, size);
+    return (unsigned)(hash ^ (hash >> 32));
 }

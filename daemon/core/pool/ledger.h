@@ -20,7 +20,7 @@ struct ledger {
     bool lost;           // the device is lost
     struct error lost_why; // if `lost`
     // Hashes a key with hash_seed: prefixes, and a batch's slots. Tests set it to force collisions.
-    unsigned (*hash)(uint64_t seed, const void *key, size_t size);
+    uint64_t (*hash)(uint64_t seed, const void *key, size_t size);
 
     uint64_t metrics[NUM_METRICS]; // by enum metric
 };
@@ -28,6 +28,7 @@ struct ledger {
 enum { CORE_LOG_ERROR, CORE_LOG_WARNING, CORE_LOG_INFO, CORE_LOG_DEBUG };
 void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-unsigned ledger_hash(const struct ledger *ledger, const void *key, size_t size);
+uint64_t ledger_hash64(const struct ledger *ledger, const void *key, size_t size);
+unsigned ledger_hash(const struct ledger *ledger, const void *key, size_t size); // 32 bits of it
 
 #endif

@@ -45,15 +45,14 @@ struct lookup {
 
 static enum status walk(struct lookup *l, const struct prefix_root *root, struct error *error)
 {
-    uint32_t block_size = l->table->cache->identity.kv.block_size;
-    while (root && l->num_found < l->num_blocks) {
-        const int32_t *tokens = l->prefix->tokens + (size_t)l->num_found * block_size;
-        struct prefix_node *node = prefix_find(l->table->cache, root, l->last, tokens);
-        if (!node || !prefix_visible(node))
-            break;
+    struct prefix_walk walk = {
+        .cache = l->table->cache, .root = root, .tokens = l->prefix->tokens, .left = l->num_blocks};
+    struct prefix_node *node;
+    while ((node = prefix_walk_next(&walk)) && prefix_visible(node)) {
         enum status status = hold_prepare(l->table, node->block, &l->fresh, error);
         if (status != STATUS_OK)
             return status;
+        block_fetch_place(l->table->cache, node->block);
         l->last = node;
         l->num_found++;
     }
@@ -80,9 +79,9 @@ static enum status find(struct core_session *session, uint64_t cache,
 
 static void take_block(struct hold_table *table, struct block *block)
 {
+    hold_take(table, block);
     block_touch(table->cache, block);
     block->node->hits++;
-    hold_take(table, block);
 }
 
 static uint64_t count_hits(const struct hold_table *table, uint32_t num_blocks)

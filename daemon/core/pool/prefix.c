@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// prefix.c - see prefix.h. The tables of roots and nodes compare whole keys, so a hash collision
-// costs time but never returns a wrong prefix.
+// prefix.c - see prefix.h. Roots and nodes are compared by their whole keys, so a hash collision
+// costs time but never returns a wrong prefix. A root's key begins with the salt, and a node's hash
+// follows from its root's id. So a search never reads an entry because of another salt's prompt.
 
 #include "prefix.h"
 
@@ -76,40 +77,134 @@ void prefix_root_settle(struct cache *cache, struct prefix_root *root)
 
 // ---- nodes ----
 
-static unsigned key_size(const struct cache *cache)
+static size_t tokens_size(const struct cache *cache)
 {
-    return (unsigned)(sizeof(struct prefix_key) + cache->identity.kv.block_size * sizeof(int32_t));
+    return cache->identity.kv.block_size * sizeof(int32_t);
 }
 
-struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
-                                const struct prefix_node *parent, const int32_t *tokens)
+// `parent`: the hash of the node before; at the beginning of the prompt, the root's id.
+static uint64_t node_hash(const struct cache *cache, uint64_t parent, const int32_t *tokens)
 {
     struct {
         uint64_t parent;
         int32_t tokens[CORE_MAX_BLOCK_SIZE];
     } key;
+    key.parent = parent;
+    memcpy(key.tokens, tokens, tokens_size(cache));
+    return ledger_hash64(cache->pool->ledger, &key, sizeof key.parent + tokens_size(cache));
+}
+
+static uint64_t parent_hash(const struct prefix_root *root, const struct prefix_node *parent)
+{
+    return parent ? parent->hash : root->id;
+}
+
+static struct prefix_node *find_hashed(const struct cache *cache, const struct prefix_root *root,
+                                       const struct prefix_node *parent, const int32_t *tokens,
+                                       uint64_t hash)
+{
+    struct node_search search = node_table_search(&cache->nodes, hash);
     struct prefix_node *node;
-    key.parent = parent ? parent->id : root->id;
-    memcpy(key.tokens, tokens, cache->identity.kv.block_size * sizeof *tokens);
-    unsigned hash = prefix_hash(cache, &key, key_size(cache));
-    HASH_FIND_BYHASHVALUE(hh, cache->nodes, &key, key_size(cache), hash, node);
+    while ((node = node_table_next(&cache->nodes, &search))) {
+        if (node->parent == parent && node->root == root &&
+            !memcmp(node->tokens, tokens, tokens_size(cache)))
+            return node;
+    }
+    return NULL;
+}
+
+struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
+                                const struct prefix_node *parent, const int32_t *tokens)
+{
+    return find_hashed(cache, root, parent, tokens,
+                       node_hash(cache, parent_hash(root, parent), tokens));
+}
+
+// ---- walks ----
+
+static void node_fetch(const struct cache *cache, const struct prefix_node *node)
+{
+    const char *from = (const char *)&node->root,
+               *end = (const char *)node->tokens + tokens_size(cache);
+    for (; from < end; from += 64)
+        __builtin_prefetch(from, 1);
+    __builtin_prefetch(end - 1);
+}
+
+// The node that the search for `hash` will most likely find.
+static struct prefix_node *guess(const struct cache *cache, uint64_t hash)
+{
+    struct node_search search = node_table_search(&cache->nodes, hash);
+    return node_table_next(&cache->nodes, &search);
+}
+
+// Three passes, because each one reads what the one before has prefetched.
+static void look_ahead(struct prefix_walk *walk)
+{
+    const struct cache *cache = walk->cache;
+    const struct prefix_node *nodes[PREFIX_MOST_AHEAD];
+    uint64_t hash = parent_hash(walk->root, walk->last);
+    walk->batch = walk->batch ? 2 * walk->batch : PREFIX_LEAST_AHEAD;
+    if (walk->batch > PREFIX_MOST_AHEAD)
+        walk->batch = PREFIX_MOST_AHEAD;
+    walk->ahead = walk->left < walk->batch ? walk->left : walk->batch;
+    walk->at = 0;
+    for (uint32_t i = 0; i < walk->ahead; i++) {
+        const int32_t *tokens = walk->tokens + (size_t)i * cache->identity.kv.block_size;
+        hash = node_hash(cache, hash, tokens);
+        walk->hashes[i] = hash;
+        node_table_fetch(&cache->nodes, hash);
+    }
+    for (uint32_t i = 0; i < walk->ahead; i++) {
+        nodes[i] = guess(cache, walk->hashes[i]);
+        if (!nodes[i]) // what follows is not there either
+            return;
+        node_fetch(cache, nodes[i]);
+    }
+    for (uint32_t i = 0; i < walk->ahead; i++)
+        __builtin_prefetch(nodes[i]->block, 1);
+}
+
+struct prefix_node *prefix_walk_next(struct prefix_walk *walk)
+{
+    if (!walk->root || !walk->left)
+        return NULL;
+    if (walk->at == walk->ahead)
+        look_ahead(walk);
+    struct prefix_node *node =
+        find_hashed(walk->cache, walk->root, walk->last, walk->tokens, walk->hashes[walk->at]);
+    if (!node)
+        return NULL;
+    walk->at++;
+    walk->left--;
+    walk->tokens += walk->cache->identity.kv.block_size;
+    walk->last = node;
     return node;
+}
+
+void prefix_fetch_ancestors(const struct cache *cache, const struct prefix_node *node)
+{
+    const struct prefix_node *parent = node->parent, *above = parent ? parent->parent : NULL;
+    if (!above)
+        return;
+    __builtin_prefetch(above->block, 1);
+    node_table_fetch(&cache->nodes, above->hash);
+    if (above->parent)
+        node_fetch(cache, above->parent);
 }
 
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
                                struct prefix_node *parent, const int32_t *tokens)
 {
-    struct prefix_node *node =
-        calloc(1, sizeof *node + cache->identity.kv.block_size * sizeof *tokens);
+    struct prefix_node *node = calloc(1, sizeof *node + tokens_size(cache));
     if (!node)
         return NULL;
-    *node = (struct prefix_node){
-        .root = root, .parent = parent, .depth = parent ? parent->depth + 1 : 0};
-    node->key.parent = parent ? parent->id : root->id;
-    memcpy(node->key.tokens, tokens, cache->identity.kv.block_size * sizeof *tokens);
-    unsigned hash = prefix_hash(cache, &node->key, key_size(cache));
-    HASH_ADD_KEYPTR_BYHASHVALUE(hh, cache->nodes, &node->key, key_size(cache), hash, node);
-    if (!HASH_ADDED(node)) {
+    *node = (struct prefix_node){.root = root,
+                                 .parent = parent,
+                                 .depth = parent ? parent->depth + 1 : 0,
+                                 .hash = node_hash(cache, parent_hash(root, parent), tokens)};
+    memcpy(node->tokens, tokens, tokens_size(cache));
+    if (!node_table_add(&cache->nodes, node->hash, node)) {
         free(node);
         return NULL;
     }
@@ -175,8 +270,7 @@ static void node_remove(struct cache *cache, struct prefix_node *node)
         prefix_set_keep(cache, node, CORE_KEEP_NORMAL);
     claim_part(cache, node);
     prefix_detach(cache, node);
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the node is in the table
-    HASH_DEL(cache->nodes, node);
+    node_table_remove(&cache->nodes, node->hash, node);
     DL_DELETE(*(parent ? &parent->children : &root->children), node);
     free(node);
     if (parent && parent->block && !parent->children)

@@ -2,8 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // prefix.h - the prefix index of a cache: one tree of full blocks for each pair of salt and extra
-// key. A child is looked up by (parent, tokens); the hash finds it, and equal token ids confirm it.
-// Knows blocks, not sessions. Dispatcher thread only.
+// key. A node's hash covers the whole chain from its root on. So the hashes of a prompt follow from
+// its tokens alone, and what a look-up will read can be prefetched for many blocks at once. The
+// hash finds a child, and equal parents and token ids confirm it. Knows blocks, not sessions.
+// Dispatcher thread only.
 
 #ifndef AULE_CORE_PREFIX_H
 #define AULE_CORE_PREFIX_H
@@ -11,28 +13,24 @@
 #include "cache.h"
 #include "salt.h"
 
-struct prefix_key {
-    uint64_t parent;  // id of the parent node, or of the root; never reused
-    int32_t tokens[]; // [block_size]
-};
-
 struct prefix_node {
-    UT_hash_handle hh;               // cache->nodes, by key
     uint64_t id;                     // from ledger->last_id
-    struct prefix_root *root;        // of its tree
-    struct prefix_node *parent;      // NULL: a child of the root
-    struct prefix_node *children;    // a list through prev and next; owned
     struct prefix_node *prev, *next; // siblings
-    struct block *block;             // sealed; K and V of these tokens behind their ancestors'
+    struct prefix_node *children;    // a list through prev and next; owned
     struct claim_node *claim;        // the same chain in cache->claims; NULL: no claim has it
-    uint32_t depth;                  // 0: a child of the root
+    uint64_t hash;                   // of the parent's hash and the tokens; in cache->nodes
+    int64_t attached_ns;             // the ledger's time when it got the block
     enum core_keep keep;             // of the prefix that ends with this node
+    // A look-up reads what follows.
+    uint32_t depth;             // 0: a child of the root
+    struct prefix_root *root;   // of its tree
+    struct prefix_node *parent; // NULL: a child of the root
+    struct block *block;        // sealed; K and V of these tokens behind their ancestors'
+    uint64_t hits;              // look-ups that found the block
     // Nodes with this `keep` among the node itself and those behind it. So a kept prefix keeps all
     // its blocks, and a block is never kept less than one that continues its prefix.
     uint32_t num_keeps[CORE_NUM_KEEPS];
-    uint64_t hits;         // look-ups that found the block
-    int64_t attached_ns;   // the ledger's time when it got the block
-    struct prefix_key key; // ends with the tokens
+    int32_t tokens[]; // [block_size]
 };
 
 struct prefix_root {
@@ -57,6 +55,22 @@ void prefix_root_settle(struct cache *cache, struct prefix_root *root);
 // The child of `parent` (NULL: of the root) for tokens[0 .. block_size). NULL: there is none.
 struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
                                 const struct prefix_node *parent, const int32_t *tokens);
+// Follows a prompt from its root on, block by block. Prefetches what it reads, and the blocks.
+enum { PREFIX_LEAST_AHEAD = 16, PREFIX_MOST_AHEAD = 64 };
+struct prefix_walk {
+    const struct cache *cache;
+    const struct prefix_root *root; // NULL: the index has nothing of the prompt
+    struct prefix_node *last;       // the node before the next one; NULL: the root
+    const int32_t *tokens;          // of the next block
+    uint32_t left;                  // blocks
+    uint32_t ahead, at;             // hashes[at .. ahead) are the next blocks'
+    uint32_t batch;                 // blocks to prefetch next; 0 = PREFIX_LEAST_AHEAD. It doubles
+    uint64_t hashes[PREFIX_MOST_AHEAD];
+};
+// The node of the next block, visible or not. NULL: there is none.
+struct prefix_node *prefix_walk_next(struct prefix_walk *walk);
+// Prefetches what evicting the ancestors of `node` will read. The parent is in the CPU's caches.
+void prefix_fetch_ancestors(const struct cache *cache, const struct prefix_node *node);
 // A new child without a block. NULL: no memory.
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
                                struct prefix_node *parent, const int32_t *tokens);

@@ -60,12 +60,13 @@ static struct prefix_node *node_before(const struct publication *p, uint32_t i)
 
 static void find_chain(struct publication *p)
 {
-    for (uint32_t i = 0; p->root && i < p->num_blocks; i++) {
-        p->chain[i] = prefix_find(p->cache, p->root, node_before(p, i), block_tokens(p, i));
-        if (!p->chain[i])
-            return;
-        p->num_found = i + 1;
-    }
+    struct prefix_walk walk = {.cache = p->cache,
+                               .root = p->root,
+                               .last = p->parent,
+                               .tokens = p->prefix->tokens,
+                               .left = p->num_blocks};
+    while ((p->chain[p->num_found] = prefix_walk_next(&walk)) && ++p->num_found < p->num_blocks)
+        ;
 }
 
 static enum status check_written(const struct cache *cache, const struct block *block,
@@ -186,8 +187,8 @@ static bool publish_block(struct publication *p, uint32_t i)
     struct prefix_node *node = p->chain[i];
     struct block *given = block_find(p->cache, p->blocks[i]), *other = exchange_for(p, i);
     if (other) {
-        block_touch(p->cache, other);
         hold_take(p->table, other);
+        block_touch(p->cache, other);
         if (p->prefix->releases)
             hold_drop(p->table, given);
         p->blocks[i] = other->id;

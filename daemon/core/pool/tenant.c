@@ -156,8 +156,8 @@ struct account *account_get(struct tenant *tenant, struct cache *cache, uint64_t
         DL_APPEND(tenant->accounts, account);
         DL_APPEND2(cache->accounts, account, prev_beside, next_beside);
     }
-    return heap_reserve(&account->victims, account->blocks + more) &&
-                   heap_reserve(&account->idle, cache->num_chunks)
+    return order_reserve(&account->victims, account->blocks + more) &&
+                   order_reserve(&account->idle, cache->num_chunks)
                ? account
                : NULL;
 }
@@ -177,8 +177,8 @@ void account_finish(struct account *account)
     leave_chunks(account);
     DL_DELETE(account->tenant->accounts, account);
     DL_DELETE2(account->cache->accounts, account, prev_beside, next_beside);
-    heap_finish(&account->victims);
-    heap_finish(&account->idle);
+    order_finish(&account->victims);
+    order_finish(&account->idle);
     free(account);
 }
 

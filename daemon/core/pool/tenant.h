@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "core/core.h"
 #include "heap.h"
+#include "order.h"
 
 struct block;
 struct cache;
@@ -52,8 +53,8 @@ struct account {
     struct account *prev, *next;               // tenant->accounts
     struct account *prev_beside, *next_beside; // cache->accounts
     uint64_t blocks;                           // that are not free
-    struct heap victims; // blocks that may be evicted; the next one to go comes first
-    struct heap idle;    // chunks that could be emptied; their latest used block is of this account
+    struct order victims; // blocks that may be evicted; the next one to go comes first
+    struct order idle; // chunks that could be emptied; their latest used block is of this account
     uint64_t stamp, count; // scratch of one check: if `stamp` is that check's, blocks counted
 };
 

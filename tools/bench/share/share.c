@@ -5,7 +5,7 @@
 // cache for all, one worker first or all at the same instant; and as one process that does
 // everything. The ratios are those of one run. Outputs have the same bits in all cases.
 
-#include "tools/bench/study.h"
+#include "tools/bench/study/study.h"
 #include "tools/bench/wrong.h"
 #include "worker.h"
 

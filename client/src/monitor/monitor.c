@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// monitor.c - looks into a daemon without a session: a connection, and the commands with one
+// answer. monitor_lists.c has those that answer with a list. Any thread.
+
+#include "monitor.h"
+
+#include "client/src/caller.h"
+#include "client/src/error.h"
+#include "client/src/fork.h"
+#include "client/src/socket_path.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum aule_status aule_monitor_open(const char *socket, int timeout_ms, struct aule_monitor **out)
+{
+    REQUIRE(out);
+    *out = NULL;
+    char *path = NULL;
+    enum aule_status status = timeout_check(timeout_ms);
+    if (status == AULE_OK)
+        status = socket_path(socket, &path);
+    if (status != AULE_OK)
+        return status;
+    struct aule_monitor *monitor = calloc(1, sizeof *monitor);
+    if (!monitor) {
+        free(path);
+        return fail(AULE_NO_MEMORY, "no memory for a monitor");
+    }
+    monitor->pid = getpid();
+    monitor->timeout_ms = timeout_ms ? timeout_ms : TIMEOUT_DEFAULT_MS;
+    const struct timeout timeout = timeout_start(monitor->timeout_ms);
+    status = connection_open(path, &timeout, &monitor->connection);
+    free(path);
+    if (status == AULE_OK)
+        *out = monitor;
+    else
+        free(monitor);
+    return status;
+}
+
+void aule_monitor_close(struct aule_monitor *monitor)
+{
+    if (!monitor)
+        return;
+    connection_close(monitor->connection);
+    free(monitor);
+}
+
+// An older daemon would call a command that it does not know malformed, so its version is asked
+// for first. Commands that each daemon of this major knows cost no such question.
+static enum aule_status check_known(struct aule_monitor *monitor, enum wire_command command)
+{
+    static const uint32_t minors[WIRE_COMMAND_COUNT] = {
+#define MINOR(NAME, name, rules, since) [WIRE_COMMAND_##NAME] = (since),
+        WIRE_RULES_MAP(MINOR)
+#undef MINOR
+    };
+    struct aule_ping_info peer;
+    if (minors[command] == 0)
+        return AULE_OK;
+    enum aule_status status = aule_monitor_ping(monitor, &peer);
+    if (status == AULE_OK && peer.protocol_minor < minors[command])
+        status = fail(AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; %s needs %u.%u)",
+                      peer.protocol_major, peer.protocol_minor, wire_command_name(command),
+                      WIRE_PROTOCOL_MAJOR, minors[command]);
+    return status;
+}
+
+enum aule_status monitor_ask(struct aule_monitor *monitor, const struct wire_request *request,
+                             enum wire_answer expected, struct answer *answer)
+{
+    *answer = (struct answer){.message = NULL};
+    enum aule_status status = fork_check(monitor->pid, "the monitor");
+    if (status == AULE_OK)
+        status = check_known(monitor, request->command);
+    if (status != AULE_OK)
+        return status;
+    const struct timeout timeout = timeout_start(monitor->timeout_ms);
+    return connection_call(monitor->connection, request, &timeout, expected, answer);
+}
+
+// ---- one answer each ----
+
+enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor, struct aule_ping_info *info,
+                                         size_t info_size)
+{
+    REQUIRE(monitor);
+    REQUIRE(info);
+    uint64_t start = (uint64_t)clock_now_ns();
+    struct wire_request request = {.command = WIRE_COMMAND_PING, .ping = {.payload = start}};
+    struct answer answer;
+    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_PING, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_ping_reply *reply = &answer.reply.ping;
+    if (reply->payload != start)
+        status = fail(AULE_MALFORMED, "a ping with %" PRIu64 " was answered with %" PRIu64, start,
+                      reply->payload);
+    struct aule_ping_info whole = {.epoch = reply->epoch,
+                                   .round_trip_ns = (uint64_t)clock_now_ns() - start,
+                                   .protocol_major = reply->major,
+                                   .protocol_minor = reply->minor};
+    COPY_TEXT(whole.version, reply->version);
+    if (status == AULE_OK)
+        GIVE(info, info_size, whole);
+    answer_finish(&answer);
+    return status;
+}
+
+enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor,
+                                           struct aule_daemon_state *state, size_t state_size)
+{
+    REQUIRE(monitor);
+    REQUIRE(state);
+    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DAEMON};
+    struct answer answer;
+    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_INSPECT_DAEMON, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_inspect_daemon_reply *reply = &answer.reply.inspect_daemon;
+    struct aule_daemon_state whole = {
+        .epoch = reply->epoch,
+        .pid = reply->pid,
+        .uptime_ms = reply->uptime_ms,
+        .stopping = reply->stopping,
+        .num_sessions = reply->num_sessions,
+        .max_sessions = reply->max_sessions,
+        .num_caches = reply->num_caches,
+        .max_caches = reply->max_caches,
+        .pool_bytes = reply->pool_bytes,
+        .pool_limit_bytes = reply->pool_limit_bytes,
+        .pool_blocks = reply->pool_blocks,
+        .pool_limit_blocks = reply->pool_limit_blocks,
+        .free_blocks = reply->free_blocks,
+        .leased_blocks = reply->leased_blocks,
+        .held_blocks = reply->held_blocks,
+        .cached_blocks = reply->cached_blocks,
+        .quarantined_blocks = reply->quarantined_blocks,
+        .runs_done = reply->runs_done,
+        .runs_failed = reply->runs_failed,
+        .dispatches = reply->dispatches,
+        .submissions = reply->submissions,
+        .tokens_attended = reply->tokens_attended,
+        .lookups = reply->lookups,
+        .lookup_tokens = reply->lookup_tokens,
+        .hit_tokens = reply->hit_tokens,
+        .evictions = reply->evictions,
+        .session_deaths = reply->session_deaths,
+        .max_sessions_per_dispatch = reply->max_sessions_per_dispatch,
+        .sessions_served = reply->sessions_served,
+        .dispatches_of_1 = reply->dispatches_of_1,
+        .dispatches_of_2 = reply->dispatches_of_2,
+        .dispatches_of_4 = reply->dispatches_of_4,
+        .dispatches_of_8 = reply->dispatches_of_8,
+        .dispatches_of_more = reply->dispatches_of_more,
+        .ends_awake = reply->ends_awake,
+        .ends_asleep = reply->ends_asleep,
+    };
+    COPY_TEXT(whole.version, reply->version);
+    COPY_TEXT(whole.socket, reply->socket);
+    GIVE(state, state_size, whole);
+    answer_finish(&answer);
+    return AULE_OK;
+}
+
+enum aule_status aule_monitor_device_sized(struct aule_monitor *monitor,
+                                           struct aule_device_state *state, size_t state_size)
+{
+    REQUIRE(monitor);
+    REQUIRE(state);
+    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DEVICE};
+    struct answer answer;
+    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_INSPECT_DEVICE, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_inspect_device_reply *reply = &answer.reply.inspect_device;
+    struct aule_device_state whole = {
+        .index = reply->index,
+        .api_version = reply->api_version,
+        .software = reply->software,
+        .host_import = reply->host_import,
+        .heap_bytes = reply->heap_bytes,
+        .budget_bytes = reply->budget_bytes,
+        .max_allocation_bytes = reply->max_allocation_bytes,
+        .import_alignment = reply->import_alignment,
+        .subgroup_size = reply->subgroup_size,
+        .shared_memory_bytes = reply->shared_memory_bytes,
+        .pipelines = reply->pipelines,
+    };
+    COPY_TEXT(whole.name, reply->name);
+    COPY_TEXT(whole.driver, reply->driver);
+    COPY_TEXT(whole.type, reply->type);
+    COPY_TEXT(whole.variant, reply->variant);
+    memcpy(whole.uuid, reply->uuid, sizeof whole.uuid);
+    GIVE(state, state_size, whole);
+    answer_finish(&answer);
+    return AULE_OK;
+}
+
+// ---- acting ----
+
+static enum aule_status order(struct aule_monitor *monitor, const struct wire_request *request)
+{
+    struct answer answer;
+    enum aule_status status = monitor_ask(monitor, request, WIRE_ANSWER_EMPTY, &answer);
+    answer_finish(&answer);
+    return status;
+}
+
+enum aule_status aule_monitor_close_session(struct aule_monitor *monitor, uint64_t session)
+{
+    REQUIRE(monitor);
+    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION,
+                                                 .kill_session.session = session});
+}
+
+enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache)
+{
+    REQUIRE(monitor);
+    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_DROP_CACHE,
+                                                 .drop_cache.cache = cache});
+}
+
+enum aule_status aule_monitor_limit_tenant(struct aule_monitor *monitor, uint64_t tenant,
+                                           uint64_t blocks, uint64_t cached, uint64_t floor)
+{
+    REQUIRE(monitor);
+    return order(monitor, &(struct wire_request){.command = WIRE_COMMAND_LIMIT_TENANT,
+                                                 .limit_tenant = {.tenant = tenant,
+                                                                  .blocks = blocks,
+                                                                  .cached = cached,
+                                                                  .floor = floor}});
+}
+
+enum aule_status aule_monitor_limit_session(struct aule_monitor *monitor, uint64_t session,
+                                            uint64_t blocks)
+{
+    REQUIRE(monitor);
+    return order(monitor,
+                 &(struct wire_request){.command = WIRE_COMMAND_LIMIT_SESSION,
+                                        .limit_session = {.session = session, .blocks = blocks}});
+}
+
+enum aule_status aule_monitor_log_level(struct aule_monitor *monitor, enum aule_log_level level,
+                                        enum aule_log_level *before)
+{
+    REQUIRE(monitor);
+    REQUIRE(before);
+    struct answer answer;
+    enum aule_status status = monitor_ask(
+        monitor, &(struct wire_request){.command = WIRE_COMMAND_LOG, .log.level = (uint32_t)level},
+        WIRE_ANSWER_LOG, &answer);
+    if (status != AULE_OK)
+        return status;
+    const uint32_t was = answer.reply.log.before;
+    if (was < WIRE_LOG_ERROR || was > WIRE_LOG_DEBUG)
+        status = fail(AULE_MALFORMED, "the daemon answered the unknown log level %u", was);
+    else
+        *before = (enum aule_log_level)was;
+    answer_finish(&answer);
+    return status;
+}

@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// monitor_lists.c - the inspection commands that answer with a list, each a row of one table. A
+// long list comes page by page. Any thread.
+
+#include "client/src/caller.h"
+#include "client/src/error.h"
+#include "monitor.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REQUIRE_ENTRY                                                                              \
+    do {                                                                                           \
+        REQUIRE(array);                                                                            \
+        if (entry_size == 0)                                                                       \
+            return fail(AULE_INVALID, "entry_size is 0");                                          \
+    } while (0)
+
+static const char *name_at(const struct wire_names *names, uint32_t i)
+{
+    return i < names->count ? names->data[i] : "";
+}
+
+// ---- what each answer has ----
+
+static void convert_session(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_session_state *from = &reply->inspect_sessions.sessions.data[i];
+    struct aule_session_state *to = element;
+    *to = (struct aule_session_state){
+        .session = from->session,
+        .pid = from->pid,
+        .uid = from->uid,
+        .arena_imported = from->arena_imported,
+        .dead = from->dead,
+        .arena_bytes = from->arena_bytes,
+        .blocks_held = from->blocks_held,
+        .quota_blocks = from->quota_blocks,
+        .batches = from->batches,
+        .tickets_unreaped = from->tickets_unreaped,
+        .runs_done = from->runs_done,
+        .tokens_attended = from->tokens_attended,
+        .gpu_ns = from->gpu_ns,
+        .lookup_tokens = from->lookup_tokens,
+        .hit_tokens = from->hit_tokens,
+        .age_ms = from->age_ms,
+    };
+    COPY_TEXT(to->name, name_at(&reply->inspect_sessions.names, i));
+    COPY_TEXT(to->tenant, name_at(&reply->inspect_sessions.tenants, i));
+}
+
+static void convert_cache(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_cache_counts *from = &reply->inspect_caches.caches.data[i];
+    struct aule_cache_view *to = element;
+    *to = (struct aule_cache_view){
+        .cache = from->cache,
+        .num_layers = from->num_layers,
+        .num_kv_heads = from->num_kv_heads,
+        .head_dim = from->head_dim_k,
+        .head_dim_v = from->head_dim_v,
+        .block_size = from->block_size,
+        .k_dtype = (enum aule_dtype)from->k_dtype,
+        .v_dtype = (enum aule_dtype)from->v_dtype,
+        .scale_mode = (enum aule_scale_mode)from->scale_mode,
+        .v_is_k_prefix = from->v_is_k_prefix,
+        .chunk_blocks = from->chunk_blocks,
+        .num_chunks = from->num_chunks,
+        .open_sessions = from->open_sessions,
+        .block_bytes = from->block_bytes,
+        .total_blocks = from->total_blocks,
+        .free_blocks = from->free_blocks,
+        .leased_blocks = from->leased_blocks,
+        .held_blocks = from->held_blocks,
+        .cached_blocks = from->cached_blocks,
+        .quarantined_blocks = from->quarantined_blocks,
+        .published_blocks = from->published_blocks,
+        .pending_blocks = from->pending_blocks,
+    };
+    COPY_TEXT(to->name, name_at(&reply->inspect_caches.names, i));
+    COPY_TEXT(to->fingerprint, name_at(&reply->inspect_caches.fingerprints, i));
+}
+
+static void convert_block(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_block_state *from = &reply->inspect_blocks.blocks.data[i];
+    *(struct aule_block_state *)element = (struct aule_block_state){
+        .block = from->block,
+        .state = (enum aule_block_kind)from->state,
+        .holders = from->holders,
+        .batch_refs = from->batch_refs,
+        .writer = from->writer,
+        .last_use = from->last_use,
+        .depth = from->depth,
+    };
+}
+
+static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_tune_entry *from = &reply->tune.entries.data[i];
+    struct aule_tuned_state *to = element;
+    *to = (struct aule_tuned_state){
+        .num_workgroups = from->num_workgroups,
+        .num_keys = from->num_keys,
+        .local_size = from->local_size,
+        .rule_local_size = from->rule_local_size,
+        .gpu_ns = from->gpu_ns,
+        .rule_gpu_ns = from->rule_gpu_ns,
+        .num_ways = from->num_ways,
+        .num_samples = from->num_samples,
+        .state = (enum aule_tuned)from->state,
+    };
+    COPY_TEXT(to->kernel, name_at(&reply->tune.kernels, i));
+    COPY_TEXT(to->geometry, name_at(&reply->tune.geometries, i));
+}
+
+static enum aule_status measure_metrics(const struct wire_reply *reply, uint32_t *count)
+{
+    *count = reply->inspect_daemon.metric_names.count;
+    if (*count == 0)
+        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it has no metrics",
+                    reply->inspect_daemon.version);
+    return AULE_OK;
+}
+
+static void convert_metric(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_inspect_daemon_reply *from = &reply->inspect_daemon;
+    struct aule_metric *to = element;
+    *to = (struct aule_metric){
+        .kind = (enum aule_metric_kind)from->metric_kinds.data[i],
+        .value = (uint64_t)from->metric_values.data[i],
+    };
+    COPY_TEXT(to->name, from->metric_names.data[i]);
+    COPY_TEXT(to->unit, name_at(&from->metric_units, i));
+    COPY_TEXT(to->help, name_at(&from->metric_helps, i));
+}
+
+// The table of shaders comes as three lists of one length.
+static enum aule_status measure_variants(const struct wire_reply *reply, uint32_t *count)
+{
+    const struct wire_inspect_device_reply *from = &reply->inspect_device;
+    *count = from->variants.count;
+    if (from->variant_needs.count != *count || from->variant_missing.count != *count)
+        return fail(AULE_MALFORMED,
+                    "the daemon answered %u names of shaders, %u needs and %u lacks", *count,
+                    from->variant_needs.count, from->variant_missing.count);
+    return AULE_OK;
+}
+
+static void convert_variant(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_inspect_device_reply *from = &reply->inspect_device;
+    struct aule_variant_state *to = element;
+    *to = (struct aule_variant_state){
+        .used = from->variant && strcmp(from->variants.data[i], from->variant) == 0,
+    };
+    COPY_TEXT(to->name, from->variants.data[i]);
+    COPY_TEXT(to->needs, from->variant_needs.data[i]);
+    COPY_TEXT(to->missing, from->variant_missing.data[i]);
+}
+
+static void convert_tenant(const struct wire_reply *reply, uint32_t i, void *element)
+{
+    const struct wire_tenant_state *from = &reply->inspect_tenants.tenants.data[i];
+    struct aule_tenant_state *to = element;
+    *to = (struct aule_tenant_state){
+        .tenant = from->tenant,
+        .limit_blocks = from->limit_blocks,
+        .limit_cached = from->limit_cached,
+        .floor = from->floor,
+        .sessions = from->sessions,
+        .used_blocks = from->used_blocks,
+        .pinned_blocks = from->pinned_blocks,
+        .cached_blocks = from->cached_blocks,
+        .used_bytes = from->used_bytes,
+        .cached_bytes = from->cached_bytes,
+        .evicted_blocks = from->evicted_blocks,
+        .refused_no_blocks = from->refused_no_blocks,
+        .refused_quota = from->refused_quota,
+    };
+    COPY_TEXT(to->name, name_at(&reply->inspect_tenants.names, i));
+}
+
+// ---- the table of lists ----
+
+enum list_name { SESSIONS, CACHES, BLOCKS, TUNED, METRICS, VARIANTS, TENANTS };
+
+static const struct list {
+    enum wire_command command;
+    enum wire_answer expected;
+    size_t size; // bytes of the library's struct
+    // Converts entry `i` of this answer.
+    void (*convert)(const struct wire_reply *reply, uint32_t i, void *element);
+    // Tells the entries of an answer that has the whole list. Fails if it has no such list. NULL:
+    // the list comes page by page.
+    enum aule_status (*measure)(const struct wire_reply *reply, uint32_t *count);
+    // Entries to ask for at once, so few that they fit a message even if each name has
+    // WIRE_MAX_NAME bytes. 0: one answer has the whole list.
+    uint32_t page;
+    size_t first, max;   // where struct wire_request has the range of a page
+    size_t count, total; // where struct wire_reply has the entries of a page and of all pages
+} lists[] = {
+#define PAGES(most, command, list)                                                                 \
+    NULL, most, offsetof(struct wire_request, command.first),                                      \
+        offsetof(struct wire_request, command.max),                                                \
+        offsetof(struct wire_reply, command.list.count),                                           \
+        offsetof(struct wire_reply, command.total)
+    [SESSIONS] = {WIRE_COMMAND_INSPECT_SESSIONS, WIRE_ANSWER_INSPECT_SESSIONS,
+                  sizeof(struct aule_session_state), convert_session,
+                  PAGES(1024, inspect_sessions, sessions)},
+    [CACHES] = {WIRE_COMMAND_INSPECT_CACHES, WIRE_ANSWER_INSPECT_CACHES,
+                sizeof(struct aule_cache_view), convert_cache, PAGES(1024, inspect_caches, caches)},
+    [TENANTS] = {WIRE_COMMAND_INSPECT_TENANTS, WIRE_ANSWER_INSPECT_TENANTS,
+                 sizeof(struct aule_tenant_state), convert_tenant,
+                 PAGES(1024, inspect_tenants, tenants)},
+    [BLOCKS] = {WIRE_COMMAND_INSPECT_BLOCKS, WIRE_ANSWER_INSPECT_BLOCKS,
+                sizeof(struct aule_block_state), convert_block,
+                PAGES(8192, inspect_blocks, blocks)},
+    [TUNED] = {WIRE_COMMAND_TUNE, WIRE_ANSWER_TUNE, sizeof(struct aule_tuned_state), convert_tuned,
+               PAGES(1024, tune, entries)},
+    [METRICS] = {WIRE_COMMAND_INSPECT_DAEMON, WIRE_ANSWER_INSPECT_DAEMON,
+                 sizeof(struct aule_metric), convert_metric, .measure = measure_metrics},
+    [VARIANTS] = {WIRE_COMMAND_INSPECT_DEVICE, WIRE_ANSWER_INSPECT_DEVICE,
+                  sizeof(struct aule_variant_state), convert_variant, .measure = measure_variants},
+#undef PAGES
+};
+
+// An element of any list.
+union element {
+    struct aule_session_state session;
+    struct aule_cache_view cache;
+    struct aule_block_state block;
+    struct aule_tuned_state tuned;
+    struct aule_metric metric;
+    struct aule_variant_state variant;
+    struct aule_tenant_state tenant;
+};
+
+// ---- fetching ----
+
+// The caller's list, as far as it has come.
+struct array {
+    size_t entry_size;
+    char *entries; // [count]; owned
+    uint32_t count;
+};
+
+static enum aule_status append(const struct list *list, const struct wire_reply *reply,
+                               uint32_t count, struct array *array)
+{
+    if (count > UINT32_MAX - array->count)
+        return fail(AULE_OUT_OF_RANGE, "the daemon's list has more than %u entries", UINT32_MAX);
+    char *more = reallocarray(array->entries, (size_t)array->count + count, array->entry_size);
+    if (!more)
+        return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", array->count + count);
+    array->entries = more;
+    for (uint32_t i = 0; i < count; i++) {
+        union element whole;
+        list->convert(reply, i, &whole);
+        caller_give(more + ((size_t)array->count + i) * array->entry_size, array->entry_size,
+                    &whole, list->size);
+    }
+    array->count += count;
+    return AULE_OK;
+}
+
+// Tells the entries of this answer and of the whole list.
+static enum aule_status measure(const struct list *list, const struct wire_reply *reply,
+                                uint32_t *count, uint32_t *total)
+{
+    if (list->measure) {
+        enum aule_status status = list->measure(reply, count);
+        *total = *count;
+        return status;
+    }
+    memcpy(count, (const char *)reply + list->count, sizeof *count);
+    memcpy(total, (const char *)reply + list->total, sizeof *total);
+    return AULE_OK;
+}
+
+// Takes over one answer. An empty page ends the list even if the total says more: entries may go
+// between two pages.
+static enum aule_status take_answer(const struct list *list, const struct wire_reply *reply,
+                                    struct array *array, bool *more)
+{
+    uint32_t count, total;
+    enum aule_status status = measure(list, reply, &count, &total);
+    if (status != AULE_OK)
+        return status;
+    if (list->page && count > list->page)
+        return fail(AULE_MALFORMED, "%s for %u entries was answered with %u",
+                    wire_command_name(list->command), list->page, count);
+    if (count > 0)
+        status = append(list, reply, count, array);
+    *more = list->page && count > 0 && array->count < total;
+    return status;
+}
+
+static void set_range(struct wire_request *request, const struct list *list, uint32_t first)
+{
+    if (!list->page)
+        return;
+    memcpy((char *)request + list->first, &first, sizeof first);
+    memcpy((char *)request + list->max, &list->page, sizeof list->page);
+}
+
+// Asks until as many entries have come as the daemon counts. `request` has what the command needs
+// besides the range.
+static enum aule_status fetch(struct aule_monitor *monitor, enum list_name name,
+                              struct wire_request request, size_t entry_size, void **entries,
+                              uint32_t *count)
+{
+    const struct list *list = &lists[name];
+    struct array array = {.entry_size = entry_size};
+    enum aule_status status = AULE_OK;
+    request.command = list->command;
+    for (bool more = true; more && status == AULE_OK;) {
+        struct answer answer;
+        set_range(&request, list, array.count);
+        status = monitor_ask(monitor, &request, list->expected, &answer);
+        if (status == AULE_OK)
+            status = take_answer(list, &answer.reply, &array, &more);
+        answer_finish(&answer);
+    }
+    if (status != AULE_OK) {
+        free(array.entries);
+        return status;
+    }
+    *entries = array.entries;
+    *count = array.count;
+    return AULE_OK;
+}
+
+// ---- the public functions ----
+
+enum aule_status aule_monitor_sessions_sized(struct aule_monitor *monitor,
+                                             struct aule_session_state **array, size_t entry_size,
+                                             uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE_ENTRY;
+    REQUIRE(count);
+    return fetch(monitor, SESSIONS, (struct wire_request){0}, entry_size, (void **)array, count);
+}
+
+enum aule_status aule_monitor_tenants_sized(struct aule_monitor *monitor,
+                                            struct aule_tenant_state **array, size_t entry_size,
+                                            uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE_ENTRY;
+    REQUIRE(count);
+    return fetch(monitor, TENANTS, (struct wire_request){0}, entry_size, (void **)array, count);
+}
+
+enum aule_status aule_monitor_caches_sized(struct aule_monitor *monitor,
+                                           struct aule_cache_view **array, size_t entry_size,
+                                           uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE_ENTRY;
+    REQUIRE(count);
+    return fetch(monitor, CACHES, (struct wire_request){0}, entry_size, (void **)array, count);
+}
+
+enum aule_status aule_monitor_blocks_sized(struct aule_monitor *monitor, uint64_t cache,
+                                           struct aule_block_state **array, size_t entry_size,
+                                           uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE_ENTRY;
+    REQUIRE(count);
+    return fetch(monitor, BLOCKS, (struct wire_request){.inspect_blocks.cache = cache}, entry_size,
+                 (void **)array, count);
+}
+
+enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor,
+                                            struct aule_metric **array, size_t entry_size,
+                                            uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE_ENTRY;
+    REQUIRE(count);
+    return fetch(monitor, METRICS, (struct wire_request){0}, entry_size, (void **)array, count);
+}
+
+enum aule_status aule_monitor_variants_sized(struct aule_monitor *monitor,
+                                             struct aule_variant_state **array, size_t entry_size,
+                                             uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE_ENTRY;
+    REQUIRE(count);
+    return fetch(monitor, VARIANTS, (struct wire_request){0}, entry_size, (void **)array, count);
+}
+
+// ---- the prefix index: a page may be empty, so the caller asks for each ----
+
+static void convert_prefix(const struct wire_inspect_prefix_reply *reply, uint32_t i,
+                           struct aule_prefix_state *to)
+{
+    const struct wire_prefix_state *from = &reply->nodes.data[i];
+    *to = (struct aule_prefix_state){
+        .tree = from->tree,
+        .hits = from->hits,
+        .age_ms = from->age_ms,
+        .block = from->block,
+        .parent = from->parent,
+        .depth = from->depth,
+        .state = (enum aule_block_kind)from->state,
+        .holders = from->holders,
+        .keep = (enum aule_keep)from->keep,
+        .extra_key_size = from->extra_key_size,
+        .visible = from->visible,
+    };
+    COPY_TEXT(to->tenant, name_at(&reply->tenants, i));
+    const uint32_t most = sizeof to->tokens / sizeof *to->tokens;
+    for (uint32_t t = 0; t < most && t < reply->num_tokens; t++)
+        to->tokens[t] = reply->tokens.data[i * reply->num_tokens + t];
+}
+
+// The caller may use ids as indices: those of blocks are below `total`, and a parent may be -1.
+static enum aule_status check_prefixes(const struct wire_inspect_prefix_reply *reply)
+{
+    for (uint32_t i = 0; i < reply->nodes.count; i++) {
+        const int32_t block = reply->nodes.data[i].block, parent = reply->nodes.data[i].parent;
+        if (block < 0 || (uint32_t)block >= reply->total || parent < -1 ||
+            (parent >= 0 && (uint32_t)parent >= reply->total))
+            return fail(AULE_MALFORMED, "the daemon answered block %d behind block %d of %u", block,
+                        parent, reply->total);
+    }
+    return AULE_OK;
+}
+
+static enum aule_status take_prefixes(const struct wire_inspect_prefix_reply *reply, uint32_t first,
+                                      struct array *array)
+{
+    if ((uint64_t)reply->nodes.count * reply->num_tokens != reply->tokens.count ||
+        (reply->next <= first && first < reply->total))
+        return fail(AULE_MALFORMED,
+                    "the daemon answered %u blocks with %u token ids, and goes on at %u behind %u",
+                    reply->nodes.count, reply->tokens.count, reply->next, first);
+    enum aule_status status = check_prefixes(reply);
+    if (status != AULE_OK)
+        return status;
+    array->entries = calloc((size_t)reply->nodes.count + 1, array->entry_size);
+    if (!array->entries)
+        return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", reply->nodes.count);
+    for (; array->count < reply->nodes.count; array->count++) {
+        struct aule_prefix_state whole;
+        convert_prefix(reply, array->count, &whole);
+        caller_give(array->entries + array->count * array->entry_size, array->entry_size, &whole,
+                    sizeof whole);
+    }
+    return AULE_OK;
+}
+
+enum aule_status aule_monitor_prefix_sized(struct aule_monitor *monitor, uint64_t cache,
+                                           uint32_t *next, struct aule_prefix_state **array,
+                                           size_t entry_size, uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE(next);
+    REQUIRE_ENTRY;
+    REQUIRE(count);
+    const struct wire_request request = {.command = WIRE_COMMAND_INSPECT_PREFIX,
+                                         .inspect_prefix = {.cache = cache, .first = *next}};
+    struct array page = {.entry_size = entry_size};
+    struct answer answer;
+    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_INSPECT_PREFIX, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_inspect_prefix_reply *reply = &answer.reply.inspect_prefix;
+    status = take_prefixes(reply, *next, &page);
+    if (status == AULE_OK) {
+        *next = reply->next < reply->total ? reply->next : 0;
+        *array = (struct aule_prefix_state *)(void *)page.entries;
+        *count = page.count;
+    }
+    answer_finish(&answer);
+    return status;
+}
+
+// ---- tuning ----
+
+// Ignores the entries of this answer; the list is fetched afterwards, page by page.
+static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action action,
+                            struct aule_tuning_state *state)
+{
+    struct wire_request request = {.command = WIRE_COMMAND_TUNE,
+                                   .tune = {.action = (uint32_t)action, .max = 1}};
+    struct answer answer;
+    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_TUNE, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_tune_reply *reply = &answer.reply.tune;
+    *state = (struct aule_tuning_state){
+        .enabled = reply->enabled,
+        .software = reply->software,
+        .num_waiting = reply->num_waiting,
+        .time_ms = reply->time_ms,
+        .max_entries = reply->max_entries,
+    };
+    COPY_TEXT(state->path, reply->path);
+    COPY_TEXT(state->note, reply->note);
+    answer_finish(&answer);
+    return AULE_OK;
+}
+
+enum aule_status aule_monitor_tune_sized(struct aule_monitor *monitor, enum aule_tune_action action,
+                                         struct aule_tuning_state *state, size_t state_size,
+                                         struct aule_tuned_state **array, size_t entry_size,
+                                         uint32_t *count)
+{
+    REQUIRE(monitor);
+    REQUIRE(state);
+    REQUIRE_ENTRY;
+    REQUIRE(count);
+    struct aule_tuning_state now;
+    enum aule_status status = act(monitor, action, &now);
+    if (status == AULE_OK)
+        status = fetch(monitor, TUNED, (struct wire_request){.tune.action = WIRE_TUNE_SHOW},
+                       entry_size, (void **)array, count);
+    if (status == AULE_OK)
+        GIVE(state, state_size, now);
+    return status;
+}

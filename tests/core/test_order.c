@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_order.c - the queue of victims and the table of the prefix index, each against a plain list
+// that is searched from end to end.
+
+#include "core/pool/node_table.h"
+#include "core/pool/order.h"
+#include "rigs/check_main.h"
+#include "rigs/dice.h"
+
+#include <check.h>
+
+enum { NUM_NODES = 200, NUM_STEPS = 4000 };
+
+// ---- order ----
+
+static struct order order;
+static struct order_node nodes[NUM_NODES];
+static bool queued[NUM_NODES];
+
+static struct order_node *expected_first(void)
+{
+    struct order_node *first = NULL;
+    for (int i = 0; i < NUM_NODES; i++)
+        if (queued[i] && (!first || nodes[i].key < first->key))
+            first = &nodes[i];
+    return first;
+}
+
+// Times of use, most of them now, some of long ago, in all four classes.
+static uint64_t draw_key(struct dice *dice, uint64_t now)
+{
+    uint64_t class = dice_below(dice, 4);
+    uint64_t at = dice_below(dice, 3) ? now : 2 * dice_below(dice, (uint32_t)now / 2) + 1;
+    return class << 62 | at;
+}
+
+static bool is_taken(uint64_t key)
+{
+    for (int i = 0; i < NUM_NODES; i++)
+        if (queued[i] && nodes[i].key == key)
+            return true;
+    return false;
+}
+
+START_TEST(the_first_node_of_an_order_is_the_one_with_the_smallest_key)
+{
+    struct dice dice = {.state = 20};
+    ck_assert(order_reserve(&order, NUM_NODES));
+    ck_assert_ptr_null(order_first(&order));
+    for (uint64_t step = 1; step <= NUM_STEPS; step++) {
+        uint32_t i = dice_below(&dice, NUM_NODES);
+        uint64_t key = draw_key(&dice, 2 * step);
+        if (queued[i])
+            order_remove(&order, &nodes[i]);
+        else if (!is_taken(key))
+            order_add(&order, &nodes[i], key);
+        else
+            continue;
+        queued[i] = !queued[i];
+        ck_assert_ptr_eq(order_first(&order), expected_first());
+        ck_assert_int_eq(order_has(&order, &nodes[i]), queued[i]);
+        ck_assert(order_sound(&order));
+    }
+    while (order.size) {
+        struct order_node *first = order_first(&order);
+        ck_assert_ptr_eq(first, expected_first());
+        queued[first - nodes] = false;
+        order_remove(&order, first);
+        order_remove(&order, first); // of one that is in no queue it does nothing
+    }
+    ck_assert_ptr_null(order_first(&order));
+    order_finish(&order);
+}
+END_TEST
+
+START_TEST(an_order_that_reserved_nothing_is_empty)
+{
+    struct order none = {0};
+    ck_assert_ptr_null(order_first(&none));
+    ck_assert(order_sound(&none));
+    order_finish(&none);
+}
+END_TEST
+
+// ---- the table ----
+
+static struct node_table table;
+static uint64_t hashes[NUM_NODES];
+static bool present[NUM_NODES];
+
+// The table never looks into a node.
+static struct prefix_node *node_of(uint32_t i)
+{
+    return (struct prefix_node *)(void *)&nodes[i];
+}
+
+static uint32_t count_found(uint32_t i)
+{
+    struct node_search search = node_table_search(&table, hashes[i]);
+    const struct prefix_node *node;
+    uint32_t count = 0;
+    while ((node = node_table_next(&table, &search)))
+        count += node == node_of(i);
+    return count;
+}
+
+static uint32_t count_all(void)
+{
+    uint32_t count = 0;
+    size_t at = 0;
+    while (node_table_each(&table, &at))
+        count++;
+    return count;
+}
+
+// `spread`: hashes of all sizes; else only three values, one of which begins at the last entry.
+static void walk_table(uint32_t spread)
+{
+    struct dice dice = {.state = 20};
+    uint32_t size = 0;
+    for (uint32_t step = 0; step < NUM_STEPS; step++) {
+        uint32_t i = dice_below(&dice, NUM_NODES);
+        if (present[i]) {
+            node_table_remove(&table, hashes[i], node_of(i));
+        } else {
+            hashes[i] = spread ? dice_next(&dice) : UINT64_MAX - (uint64_t)dice_below(&dice, 3);
+            ck_assert(node_table_add(&table, hashes[i], node_of(i)));
+        }
+        present[i] = !present[i];
+        size += present[i] ? 1 : UINT32_MAX;
+        ck_assert_uint_eq(table.size, size);
+        for (uint32_t j = 0; j < NUM_NODES; j += step % 16 ? NUM_NODES / 4 + 1 : 1)
+            ck_assert_uint_eq(present[j] || hashes[j] ? count_found(j) : 0, present[j]);
+        if (step % 16 == 0)
+            ck_assert_uint_eq(count_all(), size);
+    }
+    node_table_finish(&table);
+}
+
+START_TEST(the_table_finds_each_node_that_it_has_and_no_other)
+{
+    ck_assert_uint_eq(count_found(0), 0);
+    walk_table(1);
+}
+END_TEST
+
+START_TEST(equal_hashes_cost_time_only)
+{
+    walk_table(0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("order");
+    check_case(suite, "order", NULL, NULL,
+               (const TTest *const[]){the_first_node_of_an_order_is_the_one_with_the_smallest_key,
+                                      an_order_that_reserved_nothing_is_empty, NULL},
+               1);
+    check_case(suite, "table", NULL, NULL,
+               (const TTest *const[]){the_table_finds_each_node_that_it_has_and_no_other,
+                                      equal_hashes_cost_time_only, NULL},
+               1);
+    return check_main(suite);
+}
