@@ -204,6 +204,12 @@ struct gpu_redo {
     AULE_U32 count;
 };
 #define AULE_REDO_WIDTH 32768u
+
+// What a native kernel (shaders/hopper) writes beside its results: the tickets that it has handed
+// out. Behind the struct stand u32[num_items * num_kv_heads][2], its notes of what it computes
+// twice. The host zeroes the struct before the dispatch, and not the notes.
+struct gpu_tickets { AULE_U32 taken, reserved0, reserved1, reserved2; };
+#define AULE_TICKET_NOTES 8u            // bytes of an item and KV head
 #define AULE_REDO_ENTRY 8u          // bytes
 
 // Up to this head dim of K and V, attention_decode.comp and attention_prefill.comp have registers

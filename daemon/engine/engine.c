@@ -8,6 +8,7 @@
 
 #include "engine/flow/completer.h"
 #include "engine/flow/submitter.h"
+#include "engine/kernels/hopper.h"
 #include "engine/kernels/kv.h"
 #include "engine/kernels/matrix.h"
 #include "engine/memory/arena.h"
@@ -148,6 +149,8 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
         status = transfer_init(&engine->transfer, &engine->device, error);
     if (status == STATUS_OK)
         matrix_look(&engine->device, &engine->transfer);
+    if (status == STATUS_OK)
+        status = hopper_look(&engine->device, &engine->transfer, params->variant, error);
     if (status == STATUS_OK)
         status = pipelines_init(&engine->pipelines, &engine->device, params, error);
     if (status == STATUS_OK)

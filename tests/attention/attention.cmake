@@ -42,6 +42,7 @@ if(AULE_SANITIZE)
 else()
   aule_attention(test_attention_subgroup subgroup 9 39 device)
 endif()
+aule_attention(test_attention_hopper hopper 1 300 "device;shader") # needs a Hopper GPU
 aule_attention(test_attention_matrix matrix 1 300 "device;shader") # needs tensor cores
 aule_attention(test_attention_matrix_f16 matrix_f16 1 300 device)
 aule_attention(test_attention_matrix_emulated matrix_emulated 36 13 "device;shader")

@@ -124,7 +124,8 @@ void rig_close(struct rig *rig)
 
 bool rig_has_kernels(const struct rig *rig)
 {
-    return strncmp(engine_variant(rig->engine), "matrix", 6) == 0;
+    const char *variant = engine_variant(rig->engine);
+    return strncmp(variant, "matrix", 6) == 0 || strcmp(variant, "hopper") == 0;
 }
 
 // The next event; fails the test when none comes in time.

@@ -36,7 +36,8 @@ void suite_shape_bend(struct attention_shape *shape)
     const char *variant = getenv("AULE_VARIANT");
     struct engine_kv *kv = &shape->kv;
     bool shared = variant && strcmp(variant, "matrix_shared") == 0,
-         both = variant && strcmp(variant, "matrix") == 0;
+         native = variant && strcmp(variant, "hopper") == 0,
+         both = native || (variant && strcmp(variant, "matrix") == 0);
     if (!variant || (strcmp(variant, "matrix_f16") != 0 && !both && !shared))
         return;
     shape->io_dtype = both && shape->io_dtype == DTYPE_BF16 ? DTYPE_BF16 : DTYPE_F16;
@@ -47,6 +48,9 @@ void suite_shape_bend(struct attention_shape *shape)
     kv->head_dim_v = head_dim_bend(kv->head_dim_v, most);
     kv->v_is_k_prefix = kv->v_is_k_prefix && shared && kv->head_dim_v <= kv->head_dim_k;
     kv->block_size = kv->block_size < 16 && !shared ? 16 : kv->block_size;
+    bool is_whole = kv->k_dtype == shape->io_dtype && kv->v_dtype == shape->io_dtype;
+    if (native && is_whole && kv->scale_mode == SCALE_NONE)
+        kv->head_dim_k = kv->head_dim_v = 128;
 }
 
 struct attention_case *suite_case(uint64_t index, uint64_t kind, const struct attention_wish *wish)

@@ -15,7 +15,8 @@ extern uint64_t attention_seed;
 
 // Where AULE_VARIANT is matrix or matrix_f16, a shape that its kernels serve instead of one that
 // few of them do: f16, or with matrix what is bf16 in q and out, heads of up to 256 dims, blocks of
-// 16 and more; where it is matrix_shared f16. What other shapes get there, other variants show. Not
+// 16 and more; where it is matrix_shared f16; where it is hopper the same as for matrix, but heads
+// of 128 dims unless K or V have 8 bits. What other shapes get there, other variants show. Not
 // where matrices are emulated: a software device would take ten minutes instead of two.
 void suite_shape_bend(struct attention_shape *shape);
 // A case that follows from the seed, `kind` (one number a test) and `index`.

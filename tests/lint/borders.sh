@@ -110,7 +110,7 @@ includes()
         kind = $3
         if ($3 == "s") { seen = "s"; first = 0; next }
         target = resolve(file, $4)
-        if (target == "" && $4 !~ /_(spv|structs|types|fields)\.h$/)
+        if (target == "" && $4 !~ /_(spv|ptx|structs|types|fields)\.h$/)
             wrong(at "there is no " $4 " in this folder, in the root, in daemon/ or in tests/")
         if (target == "")
             next

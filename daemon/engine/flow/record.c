@@ -13,6 +13,7 @@
 #include "record.h"
 
 #include "clocks.h"
+#include "engine/kernels/hopper.h"
 #include "engine/memory/slot.h"
 #include "engine/plan/describe.h"
 #include "engine/plan/plan.h"
@@ -30,35 +31,61 @@ static void barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAcces
     vkCmdPipelineBarrier(commands, from, to, 0, 1, &memory, 0, NULL, 0, NULL);
 }
 
-static void shader_barrier(VkCommandBuffer commands)
+// Native kernels are no compute shaders, so a submission that has some orders all stages. Its last
+// barrier orders it before later submissions, too.
+static void full_barrier(VkCommandBuffer commands)
 {
-    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+    VkPipelineStageFlags all = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    barrier(commands, all, VK_ACCESS_MEMORY_WRITE_BIT, all | VK_PIPELINE_STAGE_HOST_BIT,
+            VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT);
+}
+
+static void shader_barrier(const struct submission *s)
+{
+    if (s->native) {
+        full_barrier(s->slot->commands);
+        return;
+    }
+    barrier(s->slot->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
             VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
             VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
 }
 
 // The same, and what was written includes workgroup counts for an indirect dispatch.
-static void indirect_barrier(VkCommandBuffer commands)
+static void indirect_barrier(const struct submission *s)
 {
-    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+    if (s->native) {
+        full_barrier(s->slot->commands);
+        return;
+    }
+    barrier(s->slot->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
             VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_DRAW_INDIRECT_BIT,
             VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT |
                 VK_ACCESS_INDIRECT_COMMAND_READ_BIT);
 }
 
 // Makes earlier submissions, zeroed chunks and blocks that the CPU wrote visible.
-static void opening_barrier(VkCommandBuffer commands)
+static void opening_barrier(const struct submission *s)
 {
-    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+    if (s->native) {
+        full_barrier(s->slot->commands);
+        return;
+    }
+    barrier(s->slot->commands,
+            VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
             VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
             VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
             VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT);
 }
 
 // Makes what shaders wrote into arenas visible to the CPU.
-static void closing_barrier(VkCommandBuffer commands)
+static void closing_barrier(const struct submission *s)
 {
-    barrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
+    if (s->native) {
+        full_barrier(s->slot->commands);
+        return;
+    }
+    barrier(s->slot->commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT,
             VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
 }
 
@@ -118,10 +145,30 @@ static struct gpu_dispatch attention_constants(const struct submission *s,
     return constants;
 }
 
+// A native kernel gets what a shader gets as push constants and specialisation constants.
+static void launch_native(const struct submission *s, const struct group *group)
+{
+    const struct engine *engine = s->engine;
+    const struct grid none = {0};
+    const struct gpu_dispatch constants = attention_constants(s, group, &none);
+    const struct hopper_launch launch = {
+        .constants = &constants,
+        .spec = group->geometry.spec,
+        .extras = s->slot->piece.address + group->native_at,
+        .most_blocks = engine->device.adapter.num_multiprocessors,
+    };
+    hopper_record(&engine->device, s->slot->commands,
+                  &engine->pipelines.natives[group->geometry.kernel], &launch);
+}
+
 static void dispatch_attention(const struct submission *s, const struct group *group)
 {
     if (group->num_items == 0)
         return;
+    if (group->native) {
+        launch_native(s, group);
+        return;
+    }
     struct grid grid = fold(s, group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_items);
     struct gpu_dispatch constants = attention_constants(s, group, &grid);
     bind(s, group->read, &constants, sizeof constants);
@@ -184,7 +231,7 @@ static enum status record_zeroes(const struct submission *s, struct error *error
     if (status != STATUS_OK)
         return status;
     dispatch_ranges(s, pipeline, 0, s->num_zero_ranges);
-    shader_barrier(s->slot->commands);
+    shader_barrier(s);
     return STATUS_OK;
 }
 
@@ -201,7 +248,7 @@ static bool record_write(const struct submission *s, const struct group *group)
 
 static void record_read(const struct submission *s, const struct group *group)
 {
-    if (!group->read)
+    if (!group->read && !group->native)
         return;
     if (group->helper) // first, because it takes longer
         record_read(s, &s->groups[group->helper]);
@@ -231,9 +278,9 @@ static void record_followups(const struct submission *s, uint32_t first, uint32_
         redoes |= s->groups[i].redo != VK_NULL_HANDLE;
     }
     if (redoes)
-        indirect_barrier(s->slot->commands);
+        indirect_barrier(s);
     else if (merges)
-        shader_barrier(s->slot->commands);
+        shader_barrier(s);
     for (uint32_t i = first; i < end; i++)
         record_followup(s, &s->groups[i]);
 }
@@ -274,7 +321,7 @@ static void record_reads(const struct submission *s, uint32_t first, uint32_t en
     for (uint32_t i = first; i < end; i++) {
         if (s->groups[i].scratch_anew) {
             record_together(s, first, i);
-            shader_barrier(s->slot->commands);
+            shader_barrier(s);
             first = i;
         }
     }
@@ -288,12 +335,12 @@ static void record_wave(const struct submission *s, uint32_t wave)
     if (first == end)
         return;
     if (first > 0)
-        shader_barrier(s->slot->commands);
+        shader_barrier(s);
     clock_begin(s, wave);
     for (uint32_t i = first; i < end; i++)
         wrote |= record_write(s, &s->groups[i]);
     if (wrote)
-        shader_barrier(s->slot->commands);
+        shader_barrier(s);
     record_reads(s, first, end);
     clock_end(s, wave);
 }
@@ -314,13 +361,13 @@ enum status record(struct submission *s, struct error *error)
     VK_TRY(vkBeginCommandBuffer(slot->commands, &info));
     clocks_estimate(s);
     clocks_begin(s);
-    opening_barrier(slot->commands);
+    opening_barrier(s);
     status = record_zeroes(s, error);
     if (status != STATUS_OK)
         goto fail;
     for (uint32_t wave = 0; wave < s->num_waves; wave++)
         record_wave(s, wave);
-    closing_barrier(slot->commands);
+    closing_barrier(s);
     VK_TRY(vkEndCommandBuffer(slot->commands));
 fail:
     return status;

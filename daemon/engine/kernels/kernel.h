@@ -7,6 +7,7 @@
 #ifndef AULE_ENGINE_KERNEL_H
 #define AULE_ENGINE_KERNEL_H
 
+#include "engine/vulkan/native.h"
 #include "engine/vulkan/shader.h"
 #include "geometry.h"
 
@@ -26,7 +27,10 @@ static inline uint64_t padded(uint64_t bytes)
 // more, because it changes no bit. A row is one query head of one token. Rows are counted for one
 // KV head: a sequence has q_len * num_heads / num_kv_heads.
 struct kernel {
-    struct shader shader;
+    struct shader shader; // of a native kernel only name and local size
+    // A native kernel: launched where others are dispatched, with the same lists (hopper.h). It
+    // splits nothing and has no second pass. NULL = a shader.
+    const struct native_code *native;
     uint32_t (*tile_rows)(const struct engine_kv *kv); // rows of one tile
     // Whether the kernel serves a geometry of geometry_of_run(). NULL = it serves all.
     bool (*serves)(const struct geometry *geometry);

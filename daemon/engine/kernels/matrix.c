@@ -151,9 +151,14 @@ static uint32_t bfloat(int value)
     return bits >> 16;
 }
 
+uint32_t matrix_element(int value, enum dtype dtype)
+{
+    return dtype == DTYPE_F16 ? half(value) : bfloat(value);
+}
+
 static uint32_t pair(int low, int high, enum dtype dtype)
 {
-    return dtype == DTYPE_F16 ? half(low) | half(high) << 16 : bfloat(low) | bfloat(high) << 16;
+    return matrix_element(low, dtype) | matrix_element(high, dtype) << 16;
 }
 
 // Fills in what matrix.glsl expects in lane 4 g + t.

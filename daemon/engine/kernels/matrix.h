@@ -18,6 +18,8 @@ void matrix_missing(const struct adapter *adapter, char *text, size_t size);
 void matrix_shared_missing(const struct adapter *adapter, char *text, size_t size);
 // The same for bf16 matrices in addition to f16.
 void matrix_bfloat_missing(const struct adapter *adapter, char *text, size_t size);
+// A whole number as an element: f16, below 2^10, or bf16, below 2^8.
+uint32_t matrix_element(int value, enum dtype dtype);
 // Runs products with matrix_probe.comp, compiled as `shader` for f16 or bf16. *found: whether every
 // lane has the expected elements, and whether too large a sum becomes Inf or NaN. The device is
 // open.

@@ -87,8 +87,11 @@ static enum status make_modules(struct pipelines *pipelines, struct error *error
             status = shader_module(pipelines->device, shader_of(pipelines, kind, 0),
                                    &pipelines->modules[kind], error);
     for (uint32_t i = 0; i < variant->num_kernels && status == STATUS_OK; i++)
-        status = shader_module(pipelines->device, &variant->kernels[i]->shader,
-                               &pipelines->kernels[i], error);
+        status = variant->kernels[i]->native
+                     ? native_load(pipelines->device, variant->kernels[i]->native,
+                                   &pipelines->natives[i], error)
+                     : shader_module(pipelines->device, &variant->kernels[i]->shader,
+                                     &pipelines->kernels[i], error);
     return status;
 }
 
@@ -170,8 +173,10 @@ void pipelines_finish(struct pipelines *pipelines)
     for (int kind = 0; kind < PIPELINE_KINDS; kind++)
         // Takes VK_NULL_HANDLE.
         vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL);
-    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
         vkDestroyShaderModule(device->handle, pipelines->kernels[i], NULL);
+        native_unload(device, &pipelines->natives[i]);
+    }
     free(pipelines->path);
     memset(pipelines->modules, 0, sizeof pipelines->modules);
     memset(pipelines->kernels, 0, sizeof pipelines->kernels);

@@ -29,6 +29,7 @@ struct pipelines {
     const struct variant *variant;
     VkShaderModule modules[PIPELINE_KINDS]; // all but attention
     VkShaderModule kernels[MOST_KERNELS];   // attention, by the variant's list
+    struct native natives[MOST_KERNELS];    // likewise, the native ones
     VkPipelineLayout layout;                // push constants only
     VkPipelineCache cache;
     struct pipeline *by_key; // uthash; submitter only, like the next four

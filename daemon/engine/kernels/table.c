@@ -5,6 +5,7 @@
 // work is cut. A variant is a list of kernels for devices of one kind. Knows neither runs nor
 // batches. Any thread; no state.
 
+#include "hopper.h"
 #include "matrix.h"
 #include "shaders/layout.h"
 #include "variant.h"
@@ -570,7 +571,50 @@ static const struct kernel kernel_coop_many = {
 
 #endif
 
+// ---- native kernels: shaders/hopper ----
+
+#if defined AULE_HAVE_HOPPER && defined AULE_HAVE_MATRIX
+
+static bool hopper_serves_f16(const struct geometry *geometry)
+{
+    return hopper_serves(geometry, DTYPE_F16);
+}
+
+static bool hopper_serves_bf16(const struct geometry *geometry)
+{
+    return hopper_serves(geometry, DTYPE_BF16);
+}
+
+// It takes the sequences that prefill takes. No software device runs it, so loop_keys is the same,
+// for the table's sake.
+#define HOPPER_JOB                                                                                 \
+    .tile_rows = hopper_rows, .least_rows = DECODE_ROWS + 1, .most_rows = UINT32_MAX,              \
+    .loop_keys = prefill_loop_keys
+
+static const struct kernel kernel_hopper = {
+    .shader = {.name = "attention_hopper_f16", .local_size = 384},
+    .native = &hopper_f16,
+    .serves = hopper_serves_f16,
+    HOPPER_JOB,
+};
+
+static const struct kernel kernel_hopper_bf16 = {
+    .shader = {.name = "attention_hopper_bf16", .local_size = 384},
+    .native = &hopper_bf16,
+    .serves = hopper_serves_bf16,
+    HOPPER_JOB,
+};
+
+#endif
+
 // ---- the variants, best first ----
+
+static void hopper_variant_missing(const struct adapter *adapter, char *text, size_t size)
+{
+    matrix_bfloat_missing(adapter, text, size);
+    if (!text[0])
+        hopper_missing(adapter, text, size);
+}
 
 // attention_subgroup.comp needs eight neighbouring lanes that exchange values, and it computes a
 // lane from its place in the workgroup.
@@ -590,6 +634,21 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
 // device than those: one of their matrix sizes, full subgroups, shuffles. A build without matrix
 // support keeps the rows, to say why they are not used.
 const struct variant variants[] = {
+    {
+        .name = "hopper",
+        .needs = "a GPU of compute capability 9.0 with VK_NVX_binary_import, a queue family for "
+                 "compute only, and what matrix needs",
+#if defined AULE_HAVE_HOPPER && defined AULE_HAVE_MATRIX
+        .kernels = {&kernel_decode, &kernel_hopper, &kernel_prefill, &kernel_decode_bf16,
+                    &kernel_hopper_bf16, &kernel_prefill_bf16, &kernel_cascade, &kernel_coop_few,
+                    &kernel_coop_many, &kernel_subgroup},
+        .num_kernels = 10,
+#else
+        .kernels = {&kernel_subgroup},
+        .num_kernels = 1,
+#endif
+        .missing = hopper_variant_missing,
+    },
     {
         .name = "matrix",
         .needs = "cooperative matrices of 16x8x16 (f16) and 16x16x16 (bf16), sums in f32, "

@@ -9,6 +9,7 @@
 #include "describe.h"
 
 #include "check.h"
+#include "engine/kernels/hopper.h"
 #include "engine/kernels/kv.h"
 #include "engine/memory/arena.h"
 #include "engine/state/state.h"
@@ -71,6 +72,11 @@ void describe_measure(struct submission *s)
         group->redo_at = s->upload_bytes;
         if (group->redo)
             s->upload_bytes += padded(sizeof(struct gpu_redo) + entries * AULE_REDO_ENTRY);
+        s->native = s->native || group->native;
+        if (group->native)
+            s->upload_bytes =
+                hopper_measure(s->upload_bytes, group->num_items,
+                               group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], &group->native_at);
     }
 }
 
@@ -378,7 +384,10 @@ void describe_upload(const struct submission *s)
     place_cascades(s, &next_counter);
     memcpy(to, s->gpu_runs, s->num_gpu_runs * sizeof *s->gpu_runs);
     memcpy(to + s->ranges_at, s->ranges, s->num_ranges * sizeof *s->ranges);
-    for (uint32_t i = 0; i < s->num_groups; i++)
+    for (uint32_t i = 0; i < s->num_groups; i++) {
         if (s->groups[i].redo)
             *(struct gpu_redo *)(to + s->groups[i].redo_at) = (struct gpu_redo){.y = 1, .z = 1};
+        if (s->groups[i].native)
+            hopper_put(to + s->groups[i].native_at);
+    }
 }

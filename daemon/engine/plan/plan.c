@@ -42,7 +42,8 @@ static enum status get_pipelines(struct submission *s, const struct engine_run *
     } pipelines[] = {
         {group->num_writers > 0, PIPELINE_KV_WRITE, &group->write, &group->geometry},
         {run->kind == ENGINE_COPY, PIPELINE_COPY, &group->write, &group->geometry},
-        {run->kind == ENGINE_ATTEND, PIPELINE_ATTENTION, &group->read, &group->geometry},
+        {run->kind == ENGINE_ATTEND && !group->native, PIPELINE_ATTENTION, &group->read,
+         &group->geometry},
         {run->kind == ENGINE_GATHER, PIPELINE_GATHER, &group->read, &group->geometry},
         {run->kind == ENGINE_MERGE, PIPELINE_MERGE, &group->read, &group->geometry},
         {group->num_merges > 0, PIPELINE_SPLITS, &group->merge, &group->geometry},
@@ -204,6 +205,8 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
         .kind = run->kind,
         .geometry = *geometry,
         .run = index,
+        .native = run->kind == ENGINE_ATTEND &&
+                  s->engine->pipelines.variant->kernels[number]->native != NULL,
         .num_runs = 1,
         .num_writers = share->writes,
         .num_split_runs = merges,

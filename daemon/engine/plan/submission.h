@@ -35,6 +35,8 @@ struct group {
     uint32_t first_range, num_ranges;      // ENGINE_COPY
     uint32_t run;                          // ENGINE_MERGE: its one run
     uint64_t redo_at;                      // offset in the slot's piece: struct gpu_redo
+    bool native;                           // `read` is a launch of a native kernel instead
+    uint64_t native_at;                    // offset in the slot's piece: struct hopper_extras
     uint64_t partial_bytes;                // of partial results, for all its runs
     uint64_t partials_at;                  // offset in the slot's scratch memory
     // It uses memory of earlier groups in the wave, so it waits for their merges.
@@ -80,6 +82,7 @@ struct submission {
     bool alone;
     bool apart;      // no companies in this submission: a run of one could not be planned with it
     bool in_company; // the wave that is being planned has a company
+    bool native;     // a group is native: barriers name all stages
     struct engine *engine;
     uint64_t sequence;
     struct engine_zero *zeroes; // [num_zeroes]

@@ -157,6 +157,7 @@ static bool host_import(VkPhysicalDevice physical)
            VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
 }
 
+// The first family that computes; for native kernels, the first that does nothing but compute.
 static void find_queue(struct adapter *adapter)
 {
     adapter->queue_family = UINT32_MAX;
@@ -166,11 +167,16 @@ static void find_queue(struct adapter *adapter)
     if (!families)
         return;
     vkGetPhysicalDeviceQueueFamilyProperties(adapter->physical, &count, families);
-    for (uint32_t i = 0; i < count && adapter->queue_family == UINT32_MAX; i++)
-        if (families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) {
-            adapter->queue_family = i;
-            adapter->timestamp_bits = families[i].timestampValidBits;
-        }
+    for (uint32_t i = 0; i < count; i++) {
+        bool computes = families[i].queueFlags & VK_QUEUE_COMPUTE_BIT;
+        bool alone = computes && !(families[i].queueFlags & VK_QUEUE_GRAPHICS_BIT);
+        bool better = alone && adapter->natives.extension && !adapter->natives.family;
+        if (!computes || (adapter->queue_family != UINT32_MAX && !better))
+            continue;
+        adapter->queue_family = i;
+        adapter->timestamp_bits = families[i].timestampValidBits;
+        adapter->natives.family = alone;
+    }
     free(families);
 }
 
@@ -340,6 +346,8 @@ static void describe(VkPhysicalDevice physical, uint32_t index, bool force_stagi
     adapter->num_multiprocessors = count_multiprocessors(adapter);
     adapter->timestamp_ns = limits->timestampPeriod;
     adapter->memory_budget = adapter_has_extension(physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    adapter->natives.extension =
+        adapter_has_extension(physical, VK_NVX_BINARY_IMPORT_EXTENSION_NAME);
     find_queue(adapter);
     find_heap(adapter);
     find_missing(adapter, least_shared_memory);

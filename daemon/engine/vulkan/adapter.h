@@ -66,6 +66,14 @@ struct matrices {
     enum matrix_lanes bfloat_lanes;
 };
 
+// Native kernels (native.h).
+struct natives {
+    bool extension; // VK_NVX_binary_import
+    bool family;    // the queue's family has no graphics. On one that has, a launch with more than
+                    // 48 KiB of shared memory loses the device
+    char failure[128]; // why the kernels are not used although the device has both; "" = they are
+};
+
 struct adapter {
     VkPhysicalDevice physical;
     struct engine_device info;
@@ -79,6 +87,7 @@ struct adapter {
     uint32_t num_multiprocessors; // assumed if the device does not report it
     struct subgroups subgroups;
     struct matrices matrices;
+    struct natives natives;
     bool memory_budget; // VK_EXT_memory_budget
     // VK_KHR_pipeline_executable_properties. For an open device only if asked for.
     bool statistics;

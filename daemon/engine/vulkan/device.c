@@ -36,7 +36,7 @@ static enum status open_device(struct device *device, struct error *error)
     enum status status = STATUS_OK;
     struct features features;
     adapter_features(&device->adapter, &features);
-    const char *extensions[6];
+    const char *extensions[7];
     uint32_t count = 0;
     if (device->adapter.info.host_import)
         extensions[count++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
@@ -52,6 +52,8 @@ static enum status open_device(struct device *device, struct error *error)
         extensions[count++] = VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME;
     if (device->adapter.statistics)
         extensions[count++] = VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME;
+    if (device->adapter.natives.extension)
+        extensions[count++] = VK_NVX_BINARY_IMPORT_EXTENSION_NAME;
     float priority = 1.0f;
     VkDeviceQueueCreateInfo queue = {
         .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
@@ -75,8 +77,21 @@ fail:
     return status;
 }
 
+#define LOAD(device, NAME) (PFN_##NAME) vkGetDeviceProcAddr((device)->handle, #NAME)
+
+static void load_native_functions(struct device *device)
+{
+    device->natives.create_module = LOAD(device, vkCreateCuModuleNVX);
+    device->natives.create_function = LOAD(device, vkCreateCuFunctionNVX);
+    device->natives.destroy_module = LOAD(device, vkDestroyCuModuleNVX);
+    device->natives.destroy_function = LOAD(device, vkDestroyCuFunctionNVX);
+    device->natives.launch = LOAD(device, vkCmdCuLaunchKernelNVX);
+}
+
 static void load_functions(struct device *device)
 {
+    if (device->adapter.natives.extension)
+        load_native_functions(device);
     if (device->instance.debug_utils)
         device->set_name = (PFN_vkSetDebugUtilsObjectNameEXT)vkGetInstanceProcAddr(
             device->instance.handle, "vkSetDebugUtilsObjectNameEXT");

@@ -28,6 +28,13 @@ struct device {
     bool queue_lock_made;
     PFN_vkSetDebugUtilsObjectNameEXT set_name;                       // NULL: objects get no names
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties; // NULL: no import
+    struct {
+        PFN_vkCreateCuModuleNVX create_module;
+        PFN_vkCreateCuFunctionNVX create_function;
+        PFN_vkDestroyCuModuleNVX destroy_module;
+        PFN_vkDestroyCuFunctionNVX destroy_function;
+        PFN_vkCmdCuLaunchKernelNVX launch;
+    } natives;                  // NULL without adapter.natives.extension
     atomic_ullong pool_bytes;   // of our allocations in the pool's heap
     atomic_ullong buffer_bytes; // of our allocations in all heaps
     // Submissions that the GPU has finished. While it grows, the GPU is not hung.

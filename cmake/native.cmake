@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# Native kernels of shaders/hopper: CUDA source, compiled to PTX by Debian's clang-19. No CUDA
+# toolkit is needed. AULE_HAVE_HOPPER: the compiler can do it; else the build says what it leaves
+# out.
+#
+# aule_embed_native(TARGET NAME SOURCE [DEFINE...]): compiles SOURCE to NAME.ptx at build time.
+# TARGET gets it as the header NAME_ptx.h with `static const unsigned char NAME_ptx[]`, which ends
+# with a 0.
+
+set(AULE_CLANG "" CACHE FILEPATH "clang for native kernels; empty: the system's clang-19")
+set(AULE_PTX_FLAGS -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90a
+  -Xclang -target-feature -Xclang +ptx83 -O3 -ffp-contract=off -std=c++17 -Wall -Wextra
+  -Wno-unknown-cuda-version -Wno-unused-function)
+
+find_program(aule_clang NAMES clang-19 NO_CACHE)
+if(AULE_CLANG)
+  set(aule_clang ${AULE_CLANG})
+endif()
+set(AULE_HAVE_HOPPER NO)
+if(aule_clang)
+  execute_process(COMMAND ${aule_clang} ${AULE_PTX_FLAGS} -S
+    ${PROJECT_SOURCE_DIR}/cmake/probes/native.cu -o ${PROJECT_BINARY_DIR}/CMakeFiles/aule_probe.ptx
+    RESULT_VARIABLE code OUTPUT_QUIET ERROR_QUIET)
+  if(code STREQUAL 0)
+    set(AULE_HAVE_HOPPER YES)
+  endif()
+endif()
+if(NOT AULE_HAVE_HOPPER)
+  message(STATUS "left out: native kernels for Hopper GPUs, because there is no clang 19 that "
+    "compiles CUDA to PTX (Debian's package clang-19)")
+endif()
+
+function(aule_embed_native target name source)
+  set(header ${CMAKE_CURRENT_BINARY_DIR}/${name}_ptx.h)
+  set(module ${CMAKE_CURRENT_BINARY_DIR}/${name}.ptx)
+  list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
+  add_custom_command(
+    OUTPUT ${module}
+    COMMAND ${aule_clang} ${AULE_PTX_FLAGS} ${defines} -I${PROJECT_SOURCE_DIR} -MD -MF ${module}.d
+      -MT ${module} -S ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${module}
+    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source}
+    DEPFILE ${module}.d
+    VERBATIM)
+  add_custom_command(
+    OUTPUT ${header}
+    COMMAND ${CMAKE_COMMAND} -DFROM=${module} -DTO=${header} -DNAME=${name}_ptx
+      -P ${PROJECT_SOURCE_DIR}/cmake/embed_text.cmake
+    DEPENDS ${module} ${PROJECT_SOURCE_DIR}/cmake/embed_text.cmake
+    VERBATIM)
+  target_sources(${target} PRIVATE ${header})
+  set_property(TARGET ${target} APPEND PROPERTY AULE_NATIVE_MODULES ${module})
+  target_include_directories(${target} PUBLIC ${CMAKE_CURRENT_BINARY_DIR})
+endfunction()

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// hopper.h - the native kernels of shaders/hopper: what they serve, what they need of a device, and
+// how a planned group becomes a launch. Knows neither runs nor batches.
+//
+// The data's way is that of every kernel. items.c cuts sequences into struct gpu_item, describe.c
+// writes struct gpu_run, and both lie where shaders read them. A native kernel reads the same
+// structs by their addresses. Instead of push constants and specialisation constants it has
+// parameters. In the slot's piece it has extras of its own: tensor maps, the tickets by which
+// thread blocks take items, and notes of items that it computes twice.
+
+#ifndef AULE_ENGINE_HOPPER_H
+#define AULE_ENGINE_HOPPER_H
+
+#include "engine/vulkan/native.h"
+#include "engine/vulkan/transfer.h"
+#include "geometry.h"
+#include "shaders/layout.h"
+
+#ifdef AULE_HAVE_HOPPER
+extern const struct native_code hopper_f16, hopper_bf16;
+#endif
+
+// Whether the kernel for `element`, f16 or bf16, serves a geometry.
+bool hopper_serves(const struct geometry *geometry, enum dtype element);
+uint32_t hopper_rows(const struct engine_kv *kv); // rows of an item
+
+// Writes what `adapter` lacks for native kernels, as words behind "lacks"; "" = nothing. Before
+// hopper_look() a device may seem to lack nothing. Any thread.
+void hopper_missing(const struct adapter *adapter, char *text, size_t size);
+// Runs each native kernel once, on a problem whose result it knows, and notes a failure in
+// device->adapter.natives, unless `variant` names another variant. DEVICE_LOST: a kernel did not
+// end in time; the error says how to start without native kernels. The thread that opens the
+// device.
+enum status hopper_look(struct device *device, struct transfer *transfer, const char *variant,
+                        struct error *error);
+// The same for one kernel; the error says what is wrong. UNSUPPORTED: refused or wrong results.
+// hopper_test.c.
+enum status hopper_test(struct device *device, struct transfer *transfer,
+                        const struct native_code *code, enum dtype dtype, struct error *error);
+
+// Sets *extras_at to where a group's extras begin, if the space before is used up to `at`. Returns
+// where they end.
+uint64_t hopper_measure(uint64_t at, uint32_t num_items, uint32_t num_kv_heads,
+                        uint64_t *extras_at);
+void hopper_put(void *extras); // writes them; the notes stay undefined
+
+struct hopper_launch {
+    const struct gpu_dispatch *constants;
+    const uint32_t *spec;
+    uint64_t extras; // shader address
+    uint32_t most_blocks;
+};
+// Records the launch.
+void hopper_record(const struct device *device, VkCommandBuffer commands,
+                   const struct native *native, const struct hopper_launch *launch);
+
+#endif

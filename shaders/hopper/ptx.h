@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// ptx.h - the instructions of compute capability 9.0 that C++ has no words for: barriers in shared
+// memory, copies, warpgroup matrix products, numbers. One function an instruction; see the PTX
+// manual. Compiled by clang alone, without headers of a CUDA toolkit.
+
+#ifndef AULE_SHADERS_HOPPER_PTX_H
+#define AULE_SHADERS_HOPPER_PTX_H
+
+#include <stdint.h>
+
+#define DEVICE static __attribute__((device)) __attribute__((always_inline)) inline
+
+DEVICE uint32_t thread_number()
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_tid_x();
+}
+
+// ---- shared memory: addresses are 32-bit, in the shared window ----
+
+DEVICE uint32_t shared_address(const void *pointer)
+{
+    uint32_t address;
+    asm("{ .reg .u64 wide; cvta.to.shared.u64 wide, %1; cvt.u32.u64 %0, wide; }"
+        : "=r"(address)
+        : "l"(pointer));
+    return address;
+}
+
+DEVICE void shared_store(uint32_t at, uint32_t value)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
+
+DEVICE uint32_t shared_load(uint32_t at)
+{
+    uint32_t value;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(at) : "memory");
+    return value;
+}
+
+template <typename T> DEVICE T shared_get(uint32_t at)
+{
+    if constexpr (sizeof(T) == 8) {
+        uint64_t value;
+        asm volatile("ld.shared.u64 %0, [%1];" : "=l"(value) : "r"(at) : "memory");
+        return __builtin_bit_cast(T, value);
+    } else {
+        return __builtin_bit_cast(T, shared_load(at));
+    }
+}
+
+DEVICE void shared_zero(uint32_t at) // 16 bytes
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
+}
+
+// What this thread stored in shared memory is seen by copies and matrix products that follow a
+// barrier.
+DEVICE void fence_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- barriers ----
+
+DEVICE void barrier_make(uint32_t at, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+
+DEVICE void barrier_arrive(uint32_t at)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+
+DEVICE void barrier_expect(uint32_t at, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes)
+                 : "memory");
+}
+
+// Waits until the phase of that parity is over. A fresh barrier is in phase 0; the phase before it
+// counts as over.
+DEVICE void barrier_wait(uint32_t at, uint32_t parity)
+{
+    asm volatile("{ .reg .pred over;\n"
+                 "AGAIN_%=: mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+                 "@!over bra AGAIN_%=; }" ::"r"(at),
+                 "r"(parity)
+                 : "memory");
+}
+
+template <int NUMBER, int THREADS> DEVICE void group_sync()
+{
+    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
+}
+
+DEVICE void named_sync(uint32_t number, uint32_t threads)
+{
+    asm volatile("barrier.cta.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+DEVICE void named_arrive(uint32_t number, uint32_t threads)
+{
+    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+// Whether `flag` is set in any of the threads.
+DEVICE bool named_any(uint32_t number, uint32_t threads, bool flag)
+{
+    uint32_t any;
+    asm volatile("{ .reg .pred mine, all; setp.ne.u32 mine, %3, 0;\n"
+                 "barrier.cta.red.or.pred all, %1, %2, mine; selp.u32 %0, 1, 0, all; }"
+                 : "=r"(any)
+                 : "r"(number), "r"(threads), "r"((uint32_t)flag)
+                 : "memory");
+    return any;
+}
+
+DEVICE void warp_sync()
+{
+    asm volatile("bar.warp.sync 0xffffffff;" ::: "memory");
+}
+
+DEVICE bool warp_any(bool flag)
+{
+    uint32_t any;
+    asm volatile("{ .reg .pred mine, all; setp.ne.u32 mine, %1, 0;\n"
+                 "vote.sync.any.pred all, mine, 0xffffffff; selp.u32 %0, 1, 0, all; }"
+                 : "=r"(any)
+                 : "r"((uint32_t)flag));
+    return any;
+}
+
+template <typename T> DEVICE T lane_xor(T value, int mask)
+{
+    return __builtin_bit_cast(
+        T, __nvvm_shfl_sync_bfly_i32(0xffffffff, __builtin_bit_cast(int, value), mask, 0x1f));
+}
+
+DEVICE uint32_t lane_read(uint32_t value, uint32_t lane)
+{
+    return (uint32_t)__nvvm_shfl_sync_idx_i32(0xffffffff, (int)value, (int)lane, 0x1f);
+}
+
+DEVICE uint64_t lane_read(uint64_t value, uint32_t lane)
+{
+    return lane_read((uint32_t)value, lane) | (uint64_t)lane_read((uint32_t)(value >> 32), lane)
+                                                  << 32;
+}
+
+template <int COUNT> DEVICE void registers_give()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT> DEVICE void registers_take()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+// ---- copies from device memory to shared memory ----
+
+// What the host wrote into the map before the launch is seen by copies.
+DEVICE void map_acquire(uint64_t map)
+{
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
+
+DEVICE void copy_box(uint32_t to, uint64_t map, uint32_t x, uint32_t y, uint32_t z,
+                     uint32_t barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier"
+                 "::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+                 : "memory");
+}
+
+// 16 bytes, or 16 zeros.
+DEVICE void copy_chunk(uint32_t to, uint64_t from, bool zeros)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                 "r"(zeros ? 0 : 16)
+                 : "memory");
+}
+
+// Arrives when this thread's chunks are there.
+DEVICE void copy_arrive(uint32_t barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// ---- matrix products of a warpgroup ----
+
+DEVICE void load_matrices(uint32_t out[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+// Registers that were written are seen by the products that follow.
+DEVICE void product_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+DEVICE void product_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+#define NAMES_64                                                                                   \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "  \
+    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "   \
+    "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "   \
+    "%56, %57, %58, %59, %60, %61, %62, %63}"
+#define EACH_4(MODE, a, i) MODE((a)[i]), MODE((a)[(i) + 1]), MODE((a)[(i) + 2]), MODE((a)[(i) + 3])
+#define EACH_16(MODE, a, i)                                                                        \
+    EACH_4(MODE, a, i), EACH_4(MODE, a, (i) + 4), EACH_4(MODE, a, (i) + 8),                        \
+        EACH_4(MODE, a, (i) + 12)
+#define EACH_64(MODE, a)                                                                           \
+    EACH_16(MODE, a, 0), EACH_16(MODE, a, 16), EACH_16(MODE, a, 32), EACH_16(MODE, a, 48)
+
+// Waits until at most PENDING groups of products run. `sums` are those of a group that ends here:
+// being operands, they are not used before.
+template <int PENDING> DEVICE void product_wait(float (&sums)[64])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %64;"
+                 : EACH_64("+f", sums)
+                 : "n"(PENDING)
+                 : "memory");
+}
+
+#ifdef AULE_HOPPER_BF16
+#define PRODUCT_TYPES "bf16.bf16"
+#else
+#define PRODUCT_TYPES "f16.f16"
+#endif
+
+// sums[64 x 128] += a[64 x 16] b[16 x 128]. `a` is a warp's fragment of 16 rows; `b` a descriptor.
+// TRANSPOSED: the 128 columns of b lie together in memory, not the 16 rows.
+template <int TRANSPOSED> DEVICE void product(float (&sums)[64], const uint32_t *a, uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." PRODUCT_TYPES " " NAMES_64
+                 ", {%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
+                 : EACH_64("+f", sums)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TRANSPOSED)
+                 : "memory");
+}
+
+// The same, but sums = a b.
+template <int TRANSPOSED>
+DEVICE void product_first(float (&sums)[64], const uint32_t *a, uint64_t b)
+{
+    asm volatile("{ .reg .pred add; setp.ne.u32 add, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." PRODUCT_TYPES " " NAMES_64
+                 ", {%64, %65, %66, %67}, %68, add, 1, 1, %69; }"
+                 : EACH_64("=f", sums)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TRANSPOSED)
+                 : "memory");
+}
+
+// ---- numbers ----
+
+DEVICE float fused(float a, float b, float c) // a * b + c, rounded once
+{
+    float result;
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(result) : "f"(a), "f"(b), "f"(c));
+    return result;
+}
+
+DEVICE float power_of_2(float x)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
+DEVICE float logarithm_2(float x)
+{
+    float result;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
+DEVICE float larger(float a, float b) // the other one if one is NaN
+{
+    float result;
+    asm("max.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+    return result;
+}
+
+// Two numbers as elements, `low` in the lower half.
+DEVICE uint32_t packed(float low, float high)
+{
+    uint32_t both;
+#ifdef AULE_HOPPER_BF16
+    asm volatile("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#else
+    asm volatile("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#endif
+    return both;
+}
+
+// ---- device memory ----
+
+DEVICE uint32_t ticket_take(uint64_t at)
+{
+    uint32_t value;
+    asm volatile("atom.global.add.u32 %0, [%1], 1;" : "=r"(value) : "l"(at) : "memory");
+    return value;
+}
+
+DEVICE void store_chunk(uint64_t at, const uint32_t chunk[4])
+{
+    asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(chunk[0]), "r"(chunk[1]),
+                 "r"(chunk[2]), "r"(chunk[3])
+                 : "memory");
+}
+
+template <typename T> DEVICE T load(uint64_t at)
+{
+    return *(const __attribute__((address_space(1))) T *)at;
+}
+
+template <typename T> DEVICE void store(uint64_t at, T value)
+{
+    *(__attribute__((address_space(1))) T *)at = value;
+}
+
+#endif
