@@ -18,12 +18,11 @@ function(aule_embed_shader target name source)
     list(APPEND compile ${AULE_GLSLANG_OPTIMIZE})
   endif()
   add_custom_command(
-    OUTPUT ${header} ${module}
-    COMMAND ${compile} --vn ${name}_spv --depfile ${header}.d -o ${header}
-      ${CMAKE_CURRENT_SOURCE_DIR}/${source}
-    COMMAND ${compile} -o ${module} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
-    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source}
-    DEPFILE ${header}.d
+    OUTPUT ${module} ${header}
+    COMMAND ${compile} --depfile ${module}.d -o ${module} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
+    COMMAND aule_embed ${module} ${header} ${name}_spv
+    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source} aule_embed
+    DEPFILE ${module}.d
     VERBATIM)
   target_sources(${target} PRIVATE ${header})
   set_property(TARGET ${target} APPEND PROPERTY AULE_SHADER_MODULES ${module})
@@ -42,8 +41,9 @@ function(aule_embed_bfloat_shader target name source)
     COMMAND ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR}
       ${defines}
       --depfile ${halves}.d -o ${halves} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
-    COMMAND aule_bfloat ${halves} ${module} ${header} ${name}_spv
-    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source} aule_bfloat
+    COMMAND aule_bfloat ${halves} ${module}
+    COMMAND aule_embed ${module} ${header} ${name}_spv
+    DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source} aule_bfloat aule_embed
     DEPFILE ${halves}.d
     VERBATIM)
   target_sources(${target} PRIVATE ${header})

@@ -4,8 +4,7 @@
 // bfloat.c - a build step that changes the 16-bit type of a SPIR-V module from f16 to bf16. So
 // compilers that do not know bf16 can make such modules. This is right for shaders that only move
 // such numbers as bits, convert them from and to f32, and multiply matrices of them. It refuses all
-// others. Usage: bfloat MODULE RESULT HEADER NAME; HEADER gets the result as `static const uint32_t
-// NAME[]`.
+// others. Usage: bfloat MODULE RESULT.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -196,29 +195,14 @@ static void write_module(const struct module *module, const char *path)
         fail(path, "cannot be written");
 }
 
-static void write_header(const struct module *module, const char *path, const char *name)
-{
-    FILE *file = fopen(path, "w");
-    if (!file)
-        fail(path, "cannot be written");
-    fprintf(file, "// made by bfloat.c\n#pragma once\nstatic const uint32_t %s[] = {", name);
-    for (size_t i = 0; i < module->count; i++)
-        fprintf(file, "%s0x%08x,", i % 8 ? " " : "\n    ", module->words[i]);
-    fprintf(file, "\n};\n");
-    bool failed = ferror(file);
-    if (fclose(file) != 0 || failed)
-        fail(path, "cannot be written");
-}
-
 int main(int argc, char **argv)
 {
-    if (argc != 5) {
-        fprintf(stderr, "usage: bfloat MODULE RESULT HEADER NAME\n");
+    if (argc != 3) {
+        fprintf(stderr, "usage: bfloat MODULE RESULT\n");
         return EXIT_FAILURE;
     }
     struct module in = module_read(argv[1]), out = module_convert(&in);
     write_module(&out, argv[2]);
-    write_header(&out, argv[3], argv[4]);
     free(in.words);
     free(out.words);
     return EXIT_SUCCESS;

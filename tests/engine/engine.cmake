@@ -4,9 +4,13 @@
 # The engine on a real Vulkan device. allocator_may_return_null: one test runs out of memory.
 # ignore_noninstrumented_modules: ThreadSanitizer must not check a driver's own threads.
 
+# One program and three tests, by Check's tags of its cases, so that no core idles at the end:
+#   test_engine          cases without a tag
+#   test_engine_kernels  kernels against each other: splits, kernels, warps, cascade, company
+#   test_engine_tune     tuning
 # Loops over compiled kernels draw one entry in ONE_IN; the host's code, which sanitizers look at,
 # is the same for all entries.
-set(one_in 8)
+set(one_in 16)
 if(AULE_SANITIZE)
   set(one_in 24)
 endif()
@@ -17,10 +21,16 @@ aule_check(test_engine
                    engine/test_engine_warps.c engine/test_engine_fault.c engine/test_engine_file.c
                    engine/test_engine_tune.c engine/test_engine_cascade.c engine/test_engine_company.c
                    engine/test_engine_step.c rigs/dice.c rigs/engine_world.c
-           LIBS aule_core aule_engine aule_shaders LABELS engine gpu tsan VALIDATED COST 400
+           LIBS aule_core aule_engine aule_shaders LABELS engine gpu tsan VALIDATED COST 250
            TIMEOUT 36000 # with --long; Check's limit for each test is far less
            ENVIRONMENT AULE_TEST_ONE_IN=${one_in} ASAN_OPTIONS=allocator_may_return_null=1
                        TSAN_OPTIONS=${tsan_options}:allocator_may_return_null=1)
+aule_twin(test_engine kernels CK_INCLUDE_TAGS=kernels ${validation})
+aule_twin(test_engine tune CK_INCLUDE_TAGS=tune ${validation})
+set_tests_properties(test_engine_kernels test_engine_tune PROPERTIES TIMEOUT 36000)
+# The kernels' cases run no thread that others do not, so ThreadSanitizer sees them with --long.
+set_tests_properties(test_engine_kernels PROPERTIES LABELS "engine;gpu;tsan_long")
+set_property(TEST test_engine APPEND PROPERTY ENVIRONMENT "CK_EXCLUDE_TAGS=kernels tune")
 # So that a test decides when a deadline passes.
 target_link_options(test_engine PRIVATE -Wl,--wrap=vkWaitSemaphores,--wrap=vkWaitForFences)
 

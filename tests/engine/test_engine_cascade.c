@@ -490,6 +490,7 @@ END_TEST
 void add_cascade_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("cascade");
+    tcase_set_tags(tcase, "kernels");
     check_loop(tcase, sequences_that_share_keys_get_the_bits_that_each_gets_alone,
                sizeof looks / sizeof *looks);
     tcase_add_test(tcase, an_engine_that_shares_nothing_gives_the_same_bits);

@@ -302,6 +302,7 @@ END_TEST
 void add_company_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("company");
+    tcase_set_tags(tcase, "kernels");
     tcase_add_test(tcase, sequences_of_batches_that_come_advance_and_go_are_found);
     tcase_add_test(tcase, sequences_that_share_nothing_make_no_joint);
     suite_add_tcase(suite, tcase);

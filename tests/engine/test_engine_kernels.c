@@ -676,6 +676,7 @@ END_TEST
 void add_kernel_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("kernels");
+    tcase_set_tags(tcase, "kernels");
     tcase_add_checked_fixture(tcase, setup_kernels, teardown_kernels);
     tcase_add_test(tcase,
                    sequences_of_one_run_go_to_different_kernels_and_get_what_each_gets_alone);

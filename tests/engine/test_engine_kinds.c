@@ -594,8 +594,8 @@ void add_kind_tests(Suite *suite)
                                  interleaved_tokens_find_their_rows,
                                  keys_are_turned_as_they_are_written,
                                  NULL};
-    check_case(suite, "kinds, arena imported", setup_import, teardown, each, 1);
-    check_case(suite, "kinds, arena mirrored", setup_staging, teardown, each, 1);
+    check_either(suite, (const char *const[]){"kinds, arena imported", "kinds, arena mirrored"},
+                 (const SFun[]){setup_import, setup_staging}, teardown, each);
     check_case(suite, "kinds, however the arena is reached", setup_import, teardown,
                (const TTest *const[]){copies_of_later_waves_see_those_of_earlier_ones,
                                       copies_of_large_blocks_arrive_to_the_last_byte,

@@ -775,8 +775,8 @@ void add_run_tests(Suite *suite)
                                  cache_grows_and_shrinks_while_submissions_run,
                                  destroy_with_work_queued_and_chunks_growing_ends_all,
                                  NULL};
-    check_case(suite, "runs, arena imported", setup_import, teardown, each, 1);
-    check_case(suite, "runs, arena mirrored", setup_staging, teardown, each, 1);
+    check_either(suite, (const char *const[]){"runs, arena imported", "runs, arena mirrored"},
+                 (const SFun[]){setup_import, setup_staging}, teardown, each);
     check_case(suite, "runs, however the arena is reached", setup_import, teardown,
                (const TTest *const[]){unaligned_arena_is_mirrored_and_works,
                                       arena_without_a_base_is_the_engines_own_memory_and_works,

@@ -457,6 +457,7 @@ END_TEST
 void add_split_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("splits");
+    tcase_set_tags(tcase, "kernels");
     tcase_add_checked_fixture(tcase, setup_split, teardown_split);
     tcase_add_test(tcase, splits_give_what_one_pass_gives);
     tcase_add_test(tcase, features_survive_the_splits);
@@ -467,11 +468,13 @@ void add_split_tests(Suite *suite)
     tcase_add_test(tcase, runs_that_are_cut_and_runs_that_are_not_share_a_dispatch);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("splits, little scratch memory");
+    tcase_set_tags(tcase, "kernels");
     tcase_add_checked_fixture(tcase, setup_little_scratch, teardown_split);
     tcase_add_test(tcase, split_rows_keep_their_bits_in_any_company);
     tcase_add_test(tcase, run_that_needs_more_scratch_than_there_is_names_the_option);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("splits, scratch memory for either");
+    tcase_set_tags(tcase, "kernels");
     tcase_add_checked_fixture(tcase, setup_either_scratch, teardown_split);
     tcase_add_test(tcase,
                    tiles_of_many_rows_wait_for_the_scratch_memory_that_those_of_few_rows_have);

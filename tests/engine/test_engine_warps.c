@@ -176,6 +176,7 @@ END_TEST
 void add_warp_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("warps");
+    tcase_set_tags(tcase, "kernels");
     tcase_add_checked_fixture(tcase, setup_warps, teardown);
     tcase_add_test(tcase, size_of_workgroups_follows_their_number);
     check_loop(tcase, size_of_workgroups_changes_no_bit, NUM_KINDS);

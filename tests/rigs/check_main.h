@@ -103,9 +103,28 @@ static inline void check_case(Suite *suite, const char *name, SFun open, SFun cl
     tcase_add_checked_fixture(check_new_case(suite, name, tests, loops), open, close);
 }
 
-// The same, but `open` and `close` run once for the whole case, in the parent of the processes that
-// Check forks. Use it for a daemon that the tests share, so that each kernel is compiled once for
-// all of them. Check does not report asserts that fail in `close`: end the program there.
+// Two cases of the same tests that differ in how they begin, for tests that take seconds each: with
+// AULE_TEST_ONE_IN above 1 each test is in one of them, drawn.
+static inline void check_either(Suite *suite, const char *const names[2], const SFun opens[2],
+                                SFun close, const TTest *const *tests)
+{
+    bool both = check_is_long() || check_number("AULE_TEST_ONE_IN", 1) <= 1;
+    TCase *cases[2];
+    for (int i = 0; i < 2; i++) {
+        cases[i] = tcase_create(names[i]);
+        tcase_add_checked_fixture(cases[i], opens[i], close);
+        suite_add_tcase(suite, cases[i]);
+    }
+    for (; *tests; tests++)
+        for (uint32_t i = 0; i < 2; i++)
+            if (both || check_draw((*tests)->name) % 2 == i)
+                tcase_add_test(cases[i], *tests);
+}
+
+// The same as check_case(), but `open` and `close` run once for the whole case, in the parent of
+// the processes that Check forks. Use it for a daemon that the tests share, so that each kernel is
+// compiled once for all of them. Check does not report asserts that fail in `close`: end the
+// program there.
 static inline void check_shared_case(Suite *suite, const char *name, SFun open, SFun close,
                                      const TTest *const *tests, int loops)
 {

@@ -54,11 +54,21 @@ static void on_wake(void *context)
     atomic_fetch_add(&wakes, 1);
 }
 
-// The build decides whether the layer is used.
+// ---- the validation layer ----
+
+static uint64_t num_forks; // in a test, which one of the program it is
+
+static void count_fork(void)
+{
+    num_forks++;
+}
+
+// The build says where the layer is wanted. It doubles the time to open an engine: every second
+// test of a program runs under it, or all with AULE_TEST_LONG=1. The seed says which ones.
 static bool validated(void)
 {
-    const char *text = getenv("AULE_TEST_VALIDATION");
-    return text && strcmp(text, "1") == 0;
+    return check_number("AULE_TEST_VALIDATION", 0) != 0 &&
+           (check_is_long() || (check_seed() + num_forks) % 2 == 0);
 }
 
 struct engine *open_engine(struct engine_params params)
@@ -392,5 +402,7 @@ static bool have_device(void)
 
 int run_on_device(Suite *(*make)(void))
 {
+    check_seed();
+    pthread_atfork(count_fork, NULL, NULL);
     return have_device() ? check_main(make()) : 77;
 }

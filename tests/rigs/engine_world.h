@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// engine_world.h - what the engine's tests share: one engine on a real device, under the validation
-// layer if AULE_TEST_VALIDATION=1, one arena, and short functions for caches, batches and runs.
+// engine_world.h - what the engine's tests share: one engine on a real device, one arena, and
+// short functions for caches, batches and runs. With AULE_TEST_VALIDATION=1 every second test runs
+// under the validation layer.
 // Most tests use the plain cache: 2 layers, one KV head of 8 f32, blocks 0..3. A run over one key
 // returns that key's value bit for bit. Each test is forked, so it has its own globals.
 

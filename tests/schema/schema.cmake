@@ -4,7 +4,7 @@
 aule_check(test_schema
            SOURCES schema/test_schema.c schema/test_schema_damaged.c schema/test_schema_forged.c
                    schema/test_schema_recorded.c schema/schema_messages.c schema/schema_fields.c
-           LIBS aule_schema LABELS unit)
+           LIBS aule_schema LABELS unit COST 50)
 target_compile_definitions(test_schema PRIVATE
   RECORDED="${CMAKE_CURRENT_SOURCE_DIR}/schema/protocol_2_4.bin")
 # It makes allocations fail.

@@ -75,5 +75,6 @@ if(TARGET aule-bench)
     ${CMAKE_CURRENT_LIST_FILE})
   add_test(NAME test_bench COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_bench.sh
     $<TARGET_FILE:aule-bench>)
-  set_tests_properties(test_bench PROPERTIES LABELS device TIMEOUT 1800)
+  set_tests_properties(test_bench PROPERTIES LABELS "device;asan_long" TIMEOUT 1800
+    COST 90)
 endif()

@@ -550,8 +550,7 @@ static Suite *worker_suite(void)
     tcase_add_checked_fixture(importing, launch_importing, stop);
     tcase_add_test(importing, tokens_and_logits_equal_the_reference_and_prefixes_are_found);
     tcase_add_test(importing, a_prompt_that_is_there_in_full_runs_its_last_token_again);
-    tcase_add_loop_test(importing, every_kind_of_keys_and_values_gives_the_ids_of_the_reference, 0,
-                        NUM_KINDS);
+    check_loop(importing, every_kind_of_keys_and_values_gives_the_ids_of_the_reference, NUM_KINDS);
     tcase_add_loop_test(importing, blocks_and_rows_give_the_same_bits, AULE_F32, AULE_BF16 + 1);
     tcase_add_test(importing, rows_of_its_own_need_no_blocks_and_share_none);
     tcase_add_test(importing, tenants_and_caches_of_other_names_share_nothing);

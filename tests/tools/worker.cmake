@@ -5,8 +5,14 @@
 
 if(TARGET aule_worker)
   pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
+  # A sanitizer sees the same code with all kinds of keys and values.
+  set(one_in 1)
+  if(AULE_SANITIZE)
+    set(one_in 4)
+  endif()
   aule_check(test_worker SOURCES tools/test_worker.c LIBS aule_worker daemon_harness
-    PkgConfig::CJSON LABELS process VALIDATED TIMEOUT 1200)
+    PkgConfig::CJSON LABELS process VALIDATED TIMEOUT 1200 COST 90
+    ENVIRONMENT AULE_TEST_ONE_IN=${one_in})
   add_dependencies(test_worker aule-worker aule-ctl)
   aule_check(test_worker_parts SOURCES tools/test_worker_parts.c LIBS aule_worker aule_numbers
     LABELS unit)
