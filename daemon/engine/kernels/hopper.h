@@ -30,8 +30,8 @@ uint32_t hopper_rows(const struct engine_kv *kv); // rows of an item
 // hopper_look() a device may seem to lack nothing. Any thread.
 void hopper_missing(const struct adapter *adapter, char *text, size_t size);
 // Runs each native kernel once, on a problem whose result it knows, and notes a failure in
-// device->adapter.natives, unless `variant` names another variant. DEVICE_LOST: a kernel did not
-// end in time; the error says how to start without native kernels. The thread that opens the
+// device->adapter.natives, if `variant` names the variant that has them. DEVICE_LOST: a kernel did
+// not end in time; the error says how to start without native kernels. The thread that opens the
 // device.
 enum status hopper_look(struct device *device, struct transfer *transfer, const char *variant,
                         struct error *error);
