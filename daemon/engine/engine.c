@@ -142,7 +142,8 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
 {
     enum status status = engine_locks_init(engine, error);
     if (status == STATUS_OK)
-        status = device_init(&engine->device, params, variant_least_shared_memory(), error);
+        status = device_init(&engine->device, params, variant_least_shared_memory(),
+                             hopper_wanted(params->variant), error);
     if (status == STATUS_OK)
         status = slabs_init(&engine->slabs, &engine->device, error);
     if (status == STATUS_OK)

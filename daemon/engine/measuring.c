@@ -17,7 +17,7 @@
 enum status measuring_device_init(struct device *device, const struct engine_params *params,
                                   struct error *error)
 {
-    return device_init(device, params, variant_least_shared_memory(), error);
+    return device_init(device, params, variant_least_shared_memory(), false, error);
 }
 
 struct device *measuring_device(struct engine *engine)

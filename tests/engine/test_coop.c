@@ -177,7 +177,7 @@ int main(void)
     int code = 77;
     const struct engine_params params = {.log = on_log,
                                          .validation = getenv("AULE_TEST_VALIDATION") != NULL};
-    if (device_init(&device, &params, variant_least_shared_memory(), &error) != STATUS_OK)
+    if (device_init(&device, &params, variant_least_shared_memory(), false, &error) != STATUS_OK)
         printf("skipped: %s\n", error.text);
     else
         find_shapes();

@@ -49,6 +49,11 @@ bool hopper_serves(const struct geometry *geometry, enum dtype element)
 
 // ---- what it needs ----
 
+bool hopper_wanted(const char *variant)
+{
+    return variant && strcmp(variant, "hopper") == 0;
+}
+
 void hopper_missing(const struct adapter *adapter, char *text, size_t size)
 {
 #ifdef AULE_HAVE_HOPPER
@@ -70,14 +75,15 @@ enum status hopper_look(struct device *device, struct transfer *transfer, const 
     } kernels[] = {{&hopper_f16, DTYPE_F16}, {&hopper_bf16, DTYPE_BF16}};
     char missing[256];
     hopper_missing(&device->adapter, missing, sizeof missing);
-    bool wanted = variant && strcmp(variant, "hopper") == 0;
+    bool wanted = hopper_wanted(variant);
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels && wanted && !missing[0]; i++) {
         struct error why = {0};
         status = hopper_test(device, transfer, kernels[i].code, kernels[i].dtype, &why);
         if (status == STATUS_DEVICE_LOST)
-            return error_set(error, status,
-                             "native kernel %s: %.120s; without AULE_VARIANT=hopper none is started",
-                             kernels[i].code->name, why.text);
+            return error_set(
+                error, status,
+                "native kernel %s: %.120s; without AULE_VARIANT=hopper none is started",
+                kernels[i].code->name, why.text);
         if (status == STATUS_OK)
             continue;
         snprintf(device->adapter.natives.failure, sizeof device->adapter.natives.failure, "%.120s",

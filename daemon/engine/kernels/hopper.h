@@ -26,6 +26,8 @@ extern const struct native_code hopper_f16, hopper_bf16;
 bool hopper_serves(const struct geometry *geometry, enum dtype element);
 uint32_t hopper_rows(const struct engine_kv *kv); // rows of an item
 
+// True: `variant`, a name or NULL, is the one that has native kernels.
+bool hopper_wanted(const char *variant);
 // Writes what `adapter` lacks for native kernels, as words behind "lacks"; "" = nothing. Before
 // hopper_look() a device may seem to lack nothing. Any thread.
 void hopper_missing(const struct adapter *adapter, char *text, size_t size);

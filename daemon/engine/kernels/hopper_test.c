@@ -161,7 +161,9 @@ static double largest_error(const struct output *output, enum dtype dtype)
             for (int dim = 0; dim < DIM; dim++) {
                 double error =
                     fabs(number_of(output->out[query][head][dim], dtype) - expected[dim]);
-                largest = error <= largest ? largest : error;
+                if (isnan(error))
+                    return NAN;
+                largest = error > largest ? error : largest;
             }
         }
     return largest;

@@ -157,7 +157,7 @@ static bool host_import(VkPhysicalDevice physical)
            VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
 }
 
-// The first family that computes; for native kernels, the first that does nothing but compute.
+// The first family that computes; for native kernels, the first that has no graphics.
 static void find_queue(struct adapter *adapter)
 {
     adapter->queue_family = UINT32_MAX;
@@ -170,12 +170,15 @@ static void find_queue(struct adapter *adapter)
     for (uint32_t i = 0; i < count; i++) {
         bool computes = families[i].queueFlags & VK_QUEUE_COMPUTE_BIT;
         bool alone = computes && !(families[i].queueFlags & VK_QUEUE_GRAPHICS_BIT);
-        bool better = alone && adapter->natives.extension && !adapter->natives.family;
-        if (!computes || (adapter->queue_family != UINT32_MAX && !better))
-            continue;
-        adapter->queue_family = i;
-        adapter->timestamp_bits = families[i].timestampValidBits;
-        adapter->natives.family = alone;
+        if (computes && adapter->queue_family == UINT32_MAX) {
+            adapter->queue_family = i;
+            adapter->timestamp_bits = families[i].timestampValidBits;
+        }
+        if (alone && !adapter->natives.family) {
+            adapter->natives.family = true;
+            adapter->natives.queue_family = i;
+            adapter->natives.timestamp_bits = families[i].timestampValidBits;
+        }
     }
     free(families);
 }

@@ -69,8 +69,11 @@ struct matrices {
 // Native kernels (native.h).
 struct natives {
     bool extension; // VK_NVX_binary_import
-    bool family;    // the queue's family has no graphics. On one that has, a launch with more than
-                    // 48 KiB of shared memory loses the device
+    // The device has a queue family for compute without graphics. On one with graphics, a launch
+    // with more than 48 KiB of shared memory loses the device.
+    bool family;
+    uint32_t queue_family, timestamp_bits; // that family, and its valid bits
+    bool taken;                            // the open device has the extension and that family
     char failure[128]; // why the kernels are not used although the device has both; "" = they are
 };
 

@@ -13,8 +13,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+static void take_natives(struct adapter *adapter)
+{
+    struct natives *natives = &adapter->natives;
+    natives->taken = natives->extension && natives->family;
+    if (!natives->taken)
+        return;
+    adapter->queue_family = natives->queue_family;
+    adapter->timestamp_bits = natives->timestamp_bits;
+}
+
 static enum status choose(struct device *device, const struct engine_params *params,
-                          uint32_t least_shared_memory, struct error *error)
+                          uint32_t least_shared_memory, bool natives, struct error *error)
 {
     struct adapter *list = NULL;
     uint32_t count = 0;
@@ -27,6 +37,8 @@ static enum status choose(struct device *device, const struct engine_params *par
     if (status == STATUS_OK)
         device->adapter = *found;
     device->adapter.statistics &= params->statistics;
+    if (natives)
+        take_natives(&device->adapter);
     free(list);
     return status;
 }
@@ -52,7 +64,7 @@ static enum status open_device(struct device *device, struct error *error)
         extensions[count++] = VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME;
     if (device->adapter.statistics)
         extensions[count++] = VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME;
-    if (device->adapter.natives.extension)
+    if (device->adapter.natives.taken)
         extensions[count++] = VK_NVX_BINARY_IMPORT_EXTENSION_NAME;
     float priority = 1.0f;
     VkDeviceQueueCreateInfo queue = {
@@ -86,11 +98,16 @@ static void load_native_functions(struct device *device)
     device->natives.destroy_module = LOAD(device, vkDestroyCuModuleNVX);
     device->natives.destroy_function = LOAD(device, vkDestroyCuFunctionNVX);
     device->natives.launch = LOAD(device, vkCmdCuLaunchKernelNVX);
+    if (!device->natives.create_module || !device->natives.create_function ||
+        !device->natives.destroy_module || !device->natives.destroy_function ||
+        !device->natives.launch)
+        snprintf(device->adapter.natives.failure, sizeof device->adapter.natives.failure,
+                 "the driver lacks functions of VK_NVX_binary_import");
 }
 
 static void load_functions(struct device *device)
 {
-    if (device->adapter.natives.extension)
+    if (device->adapter.natives.taken)
         load_native_functions(device);
     if (device->instance.debug_utils)
         device->set_name = (PFN_vkSetDebugUtilsObjectNameEXT)vkGetInstanceProcAddr(
@@ -102,7 +119,7 @@ static void load_functions(struct device *device)
 }
 
 enum status device_init(struct device *device, const struct engine_params *params,
-                        uint32_t least_shared_memory, struct error *error)
+                        uint32_t least_shared_memory, bool natives, struct error *error)
 {
     device->watchdog_ns = DEVICE_WATCHDOG_NS;
     if (pthread_mutex_init(&device->queue_lock, NULL) != 0)
@@ -110,7 +127,7 @@ enum status device_init(struct device *device, const struct engine_params *param
     device->queue_lock_made = true;
     enum status status = instance_init(&device->instance, params, error);
     if (status == STATUS_OK)
-        status = choose(device, params, least_shared_memory, error);
+        status = choose(device, params, least_shared_memory, natives, error);
     if (status == STATUS_OK)
         status = open_device(device, error);
     if (status != STATUS_OK) {

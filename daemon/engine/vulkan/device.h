@@ -34,7 +34,7 @@ struct device {
         PFN_vkDestroyCuModuleNVX destroy_module;
         PFN_vkDestroyCuFunctionNVX destroy_function;
         PFN_vkCmdCuLaunchKernelNVX launch;
-    } natives;                  // NULL without adapter.natives.extension
+    } natives;                  // NULL without adapter.natives.taken
     atomic_ullong pool_bytes;   // of our allocations in the pool's heap
     atomic_ullong buffer_bytes; // of our allocations in all heaps
     // Submissions that the GPU has finished. While it grows, the GPU is not hung.
@@ -47,9 +47,10 @@ struct device {
 };
 
 // Opens a device. The caller zeroes *device, sets on_lost and owner, and does not move it. On
-// failure nothing stays open. `least_shared_memory`: see adapter_list(). Caller's thread.
+// failure nothing stays open. `least_shared_memory`: see adapter_list(). `natives`: takes what
+// native kernels need, if the device has it. Caller's thread.
 enum status device_init(struct device *device, const struct engine_params *params,
-                        uint32_t least_shared_memory, struct error *error);
+                        uint32_t least_shared_memory, bool natives, struct error *error);
 void device_finish(struct device *device); // takes a zeroed one; its objects are destroyed
 
 // Reports the loss of the device; on_lost handles only the first. Any thread, never under the
