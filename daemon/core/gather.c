@@ -20,15 +20,18 @@ static struct core_session *ready_session(const struct heap *ready, size_t i)
     return container_of(ready->entries[i].node, struct core_session, ready);
 }
 
-static bool may_wait(const struct core_session *session, int64_t now_ns)
+// Until when the session's run may wait; 0: it may not.
+static int64_t waits_until(const struct core_session *session, int64_t now_ns)
 {
     const struct run *run = session->queued;
-    const int64_t held_ns = session->held_ns ? now_ns - session->held_ns : 0,
-                  waited_ns = now_ns - run->queued_ns,
-                  most_ns = (int64_t)run->engine.options.max_queue_ms * NS_PER_MS;
-    return run->reading.cache && !run->num_picked &&
-           held_ns < (GATHER_ROUNDS + run->reading.num_layers) * session->habit.gpu_ns &&
-           (!most_ns || waited_ns < most_ns / 2);
+    const int64_t half_ns = (int64_t)run->engine.options.max_queue_ms * NS_PER_MS / 2,
+                  rounds = GATHER_ROUNDS +
+                           (run->reading.num_layers + run->num_links - 1) / run->num_links;
+    int64_t until_ns =
+        (session->held_ns ? session->held_ns : now_ns) + rounds * session->habit.gpu_ns;
+    if (half_ns && run->queued_ns + half_ns < until_ns)
+        until_ns = run->queued_ns + half_ns;
+    return run->reading.cache && !run->num_picked && until_ns > now_ns ? until_ns : 0;
 }
 
 static bool add_ready(struct core *core)
@@ -38,7 +41,7 @@ static bool add_ready(struct core *core)
     crews->count = 0;
     for (size_t i = 0; i < ready->size; i++) {
         const struct core_session *session = ready_session(ready, i);
-        if (may_wait(session, core->ledger.now_ns))
+        if (waits_until(session, core->ledger.now_ns))
             crews_add_ready(crews, &session->queued->reading, &session->habit,
                             session->held_ns != 0);
     }
@@ -80,12 +83,13 @@ static void put_aside(struct core *core)
     const int64_t now_ns = core->ledger.now_ns;
     for (size_t i = 0; i < ready->size && g->num_aside < GATHER_MOST; i++) {
         struct core_session *session = ready_session(ready, i);
-        const struct crew *crew =
-            may_wait(session, now_ns) ? crews_get(&g->crews, &session->queued->reading) : NULL;
+        const int64_t most_ns = waits_until(session, now_ns);
+        const struct crew *crew = most_ns ? crews_get(&g->crews, &session->queued->reading) : NULL;
         if (!crew || !crew->until_ns)
             continue;
+        const int64_t until_ns = crew->until_ns < most_ns ? crew->until_ns : most_ns;
         g->aside[g->num_aside++] = session;
-        g->wake_ns = crew->until_ns < g->wake_ns ? crew->until_ns : g->wake_ns;
+        g->wake_ns = until_ns < g->wake_ns ? until_ns : g->wake_ns;
         session->held_ns = session->held_ns ? session->held_ns : now_ns;
     }
     for (uint32_t i = 0; i < g->num_aside; i++)

@@ -7,8 +7,7 @@
 //
 // - A run waits for at most about a model step: the cache's layers and GATHER_ROUNDS, times its
 //   session's last GPU time. It waits for at most half of its max_queue_ms.
-// - GPU time that was idle for a wait in vain is at most 1 / GATHER_PART of the GPU's work, beyond
-//   GATHER_SPARE_NS.
+// - Waits in vain may idle the GPU for GATHER_SPARE_NS, plus 1 / GATHER_PART of its busy time.
 
 #ifndef AULE_CORE_GATHER_H
 #define AULE_CORE_GATHER_H

@@ -56,7 +56,7 @@ void block_set_written(struct cache *cache, struct block *block, uint32_t layers
         *whole |= bit;
     } else if (*whole & bit) {
         *whole &= (uint8_t)~bit;
-        cache->unwholes++;
+        block->account->tenant->unwholes++;
     }
 }
 

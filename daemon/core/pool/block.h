@@ -36,7 +36,7 @@ struct block {
     bool sealed;              // its contents never change again until it is free
     struct prefix_node *node; // its node in the prefix index; NULL = not published
     struct account *account;  // that it is charged to; NULL = free
-    // In account->victims while CHARGE_CACHED. Its key is always that of the last use; so the block
+    // In account->victims while CHARGE_CACHED. Its key always holds the last use; so the block
     // is touched only while it is in no queue.
     struct order_node eviction;
 
@@ -96,8 +96,8 @@ struct chunk *block_chunk(const struct cache *cache, const struct block *block);
 uint8_t *block_written(const struct cache *cache, const struct block *block, uint32_t layer);
 uint8_t *block_reserved(const struct cache *cache, const struct block *block); // as many bytes
 bool block_is_whole(const struct cache *cache, int32_t id); // of a block in a present chunk
-// Call this after the block's written bits have changed. A block that is whole no longer while
-// batches may name it changes cache->unwholes.
+// Call this after the block's written bits have changed. Losing wholeness while batches
+// may name the block increments its tenant's `unwholes`.
 void block_set_written(struct cache *cache, struct block *block, uint32_t layers);
 
 // Call this after any counter of the block changed, or after it was pinned or unpinned. It computes

@@ -334,7 +334,7 @@ void cache_destroy(struct cache *cache)
     if (!cache)
         return;
     struct pool *pool = cache->pool;
-    while (cache->roots) // without claims, each has children
+    while (cache->roots) // no session is left, so no root has claims, and each has children
         prefix_unlink(cache, cache->roots->children);
     node_table_finish(&cache->nodes);
     while (cache->accounts)

@@ -51,7 +51,6 @@ struct cache {
     uint64_t num_pending;      // of these, nodes whose block has writes that are not over
     uint64_t seals;            // blocks sealed and offers made so far; while it stays the same, no
                                // session lost the right to write a block
-    uint64_t unwholes;         // blocks so far that were whole, and are not any more
 
     uint32_t open_sessions;    // sessions that have it open
     struct hold_table *tables; // a list of num_tables

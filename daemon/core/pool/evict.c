@@ -25,12 +25,17 @@ static struct prefix_node *deepest_first(struct prefix_node *node)
 // The first of the cached nodes at and behind `top` in postorder: one without cached descendants.
 // So children go before their parents, also if a held block is between them. Its held descendants
 // leave the index, because no look-up could reach them any more; the sessions that hold them keep
-// them.
+// them. Behind many held nodes it gives `top`, which takes these out of the index for good; else
+// each eviction would walk over all of them again.
 static struct prefix_node *lowest_cached(struct prefix_node *top)
 {
+    enum { MOST_HELD = 256 };
     struct prefix_node *node = deepest_first(top);
-    while (node != top && node->block->charge != CHARGE_CACHED)
+    for (int held = 0; node != top && node->block->charge != CHARGE_CACHED; held++) {
+        if (held == MOST_HELD)
+            return top;
         node = node->next ? deepest_first(node->next) : node->parent;
+    }
     return node;
 }
 

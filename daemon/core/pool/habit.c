@@ -29,7 +29,7 @@ enum {
 
 uint64_t reading_shared(const struct reading *a, const struct reading *b)
 {
-    if (!a->cache || a->cache != b->cache)
+    if (!a->cache || a->cache != b->cache || a->tenant != b->tenant)
         return 0;
     for (int i = READING_MARKS - 1; i >= 0; i--)
         if (a->marks[i] >= 0 && a->marks[i] == b->marks[i])
@@ -83,7 +83,7 @@ static void come_back(struct habit *habit, const struct reading *reading, int64_
     learn_gap(gap, took_ns);
 }
 
-// A run that reads nothing in common, like a copy, is no answer to what was expected.
+// A run that shares nothing, like a copy, does not count as the expected return.
 void habit_queued(struct habit *habit, const struct reading *reading, int64_t now_ns)
 {
     if (!reading->cache)

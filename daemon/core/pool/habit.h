@@ -13,7 +13,8 @@
 
 enum {
     READING_MARKS = 16,
-    // A session is waited for after it came back in time this often, one time after the other.
+    // A session is waited for after it came back in time this often. A late return halves the
+    // count, a very late or unexpected one clears it.
     HABIT_TRUST = 3,
 };
 
@@ -21,6 +22,7 @@ enum {
 // batches begin with the same blocks, in the same layer.
 struct reading {
     uint64_t cache;      // id; 0 = nothing that another session could read, too
+    uint64_t tenant;     // id; a block of another tenant may have had the same number
     uint32_t layer;      // below num_layers
     uint32_t num_layers; // of the cache
     uint32_t block_size; // tokens
@@ -35,13 +37,13 @@ uint64_t reading_shared(const struct reading *a, const struct reading *b);
 // Times from the end of a session's run to its next run.
 struct habit_gap {
     int64_t mean_ns, spread_ns; // moving averages: of the times, and of their distance from these
-    uint32_t on_time;           // how often the session came back in time since it did not
+    uint32_t on_time;           // returns in time, so counted
 };
 
 struct habit {
     struct reading last; // of the run that was queued last; cache 0 = there is none
     uint32_t stride;     // layers from the run before to that one, modulo num_layers
-    int64_t ended_ns;    // end of a run since which no run was queued; 0 = there is none
+    int64_t ended_ns;    // when the last run ended; 0 = a run was queued since
     // [0]: to a higher layer. [1]: to the same or a lower one, where a model step ends.
     struct habit_gap gaps[2];
     int64_t gpu_ns;   // GPU time of the last submission that served the session; 0 = unknown

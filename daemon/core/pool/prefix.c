@@ -3,7 +3,8 @@
 //
 // prefix.c - see prefix.h. Roots and nodes are compared by their whole keys, so a hash collision
 // costs time but never returns a wrong prefix. A root's key begins with the salt, and a node's hash
-// follows from its root's id. So a search never reads an entry because of another salt's prompt.
+// follows from its root's id. A search may step over entries of other salts. It compares only their
+// hashes and never reads their nodes.
 
 #include "prefix.h"
 

@@ -42,7 +42,8 @@ struct tenant {
     struct tenant *prev_over, *next_over;     // pool->over
     bool over;                                // it is in pool->over: `cached` exceeds its cap
 
-    uint64_t used_bytes, evicted;              // of `used`; blocks
+    uint64_t used_bytes, evicted; // of `used`; blocks
+    uint64_t unwholes; // how often one of its blocks was whole and then was not (reads.c)
     uint64_t refused_no_blocks, refused_quota; // requests that were refused for good
 };
 

@@ -9,14 +9,18 @@
 
 enum { PS_A_NS = 1000 };
 
+static bool same_prefix(const struct reading *a, const struct reading *b)
+{
+    return a->cache == b->cache && a->tenant == b->tenant && a->marks[0] == b->marks[0];
+}
+
 struct crew *crews_get(struct crews *crews, const struct reading *reading)
 {
     if (!reading->cache)
         return NULL;
     for (uint32_t i = 0; i < crews->count; i++) {
         struct crew *crew = &crews->list[i];
-        if (crew->reading.layer == reading->layer && crew->reading.cache == reading->cache &&
-            crew->reading.marks[0] == reading->marks[0])
+        if (crew->reading.layer == reading->layer && same_prefix(&crew->reading, reading))
             return crew;
     }
     if (crews->count == CREWS_MOST)
@@ -40,9 +44,11 @@ static void add(struct crew_part *part, const struct reading *reading, const str
                 const struct habit_gap *gap)
 {
     if (!part->count++) {
-        *part = (struct crew_part){1, *reading, gap->mean_ns, habit->token_ps, habit->gpu_ns};
+        *part = (struct crew_part){
+            1, *reading, gap->mean_ns, habit->gaps[1].mean_ns, habit->token_ps, habit->gpu_ns};
         return;
     }
+    part->step_ns = most(part->step_ns, habit->gaps[1].mean_ns);
     part->mean_ns = most(part->mean_ns, gap->mean_ns);
     part->token_ps = least(part->token_ps, habit->token_ps);
     part->gpu_ns = least(part->gpu_ns, habit->gpu_ns);
@@ -85,7 +91,7 @@ bool crews_add_expected(struct crews *crews, const struct habit *habit, int64_t 
 static bool reaches(const struct crew *behind, const struct crew *crew)
 {
     const struct reading *a = &crew->reading, *b = &behind->reading;
-    if (a->cache != b->cache || a->marks[0] != b->marks[0])
+    if (!same_prefix(a, b))
         return false;
     const uint32_t distance = (a->layer + a->num_layers - b->layer) % a->num_layers;
     return distance <= a->num_layers / 2;
@@ -98,7 +104,9 @@ static int64_t gain(const struct crew *crew, const struct crew_part *part, int64
     const uint64_t shared = reading_shared(&crew->reading, &part->reading);
     const int64_t saved_ns =
         least((int64_t)((double)shared * (double)part->token_ps / PS_A_NS), part->gpu_ns);
-    return part->count && part->mean_ns + prepares_ns <= saved_ns ? saved_ns : 0;
+    const bool ends_step = part->reading.layer > crew->reading.layer; // before it comes here
+    const int64_t gap_ns = ends_step ? most(part->mean_ns, part->step_ns) : part->mean_ns;
+    return part->count && gap_ns + prepares_ns <= saved_ns ? saved_ns : 0;
 }
 
 // True: another crew already waits for this one. Then this one waits for none that is behind it.

@@ -10,8 +10,8 @@
 // - the crews up to half of the layers behind, which will reach this layer, unless another crew
 //   already waits for this one.
 // A wait may let the GPU idle. It does so only if the usual gap of the sessions and the preparing
-// of a submission take no longer than reading the shared tokens once more, and for no longer than
-// these would take. A session that is later than usual is not waited for.
+// of a submission take no longer than reading the shared tokens again. That time also limits the
+// wait. A session that is later than usual is not waited for.
 
 #ifndef AULE_CORE_CREWS_H
 #define AULE_CORE_CREWS_H
@@ -25,6 +25,7 @@ struct crew_part {
     uint32_t count;
     struct reading reading; // of the first one
     int64_t mean_ns;        // the longest usual gap
+    int64_t step_ns;        // the longest usual gap where a model step ends
     int64_t token_ps;       // the smallest habit.token_ps
     int64_t gpu_ns;         // the smallest habit.gpu_ns
 };
@@ -35,7 +36,7 @@ struct crew {
     uint32_t num_held;      // of these, those that have waited already
     struct crew_part ready; // of these, those that are trusted: habit_next()
     struct crew_part expected;
-    int64_t ended_ns; // end of the last run of those expected; FOREVER: it is on the GPU
+    int64_t ended_ns; // when the last run of those expected ended; FOREVER: one is on the GPU
     int64_t due_ns;   // when the last of those expected should be back; FOREVER likewise
     int64_t until_ns; // by crews_decide(): the ready runs wait until then; 0 = they do not
 };

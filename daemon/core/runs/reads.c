@@ -3,7 +3,7 @@
 //
 // reads.c - see reads.h. batch->kept_whole[s] counts the columns of row `s` that the check needs
 // not look at again: their blocks are whole, or the entries are -1, which run_check() handles. The
-// batch references these blocks, so they stay whole until cache->unwholes changes.
+// batch references these blocks, so they stay whole until tenant->unwholes changes.
 
 #include "reads.h"
 
@@ -193,8 +193,14 @@ static enum status check_sequence(struct reader *r, uint32_t s, struct error *er
     if (!gathers && !q_len(p, s))
         return STATUS_OK;
     struct span keys = {pass_whole(r, s), p->seq_lens_kv[s]};
+    if (!gathers && !p->num_positions) {
+        const struct span seen = seen_keys(r, s);
+        keys.begin = seen.begin > keys.begin ? seen.begin : keys.begin;
+        keys.end = seen.end;
+    }
     int64_t position = first_unwritten(r, s, keys);
-    if (position >= 0 && !gathers) { // only now is it worthwhile to look for hidden keys
+    // Positions make seen_keys() look at each query, so with them it comes only now.
+    if (position >= 0 && !gathers && p->num_positions) {
         const struct span seen = seen_keys(r, s);
         keys.begin = seen.begin > keys.begin ? seen.begin : keys.begin;
         keys.end = seen.end;
@@ -221,9 +227,10 @@ enum status reads_check(struct batch *batch, const struct core_run_params *param
         .layer_step = params->layers.layer_step ? params->layers.layer_step : 1,
         .shift = (uint32_t)__builtin_ctz(batch->kv.block_size),
     };
-    if (batch->unwholes != reader.cache->unwholes)
+    const uint64_t unwholes = batch->session->salt->tenant->unwholes;
+    if (batch->unwholes != unwholes)
         memset(batch->kept_whole, 0, batch->num_seqs * sizeof *batch->kept_whole);
-    batch->unwholes = reader.cache->unwholes;
+    batch->unwholes = unwholes;
     for (uint32_t s = 0; status == STATUS_OK && s < batch->num_seqs; s++)
         status = check_sequence(&reader, s, error);
     if (status != STATUS_OK)

@@ -12,7 +12,7 @@
 
 // Call this with a run that run_check() has accepted, before written_begin(). UNWRITTEN: in some
 // layer of the run, a sequence reads a key that no accepted run, import or copy has written, and
-// this run does not write it either. Keys between the first and the last one that the sequence's
+// this run does not write it either. All keys from the first to the last one that the sequence's
 // queries see count as read. A gather reads them all. Runs with a mask and runs over the arena
 // always pass.
 enum status reads_check(struct batch *batch, const struct core_run_params *params,

@@ -186,6 +186,7 @@ void weight_reading(const struct batch *batch, const struct core_run_params *p,
     const int64_t tokens = (int64_t)batch->all_keys - batch->again_tokens;
     *reading = (struct reading){
         .cache = cache->id,
+        .tenant = batch->session->salt->tenant->id,
         .layer = p->entry.layer,
         .num_layers = cache->identity.num_layers,
         .block_size = batch->kv.block_size,

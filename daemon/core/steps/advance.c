@@ -233,7 +233,7 @@ static void change_table(struct advance *a)
         int32_t *place = place_of(a->old, entry);
         a->changes[i] = (struct draft_change){entry->seq, entry->column, i, *place};
         *place = entry->block;
-        if (a->old->kept_whole[entry->seq] > entry->column)
+        if (entry->block >= 0 && a->old->kept_whole[entry->seq] > entry->column)
             a->old->kept_whole[entry->seq] = entry->column;
     }
     if (a->params->num_entries)

@@ -84,7 +84,7 @@ struct batch {
     int32_t *kept_arrays;          // one allocation with all arrays of `kept`; owned
     int32_t *kept_lens, *kept_table, *kept_positions; // those of them that change; in kept_arrays
     uint32_t *kept_whole;       // [num_seqs] columns that reads.c has found whole; likewise
-    uint64_t unwholes;          // cache->unwholes when it did; if that changes, kept_whole is void
+    uint64_t unwholes;          // tenant->unwholes when it did; if that changes, kept_whole is void
     uint32_t num_layout_blocks; // core_layout.num_blocks
     struct named_columns *named_columns; // [num_seqs] once it has advanced; owned
 
