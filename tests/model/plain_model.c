@@ -186,16 +186,28 @@ static bool has_children(const struct model *m, int node)
     return false;
 }
 
-// The newest child whose block no session has.
-static int cached_child(const struct model *m, int node)
+// The newest child that is older than `after`; NONE: the newest of all.
+static int next_child(const struct model *m, int node, int after)
 {
     int best = NONE;
     for (int n = 0; n < BLOCKS; n++)
         if (m->nodes[n].used && m->nodes[n].parent == node &&
-            block_state(m, m->nodes[n].block) == CACHED &&
+            (after == NONE || m->nodes[n].made < m->nodes[after].made) &&
             (best == NONE || m->nodes[n].made > m->nodes[best].made))
             best = n;
     return best;
+}
+
+// The first evictable node at or behind `node`, children first, the newest child before others.
+static int lowest_cached(const struct model *m, int node)
+{
+    int child = NONE;
+    while ((child = next_child(m, node, child)) != NONE) {
+        int found = lowest_cached(m, child);
+        if (found != NONE)
+            return found;
+    }
+    return m->blocks[m->nodes[node].block].evictable ? node : NONE;
 }
 
 static uint64_t victim_key(const struct model *m, int block)
@@ -205,7 +217,8 @@ static uint64_t victim_key(const struct model *m, int block)
            (node_keep(m, node) == PREFERRED ? 1ull << 63 : 0);
 }
 
-// Normal blocks before preferred ones, children before parents, then the least recently used.
+// Normal blocks before preferred ones, children before parents, then the least recently used. A
+// cached block goes before the cached block before it, also if a held one is between them.
 static bool evict_from(struct model *m, int tenant)
 {
     int victim = NONE;
@@ -215,9 +228,7 @@ static bool evict_from(struct model *m, int tenant)
             victim = b;
     if (victim == NONE)
         return false;
-    int node = m->blocks[victim].node;
-    for (int child = node; child != NONE; child = cached_child(m, child))
-        node = child;
+    int node = lowest_cached(m, m->blocks[victim].node);
     uint32_t before = tenant_counts(m, tenant).cached;
     unlink_node(m, node);
     m->tenants[tenant].evicted += before - tenant_counts(m, tenant).cached;
@@ -674,6 +685,7 @@ void model_settle(struct model *m, int index, bool accept, bool *may_write)
     offer->taker = NONE;
     if (offer->giver == NONE)
         offer->used = false;
+    trim(m); // what only the giver held may be more than its tenant's cap
 }
 
 static void leave_offers(struct model *m, int worker)

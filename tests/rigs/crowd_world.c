@@ -25,13 +25,13 @@ static void open_cache(struct member *member, uint32_t num_layers)
     member->worker.cache = info.cache;
 }
 
-static void write_prompt(struct member *member, uint32_t num_layers, const int32_t *blocks,
-                         const int32_t *tokens)
+static void write_keys(struct member *member, uint32_t num_layers, const int32_t *blocks,
+                       uint32_t count, const int32_t *tokens)
 {
     struct worker *worker = &member->worker;
-    uint64_t batch = worker_batch(worker, blocks, PROMPT_TOKENS, PROMPT_TOKENS);
+    uint64_t batch = worker_batch(worker, blocks, count, count);
     for (uint32_t layer = 0; layer < num_layers; layer++) {
-        uint64_t ticket = worker_run(worker, batch, layer, PROMPT_TOKENS, tokens);
+        uint64_t ticket = worker_run(worker, batch, layer, count, tokens);
         world_finish_all(worker->world);
         worker_reap(worker, ticket, STATUS_OK);
     }
@@ -49,11 +49,12 @@ static void open_member(struct crowd *crowd, struct member *member, bool hidden)
     count_tokens(tokens, PROMPT_TOKENS, 1 + (int32_t)member->prompt);
     if (hidden || worker_lookup(&member->worker, tokens, PROMPT_TOKENS, table) < PROMPT_BLOCKS) {
         worker_lease(&member->worker, PROMPT_BLOCKS, table);
-        write_prompt(member, crowd->num_layers, table, tokens);
+        write_keys(member, crowd->num_layers, table, PROMPT_TOKENS, tokens);
         if (!hidden)
             worker_publish(&member->worker, tokens, PROMPT_TOKENS, table);
     }
     worker_lease(&member->worker, 1, table + PROMPT_BLOCKS);
+    write_keys(member, crowd->num_layers, table + PROMPT_BLOCKS, WORLD_BLOCK, tokens);
     const struct core_batch_params params =
         sequences_over(member->worker.cache, 1, cu, lens, table, PROMPT_BLOCKS + 1);
     member->batch = worker_create(&member->worker, &params);

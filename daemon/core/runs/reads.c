@@ -8,7 +8,9 @@
 #include "reads.h"
 
 #include "core/pool/ledger.h"
+#include "core/pool/salt.h"
 #include "core/pool/session.h"
+#include "core/pool/tenant.h"
 #include "run_check.h"
 
 #include <inttypes.h>

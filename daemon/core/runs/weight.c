@@ -6,7 +6,9 @@
 #include "weight.h"
 
 #include "core/pool/ledger.h"
+#include "core/pool/salt.h"
 #include "core/pool/session.h"
+#include "core/pool/tenant.h"
 #include "run_check.h"
 
 enum {
