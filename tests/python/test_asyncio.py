@@ -34,19 +34,24 @@ WANTED = expected(*QKV)[0]
 
 
 class Gate:
-    """Keeps waits from seeing that a run has ended, until it is opened."""
+    """Keeps waits from seeing that a run has ended, until it is opened.
+
+    passes: a thread whose waits see it nevertheless. held: ids of tickets for which it stays shut,
+    and the status that their waits return.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shut = True
-        self.asked = threading.Event()
+        self.passes: threading.Thread | None = None
+        self.held: dict[int, int] = {}
         real = _run._wait
 
         def wait(*arguments: Any) -> int:
-            if self.shut:
-                self.asked.set()
-                time.sleep(min(arguments[2], 10) / 1000)
-                return _run.TIMEOUT
-            return int(real(*arguments))
+            held = self.held.get(arguments[1].id)
+            if held is None and (not self.shut or threading.current_thread() is self.passes):
+                return int(real(*arguments))
+            time.sleep(min(arguments[2], 10) / 1000)
+            return _run.TIMEOUT if held is None else held
 
         monkeypatch.setattr(_run, "_wait", wait)
 
@@ -182,17 +187,92 @@ def test_a_wait_that_is_cancelled_leaves_the_run_and_no_reader(session: aule.Ses
     asyncio.run(main())
 
 
-def test_another_threads_wait_wakes_the_coroutine(session: aule.Session, step: Any,
-                                                  gate: Gate) -> None:
+async def noted(step: Any, gate: Gate) -> Any:
+    """A ticket that the descriptor stands for, so that no timer looks at it. The gate is shut."""
+    gate.shut = False
+    await step.submit(0, *QKV)
+    gate.shut = True
+    ticket = step.submit(0, *QKV)
+    assert ticket._noted
+    return ticket
+
+
+@pytest.mark.parametrize("ends", ["return", "interrupt"])
+def test_another_threads_wait_wakes_the_coroutine(session: aule.Session, step: Any, gate: Gate,
+                                                  monkeypatch: pytest.MonkeyPatch,
+                                                  ends: str) -> None:
+    real = type(session._arena).copy_out
+
+    def copy_out(*arguments: Any) -> Any:
+        if ends == "interrupt" and threading.current_thread() is gate.passes:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    def end(ticket: Any) -> None:
+        try:
+            ticket.wait()
+            said.append("return")
+        except KeyboardInterrupt:
+            said.append("interrupt")
+
     async def main() -> None:
-        ticket = step.submit(0, *QKV)
+        ticket = await noted(step, gate)
         task = asyncio.ensure_future(wait(ticket))
         await until(lambda: ticket._waiters)
-        other = threading.Thread(target=ticket.wait)
+        other = gate.passes = threading.Thread(target=end, args=(ticket,))
         other.start()
-        gate.shut = False
-        np.testing.assert_allclose(await task, WANTED, **CLOSE)
+        np.testing.assert_allclose(await asyncio.wait_for(task, 60), WANTED, **CLOSE)
         await until(lambda: not other.is_alive())
+
+    said: list[str] = []
+    monkeypatch.setattr(type(session._arena), "copy_out", copy_out)
+    asyncio.run(main())
+    assert said == [ends]
+
+
+def test_a_ticket_that_ends_before_it_is_noted_is_forgotten(
+        session: aule.Session, step: Any, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        ticket = await noted(step, gate)
+        notice = session._notice
+        assert notice is not None
+        add = notice.add
+
+        def late(noted: Any) -> None:
+            other = gate.passes = threading.Thread(target=ticket.wait)
+            other.start()
+            other.join(60)
+            add(noted)
+
+        monkeypatch.setattr(notice, "add", late)
+        np.testing.assert_allclose(await ticket, WANTED, **CLOSE)
+        assert id(ticket) not in notice._flying
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("status", [_run.TIMEOUT, errors.LimitError.status,
+                                    errors.NoMemoryError.status])
+def test_a_ticket_that_nobody_awaits_starves_no_other(session: aule.Session, step: Any, gate: Gate,
+                                                      status: int) -> None:
+    """Tickets are noted in the order of their making; another thread may have submitted before."""
+    async def main() -> None:
+        ticket = await noted(step, gate)
+        left = step.submit(0, *QKV)
+        notice = session._notice
+        assert notice is not None and left._id > ticket._id
+        notice._flying = dict(reversed(notice._flying.items()))
+        gate.held[left._id] = status
+        task = asyncio.ensure_future(wait(ticket))
+        await until(lambda: ticket._waiters)
+        gate.shut = False
+        np.testing.assert_allclose(await asyncio.wait_for(task, 60), WANTED, **CLOSE)
+        assert list(notice._flying) == [id(left)]
+        session._sweep()  # older tests may have dropped tickets
+        assert not notice.reap()  # so a loop pauses
+        gate.held.clear()
+        np.testing.assert_allclose(await asyncio.wait_for(left, 60), WANTED, **CLOSE)
+        assert not notice._flying
 
     asyncio.run(main())
 
@@ -314,21 +394,25 @@ def test_a_run_that_fails_is_the_error_of_each_who_awaits_it(session: aule.Sessi
     session._sweep()
 
 
-def test_a_daemon_that_dies_ends_what_awaits_it() -> None:
+def test_a_daemon_that_dies_ends_what_awaits_it(gate: Gate) -> None:
     shared = segments()
     options = ["--cache-folder", "none"]
+    gone = (errors.DaemonGoneError, errors.NoSessionError, errors.StoppingError)
 
     async def main() -> None:
         with aule.connect(autostart=True, daemon_options=options) as session:
             cache = session.cache("dies", **IDENTITY)
             step = cache.step([cache.sequence(range(4))])
-            await step.submit(0, *QKV)
+            ticket = await noted(step, gate)  # the gate keeps it in flight
+            task = asyncio.ensure_future(wait(ticket))
+            await until(lambda: ticket._waiters)
             assert session._daemon is not None
             session._daemon.stop()
-            with pytest.raises((errors.DaemonGoneError, errors.NoSessionError,
-                                errors.StoppingError)):
-                while True:
-                    await step.submit(0, *QKV)
+            gate.shut = False
+            with pytest.raises(gone):
+                await asyncio.wait_for(task, 60)
+            with pytest.raises(gone):
+                await step.submit(0, *QKV)
 
     asyncio.run(main())
     gc.collect()

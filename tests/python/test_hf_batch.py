@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,16 @@ def test_four_processes_that_share_prefixes_generate_the_ids_of_paged_sdpa(
     with cache_of(session, "four") as cache:  # published blocks outlive no last handle
         with aule.hf.share_batches(cache, model()):
             generate_batch(model(), PROMPTS[::2])
-        ways = [subprocess.Popen([PYTHON, WORKER, session.socket or "", "four", "batch",
-                                  str(8 * n)], stdout=subprocess.PIPE, text=True)
-                for n in range(4)]
-        every = [json.loads(way.communicate(timeout=600)[0]) for way in ways]
+        ways: list[subprocess.Popen[str]] = []
+        try:
+            for n in range(4):
+                ways.append(subprocess.Popen([PYTHON, WORKER, session.socket or "", "four", "batch",
+                                              str(8 * n)], stdout=subprocess.PIPE, text=True))
+            every = [json.loads(way.communicate(timeout=600)[0]) for way in ways]
+        finally:
+            for way in ways:
+                way.kill()
+                way.wait()
         assert [way.returncode for way in ways] == [0] * 4
     for said in every:
         assert said["ids"] == wanted()
@@ -117,6 +124,19 @@ def test_several_texts_of_one_prompt_share_its_blocks(session: aule.Session) -> 
     with cache_of(session, "forks") as cache, aule.hf.share_batches(cache, model()):
         got = generate_batch(model(), prompts, num_return_sequences=3)
     assert got == [ids for ids in right for _ in range(3)]
+
+
+@pytest.mark.parametrize("length", [2 * BLOCK + 1, 2 * BLOCK])
+def test_several_texts_of_prompts_that_are_all_but_cached(session: aule.Session,
+                                                          length: int) -> None:
+    prompts = [prompt(seed, 2 * length)[0, length:].tolist() for seed in (3, 4)]
+    right = generate_batch(model(attention="sdpa"), prompts)
+    with cache_of(session, f"all but cached {length}") as cache, \
+            aule.hf.share_batches(cache, model()) as shared:
+        for _ in range(2):
+            got = generate_batch(model(), prompts, num_return_sequences=2)
+            assert got == [ids for ids in right for _ in range(2)]
+        assert shared.cached == 2 * (length - 2)
 
 
 def test_a_pool_that_is_too_small_delays_requests_and_changes_no_id() -> None:
@@ -166,6 +186,9 @@ def test_what_a_batch_cannot_be_served_with_is_refused(session: aule.Session,
                 assert f"{name} = {value}" in str(said.value)
             with pytest.raises(errors.InvalidError, match="scheduler_type = 'none'"):
                 generate_batch(model(), FEW[:1], scheduler_type="none")
+            with pytest.raises(errors.InvalidError, match="is shared already"):
+                aule.hf.share_batches(cache, model())
+            assert model().config._attn_implementation == "aule"
         model().set_attn_implementation("aule_batch")
         with pytest.raises(errors.UnsupportedError, match="is for generate_batch"), \
                 torch.no_grad():
@@ -176,6 +199,76 @@ def test_what_a_batch_cannot_be_served_with_is_refused(session: aule.Session,
                            match=f"transformers {transformers.__version__} has no "
                                  r"PagedAttentionCache.search_prefix_match.*tested with 5\.23"):
             aule.hf.share_batches(cache, model())
+
+
+def test_a_manager_that_cannot_be_made_leaves_the_models_attention(
+        session: aule.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        assert model().config._attn_implementation == "aule_batch"
+        raise ValueError("no processor")
+
+    cache = cache_of(session, "fails")
+    with aule.hf.share_batches(cache, model()):
+        with monkeypatch.context() as patch:
+            patch.setattr(model(), "_get_logits_processor", fail)
+            with pytest.raises(ValueError, match="no processor"):
+                generate_batch(model(), FEW[:1])
+        assert model().config._attn_implementation == "aule"
+        cache.close()
+        with pytest.raises(errors.ClosedError):
+            generate_batch(model(), FEW[:1])
+        assert model().config._attn_implementation == "aule"
+
+
+@pytest.mark.parametrize("end", ["destroy", "stop", "close"])
+def test_a_manager_whose_thread_outlives_stop_leaves_nothing(
+        session: aule.Session, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+    real = _hf_batch._PagedCache.attend
+
+    def attend(*arguments: Any) -> Any:
+        inside.set()
+        assert go_on.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(_hf_batch._PagedCache, "attend", attend)
+    with cache_of(session, f"outlives {end}") as cache:
+        shared = aule.hf.share_batches(cache, model())
+        manager = model().init_continuous_batching(
+            batching()[0], continuous_batching_config=batching()[1])
+        manager.start()
+        manager.add_request(FEW[1], max_new_tokens=1)
+        assert inside.wait(60)
+        manager.stop(timeout=0.01)
+        assert manager.is_running() and model().config._attn_implementation == "aule_batch"
+        if end == "close":
+            shared.close()
+        go_on.set()
+        thread = manager._generation_thread
+        thread.join(60)
+        assert not thread.is_alive()
+        (manager.stop if end == "stop" else manager.destroy)()
+        assert shared.prompted == len(FEW[1])
+        state = cache.state()
+        assert state["leased_blocks"] == state["held_blocks"] == 0
+        assert model().config._attn_implementation == "aule"
+        shared.close()
+
+
+def test_a_manager_keeps_nothing_of_requests_that_have_ended(session: aule.Session) -> None:
+    with cache_of(session, "ended") as cache, aule.hf.share_batches(cache, model()):
+        manager = model().init_continuous_batching(
+            batching(num_return_sequences=2)[0], continuous_batching_config=batching()[1])
+        manager.start()
+        try:
+            manager.add_requests(FEW[1:], max_new_tokens=2)
+            results = [manager.get_result(timeout=60) for _ in range(2 * len(FEW[1:]))]
+            assert all(result is not None and not result.error for result in results)
+            made = manager._made
+            assert made is not None and not made.sequences
+            assert not made._counted and not made._delayed
+        finally:
+            manager.stop()
 
 
 def test_a_session_that_closes_fails_the_requests_with_its_sentence(session: aule.Session) -> None:

@@ -427,3 +427,15 @@ print(array.shape)
 """)
     assert ran.stdout == ("True (1, 4, 3, 32)\nTrue\nTrue (1, 4, 3, 32)\n(3,)\n"), \
         ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize(("failure", "stays"), [(errors.TimeoutError, True),
+                                                (errors.NoSessionError, False)])
+def test_only_a_daemon_that_is_gone_ends_the_default_session(
+        session: aule.Session, monkeypatch: pytest.MonkeyPatch, failure: type[errors.AuleError],
+        stays: bool) -> None:
+    with aule.default_session() as default:
+        monkeypatch.setattr(aule._native, "lost", True)
+        monkeypatch.setattr(aule.Session, "_probe", lambda _: failure.status)
+        assert (aule.default_session() is default) == stays
+        aule.default_session().close()

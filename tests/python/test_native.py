@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import aule
 import numpy as np
 import pytest
+from aule import _native
 from conftest import BLOCK, DIM, HEADS, IDENTITY, KV_HEADS, LAYERS, drawn, expected
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -176,27 +178,86 @@ def test_a_claim_that_ends_unfulfilled_is_inherited(cache: aule.Cache) -> None:
         compute(cache, second)
 
 
-def test_a_claims_wait_ends_with_its_sequence_and_at_its_deadline(cache: aule.Cache) -> None:
-    with cache.sequence(range(2 * BLOCK), claim=True):
-        with cache.sequence(range(2 * BLOCK), claim=True, timeout=0.05) as second:
-            assert second.promised == 2 * BLOCK
-            compute(cache, second)  # nothing is wrong if two sequences compute a block
-        third = cache.sequence(range(2 * BLOCK), extra_key="other", claim=True)
-        fourth = cache.sequence(range(2 * BLOCK), extra_key="other", claim=True, timeout=0)
-        said: list[BaseException] = []
+class Waits:
+    """libaule-client, and whether a thread is about to wait in aule_sequence_wait()."""
 
-        def wait() -> None:
-            try:
-                fourth.wait(None)
-            except BaseException as failure:
-                said.append(failure)
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.inside = threading.Event()
 
-        thread = threading.Thread(target=wait)
-        thread.start()
-        fourth.close()
-        thread.join(30)
-        assert not thread.is_alive() and isinstance(said[0], aule.errors.ClosedError)
-        third.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def aule_sequence_wait(self, *arguments: Any) -> Any:
+        self.inside.set()  # the thread has the sequence's lock
+        return self._real.aule_sequence_wait(*arguments)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    waits = Waits(_native.lib)
+    monkeypatch.setattr("aule.sequence.lib", waits)
+    return waits
+
+
+def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    """Begin `work` in a thread, and return it with the list that gets its result or exception."""
+    said: list[object] = []
+
+    def guarded() -> None:
+        try:
+            said.append(work())
+        except BaseException as failure:
+            said.append(failure)
+
+    thread = threading.Thread(target=guarded, daemon=True)
+    thread.start()
+    return thread, said
+
+
+def test_a_claims_wait_ends_at_its_deadline(cache: aule.Cache) -> None:
+    with cache.sequence(range(2 * BLOCK), claim=True), \
+            cache.sequence(range(2 * BLOCK), claim=True, timeout=0.05) as second:
+        assert second.promised == 2 * BLOCK
+        compute(cache, second)  # nothing is wrong if two sequences compute a block
+
+
+@pytest.mark.parametrize("ends", ["sequence", "cache", "session"])
+def test_a_claims_wait_ends_with_its_sequence(session: aule.Session, waits: Waits,
+                                              ends: str) -> None:
+    with aule.connect(session.socket) as other:
+        cache = other.cache(f"a wait ends with its {ends}", **IDENTITY)
+        first = cache.sequence(range(2 * BLOCK), claim=True)
+        second = cache.sequence(range(2 * BLOCK), claim=True, timeout=0)
+        waits.inside.clear()
+        thread, said = in_thread(lambda: second.wait(None))
+        assert waits.inside.wait(30)
+        closing, _ = in_thread({"sequence": second, "cache": cache, "session": other}[ends].close)
+        for ending in (closing, thread):
+            ending.join(60)
+            assert not ending.is_alive()
+        assert isinstance(said[0], aule.errors.ClosedError) and "is closed" in str(said[0])
+        first.close()
+
+
+def test_a_sequence_may_be_used_while_another_thread_waits_for_a_claim(cache: aule.Cache,
+                                                                       waits: Waits) -> None:
+    first = cache.sequence(range(2 * BLOCK), claim=True)
+    with cache.sequence(range(2 * BLOCK), claim=True, timeout=0) as second:
+        waits.inside.clear()
+        thread, said = in_thread(lambda: second.wait(None))
+        assert waits.inside.wait(30)
+
+        def use() -> int:
+            second.append(7)
+            return second.num_blocks
+
+        using, used = in_thread(use)
+        using.join(60)
+        assert used == [0] and thread.is_alive() and len(second) == 2 * BLOCK + 1
+        first.close()
+        thread.join(60)
+        assert said == [True]
 
 
 def test_a_fork_shares_blocks_and_goes_its_own_way(cache: aule.Cache) -> None:

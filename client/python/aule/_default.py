@@ -20,15 +20,17 @@ def default_session(**options: Any) -> Session:
     """Return this process's session for functions that are called without `session=`.
 
     The first call connects, with `options` as for `aule.connect()`; the arena has 256 MiB unless
-    arena_size says otherwise. After close() the next call connects anew. So does the call after
-    the one that has met that the daemon is gone; arrays of the old session stay readable.
+    arena_size says otherwise. After close() the next call connects anew. After a call has failed
+    because the daemon is gone, the next call connects anew, too; arrays of the old session stay
+    readable.
     InvalidError: options are given, but the session is open.
     """
     global _session  # noqa: PLW0603
     with _lock:
         if _native.lost and _session is not None and not _session.closed:
             _native.lost = False
-            if not _session.alive:
+            if issubclass(errors.CLASSES.get(_session._probe(), errors.AuleError),
+                          ConnectionError):
                 _session.close()
         if _session is None or _session.closed:
             _session = connect(**{"arena_size": ARENA_SIZE, **options})

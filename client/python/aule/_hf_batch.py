@@ -48,7 +48,8 @@ NEEDED = {
                           "mark_complete_blocks", "compute_free_capacity", "evict_cached_blocks",
                           "count_storable_requests", "prepare_fork_request",
                           "perform_cache_copy", "free_all_requests", "reset"),
-    ContinuousBatchingManager: ("switch_to_cb_friendly_attn", "warmup", "start", "stop"),
+    ContinuousBatchingManager: ("switch_to_cb_friendly_attn", "warmup", "start", "stop",
+                                "destroy"),
 }
 
 
@@ -101,14 +102,17 @@ class _PagedCache(PagedAttentionCache):
     """A paged cache whose requests are sequences over a cache of aule. It allocates no tensor."""
 
     def __init__(self, cache: Cache, config: Any, batching: Any, device: Any, dtype: Any, *,
-                 publish: bool, extra_key: bytes | str, timeout: float | None) -> None:
+                 forks: bool, publish: bool, extra_key: bytes | str,
+                 timeout: float | None) -> None:
         # Not that of the base class, which allocates K and V.
         self.cache = cache
         self.config, self.device, self.dtype = config, device, dtype
+        self.forks = forks  # prompts have several texts each
         self.publish, self.extra_key, self.timeout = publish, extra_key, timeout
         self.sequences: dict[str, Sequence] = {}
         self.found = self.asked = 0  # tokens of prompts
-        self._counted: set[str] = set()  # requests whose prompts are in these
+        self._counted: set[str] = set()  # requests whose prompts are in these, until they end
+        self._delayed: set[str] = set()  # requests that are about to be put back into the queue
         self._entries: list[tuple[Sequence, int]] = []  # of the next forward pass
         self._step: Step | None = None
         self._full = False  # in this round of the scheduler no block was free
@@ -144,9 +148,13 @@ class _PagedCache(PagedAttentionCache):
         """Make the sequence of a request; returns how many of its tokens are in the cache."""
         if self._full:
             return 0
-        self.free_blocks(request_id)  # it waited; meanwhile others may have published blocks
+        self._end(request_id)  # it waited; meanwhile others may have published blocks
         sequence = self.cache.sequence(prompt_ids, publish=self.publish, extra_key=self.extra_key)
         self.sequences[request_id] = sequence
+        # transformers holds the last token back until it has forked the request. A batch of such
+        # requests alone would have no token, and models cannot compute that.
+        if self.forks and 0 < sequence.computed == len(prompt_ids) - 1:
+            sequence.truncate(len(prompt_ids) - 2)
         return sequence.computed
 
     def can_store_request_tokens(self, state: Any, request_len: int, dry_run: bool = False) -> bool:
@@ -222,7 +230,19 @@ class _PagedCache(PagedAttentionCache):
         """Do nothing."""
 
     def free_blocks(self, request_id: str, no_cache: bool = False) -> None:
-        """End the sequence of a request; its full blocks stay in the daemon."""
+        """End the sequence of a request; its full blocks stay in the daemon.
+
+        no_cache: the request has to wait again. transformers then calls this once more.
+        """
+        self._end(request_id)
+        if no_cache:
+            self._delayed.add(request_id)
+        elif request_id in self._delayed:
+            self._delayed.remove(request_id)
+        else:
+            self._counted.discard(request_id)
+
+    def _end(self, request_id: str) -> None:
         sequence = self.sequences.pop(request_id, None)
         if sequence is not None:
             self._entries = [entry for entry in self._entries if entry[0] is not sequence]
@@ -231,7 +251,9 @@ class _PagedCache(PagedAttentionCache):
     def free_all_requests(self, clear_ledgers: bool = False) -> None:
         """End all sequences, and the step that still names their blocks."""
         for request_id in list(self.sequences):
-            self.free_blocks(request_id)
+            self._end(request_id)
+        self._counted.clear()
+        self._delayed.clear()
         self._rest()
 
     def reset(self) -> None:
@@ -293,6 +315,7 @@ class _Manager(ContinuousBatchingManager):
 
     def __init__(self, owner: SharedBatches, batching: Any, **options: Any) -> None:
         self._owner = owner
+        self._made: _PagedCache | None = None
         super().__init__(continuous_batching_config=_checked(batching), **options)
         if self.distributed_helper.tp_size > 1:
             raise errors.UnsupportedError(
@@ -315,29 +338,47 @@ class _Manager(ContinuousBatchingManager):
     def stop(self, block: bool = True, timeout: float | None = None,
              keep_for_next_session: bool = False, hard_stop: bool = False) -> None:
         """End the thread. No manager is kept for later: a new one costs nothing."""
-        processor = self.batch_processor
         super().stop(block=block, timeout=timeout, hard_stop=hard_stop)
         if not self.is_running():
-            self.model.set_attn_implementation(NAME)
-            if processor is not None:
-                self._owner._done(processor.cache)
+            self._settle()
+
+    def destroy(self) -> None:
+        """End the thread, and what stop() has left because the thread went on."""
+        super().destroy()
+        if self._made is not None:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Undo what _prepare() has done. The thread has ended."""
+        self.model.set_attn_implementation(NAME)
+        self.batch_processor = None
+        made, self._made = self._made, None
+        if made is not None:
+            self._owner._done(made)
 
     def _prepare(self) -> None:
-        if self.batch_processor is not None:
+        if self.batch_processor is not None or self.is_running():
             return
+        self._settle()  # for a thread that stop() did not wait for
+        try:
+            self.switch_to_cb_friendly_attn(self.model)
+            self.batch_processor = self._processor()
+        except BaseException:
+            self._settle()
+            raise
+
+    def _processor(self) -> ContinuousBatchProcessor:
         batching = self.continuous_batching_config
-        cache = self._owner._paged(self.model, batching)
+        cache = self._made = self._owner._paged(self.model, batching,
+                                                forks=self.num_return_sequences > 1)
         self._use_prefix_sharing = cache.use_prefix_sharing
         update_cb_config_after_cache_creation(cb_config=batching, num_blocks=cache.num_blocks,
                                               max_batch_tokens=cache.max_batch_tokens)
-        if batching.scheduler_type not in SCHEDULER_MAPPING:
-            raise errors.InvalidError(f"scheduler_type = {batching.scheduler_type!r} is none of "
-                                      f"{', '.join(SCHEDULER_MAPPING)}")
         scheduler_of: Any = SCHEDULER_MAPPING[batching.scheduler_type]
         scheduler = scheduler_of(
             cache=cache, safety_margin=batching.safety_margin,
             max_requests_per_batch=batching.max_requests_per_batch)
-        self.batch_processor = ContinuousBatchProcessor(
+        return ContinuousBatchProcessor(
             cache=cache, config=self.model.config.get_text_config(),
             generation_config=self.generation_config, continuous_batching_config=batching,
             logit_processor=self.logit_processor, input_queue=self.input_queue,
@@ -348,7 +389,10 @@ class _Manager(ContinuousBatchingManager):
 
 
 def _checked(batching: Any) -> Any:
-    """Return a configuration without what aule cannot serve. UnsupportedError: it was asked for."""
+    """Return a configuration without what aule cannot serve.
+
+    UnsupportedError: it was asked for. InvalidError: there is no such scheduler.
+    """
     batching = copy.deepcopy(batching) if batching is not None else ContinuousBatchingConfig()
     graphs = batching.use_cuda_graph
     wrong = {"use_cuda_graph": any(graphs) if isinstance(graphs, tuple) else graphs,
@@ -364,6 +408,9 @@ def _checked(batching: Any) -> Any:
         raise errors.UnsupportedError(
             f"{', '.join(given)}: aule's steps need the ids of all tokens and no padding; leave it "
             "out of continuous_batching_config")
+    if batching.scheduler_type not in SCHEDULER_MAPPING:
+        raise errors.InvalidError(f"scheduler_type = {batching.scheduler_type!r} is none of "
+                                  f"{', '.join(SCHEDULER_MAPPING)}")
     batching.use_cuda_graph = batching.use_async_batching = False
     batching.cpu_offload_space = 0.0
     batching.max_blocks_per_request = 0
@@ -379,6 +426,9 @@ class SharedBatches:
     def __init__(self, cache: Cache, owns_cache: bool, model: Any, publish: bool,
                  extra_key: bytes | str, timeout: float | None) -> None:
         check_version()
+        if "init_continuous_batching" in model.__dict__:
+            raise errors.InvalidError("this model's generate_batch is shared already: close what "
+                                      "share_batches() returned first")
         if model.config._attn_implementation != NAME:
             raise errors.InvalidError(
                 f"the model's attention is {model.config._attn_implementation!r}: call "
@@ -407,14 +457,19 @@ class SharedBatches:
         if config.eos_token_id is None:
             config = copy.deepcopy(config)
             config.eos_token_id = -1  # what transformers takes for none
-        return _Manager(self, continuous_batching_config, model=self._model,
-                        generation_config=config, workload_hints=workload_hints)
+        before = self._model.config._attn_implementation  # another if a manager is running
+        try:
+            return _Manager(self, continuous_batching_config, model=self._model,
+                            generation_config=config, workload_hints=workload_hints)
+        except BaseException:
+            self._model.set_attn_implementation(before)
+            raise
 
-    def _paged(self, model: Any, batching: Any) -> _PagedCache:
+    def _paged(self, model: Any, batching: Any, forks: bool) -> _PagedCache:
         options = {**self._options, "publish": self._options["publish"]
                    and batching.allow_block_sharing}
         return _PagedCache(self._cache, model.config.get_text_config(decoder=True), batching,
-                           model.device, model.dtype, **options)
+                           model.device, model.dtype, forks=forks, **options)
 
     def _done(self, cache: Any) -> None:
         cache.free_all_requests()
@@ -425,6 +480,8 @@ class SharedBatches:
         """Give the model its own generate_batch back. A second call does nothing."""
         if self._model.__dict__.get("init_continuous_batching") == self._init:
             del self._model.init_continuous_batching
+            if self._model.config._attn_implementation == BATCH_NAME:  # a manager was not stopped
+                self._model.set_attn_implementation(NAME)
         if self._owns_cache:
             self._cache.close()
 

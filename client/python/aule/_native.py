@@ -77,7 +77,7 @@ OK: int = lib.AULE_OK
 TIMEOUT: int = lib.AULE_TIMEOUT
 
 
-lost = False  # whether a call has met that a daemon is gone; the default session then looks
+lost = False  # True after a call failed because its daemon was gone
 
 
 def error(status: int) -> errors.AuleError:

@@ -3,8 +3,8 @@
 """Wakes coroutines that await tickets: the session's descriptor in their event loops. No thread.
 
 The descriptor is readable while an ended ticket is not reaped. So a loop that finds it readable
-reaps all tickets that have ended, oldest first, also those that nobody awaits. It knows tickets by
-their methods only, and copies no output. Any thread, and any number of loops.
+reaps all tickets that have ended, also those that nobody awaits. It knows tickets by their methods
+only, and copies no output. Any thread, and any number of loops.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Notice:
         self._lock = threading.Lock()  # of _readers
         self._reaps = threading.Lock()
         self._readers: dict[asyncio.AbstractEventLoop, _Reader] = {}
-        self._flying: dict[int, weakref.ref[Ticket]] = {}  # in the order of submission
+        self._flying: dict[int, weakref.ref[Ticket]] = {}  # in no order
 
     def add(self, ticket: Ticket) -> None:
         """Note a ticket that is submitted now, or awaited."""
@@ -132,16 +132,17 @@ class Notice:
         try:
             session = self._session()
             some = session is not None and session._sweep()
+            running: int | None = None  # tickets end in the order of their ids
             for reference in list(self._flying.values()):
                 ticket = reference()
+                if ticket is None or (running is not None and ticket._id > running):
+                    continue
                 try:
-                    over = ticket._look() if ticket is not None else None
-                except errors.AuleError:
-                    assert ticket is not None
-                    ticket._wake()  # its waiter meets the error, too
-                    return True
+                    over = ticket._look()
+                except errors.AuleError:  # the look's own
+                    over = ticket._wake() or None  # a waiter meets it, too
                 if over is False:
-                    break
+                    running = ticket._id
                 some = some or over is True
             return some
         finally:

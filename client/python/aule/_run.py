@@ -114,6 +114,11 @@ class Ticket:
             notice.add(self)
 
     @property
+    def _id(self) -> int:
+        """Of a session's tickets those with smaller ids end first. 0: nothing is queued."""
+        return int(self._ticket.id)
+
+    @property
     def done(self) -> bool:
         """Whether the work has ended. Does not wait."""
         return self._poll(0)
@@ -177,6 +182,7 @@ class Ticket:
                 self._waiters.remove((loop, future))
                 if timer is not None:
                     timer.cancel()
+        self._forget()  # another thread may have ended it just before it was noted
         return self.wait()
 
     def _look(self) -> bool | None:
@@ -196,21 +202,24 @@ class Ticket:
             self._wake()
         return over
 
-    def _wake(self) -> None:
-        """Let the coroutines look that await this ticket."""
-        for loop, future in list(self._waiters):
+    def _wake(self) -> bool:
+        """Let the coroutines look that await this ticket. False: none does."""
+        waiters = list(self._waiters)
+        for loop, future in waiters:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_end_wait, future)
+        return bool(waiters)
 
     def _poll(self, timeout_ms: int) -> bool:
         """Wait up to `timeout_ms`. True: over, with `_error` set if it failed."""
         if self._handle is None:
             return True
-        with self._lock:
-            over = self._try(timeout_ms, copy=True)
-        if over and self._waiters:
-            self._wake()
-        return over
+        try:
+            with self._lock:
+                return self._try(timeout_ms, copy=True)
+        finally:  # also if Ctrl-C ends the copy
+            if self._waiters and (self._result is not None or self._handle is None):
+                self._wake()
 
     def _try(self, timeout_ms: int, copy: bool) -> bool:
         """Wait as `_poll` does; the caller has the lock."""

@@ -101,12 +101,12 @@ class Cache(Owner):
 
         tokens: ids, any array of integers. publish: publish full blocks as steps compute them.
         extra_key: up to 256 bytes that must be equal, too: a LoRA, the hash of an image.
-        claim: claim the blocks that are missing, so that of several sequences with one prompt, in
-        any process, the first computes it; the others find its blocks once it has published them,
-        by its next step, publish() or close(). This call waits `timeout` seconds for blocks that
-        others compute (None: for ever; 0: not at all, see `Sequence.wait`); then the sequence
-        computes what is missing. A thread that makes two such sequences before the first of them
-        has computed its prompt may wait for itself: pass timeout=0.
+        claim: claim the blocks that are missing. If several sequences, in any process, have one
+        prompt, the first computes it. The others find its blocks after its next step, publish() or
+        close(). This call waits `timeout` seconds for blocks that others compute (None: for ever;
+        0: not at all, see `Sequence.wait`); then the sequence computes what is missing. A thread
+        that makes two such sequences before the first of them has computed its prompt may wait for
+        itself: pass timeout=0.
         InvalidError: `claim` without `publish`. LimitError: --max-claimed-blocks.
         Source: aule_sequence_create() in sequence.h.
         """

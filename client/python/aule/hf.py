@@ -84,7 +84,8 @@ def share_batches(where: Session | Cache, model: Any, *, publish: bool = True,
 
     where: a session, or what `open_cache` returned. publish, extra_key: as in `Cache.sequence`.
     timeout: seconds to wait for blocks that other processes have.
-    UnsupportedError: transformers has another generate_batch than 5.23.
+    UnsupportedError: this transformers lacks methods that aule needs; 5.23 has them.
+    InvalidError: the model's generate_batch is shared already, or its attention is another.
     """
     from ._hf_batch import share
 
@@ -160,6 +161,9 @@ def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_m
     tokens, and the run reads the older ones in the daemon.
     """
     pending, _thread.pending = _thread.pending, None
+    if options.get("cache") is not None:  # of generate_batch
+        raise errors.UnsupportedError(f"a batch of generate_batch met the attention {NAME!r}: it "
+                                      "ran on after close() of what share_batches() returned")
     run = options_of(module, query, dropout, scaling, options)
     mask = _checked_mask(attention_mask)
     if mask is not None:

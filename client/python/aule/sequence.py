@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The aule authors
 """Sequences over a cache, and model steps over sequences. libaule-client keeps their blocks.
 
-One thread at a time uses a sequence, or a step together with its sequences.
+One thread at a time uses a sequence, or a step together with its sequences; others wait for it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from ._run import Runs
 
 if TYPE_CHECKING:
     from .cache import Cache
+
+PAUSE_S = 0.001  # in which a wait leaves its sequence to other threads: a lock is not fair
 
 
 def int32(values: Any, what: str) -> Any:
@@ -98,6 +100,8 @@ class Sequence(Owner):
                                                 max(0, min(left, SLICE_MS)))
             if status != TIMEOUT:
                 check(status)
+            elif left > 0:
+                time.sleep(PAUSE_S)
         return True
 
     def _info(self) -> Any:
@@ -111,12 +115,18 @@ class Sequence(Owner):
 
     @property
     def cached(self) -> int:
-        """How many tokens of the prompt the cache had when it was made, or after a wait()."""
+        """How many prompt tokens the cache had.
+
+        When this sequence was made, or at its last wait().
+        """
         return int(self._info().num_found)
 
     @property
     def promised(self) -> int:
-        """How many tokens behind these other sequences compute now, as of the last wait()."""
+        """How many tokens after the cached ones other sequences are computing.
+
+        As of the last wait().
+        """
         return int(self._info().num_promised)
 
     @property
@@ -180,13 +190,20 @@ class Sequence(Owner):
     def close(self) -> None:
         """End the sequence; steps that are over let go of its blocks, too.
 
-        A step of it that another thread makes, and that waits for blocks, comes first.
+        A wait() in another thread raises ClosedError. A step of it that another thread makes, and
+        that waits for blocks, comes first.
         """
-        with self._lock:
-            handle = self._handle
-            super().close()
-            if handle is not None:
-                handle.end()
+        handle, self._handle = self._handle, None  # first: a wait for a claim sees it
+        left = handle
+        try:
+            with self._lock:
+                left = None
+                super().close()
+                if handle is not None:
+                    handle.end()
+        finally:
+            if left is not None:  # Ctrl-C, and another thread may be using it
+                self._handle = left
         self.cache._forget(id(self))
 
     def __del__(self) -> None:

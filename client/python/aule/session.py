@@ -87,12 +87,15 @@ class Session(Owner):
     @property
     def alive(self) -> bool:
         """Whether the session is open and its daemon answers. Sends a message."""
+        return self._probe() == errors.NotFoundError.status
+
+    def _probe(self) -> int:
+        """Return the status of a wait for no ticket: that of NotFoundError from a live daemon."""
         handle = self._handle
         if handle is None:
-            return False
+            return errors.ClosedError.status
         none = ffi.new("struct aule_ticket *")[0]
-        status = lib.aule_ticket_wait_sized(handle.pointer, none, 0, ffi.NULL, 0)
-        return bool(status == errors.NotFoundError.status)
+        return int(lib.aule_ticket_wait_sized(handle.pointer, none, 0, ffi.NULL, 0))
 
     def cache(self, name: str, **identity: Any) -> Cache:
         """Open a KV cache or create it; see `aule.Cache.open`."""

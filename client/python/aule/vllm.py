@@ -31,31 +31,35 @@ def arrays_of(metadata: Any) -> StepArrays:
     """Convert vLLM's CommonAttentionMetadata.
 
     query_start_loc [num_reqs + 1], seq_lens [num_reqs], block_table_tensor [num_reqs, columns] and
-    slot_mapping [num_actual_tokens] may be longer: graphs pad them. Arrays of the CPU are taken
-    where the metadata has them. Blocks have the cache's block_size on both sides.
+    slot_mapping [num_actual_tokens] may be longer: graphs pad them. The counts may be those of a
+    padded step, too: the last entry of query_start_loc says how many tokens there are, and padded
+    requests have none. Arrays of the CPU are taken where the metadata has them. Blocks have the
+    cache's block_size on both sides.
 
         step = aule.vllm.arrays_of(metadata)
+        rows = slice(step.num_tokens)
         with cache.batch(**step.arrays) as batch:
-            out[:step.num_tokens] = batch.attend(layer, *qkv, **step.options)
+            out[rows] = batch.attend(layer, q[rows], k[rows], v[rows], **step.options)
 
-    InvalidError: a field is missing, or shorter than its counts say.
+    InvalidError: a field is missing, or shorter than its counts say; or more tokens than
+    num_actual_tokens.
     """
     missing = [name for name in FIELDS if getattr(metadata, name, None) is None]
     if missing:
         raise errors.InvalidError(f"{type(metadata).__name__} has no {', '.join(missing)}; vLLM's "
                                   "CommonAttentionMetadata has")
-    seqs, tokens = int(metadata.num_reqs), int(metadata.num_actual_tokens)
-    starts = _host(metadata, "query_start_loc")
-    arrays = {"cu_seqlens_q": _first(starts, seqs + 1, "query_start_loc"),
+    seqs, most = int(metadata.num_reqs), int(metadata.num_actual_tokens)
+    starts = _first(_host(metadata, "query_start_loc"), seqs + 1, "query_start_loc")
+    tokens = int(starts[seqs])
+    if tokens > most:
+        raise errors.InvalidError(f"query_start_loc[{seqs}] = {tokens} is above num_actual_tokens "
+                                  f"= {most}")
+    arrays = {"cu_seqlens_q": starts,
               "seq_lens_kv": _first(_host(metadata, "seq_lens"), seqs, "seq_lens"),
               "block_table": _first(metadata.block_table_tensor, seqs, "block_table_tensor"),
               "slot_mapping": _first(metadata.slot_mapping, tokens, "slot_mapping"),
               "max_seqlen_q": int(metadata.max_query_len),
               "max_context_len": int(metadata.max_seq_len)}
-    last = int(arrays["cu_seqlens_q"][-1])
-    if last != tokens:
-        raise errors.InvalidError(f"query_start_loc[{seqs}] = {last}, and num_actual_tokens = "
-                                  f"{tokens}")
     return StepArrays(arrays, {"causal": bool(getattr(metadata, "causal", True))}, tokens)
 
 
