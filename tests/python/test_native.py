@@ -225,9 +225,11 @@ def test_a_claims_wait_ends_at_its_deadline(cache: aule.Cache) -> None:
 @pytest.mark.parametrize("ends", ["sequence", "cache", "session"])
 def test_a_claims_wait_ends_with_its_sequence(session: aule.Session, waits: Waits,
                                               ends: str) -> None:
-    with aule.connect(session.socket) as other:
-        cache = other.cache(f"a wait ends with its {ends}", **IDENTITY)
-        first = cache.sequence(range(2 * BLOCK), claim=True)
+    name = f"a wait ends with its {ends}"
+    # The first sequence stays open: at its end the second one would inherit, and its wait return.
+    with session.cache(name, **IDENTITY) as its, its.sequence(range(2 * BLOCK), claim=True), \
+            aule.connect(session.socket) as other:
+        cache = other.cache(name, **IDENTITY)
         second = cache.sequence(range(2 * BLOCK), claim=True, timeout=0)
         waits.inside.clear()
         thread, said = in_thread(lambda: second.wait(None))
@@ -237,7 +239,6 @@ def test_a_claims_wait_ends_with_its_sequence(session: aule.Session, waits: Wait
             ending.join(60)
             assert not ending.is_alive()
         assert isinstance(said[0], aule.errors.ClosedError) and "is closed" in str(said[0])
-        first.close()
 
 
 def test_a_sequence_may_be_used_while_another_thread_waits_for_a_claim(cache: aule.Cache,
