@@ -57,8 +57,8 @@ enum {
     NOTED = UNIT_EMPTY + 8 * UNIT_STAGES, // u32[2]: the last unit that a compute warpgroup noted,
                                           // plus 1; 0: none
     UNITS = HOPPER_BARRIERS_AT + 256,     // the units handed out; see UNIT_BYTES
-    // Of a unit: its number, KV head and group, its struct hopper_span, its struct gpu_tile, and
-    // its struct gpu_run.
+    // A unit's frame has its number, KV head and group, then its struct hopper_span, its struct
+    // gpu_tile and its struct gpu_run.
     UNIT_SPAN = 12,
     UNIT_TILE = UNIT_SPAN + sizeof(hopper_span),
     UNIT_RUN = UNIT_TILE + sizeof(gpu_tile),
@@ -484,7 +484,7 @@ DEVICE void weigh(worker &w, uint32_t tile, float factor[2], float part[2])
 }
 
 // The late rule, where a row's sum in some lane is not below 2^15: the row is divided by 2^k, with
-// k the exponent of its largest sum. What is infinite or NaN stays so.
+// k the exponent of its largest sum. Infinite and NaN values stay as they are.
 DEVICE void shrink(worker &w, float part[2])
 {
     float factor[2];

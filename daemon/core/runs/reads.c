@@ -188,6 +188,13 @@ static enum status unwritten_error(const struct reader *r, uint32_t s, int64_t p
                      s, position, slot, block->id, layer);
 }
 
+// The part of `keys` that a query of the sequence sees.
+static struct span seen_of(const struct reader *r, uint32_t s, struct span keys)
+{
+    const struct span seen = seen_keys(r, s);
+    return (struct span){seen.begin > keys.begin ? seen.begin : keys.begin, seen.end};
+}
+
 static enum status check_sequence(struct reader *r, uint32_t s, struct error *error)
 {
     const struct core_batch_params *p = &r->batch->kept;
@@ -195,19 +202,12 @@ static enum status check_sequence(struct reader *r, uint32_t s, struct error *er
     if (!gathers && !q_len(p, s))
         return STATUS_OK;
     struct span keys = {pass_whole(r, s), p->seq_lens_kv[s]};
-    if (!gathers && !p->num_positions) {
-        const struct span seen = seen_keys(r, s);
-        keys.begin = seen.begin > keys.begin ? seen.begin : keys.begin;
-        keys.end = seen.end;
-    }
+    if (!gathers && !p->num_positions)
+        keys = seen_of(r, s, keys);
     int64_t position = first_unwritten(r, s, keys);
     // Positions make seen_keys() look at each query, so with them it comes only now.
-    if (position >= 0 && !gathers && p->num_positions) {
-        const struct span seen = seen_keys(r, s);
-        keys.begin = seen.begin > keys.begin ? seen.begin : keys.begin;
-        keys.end = seen.end;
-        position = first_unwritten(r, s, keys);
-    }
+    if (position >= 0 && !gathers && p->num_positions)
+        position = first_unwritten(r, s, seen_of(r, s, keys));
     return position < 0 ? STATUS_OK : unwritten_error(r, s, position, error);
 }
 

@@ -312,7 +312,7 @@ static void shuffle(struct cached *c)
     }
 }
 
-// Fills the cache. What is left of the pool stays free.
+// Fills the cache and leaves the rest of the pool free.
 static bool fill_cache(struct cached *c)
 {
     struct error error = {0};
