@@ -6,8 +6,8 @@
 # out.
 #
 # aule_embed_native(TARGET NAME SOURCE [DEFINE...]): compiles SOURCE to NAME.ptx at build time.
-# TARGET gets it as the header NAME_ptx.h with `static const unsigned char NAME_ptx[]`, which ends
-# with a 0.
+# TARGET gets its text, which ends with a 0, as `extern const unsigned char NAME_ptx[],
+# NAME_ptx_end[]`.
 
 set(AULE_CLANG "" CACHE FILEPATH "clang for native kernels; empty: the system's clang-19")
 set(AULE_PTX_FLAGS -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90a
@@ -33,8 +33,8 @@ if(NOT AULE_HAVE_HOPPER)
 endif()
 
 function(aule_embed_native target name source)
-  set(header ${CMAKE_CURRENT_BINARY_DIR}/${name}_ptx.h)
   set(module ${CMAKE_CURRENT_BINARY_DIR}/${name}.ptx)
+  set(holder ${CMAKE_CURRENT_BINARY_DIR}/${name}.S)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
   add_custom_command(
     OUTPUT ${module}
@@ -43,13 +43,16 @@ function(aule_embed_native target name source)
     DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     DEPFILE ${module}.d
     VERBATIM)
-  add_custom_command(
-    OUTPUT ${header}
-    COMMAND ${CMAKE_COMMAND} -DFROM=${module} -DTO=${header} -DNAME=${name}_ptx
-      -P ${PROJECT_SOURCE_DIR}/cmake/embed_text.cmake
-    DEPENDS ${module} ${PROJECT_SOURCE_DIR}/cmake/embed_text.cmake
-    VERBATIM)
-  target_sources(${target} PRIVATE ${header})
+  file(CONFIGURE OUTPUT ${holder} @ONLY CONTENT [[
+    .section .rodata
+    .global @name@_ptx, @name@_ptx_end
+@name@_ptx:
+    .incbin "@module@"
+    .byte 0
+@name@_ptx_end:
+    .section .note.GNU-stack, "", %progbits
+]])
+  set_source_files_properties(${holder} PROPERTIES OBJECT_DEPENDS ${module})
+  target_sources(${target} PRIVATE ${holder})
   set_property(TARGET ${target} APPEND PROPERTY AULE_NATIVE_MODULES ${module})
-  target_include_directories(${target} PUBLIC ${CMAKE_CURRENT_BINARY_DIR})
 endfunction()

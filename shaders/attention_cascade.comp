@@ -181,7 +181,7 @@ uint my_first_step()
 // are each lane's own.
 struct Tally {
     vec2 maxima;
-    vec2 value_maxima;               // as in struct State
+    vec2 frames;                     // as in struct State
     // Row g: of keys 2t and 2t + 8 of each tile, then of 2t + 1 and 2t + 9. Row g + 8 likewise.
     vec4 weights;
     // [s][k][e]: column c is dim (8s + c) * V_ELEMENTS + 2k + e; s counts from my_first_step().
@@ -190,7 +190,7 @@ struct Tally {
 
 void tally_clear(out Tally tally)
 {
-    tally.maxima = tally.value_maxima = vec2(NO_MAXIMUM);
+    tally.maxima = tally.frames = vec2(NO_MAXIMUM);
     tally.weights = vec4(0);
     [[unroll]] for (uint i = 0; i < 2 * SUMS; i++)
         tally.sums[i] = matrix_c(vec4(0));
@@ -220,8 +220,9 @@ vec2 row_tops(vec4 low, vec4 high)
 // and 2t + 9. The logs are those of the same keys.
 MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high, vec4 low_logs, vec4 high_logs)
 {
-    const vec2 larger = max(tally.maxima, row_tops(low, high)),
-               factor = exp2(tally.maxima - larger);
+    const vec2 larger = max(tally.maxima, row_tops(low, high));
+    precise vec2 moved = tally.maxima - larger;
+    const vec2 factor = exp2(moved);
     tally.maxima = larger;
     if (!V_SCALES)
         [[unroll]] for (uint i = 0; i < 2 * SUMS; i++)
@@ -233,10 +234,10 @@ MatrixA tally_weigh(inout Tally tally, vec4 low, vec4 high, vec4 low_logs, vec4 
     if (!V_SCALES)
         return matrix_a(
             uvec4(halves_round(p.xy), halves_round(q.xy), halves_round(p.zw), halves_round(q.zw)));
-    precise vec4 low_values = low + low_logs, high_values = high + high_logs;
-    const vec2 top = max(tally.value_maxima, row_tops(low_values, high_values)),
-               value_factor = exp2(tally.value_maxima - top);
-    tally.value_maxima = top;
+    precise vec4 low_values = low_exponents + low_logs, high_values = high_exponents + high_logs;
+    precise vec2 kept = tally.frames + moved;
+    const vec2 top = max(kept, row_tops(low_values, high_values)), value_factor = exp2(kept - top);
+    tally.frames = top;
     [[unroll]] for (uint i = 0; i < 2 * SUMS; i++)
         matrix_scale(tally.sums[i], value_factor.xxyy);
     precise vec4 low_powers = low_values - top.xxyy, high_powers = high_values - top.xxyy;
@@ -334,7 +335,7 @@ float row_sum(vec2 value)
 void unit_take(inout Half whole, Tally tally, bool joins)
 {
     const vec2 weights = vec2(row_sum(tally.weights.xy), row_sum(tally.weights.zw));
-    const vec2 frames = V_SCALES ? frames_of(tally.maxima, tally.value_maxima) : vec2(1);
+    const vec2 frames = V_SCALES ? frames_of(tally.maxima, tally.frames) : vec2(1);
     [[unroll]] for (uint i = 0; i < 2; i++) {
         const Fold f = fold_begin(whole.maxima[i], tally.maxima[i]);
         [[unroll]] for (uint m = 0; m < SUMS; m += 2)

@@ -153,36 +153,38 @@ MatrixB weight_matrix(vec4 p)
 // ---- V with scales per token and head ----
 // Scales are far from 1, so a weight times its value's scale may not fit into f16. So the weighted
 // values have a frame of their own: the largest score + log2(scale) among the keys that a row sees.
-// The factor of a value is 2^(score + log2(scale) - frame), at most 1. The sum of weights stays in
-// the frame of the scores, and so does a unit's result.
+// It is counted from the row's maximum, since large scores have no digits left for log2(scale). The
+// factor of a value is 2^(score - maximum + log2(scale) - frame), at most 1. The sum of weights
+// stays in the frame of the scores, and so does a unit's result.
 
-const float NO_SCALE = -1.0e30; // stands for log2(0): finite, and below all scores
+const float NO_SCALE = -1.0e30;  // stands for log2(0): finite, and below all differences of scores
+const float MOST_SCALE = 1.0e30; // above log2 of all scales; what nobody wrote may be infinite
 
-// log2 of a value's scale.
+// log2 of a value's scale. Finite, since a key that no row sees may have any scale.
 float scale_log2(float scale)
 {
-    return scale > 0 ? log2(scale) : NO_SCALE;
+    return scale > 0 ? min(log2(scale), MOST_SCALE) : NO_SCALE;
 }
 
-// Factors that bring a unit's sums back to the frame of the scores.
-vec2 frames_of(vec2 maxima, vec2 value_maxima)
+// Factors that bring a unit's sums back to the frame of the scores. A row that sees no key of the
+// unit has sums of 0, and any frame.
+vec2 frames_of(vec2 maxima, vec2 frames)
 {
-    precise vec2 exponents = value_maxima - maxima;
-    return exp2(exponents);
+    return mix(exp2(frames), vec2(1), equal(maxima, vec2(NO_MAXIMUM)));
 }
 
 // A warp's state for a unit of keys. Lanes with the same t have the same maxima; sums are each
 // lane's own.
 struct State {
     vec2 maxima, weights;
-    vec2 value_maxima; // V_SCALES: the frame of the sums; else that is `maxima`
+    vec2 frames; // V_SCALES: the frame of the sums, counted from `maxima`
     // [s][k]: dims (8s + g) * V_ELEMENTS + 2k and + 1 (matrix rows g, g + 8), rows 2t and 2t + 1.
     MatrixC sums[SUM_MATRICES];
 };
 
 void state_clear(out State state)
 {
-    state.maxima = state.value_maxima = vec2(NO_MAXIMUM);
+    state.maxima = state.frames = vec2(NO_MAXIMUM);
     state.weights = vec2(0);
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
         state.sums[i] = matrix_c(vec4(0));
@@ -200,7 +202,9 @@ vec2 column_tops(vec4 s)
 vec4 weigh(inout State state, vec4 s, bvec4 seen, vec2 logs)
 {
     s = mix(vec4(NO_MAXIMUM), s, seen);
-    const vec2 larger = max(state.maxima, column_tops(s)), factor = exp2(state.maxima - larger);
+    const vec2 larger = max(state.maxima, column_tops(s));
+    precise vec2 moved = state.maxima - larger;
+    const vec2 factor = exp2(moved);
     state.maxima = larger;
     if (!V_SCALES)
         [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
@@ -211,11 +215,11 @@ vec4 weigh(inout State state, vec4 s, bvec4 seen, vec2 logs)
     state.weights = weights;
     if (!V_SCALES)
         return p;
-    precise vec4 scaled = s + logs.xxyy;
-    const vec4 values = mix(vec4(NO_MAXIMUM), scaled, seen);
-    const vec2 top = max(state.value_maxima, column_tops(values)),
-               value_factor = exp2(state.value_maxima - top);
-    state.value_maxima = top;
+    // A key that the row does not see is far below all others, or all weights are 0 so far.
+    precise vec4 values = exponents + logs.xxyy;
+    precise vec2 kept = state.frames + moved;
+    const vec2 top = max(kept, column_tops(values)), value_factor = exp2(kept - top);
+    state.frames = top;
     [[unroll]] for (uint i = 0; i < SUM_MATRICES; i++)
         matrix_scale(state.sums[i], value_factor.xyxy);
     precise vec4 value_exponents = values - top.xyxy;

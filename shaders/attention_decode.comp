@@ -263,7 +263,7 @@ void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
 {
     const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
-    const vec2 frames = V_SCALES ? frames_of(state.maxima, state.value_maxima) : vec2(1);
+    const vec2 frames = V_SCALES ? frames_of(state.maxima, state.frames) : vec2(1);
     const uint row = slot * ROWS + 2 * t, begin = ROUNDS > 1 ? round * ROUND_MATRICES : 0;
     Fold folds[2];
     if (mine) {
@@ -477,6 +477,7 @@ Whole slots_fold(uint row, uint quad)
         vec4 sums;
         for (uint i = 0; i < 4; i++)
             sums[i] = slot_sums[at * ROUND_DIMS + quad * 4 + i];
+        sums = sums_weighed(sums, slot_weights[at]);
         const Fold f = fold_begin(slot == 0 ? NO_MAXIMUM : whole.maximum, slot_maxima[at]);
         whole.sums = slot == 0 ? sums : fold(f, whole.sums, sums);
         whole.weights = slot == 0 ? slot_weights[at] : fold(f, whole.weights, slot_weights[at]);
@@ -491,7 +492,7 @@ void quad_store(uint row, uint quad, Whole whole)
                              ALIBI ? true_maximum(row_begin(row), whole.maximum) : whole.maximum);
     if (LSE && quad == 0)
         lse_store(row, end.y);
-    quad_end(row, quad, whole.sums * end.x);
+    quad_end(row, quad, sums_weighed(whole.sums, whole.weights) * end.x);
 }
 
 void quad_leave(uint64_t address, uint row, uint quad, Whole whole)

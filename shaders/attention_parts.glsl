@@ -65,9 +65,10 @@ const uint PARTS_BATCH = 4; // parts whose loads are in flight together
 Part part_load(uint number, uint row, uint quad)
 {
     const uint64_t address = partial_address(number);
-    return Part(PartFloats(address).at[PARTIAL_MAXIMA + row],
-                PartFloats(address).at[PARTIAL_WEIGHTS + row],
-                PartSums(address).at[row * V_QUADS + quad]);
+    const float maximum = PartFloats(address).at[PARTIAL_MAXIMA + row],
+                weights = PartFloats(address).at[PARTIAL_WEIGHTS + row];
+    return Part(maximum, weights,
+                sums_weighed(PartSums(address).at[row * V_QUADS + quad], weights));
 }
 
 // The two halves of one part, or one whole part in `first`.
@@ -110,7 +111,7 @@ Part parts_join(uint first, uint count, uint halved, uint row, uint quad)
 // depend on which one ends a row.
 void quad_end(uint row, uint quad, vec4 values)
 {
-    const uvec4 bits = plus_zero(values);
+    const uvec4 bits = mean_bounded(plus_zero(values));
     const uint64_t address = out_address(row) + quad * 4 * DTYPE_BYTES(IO_DTYPE);
     if (IO_DTYPE == DTYPE_F32)
         Units(address).at[0] = bits;

@@ -51,7 +51,8 @@ const uint WARP_ROWS = 16;
 const uint SCORES = TILE_KEYS / 8; // matrices of a tile's scores
 const uint PAIRS = OWN_STEPS * 2;  // of a lane's sum matrices
 const float LEAST_FACTOR = 1e-30;  // instead of a scale of 0, which would lose the scores' order
-const float LEAST_MAXIMUM = -1e30; // below all scores; finite when multiplied by `factor`
+// From this magnitude on, in log2 units, f32's rounding of a maximum changes weights visibly.
+const float FAR = 4096;
 // Largest sum of weights in a lane. bf16 holds every weight, but the last tile may scale all
 // weights down by a factor that must be a normal float. With V_SCALES, weights that only f32 holds
 // have a limit in f16, too, for the same reason.
@@ -69,6 +70,9 @@ uint rows[2]; // the lane's rows in the tile: elements x, y of a matrix, and z, 
 Row selves[2];
 uvec2 full;   // keys that all rows see
 float factor; // from a score to log2 units
+// V_SCALES: tiles that follow maxima multiply scores by `factor` first. So all their numbers have
+// the same rounding, however large.
+#define FACTORED(EXACT) (V_SCALES && !SHAPED && (EXACT))
 
 MatrixA q_matrices[K_STEPS * 2];
 MATRIX_PAIRS(sums, PAIRS);
@@ -217,6 +221,14 @@ void scores_hide(uint start, inout vec4 s[SCORES])
         }
 }
 
+void scores_factor(inout vec4 s[SCORES])
+{
+    UNROLLED for (uint n = 0; n < SCORES; n++) {
+        precise vec4 factored = s[n] * factor; // not fused with later operations
+        s[n] = factored;
+    }
+}
+
 // From a maximum to log2 units.
 float maximum_factor()
 {
@@ -230,8 +242,7 @@ vec2 tops_scaled(vec4 s[SCORES])
     vec2 tops = vec2(uintBitsToFloat(UNSEEN_SCORE));
     UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
         const vec4 logs = min(log2(max(staged_value_scales(strip, t), exp2(-LOG_MOST))), LOG_MOST);
-        const vec4 first = fma(s[strip * 2], vec4(factor), logs.xyxy);
-        const vec4 second = fma(s[strip * 2 + 1], vec4(factor), logs.zwzw);
+        const vec4 first = s[strip * 2] + logs.xyxy, second = s[strip * 2 + 1] + logs.zwzw;
         tops = max(tops, max(max(first.xz, first.yw), max(second.xz, second.yw)));
     }
     return tops;
@@ -261,14 +272,23 @@ void scores_follow(vec4 s[SCORES])
         pair_scale(sums, pair, keep.x, keep.y);
 }
 
-// Turns scores into weights, as the words of A. A row that has seen no key yet has no maximum.
+// Turns scores into weights, as the words of A. A row that has seen no key yet has no maximum. In a
+// tile that follows maxima, a maximum that is FAR is subtracted before the multiplication, which
+// then is exact. Other maxima are subtracted as in the other tiles.
 void scores_weigh(vec4 s[SCORES], bool exact, out uvec4 words[STRIPS])
 {
-    vec2 added = vec2(0);
-    const vec2 base = (exact ? max(maxima, LEAST_MAXIMUM) : maxima) * maximum_factor();
+    vec2 added = vec2(0), before = vec2(0), base = maxima * maximum_factor();
+    if (exact)
+        base = max(base, NO_MAXIMUM);
+    if (exact && !SHAPED && !V_SCALES) {
+        const bvec2 far = greaterThanEqual(abs(base), vec2(FAR));
+        before = mix(before, maxima, far);
+        base = mix(base, vec2(0), far);
+    }
+    const vec4 times = vec4(FACTORED(exact) ? 1 : factor);
     UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
-        vec4 first = exp2(fma(s[strip * 2], vec4(factor), -base.xxyy));
-        vec4 second = exp2(fma(s[strip * 2 + 1], vec4(factor), -base.xxyy));
+        vec4 first = exp2(fma(s[strip * 2] - before.xxyy, times, -base.xxyy));
+        vec4 second = exp2(fma(s[strip * 2 + 1] - before.xxyy, times, -base.xxyy));
         added += first.xz + first.yw + (second.xz + second.yw);
         if (V_SCALES) {
             const vec4 scales = staged_value_scales(strip, t);
@@ -292,6 +312,92 @@ void values_add(uvec4 words[STRIPS])
     }
 }
 
+// ---- REDO: values that are not finite ----
+// A product with a weight of 0 is NaN then. So in a tile that some rows do not see whole, such
+// values are left out of the product. Then they reach the rows that see them: by products of 1 or
+// 0, a row sees a key, with 1 or 0, its value is infinite or NaN.
+
+const uint HALF_ONE = MATRIX_DTYPE == DTYPE_BF16 ? 0x3f80u : 0x3c00u;
+const uint HALF_EXPONENTS = MATRIX_DTYPE == DTYPE_BF16 ? 0x7f807f80u : 0x7c007c00u;
+const uint HALF_FRACTIONS = MATRIX_DTYPE == DTYPE_BF16 ? 0x007f007fu : 0x03ff03ffu;
+const uint HALF_SIGNS = 0x80008000u;
+
+// The sign bits of halves that are infinite or NaN. The other bits are 0.
+uvec4 halves_beyond(uvec4 words)
+{
+    // A carry out of the exponent.
+    return (words & HALF_EXPONENTS) + (HALF_EXPONENTS & ~(HALF_EXPONENTS << 1)) & HALF_SIGNS;
+}
+
+// The same of halves that are NaN, if they are infinite or NaN.
+uvec4 halves_nan(uvec4 words)
+{
+    const uint shift = MATRIX_DTYPE == DTYPE_BF16 ? 8 : 5;
+    return (words & HALF_FRACTIONS) + HALF_FRACTIONS << shift & HALF_SIGNS;
+}
+
+uvec4 halves_finite(uvec4 words)
+{
+    return words & ~((halves_beyond(words) >> 15) * 0xffffu);
+}
+
+// 1 for halves that are NaN or infinite: with positive infinity, or with the other one.
+uvec4 halves_told(uvec4 words, bool positive)
+{
+    const uvec4 signs = positive ? ~words : words;
+    return ((halves_beyond(words) & (signs | halves_nan(words))) >> 15) * HALF_ONE;
+}
+
+// The words of A: 1 where the lane's rows see a key of the strip.
+uvec4 keys_seen(uint first)
+{
+    uvec4 words;
+    UNROLLED for (uint i = 0; i < 4; i++) {
+        const uint key = first + t * 2 + i % 2 * 8;
+        const uvec2 range = selves[i / 2].range;
+        words[i] = (key_between(key, range) ? HALF_ONE : 0) |
+                   (key_between(key + 1, range) ? HALF_ONE << 16 : 0);
+    }
+    return words;
+}
+
+// What sums become by values above all numbers, and by values below.
+vec4 sums_told(vec4 above, vec4 below)
+{
+    const uvec4 up = mix(uvec4(0), uvec4(INFINITE), greaterThan(above, vec4(0)));
+    const uvec4 down = mix(uvec4(0), uvec4(INFINITE | 0x80000000u), greaterThan(below, vec4(0)));
+    return uintBitsToFloat(up) + uintBitsToFloat(down);
+}
+
+// As values_add(), with the same sums if all values are finite.
+void values_add_told(uvec4 words[STRIPS], uint start)
+{
+    UNROLLED for (uint pair = 0; pair < PAIRS; pair++) {
+        MATRIX_PAIRS(above, 1);
+        MATRIX_PAIRS(below, 1);
+        pair_clear(above, 0);
+        pair_clear(below, 0);
+        UNROLLED for (uint strip = 0; strip < STRIPS; strip++) {
+            const uvec4 values = staged_value(strip, pair, g, t);
+            const uvec4 finite = halves_finite(values), up = halves_told(values, true),
+                        down = halves_told(values, false);
+            const MatrixA p = matrix_a(words[strip]),
+                          seen = matrix_a(keys_seen(start + strip * STRIP_KEYS));
+            pair_multiply(sums, pair, p, finite.xy, finite.zw);
+            pair_multiply(above, 0, seen, up.xy, up.zw);
+            pair_multiply(below, 0, seen, down.xy, down.zw);
+        }
+        const vec4 left = sums_told(pair_elements(above, 0), pair_elements(below, 0)),
+                   right = sums_told(pair_elements(above, 1), pair_elements(below, 1));
+        pair_add(sums, pair, left, right);
+    }
+}
+
+bool tile_hides(uint start)
+{
+    return start < full.x || start + TILE_KEYS > full.y;
+}
+
 void tile_compute(uint start, bool exact)
 {
     vec4 s[SCORES];
@@ -301,12 +407,17 @@ void tile_compute(uint start, bool exact)
         scores_scale(s);
     if (SHAPED)
         scores_shape(start, s);
+    if (FACTORED(exact))
+        scores_factor(s);
     if (exact) {
         scores_hide(start, s);
         scores_follow(s);
     }
     scores_weigh(s, exact, words);
-    values_add(words);
+    if (REDO && tile_hides(start))
+        values_add_told(words, start);
+    else
+        values_add(words);
 }
 
 // ---- all tiles ----
@@ -393,39 +504,36 @@ void tiles_compute()
 
 // ---- noting an item for the second pass ----
 
-// Absolute values as bits, since a compiler may assume that there is no NaN and no infinity.
-uvec4 magnitudes(vec4 values)
+// The sum of the magnitudes of a lane's sums, for each of its rows. It is infinite or NaN if one of
+// them is.
+vec2 sizes_find()
 {
-    return floatBitsToUint(values) & 0x7fffffffu;
+    vec4 sizes = abs(pair_elements(sums, 0));
+    UNROLLED for (uint n = 1; n < PAIRS * 2; n++)
+        sizes += abs(pair_elements(sums, n));
+    return sizes.xz + sizes.yw;
 }
 
-// The largest magnitude, as bits, of the sums that tell whether a weight was too large. f16: such a
-// weight is infinite in A, and from then on no sum of its row is finite. So one sum for each row is
-// enough, since weights that f16 holds cannot make a sum of f16 values too large. bf16 holds every
-// weight, but f32 may not hold its product with a value. So there all sums and the weights are
-// checked.
-uint telling_magnitude()
+// Whether the item must be computed again.
+//   f16: a weight that was too large is infinite in A, and so are its row's sums.
+//   bf16: holds every weight, but f32 may not hold its product with a value, nor their sum.
+//   A maximum that is FAR has made weights wrong in tiles that do not follow maxima.
+//   A value that is not finite may have reached rows that do not see it.
+bool is_doubtful(vec2 sizes)
 {
-    if (MATRIX_DTYPE != DTYPE_BF16) {
-        const uvec4 sum = magnitudes(pair_elements(sums, 0));
-        const uint most = max(sum.x, sum.z);
-        if (!V_SCALES)
-            return most;
-        const uvec4 weight = magnitudes(weights.xyxy);
-        return max(most, max(weight.x, weight.y));
-    }
-    uvec4 most = magnitudes(weights.xyxy);
-    UNROLLED for (uint n = 0; n < PAIRS * 2; n++)
-        most = max(most, magnitudes(pair_elements(sums, n)));
-    return max(max(most.x, most.y), max(most.z, most.w));
+    float size = sizes.x + sizes.y;
+    if (MATRIX_DTYPE == DTYPE_BF16 || V_SCALES)
+        size += weights.x + weights.y;
+    // As bits, since a compiler may assume that there is no NaN and no infinity.
+    return (floatBitsToUint(size) & 0x7fffffffu) >= AULE_PREFILL_NO_SUM ||
+           (!SHAPED && max(abs(maxima.x), abs(maxima.y)) * maximum_factor() >= FAR);
 }
 
-// Notes the item if a sum is too large. NaN in Q, K or V has the same effect and only costs time.
-// Every lane checks. Lanes that find a large sum read kv_len again, so that no register holds it
-// until then.
-void redo_note()
+// Notes a doubtful item. NaN in Q or K makes it one, too, and only costs time. Every lane checks.
+// Lanes that find a reason read kv_len again, so that no register holds it until then.
+void redo_note(vec2 sizes)
 {
-    if (telling_magnitude() < AULE_PREFILL_NO_SUM)
+    if (!is_doubtful(sizes))
         return;
     if (Items(run.items).at[place.y - run.first_item].tile.kv_len < DOUBTFUL_KEYS ||
         atomicExchange(noted, 1) != 0)
@@ -455,7 +563,17 @@ bool place_find()
 
 // ---- the end ----
 
-void row_store(uint i, float sum)
+// f16: makes infinite halves the largest number.
+uvec4 halves_bounded(uvec4 words)
+{
+    const uvec4 low = mix(uvec4(0), uvec4(1), equal(words & 0x7fffu, uvec4(0x7c00u)));
+    const uvec4 high =
+        mix(uvec4(0), uvec4(0x10000u), equal(words & 0x7fff0000u, uvec4(0x7c000000u)));
+    return words - low - high;
+}
+
+// `size` is that of sizes_find(). If all sums are finite, so are all results: see mean_bounded().
+void row_store(uint i, float sum, float size)
 {
     const uint row = rows[i];
     if (row >= num_rows)
@@ -470,21 +588,26 @@ void row_store(uint i, float sum)
     if (LSE && t == 0 && value_share() == 0)
         lse_store(row, end.y);
     const uint64_t address = out_address(row);
+    const float most = size * abs(bytes_factor(end.x, V_DTYPE));
+    const bool bounds = MATRIX_DTYPE == DTYPE_F16 && most >= 65504 &&
+                        (floatBitsToUint(most) & 0x7fffffffu) < INFINITE;
     UNROLLED for (uint step = 0; step < OWN_STEPS; step++) {
         vec4 low, high;
         UNROLLED for (uint n = 0; n < 4; n++) {
-            const vec4 elements =
-                end.x == 0 ? vec4(0)
-                           : pair_elements(sums, step * 4 + n) * bytes_factor(end.x, V_DTYPE);
+            const vec4 elements = (idle ? vec4(0) : pair_elements(sums, step * 4 + n)) *
+                                  bytes_factor(end.x, V_DTYPE);
             low[n] = elements[i * 2];
             high[n] = elements[i * 2 + 1];
         }
         low = uintBitsToFloat(plus_zero(low));
         high = uintBitsToFloat(plus_zero(high));
         const uint piece = (value_share() * OWN_STEPS + step) * 4 + t;
+        uvec4 words = uvec4(halves_round(low.xy), halves_round(low.zw), halves_round(high.xy),
+                            halves_round(high.zw));
+        if (bounds)
+            words = halves_bounded(words);
         if (piece < HEAD_DIM_V / 8)
-            Units(address).at[piece] = uvec4(halves_round(low.xy), halves_round(low.zw),
-                                             halves_round(high.xy), halves_round(high.zw));
+            Units(address).at[piece] = words;
     }
 }
 
@@ -512,10 +635,11 @@ void main()
     if (hull.x < hull.y)
         tiles_compute();
     run_again();
+    const vec2 sizes = sizes_find();
     if (!REDO)
-        redo_note();
+        redo_note(sizes);
     vec2 totals = weights + vec2(warp_xor(weights.x, 1), warp_xor(weights.y, 1));
     totals += vec2(warp_xor(totals.x, 2), warp_xor(totals.y, 2));
-    row_store(0, totals.x);
-    row_store(1, totals.y);
+    row_store(0, totals.x, sizes.x);
+    row_store(1, totals.y, sizes.y);
 }

@@ -10,10 +10,14 @@
 
 #include "attention_work.glsl"
 
+#include "numbers.glsl"
+
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Word { uint bits; };
 
 const bool SHAPED = SOFT_CAP || ALIBI || MASK; // scores are changed before they are weighed
 const uint UNSEEN_SCORE = 0xff800000u;         // -infinity, in SHAPED pipelines
+// MASK: stands for a score of -infinity of a key that the row sees.
+const float LEAST_SCORE = -2.75e38;
 
 // The row whose scores a thread works on.
 struct Row {
@@ -91,9 +95,31 @@ float true_maximum(Row self, float maximum)
     return fma(-self.slope_log2e, float(self.nearest), maximum);
 }
 
+// Whether a sum of weights is one of no weights. Compares bits, since a compiler may assume that
+// there is no NaN, and then takes NaN for 0.
+bool weights_none(float sum)
+{
+    return (floatBitsToUint(sum) & 0x7fffffffu) == 0;
+}
+
+// A row without weights either sees no key, or all its scores are -infinity. Then the weights are
+// 0 / 0. So they are if a score is NaN or +infinity.
+bool row_undefined(uint row, float sum, float maximum)
+{
+    if ((floatBitsToUint(sum) & 0x7fffffffu) > 0x7f800000u)
+        return true;
+    if (MASK)
+        return !weights_none(sum) && maximum <= LEAST_SCORE;
+    if (!weights_none(sum))
+        return false;
+    const uvec2 range = row_range(row);
+    return range.x < range.y;
+}
+
 // Returns the factor of a row's sums of weighted values, and its LSE. `maximum` is the true one. A
 // sink joins the sum of weights like a key without a value. A row that sees nothing and has no sink
-// gives zeros and -infinity, and so does a row that is no query.
+// gives zeros and -infinity, and so does a row that is no query. A row whose weights are undefined
+// gives NaN and NaN.
 vec2 row_end(uint row, float sum, float maximum)
 {
     float keep = 1;
@@ -104,11 +130,34 @@ vec2 row_end(uint row, float sum, float maximum)
         sum = fma(sum, keep, sink > NO_MAXIMUM ? exp2(sink - larger) : 0.0);
         maximum = larger;
     }
-    if (sum == 0)
+    if (row_undefined(row, sum, maximum))
+        return vec2(uintBitsToFloat(0x7fc00000u));
+    if (weights_none(sum))
         return vec2(0, uintBitsToFloat(0xff800000u));
     if (V_FACTOR)
         keep *= V_IN_K != 0 ? run.k_scale : run.v_scale;
-    return vec2(keep / sum, LSE ? (maximum + log2(sum)) * LN_2 : 0.0);
+    return vec2(keep / sum, LSE ? (maximum + log2(sum)) * run.lse_unit : 0.0);
+}
+
+// The sums of a row with the sum of weights `weights`. Without weights they may be NaN on tensor
+// cores: other rows of the tile may see a value that is not finite, and 0 times it is NaN.
+vec4 sums_weighed(vec4 sums, float weights)
+{
+    return weights_none(weights) ? vec4(0) : sums;
+}
+
+// Weights that are rounded to f16 do not add up to exactly the sum of weights. So a mean of values
+// near f16's largest number may exceed it, and would become infinite. `bits` are floats.
+const bool BOUNDED = IO_DTYPE == DTYPE_F16 && V_DTYPE != DTYPE_F32 && V_DTYPE != DTYPE_BF16;
+const uint MOST_HALF = 0x477fe000u;       // 65504
+const uint BEYOND_ROUNDING = 0x47804000u; // 65664
+
+uvec4 mean_bounded(uvec4 bits)
+{
+    const uvec4 above = (bits & 0x7fffffffu) - (MOST_HALF + 1);
+    return BOUNDED ? mix(bits, bits & 0x80000000u | MOST_HALF,
+                         lessThan(above, uvec4(BEYOND_ROUNDING - MOST_HALF - 1)))
+                   : bits;
 }
 
 // Makes -0 a +0. The sign of a zero may depend on how many tiles were walked.

@@ -135,15 +135,22 @@ void scores(uint slot, uvec2 keys);
 
 // ---- step 2 ----
 
+// A final score as bits. UNSEEN_SCORE stands for a key that is not seen.
+uint shaped_bits(float score)
+{
+    const uint bits = floatBitsToUint(score);
+    return MASK && bits == UNSEEN_SCORE ? floatBitsToUint(LEAST_SCORE) : bits;
+}
+
 // SHAPED pipelines: applies soft cap, ALiBi and mask to two scores. `start` is the tile's first
 // key.
 uint64_t pair_shape(Row self, vec2 pair, uint start, uint key, uvec2 seen)
 {
     uvec2 bits = uvec2(UNSEEN_SCORE);
     if (key_between(key, seen) && (!MASK || mask_seen(self, start + key)))
-        bits.x = floatBitsToUint(score_shape(self, pair.x, start + key));
+        bits.x = shaped_bits(score_shape(self, pair.x, start + key));
     if (key_between(key + 1, seen) && (!MASK || mask_seen(self, start + key + 1)))
-        bits.y = floatBitsToUint(score_shape(self, pair.y, start + key + 1));
+        bits.y = shaped_bits(score_shape(self, pair.y, start + key + 1));
     return packUint2x32(bits);
 }
 
@@ -193,7 +200,7 @@ float scores_weigh(uint slot, uint row, uint share, uvec2 seen, uvec2 keys, floa
         const bvec2 sees = pair_seen(bits, pair * 2, seen);
         float first = sees.x ? exp2(s.x - maximum) : UNSEEN;
         float second = sees.y ? exp2(s.y - maximum) : UNSEEN;
-        sum += max(first, 0.0) + max(second, 0.0);
+        sum += (sees.x ? first : 0.0) + (sees.y ? second : 0.0); // max() would lose a NaN
         if (V_SCALES && sees.x)
             first *= tile_scale(slot, pair * 2, true);
         if (V_SCALES && sees.y)
@@ -208,7 +215,7 @@ float scores_weigh(uint slot, uint row, uint share, uvec2 seen, uvec2 keys, floa
 
 vec4 weighted(vec4 sum, float weight, vec4 v)
 {
-    return weight < 0 ? sum : fma(vec4(weight), v, sum);
+    return floatBitsToUint(weight) == floatBitsToUint(UNSEEN) ? sum : fma(vec4(weight), v, sum);
 }
 
 // Adds this thread's pairs among keys [keys.x, keys.y) of the tile. Chunks are counted from the

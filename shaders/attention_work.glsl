@@ -26,7 +26,6 @@ const bool SPLIT = (FEATURES & AULE_FEATURE_SPLIT) != 0;
 
 const float NO_MAXIMUM = -3.0e38; // finite, so that the difference of two maxima is never NaN
 const float LOG2_E = 1.4426950408889634;
-const float LN_2 = 0.6931471805599453;
 
 layout(buffer_reference, scalar, buffer_reference_align = 4) readonly buffer Floats { float at[]; };
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Result {

@@ -67,8 +67,8 @@ struct gpu_run {
                                     //   part begins
     AULE_U64 slopes;                // ALIBI: f32[num_heads]
     AULE_U64 sinks;                 // SINKS: f32[num_heads], natural logarithms
-    AULE_U64 lse;                   // LSE: f32[num_tokens, num_heads] by row, natural logarithms,
-                                    //   heads contiguous
+    AULE_U64 lse;                   // LSE: f32[num_tokens, num_heads] by row, in lse_unit, heads
+                                    //   contiguous
     AULE_U64 turns;                 // ROPE: u64[rope_dim / 2], turns a position in units of 2^-64
     AULE_U64 partials;              // SPLIT: see gpu_item
     AULE_U64 counters;              // SPLIT, a shader that merges splits itself: u32[num_merges,
@@ -102,6 +102,7 @@ struct gpu_run {
     AULE_F32 k_inverse, v_inverse;  // the factor of an element before it is rounded and stored:
                                     //   1 / scale, rounded to f32 by the host
     AULE_U32 lse_token_stride;      // LSE: in floats
+    AULE_F32 lse_unit;              // LSE: what 1 in base-2 logarithms is: ln(2) for natural ones
     AULE_U32 window_left;           // WINDOW: a query at p sees keys j >= p - left; 0x7fffffff:
                                     //   unbounded
     AULE_U32 window_right;          // WINDOW: and keys j <= p + right; 0x7fffffff: unbounded
@@ -109,6 +110,7 @@ struct gpu_run {
     AULE_U32 rope_dim;              // ROPE: even, at most HEAD_DIM_K
     AULE_U32 slot_step, q_len_step; // of the arrays above
     AULE_U32 token_row_step, kv_start_step;
+    AULE_U32 reserved;
 };
 
 // Rows [first_row, first_row + tile rows) of one sequence, for each KV head. Row r of a sequence is
@@ -178,7 +180,10 @@ struct gpu_merge {
     AULE_U64 AULE_OUT, lse;         // lse 0 = not wanted
     AULE_U32 out_token_stride, out_head_stride, lse_token_stride;
     AULE_U32 num_parts;             // 1 at least
-    AULE_U32 num_tokens, num_heads, head_dim, reserved;
+    AULE_U32 num_tokens, num_heads, head_dim;
+    AULE_F32 lse_unit, lse_log2;    // what 1 in base-2 logarithms is in an LSE, and the reverse:
+                                    //   ln(2) and log2(e) for natural logarithms, else 1 and 1
+    AULE_U32 reserved;
 };
 
 // Push constants of attention, merge of splits, K/V write and gather. A workgroup's item is
@@ -206,8 +211,8 @@ struct gpu_redo {
 #define AULE_REDO_WIDTH 32768u
 
 // What a native kernel (shaders/hopper) writes beside its results: the tickets that it has handed
-// out. Behind the struct stand u32[num_items * num_kv_heads][2], its notes of what it computes
-// twice. The host zeroes the struct before the dispatch, and not the notes.
+// out. Elsewhere it has u32[num_items * num_kv_heads][2], its notes of what it computes twice. The
+// host zeroes the struct before the dispatch, and not the notes.
 struct gpu_tickets { AULE_U32 taken, reserved0, reserved1, reserved2; };
 #define AULE_TICKET_NOTES 8u            // bytes of an item and KV head
 #define AULE_REDO_ENTRY 8u          // bytes

@@ -66,6 +66,7 @@ MatrixB matrix_b(uvec2 words) { return MatrixB(words); }
 MatrixC matrix_c(vec4 elements) { return MatrixC(elements); }
 vec4 matrix_elements(MatrixC c) { return c.elements; }
 void matrix_scale(inout MatrixC c, vec4 factors) { c.elements *= factors; }
+void matrix_add(inout MatrixC c, vec4 terms) { c.elements += terms; }
 
 vec2 matrix_pair(uint word)
 {
@@ -274,6 +275,14 @@ void matrix_scale(inout MatrixC c, vec4 factors)
     c[3] *= factors.w;
 }
 
+void matrix_add(inout MatrixC c, vec4 terms)
+{
+    c[0] += terms.x;
+    c[1] += terms.y;
+    c[2] += terms.z;
+    c[3] += terms.w;
+}
+
 MatrixC matrix_multiply(MatrixA a, MatrixB b, MatrixC c) { return coopMatMulAdd(a, b, c); }
 
 // Whether a lane has as many elements as are written; another driver may give it fewer.
@@ -337,6 +346,17 @@ void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
         UNROLLED for (uint element = 4; element < 8; element++)                                    \
             PAIRS[I][element] *= LOWER;                                                            \
     }
+#define pair_add(PAIRS, I, LEFT, RIGHT)                                                            \
+    {                                                                                              \
+        PAIRS[I][0] += LEFT.x;                                                                     \
+        PAIRS[I][1] += LEFT.y;                                                                     \
+        PAIRS[I][2] += RIGHT.x;                                                                    \
+        PAIRS[I][3] += RIGHT.y;                                                                    \
+        PAIRS[I][4] += LEFT.z;                                                                     \
+        PAIRS[I][5] += LEFT.w;                                                                     \
+        PAIRS[I][6] += RIGHT.z;                                                                    \
+        PAIRS[I][7] += RIGHT.w;                                                                    \
+    }
 #define pair_elements(PAIRS, N)                                                                    \
     vec4(PAIRS[(N) / 2][(N) % 2 * 2], PAIRS[(N) / 2][(N) % 2 * 2 + 1],                             \
          PAIRS[(N) / 2][(N) % 2 * 2 + 4], PAIRS[(N) / 2][(N) % 2 * 2 + 5])
@@ -358,6 +378,11 @@ void warp_wait() { subgroupMemoryBarrierShared(); subgroupBarrier(); }
     {                                                                                              \
         matrix_scale(PAIRS[(I) * 2], vec4(UPPER, UPPER, LOWER, LOWER));                            \
         matrix_scale(PAIRS[(I) * 2 + 1], vec4(UPPER, UPPER, LOWER, LOWER));                        \
+    }
+#define pair_add(PAIRS, I, LEFT, RIGHT)                                                            \
+    {                                                                                              \
+        matrix_add(PAIRS[(I) * 2], LEFT);                                                          \
+        matrix_add(PAIRS[(I) * 2 + 1], RIGHT);                                                     \
     }
 #define pair_elements(PAIRS, N) matrix_elements(PAIRS[N])
 

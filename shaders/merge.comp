@@ -2,10 +2,12 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // merge - one workgroup merges one head of one token of a caller's partial results, in the order of
-// the parts. With l_n the LSE of part n and m the largest of them, both times log2(e):
+// the parts. With l_n the LSE of part n to base 2, and m the largest of them:
 //
 //   out = sum 2^(l_n - m) out_n / sum 2^(l_n - m)
-//   lse = (m + log2(sum 2^(l_n - m))) / log2(e)
+//   lse = m + log2(sum 2^(l_n - m))
+//
+// An LSE in memory is in the unit merge.lse_unit: times ln(2) if it is a natural logarithm.
 //
 // A part whose LSE is -infinity is left out by selection, whatever its out holds. If all parts are,
 // out is +0 and lse -infinity. `out` and `lse` may be those of a part: all lanes read an element
@@ -31,8 +33,6 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Par
 layout(buffer_reference, scalar, buffer_reference_align = 4) buffer Lse { float value; };
 layout(push_constant, scalar) uniform Push { gpu_merging push; };
 
-const float LOG2_E = 1.4426950408889634;
-const float LN_2 = 0.6931471805599453;
 #define NOTHING uintBitsToFloat(0xff800000u) // -infinity
 
 gpu_merge merge;
@@ -78,7 +78,7 @@ float largest_lse()
 float part_weight(uint part, float largest)
 {
     const float lse = part_lse(part);
-    return empty(lse) ? 0.0 : exp2((lse - largest) * LOG2_E);
+    return empty(lse) ? 0.0 : exp2((lse - largest) * merge.lse_log2);
 }
 
 float weights(float largest)
@@ -130,5 +130,6 @@ void main()
     memoryBarrierBuffer(); // the other threads have read the parts' lse
     barrier();
     if (merge.lse != 0 && gl_LocalInvocationID.x == 0)
-        Lse(lse_address(merge.lse, merge.lse_token_stride)).value = empty(largest) ? NOTHING : fma(log2(sum), LN_2, largest);
+        Lse(lse_address(merge.lse, merge.lse_token_stride)).value =
+            empty(largest) ? NOTHING : fma(log2(sum), merge.lse_unit, largest);
 }

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// attention_prefill.cu - attention of many rows on Hopper's warpgroup products: f16, or bf16 with
-// AULE_HOPPER_BF16; head dim 128, K and V in the pool. It reads the same work list as the GLSL
-// kernels (struct gpu_item).
+// attention_prefill.cu - attention of many rows on Hopper's warpgroup products. It reads the same
+// work list as the GLSL kernels (struct gpu_item). It is compiled for each of:
+//
+// - AULE_HOPPER_BF16: Q, K, V and out are bf16; else f16.
+// - AULE_HOPPER_DIM_K, AULE_HOPPER_DIM_V: the head dims; see hopper_shape_of().
+// - AULE_HOPPER_SHAPED: scores may have a soft cap and ALiBi's bias.
 //
 // A thread block stays on its multiprocessor and takes work units (an item for one KV head) by
 // tickets. It has three warpgroups:
 //
-// - One brings: warp 0 hands out units and brings K, warp 1 brings V, warps 2 and 3 bring Q.
+// - One brings: warp 0 K, warp 1 V, warp 2 Q. Warp 3 hands out units, one ahead.
 // - Two compute, 64 rows each: scores S = Q K^T, weights P = 2^(S c - base), sums O += P V. Q, S, P
 //   and O are in registers, K and V in shared memory. While a warpgroup turns S of one tile into
 //   weights, the products of the other one run; its own O += P V of the tile before does, too.
@@ -18,13 +21,15 @@
 // rules for it:
 //
 // - exact: base = max(base, largest score of the tile * c), and O is scaled by 2^(old - new).
-//   Tiles with masked keys go so, and tile 0, whose first keys often have the largest scores.
+//   Tiles with masked keys go so, and the very last one, since a sequence's first keys often have
+//   the largest scores.
 // - late: the tiles between look for no maxima. A row whose sum of weights in a lane is not below
 //   2^15, which f16 still holds, divides weights, sums and O by 2^k and adds k to its base.
 //
 // What grows by more than 2^127 within one tile is infinite or NaN at the end of the item. Such a
-// warpgroup notes the item, and the block computes it again at its end, with all tiles exact and
-// with base in units of scores: 2^((S - base) c).
+// warpgroup notes the item, and the block computes it again at its end, with all tiles exact, with
+// base in units of scores, 2^((S - base) c), and with V's infinite and NaN values kept from the
+// rows that do not see their keys.
 //
 // Bits: a row's arithmetic depends on its own item only, never on the block that takes it.
 
@@ -35,18 +40,29 @@
 namespace
 {
 
+constexpr hopper_shape SHAPE = hopper_shape_of(AULE_HOPPER_DIM_K, AULE_HOPPER_DIM_V);
+constexpr uint32_t KEYS = SHAPE.keys;
+constexpr uint32_t Q_LINE = HOPPER_ROWS * HOPPER_LINE_BYTES; // bytes of all rows' line
+constexpr uint32_t K_LINE = KEYS * HOPPER_LINE_BYTES;        // also V's
+#ifdef AULE_HOPPER_SHAPED
+constexpr bool SHAPED = true;
+#else
+constexpr bool SHAPED = false;
+#endif
+
 enum {
     WARP = 32,
     WARPGROUP = 128,
     COMPUTE_WARPS = 8,
-    Q_THREADS = 64,
-    UNIT_STAGES = 2,
+    Q_THREADS = 32,
+    UNIT_STAGES = 4, // so that the warps that bring look one unit ahead
+    WANTS_AHEAD = 3, // tiles of a unit that are left when K's warp asks for another one
     // Named barriers. 0 is not used.
     BARRIER_ALL = 1,
     BARRIER_TURN = 2,  // and 3: the turn of compute warpgroup 0 and 1 to issue products
     BARRIER_GROUP = 4, // and 5: within a compute warpgroup
     // Barriers in shared memory, 8 bytes each.
-    K_FULL = HOPPER_BARRIERS_AT,
+    K_FULL = SHAPE.barriers_at,
     K_EMPTY = K_FULL + 8 * HOPPER_STAGES,
     V_FULL = K_EMPTY + 8 * HOPPER_STAGES,
     V_EMPTY = V_FULL + 8 * HOPPER_STAGES,
@@ -54,38 +70,50 @@ enum {
     Q_EMPTY = Q_FULL + 8,
     UNIT_FULL = Q_EMPTY + 8,
     UNIT_EMPTY = UNIT_FULL + 8 * UNIT_STAGES,
-    NOTED = UNIT_EMPTY + 8 * UNIT_STAGES, // u32[2]: the last unit that a compute warpgroup noted,
-                                          // plus 1; 0: none
-    UNITS = HOPPER_BARRIERS_AT + 256,     // the units handed out; see UNIT_BYTES
-    // A unit's frame has its number, KV head and group, then its struct hopper_span, its struct
-    // gpu_tile and its struct gpu_run.
-    UNIT_SPAN = 12,
+    WANTED = UNIT_EMPTY + 8 * UNIT_STAGES, // K's warp will soon need another unit
+    NOTED = WANTED + 8,                    // u32[2]: the last unit that a compute warpgroup noted,
+                                           // plus 1; 0: none
+    UNITS = SHAPE.barriers_at + 256,       // the units handed out; see UNIT_BYTES
+    // A unit's frame has its number, KV head and run, then its struct hopper_rows, struct
+    // hopper_span, struct gpu_tile and struct gpu_run.
+    UNIT_ROWS = 12,
+    UNIT_SPAN = UNIT_ROWS + sizeof(hopper_rows),
     UNIT_TILE = UNIT_SPAN + sizeof(hopper_span),
-    UNIT_RUN = UNIT_TILE + sizeof(gpu_tile),
+    UNIT_WORDS = (UNIT_TILE + sizeof(gpu_tile)) / 4,
+    UNIT_RUN = (UNIT_TILE + sizeof(gpu_tile) + 7) & ~7,
     UNIT_BYTES = 512,
 };
 _Static_assert((int)NOTED + 8 <= (int)UNITS, "barriers fit");
-_Static_assert((int)UNIT_RUN + sizeof(gpu_run) <= (int)UNIT_BYTES && UNIT_RUN % 8 == 0,
-               "a unit fits");
-_Static_assert((int)UNITS + UNIT_STAGES * UNIT_BYTES <= (int)HOPPER_SHARED_BYTES, "it all fits");
+_Static_assert((int)UNIT_RUN + sizeof(gpu_run) <= (int)UNIT_BYTES, "a unit fits");
+_Static_assert(UNITS + UNIT_STAGES * UNIT_BYTES <= SHAPE.bytes, "it all fits");
 
 const uint32_t NO_UNIT = 0xffffffff;
+#ifdef AULE_HOPPER_BF16
+const uint32_t INFINITE = 0x7f80; // an element's exponent if it is infinite or NaN
+#else
+const uint32_t INFINITE = 0x7c00;
+#endif
 const float NO_SCORE = -3.0e38f; // below all scores, and finite
+const float LOG2_E = 1.4426950408889634f;
 
 // How the tile's weights are computed.
-enum rule { EXACT, MASKED, LATE };
+enum rule { EXACT, LATE };
 
 // The kernel's parameters.
 struct launch {
     uint64_t runs, items; // items: of one run; of several they are in the runs
-    uint64_t work;        // struct gpu_tickets
-    uint64_t maps;        // tensor maps, HOPPER_NUM_MAPS
-    uint32_t num_runs, num_items, num_kv_heads, block_size, features;
+    uint64_t work, notes; // struct gpu_tickets; see note_at()
+    uint64_t maps;        // tensor maps
+    uint32_t num_runs, num_items, num_kv_heads, block_size, features, where; // AULE_PLACE_*
     uint32_t shared; // where shared memory begins
 };
 
-// A place in a ring of two stages, and the parity of its round.
+// A place in a ring of two stages, and the parity of its round; and in the ring of units.
 struct cursor {
+    uint32_t stage, parity;
+};
+
+struct unit_cursor {
     uint32_t stage, parity;
 };
 
@@ -95,16 +123,23 @@ DEVICE void advance(cursor &at)
     at.parity ^= at.stage == 0;
 }
 
+DEVICE void advance(unit_cursor &at)
+{
+    at.stage = (at.stage + 1) % UNIT_STAGES;
+    at.parity ^= at.stage == 0;
+}
+
 // ---- work ----
-// Warp 0 copies what a unit needs, its struct gpu_tile and struct gpu_run, to shared memory, so
+// One warp copies what a unit needs, its struct gpu_tile and struct gpu_run, to shared memory, so
 // that the others do not wait for device memory.
 
 struct task {
     uint32_t run; // the copy of struct gpu_run
-    uint32_t unit;
-    gpu_tile tile;
-    uint32_t head, group; // KV head; query heads for one KV head
+    // As in the frame.
+    uint32_t unit, head, run_number; // KV head; run of the launch
+    hopper_rows rows;
     hopper_span span;
+    gpu_tile tile;
 };
 
 #define RUN(run, FIELD)                                                                            \
@@ -112,100 +147,153 @@ struct task {
 #define RUN_AT(run, FIELD)                                                                         \
     load<decltype(gpu_run::FIELD)>((run) + __builtin_offsetof(gpu_run, FIELD))
 
+// Finds the run of an item: the last one whose first item is not beyond it.
+DEVICE uint32_t run_of(const launch &launch, uint32_t item)
+{
+    uint32_t low = 0, high = launch.num_runs;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        if (RUN_AT(launch.runs + middle * sizeof(gpu_run), first_item) <= item)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// The row of a query of the tile's sequence, in positions and in tensors without an outer stride.
+DEVICE uint32_t token_row(uint32_t run, uint32_t first_token, uint32_t query)
+{
+    const uint32_t token = first_token + query;
+    if (RUN(run, token_row_step) == 0)
+        return token;
+    return load<uint32_t>(RUN(run, token_rows) + (uint64_t)token * 4);
+}
+
+// The position of a query among the keys.
+DEVICE int position_of(const launch &launch, uint32_t run, const gpu_tile &tile, uint32_t query)
+{
+    if (launch.features & AULE_FEATURE_POSITIONS)
+        return load<int>(RUN(run, positions) +
+                         (uint64_t)token_row(run, tile.first_token, query) * 4);
+    return (int)tile.kv_len - (int)tile.q_len + (int)query;
+}
+
+// The keys that row `row` of the item sees.
+DEVICE hopper_keys keys_of_row(const launch &launch, uint32_t run, const gpu_tile &tile,
+                               const hopper_rows &rows, uint32_t num_rows, uint32_t row)
+{
+    const uint32_t query = hopper_query_of(rows, row);
+    if (row >= num_rows || query >= tile.q_len)
+        return {0, 0};
+    return hopper_keys_of(position_of(launch, run, tile, query), tile.kv_len, RUN(run, causal),
+                          launch.features & AULE_FEATURE_WINDOW, RUN(run, window_left),
+                          RUN(run, window_right));
+}
+
+// The span of rows in any order. By all lanes of a warp.
+DEVICE hopper_span span_of_rows(const launch &launch, uint32_t run, const gpu_tile &tile,
+                                const hopper_rows &rows, uint32_t lane)
+{
+    const uint32_t num_rows = hopper_num_rows(tile.first_row, tile.num_tokens, rows.group);
+    hopper_keys some = {0xffffffff, 0}, every = {0, 0xffffffff};
+    for (uint32_t row = lane; row < num_rows; row += WARP) {
+        const hopper_keys keys = keys_of_row(launch, run, tile, rows, num_rows, row);
+        if (keys.first < keys.end) {
+            some.first = least(some.first, keys.first);
+            some.end = most(some.end, keys.end);
+        }
+        if (hopper_query_of(rows, row) < tile.q_len) {
+            every.first = most(every.first, keys.first);
+            every.end = least(every.end, keys.end);
+        }
+    }
+#pragma unroll
+    for (int step = 1; step < WARP; step *= 2) {
+        some.first = least(some.first, lane_xor(some.first, step));
+        some.end = most(some.end, lane_xor(some.end, step));
+        every.first = most(every.first, lane_xor(every.first, step));
+        every.end = least(every.end, lane_xor(every.end, step));
+    }
+    return hopper_span_of(num_rows, some, every, KEYS);
+}
+
 // Copies unit `unit` to `to`. By all lanes of a warp.
 DEVICE void unit_put(const launch &launch, uint32_t unit, uint32_t to, uint32_t lane)
 {
     const hopper_unit of = hopper_unit_of(unit, launch.num_items);
-    uint64_t run = launch.runs, items = launch.items;
-    uint32_t number = of.item;
-    if (launch.num_runs > 1) { // the last run whose first item is not beyond it
-        uint32_t low = 0, high = launch.num_runs;
-        while (high - low > 1) {
-            const uint32_t middle = (low + high) / 2;
-            if (RUN_AT(launch.runs + middle * sizeof(gpu_run), first_item) <= number)
-                low = middle;
-            else
-                high = middle;
-        }
-        run += low * sizeof(gpu_run);
-        number -= RUN_AT(run, first_item);
-        items = RUN_AT(run, items);
-    }
-    const uint64_t tile = items + (uint64_t)number * sizeof(gpu_item);
-    const gpu_tile of_item = {load<uint32_t>(tile),      load<uint32_t>(tile + 4),
-                              load<uint32_t>(tile + 8),  load<uint32_t>(tile + 12),
-                              load<uint32_t>(tile + 16), load<uint32_t>(tile + 20)};
-    const uint32_t group = RUN_AT(run, num_heads) / launch.num_kv_heads;
-    const hopper_span span = hopper_span_of(of_item.first_row, of_item.num_tokens, of_item.q_len,
-                                            of_item.kv_len, group, RUN_AT(run, causal));
-    const uint32_t header[12] = {unit,
-                                 of.head,
-                                 group,
-                                 span.num_rows,
-                                 span.tiles,
-                                 span.masked,
-                                 of_item.seq,
-                                 of_item.first_row,
-                                 of_item.first_token,
-                                 of_item.num_tokens,
-                                 of_item.q_len,
-                                 of_item.kv_len};
+    const uint32_t number = launch.num_runs > 1 ? run_of(launch, of.item) : 0;
+    const uint64_t from = launch.runs + number * sizeof(gpu_run);
+    uint64_t item = launch.items;
+    if (launch.num_runs > 1)
+        item = RUN_AT(from, items) - (uint64_t)RUN_AT(from, first_item) * sizeof(gpu_item);
+    item += (uint64_t)of.item * sizeof(gpu_item);
+    const gpu_tile tile = {load<uint32_t>(item),      load<uint32_t>(item + 4),
+                           load<uint32_t>(item + 8),  load<uint32_t>(item + 12),
+                           load<uint32_t>(item + 16), load<uint32_t>(item + 20)};
+    const uint32_t group = RUN_AT(from, num_heads) / launch.num_kv_heads, run = to + UNIT_RUN;
+    const hopper_rows rows = hopper_rows_of(tile.first_row, group);
+    for (uint32_t i = lane; i < sizeof(gpu_run) / 4; i += WARP)
+        shared_store(run + 4 * i, load<uint32_t>(from + 4 * i));
+    warp_sync();
+    const hopper_span span = launch.features & (AULE_FEATURE_WINDOW | AULE_FEATURE_POSITIONS)
+                                 ? span_of_rows(launch, run, tile, rows, lane)
+                                 : hopper_span_by_rows(tile.first_row, tile.num_tokens, tile.q_len,
+                                                       tile.kv_len, group, RUN(run, causal), KEYS);
+    const uint32_t header[UNIT_WORDS] = {
+        unit,           of.head,          number,          rows.group,      rows.query,
+        rows.rest,      rows.factor,      span.num_rows,   span.some.first, span.some.end,
+        span.first,     span.end,         span.low,        span.high,       tile.seq,
+        tile.first_row, tile.first_token, tile.num_tokens, tile.q_len,      tile.kv_len};
     if (lane == 0) {
 #pragma unroll
-        for (uint32_t i = 0; i < 12; i++)
+        for (uint32_t i = 0; i < UNIT_WORDS; i++)
             shared_store(to + 4 * i, header[i]);
     }
-    for (uint32_t i = lane; i < sizeof(gpu_run) / 4; i += WARP)
-        shared_store(to + UNIT_RUN + 4 * i, load<uint32_t>(run + 4 * i));
     warp_sync();
 }
 
 DEVICE task task_of(uint32_t at)
 {
-    const uint32_t span = at + UNIT_SPAN, tile = at + UNIT_TILE;
+    uint32_t words[UNIT_WORDS];
+#pragma unroll
+    for (uint32_t i = 0; i < UNIT_WORDS; i++)
+        words[i] = shared_load(at + 4 * i);
     task task;
-    task.unit = shared_load(at);
-    task.head = shared_load(at + 4);
-    task.group = shared_load(at + 8);
-    task.span = {shared_load(span), shared_load(span + 4), shared_load(span + 8)};
-    task.tile = {shared_load(tile),      shared_load(tile + 4),  shared_load(tile + 8),
-                 shared_load(tile + 12), shared_load(tile + 16), shared_load(tile + 20)};
+    __builtin_memcpy(&task.unit, words, sizeof words);
     task.run = at + UNIT_RUN;
     return task;
-}
-
-// The row of a query of the tile's sequence, in tensors without an outer stride.
-DEVICE uint32_t token_row(const task &task, uint32_t query)
-{
-    const uint32_t token = task.tile.first_token + query;
-    if (RUN(task.run, token_row_step) == 0)
-        return token;
-    return load<uint32_t>(RUN(task.run, token_rows) + (uint64_t)token * 4);
 }
 
 // Address of a row of the item in q or out. Inner strides count 16-byte units.
 DEVICE uint64_t row_address(const task &task, uint32_t row, uint64_t base, uint64_t outer,
                             uint32_t token_stride, uint32_t head_stride)
 {
-    const uint32_t at = task.tile.first_row + row, query = at / task.group;
-    const uint32_t head = task.head * task.group + at % task.group;
-    const uint64_t place = outer ? task.tile.seq * outer + (uint64_t)query * token_stride * 16
-                                 : (uint64_t)token_row(task, query) * token_stride * 16;
+    const uint32_t query = hopper_query_of(task.rows, row);
+    const uint32_t head = task.head * task.rows.group + hopper_head_of(task.rows, row);
+    const uint64_t place =
+        outer ? task.tile.seq * outer + (uint64_t)query * token_stride * 16
+              : (uint64_t)token_row(task.run, task.tile.first_token, query) * token_stride * 16;
     return base + place + (uint64_t)head * head_stride * 16;
 }
 
-// Waits for the next unit that warp 0 hands out. Returns where it is until unit_release().
-DEVICE uint32_t unit_wait(const launch &launch, const cursor &ring)
+// Waits for the next unit that is handed out. Returns where it is until unit_release().
+DEVICE uint32_t unit_wait(const launch &launch, const unit_cursor &ring)
 {
     barrier_wait(launch.shared + UNIT_FULL + 8 * ring.stage, ring.parity);
     return launch.shared + UNITS + ring.stage * UNIT_BYTES;
 }
 
-DEVICE void unit_release(const launch &launch, cursor &ring, uint32_t lane)
+DEVICE void unit_free(const launch &launch, const unit_cursor &unit, uint32_t lane)
 {
     warp_sync();
     if (lane == 0)
-        barrier_arrive(launch.shared + UNIT_EMPTY + 8 * ring.stage);
+        barrier_arrive(launch.shared + UNIT_EMPTY + 8 * unit.stage);
+}
+
+DEVICE void unit_release(const launch &launch, unit_cursor &ring, uint32_t lane)
+{
+    unit_free(launch, ring, lane);
     advance(ring);
 }
 
@@ -217,141 +305,304 @@ DEVICE uint32_t noted_first(const launch &launch, uint32_t group)
 // Where a compute warpgroup's note about a unit lies: the unit that it noted before, plus 1.
 DEVICE uint64_t note_at(const launch &launch, uint32_t unit, uint32_t group)
 {
-    return launch.work + sizeof(gpu_tickets) + ((uint64_t)unit * 2 + group) * 4;
+    return launch.notes + ((uint64_t)unit * 2 + group) * 4;
 }
 
 // ---- bringing K, V and Q ----
 
-// Brings all tiles of K (which = 0) or V (1) of a task, by one warp: lane 2 * box + half has one
-// box.
-DEVICE void bring_tiles(const launch &launch, const task &task, uint32_t which, cursor &at,
-                        uint32_t lane)
+DEVICE uint64_t map_of(const launch &launch, uint32_t run_number, uint32_t number)
 {
-    const uint32_t full = launch.shared + (which ? V_FULL : K_FULL);
-    const uint32_t empty = launch.shared + (which ? V_EMPTY : K_EMPTY);
-    const uint32_t box_keys = hopper_box_keys(launch.block_size);
-    const uint32_t half = lane & 1, box = lane >> 1;
-    const bool mine = lane < 2 * HOPPER_KEYS / box_keys;
-    const uint32_t to = launch.shared + (which ? HOPPER_V_AT : HOPPER_K_AT) +
-                        half * HOPPER_HALF_BYTES + box * box_keys * HOPPER_LINE_BYTES;
-    const uint64_t map = launch.maps + hopper_map_number(launch.block_size) * HOPPER_MAP_WORDS * 4;
-    const uint64_t table =
-        RUN(task.run, block_table) + (uint64_t)task.tile.seq * RUN(task.run, max_blocks) * 4;
-    const uint64_t chunks = RUN(task.run, chunks);
-    const uint32_t shift = RUN(task.run, chunk_shift), stride = RUN(task.run, chunk_stride);
-    const auto address_of = [&](uint32_t tile) {
-        const uint32_t part = hopper_box_part(tile, box, launch.block_size, task.tile.kv_len);
-        const uint32_t block = load<uint32_t>(table + (uint64_t)part * 4);
-        return load<uint64_t>(chunks + (uint64_t)(block >> shift) * stride * 8) +
-               hopper_box_offset(block, shift, tile, launch.block_size, launch.num_kv_heads,
-                                 task.head, which);
-    };
-    uint64_t next = mine ? address_of(task.span.tiles - 1) : 0; // loaded one tile ahead
-    for (uint32_t tile = task.span.tiles; tile-- > 0;) {
-        const hopper_place place = hopper_place_of(next);
-        if (mine && tile > 0)
-            next = address_of(tile - 1);
-        barrier_wait(empty + 8 * at.stage, at.parity ^ 1);
-        if (lane == 0)
-            barrier_expect(full + 8 * at.stage, HOPPER_TILE_BYTES);
-        warp_sync();
-        if (mine)
-            copy_box(to + at.stage * HOPPER_TILE_BYTES, map, half * HOPPER_HALF, place.row,
-                     place.window, full + 8 * at.stage);
-        advance(at);
+    const uint32_t maps = hopper_maps_of_run(launch.where == AULE_PLACE_ROWS);
+    return launch.maps + (uint64_t)(run_number * maps + number) * HOPPER_MAP_WORDS * 4;
+}
+
+// What brings K (which = 0) or V (1) of a task, by one warp.
+struct bringer {
+    uint32_t which, full, empty, to; // barriers and shared memory of stage 0
+    uint32_t lines, bytes, box_keys;
+    uint64_t map;
+    uint32_t start, outer; // of contiguous tensors: coordinates of key 0 and of the sequence
+};
+
+DEVICE bringer bringer_of(const launch &launch, const task &task, uint32_t which)
+{
+    const bool is_rows = launch.where == AULE_PLACE_ROWS;
+    bringer b;
+    b.which = which;
+    b.full = launch.shared + (which ? V_FULL : K_FULL);
+    b.empty = launch.shared + (which ? V_EMPTY : K_EMPTY);
+    b.to = launch.shared + (which ? SHAPE.v_at : SHAPE.k_at);
+    b.lines = (which ? SHAPE.dim_v : SHAPE.dim_k) / HOPPER_LINE;
+    b.bytes = which ? SHAPE.v_bytes : SHAPE.k_bytes;
+    b.box_keys = is_rows ? KEYS : hopper_box_keys(launch.block_size, KEYS);
+    b.map = map_of(launch, task.run_number, HOPPER_MAP_K + which);
+    b.start = b.outer = 0;
+    if (is_rows && (which ? RUN(task.run, values_outer) : RUN(task.run, keys_outer)) != 0)
+        b.outer = task.tile.seq;
+    else if (is_rows)
+        b.start = load<uint32_t>(RUN(task.run, kv_starts) +
+                                 (uint64_t)task.tile.seq * RUN(task.run, kv_start_step) * 4);
+    return b;
+}
+
+// Where box `box` of a tile begins.
+DEVICE hopper_place place_of(const launch &launch, const task &task, const bringer &b,
+                             uint32_t tile, uint32_t box)
+{
+    if (launch.where == AULE_PLACE_ROWS)
+        return hopper_place_in_tensor(b.start + tile * KEYS, task.head, b.outer);
+    const uint32_t part = hopper_box_part(tile, box, launch.block_size, task.span.some, KEYS);
+    const uint32_t key = hopper_key_in_block(tile, launch.block_size, KEYS);
+    const uint32_t block =
+        load<uint32_t>(RUN(task.run, block_table) +
+                       ((uint64_t)task.tile.seq * RUN(task.run, max_blocks) + part) * 4);
+    if (launch.where == AULE_PLACE_BLOCKS)
+        return hopper_place_in_tensor(key, task.head, block);
+    const uint32_t shift = RUN(task.run, chunk_shift);
+    const uint64_t chunk = load<uint64_t>(
+        RUN(task.run, chunks) + (uint64_t)(block >> shift) * RUN(task.run, chunk_stride) * 8);
+    const uint32_t row = (b.which ? SHAPE.dim_v : SHAPE.dim_k) * 2;
+    return hopper_place_in_pool(chunk +
+                                hopper_block_offset(block, shift, launch.block_size,
+                                                    launch.num_kv_heads, task.head, b.which,
+                                                    SHAPE) +
+                                (uint64_t)key * row);
+}
+
+// Brings the last tile of contiguous tensors key by key. Keys behind the last one repeat it, so
+// that nothing behind the sequence is read.
+DEVICE void bring_tail(const bringer &b, const task &task, const cursor &at, uint32_t lane)
+{
+    const uint64_t map = b.map + (HOPPER_MAP_ONE_K - HOPPER_MAP_K) * HOPPER_MAP_WORDS * 4;
+    map_acquire(map);
+    for (uint32_t key = lane; key < KEYS; key += WARP) {
+        const uint32_t of = least((task.span.end - 1) * KEYS + key, task.tile.kv_len - 1);
+        hopper_place place = hopper_place_in_tensor(b.start + of, task.head, b.outer);
+        for (uint32_t line = 0; line < b.lines; line++) {
+            place.at[0] = line * HOPPER_LINE;
+            copy_box(b.to + at.stage * b.bytes + line * K_LINE + key * HOPPER_LINE_BYTES, map,
+                     place.at, b.full + 8 * at.stage);
+        }
     }
 }
 
-// Brings Q by two warps, 64 rows each. Rows that are not there become zeros. Each lane finds the
-// addresses of two rows; half a warp copies a row.
-DEVICE void bring_queries(const launch &launch, const task &task, uint32_t warp, cursor &at,
-                          uint32_t lane)
+// The next unit of a warp that brings K or V. Lane lines * box + line has one box of a tile.
+struct upcoming {
+    uint32_t unit;      // where it is; 0: there is none
+    hopper_place place; // of the lane's box in the last tile, without the line
+};
+
+DEVICE bool brings(const bringer &b, uint32_t lane)
 {
-    uint64_t mine[2];
-    for (uint32_t i = 0; i < 2; i++) {
-        const uint32_t row = 64 * warp + 32 * i + lane;
-        mine[i] = row < task.span.num_rows
-                      ? row_address(task, row, RUN(task.run, q), RUN(task.run, q_outer),
-                                    RUN(task.run, q_token_stride), RUN(task.run, q_head_stride))
-                      : 0;
+    return lane / b.lines < KEYS / b.box_keys;
+}
+
+// Looks at the next unit that is handed out, and finds where its last tile lies.
+DEVICE upcoming look_ahead(const launch &launch, uint32_t which, const unit_cursor &ring,
+                           uint32_t lane)
+{
+    const uint32_t unit = unit_wait(launch, ring);
+    if (shared_load(unit) == NO_UNIT)
+        return {};
+    const task task = task_of(unit);
+    const bringer b = bringer_of(launch, task, which);
+    if (task.span.first == task.span.end || !brings(b, lane))
+        return {unit, {}};
+    return {unit, place_of(launch, task, b, task.span.end - 1, lane / b.lines)};
+}
+
+// Brings K (which = 0) or V (1) of units until there is none. Addresses come from memory, so they
+// are loaded one tile ahead, from unit to unit, too.
+DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring, cursor &at,
+                        uint32_t lane)
+{
+    upcoming next = look_ahead(launch, which, ring, lane);
+    uint32_t acquired = 0xffffffff; // the run whose map was
+    while (next.unit) {
+        const task task = task_of(next.unit);
+        const bringer b = bringer_of(launch, task, which);
+        const uint32_t line = lane % b.lines, box = lane / b.lines;
+        const uint32_t to = b.to + line * K_LINE + box * b.box_keys * HOPPER_LINE_BYTES;
+        const bool mine = brings(b, lane);
+        const bool has_tail =
+            launch.where == AULE_PLACE_ROWS && task.span.end * KEYS > task.tile.kv_len;
+        const unit_cursor unit = ring;
+        hopper_place place = next.place;
+        advance(ring);
+        if (task.run_number != acquired)
+            map_acquire(b.map);
+        acquired = task.run_number;
+        const uint32_t wants = least(task.span.end, task.span.first + WANTS_AHEAD);
+        uint32_t tile = task.span.end;
+        do {
+            hopper_place here = place;
+            if (which == 0 && lane == 0 && tile == wants)
+                barrier_arrive(launch.shared + WANTED);
+            here.at[0] += line * HOPPER_LINE;
+            if (tile > task.span.first + 1) {
+                if (mine)
+                    place = place_of(launch, task, b, tile - 2, box);
+            } else {
+                next = look_ahead(launch, which, ring, lane);
+            }
+            if (tile-- == task.span.first)
+                break; // no row sees a key
+            barrier_wait(b.empty + 8 * at.stage, at.parity ^ 1);
+            if (lane == 0)
+                barrier_expect(b.full + 8 * at.stage, b.bytes);
+            warp_sync();
+            if (has_tail && tile == task.span.end - 1)
+                bring_tail(b, task, at, lane);
+            else if (mine)
+                copy_box(to + at.stage * b.bytes, b.map, here.at, b.full + 8 * at.stage);
+            advance(at);
+        } while (tile > task.span.first);
+        unit_free(launch, unit, lane);
     }
-    const uint64_t any = RUN(task.run, q); // for rows that are not there
-    barrier_wait(launch.shared + Q_EMPTY, at.parity ^ 1);
-    for (uint32_t i = 0; i < 32; i++) {
-        const uint32_t row = 2 * i + (lane >> 4), chunk = lane & 15;
-        const uint64_t from = lane_read(i < 16 ? mine[0] : mine[1], row & 31);
-        copy_chunk(launch.shared + HOPPER_Q_AT + hopper_swizzled(64 * warp + row, chunk),
-                   from ? from + chunk * 16 : any, from == 0);
-    }
+    if (which == 0 && lane == 0)
+        barrier_arrive(launch.shared + WANTED); // the next round's first unit
+    unit_release(launch, ring, lane);
+}
+
+// Brings Q, by one warp: line by line.
+DEVICE void bring_query_boxes(const launch &launch, const task &task, uint32_t lane)
+{
+    const uint64_t map = map_of(launch, task.run_number, HOPPER_MAP_Q);
+    const bool outer = RUN(task.run, q_outer) != 0;
+    const uint32_t at[4] = {lane * HOPPER_LINE, task.head * task.rows.group,
+                            (outer ? 0 : task.tile.first_token) + task.rows.query,
+                            outer ? task.tile.seq : 0};
+    map_acquire(map);
+    if (lane == 0)
+        barrier_expect(launch.shared + Q_FULL, SHAPE.k_at);
+    warp_sync();
+    if (lane < SHAPE.dim_k / HOPPER_LINE)
+        copy_box(launch.shared + lane * Q_LINE, map, at, launch.shared + Q_FULL);
+    if (lane != 0)
+        barrier_arrive(launch.shared + Q_FULL);
+}
+
+// The same row by row, where rows are few or apart. Rows that are not there become zeros. Each lane
+// finds the addresses of four rows.
+DEVICE void bring_query_rows(const launch &launch, const task &task, const uint64_t mine[4],
+                             uint32_t lane)
+{
+    constexpr uint32_t CHUNKS = SHAPE.dim_k / 8; // of a row, 16 bytes each
+    const uint64_t any = RUN(task.run, q);       // for rows that are not there
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+#pragma unroll 4
+        for (uint32_t j = 0; j < CHUNKS; j++) {
+            const uint32_t row = (WARP * j + lane) / CHUNKS, chunk = (WARP * j + lane) % CHUNKS;
+            const uint64_t from = lane_read(mine[i], row);
+            copy_chunk(launch.shared + hopper_swizzled(WARP * i + row, chunk, HOPPER_ROWS),
+                       from ? from + chunk * 16 : any, from == 0);
+        }
     copy_arrive(launch.shared + Q_FULL);
+}
+
+DEVICE void bring_queries(const launch &launch, const task &task, cursor &at, uint32_t lane)
+{
+    const bool boxes = hopper_q_is_a_box(task.span.num_rows, task.rows.group) &&
+                       RUN(task.run, token_row_step) == 0;
+    uint64_t mine[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        if (!boxes && WARP * i + lane < task.span.num_rows)
+            mine[i] = row_address(task, WARP * i + lane, RUN(task.run, q), RUN(task.run, q_outer),
+                                  RUN(task.run, q_token_stride), RUN(task.run, q_head_stride));
+    barrier_wait(launch.shared + Q_EMPTY, at.parity ^ 1);
+    if (boxes)
+        bring_query_boxes(launch, task, lane);
+    else
+        bring_query_rows(launch, task, mine, lane);
     at.parity ^= 1;
 }
 
-// The work of warp `warp` of the bringing warpgroup for the unit at `unit`.
-DEVICE void bring_unit(const launch &launch, uint32_t unit, uint32_t warp, cursor &at,
-                       uint32_t lane)
+DEVICE void bring_all_queries(const launch &launch, unit_cursor &ring, cursor &at, uint32_t lane)
 {
-    const task task = task_of(unit);
-    if (task.span.tiles == 0)
-        return;
-    if (warp < 2)
-        bring_tiles(launch, task, warp, at, lane);
-    else
-        bring_queries(launch, task, warp - 2, at, lane);
+    bool is_there = true;
+    while (is_there) {
+        const uint32_t unit = unit_wait(launch, ring);
+        is_there = shared_load(unit) != NO_UNIT;
+        if (is_there) {
+            const task task = task_of(unit);
+            if (task.span.first < task.span.end)
+                bring_queries(launch, task, at, lane);
+        }
+        unit_release(launch, ring, lane);
+    }
 }
 
-// Hands out unit `unit`, and brings its K.
-DEVICE void hand_out(const launch &launch, uint32_t unit, cursor &ring, cursor &at, uint32_t lane)
+// ---- handing out ----
+
+DEVICE void hand_out(const launch &launch, uint32_t unit, unit_cursor &ring, uint32_t lane)
 {
     const uint32_t to = launch.shared + UNITS + ring.stage * UNIT_BYTES;
     barrier_wait(launch.shared + UNIT_EMPTY + 8 * ring.stage, ring.parity ^ 1);
-    if (unit < launch.num_items * launch.num_kv_heads)
+    if (unit != NO_UNIT)
         unit_put(launch, unit, to, lane);
     else if (lane == 0)
         shared_store(to, NO_UNIT);
     if (lane == 0)
         barrier_arrive(launch.shared + UNIT_FULL + 8 * ring.stage);
     advance(ring);
-    if (unit < launch.num_items * launch.num_kv_heads)
-        bring_unit(launch, to, 0, at, lane);
 }
 
-// Warp 0: hands out units by tickets, then those that were noted. Between the two, NO_UNIT.
-DEVICE void bring_keys(const launch &launch, uint32_t lane)
+// Waits until another unit is wanted. A block that took its units earlier would hold what others
+// could do at the end.
+DEVICE void wait_for_want(const launch &launch, uint32_t &wanted)
+{
+    barrier_wait(launch.shared + WANTED, wanted);
+    wanted ^= 1;
+}
+
+// Hands out units by tickets, and then NO_UNIT.
+DEVICE void hand_out_all(const launch &launch, unit_cursor &ring, uint32_t &wanted, uint32_t lane)
 {
     const uint32_t total = launch.num_items * launch.num_kv_heads;
-    cursor at = {0, 0}, ring = {0, 0};
-    uint32_t unit = __nvvm_read_ptx_sreg_ctaid_x(), next = 0;
+    uint32_t unit = __nvvm_read_ptx_sreg_ctaid_x();
+    wait_for_want(launch, wanted);
     while (unit < total) {
+        hand_out(launch, unit, ring, lane);
+        wait_for_want(launch, wanted);
         if (lane == 0)
-            next = __nvvm_read_ptx_sreg_nctaid_x() + ticket_take(launch.work);
-        hand_out(launch, unit, ring, at, lane);
-        unit = lane_read(next, 0);
+            unit = __nvvm_read_ptx_sreg_nctaid_x() + ticket_take(launch.work);
+        unit = lane_read(unit, 0);
     }
-    hand_out(launch, NO_UNIT, ring, at, lane);
-    named_sync(BARRIER_ALL, HOPPER_THREADS);
-    for (uint32_t group = 0; group < 2; group++) {
-        for (uint32_t n = noted_first(launch, group); n;
-             n = load<uint32_t>(note_at(launch, n - 1, group)))
-            hand_out(launch, n - 1, ring, at, lane);
-        hand_out(launch, NO_UNIT, ring, at, lane);
-    }
+    hand_out(launch, NO_UNIT, ring, lane);
 }
 
-// The other warps: they take what warp 0 hands out.
-DEVICE void bring_others(const launch &launch, uint32_t warp, uint32_t lane)
+// Hands out the units that a compute warpgroup has noted, and then NO_UNIT.
+DEVICE void hand_out_noted(const launch &launch, uint32_t group, unit_cursor &ring,
+                           uint32_t &wanted, uint32_t lane)
 {
-    cursor at = {0, 0}, ring = {0, 0};
+    uint32_t n = noted_first(launch, group);
+    while (n) {
+        wait_for_want(launch, wanted);
+        hand_out(launch, n - 1, ring, lane);
+        n = load<uint32_t>(note_at(launch, n - 1, group));
+    }
+    wait_for_want(launch, wanted);
+    hand_out(launch, NO_UNIT, ring, lane);
+}
+
+// The warps that bring: K, V, Q, and the one that hands out. They and the compute warpgroups go
+// through all units, then through those that each compute warpgroup has noted.
+DEVICE void bring(const launch &launch, uint32_t warp, uint32_t lane)
+{
+    cursor at = {0, 0};
+    unit_cursor ring = {0, 0};
+    uint32_t wanted = 1; // parity of the phase before the first
     for (uint32_t round = 0; round < 3; round++) {
-        for (;;) {
-            const uint32_t unit = unit_wait(launch, ring);
-            const bool is_there = shared_load(unit) != NO_UNIT;
-            if (is_there)
-                bring_unit(launch, unit, warp, at, lane);
-            unit_release(launch, ring, lane);
-            if (!is_there)
-                break;
-        }
+        if (warp < 2)
+            bring_tiles(launch, warp, ring, at, lane);
+        else if (warp == 2)
+            bring_all_queries(launch, ring, at, lane);
+        else if (round == 0)
+            hand_out_all(launch, ring, wanted, lane);
+        else
+            hand_out_noted(launch, round - 1, ring, wanted, lane);
         if (round == 0)
             named_sync(BARRIER_ALL, HOPPER_THREADS);
     }
@@ -361,15 +612,25 @@ DEVICE void bring_others(const launch &launch, uint32_t warp, uint32_t lane)
 // Accumulators: element 4i + 2r + e of a lane is row lane / 4 + 8r of the warp's 16, column
 // 8i + 2 (lane % 4) + e. The operand A of a product of 16 keys is the same of 16 columns, in pairs.
 
+// What SHAPED needs of the lane's two rows, and the factors of scores and caps.
+struct shaping {
+    float scale, cap, turn; // scale * log2(e); cap * log2(e), 0 for none; 2 log2(e) / that
+    float slope[2];         // times log2(e)
+    int position[2];
+    int nearest[2]; // least distance from the position to a key in sight
+};
+
 struct worker {
     uint32_t shared, group, lane; // compute warpgroup 0 or 1
     cursor k, v;
     uint32_t q_parity;
-    float c; // scale * log2(e), positive
-    uint32_t q[32], p[32];
-    float s[64], o[64];
-    float base[2], sum[2]; // of rows lane / 4 and lane / 4 + 8; `sum` is this lane's part
-    uint32_t end[2];       // the row sees keys [0, end)
+    float c;     // scale * log2(e), positive; SHAPED: 1, scores being in units of log2
+    bool stores; // of a unit that is computed again: whether this warpgroup stores its rows
+    uint32_t q[SHAPE.q_stays ? 1 : SHAPE.dim_k / 4], p[KEYS / 4];
+    float s[KEYS / 2], o[SHAPE.dim_v / 2];
+    float base[2], sum[2];       // of rows lane / 4 and lane / 4 + 8; `sum` is this lane's part
+    uint32_t first[2], count[2]; // the keys that a row sees: count keys from `first` on
+    shaping shaping;
 };
 
 // Descriptor of a tile in shared memory, swizzled by 128 bytes: groups of eight lines are 1024
@@ -383,27 +644,39 @@ DEVICE uint64_t descriptor(uint32_t at, uint32_t halves)
 
 DEVICE uint64_t keys_of(const worker &w)
 {
-    return descriptor(w.shared + HOPPER_K_AT + w.k.stage * HOPPER_TILE_BYTES, 16);
+    return descriptor(w.shared + SHAPE.k_at + w.k.stage * SHAPE.k_bytes, 16);
 }
 
 DEVICE uint64_t values_of(const worker &w)
 {
-    return descriptor(w.shared + HOPPER_V_AT + w.v.stage * HOPPER_TILE_BYTES, HOPPER_HALF_BYTES);
+    return descriptor(w.shared + SHAPE.v_at + w.v.stage * SHAPE.v_bytes, K_LINE);
 }
 
 DEVICE void issue_scores(worker &w, uint64_t keys)
 {
-    product_first<0>(w.s, w.q, keys);
 #pragma unroll
-    for (uint32_t i = 1; i < 8; i++)
-        product<0>(w.s, w.q + 4 * i, keys + ((i / 4 * HOPPER_HALF_BYTES + i % 4 * 32) >> 4));
+    for (uint32_t i = 0; i < SHAPE.dim_k / 16; i++) {
+        const uint64_t b = keys + ((i / 4 * K_LINE + i % 4 * 32) >> 4);
+        if constexpr (SHAPE.q_stays) {
+            const uint64_t a = descriptor(w.shared + w.group * 64 * HOPPER_LINE_BYTES, 16) +
+                               ((i / 4 * Q_LINE + i % 4 * 32) >> 4);
+            if (i == 0)
+                product_shared_first(w.s, a, b);
+            else
+                product_shared(w.s, a, b);
+        } else if (i == 0) {
+            product_first(w.s, w.q, b);
+        } else {
+            product<0>(w.s, w.q + 4 * i, b);
+        }
+    }
     product_commit();
 }
 
 DEVICE void issue_sums(worker &w, uint64_t values)
 {
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++)
+    for (uint32_t i = 0; i < KEYS / 16; i++)
         product<1>(w.o, w.p + 4 * i, values + (i * 16 * HOPPER_LINE_BYTES >> 4));
     product_commit();
 }
@@ -418,14 +691,14 @@ DEVICE void release(uint32_t barrier, cursor &at, uint32_t lane)
 DEVICE void scale_sums(worker &w, const float factor[2])
 {
 #pragma unroll
-    for (uint32_t i = 0; i < 64; i++)
+    for (uint32_t i = 0; i < SHAPE.dim_v / 2; i++)
         w.o[i] *= factor[i >> 1 & 1];
 }
 
 DEVICE void pack_weights(worker &w)
 {
 #pragma unroll
-    for (uint32_t i = 0; i < 32; i++)
+    for (uint32_t i = 0; i < KEYS / 4; i++)
         w.p[i] = packed(w.s[2 * i], w.s[2 * i + 1]);
 }
 
@@ -436,7 +709,7 @@ DEVICE void largest_scores(const worker &w, float most[2])
     for (uint32_t r = 0; r < 2; r++) {
         float pair[2] = {NO_SCORE, NO_SCORE};
 #pragma unroll
-        for (uint32_t i = 0; i < 32; i++)
+        for (uint32_t i = 0; i < KEYS / 4; i++)
             pair[i & 1] = larger(pair[i & 1], w.s[4 * (i >> 1) + 2 * r + (i & 1)]);
         most[r] = larger(pair[0], pair[1]);
         most[r] = larger(most[r], lane_xor(most[r], 1));
@@ -444,23 +717,52 @@ DEVICE void largest_scores(const worker &w, float most[2])
     }
 }
 
+// The first of the lane's keys in a tile. Score i is of key 8 (i / 4) + i % 2 from there.
+DEVICE uint32_t first_key(const worker &w, uint32_t tile)
+{
+    return tile * KEYS + 2 * (w.lane & 3);
+}
+
 DEVICE void mask_scores(worker &w, uint32_t tile)
 {
-    const int first = (int)(tile * HOPPER_KEYS + 2 * (w.lane & 3));
+    const uint32_t from[2] = {first_key(w, tile) - w.first[0], first_key(w, tile) - w.first[1]};
 #pragma unroll
-    for (uint32_t i = 0; i < 64; i++) {
-        const int key = 8 * (int)(i >> 2) + (int)(i & 1); // from `first`
-        if (key >= (int)w.end[i >> 1 & 1] - first)
+    for (uint32_t i = 0; i < KEYS / 2; i++)
+        if (from[i >> 1 & 1] + 8 * (i >> 2) + (i & 1) >= w.count[i >> 1 & 1])
             w.s[i] = -__builtin_inff();
+}
+
+// Soft cap and ALiBi; afterwards scores are in units of log2. cap tanh(x / cap) is
+// cap (1 - 2 / (1 + 2^(turn x))), wrong by some 2^-22 of the cap at most.
+DEVICE void shape_scores(worker &w, uint32_t tile)
+{
+    const int first = (int)first_key(w, tile);
+#pragma unroll
+    for (uint32_t i = 0; i < KEYS / 2; i++)
+        w.s[i] *= w.shaping.scale;
+    if (w.shaping.cap != 0) {
+#pragma unroll
+        for (uint32_t i = 0; i < KEYS / 2; i++)
+            w.s[i] = fused(-2 * w.shaping.cap, inverse(1 + power_of_2(w.s[i] * w.shaping.turn)),
+                           w.shaping.cap);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < KEYS / 2; i++) {
+        const uint32_t r = i >> 1 & 1;
+        const int away = w.shaping.position[r] - (first + 8 * (int)(i >> 2) + (int)(i & 1));
+        w.s[i] = fused(-w.shaping.slope[r],
+                       (float)((away < 0 ? -away : away) - w.shaping.nearest[r]), w.s[i]);
     }
 }
 
-// Turns the scores of a tile into weights. `part` is the sum of the lane's weights, for each row.
-// `factor` is what the rule does to O and the sum.
+// Turns the scores of a tile into weights. `masked`: some row does not see all keys. `part` is the
+// sum of the lane's weights, for each row. `factor` is what the rule does to O and the sum.
 template <rule RULE, bool AGAIN>
-DEVICE void weigh(worker &w, uint32_t tile, float factor[2], float part[2])
+DEVICE void weigh(worker &w, uint32_t tile, bool masked, float factor[2], float part[2])
 {
-    if (RULE == MASKED)
+    if (SHAPED)
+        shape_scores(w, tile);
+    if (RULE != LATE && masked)
         mask_scores(w, tile);
     if (RULE != LATE) {
         float most[2];
@@ -474,7 +776,7 @@ DEVICE void weigh(worker &w, uint32_t tile, float factor[2], float part[2])
     }
     float parts[2][2] = {{0, 0}, {0, 0}};
 #pragma unroll
-    for (uint32_t i = 0; i < 64; i++) {
+    for (uint32_t i = 0; i < KEYS / 2; i++) {
         const uint32_t r = i >> 1 & 1;
         w.s[i] = power_of_2(AGAIN ? (w.s[i] - w.base[r]) * w.c : fused(w.s[i], w.c, -w.base[r]));
         parts[r][i & 1] += w.s[i];
@@ -501,19 +803,68 @@ DEVICE void shrink(worker &w, float part[2])
         part[r] *= factor[r];
     }
 #pragma unroll
-    for (uint32_t i = 0; i < 64; i++)
+    for (uint32_t i = 0; i < KEYS / 2; i++)
         w.s[i] *= factor[i >> 1 & 1];
     scale_sums(w, factor);
     pack_weights(w);
 }
 
+DEVICE bool is_odd_element(uint32_t element) // infinite or NaN
+{
+    return (element & INFINITE) == INFINITE;
+}
+
+DEVICE float number_of_odd(uint32_t element)
+{
+    const uint32_t fraction = element & (INFINITE ^ 0x7fff);
+    return __builtin_bit_cast(float, (element & 0x8000) << 16 | 0x7f800000 | fraction << 12);
+}
+
+// Infinite and NaN values of V go to the rows that see their key, and to no others: weights of 0
+// would not keep them from the other rows. Leaves zeros in their places. By the one warpgroup that
+// stores the unit when it is computed again; the other one's results are dropped.
+DEVICE void part_values(worker &w, uint32_t tile, uint32_t thread)
+{
+    const uint32_t at = w.shared + SHAPE.v_at + w.v.stage * SHAPE.v_bytes;
+    const uint32_t number = BARRIER_GROUP + w.group, word = 4 * (w.lane & 3);
+    bool any = false;
+    for (uint32_t i = thread; i < SHAPE.v_bytes / 4; i += WARPGROUP) {
+        const uint32_t pair = shared_load(at + 4 * i);
+        any |= is_odd_element(pair) || is_odd_element(pair >> 16);
+    }
+    if (!named_any(number, WARPGROUP, any))
+        return;
+#pragma unroll 1
+    for (uint32_t key = 0; key < KEYS; key++) {
+#pragma unroll
+        for (uint32_t i = 0; i < SHAPE.dim_v / 2; i++) {
+            const uint32_t pair = shared_load(at + hopper_swizzled(key, i >> 2, KEYS) + word);
+            const uint32_t element = i & 1 ? pair >> 16 : pair & 0xffff, r = i >> 1 & 1;
+            const bool adds =
+                is_odd_element(element) & (tile * KEYS + key - w.first[r] < w.count[r]);
+            w.o[i] += adds ? number_of_odd(element) : 0.0f;
+        }
+    }
+    named_sync(number, WARPGROUP);
+    for (uint32_t i = thread; i < SHAPE.v_bytes / 4; i += WARPGROUP) {
+        const uint32_t pair = shared_load(at + 4 * i);
+        shared_store(at + 4 * i, (is_odd_element(pair) ? 0 : pair & 0xffff) |
+                                     (is_odd_element(pair >> 16) ? 0 : pair & 0xffff0000));
+    }
+    fence_async();
+    named_sync(number, WARPGROUP);
+}
+
 // Scores of `tile`, and beside them O += P V of the tile before.
-template <rule RULE, bool AGAIN> DEVICE void step(worker &w, uint32_t tile)
+template <rule RULE, bool AGAIN>
+DEVICE void step(worker &w, uint32_t tile, bool masked, uint32_t thread)
 {
     float factor[2], part[2];
     const uint64_t keys = keys_of(w), values = values_of(w);
     barrier_wait(w.shared + K_FULL + 8 * w.k.stage, w.k.parity);
     barrier_wait(w.shared + V_FULL + 8 * w.v.stage, w.v.parity);
+    if (AGAIN && w.stores)
+        part_values(w, tile + 1, thread);
     named_sync(BARRIER_TURN + w.group, 2 * WARPGROUP);
     product_fence();
     issue_scores(w, keys);
@@ -521,7 +872,7 @@ template <rule RULE, bool AGAIN> DEVICE void step(worker &w, uint32_t tile)
     named_arrive(BARRIER_TURN + 1 - w.group, 2 * WARPGROUP);
     product_wait<1>(w.s);
     release(w.shared + K_EMPTY, w.k, w.lane);
-    weigh<RULE, AGAIN>(w, tile, factor, part);
+    weigh<RULE, AGAIN>(w, tile, masked, factor, part);
     product_wait<0>(w.o);
     release(w.shared + V_EMPTY, w.v, w.lane);
     if (RULE != LATE) {
@@ -540,38 +891,61 @@ template <rule RULE, bool AGAIN> DEVICE void step(worker &w, uint32_t tile)
 // remove it. Both warpgroups do so, with the same zeros.
 DEVICE void zero_tail(const worker &w, uint32_t first, uint32_t thread)
 {
-    const uint32_t tile = w.shared + HOPPER_V_AT + w.v.stage * HOPPER_TILE_BYTES;
-    for (uint32_t i = thread; i < (HOPPER_KEYS - first) * 16; i += WARPGROUP)
-        shared_zero(tile + hopper_swizzled(first + i / 16, i % 16));
+    constexpr uint32_t CHUNKS = SHAPE.dim_v / 8;
+    const uint32_t tile = w.shared + SHAPE.v_at + w.v.stage * SHAPE.v_bytes;
+    for (uint32_t i = thread; i < (KEYS - first) * CHUNKS; i += WARPGROUP)
+        shared_zero(tile + hopper_swizzled(first + i / CHUNKS, i % CHUNKS, KEYS));
     fence_async();
     named_sync(BARRIER_GROUP + w.group, WARPGROUP);
 }
 
-DEVICE void take_queries(worker &w, uint32_t warp, bool negative)
+// Changes the signs of the warpgroup's Q in shared memory.
+DEVICE void negate_queries(const worker &w, uint32_t thread)
 {
-    const uint32_t row = 64 * w.group + 16 * warp + (w.lane & 15);
-    barrier_wait(w.shared + Q_FULL, w.q_parity);
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++)
-        load_matrices(w.q + 4 * i,
-                      w.shared + HOPPER_Q_AT + hopper_swizzled(row, 2 * i + (w.lane >> 4)));
+    constexpr uint32_t WORDS = 64 * HOPPER_LINE_BYTES / 4; // of a line
+    for (uint32_t i = thread; i < WORDS * (SHAPE.dim_k / HOPPER_LINE); i += WARPGROUP) {
+        const uint32_t at = w.shared + i / WORDS * Q_LINE + w.group * WORDS * 4 + i % WORDS * 4;
+        shared_store(at, shared_load(at) ^ 0x80008000u);
+    }
+}
+
+DEVICE void release_queries(const worker &w)
+{
     warp_sync();
     if (w.lane == 0)
         barrier_arrive(w.shared + Q_EMPTY);
+}
+
+DEVICE void take_queries(worker &w, uint32_t thread, bool negative)
+{
+    barrier_wait(w.shared + Q_FULL, w.q_parity);
     w.q_parity ^= 1;
+    if constexpr (SHAPE.q_stays) {
+        if (negative)
+            negate_queries(w, thread);
+        fence_async(); // what arrived was copied chunk by chunk, not by a box
+        named_sync(BARRIER_GROUP + w.group, WARPGROUP);
+    } else {
+        const uint32_t row = 64 * w.group + 16 * (thread / WARP) + (w.lane & 15);
 #pragma unroll
-    for (uint32_t i = 0; i < 32; i++)
-        w.q[i] ^= negative ? 0x80008000u : 0;
+        for (uint32_t i = 0; i < SHAPE.dim_k / 16; i++)
+            load_matrices(w.q + 4 * i,
+                          w.shared + hopper_swizzled(row, 2 * i + (w.lane >> 4), HOPPER_ROWS));
+        release_queries(w);
+#pragma unroll
+        for (uint32_t i = 0; i < SHAPE.dim_k / 4; i++)
+            w.q[i] ^= negative ? 0x80008000u : 0;
+    }
 }
 
 // The first tile: scores alone.
 template <bool AGAIN> DEVICE void first_step(worker &w, const task &task, uint32_t thread)
 {
-    const uint32_t tile = task.span.tiles - 1;
+    const uint32_t tile = task.span.end - 1;
     float factor[2];
     w.base[0] = w.base[1] = NO_SCORE;
 #pragma unroll
-    for (uint32_t i = 0; i < 64; i++)
+    for (uint32_t i = 0; i < SHAPE.dim_v / 2; i++)
         w.o[i] = 0;
     barrier_wait(w.shared + K_FULL + 8 * w.k.stage, w.k.parity);
     named_sync(BARRIER_TURN + w.group, 2 * WARPGROUP);
@@ -581,9 +955,9 @@ template <bool AGAIN> DEVICE void first_step(worker &w, const task &task, uint32
     product_wait<0>(w.s);
     release(w.shared + K_EMPTY, w.k, w.lane);
     barrier_wait(w.shared + V_FULL + 8 * w.v.stage, w.v.parity);
-    if ((tile + 1) * HOPPER_KEYS > task.tile.kv_len)
-        zero_tail(w, task.tile.kv_len - tile * HOPPER_KEYS, thread);
-    weigh<MASKED, AGAIN>(w, tile, factor, w.sum);
+    if ((tile + 1) * KEYS > task.tile.kv_len)
+        zero_tail(w, task.tile.kv_len - tile * KEYS, thread);
+    weigh<EXACT, AGAIN>(w, tile, true, factor, w.sum);
     pack_weights(w);
 }
 
@@ -591,21 +965,29 @@ template <bool AGAIN> DEVICE void first_step(worker &w, const task &task, uint32
 template <bool AGAIN> DEVICE void attend(worker &w, const task &task, uint32_t thread)
 {
     first_step<AGAIN>(w, task, thread);
-    uint32_t tile = task.span.tiles - 1;
-    while (tile > task.span.masked)
-        step<MASKED, AGAIN>(w, --tile);
-    if (AGAIN) {
-        while (tile > 0)
-            step<EXACT, true>(w, --tile);
-    } else if (tile > 0) {
-        // A row without keys, whose Q may be zeros: any base does.
-        w.base[0] = w.base[0] > -1.0e38f ? w.base[0] : 0;
-        w.base[1] = w.base[1] > -1.0e38f ? w.base[1] : 0;
-        while (tile > 1)
-            step<LATE, false>(w, --tile);
-        step<EXACT, false>(w, --tile);
+    const hopper_span &span = task.span;
+    uint32_t tile = span.end - 1;
+    if (!AGAIN) {
+#pragma unroll 1
+        while (tile > span.high)
+            step<EXACT, false>(w, --tile, true, thread);
+            // A row without keys has no base. With 0 it needs no shrink(), if its Q is zeros.
+#pragma unroll
+        for (uint32_t r = 0; r < 2; r++)
+            w.base[r] = w.count[r] > 0 && w.base[r] > -1.0e37f ? w.base[r] : 0;
+        const uint32_t last = most(span.low, span.first + 1);
+#pragma unroll 1
+        while (tile > last)
+            step<LATE, false>(w, --tile, false, thread);
+    }
+#pragma unroll 1
+    while (tile > span.first) {
+        tile--;
+        step<EXACT, AGAIN>(w, tile, tile < span.low || tile >= span.high, thread);
     }
     barrier_wait(w.shared + V_FULL + 8 * w.v.stage, w.v.parity);
+    if (AGAIN && w.stores)
+        part_values(w, tile, thread);
     product_fence();
     issue_sums(w, values_of(w));
     product_wait<0>(w.o);
@@ -617,17 +999,18 @@ template <bool AGAIN> DEVICE void attend(worker &w, const task &task, uint32_t t
     }
 }
 
-// Whether the late rule may have gone wrong in one of the lane's rows.
+// Whether one of the lane's rows may be wrong: something is not a finite number, or the weight of
+// the largest score, which is 1 but for rounding S c, is far from it (|S c| beyond 2^26).
 DEVICE bool doubtful(const worker &w)
 {
     float zero[2] = {0, 0}; // or NaN
     bool doubt = false;
 #pragma unroll
-    for (uint32_t i = 0; i < 64; i++)
+    for (uint32_t i = 0; i < SHAPE.dim_v / 2; i++)
         zero[i >> 1 & 1] = fused(w.o[i], 0.0f, zero[i >> 1 & 1]);
 #pragma unroll
     for (uint32_t r = 0; r < 2; r++)
-        doubt |= w.end[r] > 0 && !(zero[r] == 0 && w.sum[r] > 1.0e-6f && w.sum[r] < 3.0e38f);
+        doubt |= w.count[r] > 0 && !(zero[r] == 0 && w.sum[r] > 0.25f && w.sum[r] < 3.0e38f);
     return doubt;
 }
 
@@ -649,25 +1032,55 @@ DEVICE void exchange(uint32_t (&chunk)[4], uint32_t lane)
     exchange_pair(chunk[1], chunk[3], lane, 2);
 }
 
+// A row's end.
+struct row_end {
+    float share, lse; // the factor of O; in the unit that the run wants
+};
+
+// A sink joins the sum of weights like a key without a value. A row that sees nothing and has no
+// sink gives zeros and -infinity, and so does a row that is no query. Source: row_end() of
+// attention_rows.glsl.
+template <bool AGAIN>
+DEVICE row_end end_row(const worker &w, const launch &launch, const task &task, uint32_t row,
+                       uint32_t r)
+{
+    const bool seen = w.count[r] > 0;
+    float most = seen ? AGAIN ? w.base[r] * w.c : w.base[r] : NO_SCORE;
+    float sum = seen ? w.sum[r] : 0, keep = 1;
+    if (SHAPED && seen)
+        most = fused(-w.shaping.slope[r], (float)w.shaping.nearest[r], most);
+    if ((launch.features & AULE_FEATURE_SINKS) &&
+        hopper_query_of(task.rows, row) < task.tile.q_len) {
+        const uint32_t head = task.head * task.rows.group + hopper_head_of(task.rows, row);
+        const float sink = load<float>(RUN(task.run, sinks) + head * 4) * LOG2_E;
+        const float top = larger(most, sink);
+        keep = power_of_2(most - top);
+        sum = fused(sum, keep, sink > NO_SCORE ? power_of_2(sink - top) : 0.0f);
+        most = top;
+    }
+    if (sum == 0)
+        return {0, -__builtin_inff()};
+    return {keep / sum, (most + logarithm_2(sum)) * RUN(task.run, lse_unit)};
+}
+
 // Stores one of the lane's two rows: four lanes store 16 bytes each.
 template <bool AGAIN>
 DEVICE void store_row(const worker &w, const launch &launch, const task &task, uint32_t row,
                       uint32_t r)
 {
-    const bool seen = w.end[r] > 0 && task.span.tiles > 0;
-    const bool there = row < task.span.num_rows;
-    const float share = w.sum[r] == 0 ? 0 : 1.0f / w.sum[r];
+    const bool seen = w.count[r] > 0, there = row < task.span.num_rows;
+    const row_end end = end_row<AGAIN>(w, launch, task, row, r);
     const uint64_t out =
         there ? row_address(task, row, RUN(task.run, out), RUN(task.run, out_outer),
                             RUN(task.run, out_token_stride), RUN(task.run, out_head_stride))
               : 0;
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
+    for (uint32_t i = 0; i < SHAPE.dim_v / 32; i++) {
         uint32_t chunk[4];
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++) {
             const uint32_t at = 4 * (4 * i + j) + 2 * r;
-            chunk[j] = seen ? packed(w.o[at] * share, w.o[at + 1] * share) : 0;
+            chunk[j] = seen ? packed(w.o[at] * end.share, w.o[at + 1] * end.share) : 0;
         }
         exchange(chunk, w.lane);
         if (there)
@@ -675,15 +1088,39 @@ DEVICE void store_row(const worker &w, const launch &launch, const task &task, u
     }
     if (!(launch.features & AULE_FEATURE_LSE) || !there || (w.lane & 3) != 0)
         return;
-    const uint32_t at = task.tile.first_row + row, query = at / task.group;
-    const float base = AGAIN ? w.base[r] * w.c : w.base[r];
-    const float lse = seen && w.sum[r] != 0 ? (base + logarithm_2(w.sum[r])) * 0.6931471805599453f
-                                            : -__builtin_inff();
-    store<float>(RUN(task.run, lse) +
-                     ((uint64_t)token_row(task, query) * RUN(task.run, lse_token_stride) +
-                      task.head * task.group + at % task.group) *
-                         4,
-                 lse);
+    const uint64_t token =
+        token_row(task.run, task.tile.first_token, hopper_query_of(task.rows, row));
+    const uint32_t head = task.head * task.rows.group + hopper_head_of(task.rows, row);
+    store<float>(RUN(task.run, lse) + (token * RUN(task.run, lse_token_stride) + head) * 4,
+                 end.lse);
+}
+
+// Sets what the lane's two rows see, and what shapes their scores.
+DEVICE void begin_rows(worker &w, const launch &launch, const task &task, uint32_t row)
+{
+    const float cap = launch.features & AULE_FEATURE_SOFT_CAP ? RUN(task.run, soft_cap) : 0;
+    w.shaping.scale = RUN(task.run, scale_log2e);
+    w.shaping.cap = cap * LOG2_E;
+    w.shaping.turn = 2 / cap;
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++) {
+        const uint32_t at = row + 8 * r;
+        const hopper_keys keys =
+            keys_of_row(launch, task.run, task.tile, task.rows, task.span.num_rows, at);
+        w.first[r] = keys.first;
+        w.count[r] = keys.end - keys.first;
+        w.shaping.slope[r] = 0;
+        w.shaping.position[r] = w.shaping.nearest[r] = 0;
+        if (!SHAPED || !(launch.features & AULE_FEATURE_ALIBI) || w.count[r] == 0)
+            continue;
+        const uint32_t head = task.head * task.rows.group + hopper_head_of(task.rows, at);
+        const int position =
+            position_of(launch, task.run, task.tile, hopper_query_of(task.rows, at));
+        const int below = (int)keys.first - position, above = position - (int)(keys.end - 1);
+        w.shaping.slope[r] = load<float>(RUN(task.run, slopes) + head * 4) * LOG2_E;
+        w.shaping.position[r] = position;
+        w.shaping.nearest[r] = below > 0 ? below : above > 0 ? above : 0;
+    }
 }
 
 // Computes the warpgroup's rows of a unit. AGAIN: a unit that warpgroup `noted` has noted; only
@@ -693,19 +1130,16 @@ DEVICE void compute_unit(worker &w, const launch &launch, uint32_t at, uint32_t 
                          uint32_t thread)
 {
     const task task = task_of(at);
-    const uint32_t warp = thread / WARP, row = 64 * w.group + 16 * warp + (w.lane >> 2);
-    const uint32_t causal = RUN(task.run, causal);
-#pragma unroll
-    for (uint32_t r = 0; r < 2; r++)
-        w.end[r] = row + 8 * r < task.span.num_rows
-                       ? hopper_seen((task.tile.first_row + row + 8 * r) / task.group,
-                                     task.tile.q_len, task.tile.kv_len, causal)
-                       : 0;
-    if (task.span.tiles > 0) {
+    const uint32_t row = 64 * w.group + 16 * (thread / WARP) + (w.lane >> 2);
+    w.stores = !AGAIN || noted == w.group;
+    begin_rows(w, launch, task, row);
+    if (task.span.first < task.span.end) {
         const float scale = RUN(task.run, scale_log2e);
-        w.c = larger(scale < 0 ? -scale : scale, 1.0e-30f);
-        take_queries(w, warp, scale < 0);
+        w.c = SHAPED ? 1 : larger(scale < 0 ? -scale : scale, 1.0e-30f);
+        take_queries(w, thread, !SHAPED && scale < 0);
         attend<AGAIN>(w, task, thread);
+        if (SHAPE.q_stays)
+            release_queries(w);
         if (!AGAIN && named_any(BARRIER_GROUP + w.group, WARPGROUP, doubtful(w))) {
             if (thread == 0) {
                 store<uint32_t>(note_at(launch, task.unit, w.group), noted_first(launch, w.group));
@@ -714,14 +1148,14 @@ DEVICE void compute_unit(worker &w, const launch &launch, uint32_t at, uint32_t 
             return;
         }
     }
-    if (AGAIN && noted != w.group)
+    if (!w.stores)
         return;
     store_row<AGAIN>(w, launch, task, row, 0);
     store_row<AGAIN>(w, launch, task, row + 8, 1);
 }
 
 template <bool AGAIN>
-DEVICE void compute_units(worker &w, const launch &launch, cursor &ring, uint32_t noted,
+DEVICE void compute_units(worker &w, const launch &launch, unit_cursor &ring, uint32_t noted,
                           uint32_t thread)
 {
     for (;;) {
@@ -737,12 +1171,12 @@ DEVICE void compute_units(worker &w, const launch &launch, cursor &ring, uint32_
 
 DEVICE void compute(const launch &launch, uint32_t group, uint32_t thread)
 {
-    cursor ring = {0, 0};
+    unit_cursor ring = {0, 0};
     worker w;
     w.shared = launch.shared;
     w.group = group;
     w.lane = thread % WARP;
-    w.k = w.v = ring;
+    w.k = w.v = {0, 0};
     w.q_parity = 0;
     if (group == 1) // the first turn is warpgroup 0's
         named_arrive(BARRIER_TURN, 2 * WARPGROUP);
@@ -759,10 +1193,13 @@ DEVICE void make_barriers(uint32_t shared)
         barrier_make(shared + V_FULL + 8 * i, 1);
         barrier_make(shared + K_EMPTY + 8 * i, COMPUTE_WARPS);
         barrier_make(shared + V_EMPTY + 8 * i, COMPUTE_WARPS);
-        barrier_make(shared + UNIT_FULL + 8 * i, 1);
-        barrier_make(shared + UNIT_EMPTY + 8 * i, COMPUTE_WARPS + 3);
         shared_store(shared + NOTED + 4 * i, 0);
     }
+    for (uint32_t i = 0; i < UNIT_STAGES; i++) {
+        barrier_make(shared + UNIT_FULL + 8 * i, 1);
+        barrier_make(shared + UNIT_EMPTY + 8 * i, COMPUTE_WARPS + 3);
+    }
+    barrier_make(shared + WANTED, 1);
     barrier_make(shared + Q_FULL, Q_THREADS);
     barrier_make(shared + Q_EMPTY, COMPUTE_WARPS);
     fence_async();
@@ -773,24 +1210,20 @@ extern __attribute__((shared)) __attribute__((aligned(1024))) unsigned char shar
 } // namespace
 
 extern "C" __attribute__((global)) __attribute__((launch_bounds(HOPPER_THREADS, 1))) void
-attention_hopper(uint64_t runs, uint64_t items, uint64_t work, uint64_t maps, uint32_t num_runs,
-                 uint32_t num_items, uint32_t num_kv_heads, uint32_t block_size, uint32_t features)
+attention_hopper(uint64_t runs, uint64_t items, uint64_t work, uint64_t notes, uint64_t maps,
+                 uint32_t num_runs, uint32_t num_items, uint32_t num_kv_heads, uint32_t block_size,
+                 uint32_t features, uint32_t where)
 {
-    const launch launch = {
-        runs,      items,        work,       maps,     num_runs,
-        num_items, num_kv_heads, block_size, features, shared_address(shared_memory)};
+    const launch launch = {runs,       items,    work,      notes,
+                           maps,       num_runs, num_items, num_kv_heads,
+                           block_size, features, where,     shared_address(shared_memory)};
     const uint32_t thread = thread_number();
     if (thread == 0)
         make_barriers(launch.shared);
-    if (thread < HOPPER_NUM_MAPS)
-        map_acquire(maps + thread * HOPPER_MAP_WORDS * 4);
     named_sync(BARRIER_ALL, HOPPER_THREADS);
     if (thread < WARPGROUP) {
         registers_give<40>();
-        if (thread < WARP)
-            bring_keys(launch, thread);
-        else
-            bring_others(launch, thread / WARP, thread % WARP);
+        bring(launch, thread / WARP, thread % WARP);
     } else {
         registers_take<232>();
         compute(launch, thread / WARPGROUP - 1, thread % WARPGROUP);

@@ -2,8 +2,11 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // index.h - the index arithmetic of the native kernels, in C for the host and in CUDA for the
-// kernels: work units, rows and keys of an item, where blocks lie, the tensor map, swizzled shared
+// kernels: work units, rows and keys of an item, where keys lie, tensor maps, swizzled shared
 // memory. The host's tests run the same functions. Knows no memory and no threads.
+//
+// A tile of rows (of Q, K or V) lies in shared memory as [line][row][64]: a line has 64 elements,
+// 128 bytes, and a row of d elements has d / 64 lines.
 
 #ifndef AULE_SHADERS_HOPPER_INDEX_H
 #define AULE_SHADERS_HOPPER_INDEX_H
@@ -11,33 +14,49 @@
 #include <stdint.h>
 
 #ifdef __CUDA__
-#define HOPPER_FUNCTION static __attribute__((device)) __attribute__((always_inline)) inline
+#define HOPPER_FUNCTION                                                                            \
+    static __attribute__((host)) __attribute__((device))                                           \
+    __attribute__((always_inline)) inline constexpr
 #else
 #define HOPPER_FUNCTION static inline
 #endif
 
 enum {
     HOPPER_ROWS = 128, // rows of an item: 64 for each of two warpgroups
-    HOPPER_KEYS = 128, // keys of a tile
-    HOPPER_DIM = 128,  // head dim of K and V
-    HOPPER_HALF = 64,  // elements of a line: tiles lie in shared memory as [half][row][64]
-    HOPPER_LINE_BYTES = 2 * HOPPER_HALF,
-    HOPPER_ROW_BYTES = 2 * HOPPER_DIM, // of a key in the pool
-    HOPPER_HALF_BYTES = HOPPER_KEYS * HOPPER_LINE_BYTES,
-    HOPPER_TILE_BYTES = 2 * HOPPER_HALF_BYTES,
-    HOPPER_STAGES = 2,
+    HOPPER_LINE = 64,  // elements
+    HOPPER_LINE_BYTES = 2 * HOPPER_LINE,
+    HOPPER_STAGES = 2, // of K and of V
     HOPPER_THREADS = 384,
-    // Shared memory: Q, then the stages of K, then those of V, then barriers and work units.
-    HOPPER_Q_AT = 0,
-    HOPPER_K_AT = HOPPER_TILE_BYTES,
-    HOPPER_V_AT = HOPPER_K_AT + HOPPER_STAGES * HOPPER_TILE_BYTES,
-    HOPPER_BARRIERS_AT = HOPPER_V_AT + HOPPER_STAGES * HOPPER_TILE_BYTES,
-    HOPPER_SHARED_BYTES = HOPPER_BARRIERS_AT + 256 + 1024,
     HOPPER_LEAST_BLOCK = 16, // keys
     HOPPER_MOST_BLOCK = 256,
-    HOPPER_NUM_MAPS = 4, // tensor maps, for boxes of 16, 32, 64 and 128 keys
     HOPPER_MAP_WORDS = 32,
 };
+
+// ---- a kernel's shape ----
+
+struct hopper_shape {
+    uint32_t dim_k, dim_v;       // head dims: multiples of 64
+    uint32_t keys;               // of a tile
+    uint32_t q_stays;            // 1: products read Q in shared memory; 0: it goes to registers
+    uint32_t k_bytes, v_bytes;   // of a tile
+    uint32_t k_at, v_at;         // in shared memory, behind Q: the stages of K, then those of V
+    uint32_t barriers_at, bytes; // then barriers and work units; all of it
+};
+
+// Registers decide: a thread has 232. It needs dim_v / 2 for sums, keys / 2 for scores, keys / 4
+// for weights, and dim_k / 4 for Q.
+HOPPER_FUNCTION struct hopper_shape hopper_shape_of(uint32_t dim_k, uint32_t dim_v)
+{
+    struct hopper_shape shape = {dim_k, dim_v, dim_v > 128 ? 64u : 128u, dim_k > 128, 0, 0, 0, 0,
+                                 0,     0};
+    shape.k_bytes = shape.keys * dim_k * 2;
+    shape.v_bytes = shape.keys * dim_v * 2;
+    shape.k_at = HOPPER_ROWS * dim_k * 2;
+    shape.v_at = shape.k_at + HOPPER_STAGES * shape.k_bytes;
+    shape.barriers_at = shape.v_at + HOPPER_STAGES * shape.v_bytes;
+    shape.bytes = shape.barriers_at + 256 + 2048;
+    return shape;
+}
 
 // ---- work units: an item of the list, for one KV head ----
 // All items of a head come before the next head, so that K and V of one head stay in the near half
@@ -54,116 +73,220 @@ HOPPER_FUNCTION struct hopper_unit hopper_unit_of(uint32_t unit, uint32_t num_it
 }
 
 // ---- rows and keys of an item ----
-// Row r of a sequence is query r / group. The query stands at kv_len - q_len + query.
+// Row r of a sequence is query r / group.
 
-// Keys [0, end) are those that the query sees.
-HOPPER_FUNCTION uint32_t hopper_seen(uint32_t query, uint32_t q_len, uint32_t kv_len,
-                                     uint32_t causal)
-{
-    int64_t end = causal ? (int64_t)kv_len - q_len + query + 1 : (int64_t)kv_len;
-    if (query >= q_len || end < 0)
-        return 0;
-    return end < (int64_t)kv_len ? (uint32_t)end : kv_len;
-}
-
-// The rows of an item and the tiles of keys that it goes through, from the last one to tile 0.
-struct hopper_span {
-    uint32_t num_rows; // that exist; those of idle tokens get zeros
-    uint32_t tiles;    // 0: no row sees a key
-    uint32_t masked;   // tiles from this one on have keys that some row does not see
+// A way from a row of an item to its query and head without a division.
+struct hopper_rows {
+    uint32_t group;       // query heads for one KV head
+    uint32_t query, rest; // row 0 of the item is query `query`, head `rest` of the group
+    uint32_t factor;      // 2^32 / group, rounded up; of group 1 not used
 };
 
-HOPPER_FUNCTION struct hopper_span hopper_span_of(uint32_t first_row, uint32_t num_tokens,
-                                                  uint32_t q_len, uint32_t kv_len, uint32_t group,
-                                                  uint32_t causal)
+HOPPER_FUNCTION struct hopper_rows hopper_rows_of(uint32_t first_row, uint32_t group)
 {
-    uint32_t all = num_tokens * group - first_row, live = q_len * group;
-    struct hopper_span span = {all < HOPPER_ROWS ? all : HOPPER_ROWS, 0, 0};
-    if (live <= first_row)
+    struct hopper_rows rows = {group, first_row / group, first_row % group, 0};
+    rows.factor = 0xffffffffu / group + 1;
+    return rows;
+}
+
+// Exact for rows and groups below 2^15.
+HOPPER_FUNCTION uint32_t hopper_query_of(struct hopper_rows rows, uint32_t row)
+{
+    uint32_t at = rows.rest + row;
+    return rows.query + (rows.group == 1 ? at : (uint32_t)((uint64_t)at * rows.factor >> 32));
+}
+
+HOPPER_FUNCTION uint32_t hopper_head_of(struct hopper_rows rows, uint32_t row)
+{
+    return rows.rest + row - (hopper_query_of(rows, row) - rows.query) * rows.group;
+}
+
+struct hopper_keys {
+    uint32_t first, end; // [first, end); 0 and 0: none
+};
+
+// The keys that a query at `position` among kv_len keys sees. `windowed`: also none before position
+// - left and none behind position + right.
+HOPPER_FUNCTION struct hopper_keys hopper_keys_of(int64_t position, uint32_t kv_len,
+                                                  uint32_t causal, uint32_t windowed, uint32_t left,
+                                                  uint32_t right)
+{
+    struct hopper_keys keys = {0, 0};
+    int64_t first = 0, last = (int64_t)kv_len - 1;
+    if (causal && position < last)
+        last = position;
+    if (windowed) {
+        first = position > (int64_t)left ? position - (int64_t)left : 0;
+        last = position + (int64_t)right < last ? position + (int64_t)right : last;
+    }
+    if (first <= last) {
+        keys.first = (uint32_t)first;
+        keys.end = (uint32_t)last + 1;
+    }
+    return keys;
+}
+
+// The rows of an item and the tiles of keys that it goes through, from the last one to the first.
+struct hopper_span {
+    uint32_t num_rows;       // that exist; those of idle tokens get zeros
+    struct hopper_keys some; // that some row sees; no block without one of them is read
+    uint32_t first, end;     // tiles [first, end); none if no row sees a key
+    uint32_t low, high;      // every row sees all keys of tiles [low, high), and sees a key of tile
+                             // `high`; none: low >= high
+};
+
+HOPPER_FUNCTION uint32_t hopper_num_rows(uint32_t first_row, uint32_t num_tokens, uint32_t group)
+{
+    uint32_t all = num_tokens * group - first_row;
+    return all < HOPPER_ROWS ? all : (uint32_t)HOPPER_ROWS;
+}
+
+// From the keys that some row sees, and those that every row with queries sees.
+HOPPER_FUNCTION struct hopper_span hopper_span_of(uint32_t num_rows, struct hopper_keys some,
+                                                  struct hopper_keys every, uint32_t keys)
+{
+    struct hopper_span span = {num_rows, {0, 0}, 0, 0, 0, 0};
+    if (some.first >= some.end)
         return span;
-    live -= first_row;
-    live = live < span.num_rows ? live : span.num_rows;
-    uint32_t first = hopper_seen(first_row / group, q_len, kv_len, causal);
-    uint32_t last = hopper_seen((first_row + live - 1) / group, q_len, kv_len, causal);
-    span.tiles = last / HOPPER_KEYS + (last % HOPPER_KEYS != 0);
-    span.masked = first ? (first - 1) / HOPPER_KEYS : 0;
+    span.some = some;
+    span.first = some.first / keys;
+    span.end = some.end / keys + (some.end % keys != 0);
+    span.low = span.high = span.first;
+    if (every.first < every.end) {
+        span.low = every.first / keys + (every.first % keys != 0);
+        span.high = (every.end - 1) / keys;
+    }
     return span;
 }
 
-// ---- boxes: what one copy brings, up to 128 keys of half a row ----
-
-HOPPER_FUNCTION uint32_t hopper_box_keys(uint32_t block_size)
+// The same for queries that stand one behind another at the end of the sequence, without a window:
+// the first row sees the fewest keys, and the last query the most.
+HOPPER_FUNCTION struct hopper_span hopper_span_by_rows(uint32_t first_row, uint32_t num_tokens,
+                                                       uint32_t q_len, uint32_t kv_len,
+                                                       uint32_t group, uint32_t causal,
+                                                       uint32_t keys)
 {
-    return block_size < HOPPER_KEYS ? block_size : (uint32_t)HOPPER_KEYS;
+    uint32_t num_rows = hopper_num_rows(first_row, num_tokens, group), live = q_len * group;
+    struct hopper_keys some = {0, 0}, every = {0, 0};
+    if (live > first_row) {
+        int64_t begin = (int64_t)kv_len - q_len;
+        live = live - first_row < num_rows ? live - first_row : num_rows;
+        every = hopper_keys_of(begin + first_row / group, kv_len, causal, 0, 0, 0);
+        some = hopper_keys_of(begin + (first_row + live - 1) / group, kv_len, causal, 0, 0, 0);
+    }
+    return hopper_span_of(num_rows, some, every, keys);
 }
 
-HOPPER_FUNCTION uint32_t hopper_map_number(uint32_t block_size)
-{
-    uint32_t keys = hopper_box_keys(block_size), number = 0;
-    while ((uint32_t)HOPPER_LEAST_BLOCK << number < keys)
-        number++;
-    return number;
-}
-
-// Column of the block table for box `box` of a tile. Boxes behind the last key repeat the last
-// block, so that only the sequence's own blocks are read.
-HOPPER_FUNCTION uint32_t hopper_box_part(uint32_t tile, uint32_t box, uint32_t block_size,
-                                         uint32_t kv_len)
-{
-    uint32_t part = (tile * HOPPER_KEYS + box * hopper_box_keys(block_size)) / block_size;
-    uint32_t last = (kv_len - 1) / block_size;
-    return part < last ? part : last;
-}
-
-// Bytes from a chunk's address to the first key of that box. `which` is 0 for K and 1 for V.
-HOPPER_FUNCTION uint64_t hopper_box_offset(uint32_t block, uint32_t chunk_shift, uint32_t tile,
-                                           uint32_t block_size, uint32_t num_kv_heads,
-                                           uint32_t head, uint32_t which)
-{
-    uint32_t in_chunk = block & ((1u << chunk_shift) - 1);
-    uint32_t key = block_size > HOPPER_KEYS ? tile * HOPPER_KEYS % block_size : 0;
-    return ((((uint64_t)in_chunk * 2 + which) * num_kv_heads + head) * block_size + key) *
-           HOPPER_ROW_BYTES;
-}
-
-// ---- the tensor map ----
-// One map serves all of the address space: {128 elements, 2^24 rows of 256 bytes, windows of 4 GiB}
-// from address 0. Rows overlap into the next window, so that a box may begin anywhere.
+// ---- where keys lie: coordinates in tensor maps ----
+// A copy brings a box: one line of some keys. Its coordinates are element, key, and two that depend
+// on the place. Each dimension's size is that of the address space, so nothing is cut off: what is
+// copied is always part of the sequence's own blocks or rows.
 
 struct hopper_place {
-    uint32_t row, window; // coordinates of a row at a multiple of 256 bytes
+    uint32_t at[4];
 };
 
-HOPPER_FUNCTION struct hopper_place hopper_place_of(uint64_t address)
+HOPPER_FUNCTION uint32_t hopper_box_keys(uint32_t block_size, uint32_t keys)
 {
-    struct hopper_place place = {(uint32_t)address >> 8, (uint32_t)(address >> 32)};
+    return block_size < keys ? block_size : keys;
+}
+
+// Column of the block table for box `box` of a tile. Boxes without a key that some row sees repeat
+// the nearest block that has one: elsewhere the table may hold anything.
+HOPPER_FUNCTION uint32_t hopper_box_part(uint32_t tile, uint32_t box, uint32_t block_size,
+                                         struct hopper_keys some, uint32_t keys)
+{
+    uint32_t part = (tile * keys + box * hopper_box_keys(block_size, keys)) / block_size;
+    uint32_t first = some.first / block_size, last = (some.end - 1) / block_size;
+    return part < first ? first : part < last ? part : last;
+}
+
+// The first key of a tile's box in its block.
+HOPPER_FUNCTION uint32_t hopper_key_in_block(uint32_t tile, uint32_t block_size, uint32_t keys)
+{
+    return block_size > keys ? tile * keys % block_size : 0;
+}
+
+// Bytes from a chunk's address in the pool to key 0 of a block. `which` is 0 for K and 1 for V.
+HOPPER_FUNCTION uint64_t hopper_block_offset(uint32_t block, uint32_t chunk_shift,
+                                             uint32_t block_size, uint32_t num_kv_heads,
+                                             uint32_t head, uint32_t which,
+                                             struct hopper_shape shape)
+{
+    uint64_t k_row = shape.dim_k * 2, v_row = shape.dim_v * 2, row = which ? v_row : k_row;
+    uint64_t in_chunk = block & ((1u << chunk_shift) - 1);
+    return in_chunk * num_kv_heads * block_size * (k_row + v_row) +
+           (which ? num_kv_heads * block_size * k_row : 0) + (uint64_t)head * block_size * row;
+}
+
+// Pool: the third coordinate counts windows of 4 GiB.
+HOPPER_FUNCTION struct hopper_place hopper_place_in_pool(uint64_t address)
+{
+    struct hopper_place place = {{(uint32_t)address >> 1, 0, (uint32_t)(address >> 32), 0}};
     return place;
 }
 
-// Fills the map for boxes of `box_keys` keys, `map` being 128 bytes on a multiple of 64. Copies do
-// not look at elements, so it serves bf16, too.
-HOPPER_FUNCTION void hopper_map(uint32_t map[HOPPER_MAP_WORDS], uint32_t box_keys)
+// Tensors: the others are head and block or, of contiguous tensors, head and sequence.
+HOPPER_FUNCTION struct hopper_place hopper_place_in_tensor(uint32_t key, uint32_t head,
+                                                           uint32_t outer)
 {
-    const uint32_t rank = 3, type_f16 = 6, swizzle_128 = 3;
+    struct hopper_place place = {{0, key, head, outer}};
+    return place;
+}
+
+// ---- tensor maps ----
+// Each run of a group has some: of Q, K and V; with contiguous K and V two more, for boxes of one
+// key.
+
+enum { HOPPER_MAP_Q, HOPPER_MAP_K, HOPPER_MAP_V, HOPPER_MAP_ONE_K, HOPPER_MAP_ONE_V };
+
+HOPPER_FUNCTION uint32_t hopper_maps_of_run(uint32_t is_rows)
+{
+    return is_rows ? HOPPER_MAP_ONE_V + 1 : HOPPER_MAP_V + 1;
+}
+
+// Whether one copy brings a line of all rows of Q: coordinates are element, head, token and, of a
+// tensor with an outer stride, sequence.
+HOPPER_FUNCTION uint32_t hopper_q_is_a_box(uint32_t num_rows, uint32_t group)
+{
+    return num_rows == HOPPER_ROWS && HOPPER_ROWS % group == 0;
+}
+
+// Fills a map: `map` is 128 bytes on a multiple of 64, strides are bytes from key to key and so on,
+// and a box has box_keys times box_others rows of a line.
+// Copies do not look at elements, so it serves bf16, too.
+HOPPER_FUNCTION void hopper_map(uint32_t map[HOPPER_MAP_WORDS], uint64_t base,
+                                const uint64_t strides[3], uint32_t box_keys, uint32_t box_others)
+{
+    const uint32_t rank = 4, type_f16 = 6, swizzle_128 = 3;
     for (uint32_t i = 0; i < HOPPER_MAP_WORDS; i++)
         map[i] = 0;
+    map[0] = (uint32_t)base;
+    map[1] = (uint32_t)(base >> 32);
     map[2] = (rank - 1) << 4 | type_f16 << 7 | swizzle_128 << 13;
-    map[3] = HOPPER_ROW_BYTES >> 4; // stride of rows; of windows: 2^32 bytes
-    map[4] = 1u << 28;
-    map[8] = HOPPER_DIM - 1; // sizes, less 1
-    map[9] = (1u << 24) + HOPPER_KEYS - 1;
-    map[10] = (1u << 17) - 1;
-    map[13] = (HOPPER_HALF - 1u) << 24; // the box
-    map[14] = box_keys - 1;
+    for (uint32_t i = 0; i < 3; i++)
+        map[3 + i] = (uint32_t)((strides[i] ? strides[i] : 16) >> 4);
+    for (uint32_t i = 0; i < rank; i++)
+        map[8 + i] = 0x7fffffff;        // sizes, less 1
+    map[13] = (HOPPER_LINE - 1u) << 24; // the box, less 1
+    map[14] = (box_keys - 1) | (box_others - 1) << 8;
+}
+
+// The pool's map for rows of `row_bytes`: from address 0, with windows that overlap.
+HOPPER_FUNCTION void hopper_map_of_pool(uint32_t map[HOPPER_MAP_WORDS], uint32_t row_bytes,
+                                        uint32_t box_keys)
+{
+    const uint64_t strides[3] = {row_bytes, (uint64_t)1 << 32, 16};
+    hopper_map(map, 0, strides, box_keys, 1);
 }
 
 // ---- shared memory ----
 
-// Bytes from a tile's begin to 16-byte chunk `chunk` of a row: chunks of a line are exchanged
-// within eight lines, as copies with a swizzle of 128 bytes leave them.
-HOPPER_FUNCTION uint32_t hopper_swizzled(uint32_t row, uint32_t chunk)
+// Bytes from the begin of a tile of `rows` rows to 16-byte chunk `chunk` of a row: chunks of a line
+// are exchanged within eight rows, as copies with a swizzle of 128 bytes leave them.
+HOPPER_FUNCTION uint32_t hopper_swizzled(uint32_t row, uint32_t chunk, uint32_t rows)
 {
-    return (chunk >> 3) * HOPPER_HALF_BYTES + row * HOPPER_LINE_BYTES +
+    return (chunk >> 3) * rows * HOPPER_LINE_BYTES + row * HOPPER_LINE_BYTES +
            (((chunk & 7) ^ (row & 7)) << 4);
 }
 

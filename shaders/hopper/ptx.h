@@ -17,6 +17,16 @@ DEVICE uint32_t thread_number()
     return (uint32_t)__nvvm_read_ptx_sreg_tid_x();
 }
 
+DEVICE uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+DEVICE uint32_t most(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
 // ---- shared memory: addresses are 32-bit, in the shared window ----
 
 DEVICE uint32_t shared_address(const void *pointer)
@@ -169,12 +179,11 @@ DEVICE void map_acquire(uint64_t map)
     asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 
-DEVICE void copy_box(uint32_t to, uint64_t map, uint32_t x, uint32_t y, uint32_t z,
-                     uint32_t barrier)
+DEVICE void copy_box(uint32_t to, uint64_t map, const uint32_t place[4], uint32_t barrier)
 {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier"
-                 "::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
-                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier"
+                 "::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(to),
+                 "l"(map), "r"(place[0]), "r"(place[1]), "r"(place[2]), "r"(place[3]), "r"(barrier)
                  : "memory");
 }
 
@@ -213,27 +222,26 @@ DEVICE void product_commit()
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-#define NAMES_64                                                                                   \
+#define NAMES_32                                                                                   \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "  \
-    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "   \
-    "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "   \
-    "%56, %57, %58, %59, %60, %61, %62, %63}"
+    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_64                                                                                   \
+    NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "  \
+             "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_128                                                                                  \
+    NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "  \
+             "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "    \
+             "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, "    \
+             "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, "      \
+             "%123, %124, %125, %126, %127"
 #define EACH_4(MODE, a, i) MODE((a)[i]), MODE((a)[(i) + 1]), MODE((a)[(i) + 2]), MODE((a)[(i) + 3])
 #define EACH_16(MODE, a, i)                                                                        \
     EACH_4(MODE, a, i), EACH_4(MODE, a, (i) + 4), EACH_4(MODE, a, (i) + 8),                        \
         EACH_4(MODE, a, (i) + 12)
-#define EACH_64(MODE, a)                                                                           \
-    EACH_16(MODE, a, 0), EACH_16(MODE, a, 16), EACH_16(MODE, a, 32), EACH_16(MODE, a, 48)
-
-// Waits until at most PENDING groups of products run. `sums` are those of a group that ends here:
-// being operands, they are not used before.
-template <int PENDING> DEVICE void product_wait(float (&sums)[64])
-{
-    asm volatile("wgmma.wait_group.sync.aligned %64;"
-                 : EACH_64("+f", sums)
-                 : "n"(PENDING)
-                 : "memory");
-}
+#define EACH_32_AT(MODE, a, i) EACH_16(MODE, a, i), EACH_16(MODE, a, (i) + 16)
+#define EACH_32(MODE, a)       EACH_32_AT(MODE, a, 0)
+#define EACH_64(MODE, a)       EACH_32_AT(MODE, a, 0), EACH_32_AT(MODE, a, 32)
+#define EACH_128(MODE, a)      EACH_64(MODE, a), EACH_32_AT(MODE, a, 64), EACH_32_AT(MODE, a, 96)
 
 #ifdef AULE_HOPPER_BF16
 #define PRODUCT_TYPES "bf16.bf16"
@@ -241,28 +249,66 @@ template <int PENDING> DEVICE void product_wait(float (&sums)[64])
 #define PRODUCT_TYPES "f16.f16"
 #endif
 
-// sums[64 x 128] += a[64 x 16] b[16 x 128]. `a` is a warp's fragment of 16 rows; `b` a descriptor.
-// TRANSPOSED: the 128 columns of b lie together in memory, not the 16 rows.
-template <int TRANSPOSED> DEVICE void product(float (&sums)[64], const uint32_t *a, uint64_t b)
-{
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32." PRODUCT_TYPES " " NAMES_64
-                 ", {%64, %65, %66, %67}, %68, 1, 1, 1, %69;"
-                 : EACH_64("+f", sums)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TRANSPOSED)
-                 : "memory");
-}
+#define PRODUCT(COLUMNS, COUNT, A)                                                                 \
+    "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." PRODUCT_TYPES " " NAMES_##COUNT        \
+        "}, " A ", %[b], "
+#define A_REGISTERS "{%[a0], %[a1], %[a2], %[a3]}"
 
-// The same, but sums = a b.
-template <int TRANSPOSED>
-DEVICE void product_first(float (&sums)[64], const uint32_t *a, uint64_t b)
-{
-    asm volatile("{ .reg .pred add; setp.ne.u32 add, 0, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32." PRODUCT_TYPES " " NAMES_64
-                 ", {%64, %65, %66, %67}, %68, add, 1, 1, %69; }"
-                 : EACH_64("=f", sums)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TRANSPOSED)
-                 : "memory");
-}
+// The functions for sums of 64 x COLUMNS, COUNT numbers a thread:
+//
+// - product_wait<PENDING>(sums): waits until at most PENDING groups of products run. `sums` are
+//   those of a group that ends here: being operands, they are not used before.
+// - product<TRANSPOSED>(sums, a, b): sums += a[64 x 16] b[16 x COLUMNS]. `a` is a warp's fragment
+// of
+//   16 rows; `b` a descriptor. TRANSPOSED: the columns of b lie together in memory, not the 16
+//   rows.
+// - product_first(sums, a, b): sums = a b, b not transposed.
+// - product_shared(sums, a, b), product_shared_first(sums, a, b): both with a descriptor of `a`, b
+//   not transposed.
+#define PRODUCTS(COLUMNS, COUNT)                                                                   \
+    template <int PENDING> DEVICE void product_wait(float(&sums)[COUNT])                           \
+    {                                                                                              \
+        asm volatile("wgmma.wait_group.sync.aligned %[pending];"                                   \
+                     : EACH_##COUNT("+f", sums)                                                    \
+                     : [pending] "n"(PENDING)                                                      \
+                     : "memory");                                                                  \
+    }                                                                                              \
+    template <int TRANSPOSED>                                                                      \
+    DEVICE void product(float(&sums)[COUNT], const uint32_t *a, uint64_t b)                        \
+    {                                                                                              \
+        asm volatile(PRODUCT(COLUMNS, COUNT, A_REGISTERS) "1, 1, 1, %[t];"                         \
+                     : EACH_##COUNT("+f", sums)                                                    \
+                     : [a0] "r"(a[0]), [a1] "r"(a[1]), [a2] "r"(a[2]), [a3] "r"(a[3]), [b] "l"(b), \
+                       [t] "n"(TRANSPOSED)                                                         \
+                     : "memory");                                                                  \
+    }                                                                                              \
+    DEVICE void product_first(float(&sums)[COUNT], const uint32_t *a, uint64_t b)                  \
+    {                                                                                              \
+        asm volatile("{ .reg .pred add; setp.ne.u32 add, 0, 0;\n" PRODUCT(                         \
+                         COLUMNS, COUNT, A_REGISTERS) "add, 1, 1, 0; }"                            \
+                     : EACH_##COUNT("=f", sums)                                                    \
+                     : [a0] "r"(a[0]), [a1] "r"(a[1]), [a2] "r"(a[2]), [a3] "r"(a[3]), [b] "l"(b)  \
+                     : "memory");                                                                  \
+    }                                                                                              \
+    DEVICE void product_shared(float(&sums)[COUNT], uint64_t a, uint64_t b)                        \
+    {                                                                                              \
+        asm volatile(PRODUCT(COLUMNS, COUNT, "%[a]") "1, 1, 1, 0, 0;"                              \
+                     : EACH_##COUNT("+f", sums)                                                    \
+                     : [a] "l"(a), [b] "l"(b)                                                      \
+                     : "memory");                                                                  \
+    }                                                                                              \
+    DEVICE void product_shared_first(float(&sums)[COUNT], uint64_t a, uint64_t b)                  \
+    {                                                                                              \
+        asm volatile("{ .reg .pred add; setp.ne.u32 add, 0, 0;\n" PRODUCT(                         \
+                         COLUMNS, COUNT, "%[a]") "add, 1, 1, 0, 0; }"                              \
+                     : EACH_##COUNT("=f", sums)                                                    \
+                     : [a] "l"(a), [b] "l"(b)                                                      \
+                     : "memory");                                                                  \
+    }
+
+PRODUCTS(64, 32)
+PRODUCTS(128, 64)
+PRODUCTS(256, 128)
 
 // ---- numbers ----
 
@@ -284,6 +330,13 @@ DEVICE float logarithm_2(float x)
 {
     float result;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+}
+
+DEVICE float inverse(float x)
+{
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
     return result;
 }
 

@@ -17,7 +17,8 @@ target_link_libraries(aule_attention_cases PRIVATE aule_flags PUBLIC aule_engine
 add_executable(test_attention
   attention/attention_rig.c attention/attention_rig_check.c attention/attention_suite.c
   attention/test_attention.c attention/test_attention_features.c attention/test_attention_bits.c
-  attention/test_attention_splits.c attention/test_attention_examples.c)
+  attention/test_attention_splits.c attention/test_attention_examples.c
+  attention/test_attention_edges.c)
 target_link_libraries(test_attention
   PRIVATE aule_flags aule_attention_cases PkgConfig::CHECK Threads::Threads m)
 

@@ -119,6 +119,15 @@ static void row_pack(const struct attention_case *problem, uint8_t *block, uint3
                sizeof packing.scale);
 }
 
+void attention_row_put(struct attention_case *problem, const struct attention_seq *seq,
+                       uint32_t head, uint32_t key, bool value, const float *row)
+{
+    uint32_t block_size = problem->shape.kv.block_size;
+    int32_t id = seq->blocks[key / block_size];
+    row_pack(problem, problem->before[id], head, key % block_size, value, row);
+    row_pack(problem, problem->after[id], head, key % block_size, value, row);
+}
+
 // ---- keys and values ----
 
 enum value_style { VALUES_RANDOM, VALUES_OFFSET, VALUES_CONSTANT };

@@ -21,6 +21,10 @@ bool shape_scaled(const struct attention_shape *shape,
 void block_poison(const struct attention_shape *shape,
                   uint8_t *block); // NaN, or in int8 the number that no rounding gives
 
+// Puts a row of K or V, before and after the run. Rounded and scaled as when it is written.
+void attention_row_put(struct attention_case *problem, const struct attention_seq *seq,
+                       uint32_t head, uint32_t key, bool value, const float *row);
+
 // What the tensors of a sequence and the blocks hold: keys and values, fresh ones too; then what
 // asks.
 bool attention_seq_fill(struct attention_case *problem, struct attention_seq *seq,

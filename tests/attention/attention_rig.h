@@ -20,6 +20,8 @@ struct rig {
     struct attention_image
         image;         // the arena's bytes; `used` counts what the present case has laid out
     uint8_t *expected; // as large: what the arena must hold afterwards
+    const char *about; // what a wrong row's message begins with; NULL: nothing
+    bool no_doubt;     // rows must be within rig_bound(), whatever the oracle doubts
     sem_t news;
 };
 
@@ -62,7 +64,8 @@ void rig_run_waves(struct rig *rig, struct engine_cache *cache,
                    uint32_t num_waves, struct engine_run_result *results);
 // Every row of the batch's output against the oracle. Returns the worst error, relative to its
 // row's largest magnitude, of those within rig_bound(); what is beyond it must be within the
-// oracle's doubt of that row.
+// oracle's doubt of that row. What is NaN in float64 must be NaN; what the dtype cannot hold must
+// be infinite or NaN, or within the bound.
 double rig_check(struct rig *rig, const struct attention_batch *batch);
 
 // The bound of that error for an output of this dtype.

@@ -47,5 +47,6 @@ void suite_add_features(Suite *suite);
 void suite_add_bits(Suite *suite);
 void suite_add_splits(Suite *suite);
 void suite_add_examples(Suite *suite);
+void suite_add_edges(Suite *suite);
 
 #endif

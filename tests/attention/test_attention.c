@@ -267,6 +267,7 @@ int main(void)
     suite_add_bits(suite);
     suite_add_splits(suite);
     suite_add_examples(suite);
+    suite_add_edges(suite);
     TCase *layer = suite_part(suite, "validation layer");
     check_loop(layer, the_validation_layer_has_nothing_to_say, 2);
     return check_main(suite);

@@ -4,6 +4,7 @@
 // test_engine_fault.c - failures. Failures that a healthy device does not have are produced through
 // the engine's private structs, or by a gate that stops the GPU.
 
+#include "engine/memory/cache.h"
 #include "engine/plan/submission.h"
 #include "rigs/engine_world.h"
 
@@ -258,6 +259,50 @@ START_TEST(nothing_that_the_gpu_may_read_ends_before_it_is_done)
     open_gate(gate, sequence);
     expect_done(sequence);
     expect_floats(192, 17);
+}
+END_TEST
+
+static bool has_room_for(const struct engine_cache *cache, uint32_t num_chunks)
+{
+    pthread_mutex_lock(&engine->lock);
+    bool has = cache->capacity >= num_chunks;
+    pthread_mutex_unlock(&engine->lock);
+    return has;
+}
+
+// The last submission has no slot yet, so it is planned with the longer table.
+START_TEST(chunk_that_was_given_back_serves_what_was_queued_although_the_table_grows)
+{
+    struct engine_cache *cache = plain_cache();
+    struct engine_batch *batch = one_key(cache, 2, true);
+    fill(128, 23);
+    VkSemaphore gate = close_gate();
+    uint64_t sequence = 0;
+    for (uint32_t i = 0; i <= ENGINE_SLOTS; i++) {
+        struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192 + i * 64);
+        sequence = submit_runs(&run, 1);
+    }
+    engine_cache_shrink(cache, 0);
+    pthread_mutex_lock(&engine->lock);
+    engine->freed_after = 0; // as if the growth had been asked for first
+    pthread_mutex_unlock(&engine->lock);
+    engine_cache_grow(cache, 4);
+    AWAIT(DEADLINE_S, has_room_for(cache, 5));
+    open_gate(gate, sequence);
+    bool grown = false;
+    for (uint64_t done = 0; done < sequence || !grown;) {
+        struct engine_event event = next_event();
+        ck_assert_int_ne(event.kind, ENGINE_EVENT_LOST);
+        if (event.kind == ENGINE_EVENT_CHUNK)
+            grown = true;
+        else
+            done = event.sequence;
+    }
+    for (uint32_t i = 0; i <= ENGINE_SLOTS; i++)
+        expect_floats(192 + i * 64, 23);
+    AWAIT(DEADLINE_S, cache_block_address(cache, 0, 0) == 0);
+    engine_batch_destroy(batch);
+    engine_cache_destroy(cache);
 }
 END_TEST
 
@@ -539,6 +584,8 @@ void add_fault_tests(Suite *suite)
     tcase_add_test(tcase, destroy_of_a_busy_engine_gives_up_at_its_deadline_and_frees_nothing);
     tcase_add_test(tcase, destroy_of_a_lost_engine_waits_for_what_the_gpu_has);
     tcase_add_test(tcase, nothing_that_the_gpu_may_read_ends_before_it_is_done);
+    tcase_add_test(tcase,
+                   chunk_that_was_given_back_serves_what_was_queued_although_the_table_grows);
     tcase_add_test(tcase, cache_grows_when_what_another_gave_back_is_free);
     tcase_add_test(tcase, batch_that_no_submission_names_ends_while_another_runs);
     tcase_add_test(tcase, batch_keeps_few_work_lists_however_many_head_counts_run);

@@ -276,6 +276,14 @@ static double score_doubt(const struct row *row, const double *q_doubts, double 
     return params->scale * scale * turned + 0x1p-22 * (1 + params->scale * scale * size + bias);
 }
 
+// `wrong` over a sum of weights that is 1, or as small as `least`. Scores so large that f32 cannot
+// tell them apart leave nothing of that sum.
+static double doubt_of(double wrong, double least)
+{
+    double doubt = wrong / least;
+    return least > 0 && !isnan(doubt) ? doubt : INFINITY;
+}
+
 static void row_doubt(const struct row *row, const double *q_doubts, const double *out, double lse,
                       struct oracle_doubt *doubt)
 {
@@ -290,7 +298,11 @@ static void row_doubt(const struct row *row, const double *q_doubts, const doubl
         if (!row_sees(row, j))
             continue;
         double score = row_score(row, j), weight = exp(score - lse), scale;
-        double wrong = score_doubt(row, q_doubts, nearest, j), moved = weight * expm1(wrong);
+        if (isinf(score)) // of an infinite element, so it is exact
+            continue;
+        double wrong = score_doubt(row, q_doubts, nearest, j);
+        double moved = wrong < 1 ? weight * expm1(wrong)
+                                 : exp(score - lse + wrong) - weight; // weight may be 0
         double rounded = weight * unit +
                          (params->q_dtype == DTYPE_F16 ? 0x1p-25 * exp(top - lse) : 0) +
                          weight * 0x1p-21;
@@ -303,8 +315,8 @@ static void row_doubt(const struct row *row, const double *q_doubts, const doubl
         doubt->lse += moved;
     }
     for (uint32_t d = 0; d < params->head_dim_v; d++)
-        doubt->out[d] = doubt->out[d] / least + fabs(out[d]) * (unit + 0x1p-22);
-    doubt->lse = doubt->lse / least + 0x1p-22 * (1 + fabs(lse));
+        doubt->out[d] = doubt_of(doubt->out[d], least) + fabs(out[d]) * (unit + 0x1p-22);
+    doubt->lse = doubt_of(doubt->lse, least) + 0x1p-22 * (1 + fabs(lse));
 }
 
 bool oracle_doubt(const struct oracle_params *params, uint32_t token, uint32_t head,

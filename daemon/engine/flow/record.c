@@ -153,19 +153,18 @@ static void launch_native(const struct submission *s, const struct group *group)
     const struct gpu_dispatch constants = attention_constants(s, group, &none);
     const struct hopper_launch launch = {
         .constants = &constants,
-        .spec = group->geometry.spec,
+        .geometry = &group->geometry,
         .extras = s->slot->piece.address + group->native_at,
         .most_blocks = engine->device.adapter.num_multiprocessors,
     };
-    hopper_record(&engine->device, s->slot->commands,
-                  &engine->pipelines.natives[group->geometry.kernel], &launch);
+    hopper_record(&engine->device, s->slot->commands, group->native, &launch);
 }
 
 static void dispatch_attention(const struct submission *s, const struct group *group)
 {
     if (group->num_items == 0)
         return;
-    if (group->native) {
+    if (group->is_native) {
         launch_native(s, group);
         return;
     }
@@ -248,7 +247,7 @@ static bool record_write(const struct submission *s, const struct group *group)
 
 static void record_read(const struct submission *s, const struct group *group)
 {
-    if (!group->read && !group->native)
+    if (!group->read && !group->is_native)
         return;
     if (group->helper) // first, because it takes longer
         record_read(s, &s->groups[group->helper]);

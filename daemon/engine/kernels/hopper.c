@@ -10,19 +10,55 @@
 #include <stdio.h>
 #include <string.h>
 
+// ---- the kernels of the build; shaders/CMakeLists.txt has the same list ----
+
+struct kernel_kind {
+    enum dtype dtype;
+    uint32_t dim_k, dim_v;
+    bool shaped;
+};
+
+#define KINDS_OF(KIND, DTYPE, NAME)                                                                \
+    KIND(DTYPE, NAME, 64, 64)                                                                      \
+    KIND(DTYPE, NAME, 128, 128) KIND(DTYPE, NAME, 192, 128) KIND(DTYPE, NAME, 256, 256)
+#define ALL_KINDS(KIND) KINDS_OF(KIND, DTYPE_F16, f16) KINDS_OF(KIND, DTYPE_BF16, bf16)
+
+#define KIND(DTYPE, NAME, K, V) {DTYPE, K, V, false}, {DTYPE, K, V, true},
+static const struct kernel_kind kinds[] = {ALL_KINDS(KIND)};
+#undef KIND
+_Static_assert(sizeof kinds / sizeof *kinds == HOPPER_CODES, "a code for each kind");
+
 #ifdef AULE_HAVE_HOPPER
-#include "attention_hopper_bf16_ptx.h"
-#include "attention_hopper_f16_ptx.h"
-
-#define CODE(NAME)                                                                                 \
-    {                                                                                              \
-#NAME, NAME##_ptx, sizeof NAME##_ptx, "attention_hopper", HOPPER_THREADS,                  \
-            HOPPER_SHARED_BYTES                                                                    \
-    }
-
-const struct native_code hopper_f16 = CODE(attention_hopper_f16);
-const struct native_code hopper_bf16 = CODE(attention_hopper_bf16);
+#define KIND(DTYPE, NAME, K, V)                                                                    \
+    extern const unsigned char attention_hopper_##NAME##_##K##_##V##_ptx[],                        \
+        attention_hopper_##NAME##_##K##_##V##_ptx_end[],                                           \
+        attention_hopper_##NAME##_##K##_##V##_shaped_ptx[],                                        \
+        attention_hopper_##NAME##_##K##_##V##_shaped_ptx_end[];
+ALL_KINDS(KIND)
+#undef KIND
+#define CODE(NAME) #NAME, NAME##_ptx, NAME##_ptx_end
+#else
+#define CODE(NAME) #NAME, NULL, NULL
 #endif
+
+#define KIND(DTYPE, NAME, K, V)                                                                    \
+    {CODE(attention_hopper_##NAME##_##K##_##V), .function = "attention_hopper",                    \
+     .threads = HOPPER_THREADS},                                                                   \
+        {CODE(attention_hopper_##NAME##_##K##_##V##_shaped), .function = "attention_hopper",       \
+         .threads = HOPPER_THREADS},
+static const struct native_code codes[HOPPER_CODES] = {ALL_KINDS(KIND)};
+#undef KIND
+
+const struct native_code *hopper_code_at(uint32_t number)
+{
+    return &codes[number];
+}
+
+static struct hopper_shape shape_of(const struct geometry *geometry)
+{
+    return hopper_shape_of(geometry->spec[AULE_SPEC_HEAD_DIM_K],
+                           geometry->spec[AULE_SPEC_HEAD_DIM_V]);
+}
 
 // ---- what it serves ----
 
@@ -32,19 +68,63 @@ uint32_t hopper_rows(const struct engine_kv *kv)
     return HOPPER_ROWS;
 }
 
-// Copies bring rows of 256 bytes that follow each other, as in the pool.
-bool hopper_serves(const struct geometry *geometry, enum dtype element)
+static const uint32_t shaping = AULE_FEATURE_SOFT_CAP | AULE_FEATURE_ALIBI;
+
+uint32_t hopper_code(const struct geometry *geometry)
 {
     const uint32_t *spec = geometry->spec;
-    const uint32_t features = AULE_FEATURE_LSE;
-    return spec[AULE_SPEC_PLACE] == AULE_PLACE_POOL && !spec[AULE_SPEC_V_IN_K] &&
-           spec[AULE_SPEC_HEAD_DIM_K] == HOPPER_DIM && spec[AULE_SPEC_HEAD_DIM_V] == HOPPER_DIM &&
-           spec[AULE_SPEC_IO_DTYPE] == element && spec[AULE_SPEC_K_DTYPE] == element &&
-           spec[AULE_SPEC_V_DTYPE] == element &&
+    bool shaped = spec[AULE_SPEC_FEATURES] & shaping;
+    uint32_t number = 0;
+    while (number < HOPPER_CODES &&
+           (kinds[number].dtype != (enum dtype)spec[AULE_SPEC_IO_DTYPE] ||
+            kinds[number].dim_k != spec[AULE_SPEC_HEAD_DIM_K] ||
+            kinds[number].dim_v != spec[AULE_SPEC_HEAD_DIM_V] || kinds[number].shaped != shaped))
+        number++;
+    return number;
+}
+
+struct geometry hopper_geometry(uint32_t number)
+{
+    const struct kernel_kind *kind = &kinds[number];
+    return (struct geometry){.spec = {
+                                 [AULE_SPEC_HEAD_DIM_K] = kind->dim_k,
+                                 [AULE_SPEC_HEAD_DIM_V] = kind->dim_v,
+                                 [AULE_SPEC_K_DTYPE] = kind->dtype,
+                                 [AULE_SPEC_V_DTYPE] = kind->dtype,
+                                 [AULE_SPEC_IO_DTYPE] = kind->dtype,
+                                 [AULE_SPEC_PLACE] = AULE_PLACE_POOL,
+                                 [AULE_SPEC_FEATURES] = kind->shaped ? AULE_FEATURE_SOFT_CAP : 0,
+                             }};
+}
+
+bool hopper_serves(const struct geometry *geometry)
+{
+    const uint32_t *spec = geometry->spec;
+    const uint32_t features = shaping | AULE_FEATURE_LSE | AULE_FEATURE_WINDOW |
+                              AULE_FEATURE_SINKS | AULE_FEATURE_POSITIONS;
+    return hopper_code(geometry) < HOPPER_CODES && !spec[AULE_SPEC_V_IN_K] &&
+           spec[AULE_SPEC_K_DTYPE] == spec[AULE_SPEC_IO_DTYPE] &&
+           spec[AULE_SPEC_V_DTYPE] == spec[AULE_SPEC_IO_DTYPE] &&
            spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_NONE_MODE &&
            spec[AULE_SPEC_BLOCK_SIZE] >= HOPPER_LEAST_BLOCK &&
            spec[AULE_SPEC_BLOCK_SIZE] <= HOPPER_MOST_BLOCK &&
            !(spec[AULE_SPEC_FEATURES] & ~features);
+}
+
+// A map has strides of 16 bytes to 64 GiB. A dimension that is never walked may have any.
+static bool takes_tensor(const struct wire_tensor *tensor, uint32_t num_heads)
+{
+    const uint64_t most = UINT64_C(1) << 36;
+    return tensor->token_stride > 0 && tensor->token_stride < most &&
+           (num_heads <= 1 || (tensor->head_stride > 0 && tensor->head_stride < most)) &&
+           tensor->outer_stride < most;
+}
+
+bool hopper_takes(const struct engine_run *run, enum engine_place place, uint32_t num_kv_heads)
+{
+    return takes_tensor(&run->q, run->num_heads) &&
+           (place == ENGINE_POOL ||
+            (takes_tensor(&run->keys, num_kv_heads) && takes_tensor(&run->values, num_kv_heads)));
 }
 
 // ---- what it needs ----
@@ -69,21 +149,17 @@ enum status hopper_look(struct device *device, struct transfer *transfer, const 
 {
     enum status status = STATUS_OK;
 #ifdef AULE_HAVE_HOPPER
-    const struct {
-        const struct native_code *code;
-        enum dtype dtype;
-    } kernels[] = {{&hopper_f16, DTYPE_F16}, {&hopper_bf16, DTYPE_BF16}};
     char missing[256];
     hopper_missing(&device->adapter, missing, sizeof missing);
     bool wanted = hopper_wanted(variant);
-    for (size_t i = 0; i < sizeof kernels / sizeof *kernels && wanted && !missing[0]; i++) {
+    for (uint32_t i = 0; i < HOPPER_CODES && wanted && !missing[0]; i++) {
         struct error why = {0};
-        status = hopper_test(device, transfer, kernels[i].code, kernels[i].dtype, &why);
+        status = hopper_test(device, transfer, i, &why);
         if (status == STATUS_DEVICE_LOST)
             return error_set(
                 error, status,
                 "native kernel %s: %.120s; without AULE_VARIANT=hopper none is started",
-                kernels[i].code->name, why.text);
+                codes[i].name, why.text);
         if (status == STATUS_OK)
             continue;
         snprintf(device->adapter.natives.failure, sizeof device->adapter.natives.failure, "%.120s",
@@ -102,50 +178,122 @@ enum status hopper_look(struct device *device, struct transfer *transfer, const 
 
 // ---- launching ----
 
-// Extras: tensor maps, struct gpu_tickets, notes.
+// Extras: struct gpu_tickets, tensor maps, notes.
 enum {
     EXTRAS_ALIGNMENT = 128,
     MAP_BYTES = HOPPER_MAP_WORDS * 4,
-    TICKETS_AT = HOPPER_NUM_MAPS * MAP_BYTES,
-    NOTES_AT = TICKETS_AT + sizeof(struct gpu_tickets),
+    MAPS_AT = EXTRAS_ALIGNMENT,
 };
+_Static_assert(sizeof(struct gpu_tickets) <= MAPS_AT, "tickets fit");
 
-uint64_t hopper_measure(uint64_t at, uint32_t num_items, uint32_t num_kv_heads, uint64_t *extras_at)
+static size_t bytes_of_run(const struct geometry *geometry) // of its maps
 {
-    const uint64_t mask = EXTRAS_ALIGNMENT - 1;
-    *extras_at = (at + mask) & ~mask;
-    return *extras_at + NOTES_AT +
-           (((uint64_t)num_items * num_kv_heads * AULE_TICKET_NOTES + 15) & ~UINT64_C(15));
+    return hopper_maps_of_run(geometry->spec[AULE_SPEC_PLACE] == AULE_PLACE_ROWS) *
+           (size_t)MAP_BYTES;
 }
 
-void hopper_put(void *extras)
+static uint64_t notes_at(const struct geometry *geometry, uint32_t num_runs)
 {
-    for (uint32_t i = 0; i < HOPPER_NUM_MAPS; i++) {
-        uint32_t map[HOPPER_MAP_WORDS];
-        hopper_map(map, (uint32_t)HOPPER_LEAST_BLOCK << i);
-        memcpy((char *)extras + i * MAP_BYTES, map, sizeof map);
+    return MAPS_AT + (uint64_t)num_runs * bytes_of_run(geometry);
+}
+
+uint64_t hopper_measure(uint64_t at, const struct geometry *geometry, uint32_t num_runs,
+                        uint32_t num_items, uint64_t *extras_at)
+{
+    const uint64_t mask = EXTRAS_ALIGNMENT - 1;
+    const uint64_t units = (uint64_t)num_items * geometry->spec[AULE_SPEC_NUM_KV_HEADS];
+    *extras_at = (at + mask) & ~mask;
+    return *extras_at + notes_at(geometry, num_runs) +
+           ((units * AULE_TICKET_NOTES + 15) & ~UINT64_C(15));
+}
+
+// One write of each word, since `to` may be write-combined.
+static void put_map(char *to, uint32_t number, const uint32_t map[HOPPER_MAP_WORDS])
+{
+    memcpy(to + number * (size_t)MAP_BYTES, map, MAP_BYTES);
+}
+
+static void put_queries(char *to, const struct gpu_run *run, uint32_t num_kv_heads)
+{
+    const uint64_t strides[3] = {(uint64_t)run->q_head_stride * 16,
+                                 (uint64_t)run->q_token_stride * 16, run->q_outer};
+    const uint32_t group = run->num_heads / num_kv_heads;
+    const uint32_t heads = hopper_q_is_a_box(HOPPER_ROWS, group) ? group : 1; // 1: not used
+    uint32_t map[HOPPER_MAP_WORDS];
+    hopper_map(map, run->q, strides, heads, HOPPER_ROWS / heads);
+    put_map(to, HOPPER_MAP_Q, map);
+}
+
+static void put_pool(char *to, struct hopper_shape shape, uint32_t box)
+{
+    uint32_t map[HOPPER_MAP_WORDS];
+    hopper_map_of_pool(map, shape.dim_k * 2, box);
+    put_map(to, HOPPER_MAP_K, map);
+    hopper_map_of_pool(map, shape.dim_v * 2, box);
+    put_map(to, HOPPER_MAP_V, map);
+}
+
+static void put_tensors(char *to, const struct gpu_run *run, uint32_t box, bool is_rows)
+{
+    const uint64_t k[3] = {(uint64_t)run->keys_token_stride * 16,
+                           (uint64_t)run->keys_head_stride * 16, run->keys_outer};
+    const uint64_t v[3] = {(uint64_t)run->values_token_stride * 16,
+                           (uint64_t)run->values_head_stride * 16, run->values_outer};
+    uint32_t map[HOPPER_MAP_WORDS];
+    hopper_map(map, run->keys, k, box, 1);
+    put_map(to, HOPPER_MAP_K, map);
+    hopper_map(map, run->values, v, box, 1);
+    put_map(to, HOPPER_MAP_V, map);
+    if (!is_rows)
+        return;
+    hopper_map(map, run->keys, k, 1, 1);
+    put_map(to, HOPPER_MAP_ONE_K, map);
+    hopper_map(map, run->values, v, 1, 1);
+    put_map(to, HOPPER_MAP_ONE_V, map);
+}
+
+void hopper_put(void *extras, const struct geometry *geometry, const struct gpu_run *runs,
+                uint32_t num_runs)
+{
+    const uint32_t *spec = geometry->spec;
+    const struct hopper_shape shape = shape_of(geometry);
+    const bool is_rows = spec[AULE_SPEC_PLACE] == AULE_PLACE_ROWS;
+    const uint32_t box =
+        is_rows ? shape.keys : hopper_box_keys(spec[AULE_SPEC_BLOCK_SIZE], shape.keys);
+    memset(extras, 0, sizeof(struct gpu_tickets));
+    for (uint32_t i = 0; i < num_runs; i++) {
+        char *to = (char *)extras + MAPS_AT + i * bytes_of_run(geometry);
+        put_queries(to, &runs[i], spec[AULE_SPEC_NUM_KV_HEADS]);
+        if (spec[AULE_SPEC_PLACE] == AULE_PLACE_POOL)
+            put_pool(to, shape, box);
+        else
+            put_tensors(to, &runs[i], box, is_rows);
     }
-    memset((char *)extras + TICKETS_AT, 0, sizeof(struct gpu_tickets));
 }
 
 void hopper_record(const struct device *device, VkCommandBuffer commands,
                    const struct native *native, const struct hopper_launch *launch)
 {
     const struct gpu_dispatch *constants = launch->constants;
-    uint64_t work = launch->extras + TICKETS_AT, maps = launch->extras;
+    const uint32_t *spec = launch->geometry->spec;
+    uint64_t work = launch->extras, maps = launch->extras + MAPS_AT;
+    uint64_t notes = launch->extras + notes_at(launch->geometry, constants->num_runs);
     // The parameters of attention_hopper(), in their order.
     const void *params[] = {
         &constants->runs,
         &constants->items,
         &work,
+        &notes,
         &maps,
         &constants->num_runs,
         &constants->num_items,
-        &launch->spec[AULE_SPEC_NUM_KV_HEADS],
-        &launch->spec[AULE_SPEC_BLOCK_SIZE],
-        &launch->spec[AULE_SPEC_FEATURES],
+        &spec[AULE_SPEC_NUM_KV_HEADS],
+        &spec[AULE_SPEC_BLOCK_SIZE],
+        &spec[AULE_SPEC_FEATURES],
+        &spec[AULE_SPEC_PLACE],
     };
-    uint64_t units = (uint64_t)constants->num_items * launch->spec[AULE_SPEC_NUM_KV_HEADS];
+    uint64_t units = (uint64_t)constants->num_items * spec[AULE_SPEC_NUM_KV_HEADS];
     uint32_t blocks = units < launch->most_blocks ? (uint32_t)units : launch->most_blocks;
-    native_launch(device, commands, native, blocks, params, sizeof params / sizeof *params);
+    native_launch(device, commands, native, blocks, shape_of(launch->geometry).bytes, params,
+                  sizeof params / sizeof *params);
 }

@@ -13,17 +13,25 @@
 #ifndef AULE_ENGINE_HOPPER_H
 #define AULE_ENGINE_HOPPER_H
 
+#include "engine/engine.h"
 #include "engine/vulkan/native.h"
 #include "engine/vulkan/transfer.h"
 #include "geometry.h"
 #include "shaders/layout.h"
 
-#ifdef AULE_HAVE_HOPPER
-extern const struct native_code hopper_f16, hopper_bf16;
-#endif
+// The build has one native kernel for each dtype of Q, K and V, pair of head dims, and whether
+// scores are shaped.
+enum { HOPPER_CODES = 16 };
+const struct native_code *hopper_code_at(uint32_t number);
+// Number of the kernel for a geometry; HOPPER_CODES: there is none.
+uint32_t hopper_code(const struct geometry *geometry);
+// The other way: dtypes, head dims and features of a geometry in the pool that it is for.
+struct geometry hopper_geometry(uint32_t number);
 
-// Whether the kernel for `element`, f16 or bf16, serves a geometry.
-bool hopper_serves(const struct geometry *geometry, enum dtype element);
+// Whether a native kernel serves a geometry.
+bool hopper_serves(const struct geometry *geometry);
+// Whether Q and, outside the pool, K and V of `run` have strides that tensor maps can hold.
+bool hopper_takes(const struct engine_run *run, enum engine_place place, uint32_t num_kv_heads);
 uint32_t hopper_rows(const struct engine_kv *kv); // rows of an item
 
 // True: `variant`, a name or NULL, is the one that has native kernels.
@@ -37,20 +45,22 @@ void hopper_missing(const struct adapter *adapter, char *text, size_t size);
 // device.
 enum status hopper_look(struct device *device, struct transfer *transfer, const char *variant,
                         struct error *error);
-// The same for one kernel; the error says what is wrong. UNSUPPORTED: refused or wrong results.
-// hopper_test.c.
-enum status hopper_test(struct device *device, struct transfer *transfer,
-                        const struct native_code *code, enum dtype dtype, struct error *error);
+// The same for one kernel, by its number; the error says what is wrong. UNSUPPORTED: refused or
+// wrong results. hopper_test.c.
+enum status hopper_test(struct device *device, struct transfer *transfer, uint32_t number,
+                        struct error *error);
 
 // Sets *extras_at to where a group's extras begin, if the space before is used up to `at`. Returns
 // where they end.
-uint64_t hopper_measure(uint64_t at, uint32_t num_items, uint32_t num_kv_heads,
-                        uint64_t *extras_at);
-void hopper_put(void *extras); // writes them; the notes stay undefined
+uint64_t hopper_measure(uint64_t at, const struct geometry *geometry, uint32_t num_runs,
+                        uint32_t num_items, uint64_t *extras_at);
+// Writes them; the notes stay undefined. `runs` are the group's.
+void hopper_put(void *extras, const struct geometry *geometry, const struct gpu_run *runs,
+                uint32_t num_runs);
 
 struct hopper_launch {
     const struct gpu_dispatch *constants;
-    const uint32_t *spec;
+    const struct geometry *geometry;
     uint64_t extras; // shader address
     uint32_t most_blocks;
 };

@@ -30,7 +30,7 @@ struct kernel {
     struct shader shader; // of a native kernel only name and local size
     // A native kernel: launched where others are dispatched, with the same lists (hopper.h). It
     // splits nothing and has no second pass. NULL = a shader.
-    const struct native_code *native;
+    bool is_native;
     uint32_t (*tile_rows)(const struct engine_kv *kv); // rows of one tile
     // Whether the kernel serves a geometry of geometry_of_run(). NULL = it serves all.
     bool (*serves)(const struct geometry *geometry);

@@ -87,11 +87,9 @@ static enum status make_modules(struct pipelines *pipelines, struct error *error
             status = shader_module(pipelines->device, shader_of(pipelines, kind, 0),
                                    &pipelines->modules[kind], error);
     for (uint32_t i = 0; i < variant->num_kernels && status == STATUS_OK; i++)
-        status = variant->kernels[i]->native
-                     ? native_load(pipelines->device, variant->kernels[i]->native,
-                                   &pipelines->natives[i], error)
-                     : shader_module(pipelines->device, &variant->kernels[i]->shader,
-                                     &pipelines->kernels[i], error);
+        if (!variant->kernels[i]->is_native)
+            status = shader_module(pipelines->device, &variant->kernels[i]->shader,
+                                   &pipelines->kernels[i], error);
     return status;
 }
 
@@ -173,10 +171,10 @@ void pipelines_finish(struct pipelines *pipelines)
     for (int kind = 0; kind < PIPELINE_KINDS; kind++)
         // Takes VK_NULL_HANDLE.
         vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL);
-    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
         vkDestroyShaderModule(device->handle, pipelines->kernels[i], NULL);
+    for (uint32_t i = 0; i < HOPPER_CODES; i++)
         native_unload(device, &pipelines->natives[i]);
-    }
     free(pipelines->path);
     memset(pipelines->modules, 0, sizeof pipelines->modules);
     memset(pipelines->kernels, 0, sizeof pipelines->kernels);
@@ -310,6 +308,16 @@ enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind,
 fail:
     free(pipeline);
     return status;
+}
+
+enum status pipeline_native(struct pipelines *pipelines, const struct geometry *geometry,
+                            const struct native **out, struct error *error)
+{
+    const uint32_t number = hopper_code(geometry);
+    struct native *native = &pipelines->natives[number];
+    *out = native;
+    return native->function ? STATUS_OK
+                            : native_load(pipelines->device, hopper_code_at(number), native, error);
 }
 
 enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry,

@@ -9,6 +9,7 @@
 
 #include "engine/vulkan/device.h"
 #include "geometry.h"
+#include "hopper.h"
 #include "variant.h"
 
 #include <stdatomic.h>
@@ -29,7 +30,7 @@ struct pipelines {
     const struct variant *variant;
     VkShaderModule modules[PIPELINE_KINDS]; // all but attention
     VkShaderModule kernels[MOST_KERNELS];   // attention, by the variant's list
-    struct native natives[MOST_KERNELS];    // likewise, the native ones
+    struct native natives[HOPPER_CODES];    // by hopper_code(); submitter only
     VkPipelineLayout layout;                // push constants only
     VkPipelineCache cache;
     struct pipeline *by_key; // uthash; submitter only, like the next four
@@ -55,6 +56,10 @@ void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t pa
 // size. Submitter only.
 enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind,
                          const struct geometry *geometry, VkPipeline *out, struct error *error);
+
+// Finds the native kernel for `geometry`, or has the driver translate it. Submitter only.
+enum status pipeline_native(struct pipelines *pipelines, const struct geometry *geometry,
+                            const struct native **out, struct error *error);
 
 // Compiles attention for `geometry` and destroys it again, so that the driver's cache has it when
 // the submitter needs it. Any thread.

@@ -575,34 +575,16 @@ static const struct kernel kernel_coop_many = {
 
 #if defined AULE_HAVE_HOPPER && defined AULE_HAVE_MATRIX
 
-static bool hopper_serves_f16(const struct geometry *geometry)
-{
-    return hopper_serves(geometry, DTYPE_F16);
-}
-
-static bool hopper_serves_bf16(const struct geometry *geometry)
-{
-    return hopper_serves(geometry, DTYPE_BF16);
-}
-
 // It takes the sequences that prefill takes. No software device runs it, so loop_keys is the same,
 // for the table's sake.
-#define HOPPER_JOB                                                                                 \
-    .tile_rows = hopper_rows, .least_rows = DECODE_ROWS + 1, .most_rows = UINT32_MAX,              \
-    .loop_keys = prefill_loop_keys
-
 static const struct kernel kernel_hopper = {
-    .shader = {.name = "attention_hopper_f16", .local_size = 384},
-    .native = &hopper_f16,
-    .serves = hopper_serves_f16,
-    HOPPER_JOB,
-};
-
-static const struct kernel kernel_hopper_bf16 = {
-    .shader = {.name = "attention_hopper_bf16", .local_size = 384},
-    .native = &hopper_bf16,
-    .serves = hopper_serves_bf16,
-    HOPPER_JOB,
+    .shader = {.name = "attention_hopper", .local_size = 384},
+    .is_native = true,
+    .serves = hopper_serves,
+    .tile_rows = hopper_rows,
+    .least_rows = DECODE_ROWS + 1,
+    .most_rows = UINT32_MAX,
+    .loop_keys = prefill_loop_keys,
 };
 
 #endif
@@ -639,10 +621,10 @@ const struct variant variants[] = {
         .needs = "to be chosen by name: a GPU of compute capability 9.0 with VK_NVX_binary_import, "
                  "a queue family for compute only, and what matrix needs",
 #if defined AULE_HAVE_HOPPER && defined AULE_HAVE_MATRIX
-        .kernels = {&kernel_decode, &kernel_hopper, &kernel_prefill, &kernel_decode_bf16,
-                    &kernel_hopper_bf16, &kernel_prefill_bf16, &kernel_cascade, &kernel_coop_few,
-                    &kernel_coop_many, &kernel_subgroup},
-        .num_kernels = 10,
+        .kernels = {&kernel_decode, &kernel_decode_bf16, &kernel_hopper, &kernel_prefill,
+                    &kernel_prefill_bf16, &kernel_cascade, &kernel_coop_few, &kernel_coop_many,
+                    &kernel_subgroup},
+        .num_kernels = 9,
 #else
         .kernels = {&kernel_subgroup},
         .num_kernels = 1,

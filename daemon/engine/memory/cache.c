@@ -24,6 +24,7 @@
 struct chunk {
     struct engine_cache *cache;
     uint32_t number, num_parts, layers_per_part;
+    bool given_back; // engine->lock guards it; `end` is posted
     struct job end;
     struct buffer parts[]; // owned
 };
@@ -204,6 +205,7 @@ static void run_chunk_end(struct engine *engine, struct job *job)
 {
     struct chunk *chunk = container_of(job, struct chunk, end);
     pthread_mutex_lock(&engine->lock);
+    chunk->cache->chunks[chunk->number] = NULL;
     fill_row(chunk->cache, chunk->cache->table.mapped, chunk->number, NULL);
     pthread_mutex_unlock(&engine->lock);
     chunk_free(engine, chunk);
@@ -223,20 +225,18 @@ struct room {
     struct old_table *old;
 };
 
-// With the lock held, because another thread may take chunks out.
 static void copy_chunks(const struct engine_cache *cache, struct room *room)
 {
     if (cache->capacity)
         memcpy(room->chunks, cache->chunks, cache->capacity * sizeof *room->chunks);
 }
 
-// A table may be large, so it is filled without the lock. A chunk that is given back meanwhile is
-// freed later, by this same thread.
+// A table may be large, so it is filled without the lock: only this thread puts chunks into the
+// cache's array and takes them out. Chunks that were given back are in the new table too, because
+// submissions that are not planned yet may use them.
 static void fill_room(struct engine_cache *cache, uint32_t capacity, struct room *room)
 {
-    pthread_mutex_lock(&cache->engine->lock);
     copy_chunks(cache, room);
-    pthread_mutex_unlock(&cache->engine->lock);
     for (uint32_t i = 0; i < capacity; i++)
         fill_row(cache, room->table.mapped, i, room->chunks[i]);
 }
@@ -244,7 +244,6 @@ static void fill_room(struct engine_cache *cache, uint32_t capacity, struct room
 // With the lock held. Puts the arrays of `room` in the place of the cache's own.
 static void use_room(struct engine_cache *cache, uint32_t capacity, struct room *room)
 {
-    copy_chunks(cache, room);
     free(cache->chunks);
     *room->old =
         (struct old_table){.job = {.after = cache->engine->last_sequence, .run = run_table_end},
@@ -374,8 +373,8 @@ void engine_cache_shrink(struct engine_cache *cache, uint32_t chunk)
     struct engine *engine = cache->engine;
     pthread_mutex_lock(&engine->lock);
     struct chunk *old = chunk < cache->capacity ? cache->chunks[chunk] : NULL;
-    if (old) {
-        cache->chunks[chunk] = NULL;
+    if (old && !old->given_back) {
+        old->given_back = true;
         old->end = (struct job){.after = engine->last_sequence, .run = run_chunk_end};
         engine->freed_after = engine->last_sequence;
         job_post(engine, &old->end);
@@ -468,11 +467,12 @@ static bool find_place(struct engine_cache *cache, uint32_t layer, int32_t block
 {
     pthread_mutex_lock(&cache->engine->lock);
     const struct chunk *chunk = chunk_of(cache, block);
-    if (chunk && layer < cache->params.num_layers)
+    bool found = chunk && !chunk->given_back && layer < cache->params.num_layers;
+    if (found)
         *place = (struct place){chunk->parts[layer / chunk->layers_per_part].handle,
                                 layer_offset(cache, chunk, layer) + block_offset(cache, block)};
     pthread_mutex_unlock(&cache->engine->lock);
-    return chunk && layer < cache->params.num_layers;
+    return found;
 }
 
 static enum status rest(struct engine *engine)

@@ -21,7 +21,8 @@ struct engine_cache {
 
     // engine->lock guards these. The maker writes them; the submitter and the caller's thread read
     // them.
-    struct chunk **chunks; // [capacity]; NULL = no memory
+    struct chunk **chunks; // [capacity]; NULL = no memory; one that was given back stays until no
+                           // submission uses it
     uint32_t capacity;
     struct piece table; // u64[capacity][num_layers], read by shaders; 0: the chunk has no memory,
                         // and no run uses it

@@ -27,8 +27,8 @@ struct cut {
     uint32_t shared;
 };
 
-// Index in the variant's list of the kernel that serves a sequence of so many rows a KV head: the
-// first that does, and on a software device the first whose loops also get through its keys.
+// Index in the variant's list of the first kernel that serves a sequence with `rows` rows for each
+// KV head. On a software device its loops must also be long enough for kv_len keys.
 uint32_t cut_kernel(const struct engine_batch *batch, const struct cutting *cutting, uint64_t rows,
                     uint64_t kv_len);
 uint64_t cut_num_partials(const struct cut *cut); // partial results of one tile; 1 = not split
@@ -44,8 +44,8 @@ struct cuts {
     uint32_t *first; // [num_batches + 1]: the number of each batch's first sequence, and of all;
                      // owned, like the next two
     struct cut *of;  // [first[num_batches]]
-    // [first[num_batches]]: the item of each sequence with shared parts, except the part itself;
-    // set when the work lists are filled. NULL = nothing is shared.
+    // [first[num_batches]]: for each sequence with shared parts the item of its whole tile, from
+    // which crowds make theirs; set when the work lists are filled. NULL = nothing is shared.
     struct gpu_item *tiles;
     struct crowds crowds; // the sequences that share parts
     // [num_batches]: each batch's number among those that have members of crowds; NO_MEMBERS; owned

@@ -20,6 +20,13 @@
 #include <string.h>
 
 static const double log2_e = 1.4426950408889634;
+static const float ln_2 = 0.6931471805599453f;
+
+// What 1 in base-2 logarithms is in the LSE of the run.
+static float lse_unit(const struct engine_run *run)
+{
+    return run->options.lse_base2 ? 1 : ln_2;
+}
 
 // ---- extras ----
 
@@ -72,11 +79,10 @@ void describe_measure(struct submission *s)
         group->redo_at = s->upload_bytes;
         if (group->redo)
             s->upload_bytes += padded(sizeof(struct gpu_redo) + entries * AULE_REDO_ENTRY);
-        s->native = s->native || group->native;
-        if (group->native)
-            s->upload_bytes =
-                hopper_measure(s->upload_bytes, group->num_items,
-                               group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], &group->native_at);
+        s->native = s->native || group->is_native;
+        if (group->is_native)
+            s->upload_bytes = hopper_measure(s->upload_bytes, &group->geometry, group->num_runs,
+                                             group->num_items, &group->native_at);
     }
 }
 
@@ -106,6 +112,8 @@ static void put_merge(const struct engine_run *run, const struct extras *extras,
         .num_tokens = run->num_tokens,
         .num_heads = run->num_heads,
         .head_dim = run->head_dim,
+        .lse_unit = lse_unit(run),
+        .lse_log2 = run->options.lse_base2 ? 1 : (float)log2_e,
     };
     for (uint32_t i = 0; i < run->num_parts; i++)
         parts[i] = (struct gpu_part){
@@ -173,6 +181,7 @@ static void describe_tensors(const struct engine_run *run, struct gpu_run *gpu)
     gpu->values_token_stride = units(run->values.token_stride);
     gpu->values_head_stride = units(run->values.head_stride);
     gpu->lse_token_stride = (uint32_t)(run->lse.token_stride / sizeof(float));
+    gpu->lse_unit = lse_unit(run);
 }
 
 // Address and step of an optional array. If the batch lacks the array: the engine's zeros, step 0.
@@ -387,7 +396,8 @@ void describe_upload(const struct submission *s)
     for (uint32_t i = 0; i < s->num_groups; i++) {
         if (s->groups[i].redo)
             *(struct gpu_redo *)(to + s->groups[i].redo_at) = (struct gpu_redo){.y = 1, .z = 1};
-        if (s->groups[i].native)
-            hopper_put(to + s->groups[i].native_at);
+        if (s->groups[i].is_native)
+            hopper_put(to + s->groups[i].native_at, &s->groups[i].geometry,
+                       s->gpu_runs + s->groups[i].first, s->groups[i].num_runs);
     }
 }

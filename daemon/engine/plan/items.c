@@ -23,11 +23,18 @@ static const struct variant *variant_of(const struct engine_batch *batch)
 struct cutting cutting_of_run(const struct engine_run *run)
 {
     struct geometry geometry = geometry_of_run(run);
-    return (struct cutting){
+    const struct variant *variant = variant_of(run->batch);
+    struct cutting cutting = {
         .group = run->num_heads / run->batch->kv.num_kv_heads,
         .num_splits = run->num_splits,
-        .serving = variant_serving(variant_of(run->batch), &geometry),
+        .serving = variant_serving(variant, &geometry),
     };
+    const enum engine_place place = (enum engine_place)geometry.spec[AULE_SPEC_PLACE];
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        if (variant->kernels[i]->is_native &&
+            !hopper_takes(run, place, geometry.spec[AULE_SPEC_NUM_KV_HEADS]))
+            cutting.serving &= ~(1u << i);
+    return cutting;
 }
 
 uint64_t batch_workgroups(const struct engine_batch *batch)

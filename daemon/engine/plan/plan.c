@@ -42,7 +42,7 @@ static enum status get_pipelines(struct submission *s, const struct engine_run *
     } pipelines[] = {
         {group->num_writers > 0, PIPELINE_KV_WRITE, &group->write, &group->geometry},
         {run->kind == ENGINE_COPY, PIPELINE_COPY, &group->write, &group->geometry},
-        {run->kind == ENGINE_ATTEND && !group->native, PIPELINE_ATTENTION, &group->read,
+        {run->kind == ENGINE_ATTEND && !group->is_native, PIPELINE_ATTENTION, &group->read,
          &group->geometry},
         {run->kind == ENGINE_GATHER, PIPELINE_GATHER, &group->read, &group->geometry},
         {run->kind == ENGINE_MERGE, PIPELINE_MERGE, &group->read, &group->geometry},
@@ -55,6 +55,8 @@ static enum status get_pipelines(struct submission *s, const struct engine_run *
         if (pipelines[i].wanted)
             status = pipeline_get(&s->engine->pipelines, pipelines[i].kind, pipelines[i].geometry,
                                   pipelines[i].out, error);
+    if (status == STATUS_OK && group->is_native)
+        status = pipeline_native(&s->engine->pipelines, &group->geometry, &group->native, error);
     return status;
 }
 
@@ -205,8 +207,8 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
         .kind = run->kind,
         .geometry = *geometry,
         .run = index,
-        .native = run->kind == ENGINE_ATTEND &&
-                  s->engine->pipelines.variant->kernels[number]->native != NULL,
+        .is_native =
+            run->kind == ENGINE_ATTEND && s->engine->pipelines.variant->kernels[number]->is_native,
         .num_runs = 1,
         .num_writers = share->writes,
         .num_split_runs = merges,

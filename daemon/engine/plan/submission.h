@@ -35,8 +35,9 @@ struct group {
     uint32_t first_range, num_ranges;      // ENGINE_COPY
     uint32_t run;                          // ENGINE_MERGE: its one run
     uint64_t redo_at;                      // offset in the slot's piece: struct gpu_redo
-    bool native;                           // `read` is a launch of a native kernel instead
-    uint64_t native_at;                    // offset in the slot's piece: struct hopper_extras
+    bool is_native;                        // `native` is launched instead of `read`
+    const struct native *native;
+    uint64_t native_at;                    // offset in the slot's piece: hopper_measure()'s extras
     uint64_t partial_bytes;                // of partial results, for all its runs
     uint64_t partials_at;                  // offset in the slot's scratch memory
     // It uses memory of earlier groups in the wave, so it waits for their merges.

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // probe.h - made-up work of one kind (struct tune_key), to time the candidates. It consists of
-// decodes of equally long sequences over zeros, in the engine's own memory. It goes the way of
-// every submission, but posts no event. The tuning thread uses it; submitter and completer fill in
+// decodes of equally long sequences over zeros, in the engine's own memory. It is submitted like
+// any other work, but posts no event. The tuning thread uses it; submitter and completer fill in
 // the sample while that thread waits.
 
 #ifndef AULE_ENGINE_PROBE_H

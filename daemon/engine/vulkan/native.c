@@ -25,7 +25,7 @@ enum status native_load(struct device *device, const struct native_code *code,
 {
     VkCuModuleCreateInfoNVX module = {
         .sType = VK_STRUCTURE_TYPE_CU_MODULE_CREATE_INFO_NVX,
-        .dataSize = code->size,
+        .dataSize = (size_t)(code->end - code->ptx),
         .pData = code->ptx,
     };
     *native = (struct native){.code = code};
@@ -56,8 +56,8 @@ void native_unload(struct device *device, struct native *native)
 }
 
 void native_launch(const struct device *device, VkCommandBuffer commands,
-                   const struct native *native, uint32_t blocks, const void *const *params,
-                   uint32_t num_params)
+                   const struct native *native, uint32_t blocks, uint32_t shared_bytes,
+                   const void *const *params, uint32_t num_params)
 {
     VkCuLaunchInfoNVX info = {
         .sType = VK_STRUCTURE_TYPE_CU_LAUNCH_INFO_NVX,
@@ -68,7 +68,7 @@ void native_launch(const struct device *device, VkCommandBuffer commands,
         .blockDimX = native->code->threads,
         .blockDimY = 1,
         .blockDimZ = 1,
-        .sharedMemBytes = native->code->shared_bytes,
+        .sharedMemBytes = shared_bytes,
         .paramCount = num_params,
         .pParams = params,
     };

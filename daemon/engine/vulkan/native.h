@@ -13,10 +13,9 @@
 // A native kernel as the build compiled it.
 struct native_code {
     const char *name;
-    const unsigned char *ptx; // ends with a 0
-    size_t size;              // bytes, with that 0
+    const unsigned char *ptx, *end; // its text, with a 0 at its end; `end` lies behind that
     const char *function;
-    uint32_t threads, shared_bytes; // of a thread block
+    uint32_t threads; // of a thread block
 };
 
 // The same, translated by the driver.
@@ -37,11 +36,11 @@ enum status native_load(struct device *device, const struct native_code *code,
                         struct native *native, struct error *error);
 void native_unload(struct device *device, struct native *native); // takes a zeroed one
 
-// Records a launch of `blocks` thread blocks. `params` points to each parameter of the function, in
+// Records a launch of `blocks` thread blocks with `shared_bytes` of shared memory each. `params` points to each parameter of the function, in
 // their order. The barriers around it must name all stages, not only compute shaders. The thread
 // that records.
 void native_launch(const struct device *device, VkCommandBuffer commands,
-                   const struct native *native, uint32_t blocks, const void *const *params,
-                   uint32_t num_params);
+                   const struct native *native, uint32_t blocks, uint32_t shared_bytes,
+                   const void *const *params, uint32_t num_params);
 
 #endif
