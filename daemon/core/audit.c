@@ -372,7 +372,7 @@ static bool check_claims(const struct cache *cache, struct error *error)
 
 static bool check_heaps(const struct cache *cache, struct error *error)
 {
-    const struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent};
+    const struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->ranks};
     for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
         EXPECT(heap_sound(heaps[i]), "heap %zu of cache %" PRIu64 " is out of order", i, cache->id);
     return true;
@@ -399,6 +399,11 @@ static void charge_account(const struct account *account, struct charged *sum)
     }
 }
 
+static bool is_rank_of(const struct tenant *tenant, const struct heap_node *node)
+{
+    return node->key == UINT64_MAX - tenant->cached_bytes && node->order == tenant->id;
+}
+
 static bool check_tenant(const struct pool *pool, const struct tenant *tenant, struct error *error)
 {
     const struct account *account;
@@ -420,7 +425,19 @@ static bool check_tenant(const struct pool *pool, const struct tenant *tenant, s
            " pinned; has %" PRIu64 ", %" PRIu64 ", %" PRIu64,
            tenant->label, tenant->used, tenant->cached, tenant->pinned, sum.used, sum.cached,
            sum.pinned);
-    EXPECT(in_heap(&pool->ranks, &tenant->rank) == (tenant_surplus(tenant) > 0),
+    uint64_t idle = 0;
+    DL_FOREACH(tenant->accounts, account)
+    {
+        const bool has = account->victims.size && tenant_surplus(tenant);
+        idle += account->idle.size;
+        EXPECT(tenant->stale || (in_heap(&account->cache->ranks, &account->rank) == has &&
+                                 (!has || is_rank_of(tenant, &account->rank))),
+               "tenant \"%s\" is wrongly ranked or not in cache %" PRIu64, tenant->label,
+               account->cache->id);
+    }
+    const bool ranked = idle && tenant_surplus(tenant);
+    EXPECT(tenant->stale || (in_heap(&pool->ranks, &tenant->rank) == ranked &&
+                             (!ranked || is_rank_of(tenant, &tenant->rank))),
            "tenant \"%s\" is wrongly ranked or not", tenant->label);
     EXPECT(tenant->over == (tenant->limits.cached && tenant->cached > tenant->limits.cached),
            "tenant \"%s\" has %" PRIu64 " cached blocks, its limit is %" PRIu64, tenant->label,

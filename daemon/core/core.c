@@ -7,6 +7,8 @@
 #include "core.h"
 
 #include "core/pool/evict.h"
+#include "core/pool/prefix.h"
+#include "core/pool/queue.h"
 #include "core/pool/tenant.h"
 #include "state.h"
 
@@ -123,6 +125,49 @@ enum status core_cache_drop(struct core *core, uint64_t id, struct error *error)
                          cache->name);
     cache_destroy(cache);
     return STATUS_OK;
+}
+
+static uint32_t unpin_all(struct cache *cache)
+{
+    uint32_t count = 0;
+    for (struct prefix_root *root = cache->roots; root; root = root->hh.next)
+        for (struct prefix_node *node = root->children; node; node = node->next)
+            count += prefix_unpin(cache, node);
+    return count;
+}
+
+enum status core_prefix_unpin(struct core *core, uint64_t id, int32_t index,
+                              struct core_unpinned *out, struct error *error)
+{
+    struct cache *cache;
+    *out = (struct core_unpinned){0};
+    enum status status = cache_find(&core->pool, id, &cache, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct block *block = block_find(cache, index);
+    const uint64_t pinned = cache->num_pinned;
+    if (index == -1)
+        out->num_prefixes = unpin_all(cache);
+    else if (block && block->node)
+        out->num_prefixes = prefix_unpin(cache, block->node);
+    if (index != -1 && !out->num_prefixes)
+        return error_set(error, STATUS_NOT_FOUND,
+                         "block %" PRId32 " of cache %" PRIu64 " is in no pinned prefix", index,
+                         id);
+    out->num_blocks = pinned - cache->num_pinned;
+    evict_trim(&core->pool);
+    core->ledger.news = true;
+    return STATUS_OK;
+}
+
+void core_retry_begin(struct core *core)
+{
+    queue_begin_round(&core->pool);
+}
+
+struct core_waiter *core_retry_next(struct core *core)
+{
+    return queue_next(&core->pool);
 }
 
 // ---- the engine's events ----

@@ -163,10 +163,24 @@ struct core_waiter {
     uint32_t count;                  // blocks
     bool only_growth;                // it gives up when no chunk is being made any more
     struct core_waiter *prev, *next; // of its tenant, oldest first
+    struct core_waiter *beside_prev, *beside_next; // of its line, or of its lane's growth
+    struct queue_lane *lane;                       // its cache's
+    struct queue_line *line;                       // NULL: only_growth
+    uint64_t age;                                  // later ones have a higher number
+    uint64_t tried;                                // the round that tried it last
 };
-void core_wait(struct core_session *session, struct core_waiter *waiter, uint64_t cache,
-               uint32_t count, bool only_growth);
+// NO_MEMORY: it does not wait.
+enum status core_wait(struct core_session *session, struct core_waiter *waiter, uint64_t cache,
+                      uint32_t count, bool only_growth, struct error *error);
 void core_wait_end(struct core_waiter *waiter); // before its session closes
+// A round over the leases that may be granted, or that must be refused, since something has
+// changed: ask core_retry_next() until it returns NULL, and try each waiter that it names once.
+// That may end the waiter. A round costs O(log tenants) for each waiter that it names. It names one
+// for each cache and one more, those that wait only for growth once a cache has free blocks or
+// grows no more, and those of tenants whose sessions all wait. If one was granted, begin another
+// round.
+void core_retry_begin(struct core *core);
+struct core_waiter *core_retry_next(struct core *core);
 // True: a chunk of the cache is being made, so a lease that lost its turn may soon get it.
 bool core_cache_grows(const struct core_session *session, uint64_t cache);
 // A command of the session begins or ceases to wait for what another session does: a claim or the
@@ -175,8 +189,8 @@ void core_count_wait(struct core_session *session, bool begins);
 // Ask this before core_blocks_lease(), with the waiter of the lease; NULL: it is a new one.
 // NO_BLOCKS: a lease that waits goes first; *error names it if it is of the same tenant. Inside a
 // tenant leases go in the order of their arrival. Among tenants, the one that would have more
-// blocks waits. Leases that wait in other caches or only for growth do not count if enough blocks
-// of `cache` are free.
+// blocks waits; of equal ones, the newer one. Leases that wait in other caches or only for growth
+// do not count if enough blocks of `cache` are free.
 enum status core_lease_turn(const struct core_session *session, const struct core_waiter *waiter,
                             uint64_t cache, uint32_t count, struct error *error);
 // A block that the session holds twice needs two releases. All or nothing: NOT_HELD names the first
@@ -239,6 +253,14 @@ enum core_keep { CORE_KEEP_NORMAL, CORE_KEEP_PREFERRED, CORE_KEEP_PINNED, CORE_N
 enum status core_prefix_keep(struct core_session *session, uint64_t cache,
                              const struct core_prefix *prefix, enum core_keep keep,
                              uint32_t *num_tokens, struct error *error);
+struct core_unpinned {
+    uint32_t num_prefixes;
+    uint64_t num_blocks; // cached ones that no pin keeps any more
+};
+// Unpins, for an operator, all prefixes that `block` is part of, or all of the cache if it is -1.
+// Their blocks may be evicted again. NOT_FOUND: no such cache, or the block is in no pinned prefix.
+enum status core_prefix_unpin(struct core *core, uint64_t cache, int32_t block,
+                              struct core_unpinned *out, struct error *error);
 // Seals blocks[0 .. num_tokens / block_size) and publishes them under their tokens. Where the index
 // already has a visible block, blocks[i] becomes that block, held for the session, and
 // *num_existing counts it; the caller may then release the block that it gave, unless
@@ -291,9 +313,27 @@ struct core_offer {
 };
 // Takes the offer of this name, and holds its blocks for the session. The giver may take it, too.
 // NOT_FOUND: there is none. BUSY: a session has taken it, or writes of its blocks have not ended.
-// UNWRITTEN: such a write failed; only the giver may take it now. QUOTA. LIMIT: --max-offers.
+// A take needs no free block, and its tenant uses no more blocks by it. So takes and leases that
+// wait do not heed each other. UNWRITTEN: such a write failed; only the giver may take it now.
+// QUOTA. LIMIT: --max-offers.
 enum status core_offer_take(struct core_session *session, uint64_t cache, const char *name,
                             const struct core_offer **out, struct error *error);
+// A take that waits for an offer: the caller tries it again, and core decides whose turn it is. The
+// struct is the caller's; it lies still between the two calls.
+struct core_taker {
+    struct core_session *session;
+    struct taker_queue *queue;      // of its name
+    struct core_taker *prev, *next; // in the queue, oldest first
+};
+// OK, INVALID (the name), NOT_FOUND (the cache) or NO_MEMORY.
+enum status core_take_wait(struct core_session *session, struct core_taker *taker, uint64_t cache,
+                           const char *name, struct error *error);
+void core_take_wait_end(struct core_taker *taker); // before its session closes
+// Ask this before core_offer_take(), with the taker of the take; NULL: it is a new one. Takes of
+// one name go in the order of their arrival. BUSY: the offer could be taken, but another take waits
+// and goes first.
+enum status core_take_turn(const struct core_session *session, const struct core_taker *taker,
+                           uint64_t cache, const char *name, struct error *error);
 // An offer that the session has taken and neither accepted nor given back; else NOT_FOUND.
 enum status core_offer_find(const struct core_session *session, uint64_t offer,
                             const struct core_offer **out, struct error *error);
@@ -400,6 +440,7 @@ struct core_merge_params {
     const struct engine_part *parts; // [num_parts], copied
     uint32_t num_parts;
     struct wire_tensor out, lse; // lse.dtype 0 = not wanted
+    bool lse_base2;              // the parts' and the result's LSE; else natural logarithms
     bool detached;
 };
 // Queues a merge: one attention result from partial results over disjoint keys, weighted by their
@@ -452,8 +493,9 @@ struct core_tenant_view {
     uint64_t evicted, refused_no_blocks, refused_quota; // since the tenant appeared
 };
 uint32_t core_num_tenants(const struct core *core);
-// Tenant `index`, in the order in which they appeared; false: there is none.
-bool core_tenant_at(const struct core *core, uint32_t index, struct core_tenant_view *out);
+// Tenant `index`, in the order in which they appeared; false: there is none. A call for the next
+// index after the last call's costs the same for any number of tenants.
+bool core_tenant_at(struct core *core, uint32_t index, struct core_tenant_view *out);
 // Changes a tenant's limits. What it uses beyond them stays, and what it has cached beyond them is
 // evicted. NOT_FOUND: there is no such tenant. INVALID: the floor exceeds `cached`.
 enum status core_tenant_limit(struct core *core, uint64_t tenant, const struct core_limits *limits,

@@ -7,11 +7,12 @@
 
 #include "base/clock.h"
 #include "base/container_of.h"
+#include "core/pool/tenant.h"
 #include "state.h"
 
 void gather_init(struct gather *gather)
 {
-    gather->spare_ns = GATHER_SPARE_NS;
+    gather->spare_ns = (int64_t)GATHER_TENANTS * GATHER_SPARE_NS;
     gather->wake_ns = FOREVER;
 }
 
@@ -31,7 +32,10 @@ static int64_t waits_until(const struct core_session *session, int64_t now_ns)
         (session->held_ns ? session->held_ns : now_ns) + rounds * session->habit.gpu_ns;
     if (half_ns && run->queued_ns + half_ns < until_ns)
         until_ns = run->queued_ns + half_ns;
-    return run->reading.cache && !run->num_picked && until_ns > now_ns ? until_ns : 0;
+    return run->reading.cache && !run->num_picked && until_ns > now_ns &&
+                   session->salt->tenant->wasted_ns < GATHER_SPARE_NS
+               ? until_ns
+               : 0;
 }
 
 static bool add_ready(struct core *core)
@@ -103,14 +107,82 @@ static bool is_idle(const struct core *core)
     return !s->num_in_flight && !heap_first(&s->turns.ready);
 }
 
-// A wait is over. It was in vain if no further session has become ready.
+static uint32_t num_ready(const struct core *core)
+{
+    return (uint32_t)core->scheduler.turns.ready.size + core->scheduler.gather.num_aside;
+}
+
+// Session `i` of those that are ready, whether they wait or not.
+static struct core_session *any_ready(const struct core *core, uint32_t i)
+{
+    const struct gather *g = &core->scheduler.gather;
+    return i < g->num_aside ? g->aside[i]
+                            : ready_session(&core->scheduler.turns.ready, i - g->num_aside);
+}
+
+// NULL: no wait is for the prefix of this session's run.
+static struct gather_wait *wait_of(struct gather *g, const struct core_session *session)
+{
+    for (uint32_t i = 0; i < g->num_waits; i++)
+        if (crews_same_prefix(&g->waits[i].reading, &session->queued->reading))
+            return &g->waits[i];
+    return NULL;
+}
+
+static void begin_idle(struct core *core)
+{
+    struct gather *g = &core->scheduler.gather;
+    g->idle_ns = core->ledger.now_ns;
+    g->num_waits = 0;
+    for (uint32_t i = 0; i < g->num_aside; i++) {
+        struct gather_wait *wait = wait_of(g, g->aside[i]);
+        if (!wait && g->num_waits == CREWS_MOST)
+            continue;
+        if (!wait) {
+            wait = &g->waits[g->num_waits++];
+            *wait = (struct gather_wait){.reading = g->aside[i]->queued->reading};
+        }
+        wait->count++;
+    }
+}
+
+static void find_vain_waits(struct core *core)
+{
+    struct gather *g = &core->scheduler.gather;
+    uint32_t counts[CREWS_MOST] = {0};
+    for (uint32_t i = 0; i < num_ready(core); i++) {
+        const struct gather_wait *wait = wait_of(g, any_ready(core, i));
+        if (wait)
+            counts[wait - g->waits]++;
+    }
+    for (uint32_t i = 0; i < g->num_waits; i++)
+        g->waits[i].in_vain = counts[i] <= g->waits[i].count;
+}
+
+// A wait is over. It was in vain for a prefix of which no further session has become ready. The
+// tenants of such sessions pay for the time, and all tenants together if it was in vain for all.
 static void settle_idle(struct core *core)
 {
     struct gather *g = &core->scheduler.gather;
-    const size_t size = core->scheduler.turns.ready.size + g->num_aside;
-    if (g->idle_ns && size <= g->idle_size)
-        g->spare_ns -= core->ledger.now_ns - g->idle_ns;
+    const int64_t took_ns = core->ledger.now_ns - g->idle_ns;
+    const uint64_t stamp = ++core->ledger.last_stamp;
+    bool all_in_vain = true;
+    if (!g->idle_ns)
+        return;
     g->idle_ns = 0;
+    find_vain_waits(core);
+    for (uint32_t i = 0; i < g->num_waits; i++)
+        all_in_vain &= g->waits[i].in_vain;
+    g->spare_ns -= all_in_vain ? took_ns : 0;
+    for (uint32_t i = 0; i < num_ready(core); i++) {
+        const struct core_session *session = any_ready(core, i);
+        struct tenant *tenant = session->salt->tenant;
+        const struct gather_wait *wait = wait_of(g, session);
+        if (!wait || !wait->in_vain || tenant->stamp == stamp)
+            continue;
+        tenant->stamp = stamp;
+        tenant->wasted_ns += took_ns;
+    }
 }
 
 void gather_begin_step(struct gather *gather, bool some)
@@ -133,8 +205,7 @@ bool gather_part(struct core *core)
     if (!is_idle(core)) {
         settle_idle(core);
     } else if (!g->idle_ns) {
-        g->idle_ns = core->ledger.now_ns;
-        g->idle_size = g->num_aside;
+        begin_idle(core);
     }
     return heap_first(&core->scheduler.turns.ready) != NULL;
 }
@@ -144,7 +215,7 @@ void gather_rejoin(struct core *core)
     struct gather *g = &core->scheduler.gather;
     for (uint32_t i = 0; i < g->num_aside; i++)
         if (g->aside[i]->queued) // the device may have been lost meanwhile
-            turns_wait(g->aside[i]);
+            turns_rejoin(g->aside[i]);
     g->num_aside = 0;
 }
 
@@ -176,12 +247,27 @@ static uint64_t tokens_read(struct crews *crews, const struct submission *submis
     return tokens;
 }
 
+// The GPU worked for these tenants.
+static void win_back(struct core *core, const struct submission *submission, int64_t won_ns)
+{
+    const uint64_t stamp = ++core->ledger.last_stamp;
+    for (uint32_t i = 0; i < submission->num_links; i++) {
+        struct tenant *tenant = submission->links[i].run->session->salt->tenant;
+        if (tenant->stamp == stamp)
+            continue;
+        tenant->stamp = stamp;
+        tenant->wasted_ns = tenant->wasted_ns > won_ns ? tenant->wasted_ns - won_ns : 0;
+    }
+}
+
 void gather_learn(struct core *core, const struct submission *submission, uint64_t gpu_ns)
 {
     struct gather *g = &core->scheduler.gather;
     const uint64_t tokens = tokens_read(&g->crews, submission);
-    g->spare_ns += (int64_t)(gpu_ns / GATHER_PART);
-    g->spare_ns = g->spare_ns < GATHER_SPARE_NS ? g->spare_ns : GATHER_SPARE_NS;
+    const int64_t most_ns = (int64_t)GATHER_TENANTS * GATHER_SPARE_NS,
+                  won_ns = (int64_t)(gpu_ns / GATHER_PART);
+    g->spare_ns = g->spare_ns + won_ns < most_ns ? g->spare_ns + won_ns : most_ns;
+    win_back(core, submission, won_ns);
     if (!tokens)
         return;
     const uint64_t stamp = ++core->ledger.last_stamp;

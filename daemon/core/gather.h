@@ -7,7 +7,12 @@
 //
 // - A run waits for at most about a model step: the cache's layers and GATHER_ROUNDS, times its
 //   session's last GPU time. It waits for at most half of its max_queue_ms.
-// - Waits in vain may idle the GPU for GATHER_SPARE_NS, plus 1 / GATHER_PART of its busy time.
+// - Waits in vain of one tenant may idle the GPU for GATHER_SPARE_NS, plus 1 / GATHER_PART of the
+// time
+//   that the GPU is busy for that tenant; those of all tenants GATHER_TENANTS times as long, plus
+//   that part of all its busy time. So a tenant whose sessions do not come does not use up what
+//   others have. A tenant beyond its bound is refused nothing: its runs do not wait, so they share
+//   fewer dispatches.
 
 #ifndef AULE_CORE_GATHER_H
 #define AULE_CORE_GATHER_H
@@ -16,20 +21,34 @@
 
 #include <stddef.h>
 
-enum { GATHER_MOST = 1024, GATHER_ROUNDS = 4, GATHER_PART = 64, GATHER_SPARE_NS = 1000 * 1000 };
+enum {
+    GATHER_MOST = 1024,
+    GATHER_ROUNDS = 4,
+    GATHER_PART = 64,
+    GATHER_SPARE_NS = 1000 * 1000,
+    GATHER_TENANTS = 4,
+};
 
 struct core;
 struct core_session;
 struct submission;
+
+// Sessions that waited for others of their prefix when the GPU became idle.
+struct gather_wait {
+    struct reading reading;
+    uint32_t count;
+    bool in_vain; // by settle_idle(): none has come
+};
 
 struct gather {
     struct crews crews;                      // scratch
     struct core_session *aside[GATHER_MOST]; // ready sessions that wait, out of the heap
     uint32_t num_aside;
     int64_t wake_ns;  // the first wait ends then; FOREVER: none ends by itself
-    int64_t spare_ns; // idle time for waits in vain that is left
+    int64_t spare_ns; // idle time for waits in vain that is left, of all tenants
     int64_t idle_ns;  // since then the GPU has been idle for a wait; 0 = it has not
-    size_t idle_size; // sessions that waited then
+    struct gather_wait waits[CREWS_MOST]; // that began then: [num_waits]
+    uint32_t num_waits;
 };
 
 void gather_init(struct gather *gather); // takes a zeroed one

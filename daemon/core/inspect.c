@@ -106,13 +106,20 @@ uint32_t core_num_tenants(const struct core *core)
     return HASH_COUNT(core->pool.tenants);
 }
 
-bool core_tenant_at(const struct core *core, uint32_t index, struct core_tenant_view *out)
+bool core_tenant_at(struct core *core, uint32_t index, struct core_tenant_view *out)
 {
-    const struct tenant *tenant = core->pool.tenants;
-    while (tenant && index--)
+    struct tenant *tenant = core->pool.cursor.tenant;
+    uint32_t at = core->pool.cursor.index;
+    if (!tenant || index < at) {
+        tenant = core->pool.tenants;
+        at = 0;
+    }
+    for (; tenant && at < index; at++)
         tenant = tenant->hh.next;
     if (!tenant)
         return false;
+    core->pool.cursor.tenant = tenant;
+    core->pool.cursor.index = at;
     *out = (struct core_tenant_view){
         .tenant = tenant->id,
         .label = tenant->label,

@@ -48,6 +48,8 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
       "requests refused: the pool was full (NO_BLOCKS), or the session at its quota (QUOTA)")      \
     X(REFUSED_QUOTA, COUNTER, "aule_refused_requests_total{status=\"QUOTA\"}", "requests",         \
       "requests refused: the pool was full (NO_BLOCKS), or the session at its quota (QUOTA)")      \
+    X(REFUSED_CONNECTIONS, COUNTER, "aule_refused_connections_total", "connections",               \
+      "connections refused: --max-connections, or the caller's user")                              \
     X(LOOKUPS, COUNTER, "aule_prefix_lookups_total", "lookups", "prefix look-ups")                 \
     X(LOOKUP_TOKENS, COUNTER, "aule_prefix_queries_tokens_total", "tokens",                        \
       "tokens that were looked up")                                                                \

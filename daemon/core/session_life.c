@@ -9,6 +9,7 @@
 
 #include "core/pool/claim.h"
 #include "core/pool/evict.h"
+#include "core/pool/queue.h"
 #include "core/pool/tenant.h"
 #include "core/runs/run.h"
 #include "state.h"
@@ -207,6 +208,8 @@ enum status core_cache_close(struct core_session *session, uint64_t cache, struc
             batch_destroy(batch);
     }
     offers_leave(session, table->cache);
+    if (session->num_waiting)
+        queue_retry_all(session->pool);
     table->num_users--;
     claim_end_all(table);
     hold_table_release_all(table);

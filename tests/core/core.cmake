@@ -18,13 +18,15 @@ aule_check(test_core_sharing SOURCES core/test_core_sharing.c rigs/sharing_model
   LABELS core)
 # How long new runs wait while the GPU is busy: numbers only.
 aule_check(test_delay SOURCES core/test_delay.c LIBS aule_core LABELS core)
-aule_check(test_core_model SOURCES core/test_core_model.c rigs/core_model.c LIBS core_world
-  LABELS core)
+aule_check(test_core_model SOURCES core/test_core_model.c rigs/core_model.c rigs/model_claims.c
+  rigs/model_offers.c LIBS core_world LABELS core)
 foreach(suite ownership core_metadata core_death core_tenants offer prefix)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/ownership_world.c LIBS core_world
     LABELS core)
 endforeach()
 aule_check(test_order SOURCES core/test_order.c rigs/dice.c LIBS core_world LABELS core)
+aule_check(test_evict SOURCES core/test_evict.c rigs/dice.c LIBS core_world LABELS core)
+aule_check(test_queue SOURCES core/test_queue.c rigs/dice.c LIBS core_world LABELS core)
 aule_check(test_claims SOURCES core/test_claims.c rigs/ownership_world.c rigs/dice.c LIBS core_world
   LABELS core)
 aule_check(test_offer_walk SOURCES core/test_offer_walk.c rigs/dice.c LIBS core_world LABELS core)

@@ -4,16 +4,18 @@
 // test_core_model.c - tens of thousands of random operations of several sessions, compared with a
 // model (core_model.h). After each operation the state, holders and references of every block are
 // compared, and core counts itself anew. A look-up must return the numbers that writers of exactly
-// this chain, tenant and cache wrote. The test's name has the seed, so that a failure can be
-// repeated.
+// this chain, tenant and cache wrote. Workers claim what they lack, hand sequences over, and die at
+// each step of both. The test's name has the seed, so that a failure can be repeated.
 
 #include "core/state.h"
 #include "rigs/check_main.h"
 #include "rigs/core_model.h"
+#include "rigs/model_claims.h"
+#include "rigs/model_offers.h"
 
 #include <string.h>
 
-enum { STEPS = 8000, SEEDS = 20 };
+enum { STEPS = 20000, SEEDS = 20 };
 enum { LOOK_NS = 50000, SUBMISSION_NS = 1000000 }; // each submission takes that long
 
 // ---- sessions and caches ----
@@ -58,7 +60,7 @@ static void forget_holds(int w, int cache)
         model[cache][id].holds[w] = 0;
     for (int t = 0; t < TEXTS; t++) {
         if (workers[w].texts[t].cache == cache)
-            workers[w].texts[t].used = false;
+            workers[w].texts[t].used = workers[w].texts[t].waits = false;
     }
 }
 
@@ -78,15 +80,10 @@ static void unregister(int w, int cache, bool dead)
     }
 }
 
-static bool finally; // the random walk is over
-
-static void do_close(int w)
+static void leave(int w, bool died)
 {
     struct model_worker *worker = &workers[w];
-    bool died = roll(4) > 0;
-    uint32_t submitted = worker->open ? submitted_runs(&worker->real) : 0;
-    if (!worker->open || (!submitted && roll(3) && !finally)) // mostly while something is in flight
-        return;
+    uint32_t submitted = submitted_runs(&worker->real);
     while (worker->num_runs > submitted) { // queued runs are dropped, oldest first
         struct model_run run = worker->runs[submitted];
         memmove(worker->runs + submitted, worker->runs + submitted + 1,
@@ -97,9 +94,46 @@ static void do_close(int w)
     worker->open = false;
     worker->num_done = 0;
     unregister(w, -1, died);
+    model_offers_leave(w, -1);
+    claims_leave(w, -1);
     for (int cache = 0; cache < CACHES; cache++)
         forget_holds(w, cache);
     ck_assert_int_eq(worker->real.gone, submitted == 0);
+}
+
+static bool finally; // the random walk is over
+
+static void do_close(int w)
+{
+    const struct worker *worker = &workers[w].real;
+    bool died = roll(4) > 0, open = workers[w].open;
+    if (open && (finally || submitted_runs(worker) || !roll(3))) // mostly with work in flight
+        leave(w, died);
+}
+
+// Steps of claims and hand-overs at which a worker dies.
+static struct {
+    bool (*is_there)(int w);
+    uint64_t deaths;
+} steps[] = {
+    {claim_computes, 0}, {claim_waits_for, 0}, {claim_is_pending, 0}, {offer_is_given, 0},
+    {offer_gave, 0},     {offer_took, 0},      {offer_is_pending, 0},
+};
+enum { NUM_STEPS = sizeof(steps) / sizeof(*steps) };
+
+// Kills a worker at the step at which the fewest have died.
+static void do_die(int w)
+{
+    uint32_t at = 0;
+    for (uint32_t i = 1; i < NUM_STEPS; i++)
+        at = steps[i].deaths < steps[at].deaths ? i : at;
+    for (int i = 0; i < WORKERS; i++, w = (w + 1) % WORKERS) {
+        if (!workers[w].open || !steps[at].is_there(w))
+            continue;
+        leave(w, true);
+        steps[at].deaths++;
+        return;
+    }
 }
 
 static void do_second_cache(int w)
@@ -114,6 +148,8 @@ static void do_second_cache(int w)
     ck_assert_status(core_cache_close(worker->real.session, worker->opened[1], &error), STATUS_OK);
     worker->opened[1] = 0;
     unregister(w, 1, false);
+    model_offers_leave(w, 1);
+    claims_leave(w, 1);
     forget_holds(w, 1);
 }
 
@@ -121,91 +157,36 @@ static void do_second_cache(int w)
 
 static void do_lookup(int w, struct text *text)
 {
-    struct worker *real = &workers[w].real;
     int32_t tokens[DEPTH * 8], found[DEPTH];
-    uint32_t expected = 0, count, fresh = 0;
-    struct error error = {0};
+    uint32_t fresh, count, expected = count_visible(w, text, 0, &fresh);
     text_tokens(text->key, text->depth, tokens);
-    for (; expected < text->depth; expected++) {
-        int id = find_node(text->cache, prefix_key(text->key, expected + 1));
-        if (id < 0 || model[text->cache][id].pending)
-            break;
-        fresh += !model[text->cache][id].holds[w] && !model[text->cache][id].refs[w];
-    }
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = text->depth * 8};
-    enum status status = core_prefix_lookup(real->session, cache_ids[text->cache], &prefix, 0,
-                                            found, &count, &error);
+    enum status status = core_prefix_lookup(workers[w].real.session, cache_ids[text->cache],
+                                            &prefix, 0, found, &count, NULL);
     ck_assert_int_eq((int)status, distinct(w) + fresh > QUOTA ? STATUS_QUOTA : STATUS_OK);
     if (status != STATUS_OK)
         return;
     ck_assert_uint_eq(count, expected);
-    const struct engine_cache *engine = core_engine_cache(world.core, cache_ids[text->cache]);
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t key = prefix_key(text->key, i + 1);
-        ck_assert_int_eq(found[i], find_node(text->cache, key));
-        for (uint32_t k = 0; k < WORLD_LAYERS * 8; k++)
-            ck_assert_int_eq(fake_engine_slot(engine, k / 8, found[i], k % 8),
-                             tag(text->cache, key, k % 8));
-        model[text->cache][found[i]].holds[w]++;
-        text->blocks[i] = found[i];
-    }
+    for (uint32_t i = 0; i < count; i++)
+        take_hit(w, text, i, found[i]);
     text->num_hit = count;
     text->used = true;
-    num_hits += count;
-}
-
-static void release(int w, int cache, const int32_t *ids, uint32_t count)
-{
-    ck_assert_status(
-        core_blocks_release(workers[w].real.session, cache_ids[cache], ids, count, &error),
-        STATUS_OK);
-    for (uint32_t i = 0; i < count; i++)
-        model[cache][ids[i]].holds[w]--;
 }
 
 static void do_text(int w)
 {
-    struct model_worker *worker = &workers[w];
-    struct text *text = &worker->texts[roll(TEXTS)];
-    if (!worker->open || text->used)
+    struct text *text = free_text(w);
+    if (!text)
         return;
-    *text =
-        (struct text){.cache = worker->opened[1] ? (int)roll(CACHES) : 0, .depth = 1 + roll(DEPTH)};
-    text->key = worker->salt << 16;
-    for (uint32_t i = 0; i < text->depth; i++)
-        text->key |= (1 + (roll(3) ? 0 : roll(3))) << (4 * i);
+    *text = draw_text(w);
     if (roll(3)) // the others compute blocks that may exist, and find that out when they publish
         do_lookup(w, text);
     else
         text->used = true;
-    uint32_t wanted = text->depth - text->num_hit;
-    if (!text->used || !wanted)
+    if (!text->used || lease_rest(w, text))
         return;
-    bool growing;
-    int32_t *ids = text->blocks + text->num_hit;
-    enum status status = core_blocks_lease(worker->real.session, cache_ids[text->cache], wanted,
-                                           ids, &growing, NULL);
-    ck_assert_int_eq(status == STATUS_QUOTA, distinct(w) + wanted > QUOTA);
-    if (status != STATUS_OK) {
-        ck_assert(status == STATUS_QUOTA || status == STATUS_NO_BLOCKS);
-        release(w, text->cache, text->blocks, text->num_hit);
-        text->used = false;
-        return;
-    }
-    sync_evictions(text->cache); // before the evicted blocks are in use again
-    for (uint32_t i = 0; i < wanted; i++) {
-        struct model_block *block = &model[text->cache][ids[i]];
-        ck_assert(!in_use(block));
-        block->sealed = false;
-        memset(block->written, 0, sizeof(block->written));
-        block->holds[w] = 1;
-    }
-}
-
-static struct text *some_text(int w)
-{
-    struct text *text = &workers[w].texts[roll(TEXTS)];
-    return workers[w].open && text->used ? text : NULL;
+    release(w, text->cache, text->blocks, text->num_hit);
+    text->used = false;
 }
 
 static void do_release(int w)
@@ -227,14 +208,19 @@ static void publish_block(int w, const struct text *text, uint32_t i, int32_t go
         ck_assert_int_eq(got, has);
         model[text->cache][has].holds[w]++;
         num_exchanged++;
+        claims_publish(w, text->cache, key);
         return;
     }
+    bool again = block->node == key;
     ck_assert_int_eq(got, given);
     block->sealed = true;
+    block->writer = 0;
     if (has >= 0 && has != given && !block->pending)
         model[text->cache][has].node = 0;
     if (has < 0 || !block->pending)
         block->node = key;
+    if (!again)
+        claims_publish(w, text->cache, key);
 }
 
 static enum status expect_publish(int w, const struct text *text)
@@ -292,12 +278,14 @@ static int free_batch(int w)
 }
 
 // What creating a batch says that writes the blocks [first, depth) of `text`: the first block that
-// is sealed, or that another batch will write which has not run yet, decides.
+// is sealed or another one's, or that another batch will write which has not run yet, decides.
 static enum status expect_batch(int w, const struct text *text, uint32_t first)
 {
     for (uint32_t i = first; i < text->depth; i++) {
         if (model[text->cache][text->blocks[i]].sealed)
             return STATUS_SEALED;
+        if (model[text->cache][text->blocks[i]].writer != w + 1)
+            return STATUS_DENIED;
         for (int n = 0; n < BATCHES; n++) {
             const struct model_batch *other = &batches[n];
             bool reserves = other->used && other->registered && !other->ran && other->worker == w &&
@@ -389,9 +377,10 @@ static void do_run(int w)
         tags[t] = tag(batch->cache, prefix_key(batch->key, first + t / 8 + 1), t % 8);
     enum status expected =
         worker->num_runs + worker->num_done == MAX_TICKETS ? STATUS_BUSY : STATUS_OK;
-    for (uint32_t i = batch->num_hit; i < batch->depth; i++) {
-        if (model[batch->cache][batch->blocks[i]].sealed)
-            expected = STATUS_SEALED;
+    for (uint32_t i = batch->depth; i-- > batch->num_hit;) {
+        const struct model_block *block = &model[batch->cache][batch->blocks[i]];
+        if (block->sealed || block->writer != w + 1)
+            expected = block->sealed ? STATUS_SEALED : STATUS_DENIED;
     }
     if (expected == STATUS_OK && reads_unwritten(batch, layer)) {
         expected = STATUS_UNWRITTEN;
@@ -437,6 +426,7 @@ static uint64_t num_kept_back;
 static void step(void)
 {
     world_step(&world);
+    model_offers_expire();
     num_kept_back += world.core->delay.keeps;
 }
 
@@ -515,7 +505,9 @@ static const struct {
     {do_open, 6},          {do_close, 2},         {do_second_cache, 1}, {do_text, 12},
     {do_release, 6},       {do_publish, 16},      {do_batch, 12},       {do_run, 30},
     {do_reap, 25},         {do_finish, 12},       {do_step, 12},        {do_nonsense, 3},
-    {do_destroy_batch, 8}, {do_refuse_memory, 1},
+    {do_destroy_batch, 8}, {do_refuse_memory, 1}, {do_claim, 10},       {do_claim_take, 14},
+    {do_claim_release, 1}, {do_offer, 5},         {do_offer_take, 10},  {do_offer_settle, 6},
+    {do_die, 24},
 };
 
 static void random_operation(void)
@@ -535,6 +527,8 @@ START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
                                              .quota_blocks = QUOTA,
                                              .max_tickets = MAX_TICKETS,
                                              .max_batches = MAX_BATCHES,
+                                             .max_offers = MAX_OFFERS,
+                                             .max_claimed = MAX_CLAIMED,
                                              .look_ns = LOOK_NS});
     for (int i = 0; i < STEPS; i++) {
         random_operation();
@@ -554,6 +548,16 @@ START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
                           totals[METRIC_BLOCKS_QUARANTINED],
                       0);
     // The walk has reached all the states that it is meant to test.
+    if (getenv("DBG")) {
+        printf("kept %lu hits %lu exch %lu fail %lu ev %lu q %lu claims %lu prom %lu off %lu acc "
+               "%lu ret %lu exp %lu ;",
+               num_kept_back, num_hits, num_exchanged, num_failed, num_evicted, num_quarantined,
+               num_claims, num_promises, num_offers, num_offers_accepted, num_offers_returned,
+               num_offers_expired);
+        for (int i = 0; i < NUM_STEPS; i++)
+            printf(" %lu", steps[i].deaths);
+        puts("");
+    }
     ck_assert_uint_gt(num_kept_back, 5);
     ck_assert_uint_gt(num_hits, 40);
     ck_assert_uint_gt(num_exchanged, 5);
@@ -562,6 +566,14 @@ START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
     ck_assert_uint_gt(num_quarantined, 5);
     ck_assert_uint_gt(num_refused, 100);
     ck_assert_uint_gt(num_unwritten, 5);
+    ck_assert_uint_gt(num_claims, 40);
+    ck_assert_uint_gt(num_promises, 40);
+    ck_assert_uint_gt(num_offers, 40);
+    ck_assert_uint_gt(num_offers_accepted, 5);
+    ck_assert_uint_gt(num_offers_returned, 5);
+    ck_assert_uint_gt(num_offers_expired, 5);
+    for (int i = 0; i < NUM_STEPS; i++)
+        ck_assert_msg(steps[i].deaths > 0, "%d workers died at step %d", (int)steps[i].deaths, i);
     world_close(&world);
 }
 END_TEST

@@ -261,6 +261,77 @@ START_TEST(a_pinned_prompt_stays_until_it_is_unpinned_whoever_needs_room)
 }
 END_TEST
 
+static void pin(struct worker *worker, const int32_t *prompt, uint32_t num_tokens)
+{
+    const struct core_prefix prefix = {.tokens = prompt, .num_tokens = num_tokens};
+    uint32_t kept;
+    ck_assert_status(
+        core_prefix_keep(worker->session, worker->cache, &prefix, CORE_KEEP_PINNED, &kept, &error),
+        STATUS_OK);
+    ck_assert_uint_eq(kept, num_tokens);
+}
+
+static void unpin(int32_t block, uint32_t num_prefixes, uint32_t num_blocks)
+{
+    struct core_unpinned gone;
+    ck_assert_status(core_prefix_unpin(world.core, b.cache, block, &gone, &error), STATUS_OK);
+    ck_assert_uint_eq(gone.num_prefixes, num_prefixes);
+    ck_assert_uint_eq(gone.num_blocks, num_blocks);
+    world_check(&world);
+}
+
+// Two prompts of 4 blocks share 2. The first one is pinned also at 3 blocks.
+START_TEST(an_operator_unpins_the_prefixes_behind_a_block_or_all)
+{
+    static int32_t other[32];
+    struct core_unpinned gone;
+    for (int i = 0; i < 32; i++)
+        other[i] = i < 16 ? tokens[i] : 5000 + i;
+    publish_and_leave(&a, 4, tokens);
+    ck_assert_uint_eq(worker_lookup(&a, other, 32, blocks), 2);
+    worker_lease(&a, 2, blocks + 2);
+    worker_write(&a, blocks + 2, other + 16, 16);
+    worker_publish(&a, other, 32, blocks);
+    worker_release(&a, blocks, 4);
+    pin(&a, tokens, 32);
+    pin(&a, tokens, 24);
+    pin(&a, other, 32);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 32, found), 4);
+    ck_assert_uint_eq(worker_lookup(&b, other, 32, found + 4), 4);
+    worker_release(&b, found, 4);
+    worker_release(&b, found + 4, 4);
+    worker_close(&a, true);
+    ck_assert_refused(worker_try_lease(&b, 59, blocks, &error), STATUS_NO_BLOCKS, "59 blocks");
+    unpin(found[3], 1, 1); // the prompt's end, but not what is pinned at 3 blocks
+    ck_assert_refused(core_prefix_unpin(world.core, b.cache, found[3], &gone, &error),
+                      STATUS_NOT_FOUND, "is in no pinned prefix");
+    worker_lease(&b, 59, blocks);
+    ck_assert_refused(worker_try_lease(&b, 1, blocks + 59, &error), STATUS_NO_BLOCKS, "1 block");
+    unpin(found[1], 2, 5); // what begins with it: the third block, and the other prompt
+    worker_lease(&b, 5, blocks + 59);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 32, found), 0);
+    unpin(-1, 0, 0);
+    ck_assert_refused(core_prefix_unpin(world.core, b.cache, 4096, &gone, &error), STATUS_NOT_FOUND,
+                      "block 4096 of cache");
+    ck_assert_refused(core_prefix_unpin(world.core, 99, -1, &gone, &error), STATUS_NOT_FOUND, "99");
+}
+END_TEST
+
+START_TEST(all_pins_of_a_cache_end_together_whoever_set_them)
+{
+    static int32_t other[24];
+    for (int i = 0; i < 24; i++)
+        other[i] = 5000 + i;
+    worker_open(&c, &world, 1, "other");
+    publish_and_leave(&a, 3, tokens);
+    publish_and_leave(&c, 3, other);
+    pin(&a, tokens, 24);
+    pin(&c, other, 16);
+    unpin(-1, 2, 5);
+    worker_lease(&b, 64, blocks);
+}
+END_TEST
+
 START_TEST(a_lease_takes_from_the_tenant_with_the_most_and_spares_floors_and_open_sessions)
 {
     struct core_tenant_view view;
@@ -365,7 +436,8 @@ START_TEST(leases_wait_in_order_inside_a_tenant_and_the_smaller_tenant_goes_firs
     struct core_waiter large, other;
     worker_open(&c, &world, 1, "other");
     worker_lease(&a, 50, blocks);
-    core_wait(a.session, &large, a.cache, 20, false); // 14 are free
+    ck_assert_status(core_wait(a.session, &large, a.cache, 20, false, &error),
+                     STATUS_OK); // 14 are free
     ck_assert_status(core_lease_turn(a.session, &large, a.cache, 20, &error), STATUS_OK);
     ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 1, &error),
                      STATUS_OK); // all of a's wait
@@ -375,12 +447,12 @@ START_TEST(leases_wait_in_order_inside_a_tenant_and_the_smaller_tenant_goes_firs
 
     static struct worker d; // b waits now, and a could release blocks: nobody overtakes
     worker_open(&d, &world, 1, "");
-    core_wait(b.session, &large, b.cache, 20, false);
+    ck_assert_status(core_wait(b.session, &large, b.cache, 20, false, &error), STATUS_OK);
     ck_assert_refused(core_lease_turn(d.session, NULL, d.cache, 1, &error), STATUS_NO_BLOCKS,
                       "1 blocks wanted; session 2 of tenant \"uid:1\" waits for 20 and goes first");
     ck_assert_status(core_lease_turn(c.session, NULL, c.cache, 14, &error),
                      STATUS_OK); // a smaller tenant
-    core_wait(c.session, &other, c.cache, 20, false);
+    ck_assert_status(core_wait(c.session, &other, c.cache, 20, false, &error), STATUS_OK);
     ck_assert_refused(core_lease_turn(b.session, &large, b.cache, 20, &error), STATUS_NO_BLOCKS,
                       "20 blocks wanted; a lease of another tenant waits and goes first");
     core_wait_end(&other);
@@ -394,7 +466,7 @@ START_TEST(when_the_last_session_that_could_release_begins_to_wait_leases_are_tr
     struct core_waiter large;
     worker_lease(&a, 20, blocks);
     worker_lease(&b, 20, found);
-    core_wait(a.session, &large, a.cache, 30, false);
+    ck_assert_status(core_wait(a.session, &large, a.cache, 30, false, &error), STATUS_OK);
     world_step(&world);
     ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 1, &error),
                      STATUS_OK); // only b could
@@ -422,7 +494,7 @@ START_TEST(a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_in_another
     worker_lease(&a, 44, blocks);
     worker_lease(&c, 10, found);
     worker_lease(&d, 1, found + 16); // so that d could release one
-    core_wait(c.session, &other, c.cache, 20, false);
+    ck_assert_status(core_wait(c.session, &other, c.cache, 20, false, &error), STATUS_OK);
     ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 3, &error), STATUS_OK);
     ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 4, &error), STATUS_NO_BLOCKS);
     ck_assert_status(core_lease_turn(d.session, NULL, d.cache, 3, &error), STATUS_OK);
@@ -442,7 +514,7 @@ START_TEST(a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_only_for_g
     ck_assert_status(core_blocks_lease(b.session, b.cache, 10, found, &growing, &error),
                      STATUS_NO_BLOCKS);
     ck_assert(growing && core_cache_grows(d.session, d.cache) && !core_cache_grows(d.session, 99));
-    core_wait(b.session, &grows, b.cache, 10, true);
+    ck_assert_status(core_wait(b.session, &grows, b.cache, 10, true, &error), STATUS_OK);
     ck_assert_status(core_lease_turn(d.session, NULL, d.cache, 2, &error), STATUS_OK);
     ck_assert_status(core_lease_turn(d.session, NULL, d.cache, 3, &error), STATUS_NO_BLOCKS);
     core_wait_end(&grows);
@@ -462,6 +534,8 @@ int main(void)
                    a_hundred_thousand_look_ups_of_another_tenants_prompt_never_hit,
                    a_look_up_searches_the_same_keys_whatever_other_tenants_have_cached,
                    a_pinned_prompt_stays_until_it_is_unpinned_whoever_needs_room,
+                   an_operator_unpins_the_prefixes_behind_a_block_or_all,
+                   all_pins_of_a_cache_end_together_whoever_set_them,
                    a_lease_takes_from_the_tenant_with_the_most_and_spares_floors_and_open_sessions,
                    a_tenant_that_is_gone_ends_with_the_last_blocks_that_anothers_chunk_takes_along,
                    a_tenants_own_lease_takes_its_cached_blocks_below_its_floor,

@@ -6,6 +6,8 @@
 
 #include "base/clock.h"
 #include "core/gather.h"
+#include "core/pool/salt.h"
+#include "core/pool/tenant.h"
 #include "core/state.h"
 #include "rigs/check_main.h"
 #include "rigs/crowd_world.h"
@@ -224,6 +226,133 @@ START_TEST(sessions_that_are_often_late_cost_the_others_next_to_nothing)
 }
 END_TEST
 
+static uint32_t crews_of(struct crews *crews, uint64_t tenant)
+{
+    uint32_t count = 0;
+    for (int32_t mark = 0; mark < CREWS_MOST; mark++) {
+        const struct reading reading = {.cache = 1, .tenant = tenant, .marks = {mark}};
+        count += crews_get(crews, &reading) != NULL;
+    }
+    return count;
+}
+
+START_TEST(a_tenant_has_so_many_crews_and_leaves_places_to_the_others)
+{
+    static struct crews crews;
+    for (uint64_t tenant = 1; tenant <= CREWS_MOST / CREWS_OF_TENANT; tenant++)
+        ck_assert_uint_eq(crews_of(&crews, tenant), CREWS_OF_TENANT);
+    ck_assert_uint_eq(crews_of(&crews, 99), 0);
+    ck_assert_uint_eq(crews_of(&crews, 1), CREWS_OF_TENANT); // it keeps those that it has
+}
+END_TEST
+
+static struct tenant *tenant_of(uint32_t member)
+{
+    return crowd.members[member].worker.session->salt->tenant;
+}
+
+// Of four members, 0 and 1 share a prompt, and so do 2 and 3 of another tenant.
+static uint32_t first_present; // only this one and the next one come back
+
+static int64_t two_are_present(struct crowd *c, uint32_t member)
+{
+    (void)c;
+    return member / 2 == first_present / 2 ? (20 + 20 * (int64_t)(member % 2)) * US : FOREVER;
+}
+
+// How often one of the two was found waiting for the other one.
+static uint32_t count_waits(uint32_t first)
+{
+    uint32_t waits = 0;
+    pass_us(5000); // the others have left, and their last runs are over
+    first_present = first;
+    for (uint32_t i = first; i < first + 2; i++)
+        crowd.members[i].back_ns = crowd.world.now_ns;
+    for (int event = 0; event < 400; event++) {
+        crowd_next(&crowd, FOREVER);
+        for (uint32_t i = first; i < first + 2; i++)
+            waits += crowd.members[i].worker.session->held_ns != 0;
+    }
+    first_present = 4;
+    return waits;
+}
+
+START_TEST(a_tenant_that_waits_in_vain_uses_up_its_own_time_and_not_that_of_others)
+{
+    const uint32_t prompts[] = {0, 0, 1, 1}, tenants[] = {0, 0, 1, 1}; // of each member
+    crowd_open_tenants(&crowd, 4, 1, prompts, tenants);
+    crowd.gap_ns = two_are_present;
+    crowd.members[0].back_ns = crowd.members[1].back_ns = FOREVER;
+    ck_assert_uint_gt(count_waits(2), 0);
+    tenant_of(2)->wasted_ns = (int64_t)1000 * GATHER_SPARE_NS;
+    const int64_t wasted_ns = tenant_of(2)->wasted_ns;
+    ck_assert_uint_gt(count_waits(0), 0);
+    ck_assert_uint_eq(count_waits(2), 0);                 // its runs wait no more
+    ck_assert_int_lt(tenant_of(2)->wasted_ns, wasted_ns); // and it wins some time back
+    tenant_of(2)->wasted_ns = 0;
+    ck_assert_uint_gt(count_waits(2), 0);
+    crowd.world.core->scheduler.gather.spare_ns = INT64_MIN / 2; // all tenants together
+    ck_assert_uint_eq(count_waits(0), 0);
+    crowd_close(&crowd);
+}
+END_TEST
+
+// Members 0 and 1 share a prompt, and 1 stays away; 2 comes with another prompt.
+static int64_t one_stays_away(struct crowd *c, uint32_t member)
+{
+    if (c->members[1].runs < 50)
+        return member == 2 ? FOREVER : 30 * US;
+    return FOREVER;
+}
+
+START_TEST(a_session_of_another_prompt_does_not_make_a_wait_fruitful)
+{
+    const uint32_t prompts[] = {0, 0, 1};
+    int64_t wasted_ns[2];
+    for (int comes = 0; comes < 2; comes++) {
+        crowd_open(&crowd, 3, 1, prompts, false);
+        crowd.gap_ns = one_stays_away;
+        crowd.members[2].back_ns = FOREVER;
+        while (crowd.members[1].runs < 50)
+            crowd_next(&crowd, FOREVER);
+        const int64_t now_ns = crowd.world.now_ns;
+        crowd.members[0].back_ns = now_ns + 30 * US;
+        crowd.members[2].back_ns = comes ? now_ns + 50 * US : FOREVER; // while 0 waits for 1
+        pass_us(1000);
+        wasted_ns[comes] = tenant_of(0)->wasted_ns;
+        ck_assert_int_gt(wasted_ns[comes], 0);
+        crowd_close(&crowd);
+    }
+    ck_assert_int_le(wasted_ns[1],
+                     wasted_ns[0]); // the wait ends when another run keeps the GPU busy
+}
+END_TEST
+
+START_TEST(sessions_that_wait_keep_their_place_among_those_that_are_ready)
+{
+    uint64_t orders[ALL];
+    uint32_t held = 0;
+    crowd_open(&crowd, ALL, 1, one_prompt, false);
+    crowd.gap_ns = staggered;
+    pass_us(10000);
+    for (int step = 0; step < 400; step++) {
+        struct core *core = crowd.world.core;
+        crowd_next(&crowd, FOREVER);
+        for (uint32_t i = 0; i < ALL; i++)
+            orders[i] = crowd.members[i].worker.session->ready.order;
+        world_step(&crowd.world); // nothing has changed
+        for (uint32_t i = 0; i < ALL; i++) {
+            const struct core_session *session = crowd.members[i].worker.session;
+            held += session->held_ns != 0;
+            ck_assert_uint_eq(session->ready.order, orders[i]);
+        }
+        ck_assert(heap_sound(&core->scheduler.turns.ready));
+    }
+    ck_assert_uint_gt(held, 20);
+    crowd_close(&crowd);
+}
+END_TEST
+
 // Rounds: of the own crew, and of one for each layer that a crew may be ahead.
 START_TEST(no_run_waits_longer_than_about_a_model_step)
 {
@@ -428,13 +557,18 @@ int main(void)
                                       each_of_two_prompts_has_its_group, NULL},
                1);
     check_case(suite, "bounds", NULL, NULL,
-               (const TTest *const[]){a_wait_ends_when_the_last_session_has_come,
-                                      a_session_that_stays_away_is_waited_for_once,
-                                      sessions_whose_gaps_outlast_the_gain_are_not_waited_for,
-                                      sessions_that_share_nothing_do_not_wait,
-                                      a_session_alone_with_its_prompt_does_not_wait,
-                                      sessions_that_are_often_late_cost_the_others_next_to_nothing,
-                                      no_run_waits_longer_than_about_a_model_step, NULL},
+               (const TTest *const[]){
+                   a_wait_ends_when_the_last_session_has_come,
+                   a_session_that_stays_away_is_waited_for_once,
+                   sessions_whose_gaps_outlast_the_gain_are_not_waited_for,
+                   sessions_that_share_nothing_do_not_wait,
+                   a_session_alone_with_its_prompt_does_not_wait,
+                   sessions_that_are_often_late_cost_the_others_next_to_nothing,
+                   no_run_waits_longer_than_about_a_model_step,
+                   a_tenant_has_so_many_crews_and_leaves_places_to_the_others,
+                   a_tenant_that_waits_in_vain_uses_up_its_own_time_and_not_that_of_others,
+                   a_session_of_another_prompt_does_not_make_a_wait_fruitful,
+                   sessions_that_wait_keep_their_place_among_those_that_are_ready, NULL},
                1);
     check_case(
         suite, "random gaps", NULL, NULL,

@@ -264,6 +264,60 @@ START_TEST(an_offer_whose_writes_failed_goes_back_to_the_giver_alone)
 }
 END_TEST
 
+START_TEST(takes_of_one_name_go_in_the_order_of_their_arrival)
+{
+    struct core_taker first, second;
+    ck_assert_status(core_take_wait(b.session, &first, b.cache, "seq", &error), STATUS_OK);
+    ck_assert_status(core_take_wait(a.session, &second, a.cache, "seq", &error), STATUS_OK);
+    ck_assert_status(core_take_turn(a.session, NULL, a.cache, "seq", &error),
+                     STATUS_OK); // no offer
+    write_and_offer(FOREVER);
+    ck_assert_status(core_take_turn(a.session, NULL, a.cache, "seq", &error), STATUS_BUSY);
+    ck_assert_status(core_take_turn(a.session, &second, a.cache, "seq", &error), STATUS_BUSY);
+    ck_assert_status(core_take_turn(a.session, NULL, a.cache, "other", &error), STATUS_OK);
+    ck_assert_status(core_take_turn(b.session, &first, b.cache, "seq", &error), STATUS_OK);
+    world_step(&world);
+    core_take_wait_end(&first);
+    ck_assert(world_step(&world)); // the second one is to be tried again
+    ck_assert_status(core_take_turn(a.session, NULL, a.cache, "seq", &error), STATUS_BUSY);
+    ck_assert_status(core_take_turn(a.session, &second, a.cache, "seq", &error), STATUS_OK);
+    core_take_wait_end(&second);
+    ck_assert_status(core_take_turn(a.session, NULL, a.cache, "seq", &error), STATUS_OK);
+    ck_assert_status(core_take_wait(a.session, &first, a.cache, "", &error), STATUS_INVALID);
+    ck_assert_status(core_take_wait(a.session, &first, 99, "seq", &error), STATUS_NOT_FOUND);
+}
+END_TEST
+
+// So a take may go ahead of a lease that waits. If it waited behind the lease, and the lease for
+// the giver's blocks, neither would ever end.
+START_TEST(a_take_needs_no_free_block_and_its_tenant_uses_no_more_by_it)
+{
+    struct core_waiter waiter;
+    struct core_tenant_view before, after;
+    bool growing;
+    int32_t more[64];
+    write_and_offer(FOREVER);
+    uint32_t rest = 0;
+    while (worker_try_lease(&b, 1, more + rest, NULL) == STATUS_OK)
+        rest++;
+    ck_assert_status(core_wait(b.session, &waiter, b.cache, 1, false, &error), STATUS_OK);
+    ck_assert(core_tenant_at(world.core, 0, &before));
+    const struct core_counts free_before = worker_counts(&b);
+    take(&b);
+    ck_assert(core_tenant_at(world.core, 0, &after));
+    const struct core_counts free_after = worker_counts(&b);
+    ck_assert_mem_eq(&free_before, &free_after, sizeof free_before);
+    ck_assert_uint_eq(before.used, after.used);
+    accept_as(&b);
+    worker_release(&b, blocks, 3);
+    ck_assert_status(core_lease_turn(b.session, &waiter, b.cache, 1, &error), STATUS_OK);
+    ck_assert_status(core_blocks_lease(b.session, b.cache, 1, more + rest, &growing, &error),
+                     STATUS_OK);
+    core_wait_end(&waiter);
+    worker_release(&b, more, rest + 1);
+}
+END_TEST
+
 START_TEST(names_are_of_one_tenant_and_one_cache)
 {
     write_and_offer(FOREVER);
@@ -514,6 +568,8 @@ int main(void)
     check_case(suite, "taking", open_two, close_all,
                (const TTest *const[]){an_offer_can_be_taken_when_its_writes_have_ended_well,
                                       an_offer_whose_writes_failed_goes_back_to_the_giver_alone,
+                                      takes_of_one_name_go_in_the_order_of_their_arrival,
+                                      a_take_needs_no_free_block_and_its_tenant_uses_no_more_by_it,
                                       names_are_of_one_tenant_and_one_cache,
                                       an_offer_that_nobody_takes_ends_at_its_deadline,
                                       a_taken_offer_expires_only_when_it_comes_back, NULL},

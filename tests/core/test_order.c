@@ -146,6 +146,33 @@ START_TEST(the_table_finds_each_node_that_it_has_and_no_other)
 }
 END_TEST
 
+START_TEST(a_table_grows_in_steps_that_have_a_bound)
+{
+    enum { MANY = 100000, MOST_LOOKED = 200 }; // 16, and the rest of a run of entries
+    static uint64_t many[MANY];
+    static uint8_t places[MANY];
+    struct dice dice = {.state = 21};
+    uint32_t searched_old = 0;
+    for (uint32_t i = 0; i < MANY; i++) {
+        many[i] = dice_next(&dice);
+        ck_assert(node_table_add(&table, many[i], (struct prefix_node *)(void *)&places[i]));
+        ck_assert_uint_le(table.looked, MOST_LOOKED);
+        searched_old += table.old.capacity != 0;
+        const uint32_t j = dice_below(&dice, i + 1);
+        struct node_search search = node_table_search(&table, many[j]);
+        ck_assert_ptr_eq(node_table_next(&table, &search), &places[j]);
+        ck_assert_ptr_null(node_table_next(&table, &search));
+    }
+    ck_assert_uint_gt(searched_old, 1000);
+    for (uint32_t i = 0; i < MANY; i++) {
+        node_table_remove(&table, many[i], (struct prefix_node *)(void *)&places[i]);
+        ck_assert_uint_le(table.looked, MOST_LOOKED);
+    }
+    ck_assert_uint_eq(count_all(), 0);
+    node_table_finish(&table);
+}
+END_TEST
+
 START_TEST(equal_hashes_cost_time_only)
 {
     walk_table(0);
@@ -161,6 +188,7 @@ int main(void)
                1);
     check_case(suite, "table", NULL, NULL,
                (const TTest *const[]){the_table_finds_each_node_that_it_has_and_no_other,
+                                      a_table_grows_in_steps_that_have_a_bound,
                                       equal_hashes_cost_time_only, NULL},
                1);
     return check_main(suite);

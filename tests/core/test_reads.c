@@ -5,6 +5,7 @@
 // error says, and what stays as it was. The last test compares thousands of random runs of a batch
 // that advances with a plain model of all slots.
 
+#include "core/pool/ledger.h"
 #include "core/pool/session.h"
 #include "rigs/check_main.h"
 #include "rigs/step_world.h"
@@ -145,6 +146,117 @@ START_TEST(a_block_that_a_shorter_step_gave_up_may_come_back_unwritten)
         worker_lease(&a, 1, &leased);
     set_length(batch, 16);
     ck_assert_refused(try_layer(batch, 0, 1, &error), STATUS_UNWRITTEN, "position 8,");
+}
+END_TEST
+
+// Blocks at which the check has looked since the last call.
+static uint64_t looks(void)
+{
+    static uint64_t before;
+    const uint64_t now = a.session->ledger->looks, count = now - before;
+    before = now;
+    return count;
+}
+
+static void decode_one(uint64_t batch, int32_t *seq_len, uint32_t num_layers)
+{
+    const int64_t slot =
+        (int64_t)blocks[*seq_len / WORLD_BLOCK] * WORLD_BLOCK + *seq_len % WORLD_BLOCK;
+    const struct core_entry entry = {0, (uint32_t)*seq_len / WORLD_BLOCK,
+                                     blocks[*seq_len / WORLD_BLOCK]};
+    ++*seq_len;
+    const struct core_advance advance = {.batch = batch,
+                                         .entries = &entry,
+                                         .num_entries = 1,
+                                         .seq_lens_kv = seq_len,
+                                         .num_seq_lens_kv = 1,
+                                         .slot_mapping = &slot,
+                                         .num_slot_mapping = 1};
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    for (uint32_t layer = 0; layer < num_layers; layer++)
+        ck_assert_status(try_layer(batch, layer, 1, &error), STATUS_OK);
+}
+
+// A batch of one sequence with 20 blocks of keys, which decodes. Its prompt is written in the first
+// layers only.
+static uint64_t decoder(uint32_t num_layers)
+{
+    enum { PROMPT = 20 * WORLD_BLOCK };
+    int64_t slots[PROMPT];
+    const int32_t cu[] = {0, 1}, lens[] = {PROMPT};
+    const int64_t slot = (int64_t)blocks[19] * WORLD_BLOCK + WORLD_BLOCK - 1;
+    for (int32_t i = 0; i < PROMPT; i++)
+        slots[i] = (int64_t)blocks[i / WORLD_BLOCK] * WORLD_BLOCK + i % WORLD_BLOCK;
+    const uint64_t prompt =
+        worker_create(&a, &(struct core_batch_params){
+                              .cache = a.cache, .slot_mapping = slots, .num_slot_mapping = PROMPT});
+    for (uint32_t layer = 0; layer < num_layers; layer++) {
+        struct core_run_params write = worker_run_params(&a, prompt, layer, PROMPT, NULL);
+        write.entry.kind = ENGINE_WRITE;
+        ck_assert_status(try_run(&write, &error), STATUS_OK);
+    }
+    struct core_batch_params params = sequences_over(a.cache, 1, cu, lens, blocks, 24);
+    params.slot_mapping = &slot;
+    params.num_slot_mapping = 1;
+    return worker_create(&a, &params);
+}
+
+START_TEST(a_step_looks_only_at_blocks_that_may_have_changed_also_if_none_is_ever_whole)
+{
+    for (uint32_t layers = 1; layers <= WORLD_LAYERS; layers++) {
+        int32_t seq_len = 20 * WORLD_BLOCK;
+        const uint64_t batch = decoder(layers);
+        looks();
+        decode_one(batch, &seq_len, layers);
+        ck_assert_uint_ge(looks(), 20); // the first one looks at all
+        for (int i = 0; i < 3 * WORLD_BLOCK; i++) {
+            decode_one(batch, &seq_len, layers);
+            ck_assert_uint_le(looks(), 5 * layers);
+        }
+        ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
+    }
+}
+END_TEST
+
+START_TEST(what_was_checked_in_one_layer_is_looked_at_again_after_a_failure_or_a_copy)
+{
+    const uint64_t batch = decoder(1);
+    const int32_t zero = -1;
+    uint64_t ticket;
+    ck_assert_status(try_layer(batch, 0, 1, &error), STATUS_OK);
+    ck_assert_refused(try_layer(batch, 1, 1, &error), STATUS_UNWRITTEN, "position 0, slot 0");
+    ticket = worker_run(&a, worker_batch(&a, blocks, 9, 1), 0, 1, NULL);
+    world_step(&world);
+    fake_engine_oldest(world.engine)->runs[0].fail = STATUS_UNSUPPORTED;
+    world_finish_all(&world);
+    worker_reap(&a, ticket, STATUS_UNSUPPORTED);
+    ck_assert_refused(try_layer(batch, 0, 1, &error), STATUS_UNWRITTEN, "position 8, slot 0");
+    ck_assert_status(
+        core_blocks_copy(a.session, a.cache, blocks, blocks + 1, 1, true, &ticket, &error),
+        STATUS_OK);
+    ck_assert_status(try_layer(batch, 0, 1, &error), STATUS_OK);
+    ck_assert_status(core_blocks_copy(a.session, a.cache, &zero, blocks, 1, true, &ticket, &error),
+                     STATUS_OK);
+    ck_assert_refused(try_layer(batch, 0, 1, &error), STATUS_UNWRITTEN, "position 0, slot 0");
+}
+END_TEST
+
+START_TEST(an_entry_that_changes_is_looked_at_again_in_each_layer)
+{
+    const uint64_t batch = decoder(1);
+    const struct core_entry entry = {0, 3, blocks[23]}; // that nothing has written
+    const int64_t slot = (int64_t)blocks[20] * WORLD_BLOCK;
+    const int32_t seq_len = 20 * WORLD_BLOCK;
+    const struct core_advance advance = {.batch = batch,
+                                         .entries = &entry,
+                                         .num_entries = 1,
+                                         .seq_lens_kv = &seq_len,
+                                         .num_seq_lens_kv = 1,
+                                         .slot_mapping = &slot,
+                                         .num_slot_mapping = 1};
+    ck_assert_status(try_layer(batch, 0, 1, &error), STATUS_OK);
+    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_refused(try_layer(batch, 0, 1, &error), STATUS_UNWRITTEN, "position 24, slot 0");
 }
 END_TEST
 
@@ -456,6 +568,9 @@ int main(void)
         a_write_counts_as_soon_as_it_is_queued_and_no_more_once_it_has_failed,
         a_block_that_was_whole_is_looked_at_again_after_a_failure_or_a_copy,
         a_block_that_a_shorter_step_gave_up_may_come_back_unwritten,
+        a_step_looks_only_at_blocks_that_may_have_changed_also_if_none_is_ever_whole,
+        what_was_checked_in_one_layer_is_looked_at_again_after_a_failure_or_a_copy,
+        an_entry_that_changes_is_looked_at_again_in_each_layer,
         keys_that_no_query_sees_need_not_be_written,
         a_mask_may_hide_keys_so_its_runs_are_not_checked,
         a_gather_reads_all_keys_and_padding_reads_none,

@@ -84,16 +84,17 @@ void __wrap_core_count_wait(struct core_session *session, bool begins)
     atomic_fetch_add(&shared->begun, begins);
 }
 
-void __real_core_wait(struct core_session *session, struct core_waiter *waiter, uint64_t cache,
-                      uint32_t count, bool only_growth);
-void __wrap_core_wait(struct core_session *session, struct core_waiter *waiter, uint64_t cache,
-                      uint32_t count, bool only_growth);
+enum status __real_core_wait(struct core_session *session, struct core_waiter *waiter,
+                             uint64_t cache, uint32_t count, bool only_growth, struct error *error);
+enum status __wrap_core_wait(struct core_session *session, struct core_waiter *waiter,
+                             uint64_t cache, uint32_t count, bool only_growth, struct error *error);
 
-void __wrap_core_wait(struct core_session *session, struct core_waiter *waiter, uint64_t cache,
-                      uint32_t count, bool only_growth)
+enum status __wrap_core_wait(struct core_session *session, struct core_waiter *waiter,
+                             uint64_t cache, uint32_t count, bool only_growth, struct error *error)
 {
-    __real_core_wait(session, waiter, cache, count, only_growth);
+    enum status status = __real_core_wait(session, waiter, cache, count, only_growth, error);
     atomic_fetch_add(&shared->begun, 1);
+    return status;
 }
 
 bool __real_engine_poll(struct engine *engine, struct engine_event *event);

@@ -6,6 +6,8 @@
 #include "core_model.h"
 
 #include "check_main.h"
+#include "model_claims.h"
+#include "model_offers.h"
 
 #include <string.h>
 
@@ -65,9 +67,100 @@ static void unlink_below(int cache, uint32_t key)
 {
     for (int id = 0; id < IDS; id++) {
         uint32_t node = model[cache][id].node;
-        if (node && prefix_key(node, key_depth(key)) == key)
-            model[cache][id].node = 0;
+        if (!node || prefix_key(node, key_depth(key)) != key)
+            continue;
+        claims_part(cache, node);
+        model[cache][id].node = 0;
     }
+}
+
+bool is_visible(int cache, uint32_t key)
+{
+    int id = find_node(cache, key);
+    return id >= 0 && !model[cache][id].pending;
+}
+
+uint32_t count_visible(int w, const struct text *text, uint32_t from, uint32_t *fresh)
+{
+    uint32_t at = from;
+    for (*fresh = 0; at < text->depth; at++) {
+        uint32_t key = prefix_key(text->key, at + 1);
+        if (!is_visible(text->cache, key))
+            break;
+        const struct model_block *block = &model[text->cache][find_node(text->cache, key)];
+        *fresh += !block->holds[w] && !block->refs[w];
+    }
+    return at - from;
+}
+
+void take_hit(int w, struct text *text, uint32_t i, int32_t id)
+{
+    const struct engine_cache *engine = core_engine_cache(world.core, cache_ids[text->cache]);
+    uint32_t key = prefix_key(text->key, i + 1);
+    ck_assert_int_eq(id, find_node(text->cache, key));
+    for (uint32_t k = 0; k < WORLD_LAYERS * 8; k++)
+        ck_assert_int_eq(fake_engine_slot(engine, k / 8, id, k % 8), tag(text->cache, key, k % 8));
+    model[text->cache][id].holds[w]++;
+    text->blocks[i] = id;
+    num_hits++;
+}
+
+struct text *free_text(int w)
+{
+    struct text *text = &workers[w].texts[roll(TEXTS)];
+    return workers[w].open && !text->used && !text->waits ? text : NULL;
+}
+
+struct text *some_text(int w)
+{
+    struct text *text = &workers[w].texts[roll(TEXTS)];
+    return workers[w].open && text->used ? text : NULL;
+}
+
+struct text draw_text(int w)
+{
+    const struct model_worker *worker = &workers[w];
+    struct text text = {.cache = worker->opened[1] ? (int)roll(CACHES) : 0,
+                        .depth = 1 + roll(DEPTH)};
+    text.key = worker->salt << 16;
+    for (uint32_t i = 0; i < text.depth; i++)
+        text.key |= (1 + (roll(3) ? 0 : roll(3))) << (4 * i);
+    return text;
+}
+
+void release(int w, int cache, const int32_t *ids, uint32_t count)
+{
+    ck_assert_status(
+        core_blocks_release(workers[w].real.session, cache_ids[cache], ids, count, &error),
+        STATUS_OK);
+    for (uint32_t i = 0; i < count; i++)
+        model[cache][ids[i]].holds[w]--;
+}
+
+bool lease_rest(int w, struct text *text)
+{
+    uint32_t wanted = text->depth - text->num_hit;
+    int32_t *ids = text->blocks + text->num_hit;
+    bool growing;
+    if (!wanted)
+        return true;
+    enum status status = core_blocks_lease(workers[w].real.session, cache_ids[text->cache], wanted,
+                                           ids, &growing, NULL);
+    ck_assert_int_eq(status == STATUS_QUOTA, distinct(w) + wanted > QUOTA);
+    if (status != STATUS_OK) {
+        ck_assert(status == STATUS_QUOTA || status == STATUS_NO_BLOCKS);
+        return false;
+    }
+    sync_evictions(text->cache); // before the evicted blocks are in use again
+    for (uint32_t i = 0; i < wanted; i++) {
+        struct model_block *block = &model[text->cache][ids[i]];
+        ck_assert(!in_use(block));
+        block->sealed = false;
+        memset(block->written, 0, sizeof(block->written));
+        block->holds[w] = 1;
+        block->writer = w + 1;
+    }
+    return true;
 }
 
 bool in_use(const struct model_block *block)
@@ -109,7 +202,8 @@ void run_over(int w, const struct model_run *run, bool ok)
         block->written[run->layer] = ok;
         if (!ok && block->node)
             unlink_below(batch->cache, block->node);
-        block->pending--;
+        if (--block->pending == 0 && block->node)
+            claims_visible(batch->cache, block->node);
     }
     ck_assert_int_eq(batch->worker, w);
     batch->outstanding--;
@@ -162,8 +256,10 @@ void sync_evictions(int cache)
         }
     }
     for (int id = 0; id < IDS; id++) {
-        if (gone[id])
+        if (gone[id]) {
+            claims_part(cache, model[cache][id].node);
             model[cache][id].node = 0;
+        }
         num_evicted += gone[id];
     }
 }
@@ -178,16 +274,19 @@ static void compare_block(int cache, int id)
         refs += block->refs[w];
     }
     enum core_block_kind expected = expected_state(block);
+    if (expected == CORE_FREE) {
+        block->sealed = false;
+        block->writer = 0;
+    }
     core_block_at(world.core, cache_ids[cache], (uint32_t)id, &view);
     if (view.state == CORE_ABSENT)
         view.state = CORE_FREE;
     ck_assert_same(view.state, expected);
     ck_assert_same(view.holders, holders);
     ck_assert_same(view.batch_refs, refs);
+    ck_assert_same(view.writer, block->writer ? workers[block->writer - 1].real.id : 0);
     ck_assert_same(view.depth, block->node ? (int32_t)key_depth(block->node) - 1 : -1);
     num_quarantined += expected == CORE_QUARANTINED;
-    if (expected == CORE_FREE)
-        block->sealed = false;
 }
 
 void compare(void)
@@ -217,5 +316,6 @@ void compare(void)
         if (counts.blocks_held > QUOTA)
             ck_abort_msg("session %d has %u blocks", w, (unsigned)counts.blocks_held);
     }
+    model_offers_compare();
     world_check(&world);
 }

@@ -21,12 +21,15 @@ enum {
     MAX_BLOCKS = 24,
     MAX_TICKETS = 6,
     MAX_BATCHES = 3,
+    MAX_OFFERS = 3,   // of a session
+    MAX_CLAIMED = 10, // blocks
 };
 
 // The key of a chain: salt << 16 | a digit of 1..3 for each block, the first one in the lowest four
 // bits.
 struct text {
     bool used;
+    bool waits; // for a claim's blocks; until then it has the first num_hit only, and is not used
     int cache;
     uint32_t key, depth, num_hit;
     int32_t blocks[DEPTH];
@@ -50,6 +53,8 @@ struct model_run {
 
 struct model_block {
     uint32_t holds[WORKERS], refs[WORKERS], dead_refs, pending, node;
+    int writer;      // the worker that may write it, plus 1; 0 = none may
+    uint32_t offers; // with a giver, that name it
     bool sealed, written[WORLD_LAYERS];
 };
 
@@ -83,6 +88,18 @@ int32_t tag(int cache, uint32_t key,
 void text_tokens(uint32_t key, uint32_t depth, int32_t *tokens);
 
 int find_node(int cache, uint32_t key); // the block that is published with this key; -1 = none
+bool is_visible(int cache, uint32_t key);
+// Counts the visible blocks of the text from block `from` on. *fresh: of these, those new to the
+// worker's quota.
+uint32_t count_visible(int w, const struct text *text, uint32_t from, uint32_t *fresh);
+// Core has given the worker block `i` of the text: it must have what this chain's writers wrote.
+void take_hit(int w, struct text *text, uint32_t i, int32_t id);
+struct text *free_text(int w); // NULL: all are used
+struct text *some_text(int w); // NULL: the one that was drawn is not used
+struct text draw_text(int w);  // a chain of the worker's salt
+void release(int w, int cache, const int32_t *ids, uint32_t count);
+// Leases the blocks of the text that it lacks. False: there are too few; nothing has changed.
+bool lease_rest(int w, struct text *text);
 bool in_use(const struct model_block *block);
 uint32_t distinct(int w); // blocks that the worker holds or its batches refer to
 void batch_release(struct model_batch *batch); // frees it if nothing refers to it

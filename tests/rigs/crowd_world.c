@@ -44,7 +44,7 @@ static void open_member(struct crowd *crowd, struct member *member, bool hidden)
     static int32_t tokens[PROMPT_TOKENS];
     int32_t table[PROMPT_BLOCKS + 1];
     const int32_t cu[] = {0, 1}, lens[] = {TOKENS};
-    worker_open(&member->worker, &crowd->world, 1, "");
+    worker_open(&member->worker, &crowd->world, 1 + member->tenant, "");
     open_cache(member, crowd->num_layers);
     count_tokens(tokens, PROMPT_TOKENS, 1 + (int32_t)member->prompt);
     if (hidden || worker_lookup(&member->worker, tokens, PROMPT_TOKENS, table) < PROMPT_BLOCKS) {
@@ -60,8 +60,8 @@ static void open_member(struct crowd *crowd, struct member *member, bool hidden)
     member->batch = worker_create(&member->worker, &params);
 }
 
-void crowd_open(struct crowd *crowd, uint32_t count, uint32_t num_layers, const uint32_t *prompts,
-                bool hidden)
+static void open_members(struct crowd *crowd, uint32_t count, uint32_t num_layers,
+                         const uint32_t *prompts, const uint32_t *tenants, bool hidden)
 {
     ck_assert_uint_le(count, CROWD_MOST);
     ck_assert_uint_le(num_layers, MOST_LAYERS);
@@ -69,11 +69,24 @@ void crowd_open(struct crowd *crowd, uint32_t count, uint32_t num_layers, const 
     world_open(&crowd->world, &(struct core_params){.look_ns = CROWD_LOOK_NS, .max_blocks = 2048});
     for (uint32_t i = 0; i < count; i++) {
         crowd->members[i].prompt = prompts[i];
+        crowd->members[i].tenant = tenants ? tenants[i] : 0;
         open_member(crowd, &crowd->members[i], hidden);
     }
     crowd->world.now_ns = crowd->free_ns = NS_PER_MS;
     for (uint32_t i = 0; i < count; i++)
         crowd->members[i].back_ns = crowd->world.now_ns;
+}
+
+void crowd_open(struct crowd *crowd, uint32_t count, uint32_t num_layers, const uint32_t *prompts,
+                bool hidden)
+{
+    open_members(crowd, count, num_layers, prompts, NULL, hidden);
+}
+
+void crowd_open_tenants(struct crowd *crowd, uint32_t count, uint32_t num_layers,
+                        const uint32_t *prompts, const uint32_t *tenants)
+{
+    open_members(crowd, count, num_layers, prompts, tenants, false);
 }
 
 static int64_t never(struct crowd *crowd, uint32_t member)

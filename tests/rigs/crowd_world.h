@@ -25,7 +25,8 @@ enum {
 struct member {
     struct worker worker;
     uint64_t batch, ticket;
-    uint32_t prompt; // members with the same number share a prompt
+    uint32_t prompt; // members with the same number and tenant share a prompt
+    uint32_t tenant;
     uint32_t layer;  // of its next run
     uint32_t runs;   // that have ended
     int64_t back_ns; // it queues its next run then; FOREVER: a run is not over, or it stays away
@@ -60,6 +61,9 @@ struct crowd {
 // for common prompts.
 void crowd_open(struct crowd *crowd, uint32_t count, uint32_t num_layers, const uint32_t *prompts,
                 bool hidden);
+// The same with several tenants: tenants[i] is that of member i.
+void crowd_open_tenants(struct crowd *crowd, uint32_t count, uint32_t num_layers,
+                        const uint32_t *prompts, const uint32_t *tenants);
 void crowd_close(struct crowd *crowd);
 // Simulates until `until_ns` of world.now_ns. Members come back as back_ns and gap_ns say.
 void crowd_pass(struct crowd *crowd, int64_t until_ns);

@@ -199,6 +199,19 @@ struct raw_client *raw_session(const char *socket_path, uint64_t arena_size)
     return raw;
 }
 
+int64_t raw_metric(struct raw_client *raw, const char *name)
+{
+    int64_t value = -1;
+    struct wire_reply reply;
+    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_DAEMON}, &reply);
+    const struct wire_inspect_daemon_reply *told = &reply.inspect_daemon;
+    for (uint32_t i = 0; i < told->metric_names.count; i++)
+        if (strcmp(told->metric_names.data[i], name) == 0)
+            value = told->metric_values.data[i];
+    wire_reply_finish(&reply);
+    return value;
+}
+
 struct wire_inspect_daemon_reply raw_inspect(struct raw_client *raw)
 {
     struct wire_reply reply;

@@ -57,6 +57,8 @@ struct raw_client *raw_session(const char *socket_path, uint64_t arena_size);
 
 struct wire_inspect_daemon_reply raw_inspect(
     struct raw_client *raw); // strings and lists are not valid
+// A counter or gauge by the name that aule-ctl metrics shows; -1: there is none.
+int64_t raw_metric(struct raw_client *raw, const char *name);
 
 // A bare connection: the SP handshake is done, frames are written by hand. Returns a descriptor.
 int bare_connect(const char *socket_path, bool shake_hands);

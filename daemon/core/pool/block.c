@@ -10,6 +10,7 @@
 #include "cache.h"
 #include "pool.h"
 #include "prefix.h"
+#include "queue.h"
 #include "tenant.h"
 
 #include <string.h>
@@ -119,8 +120,11 @@ static void push_free(struct cache *cache, struct block *block)
 
 static void chunk_rest(struct chunk *chunk)
 {
-    if (chunk->owner)
-        order_remove(&chunk->owner->idle, &chunk->idle);
+    if (!chunk->owner)
+        return;
+    order_remove(&chunk->owner->idle, &chunk->idle);
+    if (!chunk->owner->idle.size)
+        tenant_outdate(chunk->owner->tenant);
 }
 
 static struct account *some_account(const struct chunk *chunk, uint32_t chunk_blocks)
@@ -140,6 +144,8 @@ static void chunk_settle(struct cache *cache, struct chunk *chunk)
         return;
     if (!chunk->owner)
         chunk->owner = some_account(chunk, cache->chunk_blocks);
+    if (!chunk->owner->idle.size)
+        tenant_outdate(chunk->owner->tenant);
     order_add(&chunk->owner->idle, &chunk->idle,
               chunk->last_use | (chunk->num_preferred ? EVICT_PREFERRED : 0));
 }
@@ -181,6 +187,7 @@ static void uncharge(struct cache *cache, struct block *block, struct chunk *chu
     if (block->charge == CHARGE_USED) {
         chunk->num_used--;
         account->tenant->used--;
+        queue_outdate(account->tenant);
         account->tenant->used_bytes -= cache->block_bytes;
         account->tenant->pinned -= block->state == CORE_CACHED;
         cache->num_pinned -= block->state == CORE_CACHED;
@@ -199,6 +206,7 @@ static void charge(struct cache *cache, struct block *block, struct chunk *chunk
     if (block->charge == CHARGE_USED) {
         chunk->num_used++;
         account->tenant->used++;
+        queue_outdate(account->tenant);
         account->tenant->used_bytes += cache->block_bytes;
         account->tenant->pinned += block->state == CORE_CACHED;
         cache->num_pinned += block->state == CORE_CACHED;

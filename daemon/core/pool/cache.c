@@ -340,7 +340,7 @@ void cache_destroy(struct cache *cache)
     while (cache->accounts)
         account_finish(cache->accounts);
     drop_chunks(cache);
-    struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent};
+    struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->ranks};
     for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
         heap_finish(heaps[i]);
     if (cache->engine) {

@@ -37,11 +37,14 @@ struct cache {
 
     struct chunk **chunks; // [num_chunks]; owned; entries stay when their memory goes
     uint32_t num_chunks, chunk_capacity, num_present, num_growing;
-    struct heap usable;           // chunks with free blocks, lowest number first
-    struct heap empty;            // chunks whose blocks are all free, highest number first
-    struct heap absent;           // chunks without memory, lowest number first
-    uint64_t num_pinned;          // cached blocks that are pinned
-    struct account *accounts;     // one for each tenant with blocks here; owned
+    struct heap usable;       // chunks with free blocks, lowest number first
+    struct heap empty;        // chunks whose blocks are all free, highest number first
+    struct heap absent;       // chunks without memory, lowest number first
+    uint64_t num_pinned;      // cached blocks that are pinned
+    struct account *accounts; // one for each tenant with blocks here; owned
+    uint32_t num_accounts;    // in `accounts`
+    struct heap ranks; // accounts with victims whose tenants are above their floors, the tenant
+                       // with the most cached bytes first; in line after tenants_rank()
     uint64_t counts[CORE_ABSENT]; // blocks in each state; their sum is cache_total()
 
     struct prefix_root *roots; // by (salt, extra key)

@@ -85,29 +85,38 @@ static void evict_block(struct account *account)
 
 // ---- a chunk ----
 
+// Accounts that would lose blocks, and the check's stamp.
+struct losses {
+    uint64_t stamp;
+    struct account *accounts; // a list through next_counted
+};
+
 // False: the block was visited before, with all behind it.
-static bool count_loss(struct block *block, uint64_t stamp)
+static bool count_loss(struct block *block, struct losses *losses)
 {
     struct account *account = block->account;
-    if (block->stamp == stamp)
+    if (block->stamp == losses->stamp)
         return false;
-    block->stamp = stamp;
+    block->stamp = losses->stamp;
     if (block->charge != CHARGE_CACHED)
         return true;
-    if (account->stamp != stamp)
+    if (account->stamp != losses->stamp) {
         account->count = 0;
-    account->stamp = stamp;
+        account->next_counted = losses->accounts;
+        losses->accounts = account;
+    }
+    account->stamp = losses->stamp;
     account->count++;
     return true;
 }
 
 // Counts the node's block and those behind it, each one once for a stamp, in preorder and without
 // recursion.
-static void count_losses(const struct prefix_node *top, uint64_t stamp)
+static void count_losses(const struct prefix_node *top, struct losses *losses)
 {
     const struct prefix_node *node = top;
     while (node) {
-        if (count_loss(node->block, stamp) && node->children) {
+        if (count_loss(node->block, losses) && node->children) {
             node = node->children;
             continue;
         }
@@ -126,19 +135,16 @@ uint64_t evict_surplus(const struct tenant *tenant, const struct tenant *asking)
 static bool may_empty(const struct cache *cache, const struct chunk *chunk,
                       const struct tenant *asking)
 {
-    uint64_t stamp = ++cache->pool->ledger->last_stamp;
-    const struct account *account;
+    struct losses losses = {.stamp = ++cache->pool->ledger->last_stamp};
     for (uint32_t i = 0; i < cache->chunk_blocks; i++) {
         const struct block *block = &chunk->blocks[i];
-        if (block->charge == CHARGE_CACHED && block->stamp != stamp)
-            count_losses(block->node, stamp);
+        if (block->charge == CHARGE_CACHED && block->stamp != losses.stamp)
+            count_losses(block->node, &losses);
     }
-    DL_FOREACH2(cache->accounts, account, next_beside)
-    {
-        if (account->stamp == stamp && account->count > evict_surplus(account->tenant, asking))
-            return false;
-    }
-    return true;
+    const struct account *account = losses.accounts;
+    while (account && account->count <= evict_surplus(account->tenant, asking))
+        account = account->next_counted;
+    return !account;
 }
 
 static void empty_chunk(struct cache *cache, struct chunk *chunk)
@@ -227,13 +233,27 @@ static bool evict_from(const struct tenant *tenant, const struct cache *cache,
     return choice.chunk || choice.own;
 }
 
+// The tenant with the most cached bytes among those with victims in `cache` and those with chunks
+// that could be emptied. NULL: there is none.
+struct tenant *evict_first(const struct cache *cache)
+{
+    const struct heap_node *own = heap_first(&cache->ranks),
+                           *idle = heap_first(&cache->pool->ranks);
+    if (own &&
+        (!idle || own->key < idle->key || (own->key == idle->key && own->order < idle->order)))
+        return container_of(own, struct account, rank)->tenant;
+    return idle ? container_of(idle, struct tenant, rank) : NULL;
+}
+
 bool evict_for(struct cache *cache, const struct tenant *asking)
 {
     struct heap *ranks = &cache->pool->ranks;
-    struct tenant *skipped = NULL, *next; // they have nothing that helps; linked by `next_rank`
+    struct tenant *skipped = NULL, *tenant, *next; // linked by `next_rank`
     bool done = false;
-    while (!done && ranks->size) {
-        struct tenant *tenant = container_of(heap_first(ranks), struct tenant, rank);
+    tenants_rank(cache->pool);
+    // A tenant with victims in the cache always helps. One without helps unless its chunks are all
+    // in this cache, or floors keep them.
+    while (!done && (tenant = evict_first(cache))) {
         done = evict_from(tenant, cache, asking);
         if (done)
             break;

@@ -25,6 +25,8 @@ struct tenant;
 // Evicts one cached block of `cache`, or empties a chunk of another cache and gives its memory back
 // to the pool, for a lease of the tenant `asking`. False: nothing may go.
 bool evict_for(struct cache *cache, const struct tenant *asking);
+// Whom evict_for() asks first. Call it after tenants_rank().
+struct tenant *evict_first(const struct cache *cache);
 // Evicts what tenants have above their caps. May end caches without users. Call this at the end of
 // each call of core that can make blocks cached or change limits.
 void evict_trim(struct pool *pool);

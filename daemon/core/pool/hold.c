@@ -7,6 +7,7 @@
 #include "hold.h"
 
 #include "ledger.h"
+#include "queue.h"
 #include "salt.h"
 #include "session.h"
 #include "tenant.h"
@@ -180,6 +181,8 @@ static void count(struct hold_table *table, struct hold_page *page, int by)
     page->used += (uint32_t)by;
     table->num_blocks += (uint64_t)(int64_t)by;
     table->session->num_blocks += (uint64_t)(int64_t)by;
+    if (table->session->num_blocks <= 1)
+        queue_settle_session(table->session);
 }
 
 // The session neither holds nor names the block any more.

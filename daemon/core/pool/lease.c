@@ -121,8 +121,11 @@ enum status core_blocks_release(struct core_session *session, uint64_t cache, co
     enum status status = hold_table_find(session, cache, &table, error);
     if (status == STATUS_OK)
         status = release_check(table, blocks, count, error);
-    for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
-        hold_fetch_ahead(table, blocks, i, count);
+    // The last one first: lists begin with the root of their prefix, and what is cached last is
+    // evicted last.
+    for (uint32_t i = status == STATUS_OK ? count : 0; i-- > 0;) {
+        if (i >= BLOCK_AHEAD)
+            hold_fetch(table, blocks[i - BLOCK_AHEAD]);
         hold_drop(table, block_find(table->cache, blocks[i]));
     }
     evict_trim(session->pool);

@@ -4,7 +4,9 @@
 // node_table.h - the nodes of a cache's prefix index by their 64-bit hashes: open addressing, so
 // that a search mostly reads one cache line, which can be prefetched before the key is known to be
 // there. Entries lie in the order of their hashes' highest bits, so growth reads and writes memory
-// in order. Knows nothing of a node but its hash; the caller compares keys. Dispatcher thread only.
+// in order. A table grows in steps: each change moves some entries of the old array to the new one,
+// and searches look at both until all have moved. Knows nothing of a node but its hash; the caller
+// compares keys. Dispatcher thread only.
 
 #ifndef AULE_CORE_NODE_TABLE_H
 #define AULE_CORE_NODE_TABLE_H
@@ -20,45 +22,69 @@ struct node_entry {
     struct prefix_node *node; // NULL: free
 };
 
-struct node_table {
+struct node_array {
     struct node_entry *entries; // [capacity], a power of two, at most half of them used; owned
-    size_t capacity, size;
+    size_t capacity;
     unsigned shift; // 64 - log2(capacity); undefined while there is no entry
+};
+
+struct node_table {
+    struct node_array now, old; // old.capacity 0: nothing is left to move
+    size_t size;                // entries of both
+    size_t next, end;           // of `old`: the next one to move, around to `end`; runs of entries
+                                // move as a whole
+    size_t looked;              // entries of `old` that the last change has looked at, for tests
 };
 
 // A walk over the entries of one hash.
 struct node_search {
     uint64_t hash;
     size_t at;
+    bool in_old;
 };
 
-static inline size_t node_table_home(const struct node_table *table, uint64_t hash)
+static inline size_t node_array_home(const struct node_array *array, uint64_t hash)
 {
-    return (size_t)(hash >> table->shift);
+    return (size_t)(hash >> array->shift);
 }
 
 static inline void node_table_fetch(const struct node_table *table, uint64_t hash)
 {
-    if (table->capacity)
-        __builtin_prefetch(&table->entries[node_table_home(table, hash)]);
+    if (table->now.capacity)
+        __builtin_prefetch(&table->now.entries[node_array_home(&table->now, hash)]);
+    if (table->old.capacity)
+        __builtin_prefetch(&table->old.entries[node_array_home(&table->old, hash)]);
 }
 
 static inline struct node_search node_table_search(const struct node_table *table, uint64_t hash)
 {
-    return (struct node_search){hash, table->capacity ? node_table_home(table, hash) : 0};
+    return (struct node_search){hash, table->now.capacity ? node_array_home(&table->now, hash) : 0,
+                                false};
+}
+
+static inline struct prefix_node *node_array_next(const struct node_array *array,
+                                                  struct node_search *search)
+{
+    while (array->capacity && array->entries[search->at].node) {
+        const struct node_entry *entry = &array->entries[search->at];
+        search->at = (search->at + 1) & (array->capacity - 1);
+        if (entry->hash == search->hash)
+            return entry->node;
+    }
+    return NULL;
 }
 
 // The next node of this hash; NULL: there is no other one.
 static inline struct prefix_node *node_table_next(const struct node_table *table,
                                                   struct node_search *search)
 {
-    while (table->capacity && table->entries[search->at].node) {
-        const struct node_entry *entry = &table->entries[search->at];
-        search->at = (search->at + 1) & (table->capacity - 1);
-        if (entry->hash == search->hash)
-            return entry->node;
-    }
-    return NULL;
+    struct prefix_node *node = search->in_old ? NULL : node_array_next(&table->now, search);
+    if (node || !table->old.capacity)
+        return node;
+    if (!search->in_old)
+        search->at = node_array_home(&table->old, search->hash);
+    search->in_old = true;
+    return node_array_next(&table->old, search);
 }
 
 // False: no memory, and nothing has changed.

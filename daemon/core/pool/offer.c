@@ -11,7 +11,6 @@
 #include "hold.h"
 #include "ledger.h"
 #include "salt.h"
-#include "schema/wire.h"
 #include "session.h"
 
 #include <inttypes.h>
@@ -28,13 +27,8 @@ bool offer_names(const struct offer *offer, int32_t block)
 
 // ---- by name ----
 
-struct name_key {
-    uint32_t size; // bytes
-    uint8_t bytes[2 * sizeof(uint64_t) + WIRE_MAX_NAME];
-};
-
-static enum status name_key(const struct core_session *session, const struct cache *cache,
-                            const char *name, struct name_key *key, struct error *error)
+enum status offer_key(const struct core_session *session, const struct cache *cache,
+                      const char *name, struct offer_key *key, struct error *error)
 {
     const uint64_t ids[] = {session->salt->id, cache->id};
     size_t length = name ? strlen(name) : 0;
@@ -52,7 +46,7 @@ static unsigned key_hash(const struct core_session *session, const void *key, ui
     return ledger_hash(session->ledger, key, size);
 }
 
-static struct offer *find_named(const struct core_session *session, const struct name_key *key)
+struct offer *offer_find(const struct core_session *session, const struct offer_key *key)
 {
     struct offer *offer;
     HASH_FIND_BYHASHVALUE(hh, session->offers->by_name, key->bytes, key->size,
@@ -237,7 +231,7 @@ static enum status check_blocks(const struct hold_table *table, const struct cor
     return check_written(table->cache, p->blocks, p->num_stored, error);
 }
 
-static uint64_t bytes_for(const struct core_offer_params *p, const struct name_key *key)
+static uint64_t bytes_for(const struct core_offer_params *p, const struct offer_key *key)
 {
     return sizeof(struct offer) + ((uint64_t)p->num_blocks + p->num_known) * sizeof(int32_t) +
            p->extra_key_size + key->size;
@@ -252,7 +246,7 @@ static void *append(uint8_t **at, const void *from, size_t size)
     return to;
 }
 
-static struct offer *offer_create(const struct core_offer_params *p, const struct name_key *key)
+static struct offer *offer_create(const struct core_offer_params *p, const struct offer_key *key)
 {
     struct offer *offer = calloc(1, bytes_for(p, key));
     if (!offer)
@@ -281,11 +275,11 @@ static struct offer *offer_create(const struct core_offer_params *p, const struc
 }
 
 static enum status check_offer(const struct hold_table *table, const struct core_offer_params *p,
-                               const struct name_key *key, struct error *error)
+                               const struct offer_key *key, struct error *error)
 {
     const struct core_session *session = table->session;
     uint32_t most = session->ledger->params->max_offers;
-    if (find_named(session, key))
+    if (offer_find(session, key))
         return error_set(error, STATUS_INVALID,
                          "cache \"%.64s\" has an offer named \"%.64s\" already", table->cache->name,
                          p->name);
@@ -349,12 +343,12 @@ enum status core_offer_make(struct core_session *session, const struct core_offe
                             struct error *error)
 {
     struct hold_table *table;
-    struct name_key key;
+    struct offer_key key;
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
         status = hold_table_find(session, params->cache, &table, error);
     if (status == STATUS_OK)
-        status = name_key(session, table->cache, params->name, &key, error);
+        status = offer_key(session, table->cache, params->name, &key, error);
     if (status == STATUS_OK)
         status = check_offer(table, params, &key, error);
     if (status != STATUS_OK)
@@ -416,15 +410,15 @@ enum status core_offer_take(struct core_session *session, uint64_t cache, const 
                             const struct core_offer **out, struct error *error)
 {
     struct hold_table *table;
-    struct name_key key;
+    struct offer_key key;
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
         status = hold_table_find(session, cache, &table, error);
     if (status == STATUS_OK)
-        status = name_key(session, table->cache, name, &key, error);
+        status = offer_key(session, table->cache, name, &key, error);
     if (status != STATUS_OK)
         return status;
-    struct offer *offer = find_named(session, &key);
+    struct offer *offer = offer_find(session, &key);
     status = check_take(offer, table, name, error);
     if (status != STATUS_OK)
         return status;

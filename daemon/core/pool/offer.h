@@ -33,14 +33,25 @@
 #include "core/core.h"
 #include "heap.h"
 #include "hold.h"
+#include "schema/wire.h"
 
 struct core_session;
 
+// What offers and takes are found by.
+struct offer_key {
+    uint32_t size;                                       // bytes
+    uint8_t bytes[2 * sizeof(uint64_t) + WIRE_MAX_NAME]; // the salt's id, the cache's id, the name
+};
+// INVALID: the name is too short or too long.
+enum status offer_key(const struct core_session *session, const struct cache *cache,
+                      const char *name, struct offer_key *key, struct error *error);
+
 // All offers of all sessions; a part of struct core.
 struct offers {
-    struct offer *by_name; // those that have a giver, by salt, cache and name
-    struct heap expiring;  // those that are OFFERED and have a deadline, nearest first
-    uint32_t num;          // offers that have not ended
+    struct offer *by_name;      // those that have a giver, by salt, cache and name
+    struct heap expiring;       // those that are OFFERED and have a deadline, nearest first
+    struct taker_queue *takers; // takes that wait, by salt, cache and name
+    uint32_t num;               // offers that have not ended
 };
 
 struct offer {
@@ -58,6 +69,8 @@ struct offer {
     int32_t memory[];        // blocks, tokens, extra key, key
 };
 
+// NULL: no offer with a giver has this key.
+struct offer *offer_find(const struct core_session *session, const struct offer_key *key);
 // True: the offer names the block in its giver's hold table.
 bool offer_names(const struct offer *offer, int32_t block);
 

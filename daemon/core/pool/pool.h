@@ -27,9 +27,20 @@ struct pool {
     struct cache *caches_by_name; // the same caches
 
     struct tenant *tenants; // by label
-    struct heap ranks;      // tenants with cached blocks above their floors, the most bytes first
-    struct tenant *queue;   // tenants with leases that wait
-    struct tenant *over;    // tenants above their cap: evict_trim() evicts
+    struct heap ranks;      // tenants with cached blocks above their floors, and chunks that could
+                            // be emptied: the most bytes first; in line after tenants_rank()
+    struct tenant *stale;   // tenants that tenants_rank() will look at
+    struct {
+        struct tenant *tenant;   // NULL: begin anew
+        uint32_t index;          // of this tenant
+    } cursor;                    // of core_tenant_at()
+    struct heap turns;           // tenants with leases that wait (queue.c)
+    struct tenant *old_turns;    // of these, those whose keys in the heaps are old
+    struct tenant *stuck;        // of these, those whose leases need no turn
+    struct queue_lane *lanes;    // caches in which leases wait, by id
+    uint64_t last_age, round;    // numbers given to core_waiter: age; tried
+    bool retry_all, retries_all; // the next round, this round tries all leases that wait
+    struct tenant *over;         // tenants above their cap: evict_trim() evicts
 
     struct engine_zero *zeroes; // [num_zeroes] blocks to zero before the next run (zeroes.h); owned
     struct block **zero_blocks; // [num_zeroes] the same blocks; owned

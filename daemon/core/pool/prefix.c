@@ -282,6 +282,22 @@ void prefix_set_keep(struct cache *cache, struct prefix_node *node, enum core_ke
     }
 }
 
+uint32_t prefix_unpin(struct cache *cache, struct prefix_node *node)
+{
+    uint32_t count = 0;
+    struct prefix_node *next;
+    for (struct prefix_node *at = node; at; at = next) {
+        if (at->keep == CORE_KEEP_PINNED) {
+            prefix_set_keep(cache, at, CORE_KEEP_NORMAL);
+            count++;
+        }
+        next = prefix_keeps(at, CORE_KEEP_PINNED) ? at->children : NULL;
+        for (; !next && at != node; at = at->parent)
+            next = at->next;
+    }
+    return count;
+}
+
 // Removes a node without children. Also removes its root if the root has no other child.
 static void node_remove(struct cache *cache, struct prefix_node *node)
 {

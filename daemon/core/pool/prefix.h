@@ -88,6 +88,8 @@ void prefix_unlink(struct cache *cache, struct prefix_node *node);
 bool prefix_keeps(const struct prefix_node *node, enum core_keep keep);
 // Sets how the prefix that ends with this node is kept, and brings the blocks on its path in line.
 void prefix_set_keep(struct cache *cache, struct prefix_node *node, enum core_keep keep);
+// Unpins each prefix that this node is part of. Returns their number.
+uint32_t prefix_unpin(struct cache *cache, struct prefix_node *node);
 // True: all writes to its block have ended, so look-ups may find it.
 bool prefix_visible(const struct prefix_node *node);
 

@@ -4,23 +4,117 @@
 // queue.c - whose turn it is to lease blocks while some leases wait. Inside a tenant the oldest
 // waiting lease goes first. Among tenants, a lease goes ahead of another tenant's waiting lease
 // only if its tenant would then have no more blocks than the other one with its lease: so tenants
-// get equal numbers of blocks, and a large lease of a small tenant is not starved by small leases
-// of a large one. A lease that free blocks of its cache satisfy needs no memory of other caches, so
-// it heeds only leases that wait in its own one, and of these none that waits only for a chunk that
-// is being made. Knows no deadline. Dispatcher thread only.
+// get equal numbers of blocks (the older lease goes first if they would be equal), and a large
+// lease of a small tenant is not starved by small leases of a large one. A lease that free blocks
+// of its cache satisfy needs no memory of other caches, so it heeds only leases that wait in its
+// own one, and of these none that waits only for a chunk that is being made. Knows no deadline.
+// Dispatcher thread only.
 //
 // If every session of a tenant that has blocks waits for a lease, a claim or an offer, none of them
 // releases any. Then its leases need no turn, because otherwise a large lease and a small one could
 // wait for each other.
+//
+// Heaps answer all of this. The pool has one of the tenants that wait, by the blocks that each
+// would have with its oldest lease; each cache has one of the same kind for the leases that free
+// blocks of it would help. A key that has become old is renewed before the next question. So of all
+// leases that wait, only the first one of each heap can have its turn, beside those of tenants that
+// need none; queue_next() names these only.
 
+#include "queue.h"
+
+#include "base/container_of.h"
 #include "hold.h"
 #include "ledger.h"
 #include "pool.h"
 #include "salt.h"
 #include "session.h"
-#include "tenant.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
+
+// The waiting leases of one cache. It has the cache's id only, because a session may close the
+// cache while its lease waits.
+struct queue_lane {
+    UT_hash_handle hh; // pool->lanes, by cache
+    uint64_t cache;
+    struct heap turns;          // lines, by what the tenant would have with its oldest lease
+    uint32_t num_lines;         // in `turns`
+    struct core_waiter *growth; // those that wait only for growth, oldest first
+    struct core_waiter *retry;  // of these, the next one to be tried in round `retry_round`
+    uint64_t retry_round;
+};
+
+// The leases of one tenant in a lane that do not wait only for growth.
+struct queue_line {
+    struct tenant *tenant;
+    struct queue_lane *lane;
+    struct queue_line *prev, *next; // tenant->lines
+    struct core_waiter *first;      // oldest first
+    struct heap_node turn;          // in lane->turns
+};
+
+// ---- turns ----
+
+// The lease with the smaller (key, order) goes first.
+static void set_turn(struct heap *heap, struct heap_node *node, const struct tenant *tenant,
+                     const struct core_waiter *first)
+{
+    heap_remove(heap, node);
+    if (first)
+        heap_add_as(heap, node, tenant->used + first->count, first->age);
+}
+
+void queue_outdate(struct tenant *tenant)
+{
+    if (!tenant->waiters || tenant->turn_is_old)
+        return;
+    DL_APPEND2(tenant->pool->old_turns, tenant, prev_old, next_old);
+    tenant->turn_is_old = true;
+}
+
+static void renew(struct pool *pool)
+{
+    struct tenant *tenant, *next;
+    struct queue_line *line;
+    DL_FOREACH_SAFE2(pool->old_turns, tenant, next, next_old)
+    {
+        DL_DELETE2(pool->old_turns, tenant, prev_old, next_old);
+        tenant->turn_is_old = false;
+        set_turn(&pool->turns, &tenant->turn, tenant, tenant->waiters);
+        DL_FOREACH(tenant->lines, line)
+        {
+            set_turn(&line->lane->turns, &line->turn, tenant, line->first);
+        }
+    }
+}
+
+// ---- tenants that need no turn ----
+
+static void settle_stuck(struct tenant *tenant)
+{
+    const bool is = tenant->waiters && !tenant->num_moving;
+    if (is && !tenant->stuck)
+        DL_APPEND2(tenant->pool->stuck, tenant, prev_stuck, next_stuck);
+    else if (!is && tenant->stuck)
+        DL_DELETE2(tenant->pool->stuck, tenant, prev_stuck, next_stuck);
+    tenant->stuck = is;
+}
+
+void queue_settle_session(struct core_session *session)
+{
+    struct tenant *tenant = session->salt->tenant;
+    const bool moves = session->num_blocks && !session->num_waiting;
+    if (moves == session->moves)
+        return;
+    session->moves = moves;
+    tenant->num_moving += moves ? 1 : UINT32_MAX; // adding UINT32_MAX subtracts 1
+    settle_stuck(tenant);
+}
+
+static bool is_stuck(const struct core_session *asking)
+{
+    return asking->salt->tenant->num_moving == asking->moves;
+}
 
 void core_count_wait(struct core_session *session, bool begins)
 {
@@ -28,43 +122,126 @@ void core_count_wait(struct core_session *session, bool begins)
         session->num_waiting--;
     else if (session->num_waiting++ == 0)
         session->ledger->news = true; // leases of its tenant may need no turn any more
+    queue_settle_session(session);
 }
 
-void core_wait(struct core_session *session, struct core_waiter *waiter, uint64_t cache,
-               uint32_t count, bool only_growth)
+// ---- in and out ----
+
+static struct queue_lane *lane_find(const struct pool *pool, uint64_t cache)
+{
+    struct queue_lane *lane;
+    HASH_FIND(hh, pool->lanes, &cache, sizeof cache, lane);
+    return lane;
+}
+
+static struct queue_lane *lane_get(struct pool *pool, uint64_t cache)
+{
+    struct queue_lane *lane = lane_find(pool, cache);
+    if (lane)
+        return lane;
+    lane = calloc(1, sizeof *lane);
+    if (!lane)
+        return NULL;
+    lane->cache = cache;
+    HASH_ADD(hh, pool->lanes, cache, sizeof lane->cache, lane);
+    if (HASH_ADDED(lane))
+        return lane;
+    free(lane);
+    return NULL;
+}
+
+static void lane_settle(struct pool *pool, struct queue_lane *lane)
+{
+    if (lane->num_lines || lane->growth)
+        return;
+    HASH_DEL(pool->lanes, lane);
+    heap_finish(&lane->turns);
+    free(lane);
+}
+
+static struct queue_line *line_find(const struct tenant *tenant, uint64_t cache)
+{
+    struct queue_line *line = tenant->lines;
+    while (line && line->lane->cache != cache)
+        line = line->next;
+    return line;
+}
+
+static struct queue_line *line_get(struct tenant *tenant, struct queue_lane *lane)
+{
+    struct queue_line *line = line_find(tenant, lane->cache);
+    if (line || !heap_reserve(&lane->turns, (size_t)lane->num_lines + 1))
+        return line;
+    line = calloc(1, sizeof *line);
+    if (!line)
+        return NULL;
+    line->tenant = tenant;
+    line->lane = lane;
+    lane->num_lines++;
+    DL_APPEND(tenant->lines, line);
+    return line;
+}
+
+static void line_settle(struct queue_line *line)
+{
+    if (line->first)
+        return;
+    heap_remove(&line->lane->turns, &line->turn);
+    line->lane->num_lines--;
+    DL_DELETE(line->tenant->lines, line);
+    free(line);
+}
+
+enum status core_wait(struct core_session *session, struct core_waiter *waiter, uint64_t cache,
+                      uint32_t count, bool only_growth, struct error *error)
 {
     struct tenant *tenant = session->salt->tenant;
     struct pool *pool = session->pool;
-    *waiter = (struct core_waiter){
-        .session = session, .cache = cache, .count = count, .only_growth = only_growth};
-    if (!tenant->waiters)
-        DL_APPEND2(pool->queue, tenant, prev_queued, next_queued);
+    bool room = heap_reserve(&pool->turns, HASH_COUNT(pool->tenants));
+    struct queue_lane *lane = room ? lane_get(pool, cache) : NULL;
+    struct queue_line *line = lane && !only_growth ? line_get(tenant, lane) : NULL;
+    if (lane && !only_growth && !line)
+        lane_settle(pool, lane);
+    if (!lane || (!only_growth && !line))
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for a lease that waits");
+    *waiter = (struct core_waiter){.session = session,
+                                   .cache = cache,
+                                   .count = count,
+                                   .only_growth = only_growth,
+                                   .age = ++pool->last_age,
+                                   .lane = lane,
+                                   .line = line};
     DL_APPEND(tenant->waiters, waiter);
+    DL_APPEND2(*(line ? &line->first : &lane->growth), waiter, beside_prev, beside_next);
+    queue_outdate(tenant);
+    settle_stuck(tenant);
     core_count_wait(session, true);
+    return STATUS_OK;
 }
 
 void core_wait_end(struct core_waiter *waiter)
 {
     struct tenant *tenant = waiter->session->salt->tenant;
     struct pool *pool = waiter->session->pool;
+    struct queue_lane *lane = waiter->lane;
+    struct queue_line *line = waiter->line;
+    queue_outdate(tenant);
+    if (tenant->retry == waiter)
+        tenant->retry = waiter->next;
+    if (lane->retry == waiter)
+        lane->retry = waiter->beside_next;
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
     DL_DELETE(tenant->waiters, waiter);
-    if (!tenant->waiters)
-        DL_DELETE2(pool->queue, tenant, prev_queued, next_queued);
+    DL_DELETE2(*(line ? &line->first : &lane->growth), waiter, beside_prev, beside_next);
+    if (line)
+        line_settle(line);
+    lane_settle(pool, lane);
+    settle_stuck(tenant);
     core_count_wait(waiter->session, false);
     pool->ledger->news = true; // the next one may have its turn
 }
 
-static bool is_stuck(const struct core_session *asking)
-{
-    const struct core_session *session;
-    DL_FOREACH2(asking->salt->tenant->sessions, session, tenant_next)
-    {
-        if (session != asking && session->num_blocks && !session->num_waiting)
-            return false;
-    }
-    return true;
-}
+// ---- whose turn it is ----
 
 static bool has_free(const struct core_session *session, uint64_t cache, uint32_t count)
 {
@@ -73,14 +250,34 @@ static bool has_free(const struct core_session *session, uint64_t cache, uint32_
            table->cache->counts[CORE_FREE] >= count;
 }
 
-// The tenant's oldest waiting lease. free_of: of those that free blocks of this cache would help;
-// 0: of all. NULL: there is none.
-static const struct core_waiter *oldest(const struct tenant *tenant, uint64_t free_of)
+static const struct core_waiter *first_of(const struct heap_node *node, bool of_lane)
 {
-    const struct core_waiter *waiter = tenant->waiters;
-    while (waiter && free_of && (waiter->cache != free_of || waiter->only_growth))
-        waiter = waiter->next;
-    return waiter;
+    return of_lane ? container_of(node, const struct queue_line, turn)->first
+                   : container_of(node, const struct tenant, turn)->waiters;
+}
+
+// The waiting lease of another tenant that goes first. `own`: the asking tenant's node in the heap,
+// NULL: it has none.
+static const struct core_waiter *first_of_others(struct heap *turns, struct heap_node *own,
+                                                 bool of_lane)
+{
+    const struct heap_node *first = heap_first(turns);
+    if (!first || first != own)
+        return first ? first_of(first, of_lane) : NULL;
+    const uint64_t key = own->key, order = own->order;
+    heap_remove(turns, own);
+    first = heap_first(turns);
+    heap_add_as(turns, own, key, order);
+    return first ? first_of(first, of_lane) : NULL;
+}
+
+// True: `other` goes ahead of a lease of `count` blocks; NULL: that lease is new.
+static bool goes_ahead(const struct core_waiter *other, const struct tenant *own, uint32_t count,
+                       const struct core_waiter *waiter)
+{
+    const uint64_t theirs = other->session->salt->tenant->used + other->count,
+                   ours = own->used + count;
+    return theirs != ours ? theirs < ours : !waiter || other->age < waiter->age;
 }
 
 // The waiting lease that goes first. NULL: there is none.
@@ -88,18 +285,108 @@ static const struct core_waiter *first_before(const struct core_session *session
                                               const struct core_waiter *waiter, uint64_t cache,
                                               uint32_t count)
 {
-    const uint64_t free_of = has_free(session, cache, count) ? cache : 0;
-    const struct tenant *own = session->salt->tenant, *other;
-    const struct core_waiter *first = oldest(own, free_of);
-    if (first && first != waiter)
+    struct tenant *own = session->salt->tenant;
+    const bool of_lane = has_free(session, cache, count);
+    struct queue_lane *lane = of_lane ? lane_find(session->pool, cache) : NULL;
+    struct queue_line *line = lane ? line_find(own, cache) : NULL;
+    const struct core_waiter *first = of_lane ? (line ? line->first : NULL) : own->waiters;
+    if (of_lane && !lane)
+        return NULL;
+    renew(session->pool);
+    if (first && first != waiter && (!waiter || first->age < waiter->age))
         return first;
-    DL_FOREACH2(session->pool->queue, other, next_queued)
-    {
-        first = oldest(other, free_of);
-        if (other != own && first && own->used + count > other->used + first->count)
-            return first;
+    struct heap_node *node = of_lane ? (line ? &line->turn : NULL) : &own->turn;
+    first = first_of_others(of_lane ? &lane->turns : &session->pool->turns, node, of_lane);
+    return first && goes_ahead(first, own, count, waiter) ? first : NULL;
+}
+
+// ---- trying again ----
+
+void queue_retry_all(struct pool *pool)
+{
+    pool->retry_all = true;
+    pool->ledger->news = true;
+}
+
+// The next one that this round has not tried yet. NULL: there is none.
+static struct core_waiter *next_of_tenant(struct tenant *tenant, uint64_t round)
+{
+    if (tenant->retry_round != round)
+        tenant->retry = tenant->waiters;
+    tenant->retry_round = round;
+    struct core_waiter *waiter = tenant->retry;
+    if (waiter)
+        tenant->retry = waiter->next;
+    return waiter;
+}
+
+static struct core_waiter *try_first(const struct heap *turns, bool of_lane, uint64_t round)
+{
+    const struct heap_node *node = heap_first(turns);
+    struct core_waiter *waiter = node ? (struct core_waiter *)first_of(node, of_lane) : NULL;
+    if (!waiter || waiter->tried == round ||
+        (of_lane && !has_free(waiter->session, waiter->cache, waiter->count)))
+        return NULL;
+    return waiter;
+}
+
+// Those that wait for growth may have their turn if there are free blocks, and give up if nothing
+// grows any more.
+static struct core_waiter *next_of_growth(struct queue_lane *lane, uint64_t round)
+{
+    struct core_waiter *first = lane->growth;
+    if (first && lane->retry_round != round)
+        lane->retry = has_free(first->session, lane->cache, 1) ||
+                              !core_cache_grows(first->session, lane->cache)
+                          ? first
+                          : NULL;
+    lane->retry_round = round;
+    struct core_waiter *waiter = lane->retry;
+    if (waiter)
+        lane->retry = waiter->beside_next;
+    return waiter;
+}
+
+static struct core_waiter *next_of_lanes(const struct pool *pool)
+{
+    struct core_waiter *waiter = NULL;
+    for (struct queue_lane *lane = pool->lanes; lane && !waiter; lane = lane->hh.next) {
+        waiter = next_of_growth(lane, pool->round);
+        if (!waiter)
+            waiter = try_first(&lane->turns, true, pool->round);
     }
-    return NULL;
+    return waiter;
+}
+
+static struct core_waiter *next_of_tenants(struct tenant *first, bool all, uint64_t round)
+{
+    struct core_waiter *waiter = NULL;
+    for (struct tenant *tenant = first; tenant && !waiter;
+         tenant = all ? tenant->hh.next : tenant->next_stuck)
+        waiter = next_of_tenant(tenant, round);
+    return waiter;
+}
+
+void queue_begin_round(struct pool *pool)
+{
+    pool->round++;
+    pool->retries_all = pool->retry_all;
+    pool->retry_all = false;
+}
+
+struct core_waiter *queue_next(struct pool *pool)
+{
+    renew(pool);
+    struct core_waiter *waiter = pool->retries_all
+                                     ? next_of_tenants(pool->tenants, true, pool->round)
+                                     : next_of_tenants(pool->stuck, false, pool->round);
+    if (!waiter)
+        waiter = next_of_lanes(pool);
+    if (!waiter)
+        waiter = try_first(&pool->turns, false, pool->round);
+    if (waiter)
+        waiter->tried = pool->round;
+    return waiter;
 }
 
 bool core_cache_grows(const struct core_session *session, uint64_t cache)

@@ -40,9 +40,10 @@ struct core_session {
     struct batch *batches;                          // by id; destroyed ones are not here
     struct core_session *tenant_prev, *tenant_next; // salt->tenant->sessions
     uint32_t num_waiting;                           // its leases, claims and takes that wait
-    uint64_t quota_blocks;                          // most that num_blocks may become; 0 = no limit
-    uint64_t num_blocks;  // blocks that it holds or names, in all tables: the quota counts them
-    uint64_t num_claimed; // blocks of its claims' chains, in all tables: --max-claimed-blocks
+    bool moves;            // counted in tenant->num_moving: it has blocks and does not wait
+    uint64_t quota_blocks; // most that num_blocks may become; 0 = no limit
+    uint64_t num_blocks;   // blocks that it holds or names, in all tables: the quota counts them
+    uint64_t num_claimed;  // blocks of its claims' chains, in all tables: --max-claimed-blocks
     struct offer *given, *taken;   // lists of its offers that have not ended
     uint32_t num_given, num_taken; // in the two lists
     // Bytes that --max-batch-memory limits: batches that the engine has, also destroyed ones with

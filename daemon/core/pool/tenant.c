@@ -64,6 +64,16 @@ void tenant_unref(struct tenant *tenant)
         return;
     while (tenant->accounts)
         account_finish(tenant->accounts);
+    if (tenant->stale)
+        DL_DELETE2(tenant->pool->stale, tenant, prev_stale, next_stale);
+    if (tenant->turn_is_old)
+        DL_DELETE2(tenant->pool->old_turns, tenant, prev_old, next_old);
+    heap_remove(&tenant->pool->turns, &tenant->turn);
+    if (tenant->pool->cursor.tenant == tenant)
+        tenant->pool->cursor.tenant = tenant->hh.next;
+    else if (tenant->pool->cursor.tenant && tenant->id < tenant->pool->cursor.tenant->id)
+        tenant->pool->cursor.index--;
+    heap_remove(&tenant->pool->ranks, &tenant->rank);
     HASH_DEL(tenant->pool->tenants, tenant);
     free(tenant->label);
     free(tenant);
@@ -72,11 +82,13 @@ void tenant_unref(struct tenant *tenant)
 void tenants_finish(struct pool *pool)
 {
     struct tenant *tenant, *next;
+    pool->cursor.tenant = NULL;
     HASH_ITER(hh, pool->tenants, tenant, next)
     {
         tenant_unref(tenant);
     }
     heap_finish(&pool->ranks);
+    heap_finish(&pool->turns);
 }
 
 enum status limits_check(const struct core_limits *limits, const char *label, struct error *error)
@@ -88,12 +100,49 @@ enum status limits_check(const struct core_limits *limits, const char *label, st
                      limits->floor, limits->cached);
 }
 
+// Puts a node of the tenant into the heap or takes it out. The tenant with the most bytes comes
+// first, then the oldest one.
+static void rank(struct heap *ranks, struct heap_node *node, const struct tenant *tenant, bool in)
+{
+    const uint64_t key = UINT64_MAX - tenant->cached_bytes;
+    if (in && node->place && node->key == key)
+        return;
+    heap_remove(ranks, node);
+    if (in)
+        heap_add_as(ranks, node, key, tenant->id);
+}
+
 void tenant_rank(struct tenant *tenant)
 {
-    struct heap *ranks = &tenant->pool->ranks;
-    heap_remove(ranks, &tenant->rank);
-    if (tenant_surplus(tenant)) // the one with the most bytes first, then the oldest
-        heap_add_as(ranks, &tenant->rank, UINT64_MAX - tenant->cached_bytes, tenant->id);
+    bool idle = false;
+    for (const struct account *account = tenant->accounts; account && !idle;
+         account = account->next)
+        idle = account->idle.size > 0;
+    rank(&tenant->pool->ranks, &tenant->rank, tenant, idle && tenant_surplus(tenant));
+}
+
+void tenant_outdate(struct tenant *tenant)
+{
+    if (!tenant->stale)
+        DL_APPEND2(tenant->pool->stale, tenant, prev_stale, next_stale);
+    tenant->stale = true;
+}
+
+void tenants_rank(struct pool *pool)
+{
+    struct tenant *tenant, *next;
+    struct account *account;
+    DL_FOREACH_SAFE2(pool->stale, tenant, next, next_stale)
+    {
+        DL_DELETE2(pool->stale, tenant, prev_stale, next_stale);
+        tenant->stale = false;
+        tenant_rank(tenant);
+        DL_FOREACH(tenant->accounts, account)
+        {
+            rank(&account->cache->ranks, &account->rank, tenant,
+                 account->victims.size && tenant_surplus(tenant));
+        }
+    }
 }
 
 // Brings what depends on `cached` and the limits into line.
@@ -101,7 +150,7 @@ static void settle(struct tenant *tenant)
 {
     struct pool *pool = tenant->pool;
     bool over = tenant->limits.cached && tenant->cached > tenant->limits.cached;
-    tenant_rank(tenant);
+    tenant_outdate(tenant);
     if (over && !tenant->over)
         DL_APPEND2(pool->over, tenant, prev_over, next_over);
     else if (!over && tenant->over)
@@ -148,9 +197,12 @@ struct account *account_get(struct tenant *tenant, struct cache *cache, uint64_t
 {
     struct account *account = account_find(tenant, cache);
     if (!account) {
-        account = calloc(1, sizeof *account);
+        account = heap_reserve(&cache->ranks, (size_t)cache->num_accounts + 1)
+                      ? calloc(1, sizeof *account)
+                      : NULL;
         if (!account)
             return NULL;
+        cache->num_accounts++;
         account->tenant = tenant;
         account->cache = cache;
         DL_APPEND(tenant->accounts, account);
@@ -177,6 +229,8 @@ void account_finish(struct account *account)
     leave_chunks(account);
     DL_DELETE(account->tenant->accounts, account);
     DL_DELETE2(account->cache->accounts, account, prev_beside, next_beside);
+    account->cache->num_accounts--;
+    heap_remove(&account->cache->ranks, &account->rank);
     order_finish(&account->victims);
     order_finish(&account->idle);
     free(account);

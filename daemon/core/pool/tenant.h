@@ -29,21 +29,33 @@ struct tenant {
     bool declared;  // the operator named or limited it, so it stays
     uint32_t opens; // sessions that are open
 
-    struct account *accounts;      // a list; owned
-    uint64_t used;                 // blocks that are leased, held, quarantined or pinned
-    uint64_t cached;               // blocks that may be evicted
-    uint64_t cached_bytes;         // of these
-    uint64_t pinned;               // of `used`: cached, but pinned
-    struct heap_node rank;         // in pool->ranks while it has cached blocks above its floor
+    struct account *accounts; // a list; owned
+    uint64_t used;            // blocks that are leased, held, quarantined or pinned
+    uint64_t cached;          // blocks that may be evicted
+    uint64_t cached_bytes;    // of these
+    uint64_t pinned;          // of `used`: cached, but pinned
+    struct heap_node rank;    // in pool->ranks: it has cached blocks above its floor, and
+                              // chunks that could be emptied
+    bool stale;               // it is in pool->stale: ranks of it and its accounts are old
+    struct tenant *prev_stale, *next_stale;
     struct core_session *sessions; // a list, also of those that are leaving
     struct core_waiter *waiters;   // leases that wait, oldest first
-    struct tenant *prev_queued, *next_queued; // pool->queue, if it has waiters
-    struct tenant *next_rank;                 // scratch of evict_for()
-    struct tenant *prev_over, *next_over;     // pool->over
-    bool over;                                // it is in pool->over: `cached` exceeds its cap
+    struct heap_node turn;         // in pool->turns, if it has waiters
+    struct queue_line *lines;      // of the caches in which they wait
+    bool turn_is_old, stuck;       // it is in pool->old_turns, pool->stuck
+    struct tenant *prev_old, *next_old, *prev_stuck, *next_stuck;
+    struct core_waiter *retry; // the next one to be tried in round `retry_round`
+    uint64_t retry_round;
+    uint32_t num_moving;      // sessions that have blocks and do not wait: they may release some
+    struct tenant *next_rank; // scratch of evict_for()
+    struct tenant *prev_over, *next_over; // pool->over
+    bool over;                            // it is in pool->over: `cached` exceeds its cap
 
     uint64_t used_bytes, evicted; // of `used`; blocks
+    int64_t wasted_ns; // idle time of the GPU that its waits in vain cost, less what it won back
+    uint64_t stamp;    // scratch of gather.c: counted already, if it is the count's own stamp
     uint64_t unwholes; // how often one of its blocks was whole and then was not (reads.c)
+    uint64_t unwrites; // how often a slot of one of its blocks was written and then was not
     uint64_t refused_no_blocks, refused_quota; // requests that were refused for good
 };
 
@@ -56,6 +68,8 @@ struct account {
     uint64_t blocks;                           // that are not free
     struct order victims; // blocks that may be evicted; the next one to go comes first
     struct order idle; // chunks that could be emptied; their latest used block is of this account
+    struct heap_node rank; // in cache->ranks: it has victims, and its tenant is above its floor
+    struct account *next_counted; // scratch of the same check: accounts whose stamp is its own
     uint64_t stamp, count; // scratch of one check: if `stamp` is that check's, blocks counted
 };
 
@@ -71,8 +85,13 @@ void tenant_declare(struct tenant *tenant, const struct core_limits *limits);
 struct account *account_get(struct tenant *tenant, struct cache *cache, uint64_t more);
 void account_finish(struct account *account); // it has no blocks
 
-// A block became cached (`by` 1) or is so no more (-1). Brings rank and pool->over into line.
+// A block became cached (`by` 1) or is so no more (-1). Brings pool->over into line.
 void tenant_count_cached(struct account *account, int by);
+// Call this when what tenants_rank() looks at has changed. It costs next to nothing.
+void tenant_outdate(struct tenant *tenant);
+// Brings pool->ranks and cache->ranks into line: O(caches * log tenants) for each tenant that has
+// changed since the last call.
+void tenants_rank(struct pool *pool);
 // Puts the tenant into pool->ranks if it belongs there.
 void tenant_rank(struct tenant *tenant);
 // Cached blocks above the floor.

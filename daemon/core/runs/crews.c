@@ -9,7 +9,7 @@
 
 enum { PS_A_NS = 1000 };
 
-static bool same_prefix(const struct reading *a, const struct reading *b)
+bool crews_same_prefix(const struct reading *a, const struct reading *b)
 {
     return a->cache == b->cache && a->tenant == b->tenant && a->marks[0] == b->marks[0];
 }
@@ -18,12 +18,14 @@ struct crew *crews_get(struct crews *crews, const struct reading *reading)
 {
     if (!reading->cache)
         return NULL;
+    uint32_t of_tenant = 0;
     for (uint32_t i = 0; i < crews->count; i++) {
         struct crew *crew = &crews->list[i];
-        if (crew->reading.layer == reading->layer && same_prefix(&crew->reading, reading))
+        if (crew->reading.layer == reading->layer && crews_same_prefix(&crew->reading, reading))
             return crew;
+        of_tenant += crew->reading.tenant == reading->tenant;
     }
-    if (crews->count == CREWS_MOST)
+    if (crews->count == CREWS_MOST || of_tenant == CREWS_OF_TENANT)
         return NULL;
     struct crew *crew = &crews->list[crews->count++];
     *crew = (struct crew){.reading = *reading};
@@ -91,7 +93,7 @@ bool crews_add_expected(struct crews *crews, const struct habit *habit, int64_t 
 static bool reaches(const struct crew *behind, const struct crew *crew)
 {
     const struct reading *a = &crew->reading, *b = &behind->reading;
-    if (!same_prefix(a, b))
+    if (!crews_same_prefix(a, b))
         return false;
     const uint32_t distance = (a->layer + a->num_layers - b->layer) % a->num_layers;
     return distance <= a->num_layers / 2;
@@ -123,9 +125,10 @@ static bool is_waited_for(const struct crew *crew, const struct crews *crews)
 static void wait_for_expected(struct crew *crew, const struct crews *crews, int64_t prepares_ns,
                               int64_t now_ns)
 {
+    const bool waited_for = is_waited_for(crew, crews);
     for (uint32_t i = 0; i < crews->count; i++) {
         const struct crew *other = &crews->list[i];
-        const bool may = other == crew || (reaches(other, crew) && !is_waited_for(crew, crews));
+        const bool may = other == crew || (!waited_for && reaches(other, crew));
         const int64_t gain_ns = may ? gain(crew, &other->expected, prepares_ns) : 0;
         if (!gain_ns)
             continue;

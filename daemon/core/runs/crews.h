@@ -18,7 +18,9 @@
 
 #include "core/pool/habit.h"
 
-enum { CREWS_MOST = 16 }; // further prefixes and layers have no crew: their runs do not wait
+// Crews in all, and of one tenant. Runs of further prefixes and layers have no crew: they do not
+// wait, so they share fewer dispatches. No option sets these, because nothing is refused.
+enum { CREWS_MOST = 64, CREWS_OF_TENANT = 16 };
 
 // Sessions of a crew, and what to know about them.
 struct crew_part {
@@ -46,7 +48,10 @@ struct crews {
     uint32_t count;
 };
 
-// The crew of a run that reads `reading`. NULL: there is none, or no place for another one.
+// True: both begin with the same block, in any layer.
+bool crews_same_prefix(const struct reading *a, const struct reading *b);
+// The crew of a run that reads `reading`. NULL: there is none, and no place for another one
+// of its tenant.
 struct crew *crews_get(struct crews *crews, const struct reading *reading);
 // A session has a run queued that reads `reading`. `held`: it has waited already.
 void crews_add_ready(struct crews *crews, const struct reading *reading, const struct habit *habit,

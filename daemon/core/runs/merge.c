@@ -191,6 +191,7 @@ static void describe(struct run *run, const struct core_merge_params *p)
         .num_parts = p->num_parts,
         .num_tokens = p->num_tokens,
         .head_dim = p->head_dim,
+        .options = {.lse_base2 = p->lse_base2},
     };
 }
 

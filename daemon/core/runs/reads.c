@@ -3,7 +3,9 @@
 //
 // reads.c - see reads.h. batch->kept_whole[s] counts the columns of row `s` that the check needs
 // not look at again: their blocks are whole, or the entries are -1, which run_check() handles. The
-// batch references these blocks, so they stay whole until tenant->unwholes changes.
+// batch references these blocks, so they stay whole until tenant->unwholes changes. Where a worker
+// leaves some layers of the cache out, no block is ever whole. Then batch->kept_full does the same
+// for each layer.
 
 #include "reads.h"
 
@@ -111,6 +113,7 @@ static int64_t first_unwritten(struct reader *r, uint32_t s, struct span span)
         end = min_of((column + 1) << r->shift, span.end);
         if (!block) // -1
             continue;
+        r->batch->session->ledger->looks++;
         uint8_t bits[MAX_LAYER_BYTES];
         and_layers(r, block, bits);
         const uint32_t from = (uint32_t)(at - first), to = (uint32_t)(end - first);
@@ -160,17 +163,63 @@ static struct span seen_keys(const struct reader *r, uint32_t s)
     return keys;
 }
 
-// Moves the row's mark over blocks that have become whole, and returns the position behind them.
-static int64_t pass_whole(struct reader *r, uint32_t s)
+// Columns that the sequence uses.
+static uint32_t num_used(const struct reader *r, uint32_t s)
 {
     const uint32_t last = (UINT32_C(1) << r->shift) - 1;
-    const uint32_t used = ((uint32_t)r->batch->kept_lens[s] + last) >> r->shift;
+    return ((uint32_t)r->batch->kept_lens[s] + last) >> r->shift;
+}
+
+// Moves the row's mark over blocks that have become whole, and returns the column behind them.
+static uint32_t pass_whole(const struct reader *r, uint32_t s)
+{
+    const uint32_t used = num_used(r, s), first = r->batch->kept_whole[s];
     const int32_t *row = row_of(r, s);
-    uint32_t column = r->batch->kept_whole[s];
+    uint32_t column = first;
     while (column < used && (row[column] < 0 || block_is_whole(r->cache, row[column])))
         column++;
     r->batch->kept_whole[s] = column;
-    return (int64_t)column << r->shift;
+    r->batch->session->ledger->looks += column - first + (column < used);
+    return column;
+}
+
+static uint32_t *full_mark(const struct reader *r, uint32_t s, uint32_t i)
+{
+    const size_t layer = r->layer + (size_t)i * r->layer_step;
+    return &r->batch->kept_full[layer * r->batch->num_seqs + s];
+}
+
+// The columns that are written in all layers of the run, as far as earlier runs have found.
+static uint32_t known_full(const struct reader *r, uint32_t s)
+{
+    uint32_t least = r->batch->kept_full ? UINT32_MAX : 0;
+    for (uint32_t i = 0; r->batch->kept_full && i < r->num_layers; i++)
+        least = *full_mark(r, s, i) < least ? *full_mark(r, s, i) : least;
+    return least;
+}
+
+static bool is_full(const struct reader *r, int32_t id)
+{
+    uint8_t bits[MAX_LAYER_BYTES];
+    and_layers(r, block_find(r->cache, id), bits);
+    return first_clear(bits, NULL, 0, UINT32_C(1) << r->shift) == UINT32_C(1) << r->shift;
+}
+
+// The same for blocks that are written in all layers of the run, from `column` on.
+static uint32_t pass_full(const struct reader *r, uint32_t s, uint32_t column)
+{
+    const uint32_t used = num_used(r, s), known = known_full(r, s);
+    const int32_t *row = row_of(r, s);
+    const uint32_t first = known > column ? known : column;
+    column = first;
+    while (column < used && (row[column] < 0 || is_full(r, row[column])))
+        column++;
+    r->batch->session->ledger->looks += column - first + (column < used);
+    if (column > first && batch_keep_full(r->batch))
+        for (uint32_t i = 0; i < r->num_layers; i++)
+            if (*full_mark(r, s, i) < column)
+                *full_mark(r, s, i) = column;
+    return column;
 }
 
 static enum status unwritten_error(const struct reader *r, uint32_t s, int64_t position,
@@ -201,7 +250,10 @@ static enum status check_sequence(struct reader *r, uint32_t s, struct error *er
     const bool gathers = r->params->entry.kind == ENGINE_GATHER;
     if (!gathers && !q_len(p, s))
         return STATUS_OK;
-    struct span keys = {pass_whole(r, s), p->seq_lens_kv[s]};
+    uint32_t passed = pass_whole(r, s);
+    if (passed < num_used(r, s))
+        passed = pass_full(r, s, passed);
+    struct span keys = {(int64_t)passed << r->shift, p->seq_lens_kv[s]};
     if (!gathers && !p->num_positions)
         keys = seen_of(r, s, keys);
     int64_t position = first_unwritten(r, s, keys);
@@ -212,6 +264,19 @@ static enum status check_sequence(struct reader *r, uint32_t s, struct error *er
 }
 
 // ---- all ----
+
+// Forgets what blocks that are written no more may have made wrong.
+static void forget_void(struct batch *batch)
+{
+    const struct tenant *tenant = batch->session->salt->tenant;
+    const size_t size = batch->num_seqs * sizeof *batch->kept_whole;
+    if (batch->unwholes != tenant->unwholes)
+        memset(batch->kept_whole, 0, size);
+    if (batch->kept_full && batch->unwrites != tenant->unwrites)
+        memset(batch->kept_full, 0, batch->table->cache->identity.num_layers * size);
+    batch->unwholes = tenant->unwholes;
+    batch->unwrites = tenant->unwrites;
+}
 
 enum status reads_check(struct batch *batch, const struct core_run_params *params,
                         struct error *error)
@@ -229,10 +294,7 @@ enum status reads_check(struct batch *batch, const struct core_run_params *param
         .layer_step = params->layers.layer_step ? params->layers.layer_step : 1,
         .shift = (uint32_t)__builtin_ctz(batch->kv.block_size),
     };
-    const uint64_t unwholes = batch->session->salt->tenant->unwholes;
-    if (batch->unwholes != unwholes)
-        memset(batch->kept_whole, 0, batch->num_seqs * sizeof *batch->kept_whole);
-    batch->unwholes = unwholes;
+    forget_void(batch);
     for (uint32_t s = 0; status == STATUS_OK && s < batch->num_seqs; s++)
         status = check_sequence(&reader, s, error);
     if (status != STATUS_OK)

@@ -233,6 +233,11 @@ static enum status check_lse(const struct batch *batch, const struct core_run_pa
                              struct error *error)
 {
     (void)batch;
+    const uint32_t base2 = p->options.lse_base2;
+    if (base2 > 1)
+        return error_set(error, STATUS_INVALID, "lse_base2 is %" PRIu32 "; it is 0 or 1", base2);
+    if (base2 && !p->entry.lse.dtype)
+        return error_set(error, STATUS_INVALID, "lse_base2 is given, but the run has no lse");
     return run_check_lse(&p->entry.lse, error);
 }
 

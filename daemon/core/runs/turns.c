@@ -12,6 +12,11 @@ void turns_wait(struct core_session *session)
     heap_add(&session->turns->ready, &session->ready, session->served / TURNS_QUANTUM);
 }
 
+void turns_rejoin(struct core_session *session)
+{
+    heap_add_as(&session->turns->ready, &session->ready, session->ready.key, session->ready.order);
+}
+
 bool turns_expects(const struct core_session *session)
 {
     return session->expected && session->expected == session->turns->last_ended;

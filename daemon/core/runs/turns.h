@@ -27,8 +27,9 @@ struct turns {
     struct core_session *away;
 };
 
-void turns_ready(struct core_session *session); // it had no queued run and has one now
-void turns_wait(struct core_session *session);  // one was picked, and it has more
+void turns_ready(struct core_session *session);  // it had no queued run and has one now
+void turns_wait(struct core_session *session);   // one was picked, and it has more
+void turns_rejoin(struct core_session *session); // it was out of the heap, and gets its old place
 // It has no queued run any more, or is closing.
 void turns_forget(struct core_session *session);
 // A submission with a run of it has ended, and it has no queued run.

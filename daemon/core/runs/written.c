@@ -12,6 +12,7 @@
 #include "core/pool/pool.h"
 #include "core/pool/prefix.h"
 #include "core/pool/session.h"
+#include "core/pool/tenant.h"
 
 #include <string.h>
 
@@ -21,12 +22,14 @@ static int mark_layer(const struct batch *batch, uint32_t index, uint32_t layer,
     const struct cache *cache = batch->table->cache;
     uint8_t *bits = block_written(cache, batch->writes[index], layer);
     const uint8_t *mask = batch->write_masks + index * (size_t)cache->layer_bytes;
-    uint8_t before = UINT8_MAX, after = UINT8_MAX;
+    uint8_t before = UINT8_MAX, after = UINT8_MAX, cleared = 0;
     for (uint32_t i = 0; i < cache->layer_bytes; i++) {
         before &= bits[i];
+        cleared |= (uint8_t)(written ? 0 : bits[i] & mask[i]);
         bits[i] = (uint8_t)(written ? bits[i] | mask[i] : bits[i] & ~mask[i]);
         after &= bits[i];
     }
+    batch->writes[index]->account->tenant->unwrites += cleared != 0;
     return (after == UINT8_MAX) - (before == UINT8_MAX);
 }
 
@@ -44,11 +47,15 @@ static void mark(const struct run *run, uint32_t index, bool written)
 // The bits of `to` become those of `from`, in all layers; NULL: all become 0.
 static void take_over(struct cache *cache, struct block *to, const struct block *from)
 {
-    size_t size = (size_t)cache->identity.num_layers * cache->layer_bytes;
-    if (from)
-        memcpy(block_written(cache, to, 0), block_written(cache, from, 0), size);
-    else
-        memset(block_written(cache, to, 0), 0, size);
+    const size_t size = (size_t)cache->identity.num_layers * cache->layer_bytes;
+    const uint8_t *wanted = from ? block_written(cache, from, 0) : NULL;
+    uint8_t *bits = block_written(cache, to, 0), cleared = 0;
+    for (size_t i = 0; i < size; i++) {
+        const uint8_t now = wanted ? wanted[i] : 0;
+        cleared |= (uint8_t)(bits[i] & ~now);
+        bits[i] = now;
+    }
+    to->account->tenant->unwrites += cleared != 0;
     block_set_written(cache, to, from ? from->written_layers : 0);
 }
 

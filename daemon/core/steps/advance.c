@@ -233,8 +233,8 @@ static void change_table(struct advance *a)
         int32_t *place = place_of(a->old, entry);
         a->changes[i] = (struct draft_change){entry->seq, entry->column, i, *place};
         *place = entry->block;
-        if (entry->block >= 0 && a->old->kept_whole[entry->seq] > entry->column)
-            a->old->kept_whole[entry->seq] = entry->column;
+        if (entry->block >= 0)
+            batch_forget_columns(a->old, entry->seq, entry->column);
     }
     if (a->params->num_entries)
         qsort(a->changes, a->params->num_entries, sizeof *a->changes, by_place);
@@ -424,14 +424,13 @@ static void exchange_mentions(struct advance *a)
     old->session->batch_memory += mentions_dropped_bytes(dropped->capacity);
 }
 
-// What lies behind the end of a sequence is not referenced, so it may not stay whole.
-static void forget_whole(const struct batch *next)
+// What lies behind the new end of a sequence is not referenced, so its blocks may change.
+static void forget_ends(const struct batch *next, const int32_t *lens)
 {
     const uint32_t shift = (uint32_t)__builtin_ctz(next->kv.block_size);
-    for (uint32_t s = 0; s < next->num_seqs; s++) {
-        uint32_t used = ((uint32_t)next->kept_lens[s] + next->kv.block_size - 1) >> shift;
-        next->kept_whole[s] = next->kept_whole[s] < used ? next->kept_whole[s] : used;
-    }
+    for (uint32_t s = 0; s < next->num_seqs; s++)
+        if (lens[s] < next->kept_lens[s])
+            batch_forget_columns(next, s, ((uint32_t)lens[s] + next->kv.block_size - 1) >> shift);
 }
 
 static void take_place(struct advance *a)
@@ -439,9 +438,9 @@ static void take_place(struct advance *a)
     struct batch *old = a->old, *next = a->next;
     batch_succeed(next, old);
     exchange_mentions(a);
+    if (a->params->num_seq_lens_kv && batch_has_whole(next))
+        forget_ends(next, a->lens);
     memcpy(next->kept_lens, a->lens, next->num_seqs * sizeof *a->lens);
-    if (a->params->num_seq_lens_kv)
-        forget_whole(next);
     if (next->kept.num_positions)
         memcpy(next->kept_positions, a->positions, next->kept.num_positions * sizeof *a->positions);
     memcpy(next->named_columns, a->named_columns, next->num_seqs * sizeof *a->named_columns);

@@ -25,6 +25,7 @@ void batch_discard(struct batch *batch)
     free(batch->write_masks);
     free(batch->kept_arrays);
     free(batch->named_columns);
+    free(batch->kept_full);
     free(batch);
 }
 
@@ -114,6 +115,35 @@ void batch_withdraw(struct batch *batch)
 bool batch_has_whole(const struct batch *batch)
 {
     return batch->table && batch->has_keys;
+}
+
+bool batch_keep_full(struct batch *batch)
+{
+    const size_t count = (size_t)batch->table->cache->identity.num_layers * batch->num_seqs;
+    const uint64_t bytes = count * sizeof *batch->kept_full;
+    if (batch->kept_full)
+        return true;
+    if (session_check_batch_memory(batch->session, bytes, "what a batch has checked", NULL) ==
+        STATUS_OK)
+        batch->kept_full = calloc(count, sizeof *batch->kept_full);
+    if (!batch->kept_full)
+        return false;
+    batch->kept_bytes += bytes;
+    batch->session->batch_memory += bytes;
+    return true;
+}
+
+static void lower(uint32_t *mark, uint32_t most)
+{
+    *mark = *mark < most ? *mark : most;
+}
+
+void batch_forget_columns(const struct batch *batch, uint32_t seq, uint32_t column)
+{
+    const uint32_t layers = batch->kept_full ? batch->table->cache->identity.num_layers : 0;
+    lower(&batch->kept_whole[seq], column);
+    for (uint32_t layer = 0; layer < layers; layer++)
+        lower(&batch->kept_full[(size_t)layer * batch->num_seqs + seq], column);
 }
 
 uint64_t batch_bytes(const struct batch *batch)
@@ -321,10 +351,13 @@ void batch_succeed(struct batch *next, struct batch *old)
     next->kept_positions = old->kept_positions;
     next->kept_whole = old->kept_whole;
     next->unwholes = old->unwholes;
+    next->kept_full = old->kept_full;
+    next->unwrites = old->unwrites;
     next->kept_bytes = old->kept_bytes;
     old->mentions = NULL;
     old->named_columns = NULL;
     old->kept_arrays = NULL;
+    old->kept_full = NULL;
     old->kept_bytes = 0;
 }
 

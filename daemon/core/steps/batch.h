@@ -83,9 +83,13 @@ struct batch {
     struct core_batch_params kept; // its params without slots and mask; kept.layout is NULL
     int32_t *kept_arrays;          // one allocation with all arrays of `kept`; owned
     int32_t *kept_lens, *kept_table, *kept_positions; // those of them that change; in kept_arrays
-    uint32_t *kept_whole;       // [num_seqs] columns that reads.c has found whole; likewise
-    uint64_t unwholes;          // tenant->unwholes when it did; if that changes, kept_whole is void
-    uint32_t num_layout_blocks; // core_layout.num_blocks
+    uint32_t *kept_whole; // [num_seqs] columns that reads.c has found whole; likewise
+    uint64_t unwholes;    // tenant->unwholes when it did; if that changes, kept_whole is void
+    // [num_layers of the cache, num_seqs] the same for blocks that are written in one layer; NULL
+    // until a run has found one that is not whole; owned. Void if tenant->unwrites changes.
+    uint32_t *kept_full;
+    uint64_t unwrites;
+    uint32_t num_layout_blocks;          // core_layout.num_blocks
     struct named_columns *named_columns; // [num_seqs] once it has advanced; owned
 
     // The chain of steps that live.
@@ -121,7 +125,11 @@ void batch_withdraw(struct batch *next);
 // Bytes of the batch in session->batch_memory, without its `mentions` and `dropped`.
 uint64_t batch_bytes(const struct batch *batch);
 bool batch_has_whole(const struct batch *batch); // it has `kept_whole`
-void batch_discard(struct batch *batch);         // frees one that was never registered; takes NULL
+// Makes `kept_full`. False: no memory, or --max-batch-memory; nothing has changed.
+bool batch_keep_full(struct batch *batch);
+// The columns of the sequence from `column` on may have other blocks than reads.c has seen.
+void batch_forget_columns(const struct batch *batch, uint32_t seq, uint32_t column);
+void batch_discard(struct batch *batch); // frees one that was never registered; takes NULL
 // Unregisters the batch. It is freed when its last run is over.
 void batch_destroy(struct batch *batch);
 void batch_unref(struct batch *batch); // one user less; the last one frees it
