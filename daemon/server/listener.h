@@ -21,8 +21,8 @@ struct peer {
     uint32_t pipe; // nng's id of the connection
     uint32_t uid, gid;
     uint64_t pid; // 0 = of another pid namespace
-    // OK, or the status that answers its every command. DENIED: the peer is another user, of no
-    // group. LIMIT: it is above max_connections.
+    // OK, or the status of the answer to each of its commands. DENIED: the peer is another user, of
+    // no group. LIMIT: it is above max_connections.
     enum status refusal;
     // The dispatcher's; the listener does not use them.
     int64_t close_at_ns;       // when a refused connection is closed

@@ -6,6 +6,7 @@
 
 #include "park.h"
 
+#include "base/container_of.h"
 #include "log.h"
 #include "take.h"
 
@@ -84,11 +85,18 @@ enum status park(struct call *call, const struct parked *command)
                          "the daemon has no memory for a waiting command");
     parked->session = call->session;
     parked->asker = call->asker;
+    if (parked->kind == PARKED_LEASE)
+        status = core_wait(parked->session->core, &parked->lease.waiter, parked->lease.cache,
+                           parked->lease.count, parked->only_growth, &call->error);
+    if (parked->kind == PARKED_TAKE)
+        status = core_take_wait(parked->session->core, &parked->take.taker, parked->take.cache,
+                                parked->take.name, &call->error);
+    if (status != STATUS_OK) {
+        free(parked);
+        return status;
+    }
     DL_APPEND(server->parked, parked);
     count(parked, true);
-    if (parked->kind == PARKED_LEASE)
-        core_wait(parked->session->core, &parked->lease.waiter, parked->lease.cache,
-                  parked->lease.count, parked->only_growth);
     call->later = true;
     server_arm(server, parked->deadline_ns);
     return STATUS_OK;
@@ -100,6 +108,8 @@ static void unpark(struct server *server, struct parked *parked)
     count(parked, false);
     if (parked->kind == PARKED_LEASE)
         core_wait_end(&parked->lease.waiter);
+    if (parked->kind == PARKED_TAKE)
+        core_take_wait_end(&parked->take.taker);
     if (parked->kind == PARKED_WORK)
         work_finish(&parked->work);
     free(parked);
@@ -315,8 +325,8 @@ static void retry_take(struct server *server, struct parked *parked, bool last)
     struct wire_reply reply = {.message = ""};
     uint8_t *access;
     bool waits;
-    enum status status = take_offer(parked->session->core, parked->take.cache, parked->take.name,
-                                    &reply, &access, &waits, &error);
+    enum status status = take_offer(parked->session->core, &parked->take.taker, parked->take.cache,
+                                    parked->take.name, &reply, &access, &waits, &error);
     if (status == STATUS_OK)
         answer(server, parked, &reply);
     else if (last || !waits)
@@ -360,15 +370,14 @@ static void retry_work_in_turn(struct server *server, struct parked *parked)
 
 void park_retry_leases(struct server *server)
 {
-    struct parked *parked, *next;
     bool granted = server->num_parked_leases > 0;
-    while (granted) { // a granted lease may give an older one its turn
+    while (granted) { // a granted lease may give another one its turn
+        struct core_waiter *waiter;
         granted = false;
-        DL_FOREACH_SAFE(server->parked, parked, next)
-        {
-            if (parked->kind == PARKED_LEASE)
-                granted |= retry_lease(server, parked, false);
-        }
+        core_retry_begin(server->core);
+        while ((waiter = core_retry_next(server->core)))
+            granted |=
+                retry_lease(server, container_of(waiter, struct parked, lease.waiter), false);
     }
 }
 

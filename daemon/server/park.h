@@ -5,7 +5,7 @@
 // free ticket, a ClaimWait for blocks that others compute, an OfferTake for an offer. Each is a
 // record with a deadline, never a blocked thread. When something came free, they are retried in the
 // order of arrival. Dispatcher thread. Work never overtakes older work of its session. Core decides
-// which lease goes first (core_lease_turn()).
+// which lease and which take goes first (core_lease_turn(), core_take_turn()).
 
 #ifndef AULE_SERVER_PARK_H
 #define AULE_SERVER_PARK_H

@@ -2,12 +2,13 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // server.c - makes the daemon, runs the dispatcher's loop, and ends it. Each turn of the loop waits
-// for events (wait.c), then takes connections, messages, ring entries, finished jobs, deadlines and
-// finished runs. Nothing in the loop blocks on a client or on the GPU. The main thread runs it and
-// becomes the dispatcher; wake() and log_below() are called on any thread.
+// for events (wait.c), then takes connections (connections.c), messages, ring entries, finished
+// jobs, deadlines and finished runs. Nothing in the loop blocks on a client or on the GPU. The main
+// thread runs it and becomes the dispatcher; wake() and log_below() are called on any thread.
 
 #include "server.h"
 
+#include "connections.h"
 #include "dispatch.h"
 #include "lane.h"
 #include "log.h"
@@ -30,15 +31,12 @@
 #include <sys/random.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
-#include <utlist.h>
 
 // server_destroy() may take this long, or the rest of --drain-timeout if that is longer.
 static const int64_t farewell_ns = 2000 * NS_PER_MS;
 // Bounds on the messages of one turn: time and number.
 static const int64_t messages_ns = 4 * NS_PER_MS;
 enum { MESSAGES_A_TURN = 256 };
-// A refused connection stays open this long, so that its client can ask and read why.
-static const int64_t refused_stay_ns = 3000 * NS_PER_MS;
 
 void server_arm(struct server *server, int64_t deadline_ns)
 {
@@ -285,74 +283,6 @@ enum status server_create(const struct server_params *params, struct server **ou
 
 // ---- running ----
 
-static void step_refused(struct server *server, int64_t now_ns)
-{
-    for (struct refused *refused = server->refused; refused; refused = refused->next) {
-        if (refused->peer->close_at_ns <= now_ns)
-            listener_hang_up(server->listener, refused->peer);
-        else
-            server_arm(server, refused->peer->close_at_ns);
-    }
-}
-
-// Every command of this connection is answered with the reason, until step_refused() closes it.
-static void refuse_connection(struct server *server, struct peer *peer)
-{
-    struct error error;
-    dispatch_explain(server, peer, &error);
-    log_warn("connection of pid %" PRIu64 ": refused: %s", peer->pid, error.text);
-    struct refused *refused = calloc(1, sizeof *refused);
-    if (!refused) {
-        listener_hang_up(server->listener, peer);
-        return;
-    }
-    refused->peer = peer;
-    peer->close_at_ns = clock_now_ns() + refused_stay_ns;
-    LL_PREPEND(server->refused, refused);
-    server_arm(server, peer->close_at_ns);
-}
-
-static void connection_came(struct server *server, struct peer *peer)
-{
-    server->num_connections += peer->refusal != STATUS_LIMIT;
-    log_debug("connection of pid %" PRIu64 ", uid %u: open", peer->pid, peer->uid);
-    if (peer->refusal != STATUS_OK)
-        refuse_connection(server, peer);
-}
-
-static void connection_went(struct server *server, struct peer *peer)
-{
-    struct refused *refused, *next;
-    server->num_connections -= peer->refusal != STATUS_LIMIT;
-    log_debug("connection of pid %" PRIu64 ", uid %u: gone", peer->pid, peer->uid);
-    if (peer->session)
-        session_end(peer->session, true, "its connection is gone");
-    LL_FOREACH_SAFE(server->refused, refused, next)
-    {
-        if (refused->peer == peer) {
-            LL_DELETE(server->refused, refused);
-            free(refused);
-        }
-    }
-    listener_forget(server->listener, peer);
-}
-
-static void take_connections(struct server *server)
-{
-    struct peer *peer;
-    bool removed;
-    while (listener_next_event(server->listener, &peer, &removed)) {
-        if (removed)
-            connection_went(server, peer);
-        else
-            connection_came(server, peer);
-    }
-    uint32_t refused = listener_num_refused(server->listener);
-    if (refused)
-        log_warn("daemon: %u connections closed at once: %u are open, --max-connections is %u",
-                 refused, server->num_connections, server->params->max_connections);
-}
-
 // Bounded in number and time, so that rings and finished runs get their turn. Messages that are
 // left keep nng's descriptor readable.
 static void take_messages(struct server *server)
@@ -376,7 +306,7 @@ static void expire(struct server *server)
     server->next_deadline_ns = FOREVER; // each deadline that is left arms it again
     park_expire(server, now_ns);
     session_expire(server, now_ns);
-    step_refused(server, now_ns);
+    connections_expire(server, now_ns);
 }
 
 // Steps core and retries parked commands. A retried command may queue a run, so both are repeated
@@ -393,7 +323,7 @@ static void advance(struct server *server)
 static void turn(struct server *server)
 {
     wait_for_events(server);
-    take_connections(server);
+    connections_take(server);
     take_messages(server);
     lane_serve(server);
     session_check_segments(server);
@@ -518,11 +448,7 @@ bool server_destroy(struct server *server)
     if (server->guarded)
         sigbus_guard_finish();
     socket_lock_release(&server->lock);
-    while (server->refused) {
-        struct refused *refused = server->refused;
-        LL_DELETE(server->refused, refused);
-        free(refused);
-    }
+    connections_forget(server);
     close_fd(server->signal_fd);
     close_fd(server->wake_fd);
     close_fd(server->epoll_fd);

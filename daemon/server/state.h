@@ -115,6 +115,7 @@ struct parked {
         struct {
             uint64_t cache;
             char name[WIRE_MAX_NAME + 1];
+            struct core_taker taker; // its place in core's queue
         } take;
         uint64_t ticket;  // WAIT, ENDED
         struct work work; // WORK; owned

@@ -43,13 +43,16 @@ enum status take_undo(struct core_session *session, uint64_t cache, uint64_t id,
     return error_set(error, STATUS_NO_MEMORY, "the daemon has no memory to answer for an offer");
 }
 
-enum status take_offer(struct core_session *session, uint64_t cache, const char *name,
-                       struct wire_reply *reply, uint8_t **access, bool *waits, struct error *error)
+enum status take_offer(struct core_session *session, const struct core_taker *taker, uint64_t cache,
+                       const char *name, struct wire_reply *reply, uint8_t **access, bool *waits,
+                       struct error *error)
 {
     const struct core_offer *offer;
     const bool open = core_cache_block_size(session, cache) > 0;
     *access = NULL;
-    enum status status = core_offer_take(session, cache, name, &offer, error);
+    enum status status = core_take_turn(session, taker, cache, name, error);
+    if (status == STATUS_OK)
+        status = core_offer_take(session, cache, name, &offer, error);
     *waits = open && (status == STATUS_NOT_FOUND || status == STATUS_BUSY);
     if (status != STATUS_OK)
         return status;

@@ -193,7 +193,8 @@ static void merge_few(struct few *few, float *lse)
                                             .outs = parts,
                                             .lses = lses,
                                             .out = few->run.q,
-                                            .lse = lse_at(few, 1 + size, heads)};
+                                            .lse = lse_at(few, 1 + size, heads),
+                                            .lse_base2 = few->run.lse_base2};
     struct aule_ticket ticket;
     clear_words(few);
     memcpy(few->words + 1, lse, size * sizeof *lse);
@@ -219,6 +220,30 @@ static double naive_few(const struct few *few, uint32_t token, uint32_t head)
     }
     return log(sum);
 }
+
+START_TEST(an_lse_to_base_2_is_the_natural_one_in_another_unit)
+{
+    struct few few;
+    float natural[FEW * 3], base2[FEW * 3], merged[FEW * 3];
+    open_few(&few, 3);
+    run_few(&few, 0, 4, natural);
+    few.run.lse_base2 = true;
+    run_few(&few, 0, 4, base2);
+    for (int i = 0; i < FEW * 3; i++) {
+        const double expected = (double)natural[i] / log(2);
+        ck_assert_msg(fabs((double)base2[i] - expected) <= 1e-6 * fmax(1, fabs(expected)),
+                      "LSE %d is %.9g, expected %.9g", i, (double)base2[i], expected);
+    }
+    memcpy(merged, base2, sizeof merged);
+    merge_few(&few, merged);
+    for (int i = 0; i < FEW * 3; i++)
+        expect_lse(merged[i], (double)base2[i] + 1, "merged", i / 3, i % 3);
+    few.run.lse.dtype = 0;
+    expect(aule_run(few.batch, &few.run, WAIT_MS, NULL), AULE_INVALID, "the run has no lse");
+    aule_batch_destroy(few.batch);
+    close_scene(&few.scene);
+}
+END_TEST
 
 // One or three heads: rows of 4 or 12 bytes, at an offset of 4. No byte beside them is written, in
 // either kind of arena.
@@ -445,6 +470,7 @@ int main(void)
         each_parameter_does_what_loops_in_double_say,
         runs_of_different_parameters_do_not_mix,
         an_lse_of_any_number_of_heads_may_be_dense,
+        an_lse_to_base_2_is_the_natural_one_in_another_unit,
         a_mask_larger_than_a_message_travels_through_the_arena_and_positions_with_it,
         entries_before_the_left_window_may_be_missing_and_the_bits_are_the_same,
         NULL};

@@ -199,10 +199,20 @@ END_TEST
 START_TEST(options_reach_a_daemon_that_knows_them_and_no_other)
 {
     const struct aule_run_params plain = {.num_heads = 1},
-                                 run = {.num_heads = 1, .max_queue_ms = 77};
+                                 run = {.num_heads = 1, .max_queue_ms = 77},
+                                 base2 = {.num_heads = 1, .lse_base2 = true};
+    const struct aule_merge_params merge = {.lse_base2 = true};
     open_all(6);
     ck_assert_int_eq(aule_run(batch, &run, 1000, NULL), AULE_OK);
     ck_assert_uint_eq(seen.run.options.max_queue_ms, 77);
+    expect(aule_run(batch, &base2, 0, NULL), AULE_UNSUPPORTED, "protocol 2.6 knows no lse_base2");
+    expect(aule_merge_submit(session, &merge, 0, NULL), AULE_UNSUPPORTED,
+           "protocol 2.6 knows no lse_base2 of a merge");
+    close_all();
+    fake_stop(&fake);
+    open_all(7);
+    ck_assert_int_eq(aule_run(batch, &base2, 1000, NULL), AULE_OK);
+    ck_assert_uint_eq(seen.run.options.lse_base2, 1);
     close_all();
     fake_stop(&fake);
     open_all(5);

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_client_sequence.c - sequences through the real daemon. Every row that a step computes is
-// held against float64; where a sequence was found, forked or truncated, its rows have the same
-// bits as those of one that computed everything itself.
+// held against float64; where a sequence was found, forked, truncated or evicted, its rows have the
+// same bits as those of one that computed everything itself.
 
 #include "rigs/dice.h"
 #include "rigs/text_world.h"
@@ -373,6 +373,74 @@ START_TEST(a_reservation_takes_the_blocks_of_a_step_that_rests)
 }
 END_TEST
 
+// ---- eviction ----
+
+enum { POOL_BLOCKS = 16, WHOLE_BLOCKS = 6 }; // of the prompt: more than a chunk
+
+static void open_shared_world(void)
+{
+    rig_launch((const char *const[]){"--max-blocks", "16", NULL});
+    text_open(&world);
+}
+
+// Another cache leases `count` blocks and writes them, so that memory of the first one moves.
+static void fill_other_cache(uint32_t count)
+{
+    const struct aule_cache_params params = {.name = "others",
+                                             .num_layers = TEXT_LAYERS,
+                                             .num_kv_heads = 1,
+                                             .head_dim = TEXT_DIM,
+                                             .k_dtype = AULE_F32,
+                                             .v_dtype = AULE_F32,
+                                             .block_size = TEXT_BLOCK};
+    struct text_world other = world;
+    struct text text, *list = &text;
+    aule_step_rest(world.step);
+    ok(aule_cache_open(world.session, &params, &other.cache));
+    ok(aule_step_create(other.cache, &other.step));
+    text_create(&other, &text, words(50), count * TEXT_BLOCK, false);
+    text_step(&other, &list, NULL, 1, NULL);
+    text_destroy(&text);
+    aule_step_destroy(other.step);
+    aule_cache_close(other.cache);
+}
+
+// Returns how many tokens were found.
+static uint32_t compute_what_is_missing(void)
+{
+    struct text text, *list = &text;
+    float outs[64 * ROW];
+    text_create(&world, &text, words(40), WHOLE_BLOCKS * TEXT_BLOCK + 3, true);
+    const uint32_t found = info_of(&text).num_found;
+    text_step(&world, &list, NULL, 1, outs);
+    expect_bits_of_fresh(outs, &text, text.num_tokens - found);
+    for (int32_t i = 0; i < 3; i++) { // the first of these steps publishes
+        text_append(&text, &i, 1);
+        text_step(&world, &list, NULL, 1, outs);
+        expect_bits_of_fresh(outs, &text, 1);
+    }
+    text_destroy(&text);
+    return found;
+}
+
+START_TEST(what_another_cache_evicted_is_computed_anew_with_the_same_bits)
+{
+    uint32_t last = WHOLE_BLOCKS * TEXT_BLOCK;
+    bool in_part = false;
+    ck_assert_uint_eq(compute_what_is_missing(), 0);
+    ck_assert_uint_eq(compute_what_is_missing(), last);
+    for (uint32_t count = POOL_BLOCKS - WHOLE_BLOCKS; count <= POOL_BLOCKS; count++) {
+        fill_other_cache(count);
+        uint32_t found = compute_what_is_missing();
+        ck_assert_uint_le(found, last);
+        in_part |= found > 0 && found < WHOLE_BLOCKS * TEXT_BLOCK;
+        last = found;
+    }
+    ck_assert_uint_eq(last, 0);
+    ck_assert(in_part);
+}
+END_TEST
+
 START_TEST(a_step_over_no_sequence_is_refused)
 {
     struct aule_step_entry none = {.sequence = NULL};
@@ -462,6 +530,9 @@ int main(void)
     const TTest *const small[] = {a_step_takes_blocks_that_only_its_last_batch_refers_to,
                                   a_reservation_takes_the_blocks_of_a_step_that_rests, NULL};
     check_case(suite, "few blocks", open_small_world, close_world, small, 1);
+    const TTest *const shared[] = {what_another_cache_evicted_is_computed_anew_with_the_same_bits,
+                                   NULL};
+    check_case(suite, "two caches", open_shared_world, close_world, shared, 1);
     check_case(suite, "sequences", open_world, close_world, tests, 1);
     const TTest *const random[] = {whatever_is_done_to_sequences_their_rows_are_right, NULL};
     check_case(suite, "random", open_world, close_world, random, 4);

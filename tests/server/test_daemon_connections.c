@@ -72,6 +72,7 @@ START_TEST(a_connection_too_many_is_told_the_option_until_another_goes)
     for (int i = 0; i < DEADLINE_S * 100 && !daemon_log_contains(&daemon_, message); i++)
         nap();
     ck_assert(daemon_log_contains(&daemon_, message));
+    ck_assert_int_eq(raw_metric(second, "aule_refused_connections_total"), 1);
     raw_close(first);
     int status = STATUS_LIMIT;
     for (int i = 0; i < DEADLINE_S && status == STATUS_LIMIT; i++) {
@@ -105,6 +106,7 @@ START_TEST(connections_far_beyond_the_limit_are_closed_at_once_and_the_log_names
             nap();
     }
     ck_assert(daemon_log_contains(&daemon_, "closed at once: 1 are open, --max-connections is 1"));
+    ck_assert_int_ge(raw_metric(raw, "aule_refused_connections_total"), 1);
     ck_assert_uint_eq(raw_inspect(raw).num_sessions, 1);
     raw_close(raw);
     for (int i = 0; i < HELD; i++)

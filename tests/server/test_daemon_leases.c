@@ -191,20 +191,6 @@ START_TEST(a_session_that_ends_answers_everything_of_it_that_waits)
 }
 END_TEST
 
-// By the name that aule-ctl metrics shows.
-static int64_t metric(struct raw_client *raw, const char *name)
-{
-    int64_t value = -1;
-    struct wire_reply reply;
-    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_DAEMON}, &reply);
-    const struct wire_inspect_daemon_reply *told = &reply.inspect_daemon;
-    for (uint32_t i = 0; i < told->metric_names.count; i++)
-        if (strcmp(told->metric_names.data[i], name) == 0)
-            value = told->metric_values.data[i];
-    wire_reply_finish(&reply);
-    return value;
-}
-
 START_TEST(a_lease_that_is_refused_counts_once)
 {
     static const char no_blocks[] = "aule_refused_requests_total{status=\"NO_BLOCKS\"}",
@@ -216,13 +202,13 @@ START_TEST(a_lease_that_is_refused_counts_once)
     uint64_t cache = open_cache(owner, "full"), same = open_cache(other, "full");
     lease(owner, cache, 6, most);
     lease(other, same, 2, rest);
-    ck_assert_int_eq(metric(owner, no_blocks), 0);
-    ck_assert_int_eq(metric(owner, quota), 0);
+    ck_assert_int_eq(raw_metric(owner, no_blocks), 0);
+    ck_assert_int_eq(raw_metric(owner, quota), 0);
     ck_assert_int_eq(lease_status(owner, cache, 1, 0, &none), STATUS_QUOTA);
     ck_assert_int_eq(lease_status(other, same, 1, 0, &none), STATUS_NO_BLOCKS);
     ck_assert_int_eq(lease_status(other, same, 1, 50, &none), STATUS_NO_BLOCKS);
-    ck_assert_int_eq(metric(owner, no_blocks), 2);
-    ck_assert_int_eq(metric(owner, quota), 1);
+    ck_assert_int_eq(raw_metric(owner, no_blocks), 2);
+    ck_assert_int_eq(raw_metric(owner, quota), 1);
     raw_close(owner);
     raw_close(other);
     stop_clean();

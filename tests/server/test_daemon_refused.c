@@ -283,6 +283,8 @@ START_TEST(runs_with_bad_parameters_are_refused)
             "flags 0x9 hold the unknown 0x8");
     REFUSED(run_of(batch), r.run.entry.kind = 3, STATUS_UNSUPPORTED, "unknown kind 3");
     REFUSED(run_of(batch), r.run.options.reserved[0] = 9, STATUS_UNSUPPORTED, "unknown option 0x9");
+    REFUSED(run_of(batch), r.run.options.lse_base2 = 2, STATUS_INVALID, "lse_base2 is 2; it is");
+    REFUSED(run_of(batch), r.run.options.lse_base2 = 1, STATUS_INVALID, "the run has no lse");
     REFUSED(run_of(batch), r.run.entry.kind = UINT32_MAX, STATUS_UNSUPPORTED,
             "unknown kind 4294967295");
     REFUSED(run_of(batch), r.run.entry.kind = WIRE_RUN_WRITE, STATUS_INVALID,

@@ -106,6 +106,93 @@ START_TEST(limits_of_tenants_and_sessions_change_while_the_daemon_serves)
 }
 END_TEST
 
+static void assert_unpinned(struct outcome outcome, int block, int num_prefixes, int num_blocks)
+{
+    cJSON *json = document(outcome);
+    ck_assert_str_eq(string(json, "name"), "model");
+    ck_assert_double_eq(number(json, "block"), block);
+    ck_assert_double_eq(number(json, "unpinned_prefixes"), num_prefixes);
+    ck_assert_double_eq(number(json, "unpinned_blocks"), num_blocks);
+    cJSON_Delete(json);
+}
+
+static void assert_kept(const char *how, int num_lines)
+{
+    cJSON *json = document(ASK("prefix", "--kept", how, "--json"));
+    list(json, "prefix", num_lines);
+    cJSON_Delete(json);
+}
+
+// Pins the prompt of publish_two_blocks(), and says which block `aule-ctl prefix` shows for it.
+static int pin(void)
+{
+    uint32_t num_tokens;
+    int32_t tokens[2 * BLOCK_SIZE];
+    for (int i = 0; i < 2 * BLOCK_SIZE; i++)
+        tokens[i] = 100 + i;
+    const struct aule_prefix prefix = {.tokens = tokens, .num_tokens = 2 * BLOCK_SIZE};
+    CHECK_OK(aule_prefix_keep(cache, &prefix, AULE_KEEP_PINNED, &num_tokens));
+    ck_assert_uint_eq(num_tokens, 2 * BLOCK_SIZE);
+    assert_kept("preferred", 0);
+    cJSON *json = document(ASK("prefix", "--kept", "pinned", "--json"));
+    const cJSON *line = cJSON_GetArrayItem(list(json, "prefix", 1), 0);
+    ck_assert_str_eq(string(line, "keep"), "pinned");
+    const int block = (int)number(line, "block");
+    cJSON_Delete(json);
+    return block;
+}
+
+START_TEST(unpin_lets_a_pinned_prefix_go_that_its_worker_left)
+{
+    char of_block[32];
+    int32_t blocks[2];
+    open_worker("worker");
+    publish_two_blocks(blocks);
+    const int block = pin();
+    aule_cache_close(cache);
+    aule_session_close(session);
+    session = NULL;
+    cache = NULL;
+    cJSON *json = document(ASK("tenants", "--json"));
+    ck_assert_double_eq(number(cJSON_GetArrayItem(list(json, "tenants", 1), 0), "pinned_blocks"),
+                        2);
+    cJSON_Delete(json);
+    snprintf(of_block, sizeof of_block, "model:%d", block);
+    assert_unpinned(ASK("unpin", of_block, "--json"), block, 1, 2);
+    assert_kept("pinned", 0);
+    json = document(ASK("prefix", "--json"));
+    list(json, "prefix", 1);
+    cJSON_Delete(json);
+    assert_fails(ASK("unpin", of_block), FAILED, "is in no pinned prefix (NOT_FOUND)");
+    assert_fails_as_json(ASK("unpin", of_block, "--json"), FAILED, "NOT_FOUND", "is in no pinned");
+    assert_unpinned(ASK("unpin", "model", "--json"), -1, 0, 0);
+    json = document(ASK("tenants", "--json"));
+    ck_assert_double_eq(number(cJSON_GetArrayItem(list(json, "tenants", 1), 0), "cached_blocks"),
+                        2);
+    cJSON_Delete(json);
+    assert_fails(ASK("unpin", "none:1"), FAILED, "no cache \"none\" among its 1");
+    assert_fails(ASK("unpin", "none:x"), FAILED, "no cache \"none:x\" among its 1");
+    assert_fails(ASK("unpin"), USAGE, "\"unpin\" takes one CACHE[:BLOCK]");
+}
+END_TEST
+
+// The colon may be part of the name.
+START_TEST(unpin_without_a_block_means_all_of_the_cache)
+{
+    int32_t blocks[2];
+    open_worker("worker");
+    publish_two_blocks(blocks);
+    pin();
+    struct aule_cache *other = open_cache("model:0");
+    cJSON *json = document(ASK("unpin", "model:0", "--json"));
+    ck_assert_str_eq(string(json, "name"), "model:0");
+    ck_assert_double_eq(number(json, "unpinned_prefixes"), 0);
+    cJSON_Delete(json);
+    assert_unpinned(ASK("unpin", "model", "--json"), -1, 1, 0); // the worker holds the blocks
+    aule_cache_close(other);
+}
+END_TEST
+
 // Cached blocks stay after their sessions, and keep the cache's name from another model until the
 // cache is dropped.
 START_TEST(drop_cache_ends_what_nobody_has_open)
@@ -207,6 +294,8 @@ int main(void)
     tcase_add_test(tests, close_session_ends_the_session_and_gives_its_blocks_back);
     tcase_add_test(tests, close_session_refuses_what_is_no_session);
     tcase_add_test(tests, drop_cache_ends_what_nobody_has_open);
+    tcase_add_test(tests, unpin_lets_a_pinned_prefix_go_that_its_worker_left);
+    tcase_add_test(tests, unpin_without_a_block_means_all_of_the_cache);
     tcase_add_test(tests, limits_of_tenants_and_sessions_change_while_the_daemon_serves);
     tcase_add_loop_test(tests, the_command_that_drops_a_cache_in_the_way_works_as_it_is_told, 0,
                         sizeof odd_names / sizeof *odd_names);

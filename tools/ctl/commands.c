@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// commands.c - the table of commands, and those whose answer is a line or two. A small command is
-// one row and one function here; a view has a file of its own.
+// commands.c - the list of commands, and the commands whose answer is a line or two. A command is a
+// function, and a struct command below it; a view has a file of its own.
 
 #include "output.h"
 #include "units.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define PING(kind, member)                                                                         \
     {                                                                                              \
@@ -34,6 +36,13 @@ static enum exit_code ping(struct ctl *ctl)
     return EXIT_CODE_DONE;
 }
 
+static const struct command ping_command = {
+    .words = {.name = "ping",
+              .help = "ask whether the daemon answers, and how fast",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS},
+    .run = ping,
+};
+
 static const struct column closed_columns[] = {{"closed_session", NULL, COLUMN_ID, 0},
                                                {.key = NULL}};
 
@@ -47,6 +56,86 @@ static enum exit_code close_session(struct ctl *ctl)
     printf("session %" PRIu64 " is closed\n", ctl->id);
     return EXIT_CODE_DONE;
 }
+
+static const struct command close_session_command = {
+    .words = {.name = "close-session",
+              .argument = "ID",
+              .help = "end a session as if its worker had died",
+              .groups = COMMAND_ASKS},
+    .run = close_session,
+};
+
+struct unpinned {
+    uint64_t cache;
+    char name[256];
+    int32_t block; // -1: all of the cache
+    uint32_t prefixes;
+    uint64_t blocks;
+};
+static const struct column unpinned_columns[] = {
+    {"cache", NULL, COLUMN_ID, offsetof(struct unpinned, cache)},
+    {"name", "cache", COLUMN_TEXT, offsetof(struct unpinned, name)},
+    {"block", NULL, COLUMN_I32, offsetof(struct unpinned, block)},
+    {"unpinned_prefixes", "unpinned prefixes", COLUMN_U32, offsetof(struct unpinned, prefixes)},
+    {"unpinned_blocks", "unpinned blocks", COLUMN_U64, offsetof(struct unpinned, blocks)},
+    {.key = NULL},
+};
+
+static enum exit_code unpin_in(const struct ctl *ctl, const struct aule_cache_view *cache,
+                               void *context)
+{
+    struct unpinned *gone = context;
+    enum aule_status status =
+        aule_monitor_unpin(ctl->monitor, cache->cache, gone->block, &gone->prefixes, &gone->blocks);
+    gone->cache = cache->cache;
+    memcpy(gone->name, cache->name, sizeof gone->name);
+    return status == AULE_OK ? output_object(ctl, unpinned_columns, gone) : report(ctl, status);
+}
+
+// Cuts ":BLOCK" off `text`, which is CACHE or CACHE:BLOCK. A cache's name may have colons and end
+// with a number, so the whole text is tried as a cache first. Returns the block; -1: none.
+static int32_t cut_block(char *text, const struct aule_cache_view *caches, uint32_t count)
+{
+    uint64_t block;
+    char *colon = strrchr(text, ':');
+    for (uint32_t i = 0; i < count; i++)
+        if (strcmp(text, caches[i].name) == 0)
+            return -1;
+    if (!colon || !parse_id(colon + 1, &block) || block > INT32_MAX)
+        return -1;
+    *colon = '\0';
+    return (int32_t)block;
+}
+
+static enum exit_code unpin(struct ctl *ctl)
+{
+    struct unpinned gone = {0};
+    struct aule_cache_view *caches = NULL;
+    uint32_t count = 0;
+    enum aule_status status = aule_monitor_caches(ctl->monitor, &caches, &count);
+    if (status != AULE_OK)
+        return report(ctl, status);
+    char *wanted = strdup(ctl->argument);
+    enum exit_code code = wanted ? EXIT_CODE_DONE : complain(EXIT_CODE_FAILED, "no memory");
+    if (wanted) {
+        gone.block = cut_block(wanted, caches, count);
+        ctl->cache = wanted;
+        code = each_cache(ctl, caches, count, unpin_in, &gone);
+    }
+    ctl->cache = NULL;
+    free(wanted);
+    free(caches);
+    return code;
+}
+
+static const struct command unpin_command = {
+    .words =
+        {.name = "unpin",
+         .argument = "CACHE[:BLOCK]",
+         .help = "let pinned prefixes be evicted again: those with this block, or all of the cache",
+         .groups = COMMAND_ASKS},
+    .run = unpin,
+};
 
 struct versions {
     const char *version, *library;
@@ -62,6 +151,12 @@ static enum exit_code show_version(struct ctl *ctl)
     struct versions versions = {AULE_VERSION_STRING, aule_version()};
     return output_object(ctl, version_columns, &versions);
 }
+
+static const struct command version_command = {
+    .words = {.name = "version",
+              .help = "show the versions of aule-ctl and its library; needs no daemon"},
+    .run = show_version,
+};
 
 static const char *const log_levels[] = {
     [AULE_LOG_SHOW] = "show", [AULE_LOG_ERROR] = "error", [AULE_LOG_WARN] = "warn",
@@ -89,57 +184,33 @@ static enum exit_code log_level(struct ctl *ctl)
     return output_object(ctl, level_columns, &levels);
 }
 
-// ---- the table ----
-
-static const char *const tune_actions[] = {
-    [AULE_TUNE_SHOW] = "show", [AULE_TUNE_RENEW] = "renew", [AULE_TUNE_CLEAR] = "clear",
-    [AULE_TUNE_OFF] = "off",   [AULE_TUNE_ON] = "on",       NULL,
+static const struct command log_level_command = {
+    .words = {.name = "log-level",
+              .argument = "[LEVEL]",
+              .help = "show or set what is logged: show, error, warn, info, debug",
+              .groups = COMMAND_ASKS},
+    .run = log_level,
+    .choices = log_levels,
 };
 
-const struct command commands[] = {
-    {{"status", NULL, "show the daemon, its pool, prefix hits and runs",
-      COMMAND_ASKS | COMMAND_LOOKS},
-     .run = show_status},
-    {{"metrics", NULL, "list all counters and gauges, with unit and meaning",
-      COMMAND_ASKS | COMMAND_LOOKS},
-     .run = show_metrics},
-    {{"sessions", NULL, "list the sessions", COMMAND_ASKS | COMMAND_LOOKS}, .run = show_sessions},
-    {{"caches", NULL, "list the caches and the states of their blocks",
-      COMMAND_ASKS | COMMAND_LOOKS},
-     .run = show_caches},
-    {{"blocks", NULL, "list blocks, or draw them",
-      COMMAND_ASKS | COMMAND_LOOKS | COMMAND_CACHE | COMMAND_BLOCKS},
-     .run = show_blocks},
-    {{"prefix", NULL, "show the prefixes that look-ups find, as a tree",
-      COMMAND_ASKS | COMMAND_LOOKS | COMMAND_CACHE},
-     .run = show_prefix},
-    {{"tenants", NULL, "list the tenants, their blocks and their limits",
-      COMMAND_ASKS | COMMAND_LOOKS},
-     .run = show_tenants},
-    {{"device", NULL, "show the device that the daemon owns, and its attention shaders",
-      COMMAND_ASKS | COMMAND_LOOKS},
-     .run = show_device},
-    {{"close-session", "ID", "end a session as if its worker had died", COMMAND_ASKS},
-     .run = close_session},
-    {{"drop-cache", "NAME|ID", "end a cache that no session has open, with its cached blocks",
-      COMMAND_ASKS},
-     .run = drop_cache},
-    {{"limit", "WHO=LIMITS",
-      "change the limits of a tenant (NAME=blocks:N,cached:N,floor:N) or a session "
-      "(session:ID=blocks:N)",
-      COMMAND_ASKS},
-     .run = limit},
-    {{"tune", "[ACTION]", "what was measured of kernels' ways: show, renew, clear, on, off",
-      COMMAND_ASKS},
-     .run = tune,
-     .choices = tune_actions},
-    {{"log-level", "[LEVEL]", "show or set what is logged: show, error, warn, info, debug",
-      COMMAND_ASKS},
-     .run = log_level,
-     .choices = log_levels},
-    {{"ping", NULL, "ask whether the daemon answers, and how fast", COMMAND_ASKS | COMMAND_LOOKS},
-     .run = ping},
-    {{"version", NULL, "show the versions of aule-ctl and its library; needs no daemon", 0},
-     .run = show_version},
-    {.words = {.name = NULL}},
+// ---- the list ----
+
+const struct options_command *const commands[] = {
+    &status_command.words,
+    &metrics_command.words,
+    &sessions_command.words,
+    &caches_command.words,
+    &blocks_command.words,
+    &prefix_command.words,
+    &tenants_command.words,
+    &device_command.words,
+    &close_session_command.words,
+    &drop_cache_command.words,
+    &unpin_command.words,
+    &limit_command.words,
+    &tune_command.words,
+    &log_level_command.words,
+    &ping_command.words,
+    &version_command.words,
+    NULL,
 };

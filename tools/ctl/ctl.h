@@ -18,13 +18,13 @@ enum { SOCKET_OPTION_SIZE = 512 }; // longer than any socket's path
 
 // Groups of commands with the same options.
 enum {
-    COMMAND_ASKS = 1 << 0,   // needs a daemon
-    COMMAND_BLOCKS = 1 << 1, // lists blocks
-    COMMAND_LOOKS = 1 << 2,  // changes nothing
-    COMMAND_CACHE = 1 << 3,  // shows all caches or one
+    COMMAND_ASKS = 1 << 0,  // needs a daemon
+    COMMAND_LOOKS = 1 << 1, // changes nothing
+    COMMAND_CACHE = 1 << 2, // shows all caches or one
 };
 
-// The options, a line for each; base/options.h explains it.
+// The options of several commands, a line for each; base/options.h explains it. An option of one
+// command stands in the command's file.
 #define CTL_OPTIONS(OPTION)                                                                        \
     OPTION(bool, json, "json", NULL, OPTION_FLAG, .otherwise = "text",                             \
            .help =                                                                                 \
@@ -50,20 +50,10 @@ enum {
                "between answers; with `--json` each is a document.")                               \
     OPTION(const char *, cache, "cache", "NAME|ID", OPTION_TEXT, .groups = COMMAND_CACHE,          \
            .otherwise = "all", .help = "with `blocks` and `prefix`: only this cache",              \
-           .details = "If the value is a cache's name and another's id, it means the name.")       \
-    OPTION(int, state, "state", "STATE", OPTION_CHOICE, AULE_BLOCK_FREE,                           \
-           .words = block_kind_names, .groups = COMMAND_BLOCKS, .otherwise = "all",                \
-           .help = "with `blocks`: only blocks in this state")                                     \
-    OPTION(bool, map, "map", NULL, OPTION_FLAG, .groups = COMMAND_BLOCKS, .otherwise = "a list",   \
-           .help = "with `blocks`: draw each cache's blocks, one character for one or more",       \
-           .details =                                                                              \
-               "A character shows the state that most of its blocks have. On a terminal it has "   \
-               "a colour, unless $NO_COLOR is set.")                                               \
-    OPTION(const char *, svg, "svg", "FILE", OPTION_TEXT, 1, .groups = COMMAND_BLOCKS,             \
-           .otherwise = "no file", .help = "with `blocks`: draw the same map as an SVG file")
+           .details = "If the value is a cache's name and another's id, it means the name.")
 
 struct ctl {
-    CTL_OPTIONS(OPTION_MEMBER)              // NULL, 0 or, of `state`, -1: not given
+    CTL_OPTIONS(OPTION_MEMBER)              // NULL or 0: not given
     char socket_option[SOCKET_OPTION_SIZE]; // " --socket PATH" for the commands that complaints
                                             // name; "" without one
     const char *argument;                   // NULL = none
@@ -78,20 +68,12 @@ struct command {
     enum exit_code (*run)(struct ctl *ctl);
     const char *const *choices; // what the argument may be, ends with NULL; NULL: anything
 };
-extern const struct command commands[]; // commands.c; ends with a NULL name
+extern const struct options_command *const commands[]; // commands.c; each begins a struct command
 
 // The commands that have files of their own. Each prints to stdout and returns the exit code.
-enum exit_code show_status(struct ctl *ctl);
-enum exit_code show_metrics(struct ctl *ctl);
-enum exit_code show_device(struct ctl *ctl);
-enum exit_code show_sessions(struct ctl *ctl);
-enum exit_code show_caches(struct ctl *ctl);
-enum exit_code show_blocks(struct ctl *ctl);
-enum exit_code show_prefix(struct ctl *ctl);
-enum exit_code drop_cache(struct ctl *ctl);
-enum exit_code show_tenants(struct ctl *ctl);
-enum exit_code limit(struct ctl *ctl);
-enum exit_code tune(struct ctl *ctl);
+extern const struct command status_command, metrics_command, sessions_command, caches_command,
+    blocks_command, prefix_command, tenants_command, device_command, drop_cache_command,
+    limit_command, tune_command;
 
 // view_lists.c. Calls `visit` for the cache of --cache, or for all, until one fails.
 typedef enum exit_code (*cache_visitor)(const struct ctl *ctl, const struct aule_cache_view *cache,

@@ -26,7 +26,6 @@ static const struct options_program program = {
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
     .commands = commands,
-    .command_size = sizeof *commands,
 };
 
 // Complaints name commands with the same --socket.
@@ -80,7 +79,7 @@ bool options_parse(int argc, char **argv, struct ctl *ctl, const struct command 
                    enum exit_code *code)
 {
     struct options_line line;
-    *ctl = (struct ctl){.state = -1};
+    *ctl = (struct ctl){.json = false};
     *code = EXIT_CODE_USAGE;
     complaint_begin("aule-ctl", argc, argv);
     switch (options_read(&program, argc, argv, ctl, &line)) {

@@ -85,7 +85,7 @@ static enum exit_code print_device(const struct ctl *ctl, const struct aule_devi
     return code == EXIT_CODE_DONE ? output_list(ctl, variants) : code;
 }
 
-enum exit_code show_device(struct ctl *ctl)
+static enum exit_code show_device(struct ctl *ctl)
 {
     struct aule_device_state state;
     struct aule_variant_state *variants = NULL;
@@ -110,3 +110,10 @@ enum exit_code show_device(struct ctl *ctl)
     free(variants);
     return code;
 }
+
+const struct command device_command = {
+    .words = {.name = "device",
+              .help = "show the device that the daemon owns, and its attention shaders",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS},
+    .run = show_device,
+};

@@ -90,7 +90,7 @@ static const struct column block_columns[] = {
 
 // ---- sessions and caches ----
 
-enum exit_code show_sessions(struct ctl *ctl)
+static enum exit_code show_sessions(struct ctl *ctl)
 {
     struct aule_session_state *array = NULL;
     uint32_t count = 0;
@@ -103,7 +103,14 @@ enum exit_code show_sessions(struct ctl *ctl)
     return code;
 }
 
-enum exit_code show_caches(struct ctl *ctl)
+const struct command sessions_command = {
+    .words = {.name = "sessions",
+              .help = "list the sessions",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS},
+    .run = show_sessions,
+};
+
+static enum exit_code show_caches(struct ctl *ctl)
 {
     struct aule_cache_view *array = NULL;
     uint32_t count = 0;
@@ -116,7 +123,33 @@ enum exit_code show_caches(struct ctl *ctl)
     return code;
 }
 
-// ---- blocks of the caches that --cache names, in the state that --state names ----
+const struct command caches_command = {
+    .words = {.name = "caches",
+              .help = "list the caches and the states of their blocks",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS},
+    .run = show_caches,
+};
+
+// ---- blocks of the caches that --cache names ----
+
+static struct {
+    int state; // enum aule_block_kind; -1: all
+    bool map;
+    const char *svg; // NULL: no file
+} of_blocks = {.state = -1};
+
+static const struct option block_options[] = {
+    OPTION_OWN(of_blocks.state, "state", "STATE", OPTION_CHOICE, AULE_BLOCK_FREE,
+               .words = block_kind_names, .otherwise = "all",
+               .help = "with `blocks`: only blocks in this state"),
+    OPTION_OWN(of_blocks.map, "map", NULL, OPTION_FLAG, .otherwise = "a list",
+               .help = "with `blocks`: draw each cache's blocks, one character for one or more",
+               .details = "A character shows the state that most of its blocks have. On a terminal "
+                          "it has a colour, unless $NO_COLOR is set."),
+    OPTION_OWN(of_blocks.svg, "svg", "FILE", OPTION_TEXT, 1, .otherwise = "no file",
+               .help = "with `blocks`: draw the same map as an SVG file"),
+    {.name = NULL},
+};
 
 static enum exit_code add_rows(struct block_rows *rows, const struct aule_cache_view *cache,
                                const struct aule_block_state *blocks, uint32_t count, int state)
@@ -142,7 +175,7 @@ static enum exit_code add_cache(const struct ctl *ctl, const struct aule_cache_v
         return EXIT_CODE_DONE; // the cache was dropped after we asked for the list
     if (status != AULE_OK)
         return report(ctl, status);
-    enum exit_code code = add_rows(rows, cache, blocks, count, ctl->state);
+    enum exit_code code = add_rows(rows, cache, blocks, count, of_blocks.state);
     free(blocks);
     return code;
 }
@@ -195,19 +228,19 @@ static enum exit_code print_blocks(const struct ctl *ctl, const struct block_row
 {
     const struct output_list list = {"blocks",    block_columns,       rows->array,
                                      rows->count, sizeof *rows->array, 2};
-    const enum exit_code code = ctl->svg ? map_write(ctl->svg, rows) : EXIT_CODE_DONE;
+    const enum exit_code code = of_blocks.svg ? map_write(of_blocks.svg, rows) : EXIT_CODE_DONE;
     if (code != EXIT_CODE_DONE)
         return code;
-    if (ctl->map)
+    if (of_blocks.map)
         return map_print(rows);
-    return ctl->svg && !ctl->json ? code : output_list(ctl, &list);
+    return of_blocks.svg && !ctl->json ? code : output_list(ctl, &list);
 }
 
-enum exit_code show_blocks(struct ctl *ctl)
+static enum exit_code show_blocks(struct ctl *ctl)
 {
     struct aule_cache_view *caches = NULL;
     uint32_t count = 0;
-    if (ctl->map && ctl->json)
+    if (of_blocks.map && ctl->json)
         return complain(EXIT_CODE_USAGE, "--map draws for people; with --json, blocks lists them");
     enum aule_status status = aule_monitor_caches(ctl->monitor, &caches, &count);
     if (status != AULE_OK)
@@ -220,6 +253,14 @@ enum exit_code show_blocks(struct ctl *ctl)
     free(caches);
     return code;
 }
+
+const struct command blocks_command = {
+    .words = {.name = "blocks",
+              .help = "list blocks, or draw them",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS | COMMAND_CACHE,
+              .options = block_options},
+    .run = show_blocks,
+};
 
 // ---- dropping a cache ----
 
@@ -244,7 +285,7 @@ static enum exit_code drop(const struct ctl *ctl, const struct aule_cache_view *
     return EXIT_CODE_DONE;
 }
 
-enum exit_code drop_cache(struct ctl *ctl)
+static enum exit_code drop_cache(struct ctl *ctl)
 {
     struct aule_cache_view *caches = NULL;
     uint32_t count = 0;
@@ -256,3 +297,11 @@ enum exit_code drop_cache(struct ctl *ctl)
     free(caches);
     return code;
 }
+
+const struct command drop_cache_command = {
+    .words = {.name = "drop-cache",
+              .argument = "NAME|ID",
+              .help = "end a cache that no session has open, with its cached blocks",
+              .groups = COMMAND_ASKS},
+    .run = drop_cache,
+};

@@ -31,7 +31,7 @@ static const char *kind_name(enum aule_metric_kind kind)
     return (size_t)kind < sizeof names / sizeof *names ? names[kind] : "unknown";
 }
 
-enum exit_code show_metrics(struct ctl *ctl)
+static enum exit_code show_metrics(struct ctl *ctl)
 {
     struct aule_metric *metrics = NULL;
     uint32_t count = 0;
@@ -52,3 +52,10 @@ enum exit_code show_metrics(struct ctl *ctl)
     free(metrics);
     return code;
 }
+
+const struct command metrics_command = {
+    .words = {.name = "metrics",
+              .help = "list all counters and gauges, with unit and meaning",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS},
+    .run = show_metrics,
+};

@@ -169,6 +169,15 @@ static void name_tokens(struct line *line, const int32_t *tokens)
              tokens[1], tokens[2], tokens[3]);
 }
 
+static int only_kept; // enum aule_keep; 0: all
+static const struct option prefix_options[] = {
+    OPTION_OWN(only_kept, "kept", "HOW", OPTION_CHOICE, AULE_KEEP_PREFERRED,
+               OPTION_WORDS("preferred", "pinned"), .otherwise = "all",
+               .help = "with `prefix`: only blocks that are kept so",
+               .details = "`pinned` shows what `unpin` can let go."),
+    {.name = NULL},
+};
+
 static const char *keep_name(enum aule_keep keep)
 {
     return keep == AULE_KEEP_PINNED ? "pinned" : keep == AULE_KEEP_PREFERRED ? "preferred" : "";
@@ -256,6 +265,8 @@ static enum exit_code walk(const struct nodes *nodes, const struct aule_cache_vi
             line->level = todo->levels[todo->count];
             size_t last = fill_line(nodes, at, cache, line);
             push_siblings(nodes, todo, nodes->array[last].child, line->level + 1);
+            if (only_kept && (int)nodes->array[at].state.keep != only_kept)
+                lines->count--;
         }
     }
     return EXIT_CODE_DONE;
@@ -281,7 +292,7 @@ static enum exit_code add_cache(const struct ctl *ctl, const struct aule_cache_v
     return code;
 }
 
-enum exit_code show_prefix(struct ctl *ctl)
+static enum exit_code show_prefix(struct ctl *ctl)
 {
     struct aule_cache_view *caches = NULL;
     uint32_t count = 0;
@@ -299,3 +310,11 @@ enum exit_code show_prefix(struct ctl *ctl)
     free(caches);
     return code;
 }
+
+const struct command prefix_command = {
+    .words = {.name = "prefix",
+              .help = "show the prefixes that look-ups find, as a tree",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS | COMMAND_CACHE,
+              .options = prefix_options},
+    .run = show_prefix,
+};

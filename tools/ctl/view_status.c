@@ -126,7 +126,7 @@ static void print_sharing(const struct aule_daemon_state *state)
            state->dispatches_of_8, state->dispatches_of_more);
 }
 
-enum exit_code show_status(struct ctl *ctl)
+static enum exit_code show_status(struct ctl *ctl)
 {
     struct aule_daemon_state state;
     enum aule_status status = aule_monitor_daemon(ctl->monitor, &state);
@@ -143,3 +143,10 @@ enum exit_code show_status(struct ctl *ctl)
     print_sharing(&state);
     return EXIT_CODE_DONE;
 }
+
+const struct command status_command = {
+    .words = {.name = "status",
+              .help = "show the daemon, its pool, prefix hits and runs",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS},
+    .run = show_status,
+};

@@ -34,7 +34,7 @@ static const struct column tenant_columns[] = {
     {.key = NULL},
 };
 
-enum exit_code show_tenants(struct ctl *ctl)
+static enum exit_code show_tenants(struct ctl *ctl)
 {
     struct aule_tenant_state *array = NULL;
     uint32_t count = 0;
@@ -46,6 +46,13 @@ enum exit_code show_tenants(struct ctl *ctl)
     free(array);
     return code;
 }
+
+const struct command tenants_command = {
+    .words = {.name = "tenants",
+              .help = "list the tenants, their blocks and their limits",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS},
+    .run = show_tenants,
+};
 
 // ---- limit WHO=LIMIT:N,... ----
 
@@ -141,7 +148,7 @@ static enum exit_code limit_session(const struct ctl *ctl, uint64_t session,
 }
 
 // A tenant's name may have an equals sign, so the last one counts.
-enum exit_code limit(struct ctl *ctl)
+static enum exit_code limit(struct ctl *ctl)
 {
     static const char session[] = "session:";
     char who[WHO_SIZE];
@@ -163,3 +170,12 @@ enum exit_code limit(struct ctl *ctl)
         return complain(EXIT_CODE_USAGE, "\"%s\" is not session:ID=blocks:N", ctl->argument);
     return limit_session(ctl, id, &wanted);
 }
+
+const struct command limit_command = {
+    .words = {.name = "limit",
+              .argument = "WHO=LIMITS",
+              .help = "change the limits of a tenant (NAME=blocks:N,cached:N,floor:N) or a session "
+                      "(session:ID=blocks:N)",
+              .groups = COMMAND_ASKS},
+    .run = limit,
+};

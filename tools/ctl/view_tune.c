@@ -68,7 +68,12 @@ static enum exit_code print_tuning(const struct ctl *ctl, const struct aule_tuni
     return code == EXIT_CODE_DONE ? output_list(ctl, list) : code;
 }
 
-enum exit_code tune(struct ctl *ctl)
+static const char *const tune_actions[] = {
+    [AULE_TUNE_SHOW] = "show", [AULE_TUNE_RENEW] = "renew", [AULE_TUNE_CLEAR] = "clear",
+    [AULE_TUNE_OFF] = "off",   [AULE_TUNE_ON] = "on",       NULL,
+};
+
+static enum exit_code tune(struct ctl *ctl)
 {
     struct aule_tuning_state state;
     struct aule_tuned_state *tuned = NULL;
@@ -91,3 +96,12 @@ enum exit_code tune(struct ctl *ctl)
     free(tuned);
     return code;
 }
+
+const struct command tune_command = {
+    .words = {.name = "tune",
+              .argument = "[ACTION]",
+              .help = "what was measured of kernels' ways: show, renew, clear, on, off",
+              .groups = COMMAND_ASKS},
+    .run = tune,
+    .choices = tune_actions,
+};

@@ -807,6 +807,8 @@ struct aule_run_params {
     uint32_t max_queue_ms;        /* 0: no limit. Else: if the run has had its ticket for at least
                                      this long when the turn of its first layer comes, it ends with
                                      AULE_LIMIT, and writes and computes nothing */
+    bool lse_base2;               /* `lse` is to base 2, as FlashInfer's functions return and merge
+                                     it. AULE_INVALID without `lse` */
 };
 
 /* Where attention reads K and V. */
@@ -1060,8 +1062,12 @@ struct aule_merge_params {
                                        run's `lse` */
     struct aule_tensor out;       /* may be one of the parts, at the same place */
     struct aule_tensor lse;       /* may be one of the parts; dtype 0: not wanted */
+    bool lse_base2;               /* `lses` and `lse` are to base 2, as of runs with lse_base2 */
 };
-/* Queued and waited for like a run. AULE_LIMIT: too many parts for one merge; merge in steps. */
+/*
+ * Queued and waited for like a run. AULE_LIMIT: too many parts for one merge; merge in steps.
+ * AULE_UNSUPPORTED: the daemon is too old for lse_base2.
+ */
 AULE_INLINE enum aule_status aule_merge_submit(struct aule_session *session,
                                                const struct aule_merge_params *params,
                                                int timeout_ms, struct aule_ticket *ticket);
@@ -1343,6 +1349,18 @@ AULE_API enum aule_status aule_monitor_close_session(struct aule_monitor *monito
  * not done. AULE_UNSUPPORTED: the daemon is too old.
  */
 AULE_API enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache);
+
+/*
+ * Unpins each prefix that `block` of the cache is part of, whoever pinned it; -1: all prefixes of
+ * the cache. The block ids of pinned prefixes are those of aule_monitor_prefix().
+ * *num_prefixes: prefixes that were pinned. *num_blocks: cached blocks that may be evicted again.
+ * Without AULE_OK both are 0.
+ * AULE_NOT_FOUND: there is no such cache, or no pinned prefix has the block. AULE_UNSUPPORTED: the
+ * daemon is too old.
+ */
+AULE_API enum aule_status aule_monitor_unpin(struct aule_monitor *monitor, uint64_t cache,
+                                             int32_t block, uint32_t *num_prefixes,
+                                             uint64_t *num_blocks);
 
 /*
  * Tenants. The sessions of a tenant share prefixes and limits. A tenant is a group of users that

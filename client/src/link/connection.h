@@ -27,9 +27,9 @@ struct answer {
 };
 void answer_finish(struct answer *answer); // takes a zeroed one
 
-// Connects to the daemon at `path`, of which the connection keeps a copy. Waits for what `timeout`
-// has left. AULE_DAEMON_GONE: nothing listens. AULE_DENIED: the file system refuses. AULE_TIMEOUT.
-// AULE_NO_MEMORY: also no thread or no descriptor.
+// Connects to the daemon at `path`. The connection keeps a copy of the path. Waits for what
+// `timeout` has left. AULE_DAEMON_GONE: nothing listens. AULE_DENIED: the file system refuses.
+// AULE_TIMEOUT. AULE_NO_MEMORY: also no thread or no descriptor.
 enum aule_status connection_open(const char *path, const struct timeout *timeout,
                                  struct connection **out);
 

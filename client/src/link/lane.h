@@ -26,8 +26,8 @@ enum aule_status lane_choose(int spin_us, struct lane_plan *plan);
 // doorbell can be reached. Otherwise *out is NULL. With LANE_RING that is a failure:
 // AULE_UNSUPPORTED: not offered. AULE_VERSION: entries of another size. AULE_DAEMON_GONE,
 // AULE_NO_MEMORY, AULE_MISMATCH: the doorbell.
-// Failures also with LANE_AUTO: AULE_NO_MEMORY for the lane itself, AULE_MISMATCH if the offered
-// rings do not fit into the segment.
+// These are failures with LANE_AUTO, too: AULE_NO_MEMORY for the lane itself, and AULE_MISMATCH if
+// the offered rings do not fit into the segment.
 // After AULE_OK the end of the connection ends the lane's waits.
 enum aule_status lane_open(const struct lane_plan *plan, const char *path,
                            const struct wire_hello_reply *hello, const struct segment *segment,

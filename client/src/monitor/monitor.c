@@ -227,6 +227,28 @@ enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t 
                                                  .drop_cache.cache = cache});
 }
 
+enum aule_status aule_monitor_unpin(struct aule_monitor *monitor, uint64_t cache, int32_t block,
+                                    uint32_t *num_prefixes, uint64_t *num_blocks)
+{
+    REQUIRE(monitor);
+    REQUIRE(num_prefixes);
+    REQUIRE(num_blocks);
+    *num_prefixes = 0;
+    *num_blocks = 0;
+    struct answer answer;
+    enum aule_status status =
+        monitor_ask(monitor,
+                    &(struct wire_request){.command = WIRE_COMMAND_PREFIX_UNPIN,
+                                           .prefix_unpin = {.cache = cache, .block = block}},
+                    WIRE_ANSWER_PREFIX_UNPIN, &answer);
+    if (status != AULE_OK)
+        return status;
+    *num_prefixes = answer.reply.prefix_unpin.num_prefixes;
+    *num_blocks = answer.reply.prefix_unpin.num_blocks;
+    answer_finish(&answer);
+    return AULE_OK;
+}
+
 enum aule_status aule_monitor_limit_tenant(struct aule_monitor *monitor, uint64_t tenant,
                                            uint64_t blocks, uint64_t cached, uint64_t floor)
 {

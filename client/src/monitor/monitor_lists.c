@@ -12,18 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REQUIRE_ENTRY                                                                              \
-    do {                                                                                           \
-        REQUIRE(array);                                                                            \
-        if (entry_size == 0)                                                                       \
-            return fail(AULE_INVALID, "entry_size is 0");                                          \
-    } while (0)
-
-static const char *name_at(const struct wire_names *names, uint32_t i)
-{
-    return i < names->count ? names->data[i] : "";
-}
-
 // ---- what each answer has ----
 
 static void convert_session(const struct wire_reply *reply, uint32_t i, void *element)
@@ -48,8 +36,8 @@ static void convert_session(const struct wire_reply *reply, uint32_t i, void *el
         .hit_tokens = from->hit_tokens,
         .age_ms = from->age_ms,
     };
-    COPY_TEXT(to->name, name_at(&reply->inspect_sessions.names, i));
-    COPY_TEXT(to->tenant, name_at(&reply->inspect_sessions.tenants, i));
+    COPY_TEXT(to->name, monitor_name(&reply->inspect_sessions.names, i));
+    COPY_TEXT(to->tenant, monitor_name(&reply->inspect_sessions.tenants, i));
 }
 
 static void convert_cache(const struct wire_reply *reply, uint32_t i, void *element)
@@ -80,8 +68,8 @@ static void convert_cache(const struct wire_reply *reply, uint32_t i, void *elem
         .published_blocks = from->published_blocks,
         .pending_blocks = from->pending_blocks,
     };
-    COPY_TEXT(to->name, name_at(&reply->inspect_caches.names, i));
-    COPY_TEXT(to->fingerprint, name_at(&reply->inspect_caches.fingerprints, i));
+    COPY_TEXT(to->name, monitor_name(&reply->inspect_caches.names, i));
+    COPY_TEXT(to->fingerprint, monitor_name(&reply->inspect_caches.fingerprints, i));
 }
 
 static void convert_block(const struct wire_reply *reply, uint32_t i, void *element)
@@ -113,8 +101,8 @@ static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *elem
         .num_samples = from->num_samples,
         .state = (enum aule_tuned)from->state,
     };
-    COPY_TEXT(to->kernel, name_at(&reply->tune.kernels, i));
-    COPY_TEXT(to->geometry, name_at(&reply->tune.geometries, i));
+    COPY_TEXT(to->kernel, monitor_name(&reply->tune.kernels, i));
+    COPY_TEXT(to->geometry, monitor_name(&reply->tune.geometries, i));
 }
 
 static enum aule_status measure_metrics(const struct wire_reply *reply, uint32_t *count)
@@ -135,8 +123,8 @@ static void convert_metric(const struct wire_reply *reply, uint32_t i, void *ele
         .value = (uint64_t)from->metric_values.data[i],
     };
     COPY_TEXT(to->name, from->metric_names.data[i]);
-    COPY_TEXT(to->unit, name_at(&from->metric_units, i));
-    COPY_TEXT(to->help, name_at(&from->metric_helps, i));
+    COPY_TEXT(to->unit, monitor_name(&from->metric_units, i));
+    COPY_TEXT(to->help, monitor_name(&from->metric_helps, i));
 }
 
 // The table of shaders comes as three lists of one length.
@@ -182,7 +170,7 @@ static void convert_tenant(const struct wire_reply *reply, uint32_t i, void *ele
         .refused_no_blocks = from->refused_no_blocks,
         .refused_quota = from->refused_quota,
     };
-    COPY_TEXT(to->name, name_at(&reply->inspect_tenants.names, i));
+    COPY_TEXT(to->name, monitor_name(&reply->inspect_tenants.names, i));
 }
 
 // ---- the table of lists ----
@@ -396,93 +384,6 @@ enum aule_status aule_monitor_variants_sized(struct aule_monitor *monitor,
     REQUIRE_ENTRY;
     REQUIRE(count);
     return fetch(monitor, VARIANTS, (struct wire_request){0}, entry_size, (void **)array, count);
-}
-
-// ---- the prefix index: a page may be empty, so the caller asks for each ----
-
-static void convert_prefix(const struct wire_inspect_prefix_reply *reply, uint32_t i,
-                           struct aule_prefix_state *to)
-{
-    const struct wire_prefix_state *from = &reply->nodes.data[i];
-    *to = (struct aule_prefix_state){
-        .tree = from->tree,
-        .hits = from->hits,
-        .age_ms = from->age_ms,
-        .block = from->block,
-        .parent = from->parent,
-        .depth = from->depth,
-        .state = (enum aule_block_kind)from->state,
-        .holders = from->holders,
-        .keep = (enum aule_keep)from->keep,
-        .extra_key_size = from->extra_key_size,
-        .visible = from->visible,
-    };
-    COPY_TEXT(to->tenant, name_at(&reply->tenants, i));
-    const uint32_t most = sizeof to->tokens / sizeof *to->tokens;
-    for (uint32_t t = 0; t < most && t < reply->num_tokens; t++)
-        to->tokens[t] = reply->tokens.data[i * reply->num_tokens + t];
-}
-
-// The caller may use ids as indices: those of blocks are below `total`, and a parent may be -1.
-static enum aule_status check_prefixes(const struct wire_inspect_prefix_reply *reply)
-{
-    for (uint32_t i = 0; i < reply->nodes.count; i++) {
-        const int32_t block = reply->nodes.data[i].block, parent = reply->nodes.data[i].parent;
-        if (block < 0 || (uint32_t)block >= reply->total || parent < -1 ||
-            (parent >= 0 && (uint32_t)parent >= reply->total))
-            return fail(AULE_MALFORMED, "the daemon answered block %d behind block %d of %u", block,
-                        parent, reply->total);
-    }
-    return AULE_OK;
-}
-
-static enum aule_status take_prefixes(const struct wire_inspect_prefix_reply *reply, uint32_t first,
-                                      struct array *array)
-{
-    if ((uint64_t)reply->nodes.count * reply->num_tokens != reply->tokens.count ||
-        (reply->next <= first && first < reply->total))
-        return fail(AULE_MALFORMED,
-                    "the daemon answered %u blocks with %u token ids, and goes on at %u behind %u",
-                    reply->nodes.count, reply->tokens.count, reply->next, first);
-    enum aule_status status = check_prefixes(reply);
-    if (status != AULE_OK)
-        return status;
-    array->entries = calloc((size_t)reply->nodes.count + 1, array->entry_size);
-    if (!array->entries)
-        return fail(AULE_NO_MEMORY, "no memory for a list of %u entries", reply->nodes.count);
-    for (; array->count < reply->nodes.count; array->count++) {
-        struct aule_prefix_state whole;
-        convert_prefix(reply, array->count, &whole);
-        caller_give(array->entries + array->count * array->entry_size, array->entry_size, &whole,
-                    sizeof whole);
-    }
-    return AULE_OK;
-}
-
-enum aule_status aule_monitor_prefix_sized(struct aule_monitor *monitor, uint64_t cache,
-                                           uint32_t *next, struct aule_prefix_state **array,
-                                           size_t entry_size, uint32_t *count)
-{
-    REQUIRE(monitor);
-    REQUIRE(next);
-    REQUIRE_ENTRY;
-    REQUIRE(count);
-    const struct wire_request request = {.command = WIRE_COMMAND_INSPECT_PREFIX,
-                                         .inspect_prefix = {.cache = cache, .first = *next}};
-    struct array page = {.entry_size = entry_size};
-    struct answer answer;
-    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_INSPECT_PREFIX, &answer);
-    if (status != AULE_OK)
-        return status;
-    const struct wire_inspect_prefix_reply *reply = &answer.reply.inspect_prefix;
-    status = take_prefixes(reply, *next, &page);
-    if (status == AULE_OK) {
-        *next = reply->next < reply->total ? reply->next : 0;
-        *array = (struct aule_prefix_state *)(void *)page.entries;
-        *count = page.count;
-    }
-    answer_finish(&answer);
-    return status;
 }
 
 // ---- tuning ----

@@ -14,8 +14,6 @@
 #include "client/src/ticket.h"
 #include "client/src/work.h"
 
-#include <string.h>
-
 enum { MOST_LAYERS = 1024 };
 
 // For runs of one layer.
@@ -148,7 +146,7 @@ static struct wire_run run_of(uint64_t batch, enum wire_run_kind kind,
                 .flags = (params->causal ? WIRE_RUN_CAUSAL : 0u) |
                          (params->rope.interleaved ? WIRE_RUN_ROPE_INTERLEAVED : 0u),
             },
-        .options = {.max_queue_ms = params->max_queue_ms},
+        .options = {.max_queue_ms = params->max_queue_ms, .lse_base2 = params->lse_base2},
     };
     if (layers->num_layers > 1)
         run.layers = layers_of(layers);
@@ -174,11 +172,14 @@ static enum aule_status check_layers(const struct attachment *attachment,
 static enum aule_status check_options(const struct attachment *attachment,
                                       const struct wire_run_options *options)
 {
-    static const struct wire_run_options none;
-    if (attachment->info.protocol_minor >= 6 || memcmp(options, &none, sizeof none) == 0)
+    const uint32_t minor = attachment->info.protocol_minor;
+    const char *unknown = options->max_queue_ms && minor < 6 ? "max_queue_ms"
+                          : options->lse_base2 && minor < 7  ? "lse_base2"
+                                                             : NULL;
+    if (!unknown)
         return AULE_OK;
-    return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no max_queue_ms",
-                attachment->info.protocol_major, attachment->info.protocol_minor);
+    return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no %s",
+                attachment->info.protocol_major, minor, unknown);
 }
 
 // How many floats the caller's slopes or sinks have, if the part of each layer lies `stride` bytes

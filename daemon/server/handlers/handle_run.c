@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// handle_run.c - the commands that queue GPU work and are answered by a ticket (Run, BlocksCopy,
+// Merge), and the wait for a ticket. Flags, kinds and options that only a newer client knows are
+// refused here, with their number; core checks all else. Core takes a run as the wire's structs: an
+// option of a run needs no line here. Dispatcher thread.
+
+#include "metadata.h"
+#include "server/dispatch.h"
+#include "server/park.h"
+
+#include <inttypes.h>
+
+// ---- all that queues work ----
+
+static enum status check_queued(struct call *call, uint32_t flags, uint32_t known,
+                                int32_t timeout_ms)
+{
+    const char *name = wire_command_name(call->request->command);
+    if (flags & ~known)
+        return error_set(&call->error, STATUS_UNSUPPORTED,
+                         "%s: flags 0x%" PRIx32 " hold the unknown 0x%" PRIx32, name, flags,
+                         flags & ~known);
+    return call_check_time(call, "timeout_ms", timeout_ms);
+}
+
+// When a command is too late for a ticket. A Run that waits has one deadline for its ticket and its
+// end together; that deadline may come first.
+static int64_t ticket_deadline_ns(const struct call *call, int32_t timeout_ms)
+{
+    const struct asker *asker = &call->asker;
+    int64_t deadline_ns = clock_deadline_ns(timeout_ms);
+    return asker->waits && asker->deadline_ns < deadline_ns ? asker->deadline_ns : deadline_ns;
+}
+
+// Core said BUSY: the command is parked, unless the client does not want to wait.
+static enum status wait_for_ticket(struct call *call, const struct work *work, int32_t timeout_ms)
+{
+    if (timeout_ms == 0)
+        return STATUS_BUSY;
+    const struct parked parked = {
+        .kind = PARKED_WORK,
+        .deadline_ns = ticket_deadline_ns(call, timeout_ms),
+        .work = *work,
+        .bytes = work_size(work),
+    };
+    return park(call, &parked);
+}
+
+static enum status queue_work(struct call *call, const struct work *work, int32_t timeout_ms)
+{
+    const struct session *session = call->session;
+    uint64_t ticket;
+    if (session->num_parked_work > 0) {
+        error_set(&call->error, STATUS_BUSY,
+                  "%u commands of session %" PRIu64 " wait for a ticket already (--max-tickets)",
+                  session->num_parked_work, session->id);
+        return wait_for_ticket(call, work, timeout_ms);
+    }
+    enum status status = work_submit(session->core, work, &ticket, &call->error);
+    if (status == STATUS_BUSY)
+        return wait_for_ticket(call, work, timeout_ms);
+    if (status == STATUS_OK && call->asker.waits) {
+        call->asker.ticket = ticket;
+        return park_wait(call, ticket, call->asker.deadline_ns);
+    }
+    call->reply.answer = WIRE_ANSWER_RUN;
+    call->reply.run.ticket = ticket;
+    return status;
+}
+
+// ---- runs ----
+
+static enum status check_kind(struct call *call, uint32_t kind)
+{
+    if (kind <= WIRE_RUN_GATHER)
+        return STATUS_OK;
+    return error_set(&call->error, STATUS_UNSUPPORTED, "a run of the unknown kind %" PRIu32, kind);
+}
+
+// An option that a newer client knows.
+static enum status check_options(struct call *call, const struct wire_run_options *options)
+{
+    const size_t count = sizeof options->reserved / sizeof options->reserved[0];
+    for (size_t i = 0; i < count; i++) {
+        if (options->reserved[i])
+            return error_set(&call->error, STATUS_UNSUPPORTED,
+                             "a run with the unknown option 0x%" PRIx32
+                             ", %zu words before the end",
+                             options->reserved[i], count - i);
+    }
+    return STATUS_OK;
+}
+
+static enum status begin_wait(struct call *call, const struct wire_run *run)
+{
+    call->asker.waits = run->waits;
+    call->asker.deadline_ns = run->waits ? clock_deadline_ns(run->wait_ms) : 0;
+    return run->waits ? call_check_time(call, "wait_ms", run->wait_ms) : STATUS_OK;
+}
+
+// Kernels skip excluded keys. A value that would let these keys in cannot be meant.
+static enum status check_mask_value(struct call *call, float value)
+{
+    if (value == 0 || value <= -1e30f)
+        return STATUS_OK;
+    return error_set(
+        &call->error, STATUS_INVALID,
+        "mask_value is %g; 0, -inf or anything from -1e30 down means excluded, others are not done",
+        (double)value);
+}
+
+// A vector of a run that lies in the arena. It has `wanted` entries, one for each of what `per`
+// names.
+struct run_vector {
+    const char *name, *per;
+    struct wire_span span;
+    uint64_t wanted;
+    uint32_t element_size;
+};
+
+// *values is NULL if the span is not given. The memory lives as long as the call.
+static enum status fetch_vector(struct call *call, const struct run_vector *vector,
+                                const void **values)
+{
+    const struct metadata field = {
+        .name = vector->name, .span = vector->span, .element_size = vector->element_size};
+    uint32_t count;
+    if (vector->span.count && vector->span.count != vector->wanted)
+        return error_set(&call->error, STATUS_INVALID, "%s has %" PRIu64 " entries; %s is %" PRIu64,
+                         vector->name, vector->span.count, vector->per, vector->wanted);
+    return metadata_fetch(call, &field, values, &count);
+}
+
+static enum status fetch_vectors(struct call *call, struct core_run_params *params)
+{
+    const struct wire_run *run = &call->request->run;
+    const char *heads =
+        run->layers.num_layers > 1 ? "what num_heads and the layers come to" : "num_heads";
+    const struct run_vector vectors[] = {
+        {"slopes", heads, run->entry.slopes, core_run_heads(params, run->layers.slopes),
+         sizeof(float)},
+        {"sinks", heads, run->entry.sinks, core_run_heads(params, run->layers.sinks),
+         sizeof(float)},
+        {"rope_frequencies", "rope_dim / 2", run->entry.rope_frequencies, run->entry.rope_dim / 2,
+         sizeof(double)},
+        {"scales", "two for each layer", run->scales, UINT64_C(2) * core_run_layers(params),
+         sizeof(float)},
+    };
+    const void *values[sizeof vectors / sizeof vectors[0]] = {NULL};
+    for (size_t i = 0; i < sizeof vectors / sizeof vectors[0]; i++) {
+        enum status status = fetch_vector(call, &vectors[i], &values[i]);
+        if (status != STATUS_OK)
+            return status;
+    }
+    params->slopes = values[0];
+    params->sinks = values[1];
+    params->frequencies = values[2];
+    if (values[3]) {
+        params->k_scales = values[3];
+        params->v_scales = params->k_scales + core_run_layers(params);
+    }
+    return STATUS_OK;
+}
+
+enum status handle_run(struct call *call)
+{
+    const struct wire_run *run = &call->request->run;
+    const uint32_t flags = WIRE_RUN_CAUSAL | WIRE_RUN_DETACHED | WIRE_RUN_ROPE_INTERLEAVED;
+    enum status status = check_queued(call, run->entry.flags, flags, run->timeout_ms);
+    if (status == STATUS_OK)
+        status = begin_wait(call, run);
+    if (status == STATUS_OK)
+        status = check_kind(call, run->entry.kind);
+    if (status == STATUS_OK)
+        status = check_options(call, &run->options);
+    if (status == STATUS_OK)
+        status = check_mask_value(call, run->entry.mask_value);
+    if (status != STATUS_OK)
+        return status;
+    struct work work = {
+        .kind = WORK_RUN,
+        .run = {.entry = run->entry, .layers = run->layers, .options = run->options},
+    };
+    status = fetch_vectors(call, &work.run);
+    return status == STATUS_OK ? queue_work(call, &work, run->timeout_ms) : status;
+}
+
+// ---- copies and merges ----
+
+enum status handle_blocks_copy(struct call *call)
+{
+    const struct wire_blocks_copy *copy = &call->request->blocks_copy;
+    enum status status = check_queued(call, copy->flags, WIRE_RUN_DETACHED, copy->timeout_ms);
+    if (status != STATUS_OK)
+        return status;
+    if (copy->from.count != copy->to.count)
+        return error_set(&call->error, STATUS_INVALID, "a copy from %" PRIu32 " blocks to %" PRIu32,
+                         copy->from.count, copy->to.count);
+    const struct work work = {
+        .kind = WORK_COPY,
+        .copy =
+            {
+                .cache = copy->cache,
+                .from = copy->from.data,
+                .to = copy->to.data,
+                .count = copy->to.count,
+                .detached = copy->flags & WIRE_RUN_DETACHED,
+            },
+    };
+    return queue_work(call, &work, copy->timeout_ms);
+}
+
+static enum status parts_of(struct call *call, const struct wire_merge *merge,
+                            const struct engine_part **out)
+{
+    if (merge->outs.count != merge->lses.count)
+        return error_set(&call->error, STATUS_INVALID,
+                         "a merge of %" PRIu32 " outs and %" PRIu32 " lses", merge->outs.count,
+                         merge->lses.count);
+    struct engine_part *parts = call_alloc(call, (size_t)merge->outs.count + 1, sizeof *parts);
+    if (!parts)
+        return call->error.status;
+    for (uint32_t i = 0; i < merge->outs.count; i++)
+        parts[i] = (struct engine_part){merge->outs.data[i], merge->lses.data[i]};
+    *out = parts;
+    return STATUS_OK;
+}
+
+enum status handle_merge(struct call *call)
+{
+    const struct wire_merge *merge = &call->request->merge;
+    const struct engine_part *parts = NULL;
+    enum status status = check_queued(call, merge->flags, WIRE_RUN_DETACHED, merge->timeout_ms);
+    if (status == STATUS_OK)
+        status = parts_of(call, merge, &parts);
+    if (status != STATUS_OK)
+        return status;
+    const struct work work = {
+        .kind = WORK_MERGE,
+        .merge =
+            {
+                .num_tokens = merge->num_tokens,
+                .num_heads = merge->num_heads,
+                .head_dim = merge->head_dim,
+                .parts = parts,
+                .num_parts = merge->outs.count,
+                .out = merge->out,
+                .lse = merge->lse,
+                .lse_base2 = merge->lse_base2,
+                .detached = merge->flags & WIRE_RUN_DETACHED,
+            },
+    };
+    return queue_work(call, &work, merge->timeout_ms);
+}
+
+// ---- waiting ----
+
+enum status handle_wait(struct call *call)
+{
+    const struct wire_wait *wait = &call->request->wait;
+    enum status status = call_check_time(call, "timeout_ms", wait->timeout_ms);
+    return status == STATUS_OK ? park_wait(call, wait->ticket, clock_deadline_ns(wait->timeout_ms))
+                               : status;
+}
+
+enum status handle_tickets_ended(struct call *call)
+{
+    const struct wire_tickets_ended *ended = &call->request->tickets_ended;
+    enum status status = call_check_time(call, "timeout_ms", ended->timeout_ms);
+    if (status != STATUS_OK)
+        return status;
+    return park_ended(call, ended->ticket, clock_deadline_ns(ended->timeout_ms));
+}
