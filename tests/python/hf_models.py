@@ -1,17 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
-"""Small transformers models with random weights, prompts, and a worker process that generates.
-
-    hf_models.py SOCKET KIND [SEED:LENGTH...]: generates for the prompts of these seeds over one
-    SharedCache each, and prints a JSON list of {"seed", "cached", "ids"}.
-    hf_models.py SOCKET CACHE batch N: generates for 32 prompts by one generate_batch, beginning
-    with prompt N, and prints JSON {"cached", "ids"}.
-"""
+"""Small transformers models with random weights, prompts, and what worker processes do."""
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 import aule
@@ -89,7 +81,12 @@ def generate_batch(model: Any, prompts: list[list[int]], persistent_manager: boo
     return [output.generated_tokens for output in outputs.values()]
 
 
-def batch(socket: str, name: str, first: int) -> None:
+# ---- for conftest.in_processes() ----
+
+
+def batch(socket: str, name: str, first: int) -> dict[str, Any]:
+    """Generate for 32 prompts by one generate_batch, beginning with prompt `first`."""
+    torch.set_num_threads(1)
     model = model_of("llama")
     prompts = [prompt(seed, length)[0].tolist() for seed, length in enumerate(lengths(32))]
     with aule.connect(socket, name=f"batch {first}") as session:
@@ -97,26 +94,19 @@ def batch(socket: str, name: str, first: int) -> None:
         with aule.hf.share_batches(cache, model) as shared:
             ids = generate_batch(model, prompts[first:] + prompts[:first])
         turn = len(prompts) - first
-        print(json.dumps({"cached": shared.cached, "ids": ids[turn:] + ids[:turn]}))
+        return {"cached": shared.cached, "ids": ids[turn:] + ids[:turn]}
 
 
-def main() -> None:
-    socket, kind, *pairs = sys.argv[1:]
+def work(socket: str, kind: str, pairs: list[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Generate for prompts (seed, length), over one SharedCache each."""
     torch.set_num_threads(1)
-    if pairs[:1] == ["batch"]:
-        batch(socket, kind, int(pairs[1]))
-        return
     model = model_of(kind)
     said = []
     with aule.connect(socket, name=f"hf {kind}") as session:
         cache = aule.hf.open_cache(session, model, kind, block_size=BLOCK)
-        for seed, length in (map(int, pair.split(":")) for pair in pairs):
+        for seed, length in pairs:
             ids = prompt(seed, length)
             with aule.hf.SharedCache(cache, model, ids) as past:
                 out = generate(model, ids, past_key_values=past)
                 said.append({"seed": seed, "cached": past.cached, "ids": out[0].tolist()})
-    print(json.dumps(said))
-
-
-if __name__ == "__main__":
-    main()
+    return said

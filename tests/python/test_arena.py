@@ -11,7 +11,7 @@ from typing import Any
 import aule
 import numpy as np
 import pytest
-from aule import _native, _run, dtypes
+from aule import _native, _run, _ticket, dtypes
 from conftest import DIM, HEADS, IDENTITY, KV_HEADS, drawn, expected
 
 COUNT = 8
@@ -179,7 +179,7 @@ def test_a_step_in_the_arena_copies_nothing_and_says_what_python_costs(
     step.attend(0, q, k, v, out)
     idle = _native.lib.aule_dtype_size
     monkeypatch.setattr(_run, "_submit", lambda *_: 0 * idle(0))
-    monkeypatch.setattr(_run, "_wait", lambda *_: 0 * idle(0))
+    monkeypatch.setattr(_ticket, "_wait", lambda *_: 0 * idle(0))
     best, copied = float("inf"), session.copied
     gc.disable()
     for _ in range(20):

@@ -15,7 +15,7 @@ from typing import Any
 import aule
 import numpy as np
 import pytest
-from aule import _notice, _run, errors
+from aule import _notice, _ticket, errors
 from conftest import (
     DIM,
     HEADS,
@@ -44,16 +44,16 @@ class Gate:
         self.shut = True
         self.passes: threading.Thread | None = None
         self.held: dict[int, int] = {}
-        real = _run._wait
+        real = _ticket._wait
 
         def wait(*arguments: Any) -> int:
             held = self.held.get(arguments[1].id)
             if held is None and (not self.shut or threading.current_thread() is self.passes):
                 return int(real(*arguments))
             time.sleep(min(arguments[2], 10) / 1000)
-            return _run.TIMEOUT if held is None else held
+            return _ticket.TIMEOUT if held is None else held
 
-        monkeypatch.setattr(_run, "_wait", wait)
+        monkeypatch.setattr(_ticket, "_wait", wait)
 
 
 @pytest.fixture
@@ -251,7 +251,7 @@ def test_a_ticket_that_ends_before_it_is_noted_is_forgotten(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("status", [_run.TIMEOUT, errors.LimitError.status,
+@pytest.mark.parametrize("status", [_ticket.TIMEOUT, errors.LimitError.status,
                                     errors.NoMemoryError.status])
 def test_a_ticket_that_nobody_awaits_starves_no_other(session: aule.Session, step: Any, gate: Gate,
                                                       status: int) -> None:
@@ -384,7 +384,7 @@ def test_a_run_that_fails_is_the_error_of_each_who_awaits_it(session: aule.Sessi
         ticket = step.submit(0, *QKV)
         tasks = [asyncio.ensure_future(wait(ticket)) for _ in range(2)]
         await until(lambda: len(ticket._waiters) == 2)
-        monkeypatch.setattr(_run, "_wait", lambda *_: errors.DeviceLostError.status)
+        monkeypatch.setattr(_ticket, "_wait", lambda *_: errors.DeviceLostError.status)
         for said in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(said, errors.DeviceLostError)
 
@@ -424,7 +424,7 @@ def test_ctrl_c_in_a_loop_ends_the_program_and_nothing_hangs(session: aule.Sessi
 import asyncio, os, signal
 import numpy as np
 import aule
-from aule import _run
+from aule import _ticket
 session = aule.connect()
 cache = session.cache("interrupted", **{IDENTITY!r})
 step = cache.step([cache.sequence([1, 2, 3, 4])])
@@ -432,7 +432,7 @@ q, k, v = (np.ones((4, heads, {DIM}), np.float32) for heads in ({HEADS}, {KV_HEA
 async def main():
     await step.submit(0, q, k, v)
     ticket = step.submit(0, q, k, v)
-    _run._wait = lambda *_: _run.TIMEOUT  # the run lasts
+    _ticket._wait = lambda *_: _ticket.TIMEOUT  # the run lasts
     asyncio.get_running_loop().call_later(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
     await ticket
 try:

@@ -7,6 +7,7 @@ AULE_TEST_GPU=1 selects this module. It is skipped where torch has no CUDA.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import aule
@@ -40,10 +41,16 @@ def test_cuda_tensors_are_copied_counted_and_right(session: aule.Session, torch:
     assert out.is_cuda and out.dtype == dtype
     assert session.copied.bytes_in - before.bytes_in == q.nbytes + k.nbytes + v.nbytes
     assert session.copied.bytes_out - before.bytes_out == out.nbytes
-    wanted = torch.nn.functional.scaled_dot_product_attention(
-        *[x.transpose(0, 1)[None] for x in (q, k, v)], is_causal=True, enable_gqa=True)
-    torch.testing.assert_close(out, wanted[0].transpose(0, 1), check_stride=False,
+    assert session.cuda == (True, sum(session.copied), 0, "")
+    torch.testing.assert_close(out, right(torch, q, k, v), check_stride=False,
                                atol=1e-4 if name == "float32" else 2e-2, rtol=2e-2)
+
+
+def right(torch: Any, q: Any, k: Any, v: Any) -> Any:
+    """Attention of one sequence [tokens, heads, dim], by torch."""
+    return torch.nn.functional.scaled_dot_product_attention(
+        *[x.transpose(0, 1)[None] for x in (q, k, v)], is_causal=True,
+        enable_gqa=True)[0].transpose(0, 1)
 
 
 def test_work_of_another_stream_is_waited_for(session: aule.Session, torch: Any) -> None:
@@ -57,7 +64,75 @@ def test_work_of_another_stream_is_waited_for(session: aule.Session, torch: Any)
         q = base + 0 * big[0, 0].half()
         k, v = q[:, :KV_HEADS] * 1, q[:, KV_HEADS:2 * KV_HEADS] * 1
         out = cache.step([sequence]).attend(0, q, k, v)
-        wanted = torch.nn.functional.scaled_dot_product_attention(
-            *[x.transpose(0, 1)[None] for x in (q, k, v)], is_causal=True, enable_gqa=True)
-        torch.testing.assert_close(out, wanted[0].transpose(0, 1), check_stride=False, atol=2e-2,
+        torch.testing.assert_close(out, right(torch, q, k, v), check_stride=False, atol=2e-2,
                                    rtol=2e-2)
+
+
+def test_memory_that_is_used_again_at_once_loses_no_copy(torch: Any, session: aule.Session) -> None:
+    """The arena has room for little more than two runs, and streams change from run to run."""
+    sizes = torch.randint(1, 200, (60,), generator=torch.Generator().manual_seed(1)).tolist()
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    with aule.connect(session.socket, arena_size=8 << 20) as own:
+        cache = own.cache("gpu again", num_layers=1, num_kv_heads=KV_HEADS, head_dim=DIM)
+        outs = []
+        for turn, count in enumerate(sizes):
+            with torch.cuda.stream(streams[turn % 3]), \
+                    cache.sequence(range(count), publish=False) as sequence:
+                q, k, v = (torch.randn(count, heads, DIM, dtype=torch.float16, device="cuda")
+                           for heads in (HEADS, KV_HEADS, KV_HEADS))
+                out = cache.step([sequence]).attend(0, q, k, v)
+                outs.append((out, right(torch, q, k, v)))
+        torch.cuda.synchronize()
+        for out, wanted in outs:
+            torch.testing.assert_close(out, wanted, check_stride=False, atol=2e-2, rtol=2e-2)
+        assert own.cuda.bytes_plain == 0 and own.cuda.page_locked
+
+
+def test_another_thread_that_waits_sees_the_output(session: aule.Session, torch: Any) -> None:
+    cache = session.cache("gpu thread", num_layers=1, num_kv_heads=KV_HEADS, head_dim=DIM)
+    q, k, v = (torch.randn(4096, heads, DIM, dtype=torch.float16, device="cuda")
+               for heads in (HEADS, KV_HEADS, KV_HEADS))
+    sums: list[Any] = []
+    with cache.sequence(range(4096), publish=False) as sequence:
+        ticket = cache.step([sequence]).submit(0, q, k, v)
+
+        def wait() -> None:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                sums.append(ticket.wait().float().sum().item())
+
+        threads = [threading.Thread(target=wait) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert len(sums) == 3 and len(set(sums)) == 1
+    assert abs(sums[0] - right(torch, q, k, v).float().sum().item()) < 1
+
+
+def test_the_arena_is_page_locked_until_the_session_ends(session: aule.Session,
+                                                         torch: Any) -> None:
+    for _ in range(3):
+        own = aule.connect(session.socket, arena_size=1 << 20)
+        kept = own.empty((4, 8), torch.float32)
+        assert not kept.is_pinned() and own.page_lock() and kept.is_pinned()
+        own.close()
+        assert not kept.is_pinned() and float(kept.fill_(2).sum()) == 64
+
+
+def test_an_arena_that_cuda_does_not_register_is_copied_plainly(session: aule.Session,
+                                                                torch: Any) -> None:
+    with aule.connect(session.socket, arena_size=8 << 20) as own:
+        runtime = torch.cuda.cudart()
+        status = runtime.cudaHostRegister(own._arena.start, 4096, 0)  # so CUDA refuses the arena
+        assert getattr(status, "value", status) == 0
+        try:
+            q, k, v = (torch.randn(64, heads, DIM, dtype=torch.float16, device="cuda")
+                       for heads in (HEADS, KV_HEADS, KV_HEADS))
+            cache = own.cache("gpu plain", num_layers=1, num_kv_heads=KV_HEADS, head_dim=DIM)
+            with pytest.warns(RuntimeWarning, match="cudaHostRegister"):
+                out = cache.step([cache.sequence(range(64), publish=False)]).attend(0, q, k, v)
+            torch.testing.assert_close(out, right(torch, q, k, v), check_stride=False, atol=2e-2,
+                                       rtol=2e-2)
+            assert own.cuda[:3] == (False, 0, sum(own.copied))
+        finally:
+            runtime.cudaHostUnregister(own._arena.start)

@@ -4,14 +4,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import aule
 import pytest
-from conftest import LONG, PYTHON
+from conftest import LONG, in_processes
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -25,10 +22,10 @@ from hf_models import (  # noqa: E402
     lengths,
     model_of,
     prompt,
+    work,
 )
 
 PROMPTS = lengths(32) if LONG else [1, 16, 45, 130]
-WORKER = Path(__file__).parent / "hf_models.py"
 _models: dict[tuple[str, str], Any] = {}
 
 
@@ -75,26 +72,13 @@ def test_logits_are_those_of_transformers(session: aule.Session, kind: str) -> N
         assert at == 90 // BLOCK * BLOCK
 
 
-def work(session: aule.Session, kind: str, pairs: list[tuple[int, int]]) -> Any:
-    """Start a process that generates for prompts (seed, length)."""
-    return subprocess.Popen([PYTHON, WORKER, session.socket or "", kind,
-                             *(f"{seed}:{length}" for seed, length in pairs)],
-                            stdout=subprocess.PIPE, text=True)
-
-
-def said_by(process: Any) -> Any:
-    out, _ = process.communicate(timeout=600)
-    assert process.returncode == 0
-    return json.loads(out)
-
-
 def test_a_second_process_computes_only_what_the_first_has_not(session: aule.Session) -> None:
     ids = prompt(7, 100)
     with cache_of(session, "llama") as cache:
         first = aule.hf.SharedCache(cache, model("llama"), ids)
         with first:
             generate(model("llama"), ids, past_key_values=first)
-        (said,) = said_by(work(session, "llama", [(7, 100)]))
+        [[said]] = in_processes(work, [(session.socket, "llama", [(7, 100)])])
     assert said["cached"] == 100 // BLOCK * BLOCK
     assert said["ids"] == wanted("llama", ids)
 
@@ -104,8 +88,8 @@ def test_four_processes_that_share_a_prefix_generate_what_one_does(session: aule
                                                                    kind: str) -> None:
     pairs = list(enumerate(PROMPTS, 100))
     keep = cache_of(session, kind)  # published blocks outlive no last handle
-    ways = [work(session, kind, pairs[i:] + pairs[:i]) for i in range(4)]
-    every = [said_by(way) for way in ways]
+    every = in_processes(work, [(session.socket, kind, pairs[i:] + pairs[:i])
+                                for i in range(4)])
     keep.close()
     for seed, length in pairs:
         ids = wanted(kind, prompt(seed, length))

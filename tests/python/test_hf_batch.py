@@ -4,16 +4,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import threading
-from pathlib import Path
 from typing import Any
 
 import aule
 import pytest
 from aule import errors
-from conftest import LONG, PYTHON
+from conftest import LONG, in_processes
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -23,6 +20,7 @@ import transformers  # noqa: E402
 from hf_models import (  # noqa: E402
     BLOCK,
     NEW,
+    batch,
     batching,
     generate,
     generate_batch,
@@ -33,11 +31,10 @@ from hf_models import (  # noqa: E402
 
 pytest.importorskip("aule._hf_batch", exc_type=errors.UnsupportedError)
 
-from aule import _hf_batch  # noqa: E402
+from aule import _hf_batch, _hf_paged  # noqa: E402
 
 PROMPTS = [prompt(seed, length)[0].tolist() for seed, length in enumerate(lengths(32))]
 FEW = [prompt(seed, length)[0].tolist() for seed, length in enumerate((1, 47, 48, 130))]
-WORKER = Path(__file__).parent / "hf_models.py"
 _models: dict[tuple[str, str], Any] = {}
 _wanted: list[list[int]] = []
 
@@ -77,17 +74,7 @@ def test_four_processes_that_share_prefixes_generate_the_ids_of_paged_sdpa(
     with cache_of(session, "four") as cache:  # published blocks outlive no last handle
         with aule.hf.share_batches(cache, model()):
             generate_batch(model(), PROMPTS[::2])
-        ways: list[subprocess.Popen[str]] = []
-        try:
-            for n in range(4):
-                ways.append(subprocess.Popen([PYTHON, WORKER, session.socket or "", "four", "batch",
-                                              str(8 * n)], stdout=subprocess.PIPE, text=True))
-            every = [json.loads(way.communicate(timeout=600)[0]) for way in ways]
-        finally:
-            for way in ways:
-                way.kill()
-                way.wait()
-        assert [way.returncode for way in ways] == [0] * 4
+        every = in_processes(batch, [(session.socket, "four", 8 * n) for n in range(4)])
     for said in every:
         assert said["ids"] == wanted()
         assert said["cached"] >= sum((len(ids) - 1) // BLOCK * BLOCK for ids in PROMPTS[::2])
@@ -224,14 +211,14 @@ def test_a_manager_that_cannot_be_made_leaves_the_models_attention(
 def test_a_manager_whose_thread_outlives_stop_leaves_nothing(
         session: aule.Session, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     inside, go_on = threading.Event(), threading.Event()
-    real = _hf_batch._PagedCache.attend
+    real = _hf_paged.PagedCache.attend
 
     def attend(*arguments: Any) -> Any:
         inside.set()
         assert go_on.wait(60)
         return real(*arguments)
 
-    monkeypatch.setattr(_hf_batch._PagedCache, "attend", attend)
+    monkeypatch.setattr(_hf_paged.PagedCache, "attend", attend)
     with cache_of(session, f"outlives {end}") as cache:
         shared = aule.hf.share_batches(cache, model())
         manager = model().init_continuous_batching(

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib.util
+import importlib
 import re
-import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import aule
 import pytest
-from conftest import LONG, PYTHON
+from conftest import LONG
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -26,30 +26,31 @@ EXAMPLES = Path(__file__).parent.parent.parent / "client/python/examples"
 NEW = 5
 
 
-def example(name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Runs a worker's main() here; what it and its processes print."""
+    monkeypatch.syspath_prepend(EXAMPLES)
 
+    def run(name: str, *arguments: Any) -> str:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        capfd.readouterr()
+        code = importlib.import_module(name).main()
+        out, err = capfd.readouterr()
+        assert not code, err
+        return out
 
-def run(name: str, *arguments: Any) -> str:
-    ran = subprocess.run([PYTHON, EXAMPLES / f"{name}.py", *map(str, arguments)], text=True,
-                         capture_output=True, check=False, timeout=600)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return run
 
 
 @pytest.mark.parametrize("kind", ["gemma", "llama"] if LONG else ["gemma"])
 def test_two_processes_serve_what_transformers_generates(session: aule.Session, folder: Path,
-                                                         kind: str) -> None:
+                                                         run: Any, kind: str) -> None:
     hf_models.model_of(kind).save_pretrained(folder)
     out = run("serve", folder, "--socket", session.socket, "--requests", 4, "--system-tokens", 70,
               "--prompt-tokens", 21, "--new-tokens", NEW, "--step-tokens", 48, "--running", 3,
               "--print-tokens")
     own = hf_models.model_of(kind, "eager")
-    prompts_of = example("serve").prompts_of
+    prompts_of = importlib.import_module("serve").prompts_of
     options = argparse.Namespace(requests=4, system_tokens=70, prompt_tokens=21)
     for process in range(2):
         for i, prompt in enumerate(prompts_of(options, process, hf_models.VOCAB)):
@@ -73,7 +74,7 @@ def test_a_step_cache_takes_the_tokens_of_its_step_only(session: aule.Session) -
             model(torch.ones((1, 7), dtype=torch.long), past_key_values=past)
 
 
-def test_the_paged_lesson_emits_the_tokens_of_transformers(session: aule.Session,
+def test_the_paged_lesson_emits_the_tokens_of_transformers(session: aule.Session, run: Any,
                                                            folder: Path) -> None:
     hf_models.model_of("llama").save_pretrained(folder)
     prompts = [hf_models.prompt(seed, length)[0].tolist() for seed, length in ((1, 37), (2, 75))]

@@ -314,17 +314,17 @@ print("end")
 def test_ctrl_c_ends_a_wait_for_blocks_and_for_a_run(session: aule.Session) -> None:
     for wait in ("cache.lease(cache.state()['limit_blocks'], timeout=None)", "ticket.wait()"):
         ran = run(PRELUDE + f"""
-from aule import _run
-real, signals = _run._wait, [signal.SIGINT]
+from aule import _ticket
+real, signals = _ticket._wait, [signal.SIGINT]
 def slow(*arguments):  # the run lasts until the signal has come
     if signals:
         os.kill(os.getpid(), signals.pop())
-        return _run.TIMEOUT
+        return _ticket.TIMEOUT
     return real(*arguments)
 ticket = step.submit(0, q, k, v)
 cache.lease(1)
 if "ticket" in {wait!r}:
-    _run._wait = slow
+    _ticket._wait = slow
 else:
     threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 try:

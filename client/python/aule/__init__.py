@@ -15,10 +15,12 @@ A session connects to one daemon. Sessions that open a cache of the same name sh
 """
 
 from . import errors
+from ._cuda import CudaCopies
 from ._default import default_session
 from ._native import version as library_version
-from ._run import Rope, RunResult, Ticket
+from ._run import Rope
 from ._tensors import Copied
+from ._ticket import RunResult, Ticket
 from .batch import Batch
 from .cache import Cache
 from .errors import AuleError
@@ -35,6 +37,7 @@ __all__ = [
     "Batch",
     "Cache",
     "Copied",
+    "CudaCopies",
     "Group",
     "Rope",
     "RunResult",

@@ -15,8 +15,8 @@ import numpy as np
 
 from . import dtypes, errors
 from ._default import default_session
-from ._run import Ticket
-from ._tensors import Array, array_of, fill
+from ._tensors import Array, array_of
+from ._ticket import Ticket
 from .batch import Batch
 from .sequence import int32
 from .session import Session
@@ -94,14 +94,6 @@ def _used(table: Any, lens: Any, block_size: int, num_blocks: int, what: str) ->
     return used
 
 
-def _brought(session: Session, array: Array, blocks: Any) -> Array:
-    copy = session.empty((len(blocks), *array.shape[1:]), array.dtype,
-                         kind="torch" if dtypes.is_torch(array) else "numpy")
-    fill(copy, array[index_of(array, blocks)])
-    session._arena.count(copy.nbytes, 0)
-    return copy
-
-
 def _submit(batch: Batch, q: Array, k: Array | None, v: Array | None,
             options: dict[str, Any]) -> Ticket:
     """Submit; a failure ends the batch."""
@@ -139,7 +131,9 @@ def run_blocks(session: Session | None, q: Array, keys: Array, values: Array, *,
     if not (session.in_arena(keys) and session.in_arena(values)):
         blocks = np.unique(table[used]) if used.any() else np.zeros(min(1, keys.shape[0]), np.int64)
         table = np.where(used, np.searchsorted(blocks, table), -1)
-        copies = [_brought(session, array, blocks) for array in (keys, values)]
+        copies = [session._arena.copy_in(session._open(), array[index_of(array, blocks)],
+                                         dtypes.code_of(array.dtype), name)
+                  for array, name in ((keys, "key_cache"), (values, "value_cache"))]
         if slots is not None:
             rows = np.where(slots < 0, slots, np.searchsorted(blocks, slots // size) * size
                             + slots % size)

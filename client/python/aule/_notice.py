@@ -21,7 +21,7 @@ from . import errors
 from ._native import Handle, check, ffi, lib
 
 if TYPE_CHECKING:
-    from ._run import Ticket
+    from ._ticket import Ticket
     from .session import Session
 
 UNFRUITFUL = 20  # looks in a row that find nothing to reap

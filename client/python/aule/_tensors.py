@@ -11,6 +11,7 @@ import importlib
 import math
 import struct
 import threading
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import dtypes, errors
+from ._cuda import CudaCopies, PageLock, Sent
 from ._native import Handle, check, ffi, lib
 
 Array = Any  # numpy.ndarray or torch.Tensor
@@ -91,11 +93,11 @@ class Place:
             self.steps = array.stride()  # elements
             width = dtypes.SIZES[self.code]
             self.strides = tuple([step * width for step in self.steps])
-            self.address = array.data_ptr() if array.is_cpu else -1
+            self.address = array.data_ptr()
         else:
             self.steps = self.strides = array.strides  # bytes
             self.address = array.__array_interface__["data"][0]
-        offset = self.address - start
+        offset = self.address - start if not self.torch or array.is_cpu else -1
         self.offset = offset if 0 <= offset < size else -1  # -1: outside of the arena
         # Runs can use it where it lies. Other strides need a copy.
         self.in_place = (self.offset >= 0 and self.offset % ALIGNMENT == 0
@@ -131,18 +133,55 @@ class Arena:
         self.size = size
         self._lock = threading.Lock()
         self._in = self._out = 0
+        self._async = self._plain = 0  # bytes of CUDA tensors
         self._places: dict[int, Place] = {}
+        self._page_lock: PageLock | None = None
+        self._reason: str | None = None  # why there is no page lock; None: CUDA was not asked yet
+        self._registering = threading.Lock()
 
     @property
     def copied(self) -> Copied:
         """The bytes copied so far."""
         return Copied(self._in, self._out)
 
-    def count(self, bytes_in: int, bytes_out: int) -> None:
-        """Count copied bytes."""
-        with self._lock:
-            self._in += bytes_in
-            self._out += bytes_out
+    @property
+    def cuda(self) -> CudaCopies:
+        """How CUDA tensors were copied so far."""
+        return CudaCopies(self._page_lock is not None, self._async, self._plain,
+                          self._reason or "")
+
+    def allocate(self, session: Handle, shape: tuple[int, ...], code: int, torch: bool) -> Array:
+        """Do what `allocate` does; memory that CUDA still copies may have to come free first."""
+        try:
+            return allocate(session, shape, code, torch)
+        except errors.NoMemoryError:
+            if self._page_lock is None:
+                raise
+        self._page_lock.drain()
+        return allocate(session, shape, code, torch)
+
+    def page_lock(self, session: Handle) -> PageLock | None:
+        """Register the arena with CUDA, once. None, and a warning once: CUDA refuses."""
+        if self._page_lock is None and self._reason is None:
+            with self._registering:
+                if self._page_lock is None and self._reason is None:
+                    try:
+                        base = lib.aule_arena_base(session.pointer)
+                        self._page_lock = PageLock(session, base, self.start, self.size)
+                    except errors.UnsupportedError as reason:
+                        self._reason = str(reason)
+                        warnings.warn(f"aule copies CUDA tensors through pageable memory, and "
+                                      f"waits for each copy: {reason}", RuntimeWarning,
+                                      stacklevel=2)
+        return self._page_lock
+
+    def close(self) -> None:
+        """Unregister the arena. Later copies are plain."""
+        with self._registering:
+            self._reason = self._reason or "the session is closed"
+            if self._page_lock is not None:
+                self._page_lock.end()
+                self._page_lock = None
 
     def seen(self, array: Any) -> Place | None:
         """Return what is known of an array, if it was seen and has not changed."""
@@ -185,24 +224,60 @@ class Arena:
         return _pack(0, code, offset, token, head, *_REST)
 
     def copy_in(self, session: Handle, array: Array, code: int, what: str) -> Array:
-        """Return a dense copy of `array` in the arena. A CUDA tensor's stream is waited for."""
+        """Return a dense copy of `array` in the arena; of a CUDA tensor it is there at `arrive()`.
+
+        The copy of a CUDA tensor is made on the caller's stream.
+        """
         shape = tuple(array.shape)
         self.check_device(array, what)
-        copy = allocate(session, shape, code, dtypes.is_torch(array))
-        fill(copy, array)
-        self.count(copy.nbytes, 0)
+        copy = self.allocate(session, shape, code, dtypes.is_torch(array))
+        self._fill(session, copy, array)
+        self._count(copy.nbytes, 0)
         return copy
 
-    def copy_out(self, copy: Array, array: Array) -> None:
-        """Copy the arena's `copy` into the caller's `array`."""
-        fill(array, copy)
-        self.count(0, copy.nbytes)
+    def arrive(self) -> None:
+        """Wait for what this thread's copy_in() has begun. The daemon reads the arena then."""
+        if self._page_lock is not None:
+            self._page_lock.arrive()
+
+    def copy_out(self, session: Handle, copy: Array, array: Array) -> None:
+        """Copy the arena's `copy` into the caller's `array`; into a CUDA tensor on the stream."""
+        self._fill(session, array, copy)
+        self._count(0, copy.nbytes)
+
+    def sent(self) -> Sent:
+        """Return events behind what this thread's copy_out() has begun."""
+        return () if self._page_lock is None else self._page_lock.sent()
+
+    def _fill(self, session: Handle, target: Array, source: Array) -> None:
+        """Copy all elements, or begin to."""
+        asynchronous = False
+        if is_cuda(target) or is_cuda(source):
+            lock = self.page_lock(session)
+            asynchronous = lock is not None and lock.start(target, source)
+            with self._lock:
+                if asynchronous:
+                    self._async += target.nbytes
+                else:
+                    self._plain += target.nbytes
+        if not asynchronous:
+            fill(target, source)
+
+    def _count(self, bytes_in: int, bytes_out: int) -> None:
+        with self._lock:
+            self._in += bytes_in
+            self._out += bytes_out
 
     def check_device(self, array: Array, what: str) -> None:
         if dtypes.is_torch(array) and array.device.type not in DEVICES:
             raise errors.InvalidError(
                 f"{what} is on device {array.device}; aule takes tensors on {', '.join(DEVICES)}"
             )
+
+
+def is_cuda(array: Array) -> bool:
+    """Say whether an array is torch's, in the memory of a GPU."""
+    return dtypes.is_torch(array) and bool(array.is_cuda)
 
 
 def fill(target: Array, source: Array) -> None:
@@ -219,6 +294,4 @@ def fill(target: Array, source: Array) -> None:
 
 def ordinary(like: Array, shape: tuple[int, ...]) -> Array:
     """Return new memory outside of the arena, of the type and on the device of `like`."""
-    if dtypes.is_torch(like):
-        return importlib.import_module("torch").empty(shape, dtype=like.dtype, device=like.device)
-    return np.empty(shape, like.dtype)
+    return like.new_empty(shape) if dtypes.is_torch(like) else np.empty(shape, like.dtype)

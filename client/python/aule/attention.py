@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import dtypes, errors
 from ._native import check, ffi, lib, sliced
-from ._run import Geometry, Rope, Runs, Ticket, Window, _at
+from ._run import Geometry, Rope, Runs, Window, _at
 from ._tensors import Array, array_of
+from ._ticket import Ticket
 from .sequence import int32, pack_mask
 
 if TYPE_CHECKING:
@@ -99,10 +100,11 @@ def submit(session: Session, q: Array, k: Array, v: Array, out: Array | None = N
                                   for i in range(num)])
         keep.append(packed)
         whole.mask, whole.mask_size = ffi.from_buffer(packed), len(packed)
-    in_place = False
-    for name, array in zip("qkv", tensors, strict=True):
-        placed = runs.place(name, array, order, keep)
-        in_place = placed if name == "q" else in_place
+    try:
+        in_place, *_ = [runs.place(name, array, order, keep)
+                        for name, array in zip("qkv", tensors, strict=True)]
+    finally:
+        session._arena.arrive()
     back: list[tuple[Array, Array]] = []
     shape = tuple((num, q_len, heads, dim_v)[i] for i in order)
     code = dtypes.code_of(tensors[0].dtype)

@@ -160,9 +160,12 @@ class Batch(Runs):
                             0 if values is None else dim_v, dim_v or int(keys.shape[-1]), 1)
         batch = cls(Handle(pointer[0], lib.aule_batch_destroy, parent), session, geometry, given)
         batch._scales = (k_scale, v_scale)
-        batch._place_pool("keys", keys)
-        if values is not None:
-            batch._place_pool("values", values)
+        try:
+            batch._place_pool("keys", keys)
+            if values is not None:
+                batch._place_pool("values", values)
+        finally:
+            session._arena.arrive()
         return batch
 
     def _place_pool(self, name: str, array: Array) -> None:

@@ -13,13 +13,14 @@ from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING, Any
 
 from . import dtypes, errors
+from ._cuda import CudaCopies
 from ._native import Handle, Owner, check, ffi, fields, lib, milliseconds
 from ._notice import Notice
-from ._tensors import Arena, Array, Copied, allocate
+from ._tensors import Arena, Array, Copied
 from .daemon import PrivateDaemon
 
 if TYPE_CHECKING:
-    from ._run import Ticket
+    from ._ticket import Ticket
     from .batch import Batch
     from .cache import Cache
 
@@ -62,6 +63,20 @@ class Session(Owner):
         """Bytes copied into and out of the arena, for tensors that do not lie there."""
         return self._arena.copied
 
+    @property
+    def cuda(self) -> CudaCopies:
+        """How torch's CUDA tensors were copied: page_locked, bytes_async, bytes_plain, reason."""
+        return self._arena.cuda
+
+    def page_lock(self) -> bool:
+        """Register the arena with CUDA now. The first CUDA tensor of a run does it otherwise.
+
+        Call this if you copy between CUDA tensors and tensors of `empty()` yourself: torch's
+        copies with non_blocking=True are asynchronous then. False: CUDA refuses, `cuda.reason`
+        says why, and CUDA tensors are copied through pageable memory. Needs torch.
+        """
+        return self._arena.page_lock(self._open()) is not None
+
     def empty(self, shape: int | ListOf[int], dtype: Any = "f32", *,
               kind: str | None = None) -> Array:
         """Return an array in the arena; runs use it without a copy. Its contents are undefined.
@@ -78,7 +93,7 @@ class Session(Owner):
         if kind not in (None, "numpy", "torch"):
             raise errors.InvalidError(f"kind {kind!r} is neither 'numpy' nor 'torch'")
         torch = kind == "torch" or (kind is None and dtypes.is_torch_dtype(dtype))
-        return allocate(self._open(), dims, dtypes.code_of(dtype), torch)
+        return self._arena.allocate(self._open(), dims, dtypes.code_of(dtype), torch)
 
     def in_arena(self, array: Array) -> bool:
         """Say whether runs use this array without a copy."""
@@ -121,6 +136,7 @@ class Session(Owner):
         super().close()
         if self._notice is not None:
             self._notice.close()
+        self._arena.close()
         self._orphans.clear()
         if self._daemon:
             self._daemon.stop()
