@@ -22,15 +22,37 @@ static const struct option common[NUM_COMMON] = {
 
 // ---- the table ----
 
+// The own option of some command; NULL: there are fewer.
+static const struct option *own_at(const struct options_program *program, size_t index)
+{
+    const struct options_command *command;
+    for (size_t i = 0; (command = options_command_at(program, i)); i++)
+        for (const struct option *own = command->options; own && own->name; own++)
+            if (index-- == 0)
+                return own;
+    return NULL;
+}
+
+// The options that have a field: the program's, then those of its commands.
+static size_t count_set(const struct options_program *program)
+{
+    size_t count = 0;
+    while (own_at(program, count))
+        count++;
+    return program->num_options + count;
+}
+
 size_t options_count(const struct options_program *program)
 {
-    return program->num_options + NUM_COMMON;
+    return count_set(program) + NUM_COMMON;
 }
 
 const struct option *options_at(const struct options_program *program, size_t index)
 {
-    return index < program->num_options ? &program->options[index]
-                                        : &common[index - program->num_options];
+    if (index < program->num_options)
+        return &program->options[index];
+    const struct option *own = own_at(program, index - program->num_options);
+    return own ? own : &common[index - count_set(program)];
 }
 
 bool options_takes_value(const struct option *option)
@@ -41,16 +63,19 @@ bool options_takes_value(const struct option *option)
 const struct options_command *options_command_at(const struct options_program *program,
                                                  size_t index)
 {
-    if (!program->commands)
-        return NULL;
-    const char *element = (const char *)program->commands + index * program->command_size;
-    const struct options_command *command = (const struct options_command *)(const void *)element;
-    return command->name ? command : NULL;
+    return program->commands ? program->commands[index] : NULL;
 }
 
 bool options_taken(const struct option *option, const struct options_command *command)
 {
-    return !command || !option->groups || option->groups & command->groups;
+    if (!command)
+        return true;
+    if (!option->own)
+        return !option->groups || option->groups & command->groups;
+    for (const struct option *own = command->options; own && own->name; own++)
+        if (own == option)
+            return true;
+    return false;
 }
 
 static bool fail(char error[OPTIONS_ERROR_SIZE], const char *format, ...)
@@ -217,7 +242,7 @@ static bool set_switch(const struct option *option, const char *text, void *fiel
 
 static bool set_value(const struct option *option, const char *text, void *settings, char *error)
 {
-    void *field = (char *)settings + option->offset;
+    void *field = option->own ? option->own : (char *)settings + option->offset;
     switch (option->kind) {
     case OPTION_FLAG:
     case OPTION_CONSTANT: return set_switch(option, text, field, error);
@@ -236,8 +261,8 @@ static bool set_value(const struct option *option, const char *text, void *setti
 bool options_set_defaults(const struct options_program *program, void *settings,
                           char error[OPTIONS_ERROR_SIZE])
 {
-    for (size_t i = 0; i < program->num_options; i++) {
-        const struct option *option = &program->options[i];
+    for (size_t i = 0; i < count_set(program); i++) {
+        const struct option *option = options_at(program, i);
         if (option->initial && !set_value(option, option->initial, settings, error))
             return false;
     }
@@ -247,8 +272,8 @@ bool options_set_defaults(const struct options_program *program, void *settings,
 bool options_set(const struct options_program *program, const char *name, const char *value,
                  void *settings, char error[OPTIONS_ERROR_SIZE])
 {
-    for (size_t i = 0; i < program->num_options; i++) {
-        const struct option *option = &program->options[i];
+    for (size_t i = 0; i < count_set(program); i++) {
+        const struct option *option = options_at(program, i);
         if (!option->name || strcmp(option->name, name) != 0)
             continue;
         if (options_takes_value(option) && !value)
@@ -261,8 +286,9 @@ bool options_set(const struct options_program *program, const char *name, const 
 bool options_given(const struct options_program *program, const struct options_line *line,
                    const char *name)
 {
-    for (size_t i = 0; i < program->num_options; i++) {
-        if (program->options[i].name && strcmp(program->options[i].name, name) == 0)
+    for (size_t i = 0; i < count_set(program); i++) {
+        const char *known = options_at(program, i)->name;
+        if (known && strcmp(known, name) == 0)
             return line->given >> i & 1;
     }
     return false;
@@ -332,8 +358,9 @@ static bool read_long(struct reader *reader, const char *word)
                         options_value(option, wanted, sizeof wanted));
         value = reader->argv[reader->next++];
     }
-    if ((size_t)place >= program->num_options) {
-        reader->common[(size_t)place - program->num_options] = true;
+    const size_t num_set = count_set(program);
+    if ((size_t)place >= num_set) {
+        reader->common[(size_t)place - num_set] = true;
         return true;
     }
     reader->line->given |= UINT64_C(1) << place;
@@ -413,8 +440,8 @@ static const char *only_taker(const struct options_program *program, const struc
 static bool check_taken(const struct reader *reader)
 {
     const struct options_line *line = reader->line;
-    for (size_t i = 0; i < reader->program->num_options; i++) {
-        const struct option *option = &reader->program->options[i];
+    for (size_t i = 0; i < count_set(reader->program); i++) {
+        const struct option *option = options_at(reader->program, i);
         if (!(line->given >> i & 1) || options_taken(option, line->command))
             continue;
         const char *taker = only_taker(reader->program, option);
@@ -438,7 +465,7 @@ enum options_result options_read(const struct options_program *program, int argc
 {
     struct reader reader = {program, argv, argc, argc ? 1 : 0, settings, line, {false}};
     *line = (struct options_line){.operands = argv + reader.next};
-    if (program->num_options > MAX_OPTIONS) {
+    if (count_set(program) > MAX_OPTIONS) {
         fail(line->error, "%s has more than %d options", program->name, MAX_OPTIONS);
         return OPTIONS_BAD;
     }

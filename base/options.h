@@ -48,6 +48,7 @@ struct option {
     const char *details;      // further sentences, for the man page; may be NULL
     const char *section;      // of a heading
     unsigned groups;          // of commands that take it; 0: all do
+    void *own;                // of an option of one command: its field, in place of `offset`
 };
 // In help and details, `back quotes` enclose what is typed.
 
@@ -91,6 +92,12 @@ struct option {
 #define OPTION_HEADING(text) {.section = (text)},
 #define OPTION_ENTRY(settings, type, field, name, argument, kind, ...)                             \
     {name, argument, OPTION_FIELD(kind, settings, field), __VA_ARGS__},
+// An option of one command. The command's file has it, and its field, a static variable.
+#define OPTION_OWN(field, name, argument, kind, ...)                                               \
+    {                                                                                              \
+        name, argument, kind, 0, sizeof(field) + OPTION_CHECK(kind##_FITS(field)), __VA_ARGS__,    \
+            .own = &(field)                                                                        \
+    }
 // The words of a choice that nothing else reads.
 #define OPTION_WORDS(...)                                                                          \
     .words = (const char *const[])                                                                 \
@@ -100,10 +107,12 @@ struct option {
 
 // Begins the struct that describes a command of the program.
 struct options_command {
-    const char *name;     // NULL ends the array
+    const char *name;
     const char *argument; // usage's word for what follows it: "ID", "NAME..."; NULL: nothing does
     const char *help;     // NULL: the command is hidden
-    unsigned groups;      // it takes the options that have one of these bits
+    unsigned groups;      // it takes the program's options that have one of these bits
+    const struct option *options; // of OPTION_OWN(), then a NULL name; NULL: it has none. Their
+                                  // names differ from those of all other options of the program
 };
 
 struct options_program {
@@ -112,10 +121,8 @@ struct options_program {
     const char *about;    // sentences below it
     const char *epilogue; // sentences at the end of --help
     const struct option *options;
-    size_t num_options;   // --help and --version come on top; at most 64
-    const void *commands; // array whose elements begin with a struct options_command; NULL: the
-                          // program has none
-    size_t command_size;  // bytes of an element
+    size_t num_options; // --help, --version and those of commands come on top; at most 64 in all
+    const struct options_command *const *commands; // ends with NULL; NULL: the program has none
 };
 
 enum options_result {
@@ -126,7 +133,7 @@ enum options_result {
 enum { OPTIONS_ERROR_SIZE = 512 }; // of a sentence; what is longer is cut
 
 struct options_line {
-    uint64_t given;                        // bit i: the command line had options[i]
+    uint64_t given;                        // bit i: the command line had options_at(i)
     const struct options_command *command; // NULL: the program has none
     char **operands; // [num_operands] the words that are no options, without the command
     int num_operands;

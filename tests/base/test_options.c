@@ -59,21 +59,30 @@ static const struct options_program plain = {
     .num_options = sizeof entries / sizeof *entries,
 };
 
+static struct {
+    uint32_t coats;
+    bool fast;
+} of_paint;
+static const struct option paint_options[] = {
+    OPTION_OWN(of_paint.coats, "coats", "N", OPTION_COUNT, 1, 9, .initial = "2",
+               .help = "how many times"),
+    OPTION_OWN(of_paint.fast, "fast", NULL, OPTION_FLAG, .help = "hurry"),
+    {.name = NULL},
+};
+
 static const struct command {
     struct options_command words;
     int more; // a program's struct is longer
-} commands[] = {
-    {{"paint", "WALL", "paint a wall", PAINTS}, 1},
-    {{"draw", NULL, "draw", DRAWS}, 2},
-    {{"secret", NULL, NULL, PAINTS | DRAWS}, 3},
-    {{.name = NULL}, 0},
-};
+} paint = {{"paint", "WALL", "paint a wall", PAINTS, paint_options}, 1},
+  draw = {{.name = "draw", .help = "draw", .groups = DRAWS}, 2},
+  secret = {{.name = "secret", .groups = PAINTS | DRAWS}, 3};
+static const struct options_command *const commands[] = {&paint.words, &draw.words, &secret.words,
+                                                         NULL};
 
 static struct options_program with_commands(void)
 {
     struct options_program program = plain;
     program.commands = commands;
-    program.command_size = sizeof *commands;
     return program;
 }
 
@@ -216,7 +225,7 @@ START_TEST(a_command_takes_the_options_of_its_groups)
 {
     const struct options_program program = with_commands();
     ck_assert_int_eq(read_text(&program, "--colour red paint wall"), OPTIONS_RUN);
-    ck_assert_ptr_eq(line.command, &commands[0].words);
+    ck_assert_ptr_eq(line.command, &paint.words);
     ck_assert_int_eq(line.num_operands, 1);
     ck_assert_str_eq(line.operands[0], "wall");
     ck_assert_int_eq(read_text(&program, "secret --colour red --name x --loud"), OPTIONS_RUN);
@@ -226,6 +235,25 @@ START_TEST(a_command_takes_the_options_of_its_groups)
     ck_assert_str_eq(line.error, "\"erase\" is no command; there are paint and draw");
     ck_assert_int_eq(read_text(&program, "--loud"), OPTIONS_BAD);
     ck_assert_str_eq(line.error, "name a command: paint and draw");
+}
+END_TEST
+
+START_TEST(an_option_of_one_command_is_taken_by_no_other)
+{
+    const struct options_program program = with_commands();
+    ck_assert_int_eq(read_text(&program, "paint wall --fast --coats 3 --loud"), OPTIONS_RUN);
+    ck_assert(of_paint.fast && settings.loud);
+    ck_assert_uint_eq(of_paint.coats, 3);
+    ck_assert(options_given(&program, &line, "coats"));
+    ck_assert_int_eq(read_text(&program, "paint wall"), OPTIONS_RUN);
+    ck_assert_uint_eq(of_paint.coats, 2);
+    ck_assert(!options_given(&program, &line, "coats"));
+    ck_assert_int_eq(read_text(&program, "draw --coats 3"), OPTIONS_BAD);
+    ck_assert_str_eq(line.error, "draw takes no --coats; paint does");
+    ck_assert_int_eq(read_text(&program, "paint --coats 10"), OPTIONS_BAD);
+    ck_assert_str_eq(line.error, "--coats \"10\" is not a whole number from 1 to 9");
+    ck_assert_int_eq(read_text(&plain, "--coats 3"), OPTIONS_BAD);
+    ck_assert_str_eq(line.error, "--coats is no option; see prog --help");
 }
 END_TEST
 
@@ -302,15 +330,16 @@ END_TEST
 START_TEST(help_of_a_command_has_what_it_takes)
 {
     const struct options_program program = with_commands();
-    char *text = printed(&program, NULL, &commands[1].words);
+    char *text = printed(&program, NULL, &draw.words);
     has(text, "usage: prog draw [OPTION]...\n\nDraw.\n");
     has(text, "--name A|B");
     lacks(text, "--colour NAME");
+    lacks(text, "--coats");
     free(text);
     text = printed(&program, NULL, NULL);
     has(text, "\nCommands:\n  paint WALL            paint a wall\n");
     lacks(text, "secret");
-    char *hidden = printed(&program, NULL, &commands[2].words);
+    char *hidden = printed(&program, NULL, &secret.words);
     ck_assert_str_eq(hidden, text);
     free(hidden);
     free(text);
@@ -323,7 +352,7 @@ START_TEST(long_help_is_wrapped_and_no_line_of_it_looks_like_an_option)
         {"a", NULL, OPTION_FIELD(OPTION_FLAG, struct settings, loud),
          .help = "one two three four five six seven eight nine ten eleven twelve 13 with `--b` --c "
                  "and so on and on"}};
-    const struct options_program program = {"prog", "prog", "About.", "End.", wordy, 1, NULL, 0};
+    const struct options_program program = {"prog", "prog", "About.", "End.", wordy, 1, NULL};
     char *text = printed(&program, NULL, NULL);
     has(text, "\nOptions:\n  --a                   one two three four five six seven eight nine "
               "ten eleven twelve 13\n"
@@ -395,6 +424,8 @@ START_TEST(bash_completes_commands_options_and_words)
     ck_assert_str_eq(completed(&plain, "--count \"\""), "\n"); // bash continues with file names
     ck_assert_str_eq(completed(&program, "p"), "paint\n");
     ck_assert_str_eq(completed(&program, "draw --n"), "--name\n");
+    ck_assert_str_eq(completed(&program, "paint --coa"), "--coats\n");
+    ck_assert_str_eq(completed(&program, "draw --coa"), "\n");
     ck_assert_str_eq(completed(&program, "draw --colo"), "\n");
     ck_assert_str_eq(completed(&program, "paint --colo"), "--colour\n");
 }
@@ -413,6 +444,7 @@ int main(void)
     tcase_add_loop_test(reading, a_wrong_word_is_named_in_one_sentence, 0,
                         sizeof refused / sizeof *refused);
     tcase_add_test(reading, a_command_takes_the_options_of_its_groups);
+    tcase_add_test(reading, an_option_of_one_command_is_taken_by_no_other);
     tcase_add_test(reading, options_are_set_by_name);
     tcase_add_test(printing, help_has_each_option_below_its_section);
     tcase_add_test(printing, help_of_a_command_has_what_it_takes);

@@ -27,15 +27,20 @@ static const struct option entries[] = {BENCH_OPTIONS(OPTION_HEADING, ENTRY)};
 static const struct command {
     struct options_command words;
     const char *wants; // name of the argument, for errors
-} commands[] = {
-    {{"list", NULL, "list the workloads", 0}, NULL},
-    {{"run", "NAME...", "run workloads or studies, and print how long each takes", COMMAND_RUN},
-     "names; aule-bench list has them"},
-    {{"plot", "FILE...", "draw lines of JSON as SVG; `-` is standard input", COMMAND_PLOT},
-     "files"},
-    {{"client", "NAME", NULL, COMMAND_CLIENT}, "a name"},
-    {{.name = NULL}, NULL},
-};
+} list = {{.name = "list", .help = "list the workloads"}, NULL},
+  run = {{.name = "run",
+          .argument = "NAME...",
+          .help = "run workloads or studies, and print how long each takes",
+          .groups = COMMAND_RUN},
+         "names; aule-bench list has them"},
+  plot = {{.name = "plot",
+           .argument = "FILE...",
+           .help = "draw lines of JSON as SVG; `-` is standard input",
+           .groups = COMMAND_PLOT},
+          "files"},
+  client = {{.name = "client", .argument = "NAME", .groups = COMMAND_CLIENT}, "a name"};
+static const struct options_command *const commands[] = {&list.words, &run.words, &plot.words,
+                                                         &client.words, NULL};
 
 static const struct options_program program = {
     .name = "aule-bench",
@@ -53,7 +58,6 @@ static const struct options_program program = {
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
     .commands = commands,
-    .command_size = sizeof *commands,
 };
 
 const char *via_name(enum via via)
