@@ -41,6 +41,7 @@ daemon/core/runs/          daemon/core/steps/
 daemon/core/audit.h        daemon/core/core.h
 daemon/core/               daemon/core/runs/ daemon/core/audit.h
 daemon/server/             daemon/core/core.h
+daemon/server/handlers/    daemon/server/
 daemon/                    daemon/server/
 client/include/
 client/                    client/include/ schema/

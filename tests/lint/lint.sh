@@ -31,7 +31,7 @@ scripts()
 # keeps its old layout.
 check_format()
 {
-    local version list file bad=()
+    local version list
     version=$(clang-format --version | grep -oE 'version [0-9]+' | head -n 1)
     if [ "$version" != "version 14" ]; then
         echo "skipped: the tree is laid out by clang-format 14; this one is $version"
@@ -39,11 +39,8 @@ check_format()
     fi
     mapfile -t list < <(files '*.c' '*.h' '*.cc' | grep -v '^\./tests/client/aule-0\.1/')
     [ ${#list[@]} -gt 0 ]
-    for file in "${list[@]}"; do
-        clang-format --dry-run -Werror "$file" || bad+=("$file")
-    done
-    if [ ${#bad[@]} -gt 0 ]; then
-        echo "clang-format would lay out differently: ${bad[*]}"
+    if ! printf '%s\0' "${list[@]}" | xargs -0 -P 2 -n 40 clang-format --dry-run -Werror; then
+        echo "clang-format would lay out the files above differently"
         return 1
     fi
     echo "${#list[@]} files are as clang-format leaves them"
