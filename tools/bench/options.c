@@ -138,7 +138,7 @@ enum options_result options_parse(int argc, char **argv, struct options *options
     options->names = options->line.operands;
     options->num_names = options->line.num_operands;
     options->completion_poll_us = engine_poll_us(options->completion_poll_us);
-    const bool run = command->words.groups == COMMAND_RUN;
-    return check_names(command, options) && (!run || check_apart(options)) ? OPTIONS_RUN
-                                                                           : OPTIONS_BAD;
+    if (!check_names(command, options))
+        return OPTIONS_BAD;
+    return command != &run || check_apart(options) ? OPTIONS_RUN : OPTIONS_BAD;
 }

@@ -37,9 +37,9 @@ struct group {
     uint64_t redo_at;                      // offset in the slot's piece: struct gpu_redo
     bool is_native;                        // `native` is launched instead of `read`
     const struct native *native;
-    uint64_t native_at;                    // offset in the slot's piece: hopper_measure()'s extras
-    uint64_t partial_bytes;                // of partial results, for all its runs
-    uint64_t partials_at;                  // offset in the slot's scratch memory
+    uint64_t native_at;     // offset in the slot's piece: hopper_measure()'s extras
+    uint64_t partial_bytes; // of partial results, for all its runs
+    uint64_t partials_at;   // offset in the slot's scratch memory
     // It uses memory of earlier groups in the wave, so it waits for their merges.
     bool scratch_anew;
     // Attention: the group of the cascade that computes shared parts and leaves the results where

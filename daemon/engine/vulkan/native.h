@@ -36,9 +36,9 @@ enum status native_load(struct device *device, const struct native_code *code,
                         struct native *native, struct error *error);
 void native_unload(struct device *device, struct native *native); // takes a zeroed one
 
-// Records a launch of `blocks` thread blocks with `shared_bytes` of shared memory each. `params` points to each parameter of the function, in
-// their order. The barriers around it must name all stages, not only compute shaders. The thread
-// that records.
+// Records a launch of `blocks` thread blocks with `shared_bytes` of shared memory each. `params`
+// points to each parameter of the function, in their order. The barriers around it must name all
+// stages, not only compute shaders. The thread that records.
 void native_launch(const struct device *device, VkCommandBuffer commands,
                    const struct native *native, uint32_t blocks, uint32_t shared_bytes,
                    const void *const *params, uint32_t num_params);
