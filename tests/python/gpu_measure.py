@@ -165,6 +165,24 @@ class Layers:
                 runs.append(self.run(self.cache.step([text]), tensors))
         return self.row(name, runs)
 
+    def own_us(self, texts: list[Any]) -> float:
+        """Return the CPU time of one submit() with tensors in the arena, in us, at the median."""
+        *qkv, out = self.tensors(len(texts), "arena")
+        costs = []
+        for _ in range(self.size.repeats + 2):
+            for text in texts:
+                text.append(1)
+            step, tickets = self.cache.step(texts), []
+            for layer in range(self.size.layers):
+                started = time.thread_time()
+                tickets.append(step.submit(layer, *qkv, out))
+                costs.append(time.thread_time() - started)
+            for ticket in tickets:
+                ticket.wait()
+            for text in texts:
+                text.truncate(self.size.keys)
+        return statistics.median(costs) * 1e6
+
 
 def layers(size: Size) -> None:
     """Measure a decode step and a prefill: tensors in the arena, and CUDA's, copied."""
@@ -177,13 +195,14 @@ def layers(size: Size) -> None:
             worker.decode(texts, "copied", "decode, copied")]
     rows += [worker.prefill("arena", "prefill, in the arena"),
              worker.prefill("copied", "prefill, copied")]
+    own_us = worker.own_us(texts)
     copies = session.cuda
     if worker.device == "cuda":  # what a worker gets whose arena CUDA refuses
         session._arena.close()
         rows += [worker.decode(texts, "copied", "decode, copied plainly"),
                  worker.prefill("copied", "prefill, copied plainly")]
     say({"device": session.info["device_name"], "torch": worker.torch.__version__,
-         "tensors": worker.device, "fill_s": filled, "cuda": copies._asdict(), "rows": rows})
+         "tensors": worker.device, "fill_s": filled, "cuda": copies._asdict(), "own_us": own_us, "rows": rows})
 
 
 # ---- generate_batch ----
@@ -389,7 +408,7 @@ class Whole:
                 reasons = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
                 why = (reasons or lines or [f"it ended with {part.returncode}"])[-1]
                 self.failures.append(f"{what}: {why}")
-                sys.stderr.write(err[-4000:])
+                sys.stderr.write((out + err)[-8000:])
         return out
 
     def part(self, what: str, options: list[str], seconds: float) -> dict[str, Any] | None:
@@ -425,6 +444,8 @@ class Whole:
         for row in measured["rows"]:
             ratio = f"{row['ratio']:.2f}" if row["ratio"] else "-"
             print(f"{row['name']:28}{row['time_us']:12.0f}{row['kernels_us']:13.0f}{ratio:>7}")
+        if "own_us" in measured:
+            print(f"{'submit(), CPU time of a call':28}{measured['own_us']:12.1f}")
         print(f"\n{'generate_batch':28}{'tokens/s':>12}{'cache, MiB':>13}{'found':>15}")
         for row in rows:
             print(f"{row['name']:28}{row['tokens_per_s']:12.1f}{row['cache_bytes'] / 2**20:13.1f}"
