@@ -9,6 +9,7 @@
 # TARGET gets its text, which ends with a 0, as `extern const unsigned char NAME_ptx[],
 # NAME_ptx_end[]`.
 
+option(AULE_NATIVE "build the native kernels; without effect if the compiler is missing" ON)
 set(AULE_CLANG "" CACHE FILEPATH "clang for native kernels; empty: the system's clang-19")
 set(AULE_PTX_FLAGS -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_90a
   -Xclang -target-feature -Xclang +ptx83 -O3 -ffp-contract=off -std=c++17 -Wall -Wextra
@@ -19,7 +20,7 @@ if(AULE_CLANG)
   set(aule_clang ${AULE_CLANG})
 endif()
 set(AULE_HAVE_HOPPER NO)
-if(aule_clang)
+if(aule_clang AND AULE_NATIVE)
   execute_process(COMMAND ${aule_clang} ${AULE_PTX_FLAGS} -S
     ${PROJECT_SOURCE_DIR}/cmake/probes/native.cu -o ${PROJECT_BINARY_DIR}/CMakeFiles/aule_probe.ptx
     RESULT_VARIABLE code OUTPUT_QUIET ERROR_QUIET)
@@ -27,7 +28,9 @@ if(aule_clang)
     set(AULE_HAVE_HOPPER YES)
   endif()
 endif()
-if(NOT AULE_HAVE_HOPPER)
+if(NOT AULE_NATIVE)
+  message(STATUS "left out: native kernels, because AULE_NATIVE is off")
+elseif(NOT AULE_HAVE_HOPPER)
   message(STATUS "left out: native kernels for Hopper GPUs, because there is no clang 19 that "
     "compiles CUDA to PTX (Debian's package clang-19)")
 endif()
