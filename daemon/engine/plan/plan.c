@@ -62,11 +62,18 @@ static enum status get_pipelines(struct submission *s, const struct engine_run *
 
 // ---- groups ----
 
+// A native kernel counts these in 32 bits, and its blocks count a little further.
+static uint64_t units(const struct group *group)
+{
+    return (uint64_t)group->num_items * group->geometry.spec[AULE_SPEC_NUM_KV_HEADS];
+}
+
 // Whether `fresh`, a group of one share, can join `group`.
 static bool joins(const struct submission *s, const struct group *group, const struct group *fresh)
 {
     return group->kind == fresh->kind && group->kind != ENGINE_MERGE &&
            memcmp(&group->geometry, &fresh->geometry, sizeof group->geometry) == 0 &&
+           units(group) + units(fresh) <= INT32_MAX &&
            group->num_items <= INT32_MAX - fresh->num_items &&
            group->num_tokens <= INT32_MAX - fresh->num_tokens &&
            group->num_merges <= INT32_MAX - fresh->num_merges &&
