@@ -33,7 +33,7 @@ def test_one_command_measures_all_rows() -> None:
         "decode, in the arena", "decode, copied", "prefill, in the arena", "prefill, copied"]
     assert all(row["time_us"] >= row["kernels_us"] > 0 for row in rows)
     whole, inner = said["layers"]["own_us"]
-    assert 0 < inner and 0 < whole
+    assert whole > 0 and inner > 0
     aule, sdpa = said["batches"]
     assert (aule["name"], sdpa["name"]) == ("aule, 1 process", "sdpa, 1 process")
     assert aule["prompted"] == 6 * 49 and aule["found"] > 0
