@@ -418,6 +418,31 @@ START_TEST(work_that_takes_longer_or_less_than_it_did_is_followed)
 }
 END_TEST
 
+// Of 100 pieces of work in a row, every third one is `late_ns` longer. How many of these ends found
+// the thread asleep, after it has learned.
+static int ends_asleep(int64_t spin_ns, int64_t late_ns)
+{
+    struct thread t = dispatcher();
+    int count = 0;
+    t.watch.look_ns = spin_ns;
+    t.watch.wake_delay_ns = spin_ns / 2;
+    for (int i = 0; i < 100; i++) {
+        pass(&t, KIND, 60 * US + (i % 3 == 2 ? late_ns : 0));
+        count += i >= 10 && t.woken;
+    }
+    return count;
+}
+
+// This is what docs/performance.md says of the ring lane.
+START_TEST(an_end_later_than_half_a_spin_after_the_shortest_finds_the_thread_asleep)
+{
+    ck_assert_int_eq(ends_asleep(SPIN, SPIN / 2 - 5 * US), 0);
+    ck_assert_int_eq(ends_asleep(SPIN, SPIN / 2 + 15 * US), 30);
+    ck_assert_int_eq(ends_asleep(2 * SPIN, SPIN / 2 + 15 * US), 0);
+    ck_assert_int_eq(ends_asleep(4 * SPIN, SPIN + 20 * US), 0);
+}
+END_TEST
+
 START_TEST(sleeps_that_last_too_long_are_begun_to_end_earlier)
 {
     struct thread t = dispatcher();
@@ -508,6 +533,7 @@ int main(void)
         the_end_of_work_that_takes_as_long_as_its_like_is_seen,
         one_look_a_piece_of_work_is_as_long_as_the_spin_at_most,
         work_that_takes_longer_or_less_than_it_did_is_followed,
+        an_end_later_than_half_a_spin_after_the_shortest_finds_the_thread_asleep,
         sleeps_that_last_too_long_are_begun_to_end_earlier,
         one_sleep_that_lasts_longer_than_the_work_is_forgotten,
         without_spinning_there_is_no_polling,

@@ -7,6 +7,7 @@
 #include "block.h"
 
 #include "base/container_of.h"
+#include "base/prefetch.h"
 #include "cache.h"
 #include "pool.h"
 #include "prefix.h"
@@ -64,8 +65,8 @@ void block_set_written(struct cache *cache, struct block *block, uint32_t layers
 void block_fetch_place(const struct cache *cache, const struct block *block)
 {
     const struct chunk *chunk = block_chunk(cache, block);
-    __builtin_prefetch(chunk, 1);
-    __builtin_prefetch(&chunk->blocks, 1);
+    prefetch(chunk);
+    prefetch(&chunk->blocks);
     order_fetch(&block->eviction);
 }
 
@@ -78,10 +79,10 @@ void block_fetch_freeing(const struct cache *cache, const struct block *block)
 {
     const struct chunk *chunk = block_chunk(cache, block);
     block_fetch_idle(cache, block);
-    __builtin_prefetch(&block->stamp, 1);
-    __builtin_prefetch(&chunk->usable, 1);
-    __builtin_prefetch(&chunk->free[chunk->num_free], 1);
-    __builtin_prefetch(block_written(cache, block, 0), 1);
+    prefetch(&block->stamp);
+    prefetch(&chunk->usable);
+    prefetch(&chunk->free[chunk->num_free]);
+    prefetch(block_written(cache, block, 0));
 }
 
 static enum core_block_kind rightful_state(const struct block *block)
@@ -136,18 +137,26 @@ static struct account *some_account(const struct chunk *chunk, uint32_t chunk_bl
     return NULL;
 }
 
-// Brings the chunk's place among the idle ones into line with its counts.
+static uint64_t idle_key(const struct chunk *chunk)
+{
+    return chunk->last_use | (chunk->num_preferred ? EVICT_PREFERRED : 0);
+}
+
+// Brings the chunk's place among the idle ones into line with its counts. Most often it has the
+// right place: then nothing else is touched.
 static void chunk_settle(struct cache *cache, struct chunk *chunk)
 {
+    const bool idle = chunk->num_cached && !chunk->num_used;
+    if (idle && chunk->owner && order_is_in(&chunk->idle) && chunk->idle.key == idle_key(chunk))
+        return;
     chunk_rest(chunk);
-    if (!chunk->num_cached || chunk->num_used)
+    if (!idle)
         return;
     if (!chunk->owner)
         chunk->owner = some_account(chunk, cache->chunk_blocks);
     if (!chunk->owner->idle.size)
         tenant_outdate(chunk->owner->tenant);
-    order_add(&chunk->owner->idle, &chunk->idle,
-              chunk->last_use | (chunk->num_preferred ? EVICT_PREFERRED : 0));
+    order_add(&chunk->owner->idle, &chunk->idle, idle_key(chunk));
 }
 
 void chunk_disown(struct chunk *chunk)
@@ -261,7 +270,7 @@ struct block *block_take(struct cache *cache)
     const uint32_t index = chunk->free[chunk->num_free - 1];
     struct block *block = &chunk->blocks[index];
     if (chunk->num_free > BLOCK_AHEAD)
-        __builtin_prefetch(&chunk->blocks[chunk->free[chunk->num_free - 1 - BLOCK_AHEAD]], 1);
+        prefetch(&chunk->blocks[chunk->free[chunk->num_free - 1 - BLOCK_AHEAD]]);
     if (chunk->num_free == cache->chunk_blocks)
         heap_remove(&cache->empty, &chunk->spare);
     if (--chunk->num_free == 0)

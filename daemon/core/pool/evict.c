@@ -6,6 +6,7 @@
 #include "evict.h"
 
 #include "base/container_of.h"
+#include "base/prefetch.h"
 #include "cache.h"
 #include "pool.h"
 #include "prefix.h"
@@ -65,7 +66,7 @@ static void fetch_next(const struct cache *cache, const struct block *block)
     if (!next || block->node->depth > 2)
         return;
     const struct block *then = container_of(next, const struct block, eviction);
-    __builtin_prefetch(then, 1);
+    prefetch(then);
     if (block->node->depth > 1)
         return;
     block_fetch_place(cache, then);

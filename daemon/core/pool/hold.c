@@ -109,8 +109,8 @@ void hold_fetch(const struct hold_table *table, int32_t id)
     const struct block *block = block_find(table->cache, id);
     if (!block)
         return;
-    __builtin_prefetch(block, 1);
-    __builtin_prefetch(&block->stamp, 1);
+    prefetch(block);
+    prefetch(&block->stamp);
 }
 
 enum status hold_probe(const struct hold_table *table, int64_t id, struct block **out)
@@ -172,7 +172,7 @@ bool hold_reserve(struct hold_table *table, const struct block *block)
     if (!table->pages[page])
         table->pages[page] = page_create(table->cache->chunk_blocks);
     if (table->pages[page])
-        __builtin_prefetch(&table->pages[page]->holds[hold_index(table, block->id)], 1);
+        prefetch(&table->pages[page]->holds[hold_index(table, block->id)]);
     return table->pages[page] != NULL;
 }
 

@@ -10,6 +10,7 @@
 #ifndef AULE_CORE_HOLD_H
 #define AULE_CORE_HOLD_H
 
+#include "base/prefetch.h"
 #include "cache.h"
 
 struct hold {
@@ -127,6 +128,16 @@ static inline void hold_fetch_ahead(const struct hold_table *table, const int32_
 {
     if (i + BLOCK_AHEAD < count)
         hold_fetch(table, list[i + BLOCK_AHEAD]);
+}
+
+// Prefetches what says where the session's hold of the block is counted, if that exists.
+static inline void hold_fetch_page(const struct hold_table *table, int32_t id)
+{
+    const struct hold_page *page = hold_page(table, id);
+    if (!page)
+        return;
+    prefetch(page);
+    prefetch(&page->bits[hold_index(table, id) / 64]);
 }
 
 // Checks that the session holds block `id`. OUT_OF_RANGE: no such id. NOT_HELD: the session does

@@ -27,19 +27,20 @@ static enum status lease_take(struct hold_table *table, uint32_t count, int32_t 
 {
     *account = account_get(table->session->salt->tenant, table->cache, count);
     bool room = *account && zeroes_reserve(table->session->pool, count);
-    for (uint32_t i = 0; i < count; i++) {
-        struct block *block = room ? block_take(table->cache) : NULL;
-        if (block && hold_reserve(table, block)) {
-            blocks[i] = block->id;
-            continue;
-        }
-        if (block)
-            block_untake(table->cache, block);
-        lease_undo(table->cache, blocks, i);
-        return error_set(error, STATUS_NO_MEMORY, "no host memory to lease %" PRIu32 " blocks",
-                         count);
+    // In a pass of its own, so that the pages are prefetched.
+    for (uint32_t i = 0; room && i < count; i++) {
+        blocks[i] = block_take(table->cache)->id;
+        hold_fetch_page(table, blocks[i]);
     }
-    return STATUS_OK;
+    uint32_t reserved = 0;
+    while (room && reserved < count &&
+           hold_reserve(table, block_find(table->cache, blocks[reserved])))
+        reserved++;
+    if (room && reserved == count)
+        return STATUS_OK;
+    if (room)
+        lease_undo(table->cache, blocks, count);
+    return error_set(error, STATUS_NO_MEMORY, "no host memory to lease %" PRIu32 " blocks", count);
 }
 
 // Cannot fail. A block that another salt last wrote is zeroed before any run of this session.

@@ -11,6 +11,7 @@
 #ifndef AULE_CORE_ORDER_H
 #define AULE_CORE_ORDER_H
 
+#include "base/prefetch.h"
 #include "heap.h"
 
 enum { ORDER_CLASSES = 4 };
@@ -43,6 +44,10 @@ struct order_node *order_first(const struct order *order); // NULL: empty
 // The node is in no queue, and there is room.
 void order_add(struct order *order, struct order_node *node, uint64_t key);
 void order_remove(struct order *order, struct order_node *node); // does nothing if it is in none
+static inline bool order_is_in(const struct order_node *node)    // in some queue
+{
+    return node->stray.order;
+}
 static inline bool order_is_listed(const struct order_node *node)
 {
     return node->stray.order > ORDER_STRAY;
@@ -59,8 +64,8 @@ static inline void order_fetch(const struct order_node *node)
 {
     if (!order_is_listed(node))
         return;
-    __builtin_prefetch(node->prev, 1);
-    __builtin_prefetch(node->next, 1);
+    prefetch(node->prev);
+    prefetch(node->next);
 }
 bool order_has(const struct order *order, const struct order_node *node); // for tests
 bool order_sound(const struct order *order); // checks keys, links and places; for tests

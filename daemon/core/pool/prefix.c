@@ -8,6 +8,7 @@
 
 #include "prefix.h"
 
+#include "base/prefetch.h"
 #include "claim.h"
 #include "pool.h"
 
@@ -128,19 +129,20 @@ static void fetch_found(const struct cache *cache, const struct prefix_node *nod
     const char *from = (const char *)&node->root,
                *end = (const char *)node->tokens + tokens_size(cache);
     for (; from < end; from += 64)
-        __builtin_prefetch(from, 1);
-    __builtin_prefetch(end - 1);
+        prefetch(from);
+    prefetch(end - 1);
 }
 
 void prefix_fetch(const struct prefix_node *node)
 {
-    __builtin_prefetch(node, 1);
-    __builtin_prefetch((const char *)node + 64, 1);
+    prefetch(node);
+    prefetch((const char *)node + 64);
+    prefetch(node->tokens - 1); // the struct may begin in the middle of a line
 }
 
 void prefix_fetch_slot(const struct cache *cache, const struct prefix_node *node)
 {
-    node_table_fetch(&cache->nodes, node->hash);
+    node_table_fetch_run(&cache->nodes, node->hash);
 }
 
 // The node that the search for `hash` will most likely find.
@@ -174,7 +176,7 @@ static void look_ahead(struct prefix_walk *walk)
         fetch_found(cache, nodes[i]);
     }
     for (uint32_t i = 0; i < walk->ahead; i++)
-        __builtin_prefetch(nodes[i]->block, 1);
+        prefetch(nodes[i]->block);
 }
 
 struct prefix_node *prefix_walk_next(struct prefix_walk *walk)
@@ -204,8 +206,8 @@ void prefix_fetch_ancestors(const struct cache *cache, const struct prefix_node 
         } else if (step == PLACE) {
             block_fetch_place(cache, at->block);
         } else if (step == BLOCK) {
-            __builtin_prefetch(at->block, 1);
-            node_table_fetch(&cache->nodes, at->hash);
+            prefetch(at->block);
+            node_table_fetch_run(&cache->nodes, at->hash);
         } else {
             prefix_fetch(at);
             return;

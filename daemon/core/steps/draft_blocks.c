@@ -6,6 +6,7 @@
 
 #include "draft_blocks.h"
 
+#include "base/prefetch.h"
 #include "core/pool/ledger.h"
 #include "core/pool/pool.h"
 #include "core/pool/session.h"
@@ -297,7 +298,7 @@ static void fetch(const struct draft *d, int64_t slot)
 {
     const struct block *block = block_find(d->table->cache, slot >> d->block_shift);
     if (block)
-        __builtin_prefetch(block, 1);
+        prefetch(block);
 }
 
 enum status draft_check_slots(struct draft *d)
