@@ -541,6 +541,11 @@ void fake_engine_widen_arena(struct engine_arena *arena, uint64_t size)
     arena->size = size;
 }
 
+uint8_t *fake_engine_arena_memory(struct engine_arena *arena)
+{
+    return arena->base;
+}
+
 bool engine_arena_imported(const struct engine_arena *arena)
 {
     return arena->engine->device.host_import;
