@@ -54,7 +54,7 @@ set_source_files_properties(fakes/fake_libcuda.c PROPERTIES
   COMPILE_OPTIONS -Wno-missing-prototypes) # they are CUDA's
 target_link_options(fake_libcuda PRIVATE -Wl,-soname,libcuda.so.1)
 aule_check(test_client_device
-  SOURCES client/test_client_device.c rigs/client_step.c rigs/importer.c
+  SOURCES client/device/test_client_device.c rigs/client_step.c rigs/importer.c
   LIBS client_expect aule_schema daemon_harness
   LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 target_compile_definitions(test_client_device PRIVATE

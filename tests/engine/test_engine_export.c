@@ -115,6 +115,32 @@ START_TEST(an_exported_arena_that_no_allocation_holds_is_refused)
 }
 END_TEST
 
+// The GPU has the fill, but does not start it.
+START_TEST(an_arena_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests)
+{
+    struct error error = {0};
+    if (!can_export())
+        return;
+    VkSemaphore gate = close_gate();
+    engine->device.watchdog_ns = 20000000;
+    const uint64_t bytes = atomic_load(&engine->device.buffer_bytes);
+    ck_assert_int_eq(engine_arena_create_exported(engine, ARENA_BYTES, &exported, &error),
+                     STATUS_DEVICE_LOST);
+    expect_event(ENGINE_EVENT_LOST);
+    ck_assert_ptr_null(exported);
+    ck_assert_uint_eq(atomic_load(&engine->device.buffer_bytes), bytes + ARENA_BYTES);
+    ck_assert(!engine_destroy_within(engine, 50));
+    VkSemaphoreSignalInfo open = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = gate, .value = 1};
+    ck_assert_int_eq(vkSignalSemaphore(engine->device.handle, &open), VK_SUCCESS);
+    ck_assert(transfer_at_rest(&engine->transfer, DEADLINE_S * UINT64_C(1000000000)));
+    vkDestroySemaphore(engine->device.handle, gate, NULL);
+    ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
+    engine = open_engine((struct engine_params){0});
+    arena = NULL;
+}
+END_TEST
+
 void add_export_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("exported memory");
@@ -123,5 +149,6 @@ void add_export_tests(Suite *suite)
     tcase_add_test(tcase, memory_outlives_the_arena_in_its_importer_and_the_importer_in_the_arena);
     tcase_add_test(tcase, exports_leave_no_descriptor_and_no_memory);
     tcase_add_test(tcase, an_exported_arena_that_no_allocation_holds_is_refused);
+    tcase_add_test(tcase, an_arena_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests);
     suite_add_tcase(suite, tcase);
 }

@@ -54,7 +54,8 @@ static enum status make_memory(struct engine_arena *arena, struct error *error)
     return buffer_init(device, MEMORY_STAGING, arena->size, "arena mirror", &arena->buffer, error);
 }
 
-// Memory that the driver gives may hold what another client had there.
+// Memory that the driver gives may hold what another client had there. DEVICE_LOST: the GPU may
+// still write to the buffer, which stays.
 static enum status make_exported(struct engine_arena *arena, struct error *error)
 {
     struct device *device = &arena->engine->device;
@@ -67,7 +68,7 @@ static enum status make_exported(struct engine_arena *arena, struct error *error
     arena->imported = true; // nothing has to be copied
     if (status == STATUS_OK)
         status = transfer_zero(&arena->engine->transfer, &arena->buffer, error);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK && status != STATUS_DEVICE_LOST)
         buffer_finish(device, &arena->buffer);
     return status;
 }
@@ -86,15 +87,16 @@ static enum status create(struct engine *engine, void *base, uint64_t size, bool
     arena->base = base;
     arena->size = size;
     enum status status = exported ? make_exported(arena, error) : make_memory(arena, error);
-    if (status != STATUS_OK) {
+    if (!arena->buffer.handle) {
         free(arena);
         return status;
     }
     pthread_mutex_lock(&engine->lock);
-    DL_APPEND(engine->arenas, arena);
+    DL_APPEND(engine->arenas, arena); // ends with the engine, if not before
     pthread_mutex_unlock(&engine->lock);
-    *out = arena;
-    return STATUS_OK;
+    if (status == STATUS_OK)
+        *out = arena;
+    return status;
 }
 
 enum status engine_arena_create(struct engine *engine, void *base, uint64_t size,
