@@ -34,6 +34,19 @@ extern "C" {
 #define WIRE_MAX_FINGERPRINT 64u
 #define WIRE_MAX_EXTRA_KEY 256u
 
+// The export socket, a SOCK_SEQPACKET socket beside the daemon's: one packet each way. The answer
+// carries the descriptor (SCM_RIGHTS) if its status is OK. Then the daemon ends the connection.
+#define WIRE_TOKEN_SIZE 16u
+#define WIRE_EXPORT_MAGIC "auleEXP1"
+struct wire_export_request {
+    char magic[8];                    // WIRE_EXPORT_MAGIC without its NUL
+    uint8_t token[WIRE_TOKEN_SIZE];   // of the DeviceArenaReply; good for one descriptor
+};
+struct wire_export_answer {
+    int32_t status;                   // status.h
+    char message[252];                // why, if it is not OK; ends with NUL
+};
+
 // A vector inside the message. `data` is NULL and `count` 0 if the field is absent. Each vector of
 // structs has such a type, too: wire_tensor_list. After decoding, numbers and tensors lie in the
 // message, all else in memory of the wire_reply: see wire_reply_finish().

@@ -39,6 +39,7 @@ static void remember(struct attachment *attachment, const struct wire_hello_repl
         .max_message = hello->max_message,
         .protocol_major = hello->major,
         .protocol_minor = hello->minor,
+        .device_arena_size = hello->device_arena_size,
     };
     if (info->max_message == 0 || info->max_message > WIRE_MAX_MESSAGE)
         info->max_message = WIRE_MAX_MESSAGE;
@@ -61,6 +62,8 @@ static enum aule_status settle(struct attachment *attachment,
     if (status == AULE_OK)
         status = arena_create(attachment->segment.arena_size, &attachment->arena);
     if (status == AULE_OK)
+        status = device_open(hello, params->device_arena_size, params->socket, &attachment->device);
+    if (status == AULE_OK)
         status = lane_open(plan, params->socket, hello, &attachment->segment,
                            attachment->connection, &attachment->lane);
     attachment->info.ring_entries = lane_num_entries(attachment->lane);
@@ -77,7 +80,8 @@ static enum aule_status greet(struct attachment *attachment,
                   .minor = WIRE_PROTOCOL_MINOR,
                   .client_name = params->name ? params->name : program_invocation_short_name,
                   .tenant = params->tenant ? params->tenant : "",
-                  .arena_size = params->arena_size ? params->arena_size : DEFAULT_ARENA},
+                  .arena_size = params->arena_size ? params->arena_size : DEFAULT_ARENA,
+                  .device_arena_size = params->device_arena_size},
     };
     struct answer answer;
     enum aule_status status =
@@ -142,9 +146,11 @@ static void drop_parts(struct attachment *attachment)
     lane_close(attachment->lane);
     segment_close(&attachment->segment);
     arena_destroy(attachment->arena);
+    device_close(attachment->device);
     attachment->connection = NULL;
     attachment->lane = NULL;
     attachment->arena = NULL;
+    attachment->device = NULL;
 }
 
 void attachment_end(struct attachment *attachment, enum attachment_state state)

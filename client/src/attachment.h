@@ -15,6 +15,7 @@
 #include "client/src/link/lane.h"
 #include "client/src/link/notice.h"
 #include "client/src/link/segment.h"
+#include "device.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,10 +32,11 @@ struct attachment {
     int grace_ms;                  // how long an answer may take; -1: for ever
     uint32_t paged_threshold;      // of aule_attention(), in keys
     struct aule_session_info info; // what the handshake said
-    struct connection *connection; // this and the next three are NULL after the end
+    struct connection *connection; // this and the next four are NULL after the end
     struct lane *lane;             // NULL: every command goes as a message
     struct segment segment;
     struct arena *arena;
+    struct device_arena *device;     // NULL: none was asked for
     _Atomic(struct notice *) notice; // owned; NULL until aule_session_fd()
     pthread_mutex_t mutex;           // guards the rest
     pthread_cond_t idle;             // users became 0

@@ -42,7 +42,8 @@ static enum aule_status copy_params(const struct aule_session_params *given,
     *copy = (struct aule_session_params){.arena_size = given->arena_size,
                                          .timeout_ms = given->timeout_ms,
                                          .paged_threshold = given->paged_threshold,
-                                         .ring_spin_us = given->ring_spin_us};
+                                         .ring_spin_us = given->ring_spin_us,
+                                         .device_arena_size = given->device_arena_size};
     enum aule_status status = timeout_check(given->timeout_ms);
     if (status == AULE_OK)
         status = copy_string(given->name, &copy->name);

@@ -169,7 +169,16 @@ enum aule_status aule_tensor_create_lse(struct aule_session *session, uint32_t n
 void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *tensor)
 {
     struct attachment *attachment;
-    if (!session || !tensor || session_get(session, &attachment) != AULE_OK)
+    if (!session || !tensor)
+        return NULL;
+    if (tensor->memory != AULE_MEMORY_ARENA) {
+        fail(AULE_INVALID,
+             "the tensor at offset %" PRIu64 " lies in memory kind %u, not in the "
+             "arena of shared memory",
+             tensor->offset, tensor->memory);
+        return NULL;
+    }
+    if (session_get(session, &attachment) != AULE_OK)
         return NULL;
     char *base = attachment->segment.arena;
     if (attachment_check_life(attachment, tensor->life, "the tensor") != AULE_OK)

@@ -97,7 +97,9 @@ struct core_session_params {
     const char *name;           // for logs; copied
     struct engine_arena *arena; // lent until session_gone(); NULL = a session without an arena
     uint64_t arena_size;        // bytes
-    void *owner;                // passed to session_gone()
+    struct engine_arena *device_arena; // memory kind 1 of tensors, likewise; NULL = none
+    uint64_t device_arena_size;        // bytes
+    void *owner;                       // passed to session_gone()
 };
 enum status core_session_open(struct core *core, const struct core_session_params *params,
                               struct core_session **out, struct error *error);

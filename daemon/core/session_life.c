@@ -74,6 +74,8 @@ enum status core_session_open(struct core *core, const struct core_session_param
         .quota_blocks = core->params.quota_blocks,
         .arena = params->arena,
         .arena_size = params->arena ? params->arena_size : 0,
+        .device_arena = params->device_arena,
+        .device_arena_size = params->device_arena ? params->device_arena_size : 0,
         .owner = params->owner,
     };
     if (!session->name || !session->salt ||

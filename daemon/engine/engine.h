@@ -6,10 +6,11 @@
 // has checked every id, length and offset.
 //
 // Threads: one thread calls these functions, the dispatcher. Any thread may call
-// engine_arena_create(), engine_arena_destroy() and engine_has_news(). The tuning thread has caches
-// and batches of its own. Only engine_wait(), engine_destroy(), engine_destroy_within() and the two
-// functions that copy a block wait for the GPU. The engine's own threads do the rest; they call
-// `wake` when engine_poll() has an event.
+// engine_arena_create(), engine_arena_create_exported(), engine_arena_export(),
+// engine_arena_destroy() and engine_has_news(). The tuning thread has caches and batches of its
+// own. Only engine_wait(), engine_destroy(), engine_destroy_within(),
+// engine_arena_create_exported() and the two functions that copy a block wait for the GPU. The
+// engine's own threads do the rest; they call `wake` when engine_poll() has an event.
 //
 // Ownership: destroy() never frees what the GPU may still read. Such memory is freed when the last
 // submission that uses it has completed.
@@ -84,6 +85,7 @@ struct engine_device {
     uint32_t shared_memory_bytes; // for one workgroup
     bool host_import;             // VK_EXT_external_memory_host, and not force_staging
     uint64_t import_alignment;    // bytes
+    bool memory_export;           // other processes can import its memory by a descriptor
 };
 
 // Sets *out to a malloc'd array of the machine's devices, best first.
@@ -220,6 +222,21 @@ enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32
 // it back is slow). engine_arena_base() returns the address. The memory ends with the arena.
 enum status engine_arena_create(struct engine *engine, void *base, uint64_t size,
                                 struct engine_arena **out, struct error *error);
+// Makes an arena in zeroed device memory that other processes can import. Waits for the GPU. The
+// CPU cannot reach it: engine_arena_base() is NULL. UNSUPPORTED: the device exports no memory.
+// LIMIT: `size` exceeds the device's largest allocation.
+enum status engine_arena_create_exported(struct engine *engine, uint64_t size,
+                                         struct engine_arena **out, struct error *error);
+// Device memory as another process imports it: OPAQUE_FD of Vulkan.
+struct engine_export {
+    int fd;             // the caller closes it
+    uint64_t allocated; // bytes of the whole allocation, which importers must know
+    bool dedicated;     // it has one buffer alone, which importers must know, too
+};
+// Opens a descriptor of the memory of an arena of engine_arena_create_exported(). The memory lives
+// until the arena and all imports have ended. Any thread.
+enum status engine_arena_export(const struct engine_arena *arena, struct engine_export *out,
+                                struct error *error);
 // Call this when every submission that uses the arena has completed, or the device is lost. Takes
 // NULL. true: the memory may be unmapped. false: the device is lost and may still write to the
 // memory, so it must stay mapped until the process ends.

@@ -46,8 +46,10 @@ void server_remove_traces(const struct server *server)
     segment_sweep(server->segment_prefix);
     if (server->listener)
         unlink(server->socket);
-    if (server->bell_fd >= 0)
-        unlink(server->bell_path);
+    if (server->bell.fd >= 0)
+        unlink(server->bell.path);
+    if (server->exports)
+        unlink(exports_path(server->exports));
     unlink(server->lock.path);
 }
 

@@ -13,15 +13,10 @@
 #include "log.h"
 #include "session.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 #include <utlist.h>
 
 enum { ENTRIES_A_TURN = 32, BELLS_A_TURN = 64 };
@@ -30,66 +25,6 @@ enum { LEAST_CORES_TO_SPIN = 3 }; // one for the client that spins, one for the 
 static const int64_t default_spin_ns = 50000;
 
 // ---- the doorbell ----
-
-// False: the name does not fit.
-static bool name_bell(struct server *server)
-{
-    static const char bell[] = ".bell";
-    size_t length = strlen(server->socket);
-    if (length + sizeof bell > sizeof server->bell_path)
-        return false;
-    memcpy(server->bell_path, server->socket, length);
-    memcpy(server->bell_path + length, bell, sizeof bell);
-    const char *slash = strrchr(server->bell_path, '/');
-    server->bell_name = slash ? slash + 1 : server->bell_path;
-    return true;
-}
-
-static struct sockaddr_un bell_address(const struct server *server)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    memcpy(address.sun_path, server->bell_path, strlen(server->bell_path) + 1);
-    return address;
-}
-
-// A socket that no process has bound, as a killed daemon leaves it.
-static bool bell_is_dead(const struct server *server)
-{
-    const struct sockaddr_un address = bell_address(server);
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool dead = fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) != 0 &&
-                errno == ECONNREFUSED;
-    if (fd >= 0)
-        close(fd);
-    return dead;
-}
-
-static enum status clear_bell(const struct server *server, struct error *error)
-{
-    struct stat info;
-    if (lstat(server->bell_path, &info) != 0)
-        return STATUS_OK;
-    if (!S_ISSOCK(info.st_mode) || !bell_is_dead(server))
-        return error_set(error, STATUS_INVALID,
-                         "%s exists and is no doorbell that a dead daemon left", server->bell_path);
-    unlink(server->bell_path);
-    return STATUS_OK;
-}
-
-static enum status bind_bell(struct server *server, struct error *error)
-{
-    const struct sockaddr_un address = bell_address(server);
-    server->bell_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &server->bell_watch};
-    server->bell_watch = (struct watch){WATCH_BELL, NULL};
-    if (server->bell_fd < 0 ||
-        bind(server->bell_fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
-        chmod(server->bell_path, server->groups ? 0666 : 0600) != 0 ||
-        epoll_ctl(server->epoll_fd, EPOLL_CTL_ADD, server->bell_fd, &event) != 0)
-        return error_set(error, STATUS_INTERNAL, "the doorbell %s: %s", server->bell_path,
-                         strerror(errno));
-    return STATUS_OK;
-}
 
 static int64_t spin_ns(const struct server *server)
 {
@@ -102,23 +37,23 @@ static int64_t spin_ns(const struct server *server)
 
 enum status lane_open_bell(struct server *server, struct error *error)
 {
-    const bool wanted = server->params->ring_entries > 0;
-    bool named = name_bell(server);
+    struct side_socket *bell = &server->bell;
+    bool named = side_socket_name(bell, server->socket, ".bell", "doorbell", SOCK_DGRAM);
     struct error unheard; // without a doorbell, a file of its name does no harm
-    if (!wanted) {
+    if (server->params->ring_entries == 0) {
         if (named)
-            clear_bell(server, &unheard);
+            side_socket_clear(bell, &unheard);
         return STATUS_OK;
     }
     if (!named) {
         log_warn(
             "daemon: no ring lane: %s leaves no room for its doorbell's name, at most %zu bytes",
-            server->socket, sizeof server->bell_path - 1);
+            server->socket, sizeof bell->path - 1);
         return STATUS_OK;
     }
-    enum status status = clear_bell(server, error);
-    if (status == STATUS_OK)
-        status = bind_bell(server, error);
+    server->bell_watch = (struct watch){WATCH_BELL, NULL};
+    enum status status = side_socket_open(bell, server->groups != NULL, server->epoll_fd,
+                                          &server->bell_watch, error);
     if (status != STATUS_OK)
         return status;
     server->ring_entries = server->params->ring_entries;
@@ -128,11 +63,7 @@ enum status lane_open_bell(struct server *server, struct error *error)
 
 void lane_close_bell(struct server *server)
 {
-    if (server->bell_fd < 0)
-        return;
-    unlink(server->bell_path);
-    close(server->bell_fd); // leaves the epoll set with it
-    server->bell_fd = -1;
+    side_socket_close(&server->bell);
 }
 
 // ---- awake and asleep ----
@@ -176,7 +107,7 @@ void lane_hear_bell(struct server *server)
 {
     struct session *session, *next;
     uint8_t note;
-    for (int i = 0; i < BELLS_A_TURN && recv(server->bell_fd, &note, sizeof note, 0) >= 0; i++)
+    for (int i = 0; i < BELLS_A_TURN && recv(server->bell.fd, &note, sizeof note, 0) >= 0; i++)
         ;
     HASH_ITER(hh, server->sessions, session, next)
     {

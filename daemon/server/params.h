@@ -80,6 +80,12 @@
            .help = "cached blocks of such a tenant that are not evicted for others")               \
     OPTION(uint64_t, max_arena, "max-arena", "BYTES", OPTION_BYTES, 4096, ONE_TIB,                 \
            .initial = "1G", .help = "shared memory of a session; K, M and G are understood")       \
+    OPTION(uint64_t, device_arenas, "device-arenas", "BYTES", OPTION_BYTES, 0, ONE_TIB,            \
+           .initial = "4G", .help = "device memory of all sessions' device arenas; 0: none",       \
+           .details =                                                                              \
+               "A session may have an arena in GPU memory, which its process imports: see "        \
+               "docs/gpu-workers.md. The device gives the memory when a session asks. A process "  \
+               "that has imported it keeps it until the process lets go or ends.")                 \
     OPTION(uint64_t, max_metadata, "max-metadata", "BYTES", OPTION_BYTES, 4096, ONE_TIB,           \
            .initial = "64M",                                                                       \
            .help = "metadata (block tables, token ids) of one command in the arena")               \
@@ -105,6 +111,9 @@
     OPTION(uint32_t, max_connections, "max-connections", "N", OPTION_COUNT, 1, 1u << 20,           \
            .initial = "1024", .help = "connections at a time, with or without a session",          \
            .details = "The daemon refuses a further connection with a sentence, and closes it.")   \
+    OPTION(uint32_t, max_exports, "max-exports", "N", OPTION_COUNT, 1, 65536, .initial = "64",     \
+           .help = "connections at a time to the socket that passes descriptors of GPU memory",    \
+           .details = "Each ends with its answer, or after two seconds. Others wait.")             \
     OPTION(uint32_t, max_sessions, "max-sessions", "N", OPTION_COUNT, 1, 65536, .initial = "256",  \
            .help = "sessions at a time")                                                           \
     OPTION(uint32_t, max_caches, "max-caches", "N", OPTION_COUNT, 1, 65536, .initial = "64",       \

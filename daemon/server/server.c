@@ -240,6 +240,24 @@ static enum status open_guard(struct server *server, struct error *error)
     return status;
 }
 
+// Before the listener, whose clients ask for its name.
+static enum status open_exports(struct server *server, struct error *error)
+{
+    const struct exports_params params = {
+        .socket = server->socket,
+        .max_peers = server->params->max_exports,
+        .for_all = server->groups != NULL,
+        .epoll_fd = server->epoll_fd,
+        .mark = &server->export_watch,
+        .redeem = session_redeem,
+        .context = server,
+    };
+    server->export_watch = (struct watch){WATCH_EXPORTS, NULL};
+    if (!engine_device(server->engine)->memory_export || server->params->device_arenas == 0)
+        return STATUS_OK;
+    return exports_open(&params, &server->exports, error);
+}
+
 static enum status draw_epoch(struct server *server, struct error *error)
 {
     do {
@@ -261,9 +279,9 @@ enum status server_create(const struct server_params *params, struct server **ou
 {
     *out = NULL;
     static enum status (*const steps[])(struct server *, struct error *) = {
-        open_groups,    open_descriptors, draw_epoch, open_engine,   take_place,
+        open_groups,    open_descriptors, draw_epoch, open_engine,  take_place,
         lane_open_bell, // before open_core: sets ring_spin_ns
-        open_core,      open_guard,       start_jobs, open_listener,
+        open_core,      open_guard,       start_jobs, open_exports, open_listener,
     };
     struct server *server = calloc(1, sizeof *server);
     if (!server)
@@ -272,7 +290,7 @@ enum status server_create(const struct server_params *params, struct server **ou
     server->started_ns = clock_now_ns();
     server->next_session = 1;
     server->next_deadline_ns = FOREVER;
-    server->wake_fd = server->signal_fd = server->epoll_fd = server->bell_fd = server->lock.fd = -1;
+    server->wake_fd = server->signal_fd = server->epoll_fd = server->bell.fd = server->lock.fd = -1;
     server->fault.armed = params->fault;
     *out = server;
     enum status status = STATUS_OK;
@@ -307,6 +325,7 @@ static void expire(struct server *server)
     park_expire(server, now_ns);
     session_expire(server, now_ns);
     connections_expire(server, now_ns);
+    server_arm(server, exports_expire(server->exports, now_ns));
 }
 
 // Steps core and retries parked commands. A retried command may queue a run, so both are repeated
@@ -431,6 +450,8 @@ bool server_destroy(struct server *server)
     if (server->core && !end_sessions(server, deadline_ns))
         return leave_behind(server);
     lane_close_bell(server);
+    exports_close(server->exports);
+    server->exports = NULL;
     if (server->lock.fd >= 0 && server->listener)
         unlink(server->socket);
     // From here on nng or a driver may hang, and then no code reads the signalfd. So signals end

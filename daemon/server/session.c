@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - see session.h. A session has two jobs, one after the other: make_segment() and
+// session.c - see session.h. A session has two jobs, one after the other: make_memory() and
 // unmake_segment(). While one runs, segment and arena belong to the job thread.
 // If a session ends before its making has begun, the job is cancelled. Unmaking goes before making.
 // So a client that gives up and tries again does not find /dev/shm filled by its last attempt.
@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -37,9 +38,8 @@ static uint64_t arena_alignment(const struct server *server)
                                                                        : WIRE_PAGE;
 }
 
-static void make_segment(struct job *job)
+static void make_segment(struct session *session)
 {
-    struct session *session = session_of_job(job);
     struct server *server = session->server;
     const struct segment_params params = {
         .prefix = server->segment_prefix,
@@ -60,6 +60,15 @@ static void make_segment(struct job *job)
         segment_destroy(&session->segment);
 }
 
+static void make_memory(struct job *job)
+{
+    struct session *session = session_of_job(job);
+    make_segment(session);
+    if (session->job_error.status == STATUS_OK && session->device_arena_size)
+        engine_arena_create_exported(session->server->engine, session->device_arena_size,
+                                     &session->device_arena, &session->job_error);
+}
+
 static void unmake_segment(struct job *job)
 {
     struct session *session = session_of_job(job);
@@ -68,6 +77,8 @@ static void unmake_segment(struct job *job)
     else // the lost GPU may still write there: mapping and guard stay until the process ends
         segment_unlink(&session->segment);
     session->arena = NULL;
+    (void)engine_arena_destroy(session->device_arena); // on a lost device it ends with the engine
+    session->device_arena = NULL;
 }
 
 // ---- making ----
@@ -82,6 +93,7 @@ static void free_session(struct session *session)
 static void forget(struct session *session)
 {
     struct server *server = session->server;
+    server->device_arena_bytes -= session->device_arena_size;
     HASH_DEL(server->sessions, session);
     free_session(session);
 }
@@ -134,6 +146,8 @@ static enum status open_in_core(struct session *session, struct error *error)
         .name = session->name,
         .arena = session->arena,
         .arena_size = session->arena ? session->segment.arena_size : 0,
+        .device_arena = session->device_arena,
+        .device_arena_size = session->device_arena_size,
         .owner = session,
     };
     return core_session_open(session->server->core, &params, &session->core, error);
@@ -170,7 +184,9 @@ static void answer_hello(struct session *session)
                 .ring_entries = session->segment.ring_entries,
                 .ring_entry_size =
                     session->segment.ring_entries ? wire_submission_size(session->minor) : 0,
-                .doorbell = session->segment.ring_entries ? server->bell_name : "",
+                .doorbell = session->segment.ring_entries ? server->bell.name : "",
+                .device_arena_size = session->device_arena_size,
+                .export_socket = exports_name(server->exports),
             },
     };
     memcpy(reply.hello.device_uuid, device->uuid, sizeof device->uuid);
@@ -219,10 +235,33 @@ static void made(struct job *job, void *context)
     session->map_deadline_ns = clock_now_ns() + server->params->map_timeout_ms * NS_PER_MS;
     server_arm(server, session->map_deadline_ns);
     watch_owner(session);
-    log_info("%s: opened, uid %u, tenant \"%s\", arena of %" PRIu64 " bytes, %s", session->label,
-             session->uid, session->tenant, session->segment.arena_size,
-             session->imported ? "imported" : "staged");
+    log_info("%s: opened, uid %u, tenant \"%s\", arena of %" PRIu64
+             " bytes, %s, device arena of %" PRIu64 " bytes",
+             session->label, session->uid, session->tenant, session->segment.arena_size,
+             session->imported ? "imported" : "staged", session->device_arena_size);
     answer_hello(session);
+}
+
+static enum status check_device_arena(const struct server *server, uint64_t size,
+                                      struct error *error)
+{
+    const uint64_t most = server->params->device_arenas;
+    if (size == 0)
+        return STATUS_OK;
+    if (most && !engine_device(server->engine)->memory_export)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "device %s exports no memory, so no session has a device arena",
+                         engine_device(server->engine)->name);
+    if (most && !server->exports)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "no session has a device arena: --socket leaves no room for the name of "
+                         "the export socket");
+    if (size <= most && server->device_arena_bytes <= most - size)
+        return STATUS_OK;
+    return error_set(error, STATUS_LIMIT,
+                     "a device arena of %" PRIu64 " bytes and those of other sessions, %" PRIu64
+                     " bytes, exceed --device-arenas %" PRIu64,
+                     size, server->device_arena_bytes, most);
 }
 
 static enum status check_hello(const struct server *server, const struct peer *peer,
@@ -246,6 +285,9 @@ static enum status check_hello(const struct server *server, const struct peer *p
         return error_set(error, STATUS_LIMIT,
                          "an arena of %" PRIu64 " bytes exceeds --max-arena %" PRIu64,
                          hello->arena_size, server->params->max_arena);
+    enum status status = check_device_arena(server, hello->device_arena_size, error);
+    if (status != STATUS_OK)
+        return status;
     if (server->num_live >= server->params->max_sessions)
         return error_set(error, STATUS_LIMIT, "%u sessions are open, --max-sessions is %u",
                          server->num_live, server->params->max_sessions);
@@ -290,7 +332,8 @@ enum status session_start(struct server *server, struct peer *peer, const struct
         .opened_ns = clock_now_ns(),
         .hello = *asker,
         .minor = hello->minor,
-        .job = {.work = make_segment, .done = made},
+        .job = {.work = make_memory, .done = made},
+        .device_arena_size = hello->device_arena_size,
     };
     set_label(session);
     HASH_ADD(hh, server->sessions, id, sizeof session->id, session);
@@ -300,6 +343,7 @@ enum status session_start(struct server *server, struct peer *peer, const struct
     }
     peer->session = session;
     server->num_live++;
+    server->device_arena_bytes += session->device_arena_size;
     jobs_start(server->jobs, &session->job);
     return STATUS_OK;
 }
@@ -309,6 +353,58 @@ void session_mapped(struct session *session)
     segment_unlink(&session->segment);
     session->stage = SESSION_OPEN;
     lane_open(session);
+}
+
+// ---- descriptors of the device arena ----
+
+enum status session_export(struct session *session, struct wire_device_arena_reply *reply,
+                           struct error *error)
+{
+    struct engine_export export;
+    if (!session->device_arena)
+        return error_set(error, STATUS_NOT_FOUND, "session %" PRIu64 " has no device arena",
+                         session->id);
+    enum status status = engine_arena_export(session->device_arena, &export, error);
+    if (status != STATUS_OK)
+        return status;
+    close(export.fd); // the next one is made when the token comes
+    if (getrandom(session->token, sizeof session->token, 0) != sizeof session->token)
+        return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
+    session->has_token = true;
+    *reply = (struct wire_device_arena_reply){.size = session->device_arena_size,
+                                              .allocated = export.allocated,
+                                              .dedicated = export.dedicated};
+    memcpy(reply->token, session->token, sizeof reply->token);
+    return STATUS_OK;
+}
+
+static struct session *find_token(struct server *server, const uint8_t token[WIRE_TOKEN_SIZE])
+{
+    struct session *session, *next;
+    HASH_ITER(hh, server->sessions, session, next)
+    {
+        if (session->stage == SESSION_OPEN && session->has_token &&
+            memcmp(session->token, token, sizeof session->token) == 0)
+            return session;
+    }
+    return NULL;
+}
+
+enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE], uid_t uid, int *fd,
+                           struct error *error)
+{
+    struct engine_export export;
+    struct session *session = find_token(context, token);
+    if (!session)
+        return error_set(error, STATUS_NOT_FOUND, "no open session has this token, or it was used");
+    if (session->uid != uid)
+        return error_set(error, STATUS_DENIED, "uid %u sent a token of uid %u", uid, session->uid);
+    session->has_token = false;
+    enum status status = engine_arena_export(session->device_arena, &export, error);
+    *fd = export.fd;
+    log_debug("%s: a descriptor of its device arena %s", session->label,
+              status == STATUS_OK ? "goes out" : error->text);
+    return status;
 }
 
 // ---- ending ----

@@ -26,4 +26,11 @@ void session_check_segments(struct server *server); // ends sessions whose segme
 void session_expire(struct server *server, int64_t now_ns);
 void session_gone(void *context, void *owner); // core_params.session_gone
 
+// Gives the session's client a token for one descriptor of its device arena.
+enum status session_export(struct session *session, struct wire_device_arena_reply *reply,
+                           struct error *error);
+// exports_params.redeem; `context` is the server.
+enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE], uid_t uid, int *fd,
+                           struct error *error);
+
 #endif

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "core/core.h"
+#include "exports.h"
 #include "groups.h"
 #include "jobs.h"
 #include "listener.h"
@@ -18,12 +19,20 @@
 #include "schema/wire.h"
 #include "segment.h"
 #include "server.h"
+#include "side_socket.h"
 #include "socket_path.h"
 #include "waker.h"
 #include "work.h"
 
 // Which descriptor of the dispatcher's epoll set has an event.
-enum watch_kind { WATCH_REQUESTS, WATCH_WAKE, WATCH_SIGNALS, WATCH_OWNER, WATCH_BELL };
+enum watch_kind {
+    WATCH_REQUESTS,
+    WATCH_WAKE,
+    WATCH_SIGNALS,
+    WATCH_OWNER,
+    WATCH_BELL,
+    WATCH_EXPORTS
+};
 struct watch {
     enum watch_kind kind;
     struct session *session; // WATCH_OWNER
@@ -65,13 +74,17 @@ struct session {
     char label[320];     // "session 7 (worker, pid 123)", for logs
     uint64_t pid;        // the peer's; 0 = of another pid namespace
     uint32_t uid;
-    const char *group;          // of server->groups; NULL = none
-    struct segment segment;     // owned
-    struct engine_arena *arena; // owned; NULL without an arena
-    bool imported;              // the GPU uses the arena in place
-    struct core_session *core;  // NULL while MAKING and ENDING
-    int pidfd;                  // of the client's process; owned; -1 = none
-    struct watch watch;         // of pidfd
+    const char *group;                 // of server->groups; NULL = none
+    struct segment segment;            // owned
+    struct engine_arena *arena;        // owned; NULL without an arena
+    struct engine_arena *device_arena; // likewise
+    uint64_t device_arena_size;        // bytes, in server->device_arena_bytes
+    bool has_token;                    // for a descriptor of the device arena
+    uint8_t token[WIRE_TOKEN_SIZE];
+    bool imported;             // the GPU uses the arena in place
+    struct core_session *core; // NULL while MAKING and ENDING
+    int pidfd;                 // of the client's process; owned; -1 = none
+    struct watch watch;        // of pidfd
     int64_t opened_ns, map_deadline_ns;
     uint32_t num_parked, num_parked_work; // park.c: its parked commands; those with GPU work
     uint64_t parked_bytes;                // park.c: arrays of its parked work; --max-parked-memory
@@ -131,10 +144,10 @@ struct server {
     char socket[SOCKET_PATH_ROOM];
     char segment_prefix[SEGMENT_PREFIX_ROOM];
     struct socket_lock lock;
-    int wake_fd, signal_fd, epoll_fd, bell_fd; // owned; -1 = not open
-    struct watch request_watch, wake_watch, signal_watch, bell_watch;
-    char bell_path[SOCKET_PATH_ROOM];
-    const char *bell_name;     // the file name, inside bell_path
+    int wake_fd, signal_fd, epoll_fd; // owned; -1 = not open
+    struct watch request_watch, wake_watch, signal_watch, bell_watch, export_watch;
+    struct side_socket bell;
+    struct exports *exports;   // owned; NULL = no memory is exported
     bool no_epoll_pwait2;      // wait.c: the kernel or a system call filter refused it
     uint32_t ring_entries;     // in each ring of a session; 0 = no ring lane
     int64_t ring_spin_ns;      // a ring is polled so long after its last entry or answer
@@ -147,10 +160,11 @@ struct server {
     struct jobs *jobs;
     bool guarded; // sigbus_guard_init() succeeded
 
-    struct session *sessions; // by id, iterated in the order of their handshakes; owned
-    uint32_t num_live;        // sessions that are not ENDING
-    uint64_t next_session;    // id of the next one
-    uint32_t num_connections; // open ones, without those above --max-connections
+    struct session *sessions;    // by id, iterated in the order of their handshakes; owned
+    uint32_t num_live;           // sessions that are not ENDING
+    uint64_t device_arena_bytes; // of the device arenas of all sessions: --device-arenas
+    uint64_t next_session;       // id of the next one
+    uint32_t num_connections;    // open ones, without those above --max-connections
     struct refused {
         struct peer *peer;
         struct refused *next;

@@ -46,6 +46,20 @@ aule_check(test_client_fake_fd
 aule_check(test_client_fd SOURCES client/waiting/test_client_fd.c rigs/client_step.c
   LIBS client_expect aule_schema daemon_harness
   LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+# A libcuda without a GPU. Its name does not matter, its soname does.
+add_library(fake_libcuda SHARED fakes/fake_libcuda.c)
+target_link_libraries(fake_libcuda PRIVATE aule_flags)
+set_target_properties(fake_libcuda PROPERTIES NO_SONAME ON C_VISIBILITY_PRESET hidden)
+set_source_files_properties(fakes/fake_libcuda.c PROPERTIES
+  COMPILE_OPTIONS -Wno-missing-prototypes) # they are CUDA's
+target_link_options(fake_libcuda PRIVATE -Wl,-soname,libcuda.so.1)
+aule_check(test_client_device
+  SOURCES client/device/test_client_device.c rigs/client_step.c rigs/importer.c
+  LIBS client_expect aule_schema daemon_harness
+  LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+target_compile_definitions(test_client_device PRIVATE
+  IMPORTER="${CMAKE_CURRENT_BINARY_DIR}/vulkan_importer" FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>")
+add_dependencies(test_client_device vulkan_importer fake_libcuda)
 aule_check(test_client_claim
   SOURCES client/waiting/test_client_claim.c rigs/text_world.c rigs/client_rig.c
   LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)

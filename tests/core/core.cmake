@@ -10,7 +10,7 @@ target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::
 foreach(suite pool tensor metrics core_batch core_copy core_memory)
   aule_check(test_${suite} SOURCES core/test_${suite}.c LIBS core_world LABELS core)
 endforeach()
-foreach(suite core_run core_scales)
+foreach(suite core_run core_scales core_arenas)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/run_world.c LIBS core_world
     LABELS core)
 endforeach()

@@ -631,7 +631,9 @@ START_TEST(each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values)
     MERGE_REFUSED(parts[1].lse.dtype = DTYPE_F16, STATUS_MISMATCH,
                   "lses[1] is f16; it must be f32");
     MERGE_REFUSED(parts[1].lse.dtype = 0, STATUS_INVALID, "lses[1] has dtype 0");
-    MERGE_REFUSED(parts[1].out.memory = 1, STATUS_UNSUPPORTED, "outs[1] lies in memory kind 1");
+    MERGE_REFUSED(parts[1].out.memory = 2, STATUS_UNSUPPORTED, "outs[1] lies in memory kind 2");
+    MERGE_REFUSED(parts[1].lse.memory = 1, STATUS_MISMATCH,
+                  "lses[1] lies in the device arena, but out in the arena");
     MERGE_REFUSED(parts[1].lse.head_stride = 16, STATUS_INVALID, "lse has head stride 16");
     MERGE_REFUSED(parts[1].out.outer_stride = 16, STATUS_INVALID, "outs[1] has outer stride 16");
     MERGE_REFUSED(p.out.outer_stride = 16, STATUS_INVALID, "out has outer stride 16");
@@ -654,7 +656,7 @@ START_TEST(each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values)
     b.gone = false;
     ck_assert_status(core_session_open(world.core, &params, &bare, &error), STATUS_OK);
     ck_assert_refused(core_merge(bare, &good, &ticket, &error), STATUS_INVALID,
-                      "session 77 has no arena to merge in");
+                      "out lies in the arena, but the session has none");
 }
 END_TEST
 

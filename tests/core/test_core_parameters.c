@@ -44,7 +44,7 @@ START_TEST(each_kind_of_bad_run_has_its_status_and_a_sentence_with_the_values)
     REFUSED(p.entry.num_heads = 0, STATUS_INVALID, "num_heads 0");
     REFUSED(p.entry.scale = NAN, STATUS_INVALID, "scale is");
     REFUSED(p.entry.scale = INFINITY, STATUS_INVALID, "scale is inf");
-    REFUSED(p.entry.q.memory = 1, STATUS_UNSUPPORTED, "q lies in memory kind 1");
+    REFUSED(p.entry.q.memory = 2, STATUS_UNSUPPORTED, "q lies in memory kind 2");
     REFUSED(p.entry.k.dtype = DTYPE_F32, STATUS_MISMATCH, "k is f32, but out is f16");
     REFUSED(p.entry.v.dtype = 99, STATUS_INVALID, "v has dtype 99");
     REFUSED(p.entry.out.dtype = DTYPE_INT8, STATUS_UNSUPPORTED,
@@ -326,7 +326,7 @@ START_TEST(a_session_without_an_arena_cannot_run)
     const struct core_run_params run_params = {
         .entry = {.batch = batch, .num_heads = 1, .q.dtype = DTYPE_F16, .out.dtype = DTYPE_F16}};
     ck_assert_refused(core_run(session, &run_params, &ticket, &error), STATUS_INVALID,
-                      "has no arena");
+                      "lies in the arena, but the session has none");
     world_close(&bare);
     ck_assert(dummy.gone);
 }

@@ -181,8 +181,8 @@ START_TEST(the_arena_has_to_reach_as_far_as_the_largest_block_named)
             "keys is f32; it must be f16");
     REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.values.dtype = 0, STATUS_INVALID,
             "values has dtype 0");
-    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.keys.memory = 1, STATUS_UNSUPPORTED,
-            "keys lies in memory kind 1");
+    REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.keys.memory = 2, STATUS_UNSUPPORTED,
+            "keys lies in memory kind 2");
     REFUSED(over_blocks(reads, ENGINE_ATTEND), p.entry.keys.offset = AT_OUT, STATUS_INVALID,
             "out at 16384 overlaps keys");
     ACCEPTED(over_blocks(reads, ENGINE_ATTEND),

@@ -110,7 +110,7 @@ START_TEST(a_tensor_is_accepted_only_inside_the_arena_and_written_only_if_no_row
         const struct shape shape = random_shape();
         const struct tensor_use reads = use_of("in", &shape, false),
                                 writes = use_of("out", &shape, true);
-        struct tensor_check check = {.arena_size = ARENA, .steps = TENSOR_STEPS};
+        struct tensor_check check = {.arena_sizes = {ARENA}, .steps = TENSOR_STEPS};
         bool fits = cover(&shape, units);
         ck_assert_int_eq((int)tensor_check_all(&check, &reads, 1, NULL),
                          fits ? STATUS_OK : STATUS_OUT_OF_RANGE);
@@ -137,7 +137,7 @@ START_TEST(two_tensors_are_told_apart_exactly_where_strides_are_the_same_or_one_
             in.tensor.offset = offset;
         }
         const struct tensor_use first = use_of("out", &out, true);
-        struct tensor_check check = {.arena_size = ARENA, .steps = TENSOR_STEPS};
+        struct tensor_check check = {.arena_sizes = {ARENA}, .steps = TENSOR_STEPS};
         if (!cover(&out, a) || !cover(&in, b) ||
             tensor_check_all(&check, &first, 1, NULL) != STATUS_OK)
             continue;
@@ -180,7 +180,7 @@ START_TEST(senseless_strides_are_given_up_soon)
          .heads = 1 << 14,
          .head_dim = 8},
     };
-    struct tensor_check check = {.arena_size = UINT64_C(1) << 50, .steps = TENSOR_STEPS};
+    struct tensor_check check = {.arena_sizes = {UINT64_C(1) << 50}, .steps = TENSOR_STEPS};
     ck_assert_int_eq((int)tensor_check_all(&check, uses, 2, NULL), STATUS_OK);
     ck_assert_uint_eq(check.steps, 0); // as many as it has, and no more
 }

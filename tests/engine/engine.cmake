@@ -10,6 +10,11 @@
 #   test_engine_tune     tuning
 # Loops over compiled kernels draw one entry in ONE_IN; the host's code, which sanitizers look at,
 # is the same for all entries.
+# Another process that imports device memory, with Vulkan alone.
+find_package(Vulkan REQUIRED)
+add_executable(vulkan_importer rigs/vulkan_importer.c)
+target_link_libraries(vulkan_importer PRIVATE aule_flags Vulkan::Vulkan)
+
 set(one_in 16)
 if(AULE_SANITIZE)
   set(one_in 24)
@@ -20,11 +25,14 @@ aule_check(test_engine
                    engine/test_engine_split.c engine/test_engine_kernels.c
                    engine/test_engine_warps.c engine/test_engine_fault.c engine/test_engine_file.c
                    engine/test_engine_tune.c engine/test_engine_cascade.c engine/test_engine_company.c
-                   engine/test_engine_step.c rigs/dice.c rigs/engine_world.c
+                   engine/test_engine_step.c engine/test_engine_export.c rigs/dice.c
+                   rigs/engine_world.c rigs/importer.c
            LIBS aule_core aule_engine aule_shaders LABELS engine gpu tsan VALIDATED COST 250
            TIMEOUT 36000 # with --long; Check's limit for each test is far less
            ENVIRONMENT AULE_TEST_ONE_IN=${one_in} ASAN_OPTIONS=allocator_may_return_null=1
                        TSAN_OPTIONS=${tsan_options}:allocator_may_return_null=1)
+target_compile_definitions(test_engine PRIVATE IMPORTER="$<TARGET_FILE:vulkan_importer>")
+add_dependencies(test_engine vulkan_importer)
 aule_twin(test_engine kernels CK_INCLUDE_TAGS=kernels ${validation})
 aule_twin(test_engine tune CK_INCLUDE_TAGS=tune ${validation})
 set_tests_properties(test_engine_kernels test_engine_tune PROPERTIES TIMEOUT 36000)

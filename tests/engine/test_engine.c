@@ -24,6 +24,7 @@ static Suite *engine_suite(void)
     add_fault_tests(suite);
     add_file_tests(suite);
     add_tune_tests(suite);
+    add_export_tests(suite);
     return suite;
 }
 

@@ -6,11 +6,14 @@
 
 #include "fake_parts.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 void *(*fake_engine_alloc)(size_t count, size_t size) = calloc;
 
@@ -51,6 +54,7 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
         .subgroup_size = 1,
         .import_alignment = 4096,
         .host_import = !params->force_staging,
+        .memory_export = true,
     };
     *out = engine;
     return STATUS_OK;
@@ -479,10 +483,40 @@ enum status engine_arena_create(struct engine *engine, void *base, uint64_t size
 {
     (void)error;
     struct engine_arena *arena = fake_make(1, sizeof(*arena));
-    *arena = (struct engine_arena){.engine = engine, .base = base, .size = size};
+    *arena = (struct engine_arena){.engine = engine, .base = base, .size = size, .exported = -1};
     atomic_fetch_add(&engine->arenas, 1);
     *out = arena;
     return STATUS_OK;
+}
+
+enum status engine_arena_create_exported(struct engine *engine, uint64_t size,
+                                         struct engine_arena **out, struct error *error)
+{
+    int fd = memfd_create("exported arena", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)size) != 0)
+        fake_broken("no memory for an arena of %" PRIu64 " bytes", size);
+    void *base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        fake_broken("no memory for an arena of %" PRIu64 " bytes", size);
+    enum status status = engine_arena_create(engine, base, size, out, error);
+    (*out)->exported = fd;
+    return status;
+}
+
+enum status engine_arena_export(const struct engine_arena *arena, struct engine_export *out,
+                                struct error *error)
+{
+    *out = (struct engine_export){.fd = fcntl(arena->exported, F_DUPFD_CLOEXEC, 0),
+                                  .allocated = arena->size};
+    return out->fd >= 0 ? STATUS_OK : error_set(error, STATUS_NO_MEMORY, "no descriptor is left");
+}
+
+static void unmap_exported(const struct engine_arena *arena)
+{
+    if (arena->exported < 0)
+        return;
+    munmap(arena->base, arena->size);
+    close(arena->exported);
 }
 
 bool engine_arena_destroy(struct engine_arena *arena)
@@ -497,6 +531,7 @@ bool engine_arena_destroy(struct engine_arena *arena)
     }
     atomic_fetch_sub(&arena->engine->arenas, 1);
     bool lost = arena->engine->lost;
+    unmap_exported(arena);
     free(arena);
     return !lost;
 }
@@ -504,6 +539,11 @@ bool engine_arena_destroy(struct engine_arena *arena)
 void fake_engine_widen_arena(struct engine_arena *arena, uint64_t size)
 {
     arena->size = size;
+}
+
+uint8_t *fake_engine_arena_memory(struct engine_arena *arena)
+{
+    return arena->base;
 }
 
 bool engine_arena_imported(const struct engine_arena *arena)

@@ -69,6 +69,9 @@ void fake_engine_limit_splits(struct engine *engine, uint32_t splits);
 // Reports a larger size than the memory has. The test must not read beyond it.
 void fake_engine_widen_arena(struct engine_arena *arena, uint64_t size);
 
+// What a process that imports the memory of an exported arena sees.
+uint8_t *fake_engine_arena_memory(struct engine_arena *arena);
+
 // The number in a slot: what the last finished write left there, 0 = zeroed or never written.
 int32_t fake_engine_slot(const struct engine_cache *cache, uint32_t layer, int32_t block,
                          uint32_t slot);

@@ -29,6 +29,7 @@ struct engine_arena {
     struct engine *engine;
     uint8_t *base;
     uint64_t size;
+    int exported; // a memfd of its memory, mapped at `base`; owned; -1 = the memory is the caller's
 };
 
 struct engine_batch {

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from aule import _device
 
 ALREADY_REGISTERED = 712
 SWITCHES = ("is_cuda", "is_cpu")
@@ -166,6 +167,15 @@ def tensor(array: Any) -> Any:
     return torch.from_numpy(array.copy()).as_subclass(Tensor)
 
 
+def over(_torch: Any, memory: Any, _device: int) -> Any:
+    """A CUDA tensor over the memory of a fake libcuda, which it keeps."""
+    address, size = memory.__cuda_array_interface__["data"][0], memory.__cuda_array_interface__[
+        "shape"][0]
+    array = (ctypes.c_char * size).from_address(address)
+    array.memory = memory
+    return torch.frombuffer(array, dtype=torch.uint8).as_subclass(Tensor)
+
+
 def values(output: Any) -> Any:
     """The values of a tensor as numpy's array, after the current stream's work."""
     assert isinstance(output, Tensor) and fake is not None
@@ -180,4 +190,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     monkeypatch.setattr(torch.cuda, "cudart", lambda: cuda.runtime)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device=None: cuda.current)
     monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(_device, "_tensor_of", over)
     return cuda

@@ -19,5 +19,5 @@ if(NOT AULE_SANITIZE)
     list(APPEND python_tests ${name})
   endforeach()
   set_tests_properties(${python_tests} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1200 LABELS python
-    ENVIRONMENT "AULE_DAEMON=$<TARGET_FILE:aule-daemon>;AULE_CTL=$<TARGET_FILE:aule-ctl>")
+    ENVIRONMENT "AULE_DAEMON=$<TARGET_FILE:aule-daemon>;AULE_CTL=$<TARGET_FILE:aule-ctl>;AULE_FAKE_LIBCUDA=$<TARGET_FILE:fake_libcuda>;AULE_IMPORTER=${CMAKE_CURRENT_BINARY_DIR}/vulkan_importer")
 endif()

@@ -37,6 +37,8 @@ static void teardown_shared(void)
     daemon_end_shared(&daemon_);
 }
 
+uint64_t step_device_arena;
+
 struct aule_session *open_session(const char *tenant)
 {
     struct aule_session *session = NULL;
@@ -44,7 +46,8 @@ struct aule_session *open_session(const char *tenant)
                                                .name = "test_client",
                                                .tenant = tenant,
                                                .arena_size = 1 << 20,
-                                               .timeout_ms = WAIT_MS};
+                                               .timeout_ms = WAIT_MS,
+                                               .device_arena_size = step_device_arena};
     ok(aule_session_open(&params, &session));
     return session;
 }

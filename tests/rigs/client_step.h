@@ -55,6 +55,7 @@ struct entry {
 // For the fixture of a test; add() completes it. The daemon must end with 0.
 void launch(const char *const *options);
 
+extern uint64_t step_device_arena; // bytes of device arena that open_session() asks for
 struct aule_session *open_session(const char *tenant);
 struct aule_cache_params cache_params(void);
 struct aule_cache *open_cache(struct aule_session *session);

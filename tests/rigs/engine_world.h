@@ -109,5 +109,6 @@ void add_warp_tests(Suite *suite);
 void add_fault_tests(Suite *suite);
 void add_file_tests(Suite *suite);
 void add_tune_tests(Suite *suite);
+void add_export_tests(Suite *suite);
 
 #endif

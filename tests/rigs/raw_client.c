@@ -149,13 +149,14 @@ void raw_expect(struct raw_client *raw, const struct wire_request *request, int 
     wire_reply_finish(&reply);
 }
 
+uint64_t raw_device_arena;
 uint32_t raw_minor = WIRE_PROTOCOL_MINOR;
 
 void raw_hello(struct raw_client *raw, uint64_t arena_size, struct wire_reply *reply)
 {
     const struct wire_request request = {
         .command = WIRE_COMMAND_HELLO,
-        .hello = {WIRE_PROTOCOL_MAJOR, raw_minor, "raw", "tests", arena_size},
+        .hello = {WIRE_PROTOCOL_MAJOR, raw_minor, "raw", "tests", arena_size, raw_device_arena},
     };
     raw_call(raw, &request, reply);
     if (reply->status != STATUS_OK)

@@ -51,7 +51,8 @@ void raw_hello(struct raw_client *raw, uint64_t arena_size, struct wire_reply *r
 // Hello, map the segment, Mapped. All must succeed.
 void raw_attach(struct raw_client *raw, uint64_t arena_size);
 uint8_t *raw_arena(struct raw_client *raw);
-extern uint32_t raw_minor; // the protocol minor that clients greet with
+extern uint64_t raw_device_arena; // bytes that clients ask for in their greeting
+extern uint32_t raw_minor;        // the protocol minor that clients greet with
 // raw_open() and raw_attach() in one.
 struct raw_client *raw_session(const char *socket_path, uint64_t arena_size);
 

@@ -410,7 +410,7 @@ START_TEST(runs_over_memory_that_is_not_theirs_are_refused)
             "out at 12288");
     REFUSED(local_run(rows, 0), r.run.entry.keys.offset += 8, STATUS_MISALIGNED, "keys");
     REFUSED(local_run(rows, 0), r.run.entry.keys.dtype = DTYPE_F16, STATUS_MISMATCH, "keys is f16");
-    REFUSED(local_run(rows, 0), r.run.entry.keys.memory = 1, STATUS_UNSUPPORTED, "memory kind 1");
+    REFUSED(local_run(rows, 0), r.run.entry.keys.memory = 2, STATUS_UNSUPPORTED, "memory kind 2");
     REFUSED(local_run(rows, 0), r.run.entry.values.token_stride = UINT64_C(1) << 63,
             STATUS_OUT_OF_RANGE, "values");
     REFUSED(local_run(rows, 0), r.run.entry.kind = WIRE_RUN_WRITE, STATUS_INVALID,

@@ -172,6 +172,8 @@ struct aule_session_params {
                                  polls before it sleeps. One thread of a session polls at a time.
                                  0: $AULE_RING_SPIN, else 50 if the process may use 3 cores or
                                  more, else no polling; -1: no polling */
+    uint64_t device_arena_size; /* bytes of GPU memory for tensors, which this process imports (see
+                                 "device arena"); 0: none */
 };
 
 /*
@@ -207,7 +209,9 @@ struct aule_session_params {
  * AULE_DAEMON_GONE: nothing listens at the path. AULE_TIMEOUT: the daemon is there, but the
  * handshake was not over after timeout_ms. AULE_DENIED: the daemon serves another user.
  * AULE_VERSION: the sentence has both versions. AULE_LIMIT: --max-connections, --max-sessions or
- * --max-arena. AULE_NO_MEMORY: /dev/shm is too small, or this process has no file descriptor left.
+ * --max-arena, --device-arenas. AULE_UNSUPPORTED: a device arena, and the device exports no memory
+ * or the daemon is too old. AULE_NO_MEMORY: /dev/shm or the GPU's memory is too small, or this
+ * process has no file descriptor left.
  * AULE_INVALID: timeout_ms, ring_spin_us or the path. AULE_MISMATCH, AULE_MALFORMED: the peer is no
  * daemon of this version. AULE_STOPPING. AULE_FORKED.
  */
@@ -246,6 +250,7 @@ struct aule_session_info {
     char device_name[256];
     uint8_t device_uuid[16];
     uint32_t ring_entries;    /* requests in flight in the ring lane; 0: no ring lane */
+    uint64_t device_arena_size; /* bytes; 0: no device arena */
 };
 /*
  * What the handshake said. The daemon is not asked, so this also works after the daemon has gone.
@@ -278,8 +283,12 @@ AULE_INLINE enum aule_status aule_session_info(struct aule_session *session,
  * Not checked: `keys` and `values` of a run whose K and V are contiguous. They are only read.
  * The caller owns the bytes. A run reads or writes them until its ticket is done.
  */
+enum aule_memory {
+    AULE_MEMORY_ARENA = 0,    /* the session's arena of shared memory */
+    AULE_MEMORY_DEVICE = 1    /* its device arena */
+};
 struct aule_tensor {
-    uint32_t memory;          /* 0: the session's arena; there is no other yet */
+    uint32_t memory;          /* enum aule_memory; all tensors of a run lie in one */
     enum aule_dtype dtype;
     uint64_t offset;
     uint64_t token_stride, head_stride;
@@ -332,6 +341,65 @@ AULE_API void *aule_tensor_data(struct aule_session *session, const struct aule_
  * alone: the caller frees its memory.
  */
 AULE_API void aule_tensor_destroy(struct aule_session *session, struct aule_tensor *tensor);
+
+/* ---- device arena ---- */
+
+/*
+ * A session opened with device_arena_size has an arena in the GPU's memory. The daemon's kernels and
+ * this process's kernels (CUDA's, or another Vulkan device's) use it in place, and nothing passes
+ * through host memory. docs/gpu-workers.md says when that pays.
+ *
+ * Pattern: aule_device_map_cuda() once. For a tensor, aule_device_alloc() and a struct aule_tensor
+ * by hand with memory = AULE_MEMORY_DEVICE; the CPU cannot reach its bytes. New memory is zeroed.
+ *
+ * Order: submit a run only after the work that writes its inputs, and the work that reads what its
+ * outputs held before, has ended: wait for your stream or for an event. The daemon cannot see
+ * streams. The outputs are there when the run's ticket is done; work that is launched afterwards
+ * sees them.
+ *
+ * The memory stays valid in a process that has imported it, also after the daemon has died. It goes
+ * back to the device when the session and all imports have ended.
+ */
+
+struct aule_device_export {
+    int fd;                   /* OPAQUE_FD of Vulkan; the caller closes it */
+    bool dedicated;           /* the import must say that the allocation is a dedicated one */
+    uint64_t size;            /* bytes of the arena, which begins at byte 0 */
+    uint64_t allocated;       /* bytes of the allocation, which the import must give as its size */
+    uint8_t device_uuid[16];  /* import on the Vulkan or CUDA device of this UUID only */
+};
+/*
+ * Opens a descriptor of the device arena, for importers other than CUDA. Each call opens another
+ * one.
+ * AULE_NOT_FOUND: the session has no device arena. AULE_DENIED, AULE_DAEMON_GONE: the export socket,
+ * beside the daemon's, cannot be reached. On failure *export_ is untouched.
+ */
+AULE_INLINE enum aule_status aule_device_export(struct aule_session *session,
+                                                struct aule_device_export *export_);
+
+/*
+ * Maps the device arena into this process's CUDA, in the primary context of a device, which torch
+ * and the CUDA runtime use. A second call returns the same address. The mapping ends with the
+ * session, which waits for the context's kernels. libcuda is loaded at run time.
+ * cuda_device: as CUDA counts in this process; -1: the one that the daemon has. *base becomes the
+ * device address of offset 0. mapped_device may be NULL; else *mapped_device is the CUDA device.
+ * AULE_UNSUPPORTED: there is no libcuda, it is too old, or CUDA refuses the memory. AULE_MISMATCH:
+ * the device is another GPU than the daemon's; the sentence has both UUIDs. AULE_NOT_FOUND and
+ * others: as aule_device_export().
+ */
+AULE_API enum aule_status aule_device_map_cuda(struct aule_session *session, int cuda_device,
+                                               void **base, int *mapped_device);
+
+/*
+ * Allocates `size` bytes of the device arena, aligned to 256 bytes; *offset is where they begin.
+ * Contents are undefined. Ends with aule_device_free() or with the session. Free memory only after
+ * your own kernels have passed: the next tensor may get it.
+ * AULE_NO_MEMORY: the sentence says what is free. AULE_NOT_FOUND: the session has no device arena.
+ */
+AULE_API enum aule_status aule_device_alloc(struct aule_session *session, uint64_t size,
+                                            uint64_t *offset);
+/* An offset at which no allocation begins is ignored, and aule_error() says so. */
+AULE_API void aule_device_free(struct aule_session *session, uint64_t offset);
 
 /* ---- caches ---- */
 

@@ -24,6 +24,9 @@ AULE_API enum aule_status aule_session_open_sized(const struct aule_session_para
                                                   struct aule_session **session);
 AULE_API enum aule_status aule_session_info_sized(struct aule_session *session,
                                                   struct aule_session_info *info, size_t info_size);
+AULE_API enum aule_status aule_device_export_sized(struct aule_session *session,
+                                                   struct aule_device_export *export_,
+                                                   size_t export_size);
 AULE_API enum aule_status aule_cache_open_sized(struct aule_session *session,
                                                 const struct aule_cache_params *params,
                                                 size_t params_size, struct aule_cache **cache);
@@ -170,6 +173,12 @@ AULE_INLINE enum aule_status aule_session_info(struct aule_session *session,
                                                struct aule_session_info *info)
 {
     return aule_session_info_sized(session, info, sizeof *info);
+}
+
+AULE_INLINE enum aule_status aule_device_export(struct aule_session *session,
+                                                struct aule_device_export *export_)
+{
+    return aule_device_export_sized(session, export_, sizeof *export_);
 }
 
 AULE_INLINE enum aule_status aule_cache_open(struct aule_session *session,

@@ -74,6 +74,7 @@ class Runs(Owner):
         self._pools: list[Array] = []  # K and V of the caller, which runs read and write
         self._arrays: list[Any] = []  # what pointers in _params point to
         self._has_lse = False
+        self._on_device = False  # the tensors of the run in hand lie in the device arena
         self._writes = True
         self._scales = (0.0, 0.0)  # of K and V, if a run gives none
         self.num_tokens = 0
@@ -131,6 +132,8 @@ class Runs(Owner):
                 output = self._set_tensors(q, k, v, out, lse, keep, back, ())
             finally:
                 session._arena.arrive()
+            if self._on_device:
+                session._arena.device.arrive()
             if sinks is not None or alibi_slopes is not None:
                 self._set_arrays(sinks, alibi_slopes, ())
             params = self._params
@@ -182,6 +185,8 @@ class Runs(Owner):
                 output = self._set_tensors(q, k, v, out, lse, keep, back, (q.shape[0],), layers)
             finally:
                 session._arena.arrive()
+            if self._on_device:
+                session._arena.device.arrive()
             self._set_arrays(sinks, alibi_slopes, (q.shape[0],), layers)
             ticket = Ticket(session, output, keep, back)
             check(sliced(lambda ms: int(_submit_layers(batch, self._params, _run_size, layers,
@@ -269,6 +274,9 @@ class Runs(Owner):
                 "num_heads, head_dim]")
         heads = q.shape[-2]
         self._params.num_heads = heads
+        # All tensors of a run lie in one arena.
+        self._on_device = bool(self._session._arena.device.size and not self._pools
+                               and dtypes.is_torch(q) and q.is_cuda)
         in_place, code = self._place("q", q, (*rows, heads, dim), keep, layers)
         if self._writes:
             self._place("k", k, (*rows, kv_heads, dim), keep, layers)
@@ -293,10 +301,24 @@ class Runs(Owner):
         """Return the output: the caller's, else a new one where q is."""
         if out is not None:
             return array_of(out, "out")
-        if not in_place:
+        if not in_place and not self._on_device:
             return ordinary(q, shape)
+        return self._allocate(shape, code, dtypes.is_torch(q))
+
+    def _allocate(self, shape: tuple[int, ...], code: int, torch: bool) -> Array:
+        """Return memory of the run's arena."""
         session = self._session
-        return session._arena.allocate(session._open(), shape, code, dtypes.is_torch(q))
+        if self._on_device:
+            return session._arena.device.allocate(session._open(), shape, code)
+        return session._arena.allocate(session._open(), shape, code, torch)
+
+    def _copy_in(self, array: Array, code: int, name: str) -> Array:
+        """Return a dense copy in the run's arena."""
+        session = self._session
+        if not self._on_device:
+            return session._arena.copy_in(session._open(), array, code, name)
+        session._arena.check_device(array, name)
+        return session._arena.device.copy_in(session._open(), array, code)
 
     def _place(self, name: str, array: Array | None, shape: tuple[int, ...], keep: list[Any],
                layers: Any) -> tuple[bool, int]:
@@ -308,9 +330,9 @@ class Runs(Owner):
             place = arena.look(array)
         if place.shape != shape:
             raise errors.InvalidError(f"{name} has shape {place.shape}; this run needs {shape}")
-        in_place = place.in_place
+        in_place = place.on_device if self._on_device else place.in_place
         if not in_place:
-            array = arena.copy_in(self._session._open(), array, place.code, name)
+            array = self._copy_in(array, place.code, name)
             place = arena.look(array)
         arena.put(self._bytes, _at[name], place, name)
         if layers is not None:
@@ -330,10 +352,12 @@ class Runs(Owner):
                                       f"{dtypes.name(code)}")
         if not place.torch and not array.flags.writeable:
             raise errors.InvalidError(f"{name} is read-only")
-        if place.in_place or (name == "lse" and place.offset >= 0):
+        offset = place.device_offset if self._on_device else place.offset
+        fits = place.on_device if self._on_device else place.in_place
+        if fits or (name == "lse" and offset >= 0):
             return array
         arena.check_device(array, name)
-        copy = arena.allocate(self._session._open(), shape, code, place.torch)
+        copy = self._allocate(shape, code, place.torch)
         back.append((copy, array))
         return copy
 
@@ -344,8 +368,7 @@ class Runs(Owner):
         place = arena.look(array)
         if name == "lse":
             at = _at[name]
-            packed = arena.pack(place.offset, (*place.strides[:-1], 4, place.strides[-1]), code,
-                                name)
+            packed = arena.pack(place, (*place.strides[:-1], 4, place.strides[-1]), name)
             self._bytes[at:at + len(packed)] = packed
         else:
             arena.put(self._bytes, _at[name], place, name)
@@ -357,9 +380,8 @@ class Runs(Owner):
                  keep: list[Any], back: list[tuple[Array, Array]], layers: Any) -> Array:
         if lse is True:
             torch = dtypes.is_torch(q)
-            if in_place:
-                session = self._session
-                lse = session._arena.allocate(session._open(), shape, dtypes.F32, torch)
+            if in_place or self._on_device:
+                lse = self._allocate(shape, dtypes.F32, torch)
             elif torch:
                 lse = ordinary(q.float() if q.numel() == 0 else q[:0].float(), shape)
             else:

@@ -20,6 +20,7 @@ import numpy as np
 
 from . import dtypes, errors
 from ._cuda import CudaCopies, PageLock, Sent
+from ._device import DeviceArena
 from ._native import Handle, check, ffi, lib
 
 Array = Any  # numpy.ndarray or torch.Tensor
@@ -80,10 +81,10 @@ def allocate(session: Handle, shape: tuple[int, ...], code: int, torch: bool) ->
 class Place:
     """Where an array lies: what was found out when it was first seen."""
 
-    __slots__ = ("address", "code", "dtype", "in_place", "offset", "packed", "ref", "shape",
-                 "steps", "strides", "torch")
+    __slots__ = ("address", "code", "device_offset", "dtype", "in_place", "offset", "on_device",
+                 "packed", "ref", "shape", "steps", "strides", "torch")
 
-    def __init__(self, array: Array, start: int, size: int) -> None:
+    def __init__(self, array: Array, start: int, size: int, device: DeviceArena) -> None:
         self.ref: Callable[[], Any] = weakref.ref(array)
         self.torch = not isinstance(array, np.ndarray)
         self.dtype = array.dtype
@@ -99,10 +100,13 @@ class Place:
             self.address = array.__array_interface__["data"][0]
         offset = self.address - start if not self.torch or array.is_cpu else -1
         self.offset = offset if 0 <= offset < size else -1  # -1: outside of the arena
+        self.device_offset = device.offset_of(self.address) if self.torch and array.is_cuda else -1
         # Runs can use it where it lies. Other strides need a copy.
-        self.in_place = (self.offset >= 0 and self.offset % ALIGNMENT == 0
-                         and self.strides[-1:] in ((), (dtypes.SIZES[self.code],))
-                         and all(s >= 0 and s % ALIGNMENT == 0 for s in self.strides[:-1]))
+        fits = ((self.offset if self.offset >= 0 else self.device_offset) % ALIGNMENT == 0
+                and self.strides[-1:] in ((), (dtypes.SIZES[self.code],))
+                and all(s >= 0 and s % ALIGNMENT == 0 for s in self.strides[:-1]))
+        self.in_place = self.offset >= 0 and fits
+        self.on_device = self.device_offset >= 0 and fits
         self.packed: bytes | None = None
 
 
@@ -128,7 +132,8 @@ def array_of(value: Any, what: str) -> Array:
 class Arena:
     """Where a session's arena lies, and how tensors get in and out."""
 
-    def __init__(self, session: Handle, size: int) -> None:
+    def __init__(self, session: Handle, size: int, device_size: int) -> None:
+        self.device = DeviceArena(device_size)
         self.start = int(ffi.cast("uintptr_t", lib.aule_arena_base(session.pointer)))
         self.size = size
         self._lock = threading.Lock()
@@ -200,7 +205,7 @@ class Arena:
         place = self.seen(array)
         if place is not None:
             return place
-        place = Place(array, self.start, self.size)
+        place = Place(array, self.start, self.size, self.device)
         if len(self._places) >= MOST_PLACES:
             self._places.clear()
         self._places[id(array)] = place
@@ -210,18 +215,19 @@ class Arena:
         """Write the struct aule_tensor of rows and heads at byte `at` of `buffer`."""
         packed = place.packed
         if packed is None:
-            packed = place.packed = self.pack(place.offset, place.strides, place.code, what)
+            packed = place.packed = self.pack(place, place.strides, what)
         buffer[at:at + _tensor_size] = packed
 
-    def pack(self, offset: int, strides: tuple[int, ...], code: int, what: str) -> bytes:
+    def pack(self, place: Place, strides: tuple[int, ...], what: str) -> bytes:
         """Return a struct aule_tensor; the last three strides are those of row, head, element."""
         token, head, element = strides[-3:]
-        if element != dtypes.SIZES[code] or token < 0 or head < 0:
+        if element != dtypes.SIZES[place.code] or token < 0 or head < 0:
             raise errors.InvalidError(
                 f"{what} has strides {strides} in bytes; in the arena the last dimension must be "
                 "contiguous and no stride negative"
             )
-        return _pack(0, code, offset, token, head, *_REST)
+        memory, offset = (0, place.offset) if place.offset >= 0 else (1, place.device_offset)
+        return _pack(memory, place.code, offset, token, head, *_REST)
 
     def copy_in(self, session: Handle, array: Array, code: int, what: str) -> Array:
         """Return a dense copy of `array` in the arena; of a CUDA tensor it is there at `arrive()`.
@@ -242,6 +248,9 @@ class Arena:
 
     def copy_out(self, session: Handle, copy: Array, array: Array) -> None:
         """Copy the arena's `copy` into the caller's `array`; into a CUDA tensor on the stream."""
+        if self.look(copy).device_offset >= 0:
+            self.device.copy_out(copy, array)
+            return
         self._fill(session, array, copy)
         self._count(0, copy.nbytes)
 

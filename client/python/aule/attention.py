@@ -43,7 +43,7 @@ class _Contiguous(Runs):
         arena = self._session._arena
         found = arena.look(array)
         strides = tuple(found.strides[i] for i in order)
-        packed = arena.pack(found.offset, strides, found.code, name)
+        packed = arena.pack(found, strides, name)
         self._bytes[_at[name]:_at[name] + len(packed)] = packed
         if array.shape[0] > 1:
             getattr(self._params, name).outer_stride = strides[0]

@@ -42,7 +42,7 @@ class Session(Owner):
         info = ffi.new("struct aule_session_info *")
         check(lib.aule_session_info_sized(handle.pointer, info, ffi.sizeof(info[0])))
         self._info = fields(info[0])
-        self._arena = Arena(handle, self._info["arena_size"])
+        self._arena = Arena(handle, self._info["arena_size"], self._info["device_arena_size"])
         self._orphans: collections.deque[Ticket] = collections.deque()
         self._notice: Notice | None = None
         self._notice_lock = threading.Lock()
@@ -64,6 +64,12 @@ class Session(Owner):
         return self._arena.copied
 
     @property
+    def device_copied(self) -> Copied:
+        """Bytes copied into and out of the device arena, for tensors that do not lie there."""
+        device = self._arena.device
+        return Copied(device.bytes_in, device.bytes_out)
+
+    @property
     def cuda(self) -> CudaCopies:
         """How torch's CUDA tensors were copied: page_locked, bytes_async, bytes_plain, reason."""
         return self._arena.cuda
@@ -78,12 +84,13 @@ class Session(Owner):
         return self._arena.page_lock(self._open()) is not None
 
     def empty(self, shape: int | ListOf[int], dtype: Any = "f32", *,
-              kind: str | None = None) -> Array:
+              kind: str | None = None, device: str = "cpu") -> Array:
         """Return an array in the arena; runs use it without a copy. Its contents are undefined.
 
         shape: any; the memory is dense. dtype: numpy's, ml_dtypes' or torch's, or its name: "f32",
         "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8". kind: "numpy" or "torch"; None: torch for
-        torch's dtypes, else numpy. Both speak DLPack.
+        torch's dtypes, else numpy. Both speak DLPack. device: "cuda" makes a torch CUDA tensor in
+        the device arena of connect(device_arena_size=...), on torch's current device.
         NoMemoryError: the arena has no gap of this size; see arena_size of connect().
         Source: aule_arena_alloc() in aule.h.
         """
@@ -92,12 +99,19 @@ class Session(Owner):
             raise errors.InvalidError(f"shape {dims} has a negative length")
         if kind not in (None, "numpy", "torch"):
             raise errors.InvalidError(f"kind {kind!r} is neither 'numpy' nor 'torch'")
+        if device not in ("cpu", "cuda"):
+            raise errors.InvalidError(f"device {device!r} is neither 'cpu' nor 'cuda'")
+        if device == "cuda":
+            if kind == "numpy":
+                raise errors.InvalidError("numpy has no arrays in the memory of a GPU")
+            return self._arena.device.allocate(self._open(), dims, dtypes.code_of(dtype))
         torch = kind == "torch" or (kind is None and dtypes.is_torch_dtype(dtype))
         return self._arena.allocate(self._open(), dims, dtypes.code_of(dtype), torch)
 
     def in_arena(self, array: Array) -> bool:
         """Say whether runs use this array without a copy."""
-        return self._arena.look(array).in_place
+        place = self._arena.look(array)
+        return place.in_place or place.on_device
 
     @property
     def alive(self) -> bool:
@@ -172,7 +186,7 @@ class Session(Owner):
 
 def connect(socket: str | None = None, *, name: str | None = None, tenant: str | None = None,
             arena_size: int = 0, timeout: float | None = 10.0, paged_threshold: int = 0,
-            ring_spin_us: int = 0, autostart: bool = False,
+            ring_spin_us: int = 0, device_arena_size: int = 0, autostart: bool = False,
             daemon_options: ListOf[str] = ()) -> Session:
     """Connect to a daemon. Call this once a process.
 
@@ -182,7 +196,8 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
     tenant: sessions share prefixes only inside one tenant. arena_size: bytes of shared memory; 0:
     64 MiB. timeout: seconds for the handshake, and the grace for later answers; None: for ever.
     paged_threshold: keys from which `attention()` copies into the pool; 0: 2048. ring_spin_us: as
-    in aule.h.
+    in aule.h. device_arena_size: bytes of GPU memory that torch's CUDA shares with the daemon; runs
+    whose q is a CUDA tensor then pass nothing through host memory (docs/gpu-workers.md).
 
     DaemonGoneError: nothing listens. VersionError: the daemon has another version. Others: those
     of aule_session_open() in aule.h.
@@ -199,7 +214,7 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
         params = ffi.new("struct aule_session_params *", {
             "socket": keep[0], "name": keep[1], "tenant": keep[2], "arena_size": arena_size,
             "timeout_ms": milliseconds(timeout) or 1, "paged_threshold": paged_threshold,
-            "ring_spin_us": ring_spin_us})
+            "ring_spin_us": ring_spin_us, "device_arena_size": device_arena_size})
         pointer = ffi.new("struct aule_session **")
         check(lib.aule_session_open_sized(params, ffi.sizeof(params[0]), pointer))
         return Session(Handle(pointer[0], lib.aule_session_close), daemon)

@@ -27,13 +27,15 @@ struct core_session {
     struct pool *pool;
     struct offers *offers;
     struct turns *turns;
-    uint64_t id;                // core_session_params.id
-    char *name;                 // for logs; owned
-    struct salt *salt;          // referenced
-    struct engine_arena *arena; // the server's; NULL = none
-    uint64_t arena_size;        // bytes
-    void *owner;                // for session_gone()
-    bool closed;                // core_session_close() was called
+    uint64_t id;                       // core_session_params.id
+    char *name;                        // for logs; owned
+    struct salt *salt;                 // referenced
+    struct engine_arena *arena;        // the server's; NULL = none
+    uint64_t arena_size;               // bytes
+    struct engine_arena *device_arena; // likewise
+    uint64_t device_arena_size;
+    void *owner; // for session_gone()
+    bool closed; // core_session_close() was called
 
     // Blocks and batches.
     struct hold_table *tables;                      // by cache id

@@ -15,6 +15,8 @@ enum { MOST_BESIDE = 64 };
 
 static bool extents_meet(const struct run *a, const struct run *b)
 {
+    if (a->tensors.memory != b->tensors.memory)
+        return false;
     for (uint32_t i = 0; i < a->tensors.num_extents; i++) {
         const struct tensor_extent *x = &a->tensors.extents[i];
         for (uint32_t j = 0; j < b->tensors.num_extents; j++) {

@@ -113,11 +113,8 @@ static enum status check_part(const struct core_merge_params *p, const struct wi
 static enum status check_tensors(const struct core_session *session,
                                  const struct core_merge_params *p, struct error *error)
 {
-    struct tensor_check check = {.arena_size = session->arena_size, .steps = TENSOR_STEPS};
+    struct tensor_check check = run_tensor_check(session);
     struct wire_tensor lse = p->lse;
-    if (!session->arena)
-        return error_set(error, STATUS_INVALID, "session %" PRIu64 " has no arena to merge in",
-                         session->id);
     enum status status = check_outer("out", &p->out, error);
     if (status == STATUS_OK)
         status = run_check_lse(&p->lse, error);
@@ -162,7 +159,8 @@ static struct tensor_extent both(struct tensor_extent a, struct tensor_extent b)
 static struct run_tensors tensors_of(const struct core_merge_params *p)
 {
     enum { OUT, LSE, OUTS, LSES, COUNT };
-    struct run_tensors tensors = {.num_extents = COUNT};
+    struct run_tensors tensors = {.memory = (enum tensor_memory)p->out.memory,
+                                  .num_extents = COUNT};
     struct tensor_use out = use_out(p, "out", &p->out), lse = use_lse(p, "lse", &p->lse);
     out.written = lse.written = true;
     tensors.extents[OUT] = tensor_extent(&out, 1);
@@ -183,7 +181,7 @@ static void describe(struct run *run, const struct core_merge_params *p)
     memcpy(parts, p->parts, p->num_parts * sizeof *parts);
     run->engine = (struct engine_run){
         .kind = ENGINE_MERGE,
-        .arena = run->session->arena,
+        .arena = run_arena(run->session, run->tensors.memory),
         .num_heads = p->num_heads,
         .out = p->out,
         .lse = p->lse,

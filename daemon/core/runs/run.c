@@ -232,7 +232,7 @@ static void describe(struct run *run, const struct core_run_params *p, const str
     run->engine = (struct engine_run){
         .kind = (enum engine_kind)p->entry.kind,
         .batch = run->batch->engine,
-        .arena = run->session->arena,
+        .arena = run_arena(run->session, run->tensors.memory),
         .layer = p->entry.layer,
         .num_heads = run->batch->kv.num_kv_heads,
         .scale = 1.0f,

@@ -150,20 +150,28 @@ static enum status check_stored_absent(const struct batch *batch, const struct c
                      batch->id, batch->table->cache_id);
 }
 
+struct engine_arena *run_arena(const struct core_session *session, enum tensor_memory memory)
+{
+    return memory == TENSOR_DEVICE ? session->device_arena : session->arena;
+}
+
+struct tensor_check run_tensor_check(const struct core_session *session)
+{
+    return (struct tensor_check){
+        .arena_sizes =
+            {[TENSOR_HOST] = session->arena_size, [TENSOR_DEVICE] = session->device_arena_size},
+        .steps = TENSOR_STEPS,
+    };
+}
+
 enum status run_check_tensors(const struct batch *batch, const struct core_run_params *p,
                               struct run_tensors *tensors, struct error *error)
 {
-    struct tensor_check check = {
-        .arena_size = batch->session->arena_size,
-        .steps = TENSOR_STEPS,
-        .num_layers = p->layers.num_layers,
-    };
+    struct tensor_check check = run_tensor_check(batch->session);
     struct tensor_use uses[NUM_ROLES + 1];
     struct wire_tensor lse = p->entry.lse;
     uint32_t count = 0;
-    if (!batch->session->arena)
-        return error_set(error, STATUS_INVALID, "session %" PRIu64 " has no arena to run in",
-                         batch->session->id);
+    check.num_layers = p->layers.num_layers;
     enum status status = check_stored_absent(batch, p, error);
     for (size_t i = 0; status == STATUS_OK && i < NUM_ROLES; i++) {
         if (has_role(batch, p, &roles[i]))
@@ -186,7 +194,11 @@ enum status run_check_tensors(const struct batch *batch, const struct core_run_p
     status = tensor_check_all(&check, uses, count, error);
     if (status != STATUS_OK)
         return status;
-    *tensors = (struct run_tensors){.chained = check.chained, .num_extents = count};
+    *tensors = (struct run_tensors){
+        .memory = count ? (enum tensor_memory)uses[0].tensor->memory : TENSOR_HOST,
+        .chained = check.chained,
+        .num_extents = count,
+    };
     for (uint32_t i = 0; i < count; i++)
         tensors->extents[i] = tensor_extent(&uses[i], p->layers.num_layers);
     return STATUS_OK;

@@ -13,11 +13,16 @@ enum { RUN_MAX_EXTENTS = 8 };
 
 // Where the tensors of a run lie.
 struct run_tensors {
-    bool chained; // its layers must be done one after the other
+    enum tensor_memory memory; // of all of them
+    bool chained;              // its layers must be done one after the other
     uint32_t num_extents;
     struct tensor_extent extents[RUN_MAX_EXTENTS];
 };
 
+// The session's arena of this kind; NULL = it has none.
+struct engine_arena *run_arena(const struct core_session *session, enum tensor_memory memory);
+// A check of tensors of the session, all of whose fields but num_layers are set.
+struct tensor_check run_tensor_check(const struct core_session *session);
 enum status run_check_tensors(const struct batch *batch, const struct core_run_params *params,
                               struct run_tensors *tensors, struct error *error);
 

@@ -56,14 +56,32 @@ static wide layers_end(const struct rows *r)
 
 // ---- one tensor ----
 
+static const char *const memory_names[TENSOR_MEMORIES] = {"arena", "device arena"};
+
+static enum status check_memory(const struct tensor_check *check, const struct tensor_use *use,
+                                const struct tensor_use *first, struct error *error)
+{
+    const uint32_t memory = use->tensor->memory;
+    if (memory >= TENSOR_MEMORIES)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "%s lies in memory kind %" PRIu32
+                         "; there are 0, the arena, and 1, the device arena",
+                         use->name, memory);
+    if (memory != first->tensor->memory)
+        return error_set(error, STATUS_MISMATCH,
+                         "%s lies in the %s, but %s in the %s; all tensors of a run lie in one",
+                         use->name, memory_names[memory], first->name,
+                         memory_names[first->tensor->memory]);
+    if (check->arena_sizes[memory] == 0)
+        return error_set(error, STATUS_INVALID, "%s lies in the %s, but the session has none",
+                         use->name, memory_names[memory]);
+    return STATUS_OK;
+}
+
 static enum status check_type(const struct tensor_use *use, const struct tensor_use *first,
                               struct error *error)
 {
     const struct wire_tensor *t = use->tensor;
-    if (t->memory != 0)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "%s lies in memory kind %" PRIu32 "; only 0, the arena, is supported",
-                         use->name, t->memory);
     if (dtype_size((int)t->dtype) == 0)
         return error_set(error, STATUS_INVALID, "%s has dtype %" PRIu32 ", which is none",
                          use->name, t->dtype);
@@ -88,10 +106,11 @@ static uint32_t unit_of(const struct tensor_use *use)
     return use->counts_elements ? dtype_size((int)use->tensor->dtype) : 16;
 }
 
-static enum status check_place(const struct tensor_use *use, const struct rows *rows,
-                               uint64_t arena_size, struct error *error)
+static enum status check_place(const struct tensor_check *check, const struct tensor_use *use,
+                               const struct rows *rows, struct error *error)
 {
     const struct wire_tensor *t = use->tensor;
+    const uint64_t arena_size = check->arena_sizes[t->memory];
     if (rows->layer % unit_of(use))
         return error_set(error, STATUS_MISALIGNED,
                          "%s has layer stride %" PRIu64 "; it must be a multiple of %" PRIu32,
@@ -115,9 +134,9 @@ static enum status check_place(const struct tensor_use *use, const struct rows *
     return error_set(error, STATUS_OUT_OF_RANGE,
                      "%s at %" PRIu64 " with strides %" PRIu64 " and %" PRIu64 "%s for %" PRIu64
                      " tokens and %" PRIu32 " heads of %" PRIu32
-                     " bytes%s ends past the arena's %" PRIu64 " bytes",
+                     " bytes%s ends past the %s's %" PRIu64 " bytes",
                      use->name, t->offset, t->token_stride, t->head_stride, outer, use->num_tokens,
-                     use->heads, (uint32_t)rows->row, layers, arena_size);
+                     use->heads, (uint32_t)rows->row, layers, memory_names[t->memory], arena_size);
 }
 
 // The engine counts the two inner strides in 32 bits, in those units.
@@ -386,9 +405,11 @@ enum status tensor_check_all(struct tensor_check *check, const struct tensor_use
     enum status status = STATUS_OK;
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
         const struct rows rows = rows_of(&uses[i], check->num_layers);
-        status = check_type(&uses[i], &uses[0], error);
+        status = check_memory(check, &uses[i], &uses[0], error);
         if (status == STATUS_OK)
-            status = check_place(&uses[i], &rows, check->arena_size, error);
+            status = check_type(&uses[i], &uses[0], error);
+        if (status == STATUS_OK)
+            status = check_place(check, &uses[i], &rows, error);
         if (status == STATUS_OK)
             status = check_strides(&uses[i], &rows, error);
         if (status == STATUS_OK && uses[i].written)

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tensor.h - checks tensors: they must lie inside the arena, be aligned and have the right element
-// type, and no output may overlap another tensor. Arithmetic only: knows no session, and not what a
-// tensor is for. Dispatcher thread.
+// tensor.h - checks tensors: they must lie inside one of the session's arenas, all inside the same,
+// be aligned and have the right element type, and no output may overlap another tensor. Arithmetic
+// only: knows no session, and not what a tensor is for. Dispatcher thread.
 
 #ifndef AULE_CORE_TENSOR_H
 #define AULE_CORE_TENSOR_H
 
 #include "core/core.h"
 
+// Where a tensor lies: its `memory`.
+enum tensor_memory {
+    TENSOR_HOST,   // the session's arena of shared memory
+    TENSOR_DEVICE, // its arena of device memory
+    TENSOR_MEMORIES
+};
 struct tensor_use {
     const char *name;
     const struct wire_tensor *tensor; // [num_outer, num_tokens, heads, head_dim]; num_outer above 1
@@ -27,7 +33,7 @@ struct tensor_use {
 
 // What all checks for one run share.
 struct tensor_check {
-    uint64_t arena_size;
+    uint64_t arena_sizes[TENSOR_MEMORIES]; // bytes; 0 = the session has no such arena
     uint32_t steps;      // of looking for an overlap that are left; begin with TENSOR_STEPS
     uint32_t num_layers; // 0 = 1
     bool chained;        // found: one layer writes what another one reads or writes, or may do so

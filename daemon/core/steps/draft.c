@@ -150,7 +150,8 @@ static enum status check_tokens(const struct draft *d)
 {
     const struct core_batch_params *p = d->params;
     const struct engine_kv *kv = &d->batch->kv;
-    uint64_t size = d->session->arena_size, tokens = d->batch->num_tokens;
+    uint64_t host = d->session->arena_size, device = d->session->device_arena_size;
+    uint64_t size = host > device ? host : device, tokens = d->batch->num_tokens;
     unsigned __int128 least = (unsigned __int128)tokens * kv->num_kv_heads * kv->head_dim_v * 2;
     if (d->batch->has_keys && least > size)
         return error_set(d->error, STATUS_OUT_OF_RANGE,

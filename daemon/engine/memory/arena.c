@@ -54,8 +54,27 @@ static enum status make_memory(struct engine_arena *arena, struct error *error)
     return buffer_init(device, MEMORY_STAGING, arena->size, "arena mirror", &arena->buffer, error);
 }
 
-enum status engine_arena_create(struct engine *engine, void *base, uint64_t size,
-                                struct engine_arena **out, struct error *error)
+// Memory that the driver gives may hold what another client had there. DEVICE_LOST: the GPU may
+// still write to the buffer, which stays.
+static enum status make_exported(struct engine_arena *arena, struct error *error)
+{
+    struct device *device = &arena->engine->device;
+    if (!device->get_memory_fd)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "device %s exports no memory (VK_KHR_external_memory_fd)",
+                         device->adapter.info.name);
+    enum status status =
+        buffer_init(device, MEMORY_EXPORTED, arena->size, "exported arena", &arena->buffer, error);
+    arena->imported = true; // nothing has to be copied
+    if (status == STATUS_OK)
+        status = transfer_zero(&arena->engine->transfer, &arena->buffer, error);
+    if (status != STATUS_OK && status != STATUS_DEVICE_LOST)
+        buffer_finish(device, &arena->buffer);
+    return status;
+}
+
+static enum status create(struct engine *engine, void *base, uint64_t size, bool exported,
+                          struct engine_arena **out, struct error *error)
 {
     if (size == 0)
         return error_set(error, STATUS_INVALID, "an arena of 0 bytes");
@@ -67,16 +86,37 @@ enum status engine_arena_create(struct engine *engine, void *base, uint64_t size
     arena->engine = engine;
     arena->base = base;
     arena->size = size;
-    enum status status = make_memory(arena, error);
-    if (status != STATUS_OK) {
+    enum status status = exported ? make_exported(arena, error) : make_memory(arena, error);
+    if (!arena->buffer.handle) {
         free(arena);
         return status;
     }
     pthread_mutex_lock(&engine->lock);
-    DL_APPEND(engine->arenas, arena);
+    DL_APPEND(engine->arenas, arena); // ends with the engine, if not before
     pthread_mutex_unlock(&engine->lock);
-    *out = arena;
-    return STATUS_OK;
+    if (status == STATUS_OK)
+        *out = arena;
+    return status;
+}
+
+enum status engine_arena_create(struct engine *engine, void *base, uint64_t size,
+                                struct engine_arena **out, struct error *error)
+{
+    return create(engine, base, size, false, out, error);
+}
+
+enum status engine_arena_create_exported(struct engine *engine, uint64_t size,
+                                         struct engine_arena **out, struct error *error)
+{
+    return create(engine, NULL, size, true, out, error);
+}
+
+enum status engine_arena_export(const struct engine_arena *arena, struct engine_export *out,
+                                struct error *error)
+{
+    *out = (struct engine_export){
+        .fd = -1, .allocated = arena->buffer.allocated, .dedicated = arena->buffer.dedicated};
+    return buffer_export(&arena->engine->device, &arena->buffer, &out->fd, error);
 }
 
 // After a loss the GPU, or a thread that copies, may still write to the memory. The arena is then

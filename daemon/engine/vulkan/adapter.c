@@ -141,20 +141,33 @@ bool adapter_has_extension(VkPhysicalDevice physical, const char *name)
     return found;
 }
 
-// Whether buffers can use imported host memory.
-static bool host_import(VkPhysicalDevice physical)
+static VkExternalMemoryFeatureFlags external_features(
+    VkPhysicalDevice physical, VkExternalMemoryHandleTypeFlagBits handle_type)
 {
-    if (!adapter_has_extension(physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME))
-        return false;
     VkPhysicalDeviceExternalBufferInfo info = {
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
         .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT,
-        .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT,
+        .handleType = handle_type,
     };
     VkExternalBufferProperties properties = {.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES};
     vkGetPhysicalDeviceExternalBufferProperties(physical, &info, &properties);
-    return properties.externalMemoryProperties.externalMemoryFeatures &
-           VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
+    return properties.externalMemoryProperties.externalMemoryFeatures;
+}
+
+// Whether buffers can use imported host memory.
+static bool host_import(VkPhysicalDevice physical)
+{
+    return adapter_has_extension(physical, VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME) &&
+           external_features(physical, VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT) &
+               VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT;
+}
+
+// Whether other processes can import a buffer's memory.
+static bool memory_export(VkPhysicalDevice physical)
+{
+    return adapter_has_extension(physical, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) &&
+           external_features(physical, VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT) &
+               VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT;
 }
 
 // The first family that computes; for native kernels, the first that has no graphics.
@@ -338,8 +351,10 @@ static void describe(VkPhysicalDevice physical, uint32_t index, bool force_stagi
         adapter_has_extension(physical, VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
     struct properties properties;
     read_properties(physical, import, size_control, &properties);
-    *adapter =
-        (struct adapter){.physical = physical, .info.index = index, .info.host_import = import};
+    *adapter = (struct adapter){.physical = physical,
+                                .info.index = index,
+                                .info.host_import = import,
+                                .info.memory_export = memory_export(physical)};
     fill_info(&adapter->info, &properties);
     adapter->subgroups.extension = size_control && adapter->info.api_version < VK_API_VERSION_1_3;
     fill_subgroups(adapter, &properties);

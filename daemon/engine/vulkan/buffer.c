@@ -20,6 +20,7 @@ static const struct {
                          VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT},
     [MEMORY_STAGING] = {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT,
                         VK_MEMORY_PROPERTY_HOST_CACHED_BIT},
+    [MEMORY_EXPORTED] = {VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0},
 };
 
 // Types that need a feature of their own, or are slow.
@@ -77,17 +78,19 @@ static VkResult allocate(struct device *device, const void *next, uint64_t size,
         .memoryTypeIndex = type,
     };
     VkResult result = vkAllocateMemory(device->handle, &info, NULL, &buffer->memory);
-    if (result != VK_SUCCESS)
+    if (result != VK_SUCCESS) {
         buffer->memory = VK_NULL_HANDLE;
-    else
-        buffer->in_pool_heap =
-            device->adapter.memory.memoryTypes[type].heapIndex == device->adapter.pool_heap;
+        return result;
+    }
+    buffer->allocated = size;
+    buffer->in_pool_heap =
+        device->adapter.memory.memoryTypes[type].heapIndex == device->adapter.pool_heap;
     return result;
 }
 
 // Tries the preferred type first. A device may have little of it, such as a small window of device
 // memory that the CPU can write.
-static enum status allocate_for(struct device *device, enum memory_use use,
+static enum status allocate_for(struct device *device, enum memory_use use, const void *next,
                                 const VkMemoryRequirements *needs, struct buffer *buffer,
                                 struct error *error)
 {
@@ -96,7 +99,7 @@ static enum status allocate_for(struct device *device, enum memory_use use,
     for (int i = 0; i < 2 && result != VK_SUCCESS; i++) {
         uint32_t type = find_type(device, needs->memoryTypeBits, flags[i]);
         if (type != UINT32_MAX)
-            result = allocate(device, NULL, needs->size, type, buffer);
+            result = allocate(device, next, needs->size, type, buffer);
     }
     if (result == VK_SUCCESS)
         return STATUS_OK;
@@ -104,6 +107,38 @@ static enum status allocate_for(struct device *device, enum memory_use use,
     return error_set(error, vk_result_status(result),
                      "the device has no %llu bytes of memory left (%s)",
                      (unsigned long long)needs->size, vk_result_name(result));
+}
+
+// Allocates memory that other processes can import. A driver may want one allocation for each
+// buffer (dedicated), and an importer must then say the same.
+static enum status allocate_exported(struct device *device, struct buffer *buffer,
+                                     struct error *error)
+{
+    VkMemoryDedicatedRequirements wish = {.sType = VK_STRUCTURE_TYPE_MEMORY_DEDICATED_REQUIREMENTS};
+    VkMemoryRequirements2 needs = {.sType = VK_STRUCTURE_TYPE_MEMORY_REQUIREMENTS_2,
+                                   .pNext = &wish};
+    VkBufferMemoryRequirementsInfo2 info = {
+        .sType = VK_STRUCTURE_TYPE_BUFFER_MEMORY_REQUIREMENTS_INFO_2, .buffer = buffer->handle};
+    vkGetBufferMemoryRequirements2(device->handle, &info, &needs);
+    buffer->dedicated = wish.requiresDedicatedAllocation || wish.prefersDedicatedAllocation;
+    VkMemoryDedicatedAllocateInfo dedicated = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO, .buffer = buffer->handle};
+    VkExportMemoryAllocateInfo export = {
+        .sType = VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO,
+        .pNext = buffer->dedicated ? &dedicated : NULL,
+        .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT,
+    };
+    return allocate_for(device, MEMORY_EXPORTED, &export, &needs.memoryRequirements, buffer, error);
+}
+
+static enum status allocate_own(struct device *device, enum memory_use use, struct buffer *buffer,
+                                struct error *error)
+{
+    if (use == MEMORY_EXPORTED)
+        return allocate_exported(device, buffer, error);
+    VkMemoryRequirements needs;
+    vkGetBufferMemoryRequirements(device->handle, buffer->handle, &needs);
+    return allocate_for(device, use, NULL, &needs, buffer, error);
 }
 
 static enum status bind(struct device *device, struct buffer *buffer, const char *name,
@@ -134,17 +169,20 @@ enum status buffer_init(struct device *device, enum memory_use use, uint64_t siz
                          "%s: %llu bytes exceed the device's largest allocation of %llu bytes",
                          name, (unsigned long long)size,
                          (unsigned long long)device->adapter.info.max_allocation_bytes);
-    enum status status = make_buffer(device, NULL, size, buffer, error);
+    const VkExternalMemoryBufferCreateInfo external = {
+        .sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
+        .handleTypes = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT,
+    };
+    enum status status =
+        make_buffer(device, use == MEMORY_EXPORTED ? &external : NULL, size, buffer, error);
     if (status != STATUS_OK)
         goto fail;
-    VkMemoryRequirements needs;
-    vkGetBufferMemoryRequirements(device->handle, buffer->handle, &needs);
-    status = allocate_for(device, use, &needs, buffer, error);
+    status = allocate_own(device, use, buffer, error);
     if (status == STATUS_OK)
         status = bind(device, buffer, name, error);
     if (status != STATUS_OK)
         goto fail;
-    if (use != MEMORY_POOL)
+    if (use != MEMORY_POOL && use != MEMORY_EXPORTED)
         VK_TRY(vkMapMemory(device->handle, buffer->memory, 0, VK_WHOLE_SIZE, 0, &buffer->mapped));
     return STATUS_OK;
 fail:
@@ -201,6 +239,22 @@ enum status buffer_import(struct device *device, void *base, uint64_t size, cons
         return STATUS_OK;
 fail:
     buffer_finish(device, buffer);
+    return status;
+}
+
+enum status buffer_export(struct device *device, const struct buffer *buffer, int *fd,
+                          struct error *error)
+{
+    enum status status = STATUS_OK;
+    const VkMemoryGetFdInfoKHR info = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR,
+        .memory = buffer->memory,
+        .handleType = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT,
+    };
+    VK_TRY(device->get_memory_fd(device->handle, &info, fd));
+    return STATUS_OK;
+fail:
+    *fd = -1;
     return status;
 }
 

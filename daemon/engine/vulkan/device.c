@@ -48,10 +48,12 @@ static enum status open_device(struct device *device, struct error *error)
     enum status status = STATUS_OK;
     struct features features;
     adapter_features(&device->adapter, &features);
-    const char *extensions[7];
+    const char *extensions[8];
     uint32_t count = 0;
     if (device->adapter.info.host_import)
         extensions[count++] = VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME;
+    if (device->adapter.info.memory_export)
+        extensions[count++] = VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME;
     if (device->adapter.memory_budget)
         extensions[count++] = VK_EXT_MEMORY_BUDGET_EXTENSION_NAME;
     if (device->adapter.subgroups.extension)
@@ -116,6 +118,8 @@ static void load_functions(struct device *device)
         device->host_pointer_properties =
             (PFN_vkGetMemoryHostPointerPropertiesEXT)vkGetDeviceProcAddr(
                 device->handle, "vkGetMemoryHostPointerPropertiesEXT");
+    if (device->adapter.info.memory_export)
+        device->get_memory_fd = LOAD(device, vkGetMemoryFdKHR);
 }
 
 enum status device_init(struct device *device, const struct engine_params *params,

@@ -28,6 +28,7 @@ struct device {
     bool queue_lock_made;
     PFN_vkSetDebugUtilsObjectNameEXT set_name;                       // NULL: objects get no names
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties; // NULL: no import
+    PFN_vkGetMemoryFdKHR get_memory_fd;                              // NULL: no export
     struct {
         PFN_vkCreateCuModuleNVX create_module;
         PFN_vkCreateCuFunctionNVX create_function;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// handle_session.c - the handlers of Hello, Mapped, Ping and CloseSession. session.c has the life
-// of a session. Dispatcher thread.
+// handle_session.c - the handlers of Hello, Mapped, DeviceArena, Ping and CloseSession. session.c
+// has the life of a session. Dispatcher thread.
 
 #include "server/dispatch.h"
 #include "server/session.h"
@@ -19,6 +19,12 @@ enum status handle_mapped(struct call *call)
 {
     session_mapped(call->session);
     return STATUS_OK;
+}
+
+enum status handle_device_arena(struct call *call)
+{
+    call->reply.answer = WIRE_ANSWER_DEVICE_ARENA;
+    return session_export(call->session, &call->reply.device_arena, &call->error);
 }
 
 enum status handle_ping(struct call *call)

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// exports.h - the export socket: it passes descriptors of device memory, which messages cannot
+// carry. A client connects, sends one packet with a token, and gets one packet with the descriptor
+// (struct wire_export_request and wire_export_answer in wire.h). Then the connection ends. Knows
+// tokens and descriptors, not what they are for. Dispatcher thread.
+//
+// A connection can do nothing but wait: at most --max-exports are open, each for two seconds.
+// Others wait in the kernel's queue.
+
+#ifndef AULE_SERVER_EXPORTS_H
+#define AULE_SERVER_EXPORTS_H
+
+#include "schema/wire.h"
+
+#include <sys/types.h>
+
+struct exports;
+
+struct exports_params {
+    const char *socket; // the daemon's
+    uint32_t max_peers; // connections at a time
+    bool for_all;       // other users may connect
+    int epoll_fd;       // gets an event with `mark` when exports_serve() has something to do
+    void *mark;
+    // Gives a descriptor for a token of the user `uid`, and forgets the token. The callee's
+    // descriptor is closed after it was sent. On failure *error says why.
+    enum status (*redeem)(void *context, const uint8_t token[WIRE_TOKEN_SIZE], uid_t uid, int *fd,
+                          struct error *error);
+    void *context;
+};
+
+// *out NULL with OK: the socket's path would be too long. The log says so.
+enum status exports_open(const struct exports_params *params, struct exports **out,
+                         struct error *error);
+void exports_close(struct exports *exports);             // removes the socket; takes NULL
+const char *exports_path(const struct exports *exports); // NULL = no socket
+const char *exports_name(const struct exports *exports); // the file name; "" = no socket
+
+// Accepts, reads, answers. Bounded; never blocks.
+void exports_serve(struct exports *exports, int64_t now_ns);
+// Ends connections that said nothing in time. Returns when the next one is due, or FOREVER.
+int64_t exports_expire(struct exports *exports, int64_t now_ns);
+
+#endif
