@@ -43,12 +43,20 @@ struct tier_block {
     uint64_t tag;              // the caller's
 };
 
+// Whose blocks a STORE brings. A tier that shares its room among tenants never drops the last
+// `floor` blocks of a tenant for another one's, and keeps at most `cap` of them. 0: no such limit.
+struct tier_share {
+    uint64_t tenant; // 0 = nobody's
+    uint64_t floor, cap;
+};
+
 struct tier_job {
     // The caller fills these before tier_start(). From then on the job and its blocks are the
     // tier's, until tier_poll() gives the job back.
     enum tier_kind kind;
     struct record_space space;
     int64_t deadline_ns, abandon_ns; // of clock_now_ns(); the second one is not the earlier one
+    struct tier_share share;         // STORE
     void *owner;                     // the caller's
     uint32_t num_blocks;
     struct tier_block *blocks; // [num_blocks]; in the job's own allocation
