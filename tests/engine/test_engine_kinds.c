@@ -203,6 +203,45 @@ START_TEST(copies_of_large_blocks_arrive_to_the_last_byte)
 }
 END_TEST
 
+START_TEST(blocks_go_to_an_imported_arena_and_come_back_with_all_layers)
+{
+    struct engine_cache *cache = plain_cache();
+    unsigned char bytes[2][512];
+    if (!engine_arena_imported(arena)) {
+        struct engine_copy copy = {ENGINE_COPY_ARENA, 1, 0};
+        struct engine_run run = {
+            .kind = ENGINE_COPY, .cache = cache, .arena = arena, .copies = &copy, .num_copies = 1};
+        struct error error = {0};
+        ck_assert_int_eq(engine_run_check(engine, &run, &error), STATUS_INVALID);
+        engine_cache_destroy(cache);
+        return;
+    }
+    write_pattern(cache, 0, 1, bytes[0]);
+    write_pattern(cache, 1, 1, bytes[1]);
+    memset(memory, 0x55, 8192);
+    struct engine_copy out[] = {{1, ENGINE_COPY_ARENA, 4096}},
+                       in[] = {{ENGINE_COPY_ARENA, 3, 4096}, {ENGINE_COPY_ARENA, 2, 16384}};
+    struct engine_run runs[2] = {
+        {.kind = ENGINE_COPY, .cache = cache, .arena = arena, .copies = out, .num_copies = 1},
+        {.kind = ENGINE_COPY, .cache = cache, .arena = arena, .copies = in, .num_copies = 2},
+    };
+    memset(memory + 16384, 0x77, 1024);
+    expect_done(submit_runs(runs, 1));
+    expect_bytes(memory + 4096, bytes[0], 512, "layer 0");
+    expect_bytes(memory + 4096 + 512, bytes[1], 512, "layer 1");
+    ck_assert_int_eq(memory[4095], 0x55);
+    ck_assert_int_eq(memory[4096 + 1024], 0x55);
+    expect_done(submit_runs(runs + 1, 1));
+    unsigned char sevens[512];
+    memset(sevens, 0x77, sizeof sevens);
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        expect_block(cache, layer, 3, bytes[layer]);
+        expect_block(cache, layer, 2, sevens);
+    }
+    engine_cache_destroy(cache);
+}
+END_TEST
+
 // Two tokens of two heads. Part n is n + 1 everywhere; for token 1 the second part saw no key.
 static struct engine_run merge_run(const struct engine_part *parts, uint32_t num_parts)
 {
@@ -599,6 +638,7 @@ void add_kind_tests(Suite *suite)
     check_case(suite, "kinds, however the arena is reached", setup_import, teardown,
                (const TTest *const[]){copies_of_later_waves_see_those_of_earlier_ones,
                                       copies_of_large_blocks_arrive_to_the_last_byte,
+                                      blocks_go_to_an_imported_arena_and_come_back_with_all_layers,
                                       merge_of_more_heads_than_the_device_takes_is_refused,
                                       slots_of_contiguous_rows_are_refused,
                                       rope_that_shaders_cannot_follow_is_refused, NULL},

@@ -20,7 +20,7 @@ struct tier_job *tier_world_job(enum tier_kind kind, const struct record_space *
 struct tier_event tier_world_wait(struct tier *tier);
 // Starts the job and waits until it is done.
 void tier_world_do(struct tier *tier, struct tier_job *job);
-// Bytes that tell blocks from each other.
+// Bytes that tell blocks from each other; `bytes` is a multiple of 8.
 void tier_world_fill(uint8_t *data, uint64_t bytes, uint32_t number);
 bool tier_world_holds(const uint8_t *data, uint64_t bytes, uint32_t number);
 

@@ -223,7 +223,7 @@ END_TEST
 START_TEST(random_stores_and_loads_give_right_bits_and_lose_no_memory)
 {
     struct dice dice = {check_draw("host")};
-    for (int step = 0; step < 300; step++) {
+    for (int step = 0; step < 100; step++) {
         const uint32_t number = dice_below(&dice, 12);
         const uint32_t what = dice_below(&dice, 10);
         if (what < 4)
