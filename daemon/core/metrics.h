@@ -59,6 +59,12 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
       "look-ups that claimed what was missing")                                                    \
     X(CLAIM_TOKENS, COUNTER, "aule_prefix_claim_hits_tokens_total", "tokens",                      \
       "claimed tokens that another session computed")                                              \
+    X(TIER_LOADED_TOKENS, COUNTER, "aule_tier_loaded_tokens_total", "tokens",                      \
+      "tokens whose blocks tiers brought back to the GPU")                                         \
+    X(TIER_DECLINED, COUNTER, "aule_tier_declined_blocks_total", "blocks",                         \
+      "blocks in tiers that were not loaded because computing them takes less time")               \
+    X(TIER_SKIPPED, COUNTER, "aule_tier_skipped_blocks_total", "blocks",                           \
+      "published blocks that no tier keeps: no room, no memory, or evicted too soon")              \
     X(OFFERS, GAUGE, "aule_offers", "offers",                                                      \
       "sequences that are offered, or taken and not accepted")                                     \
     X(OFFERS_MADE, COUNTER, "aule_offers_made_total", "offers", "sequences that were offered")     \

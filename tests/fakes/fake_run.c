@@ -440,7 +440,7 @@ void fake_run_init(struct fake_run *run, const struct engine_run *from)
     bool batched = from->kind != ENGINE_COPY && from->kind != ENGINE_MERGE;
     *run = (struct fake_run){.batch = from->batch, .arena = from->arena, .run = *from};
     if (batched != (from->batch != NULL) || (from->kind == ENGINE_COPY) != (from->cache != NULL) ||
-        (from->kind == ENGINE_COPY) == (from->arena != NULL))
+        (from->kind != ENGINE_COPY && !from->arena))
         fake_broken("a run of kind %d lacks its batch, cache or arena, or has another's",
                     (int)from->kind);
     if (run->batch)

@@ -128,9 +128,9 @@ static void take_references(struct copy *copy)
     }
 }
 
-// `describe` fills run->engine and its array.
+// `fill` sets run->engine and its array.
 static enum status queue(struct copy *copy, const void *request,
-                         void (*describe)(struct run *run, const void *request), bool detached,
+                         void (*fill)(struct run *run, const void *request), bool detached,
                          uint64_t *ticket, struct error *error)
 {
     struct core_session *session = copy->table->session;
@@ -144,7 +144,7 @@ static enum status queue(struct copy *copy, const void *request,
     run->copy = copy;
     run->weight = weight_moved_in_queue(moved_bytes(copy->table, copy->count));
     run->work = weight_moved_work(moved_bytes(copy->table, copy->count));
-    describe(run, request);
+    fill(run, request);
     status = run_queue(run, detached, ticket, error);
     if (status != STATUS_OK) {
         run_free(run);

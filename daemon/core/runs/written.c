@@ -136,6 +136,7 @@ static void end_pending(struct cache *cache, struct block *block)
     if (--block->pending == 0 && block->node) {
         cache->num_pending--;
         cache->pool->ledger->news = true;
+        prefix_note_fresh(cache, block->node);
         claim_visible(cache, block->node);
     }
 }
