@@ -136,8 +136,9 @@ static void launch(struct errand *errand, struct tier *tier, struct tier_job *jo
     const int64_t now_ns = errand->core->ledger.now_ns;
     job->space = errand->space;
     job->share = errand->share;
-    job->deadline_ns = after(now_ns, params->deadline_ns);
     job->abandon_ns = after(now_ns, params->abandon_ns);
+    job->deadline_ns = job->kind == TIER_STORE ? job->abandon_ns // nobody waits for it
+                                               : after(now_ns, params->deadline_ns);
     job->owner = errand;
     errand->num_jobs++;
     tier_start(tier, job);

@@ -19,11 +19,12 @@
 #include "segment.h"
 #include "server.h"
 #include "socket_path.h"
+#include "tiering.h"
 #include "waker.h"
 #include "work.h"
 
 // Which descriptor of the dispatcher's epoll set has an event.
-enum watch_kind { WATCH_REQUESTS, WATCH_WAKE, WATCH_SIGNALS, WATCH_OWNER, WATCH_BELL };
+enum watch_kind { WATCH_REQUESTS, WATCH_WAKE, WATCH_SIGNALS, WATCH_OWNER, WATCH_BELL, WATCH_TIER };
 struct watch {
     enum watch_kind kind;
     struct session *session; // WATCH_OWNER
@@ -133,6 +134,7 @@ struct server {
     struct socket_lock lock;
     int wake_fd, signal_fd, epoll_fd, bell_fd; // owned; -1 = not open
     struct watch request_watch, wake_watch, signal_watch, bell_watch;
+    struct watch tier_watches[1 + CORE_MAX_TIERS];
     char bell_path[SOCKET_PATH_ROOM];
     const char *bell_name;     // the file name, inside bell_path
     bool no_epoll_pwait2;      // wait.c: the kernel or a system call filter refused it
@@ -145,6 +147,7 @@ struct server {
     struct engine *engine;
     struct core *core;
     struct jobs *jobs;
+    struct tiering tiering;
     bool guarded; // sigbus_guard_init() succeeded
 
     struct session *sessions; // by id, iterated in the order of their handshakes; owned

@@ -105,6 +105,7 @@ void wait_for_events(struct server *server)
         case WATCH_SIGNALS: server_read_signals(server); break;
         case WATCH_OWNER: session_end(mark->session, true, "its process is gone"); break;
         case WATCH_BELL: lane_hear_bell(server); break;
+        case WATCH_TIER: break; // core_step() asks in every turn
         }
     }
 }

@@ -203,6 +203,9 @@ enum status handle_prefix_lookup(struct call *call)
         return call->error.status;
     struct core_claim claim = {0};
     if (lookup->claim)
+        core_prefix_load(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
+                         CORE_LOAD_AUTO);
+    if (lookup->claim)
         status = core_prefix_claim(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
                                    blocks, &claim, &call->error);
     else
