@@ -95,24 +95,16 @@ static char *put_hex(char *to, const uint8_t id[RECORD_ID_BYTES])
     return to;
 }
 
-static char *put_text(char *to, const char *text)
-{
-    const size_t size = strlen(text);
-    memcpy(to, text, size);
-    return to + size;
-}
-
 size_t record_name(char out[RECORD_NAME_ROOM], const struct record_space *space,
                    const struct record_chain *chain, uint32_t part)
 {
     char number[16];
     snprintf(number, sizeof number, "%u", part);
-    char *to = put_text(out, "aule:1:");
-    to = put_text(put_hex(to, space->fingerprint), ":");
-    to = put_text(put_hex(to, space->salt), ":{");
-    to = put_text(put_hex(to, chain->id), "}:");
-    to = put_text(to, number);
-    *to = '\0';
+    char *to = stpcpy(out, "aule:1:");
+    to = stpcpy(put_hex(to, space->fingerprint), ":");
+    to = stpcpy(put_hex(to, space->salt), ":{");
+    to = stpcpy(put_hex(to, chain->id), "}:");
+    to = stpcpy(to, number);
     return (size_t)(to - out);
 }
 _Static_assert(RECORD_VERSION == 1, "the names of record_name() begin with the version");
@@ -146,11 +138,11 @@ enum record_reason record_header_check(const struct record_header *header,
                                        const struct record_space *space,
                                        const struct record_chain *chain, uint32_t part)
 {
-    if (memcmp(header->magic, magic, sizeof magic) || header->version != RECORD_VERSION ||
+    if (memcmp(header->magic, magic, sizeof magic) != 0 || header->version != RECORD_VERSION ||
         header->header_bytes != sizeof *header)
         return RECORD_OTHER_VERSION;
-    if (memcmp(header->fingerprint, space->fingerprint, sizeof header->fingerprint) ||
-        memcmp(header->chain, chain->id, sizeof header->chain) || header->part != part ||
+    if (memcmp(header->fingerprint, space->fingerprint, sizeof header->fingerprint) != 0 ||
+        memcmp(header->chain, chain->id, sizeof header->chain) != 0 || header->part != part ||
         header->num_parts != record_num_parts(space->block_bytes))
         return RECORD_IDENTITY;
     return header->payload_bytes == record_part_bytes(space->block_bytes, part) ? RECORD_OK
