@@ -90,6 +90,34 @@ START_TEST(a_prompt_comes_back_with_the_same_bits_as_computed)
 }
 END_TEST
 
+START_TEST(a_caller_can_forbid_and_force_a_load)
+{
+    float computed[3 * ROW];
+    struct aule_claim claimed;
+    int32_t ids[BLOCKS];
+    struct aule_prefix prefix = {.tokens = prompt, .num_tokens = PROMPT};
+    text_open(&world);
+    compute(computed);
+    evict();
+    find();
+    evict();
+    prefix.load = (enum aule_load)3;
+    expect(aule_prefix_claim(world.cache, &prefix, 0, ids, &claimed), AULE_UNSUPPORTED, "way 3");
+    prefix.load = AULE_LOAD_NEVER;
+    ok(aule_prefix_claim(world.cache, &prefix, 0, ids, &claimed));
+    ck_assert_uint_eq(claimed.num_blocks + claimed.num_promised, 0);
+    ok(aule_claim_release(world.cache, &claimed, 0));
+    prefix.load = AULE_LOAD_ALWAYS;
+    ok(aule_prefix_claim(world.cache, &prefix, 0, ids, &claimed));
+    ck_assert_uint_eq(claimed.num_blocks + claimed.num_promised, BLOCKS);
+    while (claimed.num_promised)
+        ok(aule_claim_wait(world.cache, &claimed, WAIT_MS, ids));
+    ck_assert_uint_eq(claimed.num_blocks, BLOCKS);
+    ok(aule_blocks_release(world.cache, BLOCKS, ids));
+    text_close(&world);
+}
+END_TEST
+
 START_TEST(a_load_outlives_the_worker_that_asked_for_it)
 {
     float computed[3 * ROW], loaded[3 * ROW];
@@ -120,6 +148,7 @@ int main(void)
     Suite *suite = suite_create("client tier");
     check_case(suite, "host", open_daemon, rig_teardown,
                (const TTest *const[]){a_prompt_comes_back_with_the_same_bits_as_computed,
+                                      a_caller_can_forbid_and_force_a_load,
                                       a_load_outlives_the_worker_that_asked_for_it, NULL},
                1);
     return check_main(suite);
