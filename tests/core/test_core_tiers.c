@@ -237,9 +237,9 @@ END_TEST
 
 START_TEST(an_abandoned_load_frees_its_blocks_and_its_claim_and_later_its_memory)
 {
-    world.core->params.tiers.abandon_ns = 1000;
     compute(&a, tokens, 4);
     evict_all(&a);
+    world.core->params.tiers.abandon_ns = 1000; // of the fake clock, so only for the load
     order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
     load(&b, tokens, 4, CORE_LOAD_AUTO);
     const struct core_claim own = claim(&b, tokens, 4);

@@ -142,7 +142,7 @@ START_TEST(copies_move_whole_blocks_of_every_layer_before_the_wave_reads)
     fill(0, 3); // V of the key that is read
     ck_assert_int_eq(engine_block_write(cache, 0, 5, bytes[1]), STATUS_OK);
     struct engine_batch *reader = one_key(cache, 6, false);
-    struct engine_copy first[] = {{0, 6}, {-1, 5}}, second[] = {{0, 2}};
+    struct engine_copy first[] = {{0, 6, 0}, {-1, 5, 0}}, second[] = {{0, 2, 0}};
     struct engine_run runs[3] = {
         plain_run(reader, 0, 0, 0, 0, 4096),
         {.kind = ENGINE_COPY, .cache = cache, .copies = first, .num_copies = 2},
@@ -169,7 +169,7 @@ START_TEST(copies_of_later_waves_see_those_of_earlier_ones)
     struct engine_cache *cache = plain_cache();
     unsigned char bytes[512];
     write_pattern(cache, 1, 0, bytes);
-    struct engine_copy pairs[] = {{0, 1}, {1, 2}, {-1, 1}};
+    struct engine_copy pairs[] = {{0, 1, 0}, {1, 2, 0}, {-1, 1, 0}};
     struct engine_run runs[3];
     for (int i = 0; i < 3; i++)
         runs[i] = (struct engine_run){
@@ -194,7 +194,7 @@ START_TEST(copies_of_large_blocks_arrive_to_the_last_byte)
     engine->device.adapter.max_groups[1] = 3; // fewer than the dispatch needs
     struct engine_run run = {.kind = ENGINE_COPY,
                              .cache = cache,
-                             .copies = (struct engine_copy[]){{1, 3}},
+                             .copies = (struct engine_copy[]){{1, 3, 0}},
                              .num_copies = 1};
     expect_done(submit_runs(&run, 1));
     expect_block(cache, 0, 3, bytes);
