@@ -118,7 +118,8 @@ static enum aule_status look_up(struct aule_cache *cache, const struct aule_pref
                     .prefix_lookup = {.cache = cache->id,
                                       .max_tokens = max_tokens,
                                       .extra_key = extra_key(&whole),
-                                      .claim = claims}},
+                                      .claim = claims,
+                                      .load = claims ? (uint32_t)whole.load : 0}},
         .expected = WIRE_ANSWER_PREFIX_LOOKUP,
     };
     question.tokens = &question.request.prefix_lookup.tokens;

@@ -210,7 +210,8 @@ bool audit_sessions(const struct core *core, struct error *error)
     EXPECT(away == listed, "%" PRIu32 " sessions are away, %" PRIu32 " in the list", away, listed);
     EXPECT(offers == core->offers.num && heap_sound(&core->offers.expiring),
            "%" PRIu32 " offers, counted %" PRIu32, core->offers.num, offers);
-    EXPECT(open == core->num_sessions, "%" PRIu32 " sessions, counted %" PRIu32, core->num_sessions,
-           open);
+    EXPECT(open == core->num_sessions + core->num_errands,
+           "%" PRIu32 " sessions and %" PRIu32 " errands, counted %" PRIu32, core->num_sessions,
+           core->num_errands, open);
     return true;
 }

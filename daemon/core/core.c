@@ -64,6 +64,7 @@ enum status core_create(const struct core_params *params, struct core **out, str
     core->pool.ledger = &core->ledger;
     core->pool.limit_bytes = params->pool_limit_bytes;
     core->pool.limit_blocks = params->max_blocks ? params->max_blocks : UINT64_MAX;
+    core->pool.has_tiers = params->tiers.host != NULL;
     core->ledger.hash = hash_prefix;
     core->wake_ns = FOREVER;
     scheduler_init(&core->scheduler);
@@ -95,9 +96,11 @@ void core_destroy(struct core *core)
 {
     if (!core)
         return;
+    core->tiers.finished = true;
     while (core->sessions)
         core_session_close(core->sessions, false);
     drain(core);
+    tiers_finish(core);
     while (core->pool.num_caches)
         cache_destroy(core->pool.caches[core->pool.num_caches - 1]);
     offers_finish(&core->offers);
@@ -191,6 +194,11 @@ static void device_news(struct core *core, const struct engine_event *event)
     scheduler_lost(core);
 }
 
+static int64_t first_of(int64_t a_ns, int64_t b_ns)
+{
+    return a_ns < b_ns ? a_ns : b_ns;
+}
+
 bool core_step(struct core *core, int64_t now_ns)
 {
     struct engine_event event;
@@ -203,10 +211,11 @@ bool core_step(struct core *core, int64_t now_ns)
         }
     }
     offers_expire(&core->offers, now_ns);
+    tiers_step(core);
     evict_trim(&core->pool);
     scheduler_submit(core);
-    const int64_t work_ns = scheduler_wake_ns(core), offers_ns = offers_wake_ns(&core->offers);
-    core->wake_ns = work_ns < offers_ns ? work_ns : offers_ns;
+    core->wake_ns = first_of(first_of(scheduler_wake_ns(core), offers_wake_ns(&core->offers)),
+                             tiers_wake_ns(core));
     core->woken = false;
     bool news = core->ledger.news;
     core->ledger.news = false;
@@ -232,5 +241,6 @@ enum status core_device_status(const struct core *core)
 
 bool core_idle(const struct core *core)
 {
-    return !core->scheduler.num_in_flight && !heap_first(&core->scheduler.turns.ready);
+    return !core->scheduler.num_in_flight && !heap_first(&core->scheduler.turns.ready) &&
+           !core->tiers.num_errands;
 }

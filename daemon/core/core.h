@@ -16,6 +16,7 @@
 
 #include "engine/engine.h"
 #include "metrics.h"
+#include "tier/tier.h"
 
 struct core;
 struct core_session;
@@ -30,6 +31,22 @@ struct core_limits {
 struct core_group {
     const char *name;
     struct core_limits limits;
+};
+
+enum { CORE_MAX_TIERS = 4 };
+// Places outside the GPU that keep blocks. All pointers are lent and outlive core.
+struct core_tiers {
+    struct tier *host;          // of host_ops, or a tier that wraps it; NULL = there are no tiers
+    struct tier_backend *area;  // the backend of host_ops itself
+    uint8_t *base;              // of its memory, which is also that of
+    struct engine_arena *arena; //   an imported arena
+    struct tier *more[CORE_MAX_TIERS]; // [num_more], asked in this order after `host`
+    uint32_t num_more;
+    const void *key; // of the salts' names; machines that share a tier have the same one
+    uint32_t key_size;
+    int64_t deadline_ns;  // how long an operation of a tier may take
+    int64_t abandon_ns;   // after this time it is not waited for
+    uint32_t max_errands; // loads and stores at once
 };
 
 struct core_params {
@@ -57,6 +74,7 @@ struct core_params {
     // unmapped. `owner` is that of the session's params. Runs inside core_step() or
     // core_session_close().
     void (*session_gone)(void *context, void *owner);
+    struct core_tiers tiers;
     int64_t look_ns; // how long the caller polls for the end of one submission,
                      //   see core_wake_ns(); up to 3 times as long after runs
                      //   have waited (delay.h). 0 = the caller never polls, and
@@ -84,6 +102,7 @@ int64_t core_wake_ns(const struct core *core);
 void core_slept(struct core *core, int64_t until_ns, int64_t now_ns, bool woken);
 enum status core_device_status(const struct core *core);
 bool core_idle(const struct core *core); // nothing queued, nothing in flight
+void core_stop_tiers(struct core *core); // begins no store and no load any more
 
 // ---- sessions ----
 
@@ -218,6 +237,17 @@ struct core_prefix {
 enum status core_prefix_lookup(struct core_session *session, uint64_t cache,
                                const struct core_prefix *prefix, uint32_t max_tokens,
                                int32_t *blocks, uint32_t *num_blocks, struct error *error);
+
+// Whether to load blocks that a tier has. AUTO: if loading them is estimated to take less time than
+// computing them. Both are learnt; what is not known yet is tried.
+enum core_load { CORE_LOAD_AUTO, CORE_LOAD_ALWAYS, CORE_LOAD_NEVER, CORE_NUM_LOADS };
+// Begins to load the blocks of a prompt that are not on the GPU and that a tier has, or may have,
+// up to the first one that none has. They are claimed as if an older session computed them: a claim
+// that follows gets them as promised ones. A load that fails ends its claim, so that the next claim
+// computes the blocks. Returns how many blocks may come; 0 also when memory or a quota is short.
+uint32_t core_prefix_load(struct core_session *session, uint64_t cache,
+                          const struct core_prefix *prefix, uint32_t max_tokens,
+                          enum core_load load);
 
 // What a look-up has claimed. Blocks are counted from the start of the prompt.
 struct core_claim {

@@ -11,6 +11,7 @@
 #include "state.h"
 
 #include <inttypes.h>
+#include <string.h>
 #include <xxhash.h>
 
 // asking: the tenant whose leases `available` is about; NULL: of no one.
@@ -64,6 +65,66 @@ static void count_blocks(const struct core *core, uint64_t *metrics)
     }
 }
 
+// The metrics of tiers come in groups of one name, in the order of these tiers.
+enum { TIER_HOST, TIER_REDIS, TIER_FILES, NUM_TIER_NAMES };
+_Static_assert(METRIC_TIER_REDIS_BYTES == METRIC_TIER_HOST_BYTES + TIER_REDIS, "");
+_Static_assert(METRIC_TIER_FILES_BYTES == METRIC_TIER_HOST_BYTES + TIER_FILES, "");
+enum {
+    NUM_FAILED = METRIC_TIER_REDIS_FAILED_OTHER_VERSION - METRIC_TIER_HOST_FAILED_OTHER_VERSION
+};
+_Static_assert((int)NUM_FAILED == RECORD_NUM_REASONS - RECORD_OTHER_VERSION,
+               "a counter for each reason that is a failure");
+
+static int tier_index(const struct tier *tier, bool is_host)
+{
+    return is_host ? TIER_HOST : strcmp(tier_ops(tier)->name, "redis") ? TIER_FILES : TIER_REDIS;
+}
+
+// Adds what the tier has counted; further tiers of one name count together.
+static void count_tier(struct tier *tier, int64_t load_ns, uint64_t *metrics, int index)
+{
+    struct tier_counts counts;
+    struct tier_state state;
+    tier_counts(tier, &counts);
+    tier_state(tier, &state);
+    const struct {
+        enum metric metric; // of the host tier
+        uint64_t value;
+    } values[] = {
+        {METRIC_TIER_HOST_BYTES, state.bytes},
+        {METRIC_TIER_HOST_LIMIT, state.limit_bytes},
+        {METRIC_TIER_HOST_BLOCKS, state.blocks},
+        {METRIC_TIER_HOST_BROKEN, state.broken},
+        {METRIC_TIER_HOST_HITS, counts.hits},
+        {METRIC_TIER_HOST_MISSES, counts.misses},
+        {METRIC_TIER_HOST_LOADED, counts.loaded},
+        {METRIC_TIER_HOST_STORED, counts.stored},
+        {METRIC_TIER_HOST_LOADED_BYTES, counts.loaded_bytes},
+        {METRIC_TIER_HOST_STORED_BYTES, counts.stored_bytes},
+        {METRIC_TIER_HOST_LOAD_NS, counts.load_ns},
+        {METRIC_TIER_HOST_STORE_NS, counts.store_ns},
+        {METRIC_TIER_HOST_SPEED, load_ns ? (UINT64_C(1000000000) << 20) / (uint64_t)load_ns : 0},
+        {METRIC_TIER_HOST_EVICTED, state.evicted},
+        {METRIC_TIER_HOST_CONNECTS, state.connects},
+        {METRIC_TIER_HOST_BREAKS, state.breaks},
+    };
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        metrics[(int)values[i].metric + index] += values[i].value;
+    for (int i = 0; i < NUM_FAILED; i++)
+        metrics[METRIC_TIER_HOST_FAILED_OTHER_VERSION + index * NUM_FAILED + i] +=
+            counts.failed[RECORD_OTHER_VERSION + i];
+}
+
+static void count_tiers(struct core *core, uint64_t *metrics)
+{
+    for (int i = METRIC_TIER_HOST_BYTES; i <= METRIC_TIER_FILES_FAILED_CLOSED; i++)
+        metrics[i] = 0;
+    for (uint32_t i = 0; core->pool.has_tiers && i <= core->params.tiers.num_more; i++) {
+        struct tier *tier = i ? core->params.tiers.more[i - 1] : core->params.tiers.host;
+        count_tier(tier, core->tiers.load_ns[i], metrics, tier_index(tier, !i));
+    }
+}
+
 uint64_t *core_metrics(struct core *core)
 {
     uint64_t *metrics = core->ledger.metrics;
@@ -77,6 +138,7 @@ uint64_t *core_metrics(struct core *core)
     metrics[METRIC_ENDS_AWAKE] = core->delay.ends_awake;
     metrics[METRIC_ENDS_ASLEEP] = core->delay.ends_asleep;
     count_blocks(core, metrics);
+    count_tiers(core, metrics);
     engine_metrics(core->ledger.engine, metrics + METRIC_ENGINE);
     return metrics;
 }

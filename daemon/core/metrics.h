@@ -59,6 +59,225 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
       "look-ups that claimed what was missing")                                                    \
     X(CLAIM_TOKENS, COUNTER, "aule_prefix_claim_hits_tokens_total", "tokens",                      \
       "claimed tokens that another session computed")                                              \
+    X(TIER_LOADED_TOKENS, COUNTER, "aule_tier_loaded_tokens_total", "tokens",                      \
+      "tokens whose blocks tiers brought back to the GPU")                                         \
+    X(TIER_DECLINED, COUNTER, "aule_tier_declined_blocks_total", "blocks",                         \
+      "blocks in tiers that were not loaded because computing them takes less time")               \
+    X(TIER_SKIPPED, COUNTER, "aule_tier_skipped_blocks_total", "blocks",                           \
+      "published blocks that no tier keeps: no room, no memory, or evicted too soon")              \
+    X(TIER_HOST_BYTES, GAUGE, "aule_tier_bytes{tier=\"host\"}", "bytes",                           \
+      "bytes that a tier keeps")                                                                   \
+    X(TIER_REDIS_BYTES, GAUGE, "aule_tier_bytes{tier=\"redis\"}", "bytes",                         \
+      "bytes that a tier keeps")                                                                   \
+    X(TIER_FILES_BYTES, GAUGE, "aule_tier_bytes{tier=\"files\"}", "bytes",                         \
+      "bytes that a tier keeps")                                                                   \
+    X(TIER_HOST_LIMIT, GAUGE, "aule_tier_limit_bytes{tier=\"host\"}", "bytes",                     \
+      "bytes that a tier may keep; 0: it has no limit of its own")                                 \
+    X(TIER_REDIS_LIMIT, GAUGE, "aule_tier_limit_bytes{tier=\"redis\"}", "bytes",                   \
+      "bytes that a tier may keep; 0: it has no limit of its own")                                 \
+    X(TIER_FILES_LIMIT, GAUGE, "aule_tier_limit_bytes{tier=\"files\"}", "bytes",                   \
+      "bytes that a tier may keep; 0: it has no limit of its own")                                 \
+    X(TIER_HOST_BLOCKS, GAUGE, "aule_tier_blocks{tier=\"host\"}", "blocks",                        \
+      "blocks that a tier keeps")                                                                  \
+    X(TIER_REDIS_BLOCKS, GAUGE, "aule_tier_blocks{tier=\"redis\"}", "blocks",                      \
+      "blocks that a tier keeps")                                                                  \
+    X(TIER_FILES_BLOCKS, GAUGE, "aule_tier_blocks{tier=\"files\"}", "blocks",                      \
+      "blocks that a tier keeps")                                                                  \
+    X(TIER_HOST_BROKEN, GAUGE, "aule_tier_broken{tier=\"host\"}", "",                              \
+      "1 while a tier is not asked because it failed, else 0")                                     \
+    X(TIER_REDIS_BROKEN, GAUGE, "aule_tier_broken{tier=\"redis\"}", "",                            \
+      "1 while a tier is not asked because it failed, else 0")                                     \
+    X(TIER_FILES_BROKEN, GAUGE, "aule_tier_broken{tier=\"files\"}", "",                            \
+      "1 while a tier is not asked because it failed, else 0")                                     \
+    X(TIER_HOST_HITS, COUNTER, "aule_tier_hits_blocks_total{tier=\"host\"}", "blocks",             \
+      "blocks asked for that a tier had")                                                          \
+    X(TIER_REDIS_HITS, COUNTER, "aule_tier_hits_blocks_total{tier=\"redis\"}", "blocks",           \
+      "blocks asked for that a tier had")                                                          \
+    X(TIER_FILES_HITS, COUNTER, "aule_tier_hits_blocks_total{tier=\"files\"}", "blocks",           \
+      "blocks asked for that a tier had")                                                          \
+    X(TIER_HOST_MISSES, COUNTER, "aule_tier_misses_blocks_total{tier=\"host\"}", "blocks",         \
+      "blocks asked for that a tier lacked")                                                       \
+    X(TIER_REDIS_MISSES, COUNTER, "aule_tier_misses_blocks_total{tier=\"redis\"}", "blocks",       \
+      "blocks asked for that a tier lacked")                                                       \
+    X(TIER_FILES_MISSES, COUNTER, "aule_tier_misses_blocks_total{tier=\"files\"}", "blocks",       \
+      "blocks asked for that a tier lacked")                                                       \
+    X(TIER_HOST_LOADED, COUNTER, "aule_tier_loaded_blocks_total{tier=\"host\"}", "blocks",         \
+      "blocks that a tier gave")                                                                   \
+    X(TIER_REDIS_LOADED, COUNTER, "aule_tier_loaded_blocks_total{tier=\"redis\"}", "blocks",       \
+      "blocks that a tier gave")                                                                   \
+    X(TIER_FILES_LOADED, COUNTER, "aule_tier_loaded_blocks_total{tier=\"files\"}", "blocks",       \
+      "blocks that a tier gave")                                                                   \
+    X(TIER_HOST_STORED, COUNTER, "aule_tier_stored_blocks_total{tier=\"host\"}", "blocks",         \
+      "blocks that a tier took")                                                                   \
+    X(TIER_REDIS_STORED, COUNTER, "aule_tier_stored_blocks_total{tier=\"redis\"}", "blocks",       \
+      "blocks that a tier took")                                                                   \
+    X(TIER_FILES_STORED, COUNTER, "aule_tier_stored_blocks_total{tier=\"files\"}", "blocks",       \
+      "blocks that a tier took")                                                                   \
+    X(TIER_HOST_LOADED_BYTES, COUNTER, "aule_tier_loaded_bytes_total{tier=\"host\"}", "bytes",     \
+      "bytes of the blocks that a tier gave")                                                      \
+    X(TIER_REDIS_LOADED_BYTES, COUNTER, "aule_tier_loaded_bytes_total{tier=\"redis\"}", "bytes",   \
+      "bytes of the blocks that a tier gave")                                                      \
+    X(TIER_FILES_LOADED_BYTES, COUNTER, "aule_tier_loaded_bytes_total{tier=\"files\"}", "bytes",   \
+      "bytes of the blocks that a tier gave")                                                      \
+    X(TIER_HOST_STORED_BYTES, COUNTER, "aule_tier_stored_bytes_total{tier=\"host\"}", "bytes",     \
+      "bytes of the blocks that a tier took")                                                      \
+    X(TIER_REDIS_STORED_BYTES, COUNTER, "aule_tier_stored_bytes_total{tier=\"redis\"}", "bytes",   \
+      "bytes of the blocks that a tier took")                                                      \
+    X(TIER_FILES_STORED_BYTES, COUNTER, "aule_tier_stored_bytes_total{tier=\"files\"}", "bytes",   \
+      "bytes of the blocks that a tier took")                                                      \
+    X(TIER_HOST_LOAD_NS, COUNTER, "aule_tier_load_nanoseconds_total{tier=\"host\"}",               \
+      "nanoseconds", "time of jobs that loaded, from start to end")                                \
+    X(TIER_REDIS_LOAD_NS, COUNTER, "aule_tier_load_nanoseconds_total{tier=\"redis\"}",             \
+      "nanoseconds", "time of jobs that loaded, from start to end")                                \
+    X(TIER_FILES_LOAD_NS, COUNTER, "aule_tier_load_nanoseconds_total{tier=\"files\"}",             \
+      "nanoseconds", "time of jobs that loaded, from start to end")                                \
+    X(TIER_HOST_STORE_NS, COUNTER, "aule_tier_store_nanoseconds_total{tier=\"host\"}",             \
+      "nanoseconds", "time of jobs that stored, from start to end")                                \
+    X(TIER_REDIS_STORE_NS, COUNTER, "aule_tier_store_nanoseconds_total{tier=\"redis\"}",           \
+      "nanoseconds", "time of jobs that stored, from start to end")                                \
+    X(TIER_FILES_STORE_NS, COUNTER, "aule_tier_store_nanoseconds_total{tier=\"files\"}",           \
+      "nanoseconds", "time of jobs that stored, from start to end")                                \
+    X(TIER_HOST_SPEED, GAUGE, "aule_tier_load_speed_bytes{tier=\"host\"}", "bytes",                \
+      "estimated bytes a second of loads to the GPU; 0: not known yet")                            \
+    X(TIER_REDIS_SPEED, GAUGE, "aule_tier_load_speed_bytes{tier=\"redis\"}", "bytes",              \
+      "estimated bytes a second of loads to the GPU; 0: not known yet")                            \
+    X(TIER_FILES_SPEED, GAUGE, "aule_tier_load_speed_bytes{tier=\"files\"}", "bytes",              \
+      "estimated bytes a second of loads to the GPU; 0: not known yet")                            \
+    X(TIER_HOST_EVICTED, COUNTER, "aule_tier_evicted_blocks_total{tier=\"host\"}", "blocks",       \
+      "blocks that a tier dropped to make room")                                                   \
+    X(TIER_REDIS_EVICTED, COUNTER, "aule_tier_evicted_blocks_total{tier=\"redis\"}", "blocks",     \
+      "blocks that a tier dropped to make room")                                                   \
+    X(TIER_FILES_EVICTED, COUNTER, "aule_tier_evicted_blocks_total{tier=\"files\"}", "blocks",     \
+      "blocks that a tier dropped to make room")                                                   \
+    X(TIER_HOST_CONNECTS, COUNTER, "aule_tier_connections_total{tier=\"host\"}", "connections",    \
+      "connections that a tier made")                                                              \
+    X(TIER_REDIS_CONNECTS, COUNTER, "aule_tier_connections_total{tier=\"redis\"}", "connections",  \
+      "connections that a tier made")                                                              \
+    X(TIER_FILES_CONNECTS, COUNTER, "aule_tier_connections_total{tier=\"files\"}", "connections",  \
+      "connections that a tier made")                                                              \
+    X(TIER_HOST_BREAKS, COUNTER, "aule_tier_breaks_total{tier=\"host\"}", "breaks",                \
+      "times that a tier failed so often that it was not asked for a while")                       \
+    X(TIER_REDIS_BREAKS, COUNTER, "aule_tier_breaks_total{tier=\"redis\"}", "breaks",              \
+      "times that a tier failed so often that it was not asked for a while")                       \
+    X(TIER_FILES_BREAKS, COUNTER, "aule_tier_breaks_total{tier=\"files\"}", "breaks",              \
+      "times that a tier failed so often that it was not asked for a while")                       \
+    X(TIER_HOST_FAILED_OTHER_VERSION, COUNTER,                                                     \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"version\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_IDENTITY, COUNTER,                                                          \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"identity\"}", "blocks",                \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_LENGTH, COUNTER,                                                            \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"length\"}", "blocks",                  \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_CHECKSUM, COUNTER,                                                          \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"checksum\"}", "blocks",                \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_TIMEOUT, COUNTER,                                                           \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"timeout\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_ABANDONED, COUNTER,                                                         \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"abandoned\"}", "blocks",               \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_BREAKER, COUNTER,                                                           \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"breaker\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_FULL, COUNTER,                                                              \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"full\"}", "blocks",                    \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_CONNECTION, COUNTER,                                                        \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"connection\"}", "blocks",              \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_DENIED, COUNTER,                                                            \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"denied\"}", "blocks",                  \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_STORE, COUNTER,                                                             \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"store\"}", "blocks",                   \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_MEMORY, COUNTER,                                                            \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"memory\"}", "blocks",                  \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_HOST_FAILED_CLOSED, COUNTER,                                                            \
+      "aule_tier_failed_blocks_total{tier=\"host\",reason=\"closed\"}", "blocks",                  \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_OTHER_VERSION, COUNTER,                                                    \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"version\"}", "blocks",                \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_IDENTITY, COUNTER,                                                         \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"identity\"}", "blocks",               \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_LENGTH, COUNTER,                                                           \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"length\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_CHECKSUM, COUNTER,                                                         \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"checksum\"}", "blocks",               \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_TIMEOUT, COUNTER,                                                          \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"timeout\"}", "blocks",                \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_ABANDONED, COUNTER,                                                        \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"abandoned\"}", "blocks",              \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_BREAKER, COUNTER,                                                          \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"breaker\"}", "blocks",                \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_FULL, COUNTER,                                                             \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"full\"}", "blocks",                   \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_CONNECTION, COUNTER,                                                       \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"connection\"}", "blocks",             \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_DENIED, COUNTER,                                                           \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"denied\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_STORE, COUNTER,                                                            \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"store\"}", "blocks",                  \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_MEMORY, COUNTER,                                                           \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"memory\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_REDIS_FAILED_CLOSED, COUNTER,                                                           \
+      "aule_tier_failed_blocks_total{tier=\"redis\",reason=\"closed\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_OTHER_VERSION, COUNTER,                                                    \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"version\"}", "blocks",                \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_IDENTITY, COUNTER,                                                         \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"identity\"}", "blocks",               \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_LENGTH, COUNTER,                                                           \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"length\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_CHECKSUM, COUNTER,                                                         \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"checksum\"}", "blocks",               \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_TIMEOUT, COUNTER,                                                          \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"timeout\"}", "blocks",                \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_ABANDONED, COUNTER,                                                        \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"abandoned\"}", "blocks",              \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_BREAKER, COUNTER,                                                          \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"breaker\"}", "blocks",                \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_FULL, COUNTER,                                                             \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"full\"}", "blocks",                   \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_CONNECTION, COUNTER,                                                       \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"connection\"}", "blocks",             \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_DENIED, COUNTER,                                                           \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"denied\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_STORE, COUNTER,                                                            \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"store\"}", "blocks",                  \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_MEMORY, COUNTER,                                                           \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"memory\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
+    X(TIER_FILES_FAILED_CLOSED, COUNTER,                                                           \
+      "aule_tier_failed_blocks_total{tier=\"files\",reason=\"closed\"}", "blocks",                 \
+      "blocks that did not come or were not kept, by reason")                                      \
     X(OFFERS, GAUGE, "aule_offers", "offers",                                                      \
       "sequences that are offered, or taken and not accepted")                                     \
     X(OFFERS_MADE, COUNTER, "aule_offers_made_total", "offers", "sequences that were offered")     \

@@ -21,6 +21,17 @@
 
 // "uid:1000" or "uid:1000/name"; a group's name never begins so.
 enum { LABEL_ROOM = 320 };
+
+// Other machines with the same key give the same tenant and name the same salt.
+static void name_in_tiers(const struct core *core, struct salt *salt, const char *label,
+                          const char *name)
+{
+    char text[LABEL_ROOM + 2 + UINT8_MAX];
+    const int size = snprintf(text, sizeof text, "%s%c%s", label, 0, name);
+    record_salt(core->params.tiers.key, core->params.tiers.key_size, text,
+                size < (int)sizeof text ? (size_t)size : sizeof text, salt->name_in_tiers);
+}
+
 static struct salt *salt_of(struct core *core, const struct core_session_params *params)
 {
     char label[LABEL_ROOM];
@@ -36,6 +47,8 @@ static struct salt *salt_of(struct core *core, const struct core_session_params 
     if (params->group && !strcmp(name, params->group))
         name = "";
     struct salt *salt = salt_get(&core->salts, &core->ledger.last_id, tenant, name);
+    if (salt && core->pool.has_tiers)
+        name_in_tiers(core, salt, label, name);
     tenant_unref(tenant);
     return salt;
 }
@@ -49,6 +62,46 @@ static void session_free(struct core_session *session)
     free(session);
 }
 
+// `salt` becomes the session's. `params` NULL: an errand.
+static struct core_session *session_create(struct core *core, struct salt *salt,
+                                           const struct core_session_params *params)
+{
+    static const struct core_session_params none = {.name = "errand"};
+    const struct core_session_params *p = params ? params : &none;
+    struct core_session *session = calloc(1, sizeof *session);
+    if (!session) {
+        salt_unref(salt);
+        return NULL;
+    }
+    *session = (struct core_session){
+        .core = core,
+        .ledger = &core->ledger,
+        .pool = &core->pool,
+        .offers = &core->offers,
+        .turns = &core->scheduler.turns,
+        .id = params ? params->id : SESSION_ERRAND | ++core->ledger.last_id,
+        .name = strdup(p->name ? p->name : ""),
+        .salt = salt,
+        .errand = !params,
+        .quota_blocks = params ? core->params.quota_blocks : 0,
+        .arena = p->arena,
+        .arena_size = p->arena ? p->arena_size : 0,
+        .device_arena = p->device_arena,
+        .device_arena_size = p->device_arena ? p->device_arena_size : 0,
+        .owner = p->owner,
+    };
+    if (!session->name || !session->salt ||
+        !heap_reserve(&core->scheduler.turns.ready,
+                      (size_t)core->num_sessions + core->num_errands + 1)) {
+        session_free(session);
+        return NULL;
+    }
+    DL_APPEND(core->sessions, session);
+    session->salt->tenant->opens++;
+    DL_APPEND2(session->salt->tenant->sessions, session, tenant_prev, tenant_next);
+    return session;
+}
+
 enum status core_session_open(struct core *core, const struct core_session_params *params,
                               struct core_session **out, struct error *error)
 {
@@ -59,37 +112,20 @@ enum status core_session_open(struct core *core, const struct core_session_param
     if (core->num_sessions >= core->params.max_sessions)
         return error_set(error, STATUS_LIMIT, "all %" PRIu32 " sessions are taken (--max-sessions)",
                          core->params.max_sessions);
-    struct core_session *session = calloc(1, sizeof *session);
+    struct core_session *session = session_create(core, salt_of(core, params), params);
     if (!session)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a session");
-    *session = (struct core_session){
-        .core = core,
-        .ledger = &core->ledger,
-        .pool = &core->pool,
-        .offers = &core->offers,
-        .turns = &core->scheduler.turns,
-        .id = params->id,
-        .name = strdup(params->name ? params->name : ""),
-        .salt = salt_of(core, params),
-        .quota_blocks = core->params.quota_blocks,
-        .arena = params->arena,
-        .arena_size = params->arena ? params->arena_size : 0,
-        .device_arena = params->device_arena,
-        .device_arena_size = params->device_arena ? params->device_arena_size : 0,
-        .owner = params->owner,
-    };
-    if (!session->name || !session->salt ||
-        !heap_reserve(&core->scheduler.turns.ready, (size_t)core->num_sessions + 1)) {
-        session_free(session);
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for a session");
-    }
-    DL_APPEND(core->sessions, session);
     core->num_sessions++;
-    session->salt->tenant->opens++;
-    DL_APPEND2(session->salt->tenant->sessions, session, tenant_prev, tenant_next);
     core->pool.refused_bytes = 0; // the device may have memory again: let the next lease ask
     *out = session;
     return STATUS_OK;
+}
+
+struct core_session *session_open_errand(struct core *core, struct salt *salt)
+{
+    struct core_session *session = session_create(core, salt_ref(salt), NULL);
+    core->num_errands += session != NULL;
+    return session;
 }
 
 // Closes all caches of the session. Blocks that runs in flight use stay until these have ended, in
@@ -139,7 +175,7 @@ void core_session_close(struct core_session *session, bool died)
     forget_tickets(session);
     run_deliver(session);
     core->ledger.metrics[METRIC_SESSION_DEATHS] += died;
-    core->num_sessions--;
+    *(session->errand ? &core->num_errands : &core->num_sessions) -= 1;
     session->salt->tenant->opens--;
     core->ledger.news = true;
     DL_DELETE(core->sessions, session);
@@ -158,7 +194,7 @@ void session_passed(struct core_session *session)
         return;
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
     DL_DELETE(core->leaving, session);
-    if (core->params.session_gone)
+    if (core->params.session_gone && !session->errand)
         core->params.session_gone(core->params.context, session->owner);
     session_free(session);
 }

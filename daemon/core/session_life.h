@@ -9,6 +9,14 @@
 
 #include "core.h"
 
+// A session of core's own, which does one errand for sessions of this salt. It counts neither for
+// --max-sessions nor for --session-blocks; its blocks count for the tenant. core_session_close()
+// ends it. NULL: no memory.
+struct salt;
+struct core_session *session_open_errand(struct core *core, struct salt *salt);
+// Ids of such sessions have this bit.
+#define SESSION_ERRAND (UINT64_C(1) << 63)
+
 // Call this when a session is closed, or has one run less in flight. If it is closed and has none
 // left, it is freed, and core_params.session_gone() tells the server.
 void session_passed(struct core_session *session);

@@ -16,6 +16,7 @@
 #include "core/pool/session.h"
 #include "core/runs/delay.h"
 #include "scheduler.h"
+#include "tiers.h"
 
 struct core {
     struct core_params params; // a copy; its pointers are the caller's
@@ -29,8 +30,10 @@ struct core {
 
     struct core_session *sessions; // open ones; owned
     struct core_session *leaving;  // closed ones with work in flight; owned
-    uint32_t num_sessions;         // in `sessions`
-    struct salt *salts;            // all that sessions or roots use; see salt.h
+    uint32_t num_sessions;         // in `sessions`, without errands
+    uint32_t num_errands;          // in `sessions`: core's own ones
+    struct tiers tiers;
+    struct salt *salts; // all that sessions or roots use; see salt.h
 };
 
 #endif

@@ -313,7 +313,7 @@ enum engine_kind {
     ENGINE_ATTEND, // writes K and V where the batch has slots, then attends
     ENGINE_WRITE,  // only writes K and V
     ENGINE_GATHER, // copies K and V of the batch's sequences to k and v, dequantised, in order
-    ENGINE_COPY,   // copies blocks of a cache in all layers; no batch, no arena
+    ENGINE_COPY,   // copies blocks of a cache in all layers; no batch; an arena only if it is named
     ENGINE_MERGE,  // merges the caller's partial results by their LSE; no batch
 };
 
@@ -324,8 +324,12 @@ struct engine_rope {
     const double *frequencies; // [dim / 2], radians a position; NULL = theta ^ (-2 n / dim)
 };
 
+enum { ENGINE_COPY_ZEROES = -1, ENGINE_COPY_ARENA = -2 };
 struct engine_copy {
-    int32_t from, to; // blocks; from -1 = fill with zeros
+    int32_t from, to; // blocks; from ENGINE_COPY_ZEROES = fill with zeros
+    // If one of them is ENGINE_COPY_ARENA: where the block's bytes lie in the run's arena, which is
+    // imported; layer after layer, engine_block_bytes() in all. A multiple of 16.
+    uint64_t offset;
 };
 
 struct engine_part {
@@ -336,7 +340,7 @@ struct engine_part {
 struct engine_run {
     enum engine_kind kind;
     struct engine_batch *batch; // ATTEND, WRITE, GATHER
-    struct engine_arena *arena; // all but COPY
+    struct engine_arena *arena; // COPY: NULL unless a copy names it
     uint32_t layer, num_heads;
     // k and v are read only if the batch has a slot mapping; GATHER writes them.
     struct wire_tensor q, k, v, out;

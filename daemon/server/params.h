@@ -78,6 +78,27 @@
     OPTION(uint64_t, tenant_floor, "tenant-floor", "N", OPTION_COUNT, 0, INT32_MAX,                \
            .initial = "0",                                                                         \
            .help = "cached blocks of such a tenant that are not evicted for others")               \
+    OPTION(                                                                                        \
+        uint64_t, host_tier, "host-tier", "BYTES", OPTION_BYTES, 0, 16 * ONE_TIB, .initial = "0",  \
+        .help = "host memory for blocks that leave the GPU; 0: they are dropped",                  \
+        .details =                                                                                 \
+            "The daemon locks this memory and lets the GPU use it. Published blocks are copied "   \
+            "to it, and come back when a look-up that claims needs them. A tenant's limits of "    \
+            "cached blocks and its floor hold there, too.")                                        \
+    OPTION(uint32_t, tier_deadline_ms, "tier-deadline", "MS", OPTION_COUNT, 1, 60000,              \
+           .initial = "50",                                                                        \
+           .help = "time for one operation of a tier; what has not come then is computed",         \
+           .details = "After 8 times as long the daemon waits for the operation no more; its "     \
+                      "memory is not used again before it has ended.")                             \
+    OPTION(uint32_t, max_tier_jobs, "max-tier-jobs", "N", OPTION_COUNT, 2, 65536, .initial = "64", \
+           .help = "loads and stores of tiers at a time",                                          \
+           .details = "With more under way, blocks are computed instead of loaded, and are "       \
+                      "stored later.")                                                             \
+    OPTION(const char *, tier_key, "tier-key", "FILE", OPTION_TEXT, 1,                             \
+           .otherwise = "an empty key",                                                            \
+           .help = "key for the names of blocks in tiers, 16 to 4096 bytes",                       \
+           .details = "Daemons that share a tier need the same key. Without the key nobody can "   \
+                      "tell which tenant a name belongs to.")                                      \
     OPTION(uint64_t, max_arena, "max-arena", "BYTES", OPTION_BYTES, 4096, ONE_TIB,                 \
            .initial = "1G", .help = "shared memory of a session; K, M and G are understood")       \
     OPTION(uint64_t, device_arenas, "device-arenas", "BYTES", OPTION_BYTES, 0, ONE_TIB,            \

@@ -176,6 +176,23 @@ static enum status open_groups(struct server *server, struct error *error)
     return groups_create(specs->texts, specs->count, &server->groups, error);
 }
 
+static enum status watch_tier(struct server *server, struct tier *tier, struct watch *mark,
+                              struct error *error)
+{
+    return watch(server, tier_fd(tier), mark, WATCH_TIER, error);
+}
+
+static enum status open_tiers(struct server *server, struct error *error)
+{
+    const struct core_tiers *tiers = &server->tiering.core;
+    enum status status = tiering_open(&server->tiering, server->engine, server->params, error);
+    if (status == STATUS_OK && tiers->host)
+        status = watch_tier(server, tiers->host, &server->tier_watches[0], error);
+    for (uint32_t i = 0; status == STATUS_OK && i < tiers->num_more; i++)
+        status = watch_tier(server, tiers->more[i], &server->tier_watches[1 + i], error);
+    return status;
+}
+
 static enum status open_core(struct server *server, struct error *error)
 {
     const struct server_params *params = server->params;
@@ -203,6 +220,7 @@ static enum status open_core(struct server *server, struct error *error)
         .max_run_work = max_run_work(server),
         .hash_seed = hash_seed,
         .session_gone = session_gone,
+        .tiers = server->tiering.core,
         .look_ns = server->ring_spin_ns,
         .log = log_below,
         .context = server,
@@ -279,9 +297,9 @@ enum status server_create(const struct server_params *params, struct server **ou
 {
     *out = NULL;
     static enum status (*const steps[])(struct server *, struct error *) = {
-        open_groups,    open_descriptors, draw_epoch, open_engine,  take_place,
+        open_groups,    open_descriptors, draw_epoch, open_engine, take_place,
         lane_open_bell, // before open_core: sets ring_spin_ns
-        open_core,      open_guard,       start_jobs, open_exports, open_listener,
+        open_tiers,     open_core,        open_guard, start_jobs,  open_exports, open_listener,
     };
     struct server *server = calloc(1, sizeof *server);
     if (!server)
@@ -389,6 +407,7 @@ static bool at_rest(const struct server *server)
 static bool end_sessions(struct server *server, int64_t deadline_ns)
 {
     atomic_store(&server->waker.asleep, true); // for good: each event must write wake_fd now
+    core_stop_tiers(server->core);
     if (server->jobs)
         session_end_all(server, "the daemon ends");
     while (!at_rest(server) && clock_now_ns() < deadline_ns) {
@@ -460,6 +479,8 @@ bool server_destroy(struct server *server)
         server_unblock_signals(server);
     listener_close(server->listener);
     jobs_destroy(server->jobs);
+    if (!tiering_close(&server->tiering, deadline_ns))
+        return leave_behind(server);
     if (server->engine && server->params->validation)
         log_info("validation: %u messages", engine_validation_messages(server->engine));
     bool ended = engine_destroy_within(server->engine, rest_ms(deadline_ns));

@@ -21,6 +21,7 @@
 #include "server.h"
 #include "side_socket.h"
 #include "socket_path.h"
+#include "tiering.h"
 #include "waker.h"
 #include "work.h"
 
@@ -31,7 +32,8 @@ enum watch_kind {
     WATCH_SIGNALS,
     WATCH_OWNER,
     WATCH_BELL,
-    WATCH_EXPORTS
+    WATCH_EXPORTS,
+    WATCH_TIER
 };
 struct watch {
     enum watch_kind kind;
@@ -146,6 +148,7 @@ struct server {
     struct socket_lock lock;
     int wake_fd, signal_fd, epoll_fd; // owned; -1 = not open
     struct watch request_watch, wake_watch, signal_watch, bell_watch, export_watch;
+    struct watch tier_watches[1 + CORE_MAX_TIERS];
     struct side_socket bell;
     struct exports *exports;   // owned; NULL = no memory is exported
     bool no_epoll_pwait2;      // wait.c: the kernel or a system call filter refused it
@@ -158,6 +161,7 @@ struct server {
     struct engine *engine;
     struct core *core;
     struct jobs *jobs;
+    struct tiering tiering;
     bool guarded; // sigbus_guard_init() succeeded
 
     struct session *sessions;    // by id, iterated in the order of their handshakes; owned

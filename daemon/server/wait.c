@@ -109,6 +109,7 @@ void wait_for_events(struct server *server)
             exports_serve(server->exports, clock_now_ns());
             server_arm(server, exports_expire(server->exports, clock_now_ns()));
             break;
+        case WATCH_TIER: break; // core_step() asks in every turn
         }
     }
 }

@@ -63,6 +63,9 @@ add_dependencies(test_client_device vulkan_importer fake_libcuda)
 aule_check(test_client_claim
   SOURCES client/waiting/test_client_claim.c rigs/text_world.c rigs/client_rig.c
   LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+aule_check(test_client_tier
+  SOURCES client/waiting/test_client_tier.c rigs/text_world.c rigs/client_rig.c
+  LIBS client_expect daemon_harness LABELS process tier VALIDATED)
 aule_check(test_client_offer
   SOURCES client/test_client_offer.c rigs/text_world.c rigs/client_rig.c
   LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)

@@ -142,7 +142,7 @@ START_TEST(copies_move_whole_blocks_of_every_layer_before_the_wave_reads)
     fill(0, 3); // V of the key that is read
     ck_assert_int_eq(engine_block_write(cache, 0, 5, bytes[1]), STATUS_OK);
     struct engine_batch *reader = one_key(cache, 6, false);
-    struct engine_copy first[] = {{0, 6}, {-1, 5}}, second[] = {{0, 2}};
+    struct engine_copy first[] = {{0, 6, 0}, {-1, 5, 0}}, second[] = {{0, 2, 0}};
     struct engine_run runs[3] = {
         plain_run(reader, 0, 0, 0, 0, 4096),
         {.kind = ENGINE_COPY, .cache = cache, .copies = first, .num_copies = 2},
@@ -169,7 +169,7 @@ START_TEST(copies_of_later_waves_see_those_of_earlier_ones)
     struct engine_cache *cache = plain_cache();
     unsigned char bytes[512];
     write_pattern(cache, 1, 0, bytes);
-    struct engine_copy pairs[] = {{0, 1}, {1, 2}, {-1, 1}};
+    struct engine_copy pairs[] = {{0, 1, 0}, {1, 2, 0}, {-1, 1, 0}};
     struct engine_run runs[3];
     for (int i = 0; i < 3; i++)
         runs[i] = (struct engine_run){
@@ -194,11 +194,50 @@ START_TEST(copies_of_large_blocks_arrive_to_the_last_byte)
     engine->device.adapter.max_groups[1] = 3; // fewer than the dispatch needs
     struct engine_run run = {.kind = ENGINE_COPY,
                              .cache = cache,
-                             .copies = (struct engine_copy[]){{1, 3}},
+                             .copies = (struct engine_copy[]){{1, 3, 0}},
                              .num_copies = 1};
     expect_done(submit_runs(&run, 1));
     expect_block(cache, 0, 3, bytes);
     free(bytes);
+    engine_cache_destroy(cache);
+}
+END_TEST
+
+START_TEST(blocks_go_to_an_imported_arena_and_come_back_with_all_layers)
+{
+    struct engine_cache *cache = plain_cache();
+    unsigned char bytes[2][512];
+    if (!engine_arena_imported(arena)) {
+        struct engine_copy copy = {ENGINE_COPY_ARENA, 1, 0};
+        struct engine_run run = {
+            .kind = ENGINE_COPY, .cache = cache, .arena = arena, .copies = &copy, .num_copies = 1};
+        struct error error = {0};
+        ck_assert_int_eq(engine_run_check(engine, &run, &error), STATUS_INVALID);
+        engine_cache_destroy(cache);
+        return;
+    }
+    write_pattern(cache, 0, 1, bytes[0]);
+    write_pattern(cache, 1, 1, bytes[1]);
+    memset(memory, 0x55, 8192);
+    struct engine_copy out[] = {{1, ENGINE_COPY_ARENA, 4096}},
+                       in[] = {{ENGINE_COPY_ARENA, 3, 4096}, {ENGINE_COPY_ARENA, 2, 16384}};
+    struct engine_run runs[2] = {
+        {.kind = ENGINE_COPY, .cache = cache, .arena = arena, .copies = out, .num_copies = 1},
+        {.kind = ENGINE_COPY, .cache = cache, .arena = arena, .copies = in, .num_copies = 2},
+    };
+    memset(memory + 16384, 0x77, 1024);
+    expect_done(submit_runs(runs, 1));
+    expect_bytes(memory + 4096, bytes[0], 512, "layer 0");
+    expect_bytes(memory + 4096 + 512, bytes[1], 512, "layer 1");
+    ck_assert_int_eq(memory[4095], 0x55);
+    ck_assert_int_eq(memory[4096 + 1024], 0x55);
+    expect_done(submit_runs(runs + 1, 1));
+    unsigned char sevens[512];
+    memset(sevens, 0x77, sizeof sevens);
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        expect_block(cache, layer, 3, bytes[layer]);
+        expect_block(cache, layer, 2, sevens);
+    }
     engine_cache_destroy(cache);
 }
 END_TEST
@@ -599,6 +638,7 @@ void add_kind_tests(Suite *suite)
     check_case(suite, "kinds, however the arena is reached", setup_import, teardown,
                (const TTest *const[]){copies_of_later_waves_see_those_of_earlier_ones,
                                       copies_of_large_blocks_arrive_to_the_last_byte,
+                                      blocks_go_to_an_imported_arena_and_come_back_with_all_layers,
                                       merge_of_more_heads_than_the_device_takes_is_refused,
                                       slots_of_contiguous_rows_are_refused,
                                       rope_that_shaders_cannot_follow_is_refused, NULL},

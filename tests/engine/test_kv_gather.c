@@ -466,7 +466,7 @@ enum { LAYERS = 3, COPY_BLOCKS = 8 };
 
 START_TEST(copies_and_zeroes_of_blocks_touch_no_other_block)
 {
-    static const struct engine_copy copies[] = {{0, 5}, {6, 1}, {-1, 3}, {0, 7}};
+    static const struct engine_copy copies[] = {{0, 5, 0}, {6, 1, 0}, {-1, 3, 0}, {0, 7, 0}};
     struct engine_kv kv = {.num_kv_heads = 2,
                            .head_dim_k = 24,
                            .head_dim_v = 8,

@@ -287,12 +287,26 @@ static void check_attention(const struct fake_run *run)
     }
 }
 
+// In the arena a block has its slots' numbers, layer after layer, each layer's at the beginning of
+// its bytes there. NULL: the block has no memory.
+static int32_t *copy_side(const struct engine_run *run, const struct engine_copy *copy,
+                          int32_t block, uint32_t layer)
+{
+    const struct engine_cache_params *p = &run->cache->params;
+    if (block != ENGINE_COPY_ARENA)
+        return fake_slot_at(run->cache, layer, block, 0);
+    if (!run->arena || copy->offset % 16 || copy->offset + engine_block_bytes(p) > run->arena->size)
+        fake_broken("a block at %" PRIu64 " of an arena", copy->offset);
+    return (int32_t *)((char *)run->arena->base + copy->offset +
+                       layer * engine_layer_block_bytes(p));
+}
+
 static void check_copy(const struct engine_run *run)
 {
     for (uint32_t i = 0; i < run->num_copies; i++) {
         const struct engine_copy *copy = &run->copies[i];
-        if (!fake_slot_at(run->cache, 0, copy->to, 0) ||
-            (copy->from != -1 && !fake_slot_at(run->cache, 0, copy->from, 0)))
+        if (!copy_side(run, copy, copy->to, 0) ||
+            (copy->from != ENGINE_COPY_ZEROES && !copy_side(run, copy, copy->from, 0)))
             fake_broken("block %" PRId32 " is copied to %" PRId32 ", one without memory",
                         copy->from, copy->to);
     }
@@ -366,11 +380,12 @@ static void copy_blocks(const struct engine_run *run)
     size_t size = p->kv.block_size * sizeof(int32_t);
     for (uint32_t i = 0; i < run->num_copies; i++) {
         for (uint32_t layer = 0; layer < p->num_layers; layer++) {
-            int32_t *to = fake_slot_at(run->cache, layer, run->copies[i].to, 0);
-            if (run->copies[i].from == -1)
+            const struct engine_copy *copy = &run->copies[i];
+            int32_t *to = copy_side(run, copy, copy->to, layer);
+            if (copy->from == ENGINE_COPY_ZEROES)
                 memset(to, 0, size);
             else
-                memcpy(to, fake_slot_at(run->cache, layer, run->copies[i].from, 0), size);
+                memcpy(to, copy_side(run, copy, copy->from, layer), size);
         }
     }
 }
@@ -425,7 +440,7 @@ void fake_run_init(struct fake_run *run, const struct engine_run *from)
     bool batched = from->kind != ENGINE_COPY && from->kind != ENGINE_MERGE;
     *run = (struct fake_run){.batch = from->batch, .arena = from->arena, .run = *from};
     if (batched != (from->batch != NULL) || (from->kind == ENGINE_COPY) != (from->cache != NULL) ||
-        (from->kind == ENGINE_COPY) == (from->arena != NULL))
+        (from->kind != ENGINE_COPY && !from->arena))
         fake_broken("a run of kind %d lacks its batch, cache or arena, or has another's",
                     (int)from->kind);
     if (run->batch)

@@ -72,8 +72,8 @@ extern const struct options_command *const commands[]; // commands.c; each begin
 
 // The commands that have files of their own. Each prints to stdout and returns the exit code.
 extern const struct command status_command, metrics_command, sessions_command, caches_command,
-    blocks_command, prefix_command, tenants_command, device_command, drop_cache_command,
-    limit_command, tune_command;
+    blocks_command, prefix_command, tenants_command, tiers_command, device_command,
+    drop_cache_command, limit_command, tune_command;
 
 // view_lists.c. Calls `visit` for the cache of --cache, or for all, until one fails.
 typedef enum exit_code (*cache_visitor)(const struct ctl *ctl, const struct aule_cache_view *cache,

@@ -500,11 +500,18 @@ AULE_API enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t
 
 /* ---- prefix cache ---- */
 
+/* Whether to load blocks that the daemon keeps outside the GPU (--host-tier). */
+enum aule_load {
+    AULE_LOAD_AUTO,               /* if that is estimated to take less time than computing them */
+    AULE_LOAD_ALWAYS,
+    AULE_LOAD_NEVER
+};
 struct aule_prefix {
     const int32_t *tokens;        /* [num_tokens] */
     uint32_t num_tokens;
     const void *extra_key;        /* must be equal, too: LoRA, image hash, ...; NULL: none */
     size_t extra_key_size;        /* bytes, up to 256 */
+    enum aule_load load;          /* only for aule_prefix_claim() */
 };
 
 /*
@@ -561,7 +568,8 @@ struct aule_claim {
 
 /*
  * aule_prefix_lookup() that also claims the full blocks that are missing; claim->num_blocks is the
- * number of those found. If claim->id is 0, nothing is missing, or the daemon is older than
+ * number of those found. Blocks that the daemon kept outside the GPU count as promised while it
+ * loads them; if a load fails, they are the claim's to compute. If claim->id is 0, nothing is missing, or the daemon is older than
  * protocol 2.7 and knows no claims. Otherwise: if claim->num_promised is not 0, call
  * aule_claim_wait(), then compute the rest and publish it.
  * AULE_LIMIT also: the session's claims exceed --max-claimed-blocks. On failure *claim is zeroed.

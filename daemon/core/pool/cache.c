@@ -173,6 +173,24 @@ static bool copy_identity(struct cache *cache, const struct core_cache_identity 
     return cache->name != NULL;
 }
 
+// All that a block's bytes mean depends on: the same name on two machines means the same bytes.
+static void name_in_tiers(struct cache *cache)
+{
+    enum { MOST_NAME = CORE_MAX_CACHE_NAME + 1 };
+    struct {
+        uint32_t numbers[NUM_IDENTITY_NUMBERS], fingerprint_size;
+        uint8_t fingerprint[CORE_MAX_FINGERPRINT];
+        char name[MOST_NAME];
+    } all;
+    memset(&all, 0, sizeof all);
+    for (size_t i = 0; i < NUM_IDENTITY_NUMBERS; i++)
+        all.numbers[i] = identity_value(&cache->identity, &identity_numbers[i]);
+    all.fingerprint_size = cache->identity.fingerprint_size;
+    memcpy(all.fingerprint, cache->fingerprint, all.fingerprint_size);
+    memcpy(all.name, cache->name, strlen(cache->name));
+    record_fingerprint(&all, sizeof all, cache->name_in_tiers);
+}
+
 static void measure(struct cache *cache, uint32_t chunk_blocks, uint64_t block_bytes)
 {
     cache->block_bytes = block_bytes;
@@ -235,6 +253,7 @@ static enum status cache_create(struct pool *pool, const struct core_cache_ident
         goto fail;
     }
     measure(cache, params.chunk_blocks, engine_block_bytes(&params));
+    name_in_tiers(cache);
     status = engine_cache_create(pool->ledger->engine, &params, &cache->engine, error);
     if (status != STATUS_OK)
         goto fail;

@@ -171,6 +171,7 @@ struct claim *claim_create(struct hold_table *table, const struct core_prefix *p
     claim->table = table;
     claim->root = root;
     claim->num_found = num_found;
+    claim->created_ns = session->ledger->now_ns;
     root->claims++;
     if (!fill_places(claim, prefix->tokens, num_blocks)) {
         claim_free(claim);
@@ -263,6 +264,18 @@ uint64_t claim_holder(const struct claim *claim)
     return first ? first->claim->table->session->id : 0;
 }
 
+// A worker has computed all that it claimed. Its time for a token joins the cache's mean.
+static void learn(const struct claim *claim)
+{
+    const struct hold_table *table = claim->table;
+    const uint64_t tokens = (uint64_t)claim->num_own * table->cache->identity.kv.block_size;
+    const int64_t took_ns = table->session->ledger->now_ns - claim->created_ns;
+    if (claim->num_queued || table->session->errand || took_ns <= 0)
+        return;
+    const int64_t each_ns = took_ns / (int64_t)tokens + 1, before_ns = table->cache->compute_ns;
+    table->cache->compute_ns = before_ns ? before_ns + (each_ns - before_ns) / 4 : each_ns;
+}
+
 // ---- the prefix index ----
 
 void claim_meet(struct cache *cache, struct prefix_node *node)
@@ -313,6 +326,8 @@ void claim_visible(struct cache *cache, struct prefix_node *node)
         if (!place->published)
             continue;
         dequeue(place);
+        place->claim->num_own++;
+        learn(place->claim);
         end_if_over(place->claim);
     }
     node_unref(cache, own);

@@ -22,6 +22,7 @@ struct pool {
     uint32_t refused_wishes; // leases that needed memory since then
 
     struct ledger *ledger; // core's
+    bool has_tiers;        // blocks are also kept outside the GPU: tiers.h
     struct cache **caches; // [num_caches], in order of creation; owned
     uint32_t num_caches, cache_capacity;
     struct cache *caches_by_name; // the same caches

@@ -64,6 +64,7 @@ struct prefix_root *prefix_root_get(struct cache *cache, struct salt *salt,
         return NULL;
     }
     fresh->id = ++cache->pool->ledger->last_id;
+    fresh->chain = record_chain_begin(prefix->extra_key, prefix->extra_key_size);
     salt_ref(salt);
     return fresh;
 }
@@ -227,6 +228,9 @@ struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
                                  .depth = parent ? parent->depth + 1 : 0,
                                  .hash = node_hash(cache, parent_hash(root, parent), tokens)};
     memcpy(node->tokens, tokens, tokens_size(cache));
+    if (cache->pool->has_tiers)
+        node->chain = record_chain_next(parent ? &parent->chain : &root->chain, tokens,
+                                        cache->identity.kv.block_size);
     if (!node_table_add(&cache->nodes, node->hash, node)) {
         free(node);
         return NULL;
@@ -308,6 +312,9 @@ static void node_remove(struct cache *cache, struct prefix_node *node)
     if (node->keep)
         prefix_set_keep(cache, node, CORE_KEEP_NORMAL);
     claim_part(cache, node);
+    if (node->is_fresh)
+        cache->pool->ledger->metrics[METRIC_TIER_SKIPPED]++;
+    prefix_forget_fresh(cache, node);
     prefix_detach(cache, node);
     node_table_remove(&cache->nodes, node->hash, node);
     DL_DELETE(*(parent ? &parent->children : &root->children), node);
@@ -335,4 +342,21 @@ void prefix_unlink(struct cache *cache, struct prefix_node *node)
 bool prefix_visible(const struct prefix_node *node)
 {
     return node->block->pending == 0;
+}
+
+void prefix_note_fresh(struct cache *cache, struct prefix_node *node)
+{
+    if (!cache->pool->has_tiers || node->is_fresh)
+        return;
+    DL_APPEND2(cache->fresh, node, prev_fresh, next_fresh);
+    node->is_fresh = true;
+}
+
+void prefix_forget_fresh(struct cache *cache, struct prefix_node *node)
+{
+    if (!node->is_fresh)
+        return;
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
+    DL_DELETE2(cache->fresh, node, prev_fresh, next_fresh);
+    node->is_fresh = false;
 }

@@ -21,6 +21,9 @@ struct prefix_node {
     uint64_t hash;                   // of the parent's hash and the tokens; in cache->nodes
     int64_t attached_ns;             // the ledger's time when it got the block
     enum core_keep keep;             // of the prefix that ends with this node
+    struct record_chain chain;       // its name in tiers; unset while pool->has_tiers is not set
+    struct prefix_node *prev_fresh, *next_fresh; // cache->fresh, while is_fresh
+    bool is_fresh;                               // its block became visible and is not stored yet
     // A look-up reads what follows.
     uint32_t depth;             // 0: a child of the root
     struct prefix_root *root;   // of its tree
@@ -38,6 +41,7 @@ struct prefix_root {
     uint64_t id;                  // from ledger->last_id
     struct salt *salt;            // referenced
     struct prefix_node *children; // owned
+    struct record_chain chain;    // before its children's
     uint32_t claims;              // claims below it; a root without claims or children is freed
     uint32_t key_size;            // bytes
     uint8_t key[];                // the salt's id, then the extra key's bytes
@@ -92,5 +96,8 @@ void prefix_set_keep(struct cache *cache, struct prefix_node *node, enum core_ke
 uint32_t prefix_unpin(struct cache *cache, struct prefix_node *node);
 // True: all writes to its block have ended, so look-ups may find it.
 bool prefix_visible(const struct prefix_node *node);
+// The node got a block and is visible. With tiers the block is to be stored: it joins cache->fresh.
+void prefix_note_fresh(struct cache *cache, struct prefix_node *node);
+void prefix_forget_fresh(struct cache *cache, struct prefix_node *node);
 
 #endif

@@ -204,6 +204,8 @@ static bool publish_block(struct publication *p, uint32_t i)
         prefix_attach(p->cache, node, given);
     seal(p->cache, given);
     block_touch(p->cache, given);
+    if (!again && node->block == given && prefix_visible(node))
+        prefix_note_fresh(p->cache, node);
     if (!again) // else a claim that the session still has is one that waits
         claim_publish(p->cache, node, p->table->session);
     return false;

@@ -9,6 +9,7 @@
 #define AULE_CORE_SALT_H
 
 #include "base/hash.h"
+#include "tier/record.h"
 
 #include <stdint.h>
 
@@ -16,12 +17,13 @@ struct tenant;
 
 struct salt {
     UT_hash_handle hh;
-    struct salt **table;   // the table that has it, as given to salt_get()
-    uint64_t id;           // the number, from 1
-    uint32_t refs;         // freed at 0
-    uint32_t key_size;     // bytes
-    struct tenant *tenant; // referenced
-    uint8_t key[];         // the tenant's id, then the name with its NUL
+    struct salt **table;                    // the table that has it, as given to salt_get()
+    uint64_t id;                            // the number, from 1
+    uint8_t name_in_tiers[RECORD_ID_BYTES]; // record_space.salt; session_life.c sets it
+    uint32_t refs;                          // freed at 0
+    uint32_t key_size;                      // bytes
+    struct tenant *tenant;                  // referenced
+    uint8_t key[];                          // the tenant's id, then the name with its NUL
 };
 
 // Finds the pair in *table, or makes it with the id ++*last_id, and adds a reference. An empty

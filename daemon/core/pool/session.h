@@ -36,6 +36,7 @@ struct core_session {
     uint64_t device_arena_size;
     void *owner; // for session_gone()
     bool closed; // core_session_close() was called
+    bool errand; // core's own: no worker has it, and session_gone() is not told
 
     // Blocks and batches.
     struct hold_table *tables;                      // by cache id

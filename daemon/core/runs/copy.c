@@ -102,8 +102,9 @@ static enum status check_count(const struct hold_table *table, const struct requ
                           "the copy", "name fewer blocks", r->error);
 }
 
-static void describe(struct run *run, const struct request *r)
+static void describe(struct run *run, const void *request)
 {
+    const struct request *r = request;
     struct engine_copy *copies = (struct engine_copy *)run->arrays;
     for (uint32_t i = 0; i < r->count; i++)
         copies[i] = (struct engine_copy){.from = r->from[i], .to = r->to[i]};
@@ -120,28 +121,31 @@ static void take_references(struct copy *copy)
 {
     copy->table->num_users++;
     for (uint32_t i = 0; i < copy->count; i++) {
-        hold_ref(copy->table, copy->pairs[i].to->id);
+        if (copy->pairs[i].to)
+            hold_ref(copy->table, copy->pairs[i].to->id);
         if (copy->pairs[i].from)
             hold_ref(copy->table, copy->pairs[i].from->id);
     }
 }
 
-static enum status queue(const struct request *r, struct copy *copy, bool detached,
-                         uint64_t *ticket)
+// `fill` sets run->engine and its array.
+static enum status queue(struct copy *copy, const void *request,
+                         void (*fill)(struct run *run, const void *request), bool detached,
+                         uint64_t *ticket, struct error *error)
 {
     struct core_session *session = copy->table->session;
-    uint64_t ranges = (uint64_t)r->count * copy->table->cache->identity.num_layers;
+    uint64_t ranges = (uint64_t)copy->count * copy->table->cache->identity.num_layers;
     struct run *run;
     enum status status =
-        run_create(session, r->count * sizeof(struct engine_copy),
-                   r->count * sizeof *copy->pairs + ranges * ENGINE_RANGE_BYTES, &run, r->error);
+        run_create(session, copy->count * sizeof(struct engine_copy),
+                   copy->count * sizeof *copy->pairs + ranges * ENGINE_RANGE_BYTES, &run, error);
     if (status != STATUS_OK)
         return status;
     run->copy = copy;
-    run->weight = weight_moved_in_queue(moved_bytes(copy->table, r->count));
-    run->work = weight_moved_work(moved_bytes(copy->table, r->count));
-    describe(run, r);
-    status = run_queue(run, detached, ticket, r->error);
+    run->weight = weight_moved_in_queue(moved_bytes(copy->table, copy->count));
+    run->work = weight_moved_work(moved_bytes(copy->table, copy->count));
+    fill(run, request);
+    status = run_queue(run, detached, ticket, error);
     if (status != STATUS_OK) {
         run_free(run);
         return status;
@@ -172,7 +176,58 @@ enum status core_blocks_copy(struct core_session *session, uint64_t cache, const
     copy->count = count;
     status = run_check_tickets(session, check_pairs(&request, copy), error);
     if (status == STATUS_OK)
-        status = queue(&request, copy, detached, ticket);
+        status = queue(copy, &request, describe, detached, ticket, error);
+    if (status != STATUS_OK)
+        free(copy);
+    return status;
+}
+
+// ---- from and to the host tier ----
+
+struct move {
+    struct engine_arena *arena;
+    const struct copy_place *places;
+};
+
+static void describe_move(struct run *run, const void *request)
+{
+    const struct move *move = request;
+    const bool out = run->copy->way == COPY_OUT;
+    struct engine_copy *copies = (struct engine_copy *)run->arrays;
+    for (uint32_t i = 0; i < run->copy->count; i++)
+        copies[i] = (struct engine_copy){.from = out ? move->places[i].block : ENGINE_COPY_ARENA,
+                                         .to = out ? ENGINE_COPY_ARENA : move->places[i].block,
+                                         .offset = move->places[i].offset};
+    run->engine = (struct engine_run){
+        .kind = ENGINE_COPY,
+        .cache = run->copy->table->cache->engine,
+        .arena = move->arena,
+        .copies = copies,
+        .num_copies = run->copy->count,
+    };
+}
+
+enum status copy_move(struct hold_table *table, struct engine_arena *arena, enum copy_way way,
+                      const struct copy_place *places, uint32_t count, enum status *outcome,
+                      struct error *error)
+{
+    const struct move move = {arena, places};
+    uint64_t ticket;
+    struct copy *copy = calloc(1, sizeof *copy + count * sizeof *copy->pairs);
+    if (!copy)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for a copy of %" PRIu32 " blocks",
+                         count);
+    copy->table = table;
+    copy->way = way;
+    copy->count = count;
+    copy->outcome = outcome;
+    for (uint32_t i = 0; i < count; i++) {
+        struct block *block = block_find(table->cache, places[i].block);
+        copy->pairs[i] =
+            way == COPY_OUT ? (struct copy_pair){.from = block} : (struct copy_pair){.to = block};
+    }
+    *outcome = STATUS_BUSY;
+    enum status status = queue(copy, &move, describe_move, true, &ticket, error);
     if (status != STATUS_OK)
         free(copy);
     return status;
@@ -183,7 +238,8 @@ void copy_destroy(struct copy *copy)
     if (!copy)
         return;
     for (uint32_t i = 0; i < copy->count; i++) {
-        hold_unref(copy->table, copy->pairs[i].to->id);
+        if (copy->pairs[i].to)
+            hold_unref(copy->table, copy->pairs[i].to->id);
         if (copy->pairs[i].from)
             hold_unref(copy->table, copy->pairs[i].from->id);
     }

@@ -375,6 +375,8 @@ static void run_end(struct run *run)
     written_end(run, run->result.status == STATUS_OK);
     if (run->batch)
         batch_unref(run->batch);
+    if (run->copy && run->copy->outcome)
+        *run->copy->outcome = run->result.status;
     copy_destroy(run->copy);
     run->batch = NULL;
     run->copy = NULL;

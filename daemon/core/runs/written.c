@@ -44,6 +44,14 @@ static void mark(const struct run *run, uint32_t index, bool written)
     block_set_written(run->batch->table->cache, block, (uint32_t)layers);
 }
 
+// A block that comes from a tier is whole: only such blocks are stored.
+static void fill(struct cache *cache, struct block *to)
+{
+    memset(block_written(cache, to, 0), UINT8_MAX,
+           (size_t)cache->identity.num_layers * cache->layer_bytes);
+    block_set_written(cache, to, cache->identity.num_layers);
+}
+
 // The bits of `to` become those of `from`, in all layers; NULL: all become 0.
 static void take_over(struct cache *cache, struct block *to, const struct block *from)
 {
@@ -59,6 +67,12 @@ static void take_over(struct cache *cache, struct block *to, const struct block 
     block_set_written(cache, to, from ? from->written_layers : 0);
 }
 
+// The copy writes blocks. `copy` may be NULL.
+static bool fills(const struct copy *copy)
+{
+    return copy && copy->way != COPY_OUT;
+}
+
 void written_begin(struct run *run)
 {
     struct batch *batch = run->engine.kind == ENGINE_GATHER ? NULL : run->batch;
@@ -68,11 +82,14 @@ void written_begin(struct run *run)
         batch->writes[i]->pending++;
         mark(run, i, true);
     }
-    for (uint32_t i = 0; run->copy && i < run->copy->count; i++) {
+    for (uint32_t i = 0; fills(run->copy) && i < run->copy->count; i++) {
         struct copy_pair *pair = &run->copy->pairs[i];
         pair->to->pending++;
         pair->to->filled = run->ticket;
-        take_over(run->copy->table->cache, pair->to, pair->from);
+        if (run->copy->way == COPY_IN)
+            fill(run->copy->table->cache, pair->to);
+        else
+            take_over(run->copy->table->cache, pair->to, pair->from);
     }
 }
 
@@ -107,7 +124,7 @@ static void distrust_copy(const struct copy *copy, uint64_t ticket, uint64_t sta
 static void distrust_copies(const struct run *run, uint64_t stamp)
 {
     while ((run = run->next)) {
-        if (run->copy && !run->over)
+        if (fills(run->copy) && !run->over)
             distrust_copy(run->copy, run->ticket, stamp);
     }
 }
@@ -119,6 +136,7 @@ static void end_pending(struct cache *cache, struct block *block)
     if (--block->pending == 0 && block->node) {
         cache->num_pending--;
         cache->pool->ledger->news = true;
+        prefix_note_fresh(cache, block->node);
         claim_visible(cache, block->node);
     }
 }
@@ -163,8 +181,8 @@ void written_end(struct run *run, bool ok)
     uint64_t stamp = ok ? 0 : ++run->session->ledger->last_stamp;
     if (writes)
         end_writes(run, ok, stamp);
-    if (run->copy)
+    if (fills(run->copy))
         end_copy(run, ok, stamp);
-    if (!ok && (writes || run->copy))
+    if (!ok && (writes || fills(run->copy)))
         distrust_copies(run, stamp);
 }

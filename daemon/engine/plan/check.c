@@ -8,6 +8,7 @@
 #include "check.h"
 
 #include "cut.h"
+#include "engine/memory/arena.h"
 #include "engine/memory/batch.h"
 #include "engine/state/state.h"
 #include "items.h"
@@ -174,6 +175,9 @@ enum status engine_run_fits(const struct engine *engine, const struct engine_run
                             struct error *error)
 {
     enum status status = STATUS_OK;
+    if (run->kind == ENGINE_COPY && run->arena && !run->arena->imported)
+        return error_set(error, STATUS_INVALID,
+                         "blocks are copied to and from imported arenas only");
     if (run_num_tokens(run) == 0 || run->kind == ENGINE_COPY)
         return STATUS_OK;
     if (run->kind == ENGINE_MERGE)

@@ -12,6 +12,7 @@
 #include "choice.h"
 #include "company.h"
 #include "describe.h"
+#include "engine/memory/arena.h"
 #include "engine/memory/slot.h"
 #include "engine/tuning/tuning.h"
 #include "items.h"
@@ -486,13 +487,24 @@ static void plan_scratch(struct submission *s)
 
 // ---- ranges ----
 
-static void place_range(struct submission *s, struct engine_cache *cache, int32_t from, int32_t to)
+// Where one side of a copy has its bytes of a layer. 0: the block has no memory.
+static uint64_t side_address(struct engine_cache *cache, const struct engine_arena *arena,
+                             uint64_t offset, int32_t block, uint32_t layer)
 {
+    if (block == ENGINE_COPY_ARENA)
+        return arena->buffer.address + offset + layer * cache->layer_block_bytes;
+    return cache_block_address(cache, layer, block);
+}
+
+static void place_range(struct submission *s, struct engine_cache *cache,
+                        const struct engine_arena *arena, const struct engine_copy *copy)
+{
+    const bool zeroes = copy->from == ENGINE_COPY_ZEROES;
     for (uint32_t layer = 0; layer < cache->params.num_layers; layer++) {
-        uint64_t source = from < 0 ? 0 : cache_block_address(cache, layer, from);
-        uint64_t target = cache_block_address(cache, layer, to);
+        uint64_t source = zeroes ? 0 : side_address(cache, arena, copy->offset, copy->from, layer);
+        uint64_t target = side_address(cache, arena, copy->offset, copy->to, layer);
         // A chunk without memory needs no zeroes: it is zeroed when it is made again.
-        if (target && (source || from < 0))
+        if (target && (source || zeroes))
             s->ranges[s->num_ranges++] =
                 (struct gpu_range){source, target, cache->layer_block_bytes};
     }
@@ -502,8 +514,10 @@ static void place_range(struct submission *s, struct engine_cache *cache, int32_
 // group are contiguous.
 static void place_ranges(struct submission *s)
 {
-    for (uint32_t i = 0; i < s->num_zeroes; i++)
-        place_range(s, s->zeroes[i].cache, -1, s->zeroes[i].block);
+    for (uint32_t i = 0; i < s->num_zeroes; i++) {
+        const struct engine_copy zero = {ENGINE_COPY_ZEROES, s->zeroes[i].block, 0};
+        place_range(s, s->zeroes[i].cache, NULL, &zero);
+    }
     s->num_zero_ranges = s->num_ranges;
     for (uint32_t i = 0; i < s->num_runs; i++) {
         const struct engine_run *run = &s->runs[i];
@@ -513,7 +527,7 @@ static void place_ranges(struct submission *s)
         if (group->num_ranges == 0)
             group->first_range = s->num_ranges;
         for (uint32_t j = 0; j < run->num_copies; j++)
-            place_range(s, run->cache, run->copies[j].from, run->copies[j].to);
+            place_range(s, run->cache, run->arena, &run->copies[j]);
         group->num_ranges = s->num_ranges - group->first_range;
     }
 }

@@ -193,6 +193,9 @@ enum status handle_prefix_lookup(struct call *call)
     const struct prefix_fields fields = {lookup->tokens, lookup->token_span, lookup->extra_key};
     struct core_prefix prefix;
     uint32_t room, block_size = core_cache_block_size(call->session->core, lookup->cache);
+    if (lookup->load >= CORE_NUM_LOADS)
+        return error_set(&call->error, STATUS_UNSUPPORTED, "blocks cannot be loaded in way %u",
+                         lookup->load);
     enum status status = fetch_prefix(call, &fields, &prefix);
     if (status == STATUS_OK)
         status = count_blocks(call, prefix.num_tokens, block_size, &room);
@@ -202,6 +205,9 @@ enum status handle_prefix_lookup(struct call *call)
     if (!blocks)
         return call->error.status;
     struct core_claim claim = {0};
+    if (lookup->claim)
+        core_prefix_load(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
+                         (enum core_load)lookup->load);
     if (lookup->claim)
         status = core_prefix_claim(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
                                    blocks, &claim, &call->error);

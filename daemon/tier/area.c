@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// area.c - see area.h. First fit; free neighbours become one. With blocks of one size the first
+// free place always fits.
+
+#include "area.h"
+
+#include <stdlib.h>
+
+static struct area_place *place_create(uint64_t offset, uint64_t bytes)
+{
+    struct area_place *place = calloc(1, sizeof *place);
+    if (place) {
+        place->offset = offset;
+        place->bytes = bytes;
+    }
+    return place;
+}
+
+bool area_init(struct area *area, void *base, uint64_t size)
+{
+    *area = (struct area){.base = base, .size = size / AREA_UNIT * AREA_UNIT};
+    struct area_place *whole = place_create(0, area->size);
+    if (!whole)
+        return false;
+    DL_APPEND(area->places, whole);
+    DL_PREPEND2(area->free, whole, prev_free, next_free);
+    return true;
+}
+
+void area_finish(struct area *area)
+{
+    struct area_place *place, *next;
+    HASH_CLEAR(hh, area->used);
+    DL_FOREACH_SAFE(area->places, place, next)
+    {
+        free(place->headers);
+        free(place);
+    }
+    *area = (struct area){0};
+}
+
+// Cuts the place, so that it is `bytes` long. False: no memory.
+static bool cut(struct area *area, struct area_place *place, uint64_t bytes)
+{
+    if (place->bytes == bytes)
+        return true;
+    struct area_place *rest = place_create(place->offset + bytes, place->bytes - bytes);
+    if (!rest)
+        return false;
+    DL_APPEND_ELEM(area->places, place, rest);
+    DL_PREPEND2(area->free, rest, prev_free, next_free);
+    place->bytes = bytes;
+    return true;
+}
+
+struct area_place *area_take(struct area *area, uint64_t bytes)
+{
+    struct area_place *place;
+    struct record_header *headers = calloc(record_num_parts(bytes), sizeof *headers);
+    bytes = (bytes + AREA_UNIT - 1) / AREA_UNIT * AREA_UNIT;
+    DL_FOREACH2(area->free, place, next_free)
+    {
+        if (place->bytes >= bytes)
+            break;
+    }
+    if (!place || !headers || !cut(area, place, bytes)) {
+        free(headers);
+        return NULL;
+    }
+    HASH_ADD(hh, area->used, offset, sizeof place->offset, place);
+    if (!HASH_ADDED(place)) {
+        free(headers);
+        return NULL;
+    }
+    DL_DELETE2(area->free, place, prev_free, next_free);
+    place->refs = 1;
+    place->headers = headers;
+    area->used_bytes += bytes;
+    return place;
+}
+
+struct area_place *area_find(const struct area *area, const uint8_t *data)
+{
+    struct area_place *place;
+    const uint64_t offset = (uint64_t)(data - area->base);
+    HASH_FIND(hh, area->used, &offset, sizeof offset, place);
+    return place;
+}
+
+void area_ref(struct area_place *place)
+{
+    place->refs++;
+}
+
+// `behind` becomes a part of `place`, which is before it. Both are free.
+static void unite(struct area *area, struct area_place *place, struct area_place *behind)
+{
+    place->bytes += behind->bytes;
+    DL_DELETE2(area->free, behind, prev_free, next_free);
+    DL_DELETE(area->places, behind);
+    free(behind);
+}
+
+void area_unref(struct area *area, struct area_place *place)
+{
+    if (--place->refs)
+        return;
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the table
+    HASH_DEL(area->used, place);
+    free(place->headers);
+    place->headers = NULL;
+    area->used_bytes -= place->bytes;
+    DL_PREPEND2(area->free, place, prev_free, next_free);
+    if (place->next && !place->next->refs)
+        unite(area, place, place->next);
+    if (place != area->places && !place->prev->refs)
+        unite(area, place->prev, place);
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_client_tier.c - a prompt that left the GPU comes back from the host tier of a real daemon,
+// with the same bits as when it was computed, also if the worker that asked for it dies.
+
+#include "rigs/text_world.h"
+
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BLOCKS = 10, PROMPT = BLOCKS * TEXT_BLOCK + 3, POOL = 16, ROW = TEXT_HEADS * TEXT_DIM };
+
+static struct text_world world;
+static int32_t prompt[PROMPT], other[POOL * TEXT_BLOCK];
+
+static void open_daemon(void)
+{
+    rig_launch((const char *const[]){"--host-tier", "16M", "--max-blocks", "16", "--tier-deadline",
+                                     "60000", NULL});
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = 1000 + i * 7 % 97;
+    for (int i = 0; i < POOL * TEXT_BLOCK; i++)
+        other[i] = 5000 + i;
+}
+
+// Claims the prompt, and waits for what is promised.
+static void claim(struct text *text)
+{
+    struct aule_sequence_info info;
+    text_claim(&world, text, prompt, PROMPT);
+    do
+        ok(aule_sequence_info(text->sequence, &info));
+    while (info.num_promised && text_wait(text, WAIT_MS) == AULE_OK);
+}
+
+// Computes what of the prompt is missing. `out` gets the rows of its last three tokens.
+static void compute(float *out)
+{
+    static float outs[PROMPT * ROW];
+    struct text text, *list = &text;
+    claim(&text);
+    const uint32_t rows = PROMPT - text.num_computed;
+    text_step(&world, &list, NULL, 1, outs);
+    memcpy(out, outs + (rows - 3) * ROW, 3 * ROW * sizeof *out);
+    text_destroy(&text);
+}
+
+static void compute_other(uint32_t num_tokens)
+{
+    struct text text, *list = &text;
+    text_create(&world, &text, other, num_tokens, false);
+    text_step(&world, &list, NULL, 1, NULL);
+    text_destroy(&text);
+}
+
+// Another prompt takes all blocks of the pool. The step names them until the next one, which needs
+// one block.
+static void evict(void)
+{
+    compute_other(POOL * TEXT_BLOCK);
+    compute_other(1);
+}
+
+// Looks the prompt up until the tier brings it. The store ends beside the daemon's other work, so
+// the first look-up may come too early.
+static uint32_t find(void)
+{
+    struct text text;
+    uint32_t found = 0;
+    while (!found) {
+        claim(&text);
+        found = text.num_computed;
+        text_destroy(&text);
+    }
+    return found;
+}
+
+START_TEST(a_prompt_comes_back_with_the_same_bits_as_computed)
+{
+    float computed[3 * ROW], loaded[3 * ROW];
+    text_open(&world);
+    compute(computed);
+    evict();
+    ck_assert_uint_eq(find(), BLOCKS * TEXT_BLOCK);
+    compute(loaded);
+    ck_assert_mem_eq(computed, loaded, sizeof computed);
+    text_close(&world);
+}
+END_TEST
+
+START_TEST(a_caller_can_forbid_and_force_a_load)
+{
+    float computed[3 * ROW];
+    struct aule_claim claimed;
+    int32_t ids[BLOCKS];
+    struct aule_prefix prefix = {.tokens = prompt, .num_tokens = PROMPT};
+    text_open(&world);
+    compute(computed);
+    evict();
+    find();
+    evict();
+    prefix.load = (enum aule_load)3;
+    expect(aule_prefix_claim(world.cache, &prefix, 0, ids, &claimed), AULE_UNSUPPORTED, "way 3");
+    prefix.load = AULE_LOAD_NEVER;
+    ok(aule_prefix_claim(world.cache, &prefix, 0, ids, &claimed));
+    ck_assert_uint_eq(claimed.num_blocks + claimed.num_promised, 0);
+    ok(aule_claim_release(world.cache, &claimed, 0));
+    prefix.load = AULE_LOAD_ALWAYS;
+    ok(aule_prefix_claim(world.cache, &prefix, 0, ids, &claimed));
+    ck_assert_uint_eq(claimed.num_blocks + claimed.num_promised, BLOCKS);
+    while (claimed.num_promised)
+        ok(aule_claim_wait(world.cache, &claimed, WAIT_MS, ids));
+    ck_assert_uint_eq(claimed.num_blocks, BLOCKS);
+    ok(aule_blocks_release(world.cache, BLOCKS, ids));
+    text_close(&world);
+}
+END_TEST
+
+START_TEST(a_load_outlives_the_worker_that_asked_for_it)
+{
+    float computed[3 * ROW], loaded[3 * ROW];
+    text_open(&world);
+    compute(computed);
+    evict();
+    find();
+    evict();
+    const pid_t child = fork();
+    if (!child) {
+        struct text_world own;
+        struct text text;
+        text_open(&own);
+        text_claim(&own, &text, prompt, PROMPT);
+        _exit(0); // without closing anything
+    }
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    ck_assert_uint_eq(find(), BLOCKS * TEXT_BLOCK);
+    compute(loaded);
+    ck_assert_mem_eq(computed, loaded, sizeof computed);
+    text_close(&world);
+    rig_expect_nothing_held();
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("client tier");
+    check_case(suite, "host", open_daemon, rig_teardown,
+               (const TTest *const[]){a_prompt_comes_back_with_the_same_bits_as_computed,
+                                      a_caller_can_forbid_and_force_a_load,
+                                      a_load_outlives_the_worker_that_asked_for_it, NULL},
+               1);
+    return check_main(suite);
+}

@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_core_tiers.c - blocks that leave the GPU for a host tier and come back: what is stored, what
+// a look-up is promised, whose quota counts, and what remains after failures and deaths. The tier
+// is the real one, behind a tier that does harm. The fake engine's slots tell whose block came
+// back.
+
+#include "base/clock.h"
+#include "core/state.h"
+#include "rigs/check_main.h"
+#include "rigs/dice.h"
+#include "rigs/ownership_world.h"
+#include "tier/fault.h"
+#include "tier/host.h"
+
+#include <poll.h>
+#include <string.h>
+
+enum { BLOCK = WORLD_BLOCK, POOL = 16, AREA = 64 * 4096 };
+
+static struct engine *engine;
+static struct engine_arena *arena;
+static struct tier *tier;
+static struct tier_backend *host, *fault;
+static uint8_t *memory;
+
+static void open_world(uint64_t tenant_blocks)
+{
+    const struct tier_ops *ops;
+    engine = fake_engine_create();
+    memory = aligned_alloc(4096, AREA);
+    ck_assert_status(host_open(memory, AREA, &host, &error), STATUS_OK);
+    fault = fault_open(&host_ops, host, &ops);
+    ck_assert_status(tier_create(ops, fault, &tier, &error), STATUS_OK);
+    ck_assert_status(engine_arena_create(engine, memory, AREA, &arena, &error), STATUS_OK);
+    const struct core_params params = {
+        .engine = engine,
+        .max_blocks = POOL,
+        .tenant_limits = {.blocks = tenant_blocks},
+        .tiers = {.host = tier,
+                  .area = host,
+                  .base = memory,
+                  .arena = arena,
+                  .deadline_ns = FOREVER,
+                  .abandon_ns = FOREVER,
+                  .max_errands = 16},
+    };
+    world_open(&world, &params);
+    worker_open(&a, &world, 1, "");
+    worker_open(&b, &world, 1, "");
+    count_tokens(tokens, 2048, 1000);
+}
+
+static void open_free(void)
+{
+    open_world(0);
+}
+
+static void close_world(void)
+{
+    world_check(&world);
+    core_destroy(world.core);
+    ck_assert(tier_close(tier, FOREVER));
+    ck_assert(engine_arena_destroy(arena));
+    engine_destroy(engine);
+    free(memory);
+}
+
+// Finishes all submissions and the jobs of the tier, but those that it holds.
+static void settle(void)
+{
+    world_step(&world);
+    while (!core_idle(world.core)) {
+        if (!fake_engine_finish(engine)) {
+            struct pollfd news = {.fd = tier_fd(tier), .events = POLLIN};
+            if (tier_num_jobs(tier) && tier_num_jobs(tier) == fault_num_held(fault))
+                break;
+            poll(&news, 1, 20); // the time only bounds the wait for a job that is then held
+        }
+        world_step(&world);
+        world_check(&world);
+    }
+    world_step(&world);
+    world_check(&world);
+}
+
+static void order(enum fault_kind kind, enum tier_kind jobs, enum record_reason reason,
+                  uint32_t times)
+{
+    const struct fault_order now = {kind, jobs, reason, 100, times};
+    fault_order(fault, &now);
+}
+
+// Computes and publishes the first blocks of the text, and lets them go.
+static void compute(struct worker *worker, const int32_t *text, uint32_t count)
+{
+    int32_t ids[POOL];
+    worker_lease(worker, count, ids);
+    uint64_t last;
+    worker_write_async(worker, ids, text, count * BLOCK, &last);
+    settle();
+    worker_reap(worker, last, STATUS_OK);
+    const struct core_prefix prefix = {
+        .tokens = text, .num_tokens = count * BLOCK, .releases = true};
+    uint32_t existing;
+    ck_assert_status(
+        core_prefix_publish(worker->session, worker->cache, &prefix, ids, count, &existing, &error),
+        STATUS_OK);
+    settle();
+    worker_release(worker, ids, count);
+}
+
+// Evicts all that is cached.
+static void evict_all(struct worker *worker)
+{
+    int32_t ids[POOL];
+    worker_lease(worker, POOL, ids);
+    worker_release(worker, ids, POOL);
+    settle();
+}
+
+static uint32_t load(struct worker *worker, const int32_t *text, uint32_t count,
+                     enum core_load rule)
+{
+    const struct core_prefix prefix = {.tokens = text, .num_tokens = count * BLOCK};
+    const uint32_t begun = core_prefix_load(worker->session, worker->cache, &prefix, 0, rule);
+    world_check(&world);
+    return begun;
+}
+
+static struct core_claim claim(struct worker *worker, const int32_t *text, uint32_t count)
+{
+    const struct core_prefix prefix = {.tokens = text, .num_tokens = count * BLOCK};
+    struct core_claim out;
+    ck_assert_status(
+        core_prefix_claim(worker->session, worker->cache, &prefix, 0, found, &out, &error),
+        STATUS_OK);
+    return out;
+}
+
+// Takes `count` blocks that have come, which have the numbers of their tokens.
+static void take(struct worker *worker, const struct core_claim *own, const int32_t *text,
+                 uint32_t count)
+{
+    struct core_claim out;
+    uint32_t num_blocks;
+    const struct engine_cache *cache = core_engine_cache(world.core, worker->cache);
+    ck_assert_status(core_claim_take(worker->session, worker->cache, own->claim, found, &num_blocks,
+                                     &out, &error),
+                     STATUS_OK);
+    ck_assert_uint_eq(num_blocks, count);
+    for (uint32_t i = 0; i < count * BLOCK; i++)
+        for (uint32_t layer = 0; layer < WORLD_LAYERS; layer++)
+            ck_assert_int_eq(fake_engine_slot(cache, layer, found[i / BLOCK], i % BLOCK),
+                             text[own->num_found * BLOCK + i]);
+    worker_release(worker, found, count);
+}
+
+static uint64_t metric(enum metric which)
+{
+    return core_metrics(world.core)[which];
+}
+
+START_TEST(evicted_blocks_come_back_with_their_contents_to_whoever_looks_them_up)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 4 * BLOCK, found), 0);
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4);
+    const struct core_claim own = claim(&b, tokens, 4), other = claim(&a, tokens, 4);
+    ck_assert_uint_eq(own.num_found, 0);
+    ck_assert_uint_eq(own.num_promised, 4);
+    ck_assert_uint_eq(other.num_promised, 4);
+    settle();
+    take(&b, &own, tokens, 4);
+    take(&a, &other, tokens, 4);
+    ck_assert_uint_eq(metric(METRIC_TIER_LOADED_TOKENS), 4 * BLOCK);
+    ck_assert_uint_eq(worker_counts(&a).cached, 4);
+}
+END_TEST
+
+START_TEST(only_what_is_missing_is_loaded_and_what_follows_is_the_claims_to_compute)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    compute(&a, tokens, 2);
+    ck_assert_uint_eq(load(&b, tokens, 6, CORE_LOAD_AUTO), 2);
+    const struct core_claim own = claim(&b, tokens, 6);
+    ck_assert_uint_eq(own.num_found, 2);
+    ck_assert_uint_eq(own.num_promised, 2);
+    settle();
+    take(&b, &own, tokens, 2);
+    worker_close(&b, false);
+    settle();
+}
+END_TEST
+
+START_TEST(a_hole_keeps_what_stands_before_it)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    struct tier_job *job = tier_job_create(TIER_DELETE, 1);
+    struct cache *cache;
+    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
+    memcpy(job->space.fingerprint, cache->name_in_tiers, RECORD_ID_BYTES);
+    memcpy(job->space.salt, a.session->salt->name_in_tiers, RECORD_ID_BYTES);
+    job->deadline_ns = job->abandon_ns = FOREVER;
+    struct record_chain chain = record_chain_begin("", 0);
+    for (int i = 0; i < 3; i++)
+        chain = record_chain_next(&chain, tokens + i * BLOCK, BLOCK);
+    job->blocks[0].chain = chain;
+    tier_start(tier, job);
+    settle();
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 2);
+    settle();
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 4 * BLOCK, found), 2);
+    worker_release(&b, found, 2);
+}
+END_TEST
+
+START_TEST(a_flipped_block_is_left_to_the_next_claim)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    order(FAULT_FLIP, TIER_LOAD, RECORD_OK, 1);
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4);
+    const struct core_claim own = claim(&b, tokens, 4);
+    ck_assert_uint_eq(own.num_promised, 4);
+    settle();
+    ck_assert(!core_claim_waits(b.session, b.cache, own.claim));
+    ck_assert_uint_eq(core_claim_missing(b.session, b.cache, own.claim), 4);
+    ck_assert_uint_eq(worker_counts(&a).free, POOL);
+    ck_assert_uint_eq(world.core->tiers.num_errands, 0);
+}
+END_TEST
+
+START_TEST(an_abandoned_load_frees_its_blocks_and_its_claim_and_later_its_memory)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    world.core->params.tiers.abandon_ns = 1000; // of the fake clock, so only for the load
+    order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
+    load(&b, tokens, 4, CORE_LOAD_AUTO);
+    const struct core_claim own = claim(&b, tokens, 4);
+    while (!fault_num_held(fault))
+        ;
+    world_step(&world);
+    ck_assert(core_claim_waits(b.session, b.cache, own.claim));
+    world.now_ns += 1000;
+    ck_assert_int_le(core_wake_ns(world.core), world.now_ns);
+    world_step(&world);
+    ck_assert(!core_claim_waits(b.session, b.cache, own.claim));
+    ck_assert_uint_eq(worker_counts(&a).free, POOL);
+    ck_assert_uint_eq(tier_num_abandoned(tier), 1);
+    fault_let_go(fault);
+    while (tier_num_jobs(tier))
+        world_step(&world);
+    core_claim_release(b.session, b.cache, own.claim, 0, NULL);
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4); // it is still there
+    settle();
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 4 * BLOCK, found), 4);
+    worker_release(&b, found, 4);
+}
+END_TEST
+
+START_TEST(a_failed_copy_publishes_nothing_and_loses_no_block)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    load(&b, tokens, 4, CORE_LOAD_AUTO);
+    while (!fake_engine_newest(engine)) {
+        struct pollfd news = {.fd = tier_fd(tier), .events = POLLIN};
+        poll(&news, 1, 20);
+        world_step(&world);
+    }
+    for (struct fake_submission *s = fake_engine_oldest(engine); s; s = s->next)
+        for (uint32_t i = 0; i < s->num_runs; i++)
+            s->runs[i].fail = STATUS_INTERNAL;
+    settle();
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 4 * BLOCK, found), 0);
+    ck_assert_uint_eq(worker_counts(&a).free, POOL);
+}
+END_TEST
+
+START_TEST(a_tenant_at_its_limit_loads_nothing)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    int32_t ids[POOL];
+    worker_lease(&a, POOL - 3, ids);
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 0);
+    worker_release(&a, ids, 1);
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4);
+    settle();
+}
+END_TEST
+
+START_TEST(the_caller_can_forbid_and_force_loads_and_slow_ones_are_declined)
+{
+    struct cache *cache;
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_NEVER), 0);
+    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
+    cache->compute_ns = 10;
+    world.core->tiers.load_ns[0] = 1000 * NS_PER_MS;
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 0);
+    ck_assert_uint_eq(metric(METRIC_TIER_DECLINED), 4);
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_ALWAYS), 4);
+    settle();
+    evict_all(&a);
+    cache->compute_ns = NS_PER_S;
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4);
+    settle();
+}
+END_TEST
+
+START_TEST(a_worker_that_dies_takes_neither_a_store_nor_a_load_with_it)
+{
+    int32_t ids[4];
+    worker_lease(&a, 4, ids);
+    worker_write(&a, ids, tokens, 4 * BLOCK);
+    worker_publish(&a, tokens, 4 * BLOCK, ids);
+    world_step(&world); // the copy for the store is in flight
+    worker_close(&a, true);
+    settle();
+    ck_assert_uint_eq(worker_counts(&b).cached, 4);
+    evict_all(&b);
+    load(&b, tokens, 4, CORE_LOAD_AUTO);
+    worker_open(&c, &world, 1, "");
+    const struct core_claim own = claim(&c, tokens, 4);
+    worker_close(&b, true);
+    settle();
+    take(&c, &own, tokens, 4);
+}
+END_TEST
+
+START_TEST(other_tenants_find_nothing)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    worker_open(&c, &world, 1, "other");
+    ck_assert_uint_eq(load(&c, tokens, 4, CORE_LOAD_ALWAYS), 0);
+}
+END_TEST
+
+START_TEST(what_an_older_claim_computes_is_not_loaded)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    const struct core_claim own = claim(&a, tokens, 4);
+    ck_assert_uint_eq(own.num_promised, 0);
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_ALWAYS), 0);
+}
+END_TEST
+
+START_TEST(a_worker_teaches_what_computing_takes)
+{
+    struct cache *cache;
+    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
+    claim(&a, tokens, 4);
+    int32_t ids[4];
+    worker_lease(&a, 4, ids);
+    worker_write(&a, ids, tokens, 4 * BLOCK);
+    world.now_ns += 3200;
+    world_step(&world);
+    worker_publish(&a, tokens, 4 * BLOCK, ids);
+    ck_assert_int_ge(cache->compute_ns, 3200 / (4 * BLOCK));
+    settle();
+}
+END_TEST
+
+// Texts that share beginnings, at random: stored, evicted, loaded and computed again, with harm.
+// What comes back always has the numbers of its tokens, and the audit holds after each step.
+START_TEST(random_loads_with_harm_never_bring_a_wrong_block)
+{
+    static int32_t texts[4][5 * BLOCK];
+    struct dice dice = {check_draw("tiers")};
+    for (int text = 0; text < 4; text++)
+        for (int i = 0; i < 5 * BLOCK; i++)
+            texts[text][i] = 1 + i + (i >= 2 * BLOCK ? text * 1000 : 0);
+    for (int step = 0; step < 250; step++) {
+        struct worker *worker = dice_chance(&dice, 50) ? &a : &b;
+        const int32_t *text = texts[dice_below(&dice, 4)];
+        const uint32_t count = 1 + dice_below(&dice, 5);
+        switch (dice_below(&dice, 12)) {
+        case 0:
+        case 1: compute(worker, text, count); break;
+        case 2:
+        case 3:
+        case 4: evict_all(worker); break;
+        case 5:
+            order(dice_chance(&dice, 50) ? FAULT_FLIP : FAULT_TRUNCATE, TIER_LOAD, RECORD_OK, 1);
+            break;
+        case 6:
+            order(FAULT_FAIL, dice_chance(&dice, 50) ? TIER_LOAD : TIER_STORE, RECORD_STORE, 1);
+            break;
+        default: {
+            load(worker, text, count, CORE_LOAD_ALWAYS);
+            const struct core_claim own = claim(worker, text, count);
+            if (own.num_found)
+                worker_release(worker, found, own.num_found);
+            settle();
+            const uint32_t missing =
+                own.claim ? core_claim_missing(worker->session, worker->cache, own.claim) : 0;
+            struct core_claim out;
+            uint32_t num_blocks = 0;
+            if (missing && !core_claim_waits(worker->session, worker->cache, own.claim))
+                core_claim_take(worker->session, worker->cache, own.claim, found, &num_blocks, &out,
+                                NULL);
+            const struct engine_cache *cache = core_engine_cache(world.core, worker->cache);
+            for (uint32_t i = 0; i < num_blocks * BLOCK; i++)
+                ck_assert_int_eq(fake_engine_slot(cache, 1, found[i / BLOCK], i % BLOCK),
+                                 text[own.num_found * BLOCK + i]);
+            if (num_blocks)
+                worker_release(worker, found, num_blocks);
+            if (own.claim)
+                core_claim_release(worker->session, worker->cache, own.claim, 0, NULL);
+        }
+        }
+        settle();
+    }
+    ck_assert_uint_gt(metric(METRIC_TIER_LOADED_TOKENS), 0);
+}
+END_TEST
+
+static void open_limited(void)
+{
+    open_world(POOL);
+}
+
+int main(void)
+{
+    const TTest *const tests[] = {
+        evicted_blocks_come_back_with_their_contents_to_whoever_looks_them_up,
+        only_what_is_missing_is_loaded_and_what_follows_is_the_claims_to_compute,
+        a_hole_keeps_what_stands_before_it,
+        a_flipped_block_is_left_to_the_next_claim,
+        an_abandoned_load_frees_its_blocks_and_its_claim_and_later_its_memory,
+        a_failed_copy_publishes_nothing_and_loses_no_block,
+        the_caller_can_forbid_and_force_loads_and_slow_ones_are_declined,
+        a_worker_that_dies_takes_neither_a_store_nor_a_load_with_it,
+        other_tenants_find_nothing,
+        what_an_older_claim_computes_is_not_loaded,
+        a_worker_teaches_what_computing_takes,
+        random_loads_with_harm_never_bring_a_wrong_block,
+        NULL,
+    };
+    const TTest *const limited[] = {a_tenant_at_its_limit_loads_nothing, NULL};
+    Suite *suite = suite_create("core tiers");
+    check_case(suite, "tiers", open_free, close_world, tests, 1);
+    check_case(suite, "limits", open_limited, close_world, limited, 1);
+    return check_main(suite);
+}

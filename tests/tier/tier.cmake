@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# The suites of daemon/tier: no GPU, no daemon.
+
+foreach(suite record tier host)
+  aule_check(test_${suite} SOURCES tier/test_${suite}.c rigs/tier_world.c rigs/dice.c
+    LIBS aule_tier LABELS unit tier)
+endforeach()
