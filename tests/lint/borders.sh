@@ -34,7 +34,8 @@ daemon/engine/trial/       daemon/engine/flow/
 daemon/engine/measuring.h  daemon/engine/vulkan/
 daemon/engine/             daemon/engine/trial/ daemon/engine/measuring.h
 daemon/core/metrics.h      daemon/engine/metrics.h
-daemon/core/core.h         daemon/core/metrics.h daemon/engine/engine.h
+daemon/tier/               schema/
+daemon/core/core.h         daemon/core/metrics.h daemon/engine/engine.h daemon/tier/
 daemon/core/pool/          daemon/core/core.h
 daemon/core/steps/         daemon/core/pool/
 daemon/core/runs/          daemon/core/steps/

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// record.c - see record.h.
+
+#include "record.h"
+
+#include "base/sha256.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are stored as they lie here");
+
+const char *const record_reason_labels[RECORD_NUM_REASONS] = {
+#define X(id, label) label,
+    RECORD_REASON_MAP(X)
+#undef X
+};
+
+static const char magic[4] = {'A', 'U', 'L', 'E'};
+
+// ---- ids ----
+
+static void end_id(struct sha256 *sha, uint8_t out[RECORD_ID_BYTES])
+{
+    uint8_t whole[SHA256_BYTES];
+    sha256_end(sha, whole);
+    memcpy(out, whole, RECORD_ID_BYTES);
+}
+
+void record_fingerprint(const void *identity, size_t size, uint8_t out[RECORD_ID_BYTES])
+{
+    struct sha256 sha;
+    sha256_begin(&sha);
+    sha256_add(&sha, identity, size);
+    end_id(&sha, out);
+}
+
+void record_salt(const void *key, size_t key_size, const void *name, size_t size,
+                 uint8_t out[RECORD_ID_BYTES])
+{
+    uint8_t whole[SHA256_BYTES];
+    sha256_hmac(key, key_size, name, size, whole);
+    memcpy(out, whole, RECORD_ID_BYTES);
+}
+
+struct record_chain record_chain_begin(const void *extra_key, size_t size)
+{
+    struct record_chain chain;
+    record_fingerprint(extra_key, size, chain.id);
+    return chain;
+}
+
+struct record_chain record_chain_next(const struct record_chain *before, const int32_t *tokens,
+                                      uint32_t num_tokens)
+{
+    struct record_chain chain;
+    struct sha256 sha;
+    sha256_begin(&sha);
+    sha256_add(&sha, before->id, sizeof before->id);
+    sha256_add(&sha, tokens, num_tokens * sizeof *tokens);
+    end_id(&sha, chain.id);
+    return chain;
+}
+
+// ---- parts ----
+
+uint32_t record_num_parts(uint64_t block_bytes)
+{
+    return (uint32_t)((block_bytes + RECORD_PART_BYTES - 1) / RECORD_PART_BYTES);
+}
+
+uint64_t record_part_offset(uint32_t part)
+{
+    return (uint64_t)part * RECORD_PART_BYTES;
+}
+
+uint32_t record_part_bytes(uint64_t block_bytes, uint32_t part)
+{
+    const uint64_t left = block_bytes - record_part_offset(part);
+    return (uint32_t)(left < RECORD_PART_BYTES ? left : RECORD_PART_BYTES);
+}
+
+// ---- names ----
+
+static char *put_hex(char *to, const uint8_t id[RECORD_ID_BYTES])
+{
+    static const char digits[] = "0123456789abcdef";
+    for (int i = 0; i < RECORD_ID_BYTES; i++) {
+        *to++ = digits[id[i] >> 4];
+        *to++ = digits[id[i] & 15];
+    }
+    return to;
+}
+
+static char *put_text(char *to, const char *text)
+{
+    const size_t size = strlen(text);
+    memcpy(to, text, size);
+    return to + size;
+}
+
+size_t record_name(char out[RECORD_NAME_ROOM], const struct record_space *space,
+                   const struct record_chain *chain, uint32_t part)
+{
+    char number[16];
+    snprintf(number, sizeof number, "%u", part);
+    char *to = put_text(out, "aule:1:");
+    to = put_text(put_hex(to, space->fingerprint), ":");
+    to = put_text(put_hex(to, space->salt), ":{");
+    to = put_text(put_hex(to, chain->id), "}:");
+    to = put_text(to, number);
+    *to = '\0';
+    return (size_t)(to - out);
+}
+_Static_assert(RECORD_VERSION == 1, "the names of record_name() begin with the version");
+
+// ---- headers ----
+
+static uint64_t checksum(const struct record_space *space, const void *payload, size_t size)
+{
+    uint64_t seed;
+    memcpy(&seed, space->salt, sizeof seed);
+    return XXH3_64bits_withSeed(payload, size, seed);
+}
+
+void record_header_fill(struct record_header *header, const struct record_space *space,
+                        const struct record_chain *chain, uint32_t part, const void *payload)
+{
+    *header = (struct record_header){
+        .version = RECORD_VERSION,
+        .header_bytes = sizeof *header,
+        .part = part,
+        .num_parts = record_num_parts(space->block_bytes),
+        .payload_bytes = record_part_bytes(space->block_bytes, part),
+    };
+    memcpy(header->magic, magic, sizeof magic);
+    memcpy(header->fingerprint, space->fingerprint, sizeof header->fingerprint);
+    memcpy(header->chain, chain->id, sizeof header->chain);
+    header->checksum = checksum(space, payload, header->payload_bytes);
+}
+
+enum record_reason record_header_check(const struct record_header *header,
+                                       const struct record_space *space,
+                                       const struct record_chain *chain, uint32_t part)
+{
+    if (memcmp(header->magic, magic, sizeof magic) || header->version != RECORD_VERSION ||
+        header->header_bytes != sizeof *header)
+        return RECORD_OTHER_VERSION;
+    if (memcmp(header->fingerprint, space->fingerprint, sizeof header->fingerprint) ||
+        memcmp(header->chain, chain->id, sizeof header->chain) || header->part != part ||
+        header->num_parts != record_num_parts(space->block_bytes))
+        return RECORD_IDENTITY;
+    return header->payload_bytes == record_part_bytes(space->block_bytes, part) ? RECORD_OK
+                                                                                : RECORD_LENGTH;
+}
+
+enum record_reason record_check(const struct record_header *header,
+                                const struct record_space *space, const struct record_chain *chain,
+                                uint32_t part, const void *payload, uint64_t payload_bytes)
+{
+    const enum record_reason reason = record_header_check(header, space, chain, part);
+    if (reason != RECORD_OK)
+        return reason;
+    if (payload_bytes != header->payload_bytes)
+        return RECORD_LENGTH;
+    return checksum(space, payload, payload_bytes) == header->checksum ? RECORD_OK
+                                                                       : RECORD_CHECKSUM;
+}
