@@ -121,7 +121,8 @@ void node_lost_unit(struct unit *unit, enum record_reason reason)
 void node_answered(struct unit *unit, enum record_reason reason)
 {
     struct breaker *breaker = &unit->node->breaker;
-    if (breaker->failures > 0 && breaker_state(breaker) == BREAKER_CLOSED)
+    const bool proves = unit->work->job->kind != TIER_STORE; // "OK" is easily said
+    if (proves && breaker->failures > 0 && breaker_state(breaker) == BREAKER_CLOSED)
         breaker_success(breaker);
     end_unit(unit, reason);
 }
@@ -322,7 +323,8 @@ void node_connected(struct link *link)
         hello_each_range(&link->hello, take_range, &reader);
         atomic_store(&node->redis->wants_map, false);
     }
-    breaker_success(&node->breaker);
+    if (was) // else only an answer to a command of ours shows that it works
+        breaker_success(&node->breaker);
     sync_broken(node, was);
     judge(node, &link->hello.facts);
 }
