@@ -123,8 +123,7 @@ bool link_takes(const struct link *link, const struct unit *unit)
 {
     return link->state == LINK_UP && link->num_sents + 2 <= LINK_DEPTH &&
            link->num_pieces + MOST_UNIT_PIECES <= LINK_PIECES &&
-           link->text_size + MOST_UNIT_TEXT <= LINK_TEXT &&
-           (link->bytes_under_way == 0 || link->bytes_under_way + unit_bytes(unit) <= LINK_BYTES);
+           link->text_size + MOST_UNIT_TEXT <= LINK_TEXT && node_has_room(link->node, unit);
 }
 
 void link_put(struct link *link, struct unit *unit, int64_t now_ns)
@@ -151,7 +150,7 @@ void link_put(struct link *link, struct unit *unit, int64_t now_ns)
     sent->num_parts = unit->num_parts;
     sent->bytes = unit_bytes(unit);
     sent->last_piece = link->pieces_sent + (link->num_pieces - link->piece) - 1;
-    link->bytes_under_way += sent->bytes;
+    link->node->bytes_under_way += sent->bytes;
     unit->sent = sent;
     unit->place = UNIT_SENT;
 }
@@ -202,7 +201,7 @@ static void answer(struct link *link, enum record_reason reason)
     const struct sent sent = *front(link);
     link->first_sent = (link->first_sent + 1) % LINK_DEPTH;
     link->num_sents--;
-    link->bytes_under_way -= sent.bytes;
+    link->node->bytes_under_way -= sent.bytes;
     if (!sent.unit)
         return;
     sent.unit->sent = NULL;
@@ -515,9 +514,9 @@ void link_close(struct link *link, enum record_reason reason)
     link->state = LINK_DOWN;
     link->piece = link->num_pieces = 0;
     link->text_size = 0;
-    link->bytes_under_way = 0;
     while (link->num_sents > 0) {
         struct unit *unit = front(link)->unit;
+        link->node->bytes_under_way -= front(link)->bytes;
         link->first_sent = (link->first_sent + 1) % LINK_DEPTH;
         link->num_sents--;
         if (!unit)

@@ -18,7 +18,6 @@ enum {
     LINK_PIECES = 128,   // of what is to be sent
     LINK_TEXT = 1 << 15, // bytes of commands' text that is to be sent
 };
-#define LINK_BYTES (UINT64_C(16) << 20) // of values under way, unless one command has more
 
 enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_HELLO, LINK_UP };
 enum sent_kind { SENT_ASKING, SENT_EXISTS, SENT_LOAD, SENT_STORE, SENT_DELETE };
@@ -43,7 +42,6 @@ struct link {
 
     struct sent sents[LINK_DEPTH]; // a ring
     uint32_t first_sent, num_sents;
-    uint64_t bytes_under_way;
 
     struct iovec pieces[LINK_PIECES];
     uint32_t piece, num_pieces;

@@ -43,17 +43,23 @@ struct node *node_create(struct tier_backend *redis, struct lane *lane, uint8_t 
     return node;
 }
 
-void node_destroy(struct node *node, int64_t deadline_ns)
+void node_destroy(struct node *node)
 {
     if (!node)
         return;
-    resolver_end(node->resolver, deadline_ns);
+    resolver_end(node->resolver);
     free(node);
 }
 
 bool node_is_broken(const struct node *node)
 {
     return breaker_state(&node->breaker) != BREAKER_CLOSED;
+}
+
+bool node_has_room(const struct node *node, const struct unit *unit)
+{
+    const uint64_t bytes = unit_bytes(unit);
+    return bytes == 0 || node->bytes_under_way == 0 || node->bytes_under_way + bytes <= NODE_BYTES;
 }
 
 // ---- units ----
@@ -344,7 +350,7 @@ static bool has_address(struct node *node, int64_t now_ns)
     const int count = node->resolver ? resolver_poll(node->resolver, node->ips, MOST_IPS) : 0;
     if (count < 0)
         return false;
-    resolver_end(node->resolver, 0);
+    resolver_end(node->resolver);
     node->resolver = NULL;
     node->num_ips = (uint32_t)count;
     if (count == 0) {
@@ -437,7 +443,8 @@ static void work(struct node *node, int64_t now_ns)
     ask_for_map(node, now_ns);
     for (int i = 0; i < MOST_LINKS; i++)
         fill(node, &node->links[i], now_ns);
-    if ((node->num_queued > 0 || node->wants_trial) && !node_is_broken(node))
+    const struct unit *unit = next_unit(node);
+    if ((unit ? node_has_room(node, unit) : node->wants_trial) && !node_is_broken(node))
         connect_more(node, now_ns);
 }
 

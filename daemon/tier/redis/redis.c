@@ -150,10 +150,10 @@ static void state(struct tier_backend *redis, struct tier_state *out)
 
 // ---- the life of the backend ----
 
-static void destroy(struct tier_backend *redis, int64_t deadline_ns)
+static void destroy(struct tier_backend *redis)
 {
     for (uint32_t i = 0; i < redis->num_nodes; i++)
-        node_destroy(redis->nodes[i], deadline_ns);
+        node_destroy(redis->nodes[i]);
     for (uint32_t i = 0; i < redis->num_lanes; i++)
         lane_destroy(redis->lanes[i]);
     absent_destroy(redis->absent);
@@ -165,12 +165,13 @@ static void destroy(struct tier_backend *redis, int64_t deadline_ns)
 // Nothing of it blocks, so it always ends.
 static bool close_redis(struct tier_backend *redis, int64_t deadline_ns)
 {
+    (void)deadline_ns;
     atomic_store(&redis->stopping, true);
     for (uint32_t i = 0; i < redis->num_lanes; i++)
         lane_stop(redis->lanes[i]);
     for (uint32_t i = 0; i < redis->num_lanes; i++)
         lane_clear(redis->lanes[i]);
-    destroy(redis, deadline_ns);
+    destroy(redis);
     return true;
 }
 
@@ -267,7 +268,7 @@ enum status redis_create(const struct redis_params *params, struct tier_backend 
     }
     apply(redis, params);
     if (!make_parts(redis, params) || !start_threads(redis)) {
-        destroy(redis, 0);
+        destroy(redis);
         return error_set(error, STATUS_NO_MEMORY, "the redis tier has no memory or no thread");
     }
     *out = redis;

@@ -2,9 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // redis.h - the tier that machines share: a Redis or Valkey server, several of them, or a cluster.
-// Each part of a block is one key. Look-ups are pipelined EXISTS, loads MGET of up to 8 parts of a
-// block, stores SET with EX. At most two threads of its own do all I/O, without blocking: a job
-// ends at its deadline at the latest, whatever the servers do. Built if hiredis is there.
+// Each part of a block is one key. Look-ups are pipelined EXISTS of up to 8 parts, loads pipelined
+// MGET of up to 2 MiB of a block, stores SET with EX. At most two threads of its own do all I/O,
+// without blocking: a job ends at its deadline at the latest, whatever the servers do. Built if
+// hiredis is there.
 
 #ifndef AULE_TIER_REDIS_H
 #define AULE_TIER_REDIS_H

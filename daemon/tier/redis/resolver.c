@@ -1,29 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// resolver.c - see resolver.h. getaddrinfo_a() has no descriptor to wait on, so its state is
-// polled.
+// resolver.c - see resolver.h. A detached thread for each look-up, which ends with it. Who is last,
+// the thread or the caller, frees the look-up.
 
 #include "resolver.h"
 
-#include "base/clock.h"
 #include "url.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST = 4 };
+
 struct resolver {
-    struct gaicb request;
-    struct addrinfo hints;
+    atomic_int refs;
+    atomic_bool done; // then the thread does not touch what follows any more
+    int count;
+    char ips[MOST][RESOLVER_IP_SIZE];
     char host[REDIS_HOST_SIZE];
 };
+
+static void unref(struct resolver *resolver)
+{
+    if (atomic_fetch_sub(&resolver->refs, 1) == 1)
+        free(resolver);
+}
 
 bool resolver_is_numeric(const char *host)
 {
     struct in6_addr address;
     return inet_pton(AF_INET, host, &address) == 1 || strchr(host, ':');
+}
+
+static void *look_up(void *argument)
+{
+    struct resolver *resolver = argument;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+    if (getaddrinfo(resolver->host, NULL, &hints, &list) != 0)
+        list = NULL;
+    for (const struct addrinfo *at = list; at && resolver->count < MOST; at = at->ai_next)
+        resolver->count += getnameinfo(at->ai_addr, at->ai_addrlen, resolver->ips[resolver->count],
+                                       RESOLVER_IP_SIZE, NULL, 0, NI_NUMERICHOST) == 0;
+    if (list)
+        freeaddrinfo(list);
+    atomic_store(&resolver->done, true);
+    unref(resolver);
+    return NULL;
+}
+
+static bool start_thread(struct resolver *resolver)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    if (pthread_attr_init(&attributes) != 0)
+        return false;
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    const bool started = pthread_create(&thread, &attributes, look_up, resolver) == 0;
+    pthread_attr_destroy(&attributes);
+    return started;
 }
 
 struct resolver *resolver_begin(const char *host)
@@ -32,10 +72,8 @@ struct resolver *resolver_begin(const char *host)
     if (!resolver)
         return NULL;
     strcpy(resolver->host, host); // both have REDIS_HOST_SIZE
-    resolver->hints.ai_socktype = SOCK_STREAM;
-    resolver->request.ar_name = resolver->host;
-    resolver->request.ar_request = &resolver->hints;
-    if (getaddrinfo_a(GAI_NOWAIT, (struct gaicb *[]){&resolver->request}, 1, NULL) == 0)
+    atomic_init(&resolver->refs, 2);
+    if (start_thread(resolver))
         return resolver;
     free(resolver);
     return NULL;
@@ -43,36 +81,15 @@ struct resolver *resolver_begin(const char *host)
 
 int resolver_poll(struct resolver *resolver, char (*ips)[RESOLVER_IP_SIZE], int most)
 {
-    const int state = gai_error(&resolver->request);
-    int count = 0;
-    if (state == EAI_INPROGRESS)
+    if (!atomic_load(&resolver->done))
         return -1;
-    for (const struct addrinfo *at = state == 0 ? resolver->request.ar_result : NULL;
-         at && count < most; at = at->ai_next)
-        count += getnameinfo(at->ai_addr, at->ai_addrlen, ips[count], RESOLVER_IP_SIZE, NULL, 0,
-                             NI_NUMERICHOST) == 0;
+    const int count = resolver->count < most ? resolver->count : most;
+    memcpy(ips, resolver->ips, (size_t)count * RESOLVER_IP_SIZE);
     return count;
 }
 
-static bool is_over(struct resolver *resolver, int64_t deadline_ns)
+void resolver_end(struct resolver *resolver)
 {
-    const struct gaicb *const list[] = {&resolver->request};
-    gai_cancel(&resolver->request);
-    while (gai_error(&resolver->request) == EAI_INPROGRESS) {
-        const int64_t left_ns = deadline_ns == FOREVER ? NS_PER_S : deadline_ns - clock_now_ns();
-        const struct timespec time = clock_timespec(left_ns > 0 ? left_ns : 0);
-        if (left_ns <= 0)
-            return false;
-        gai_suspend(list, 1, &time);
-    }
-    return true;
-}
-
-void resolver_end(struct resolver *resolver, int64_t deadline_ns)
-{
-    if (!resolver || !is_over(resolver, deadline_ns))
-        return;
-    if (resolver->request.ar_result)
-        freeaddrinfo(resolver->request.ar_result);
-    free(resolver);
+    if (resolver)
+        unref(resolver);
 }
