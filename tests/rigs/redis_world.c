@@ -3,7 +3,7 @@
 //
 // redis_world.c - see redis_world.h.
 
-#include "rigs/redis_world.h"
+#include "redis_world.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -7,7 +7,7 @@
 
 #include "rigs/dice.h"
 #include "rigs/redis_world.h"
-#include "tier/test_redis.h"
+#include "test_redis.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>
