@@ -3,7 +3,8 @@
 //
 // test_redis.c - the redis tier on servers that work: alone, several, and as a cluster.
 
-#include "tier/test_redis.h"
+#include "test_redis.h"
+
 #include "rigs/redis_world.h"
 
 #include <unistd.h>
