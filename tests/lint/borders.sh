@@ -49,7 +49,7 @@ client/                    client/include/ schema/
 tools/complaint/           base/
 tools/svg/                 base/
 tools/                     tools/complaint/ tools/svg/ client/include/
-tools/bench/               tools/ daemon/engine/measuring.h daemon/core/audit.h
+tools/bench/               tools/ daemon/engine/measuring.h daemon/core/audit.h daemon/tier/
 TABLE
 }
 

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// absent.h - the filter: which blocks a server has lately said it does not have. A look-up of such
+// a block asks nobody. It answers "absent" only within `age_ns` of the server's answer, and not if
+// this daemon has stored the block since. So its only wrong answer is about a block that another
+// machine stored less than `age_ns` ago: that machine's blocks become visible within that time. A
+// false "absent" by chance takes two blocks with equal 64-bit hashes.
+//
+// A table of sets of four entries, each set one cache line; the oldest entry of a set gives way.
+// Knows no servers. Any thread.
+
+#ifndef AULE_TIER_REDIS_ABSENT_H
+#define AULE_TIER_REDIS_ABSENT_H
+
+#include "tier/record.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct absent;
+
+// Rounds the number of entries, 16 bytes each, up to a power of two. NULL: no memory.
+struct absent *absent_create(uint32_t num_entries, int64_t age_ns);
+void absent_destroy(struct absent *absent); // takes NULL
+
+uint64_t absent_hash(const struct record_space *space, const struct record_chain *chain);
+// A server was asked at `asked_ns` and does not have the block.
+void absent_note_missing(struct absent *absent, uint64_t hash, int64_t asked_ns);
+// A server has the block since `stored_ns`: the answer to a question before does not count.
+void absent_note_stored(struct absent *absent, uint64_t hash, int64_t stored_ns);
+bool absent_has(struct absent *absent, uint64_t hash, int64_t now_ns);
+
+#endif

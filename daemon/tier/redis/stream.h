@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// stream.h - the bytes of one connection, with TLS or without. Nothing blocks. One thread.
+
+#ifndef AULE_TIER_REDIS_STREAM_H
+#define AULE_TIER_REDIS_STREAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+struct stream {
+    int fd; // -1: none
+};
+
+// Begins to connect to a numeric address. False: errno.
+bool stream_open(struct stream *stream, const char *ip, uint16_t port);
+// The outcome of connecting: 0 or an errno.
+int stream_outcome(const struct stream *stream);
+void stream_close(struct stream *stream);
+// As readv() and writev(): -1 with EAGAIN if there is nothing now. Reading gives 0 at the end.
+ssize_t stream_read(struct stream *stream, struct iovec *to, int count);
+ssize_t stream_write(struct stream *stream, struct iovec *from, int count);
+
+#endif
