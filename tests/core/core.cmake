@@ -24,7 +24,7 @@ foreach(suite ownership core_metadata core_death core_tenants offer prefix)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/ownership_world.c LIBS core_world
     LABELS core)
 endforeach()
-aule_check(test_core_tiers SOURCES core/test_core_tiers.c rigs/ownership_world.c rigs/dice.c
+aule_check(test_core_tiers SOURCES tier/test_core_tiers.c rigs/ownership_world.c rigs/dice.c
   LIBS core_world LABELS core tier)
 aule_check(test_order SOURCES core/test_order.c rigs/dice.c LIBS core_world LABELS core)
 aule_check(test_evict SOURCES core/test_evict.c rigs/dice.c LIBS core_world LABELS core)

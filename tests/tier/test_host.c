@@ -7,9 +7,9 @@
 #include "base/clock.h"
 #include "rigs/check_main.h"
 #include "rigs/dice.h"
-#include "rigs/tier_world.h"
 #include "tier/fault.h"
 #include "tier/host.h"
+#include "tier_world.h"
 
 enum { BLOCK = 3 * RECORD_PART_BYTES / 2, ROOM = 4 }; // bytes: two parts; blocks
 

@@ -5,7 +5,7 @@
 
 #include "base/sha256.h"
 #include "rigs/check_main.h"
-#include "rigs/tier_world.h"
+#include "tier_world.h"
 
 static void hex_of(const uint8_t *bytes, size_t size, char *out)
 {

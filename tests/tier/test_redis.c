@@ -5,7 +5,7 @@
 
 #include "test_redis.h"
 
-#include "rigs/redis_world.h"
+#include "redis_world.h"
 
 #include <unistd.h>
 

@@ -5,8 +5,8 @@
 // no loaded block has a wrong byte, and the reasons say why. A server that lies beyond what a real
 // one can be made to do is a thread of the test.
 
+#include "redis_world.h"
 #include "rigs/dice.h"
-#include "rigs/redis_world.h"
 #include "test_redis.h"
 
 #include <arpa/inet.h>

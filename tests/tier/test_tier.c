@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "rigs/check_main.h"
-#include "rigs/tier_world.h"
+#include "tier_world.h"
 
 #include <pthread.h>
 

@@ -4,6 +4,6 @@
 # The suites of daemon/tier: no GPU, no daemon.
 
 foreach(suite record tier host)
-  aule_check(test_${suite} SOURCES tier/test_${suite}.c rigs/tier_world.c rigs/dice.c
+  aule_check(test_${suite} SOURCES tier/test_${suite}.c tier/tier_world.c rigs/dice.c
     LIBS aule_tier LABELS unit tier)
 endforeach()

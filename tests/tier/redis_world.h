@@ -8,7 +8,7 @@
 #define AULE_REDIS_WORLD_H
 
 #include "base/clock.h"
-#include "check_main.h"
+#include "rigs/check_main.h"
 #include "tier/redis/redis.h"
 
 #include <hiredis/hiredis.h>
