@@ -116,6 +116,20 @@ static void describe(struct run *run, const void *request)
     };
 }
 
+// A copy of `count` pairs, which the caller fills in. NULL: no memory.
+static struct copy *copy_create(struct hold_table *table, uint32_t count, struct error *error)
+{
+    struct copy *copy = calloc(1, sizeof *copy + count * sizeof *copy->pairs);
+    if (!copy) {
+        error_set(error, STATUS_NO_MEMORY, "no host memory for a copy of %" PRIu32 " blocks",
+                  count);
+        return NULL;
+    }
+    copy->table = table;
+    copy->count = count;
+    return copy;
+}
+
 // The blocks and the table stay until the copy is over.
 static void take_references(struct copy *copy)
 {
@@ -168,12 +182,9 @@ enum status core_blocks_copy(struct core_session *session, uint64_t cache, const
         status = check_count(table, &request);
     if (status != STATUS_OK)
         return status;
-    struct copy *copy = calloc(1, sizeof *copy + count * sizeof *copy->pairs);
+    struct copy *copy = copy_create(table, count, error);
     if (!copy)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for a copy of %" PRIu32 " blocks",
-                         count);
-    copy->table = table;
-    copy->count = count;
+        return STATUS_NO_MEMORY;
     status = run_check_tickets(session, check_pairs(&request, copy), error);
     if (status == STATUS_OK)
         status = queue(copy, &request, describe, detached, ticket, error);
@@ -213,13 +224,10 @@ enum status copy_move(struct hold_table *table, struct engine_arena *arena, enum
 {
     const struct move move = {arena, places};
     uint64_t ticket;
-    struct copy *copy = calloc(1, sizeof *copy + count * sizeof *copy->pairs);
+    struct copy *copy = copy_create(table, count, error);
     if (!copy)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for a copy of %" PRIu32 " blocks",
-                         count);
-    copy->table = table;
+        return STATUS_NO_MEMORY;
     copy->way = way;
-    copy->count = count;
     copy->outcome = outcome;
     for (uint32_t i = 0; i < count; i++) {
         struct block *block = block_find(table->cache, places[i].block);
