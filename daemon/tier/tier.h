@@ -27,7 +27,7 @@
 struct tier;
 struct tier_backend;
 
-// What is known of a block. UNKNOWN: only a look-up can tell.
+// Where a block is, as far as the tier knows. UNKNOWN: only a look-up can tell.
 enum tier_answer { TIER_UNKNOWN, TIER_MISS, TIER_ON_GPU, TIER_THERE, TIER_PENDING };
 
 enum tier_kind { TIER_LOOKUP, TIER_STORE, TIER_LOAD, TIER_DELETE, TIER_NUM_KINDS };
@@ -43,8 +43,9 @@ struct tier_block {
     uint64_t tag;              // the caller's
 };
 
-// Whose blocks a STORE brings. A tier that shares its room among tenants never drops the last
-// `floor` blocks of a tenant for another one's, and keeps at most `cap` of them. 0: no such limit.
+// The tenant whose blocks a STORE brings, and its limits. A tier that shares its room among tenants
+// never drops the last `floor` blocks of a tenant for another one's, and keeps at most `cap` of
+// them. 0: no such limit.
 struct tier_share {
     uint64_t tenant; // 0 = nobody's
     uint64_t floor, cap;
@@ -98,8 +99,8 @@ struct tier_ops {
     void (*store)(struct tier_backend *backend, struct tier_job *job);
     void (*load)(struct tier_backend *backend, struct tier_job *job);
     void (*erase)(struct tier_backend *backend, struct tier_job *job);
-    // What is known of a block without asking anybody: less than 500 ns. MISS: it is surely not
-    // there, or the breaker is open. NULL: UNKNOWN.
+    // Answers at once, without asking a server. MISS: the block is surely not there, or the breaker
+    // is open. A backend without this function answers UNKNOWN.
     enum tier_answer (*probe)(struct tier_backend *backend, const struct record_space *space,
                               const struct record_chain *chain);
     // The caller does not need the memory that a LOAD lent. Only with `lends`.

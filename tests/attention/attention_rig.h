@@ -64,8 +64,8 @@ void rig_run_waves(struct rig *rig, struct engine_cache *cache,
                    uint32_t num_waves, struct engine_run_result *results);
 // Every row of the batch's output against the oracle. Returns the worst error, relative to its
 // row's largest magnitude, of those within rig_bound(); what is beyond it must be within the
-// oracle's doubt of that row. What is NaN in float64 must be NaN; what the dtype cannot hold must
-// be infinite or NaN, or within the bound.
+// oracle's doubt of that row. A number that is NaN in float64 must be NaN. One that the dtype
+// cannot hold must be infinite or NaN, or within the bound.
 double rig_check(struct rig *rig, const struct attention_batch *batch);
 
 // The bound of that error for an output of this dtype.

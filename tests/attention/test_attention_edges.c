@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_attention_edges.c - numbers at the edge of their types: the largest ones, subnormal ones,
-// infinities and NaN in Q, K and V, and rows that are all alike. What is finite in float64, rounded
-// to the type, must be within the bound; what is NaN must be NaN, and so must its LSE.
+// infinities and NaN in Q, K and V, and rows that are all alike. A result that is finite in
+// float64, rounded to the type, must be within the bound. One that is NaN must be NaN, with its
+// LSE.
 
 #include "attention_contents.h"
 #include "attention_suite.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// link.c - see link.h. What is to be sent is a list of pieces: text that stands in the link, and
-// the memory of jobs.
+// link.c - see link.h. A link sends a list of pieces: text that stands in the link, and the memory
+// of jobs.
 
 #include "link.h"
 

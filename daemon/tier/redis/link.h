@@ -65,8 +65,8 @@ void link_send(struct link *link, int64_t now_ns);
 void link_greet(struct link *link, int64_t now_ns);
 // What epoll says.
 void link_event(struct link *link, uint32_t events, int64_t now_ns);
-// Nobody waits for this unit any more. False: its memory is still to be sent, so the link must be
-// closed.
+// Takes a unit out that nobody waits for any more. False: a part of its memory is not sent yet, so
+// the caller must close the link.
 bool link_forget(struct link *link, struct unit *unit);
 // Closes the socket. Each unit under way goes to node_lost_unit().
 void link_close(struct link *link, enum record_reason reason);

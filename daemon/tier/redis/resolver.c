@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// resolver.c - see resolver.h. A detached thread for each look-up, which ends with it. Who is last,
-// the thread or the caller, frees the look-up.
+// resolver.c - see resolver.h. Each look-up has a detached thread, which ends with it. The thread
+// or the caller frees the look-up, whichever is last.
 
 #include "resolver.h"
 

@@ -30,7 +30,7 @@ static int digit(char letter)
                                              : -1;
 }
 
-// Decodes %XX of [from, end) into to[REDIS_WORD_SIZE]. What is refused is not shown.
+// Decodes %XX of [from, end) into to[REDIS_WORD_SIZE]. An error does not show the text.
 static enum status decode(const char *from, const char *end, char *to, const char *what,
                           struct error *error)
 {
@@ -70,8 +70,8 @@ static enum status parse_login(const char *from, const char *at, struct redis_ur
 
 // ---- hosts ----
 
-// What is wrong with a host is said by its place in the list: without its @, a URL has the password
-// where a port stands.
+// An error names a host by its place in the list, not by its text: in a URL without its @, the
+// password stands where a port should.
 static bool parse_port(const char *from, const char *end, uint16_t *port)
 {
     unsigned long number = 0;
