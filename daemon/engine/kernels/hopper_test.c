@@ -27,10 +27,11 @@ enum {
 #define TIME_LIMIT_NS UINT64_C(10000000000)
 static const double scale = 0.0625, cap = 6;
 
-// A test of one kernel. Tensors are 2-byte elements.
+// A test of one kernel.
 struct problem {
     struct geometry geometry;
-    enum dtype dtype;
+    enum dtype dtype;       // of Q and out
+    enum dtype kv_dtypes[2]; // of K and V: elements of one size
     uint32_t dim_k, dim_v;
     bool shaped;
     uint32_t num_items;
@@ -52,11 +53,12 @@ static uint64_t pool_at(const struct problem *problem)
 
 static uint64_t input_bytes(const struct problem *problem)
 {
-    return pool_at(problem) +
-           (uint64_t)BLOCKS * BLOCK * KV_HEADS * (problem->dim_k + problem->dim_v) * 2;
+    return pool_at(problem) + (uint64_t)BLOCKS * BLOCK * KV_HEADS *
+                                  (problem->dim_k + problem->dim_v) *
+                                  dtype_size(problem->kv_dtypes[0]);
 }
 
-// Whole numbers: exact in both types. The first 64 dims differ from zero.
+// Whole numbers: exact in all types. The first 64 dims differ from zero.
 static int q_at(int query, int head, int dim)
 {
     return dim < 64 ? (query * 7 + head * 5 + dim * dim * 3 + dim * query) % 7 - 3 : dim % 2;
@@ -77,8 +79,28 @@ static uint16_t element(int number, enum dtype dtype)
     return (uint16_t)matrix_element(number, dtype);
 }
 
+// The same in 8 bits, of a number up to 16.
+static uint8_t small_element(int number, enum dtype dtype)
+{
+    uint16_t half = element(number, DTYPE_F16);
+    if (dtype == DTYPE_INT8)
+        return (uint8_t)number;
+    if (dtype == DTYPE_FP8_E5M2)
+        return (uint8_t)(half >> 8);
+    return number ? (uint8_t)((half >> 8 & 0x80) | ((half & 0x7fff) - (8 << 10)) >> 7) : 0;
+}
+
+// Element `index` of K or V; `there`: else NaN, if the type has one.
+static void put(void *to, size_t index, bool there, int number, enum dtype dtype)
+{
+    if (dtype_size(dtype) == 1)
+        ((uint8_t *)to)[index] = there ? small_element(number, dtype) : 0x7f;
+    else
+        ((uint16_t *)to)[index] = there ? element(number, dtype) : 0x7fff;
+}
+
 // Blocks in reverse order; NaN behind the last key.
-static void fill_pool(const struct problem *problem, uint16_t *pool)
+static void fill_pool(const struct problem *problem, void *pool)
 {
     const uint32_t dims[2] = {problem->dim_k, problem->dim_v};
     for (int block = BLOCKS - 1; block >= 0; block--)
@@ -87,12 +109,11 @@ static void fill_pool(const struct problem *problem, uint16_t *pool)
                 for (int row = 0; row < BLOCK; row++)
                     for (int dim = 0; dim < (int)dims[which]; dim++) {
                         int key = (BLOCKS - 1 - block) * BLOCK + row;
-                        uint16_t *to =
-                            pool + (size_t)block * KV_HEADS * BLOCK * (dims[0] + dims[1]);
-                        to += (size_t)which * KV_HEADS * BLOCK * dims[0] +
+                        size_t at = (size_t)block * KV_HEADS * BLOCK * (dims[0] + dims[1]);
+                        at += (size_t)which * KV_HEADS * BLOCK * dims[0] +
                               (size_t)(head * BLOCK + row) * dims[which] + (size_t)dim;
                         int number = which ? v_at(key, head, dim) : k_at(key, head, dim);
-                        *to = key < KEYS ? element(number, problem->dtype) : 0x7fff;
+                        put(pool, at, key < KEYS, number, problem->kv_dtypes[which]);
                     }
 }
 
@@ -117,6 +138,7 @@ static void fill(const struct problem *problem, char *to, uint64_t address, uint
         .chunk_shift = 10,
         .causal = 1,
         .scale_log2e = (float)(scale * 1.4426950408889634),
+        .v_scale = 1,
         .soft_cap = (float)cap,
     };
     for (uint32_t i = 0; i < problem->num_items; i++)
@@ -136,7 +158,7 @@ static void fill(const struct problem *problem, char *to, uint64_t address, uint
         for (int head = 0; head < HEADS; head++)
             for (int dim = 0; dim < (int)problem->dim_k; dim++)
                 *q++ = element(q_at(query, head, dim), problem->dtype);
-    fill_pool(problem, (uint16_t *)(to + pool_at(problem)));
+    fill_pool(problem, to + pool_at(problem));
     hopper_put(input->extras, &problem->geometry, &input->run, 1);
 #undef ADDRESS_OF
 }
@@ -231,13 +253,18 @@ static enum status rig_run(const struct problem *problem, struct rig *rig, struc
     return status;
 }
 
-static struct problem problem_of(uint32_t number)
+// `raw`: K and V of 8 bits.
+static struct problem problem_of(uint32_t number, bool raw)
 {
     struct problem problem = {.geometry = hopper_geometry(number)};
     uint32_t *spec = problem.geometry.spec;
+    if (raw)
+        spec[AULE_SPEC_K_DTYPE] = DTYPE_FP8_E4M3, spec[AULE_SPEC_V_DTYPE] = DTYPE_INT8;
     spec[AULE_SPEC_NUM_KV_HEADS] = KV_HEADS;
     spec[AULE_SPEC_BLOCK_SIZE] = BLOCK;
     problem.dtype = (enum dtype)spec[AULE_SPEC_IO_DTYPE];
+    problem.kv_dtypes[0] = (enum dtype)spec[AULE_SPEC_K_DTYPE];
+    problem.kv_dtypes[1] = (enum dtype)spec[AULE_SPEC_V_DTYPE];
     problem.dim_k = spec[AULE_SPEC_HEAD_DIM_K];
     problem.dim_v = spec[AULE_SPEC_HEAD_DIM_V];
     problem.shaped = spec[AULE_SPEC_FEATURES] & AULE_FEATURE_SOFT_CAP;
@@ -245,34 +272,44 @@ static struct problem problem_of(uint32_t number)
     return problem;
 }
 
+static enum status rig_try(const struct problem *problem, struct rig *rig, struct device *device,
+                           struct transfer *transfer, struct error *error)
+{
+    const double bound = problem->dtype == DTYPE_F16 ? 0.02 : 0.15; // roundings of numbers up to 8
+    const uint64_t output_bytes = (uint64_t)QUERIES * HEADS * problem->dim_v * 2;
+    enum status status = buffer_init(device, MEMORY_METADATA, input_bytes(problem),
+                                     "native kernel's input", &rig->input, error);
+    if (status == STATUS_OK)
+        status = buffer_init(device, MEMORY_STAGING, output_bytes, "native kernel's output",
+                             &rig->output, error);
+    if (status == STATUS_OK) {
+        memset(rig->output.mapped, 0xff, output_bytes);
+        fill(problem, rig->input.mapped, rig->input.address, rig->output.address);
+        status = rig_run(problem, rig, device, transfer, error);
+    }
+    double wrong = status == STATUS_OK ? largest_error(problem, rig->output.mapped) : 0;
+    if (status == STATUS_OK && !(wrong <= bound))
+        status = error_set(error, STATUS_UNSUPPORTED, "%s is wrong by %g in its self-test%s",
+                           rig->native.code->name, wrong,
+                           dtype_size(problem->kv_dtypes[0]) == 1 ? " with K and V of 8 bits" : "");
+    if (status == STATUS_DEVICE_LOST) // the GPU may still use them
+        return status;
+    buffer_finish(device, &rig->input);
+    buffer_finish(device, &rig->output);
+    return status;
+}
+
 enum status hopper_test(struct device *device, struct transfer *transfer, uint32_t number,
                         struct error *error)
 {
-    const struct problem problem = problem_of(number);
-    const struct native_code *code = hopper_code_at(number);
-    const double bound = problem.dtype == DTYPE_F16 ? 0.02 : 0.15; // roundings of numbers up to 8
     struct rig rig = {.native = {0}};
-    enum status status = native_load(device, code, &rig.native, error);
-    if (status == STATUS_OK)
-        status = buffer_init(device, MEMORY_METADATA, input_bytes(&problem),
-                             "native kernel's input", &rig.input, error);
-    const uint64_t output_bytes = (uint64_t)QUERIES * HEADS * problem.dim_v * 2;
-    if (status == STATUS_OK)
-        status = buffer_init(device, MEMORY_STAGING, output_bytes, "native kernel's output",
-                             &rig.output, error);
-    if (status == STATUS_OK) {
-        memset(rig.output.mapped, 0xff, output_bytes);
-        fill(&problem, rig.input.mapped, rig.input.address, rig.output.address);
-        status = rig_run(&problem, &rig, device, transfer, error);
+    enum status status = native_load(device, hopper_code_at(number), &rig.native, error);
+    for (int raw = 0; raw < 2 && status == STATUS_OK; raw++) {
+        const struct problem problem = problem_of(number, raw);
+        if (hopper_serves(&problem.geometry))
+            status = rig_try(&problem, &rig, device, transfer, error);
     }
-    double wrong = status == STATUS_OK ? largest_error(&problem, rig.output.mapped) : 0;
-    if (status == STATUS_OK && !(wrong <= bound))
-        status = error_set(error, STATUS_UNSUPPORTED, "%s is wrong by %g in its self-test",
-                           code->name, wrong);
-    if (status == STATUS_DEVICE_LOST) // the GPU may still use them
-        return status;
-    native_unload(device, &rig.native);
-    buffer_finish(device, &rig.input);
-    buffer_finish(device, &rig.output);
+    if (status != STATUS_DEVICE_LOST)
+        native_unload(device, &rig.native);
     return status;
 }
