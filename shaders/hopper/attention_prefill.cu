@@ -341,7 +341,7 @@ DEVICE uint64_t map_of(const launch &launch, uint32_t run_number, uint32_t numbe
 // What brings K (which = 0) or V (1) of a task, by one warp. RAW: raw tiles.
 struct bringer {
     uint32_t which, full, empty, to; // barriers and shared memory of stage 0
-    uint32_t lines, bytes, box_keys;
+    uint32_t lines, boxes, bytes, box_keys;
     uint64_t map;
     uint32_t start, outer; // of contiguous tensors: coordinates of key 0 and of the sequence
 };
@@ -375,6 +375,7 @@ DEVICE bringer bringer_of(const launch &launch, const task &task, uint32_t which
         b.to = launch.shared + (which ? SHAPE.v_at : SHAPE.k_at);
     }
     b.box_keys = is_rows ? KEYS : hopper_box_keys(launch.block_size, KEYS);
+    b.boxes = KEYS / b.box_keys;
     b.map = map_of(launch, task.run_number, HOPPER_MAP_K + which);
     b.start = b.outer = 0;
     if (is_rows && (which ? RUN(task.run, values_outer) : RUN(task.run, keys_outer)) != 0)
@@ -463,31 +464,56 @@ template <uint32_t DTYPE, int HIGH> DEVICE uint32_t widened(uint32_t word)
         return elements_of_halves(halves_of_e5m2<HIGH>(word));
 }
 
-// Converts a raw tile of `rows` lines, by one warp. A lane has one chunk of eight elements of every
-// fourth line; lines of 64 dims follow one another, so their rows, too.
-template <uint32_t DTYPE>
-DEVICE void convert_lines(uint32_t from, uint32_t to, uint32_t rows, uint32_t lane)
+// A lane's part of 16 rows of 64 elements.
+struct raw_rows {
+    uint32_t words[4][2];
+};
+
+DEVICE void load_rows(raw_rows &rows, uint32_t from)
 {
-    const uint32_t row = lane / 8, chunk = lane % 8;
-    const uint32_t even = to + hopper_swizzled(row, chunk, KEYS);
-    const uint32_t odd = to + hopper_swizzled(row + 4, chunk, KEYS);
-    from += lane * 8;
-#pragma unroll 1
-    for (uint32_t i = 0; i < rows; i += 16) {
-        uint32_t raw[4][2], wide[4];
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++)
-            shared_load_pair(raw[j], from + (i + 4 * j) * HOPPER_LINE);
+    for (uint32_t i = 0; i < 4; i++)
+        shared_load_pair(rows.words[i], from + 4 * i * HOPPER_LINE);
+}
+
+template <uint32_t DTYPE>
+DEVICE void convert_rows(const raw_rows &rows, uint32_t even, uint32_t odd)
+{
 #pragma unroll
-        for (uint32_t j = 0; j < 4; j++) {
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t wide[4];
 #pragma unroll
-            for (uint32_t k = 0; k < 2; k++) {
-                wide[2 * k] = widened<DTYPE, 0>(raw[j][k]);
-                wide[2 * k + 1] = widened<DTYPE, 1>(raw[j][k]);
-            }
-            shared_store_chunk((j % 2 ? odd : even) + (i + j / 2 * 8) * HOPPER_LINE_BYTES, wide);
+        for (uint32_t j = 0; j < 2; j++) {
+            wide[2 * j] = widened<DTYPE, 0>(rows.words[i][j]);
+            wide[2 * j + 1] = widened<DTYPE, 1>(rows.words[i][j]);
         }
+        shared_store_chunk((i % 2 ? odd : even) + i / 2 * 8 * HOPPER_LINE_BYTES, wide);
     }
+}
+
+// Converts a raw tile, by one warp: lines of 64 dims follow one another, so `rows` are those of all
+// lines. A lane has one chunk of eight elements of every fourth row. 16 rows are loaded while the 16
+// before are converted.
+template <uint32_t DTYPE>
+DEVICE void convert_tile(uint32_t from, uint32_t to, uint32_t rows, uint32_t lane)
+{
+    constexpr uint32_t RAW = 16 * HOPPER_LINE, WIDE = 16 * HOPPER_LINE_BYTES;
+    const uint32_t row = lane / 8, chunk = lane % 8, end = from + rows * HOPPER_LINE + lane * 8;
+    uint32_t even = to + hopper_swizzled(row, chunk, KEYS);
+    uint32_t odd = to + hopper_swizzled(row + 4, chunk, KEYS);
+    raw_rows first, second;
+    from += lane * 8;
+    load_rows(first, from);
+    do {
+        load_rows(second, from + RAW);
+        convert_rows<DTYPE>(first, even, odd);
+        from += 2 * RAW;
+        if (from != end)
+            load_rows(first, from);
+        convert_rows<DTYPE>(second, even + WIDE, odd + WIDE);
+        even += 2 * WIDE;
+        odd += 2 * WIDE;
+    } while (from != end);
 }
 
 // Converts the raw tile that was copied first, when it is there and its stage is free.
@@ -506,11 +532,11 @@ DEVICE void convert_one(const launch &launch, uint32_t which, filling &fill, uin
     barrier_wait(launch.shared + (which ? V_EMPTY : K_EMPTY) + 8 * stage,
                  parity(fill.at, stage) ^ 1);
     if (dtype == DTYPE_INT8)
-        convert_lines<DTYPE_INT8>(from, to, rows, lane);
+        convert_tile<DTYPE_INT8>(from, to, rows, lane);
     else if (dtype == DTYPE_E4M3)
-        convert_lines<DTYPE_E4M3>(from, to, rows, lane);
+        convert_tile<DTYPE_E4M3>(from, to, rows, lane);
     else
-        convert_lines<DTYPE_E5M2>(from, to, rows, lane);
+        convert_tile<DTYPE_E5M2>(from, to, rows, lane);
     fence_async();
     warp_sync();
     if (lane == 0)
@@ -527,18 +553,29 @@ DEVICE void convert_all(const launch &launch, uint32_t which, filling &fill, uin
 
 // ---- bringing tiles ----
 
-// The next unit of a warp that brings K or V. Lane lines * box + line has one box of a tile.
-struct upcoming {
-    uint32_t unit;      // where it is; 0: there is none
-    hopper_place place; // of the lane's box in the last tile, without the line
-};
-
-DEVICE bool brings(const bringer &b, uint32_t lane)
+// The places of several tiles' boxes, without lines: lane boxes * n + m has box m of the nth tile from
+// the top one down. Addresses come from memory, and finding one takes as long as a tile's products.
+template <bool RAW>
+DEVICE hopper_place places_of(const launch &launch, const task &task, const bringer &b, uint32_t top,
+                              uint32_t lane)
 {
-    return lane / b.lines < KEYS / b.box_keys;
+    return place_of<RAW>(launch, task, b, top - least(lane / b.boxes, top - task.span.first),
+                         lane % b.boxes);
 }
 
-// Looks at the next unit that is handed out, and finds where its last tile lies.
+DEVICE hopper_place place_read(const hopper_place &places, uint32_t lane)
+{
+    return {lane_read(places.at[0], lane), lane_read(places.at[1], lane),
+            lane_read(places.at[2], lane), lane_read(places.at[3], lane)};
+}
+
+// The next unit of a warp that brings K or V.
+struct upcoming {
+    uint32_t unit;       // where it is; 0: there is none
+    hopper_place places; // from its last tile down
+};
+
+// Looks at the next unit that is handed out, and finds where its last tiles lie.
 template <bool RAW>
 DEVICE upcoming look_ahead(const launch &launch, uint32_t which, const unit_cursor &ring,
                            uint32_t lane)
@@ -547,10 +584,10 @@ DEVICE upcoming look_ahead(const launch &launch, uint32_t which, const unit_curs
     if (shared_load(unit) == NO_UNIT)
         return {};
     const task task = task_of(unit);
-    const bringer b = bringer_of<RAW>(launch, task, which);
-    if (task.span.first == task.span.end || !brings(b, lane))
+    if (task.span.first == task.span.end)
         return {unit, {}};
-    return {unit, place_of<RAW>(launch, task, b, task.span.end - 1, lane / b.lines)};
+    const bringer b = bringer_of<RAW>(launch, task, which);
+    return {unit, places_of<RAW>(launch, task, b, task.span.end - 1, lane)};
 }
 
 // Frees a stage for a tile's copy, and returns its number. RAW: a raw stage; what lies there is
@@ -573,9 +610,9 @@ DEVICE uint32_t stage_for_copy(const launch &launch, const bringer &b, filling &
     return stage;
 }
 
-// Brings K (which = 0) or V (1) of units until there is none. Addresses come from memory, so they
-// are loaded one tile ahead, from unit to unit, too. RAW: raw tiles are converted before it waits
-// for a unit, for that may come only when they have been used.
+// Brings K (which = 0) or V (1) of units until there is none. Lane lines * m + n copies line n of box
+// m. RAW: raw tiles are converted before it waits for a unit, for that may come only when they have
+// been used.
 template <bool RAW>
 DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring, filling &fill,
                         uint32_t lane)
@@ -587,32 +624,34 @@ DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring,
         const bringer b = bringer_of<RAW>(launch, task, which);
         const uint32_t line = lane % b.lines, box = lane / b.lines;
         const uint32_t to = b.to + (line * KEYS + box * b.box_keys) * LINE_BYTES<RAW>;
-        const bool mine = brings(b, lane);
+        const uint32_t wants = least(task.span.end, task.span.first + WANTS_AHEAD);
         const bool has_tail =
             launch.where == AULE_PLACE_ROWS && task.span.end * KEYS > task.tile.kv_len;
         const unit_cursor unit = ring;
-        hopper_place place = next.place;
+        hopper_place places = next.places;
+        uint32_t from = box; // the lane that knows the place
         advance(ring);
         if (task.run_number != acquired)
             map_acquire(b.map);
         acquired = task.run_number;
-        const uint32_t wants = least(task.span.end, task.span.first + WANTS_AHEAD);
         uint32_t tile = task.span.end;
         do {
-            hopper_place here = place;
             if (which == 0 && lane == 0 && tile == wants)
                 barrier_arrive(launch.shared + WANTED);
-            here.at[0] += line * hopper_line_elements(ELEMENT_BYTES<RAW>);
-            if (tile > task.span.first + 1) {
-                if (mine)
-                    place = place_of<RAW>(launch, task, b, tile - 2, box);
-            } else {
+            if (tile <= task.span.first + 1) {
                 if (RAW && !unit_is_there(launch, ring))
                     convert_all(launch, which, fill, lane);
                 next = look_ahead<RAW>(launch, which, ring, lane);
             }
             if (tile-- == task.span.first)
                 break; // no row sees a key
+            if (from >= WARP + box) {
+                places = places_of<RAW>(launch, task, b, tile, lane);
+                from = box;
+            }
+            hopper_place here = place_read(places, from % WARP);
+            here.at[0] += line * hopper_line_elements(ELEMENT_BYTES<RAW>);
+            from += b.boxes;
             const uint32_t stage = stage_for_copy<RAW>(launch, b, fill, tile, lane);
             const bool is_tail = has_tail && tile == task.span.end - 1;
             if (lane == 0 && !(RAW && is_tail))
@@ -622,7 +661,7 @@ DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring,
                 bring_raw_tail(b, task, stage, lane);
             else if (is_tail)
                 bring_tail(b, task, stage, lane);
-            else if (mine)
+            else if (box < b.boxes)
                 copy_box(to + stage * b.bytes, b.map, here.at, b.full + 8 * stage);
         } while (tile > task.span.first);
         unit_free(launch, unit, lane);
@@ -797,7 +836,8 @@ struct shaping {
 
 struct worker {
     uint32_t shared, group, lane; // compute warpgroup 0 or 1
-    stages k; // V's parity of a stage is the one before K's next
+    stages k;   // V's parity of a stage is the one before K's next
+    bool ready; // what the next step waits for is known to be there
     uint32_t q_parity;
     float c;     // scale * log2(e), positive; SHAPED: 1, scores being in units of log2
     bool stores; // of a unit that is computed again: whether this warpgroup stores its rows
@@ -877,6 +917,26 @@ DEVICE void release_keys(worker &w, uint32_t stage)
 DEVICE void wait_for_values(const worker &w, uint32_t stage)
 {
     barrier_wait(w.shared + V_FULL + 8 * stage, parity(w.k, stage) ^ 1);
+}
+
+// Whether keys and values are there that a step will wait for, asked early: the answer takes as long
+// as some dozen instructions.
+DEVICE bool are_ready(const worker &w, uint32_t keys, uint32_t values)
+{
+    const bool k = barrier_is_over(w.shared + K_FULL + 8 * keys, parity(w.k, keys));
+    const bool v = barrier_is_over(w.shared + V_FULL + 8 * values, parity(w.k, values) ^ 1);
+    return k && v;
+}
+
+// The compute warpgroups take turns to issue products.
+DEVICE void take_turn(const worker &w)
+{
+    pair_sync<BARRIER_TURN, 2 * WARPGROUP>(w.group);
+}
+
+DEVICE void give_turn(const worker &w)
+{
+    pair_arrive<BARRIER_TURN, 2 * WARPGROUP>(1 - w.group);
 }
 
 DEVICE void release_values(const worker &w, uint32_t stage)
@@ -1059,17 +1119,20 @@ DEVICE void step(worker &w, uint32_t tile, uint32_t stage, bool masked, uint32_t
     float factor[2], part[2];
     const uint32_t other = stage ^ 1;
     const uint32_t keys = keys_of(w, stage), values = values_of(w, other);
-    wait_for_keys(w, stage);
-    wait_for_values(w, other);
+    if (!w.ready) {
+        wait_for_keys(w, stage);
+        wait_for_values(w, other);
+    }
     if (AGAIN && w.stores)
         part_values(w, tile + 1, thread);
-    named_sync(BARRIER_TURN + w.group, 2 * WARPGROUP);
+    take_turn(w);
     product_fence();
     issue_scores(w, keys);
     issue_sums(w, values);
-    named_arrive(BARRIER_TURN + 1 - w.group, 2 * WARPGROUP);
+    give_turn(w);
     product_wait<1>(w.s);
     release_keys(w, stage);
+    w.ready = are_ready(w, other, stage);
     weigh<RULE, AGAIN>(w, tile, masked, factor, part);
     product_wait<0>(w.o);
     release_values(w, other);
@@ -1146,15 +1209,16 @@ template <bool AGAIN> DEVICE void first_step(worker &w, const task &task, uint32
     for (uint32_t i = 0; i < SHAPE.dim_v / 2; i++)
         w.o[i] = 0;
     wait_for_keys(w, stage);
-    named_sync(BARRIER_TURN + w.group, 2 * WARPGROUP);
+    take_turn(w);
     product_fence();
     issue_scores(w, keys_of(w, stage));
-    named_arrive(BARRIER_TURN + 1 - w.group, 2 * WARPGROUP);
+    give_turn(w);
     product_wait<0>(w.s);
     release_keys(w, stage);
     wait_for_values(w, stage);
     if ((tile + 1) * KEYS > task.tile.kv_len)
         zero_tail(w, stage, task.tile.kv_len - tile * KEYS, thread);
+    w.ready = false;
     weigh<EXACT, AGAIN>(w, tile, true, factor, w.sum);
     pack_weights(w);
 }
@@ -1435,7 +1499,7 @@ attention_hopper(uint64_t runs, uint64_t items, uint64_t work, uint64_t notes, u
         make_barriers(launch.shared);
     named_sync(BARRIER_ALL, HOPPER_THREADS);
     if (thread < WARPGROUP) {
-        registers_give<40>();
+        registers_give<48>();
         bring(launch, thread / WARP, thread % WARP);
     } else {
         registers_take<232>();

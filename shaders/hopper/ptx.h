@@ -142,6 +142,26 @@ DEVICE void named_arrive(uint32_t number, uint32_t threads)
     asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+// The same for barriers NUMBER and NUMBER + 1, as `second` says. The numbers are constants, so that
+// none is kept in a register.
+template <int NUMBER, int THREADS> DEVICE void pair_sync(uint32_t second)
+{
+    asm volatile("{ .reg .pred second; setp.ne.u32 second, %0, 0;\n"
+                 "@!second barrier.cta.sync.aligned %1, %3;\n"
+                 "@second barrier.cta.sync.aligned %2, %3; }" ::"r"(second),
+                 "n"(NUMBER), "n"(NUMBER + 1), "n"(THREADS)
+                 : "memory");
+}
+
+template <int NUMBER, int THREADS> DEVICE void pair_arrive(uint32_t second)
+{
+    asm volatile("{ .reg .pred second; setp.ne.u32 second, %0, 0;\n"
+                 "@!second barrier.cta.arrive.aligned %1, %3;\n"
+                 "@second barrier.cta.arrive.aligned %2, %3; }" ::"r"(second),
+                 "n"(NUMBER), "n"(NUMBER + 1), "n"(THREADS)
+                 : "memory");
+}
+
 // Whether `flag` is set in any of the threads.
 DEVICE bool named_any(uint32_t number, uint32_t threads, bool flag)
 {
