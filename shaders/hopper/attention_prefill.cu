@@ -111,7 +111,7 @@ struct launch {
     uint64_t maps;        // tensor maps
     uint32_t num_runs, num_items, num_kv_heads, block_size, features, where; // AULE_PLACE_*
     uint32_t k_dtype, v_dtype; // as in AULE_SPEC_K_DTYPE: that of Q, or both of 8 bits
-    uint32_t shared; // where shared memory begins
+    uint32_t shared;           // where shared memory begins
 };
 
 // The stages of K, or of V, as one warp goes through them. Tile t has stage t % 2 in every unit, so
@@ -299,9 +299,8 @@ DEVICE uint32_t unit_wait(const launch &launch, const unit_cursor &ring)
 // Whether unit_wait() would not wait; the same for all lanes.
 DEVICE bool unit_is_there(const launch &launch, const unit_cursor &ring)
 {
-    return lane_read((uint32_t)barrier_is_over(launch.shared + UNIT_FULL + 8 * ring.stage,
-                                               ring.parity),
-                     0);
+    return lane_read(
+        (uint32_t)barrier_is_over(launch.shared + UNIT_FULL + 8 * ring.stage, ring.parity), 0);
 }
 
 DEVICE void unit_free(const launch &launch, const unit_cursor &unit, uint32_t lane)
@@ -355,7 +354,7 @@ struct filling {
 };
 
 template <bool RAW> constexpr uint32_t ELEMENT_BYTES = RAW ? 1 : 2;
-template <bool RAW> constexpr uint32_t LINE_BYTES = HOPPER_LINE * ELEMENT_BYTES<RAW>;
+template <bool RAW> constexpr uint32_t LINE_BYTES = HOPPER_LINE *ELEMENT_BYTES<RAW>;
 constexpr uint32_t RAW_STAGES = SHAPE.raw_stages ? SHAPE.raw_stages : 1;
 
 template <bool RAW>
@@ -406,8 +405,8 @@ DEVICE hopper_place place_of(const launch &launch, const task &task, const bring
     const uint32_t row = (b.which ? SHAPE.dim_v : SHAPE.dim_k) * ELEMENT_BYTES<RAW>;
     return hopper_place_in_pool(chunk +
                                 hopper_block_offset(block, shift, launch.block_size,
-                                                    launch.num_kv_heads, task.head, b.which,
-                                                    SHAPE, ELEMENT_BYTES<RAW>) +
+                                                    launch.num_kv_heads, task.head, b.which, SHAPE,
+                                                    ELEMENT_BYTES<RAW>) +
                                 (uint64_t)key * row);
 }
 
@@ -423,8 +422,7 @@ DEVICE void bring_tail(const bringer &b, const task &task, uint32_t stage, uint3
         for (uint32_t line = 0; line < b.lines; line++) {
             place.at[0] = line * HOPPER_LINE;
             copy_box(b.to + stage * b.bytes + (line * KEYS + key) * HOPPER_LINE_BYTES, map,
-                     place.at,
-                     b.full + 8 * stage);
+                     place.at, b.full + 8 * stage);
         }
     }
 }
@@ -440,8 +438,7 @@ DEVICE void bring_raw_tail(const bringer &b, const task &task, uint32_t stage, u
     const uint64_t from = base + b.outer * outer + task.head * head * 16;
     for (uint32_t i = lane; i < KEYS * b.lines * 4; i += WARP) {
         const uint32_t row = i / 4 % KEYS, chunk = i / 4 / KEYS * 4 + i % 4;
-        const uint64_t of =
-            b.start + least((task.span.end - 1) * KEYS + row, task.tile.kv_len - 1);
+        const uint64_t of = b.start + least((task.span.end - 1) * KEYS + row, task.tile.kv_len - 1);
         uint32_t words[4];
         load_chunk(words, from + of * token * 16 + chunk * 16);
         shared_store_chunk(b.to + stage * b.bytes + hopper_raw_place(row, chunk, KEYS), words);
@@ -492,8 +489,8 @@ DEVICE void convert_rows(const raw_rows &rows, uint32_t even, uint32_t odd)
 }
 
 // Converts a raw tile, by one warp: lines of 64 dims follow one another, so `rows` are those of all
-// lines. A lane has one chunk of eight elements of every fourth row. 16 rows are loaded while the 16
-// before are converted.
+// lines. A lane has one chunk of eight elements of every fourth row. 16 rows are loaded while the
+// 16 before are converted.
 template <uint32_t DTYPE>
 DEVICE void convert_tile(uint32_t from, uint32_t to, uint32_t rows, uint32_t lane)
 {
@@ -553,11 +550,12 @@ DEVICE void convert_all(const launch &launch, uint32_t which, filling &fill, uin
 
 // ---- bringing tiles ----
 
-// The places of several tiles' boxes, without lines: lane boxes * n + m has box m of the nth tile from
-// the top one down. Addresses come from memory, and finding one takes as long as a tile's products.
+// The places of several tiles' boxes, without lines: lane boxes * n + m has box m of the nth tile
+// from the top one down. Addresses come from memory, and finding one takes as long as a tile's
+// products.
 template <bool RAW>
-DEVICE hopper_place places_of(const launch &launch, const task &task, const bringer &b, uint32_t top,
-                              uint32_t lane)
+DEVICE hopper_place places_of(const launch &launch, const task &task, const bringer &b,
+                              uint32_t top, uint32_t lane)
 {
     return place_of<RAW>(launch, task, b, top - least(lane / b.boxes, top - task.span.first),
                          lane % b.boxes);
@@ -610,9 +608,9 @@ DEVICE uint32_t stage_for_copy(const launch &launch, const bringer &b, filling &
     return stage;
 }
 
-// Brings K (which = 0) or V (1) of units until there is none. Lane lines * m + n copies line n of box
-// m. RAW: raw tiles are converted before it waits for a unit, for that may come only when they have
-// been used.
+// Brings K (which = 0) or V (1) of units until there is none. Lane lines * m + n copies line n of
+// box m. RAW: raw tiles are converted before it waits for a unit, for that may come only when they
+// have been used.
 template <bool RAW>
 DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring, filling &fill,
                         uint32_t lane)
@@ -836,8 +834,8 @@ struct shaping {
 
 struct worker {
     uint32_t shared, group, lane; // compute warpgroup 0 or 1
-    stages k;   // V's parity of a stage is the one before K's next
-    bool ready; // what the next step waits for is known to be there
+    stages k;                     // V's parity of a stage is the one before K's next
+    bool ready;                   // what the next step waits for is known to be there
     uint32_t q_parity;
     float c;     // scale * log2(e), positive; SHAPED: 1, scores being in units of log2
     bool stores; // of a unit that is computed again: whether this warpgroup stores its rows
@@ -848,8 +846,8 @@ struct worker {
     shaping shaping;
 };
 
-// Lower half of the descriptor of a tile in shared memory; `halves` are the bytes from one line of a
-// row to the next, for V only. `at` is the same for all lanes.
+// Lower half of the descriptor of a tile in shared memory; `halves` are the bytes from one line of
+// a row to the next, for V only. `at` is the same for all lanes.
 DEVICE uint32_t descriptor(uint32_t at, uint32_t halves)
 {
     return (at & 0x3ffff) >> 4 | halves >> 4 << 16;
@@ -919,8 +917,8 @@ DEVICE void wait_for_values(const worker &w, uint32_t stage)
     barrier_wait(w.shared + V_FULL + 8 * stage, parity(w.k, stage) ^ 1);
 }
 
-// Whether keys and values are there that a step will wait for, asked early: the answer takes as long
-// as some dozen instructions.
+// Whether keys and values are there that a step will wait for, asked early: the answer takes as
+// long as some dozen instructions.
 DEVICE bool are_ready(const worker &w, uint32_t keys, uint32_t values)
 {
     const bool k = barrier_is_over(w.shared + K_FULL + 8 * keys, parity(w.k, keys));
@@ -1253,8 +1251,8 @@ template <bool AGAIN> DEVICE void attend(worker &w, const task &task, uint32_t t
 #pragma unroll 1
     while (tile > span.first) {
         tile--;
-        step<EXACT, AGAIN>(w, tile, common(tile % HOPPER_STAGES), tile < span.low || tile >= span.high,
-                           thread);
+        step<EXACT, AGAIN>(w, tile, common(tile % HOPPER_STAGES),
+                           tile < span.low || tile >= span.high, thread);
     }
     const uint32_t stage = common(tile % HOPPER_STAGES);
     wait_for_values(w, stage);
@@ -1332,7 +1330,8 @@ DEVICE row_end end_row(const worker &w, const launch &launch, const task &task, 
     }
     if (sum == 0)
         return {0, -__builtin_inff()};
-    return {keep / sum * RUN(task.run, v_scale), (most + logarithm_2(sum)) * RUN(task.run, lse_unit)};
+    return {keep / sum * RUN(task.run, v_scale),
+            (most + logarithm_2(sum)) * RUN(task.run, lse_unit)};
 }
 
 // Stores one of the lane's two rows: four lanes store 16 bytes each.
@@ -1490,9 +1489,12 @@ attention_hopper(uint64_t runs, uint64_t items, uint64_t work, uint64_t notes, u
                  uint32_t num_runs, uint32_t num_items, uint32_t num_kv_heads, uint32_t block_size,
                  uint32_t features, uint32_t where, uint32_t k_dtype, uint32_t v_dtype)
 {
-    const launch launch = {runs,       items,    work,      notes,
-                           maps,       num_runs, num_items, num_kv_heads,
-                           block_size, features, where,     k_dtype,
+    const launch launch = {runs,       items,
+                           work,       notes,
+                           maps,       num_runs,
+                           num_items,  num_kv_heads,
+                           block_size, features,
+                           where,      k_dtype,
                            v_dtype,    shared_address(shared_memory)};
     const uint32_t thread = thread_number();
     if (thread == 0)

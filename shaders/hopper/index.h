@@ -26,7 +26,7 @@ enum {
     HOPPER_ROWS = 128, // rows of an item: 64 for each of two warpgroups
     HOPPER_LINE = 64,  // elements
     HOPPER_LINE_BYTES = 2 * HOPPER_LINE,
-    HOPPER_STAGES = 2, // of K and of V
+    HOPPER_STAGES = 2,                 // of K and of V
     HOPPER_SHARED_MEMORY = 227 * 1024, // of a multiprocessor
     HOPPER_THREADS = 384,
     HOPPER_LEAST_BLOCK = 16, // keys
@@ -53,8 +53,8 @@ struct hopper_shape {
 // for weights, and dim_k / 4 for Q. Raw tiles take what shared memory is left.
 HOPPER_FUNCTION struct hopper_shape hopper_shape_of(uint32_t dim_k, uint32_t dim_v)
 {
-    struct hopper_shape shape = {dim_k, dim_v, dim_v > 128 ? 64u : 128u, dim_k > 128, 0, 0, 0,
-                                 0,     0,     0,                        0,           0, 0, 0};
+    struct hopper_shape shape = {
+        dim_k, dim_v, dim_v > 128 ? 64u : 128u, dim_k > 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
     uint32_t raw = 0;
     shape.k_bytes = shape.keys * dim_k * 2;
     shape.v_bytes = shape.keys * dim_v * 2;
@@ -193,8 +193,8 @@ HOPPER_FUNCTION struct hopper_span hopper_span_by_rows(uint32_t first_row, uint3
 
 // ---- where keys lie: coordinates in tensor maps ----
 // A copy brings a box: one line of some keys. Its coordinates are element, key, and two that depend
-// on the place; two 8-bit elements count as one. Each dimension's size is that of the address space, so nothing is cut off: what is
-// copied is always part of the sequence's own blocks or rows.
+// on the place; two 8-bit elements count as one. Each dimension's size is that of the address
+// space, so nothing is cut off: what is copied is always part of the sequence's own blocks or rows.
 
 struct hopper_place {
     uint32_t at[4];
@@ -289,7 +289,7 @@ HOPPER_FUNCTION void hopper_map(uint32_t map[HOPPER_MAP_WORDS], uint64_t base,
     for (uint32_t i = 0; i < 3; i++)
         map[3 + i] = (uint32_t)((strides[i] ? strides[i] : 16) >> 4);
     for (uint32_t i = 0; i < rank; i++)
-        map[8 + i] = 0x7fffffff; // sizes, less 1
+        map[8 + i] = 0x7fffffff;                               // sizes, less 1
     map[13] = (hopper_line_elements(element_bytes) - 1) << 24; // the box, less 1
     map[14] = (box_keys - 1) | (box_others - 1) << 8;
 }

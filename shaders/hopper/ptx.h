@@ -71,8 +71,8 @@ DEVICE void shared_load_pair(uint32_t (&words)[2], uint32_t at)
 
 DEVICE void shared_store_chunk(uint32_t at, const uint32_t (&words)[4]) // 16 bytes
 {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(words[0]),
-                 "r"(words[1]), "r"(words[2]), "r"(words[3])
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(words[0]), "r"(words[1]),
+                 "r"(words[2]), "r"(words[3])
                  : "memory");
 }
 
@@ -296,18 +296,18 @@ DEVICE void product_commit()
 
 // What a product reads from shared memory is described by 64 bits. The lower half is an address by
 // 16 bytes, and further up the distance of two lines; here it is `b` + `by`, made in the asm, so
-// that the compiler does not keep one for each product in a loop. In the upper half, groups of eight
-// lines are 1024 bytes apart, with a swizzle of 128 bytes.
+// that the compiler does not keep one for each product in a loop. In the upper half, groups of
+// eight lines are 1024 bytes apart, with a swizzle of 128 bytes.
 #define DESCRIBED(NAME, LOW, BY)                                                                   \
     ".reg .b64 " NAME "; mov.b64 " NAME ", {" LOW ", 0x40000040};\n"                               \
     "add.u64 " NAME ", " NAME ", " BY ";\n"
 #define PRODUCT(COLUMNS, COUNT, BEFORE, REST)                                                      \
-    "{ " DESCRIBED("second", "%[b]", "%[by]") BEFORE                                                \
-        "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." PRODUCT_TYPES                      \
-        " " NAMES_##COUNT "}, " REST " }"
-#define NO_SUMS     ".reg .pred add; setp.ne.u32 add, 0, 0;\n"
-#define A_REGISTERS "{%[a0], %[a1], %[a2], %[a3]}"
-#define A_MEMORY    DESCRIBED("first", "%[a]", "%[a_by]")
+    "{ " DESCRIBED("second", "%[b]", "%[by]") BEFORE "wgmma.mma_async.sync.aligned.m64n" #COLUMNS  \
+                                                     "k16.f32." PRODUCT_TYPES " " NAMES_##COUNT    \
+        "}, " REST " }"
+#define NO_SUMS         ".reg .pred add; setp.ne.u32 add, 0, 0;\n"
+#define A_REGISTERS     "{%[a0], %[a1], %[a2], %[a3]}"
+#define A_MEMORY        DESCRIBED("first", "%[a]", "%[a_by]")
 #define REGISTERS_OF(a) [a0] "r"((a)[0]), [a1] "r"((a)[1]), [a2] "r"((a)[2]), [a3] "r"((a)[3])
 
 // The functions for sums of 64 x COLUMNS, COUNT numbers a thread:
@@ -333,31 +333,33 @@ DEVICE void product_commit()
     {                                                                                              \
         asm volatile(PRODUCT(COLUMNS, COUNT, "", A_REGISTERS ", second, 1, 1, 1, %[t];")           \
                      : EACH_##COUNT("+f", sums)                                                    \
-                     : REGISTERS_OF(a), [b] "r"(b), [by] "l"((uint64_t)(by)), [t] "n"(TRANSPOSED)              \
+                     : REGISTERS_OF(a), [b] "r"(b), [by] "l"((uint64_t)(by)), [t] "n"(TRANSPOSED)  \
                      : "memory");                                                                  \
     }                                                                                              \
     DEVICE void product_first(float(&sums)[COUNT], const uint32_t *a, uint32_t b, uint32_t by)     \
     {                                                                                              \
         asm volatile(PRODUCT(COLUMNS, COUNT, NO_SUMS, A_REGISTERS ", second, add, 1, 1, 0;")       \
                      : EACH_##COUNT("=f", sums)                                                    \
-                     : REGISTERS_OF(a), [b] "r"(b), [by] "l"((uint64_t)(by))                                   \
+                     : REGISTERS_OF(a), [b] "r"(b), [by] "l"((uint64_t)(by))                       \
                      : "memory");                                                                  \
     }                                                                                              \
     DEVICE void product_shared(float(&sums)[COUNT], uint32_t a, uint32_t a_by, uint32_t b,         \
                                uint32_t by)                                                        \
     {                                                                                              \
-        asm volatile(PRODUCT(COLUMNS, COUNT, A_MEMORY, "first, second, 1, 1, 1, 0, 0;")            \
-                     : EACH_##COUNT("+f", sums)                                                    \
-                     : [a] "r"(a), [a_by] "l"((uint64_t)(a_by)), [b] "r"(b), [by] "l"((uint64_t)(by))                      \
-                     : "memory");                                                                  \
+        asm volatile(                                                                              \
+            PRODUCT(COLUMNS, COUNT, A_MEMORY, "first, second, 1, 1, 1, 0, 0;")                     \
+            : EACH_##COUNT("+f", sums)                                                             \
+            : [a] "r"(a), [a_by] "l"((uint64_t)(a_by)), [b] "r"(b), [by] "l"((uint64_t)(by))       \
+            : "memory");                                                                           \
     }                                                                                              \
     DEVICE void product_shared_first(float(&sums)[COUNT], uint32_t a, uint32_t a_by, uint32_t b,   \
                                      uint32_t by)                                                  \
     {                                                                                              \
-        asm volatile(PRODUCT(COLUMNS, COUNT, NO_SUMS A_MEMORY, "first, second, add, 1, 1, 0, 0;")  \
-                     : EACH_##COUNT("=f", sums)                                                    \
-                     : [a] "r"(a), [a_by] "l"((uint64_t)(a_by)), [b] "r"(b), [by] "l"((uint64_t)(by))                      \
-                     : "memory");                                                                  \
+        asm volatile(                                                                              \
+            PRODUCT(COLUMNS, COUNT, NO_SUMS A_MEMORY, "first, second, add, 1, 1, 0, 0;")           \
+            : EACH_##COUNT("=f", sums)                                                             \
+            : [a] "r"(a), [a_by] "l"((uint64_t)(a_by)), [b] "r"(b), [by] "l"((uint64_t)(by))       \
+            : "memory");                                                                           \
     }
 
 PRODUCTS(64, 32)
@@ -435,7 +437,7 @@ template <int HIGH> DEVICE uint32_t halves_of_e4m3(uint32_t word)
 // Two e5m2 as f16: its upper half.
 template <int HIGH> DEVICE uint32_t halves_of_e5m2(uint32_t word)
 {
-    return permuted<HIGH ? 0x3424 : 0x1404>(word, 0);
+    return permuted < HIGH ? 0x3424 : 0x1404 > (word, 0);
 }
 
 // Two f16 as elements.
@@ -464,7 +466,7 @@ template <int HIGH> DEVICE uint32_t elements_of_int8(uint32_t word)
     return packed(__builtin_bit_cast(float, low) - 8388736.0f,
                   __builtin_bit_cast(float, high) - 8388736.0f);
 #else
-    uint32_t pair = permuted<HIGH ? 0x4342 : 0x4140>(positive, 0x64646464);
+    uint32_t pair = permuted < HIGH ? 0x4342 : 0x4140 > (positive, 0x64646464);
     asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(pair), "r"(0x64806480));
     return pair;
 #endif

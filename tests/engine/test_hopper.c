@@ -206,8 +206,8 @@ static void copy_box(const uint32_t map[HOPPER_MAP_WORDS], uint32_t to, struct h
     uint32_t lines = (map[14] & 0xff) + 1, others = (map[14] >> 8 & 0xff) + 1;
     bool inside = map[14] >> 16 == 0;
     uint32_t line_bytes = line_elements * 2;
-    bool swizzled = (map[2] >> 13 & 3) == 3; // by 128 bytes
-    ck_assert_uint_eq((map[2] >> 4 & 7) + 1, 4);                                // dimensions
+    bool swizzled = (map[2] >> 13 & 3) == 3;                               // by 128 bytes
+    ck_assert_uint_eq((map[2] >> 4 & 7) + 1, 4);                           // dimensions
     ck_assert_uint_eq(line_bytes, HOPPER_LINE_BYTES / (swizzled ? 1 : 2)); // 2 bytes, or 1
     for (uint32_t line = 0; line < lines * others; line++)
         for (uint32_t chunk = 0; chunk < line_bytes / 16; chunk++) {
@@ -300,8 +300,7 @@ static uint64_t address_of(const struct source *source, uint32_t key, uint32_t c
     uint64_t k = rows * source->shape.dim_k, v = rows * source->shape.dim_v;
     return source->chunks[block >> source->chunk_shift] +
            block % (1u << source->chunk_shift) * (k + v) + (source->which ? k : 0) +
-           ((uint64_t)source->head * source->block_size + row) * dim_of(source) *
-               source->size +
+           ((uint64_t)source->head * source->block_size + row) * dim_of(source) * source->size +
            chunk * 16;
 }
 
@@ -411,8 +410,7 @@ static struct geometry geometry_of(const struct source *source)
                                  [AULE_SPEC_HEAD_DIM_V] = source->shape.dim_v,
                                  [AULE_SPEC_NUM_KV_HEADS] = source->heads,
                                  [AULE_SPEC_BLOCK_SIZE] = source->block_size,
-                                 [AULE_SPEC_K_DTYPE] =
-                                     source->size == 1 ? DTYPE_INT8 : DTYPE_F16,
+                                 [AULE_SPEC_K_DTYPE] = source->size == 1 ? DTYPE_INT8 : DTYPE_F16,
                                  [AULE_SPEC_PLACE] = source->place,
                              }};
 }

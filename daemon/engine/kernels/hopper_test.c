@@ -30,7 +30,7 @@ static const double scale = 0.0625, cap = 6;
 // A test of one kernel.
 struct problem {
     struct geometry geometry;
-    enum dtype dtype;       // of Q and out
+    enum dtype dtype;        // of Q and out
     enum dtype kv_dtypes[2]; // of K and V: elements of one size
     uint32_t dim_k, dim_v;
     bool shaped;
