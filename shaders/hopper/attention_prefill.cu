@@ -55,6 +55,11 @@ enum {
     WARPGROUP = 128,
     COMPUTE_WARPS = 8,
     Q_THREADS = 32,
+    // Registers of a thread: as launched, of the warpgroup that brings, and of the two that compute.
+    // If these two took more than the first one gives, they would wait for ever.
+    LAUNCHED = 65536 / HOPPER_THREADS / 8 * 8,
+    KEPT = 40,
+    TAKEN = 232,
     UNIT_STAGES = 4, // so that the warps that bring look one unit ahead
     WANTS_AHEAD = 3, // tiles of a unit that are left when K's warp asks for another one
     // Named barriers. 0 is not used.
@@ -86,6 +91,7 @@ enum {
     UNIT_BYTES = 512,
 };
 _Static_assert((int)RAW_V_FULL + 8 * 2 <= (int)UNITS, "barriers fit");
+_Static_assert(KEPT + 2 * TAKEN <= 3 * LAUNCHED, "registers suffice");
 _Static_assert((int)UNIT_RUN + sizeof(gpu_run) <= (int)UNIT_BYTES, "a unit fits");
 _Static_assert(UNITS + UNIT_STAGES * UNIT_BYTES <= SHAPE.bytes, "it all fits");
 
@@ -1501,10 +1507,10 @@ attention_hopper(uint64_t runs, uint64_t items, uint64_t work, uint64_t notes, u
         make_barriers(launch.shared);
     named_sync(BARRIER_ALL, HOPPER_THREADS);
     if (thread < WARPGROUP) {
-        registers_give<48>();
+        registers_give<KEPT>();
         bring(launch, thread / WARP, thread % WARP);
     } else {
-        registers_take<232>();
+        registers_take<TAKEN>();
         compute(launch, lane_read(thread / WARPGROUP - 1, 0), thread % WARPGROUP);
     }
 }
