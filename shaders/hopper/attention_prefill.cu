@@ -55,8 +55,8 @@ enum {
     WARPGROUP = 128,
     COMPUTE_WARPS = 8,
     Q_THREADS = 32,
-    // Registers of a thread: as launched, of the warpgroup that brings, and of the two that compute.
-    // If these two took more than the first one gives, they would wait for ever.
+    // Registers of a thread: as launched, of the warpgroup that brings, and of the two that
+    // compute. If these two took more than the first one gives, they would wait for ever.
     LAUNCHED = 65536 / HOPPER_THREADS / 8 * 8,
     KEPT = 40,
     TAKEN = 232,
