@@ -193,6 +193,63 @@ static const struct command log_level_command = {
     .choices = log_levels,
 };
 
+struct option_row {
+    const char *name, *value; // in the daemon's lines
+    bool given;
+};
+#define OPTION_COLUMN(kind, member)                                                                \
+    {                                                                                              \
+#member, #member, COLUMN_##kind, offsetof(struct option_row, member)                       \
+    }
+static const struct column option_columns[] = {OPTION_COLUMN(POINTER, name),
+                                               OPTION_COLUMN(BOOL, given),
+                                               OPTION_COLUMN(POINTER, value),
+                                               {.key = NULL}};
+
+// Cuts the first line off *lines. False: it was no option.
+static bool cut_option(char **lines, struct option_row *row)
+{
+    char *line = strsep(lines, "\n"), *value = strchr(line, '=');
+    if (!value)
+        return false;
+    *value = '\0';
+    const bool given = *line != '#';
+    *row = (struct option_row){given ? line : line + 1, value + 1, given};
+    return true;
+}
+
+static size_t count_lines(const char *text)
+{
+    size_t count = 1;
+    for (; (text = strchr(text, '\n')); text++)
+        count++;
+    return count;
+}
+
+static enum exit_code show_options(struct ctl *ctl)
+{
+    char *lines = NULL;
+    enum aule_status status = aule_monitor_options(ctl->monitor, &lines);
+    if (status != AULE_OK)
+        return report(ctl, status);
+    struct option_row *rows = calloc(count_lines(lines), sizeof *rows);
+    struct output_list list = {"options", option_columns, rows, 0, sizeof *rows, 1};
+    for (char *rest = lines; rows && rest;)
+        list.count += cut_option(&rest, &rows[list.count]);
+    enum exit_code code =
+        rows ? output_list(ctl, &list) : complain(EXIT_CODE_FAILED, "no memory for the options");
+    free(rows);
+    free(lines);
+    return code;
+}
+
+static const struct command options_command = {
+    .words = {.name = "options",
+              .help = "show the options that the daemon runs with",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS},
+    .run = show_options,
+};
+
 // ---- the list ----
 
 const struct options_command *const commands[] = {
@@ -201,5 +258,6 @@ const struct options_command *const commands[] = {
     &tenants_command.words,       &tiers_command.words,      &device_command.words,
     &close_session_command.words, &drop_cache_command.words, &unpin_command.words,
     &limit_command.words,         &tune_command.words,       &log_level_command.words,
-    &ping_command.words,          &version_command.words,    NULL,
+    &options_command.words,       &ping_command.words,       &version_command.words,
+    NULL,
 };

@@ -1522,6 +1522,15 @@ AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor,
                                                struct aule_tuning_state *state,
                                                struct aule_tuned_state **array, uint32_t *count);
 
+/*
+ * The options that the daemon runs with: a line "name=value\n" for each, in the order of
+ * `aule-daemon --help`. "#" stands before a line whose option the command line does not name. A
+ * switch is "yes" or "no". A password in a URL is left out.
+ * Fills *lines with malloc'd text; the caller frees it. AULE_UNSUPPORTED: the daemon is too old.
+ * Any thread.
+ */
+AULE_API enum aule_status aule_monitor_options(struct aule_monitor *monitor, char **lines);
+
 /* What the daemon writes to its log: lines of this level and of those before it. */
 enum aule_log_level { AULE_LOG_SHOW, AULE_LOG_ERROR, AULE_LOG_WARN, AULE_LOG_INFO, AULE_LOG_DEBUG };
 /*
