@@ -310,6 +310,10 @@ START_TEST(options_shows_what_the_command_line_names_and_the_defaults)
     ck_assert_str_eq(option_value(json, "ring-spin", &given), "auto");
     ck_assert_ptr_null(option_value(json, "help", &given));
     cJSON_Delete(json);
+    json = document(ASK("options", "--given", "--json"));
+    ck_assert_str_eq(option_value(json, "socket", &given), server.socket);
+    ck_assert_ptr_null(option_value(json, "max-caches", &given));
+    cJSON_Delete(json);
 }
 END_TEST
 

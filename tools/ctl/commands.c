@@ -206,7 +206,14 @@ static const struct column option_columns[] = {OPTION_COLUMN(POINTER, name),
                                                OPTION_COLUMN(POINTER, value),
                                                {.key = NULL}};
 
-// Cuts the first line off *lines. False: it was no option.
+static bool only_given;
+static const struct option options_options[] = {
+    OPTION_OWN(only_given, "given", NULL, OPTION_FLAG,
+               .help = "with `options`: only those that the daemon's command line names"),
+    {.name = NULL},
+};
+
+// Cuts the first line off *lines. False: it was no option, or is not shown.
 static bool cut_option(char **lines, struct option_row *row)
 {
     char *line = strsep(lines, "\n"), *value = strchr(line, '=');
@@ -215,7 +222,7 @@ static bool cut_option(char **lines, struct option_row *row)
     *value = '\0';
     const bool given = *line != '#';
     *row = (struct option_row){given ? line : line + 1, value + 1, given};
-    return true;
+    return given || !only_given;
 }
 
 static size_t count_lines(const char *text)
@@ -246,7 +253,8 @@ static enum exit_code show_options(struct ctl *ctl)
 static const struct command options_command = {
     .words = {.name = "options",
               .help = "show the options that the daemon runs with",
-              .groups = COMMAND_ASKS | COMMAND_LOOKS},
+              .groups = COMMAND_ASKS | COMMAND_LOOKS,
+              .options = options_options},
     .run = show_options,
 };
 
