@@ -885,6 +885,10 @@ struct aule_run_params {
                                      AULE_LIMIT, and writes and computes nothing */
     bool lse_base2;               /* `lse` is to base 2, as FlashInfer's functions return and merge
                                      it. AULE_INVALID without `lse` */
+    uint32_t attention_chunk;     /* tokens; 0: none. Else the keys are cut into chunks of so many,
+                                     from key 0, and a query sees only keys of the chunk that its
+                                     position is in; causal, window and mask hold as well. As
+                                     FlashAttention 3 and the local layers of Llama 4 have it */
 };
 
 /* Where attention reads K and V. */
