@@ -42,8 +42,12 @@ static int32_t window_draw(struct dice *dice, uint32_t block_size)
 
 static uint32_t chunk_draw(struct dice *dice, uint32_t block_size)
 {
-    const uint32_t choices[] = {1, block_size, block_size + 1, 1 + dice_below(dice, 100),
-                                1 + dice_below(dice, 1500), UINT32_MAX};
+    const uint32_t choices[] = {1,
+                                block_size,
+                                block_size + 1,
+                                1 + dice_below(dice, 100),
+                                1 + dice_below(dice, 1500),
+                                UINT32_MAX};
     return choices[dice_below(dice, COUNT(choices))];
 }
 

@@ -25,8 +25,7 @@ static uint32_t attention_features(const struct engine_run *run)
     bool window = chunk || (run->windowed && (run->window_left >= 0 || run->window_right >= 0));
     return (run->soft_cap > 0 ? AULE_FEATURE_SOFT_CAP : 0) |
            (run->slopes ? AULE_FEATURE_ALIBI : 0) | (window ? AULE_FEATURE_WINDOW : 0) |
-           (chunk ? AULE_FEATURE_CHUNK : 0) |
-           (address[BATCH_MASK_STARTS] ? AULE_FEATURE_MASK : 0) |
+           (chunk ? AULE_FEATURE_CHUNK : 0) | (address[BATCH_MASK_STARTS] ? AULE_FEATURE_MASK : 0) |
            (address[BATCH_POSITIONS] ? AULE_FEATURE_POSITIONS : 0) |
            (run->sinks ? AULE_FEATURE_SINKS : 0) | (run->lse.dtype ? AULE_FEATURE_LSE : 0) |
            rope_features(run);
