@@ -144,38 +144,6 @@ void hopper_missing(const struct adapter *adapter, char *text, size_t size)
 #endif
 }
 
-enum status hopper_look(struct device *device, struct transfer *transfer, const char *variant,
-                        struct error *error)
-{
-    enum status status = STATUS_OK;
-#ifdef AULE_HAVE_HOPPER
-    char missing[256];
-    hopper_missing(&device->adapter, missing, sizeof missing);
-    bool wanted = hopper_wanted(variant);
-    for (uint32_t i = 0; i < HOPPER_CODES && wanted && !missing[0]; i++) {
-        struct error why = {0};
-        status = hopper_test(device, transfer, i, &why);
-        if (status == STATUS_DEVICE_LOST)
-            return error_set(
-                error, status,
-                "native kernel %s: %.120s; without AULE_VARIANT=hopper none is started",
-                codes[i].name, why.text);
-        if (status == STATUS_OK)
-            continue;
-        snprintf(device->adapter.natives.failure, sizeof device->adapter.natives.failure, "%.120s",
-                 why.text);
-        device_log(device, 1, "native kernels are not used: %s", why.text);
-        return STATUS_OK;
-    }
-#else
-    (void)device;
-    (void)transfer;
-    (void)variant;
-    (void)error;
-#endif
-    return status;
-}
-
 // ---- launching ----
 
 // Extras: struct gpu_tickets, tensor maps, notes.
