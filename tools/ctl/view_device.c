@@ -62,6 +62,11 @@ static void explain(struct variant_row *rows, uint32_t count)
     bool is_first = true, after_used = false;
     for (uint32_t i = 0; i < count; i++) {
         const struct aule_variant_state *variant = &rows[i].variant;
+        if (variant->used && variant->missing[0]) {
+            snprintf(rows[i].why, sizeof rows[i].why, "forced; GLSL instead of %s",
+                     variant->missing);
+            continue;
+        }
         if (variant->missing[0]) {
             snprintf(rows[i].why, sizeof rows[i].why, "the device lacks %s", variant->missing);
             continue;

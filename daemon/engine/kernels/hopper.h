@@ -43,7 +43,7 @@ void hopper_missing(const struct adapter *adapter, char *text, size_t size);
 // problem whose result it knows. On failure *native is zeroed, and the error says what is wrong.
 // UNSUPPORTED: refused, or wrong results. DEVICE_LOST: it did not end in time. The compiler's
 // thread. hopper_test.c.
-enum { NATIVE_REFUSAL = 160 }; // bytes of such a sentence to keep
+enum { NATIVE_REFUSAL = 224 }; // bytes of such a sentence to keep
 enum status hopper_try(struct device *device, struct transfer *transfer, uint32_t number,
                        struct native *native, struct error *error);
 

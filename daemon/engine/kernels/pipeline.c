@@ -7,6 +7,7 @@
 
 #include "pipeline.h"
 
+#include "engine/file.h"
 #include "engine/vulkan/statistics.h"
 #include "engine/vulkan/vk.h"
 #include "pipeline_file.h"
@@ -128,6 +129,7 @@ fail:
 static enum status make(void *owner, const struct pipeline_key *key, struct pipeline **out,
                         struct error *error);
 static void pin(struct pipeline *pipeline, int by);
+static void refuse_hung(struct pipelines *pipelines, uint32_t number);
 
 static enum status make_compiler(struct pipelines *pipelines, struct error *error)
 {
@@ -152,6 +154,8 @@ enum status pipelines_init(struct pipelines *pipelines, struct device *device,
     if (params->cache_folder &&
         !(pipelines->path = pipeline_file_path(device, params->cache_folder)))
         return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
+    for (uint32_t i = 0; i < HOPPER_CODES && pipelines->path && hopper_wanted(params->variant); i++)
+        refuse_hung(pipelines, i);
     status = make_modules(pipelines, error);
     if (status == STATUS_OK)
         status = make_layout(pipelines, error);
@@ -357,6 +361,56 @@ static enum status make_pipeline(struct pipelines *pipelines, const struct pipel
     return error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
 }
 
+// ---- a native kernel that hung ----
+
+// No device survives such a kernel. So a file switches the kernel off when the daemon starts again,
+// as long as the driver is the same.
+
+static char *hung_path(const struct pipelines *pipelines, uint32_t number)
+{
+    const char *name = hopper_code_at(number)->name;
+    const size_t size = strlen(pipelines->path) + strlen(name) + sizeof ".hung-";
+    char *path = malloc(size);
+    if (path)
+        snprintf(path, size, "%s.hung-%s", pipelines->path, name);
+    return path;
+}
+
+static void note_hung(const struct pipelines *pipelines, uint32_t number)
+{
+    const char *driver = pipelines->device->adapter.info.driver;
+    const struct iovec text = {(void *)driver, strlen(driver)};
+    struct error error = {0};
+    char *path = pipelines->path ? hung_path(pipelines, number) : NULL;
+    if (!path || file_replace(path, &text, 1, &error) != STATUS_OK)
+        device_log(pipelines->device, 0, "native kernel %s hung and cannot be switched off: %s",
+                   hopper_code_at(number)->name,
+                   path ? error.text : "there is no folder for files");
+    free(path);
+}
+
+static void refuse_hung(struct pipelines *pipelines, uint32_t number)
+{
+    const char *driver = pipelines->device->adapter.info.driver;
+    struct error error;
+    char *text = NULL, *path = hung_path(pipelines, number);
+    size_t size = 0;
+    if (path &&
+        file_read(path, sizeof pipelines->device->adapter.info.driver, &text, &size, &error) ==
+            STATUS_OK &&
+        size == strlen(driver) && memcmp(text, driver, size) == 0) {
+        snprintf(pipelines->refusals[number], NATIVE_REFUSAL,
+                 "%s did not end its self-test in an earlier process (--cache-folder has the "
+                 "file *.hung-*; without it, it is tried again)",
+                 hopper_code_at(number)->name);
+        atomic_store(&pipelines->native_states[number], NATIVE_REFUSED);
+        device_log(pipelines->device, 1, "GLSL replaces a native kernel: %s",
+                   pipelines->refusals[number]);
+    }
+    free(text);
+    free(path);
+}
+
 // Translates and tests a native kernel. A failure other than the device's loss is final, because
 // the same inputs must give the same bits: the kernel may not change between two steps of one
 // sequence.
@@ -364,8 +418,11 @@ static enum status make_native(struct pipelines *pipelines, uint32_t number, str
 {
     struct native native = {0};
     enum status status = hopper_try(pipelines->device, pipelines->transfer, number, &native, error);
-    if (status == STATUS_DEVICE_LOST)
+    if (status == STATUS_DEVICE_LOST) {
+        if (atomic_load(&pipelines->device->hung))
+            note_hung(pipelines, number);
         return status;
+    }
     pthread_mutex_lock(&pipelines->compiler.lock);
     pipelines->natives[number] = native;
     if (status != STATUS_OK)
