@@ -107,6 +107,19 @@ static const char *cache_folder(const char *option, char path[PATH_MAX])
     return NULL;
 }
 
+// NVIDIA's driver translates native kernels once and keeps the result in this folder. Its own
+// default needs a HOME, which a service may lack. Call this before the first thread starts.
+static void place_driver_cache(const char *folder)
+{
+    char path[PATH_MAX];
+    if (!folder || getenv("CUDA_CACHE_PATH"))
+        return;
+    const int size = snprintf(path, sizeof path, "%s/cuda", folder);
+    if (size > 0 && size < (int)sizeof path && (mkdir(path, 0700) == 0 || errno == EEXIST) &&
+        can_keep_files(path))
+        setenv("CUDA_CACHE_PATH", path, 0);
+}
+
 static const char *variant_name(const char *option)
 {
     const char *variable = getenv("AULE_VARIANT");
@@ -168,6 +181,8 @@ static int serve(struct server_params *params)
     struct error error;
     params->cache_folder = cache_folder(params->cache_folder, folder);
     params->variant = variant_name(params->variant);
+    if (params->variant && strcmp(params->variant, "hopper") == 0) // no other has native kernels
+        place_driver_cache(params->cache_folder);
     int code = EXIT_CODE_FAILED;
     if (server_create(params, &server, &error) == STATUS_OK)
         code = (int)server_run(server);
