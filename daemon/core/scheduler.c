@@ -149,13 +149,14 @@ static void end_all(struct submission *submission, enum status status, const str
 }
 
 // Gives a session whose links have all come back its turns again, if the engine has what they need.
+// It earns no credit for the time of the compile.
 static void resume(struct core_session *session)
 {
     if (!session->put_off || session->num_in_flight ||
         !engine_line_resume(session->ledger->engine, session->id))
         return;
     session->put_off = false;
-    turns_wait(session);
+    turns_ready(session);
 }
 
 // Notes the sessions first, because run_deliver() may free runs and session_passed() a session.

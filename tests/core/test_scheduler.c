@@ -476,11 +476,23 @@ START_TEST(small_work_says_nothing_about_how_much_is_too_much)
 }
 END_TEST
 
+// a and b have many runs of 2^19 tokens queued, and the GPU is occupied.
+static void expect_equal_shares(void)
+{
+    uint32_t of_a, of_b;
+    finish_one();
+    finish_one();
+    count_runs(&of_a, &of_b);
+    ck_assert_uint_eq(of_a + of_b, 16); // two budgets of eight runs
+    ck_assert_uint_ge(of_a, 7);
+    ck_assert_uint_ge(of_b, 7);
+    world_finish_all(&world);
+}
+
 START_TEST(a_session_that_was_away_is_not_owed_what_it_did_not_ask_for)
 {
     uint64_t reader_a = make_reader(&a, blocks[0], 64, 8192),
              reader_b = make_reader(&b, blocks[1], 64, 8192);
-    uint32_t of_a, of_b;
     for (int i = 0; i < 30; i++) { // only a: b is idle all the time
         worker_run(&a, reader_a, 0, 64, NULL);
         world_finish_all(&world);
@@ -490,13 +502,31 @@ START_TEST(a_session_that_was_away_is_not_owed_what_it_did_not_ask_for)
         worker_run(&b, reader_b, 0, 64, NULL);
     for (int i = 0; i < 20; i++)
         worker_run(&a, reader_a, 0, 64, NULL);
-    finish_one();
-    finish_one();
-    count_runs(&of_a, &of_b);
-    ck_assert_uint_eq(of_a + of_b, 16); // two budgets of eight runs
-    ck_assert_uint_ge(of_a, 7);
-    ck_assert_uint_ge(of_b, 7);
-    world_finish_all(&world);
+    expect_equal_shares();
+}
+END_TEST
+
+START_TEST(a_session_that_waited_for_a_compile_is_not_owed_that_time)
+{
+    uint64_t reader_a = make_reader(&a, blocks[0], 64, 8192),
+             reader_b = make_reader(&b, blocks[1], 64, 8192);
+    fake_engine_put_off(world.engine, a.session->id);
+    for (int i = 0; i < 20; i++)
+        worker_run(&a, reader_a, 0, 64, NULL);
+    world_step(&world);
+    while (finish_one())
+        ;
+    for (int i = 0; i < 30; i++) { // only b is served
+        worker_run(&b, reader_b, 0, 64, NULL);
+        world_step(&world);
+        ck_assert(finish_one());
+    }
+    occupy();
+    for (int i = 0; i < 20; i++)
+        worker_run(&b, reader_b, 0, 64, NULL);
+    fake_engine_compiled(world.engine);
+    world_step(&world);
+    expect_equal_shares();
 }
 END_TEST
 
@@ -770,7 +800,8 @@ int main(void)
     check_case(suite, "compiles", open_three, close_all,
                (const TTest *const[]){
                    a_session_whose_run_waits_for_a_compile_delays_no_other_and_keeps_its_order,
-                   a_session_is_resumed_only_when_all_its_runs_have_come_back, NULL},
+                   a_session_is_resumed_only_when_all_its_runs_have_come_back,
+                   a_session_that_waited_for_a_compile_is_not_owed_that_time, NULL},
                1);
     check_case(
         suite, "deaths while compiling", open_three, close_all,
