@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// compiler.c - see compiler.h. One compile at a time, in the order in which they were asked for. A
-// session waits for one run at a time, so this order is fair among sessions.
+// compiler.c - see compiler.h. The thread compiles one pipeline at a time: first those that lines
+// wait for, in the order in which they were asked for, then the others. A session waits for one run
+// at a time, so this order is fair among sessions.
 
 #include "compiler.h"
 
@@ -198,17 +199,36 @@ void compiler_ask_early(struct compiler *compiler, const struct pipeline_key *ke
         compile->early = true;
 }
 
-enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key, bool first,
+// Compiles what is queued. With the lock held, which is released meanwhile.
+static void compile_now(struct compiler *compiler, struct compile *compile)
+{
+    struct error error = {.status = STATUS_OK};
+    struct pipeline *pipeline = NULL;
+    compile->state = UNDER_WAY;
+    pthread_mutex_unlock(&compiler->lock);
+    error.status = compiler->compile(compiler->pipelines, &compile->key, &pipeline, &error);
+    pthread_mutex_lock(&compiler->lock);
+    leave_queue(compiler, compile);
+    compile->state = ENDED;
+    compile->error = error;
+    compile->pipeline = pipeline;
+    const bool awaited = compile->num_lines > 0;
+    settle(compiler, compile);
+    pthread_cond_broadcast(&compiler->ended);
+    pthread_mutex_unlock(&compiler->lock);
+    compiler->news(compiler->owner, awaited);
+    pthread_mutex_lock(&compiler->lock);
+}
+
+enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key, bool itself,
                           struct error *error)
 {
     struct compile *compile = get_queued(compiler, key);
     if (!compile)
         return no_memory(error);
-    if (first && compile->state == QUEUED) {
-        DL_DELETE(compiler->queue, compile);
-        DL_PREPEND(compiler->queue, compile);
-    }
     compile->num_threads++;
+    if (itself && compile->state == QUEUED)
+        compile_now(compiler, compile);
     while (compile->state != ENDED)
         pthread_cond_wait(&compiler->ended, &compiler->lock);
     compile->num_threads--;
@@ -264,37 +284,35 @@ void line_end(struct compiler *compiler, uint64_t number)
 
 // ---- the thread ----
 
-// The next compile, under way. NULL: there will be none.
+static struct compile *next_queued(const struct compiler *compiler)
+{
+    struct compile *compile, *first = NULL;
+    DL_FOREACH(compiler->queue, compile)
+    {
+        if (compile->state != QUEUED)
+            continue;
+        if (compile->num_lines)
+            return compile;
+        first = first ? first : compile;
+    }
+    return first;
+}
+
+// The next compile. NULL: there will be none.
 static struct compile *take(struct compiler *compiler)
 {
-    while (!compiler->queue && !compiler->stops)
+    struct compile *compile;
+    while (!(compile = next_queued(compiler)) && !compiler->stops)
         pthread_cond_wait(&compiler->work, &compiler->lock);
-    if (compiler->queue)
-        compiler->queue->state = UNDER_WAY;
-    return compiler->queue;
+    return compile;
 }
 
 void compiler_run(struct compiler *compiler)
 {
     struct compile *compile;
     pthread_mutex_lock(&compiler->lock);
-    while ((compile = take(compiler))) {
-        struct error error = {.status = STATUS_OK};
-        struct pipeline *pipeline = NULL;
-        pthread_mutex_unlock(&compiler->lock);
-        error.status = compiler->compile(compiler->pipelines, &compile->key, &pipeline, &error);
-        pthread_mutex_lock(&compiler->lock);
-        leave_queue(compiler, compile);
-        compile->state = ENDED;
-        compile->error = error;
-        compile->pipeline = pipeline;
-        const bool awaited = compile->num_lines > 0;
-        settle(compiler, compile);
-        pthread_cond_broadcast(&compiler->ended);
-        pthread_mutex_unlock(&compiler->lock);
-        compiler->news(compiler->owner, awaited);
-        pthread_mutex_lock(&compiler->lock);
-    }
+    while ((compile = take(compiler)))
+        compile_now(compiler, compile);
     pthread_mutex_unlock(&compiler->lock);
 }
 

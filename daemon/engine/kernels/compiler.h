@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // compiler.h - the queue of pipelines to compile, the thread that compiles them, and which lines
-// wait for what. Knows no run and no Vulkan: `compile` of struct compiler does the work.
+// wait for which. Knows no run and no Vulkan: `compile` of struct compiler does the work.
 //
 // A line is the caller's name for runs that must keep their order (struct engine_run). A line that
 // needs a pipeline asks for it and is put off: none of its runs is planned until the caller
@@ -32,14 +32,14 @@ struct compiler {
     pthread_mutex_t lock;  // guards everything below, and the pipelines that exist
     pthread_cond_t work;   // wakes the thread: a compile, or the end
     pthread_cond_t ended;  // a compile has ended
-    struct compile *queue; // the first one may be under way
+    struct compile *queue; // in the order of asking; some may be under way
     struct line *lines;    // uthash, by number: lines that were put off and have not run since
     uint32_t num_queued, most_early;
     bool made, quits, stops;
     atomic_uint num_lines; // of `lines`, so that planning rarely takes the lock
 
-    // Compiles `key` and keeps the result. Called without the lock. On success *out is the
-    // pipeline that compiler_pin() pins; NULL = it needs none.
+    // Compiles `key` and keeps the result. Called without the lock, by several threads. On success
+    // *out is pinned once; NULL = it needs no pin.
     enum status (*compile)(void *pipelines, const struct pipeline_key *key, struct pipeline **out,
                            struct error *error);
     // With the lock held: whether the pipeline may be evicted changes by this much.
@@ -67,9 +67,9 @@ enum status compiler_ask(struct compiler *compiler, uint64_t line, const struct 
                          struct error *error);
 // Nobody waits for `key`, but it will be wanted. Queued once, and only if there is room.
 void compiler_ask_early(struct compiler *compiler, const struct pipeline_key *key);
-// Waits until `key` is compiled; releases the lock meanwhile. `first`: before all others. OK: it
-// existed when the lock was taken again.
-enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key, bool first,
+// Waits until `key` is compiled; releases the lock meanwhile. `itself`: the calling thread compiles
+// it at once, unless another one has begun. OK: it existed when the lock was taken again.
+enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key, bool itself,
                           struct error *error);
 
 // ---- lines; without the lock ----
