@@ -299,7 +299,8 @@ static enum status plan_shares(struct submission *s, uint32_t index, uint64_t nu
             status = worse(status, get_pipelines(s, index, &plan->fresh[i], error));
         if (status != STATUS_OK && status != STATUS_BUSY)
             *failed = i;
-        if (works[i].num_items && choice_is_free(s->engine->pipelines.variant->kernels[i], run))
+        if (status == STATUS_OK && works[i].num_items &&
+            choice_is_free(s->engine->pipelines.variant->kernels[i], run))
             tuning_want(s->engine, s->sample, run, &choice.geometries[i], num_workgroups);
     }
     return status;
@@ -412,27 +413,29 @@ static void put_off(struct submission *s, uint32_t run)
     plan_forget(s, run);
 }
 
-// Plans a run, unless an earlier run of its line is put off. One that waited for its pipelines has
-// had its turn, so they need not be kept for it any more.
+// Plans a run, unless an earlier run of its line is put off. A run without tokens needs no
+// pipeline, but it may not overtake others.
 static void plan_or_put_off(struct submission *s, uint32_t first, uint32_t run,
                             uint64_t num_workgroups)
 {
-    struct compiler *compiler = &s->engine->pipelines.compiler;
-    const uint64_t line = s->runs[run].line;
-    struct error error = {0};
-    if (line_is_put_off(compiler, line)) {
+    struct error error = {.status = STATUS_OK};
+    enum status status = STATUS_BUSY;
+    if (!line_is_put_off(&s->engine->pipelines.compiler, s->runs[run].line))
+        status = run_num_tokens(&s->runs[run]) > 0 ? plan_run(s, first, run, num_workgroups, &error)
+                                                   : STATUS_OK;
+    if (status == STATUS_BUSY && !s->planned[run].joint)
         put_off(s, run);
-        return;
-    }
-    enum status status = plan_run(s, first, run, num_workgroups, &error);
-    if (status == STATUS_BUSY && !s->planned[run].joint) {
-        put_off(s, run);
-        return;
-    }
-    if (status != STATUS_OK)
+    else if (status != STATUS_OK)
         fail_run(s, run, &error);
-    if (!s->planned[run].joint)
-        line_end(compiler, line);
+}
+
+// A line that is not put off has had its turn: its pipelines need not be kept for it any more.
+static void end_lines(struct submission *s)
+{
+    struct compiler *compiler = &s->engine->pipelines.compiler;
+    for (uint32_t i = 0; i < s->num_runs; i++)
+        if (!line_is_put_off(compiler, s->runs[i].line))
+            line_end(compiler, s->runs[i].line);
 }
 
 static void plan_wave(struct submission *s, uint32_t wave)
@@ -445,8 +448,7 @@ static void plan_wave(struct submission *s, uint32_t wave)
     company_find(s, begin, s->wave_ends[wave], num_workgroups);
     for (uint32_t i = begin; i < s->wave_ends[wave]; i++) {
         plan_forget(s, i);
-        if (run_num_tokens(&s->runs[i]) > 0)
-            plan_or_put_off(s, first, i, num_workgroups);
+        plan_or_put_off(s, first, i, num_workgroups);
     }
 }
 
@@ -630,6 +632,7 @@ void plan_build(struct submission *s)
         plan_begin_again(s);
         plan_waves(s);
     }
+    end_lines(s);
     place_ranges(s);
     describe_measure(s);
     number_dispatches(s);
