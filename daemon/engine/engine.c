@@ -473,7 +473,7 @@ bool engine_variant_at(const struct engine *engine, uint32_t index, struct engin
         return false;
     *out = (struct engine_variant_info){.name = variant->name, .needs = variant->needs};
     if (variant == engine->pipelines.variant)
-        pipelines_refusals(&engine->pipelines, out->missing, sizeof out->missing);
+        hopper_states_refusals(&engine->pipelines.natives, out->missing, sizeof out->missing);
     else
         variant_missing(variant, &engine->device.adapter, out->missing, sizeof out->missing);
     return true;

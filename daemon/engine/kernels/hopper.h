@@ -34,18 +34,16 @@ bool hopper_serves(const struct geometry *geometry);
 bool hopper_takes(const struct engine_run *run, enum engine_place place, uint32_t num_kv_heads);
 uint32_t hopper_rows(const struct engine_kv *kv); // rows of an item
 
-// True: `variant`, a name or NULL, is the one that has native kernels.
+// True: `variant`, a name or NULL for the default, may be the one that has native kernels.
 bool hopper_wanted(const char *variant);
 // Writes what `adapter` lacks for native kernels, as words behind "lacks"; "" = nothing. Any
 // thread.
 void hopper_missing(const struct adapter *adapter, char *text, size_t size);
-// Translates kernel `number` and runs it once, in a submission of its own with a time limit, on a
-// problem whose result it knows. On failure *native is zeroed, and the error says what is wrong.
-// UNSUPPORTED: refused, or wrong results. DEVICE_LOST: it did not end in time. The compiler's
-// thread. hopper_test.c.
-enum { NATIVE_REFUSAL = 224 }; // bytes of such a sentence to keep
-enum status hopper_try(struct device *device, struct transfer *transfer, uint32_t number,
-                       struct native *native, struct error *error);
+// Runs kernel `number`, which is loaded, on problems whose results are known. Each is a submission
+// of its own with a time limit. UNSUPPORTED: wrong results. DEVICE_LOST: one did not end in time.
+// The thread that compiles. hopper_test.c.
+enum status hopper_test(struct device *device, struct transfer *transfer, uint32_t number,
+                        const struct native *native, struct error *error);
 
 // Sets *extras_at to where a group's extras begin, if the space before is used up to `at`. Returns
 // where they end.

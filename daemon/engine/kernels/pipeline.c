@@ -2,12 +2,12 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // pipeline.c - from a geometry (the specialisation constants) to a pipeline, compiled once. Knows
-// nothing of runs. The compiler's thread compiles what the submitter and the tuning thread ask for.
-// The maker saves, and so does pipelines_finish().
+// nothing of runs. The compiler's thread compiles what the submitter and the tuning thread ask for;
+// the submitter itself compiles what no line waits for. The maker saves, and so does
+// pipelines_finish().
 
 #include "pipeline.h"
 
-#include "engine/file.h"
 #include "engine/vulkan/statistics.h"
 #include "engine/vulkan/vk.h"
 #include "pipeline_file.h"
@@ -129,7 +129,14 @@ fail:
 static enum status make(void *owner, const struct pipeline_key *key, struct pipeline **out,
                         struct error *error);
 static void pin(struct pipeline *pipeline, int by);
-static void refuse_hung(struct pipelines *pipelines, uint32_t number);
+
+static bool has_natives(const struct variant *variant)
+{
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        if (variant->kernels[i]->is_native)
+            return true;
+    return false;
+}
 
 static enum status make_compiler(struct pipelines *pipelines, struct error *error)
 {
@@ -144,7 +151,6 @@ enum status pipelines_init(struct pipelines *pipelines, struct device *device,
                            struct error *error)
 {
     pipelines->device = device;
-    pipelines->transfer = transfer;
     pipelines->most = params->max_pipelines ? params->max_pipelines : default_most;
     enum status status = make_compiler(pipelines, error);
     if (status == STATUS_OK)
@@ -154,8 +160,8 @@ enum status pipelines_init(struct pipelines *pipelines, struct device *device,
     if (params->cache_folder &&
         !(pipelines->path = pipeline_file_path(device, params->cache_folder)))
         return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
-    for (uint32_t i = 0; i < HOPPER_CODES && pipelines->path && hopper_wanted(params->variant); i++)
-        refuse_hung(pipelines, i);
+    if (has_natives(pipelines->variant))
+        hopper_states_init(&pipelines->natives, device, transfer, pipelines->path);
     status = make_modules(pipelines, error);
     if (status == STATUS_OK)
         status = make_layout(pipelines, error);
@@ -189,8 +195,7 @@ void pipelines_finish(struct pipelines *pipelines)
         vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL);
     for (uint32_t i = 0; i < MOST_KERNELS; i++)
         vkDestroyShaderModule(device->handle, pipelines->kernels[i], NULL);
-    for (uint32_t i = 0; i < HOPPER_CODES; i++)
-        native_unload(device, &pipelines->natives[i]);
+    hopper_states_finish(&pipelines->natives);
     free(pipelines->path);
     memset(pipelines->modules, 0, sizeof pipelines->modules);
     memset(pipelines->kernels, 0, sizeof pipelines->kernels);
@@ -334,7 +339,7 @@ static bool add(struct pipelines *pipelines, struct pipeline *pipeline)
     return true;
 }
 
-// ---- making; the compiler's thread ----
+// ---- making; the compiler's thread, or the submitter ----
 
 static enum status make_pipeline(struct pipelines *pipelines, const struct pipeline_key *key,
                                  struct pipeline **out, struct error *error)
@@ -361,87 +366,13 @@ static enum status make_pipeline(struct pipelines *pipelines, const struct pipel
     return error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
 }
 
-// ---- a native kernel that hung ----
-
-// No device survives such a kernel. So a file switches the kernel off when the daemon starts again,
-// as long as the driver is the same.
-
-static char *hung_path(const struct pipelines *pipelines, uint32_t number)
-{
-    const char *name = hopper_code_at(number)->name;
-    const size_t size = strlen(pipelines->path) + strlen(name) + sizeof ".hung-";
-    char *path = malloc(size);
-    if (path)
-        snprintf(path, size, "%s.hung-%s", pipelines->path, name);
-    return path;
-}
-
-static void note_hung(const struct pipelines *pipelines, uint32_t number)
-{
-    const char *driver = pipelines->device->adapter.info.driver;
-    const struct iovec text = {(void *)driver, strlen(driver)};
-    struct error error = {0};
-    char *path = pipelines->path ? hung_path(pipelines, number) : NULL;
-    if (!path || file_replace(path, &text, 1, &error) != STATUS_OK)
-        device_log(pipelines->device, 0, "native kernel %s hung and cannot be switched off: %s",
-                   hopper_code_at(number)->name,
-                   path ? error.text : "there is no folder for files");
-    free(path);
-}
-
-static void refuse_hung(struct pipelines *pipelines, uint32_t number)
-{
-    const char *driver = pipelines->device->adapter.info.driver;
-    struct error error;
-    char *text = NULL, *path = hung_path(pipelines, number);
-    size_t size = 0;
-    if (path &&
-        file_read(path, sizeof pipelines->device->adapter.info.driver, &text, &size, &error) ==
-            STATUS_OK &&
-        size == strlen(driver) && memcmp(text, driver, size) == 0) {
-        snprintf(pipelines->refusals[number], NATIVE_REFUSAL,
-                 "%s did not end its self-test in an earlier process (--cache-folder has the "
-                 "file *.hung-*; without it, it is tried again)",
-                 hopper_code_at(number)->name);
-        atomic_store(&pipelines->native_states[number], NATIVE_REFUSED);
-        device_log(pipelines->device, 1, "GLSL replaces a native kernel: %s",
-                   pipelines->refusals[number]);
-    }
-    free(text);
-    free(path);
-}
-
-// Translates and tests a native kernel. A failure other than the device's loss is final, because
-// the same inputs must give the same bits: the kernel may not change between two steps of one
-// sequence.
-static enum status make_native(struct pipelines *pipelines, uint32_t number, struct error *error)
-{
-    struct native native = {0};
-    enum status status = hopper_try(pipelines->device, pipelines->transfer, number, &native, error);
-    if (status == STATUS_DEVICE_LOST) {
-        if (atomic_load(&pipelines->device->hung))
-            note_hung(pipelines, number);
-        return status;
-    }
-    pthread_mutex_lock(&pipelines->compiler.lock);
-    pipelines->natives[number] = native;
-    if (status != STATUS_OK)
-        snprintf(pipelines->refusals[number], NATIVE_REFUSAL, "%.*s", NATIVE_REFUSAL - 1,
-                 error->text);
-    atomic_store(&pipelines->native_states[number],
-                 status == STATUS_OK ? NATIVE_WORKS : NATIVE_REFUSED);
-    pthread_mutex_unlock(&pipelines->compiler.lock);
-    if (status != STATUS_OK)
-        device_log(pipelines->device, 1, "GLSL replaces a native kernel: %s", error->text);
-    return status == STATUS_OK ? STATUS_OK : STATUS_UNSUPPORTED;
-}
-
 static enum status make(void *owner, const struct pipeline_key *key, struct pipeline **out,
                         struct error *error)
 {
     struct pipelines *pipelines = owner;
-    return key->kind == PIPELINE_NATIVE ? make_native(pipelines, key->geometry.kernel, error)
-                                        : make_pipeline(pipelines, key, out, error);
+    return key->kind == PIPELINE_NATIVE
+               ? hopper_states_try(&pipelines->natives, key->geometry.kernel, error)
+               : make_pipeline(pipelines, key, out, error);
 }
 
 // ---- asking ----
@@ -498,39 +429,24 @@ bool pipeline_is_there(struct pipelines *pipelines, const struct geometry *geome
 enum status pipeline_native(struct pipelines *pipelines, const struct geometry *geometry,
                             uint64_t line, const struct native **out, struct error *error)
 {
+    const struct hopper_states *natives = &pipelines->natives;
     const uint32_t number = hopper_code(geometry);
     const struct pipeline_key key = {.kind = PIPELINE_NATIVE, .geometry.kernel = number};
     enum status status = STATUS_OK;
     pthread_mutex_lock(&pipelines->compiler.lock);
-    while (pipelines->native_states[number] == NATIVE_UNTRIED && status == STATUS_OK)
+    while (natives->states[number] == NATIVE_UNTRIED && status == STATUS_OK)
         status = ask(pipelines, &key, line, error);
-    if (pipelines->native_states[number] == NATIVE_REFUSED)
-        status = error_set(error, STATUS_UNSUPPORTED, "%s", pipelines->refusals[number]);
+    if (natives->states[number] == NATIVE_REFUSED)
+        status = error_set(error, STATUS_UNSUPPORTED, "%s", natives->refusals[number]);
     pthread_mutex_unlock(&pipelines->compiler.lock);
-    *out = &pipelines->natives[number];
+    *out = &natives->natives[number];
     return status;
 }
 
 bool pipeline_native_refused(const struct pipelines *pipelines, const struct geometry *geometry)
 {
     const uint32_t number = hopper_code(geometry);
-    return number < HOPPER_CODES && pipelines->native_states[number] == NATIVE_REFUSED;
-}
-
-// A sentence is complete before its state says so.
-void pipelines_refusals(const struct pipelines *pipelines, char *text, size_t size)
-{
-    uint32_t count = 0;
-    text[0] = '\0';
-    for (uint32_t i = 0; i < HOPPER_CODES; i++) {
-        if (pipelines->native_states[i] != NATIVE_REFUSED)
-            continue;
-        if (!count++)
-            snprintf(text, size, "%s", pipelines->refusals[i]);
-    }
-    const size_t length = strlen(text);
-    if (count > 1)
-        snprintf(text + length, size - length, "; and %u more", count - 1);
+    return number < HOPPER_CODES && pipelines->natives.states[number] == NATIVE_REFUSED;
 }
 
 enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry,

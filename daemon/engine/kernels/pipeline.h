@@ -11,7 +11,7 @@
 #include "compiler.h"
 #include "engine/vulkan/device.h"
 #include "geometry.h"
-#include "hopper.h"
+#include "hopper_states.h"
 #include "variant.h"
 
 #include <stdatomic.h>
@@ -27,9 +27,6 @@ enum pipeline_kind {
     PIPELINE_NATIVE = PIPELINE_KINDS // no pipeline: a native kernel, by hopper_code()
 };
 
-// A native kernel is translated and tested when a run first needs it.
-enum native_state { NATIVE_UNTRIED, NATIVE_WORKS, NATIVE_REFUSED };
-
 struct pipelines {
     struct device *device;
     const struct variant *variant;
@@ -38,17 +35,14 @@ struct pipelines {
     VkPipelineLayout layout;                // push constants only
     VkPipelineCache cache;
     struct compiler compiler;
-    struct pipeline *by_key; // uthash; guard: compiler.lock, as of the next six
+    struct pipeline *by_key; // uthash; guard: compiler.lock, as of the next four
     struct pipeline *by_use; // least recently used first
     uint32_t most;           // pipelines to keep; those that the GPU may still run do not count
     uint64_t sequence;       // of the submission that was planned last
     uint64_t passed;         // the GPU has finished this submission and all before it
-    struct native natives[HOPPER_CODES];                    // by hopper_code()
-    char refusals[HOPPER_CODES][NATIVE_REFUSAL];            // why, of those that are refused
-    _Atomic(enum native_state) native_states[HOPPER_CODES]; // written under compiler.lock
-    struct transfer *transfer;                              // for self-tests
-    char *path;                                             // of the file; NULL = no file; owned
-    atomic_uint count;                                      // entries of by_key
+    struct hopper_states natives;
+    char *path;          // of the file; NULL = no file; owned
+    atomic_uint count;   // entries of by_key
     atomic_bool unsaved; // pipelines were compiled since the file was written
 };
 
@@ -64,7 +58,7 @@ void pipelines_finish(struct pipelines *pipelines); // takes a zeroed and a half
 void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t passed);
 
 // How pipeline_get() goes on without the pipeline.
-enum { PIPELINE_WAIT = 0 };       // waits for it: no line
+enum { PIPELINE_WAIT = 0 };       // compiles it at once: no line
 #define PIPELINE_LATER UINT64_MAX // does not need it: it is compiled beforehand
 
 // Finds a pipeline, or has it compiled. `line`: one of the above, or the line that is put off.
@@ -84,8 +78,6 @@ enum status pipeline_native(struct pipelines *pipelines, const struct geometry *
                             uint64_t line, const struct native **out, struct error *error);
 // Whether the native kernel for `geometry` was refused. Any thread.
 bool pipeline_native_refused(const struct pipelines *pipelines, const struct geometry *geometry);
-// Writes why native kernels are refused, as one sentence; "" = none is. Any thread.
-void pipelines_refusals(const struct pipelines *pipelines, char *text, size_t size);
 
 // Compiles attention for `geometry` and waits, so that the submitter finds it. Tuning thread.
 enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry,
