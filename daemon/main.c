@@ -108,11 +108,13 @@ static const char *cache_folder(const char *option, char path[PATH_MAX])
 }
 
 // NVIDIA's driver translates native kernels once and keeps the result in this folder. Its own
-// default needs a HOME, which a service may lack. Call this before the first thread starts.
-static void place_driver_cache(const char *folder)
+// default needs a HOME, which a service may lack. Only the variant hopper has native kernels; it is
+// the default where the device can run it. Call this before the first thread starts.
+static void place_driver_cache(const char *folder, const char *variant)
 {
     char path[PATH_MAX];
-    if (!folder || getenv("CUDA_CACHE_PATH"))
+    if (!folder || getenv("CUDA_CACHE_PATH") || access("/dev/nvidiactl", F_OK) != 0 ||
+        (variant && variant[0] && strcmp(variant, "hopper") != 0))
         return;
     const int size = snprintf(path, sizeof path, "%s/cuda", folder);
     if (size > 0 && size < (int)sizeof path && (mkdir(path, 0700) == 0 || errno == EEXIST) &&
@@ -181,8 +183,7 @@ static int serve(struct server_params *params)
     struct error error;
     params->cache_folder = cache_folder(params->cache_folder, folder);
     params->variant = variant_name(params->variant);
-    if (params->variant && strcmp(params->variant, "hopper") == 0) // no other has native kernels
-        place_driver_cache(params->cache_folder);
+    place_driver_cache(params->cache_folder, params->variant);
     int code = EXIT_CODE_FAILED;
     if (server_create(params, &server, &error) == STATUS_OK)
         code = (int)server_run(server);

@@ -131,7 +131,12 @@ bool hopper_takes(const struct engine_run *run, enum engine_place place, uint32_
 
 bool hopper_wanted(const char *variant)
 {
-    return variant && strcmp(variant, "hopper") == 0;
+#if defined AULE_HAVE_HOPPER && defined AULE_HAVE_MATRIX
+    return !variant || !variant[0] || strcmp(variant, "hopper") == 0;
+#else
+    (void)variant;
+    return false;
+#endif
 }
 
 void hopper_missing(const struct adapter *adapter, char *text, size_t size)

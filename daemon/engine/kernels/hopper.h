@@ -34,7 +34,8 @@ bool hopper_serves(const struct geometry *geometry);
 bool hopper_takes(const struct engine_run *run, enum engine_place place, uint32_t num_kv_heads);
 uint32_t hopper_rows(const struct engine_kv *kv); // rows of an item
 
-// True: `variant`, a name or NULL for the default, may be the one that has native kernels.
+// True: `variant`, a name or NULL for the default, may be the one that has native kernels, and the
+// build has them.
 bool hopper_wanted(const char *variant);
 // Writes what `adapter` lacks for native kernels, as words behind "lacks"; "" = nothing. Any
 // thread.
