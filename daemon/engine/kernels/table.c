@@ -618,8 +618,8 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
 const struct variant variants[] = {
     {
         .name = "hopper",
-        .needs = "to be chosen by name: a GPU of compute capability 9.0 with VK_NVX_binary_import, "
-                 "a queue family for compute only, and what matrix needs",
+        .needs = "a GPU of compute capability 9.0 with VK_NVX_binary_import, a queue family for "
+                 "compute only, and what matrix needs",
 #if defined AULE_HAVE_HOPPER && defined AULE_HAVE_MATRIX
         .kernels = {&kernel_decode, &kernel_decode_bf16, &kernel_hopper, &kernel_prefill,
                     &kernel_prefill_bf16, &kernel_cascade, &kernel_coop_few, &kernel_coop_many,
@@ -630,9 +630,6 @@ const struct variant variants[] = {
         .num_kernels = 1,
 #endif
         .missing = hopper_variant_missing,
-        // Until the GPU has compared a row's bits among batches, and every random case, through the
-        // engine.
-        .only_by_name = true,
     },
     {
         .name = "matrix",
