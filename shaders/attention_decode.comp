@@ -62,10 +62,11 @@ const uint ROUND_DIMS = ROUNDS > 1 ? AULE_NARROW_HEAD_DIM : HEAD_DIM_V;
 const uint ROUND_MATRICES = ROUNDS > 1 ? 8 : SUM_MATRICES;
 const bool ROUNDS_WHOLE = V_WHOLE && SUM_MATRICES == ROUNDS * ROUND_MATRICES;
 
-// A tile of 8-bit elements has half as many bytes as one of 16 bits. So two tiles are loaded at a
-// time, to have as many bytes in flight. A unit with an odd number of tiles gets one more tile,
-// which no row sees.
-const bool PAIRED = K_ELEMENTS == 16 && V_ELEMENTS == 16 && !Q_SHARED && !LITTLE_CODE;
+// A tile of short rows has at most half as many bytes as one of 128 dims of 16 bits. So two tiles
+// are loaded at a time, to have as many bytes in flight. A unit with an odd number of tiles gets
+// one more tile, which no row sees.
+const uint SHORT_ROW = 128; // bytes
+const bool PAIRED = K_ROW_BYTES <= SHORT_ROW && V_ROW_BYTES <= SHORT_ROW && !LITTLE_CODE;
 const uint AT_ONCE = PAIRED ? 2 : 1;
 
 // Each warp's result at the end: its unit or its half, not normalised. Kept small, because shared
