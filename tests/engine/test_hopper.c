@@ -2,16 +2,19 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_hopper.c - the native kernels without a GPU: their index arithmetic, run on the host by the
-// header that the kernels include (shaders/hopper/index.h), and what they serve. Copies are
-// emulated by the tensor map's own words.
+// header that the kernels include (shaders/hopper/index.h), what they serve, and what a process
+// knows of an earlier one's tests. Copies are emulated by the tensor map's own words.
 
-#include "engine/kernels/hopper.h"
+#include "engine/kernels/hopper_states.h"
 #include "engine/kernels/variant.h"
 #include "rigs/check_main.h"
 #include "rigs/dice.h"
 #include "shaders/hopper/index.h"
 
+#include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 static struct dice dice;
 
@@ -679,6 +682,74 @@ START_TEST(a_device_that_lacks_something_hears_what)
 }
 END_TEST
 
+// ---- the file of a kernel whose test never ended ----
+
+enum { MARKED = 3 }; // its number
+static char folder[] = "/tmp/aule-hopper-XXXXXX", path[64], marked_path[160];
+
+// Leaves the file of a kernel's test by `driver`, and opens the states as the next process does.
+static void open_states(struct hopper_states *states, struct device *device, const char *driver)
+{
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/pipelines", folder);
+    snprintf(marked_path, sizeof marked_path, "%s.trying-%s", path, hopper_code_at(MARKED)->name);
+    const int fd = open(marked_path, O_WRONLY | O_CREAT, 0600);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, driver, strlen(driver)), (ssize_t)strlen(driver));
+    ck_assert_int_eq(close(fd), 0);
+    strcpy(device->adapter.info.driver, "driver 2");
+    hopper_states_init(states, device, NULL, path);
+}
+
+static void remove_files(void)
+{
+    ck_assert_int_eq(unlink(marked_path), 0);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+
+START_TEST(a_kernel_whose_test_never_ended_is_not_used_again)
+{
+    struct device device = {.handle = VK_NULL_HANDLE};
+    struct hopper_states states = {.path = NULL};
+    char text[256];
+    open_states(&states, &device, "driver 2");
+    for (uint32_t i = 0; i < HOPPER_CODES; i++)
+        ck_assert_int_eq((int)states.states[i],
+                         (int)(i == MARKED ? NATIVE_REFUSED : NATIVE_UNTRIED));
+    hopper_states_refusals(&states, text, sizeof text);
+    ck_assert_ptr_nonnull(strstr(text, hopper_code_at(MARKED)->name));
+    ck_assert_ptr_nonnull(strstr(text, "*.trying-*"));
+    remove_files();
+}
+END_TEST
+
+START_TEST(another_driver_tries_the_kernel_again)
+{
+    struct device device = {.handle = VK_NULL_HANDLE};
+    struct hopper_states states = {.path = NULL};
+    char text[256];
+    open_states(&states, &device, "driver 1");
+    hopper_states_refusals(&states, text, sizeof text);
+    ck_assert_str_eq(text, "");
+    remove_files();
+}
+END_TEST
+
+START_TEST(a_test_that_another_process_runs_now_is_no_hang)
+{
+    struct device device = {.handle = VK_NULL_HANDLE};
+    struct hopper_states states = {.path = NULL}, after = {.path = NULL};
+    open_states(&states, &device, "driver 2");
+    ck_assert_int_eq((int)states.states[MARKED], NATIVE_REFUSED);
+    const int fd = open(marked_path, O_RDWR);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    hopper_states_init(&after, &device, NULL, path);
+    ck_assert_int_eq((int)after.states[MARKED], NATIVE_UNTRIED);
+    ck_assert_int_eq(close(fd), 0);
+    remove_files();
+}
+END_TEST
+
 // ---- extras ----
 
 START_TEST(a_group_has_extras_of_its_own)
@@ -726,5 +797,10 @@ int main(void)
     tcase_add_test(table, a_device_that_lacks_something_hears_what);
     tcase_add_test(table, a_group_has_extras_of_its_own);
     suite_add_tcase(suite, table);
+    TCase *marks = tcase_create("marks");
+    tcase_add_test(marks, a_kernel_whose_test_never_ended_is_not_used_again);
+    tcase_add_test(marks, another_driver_tries_the_kernel_again);
+    tcase_add_test(marks, a_test_that_another_process_runs_now_is_no_hang);
+    suite_add_tcase(suite, marks);
     return check_main(suite);
 }

@@ -146,7 +146,12 @@ bool hopper_takes(const struct engine_run *run, enum engine_place place, uint32_
 
 bool hopper_wanted(const char *variant)
 {
-    return variant && strcmp(variant, "hopper") == 0;
+#if defined AULE_HAVE_HOPPER && defined AULE_HAVE_MATRIX
+    return !variant || !variant[0] || strcmp(variant, "hopper") == 0;
+#else
+    (void)variant;
+    return false;
+#endif
 }
 
 void hopper_missing(const struct adapter *adapter, char *text, size_t size)
@@ -157,38 +162,6 @@ void hopper_missing(const struct adapter *adapter, char *text, size_t size)
     (void)adapter;
     snprintf(text, size, "support in this build: aule was built without clang 19");
 #endif
-}
-
-enum status hopper_look(struct device *device, struct transfer *transfer, const char *variant,
-                        struct error *error)
-{
-    enum status status = STATUS_OK;
-#ifdef AULE_HAVE_HOPPER
-    char missing[256];
-    hopper_missing(&device->adapter, missing, sizeof missing);
-    bool wanted = hopper_wanted(variant);
-    for (uint32_t i = 0; i < HOPPER_CODES && wanted && !missing[0]; i++) {
-        struct error why = {0};
-        status = hopper_test(device, transfer, i, &why);
-        if (status == STATUS_DEVICE_LOST)
-            return error_set(
-                error, status,
-                "native kernel %s: %.120s; without AULE_VARIANT=hopper none is started",
-                codes[i].name, why.text);
-        if (status == STATUS_OK)
-            continue;
-        snprintf(device->adapter.natives.failure, sizeof device->adapter.natives.failure, "%.120s",
-                 why.text);
-        device_log(device, 1, "native kernels are not used: %s", why.text);
-        return STATUS_OK;
-    }
-#else
-    (void)device;
-    (void)transfer;
-    (void)variant;
-    (void)error;
-#endif
-    return status;
 }
 
 // ---- launching ----
