@@ -556,15 +556,14 @@ DEVICE void convert_all(const launch &launch, uint32_t which, filling &fill, uin
 
 // ---- bringing tiles ----
 
-// The places of several tiles' boxes, without lines: lane boxes * n + m has box m of the nth tile
-// from the top one down. Addresses come from memory, and finding one takes as long as a tile's
-// products.
+// The places of several tiles' boxes, without lines, each known by one lane. Addresses come from
+// memory, and finding one takes as long as a tile's products.
 template <bool RAW>
 DEVICE hopper_place places_of(const launch &launch, const task &task, const bringer &b,
                               uint32_t top, uint32_t lane)
 {
-    return place_of<RAW>(launch, task, b, top - least(lane / b.boxes, top - task.span.first),
-                         lane % b.boxes);
+    const hopper_box of = hopper_box_of_lane(lane, b.boxes, top, task.span.first);
+    return place_of<RAW>(launch, task, b, of.tile, of.box);
 }
 
 DEVICE hopper_place place_read(const hopper_place &places, uint32_t lane)

@@ -215,6 +215,21 @@ HOPPER_FUNCTION uint32_t hopper_box_part(uint32_t tile, uint32_t box, uint32_t b
     return part < first ? first : part < last ? part : last;
 }
 
+// A warp finds the places of several tiles' boxes at once, from tile `top` down to
+// `first`: its lane boxes * n + m finds box m of the nth. Lanes that have none repeat the last
+// tile.
+struct hopper_box {
+    uint32_t tile, box;
+};
+
+HOPPER_FUNCTION struct hopper_box hopper_box_of_lane(uint32_t lane, uint32_t boxes, uint32_t top,
+                                                     uint32_t first)
+{
+    uint32_t down = lane / boxes;
+    struct hopper_box of = {down < top - first ? top - down : first, lane % boxes};
+    return of;
+}
+
 // The first key of a tile's box in its block.
 HOPPER_FUNCTION uint32_t hopper_key_in_block(uint32_t tile, uint32_t block_size, uint32_t keys)
 {

@@ -447,6 +447,31 @@ START_TEST(a_tile_brings_the_keys_of_its_sequence)
 }
 END_TEST
 
+// As bring_tiles() of the kernel goes through the tiles of a unit.
+START_TEST(a_warp_knows_the_places_of_all_boxes_of_a_unit)
+{
+    enum { LANES = 32 };
+    for (int round = 0; round < 200; round++) {
+        uint32_t boxes = 1u << dice_below(&dice, 4), first = dice_below(&dice, 50), wrong = 0;
+        uint32_t tile = first + dice_between(&dice, 1, 100), top = tile - 1, from = 0;
+        while (tile-- > first) {
+            if (from >= LANES) {
+                top = tile;
+                from = 0;
+            }
+            for (uint32_t box = 0; box < boxes; box++) {
+                struct hopper_box of = hopper_box_of_lane((from + box) % LANES, boxes, top, first);
+                wrong += of.tile != tile || of.box != box;
+            }
+            from += boxes;
+        }
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            wrong += hopper_box_of_lane(lane, boxes, top, first).tile < first;
+        ck_assert_uint_eq(wrong, 0);
+    }
+}
+END_TEST
+
 START_TEST(a_row_leads_to_its_query_and_head_without_a_division)
 {
     bool right = true;
@@ -781,6 +806,7 @@ int main(void)
     tcase_add_loop_test(indices, windows_and_positions_bound_the_tiles, 0, 2);
     tcase_add_test(indices, the_largest_lengths_do_not_overflow);
     tcase_add_loop_test(indices, a_tile_brings_the_keys_of_its_sequence, 0, 3);
+    tcase_add_test(indices, a_warp_knows_the_places_of_all_boxes_of_a_unit);
     tcase_add_test(indices, a_row_leads_to_its_query_and_head_without_a_division);
     tcase_add_test(indices, a_whole_item_brings_the_rows_of_its_queries);
     tcase_add_test(indices, eight_rows_of_a_swizzled_column_use_all_banks);
