@@ -450,6 +450,9 @@ START_TEST(device_with_the_least_shared_memory_of_vulkan_has_a_variant)
     poor.info.shared_memory_bytes = 16384;
     ck_assert_uint_le(variant_least_shared_memory(), 16384);
     ck_assert_msg(variant_choose(&poor, NULL, &chosen, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_str_eq(chosen->name, poor.info.subgroup_size < 8 ? "plain_small" : "subgroup_small");
+    poor.info.subgroup_size = 4;
+    ck_assert_msg(variant_choose(&poor, NULL, &chosen, &error) == STATUS_OK, "%s", error.text);
     ck_assert_str_eq(chosen->name, "plain_small");
 }
 END_TEST

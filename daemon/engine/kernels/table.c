@@ -98,7 +98,23 @@ const struct kernel kernel_plain = {
     .shared_memory = TILES_SHARED_MEMORY,
 };
 
-// Half as many rows a tile, so that a tile fits the least shared memory that Vulkan allows.
+// attention_subgroup.comp needs four rows. A small tile of wider heads has two.
+static bool subgroup_small_serves(const struct geometry *geometry)
+{
+    return geometry->spec[AULE_SPEC_HEAD_DIM_K] <= TILES_HEAD_DIM;
+}
+
+// The small ones have half as many rows a tile, so that a tile fits the least shared memory that
+// Vulkan allows.
+static const struct kernel kernel_subgroup_small = {
+    .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv,
+               TILES_LOCAL_SIZE, true},
+    TILES_JOB,
+    .serves = subgroup_small_serves,
+    .tile_rows = tiles_rows_small,
+    .shared_memory = TILES_SHARED_MEMORY_SMALL,
+};
+
 static const struct kernel kernel_plain_small = {
     .shader = {"attention_plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE,
                false},
@@ -677,6 +693,13 @@ const struct variant variants[] = {
         .needs = "full subgroups of 8 invocations or more, with shuffles",
         .kernels = {&kernel_subgroup},
         .num_kernels = 1,
+        .missing = subgroup_missing,
+    },
+    {
+        .name = "subgroup_small",
+        .needs = "full subgroups of 8 invocations or more, with shuffles; little shared memory",
+        .kernels = {&kernel_subgroup_small, &kernel_plain_small},
+        .num_kernels = 2,
         .missing = subgroup_missing,
     },
     {
