@@ -43,6 +43,7 @@ ip -n "$first" link add v0 type veth peer name v0 netns "$second" 2>"$folder/why
     skip "no veth can be made: $(cat "$folder/why")"
 ip -n "$first" address add $address/30 dev v0
 ip -n "$second" address add 192.0.2.2/30 dev v0
+ip -n "$first" link set lo up # a server reaches its own address by this
 ip -n "$first" link set v0 up
 ip -n "$second" link set v0 up
 
@@ -74,7 +75,7 @@ run_worker() # NAMESPACE NAME ENDING
         die "the worker at the $2 daemon failed"
 }
 
-field() { sed -E "s/.*\"$2\": *(\[[^]]*\]|[0-9]+).*/\1/" < <(tr -d '\n' <"$folder/$1.json"); }
+field() { sed -E "s/.*\"$2\":[[:space:]]*(\[[^]]*\]|[0-9]+).*/\1/" < <(tr -d '\n' <"$folder/$1.json"); }
 
 stored()
 {
