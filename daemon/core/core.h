@@ -249,7 +249,8 @@ enum core_load { CORE_LOAD_AUTO, CORE_LOAD_ALWAYS, CORE_LOAD_NEVER, CORE_NUM_LOA
 uint32_t core_prefix_load(struct core_session *session, uint64_t cache,
                           const struct core_prefix *prefix, uint32_t max_tokens,
                           enum core_load load, uint64_t *id);
-// False: the load has ended; a look-up finds what it brought. core_step() returns true after an end.
+// False: the load has ended; a look-up finds what it brought. core_step() returns true after an
+// end.
 bool core_load_runs(const struct core *core, uint64_t id);
 
 // What a look-up has claimed. Blocks are counted from the start of the prompt.

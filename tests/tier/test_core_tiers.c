@@ -254,8 +254,8 @@ START_TEST(a_long_load_comes_window_by_window_and_ends_where_a_window_fails)
         evict_all(&a);
         // So slow that two blocks come in half of the time that an operation has.
         params->deadline_ns = INT64_C(1) << 52;
-        world.core->tiers.load_ns[0] =
-            (int64_t)((double)params->deadline_ns / 2 * (1 << 20) / (2.01 * (double)cache->block_bytes));
+        world.core->tiers.load_ns[0] = (int64_t)((double)params->deadline_ns / 2 * (1 << 20) /
+                                                 (2.01 * (double)cache->block_bytes));
         order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
         ck_assert_uint_eq(load(&b, tokens, 7, CORE_LOAD_AUTO), 7);
         while (!fault_num_held(fault))

@@ -53,37 +53,38 @@ static void close_worker(int i)
 }
 
 // The deadline is patient where a test needs a load to succeed on a busy machine.
-static const char *const *options_of(const char *deadline_ms)
+static const char *deadline_ms = "20000", *memory_option = "--tier-memory";
+
+static const char *const *options(void)
 {
-    static const char *options[16];
-    const char *const all[] = {"--tier",      url,  "--max-blocks",    "64",        "--tier-memory",
-                               "2M",          "--tier-absent", "1",    "--tier-deadline", deadline_ms,
-                               NULL};
-    memcpy(options, all, sizeof all);
-    return options;
+    static const char *list[16];
+    const char *const all[] = {
+        "--tier",          url,         "--max-blocks", "64",
+        "--tier-absent",   "1",         memory_option,  "2M",
+        "--tier-deadline", deadline_ms, NULL,
+    };
+    memcpy(list, all, sizeof all);
+    return list;
 }
 
-static void open_sites(const char *deadline_ms, const char *const *arguments)
+static void open_sites(void)
 {
-    server_start(0, arguments);
+    server_start(0, NULL);
     snprintf(url, sizeof url, "redis://127.0.0.1:%d", servers[0].port);
     for (int prompt = 0; prompt < 16; prompt++)
         for (int i = 0; i < PROMPT; i++)
             prompts[prompt][i] = 1000 + prompt * 500 + i * 7 % 97;
     for (int i = 0; i < 2; i++) {
-        ck_assert(daemon_launch(&sites[i].daemon, options_of(deadline_ms)));
+        ck_assert(daemon_launch(&sites[i].daemon, options()));
         open_worker(i);
     }
 }
 
-static void open_patient(void)
-{
-    open_sites("20000", NULL);
-}
-
 static void open_hasty(void)
 {
-    open_sites("100", NULL);
+    deadline_ms = "100";
+    memory_option = "--host-tier";
+    open_sites();
 }
 
 static void close_sites(void)
@@ -97,13 +98,13 @@ static void close_sites(void)
 }
 
 // Kills daemon i, and starts it again.
-static void restart(int i, const char *deadline_ms)
+static void restart(int i)
 {
     aule_step_destroy(sites[i].world.step);
     aule_cache_close(sites[i].world.cache);
     daemon_kill(&sites[i].daemon);
     aule_session_close(sites[i].world.session);
-    ck_assert(daemon_start(&sites[i].daemon, options_of(deadline_ms)));
+    ck_assert(daemon_start(&sites[i].daemon, options()));
     open_worker(i);
 }
 
@@ -312,7 +313,7 @@ START_TEST(a_restarted_daemon_finds_what_it_stored_before_it_was_killed)
     float out[LAST], own[LAST];
     store(0, out);
     ck_assert_uint_eq(compute(0, 1, own), 0);
-    restart(0, "20000"); // perhaps in the middle of storing prompt 1
+    restart(0); // perhaps in the middle of storing prompt 1
     await_breaker(0);
     ck_assert_uint_eq(compute(0, 0, own), FOUND);
     ck_assert_mem_eq(own, out, sizeof own);
@@ -570,7 +571,7 @@ int main(void)
         NULL,
     };
     Suite *suite = suite_create("client redis");
-    check_case(suite, "patient", open_patient, close_sites, patient, 1);
+    check_case(suite, "patient", open_sites, close_sites, patient, 1);
     check_case(suite, "hasty", open_hasty, close_sites, hasty, 1);
     check_case(suite, "shown", NULL, NULL, shown, 1);
     return check_main(suite);
