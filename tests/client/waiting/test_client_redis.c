@@ -371,6 +371,30 @@ static void damage_key(enum damage damage, const char *key, const char *other)
     }
 }
 
+START_TEST(a_worker_that_is_killed_while_its_look_up_waits_harms_nobody)
+{
+    float out[LAST];
+    store(0, out);
+    server_signal(0, SIGSTOP);
+    const pid_t child = fork();
+    if (!child) {
+        struct text_world own;
+        struct text text;
+        use(1);
+        text_open(&own);
+        text_create(&own, &text, prompts[0], PROMPT, true); // the daemon answers no more
+        _exit(1);
+    }
+    while (metric(1, "aule_sessions") < 2)
+        nap();
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); // most likely it waits now
+    kill(child, SIGKILL);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    server_signal(0, SIGCONT);
+    expect_same(0, out, FOUND);
+}
+END_TEST
+
 START_TEST(values_that_another_client_damaged_are_computed)
 {
     float out[LAST], own[LAST];
@@ -528,8 +552,9 @@ START_TEST(what_cannot_be_a_tier_is_refused_with_a_sentence)
         const char *url, *sentence;
     } cases[] = {
         {"http://u:secret@host", "--tier 1 does not begin with one of: redis://"},
-        {"redis://u:secret@host:0", "has a port that is not a number from 1 to 65535"},
-        {"redis://u:secret@", "server 1 of the URL is empty"},
+        {"redis://u:secret@host:0",
+         "--tier 1: server 1 of the URL has a port that is not a number from 1"},
+        {"redis://u:secret@", "--tier 1: server 1 of the URL is empty"},
         {"rediss://u:secret@host", "rediss:// needs TLS, and this build has none"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -556,6 +581,7 @@ int main(void)
         a_hole_keeps_what_stands_before_it,
         a_restarted_daemon_finds_what_it_stored_before_it_was_killed,
         workers_that_are_killed_during_a_store_and_a_load_harm_nobody,
+        a_worker_that_is_killed_while_its_look_up_waits_harms_nobody,
         values_that_another_client_damaged_are_computed,
         a_server_that_is_full_refuses_or_evicts_and_nothing_is_wrong,
         NULL,
