@@ -108,6 +108,8 @@ void errand_end(struct errand *errand)
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
     DL_DELETE(tiers->errands, errand);
     tiers->num_errands--;
+    tiers->store_bytes -= errand->store_bytes;
+    tiers->full = false;
     core_session_close(errand->session, false);
     errand_free(errand);
 }

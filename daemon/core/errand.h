@@ -44,6 +44,7 @@ struct errand {
     int64_t started_ns, give_up_ns; // core's clock; a lease is not waited for beyond give_up_ns
     uint32_t num_jobs;              // that tiers work on
     bool passed_on;                 // a store's: the further tiers have got it
+    uint64_t store_bytes;           // a store's: memory that it has taken, in tiers.store_bytes
 
     // A load's.
     uint64_t claim;

@@ -18,7 +18,7 @@
 #include <poll.h>
 #include <string.h>
 
-enum { BLOCK = WORLD_BLOCK, POOL = 16, AREA = 64 * 4096 };
+enum { BLOCK = WORLD_BLOCK, POOL = 16, AREA = 64 * 4096, NARROW = 4 * 4096 };
 
 static struct engine *engine;
 static struct engine_arena *arena;
@@ -26,16 +26,17 @@ static struct tier *tier;
 static struct tier_backend *host, *fault;
 static uint8_t *memory;
 static uint64_t load_id; // of the last load()
+static uint64_t area = AREA;
 
 static void open_world(uint64_t tenant_blocks)
 {
     const struct tier_ops *ops;
     engine = fake_engine_create();
-    memory = aligned_alloc(4096, AREA);
-    ck_assert_status(host_open(memory, AREA, &host, &error), STATUS_OK);
+    memory = aligned_alloc(4096, area);
+    ck_assert_status(host_open(memory, area, &host, &error), STATUS_OK);
     fault = fault_open(&host_ops, host, &ops);
     ck_assert_status(tier_create(ops, fault, &tier, &error), STATUS_OK);
-    ck_assert_status(engine_arena_create(engine, memory, AREA, &arena, &error), STATUS_OK);
+    ck_assert_status(engine_arena_create(engine, memory, area, &arena, &error), STATUS_OK);
     const struct core_params params = {
         .engine = engine,
         .max_blocks = POOL,
@@ -499,6 +500,25 @@ START_TEST(random_loads_with_harm_never_bring_a_wrong_block)
 }
 END_TEST
 
+START_TEST(blocks_wait_for_memory_and_all_are_stored_in_the_end)
+{
+    struct tier_counts counts;
+    compute(&a, tokens, 12);
+    settle();
+    tier_counts(tier, &counts);
+    ck_assert_uint_eq(counts.stored, 12);
+    ck_assert_uint_eq(metric(METRIC_TIER_SKIPPED), 0);
+    ck_assert_uint_eq(world.core->tiers.store_bytes, 0);
+    ck_assert(!world.core->tiers.full);
+}
+END_TEST
+
+static void open_narrow(void)
+{
+    area = NARROW;
+    open_world(0);
+}
+
 static void open_limited(void)
 {
     open_world(POOL);
@@ -524,9 +544,11 @@ int main(void)
         random_loads_with_harm_never_bring_a_wrong_block,
         NULL,
     };
+    const TTest *const narrow[] = {blocks_wait_for_memory_and_all_are_stored_in_the_end, NULL};
     const TTest *const limited[] = {a_tenant_at_its_limit_loads_nothing, NULL};
     Suite *suite = suite_create("core tiers");
     check_case(suite, "tiers", open_free, close_world, tests, 1);
     check_case(suite, "limits", open_limited, close_world, limited, 1);
+    check_case(suite, "narrow", open_narrow, close_world, narrow, 1);
     return check_main(suite);
 }

@@ -533,6 +533,14 @@ START_TEST(a_password_is_shown_nowhere_and_a_wrong_policy_is_warned_of)
     ck_assert_ptr_nonnull(strstr(arguments, "--tier redis://****"));
     ck_assert_ptr_null(strstr(arguments, "secret"));
     free(arguments);
+    char *lines;
+    struct aule_monitor *monitor;
+    ok(aule_monitor_open(daemon->socket, WAIT_MS, &monitor));
+    ok(aule_monitor_options(monitor, &lines));
+    ck_assert_ptr_nonnull(strstr(lines, "tier=redis://****"));
+    ck_assert_ptr_null(strstr(lines, "secret"));
+    free(lines);
+    aule_monitor_close(monitor);
     ck_assert(!daemon_log_contains(daemon, "secret"));
     ck_assert_int_eq(daemon_stop(daemon), 0);
 
