@@ -66,6 +66,10 @@ struct errand {
 // An errand with the cache open and in the list. NULL: no memory, or there are too many.
 struct errand *errand_create(struct core *core, struct cache *cache, struct salt *salt,
                              uint32_t count);
+// The load that brings the block with this chain and this place in its prompt. NULL: none does.
+struct errand *errand_find_load(const struct core *core, const struct cache *cache,
+                                const struct salt *salt, uint32_t place,
+                                const struct record_chain *chain);
 // Closes its session, gives its memory back and frees it. No job and no copy is under way.
 void errand_end(struct errand *errand);
 // Tier `source` of core's list.

@@ -78,10 +78,14 @@ bool store_advance(struct errand *errand)
 
 // ---- the beginning ----
 
-static bool is_there(struct core *core, const struct record_space *space,
-                     const struct prefix_node *node)
+// A tier has the block. If a load has just brought it, the host tier will have it when this ends.
+static bool is_there(const struct errand *errand, const struct prefix_node *node)
 {
-    return tier_probe(core->params.tiers.host, space, &node->chain) == TIER_THERE;
+    const struct core *core = errand->core;
+    const struct errand *load = errand_find_load(core, errand->table->cache, node->root->salt,
+                                                 node->depth, &node->chain);
+    return (load && load->blocks[node->depth - load->first].moved) ||
+           tier_probe(core->params.tiers.host, &errand->space, &node->chain) == TIER_THERE;
 }
 
 // Takes the node's block into the errand. False: there is no memory for it.
@@ -114,8 +118,7 @@ static void take_nodes(struct errand *errand, struct cache *cache, const struct 
     tier_state(errand->core->params.tiers.host, &host);
     for (int i = 0; i < STORE_BLOCKS && cache->fresh && cache->fresh->root->salt == salt; i++) {
         struct prefix_node *node = cache->fresh;
-        const bool wanted =
-            node->block && prefix_visible(node) && !is_there(errand->core, &errand->space, node);
+        const bool wanted = node->block && prefix_visible(node) && !is_there(errand, node);
         if (wanted && !take_node(errand, node, host.limit_bytes / 2)) {
             tiers->full = errand->count || tiers->num_errands > 1;
             if (tiers->full)
