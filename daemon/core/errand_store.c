@@ -82,8 +82,8 @@ bool store_advance(struct errand *errand)
 static bool is_there(const struct errand *errand, const struct prefix_node *node)
 {
     const struct core *core = errand->core;
-    const struct errand *load = errand_find_load(core, errand->table->cache, node->root->salt,
-                                                 node->depth, &node->chain);
+    const struct errand *load =
+        errand_find_load(core, errand->table->cache, node->root->salt, node->depth, &node->chain);
     return (load && load->blocks[node->depth - load->first].moved) ||
            tier_probe(core->params.tiers.host, &errand->space, &node->chain) == TIER_THERE;
 }
