@@ -211,6 +211,8 @@ static uint32_t begin(struct plan *plan, const struct errand_block *blocks, uint
 // The load that brings the first missing block, which an earlier look-up may have begun. 0: none.
 static uint64_t find_load(const struct plan *plan)
 {
+    if (!plan->session->core->tiers.errands)
+        return 0;
     const struct record_chain chain = next_chain(plan);
     const struct errand *errand = errand_find_load(plan->session->core, plan->table->cache,
                                                    plan->session->salt, plan->num_found, &chain);
@@ -280,18 +282,23 @@ static void learn_one(struct tiers *tiers, uint32_t source, int64_t each_ns, boo
     tiers->ran_out[source] = ran_out;
 }
 
-// The time runs from the first window's load to the end of the last window's copy.
+// The time runs from the first window's load to the end of the last window's copy. A load from
+// several tiers does not say which one took how long, so it counts only where nothing is known.
 static void learn(const struct errand *errand)
 {
+    struct tiers *tiers = &errand->core->tiers;
+    uint32_t num_sources = 0;
     const struct errand_block *next = &errand->blocks[errand->num_done];
     const bool ran_out =
         !errand->num_done && (next->reason == RECORD_TIMEOUT || next->reason == RECORD_ABANDONED);
     const uint32_t count = ran_out ? 1 : errand->num_done;
     const int64_t took_ns = errand->core->ledger.now_ns - errand->started_ns;
     const double mib = (double)count * (double)errand->space.block_bytes / (1 << 20);
+    for (uint32_t source = 0; source < TIERS_SOURCES; source++)
+        num_sources += uses(errand, count, source);
     for (uint32_t source = 0; count && source < TIERS_SOURCES; source++) {
-        if (uses(errand, count, source))
-            learn_one(&errand->core->tiers, source, (int64_t)((double)took_ns / mib) + 1, ran_out);
+        if (uses(errand, count, source) && (num_sources == 1 || !tiers->load_ns[source]))
+            learn_one(tiers, source, (int64_t)((double)took_ns / mib) + 1, ran_out);
     }
 }
 

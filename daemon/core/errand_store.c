@@ -160,7 +160,7 @@ static bool begin(struct core *core, struct cache *cache)
         host_ops.give_back(core->params.tiers.area, errand->blocks[errand->count - 1].data);
     if (errand->count)
         return !core->tiers.full;
-    const bool full = core->tiers.full;
+    const bool full = core->tiers.full && core->tiers.num_errands > 1;
     core->ledger.news |= !full; // for the nodes that are left
     errand_end(errand);         // the cache may have ended with it
     core->tiers.full = full;
