@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ONE_TIB (UINT64_C(1) << 40)
 #define AUTO    .word = "auto", .word_value = SERVER_WORK_AUTO, .initial = "auto"
@@ -44,6 +45,34 @@ static char *lines_of(const struct server_params *params, const struct options_l
     return NULL;
 }
 
+// A tier's URL may have a login, and other users can read a process's arguments: there the login
+// becomes asterisks. `copies` gets the URLs as they were. False: no memory.
+static bool hide_logins(const struct option_texts *urls, const char *copies[OPTION_MAX_TEXTS])
+{
+    for (uint32_t i = 0; i < urls->count; i++) {
+        char *shown = (char *)urls->texts[i]; // of argv
+        const char *at = strrchr(shown, '@');
+        char *scheme = strstr(shown, "://");
+        char *login = scheme && at && scheme < at ? scheme + strlen("://") : shown;
+        copies[i] = strdup(shown);
+        if (!copies[i])
+            return false;
+        if (at)
+            memset(login, '*', (size_t)(at - login));
+    }
+    return true;
+}
+
+// The lines are made of what is shown; the server gets the URLs as they were.
+static bool finish(struct server_params *params, const struct options_line *line)
+{
+    static const char *urls[OPTION_MAX_TEXTS]; // until the process ends
+    if (!hide_logins(&params->tiers, urls) || !(params->lines = lines_of(params, line)))
+        return false;
+    memcpy(params->tiers.texts, urls, sizeof urls);
+    return true;
+}
+
 enum options_result options_parse(int argc, char **argv, struct server_params *params)
 {
     struct options_line line;
@@ -54,7 +83,7 @@ enum options_result options_parse(int argc, char **argv, struct server_params *p
                  line.operands[0]);
         result = OPTIONS_BAD;
     }
-    if (result == OPTIONS_RUN && !(params->lines = lines_of(params, &line))) {
+    if (result == OPTIONS_RUN && !finish(params, &line)) {
         snprintf(line.error, sizeof line.error, "no memory for the options");
         result = OPTIONS_BAD;
     }
