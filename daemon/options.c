@@ -9,6 +9,8 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define ONE_TIB (UINT64_C(1) << 40)
 #define AUTO    .word = "auto", .word_value = SERVER_WORK_AUTO, .initial = "auto"
@@ -27,6 +29,25 @@ static const struct options_program program = {
     .num_options = sizeof entries / sizeof *entries,
 };
 
+// A tier's URL may have a login, and other users can read a process's arguments. The server gets
+// copies, and in the arguments the login becomes asterisks. False: no memory.
+static bool hide_logins(struct option_texts *urls)
+{
+    static char *copies[OPTION_MAX_TEXTS]; // until the process ends
+    for (uint32_t i = 0; i < urls->count; i++) {
+        char *shown = (char *)urls->texts[i]; // of argv
+        const char *at = strrchr(shown, '@');
+        char *scheme = strstr(shown, "://");
+        char *login = scheme && scheme < at ? scheme + strlen("://") : shown;
+        urls->texts[i] = copies[i] = strdup(shown);
+        if (!copies[i])
+            return false;
+        if (at)
+            memset(login, '*', (size_t)(at - login));
+    }
+    return true;
+}
+
 enum options_result options_parse(int argc, char **argv, struct server_params *params)
 {
     struct options_line line;
@@ -35,6 +56,10 @@ enum options_result options_parse(int argc, char **argv, struct server_params *p
     if (result == OPTIONS_RUN && line.num_operands) {
         snprintf(line.error, sizeof line.error, "\"%s\" is no option; see aule-daemon --help",
                  line.operands[0]);
+        result = OPTIONS_BAD;
+    }
+    if (result == OPTIONS_RUN && !hide_logins(&params->tiers)) {
+        snprintf(line.error, sizeof line.error, "no memory");
         result = OPTIONS_BAD;
     }
     if (result == OPTIONS_BAD)

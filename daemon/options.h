@@ -10,7 +10,8 @@
 #include "base/options.h"
 #include "server/params.h"
 
-// Strings of *params point into argv. OPTIONS_BAD: the reason was written to standard error.
+// Strings of *params point into argv, or live until the process ends. The logins of tiers in argv
+// are overwritten. OPTIONS_BAD: the reason was written to standard error.
 enum options_result options_parse(int argc, char **argv, struct server_params *params);
 
 #endif

@@ -83,13 +83,45 @@
         .help = "host memory for blocks that leave the GPU; 0: they are dropped",                  \
         .details =                                                                                 \
             "The daemon locks this memory and lets the GPU use it. Published blocks are copied "   \
-            "to it, and come back when a look-up that claims needs them. A tenant's limits of "    \
-            "cached blocks and its floor hold there, too.")                                        \
+            "to it, and come back when a look-up needs them. A tenant's limits of cached blocks "  \
+            "and its floor hold there, too.")                                                      \
+    OPTION(                                                                                        \
+        struct option_texts, tiers, "tier", "URL", OPTION_TEXTS, 1, .otherwise = "none",           \
+        .help = "a place outside the GPU for blocks, which daemons may share; once for each",      \
+        .details =                                                                                 \
+            "`redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]` is a Redis or Valkey server, "     \
+            "several, or a cluster. At most 4 tiers; they are asked in this order, after the "     \
+            "host tier. The daemon overwrites the login in its own arguments; "                    \
+            "`--tier-password-file` keeps it out of them.")                                        \
+    OPTION(uint64_t, tier_memory, "tier-memory", "BYTES", OPTION_BYTES, 1 << 20, 16 * ONE_TIB,     \
+           .initial = "256M",                                                                      \
+           .help = "host memory that the transfers of `--tier` use, without `--host-tier`",        \
+           .details = "The daemon locks this memory as it does with `--host-tier`. Blocks that "   \
+                      "passed through it stay until others need the room.")                        \
+    OPTION(const char *, tier_password_file, "tier-password-file", "FILE", OPTION_TEXT, 1,         \
+           .otherwise = "the password of the URL, or none",                                        \
+           .help = "password for the servers of `--tier redis://`",                                \
+           .details = "Its first line is the password. Only its owner may be able to open it.")    \
+    OPTION(uint32_t, tier_expire_s, "tier-expire", "S", OPTION_COUNT, 0, INT32_MAX,                \
+           .initial = "86400",                                                                     \
+           .help = "seconds after which a Redis server drops a block; 0: never")                   \
+    OPTION(uint32_t, tier_connections, "tier-connections", "N", OPTION_COUNT, 1, 512,              \
+           .initial = "8",                                                                         \
+           .help = "connections of one `--tier` to all its servers; each server has at least one") \
+    OPTION(uint64_t, tier_queue, "tier-queue", "BYTES", OPTION_BYTES, 1 << 20, ONE_TIB,            \
+           .initial = "256M", .help = "blocks that wait to be stored in one `--tier`",             \
+           .details = "With more, blocks are not stored there, which is counted as `full`.")       \
+    OPTION(uint32_t, tier_absent_ms, "tier-absent", "MS", OPTION_COUNT, 1, 3600000,                \
+           .initial = "2000",                                                                      \
+           .help = "time for which a block that a Redis server lacked is not asked for again",     \
+           .details = "What another daemon stores is found this much later at most.")              \
     OPTION(uint32_t, tier_deadline_ms, "tier-deadline", "MS", OPTION_COUNT, 1, 60000,              \
            .initial = "50",                                                                        \
            .help = "time for one operation of a tier; what has not come then is computed",         \
-           .details = "After 8 times as long the daemon waits for the operation no more; its "     \
-                      "memory is not used again before it has ended.")                             \
+           .details = "A long load is several operations, and ends with the first that fails. A "  \
+                      "server that moves no byte for so long has failed. After 8 times as long "   \
+                      "the daemon waits for the operation no more; its memory is not used again "  \
+                      "before it has ended.")                                                      \
     OPTION(uint32_t, max_tier_jobs, "max-tier-jobs", "N", OPTION_COUNT, 2, 65536, .initial = "64", \
            .help = "loads and stores of tiers at a time",                                          \
            .details = "With more under way, blocks are computed instead of loaded, and are "       \

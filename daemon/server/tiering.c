@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "log.h"
 #include "tier/host.h"
+#include "tier/redis/redis.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -47,29 +48,39 @@ static enum status read_key(struct tiering *tiering, const char *path, struct er
 
 // ---- the memory ----
 
-static enum status map(struct tiering *tiering, uint64_t size, struct error *error)
+// The option that says how much memory there is, for errors.
+static const char *memory_option(const struct server_params *params)
 {
+    return params->host_tier ? "--host-tier" : "--tier-memory";
+}
+
+static enum status map(struct tiering *tiering, const struct server_params *params,
+                       struct error *error)
+{
+    const uint64_t size = params->host_tier ? params->host_tier : params->tier_memory;
     tiering->size = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     void *base =
         mmap(NULL, tiering->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
-        return error_set(error, STATUS_NO_MEMORY, "--host-tier: %" PRIu64 " bytes: %s",
-                         tiering->size, strerror(errno));
+        return error_set(error, STATUS_NO_MEMORY, "%s: %" PRIu64 " bytes: %s",
+                         memory_option(params), tiering->size, strerror(errno));
     madvise(base, tiering->size, MADV_HUGEPAGE); // fewer pages to lock; works without, too
     tiering->core.base = base;
     return STATUS_OK;
 }
 
-static enum status import(struct tiering *tiering, struct engine *engine, struct error *error)
+static enum status import(struct tiering *tiering, struct engine *engine,
+                          const struct server_params *params, struct error *error)
 {
     enum status status =
         engine_arena_create(engine, tiering->core.base, tiering->size, &tiering->core.arena, error);
     if (status != STATUS_OK || engine_arena_imported(tiering->core.arena))
         return status;
     return error_set(error, STATUS_UNSUPPORTED,
-                     "--host-tier %" PRIu64 ": device %s cannot use %" PRIu64
+                     "%s %" PRIu64 ": device %s cannot use %" PRIu64
                      " bytes of host memory in place",
-                     tiering->size, engine_device(engine)->name, tiering->size);
+                     memory_option(params), tiering->size, engine_device(engine)->name,
+                     tiering->size);
 }
 
 static enum status open_host(struct tiering *tiering, struct error *error)
@@ -80,23 +91,115 @@ static enum status open_host(struct tiering *tiering, struct error *error)
                : status;
 }
 
+// ---- further tiers ----
+
+static void say(void *context, const char *sentence)
+{
+    (void)context;
+    log_warn("tier %s", sentence);
+}
+
+static enum status open_redis(const char *url, const struct server_params *params,
+                              struct tier_backend **out, struct error *error)
+{
+    const struct redis_params redis = {
+        .url = url,
+        .password_file = params->tier_password_file,
+        .stall_ms = params->tier_deadline_ms,
+        .expire_s = params->tier_expire_s,
+        .never_expires = params->tier_expire_s == 0,
+        .connections = params->tier_connections,
+        .absent_ms = params->tier_absent_ms,
+        .queue_bytes = params->tier_queue,
+        .say = say,
+    };
+    return redis_create(&redis, out, error);
+}
+
+// What the URL of a tier begins with, and what opens it. `open` gets the whole URL; its error must
+// not show a password.
+static const struct scheme {
+    const char *prefix;
+    const struct tier_ops *ops;
+    enum status (*open)(const char *url, const struct server_params *params,
+                        struct tier_backend **out, struct error *error);
+} schemes[] = {
+    {"redis://", &redis_ops, open_redis},
+    {"rediss://", &redis_ops, open_redis},
+};
+enum { NUM_SCHEMES = sizeof schemes / sizeof *schemes };
+
+static const struct scheme *scheme_of(const char *url)
+{
+    for (size_t i = 0; i < NUM_SCHEMES; i++) {
+        if (!strncmp(url, schemes[i].prefix, strlen(schemes[i].prefix)))
+            return &schemes[i];
+    }
+    return NULL;
+}
+
+// The text may have a password, so it is not shown.
+static enum status refuse_url(uint32_t index, struct error *error)
+{
+    char list[128] = "";
+    for (size_t i = 0; i < NUM_SCHEMES; i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "",
+                 schemes[i].prefix);
+    return error_set(error, STATUS_INVALID, "--tier %u does not begin with one of: %s", index + 1,
+                     list);
+}
+
+static enum status open_further(struct tiering *tiering, const struct server_params *params,
+                                uint32_t index, struct error *error)
+{
+    const char *url = params->tiers.texts[index];
+    const struct scheme *scheme = scheme_of(url);
+    struct tier_backend *backend;
+    struct tier *tier;
+    if (!scheme)
+        return refuse_url(index, error);
+    enum status status = scheme->open(url, params, &backend, error);
+    if (status == STATUS_OK)
+        status = tier_create(scheme->ops, backend, &tier, error);
+    if (status == STATUS_OK)
+        tiering->core.more[tiering->core.num_more++] = tier;
+    return status;
+}
+
+static enum status open_all_further(struct tiering *tiering, const struct server_params *params,
+                                    struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (params->tiers.count > CORE_MAX_TIERS)
+        return error_set(error, STATUS_INVALID, "--tier is given %u times; at most %d are possible",
+                         params->tiers.count, CORE_MAX_TIERS);
+    for (uint32_t i = 0; status == STATUS_OK && i < params->tiers.count; i++)
+        status = open_further(tiering, params, i, error);
+    return status;
+}
+
+// ---- all of it ----
+
 enum status tiering_open(struct tiering *tiering, struct engine *engine,
                          const struct server_params *params, struct error *error)
 {
-    if (!params->host_tier)
+    if (!params->host_tier && !params->tiers.count)
         return STATUS_OK;
     tiering->core.deadline_ns = params->tier_deadline_ms * NS_PER_MS;
     tiering->core.abandon_ns = ABANDON_TIMES * tiering->core.deadline_ns;
     tiering->core.max_errands = params->max_tier_jobs;
     enum status status = params->tier_key ? read_key(tiering, params->tier_key, error) : STATUS_OK;
     if (status == STATUS_OK)
-        status = map(tiering, params->host_tier, error);
+        status = map(tiering, params, error);
     if (status == STATUS_OK)
-        status = import(tiering, engine, error);
+        status = import(tiering, engine, params, error);
     if (status == STATUS_OK)
         status = open_host(tiering, error);
     if (status == STATUS_OK)
-        log_info("host tier of %" PRIu64 " bytes", tiering->size);
+        status = open_all_further(tiering, params, error);
+    if (status == STATUS_OK)
+        log_info("host tier of %" PRIu64 " bytes (%s), %u further tiers", tiering->size,
+                 memory_option(params), tiering->core.num_more);
     return status;
 }
 
