@@ -392,7 +392,8 @@ END_TEST
 
 START_TEST(a_tenant_keeps_its_floor_and_never_exceeds_its_cap)
 {
-    const struct tier_share first = {1, .floor = 2}, second = {2, .cap = 1}, third = {3};
+    const struct tier_share first = {.tenant = 1, .floor = 2}, second = {.tenant = 2, .cap = 1},
+                            third = {.tenant = 3};
     reopen(4);
     for (uint32_t i = 0; i < 3; i++)
         run(tier, TIER_STORE, i, first);
@@ -408,7 +409,7 @@ END_TEST
 // Files that were found are a tenant's from its first job on.
 START_TEST(a_floor_holds_for_blocks_of_an_earlier_daemon)
 {
-    const struct tier_share first = {7, .floor = 2}, other = {8};
+    const struct tier_share first = {.tenant = 7, .floor = 2}, other = {.tenant = 8};
     reopen(4);
     for (uint32_t i = 0; i < 3; i++) {
         run(tier, TIER_STORE, i, first);
