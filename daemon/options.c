@@ -38,7 +38,7 @@ static bool hide_logins(struct option_texts *urls)
         char *shown = (char *)urls->texts[i]; // of argv
         const char *at = strrchr(shown, '@');
         char *scheme = strstr(shown, "://");
-        char *login = scheme && scheme < at ? scheme + strlen("://") : shown;
+        char *login = scheme && at && scheme < at ? scheme + strlen("://") : shown;
         urls->texts[i] = copies[i] = strdup(shown);
         if (!copies[i])
             return false;

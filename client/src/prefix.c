@@ -119,7 +119,7 @@ static enum aule_status look_up(struct aule_cache *cache, const struct aule_pref
                                       .max_tokens = max_tokens,
                                       .extra_key = extra_key(&whole),
                                       .claim = claims,
-                                      .load = claims ? (uint32_t)whole.load : 0}},
+                                      .load = (uint32_t)whole.load}},
         .expected = WIRE_ANSWER_PREFIX_LOOKUP,
     };
     question.tokens = &question.request.prefix_lookup.tokens;

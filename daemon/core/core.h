@@ -245,9 +245,12 @@ enum core_load { CORE_LOAD_AUTO, CORE_LOAD_ALWAYS, CORE_LOAD_NEVER, CORE_NUM_LOA
 // up to the first one that none has. They are claimed as if an older session computed them: a claim
 // that follows gets them as promised ones. A load that fails ends its claim, so that the next claim
 // computes the blocks. Returns how many blocks may come; 0 also when memory or a quota is short.
+// *id is the load that brings the first missing block, also if an earlier call began it; 0: none.
 uint32_t core_prefix_load(struct core_session *session, uint64_t cache,
                           const struct core_prefix *prefix, uint32_t max_tokens,
-                          enum core_load load);
+                          enum core_load load, uint64_t *id);
+// False: the load has ended; a look-up finds what it brought. core_step() returns true after an end.
+bool core_load_runs(const struct core *core, uint64_t id);
 
 // What a look-up has claimed. Blocks are counted from the start of the prompt.
 struct core_claim {

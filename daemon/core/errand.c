@@ -85,10 +85,17 @@ struct errand *errand_create(struct core *core, struct cache *cache, struct salt
     return errand;
 }
 
+void errand_give_back(struct errand *errand, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = first; i < first + count; i++) {
+        give_back(errand->core, errand->blocks[i].data);
+        errand->blocks[i].data = NULL;
+    }
+}
+
 static void errand_free(struct errand *errand)
 {
-    for (uint32_t i = 0; i < errand->count; i++)
-        give_back(errand->core, errand->blocks[i].data);
+    errand_give_back(errand, 0, errand->count);
     free((void *)errand->prefix.tokens);
     free((void *)errand->prefix.extra_key);
     free(errand->outcomes);
@@ -231,15 +238,16 @@ static bool copy_piece(struct errand *errand, enum copy_way way, uint32_t first,
     return status == STATUS_OK;
 }
 
-uint32_t errand_copy(struct errand *errand, enum copy_way way, uint32_t count)
+uint32_t errand_copy(struct errand *errand, enum copy_way way, uint32_t first, uint32_t count)
 {
     const uint64_t fit = COPY_BYTES / errand->space.block_bytes;
     const uint32_t piece = fit < 1 ? 1 : fit < count ? (uint32_t)fit : count;
     uint32_t done = 0;
-    errand->outcomes = calloc(count, sizeof *errand->outcomes);
+    if (!errand->outcomes)
+        errand->outcomes = calloc(errand->count, sizeof *errand->outcomes);
     while (errand->outcomes && done < count) {
         const uint32_t size = count - done < piece ? count - done : piece;
-        if (!copy_piece(errand, way, done, size))
+        if (!copy_piece(errand, way, first + done, size))
             break;
         done += size;
     }

@@ -9,8 +9,17 @@
 
 #include "state.h"
 
-// In the order of a store: COPYING, KEEPING; of a load: ASKING, LEASING, LOADING, COPYING.
-enum errand_stage { ERRAND_ASKING, ERRAND_LEASING, ERRAND_LOADING, ERRAND_COPYING, ERRAND_KEEPING };
+// In the order of a store: COPYING, KEEPING; of a load: ASKING, then for each window LEASING,
+// LOADING and COPYING.
+// ENDING: a load waits for its last copies.
+enum errand_stage {
+    ERRAND_ASKING,
+    ERRAND_LEASING,
+    ERRAND_LOADING,
+    ERRAND_COPYING,
+    ERRAND_KEEPING,
+    ERRAND_ENDING
+};
 
 enum { ERRAND_NO_SOURCE = UINT8_MAX };
 
@@ -19,6 +28,7 @@ struct errand_block {
     int32_t block;             // on the GPU; a load's is leased; -1 = none yet
     uint8_t source;            // a load's: index of the tier; ERRAND_NO_SOURCE = not known yet
     uint8_t *data;             // in the host tier's memory, with a reference; NULL = none
+    bool moved;                // a load's: its copy is queued
     enum record_reason reason; // of its last job
 };
 
@@ -38,7 +48,11 @@ struct errand {
     // A load's.
     uint64_t claim;
     uint32_t first;            // its first block's place in the prompt
-    uint32_t num_wanted;       // of `blocks`: the first ones, that are still to come
+    uint32_t num_wanted;       // of `blocks`: the first ones, which are to come
+    uint32_t num_done;         // of these: published, and their copies are queued
+    uint32_t num_copied;       // of these: their copies are over, and their memory is given back
+    uint32_t window;           // blocks[num_done .. window) are being loaded
+    uint64_t window_bytes;     // at most, but at least one block
     int32_t parent;            // the block before the first one, held; -1 = none
     struct core_prefix prefix; // the whole prompt up to its last block; owned
 
@@ -59,9 +73,12 @@ struct tier *errand_tier(const struct core *core, uint32_t source);
 // tier that does not lend, get memory: a block without is left out. No block: nothing happens.
 void errand_start(struct errand *errand, enum tier_kind kind, uint32_t source,
                   bool (*wanted)(const struct errand_block *block, uint32_t source));
-// Queues copies of blocks[0 .. count) between the GPU and their memory, in pieces, so that other
-// sessions' runs come between. Returns how many blocks are under way.
-uint32_t errand_copy(struct errand *errand, enum copy_way way, uint32_t count);
+// Queues copies of blocks[first .. first + count) between the GPU and their memory, in pieces, so
+// that other sessions' runs come between. Each block is copied once at most. Returns how many
+// blocks are under way.
+uint32_t errand_copy(struct errand *errand, enum copy_way way, uint32_t first, uint32_t count);
+// Gives the memory of blocks[first .. first + count) back.
+void errand_give_back(struct errand *errand, uint32_t first, uint32_t count);
 bool errand_copies(const struct errand *errand); // some are under way
 bool errand_copied(const struct errand *errand); // all succeeded
 // A tier's event. Returns the errand whose turn it is; NULL: none.

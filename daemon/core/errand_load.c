@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // errand_load.c - core_prefix_load(): brings blocks of a prompt back to the GPU. The errand holds
-// the part of the prompt that is there, so that it stays, and claims the blocks behind it. Blocks
-// that do not come are left to the next claim. Dispatcher thread only.
+// the part of the prompt that is there, so that it stays, and claims the blocks behind it. It loads
+// them window by window: while the GPU copies one window, the next one is loaded. Blocks that do
+// not come are left to the next claim. Dispatcher thread only.
 
 #include "core/pool/claim.h"
 #include "core/pool/lookup.h"
@@ -16,6 +17,8 @@
 enum {
     LOAD_BLOCKS = 4096,   // of one errand
     LOAD_TRY_ONE_IN = 32, // of the loads that seem too slow, so that the estimate can get better
+    WINDOW_BYTES = 16 << 20, // as long as nothing is known of a tier's speed
+    WINDOWS = 4,             // that the memory has room for, at least
 };
 
 // ---- what to load ----
@@ -67,19 +70,29 @@ static uint32_t probe(const struct core *core, const struct record_space *space,
     return source;
 }
 
+static struct record_chain next_chain(const struct plan *plan)
+{
+    const struct core_prefix *prefix = plan->prefix;
+    const uint32_t block_size = plan->table->cache->identity.kv.block_size;
+    const struct record_chain before =
+        plan->last ? plan->last->chain
+                   : record_chain_begin(prefix->extra_key, prefix->extra_key_size);
+    return record_chain_next(&before, prefix->tokens + (size_t)plan->num_found * block_size,
+                             block_size);
+}
+
 // Fills `blocks`, up to the first one that no tier has. Returns their number.
 static uint32_t probe_all(const struct plan *plan, struct errand_block *blocks, uint32_t most)
 {
     const struct cache *cache = plan->table->cache;
     const uint32_t block_size = cache->identity.kv.block_size;
     const struct record_space space = errand_space(cache, plan->session->salt);
-    struct record_chain chain =
-        plan->last ? plan->last->chain
-                   : record_chain_begin(plan->prefix->extra_key, plan->prefix->extra_key_size);
+    const int32_t *tokens = plan->prefix->tokens + (size_t)plan->num_found * block_size;
+    struct record_chain chain = next_chain(plan);
     uint32_t count = 0;
     for (; count < most; count++) {
-        const uint64_t at = (uint64_t)(plan->num_found + count) * block_size;
-        chain = record_chain_next(&chain, plan->prefix->tokens + at, block_size);
+        if (count)
+            chain = record_chain_next(&chain, tokens + (size_t)count * block_size, block_size);
         const uint32_t source = probe(plan->session->core, &space, &chain);
         if (source == TIERS_SOURCES)
             break;
@@ -182,6 +195,7 @@ static uint32_t begin(struct plan *plan, const struct errand_block *blocks, uint
         return 0;
     memcpy(errand->blocks, blocks, count * sizeof *blocks);
     errand->loads = true;
+    errand->num_wanted = count;
     errand->first = plan->num_found;
     errand->parent = plan->last ? plan->last->block->id : -1;
     if (!copy_prefix(errand, plan->prefix,
@@ -194,26 +208,103 @@ static uint32_t begin(struct plan *plan, const struct errand_block *blocks, uint
     return load_advance(errand) ? 0 : count;
 }
 
-uint32_t core_prefix_load(struct core_session *session, uint64_t cache,
-                          const struct core_prefix *prefix, uint32_t max_tokens,
-                          enum core_load load)
+// The load that brings the first missing block, which an earlier look-up may have begun. 0: none.
+static uint64_t find_load(const struct plan *plan)
 {
-    struct plan plan = {.session = session, .prefix = prefix};
-    struct core *core = session->core;
-    if (!core->pool.has_tiers || load == CORE_LOAD_NEVER ||
-        find(&plan, cache, max_tokens) != STATUS_OK || plan.num_found == plan.num_blocks)
-        return 0;
-    const uint32_t missing = plan.num_blocks - plan.num_found,
+    const struct core *core = plan->session->core;
+    const struct record_chain chain = next_chain(plan);
+    const struct errand *errand;
+    DL_FOREACH(core->tiers.errands, errand)
+    {
+        const uint32_t index = plan->num_found - errand->first; // wraps around below `first`
+        if (errand->loads && errand->table->cache == plan->table->cache &&
+            errand->session->salt == plan->session->salt && index < errand->num_wanted &&
+            !memcmp(errand->blocks[index].chain.id, chain.id, sizeof chain.id))
+            return errand->session->id;
+    }
+    return 0;
+}
+
+bool core_load_runs(const struct core *core, uint64_t load)
+{
+    const struct errand *errand;
+    DL_FOREACH(core->tiers.errands, errand)
+    {
+        if (errand->session->id == load)
+            return true;
+    }
+    return false;
+}
+
+static uint32_t load_missing(struct plan *plan, enum core_load load)
+{
+    const uint32_t missing = plan->num_blocks - plan->num_found,
                    most = missing < LOAD_BLOCKS ? missing : LOAD_BLOCKS;
     struct errand_block *blocks = malloc(most * sizeof *blocks);
-    const uint32_t count = blocks ? probe_all(&plan, blocks, most) : 0;
-    const bool goes = count && pays(core, plan.table->cache, blocks, count, load);
-    const uint32_t begun = goes ? begin(&plan, blocks, count) : 0;
+    const uint32_t count = blocks ? probe_all(plan, blocks, most) : 0;
+    const bool goes =
+        count && pays(plan->session->core, plan->table->cache, blocks, count, load);
+    const uint32_t begun = goes ? begin(plan, blocks, count) : 0;
     free(blocks);
     return begun;
 }
 
-// ---- the stages ----
+uint32_t core_prefix_load(struct core_session *session, uint64_t cache,
+                          const struct core_prefix *prefix, uint32_t max_tokens,
+                          enum core_load load, uint64_t *id)
+{
+    struct plan plan = {.session = session, .prefix = prefix};
+    *id = 0;
+    if (!session->core->pool.has_tiers || load == CORE_LOAD_NEVER ||
+        find(&plan, cache, max_tokens) != STATUS_OK || plan.num_found == plan.num_blocks)
+        return 0;
+    *id = find_load(&plan);
+    const uint32_t begun = *id ? 0 : load_missing(&plan, load);
+    if (begun)
+        *id = find_load(&plan);
+    return begun;
+}
+
+// ---- what is learnt ----
+
+static bool uses(const struct errand *errand, uint32_t count, uint32_t source)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (errand->blocks[i].source == source)
+            return true;
+    }
+    return false;
+}
+
+// A time that ran out says only that a tier is slower than this, so the next measure replaces it.
+static void learn_one(struct tiers *tiers, uint32_t source, int64_t each_ns, bool ran_out)
+{
+    const int64_t before_ns = tiers->load_ns[source];
+    if (ran_out && each_ns <= before_ns)
+        return;
+    if (ran_out || !before_ns || tiers->ran_out[source])
+        tiers->load_ns[source] = each_ns;
+    else
+        tiers->load_ns[source] = before_ns + (each_ns - before_ns) / 4;
+    tiers->ran_out[source] = ran_out;
+}
+
+// The time runs from the first window's load to the end of the last window's copy.
+static void learn(const struct errand *errand)
+{
+    const struct errand_block *next = &errand->blocks[errand->num_done];
+    const bool ran_out = !errand->num_done && (next->reason == RECORD_TIMEOUT ||
+                                               next->reason == RECORD_ABANDONED);
+    const uint32_t count = ran_out ? 1 : errand->num_done;
+    const int64_t took_ns = errand->core->ledger.now_ns - errand->started_ns;
+    const double mib = (double)count * (double)errand->space.block_bytes / (1 << 20);
+    for (uint32_t source = 0; count && source < TIERS_SOURCES; source++) {
+        if (uses(errand, count, source))
+            learn_one(&errand->core->tiers, source, (int64_t)((double)took_ns / mib) + 1, ran_out);
+    }
+}
+
+// ---- the stages: each returns false if it waits for something ----
 
 // Only the first `count` blocks go on. The claim of the others ends.
 static void cut(struct errand *errand, uint32_t count)
@@ -230,28 +321,62 @@ static void cut(struct errand *errand, uint32_t count)
     errand->num_wanted = count;
 }
 
-static bool end(struct errand *errand)
+static int64_t slowest(const struct errand *errand)
 {
-    errand_end(errand);
-    return true;
+    int64_t slowest_ns = 0;
+    for (uint32_t source = 0; source < TIERS_SOURCES; source++) {
+        const int64_t own_ns = errand->core->tiers.load_ns[source];
+        if (own_ns > slowest_ns && uses(errand, errand->num_wanted, source))
+            slowest_ns = own_ns;
+    }
+    return slowest_ns;
 }
 
-static bool asked(struct errand *errand)
+// A window should come in half of the time that it has, and leave memory for other transfers.
+static uint64_t window_bytes(const struct errand *errand)
+{
+    const struct core_tiers *params = &errand->core->params.tiers;
+    const int64_t each_ns = slowest(errand);
+    struct tier_state host;
+    tier_state(params->host, &host);
+    const double most = (double)host.limit_bytes / WINDOWS,
+                 fit = params->deadline_ns == FOREVER ? most
+                       : each_ns ? (double)params->deadline_ns / 2 / (double)each_ns * (1 << 20)
+                                 : WINDOW_BYTES;
+    return (uint64_t)(fit < most ? fit : most);
+}
+
+static void next_window(struct errand *errand)
+{
+    const struct core *core = errand->core;
+    const int64_t abandon_ns = core->params.tiers.abandon_ns;
+    const uint64_t fit = errand->window_bytes / errand->space.block_bytes;
+    const uint32_t left = errand->num_wanted - errand->num_done;
+    errand->window = errand->num_done + (fit < 1 ? 1 : fit < left ? (uint32_t)fit : left);
+    errand->give_up_ns = abandon_ns == FOREVER ? FOREVER : core->ledger.now_ns + abandon_ns;
+    errand->stage = ERRAND_LEASING;
+}
+
+static bool ask_answered(struct errand *errand)
 {
     uint32_t count = 0;
     while (count < errand->count && errand->blocks[count].source != ERRAND_NO_SOURCE)
         count++;
     cut(errand, count);
-    errand->stage = ERRAND_LEASING;
-    return count > 0;
+    errand->stage = ERRAND_ENDING;
+    if (count) {
+        errand->window_bytes = window_bytes(errand);
+        next_window(errand);
+    }
+    return true;
 }
 
-// False: there are no blocks, and none will come in time. *waits: they may.
+// False: there are no blocks. *waits: they may come in time.
 static bool lease(struct errand *errand, bool *waits)
 {
     struct core_session *session = errand->session;
     const uint64_t cache = errand->table->cache_id;
-    const uint32_t count = errand->num_wanted;
+    const uint32_t count = errand->window - errand->num_done;
     int32_t *blocks = malloc(count * sizeof *blocks);
     bool growing = false;
     enum status status =
@@ -259,7 +384,7 @@ static bool lease(struct errand *errand, bool *waits)
     if (status == STATUS_OK)
         status = core_blocks_lease(session, cache, count, blocks, &growing, NULL);
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
-        errand->blocks[i].block = blocks[i];
+        errand->blocks[errand->num_done + i].block = blocks[i];
     free(blocks);
     *waits =
         status == STATUS_NO_BLOCKS && growing && errand->core->ledger.now_ns < errand->give_up_ns;
@@ -268,110 +393,122 @@ static bool lease(struct errand *errand, bool *waits)
 
 static bool lies_there(const struct errand_block *block, uint32_t source)
 {
-    return block->source == source && block->block >= 0;
+    return block->source == source && block->block >= 0 && !block->moved;
 }
 
-static void load(struct errand *errand)
+static bool lease_and_load(struct errand *errand)
 {
+    bool waits;
+    if (!lease(errand, &waits)) {
+        if (waits)
+            return false;
+        cut(errand, errand->num_done);
+        errand->stage = ERRAND_ENDING;
+        return true;
+    }
     errand->stage = ERRAND_LOADING;
-    errand->started_ns = errand->core->ledger.now_ns;
+    if (!errand->num_done)
+        errand->started_ns = errand->core->ledger.now_ns;
     for (uint32_t i = 0; i <= errand->core->params.tiers.num_more; i++)
         errand_start(errand, TIER_LOAD, i, lies_there);
+    return true;
+}
+
+static bool loaded(struct errand *errand)
+{
+    uint32_t end = errand->num_done;
+    while (end < errand->window && errand->blocks[end].data)
+        end++;
+    if (end < errand->window)
+        cut(errand, end);
+    errand->window = end;
+    errand->stage = end > errand->num_done ? ERRAND_COPYING : ERRAND_ENDING;
+    return true;
 }
 
 static bool comes_from_afar(const struct errand_block *block, uint32_t source)
 {
-    return block->source != source && block->block >= 0 && block->data;
+    return block->source != source && block->moved && block->data;
 }
 
-// Publishes the blocks whose copies are queued: they become visible when these are over.
+// Publishes the `count` blocks behind those that are done. Their copies are queued, and they become
+// visible when these are over.
 static bool publish(struct errand *errand, uint32_t count)
 {
-    const uint32_t block_size = errand->table->cache->identity.kv.block_size;
-    const uint64_t cache = errand->table->cache_id;
+    const uint32_t block_size = errand->table->cache->identity.kv.block_size,
+                   done = errand->num_done, before = errand->first + done;
     struct core_prefix prefix = errand->prefix;
     struct error error;
     uint32_t existing;
     int32_t *blocks = malloc(count * sizeof *blocks);
-    prefix.num_tokens = (errand->first + count) * block_size;
-    enum status status = blocks ? STATUS_OK : STATUS_NO_MEMORY;
-    if (errand->first) {
-        prefix.parent = errand->parent;
-        prefix.has_parent = true;
-        prefix.tokens += (size_t)errand->first * block_size;
-        prefix.num_tokens -= errand->first * block_size;
-    }
+    if (!blocks)
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        blocks[i] = errand->blocks[done + i].block;
+    prefix.has_parent = before > 0;
+    prefix.parent = done ? errand->blocks[done - 1].block : errand->parent;
+    prefix.tokens += (size_t)before * block_size;
+    prefix.num_tokens = count * block_size;
+    const enum status status = core_prefix_publish(errand->session, errand->table->cache_id,
+                                                   &prefix, blocks, count, &existing, &error);
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
-        blocks[i] = errand->blocks[i].block;
-    if (status == STATUS_OK)
-        status =
-            core_prefix_publish(errand->session, cache, &prefix, blocks, count, &existing, &error);
+        errand->blocks[done + i].block = blocks[i]; // another one, if it was published meanwhile
     free(blocks);
     return status == STATUS_OK;
 }
 
+// Copies of a window begin when those of the one before are over.
 static bool copy(struct errand *errand)
 {
-    uint32_t count = 0;
-    while (count < errand->num_wanted && errand->blocks[count].data)
-        count++;
-    cut(errand, count);
-    errand->stage = ERRAND_COPYING;
-    const uint32_t queued = count ? errand_copy(errand, COPY_IN, count) : 0;
-    cut(errand, queued);
-    if (!queued || !publish(errand, queued)) {
-        errand->num_wanted = 0;
+    const uint32_t done = errand->num_done, count = errand->window - done;
+    if (errand_copies(errand))
         return false;
-    }
+    errand_give_back(errand, errand->num_copied, done - errand->num_copied);
+    errand->num_copied = done;
+    errand->stage = ERRAND_ENDING;
+    const uint32_t queued =
+        errand_copied(errand) ? errand_copy(errand, COPY_IN, done, count) : 0;
+    if (queued < count)
+        cut(errand, done + queued);
+    for (uint32_t i = 0; i < queued; i++)
+        errand->blocks[done + i].moved = true;
+    if (!queued || !publish(errand, queued))
+        return true;
     errand_start(errand, TIER_STORE, 0, comes_from_afar); // so that the next load is a near one
+    errand->num_done += queued;
+    if (errand->num_done < errand->num_wanted)
+        next_window(errand);
     return true;
 }
 
-static void learn(const struct errand *errand)
-{
-    struct tiers *tiers = &errand->core->tiers;
-    const int64_t took_ns = errand->core->ledger.now_ns - errand->started_ns;
-    const double mib = (double)errand->num_wanted * (double)errand->space.block_bytes / (1 << 20);
-    const int64_t each_ns = (int64_t)((double)took_ns / mib) + 1;
-    for (uint32_t source = 0; source < TIERS_SOURCES; source++) {
-        bool used = false;
-        for (uint32_t i = 0; i < errand->num_wanted; i++)
-            used |= errand->blocks[i].source == source;
-        const int64_t before_ns = tiers->load_ns[source];
-        if (used)
-            tiers->load_ns[source] = before_ns ? before_ns + (each_ns - before_ns) / 4 : each_ns;
-    }
-}
-
-static void succeed(struct errand *errand)
+static void end(struct errand *errand)
 {
     struct core *core = errand->core;
-    learn(errand);
-    core->ledger.metrics[METRIC_TIER_LOADED_TOKENS] +=
-        (uint64_t)errand->num_wanted * errand->table->cache->identity.kv.block_size;
+    if (!core->ledger.lost && errand_copied(errand)) {
+        learn(errand);
+        core->ledger.metrics[METRIC_TIER_LOADED_TOKENS] +=
+            (uint64_t)errand->num_done * errand->table->cache->identity.kv.block_size;
+    }
+    core->ledger.news = true; // for look-ups that wait for this load
+    errand_end(errand);
 }
 
 bool load_advance(struct errand *errand)
 {
-    bool waits = false;
-    if (errand->num_jobs)
-        return false;
+    static bool (*const stages[])(struct errand *) = {
+        [ERRAND_ASKING] = ask_answered,
+        [ERRAND_LEASING] = lease_and_load,
+        [ERRAND_LOADING] = loaded,
+        [ERRAND_COPYING] = copy,
+    };
     if (errand->core->ledger.lost)
-        return errand_copies(errand) ? false : end(errand);
-    if (errand->stage == ERRAND_ASKING && !asked(errand))
-        return end(errand);
-    if (errand->stage == ERRAND_LEASING) {
-        if (!lease(errand, &waits))
-            return waits ? false : end(errand);
-        load(errand);
-        if (errand->num_jobs)
+        errand->stage = ERRAND_ENDING;
+    while (!errand->num_jobs && errand->stage != ERRAND_ENDING) {
+        if (!stages[errand->stage](errand))
             return false;
     }
-    if (errand->stage == ERRAND_LOADING && !copy(errand) && !errand_copies(errand))
-        return end(errand);
-    if (errand_copies(errand) || errand->num_jobs)
+    if (errand->num_jobs || errand_copies(errand))
         return false;
-    if (errand->num_wanted && errand_copied(errand))
-        succeed(errand);
-    return end(errand);
+    end(errand);
+    return true;
 }

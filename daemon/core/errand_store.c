@@ -125,7 +125,7 @@ static bool begin(struct core *core, struct cache *cache)
     errand->stage = ERRAND_COPYING;
     errand->count = 0;
     take_nodes(errand, cache, salt);
-    const uint32_t copied = errand->count ? errand_copy(errand, COPY_OUT, errand->count) : 0;
+    const uint32_t copied = errand->count ? errand_copy(errand, COPY_OUT, 0, errand->count) : 0;
     skip(core, errand->count - copied);
     for (; errand->count > copied; errand->count--)
         host_ops.give_back(core->params.tiers.area, errand->blocks[errand->count - 1].data);

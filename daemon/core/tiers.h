@@ -9,8 +9,8 @@
 // A store: blocks that became visible are held, copied to the host tier's memory on the GPU, and
 // released; then the host tier and after it the others keep them.
 // A load claims its blocks as if it computed them, so that look-ups wait for it or go on behind it.
-// It asks the tiers that cannot tell at once, leases blocks, loads, copies on the GPU and
-// publishes. Blocks behind one that did not come are left out.
+// It asks the tiers that cannot tell at once. Then it leases blocks, loads, copies on the GPU and
+// publishes, a window of blocks at a time. Blocks behind one that did not come are left out.
 // No errand waits for a session. Tiers end their jobs or are abandoned. So every claim of an errand
 // ends.
 
@@ -30,6 +30,7 @@ struct tiers {
     bool finished; // core ends: nothing moves any more
     // What a load takes, learnt: nanoseconds for a MiB from each source; 0 = unknown.
     int64_t load_ns[TIERS_SOURCES];
+    bool ran_out[TIERS_SOURCES]; // it is of a load that did not come in time, so at least that
     uint32_t declined; // loads that would have taken longer than computing
 };
 

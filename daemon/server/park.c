@@ -38,12 +38,45 @@ static enum status check_limits(struct call *call, const struct parked *command)
         session->parked_bytes > params->max_parked_bytes - command->bytes)
         return error_set(&call->error, STATUS_LIMIT,
                          "a command with %" PRIu64
-                         " bytes of arrays cannot wait for a ticket beside the %" PRIu64
+                         " bytes of arrays cannot wait beside the %" PRIu64
                          " bytes of other waiting commands of session %" PRIu64
                          "; --max-parked-memory is %" PRIu64,
                          command->bytes, session->parked_bytes, session->id,
                          params->max_parked_bytes);
     return STATUS_OK;
+}
+
+static void prefix_free(struct core_prefix *prefix)
+{
+    free((void *)prefix->tokens);
+    free((void *)prefix->extra_key);
+}
+
+// Replaces the arrays by copies. False: no memory, and nothing is to be freed.
+static bool prefix_keep(struct core_prefix *prefix)
+{
+    const size_t size = prefix->num_tokens * sizeof *prefix->tokens;
+    int32_t *tokens = malloc(size + 1);
+    uint8_t *extra_key = malloc(prefix->extra_key_size + (size_t)1);
+    if (tokens && size)
+        memcpy(tokens, prefix->tokens, size);
+    if (extra_key && prefix->extra_key_size)
+        memcpy(extra_key, prefix->extra_key, prefix->extra_key_size);
+    prefix->tokens = tokens;
+    prefix->extra_key = extra_key;
+    if (tokens && extra_key)
+        return true;
+    prefix_free(prefix);
+    return false;
+}
+
+static bool keep_arrays(struct parked *parked)
+{
+    switch (parked->kind) {
+    case PARKED_WORK: return work_keep(&parked->work);
+    case PARKED_LOOKUP: return prefix_keep(&parked->lookup.prefix);
+    default: return true;
+    }
 }
 
 // A copy of *command with copies of its arrays. NULL: no memory.
@@ -53,7 +86,7 @@ static struct parked *copy_of(const struct parked *command)
     if (!parked)
         return NULL;
     *parked = *command;
-    if (parked->kind != PARKED_WORK || work_keep(&parked->work))
+    if (keep_arrays(parked))
         return parked;
     free(parked);
     return NULL;
@@ -112,6 +145,8 @@ static void unpark(struct server *server, struct parked *parked)
         core_take_wait_end(&parked->take.taker);
     if (parked->kind == PARKED_WORK)
         work_finish(&parked->work);
+    if (parked->kind == PARKED_LOOKUP)
+        prefix_free(&parked->lookup.prefix);
     free(parked);
 }
 
@@ -181,6 +216,65 @@ static void retry_claim(struct server *server, struct parked *parked, bool last)
     if (status == STATUS_OK)
         answer(server, parked, &reply);
     else if (last || status != STATUS_TIMEOUT)
+        refuse(server, parked, &error);
+    free(blocks);
+}
+
+// ---- blocks from tiers ----
+
+// `blocks` has room for all full blocks of the prefix.
+static enum status take_found(struct core_session *session, uint64_t cache,
+                              const struct core_prefix *prefix, uint32_t max_tokens,
+                              int32_t *blocks, struct wire_reply *reply, struct error *error)
+{
+    uint32_t count;
+    enum status status =
+        core_prefix_lookup(session, cache, prefix, max_tokens, blocks, &count, error);
+    reply->answer = WIRE_ANSWER_PREFIX_LOOKUP;
+    if (status == STATUS_OK)
+        reply->prefix_lookup = (struct wire_prefix_lookup_reply){
+            .blocks = {blocks, count}, .num_tokens = count * core_cache_block_size(session, cache)};
+    return status;
+}
+
+enum status park_lookup(struct call *call, const struct park_lookup *lookup, int64_t deadline_ns)
+{
+    const struct core_prefix *prefix = &lookup->prefix;
+    const struct parked parked = {
+        .kind = PARKED_LOOKUP,
+        .deadline_ns = deadline_ns,
+        .lookup = {lookup->cache, lookup->load, *prefix, lookup->max_tokens},
+        .bytes = prefix->num_tokens * sizeof *prefix->tokens + prefix->extra_key_size,
+    };
+    if (lookup->load && park(call, &parked) == STATUS_OK)
+        return STATUS_OK;
+    call->error.status = STATUS_OK; // it is answered without what tiers have
+    int32_t *blocks = call_alloc(call, lookup->num_blocks + (size_t)1, sizeof *blocks);
+    return blocks ? take_found(call->session->core, lookup->cache, prefix, lookup->max_tokens,
+                               blocks, &call->reply, &call->error)
+                  : call->error.status;
+}
+
+// `last`: its deadline has passed.
+static void retry_lookup(struct server *server, struct parked *parked, bool last)
+{
+    struct core_session *session = parked->session->core;
+    const struct core_prefix *prefix = &parked->lookup.prefix;
+    const uint64_t cache = parked->lookup.cache;
+    struct wire_reply reply = {.message = ""};
+    struct error error = {.status = STATUS_OK};
+    if (!last && core_load_runs(server->core, parked->lookup.load))
+        return;
+    const uint32_t block_size = core_cache_block_size(session, cache); // 0: it was closed
+    const size_t room = block_size ? prefix->num_tokens / block_size + (size_t)1 : 1;
+    int32_t *blocks = malloc(room * sizeof *blocks);
+    enum status status = blocks ? take_found(session, cache, prefix, parked->lookup.max_tokens,
+                                             blocks, &reply, &error)
+                                : error_set(&error, STATUS_NO_MEMORY,
+                                            "the daemon has no memory for %zu block ids", room);
+    if (status == STATUS_OK)
+        answer(server, parked, &reply);
+    else
         refuse(server, parked, &error);
     free(blocks);
 }
@@ -394,6 +488,7 @@ void park_retry(struct server *server)
         case PARKED_CLAIM: retry_claim(server, parked, false); break;
         case PARKED_ENDED: retry_ended(server, parked); break;
         case PARKED_TAKE: retry_take(server, parked, false); break;
+        case PARKED_LOOKUP: retry_lookup(server, parked, false); break;
         }
     }
     park_retry_leases(server);
@@ -408,6 +503,7 @@ static void expire(struct server *server, struct parked *parked)
     case PARKED_LEASE: retry_lease(server, parked, true); return;
     case PARKED_CLAIM: retry_claim(server, parked, true); return;
     case PARKED_TAKE: retry_take(server, parked, true); return;
+    case PARKED_LOOKUP: retry_lookup(server, parked, true); return;
     case PARKED_WAIT:
         error_set(&error, STATUS_TIMEOUT,
                   "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // park.h - commands that wait: a lease for free blocks, a Wait for the end of a run, GPU work for a
-// free ticket, a ClaimWait for blocks that others compute, an OfferTake for an offer. Each is a
-// record with a deadline, never a blocked thread. When something came free, they are retried in the
+// free ticket, a ClaimWait for blocks that others compute, an OfferTake for an offer, a look-up for
+// blocks that come from tiers. Each is a record with a deadline, never a blocked thread. When something came free, they are retried in the
 // order of arrival. Dispatcher thread. Work never overtakes older work of its session. Core decides
 // which lease and which take goes first (core_lease_turn(), core_take_turn()).
 
@@ -26,6 +26,16 @@ enum status park_ended(struct call *call, uint64_t ticket, int64_t deadline_ns);
 // Answers the call with the blocks of the claim that have come: at once if there are some or if the
 // next one is the claim's to compute, else when that is so, until `deadline_ns`.
 enum status park_claim(struct call *call, uint64_t cache, uint64_t claim, int64_t deadline_ns);
+
+// Answers a look-up without a claim: at once if nothing more comes for it from tiers, else when the
+// load has ended, or at `deadline_ns` with what is there then. A look-up that cannot wait is
+// answered at once.
+struct park_lookup {
+    uint64_t cache, load; // load 0: nothing comes
+    struct core_prefix prefix;
+    uint32_t max_tokens, num_blocks; // num_blocks: full ones of the prefix
+};
+enum status park_lookup(struct call *call, const struct park_lookup *lookup, int64_t deadline_ns);
 
 void park_retry(struct server *server); // call this when something came free
 // Call this before a new lease, so that older ones get free blocks first.

@@ -89,7 +89,7 @@ struct session {
     struct watch watch;        // of pidfd
     int64_t opened_ns, map_deadline_ns;
     uint32_t num_parked, num_parked_work; // park.c: its parked commands; those with GPU work
-    uint64_t parked_bytes;                // park.c: arrays of its parked work; --max-parked-memory
+    uint64_t parked_bytes; // park.c: arrays of its parked commands; --max-parked-memory
     uint64_t waiting_pass;  // park.c: server->park_pass in which its work found no free ticket
     struct job job;         // makes its segment, later unmakes it
     struct asker hello;     // of its Hello, until that is answered
@@ -103,14 +103,15 @@ struct session {
 
 // A parked command. LEASE waits for free blocks, WAIT for the end of a run, WORK for a free ticket,
 // CLAIM for blocks that others compute, TAKE for an offer, ENDED for the end of tickets that it
-// does not reap.
+// does not reap, LOOKUP for blocks that come from tiers.
 enum parked_kind {
     PARKED_LEASE,
     PARKED_WAIT,
     PARKED_WORK,
     PARKED_CLAIM,
     PARKED_TAKE,
-    PARKED_ENDED
+    PARKED_ENDED,
+    PARKED_LOOKUP
 };
 struct parked {
     enum parked_kind kind;
@@ -132,10 +133,15 @@ struct parked {
             char name[WIRE_MAX_NAME + 1];
             struct core_taker taker; // its place in core's queue
         } take;
+        struct {
+            uint64_t cache, load;
+            struct core_prefix prefix; // owned
+            uint32_t max_tokens;
+        } lookup;
         uint64_t ticket;  // WAIT, ENDED
         struct work work; // WORK; owned
     };
-    uint64_t bytes;             // of the arrays of `work`
+    uint64_t bytes;             // of the arrays of `work` or `lookup`
     struct parked *prev, *next; // server->parked, in the order of arrival
 };
 

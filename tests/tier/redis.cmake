@@ -8,5 +8,18 @@ pkg_check_modules(HIREDIS IMPORTED_TARGET hiredis)
 if(HIREDIS_FOUND)
   aule_check(test_redis_parts SOURCES tier/test_redis_parts.c rigs/dice.c LIBS aule_tier LABELS unit)
   aule_check(test_redis SOURCES tier/test_redis.c tier/test_redis_faults.c tier/redis_world.c
-    rigs/dice.c LIBS aule_tier PkgConfig::HIREDIS LABELS redis COST 60)
+    rigs/redis_server.c rigs/dice.c LIBS aule_tier PkgConfig::HIREDIS LABELS redis COST 60)
+  aule_check(test_client_redis SOURCES client/waiting/test_client_redis.c rigs/redis_server.c
+    rigs/text_world.c rigs/client_rig.c LIBS client_expect daemon_harness PkgConfig::HIREDIS
+    LABELS process redis tier COST 60)
+endif()
+
+# Two network namespaces as two machines; only root can make them.
+if(TARGET aule-daemon AND TARGET aule-ctl AND TARGET aule-worker)
+  add_test(NAME test_tier_networks COMMAND
+    ${CMAKE_CURRENT_SOURCE_DIR}/server/test_tier_networks.sh $<TARGET_FILE:aule-daemon>
+    $<TARGET_FILE:aule-ctl> $<TARGET_FILE:aule-worker>
+    ${PROJECT_SOURCE_DIR}/tools/worker/prompt.txt)
+  set_tests_properties(test_tier_networks PROPERTIES TIMEOUT 300 LABELS "process;redis"
+    SKIP_RETURN_CODE 77)
 endif()

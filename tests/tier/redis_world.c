@@ -5,14 +5,8 @@
 
 #include "redis_world.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 struct redis_world world;
@@ -22,164 +16,6 @@ enum {
     LONG_MS = 60000,
     PATIENT_MS = 20000, // on a busy machine a server may have no processor for a while
 };
-
-// ---- servers ----
-
-bool redis_server_is_there(void)
-{
-    return system("command -v redis-server >/dev/null 2>&1") == 0;
-}
-
-static int free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t size = sizeof address;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, size), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &size), 0);
-    close(fd);
-    const int port = ntohs(address.sin_port);
-    // A cluster's servers talk to each other on this port and 10000.
-    return port + 10000 <= UINT16_MAX ? port : port - 10000;
-}
-
-static void become_server(const struct redis_server *server, const char *const *arguments)
-{
-    const char *words[64] = {
-        "redis-server", "--bind", "127.0.0.1",    "--save",  "",
-        "--appendonly", "no",     "--loglevel",   "warning", "--enable-debug-command",
-        "yes",          "--dir",  server->folder, "--port",
-    };
-    char port[8];
-    int count = 14;
-    snprintf(port, sizeof port, "%d", server->port);
-    words[count++] = port;
-    for (; arguments && *arguments; arguments++)
-        words[count++] = *arguments;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const int nothing = open("/dev/null", O_RDWR);
-    dup2(nothing, STDIN_FILENO);
-    dup2(nothing, STDOUT_FILENO);
-    execvp("redis-server", (char *const *)words);
-    _exit(127);
-}
-
-static redisContext *talk(const struct redis_server *server)
-{
-    return redisConnectWithTimeout("127.0.0.1", server->port, (struct timeval){.tv_sec = 30});
-}
-
-static bool answers(const struct redis_server *server)
-{
-    redisContext *context = talk(server);
-    redisReply *reply = context && !context->err ? redisCommand(context, "PING") : NULL;
-    const bool answers = reply != NULL; // NOAUTH is an answer, too
-    if (reply)
-        freeReplyObject(reply);
-    if (context)
-        redisFree(context);
-    return answers;
-}
-
-void world_serve_again(int i, const char *const *arguments)
-{
-    struct redis_server *server = &world.servers[i];
-    if (!server->folder[0]) {
-        strcpy(server->folder, "/tmp/aule-redis-XXXXXX");
-        ck_assert_ptr_nonnull(mkdtemp(server->folder));
-    }
-    server->pid = fork();
-    ck_assert_int_ge(server->pid, 0);
-    if (server->pid == 0)
-        become_server(server, arguments);
-    while (!answers(server)) {
-        ck_assert_msg(waitpid(server->pid, NULL, WNOHANG) == 0, "redis-server did not start");
-        usleep(5000);
-    }
-}
-
-void world_serve(int i, const char *const *arguments)
-{
-    world.servers[i].port = free_port();
-    world_serve_again(i, arguments);
-}
-
-void world_kill(int i)
-{
-    struct redis_server *server = &world.servers[i];
-    if (!server->pid)
-        return;
-    kill(server->pid, SIGKILL);
-    waitpid(server->pid, NULL, 0);
-    server->pid = 0;
-}
-
-void world_signal(int i, int number)
-{
-    ck_assert_int_eq(kill(world.servers[i].pid, number), 0);
-}
-
-redisReply *world_ask(int i, const char *format, ...)
-{
-    redisContext *context = talk(&world.servers[i]);
-    va_list list;
-    ck_assert(context && !context->err);
-    va_start(list, format);
-    redisReply *reply = redisvCommand(context, format, list);
-    va_end(list);
-    ck_assert_msg(reply != NULL, "%s", context->errstr);
-    redisFree(context);
-    return reply;
-}
-
-void world_tell(int i, const char *format, ...)
-{
-    redisContext *context = talk(&world.servers[i]);
-    va_list list;
-    ck_assert(context && !context->err);
-    va_start(list, format);
-    redisReply *reply = redisvCommand(context, format, list);
-    va_end(list);
-    ck_assert_msg(reply != NULL, "%s", context->errstr);
-    ck_assert_msg(reply->type != REDIS_REPLY_ERROR, "%s: %s", format, reply->str);
-    freeReplyObject(reply);
-    redisFree(context);
-}
-
-long world_number(int i, const char *section, const char *key)
-{
-    redisReply *reply = world_ask(i, "INFO %s", section);
-    const char *line = strstr(reply->str, key);
-    const long number = line ? strtol(line + strlen(key) + 1, NULL, 10) : 0;
-    freeReplyObject(reply);
-    return number;
-}
-
-static bool cluster_is_ready(int num)
-{
-    for (int i = 0; i < num; i++) {
-        redisReply *reply = world_ask(i, "CLUSTER INFO");
-        const bool ready = strstr(reply->str, "cluster_state:ok") &&
-                           strstr(reply->str, "cluster_slots_assigned:16384");
-        freeReplyObject(reply);
-        if (!ready)
-            return false;
-    }
-    return true;
-}
-
-void world_make_cluster(int num)
-{
-    for (int i = 0; i < num; i++) {
-        const int first = 16384 * i / num, last = 16384 * (i + 1) / num - 1;
-        world_tell(i, "CLUSTER ADDSLOTSRANGE %d %d", first, last);
-        world_tell(i, "CLUSTER SET-CONFIG-EPOCH %d", i + 1);
-        if (i > 0)
-            world_tell(i, "CLUSTER MEET 127.0.0.1 %d", world.servers[0].port);
-    }
-    while (!cluster_is_ready(num))
-        usleep(20000);
-}
 
 // ---- the tier ----
 
@@ -208,7 +44,7 @@ void world_open(int num, const struct redis_params *params, uint64_t block_bytes
     char url[256] = "redis://";
     for (int i = 0; i < num; i++)
         snprintf(url + strlen(url), sizeof url - strlen(url), "%s127.0.0.1:%d", i ? "," : "",
-                 world.servers[i].port);
+                 servers[i].port);
     all.url = all.url ? all.url : url;
     all.stall_ms = all.stall_ms ? all.stall_ms : PATIENT_MS;
     all.say = hear;
@@ -220,22 +56,10 @@ void world_open(int num, const struct redis_params *params, uint64_t block_bytes
     record_salt("key", 3, "tenant", 6, world.space.salt);
 }
 
-static void remove_folder(struct redis_server *server)
-{
-    char command[64];
-    if (!server->folder[0])
-        return;
-    snprintf(command, sizeof command, "rm -rf %s", server->folder);
-    ck_assert_int_eq(system(command), 0);
-}
-
 void world_close(void)
 {
     ck_assert(tier_close(world.tier, clock_deadline_ns(LONG_MS)));
-    for (int i = 0; i < WORLD_SERVERS; i++) {
-        world_kill(i);
-        remove_folder(&world.servers[i]);
-    }
+    servers_end();
     memset(&world, 0, sizeof world);
 }
 

@@ -7,6 +7,7 @@
 // back.
 
 #include "base/clock.h"
+#include "core/errand.h"
 #include "core/state.h"
 #include "rigs/check_main.h"
 #include "rigs/dice.h"
@@ -24,6 +25,7 @@ static struct engine_arena *arena;
 static struct tier *tier;
 static struct tier_backend *host, *fault;
 static uint8_t *memory;
+static uint64_t load_id; // of the last load()
 
 static void open_world(uint64_t tenant_blocks)
 {
@@ -124,7 +126,8 @@ static uint32_t load(struct worker *worker, const int32_t *text, uint32_t count,
                      enum core_load rule)
 {
     const struct core_prefix prefix = {.tokens = text, .num_tokens = count * BLOCK};
-    const uint32_t begun = core_prefix_load(worker->session, worker->cache, &prefix, 0, rule);
+    const uint32_t begun =
+        core_prefix_load(worker->session, worker->cache, &prefix, 0, rule, &load_id);
     world_check(&world);
     return begun;
 }
@@ -216,6 +219,77 @@ START_TEST(a_hole_keeps_what_stands_before_it)
     settle();
     ck_assert_uint_eq(worker_lookup(&b, tokens, 4 * BLOCK, found), 2);
     worker_release(&b, found, 2);
+}
+END_TEST
+
+START_TEST(a_look_up_is_told_of_the_load_that_an_earlier_one_began)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4);
+    const uint64_t first = load_id;
+    ck_assert_uint_ne(first, 0);
+    ck_assert_uint_eq(load(&a, tokens, 3, CORE_LOAD_AUTO), 0);
+    ck_assert_uint_eq(load_id, first);
+    ck_assert(core_load_runs(world.core, first));
+    ck_assert_uint_eq(load(&a, tokens + 1, 3, CORE_LOAD_AUTO), 0);
+    ck_assert_uint_eq(load_id, 0);
+    worker_open(&c, &world, 1, "other");
+    ck_assert_uint_eq(load(&c, tokens, 4, CORE_LOAD_AUTO), 0);
+    ck_assert_uint_eq(load_id, 0);
+    settle();
+    ck_assert(!core_load_runs(world.core, first));
+    ck_assert_uint_eq(worker_lookup(&a, tokens, 4 * BLOCK, found), 4);
+    worker_release(&a, found, 4);
+}
+END_TEST
+
+START_TEST(a_long_load_comes_window_by_window_and_ends_where_a_window_fails)
+{
+    struct core_tiers *params = &world.core->params.tiers;
+    struct cache *cache;
+    compute(&a, tokens, 7);
+    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
+    for (uint32_t fails = 0; fails < 2; fails++) {
+        evict_all(&a);
+        // So slow that two blocks come in half of the time that an operation has.
+        params->deadline_ns = INT64_C(1) << 52;
+        world.core->tiers.load_ns[0] =
+            (int64_t)((double)params->deadline_ns / 2 * (1 << 20) / (2.01 * (double)cache->block_bytes));
+        order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
+        ck_assert_uint_eq(load(&b, tokens, 7, CORE_LOAD_AUTO), 7);
+        while (!fault_num_held(fault))
+            world_step(&world);
+        ck_assert_uint_eq(world.core->tiers.errands->window, 2);
+        order(FAULT_FAIL, TIER_LOAD, RECORD_TIMEOUT, fails);
+        fault_let_go(fault);
+        settle();
+        const uint32_t count = fails ? 2 : 7;
+        ck_assert_uint_eq(worker_lookup(&b, tokens, 7 * BLOCK, found), count);
+        const struct engine_cache *own = core_engine_cache(world.core, b.cache);
+        for (uint32_t i = 0; i < count * BLOCK; i++)
+            ck_assert_int_eq(fake_engine_slot(own, 0, found[i / BLOCK], i % BLOCK), tokens[i]);
+        worker_release(&b, found, count);
+        ck_assert_uint_eq(metric(METRIC_TIER_LOADED_TOKENS), (fails ? 9 : 7) * BLOCK);
+    }
+}
+END_TEST
+
+START_TEST(a_load_that_runs_out_of_time_counts_as_slow_until_one_succeeds)
+{
+    struct tiers *tiers = &world.core->tiers;
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    order(FAULT_FAIL, TIER_LOAD, RECORD_TIMEOUT, 1);
+    load(&b, tokens, 4, CORE_LOAD_AUTO);
+    settle();
+    ck_assert_int_gt(tiers->load_ns[0], 0);
+    ck_assert(tiers->ran_out[0]);
+    tiers->load_ns[0] = NS_PER_S;
+    load(&b, tokens, 4, CORE_LOAD_ALWAYS);
+    settle();
+    ck_assert_int_lt(tiers->load_ns[0], NS_PER_S / 2); // not a mean of both
+    ck_assert(!tiers->ran_out[0]);
 }
 END_TEST
 
@@ -436,6 +510,9 @@ int main(void)
         evicted_blocks_come_back_with_their_contents_to_whoever_looks_them_up,
         only_what_is_missing_is_loaded_and_what_follows_is_the_claims_to_compute,
         a_hole_keeps_what_stands_before_it,
+        a_look_up_is_told_of_the_load_that_an_earlier_one_began,
+        a_long_load_comes_window_by_window_and_ends_where_a_window_fails,
+        a_load_that_runs_out_of_time_counts_as_slow_until_one_succeeds,
         a_flipped_block_is_left_to_the_next_claim,
         an_abandoned_load_frees_its_blocks_and_its_claim_and_later_its_memory,
         a_failed_copy_publishes_nothing_and_loses_no_block,

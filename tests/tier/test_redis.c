@@ -16,7 +16,7 @@ static const char *const clustered[] = {"--cluster-enabled", "yes", NULL};
 START_TEST(what_is_stored_is_found_loaded_and_deleted)
 {
     static const uint64_t sizes[] = {1, 64, 4096, MIB, MIB + 1, 9 * MIB + 5};
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, NULL, sizes[_i]);
     world_expect(TIER_LOOKUP, 0, 8, RECORD_ABSENT);
     world_expect(TIER_LOAD, 0, 8, RECORD_ABSENT);
@@ -33,19 +33,19 @@ END_TEST
 START_TEST(a_part_is_a_key_that_expires_and_has_a_header)
 {
     char name[RECORD_NAME_ROOM];
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, NULL, MIB + 100);
     world_expect(TIER_STORE, 3, 1, RECORD_OK);
     world_name(3, 1, name);
     ck_assert_int_eq(strncmp(name, "aule:1:", 7), 0);
-    redisReply *reply = world_ask(0, "STRLEN %s", name);
+    redisReply *reply = server_ask(0, "STRLEN %s", name);
     ck_assert_int_eq(reply->integer, 164);
     freeReplyObject(reply);
-    reply = world_ask(0, "TTL %s", name);
+    reply = server_ask(0, "TTL %s", name);
     ck_assert_int_le(reply->integer, 86400);
     ck_assert_int_gt(reply->integer, 86400 - 3600);
     freeReplyObject(reply);
-    reply = world_ask(0, "DBSIZE");
+    reply = server_ask(0, "DBSIZE");
     ck_assert_int_eq(reply->integer, 2);
     freeReplyObject(reply);
 }
@@ -55,11 +55,11 @@ START_TEST(keys_can_expire_sooner_or_never)
 {
     const struct redis_params params = {.expire_s = 100, .never_expires = _i};
     char name[RECORD_NAME_ROOM];
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, &params, 1000);
     world_expect(TIER_STORE, 0, 1, RECORD_OK);
     world_name(0, 0, name);
-    redisReply *reply = world_ask(0, "TTL %s", name);
+    redisReply *reply = server_ask(0, "TTL %s", name);
     ck_assert(_i ? reply->integer == -1 : reply->integer > 50 && reply->integer <= 100);
     freeReplyObject(reply);
 }
@@ -68,7 +68,7 @@ END_TEST
 START_TEST(many_jobs_at_once_all_get_their_own_bytes)
 {
     struct tier_job *jobs[8];
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, NULL, 3 * MIB / 2);
     for (uint32_t i = 0; i < 8; i++)
         jobs[i] = world_start(TIER_STORE, 4 * i, 4, 60000);
@@ -90,16 +90,16 @@ END_TEST
 START_TEST(what_the_filter_knows_to_be_absent_makes_no_round_trip)
 {
     const struct redis_params params = {.absent_ms = 3600000};
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, &params, 1000);
     world_expect(TIER_LOOKUP, 0, 8, RECORD_ABSENT);
-    const long asked = world_number(0, "commandstats", "cmdstat_exists:calls");
+    const long asked = server_number(0, "commandstats", "cmdstat_exists:calls");
     ck_assert_int_eq(asked, 8);
     const struct record_chain chain = world_chain(5), other = world_chain(9);
     ck_assert_int_eq(tier_probe(world.tier, &world.space, &chain), TIER_MISS);
     ck_assert_int_eq(tier_probe(world.tier, &world.space, &other), TIER_UNKNOWN);
     world_expect(TIER_LOOKUP, 0, 8, RECORD_ABSENT);
-    ck_assert_int_eq(world_number(0, "commandstats", "cmdstat_exists:calls"), asked);
+    ck_assert_int_eq(server_number(0, "commandstats", "cmdstat_exists:calls"), asked);
     world_expect(TIER_STORE, 5, 1, RECORD_OK); // its own stores are seen at once
     ck_assert_int_eq(tier_probe(world.tier, &world.space, &chain), TIER_UNKNOWN);
     world_expect(TIER_LOOKUP, 5, 1, RECORD_OK);
@@ -110,7 +110,7 @@ START_TEST(what_another_machine_stores_becomes_visible_when_the_filters_age_is_o
 {
     const struct redis_params params = {.absent_ms = 100};
     struct tier *one, *other;
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, &params, 1000);
     one = world.tier;
     world_open(1, NULL, 1000);
@@ -130,8 +130,8 @@ START_TEST(a_password_is_used_and_never_told)
 {
     static const char *const locked[] = {"--requirepass", "verysecret", NULL};
     char url[128];
-    world_serve(0, locked);
-    snprintf(url, sizeof url, "redis://:verysecret@127.0.0.1:%d", world.servers[0].port);
+    server_start(0, locked);
+    snprintf(url, sizeof url, "redis://:verysecret@127.0.0.1:%d", servers[0].port);
     world_open(1, &(struct redis_params){.url = url}, 1000);
     world_expect(TIER_STORE, 0, 4, RECORD_OK);
     world_expect(TIER_LOAD, 0, 4, RECORD_OK);
@@ -144,9 +144,9 @@ START_TEST(a_wrong_password_opens_the_breaker_and_is_said)
     static const char *const locked[] = {"--requirepass", "right", NULL};
     char url[128];
     struct tier_state state;
-    world_serve(0, locked);
+    server_start(0, locked);
     snprintf(url, sizeof url, _i ? "redis://127.0.0.1:%d" : "redis://me:verysecret@127.0.0.1:%d",
-             world.servers[0].port);
+             servers[0].port);
     world_open(1, &(struct redis_params){.url = url}, 1000);
     world_await(0, RECORD_BREAKER);
     world_expect(TIER_STORE, 0, 4, RECORD_BREAKER);
@@ -161,13 +161,13 @@ END_TEST
 START_TEST(several_servers_share_the_blocks)
 {
     for (int i = 0; i < 3; i++)
-        world_serve(i, NULL);
+        server_start(i, NULL);
     world_open(3, NULL, 1000);
     world_expect(TIER_STORE, 0, 64, RECORD_OK);
     world_expect(TIER_LOOKUP, 0, 64, RECORD_OK);
     world_expect(TIER_LOAD, 0, 64, RECORD_OK);
     for (int i = 0; i < 3; i++)
-        ck_assert_int_gt(world_number(i, "keyspace", "db0:keys"), 5);
+        ck_assert_int_gt(server_number(i, "keyspace", "db0:keys"), 5);
 }
 END_TEST
 
@@ -175,9 +175,9 @@ static void open_cluster(void)
 {
     char url[64];
     for (int i = 0; i < 3; i++)
-        world_serve(i, clustered);
-    world_make_cluster(3);
-    snprintf(url, sizeof url, "redis://localhost:%d", world.servers[1].port); // one is enough
+        server_start(i, clustered);
+    server_make_cluster(3);
+    snprintf(url, sizeof url, "redis://localhost:%d", servers[1].port); // one is enough
     world_open(3, &(struct redis_params){.url = url}, MIB + 1000);
 }
 
@@ -188,7 +188,7 @@ START_TEST(a_cluster_is_found_from_one_of_its_servers)
     world_expect(TIER_LOOKUP, 0, 48, RECORD_OK);
     world_expect(TIER_LOAD, 0, 48, RECORD_OK);
     for (int i = 0; i < 3; i++)
-        ck_assert_int_gt(world_number(i, "keyspace", "db0:keys"), 2);
+        ck_assert_int_gt(server_number(i, "keyspace", "db0:keys"), 2);
     world_expect(TIER_DELETE, 0, 48, RECORD_OK);
     world_expect(TIER_LOAD, 0, 48, RECORD_ABSENT);
 }
@@ -197,7 +197,7 @@ END_TEST
 // The id of server `i` in its cluster.
 static void read_id(int i, char id[41])
 {
-    redisReply *reply = world_ask(i, "CLUSTER MYID");
+    redisReply *reply = server_ask(i, "CLUSTER MYID");
     snprintf(id, 41, "%s", reply->str);
     freeReplyObject(reply);
 }
@@ -207,10 +207,10 @@ static int slot_and_owner(uint32_t block, int *slot)
 {
     char name[RECORD_NAME_ROOM];
     world_name(block, 0, name);
-    redisReply *reply = world_ask(0, "CLUSTER KEYSLOT %s", name);
+    redisReply *reply = server_ask(0, "CLUSTER KEYSLOT %s", name);
     *slot = (int)reply->integer;
     freeReplyObject(reply);
-    return *slot * 3 / 16384; // as world_make_cluster() gives them
+    return *slot * 3 / 16384; // as server_make_cluster() gives them
 }
 
 START_TEST(a_slot_that_moves_is_followed)
@@ -222,18 +222,18 @@ START_TEST(a_slot_that_moves_is_followed)
     const int from = slot_and_owner(0, &slot), to = (from + 1) % 3;
     read_id(from, from_id);
     read_id(to, to_id);
-    world_tell(to, "CLUSTER SETSLOT %d IMPORTING %s", slot, from_id);
-    world_tell(from, "CLUSTER SETSLOT %d MIGRATING %s", slot, to_id);
+    server_tell(to, "CLUSTER SETSLOT %d IMPORTING %s", slot, from_id);
+    server_tell(from, "CLUSTER SETSLOT %d MIGRATING %s", slot, to_id);
     for (uint32_t part = 0; part < 2; part++) { // now both are at `to`, and `from` says ASK
         char name[RECORD_NAME_ROOM];
         world_name(0, part, name);
-        world_tell(from, "MIGRATE 127.0.0.1 %d %s 0 5000", world.servers[to].port, name);
+        server_tell(from, "MIGRATE 127.0.0.1 %d %s 0 5000", servers[to].port, name);
     }
     world_expect(TIER_LOOKUP, 0, 1, RECORD_OK);
     world_expect(TIER_LOAD, 0, 8, RECORD_OK);
     world_expect(TIER_STORE, 0, 1, RECORD_OK);
-    world_tell(to, "CLUSTER SETSLOT %d NODE %s", slot, to_id); // now it says MOVED
-    world_tell(from, "CLUSTER SETSLOT %d NODE %s", slot, to_id);
+    server_tell(to, "CLUSTER SETSLOT %d NODE %s", slot, to_id); // now it says MOVED
+    server_tell(from, "CLUSTER SETSLOT %d NODE %s", slot, to_id);
     world_expect(TIER_LOAD, 0, 8, RECORD_OK);
     world_expect(TIER_STORE, 0, 8, RECORD_OK);
 }
@@ -245,11 +245,11 @@ START_TEST(a_cluster_without_one_of_its_servers_serves_the_others_blocks)
     const char *const partial[] = {"--cluster-enabled", "yes", "--cluster-require-full-coverage",
                                    "no", NULL};
     for (int i = 0; i < 3; i++)
-        world_serve(i, partial);
-    world_make_cluster(3);
+        server_start(i, partial);
+    server_make_cluster(3);
     world_open(3, NULL, 5000);
     world_expect(TIER_STORE, 0, 48, RECORD_OK);
-    world_kill(2);
+    server_kill(2);
     struct tier_job *job = world_run(TIER_LOAD, 0, 48);
     for (uint32_t i = 0; i < 48; i++) {
         const enum record_reason reason = job->blocks[i].reason;
@@ -274,7 +274,7 @@ START_TEST(a_policy_that_does_not_fit_is_told)
         {{"--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru", NULL}, NULL},
     };
     struct tier_state state;
-    world_serve(0, table[_i].arguments);
+    server_start(0, table[_i].arguments);
     world_open(1, NULL, 1000);
     world_expect(TIER_STORE, 0, 1, RECORD_OK);
     tier_state(world.tier, &state);
@@ -306,7 +306,7 @@ int main(void)
         NULL,
     };
     Suite *suite = suite_create("redis");
-    if (!redis_server_is_there()) {
+    if (!server_is_there()) {
         puts("skipped: redis-server is not installed");
         return 77;
     }

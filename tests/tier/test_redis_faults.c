@@ -49,7 +49,7 @@ static const enum record_reason damage_reasons[NUM_DAMAGES] = {
 static redisReply *get_value(uint32_t block, uint32_t part, char name[RECORD_NAME_ROOM])
 {
     world_name(block, part, name);
-    redisReply *reply = world_ask(0, "GET %s", name);
+    redisReply *reply = server_ask(0, "GET %s", name);
     ck_assert_int_eq(reply->type, REDIS_REPLY_STRING);
     return reply;
 }
@@ -72,18 +72,18 @@ static void damage(uint32_t block, uint32_t part, enum damage kind)
     case FLIPPED_CHECKSUM: value[offsetof(struct record_header, checksum)] ^= 1; break;
     case OLDER: value[offsetof(struct record_header, version)] ^= 1; break;
     case ANOTHERS: break;
-    default: world_tell(0, "DEL %s", name); break;
+    default: server_tell(0, "DEL %s", name); break;
     }
     if (kind == NO_STRING)
-        world_tell(0, "LPUSH %s a", name);
+        server_tell(0, "LPUSH %s a", name);
     else if (kind != NIL)
-        world_tell(0, "SET %s %b", name, value, size);
+        server_tell(0, "SET %s %b", name, value, size);
     free(value);
 }
 
 START_TEST(a_wrong_value_is_a_miss_and_is_counted_by_its_reason)
 {
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, NULL, MIB + 4096);
     for (uint32_t kind = 0; kind < NUM_DAMAGES; kind++) {
         const enum record_reason reason = damage_reasons[kind];
@@ -113,20 +113,20 @@ END_TEST
 START_TEST(a_server_that_is_killed_in_the_middle_leaves_no_job_and_is_used_again_when_it_is_back)
 {
     struct tier_job *jobs[6];
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, NULL, 2 * MIB);
     world_expect(TIER_STORE, 0, 16, RECORD_OK);
     for (uint32_t i = 0; i < 6; i++)
         jobs[i] = world_start(i % 2 ? TIER_STORE : TIER_LOAD, i % 2 ? 16 : 0, 16, 60000);
     world_end(jobs[0]);
-    world_kill(0);
+    server_kill(0);
     for (uint32_t i = 0; i < 6; i++) {
         world_end(jobs[i]);
         ck_assert_uint_eq(world_count(jobs[i], RECORD_TIMEOUT), 0); // it is noticed at once
         world_free(jobs[i]);
     }
     world_await(0, RECORD_BREAKER);
-    world_serve_again(0, NULL);
+    server_start_again(0, NULL);
     world_await(0, RECORD_ABSENT); // it is empty
     world_expect(TIER_LOAD, 0, 8, RECORD_ABSENT);
     world_expect(TIER_STORE, 0, 8, RECORD_OK);
@@ -137,15 +137,15 @@ END_TEST
 START_TEST(a_server_that_is_not_there_delays_nobody_and_is_used_when_it_comes)
 {
     struct tier_counts counts;
-    world_serve(0, NULL);
-    world_kill(0);
+    server_start(0, NULL);
+    server_kill(0);
     world_open(1, NULL, 1000);
     struct tier_job *job = world_run(TIER_STORE, 0, 4); // its deadline is far away
     ck_assert_uint_eq(world_count(job, RECORD_CONNECTION) + world_count(job, RECORD_BREAKER), 4);
     world_free(job);
     tier_counts(world.tier, &counts);
     ck_assert_uint_eq(counts.failed[RECORD_CONNECTION] + counts.failed[RECORD_BREAKER], 4);
-    world_serve_again(0, NULL);
+    server_start_again(0, NULL);
     world_await(0, RECORD_ABSENT);
     world_expect(TIER_STORE, 0, 4, RECORD_OK);
 }
@@ -154,12 +154,12 @@ END_TEST
 START_TEST(connections_that_the_server_closes_are_made_again)
 {
     struct tier_state state;
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, NULL, MIB);
     world_expect(TIER_STORE, 0, 8, RECORD_OK);
     for (int i = 0; i < 3; i++) {
         struct tier_job *job = world_start(TIER_LOAD, 0, 8, 60000);
-        world_tell(0, "CLIENT KILL TYPE normal SKIPME yes");
+        server_tell(0, "CLIENT KILL TYPE normal SKIPME yes");
         world_end(job);
         ck_assert_uint_eq(world_count(job, RECORD_OK) + world_count(job, RECORD_CONNECTION), 8);
         world_free(job);
@@ -188,10 +188,10 @@ static void run_until_broken(void)
 START_TEST(a_server_that_stands_still_costs_the_deadline_until_the_breaker_opens)
 {
     struct tier_counts counts;
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, &impatient, 1000);
     world_expect(TIER_STORE, 0, 4, RECORD_OK);
-    world_signal(0, SIGSTOP);
+    server_signal(0, SIGSTOP);
     run_until_broken();
     tier_counts(world.tier, &counts);
     ck_assert_uint_gt(counts.failed[RECORD_TIMEOUT], 0);
@@ -199,7 +199,7 @@ START_TEST(a_server_that_stands_still_costs_the_deadline_until_the_breaker_opens
     world_expect(TIER_LOOKUP, 0, 4, RECORD_BREAKER);
     const struct record_chain chain = world_chain(0);
     ck_assert_int_eq(tier_probe(world.tier, &world.space, &chain), TIER_MISS);
-    world_signal(0, SIGCONT);
+    server_signal(0, SIGCONT);
     world_await(0, RECORD_OK);
     world_expect(TIER_LOAD, 0, 4, RECORD_OK);
 }
@@ -207,11 +207,11 @@ END_TEST
 
 START_TEST(a_large_store_and_load_to_a_server_that_stands_still_end_at_their_deadlines)
 {
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, &(struct redis_params){.stall_ms = 60000}, 2 * MIB);
     world_expect(TIER_STORE, 0, 8, RECORD_OK);
     for (int i = 0; i < 3; i++) {
-        world_signal(0, SIGSTOP);
+        server_signal(0, SIGSTOP);
         struct tier_job *store = world_start(TIER_STORE, 8, 8, DEADLINE_MS);
         struct tier_job *load = world_start(TIER_LOAD, 0, 8, DEADLINE_MS);
         struct tier_job *patient = world_start(TIER_LOAD, 0, 8, 60000);
@@ -221,7 +221,7 @@ START_TEST(a_large_store_and_load_to_a_server_that_stands_still_end_at_their_dea
         world_end(load);
         ck_assert_uint_eq(world_count(load, RECORD_TIMEOUT), 8);
         world_free(load);
-        world_signal(0, SIGCONT);
+        server_signal(0, SIGCONT);
         world_end(patient);
         ck_assert_uint_eq(world_count(patient, RECORD_OK), 8);
         world_free(patient);
@@ -232,11 +232,11 @@ END_TEST
 START_TEST(a_server_that_sleeps_for_a_while_is_used_again)
 {
     char command[128];
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, &impatient, 100000);
     world_expect(TIER_STORE, 0, 4, RECORD_OK);
     snprintf(command, sizeof command, "redis-cli -p %d DEBUG SLEEP 1 >/dev/null &",
-             world.servers[0].port);
+             servers[0].port);
     ck_assert_int_eq(system(command), 0);
     for (int i = 0; i < 20; i++) {
         struct tier_job *job = world_start(TIER_LOAD, 0, 4, DEADLINE_MS);
@@ -261,7 +261,7 @@ static void fill_server(int policy, bool never_expires, bool refuses)
     const char *const arguments[] = {"--maxmemory", "24mb", "--maxmemory-policy", policies[policy],
                                      NULL};
     struct tier_counts counts;
-    world_serve(0, arguments);
+    server_start(0, arguments);
     world_open(1, &(struct redis_params){.never_expires = never_expires}, MIB);
     struct tier_job *store = world_run(TIER_STORE, 0, 64);
     const uint32_t stored = world_count(store, RECORD_OK), full = world_count(store, RECORD_FULL);
@@ -296,7 +296,7 @@ END_TEST
 
 START_TEST(a_queue_that_is_full_refuses_jobs)
 {
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, &(struct redis_params){.queue_bytes = 8000, .queue_commands = 16}, 1000);
     world_expect(TIER_STORE, 0, 9, RECORD_FULL);
     world_expect(TIER_STORE, 0, 8, RECORD_OK);
@@ -309,10 +309,10 @@ END_TEST
 START_TEST(a_tier_closes_while_jobs_wait_for_a_server_that_stands_still)
 {
     uint8_t *memory[3][4];
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, &(struct redis_params){.stall_ms = 60000}, 2 * MIB);
     world_expect(TIER_STORE, 0, 4, RECORD_OK);
-    world_signal(0, SIGSTOP);
+    server_signal(0, SIGSTOP);
     for (int i = 0; i < 3; i++) {
         struct tier_job *job = world_start(i == 0   ? TIER_STORE
                                            : i == 1 ? TIER_LOAD
@@ -448,27 +448,27 @@ END_TEST
 static void harm(struct dice *dice)
 {
     switch (dice_below(dice, 6)) {
-    case 0: world_tell(0, "CLIENT KILL TYPE normal SKIPME yes"); break;
-    case 1: world_tell(0, "FLUSHALL"); break;
+    case 0: server_tell(0, "CLIENT KILL TYPE normal SKIPME yes"); break;
+    case 1: server_tell(0, "FLUSHALL"); break;
     case 2:
-        world_signal(0, SIGSTOP);
+        server_signal(0, SIGSTOP);
         usleep(dice_below(dice, 30000));
-        world_signal(0, SIGCONT);
+        server_signal(0, SIGCONT);
         break;
     case 3:
         if (dice_chance(dice, 10)) {
-            world_kill(0);
-            world_serve_again(0, NULL);
+            server_kill(0);
+            server_start_again(0, NULL);
         }
         break;
     default: {
         char name[RECORD_NAME_ROOM];
         world_name(dice_below(dice, 32), dice_below(dice, 2), name);
-        redisReply *reply = world_ask(0, "STRLEN %s", name);
+        redisReply *reply = server_ask(0, "STRLEN %s", name);
         const long long size = reply->integer;
         freeReplyObject(reply);
         if (size > 0)
-            world_tell(0, "SETRANGE %s %d %s", name, (int)dice_below(dice, (uint32_t)size),
+            server_tell(0, "SETRANGE %s %d %s", name, (int)dice_below(dice, (uint32_t)size),
                        "wrong");
     }
     }
@@ -479,7 +479,7 @@ START_TEST(whatever_happens_no_byte_is_wrong_and_each_job_ends)
     struct dice dice = {check_draw("redis faults")};
     struct tier_job *jobs[4] = {NULL};
     uint64_t loaded = 0;
-    world_serve(0, NULL);
+    server_start(0, NULL);
     world_open(1, &impatient, MIB + 30000);
     for (int round = 0; round < (check_is_long() ? 5000 : 400); round++) {
         struct tier_job **job = &jobs[dice_below(&dice, 4)];

@@ -8,11 +8,13 @@
 # broken       the daemon does not start, and the quickstart says so
 # interrupted  a signal ends the quickstart while the daemon serves
 # refused      a wrong command line is refused in one sentence, before anything starts
+# tiers        --tiers succeeds, and a signal ends it and all that it started
 
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export TMPDIR
 TMPDIR=$(mktemp -d)
+mode='' # an option of the quickstart
 trap 'rm -rf "$TMPDIR"' EXIT
 
 die()
@@ -27,11 +29,21 @@ quickstart()
     local options=("$@")
     [ "${AULE_TEST_VALIDATION:-}" != 1 ] || options+=(--validation)
     output=$(AULE_DAEMON_OPTIONS=${options[*]} \
-        "$root/tools/quickstart" --no-setup --build-dir "$build" 2>&1)
+        "$root/tools/quickstart" ${mode:+$mode} --no-setup --build-dir "$build" 2>&1)
     code=$?
     echo "$output"
     [ -z "$(ls -A "$TMPDIR")" ] ||
         die "the quickstart left something in its temporary folder: $(ls -A "$TMPDIR")"
+}
+
+tiers()
+{
+    command -v redis-server >/dev/null || { echo "there is no redis-server"; exit 77; }
+    mode=--tiers
+    quickstart
+    [ $code -eq 0 ] || die "exit code $code"
+    grep -q '^OK: two daemons' <<<"$output" || die "it did not report success"
+    interrupts 'Starting a redis-server' 'Starting aule-daemon' 'A worker at the second daemon'
 }
 
 holds()
@@ -68,7 +80,7 @@ interrupt_at()
 {
     local quickstart i processes left
     : >"$log" # now: the shell that starts in the background may do it only after the first look
-    "$root/tools/quickstart" --no-setup --build-dir "$build" >"$log" 2>&1 &
+    "$root/tools/quickstart" ${mode:+$mode} --no-setup --build-dir "$build" >"$log" 2>&1 &
     quickstart=$!
     for ((i = 0; i < 3000; i++)); do
         ! grep -q "$1" "$log" || break
@@ -86,15 +98,24 @@ interrupt_at()
         "$(for i in $left; do tr '\0' ' ' <"${i%environ}cmdline"; done)"
     [ -z "$(ls -A "$TMPDIR")" ] ||
         die "something is left in the temporary folder: $(ls -A "$TMPDIR")"
+    # A redis-server overwrites its environment, but works in a folder there.
+    ! readlink /proc/[0-9]*/cwd 2>/dev/null | grep "^$TMPDIR/" || die "a process is left"
+}
+
+# interrupts MOMENT...
+interrupts()
+{
+    log=$(mktemp -p /tmp)
+    trap 'rm -rf "$TMPDIR" "$log"' EXIT
+    local moment
+    for moment in "$@"; do
+        interrupt_at "$moment"
+    done
 }
 
 interrupted()
 {
-    log=$(mktemp -p /tmp)
-    trap 'rm -rf "$TMPDIR" "$log"' EXIT
-    interrupt_at 'Starting aule-daemon'
-    interrupt_at 'Computing the reference'
-    interrupt_at 'Four workers start'
+    interrupts 'Starting aule-daemon' 'Computing the reference' 'Four workers start'
 }
 
 # refuses CODE SENTENCE OPTION...
@@ -132,6 +153,6 @@ refused()
 
 build=${2:?}
 case ${1:-} in
-    holds | corrupt | broken | interrupted | refused) "$1" ;;
+    holds | corrupt | broken | interrupted | refused | tiers) "$1" ;;
     *) die "unknown case '${1:-}'" ;;
 esac

@@ -500,7 +500,7 @@ AULE_API enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t
 
 /* ---- prefix cache ---- */
 
-/* Whether to load blocks that the daemon keeps outside the GPU (--host-tier). */
+/* Whether to load blocks that the daemon keeps outside the GPU (--host-tier, --tier). */
 enum aule_load {
     AULE_LOAD_AUTO,               /* if that is estimated to take less time than computing them */
     AULE_LOAD_ALWAYS,
@@ -511,7 +511,7 @@ struct aule_prefix {
     uint32_t num_tokens;
     const void *extra_key;        /* must be equal, too: LoRA, image hash, ...; NULL: none */
     size_t extra_key_size;        /* bytes, up to 256 */
-    enum aule_load load;          /* only for aule_prefix_claim() */
+    enum aule_load load;          /* only for look-ups */
 };
 
 /*
@@ -521,6 +521,9 @@ struct aule_prefix {
  * block_ids has room for num_tokens / block_size ids. The first *num_blocks are filled; this
  * session now holds each of them, and releases it like any other.
  * If the whole prompt is found, run its last token again with slot -1 to get its output.
+ * If the daemon loads blocks of the prompt from outside the GPU, the call returns once they are
+ * there, or after two seconds with those that are. aule_prefix_claim() returns at once instead. A
+ * daemon older than protocol 2.9 loads nothing for this call.
  * AULE_QUOTA: the session's own limit. On failure *num_blocks is 0 and nothing is held.
  */
 AULE_INLINE enum aule_status aule_prefix_lookup(struct aule_cache *cache,
@@ -569,9 +572,10 @@ struct aule_claim {
 /*
  * aule_prefix_lookup() that also claims the full blocks that are missing; claim->num_blocks is the
  * number of those found. Blocks that the daemon kept outside the GPU count as promised while it
- * loads them; if a load fails, they are the claim's to compute. If claim->id is 0, nothing is missing, or the daemon is older than
- * protocol 2.7 and knows no claims. Otherwise: if claim->num_promised is not 0, call
- * aule_claim_wait(), then compute the rest and publish it.
+ * loads them; if a load fails, they are the claim's to compute. If claim->id is 0, nothing is
+ * missing, or the daemon is older than protocol 2.7 and knows no claims. Otherwise: if
+ * claim->num_promised is not 0, call aule_claim_wait(), then compute the rest and publish it. Until
+ * then the session may compute blocks behind the promised ones, or anything else.
  * AULE_LIMIT also: the session's claims exceed --max-claimed-blocks. On failure *claim is zeroed.
  */
 AULE_INLINE enum aule_status aule_prefix_claim(struct aule_cache *cache,

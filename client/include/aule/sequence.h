@@ -37,6 +37,7 @@ struct aule_sequence_params {
     bool publish;                 /* publish full blocks as they are computed; others find them */
     bool claim;                   /* claim the blocks that are missing, so that no two sequences
                                      compute the same ones; needs `publish` */
+    enum aule_load load;          /* of the prompt's blocks that are kept outside the GPU */
 };
 
 AULE_API enum aule_status aule_sequence_create_sized(struct aule_cache *cache,

@@ -192,7 +192,7 @@ static enum aule_status take_found(struct aule_sequence *sequence, const int32_t
     return status;
 }
 
-static enum aule_status look_up(struct aule_sequence *sequence, bool claims)
+static enum aule_status look_up(struct aule_sequence *sequence, bool claims, enum aule_load load)
 {
     uint32_t most = sequence->num_tokens / sequence->cache->block_size;
     int32_t *ids = malloc(most ? most * sizeof *ids : 1);
@@ -201,6 +201,7 @@ static enum aule_status look_up(struct aule_sequence *sequence, bool claims)
         status = fail(AULE_NO_MEMORY, "no memory for a look-up of %u blocks", most);
     struct aule_prefix prefix = prefix_of(sequence, sequence->num_tokens);
     struct aule_claim *claim = &sequence->claim;
+    prefix.load = load;
     if (status == AULE_OK && most > 0)
         status = claims ? aule_prefix_claim(sequence->cache, &prefix, 0, ids, claim)
                         : aule_prefix_lookup(sequence->cache, &prefix, 0, ids, &claim->num_blocks);
@@ -240,7 +241,7 @@ enum aule_status aule_sequence_create_sized(struct aule_cache *cache,
     if (status == AULE_OK)
         status = sequence_make(cache, &whole, &sequence);
     if (status == AULE_OK)
-        status = look_up(sequence, whole.claim);
+        status = look_up(sequence, whole.claim, whole.load);
     if (status == AULE_OK)
         *out = sequence;
     else

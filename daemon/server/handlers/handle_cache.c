@@ -12,6 +12,10 @@
 
 #include <string.h>
 
+// A look-up without a claim waits this long for blocks that tiers bring. A client waits for its
+// answer as long as its session's timeout, which is 10 s by default.
+enum { LOOKUP_WAIT_MS = 2000 };
+
 enum status handle_cache_open(struct call *call)
 {
     const struct wire_cache_open *open = &call->request->cache_open;
@@ -187,40 +191,44 @@ static enum status count_blocks(struct call *call, uint32_t num_tokens, uint32_t
     return STATUS_OK;
 }
 
+static enum status claim_prefix(struct call *call, const struct wire_prefix_lookup *lookup,
+                                const struct core_prefix *prefix, uint32_t num_blocks)
+{
+    struct core_session *session = call->session->core;
+    struct core_claim claim;
+    int32_t *blocks = call_alloc(call, num_blocks + (size_t)1, sizeof *blocks);
+    if (!blocks)
+        return call->error.status;
+    const enum status status = core_prefix_claim(session, lookup->cache, prefix, lookup->max_tokens,
+                                                 blocks, &claim, &call->error);
+    call->reply.answer = WIRE_ANSWER_PREFIX_LOOKUP;
+    call->reply.prefix_lookup = (struct wire_prefix_lookup_reply){
+        .blocks = {blocks, claim.num_found},
+        .num_tokens = claim.num_found * core_cache_block_size(session, lookup->cache),
+        .claim = claim.claim,
+        .num_promised = claim.num_promised};
+    return status;
+}
+
 enum status handle_prefix_lookup(struct call *call)
 {
     const struct wire_prefix_lookup *lookup = &call->request->prefix_lookup;
     const struct prefix_fields fields = {lookup->tokens, lookup->token_span, lookup->extra_key};
-    struct core_prefix prefix;
-    uint32_t room, block_size = core_cache_block_size(call->session->core, lookup->cache);
+    struct core_session *session = call->session->core;
+    struct park_lookup whole = {.cache = lookup->cache, .max_tokens = lookup->max_tokens};
     if (lookup->load >= CORE_NUM_LOADS)
         return error_set(&call->error, STATUS_UNSUPPORTED, "blocks cannot be loaded in way %u",
                          lookup->load);
-    enum status status = fetch_prefix(call, &fields, &prefix);
+    enum status status = fetch_prefix(call, &fields, &whole.prefix);
     if (status == STATUS_OK)
-        status = count_blocks(call, prefix.num_tokens, block_size, &room);
+        status = count_blocks(call, whole.prefix.num_tokens,
+                              core_cache_block_size(session, lookup->cache), &whole.num_blocks);
     if (status != STATUS_OK)
         return status;
-    int32_t *blocks = call_alloc(call, room + 1, sizeof *blocks);
-    if (!blocks)
-        return call->error.status;
-    struct core_claim claim = {0};
-    if (lookup->claim)
-        core_prefix_load(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
-                         (enum core_load)lookup->load);
-    if (lookup->claim)
-        status = core_prefix_claim(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
-                                   blocks, &claim, &call->error);
-    else
-        status = core_prefix_lookup(call->session->core, lookup->cache, &prefix, lookup->max_tokens,
-                                    blocks, &claim.num_found, &call->error);
-    call->reply.answer = WIRE_ANSWER_PREFIX_LOOKUP;
-    call->reply.prefix_lookup =
-        (struct wire_prefix_lookup_reply){.blocks = {blocks, claim.num_found},
-                                          .num_tokens = claim.num_found * block_size,
-                                          .claim = claim.claim,
-                                          .num_promised = claim.num_promised};
-    return status;
+    core_prefix_load(session, lookup->cache, &whole.prefix, lookup->max_tokens,
+                     (enum core_load)lookup->load, &whole.load);
+    return lookup->claim ? claim_prefix(call, lookup, &whole.prefix, whole.num_blocks)
+                         : park_lookup(call, &whole, clock_deadline_ns(LOOKUP_WAIT_MS));
 }
 
 enum status handle_claim_wait(struct call *call)

@@ -442,6 +442,7 @@ static void hear_hello(struct link *link, int64_t now_ns)
     case HELLO_DONE:
         link->state = LINK_UP;
         node_connected(link);
+        link->greeted = true;
         hello_finish(&link->hello);
         watch(link);
         break;
@@ -458,6 +459,7 @@ bool link_open(struct link *link, const char *ip, uint16_t port, int64_t now_ns)
     if (!stream_open(&link->stream, ip, port))
         return false;
     link->state = LINK_CONNECTING;
+    link->greeted = false;
     link->progress_ns = now_ns;
     link->events = 0;
     reply_init(&link->reply);

@@ -39,6 +39,7 @@ struct link {
     uint32_t events;     // that epoll watches
     int64_t progress_ns; // a byte moved, or the link began to wait
     struct hello hello;
+    bool greeted; // the server has said hello on this connection
 
     struct sent sents[LINK_DEPTH]; // a ring
     uint32_t first_sent, num_sents;
@@ -61,7 +62,7 @@ bool link_takes(const struct link *link, const struct unit *unit);
 void link_put(struct link *link, struct unit *unit, int64_t now_ns);
 // Sends what the socket takes.
 void link_send(struct link *link, int64_t now_ns);
-// Says hello on a link that is up and has nothing under way, for the cluster's map.
+// Says hello on a link that is up and has nothing under way, for INFO and the cluster's map.
 void link_greet(struct link *link, int64_t now_ns);
 // What epoll says.
 void link_event(struct link *link, uint32_t events, int64_t now_ns);

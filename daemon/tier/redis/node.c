@@ -322,7 +322,12 @@ void node_connected(struct link *link)
     struct node *node = link->node;
     struct map_reader reader = {node->redis, node};
     const bool was = node_is_broken(node);
-    atomic_fetch_add(&node->redis->connects, 1);
+    if (!link->greeted)
+        atomic_fetch_add(&node->redis->connects, 1);
+    atomic_store(&node->used_memory, link->hello.facts.used_memory);
+    atomic_store(&node->maxmemory, link->hello.facts.maxmemory);
+    atomic_store(&node->facts_ns, clock_now_ns());
+    atomic_store(&node->wants_facts, false);
     if (link->hello.facts.cluster)
         atomic_store(&node->redis->is_cluster, true);
     if (link->hello.map) {
@@ -401,16 +406,23 @@ static void fill(struct node *node, struct link *link, int64_t now_ns)
         link_send(link, now_ns);
 }
 
-static void ask_for_map(struct node *node, int64_t now_ns)
+static bool wants_map(struct tier_backend *redis, int64_t now_ns)
 {
-    struct tier_backend *redis = node->redis;
-    if (!atomic_load(&redis->wants_map) || !atomic_load(&redis->is_cluster) ||
-        now_ns - atomic_load(&redis->map_asked_ns) < MAP_PAUSE_MS * NS_PER_MS)
+    return atomic_load(&redis->wants_map) && atomic_load(&redis->is_cluster) &&
+           now_ns - atomic_load(&redis->map_asked_ns) >= MAP_PAUSE_MS * NS_PER_MS;
+}
+
+// Asks for the cluster's map, or what INFO says, on a link that has nothing else to do.
+static void ask_for_news(struct node *node, int64_t now_ns)
+{
+    const bool map = wants_map(node->redis, now_ns);
+    if (!map && !atomic_load(&node->wants_facts))
         return;
     for (int i = 0; i < MOST_LINKS; i++) {
         struct link *link = &node->links[i];
         if (link->state == LINK_UP && link->num_sents == 0) {
-            atomic_store(&redis->map_asked_ns, now_ns);
+            if (map)
+                atomic_store(&node->redis->map_asked_ns, now_ns);
             link_greet(link, now_ns);
             return;
         }
@@ -440,7 +452,7 @@ static int64_t check_stalls(struct node *node, int64_t now_ns)
 
 static void work(struct node *node, int64_t now_ns)
 {
-    ask_for_map(node, now_ns);
+    ask_for_news(node, now_ns);
     for (int i = 0; i < MOST_LINKS; i++)
         fill(node, &node->links[i], now_ns);
     const struct unit *unit = next_unit(node);

@@ -43,6 +43,11 @@ struct node {
     uint32_t odd;             // answers in a row that were wrong
     int64_t full_until_ns;    // stores are refused for lack of memory
     bool wants_trial;         // connect, although nothing is queued
+
+    // What INFO said last; any thread may read it. maxmemory 0 = no limit.
+    atomic_uint_least64_t used_memory, maxmemory;
+    atomic_int_least64_t facts_ns;
+    atomic_bool wants_facts; // ask again
 };
 
 struct node *node_create(struct tier_backend *redis, struct lane *lane, uint8_t index,

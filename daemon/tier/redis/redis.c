@@ -134,13 +134,26 @@ static enum tier_answer probe(struct tier_backend *redis, const struct record_sp
                : TIER_UNKNOWN;
 }
 
+// A server's memory is as it was in the last second, or when it was asked last.
+static void add_memory(struct node *node, int64_t now_ns, struct tier_state *out)
+{
+    out->bytes += atomic_load(&node->used_memory);
+    out->limit_bytes += atomic_load(&node->maxmemory);
+    if (now_ns - atomic_load(&node->facts_ns) < NS_PER_S)
+        return;
+    atomic_store(&node->wants_facts, true);
+    lane_give(node->lane, NULL); // wakes it
+}
+
 static void state(struct tier_backend *redis, struct tier_state *out)
 {
+    const int64_t now_ns = clock_now_ns();
     out->connects = atomic_load(&redis->connects);
     out->broken = atomic_load(&redis->num_broken) > 0;
     pthread_mutex_lock(&redis->lock);
     for (uint32_t i = 0; i < redis->num_nodes; i++) {
-        const struct node *node = redis->nodes[i];
+        struct node *node = redis->nodes[i];
+        add_memory(node, now_ns, out);
         out->breaks += atomic_load(&node->breaker.opens);
         if (node->note[0] && !out->note[0])
             snprintf(out->note, sizeof out->note, "%.40s: %.110s", node->address, node->note);
