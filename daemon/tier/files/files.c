@@ -144,11 +144,11 @@ static void drop(struct tier_backend *files, const struct shelf_item *item)
         folder_remove(&files->folder, &key);
     pthread_mutex_lock(&files->lock);
     struct shelf_item *now = shelf_find(&files->shelf, &key);
+    files->evicted += there && !is_fresh;
     if (now && is_fresh) {
         now->used_ns = file.used_ns;
         shelf_touch(now);
     } else if (now) {
-        files->evicted += there;
         shelf_remove(&files->shelf, now);
     }
 }
