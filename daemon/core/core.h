@@ -249,7 +249,8 @@ enum core_load { CORE_LOAD_AUTO, CORE_LOAD_ALWAYS, CORE_LOAD_NEVER, CORE_NUM_LOA
 uint32_t core_prefix_load(struct core_session *session, uint64_t cache,
                           const struct core_prefix *prefix, uint32_t max_tokens,
                           enum core_load load, uint64_t *id);
-// False: the load has ended; a look-up finds what it brought. core_step() returns true after an end.
+// False: the load has ended; a look-up finds what it brought. core_step() returns true after an
+// end.
 bool core_load_runs(const struct core *core, uint64_t id);
 
 // What a look-up has claimed. Blocks are counted from the start of the prompt.
@@ -595,14 +596,14 @@ enum status core_cache_find(const struct core *core, uint64_t cache, uint32_t *n
 void core_block_at(const struct core *core, uint64_t cache, uint32_t block,
                    struct core_block_view *out);
 struct core_prefix_view {
-    uint64_t tree;           // id; trees differ by tenant or by extra key
-    const char *tenant;      // its label; lent, as the next one, until a call changes anything
-    const int32_t *tokens;   // [num_tokens] of this block; lent
-    uint32_t num_tokens;     // the cache's block size
+    uint64_t tree;            // id; trees differ by tenant or by extra key
+    const char *tenant;       // its label; lent, as the next one, until a call changes anything
+    const int32_t *tokens;    // [num_tokens] of this block; lent
+    uint32_t num_tokens;      // the cache's block size
     const uint8_t *extra_key; // lent
     uint32_t extra_key_size;  // bytes
-    int32_t block, parent;   // parent -1: it begins the prefix
-    uint32_t depth;          // blocks before it
+    int32_t block, parent;    // parent -1: it begins the prefix
+    uint32_t depth;           // blocks before it
     enum core_block_kind state;
     enum core_keep keep; // the strictest among the prefixes that it is part of
     uint32_t holders;    // sessions

@@ -77,11 +77,10 @@ static enum status import(struct tiering *tiering, struct engine *engine,
         engine_arena_create(engine, tiering->core.base, tiering->size, &tiering->core.arena, error);
     if (status != STATUS_OK || engine_arena_imported(tiering->core.arena))
         return status;
-    return error_set(error, STATUS_UNSUPPORTED,
-                     "%s %" PRIu64 ": device %s cannot use %" PRIu64
-                     " bytes of host memory in place",
-                     memory_option(params), tiering->size, engine_device(engine)->name,
-                     tiering->size);
+    return error_set(
+        error, STATUS_UNSUPPORTED,
+        "%s %" PRIu64 ": device %s cannot use %" PRIu64 " bytes of host memory in place",
+        memory_option(params), tiering->size, engine_device(engine)->name, tiering->size);
 }
 
 static enum status open_host(struct tiering *tiering, struct error *error)

@@ -209,7 +209,7 @@ START_TEST(whole_blocks_go_to_the_arena_and_come_back_in_the_sessions_order)
         ck_assert_int_eq(slot(blocks[1], i), tokens[i]);
         ck_assert_int_eq(slot(blocks[2], i), tokens[i]);
     }
-    ck_assert_status(try_publish(blocks[2], &error), STATUS_OK); // all of it counts as written
+    ck_assert_status(try_publish(blocks[2], &error), STATUS_OK);      // all of it counts as written
     finish(move(true, LIST(blocks[2], blocks[1]), 2, 16), STATUS_OK); // sealed ones may be read
     finish(move(false, LIST(blocks[3], blocks[4]), 2, 16), STATUS_OK);
     ck_assert_int_eq(slot(blocks[4], 7), tokens[7]);
@@ -252,7 +252,7 @@ END_TEST
 #define MOVE_REFUSED(out, ids, count, offset, expected, text)                                      \
     do {                                                                                           \
         uint64_t none_ = 0;                                                                        \
-        ck_assert_refused(try_move(out, ids, count, offset, &none_, &error), expected, text);              \
+        ck_assert_refused(try_move(out, ids, count, offset, &none_, &error), expected, text);      \
         ck_assert_uint_eq(none_, 0);                                                               \
         world_check(&world);                                                                       \
     } while (0)

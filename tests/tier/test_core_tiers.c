@@ -264,8 +264,8 @@ START_TEST(a_long_load_comes_window_by_window_and_ends_where_a_window_fails)
         evict_all(&a);
         // So slow that two blocks come in half of the time that an operation has.
         params->deadline_ns = INT64_C(1) << 52;
-        world.core->tiers.load_ns[0] =
-            (int64_t)((double)params->deadline_ns / 2 * (1 << 20) / (2.01 * (double)cache->block_bytes));
+        world.core->tiers.load_ns[0] = (int64_t)((double)params->deadline_ns / 2 * (1 << 20) /
+                                                 (2.01 * (double)cache->block_bytes));
         order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
         ck_assert_uint_eq(load(&b, tokens, 7, CORE_LOAD_AUTO), 7);
         while (!fault_num_held(fault))
@@ -675,10 +675,10 @@ int main(void)
     check_case(suite, "tiers", open_free, close_world, tests, 1);
     check_case(suite, "limits", open_limited, close_world, limited, 1);
     check_case(suite, "quotas", open_quotas, close_quotas,
-               (const TTest *const[]){
-                   a_tenants_limit_of_cached_blocks_holds_in_each_tier,
-                   a_tenants_floor_holds_in_each_tier_while_others_fill_them,
-                   random_stores_and_loads_keep_each_tenants_quota_in_each_tier, NULL},
+               (const TTest *const[]){a_tenants_limit_of_cached_blocks_holds_in_each_tier,
+                                      a_tenants_floor_holds_in_each_tier_while_others_fill_them,
+                                      random_stores_and_loads_keep_each_tenants_quota_in_each_tier,
+                                      NULL},
                1);
     return check_main(suite);
 }

@@ -717,8 +717,9 @@ int main(void)
         NULL,
     };
     const TTest *const sized[] = {what_is_stored_comes_back_with_the_same_bits, NULL},
-                      *const harmed[] = {
-                          a_harmed_file_is_a_miss_that_is_counted_and_it_can_be_stored_again, NULL};
+                       *const harmed[] = {
+                           a_harmed_file_is_a_miss_that_is_counted_and_it_can_be_stored_again,
+                           NULL};
     Suite *suite = suite_create("files");
     check_case(suite, "files", begin, end, tests, 1);
     check_case(suite, "sizes", begin, end, sized, 5);

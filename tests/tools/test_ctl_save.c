@@ -32,7 +32,8 @@ static const struct form {
     {AULE_INT8, AULE_SCALE_PER_TENSOR},
 };
 
-// Texts 0 and 1 share two blocks; text 2 has the tokens of text 0 and an extra key; text 3 is alone.
+// Texts 0 and 1 share two blocks; text 2 has the tokens of text 0 and an extra key; text 3 is
+// alone.
 static int32_t texts[TEXTS][TOKENS];
 static uint8_t expected[TEXTS][ROOM]; // the blocks' bytes
 static uint64_t block_bytes;
@@ -424,10 +425,10 @@ int main(void)
     };
     Suite *suite = suite_create("ctl save");
     check_case(suite, "save", begin, end, tests, 1);
-    check_case(suite, "forms", begin, end,
-               (const TTest *const[]){prefixes_come_back_in_another_daemon_with_the_same_bytes,
-                                      NULL},
-               sizeof forms / sizeof *forms);
+    check_case(
+        suite, "forms", begin, end,
+        (const TTest *const[]){prefixes_come_back_in_another_daemon_with_the_same_bytes, NULL},
+        sizeof forms / sizeof *forms);
     check_case(suite, "damage", begin, end,
                (const TTest *const[]){a_damaged_file_loads_what_is_in_front_of_the_damage, NULL},
                check_is_long() ? 48 : 7);

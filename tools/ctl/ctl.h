@@ -18,9 +18,9 @@ enum { SOCKET_OPTION_SIZE = 512 }; // longer than any socket's path
 
 // Groups of commands with the same options.
 enum {
-    COMMAND_ASKS = 1 << 0,  // needs a daemon
-    COMMAND_LOOKS = 1 << 1, // changes nothing
-    COMMAND_CACHE = 1 << 2, // shows all caches or one
+    COMMAND_ASKS = 1 << 0,   // needs a daemon
+    COMMAND_LOOKS = 1 << 1,  // changes nothing
+    COMMAND_CACHE = 1 << 2,  // shows all caches or one
     COMMAND_TENANT = 1 << 3, // has a session
 };
 

@@ -113,10 +113,9 @@ static enum exit_code fill(struct loading *loading, uint32_t at, uint32_t *end)
 static enum exit_code publish(struct loading *loading, uint32_t found, uint32_t end)
 {
     const struct aule_prefix prefix = prefix_of(loading, end);
-    enum aule_status status =
-        end > found
-            ? aule_prefix_publish(loading->mover.cache, &prefix, loading->chain.blocks, NULL)
-            : AULE_OK;
+    enum aule_status status = end > found ? aule_prefix_publish(loading->mover.cache, &prefix,
+                                                                loading->chain.blocks, NULL)
+                                          : AULE_OK;
     if (status != AULE_OK)
         return report(loading->ctl, status);
     loading->loaded += end - found;
@@ -172,8 +171,8 @@ static bool add_block(struct loading *loading, const struct savefile_block *bloc
 // The block does not follow the one before it, or the run is long enough.
 static bool ends_run(const struct loading *loading, const struct savefile_block *block)
 {
-    return loading->count && (block->parent != loading->count - 1 ||
-                              loading->count - loading->first >= RUN_BLOCKS);
+    return loading->count &&
+           (block->parent != loading->count - 1 || loading->count - loading->first >= RUN_BLOCKS);
 }
 
 static enum exit_code read_file(struct loading *loading)
@@ -207,8 +206,8 @@ static enum exit_code tell(const struct loading *loading)
                             .existing = loading->existing};
     memcpy(loaded.name, loading->file.identity.name, sizeof loaded.name);
     if (loading->damaged)
-        return complain(EXIT_CODE_FAILED, "%s; %" PRIu64 " blocks before are loaded, %" PRIu64
-                                          " were there",
+        return complain(EXIT_CODE_FAILED,
+                        "%s; %" PRIu64 " blocks before are loaded, %" PRIu64 " were there",
                         loading->file.error, loading->loaded, loading->existing);
     return output_object(loading->ctl, loaded_columns, &loaded);
 }

@@ -58,17 +58,16 @@ enum exit_code mover_open(struct mover *mover, const struct ctl *ctl,
                           const struct savefile_identity *identity)
 {
     const uint64_t fit = PIECE_BYTES / identity->block_bytes;
-    *mover = (struct mover){.ctl = ctl,
-                            .block_bytes = identity->block_bytes,
-                            .piece = fit < 1 ? 1 : (uint32_t)fit};
+    *mover = (struct mover){
+        .ctl = ctl, .block_bytes = identity->block_bytes, .piece = fit < 1 ? 1 : (uint32_t)fit};
     enum exit_code code = open_session(mover);
     if (code == EXIT_CODE_DONE)
         code = open_cache(mover, identity);
     if (code != EXIT_CODE_DONE)
         return code;
     void *bytes;
-    enum aule_status status = aule_arena_alloc(
-        mover->session, mover->piece * mover->block_bytes, &bytes, &mover->offset);
+    enum aule_status status =
+        aule_arena_alloc(mover->session, mover->piece * mover->block_bytes, &bytes, &mover->offset);
     mover->bytes = bytes;
     return status == AULE_OK ? EXIT_CODE_DONE : report(ctl, status);
 }

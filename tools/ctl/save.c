@@ -31,7 +31,7 @@ struct saving {
     size_t num_ids;
     struct mover mover;
     struct savefile file;
-    struct mover_chain chain; // the blocks of one prefix
+    struct mover_chain chain;       // the blocks of one prefix
     struct aule_block_tokens *keys; // [chain.room]; owned
     uint32_t num_keys;
     struct progress progress;
@@ -234,9 +234,8 @@ static enum exit_code fetch_keys(struct saving *saving)
     const uint32_t block_size = saving->cache.block_size;
     for (uint32_t i = 0; i < chain->count; i++) {
         struct aule_block_tokens *key = &saving->keys[i];
-        enum aule_status status =
-            aule_monitor_tokens(saving->ctl->monitor, saving->cache.cache,
-                                saving->nodes[chain->places[i]].block, key);
+        enum aule_status status = aule_monitor_tokens(saving->ctl->monitor, saving->cache.cache,
+                                                      saving->nodes[chain->places[i]].block, key);
         if (status == AULE_NOT_FOUND) {
             chain->count = i;
             break;

@@ -161,9 +161,9 @@ static bool get(struct savefile *file, uint64_t offset, void *bytes, uint64_t si
             return refuse(file, "%s cannot be read at byte %" PRIu64 ": %s", file->path,
                           offset + done, strerror(errno));
         if (more == 0)
-            return refuse(file, "%s was cut: it ends at byte %" PRIu64 ", in block %" PRIu64
-                                " of %" PRIu64,
-                          file->path, offset + done, file->count, file->expected);
+            return refuse(
+                file, "%s was cut: it ends at byte %" PRIu64 ", in block %" PRIu64 " of %" PRIu64,
+                file->path, offset + done, file->count, file->expected);
         done += (uint64_t)more;
     }
     return true;

@@ -28,16 +28,16 @@ struct savefile_identity {
 struct savefile_block {
     uint64_t parent; // its number in the file, from 0; SAVEFILE_NO_PARENT: it begins a prefix
     struct aule_block_tokens key; // the extra key only where it begins a prefix
-    uint64_t offset;   // in the file, where its bytes begin
-    uint64_t checksum; // of its bytes
+    uint64_t offset;              // in the file, where its bytes begin
+    uint64_t checksum;            // of its bytes
 };
 
 struct savefile {
     int fd;
-    const char *path;  // lent
-    char *unfinished;  // of a file that is written: the name that it has until it is complete; owned
-    uint64_t offset;   // where the next record is
-    uint64_t count;    // blocks so far
+    const char *path; // lent
+    char *unfinished; // of a file that is written: the name that it has until it is complete; owned
+    uint64_t offset;  // where the next record is
+    uint64_t count;   // blocks so far
     uint64_t expected; // blocks that the file's first record announces
     struct savefile_identity identity;
     char error[SAVEFILE_ERROR_SIZE]; // a sentence after a failure

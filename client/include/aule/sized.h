@@ -153,8 +153,7 @@ AULE_API enum aule_status aule_monitor_prefix_sized(struct aule_monitor *monitor
                                                     struct aule_prefix_state **array,
                                                     size_t entry_size, uint32_t *count);
 AULE_API enum aule_status aule_monitor_tokens_sized(struct aule_monitor *monitor, uint64_t cache,
-                                                    int32_t block,
-                                                    struct aule_block_tokens *tokens,
+                                                    int32_t block, struct aule_block_tokens *tokens,
                                                     size_t tokens_size);
 AULE_API enum aule_status aule_monitor_blocks_sized(struct aule_monitor *monitor, uint64_t cache,
                                                     struct aule_block_state **array,

@@ -329,8 +329,7 @@ enum status core_blocks_move(struct core_session *session, const struct core_mov
     if (status == STATUS_OK)
         status = check_count(table, &request);
     if (status == STATUS_OK)
-        status =
-            check_range(session, params, params->count * table->cache->block_bytes, error);
+        status = check_range(session, params, params->count * table->cache->block_bytes, error);
     if (status != STATUS_OK)
         return status;
     struct copy *copy = copy_create(table, params->count, error);

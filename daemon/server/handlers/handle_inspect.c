@@ -319,8 +319,8 @@ enum status handle_prefix_tokens(struct call *call)
 {
     const struct wire_prefix_tokens *wanted = &call->request->prefix_tokens;
     struct core_prefix_view view;
-    if (wanted->block < 0 || !core_prefix_at(call->server->core, wanted->cache,
-                                             (uint32_t)wanted->block, &view))
+    if (wanted->block < 0 ||
+        !core_prefix_at(call->server->core, wanted->cache, (uint32_t)wanted->block, &view))
         return error_set(&call->error, STATUS_NOT_FOUND,
                          "cache %" PRIu64 " has no published block %" PRId32, wanted->cache,
                          wanted->block);

@@ -250,8 +250,8 @@ static enum record_reason store_block(struct tier_backend *files, struct tier_jo
 // The file will never be right.
 static bool is_damaged(enum record_reason reason)
 {
-    return reason == RECORD_OTHER_VERSION || reason == RECORD_IDENTITY ||
-           reason == RECORD_LENGTH || reason == RECORD_CHECKSUM;
+    return reason == RECORD_OTHER_VERSION || reason == RECORD_IDENTITY || reason == RECORD_LENGTH ||
+           reason == RECORD_CHECKSUM;
 }
 
 static enum record_reason load_block(struct tier_backend *files, struct tier_job *job,
@@ -259,8 +259,7 @@ static enum record_reason load_block(struct tier_backend *files, struct tier_job
 {
     const struct shelf_key key = shelf_key_of(&job->space, &job->blocks[index].chain);
     const enum record_reason reason = folder_load(&files->folder, job, index);
-    const struct folder_file file = {key, folder_file_bytes(job->space.block_bytes),
-                                     wall_now_ns()};
+    const struct folder_file file = {key, folder_file_bytes(job->space.block_bytes), wall_now_ns()};
     const bool damaged = is_damaged(reason);
     pthread_mutex_lock(&files->lock);
     note_owner(files, job);
@@ -579,8 +578,8 @@ static enum status find_files(struct tier_backend *files, struct error *error)
     pthread_mutex_unlock(&files->lock);
     free(found.files);
     if (found.no_memory)
-        return error_set(error, STATUS_NO_MEMORY, "files://%s: no memory for the names of its files",
-                         files->params.path);
+        return error_set(error, STATUS_NO_MEMORY,
+                         "files://%s: no memory for the names of its files", files->params.path);
     if (files->foreign)
         say(files, "entries are no blocks of this version; they are left alone", files->foreign);
     return STATUS_OK;

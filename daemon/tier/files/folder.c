@@ -304,9 +304,9 @@ static enum record_reason check_file(int fd, const struct tier_job *job,
     const ssize_t size = pread(fd, &header, sizeof header, 0);
     if (size < 0)
         return reason_of(errno);
-    const enum record_reason reason =
-        (size_t)size < sizeof header ? RECORD_LENGTH
-                                     : record_header_check(&header, &job->space, chain, 0);
+    const enum record_reason reason = (size_t)size < sizeof header
+                                          ? RECORD_LENGTH
+                                          : record_header_check(&header, &job->space, chain, 0);
     if (reason != RECORD_OK)
         return reason;
     return (uint64_t)stat.st_size == folder_file_bytes(job->space.block_bytes) ? RECORD_OK

@@ -194,11 +194,11 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("client files");
-    check_case(suite, "files", open_daemon, close_daemon,
-               (const TTest *const[]){
-                   a_second_daemon_with_the_same_folder_finds_what_the_first_stores,
-                   a_folder_that_cannot_be_used_ends_the_start_with_a_sentence, NULL},
-               1);
+    check_case(
+        suite, "files", open_daemon, close_daemon,
+        (const TTest *const[]){a_second_daemon_with_the_same_folder_finds_what_the_first_stores,
+                               a_folder_that_cannot_be_used_ends_the_start_with_a_sentence, NULL},
+        1);
     check_case(suite, "restart", open_daemon, close_daemon,
                (const TTest *const[]){
                    a_prompt_comes_back_after_a_restart_with_the_same_bits_as_computed, NULL},
