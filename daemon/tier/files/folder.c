@@ -153,7 +153,7 @@ bool folder_scan(const struct folder *folder,
         else if (folder_parse(entry->d_name, &key) && folder_look(folder, &key, &file))
             visit(context, &file);
         else
-            *foreign += strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
+            *foreign += strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
     }
     closedir(entries);
     return true;
