@@ -120,6 +120,12 @@ static enum exit_code identify(const struct saving *saving, struct savefile_iden
         .block_bytes = cache->block_bytes,
     };
     memcpy(identity->name, cache->name, sizeof identity->name);
+    const struct aule_block_tokens *key = NULL;
+    if (cache->block_size > sizeof key->tokens / sizeof *key->tokens || !cache->block_bytes)
+        return complain(EXIT_CODE_FAILED,
+                        "the daemon answered a cache with blocks of %" PRIu32 " tokens, %" PRIu64
+                        " bytes",
+                        cache->block_size, cache->block_bytes);
     if (take_fingerprint(cache->fingerprint, identity))
         return EXIT_CODE_DONE;
     return complain(EXIT_CODE_FAILED, "the daemon answered \"%s\" as a fingerprint",
@@ -242,6 +248,10 @@ static enum exit_code fetch_keys(struct saving *saving)
         }
         if (status != AULE_OK)
             return report(saving->ctl, status);
+        if (key->num_tokens != block_size)
+            return complain(EXIT_CODE_FAILED,
+                            "the daemon answered %" PRIu32 " token ids of a block of %" PRIu32,
+                            key->num_tokens, block_size);
         memcpy(chain->tokens + (size_t)i * block_size, key->tokens,
                block_size * sizeof *chain->tokens);
     }
