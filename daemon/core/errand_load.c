@@ -15,8 +15,8 @@
 #include <string.h>
 
 enum {
-    LOAD_BLOCKS = 4096,   // of one errand
-    LOAD_TRY_ONE_IN = 32, // of the loads that seem too slow, so that the estimate can get better
+    LOAD_BLOCKS = 4096,      // of one errand
+    LOAD_TRY_ONE_IN = 32,    // of the loads that seem too slow, so that the estimate can get better
     WINDOW_BYTES = 16 << 20, // as long as nothing is known of a tier's speed
     WINDOWS = 4,             // that the memory has room for, at least
 };
@@ -242,8 +242,7 @@ static uint32_t load_missing(struct plan *plan, enum core_load load)
                    most = missing < LOAD_BLOCKS ? missing : LOAD_BLOCKS;
     struct errand_block *blocks = malloc(most * sizeof *blocks);
     const uint32_t count = blocks ? probe_all(plan, blocks, most) : 0;
-    const bool goes =
-        count && pays(plan->session->core, plan->table->cache, blocks, count, load);
+    const bool goes = count && pays(plan->session->core, plan->table->cache, blocks, count, load);
     const uint32_t begun = goes ? begin(plan, blocks, count) : 0;
     free(blocks);
     return begun;
@@ -293,8 +292,8 @@ static void learn_one(struct tiers *tiers, uint32_t source, int64_t each_ns, boo
 static void learn(const struct errand *errand)
 {
     const struct errand_block *next = &errand->blocks[errand->num_done];
-    const bool ran_out = !errand->num_done && (next->reason == RECORD_TIMEOUT ||
-                                               next->reason == RECORD_ABANDONED);
+    const bool ran_out =
+        !errand->num_done && (next->reason == RECORD_TIMEOUT || next->reason == RECORD_ABANDONED);
     const uint32_t count = ran_out ? 1 : errand->num_done;
     const int64_t took_ns = errand->core->ledger.now_ns - errand->started_ns;
     const double mib = (double)count * (double)errand->space.block_bytes / (1 << 20);
@@ -466,8 +465,7 @@ static bool copy(struct errand *errand)
     errand_give_back(errand, errand->num_copied, done - errand->num_copied);
     errand->num_copied = done;
     errand->stage = ERRAND_ENDING;
-    const uint32_t queued =
-        errand_copied(errand) ? errand_copy(errand, COPY_IN, done, count) : 0;
+    const uint32_t queued = errand_copied(errand) ? errand_copy(errand, COPY_IN, done, count) : 0;
     if (queued < count)
         cut(errand, done + queued);
     for (uint32_t i = 0; i < queued; i++)

@@ -31,7 +31,7 @@ struct tiers {
     // What a load takes, learnt: nanoseconds for a MiB from each source; 0 = unknown.
     int64_t load_ns[TIERS_SOURCES];
     bool ran_out[TIERS_SOURCES]; // it is of a load that did not come in time, so at least that
-    uint32_t declined; // loads that would have taken longer than computing
+    uint32_t declined;           // loads that would have taken longer than computing
 };
 
 void tiers_step(struct core *core);

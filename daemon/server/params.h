@@ -85,15 +85,13 @@
             "The daemon locks this memory and lets the GPU use it. Published blocks are copied "   \
             "to it, and come back when a look-up needs them. A tenant's limits of cached blocks "  \
             "and its floor hold there, too.")                                                      \
-    OPTION(                                                                                        \
-        struct option_texts, tiers, "tier", "URL", OPTION_TEXTS, 1, .otherwise = "none",           \
-        .help = "a place outside the GPU for blocks, which daemons may share; once for each",      \
-        .details =                                                                                 \
-            "`redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]` is a Redis or Valkey server, "     \
-            "several, or a cluster. `files:///FOLDER` keeps blocks in files, which survive the "   \
-            "daemon. At most 4 tiers; they are asked in this order, after the "                    \
-            "host tier. The daemon overwrites the login in its own arguments; "                    \
-            "`--tier-password-file` keeps it out of them.")                                        \
+    OPTION(struct option_texts, tiers, "tier", "URL", OPTION_TEXTS, 1, .otherwise = "none",        \
+           .help = "a place outside the GPU for blocks, which daemons may share; once for each",   \
+           .details =                                                                              \
+               "`redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]` is a Redis or Valkey server, "  \
+               "several, or a cluster. At most 4 tiers; they are asked in this order, after the "  \
+               "host tier. The daemon overwrites the login in its own arguments; "                 \
+               "`--tier-password-file` keeps it out of them.")                                     \
     OPTION(uint64_t, tier_memory, "tier-memory", "BYTES", OPTION_BYTES, 1 << 20, 16 * ONE_TIB,     \
            .initial = "256M",                                                                      \
            .help = "host memory that the transfers of `--tier` use, without `--host-tier`",        \
@@ -159,7 +157,9 @@
            .initial = "16M",                                                                       \
            .help = "arrays of a session's commands that wait for a ticket; 0: a command with "     \
                    "arrays does not wait",                                                         \
-           .details = "Arrays are slopes, sinks, block ids and parts of a merge.")                 \
+           .details = "Arrays are slopes, sinks, block ids and parts of a merge, and the token "   \
+                      "ids of look-ups that wait for tiers. A look-up that does not fit is "       \
+                      "answered without what tiers have.")                                         \
     SECTION("Sessions and runs")                                                                   \
     OPTION(const char *, socket, "socket", "PATH", OPTION_TEXT, 1,                                 \
            .otherwise = "`N.sock` in `$AULE_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/aule` or `/run/aule`", \

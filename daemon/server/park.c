@@ -38,7 +38,7 @@ static enum status check_limits(struct call *call, const struct parked *command)
         session->parked_bytes > params->max_parked_bytes - command->bytes)
         return error_set(&call->error, STATUS_LIMIT,
                          "a command with %" PRIu64
-                         " bytes of arrays cannot wait beside the %" PRIu64
+                         " bytes of arrays cannot wait for a ticket beside the %" PRIu64
                          " bytes of other waiting commands of session %" PRIu64
                          "; --max-parked-memory is %" PRIu64,
                          command->bytes, session->parked_bytes, session->id,

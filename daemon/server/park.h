@@ -3,9 +3,10 @@
 //
 // park.h - commands that wait: a lease for free blocks, a Wait for the end of a run, GPU work for a
 // free ticket, a ClaimWait for blocks that others compute, an OfferTake for an offer, a look-up for
-// blocks that come from tiers. Each is a record with a deadline, never a blocked thread. When something came free, they are retried in the
-// order of arrival. Dispatcher thread. Work never overtakes older work of its session. Core decides
-// which lease and which take goes first (core_lease_turn(), core_take_turn()).
+// blocks that come from tiers. Each is a record with a deadline, never a blocked thread. When
+// something came free, they are retried in the order of arrival. Dispatcher thread. Work never
+// overtakes older work of its session. Core decides which lease and which take goes first
+// (core_lease_turn(), core_take_turn()).
 
 #ifndef AULE_SERVER_PARK_H
 #define AULE_SERVER_PARK_H

@@ -89,7 +89,7 @@ struct session {
     struct watch watch;        // of pidfd
     int64_t opened_ns, map_deadline_ns;
     uint32_t num_parked, num_parked_work; // park.c: its parked commands; those with GPU work
-    uint64_t parked_bytes; // park.c: arrays of its parked commands; --max-parked-memory
+    uint64_t parked_bytes;  // park.c: arrays of its parked commands; --max-parked-memory
     uint64_t waiting_pass;  // park.c: server->park_pass in which its work found no free ticket
     struct job job;         // makes its segment, later unmakes it
     struct asker hello;     // of its Hello, until that is answered

@@ -170,12 +170,14 @@ static enum status open_further(struct tiering *tiering, const struct server_par
     struct tier *tier;
     if (!scheme)
         return refuse_url(index, error);
-    enum status status = scheme->open(url, params, &backend, error);
+    struct error why;
+    enum status status = scheme->open(url, params, &backend, &why);
     if (status == STATUS_OK)
-        status = tier_create(scheme->ops, backend, &tier, error);
-    if (status == STATUS_OK)
-        tiering->core.more[tiering->core.num_more++] = tier;
-    return status;
+        status = tier_create(scheme->ops, backend, &tier, &why);
+    if (status != STATUS_OK)
+        return error_set(error, status, "--tier %u: %s", index + 1, why.text);
+    tiering->core.more[tiering->core.num_more++] = tier;
+    return STATUS_OK;
 }
 
 static enum status open_all_further(struct tiering *tiering, const struct server_params *params,

@@ -37,12 +37,14 @@ die()
 
 command -v ip >/dev/null || skip "there is no ip (iproute2)"
 command -v redis-server >/dev/null || skip "there is no redis-server"
-ip netns add "$first" 2>"$folder/why" || skip "no network namespace can be made: $(cat "$folder/why")"
+ip netns add "$first" 2>"$folder/why" ||
+    skip "no network namespace can be made: $(cat "$folder/why")"
 ip netns add "$second"
 ip -n "$first" link add v0 type veth peer name v0 netns "$second" 2>"$folder/why" ||
     skip "no veth can be made: $(cat "$folder/why")"
 ip -n "$first" address add $address/30 dev v0
 ip -n "$second" address add 192.0.2.2/30 dev v0
+ip -n "$first" link set lo up # a server reaches its own address by this
 ip -n "$first" link set v0 up
 ip -n "$second" link set v0 up
 
@@ -69,12 +71,16 @@ start_daemon() # NAMESPACE NAME
 
 run_worker() # NAMESPACE NAME ENDING
 {
-    ip netns exec "$1" "$worker" --socket "$folder/$2" --prompt "$prompt" --append "$3" --tokens 8 \
-        --block-size $block --cache-name networks --json >"$folder/$2.json" 2>"$folder/$2.err.log" ||
+    ip netns exec "$1" "$worker" --socket "$folder/$2" --prompt "$prompt" --append "$3" \
+        --tokens 8 --block-size $block --cache-name networks --json \
+        >"$folder/$2.json" 2>"$folder/$2.err.log" ||
         die "the worker at the $2 daemon failed"
 }
 
-field() { sed -E "s/.*\"$2\": *(\[[^]]*\]|[0-9]+).*/\1/" < <(tr -d '\n' <"$folder/$1.json"); }
+field() # NAME KEY: of the worker's report
+{
+    tr -d '\n' <"$folder/$1.json" | sed -E "s/.*\"$2\":[[:space:]]*(\[[^]]*\]|[0-9]+).*/\1/"
+}
 
 stored()
 {

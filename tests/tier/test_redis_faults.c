@@ -469,7 +469,7 @@ static void harm(struct dice *dice)
         freeReplyObject(reply);
         if (size > 0)
             server_tell(0, "SETRANGE %s %d %s", name, (int)dice_below(dice, (uint32_t)size),
-                       "wrong");
+                        "wrong");
     }
     }
 }

@@ -18,7 +18,6 @@
 struct redis_params {
     const char *url;           // redis://[user:password@]host:port[,host:port...]
     const char *password_file; // instead of a password in the URL; NULL: none
-    const char *ca_file;       // rediss://: who signs the servers' certificates, in PEM
     uint32_t stall_ms;         // a server that moves no byte so long has failed; 50
     uint32_t expire_s;         // EX of a key; 86400
     bool never_expires;        // no EX at all

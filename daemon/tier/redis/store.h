@@ -21,7 +21,6 @@ enum {
 
 struct absent;
 struct lane;
-struct tls;
 
 struct tier_backend {
     // constant
@@ -32,7 +31,6 @@ struct tier_backend {
     uint64_t most_queue_bytes;
     uint32_t most_queue_units;
     struct absent *absent;
-    struct tls *tls; // NULL: plain
     void (*say)(void *context, const char *sentence);
     void *say_context;
     struct lane *lanes[MOST_LANES];

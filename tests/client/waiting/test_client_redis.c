@@ -53,37 +53,38 @@ static void close_worker(int i)
 }
 
 // The deadline is patient where a test needs a load to succeed on a busy machine.
-static const char *const *options_of(const char *deadline_ms)
+static const char *deadline_ms = "20000", *memory_option = "--tier-memory";
+
+static const char *const *options(void)
 {
-    static const char *options[16];
-    const char *const all[] = {"--tier",      url,  "--max-blocks",    "64",        "--tier-memory",
-                               "2M",          "--tier-absent", "1",    "--tier-deadline", deadline_ms,
-                               NULL};
-    memcpy(options, all, sizeof all);
-    return options;
+    static const char *list[16];
+    const char *const all[] = {
+        "--tier",          url,         "--max-blocks", "64",
+        "--tier-absent",   "1",         memory_option,  "2M",
+        "--tier-deadline", deadline_ms, NULL,
+    };
+    memcpy(list, all, sizeof all);
+    return list;
 }
 
-static void open_sites(const char *deadline_ms, const char *const *arguments)
+static void open_sites(void)
 {
-    server_start(0, arguments);
+    server_start(0, NULL);
     snprintf(url, sizeof url, "redis://127.0.0.1:%d", servers[0].port);
     for (int prompt = 0; prompt < 16; prompt++)
         for (int i = 0; i < PROMPT; i++)
             prompts[prompt][i] = 1000 + prompt * 500 + i * 7 % 97;
     for (int i = 0; i < 2; i++) {
-        ck_assert(daemon_launch(&sites[i].daemon, options_of(deadline_ms)));
+        ck_assert(daemon_launch(&sites[i].daemon, options()));
         open_worker(i);
     }
 }
 
-static void open_patient(void)
-{
-    open_sites("20000", NULL);
-}
-
 static void open_hasty(void)
 {
-    open_sites("100", NULL);
+    deadline_ms = "100";
+    memory_option = "--host-tier";
+    open_sites();
 }
 
 static void close_sites(void)
@@ -97,13 +98,13 @@ static void close_sites(void)
 }
 
 // Kills daemon i, and starts it again.
-static void restart(int i, const char *deadline_ms)
+static void restart(int i)
 {
     aule_step_destroy(sites[i].world.step);
     aule_cache_close(sites[i].world.cache);
     daemon_kill(&sites[i].daemon);
     aule_session_close(sites[i].world.session);
-    ck_assert(daemon_start(&sites[i].daemon, options_of(deadline_ms)));
+    ck_assert(daemon_start(&sites[i].daemon, options()));
     open_worker(i);
 }
 
@@ -312,7 +313,7 @@ START_TEST(a_restarted_daemon_finds_what_it_stored_before_it_was_killed)
     float out[LAST], own[LAST];
     store(0, out);
     ck_assert_uint_eq(compute(0, 1, own), 0);
-    restart(0, "20000"); // perhaps in the middle of storing prompt 1
+    restart(0); // perhaps in the middle of storing prompt 1
     await_breaker(0);
     ck_assert_uint_eq(compute(0, 0, own), FOUND);
     ck_assert_mem_eq(own, out, sizeof own);
@@ -370,6 +371,30 @@ static void damage_key(enum damage damage, const char *key, const char *other)
     }
 }
 
+START_TEST(a_worker_that_is_killed_while_its_look_up_waits_harms_nobody)
+{
+    float out[LAST];
+    store(0, out);
+    server_signal(0, SIGSTOP);
+    const pid_t child = fork();
+    if (!child) {
+        struct text_world own;
+        struct text text;
+        use(1);
+        text_open(&own);
+        text_create(&own, &text, prompts[0], PROMPT, true); // the daemon answers no more
+        _exit(1);
+    }
+    while (metric(1, "aule_sessions") < 2)
+        nap();
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL); // most likely it waits now
+    kill(child, SIGKILL);
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    server_signal(0, SIGCONT);
+    expect_same(0, out, FOUND);
+}
+END_TEST
+
 START_TEST(values_that_another_client_damaged_are_computed)
 {
     float out[LAST], own[LAST];
@@ -417,10 +442,12 @@ START_TEST(a_server_that_stands_still_is_not_waited_for)
     store(0, out);
     server_signal(0, SIGSTOP);
     const int64_t began_ns = clock_now_ns();
-    const uint32_t found = compute(1, 0, own);
-    printf("with a server that stands still a prompt took %lld ms\n",
+    struct text text = claim(1, prompts[0], PROMPT);
+    printf("a server that stands still delayed a look-up by %lld ms; the deadline is 100 ms\n",
            (long long)((clock_now_ns() - began_ns) / NS_PER_MS));
-    ck_assert_uint_eq(found, 0);
+    ck_assert_uint_eq(text.num_computed, 0);
+    text_destroy(&text);
+    compute(1, 0, own);
     ck_assert_mem_eq(own, out, sizeof own);
     for (int prompt = 1; prompt < 4; prompt++) { // stores fail, too
         compute(0, prompt, out);
@@ -432,7 +459,7 @@ START_TEST(a_server_that_stands_still_is_not_waited_for)
         await_breaker(i);
     // One in 32 look-ups is tried even if the estimate says that loading is slow.
     store(4, out);
-    struct text text = claim(1, prompts[4], PROMPT);
+    text = claim(1, prompts[4], PROMPT);
     while (text.num_computed == 0) {
         text_destroy(&text);
         text = claim(1, prompts[4], PROMPT);
@@ -525,8 +552,9 @@ START_TEST(what_cannot_be_a_tier_is_refused_with_a_sentence)
         const char *url, *sentence;
     } cases[] = {
         {"http://u:secret@host", "--tier 1 does not begin with one of: redis://"},
-        {"redis://u:secret@host:0", "has a port that is not a number from 1 to 65535"},
-        {"redis://u:secret@", "server 1 of the URL is empty"},
+        {"redis://u:secret@host:0",
+         "--tier 1: server 1 of the URL has a port that is not a number from 1"},
+        {"redis://u:secret@", "--tier 1: server 1 of the URL is empty"},
         {"rediss://u:secret@host", "rediss:// needs TLS, and this build has none"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -553,6 +581,7 @@ int main(void)
         a_hole_keeps_what_stands_before_it,
         a_restarted_daemon_finds_what_it_stored_before_it_was_killed,
         workers_that_are_killed_during_a_store_and_a_load_harm_nobody,
+        a_worker_that_is_killed_while_its_look_up_waits_harms_nobody,
         values_that_another_client_damaged_are_computed,
         a_server_that_is_full_refuses_or_evicts_and_nothing_is_wrong,
         NULL,
@@ -568,7 +597,7 @@ int main(void)
         NULL,
     };
     Suite *suite = suite_create("client redis");
-    check_case(suite, "patient", open_patient, close_sites, patient, 1);
+    check_case(suite, "patient", open_sites, close_sites, patient, 1);
     check_case(suite, "hasty", open_hasty, close_sites, hasty, 1);
     check_case(suite, "shown", NULL, NULL, shown, 1);
     return check_main(suite);

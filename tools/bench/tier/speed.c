@@ -229,9 +229,10 @@ static void measure_lookup(struct bench *b, struct tier *host)
         known += tier_probe(host, &b->space, &chain) == TIER_MISS &&
                  tier_probe(b->tier, &b->space, &absent[i % 256]) == TIER_MISS;
     }
-    printf("%d server%s, look-up of an absent block without a round trip: %.0f ns (%u of %d known)\n",
-           b->num_servers, b->num_servers == 1 ? " " : "s",
-           (double)(clock_now_ns() - began_ns) / NUM_PROBES, known, NUM_PROBES);
+    printf(
+        "%d server%s, look-up of an absent block without a round trip: %.0f ns (%u of %d known)\n",
+        b->num_servers, b->num_servers == 1 ? " " : "s",
+        (double)(clock_now_ns() - began_ns) / NUM_PROBES, known, NUM_PROBES);
 }
 
 static bool measure_with_host(struct bench *b)
