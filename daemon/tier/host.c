@@ -68,7 +68,7 @@ static enum record_reason insert(struct tier_backend *host, const struct tier_jo
     item->place = place;
     area_ref(place);
     const struct shelf_tenant *tenant = item->tenant;
-    while ((excess = shelf_excess(&host->shelf, tenant)))
+    while ((excess = shelf_excess(tenant)))
         evict(host, excess);
     return RECORD_OK;
 }

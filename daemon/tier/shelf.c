@@ -171,10 +171,9 @@ struct shelf_item *shelf_victim(const struct shelf *shelf, uint64_t asking)
     return best;
 }
 
-struct shelf_item *shelf_excess(const struct shelf *shelf, const struct shelf_tenant *tenant)
+struct shelf_item *shelf_excess(const struct shelf_tenant *tenant)
 {
-    return tenant->share.cap && tenant->num_items > tenant->share.cap ? oldest(shelf, tenant)
-                                                                      : NULL;
+    return tenant->share.cap && tenant->num_items > tenant->share.cap ? tenant->items : NULL;
 }
 
 void shelf_finish(struct shelf *shelf)

@@ -37,7 +37,7 @@ struct shelf {
     struct shelf_item *items;     // by key; owned
     struct shelf_tenant *tenants; // owned; those without items go
     uint64_t num_items, bytes;
-    // Items for which this is true are not chosen to be dropped. NULL: there are none.
+    // Dropping an item for which this is true makes no room. NULL: there is none.
     bool (*is_used)(const struct shelf_item *item);
 };
 
@@ -57,8 +57,9 @@ void shelf_remove(struct shelf *shelf, struct shelf_item *item); // frees it
 // The item to drop to make room for the tenant `asking`: the least recently used one of the tenant
 // with the most bytes. A tenant goes below its own floor for itself alone. NULL: there is none.
 struct shelf_item *shelf_victim(const struct shelf *shelf, uint64_t asking);
-// The item to drop because its tenant has more than its cap. NULL: there is none.
-struct shelf_item *shelf_excess(const struct shelf *shelf, const struct shelf_tenant *tenant);
+// The item to drop because its tenant has more than its cap, even if somebody uses it. NULL: there
+// is none.
+struct shelf_item *shelf_excess(const struct shelf_tenant *tenant);
 void shelf_finish(struct shelf *shelf); // frees all items
 
 #endif

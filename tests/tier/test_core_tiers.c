@@ -29,8 +29,9 @@ static struct engine_arena *arena;
 static struct tier *tier;
 static struct tier_backend *host, *fault;
 static uint8_t *memory;
-static uint64_t load_id;     // of the last load()
-static struct tier *further; // a tier behind the host tier; NULL: there is none
+static uint64_t load_id;       // of the last load()
+static struct tier *further;   // a tier behind the host tier; NULL: there is none
+static uint64_t cached_of_all; // limit of each tenant
 
 static void open_world(uint64_t tenant_blocks)
 {
@@ -44,7 +45,7 @@ static void open_world(uint64_t tenant_blocks)
     const struct core_params params = {
         .engine = engine,
         .max_blocks = POOL,
-        .tenant_limits = {.blocks = tenant_blocks},
+        .tenant_limits = {.blocks = tenant_blocks, .cached = cached_of_all},
         .tiers = {.host = tier,
                   .area = host,
                   .base = memory,
@@ -518,6 +519,7 @@ enum { TEXTS = 12, LENGTH = 4, HOST_ROOM = AREA / 4096, FILES_ROOM = 30 };
 
 static char folder[64];
 static struct worker d;
+static struct tier_backend *further_fault;
 static int32_t own_texts[3][TEXTS][LENGTH * BLOCK];
 static struct worker *const tenants[] = {&a, &c, &d};
 
@@ -527,11 +529,13 @@ static void open_quotas(void)
         .path = folder,
         .limit_bytes = FILES_ROOM * (WORLD_BLOCK_BYTES + sizeof(struct record_header)),
     };
+    const struct tier_ops *ops;
     struct tier_backend *files;
     snprintf(folder, sizeof folder, "/tmp/aule-core-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     ck_assert_status(files_create(&params, &files, &error), STATUS_OK);
-    ck_assert_status(tier_create(&files_ops, files, &further, &error), STATUS_OK);
+    further_fault = fault_open(&files_ops, files, &ops);
+    ck_assert_status(tier_create(ops, further_fault, &further, &error), STATUS_OK);
     open_world(0);
     worker_open(&c, &world, 1, "second");
     worker_open(&d, &world, 1, "third");
@@ -612,8 +616,65 @@ START_TEST(a_tenants_floor_holds_in_each_tier_while_others_fill_them)
 }
 END_TEST
 
-// Three tenants that store and load at random, with harm: one with a limit, one with a floor. No
-// step of another tenant takes the floor's blocks, and no tier exceeds a limit.
+static void open_caps(void)
+{
+    cached_of_all = 3;
+    open_quotas();
+}
+
+// On the GPU it is another tenant then, because nothing of the first one is left there.
+START_TEST(a_tenant_that_comes_back_has_one_limit_in_each_tier)
+{
+    compute(&c, own_texts[1][0], LENGTH);
+    evict_all(&c);
+    const uint32_t before = core_num_tenants(world.core);
+    worker_close(&c, false);
+    settle();
+    ck_assert_uint_eq(core_num_tenants(world.core), before - 1);
+    worker_open(&c, &world, 1, "second");
+    compute(&c, own_texts[1][1], LENGTH);
+    ck_assert_uint_eq(count_there(tier, 1), 3);
+    await_limits(further, 1, 3);
+    ck_assert_uint_eq(count_there(further, 1), 3);
+}
+END_TEST
+
+// The next job or part of one of the tiers is harmed.
+static void order_any(struct dice *dice)
+{
+    struct tier_backend *const faults[] = {fault, further_fault};
+    const struct fault_order orders[] = {
+        {FAULT_FLIP, TIER_LOAD, RECORD_OK, 100, 1},
+        {FAULT_TRUNCATE, TIER_LOAD, RECORD_OK, 100, 1},
+        {FAULT_FAIL, TIER_LOAD, RECORD_STORE, 0, 1},
+        {FAULT_FAIL, TIER_STORE, RECORD_FULL, 0, 1},
+    };
+    fault_order(faults[dice_below(dice, 2)], &orders[dice_below(dice, 4)]);
+}
+
+// A worker of tenant `t` dies, mostly with stores and loads under way, and another one comes.
+static void kill_worker(int t, struct dice *dice)
+{
+    static const char *const names[] = {"", "second", "third"};
+    const int32_t *text = own_texts[t][dice_below(dice, TEXTS)];
+    struct worker *worker = tenants[t];
+    int32_t ids[LENGTH];
+    uint64_t last;
+    load(worker, own_texts[t][dice_below(dice, TEXTS)], LENGTH, CORE_LOAD_ALWAYS);
+    worker_lease(worker, LENGTH, ids);
+    worker_write_async(worker, ids, text, LENGTH * BLOCK, &last);
+    if (dice_chance(dice, 50))
+        world_step(&world);
+    worker_publish(worker, text, LENGTH * BLOCK, ids);
+    if (dice_chance(dice, 50))
+        fake_engine_finish(engine);
+    worker_close(worker, true);
+    settle();
+    worker_open(worker, &world, 1, names[t]);
+}
+
+// Three tenants that store and load at random, with harm and deaths: one with a limit, one with a
+// floor. No step of another tenant takes the floor's blocks, and no tier exceeds a limit.
 START_TEST(random_stores_and_loads_keep_each_tenants_quota_in_each_tier)
 {
     struct dice dice = {check_draw("quotas")};
@@ -625,10 +686,12 @@ START_TEST(random_stores_and_loads_keep_each_tenants_quota_in_each_tier)
         const int32_t *text = own_texts[t][dice_below(&dice, TEXTS)];
         const uint32_t count = 1 + dice_below(&dice, LENGTH);
         uint32_t before[2] = {count_there(tier, 1), count_there(further, 1)};
-        const bool harms = dice_chance(&dice, 10), loads = dice_chance(&dice, 50);
-        if (harms)
-            order(FAULT_FLIP, TIER_LOAD, RECORD_OK, 1);
-        if (loads)
+        const bool loads = dice_chance(&dice, 50);
+        if (dice_chance(&dice, 20))
+            order_any(&dice);
+        if (dice_chance(&dice, 10))
+            kill_worker(t, &dice);
+        else if (loads)
             fetch(tenants[t], text, count);
         else
             compute(tenants[t], text, count);
@@ -679,6 +742,9 @@ int main(void)
                                       a_tenants_floor_holds_in_each_tier_while_others_fill_them,
                                       random_stores_and_loads_keep_each_tenants_quota_in_each_tier,
                                       NULL},
+               1);
+    check_case(suite, "caps", open_caps, close_quotas,
+               (const TTest *const[]){a_tenant_that_comes_back_has_one_limit_in_each_tier, NULL},
                1);
     return check_main(suite);
 }

@@ -5,8 +5,9 @@
 // the disk while it has the lock. The shelf is what this daemon knows of the folder: a file that
 // another daemon has dropped is found missing at the latest when it is loaded.
 //
-// A file does not say which tenant it is for, because a tenant's number lasts as long as a daemon.
-// Files that were found belong to nobody until the first job with their salt names the tenant.
+// A file does not say which tenant it is for, only its salt, and the tenant's limits may have
+// changed. Files that were found belong to nobody until the first job with their salt names the
+// tenant.
 
 #include "files.h"
 
@@ -173,8 +174,7 @@ static enum record_reason make_room(struct tier_backend *files, const struct tie
 static void keep_cap(struct tier_backend *files, const struct shelf_key *key)
 {
     const struct shelf_item *item, *excess;
-    while ((item = shelf_find(&files->shelf, key)) &&
-           (excess = shelf_excess(&files->shelf, item->tenant)))
+    while ((item = shelf_find(&files->shelf, key)) && (excess = shelf_excess(item->tenant)))
         drop(files, excess);
 }
 
