@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// sha256.c - see sha256.h. Plain C; a block of 64 bytes takes about 200 ns.
+// sha256.c - see sha256.h. Plain C, or the instructions that x86 has for it, which take a third of
+// the time or less.
 
 #include "sha256.h"
 
+#include <stdatomic.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 static const uint32_t rounds[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -34,7 +40,7 @@ static void expand(const uint8_t *block, uint32_t words[64])
     }
 }
 
-static void mix(uint32_t state[8], const uint8_t *block)
+static void mix_plainly(uint32_t state[8], const uint8_t *block)
 {
     uint32_t words[64], s[8];
     expand(block, words);
@@ -50,6 +56,73 @@ static void mix(uint32_t state[8], const uint8_t *block)
     }
     for (int i = 0; i < 8; i++)
         state[i] += s[i];
+}
+
+#ifdef __x86_64__
+static bool has_instructions(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c & bit_SSE4_1 && c & bit_SSSE3 &&
+           __get_cpuid_count(7, 0, &a, &b, &c, &d) && b & bit_SHA;
+}
+
+// The processor keeps the state as (a, b, e, f) and (c, d, g, h).
+__attribute__((target("sha,sse4.1"))) static void mix_by_instructions(uint32_t state[8],
+                                                                      const uint8_t *block)
+{
+    const __m128i bytes = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    __m128i *const at = (__m128i *)(void *)state;
+    const __m128i low = _mm_shuffle_epi32(_mm_loadu_si128(at), 0xb1),
+                  high = _mm_shuffle_epi32(_mm_loadu_si128(at + 1), 0x1b),
+                  abef = _mm_alignr_epi8(low, high, 8), cdgh = _mm_blend_epi16(high, low, 0xf0);
+    __m128i one = abef, two = cdgh, words[4];
+    for (int i = 0; i < 4; i++)
+        words[i] = _mm_shuffle_epi8(
+            _mm_loadu_si128((const __m128i *)(const void *)(block + (size_t)i * 16)), bytes);
+    for (int i = 0; i < 16; i++) {
+        const __m128i own = words[i % 4], next = words[(i + 1) % 4], last = words[(i + 3) % 4],
+                      sum = _mm_add_epi32(
+                          own, _mm_loadu_si128((const __m128i *)(const void *)&rounds[i * 4]));
+        two = _mm_sha256rnds2_epu32(two, one, sum);
+        one = _mm_sha256rnds2_epu32(one, two, _mm_shuffle_epi32(sum, 0x0e));
+        const __m128i more = _mm_add_epi32(_mm_sha256msg1_epu32(own, next),
+                                           _mm_alignr_epi8(last, words[(i + 2) % 4], 4));
+        words[i % 4] = _mm_sha256msg2_epu32(more, last);
+    }
+    one = _mm_shuffle_epi32(_mm_add_epi32(one, abef), 0x1b);
+    two = _mm_shuffle_epi32(_mm_add_epi32(two, cdgh), 0xb1);
+    _mm_storeu_si128(at, _mm_blend_epi16(one, two, 0xf0));
+    _mm_storeu_si128(at + 1, _mm_alignr_epi8(two, one, 8));
+}
+#else
+static bool has_instructions(void)
+{
+    return false;
+}
+
+static void mix_by_instructions(uint32_t state[8], const uint8_t *block)
+{
+    mix_plainly(state, block);
+}
+#endif
+
+enum { UNKNOWN, PLAIN, INSTRUCTIONS };
+static atomic_int way; // cpuid is slow, above all in a virtual machine
+
+bool sha256_use_instructions(bool allowed)
+{
+    const int now = allowed && has_instructions() ? INSTRUCTIONS : PLAIN;
+    atomic_store_explicit(&way, now, memory_order_relaxed);
+    return now == INSTRUCTIONS;
+}
+
+static void mix(uint32_t state[8], const uint8_t *block)
+{
+    const int now = atomic_load_explicit(&way, memory_order_relaxed);
+    if (now == INSTRUCTIONS || (now == UNKNOWN && sha256_use_instructions(true)))
+        mix_by_instructions(state, block);
+    else
+        mix_plainly(state, block);
 }
 
 void sha256_begin(struct sha256 *sha)

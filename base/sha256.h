@@ -6,6 +6,7 @@
 #ifndef AULE_SHA256_H
 #define AULE_SHA256_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,5 +23,8 @@ void sha256_add(struct sha256 *sha, const void *data, size_t size);
 void sha256_end(struct sha256 *sha, uint8_t out[SHA256_BYTES]);
 void sha256_hmac(const void *key, size_t key_size, const void *data, size_t size,
                  uint8_t out[SHA256_BYTES]);
+// False: from now on without the processor's instructions for it. Tests compare both. Returns
+// whether they are used, which is so from the start where the processor has them.
+bool sha256_use_instructions(bool allowed);
 
 #endif

@@ -60,7 +60,7 @@ start_daemon() # NAMESPACE NAME
     pids+=($!)
     for ((i = 0; i < 600; i++)); do
         grep -q ready "$folder/$2.log" && return 0
-        if ! kill -0 ${pids[-1]} 2>/dev/null; then
+        if ! kill -0 "${pids[-1]}" 2>/dev/null; then
             grep -qi "no.*device" "$folder/$2.log" && skip "there is no device"
             break
         fi

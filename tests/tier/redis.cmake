@@ -8,8 +8,8 @@ pkg_check_modules(HIREDIS IMPORTED_TARGET hiredis)
 if(HIREDIS_FOUND)
   aule_check(test_redis_parts SOURCES tier/test_redis_parts.c rigs/dice.c LIBS aule_tier LABELS unit)
   aule_check(test_redis SOURCES tier/test_redis.c tier/test_redis_faults.c tier/redis_world.c
-    rigs/redis_server.c rigs/dice.c LIBS aule_tier PkgConfig::HIREDIS LABELS redis COST 60)
-  aule_check(test_client_redis SOURCES client/waiting/test_client_redis.c rigs/redis_server.c
+    tier/redis_server.c rigs/dice.c LIBS aule_tier PkgConfig::HIREDIS LABELS redis COST 60)
+  aule_check(test_client_redis SOURCES client/waiting/test_client_redis.c tier/redis_server.c
     rigs/text_world.c rigs/client_rig.c LIBS client_expect daemon_harness PkgConfig::HIREDIS
     LABELS process redis tier COST 60)
 endif()

@@ -8,8 +8,8 @@
 #define AULE_REDIS_WORLD_H
 
 #include "base/clock.h"
+#include "redis_server.h"
 #include "rigs/check_main.h"
-#include "rigs/redis_server.h"
 #include "tier/redis/redis.h"
 
 enum { WORLD_BLOCKS = 64 };

@@ -36,6 +36,31 @@ START_TEST(sha256_gives_what_the_standard_says)
 }
 END_TEST
 
+static void hash_of(const uint8_t *data, size_t size, size_t step, uint8_t hash[SHA256_BYTES])
+{
+    struct sha256 sha;
+    sha256_begin(&sha);
+    for (size_t at = 0; at < size; at += step)
+        sha256_add(&sha, data + at, size - at < step ? size - at : step);
+    sha256_end(&sha, hash);
+}
+
+START_TEST(the_processors_instructions_and_plain_c_give_the_same_hashes)
+{
+    uint8_t data[700], plain[SHA256_BYTES], fast[SHA256_BYTES];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * i * 31 + i / 7);
+    for (size_t size = 0; size <= sizeof data; size++) {
+        ck_assert(!sha256_use_instructions(false));
+        hash_of(data, size, sizeof data, plain);
+        if (!sha256_use_instructions(true) && size == 0)
+            printf("the processor has no instructions for SHA-256\n");
+        hash_of(data, size, 1 + size % 97, fast);
+        ck_assert_mem_eq(plain, fast, sizeof plain);
+    }
+}
+END_TEST
+
 START_TEST(hmac_gives_what_rfc_4231_says)
 {
     uint8_t hash[SHA256_BYTES], key[131];
@@ -170,6 +195,7 @@ int main(void)
 {
     const TTest *const tests[] = {
         sha256_gives_what_the_standard_says,
+        the_processors_instructions_and_plain_c_give_the_same_hashes,
         hmac_gives_what_rfc_4231_says,
         a_name_has_the_version_the_ids_in_hex_and_the_part,
         a_chain_differs_with_each_token_before_it_and_with_the_extra_key,

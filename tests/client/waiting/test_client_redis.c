@@ -7,8 +7,8 @@
 // row against float64.
 
 #include "base/clock.h"
-#include "rigs/redis_server.h"
 #include "rigs/text_world.h"
+#include "tier/redis_server.h"
 
 #include <fcntl.h>
 #include <signal.h>
