@@ -18,8 +18,10 @@
 struct node {
     int32_t block, parent;
     uint32_t depth;
-    uint64_t tree, number; // `number`: in the file; SAVEFILE_NO_PARENT: not saved yet
+    uint64_t number; // in the file; SAVEFILE_NO_PARENT: not saved yet
     bool has_child, visible;
+    bool is_known;                   // its token ids are in saving.tokens
+    struct aule_block_tokens *first; // the whole key, of a node that begins a prefix; owned
 };
 
 struct saving {
@@ -31,9 +33,8 @@ struct saving {
     size_t num_ids;
     struct mover mover;
     struct savefile file;
-    struct mover_chain chain;       // the blocks of one prefix
-    struct aule_block_tokens *keys; // [chain.room]; owned
-    uint32_t num_keys;
+    int32_t *tokens;          // [count * block_size] of the nodes; owned
+    struct mover_chain chain; // the blocks of one prefix; places: of nodes
     struct progress progress;
     char what[300];
     uint64_t others; // blocks that a session of this tenant does not find
@@ -145,7 +146,6 @@ static bool add_page(struct saving *saving, const struct aule_prefix_state *page
         more[saving->count++] = (struct node){.block = page[i].block,
                                               .parent = page[i].parent,
                                               .depth = page[i].depth,
-                                              .tree = page[i].tree,
                                               .number = SAVEFILE_NO_PARENT,
                                               .visible = page[i].visible};
     return true;
@@ -191,7 +191,8 @@ static enum exit_code link_nodes(struct saving *saving)
         if ((size_t)saving->nodes[i].block >= saving->num_ids)
             saving->num_ids = (size_t)saving->nodes[i].block + 1;
     saving->by_block = calloc(saving->num_ids + 1, sizeof(struct node *));
-    if (!saving->by_block)
+    saving->tokens = calloc(saving->count + 1, saving->cache.block_size * sizeof *saving->tokens);
+    if (!saving->by_block || !saving->tokens)
         return no_memory(saving);
     for (size_t i = 0; i < saving->count; i++)
         saving->by_block[saving->nodes[i].block] = &saving->nodes[i];
@@ -214,13 +215,6 @@ static bool lay_chain(struct saving *saving, const struct node *leaf)
     const struct node *node = leaf;
     if (!mover_chain_resize(chain, count, saving->cache.block_size))
         return false;
-    if (chain->room > saving->num_keys) {
-        struct aule_block_tokens *keys = reallocarray(saving->keys, chain->room, sizeof *keys);
-        if (!keys)
-            return false;
-        saving->keys = keys;
-        saving->num_keys = chain->room;
-    }
     for (uint32_t i = count; i-- > 0;) {
         if (!node || node->depth != i || !node->visible) {
             chain->count = i; // and what is before it is looked at, too
@@ -233,27 +227,49 @@ static bool lay_chain(struct saving *saving, const struct node *leaf)
     return true;
 }
 
-// Asks for the token ids of the chain's blocks. What is no longer published ends the chain.
+static int32_t *tokens_of(const struct saving *saving, const struct node *node)
+{
+    return saving->tokens + (size_t)(node - saving->nodes) * saving->cache.block_size;
+}
+
+// Asks for the node's token ids, once. AULE_NOT_FOUND: it is no longer published.
+static enum aule_status fetch_key(struct saving *saving, struct node *node)
+{
+    struct aule_block_tokens key;
+    if (node->is_known)
+        return AULE_OK;
+    enum aule_status status =
+        aule_monitor_tokens(saving->ctl->monitor, saving->cache.cache, node->block, &key);
+    if (status != AULE_OK)
+        return status;
+    if (key.num_tokens != saving->cache.block_size)
+        return AULE_MALFORMED;
+    if (node->depth == 0) {
+        node->first = malloc(sizeof *node->first);
+        if (!node->first)
+            return AULE_NO_MEMORY;
+        *node->first = key;
+    }
+    memcpy(tokens_of(saving, node), key.tokens, key.num_tokens * sizeof *key.tokens);
+    node->is_known = true;
+    return AULE_OK;
+}
+
+// What is no longer published ends the chain.
 static enum exit_code fetch_keys(struct saving *saving)
 {
     struct mover_chain *chain = &saving->chain;
     const uint32_t block_size = saving->cache.block_size;
     for (uint32_t i = 0; i < chain->count; i++) {
-        struct aule_block_tokens *key = &saving->keys[i];
-        enum aule_status status = aule_monitor_tokens(saving->ctl->monitor, saving->cache.cache,
-                                                      saving->nodes[chain->places[i]].block, key);
-        if (status == AULE_NOT_FOUND) {
+        struct node *node = &saving->nodes[chain->places[i]];
+        enum aule_status status = fetch_key(saving, node);
+        if (status == AULE_NOT_FOUND)
             chain->count = i;
-            break;
-        }
-        if (status != AULE_OK)
+        else if (status != AULE_OK)
             return report(saving->ctl, status);
-        if (key->num_tokens != block_size)
-            return complain(EXIT_CODE_FAILED,
-                            "the daemon answered %" PRIu32 " token ids of a block of %" PRIu32,
-                            key->num_tokens, block_size);
-        memcpy(chain->tokens + (size_t)i * block_size, key->tokens,
-               block_size * sizeof *chain->tokens);
+        else
+            memcpy(chain->tokens + (size_t)i * block_size, tokens_of(saving, node),
+                   block_size * sizeof *chain->tokens);
     }
     return EXIT_CODE_DONE;
 }
@@ -263,11 +279,12 @@ static enum exit_code fetch_keys(struct saving *saving)
 static enum exit_code hold_chain(struct saving *saving, uint32_t *held)
 {
     struct mover_chain *chain = &saving->chain;
+    const struct aule_block_tokens *first = saving->nodes[chain->places[0]].first;
     const struct aule_prefix prefix = {
         .tokens = chain->tokens,
         .num_tokens = chain->count * saving->cache.block_size,
-        .extra_key = saving->keys[0].extra_key_size ? saving->keys[0].extra_key : NULL,
-        .extra_key_size = saving->keys[0].extra_key_size,
+        .extra_key = first->extra_key_size ? first->extra_key : NULL,
+        .extra_key_size = first->extra_key_size,
     };
     enum aule_status status =
         aule_prefix_lookup(saving->mover.cache, &prefix, 0, chain->blocks, held);
@@ -292,9 +309,12 @@ static enum exit_code write_piece(struct saving *saving, uint32_t first, uint32_
     for (uint32_t i = first; i < end; i++) {
         struct node *node = &saving->nodes[saving->chain.places[i]];
         block.parent = i ? saving->nodes[saving->chain.places[i - 1]].number : SAVEFILE_NO_PARENT;
-        block.key = saving->keys[i];
-        if (i)
-            block.key.extra_key_size = 0;
+        block.key.num_tokens = saving->cache.block_size;
+        block.key.extra_key_size = 0;
+        if (i == 0)
+            block.key = *node->first;
+        memcpy(block.key.tokens, tokens_of(saving, node),
+               saving->cache.block_size * sizeof *block.key.tokens);
         node->number = saving->file.count;
         if (!savefile_write(&saving->file, &block,
                             saving->mover.bytes + (i - first) * saving->mover.block_bytes))
@@ -376,7 +396,9 @@ static void finish(struct saving *saving)
     savefile_close(&saving->file);
     mover_close(&saving->mover);
     mover_chain_free(&saving->chain);
-    free(saving->keys);
+    for (size_t i = 0; i < saving->count; i++)
+        free(saving->nodes[i].first);
+    free(saving->tokens);
     free(saving->by_block);
     free(saving->nodes);
 }
