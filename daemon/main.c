@@ -166,6 +166,9 @@ static int serve(struct server_params *params)
     char folder[PATH_MAX];
     struct server *server = NULL;
     struct error error;
+    log_set_level(params->log_level);
+    block_signals();
+    raise_descriptor_limit();
     params->cache_folder = cache_folder(params->cache_folder, folder);
     params->variant = variant_name(params->variant);
     int code = EXIT_CODE_FAILED;
@@ -190,10 +193,7 @@ int main(int argc, char **argv)
     }
     umask(0077);
     keep_software_driver();
-    if (params.list_devices)
-        return list_devices();
-    log_set_level(params.log_level);
-    block_signals();
-    raise_descriptor_limit();
-    return serve(&params);
+    const int code = params.list_devices ? list_devices() : serve(&params);
+    free(params.lines);
+    return code;
 }

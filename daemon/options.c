@@ -29,22 +29,47 @@ static const struct options_program program = {
     .num_options = sizeof entries / sizeof *entries,
 };
 
-// A tier's URL may have a login, and other users can read a process's arguments. The server gets
-// copies, and in the arguments the login becomes asterisks. False: no memory.
-static bool hide_logins(struct option_texts *urls)
+// NULL: no memory.
+static char *lines_of(const struct server_params *params, const struct options_line *line)
 {
-    static char *copies[OPTION_MAX_TEXTS]; // until the process ends
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return NULL;
+    options_print_values(&program, line, params, out);
+    const bool failed = ferror(out);
+    if (fclose(out) == 0 && !failed)
+        return text;
+    free(text);
+    return NULL;
+}
+
+// A tier's URL may have a login, and other users can read a process's arguments: there the login
+// becomes asterisks. `copies` gets the URLs as they were. False: no memory.
+static bool hide_logins(const struct option_texts *urls, const char *copies[OPTION_MAX_TEXTS])
+{
     for (uint32_t i = 0; i < urls->count; i++) {
         char *shown = (char *)urls->texts[i]; // of argv
         const char *at = strrchr(shown, '@');
         char *scheme = strstr(shown, "://");
         char *login = scheme && at && scheme < at ? scheme + strlen("://") : shown;
-        urls->texts[i] = copies[i] = strdup(shown);
+        copies[i] = strdup(shown);
         if (!copies[i])
             return false;
         if (at)
             memset(login, '*', (size_t)(at - login));
     }
+    return true;
+}
+
+// The lines are made of what is shown; the server gets the URLs as they were.
+static bool finish(struct server_params *params, const struct options_line *line)
+{
+    static const char *urls[OPTION_MAX_TEXTS]; // until the process ends
+    if (!hide_logins(&params->tiers, urls) || !(params->lines = lines_of(params, line)))
+        return false;
+    memcpy(params->tiers.texts, urls, sizeof urls);
     return true;
 }
 
@@ -58,8 +83,8 @@ enum options_result options_parse(int argc, char **argv, struct server_params *p
                  line.operands[0]);
         result = OPTIONS_BAD;
     }
-    if (result == OPTIONS_RUN && !hide_logins(&params->tiers)) {
-        snprintf(line.error, sizeof line.error, "no memory");
+    if (result == OPTIONS_RUN && !finish(params, &line)) {
+        snprintf(line.error, sizeof line.error, "no memory for the options");
         result = OPTIONS_BAD;
     }
     if (result == OPTIONS_BAD)

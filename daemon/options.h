@@ -10,8 +10,9 @@
 #include "base/options.h"
 #include "server/params.h"
 
-// Strings of *params point into argv, or live until the process ends. The logins of tiers in argv
-// are overwritten. OPTIONS_BAD: the reason was written to standard error.
+// Strings of *params point into argv, or live until the process ends, but the caller frees `lines`.
+// The logins of tiers are overwritten in argv, and `lines` does not show them. OPTIONS_BAD: the
+// reason was written to standard error.
 enum options_result options_parse(int argc, char **argv, struct server_params *params);
 
 #endif

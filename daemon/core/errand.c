@@ -114,12 +114,30 @@ static void errand_free(struct errand *errand)
     free(errand);
 }
 
+struct errand *errand_find_load(const struct core *core, const struct cache *cache,
+                                const struct salt *salt, uint32_t place,
+                                const struct record_chain *chain)
+{
+    struct errand *errand;
+    DL_FOREACH(core->tiers.errands, errand)
+    {
+        const uint32_t index = place - errand->first; // wraps around below `first`
+        if (errand->loads && errand->table->cache == cache && errand->session->salt == salt &&
+            index < errand->num_wanted &&
+            !memcmp(errand->blocks[index].chain.id, chain->id, sizeof chain->id))
+            return errand;
+    }
+    return NULL;
+}
+
 void errand_end(struct errand *errand)
 {
     struct tiers *tiers = &errand->core->tiers;
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
     DL_DELETE(tiers->errands, errand);
     tiers->num_errands--;
+    tiers->store_bytes -= errand->store_bytes;
+    tiers->full = false;
     core_session_close(errand->session, false);
     errand_free(errand);
 }

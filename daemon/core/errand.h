@@ -44,6 +44,7 @@ struct errand {
     int64_t started_ns, give_up_ns; // core's clock; a lease is not waited for beyond give_up_ns
     uint32_t num_jobs;              // that tiers work on
     bool passed_on;                 // a store's: the further tiers have got it
+    uint64_t store_bytes;           // a store's: memory that it has taken, in tiers.store_bytes
 
     // A load's.
     uint64_t claim;
@@ -65,6 +66,10 @@ struct errand {
 // An errand with the cache open and in the list. NULL: no memory, or there are too many.
 struct errand *errand_create(struct core *core, struct cache *cache, struct salt *salt,
                              uint32_t count);
+// The load that brings the block with this chain and this place in its prompt. NULL: none does.
+struct errand *errand_find_load(const struct core *core, const struct cache *cache,
+                                const struct salt *salt, uint32_t place,
+                                const struct record_chain *chain);
 // Closes its session, gives its memory back and frees it. No job and no copy is under way.
 void errand_end(struct errand *errand);
 // Tier `source` of core's list.

@@ -211,18 +211,10 @@ static uint32_t begin(struct plan *plan, const struct errand_block *blocks, uint
 // The load that brings the first missing block, which an earlier look-up may have begun. 0: none.
 static uint64_t find_load(const struct plan *plan)
 {
-    const struct core *core = plan->session->core;
     const struct record_chain chain = next_chain(plan);
-    const struct errand *errand;
-    DL_FOREACH(core->tiers.errands, errand)
-    {
-        const uint32_t index = plan->num_found - errand->first; // wraps around below `first`
-        if (errand->loads && errand->table->cache == plan->table->cache &&
-            errand->session->salt == plan->session->salt && index < errand->num_wanted &&
-            !memcmp(errand->blocks[index].chain.id, chain.id, sizeof chain.id))
-            return errand->session->id;
-    }
-    return 0;
+    const struct errand *errand = errand_find_load(plan->session->core, plan->table->cache,
+                                                   plan->session->salt, plan->num_found, &chain);
+    return errand ? errand->session->id : 0;
 }
 
 bool core_load_runs(const struct core *core, uint64_t load)

@@ -78,38 +78,54 @@ bool store_advance(struct errand *errand)
 
 // ---- the beginning ----
 
-static bool is_there(struct core *core, const struct record_space *space,
-                     const struct prefix_node *node)
+// A tier has the block. If a load has just brought it, the host tier will have it when this ends.
+static bool is_there(const struct errand *errand, const struct prefix_node *node)
 {
-    return tier_probe(core->params.tiers.host, space, &node->chain) == TIER_THERE;
+    const struct core *core = errand->core;
+    const struct errand *load =
+        errand_find_load(core, errand->table->cache, node->root->salt, node->depth, &node->chain);
+    return (load && load->blocks[node->depth - load->first].moved) ||
+           tier_probe(core->params.tiers.host, &errand->space, &node->chain) == TIER_THERE;
 }
 
 // Takes the node's block into the errand. False: there is no memory for it.
-static bool take_node(struct errand *errand, struct prefix_node *node)
+static bool take_node(struct errand *errand, struct prefix_node *node, uint64_t most_bytes)
 {
+    struct tiers *tiers = &errand->core->tiers;
+    const uint64_t bytes = errand->space.block_bytes;
     struct hold_more fresh = {0};
     struct error error;
-    if (hold_prepare(errand->table, node->block, &fresh, &error) != STATUS_OK)
+    if (hold_prepare(errand->table, node->block, &fresh, &error) != STATUS_OK ||
+        (tiers->store_bytes && tiers->store_bytes + bytes > most_bytes))
         return false;
-    uint8_t *data =
-        host_reserve(errand->core->params.tiers.area, &errand->share, errand->space.block_bytes);
+    uint8_t *data = host_reserve(errand->core->params.tiers.area, &errand->share, bytes);
     if (!data)
         return false;
     hold_take(errand->table, node->block);
+    errand->store_bytes += bytes;
+    tiers->store_bytes += bytes;
     errand->blocks[errand->count++] =
         (struct errand_block){.chain = node->chain, .block = node->block->id, .data = data};
     return true;
 }
 
-// Takes the first nodes of the list that have one salt.
+// Takes the first nodes of the list that have one salt. A block for which there is no memory waits
+// if an errand will give some back.
 static void take_nodes(struct errand *errand, struct cache *cache, const struct salt *salt)
 {
+    struct tiers *tiers = &errand->core->tiers;
+    struct tier_state host;
+    tier_state(errand->core->params.tiers.host, &host);
     for (int i = 0; i < STORE_BLOCKS && cache->fresh && cache->fresh->root->salt == salt; i++) {
         struct prefix_node *node = cache->fresh;
+        const bool wanted = node->block && prefix_visible(node) && !is_there(errand, node);
+        if (wanted && !take_node(errand, node, host.limit_bytes / 2)) {
+            tiers->full = errand->count || tiers->num_errands > 1;
+            if (tiers->full)
+                return;
+            skip(errand->core, 1);
+        }
         prefix_forget_fresh(cache, node);
-        if (!node->block || !prefix_visible(node) || is_there(errand->core, &errand->space, node))
-            continue;
-        skip(errand->core, !take_node(errand, node));
     }
 }
 
@@ -130,14 +146,18 @@ static bool begin(struct core *core, struct cache *cache)
     for (; errand->count > copied; errand->count--)
         host_ops.give_back(core->params.tiers.area, errand->blocks[errand->count - 1].data);
     if (errand->count)
-        return true;
-    core->ledger.news = true; // for the nodes that are left
-    errand_end(errand);       // the cache may have ended with it
+        return !core->tiers.full;
+    const bool full = core->tiers.full;
+    core->ledger.news |= !full; // for the nodes that are left
+    errand_end(errand);         // the cache may have ended with it
+    core->tiers.full = full;
     return false;
 }
 
 void store_begin_all(struct core *core)
 {
+    if (core->tiers.full)
+        return;
     for (uint32_t i = 0; i < core->pool.num_caches; i++) {
         struct cache *cache = core->pool.caches[i];
         while (cache->fresh) {

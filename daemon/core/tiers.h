@@ -7,7 +7,8 @@
 // host.h, not what a tier is made of. Dispatcher thread only.
 //
 // A store: blocks that became visible are held, copied to the host tier's memory on the GPU, and
-// released; then the host tier and after it the others keep them.
+// released; then the host tier and after it the others keep them. Stores use half of the host
+// tier's memory at most, so that loads find room; blocks that do not fit wait on the GPU.
 // A load claims its blocks as if it computed them, so that look-ups wait for it or go on behind it.
 // It asks the tiers that cannot tell at once. Then it leases blocks, loads, copies on the GPU and
 // publishes, a window of blocks at a time. Blocks behind one that did not come are left out.
@@ -26,8 +27,10 @@ enum { TIERS_SOURCES = 1 + CORE_MAX_TIERS }; // the host tier first
 struct tiers {
     struct errand *errands; // a list; owned
     uint32_t num_errands;
-    bool stopped;  // no errand begins
-    bool finished; // core ends: nothing moves any more
+    uint64_t store_bytes; // of memory that stores use
+    bool full;            // stores wait for memory, until an errand ends
+    bool stopped;         // no errand begins
+    bool finished;        // core ends: nothing moves any more
     // What a load takes, learnt: nanoseconds for a MiB from each source; 0 = unknown.
     int64_t load_ns[TIERS_SOURCES];
     bool ran_out[TIERS_SOURCES]; // it is of a load that did not come in time, so at least that

@@ -114,31 +114,33 @@ void server_signal(int i, int number)
     ck_assert_int_eq(kill(servers[i].pid, number), 0);
 }
 
-redisReply *server_ask(int i, const char *format, ...)
+static redisReply *ask(int i, const char *format, va_list list)
 {
     redisContext *context = talk(&servers[i]);
-    va_list list;
     ck_assert(context && !context->err);
-    va_start(list, format);
     redisReply *reply = redisvCommand(context, format, list);
-    va_end(list);
     ck_assert_msg(reply != NULL, "%s", context->errstr);
     redisFree(context);
     return reply;
 }
 
+redisReply *server_ask(int i, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    redisReply *reply = ask(i, format, list);
+    va_end(list);
+    return reply;
+}
+
 void server_tell(int i, const char *format, ...)
 {
-    redisContext *context = talk(&servers[i]);
     va_list list;
-    ck_assert(context && !context->err);
     va_start(list, format);
-    redisReply *reply = redisvCommand(context, format, list);
+    redisReply *reply = ask(i, format, list);
     va_end(list);
-    ck_assert_msg(reply != NULL, "%s", context->errstr);
     ck_assert_msg(reply->type != REDIS_REPLY_ERROR, "%s: %s", format, reply->str);
     freeReplyObject(reply);
-    redisFree(context);
 }
 
 long server_number(int i, const char *section, const char *key)

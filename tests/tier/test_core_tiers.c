@@ -22,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { BLOCK = WORLD_BLOCK, POOL = 16, AREA = 64 * 4096 };
+enum { BLOCK = WORLD_BLOCK, POOL = 16, AREA = 64 * 4096, NARROW = 4 * 4096 };
 
 static struct engine *engine;
 static struct engine_arena *arena;
@@ -32,16 +32,17 @@ static uint8_t *memory;
 static uint64_t load_id;       // of the last load()
 static struct tier *further;   // a tier behind the host tier; NULL: there is none
 static uint64_t cached_of_all; // limit of each tenant
+static uint64_t area = AREA;
 
 static void open_world(uint64_t tenant_blocks)
 {
     const struct tier_ops *ops;
     engine = fake_engine_create();
-    memory = aligned_alloc(4096, AREA);
-    ck_assert_status(host_open(memory, AREA, &host, &error), STATUS_OK);
+    memory = aligned_alloc(4096, area);
+    ck_assert_status(host_open(memory, area, &host, &error), STATUS_OK);
     fault = fault_open(&host_ops, host, &ops);
     ck_assert_status(tier_create(ops, fault, &tier, &error), STATUS_OK);
-    ck_assert_status(engine_arena_create(engine, memory, AREA, &arena, &error), STATUS_OK);
+    ck_assert_status(engine_arena_create(engine, memory, area, &arena, &error), STATUS_OK);
     const struct core_params params = {
         .engine = engine,
         .max_blocks = POOL,
@@ -515,7 +516,7 @@ END_TEST
 
 // ---- quotas through tiers: the host tier, and behind it one of files ----
 
-enum { TEXTS = 12, LENGTH = 4, HOST_ROOM = AREA / 4096, FILES_ROOM = 30 };
+enum { TEXTS = 12, LENGTH = 4, FILES_ROOM = 30 };
 
 static char folder[64];
 static struct worker d;
@@ -708,6 +709,25 @@ START_TEST(random_stores_and_loads_keep_each_tenants_quota_in_each_tier)
 }
 END_TEST
 
+START_TEST(blocks_wait_for_memory_and_all_are_stored_in_the_end)
+{
+    struct tier_counts counts;
+    compute(&a, tokens, 12);
+    settle();
+    tier_counts(tier, &counts);
+    ck_assert_uint_eq(counts.stored, 12);
+    ck_assert_uint_eq(metric(METRIC_TIER_SKIPPED), 0);
+    ck_assert_uint_eq(world.core->tiers.store_bytes, 0);
+    ck_assert(!world.core->tiers.full);
+}
+END_TEST
+
+static void open_narrow(void)
+{
+    area = NARROW;
+    open_world(0);
+}
+
 static void open_limited(void)
 {
     open_world(POOL);
@@ -733,6 +753,7 @@ int main(void)
         random_loads_with_harm_never_bring_a_wrong_block,
         NULL,
     };
+    const TTest *const narrow[] = {blocks_wait_for_memory_and_all_are_stored_in_the_end, NULL};
     const TTest *const limited[] = {a_tenant_at_its_limit_loads_nothing, NULL};
     Suite *suite = suite_create("core tiers");
     check_case(suite, "tiers", open_free, close_world, tests, 1);
@@ -746,5 +767,6 @@ int main(void)
     check_case(suite, "caps", open_caps, close_quotas,
                (const TTest *const[]){a_tenant_that_comes_back_has_one_limit_in_each_tier, NULL},
                1);
+    check_case(suite, "narrow", open_narrow, close_world, narrow, 1);
     return check_main(suite);
 }

@@ -158,6 +158,31 @@ START_TEST(a_wrong_password_opens_the_breaker_and_is_said)
 }
 END_TEST
 
+static struct tier_state await_limit(uint64_t limit_bytes)
+{
+    struct tier_state state;
+    do {
+        usleep(10000);
+        tier_state(world.tier, &state);
+    } while (state.limit_bytes != limit_bytes);
+    return state;
+}
+
+START_TEST(the_servers_memory_is_shown_and_asked_for_again)
+{
+    server_start(0, (const char *const[]){"--maxmemory", "100mb", NULL});
+    server_start(1, (const char *const[]){"--maxmemory", "50mb", NULL});
+    world_open(2, NULL, 100000);
+    const struct tier_state before = await_limit(UINT64_C(150) << 20);
+    world_expect(TIER_STORE, 0, 32, RECORD_OK);
+    server_tell(1, "CONFIG SET maxmemory 70mb");
+    const struct tier_state after = await_limit(UINT64_C(170) << 20);
+    ck_assert_uint_ge(after.bytes, before.bytes + 3200000 / 4); // one of the two was asked again
+    ck_assert_uint_eq(after.connects, before.connects);
+    world_expect(TIER_LOAD, 0, 32, RECORD_OK);
+}
+END_TEST
+
 START_TEST(several_servers_share_the_blocks)
 {
     for (int i = 0; i < 3; i++)
@@ -299,6 +324,7 @@ int main(void)
         what_the_filter_knows_to_be_absent_makes_no_round_trip,
         what_another_machine_stores_becomes_visible_when_the_filters_age_is_over,
         a_password_is_used_and_never_told,
+        the_servers_memory_is_shown_and_asked_for_again,
         several_servers_share_the_blocks,
         a_cluster_is_found_from_one_of_its_servers,
         a_slot_that_moves_is_followed,

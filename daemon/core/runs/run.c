@@ -13,6 +13,7 @@
 #include "run_check.h"
 #include "turns.h"
 #include "weight.h"
+#include "window.h"
 #include "written.h"
 
 #include <inttypes.h>
@@ -209,7 +210,7 @@ static void describe_attention(struct run *run, const struct core_run_params *p)
     engine->out = p->entry.out;
     engine->scale =
         p->entry.scale != 0.0f ? p->entry.scale : 1.0f / sqrtf((float)run->batch->kv.head_dim_k);
-    engine->causal = run_is_causal(p);
+    engine->causal = window_is_causal(p);
     engine->windowed = p->entry.window_left != -1 || p->entry.window_right != -1;
     engine->window_left = p->entry.window_left;
     engine->window_right = p->entry.window_right;

@@ -164,6 +164,8 @@ static void dispatch_attention(const struct submission *s, const struct group *g
 {
     if (group->num_items == 0)
         return;
+    if (group->helps)
+        device_count(&s->engine->device, ENGINE_METRIC_CASCADES, 1);
     if (group->is_native) {
         launch_native(s, group);
         return;

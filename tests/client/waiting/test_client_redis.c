@@ -395,9 +395,38 @@ START_TEST(a_worker_that_is_killed_while_its_look_up_waits_harms_nobody)
 }
 END_TEST
 
+START_TEST(a_worker_computes_other_texts_while_blocks_are_to_come)
+{
+    float out[LAST];
+    struct aule_sequence_info info;
+    struct text text, other = {.num_tokens = PROMPT}, *list = &other;
+    const struct aule_sequence_params params = {
+        .tokens = prompts[1], .num_tokens = PROMPT, .publish = true, .load = AULE_LOAD_NEVER};
+    store(0, out);
+    server_signal(0, SIGSTOP);
+    text_claim(&sites[1].world, &text, prompts[0], PROMPT);
+    ok(aule_sequence_info(text.sequence, &info));
+    ck_assert_uint_eq(info.num_found, 0);
+    ck_assert_uint_eq(info.num_promised, FOUND); // so many tokens are to come
+    ck_assert_int_eq(text_wait(&text, 0), AULE_TIMEOUT);
+    memcpy(other.tokens, prompts[1], sizeof prompts[1]);
+    ok(aule_sequence_create(sites[1].world.cache, &params, &other.sequence));
+    text_step(&sites[1].world, &list, NULL, 1, NULL);
+    ok(aule_sequence_info(text.sequence, &info));
+    ck_assert_uint_eq(info.num_promised, FOUND);
+    server_signal(0, SIGCONT);
+    while (text.num_computed < FOUND)
+        ok(text_wait(&text, WAIT_MS));
+    text_destroy(&text);
+    text_destroy(&other);
+    expect_same(0, out, FOUND);
+}
+END_TEST
+
 START_TEST(values_that_another_client_damaged_are_computed)
 {
     float out[LAST], own[LAST];
+    uint64_t stored = 0;
     for (enum damage damage = 0; damage < NUM_DAMAGES; damage++) {
         server_tell(0, "FLUSHALL");
         store((int)damage, out);
@@ -410,6 +439,9 @@ START_TEST(values_that_another_client_damaged_are_computed)
         ck_assert_uint_lt(found, FOUND);
         ck_assert_uint_eq(found % TEXT_BLOCK, 0);
         ck_assert_uint_eq(failed(1, damage_reasons[damage]), before + 1);
+        stored += (FOUND - found) / TEXT_BLOCK; // what it computed replaces what is damaged
+        while (metric(1, "aule_tier_stored_blocks_total{tier=\"redis\"}") < stored)
+            nap();
         freeReplyObject(keys);
     }
 }
@@ -533,6 +565,14 @@ START_TEST(a_password_is_shown_nowhere_and_a_wrong_policy_is_warned_of)
     ck_assert_ptr_nonnull(strstr(arguments, "--tier redis://****"));
     ck_assert_ptr_null(strstr(arguments, "secret"));
     free(arguments);
+    char *lines;
+    struct aule_monitor *monitor;
+    ok(aule_monitor_open(daemon->socket, WAIT_MS, &monitor));
+    ok(aule_monitor_options(monitor, &lines));
+    ck_assert_ptr_nonnull(strstr(lines, "tier=redis://****"));
+    ck_assert_ptr_null(strstr(lines, "secret"));
+    free(lines);
+    aule_monitor_close(monitor);
     ck_assert(!daemon_log_contains(daemon, "secret"));
     ck_assert_int_eq(daemon_stop(daemon), 0);
 
@@ -582,6 +622,7 @@ int main(void)
         a_restarted_daemon_finds_what_it_stored_before_it_was_killed,
         workers_that_are_killed_during_a_store_and_a_load_harm_nobody,
         a_worker_that_is_killed_while_its_look_up_waits_harms_nobody,
+        a_worker_computes_other_texts_while_blocks_are_to_come,
         values_that_another_client_damaged_are_computed,
         a_server_that_is_full_refuses_or_evicts_and_nothing_is_wrong,
         NULL,
