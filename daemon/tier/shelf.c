@@ -118,17 +118,22 @@ void shelf_adopt(struct shelf *shelf, const uint8_t salt[RECORD_ID_BYTES],
                  const struct tier_share *share)
 {
     const uint64_t nobody = 0;
-    struct shelf_tenant *tenant;
+    struct shelf_tenant *tenant, *owner = NULL;
     struct shelf_item *item, *next;
     HASH_FIND(hh, shelf->tenants, &nobody, sizeof nobody, tenant);
-    if (!tenant || share->tenant == nobody)
+    if (tenant && share->tenant != nobody)
+        owner = tenant_get(shelf, share);
+    if (!owner)
         return;
     // `tenant` goes with its last item, and then there is no next one.
     DL_FOREACH_SAFE(tenant->items, item, next)
     {
-        if (!memcmp(item->key.salt, salt, RECORD_ID_BYTES))
-            shelf_move(shelf, item, share);
+        if (memcmp(item->key.salt, salt, RECORD_ID_BYTES) != 0)
+            continue;
+        leave(shelf, item);
+        enter(owner, item);
     }
+    settle(shelf, owner);
 }
 
 void shelf_remove(struct shelf *shelf, struct shelf_item *item)
