@@ -11,6 +11,7 @@
 #include "errand.h"
 #include "tier/host.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 enum {
@@ -109,6 +110,17 @@ static bool take_node(struct errand *errand, struct prefix_node *node, uint64_t 
     return true;
 }
 
+static void check_size(struct core *core, struct cache *cache, uint64_t limit_bytes)
+{
+    if (cache->too_large || cache->block_bytes <= limit_bytes)
+        return;
+    cache->too_large = true;
+    ledger_log(&core->ledger, CORE_LOG_WARNING,
+               "cache \"%s\": a block of %" PRIu64 " bytes does not fit the %" PRIu64
+               " bytes of --host-tier or --tier-memory, so tiers keep none",
+               cache->identity.name, cache->block_bytes, limit_bytes);
+}
+
 // Takes the first nodes of the list that have one salt. A block for which there is no memory waits
 // if an errand will give some back.
 static void take_nodes(struct errand *errand, struct cache *cache, const struct salt *salt)
@@ -116,6 +128,7 @@ static void take_nodes(struct errand *errand, struct cache *cache, const struct 
     struct tiers *tiers = &errand->core->tiers;
     struct tier_state host;
     tier_state(errand->core->params.tiers.host, &host);
+    check_size(errand->core, cache, host.limit_bytes);
     for (int i = 0; i < STORE_BLOCKS && cache->fresh && cache->fresh->root->salt == salt; i++) {
         struct prefix_node *node = cache->fresh;
         const bool wanted = node->block && prefix_visible(node) && !is_there(errand, node);

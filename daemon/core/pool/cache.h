@@ -50,6 +50,7 @@ struct cache {
     struct prefix_root *roots; // by (salt, extra key)
     struct prefix_node *fresh; // nodes whose blocks tiers shall store, oldest first; prefix.h
     uint8_t name_in_tiers[RECORD_ID_BYTES]; // record_space.fingerprint
+    bool too_large;                         // for tiers: the log has been told
     int64_t compute_ns;        // a token takes a worker so long, learnt from claims; 0 = unknown
     struct node_table nodes;   // of the trees below the roots
     struct claim_node *claims; // by (parent, tokens); claim.h

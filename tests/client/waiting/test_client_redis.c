@@ -53,14 +53,14 @@ static void close_worker(int i)
 }
 
 // The deadline is patient where a test needs a load to succeed on a busy machine.
-static const char *deadline_ms = "20000", *memory_option = "--tier-memory";
+static const char *deadline_ms = "20000", *memory_option = "--tier-memory", *memory = "2M";
 
 static const char *const *options(void)
 {
     static const char *list[16];
     const char *const all[] = {
         "--tier",          url,         "--max-blocks", "64",
-        "--tier-absent",   "1",         memory_option,  "2M",
+        "--tier-absent",   "1",         memory_option,  memory,
         "--tier-deadline", deadline_ms, NULL,
     };
     memcpy(list, all, sizeof all);
@@ -84,6 +84,12 @@ static void open_hasty(void)
 {
     deadline_ms = "100";
     memory_option = "--host-tier";
+    open_sites();
+}
+
+static void open_narrow(void)
+{
+    memory = "8M";
     open_sites();
 }
 
@@ -536,6 +542,100 @@ START_TEST(a_server_that_is_killed_and_comes_back_empty_costs_only_computing)
 }
 END_TEST
 
+// ---- large blocks ----
+
+enum { LARGE_BLOCK = 256, LARGE_BLOCKS = 6, LARGE_ROWS = LARGE_BLOCK * LARGE_BLOCKS };
+static const struct rig_shape large_shape = {AULE_F32, 1, LARGE_ROWS, 10, 128, true};
+
+// Opens the cache at daemon i; its blocks have 2.5 MiB, which are three parts.
+static struct aule_cache *open_large(int i, struct aule_tensor *k, struct aule_tensor *v)
+{
+    const struct aule_cache_params params = {.name = "large",
+                                             .num_layers = 1,
+                                             .num_kv_heads = large_shape.heads,
+                                             .head_dim = large_shape.dim,
+                                             .k_dtype = AULE_F32,
+                                             .v_dtype = AULE_F32,
+                                             .block_size = LARGE_BLOCK};
+    struct aule_cache *cache;
+    ok(aule_cache_open(sites[i].world.session, &params, &cache));
+    *k = rig_tensor(sites[i].world.session, &large_shape, 1);
+    *v = rig_tensor(sites[i].world.session, &large_shape, 2);
+    k->outer_stride = v->outer_stride = 0;
+    return cache;
+}
+
+static struct aule_prefix large_prefix(void)
+{
+    static int32_t tokens[LARGE_ROWS];
+    for (int32_t i = 0; i < LARGE_ROWS; i++)
+        tokens[i] = i;
+    return (struct aule_prefix){.tokens = tokens, .num_tokens = LARGE_ROWS};
+}
+
+static void publish_large(const struct aule_prefix *prefix)
+{
+    struct aule_tensor k, v;
+    struct aule_ticket ticket;
+    int32_t ids[LARGE_BLOCKS];
+    static int64_t slots[LARGE_ROWS];
+    struct aule_cache *cache = open_large(0, &k, &v);
+    ok(aule_blocks_lease(cache, LARGE_BLOCKS, WAIT_MS, ids));
+    for (int64_t i = 0; i < LARGE_ROWS; i++)
+        slots[i] = ids[i / LARGE_BLOCK] * (int64_t)LARGE_BLOCK + i % LARGE_BLOCK;
+    const struct aule_kv_import params = {
+        .num_rows = LARGE_ROWS, .slot_mapping = slots, .k = k, .v = v};
+    ok(aule_kv_import(cache, &params, WAIT_MS, &ticket));
+    ok(aule_ticket_wait(sites[0].world.session, ticket, WAIT_MS, NULL));
+    ok(aule_prefix_publish(cache, prefix, ids, NULL));
+    ok(aule_blocks_release(cache, LARGE_BLOCKS, ids));
+    aule_cache_close(cache);
+}
+
+START_TEST(blocks_of_many_parts_come_through_little_memory_bit_for_bit)
+{
+    struct aule_tensor k, v;
+    struct aule_claim claimed;
+    struct aule_ticket ticket;
+    int32_t ids[LARGE_BLOCKS];
+    const struct aule_prefix prefix = large_prefix();
+    const size_t size = rig_size(&large_shape);
+    publish_large(&prefix);
+    await_keys(3 * LARGE_BLOCKS);
+
+    struct aule_cache *cache = open_large(1, &k, &v);
+    struct aule_session *session = sites[1].world.session;
+    uint8_t *wanted = malloc(2 * size);
+    memcpy(wanted, aule_tensor_data(session, &k), size);
+    memcpy(wanted + size, aule_tensor_data(session, &v), size);
+    memset(aule_tensor_data(session, &k), 0xff, size);
+    memset(aule_tensor_data(session, &v), 0xff, size);
+    ok(aule_prefix_claim(cache, &prefix, 0, ids, &claimed));
+    while (claimed.num_promised)
+        ok(aule_claim_wait(cache, &claimed, WAIT_MS, ids));
+    ck_assert_uint_eq(claimed.num_blocks, LARGE_BLOCKS);
+    const struct aule_kv_export params = {.num_rows = LARGE_ROWS, .block_ids = ids, .k = k, .v = v};
+    ok(aule_kv_export(cache, &params, WAIT_MS, &ticket));
+    ok(aule_ticket_wait(session, ticket, WAIT_MS, NULL));
+    ck_assert_mem_eq(aule_tensor_data(session, &k), wanted, size);
+    ck_assert_mem_eq(aule_tensor_data(session, &v), wanted + size, size);
+    ck_assert_uint_eq(metric(0, "aule_tier_skipped_blocks_total"), 0);
+    ok(aule_blocks_release(cache, LARGE_BLOCKS, ids));
+    aule_cache_close(cache);
+    free(wanted);
+}
+END_TEST
+
+START_TEST(blocks_larger_than_the_memory_are_not_kept_and_this_is_said)
+{
+    const struct aule_prefix prefix = large_prefix();
+    publish_large(&prefix);
+    while (metric(0, "aule_tier_skipped_blocks_total") < LARGE_BLOCKS)
+        nap();
+    ck_assert(daemon_log_contains(&sites[0].daemon, "does not fit the 2097152 bytes of"));
+}
+END_TEST
+
 // ---- what is shown ----
 
 static char *read_all(const char *path)
@@ -625,6 +725,7 @@ int main(void)
         a_worker_computes_other_texts_while_blocks_are_to_come,
         values_that_another_client_damaged_are_computed,
         a_server_that_is_full_refuses_or_evicts_and_nothing_is_wrong,
+        blocks_larger_than_the_memory_are_not_kept_and_this_is_said,
         NULL,
     };
     const TTest *const hasty[] = {
@@ -640,6 +741,10 @@ int main(void)
     Suite *suite = suite_create("client redis");
     check_case(suite, "patient", open_sites, close_sites, patient, 1);
     check_case(suite, "hasty", open_hasty, close_sites, hasty, 1);
+    check_case(
+        suite, "narrow", open_narrow, close_sites,
+        (const TTest *const[]){blocks_of_many_parts_come_through_little_memory_bit_for_bit, NULL},
+        1);
     check_case(suite, "shown", NULL, NULL, shown, 1);
     return check_main(suite);
 }
