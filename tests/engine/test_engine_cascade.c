@@ -461,6 +461,9 @@ VKAPI_ATTR VkResult VKAPI_CALL vkCreateComputePipelines(VkDevice device, VkPipel
     memcpy(&create, &symbol, sizeof create);
     if (refused && infos->stage.module == refused)
         return refusal;
+    const VkResult result = before_compile();
+    if (result != VK_SUCCESS)
+        return result;
     return create(device, cache, count, infos, allocator, pipelines);
 }
 

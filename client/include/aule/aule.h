@@ -1352,7 +1352,8 @@ AULE_INLINE enum aule_status aule_monitor_device(struct aule_monitor *monitor,
 struct aule_variant_state {
     char name[32];
     char needs[256];              /* what a device must have */
-    char missing[256];            /* what this device lacks; "": it can run this shader */
+    char missing[256];            /* what this device lacks; "": it can run this shader.
+                                   * Of the one used: native kernels that GLSL replaces, and why */
     bool used;                    /* the first that this device can run, or the forced one */
 };
 /* Fills *array with all variants, best first: *count entries, malloc'd; the caller frees it. */
