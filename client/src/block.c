@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// block.c - see block.h and aule.h: copies blocks on the GPU, or fills them with zeroes. The daemon
-// checks which blocks the session may write. Any thread.
+// block.c - see block.h and aule.h: copies blocks on the GPU, fills them with zeroes, or moves them
+// to and from the arena. The daemon checks which blocks the session may write. Any thread.
 
 #include "block.h"
 
@@ -88,4 +88,46 @@ enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t count,
         copy(cache, "a list to fill with zeroes", count, nothing, block_ids, timeout_ms, ticket);
     free(nothing);
     return status;
+}
+
+// ---- to and from the arena ----
+
+static enum aule_status move(struct aule_cache *cache, enum wire_copy_way way, uint32_t count,
+                             const int32_t *block_ids, uint64_t offset, int timeout_ms,
+                             struct aule_ticket *ticket)
+{
+    REQUIRE(cache);
+    REQUIRE(block_ids);
+    const struct wire_ints blocks = {.data = block_ids, .count = count}, none = {.data = NULL};
+    struct work work = {
+        .request = {.command = WIRE_COMMAND_BLOCKS_COPY,
+                    .blocks_copy = {.cache = cache->id,
+                                    .from = way == WIRE_COPY_OUT ? blocks : none,
+                                    .to = way == WIRE_COPY_OUT ? none : blocks,
+                                    .way = way,
+                                    .offset = offset}},
+    };
+    work.timeout_ms = &work.request.blocks_copy.timeout_ms;
+    work.flags = &work.request.blocks_copy.flags;
+    const struct aule_session_info *info = &cache->attachment->info;
+    if (info->protocol_minor < 9)
+        return fail(AULE_UNSUPPORTED,
+                    "the daemon is too old (protocol %u.%u; whole blocks in the arena need 2.9)",
+                    info->protocol_major, info->protocol_minor);
+    enum aule_status status = cache_check_count(cache, "a list of blocks to move", count);
+    return status == AULE_OK ? work_queue(cache->attachment, &work, timeout_ms, ticket) : status;
+}
+
+enum aule_status aule_blocks_export(struct aule_cache *cache, uint32_t count,
+                                    const int32_t *block_ids, uint64_t offset, int timeout_ms,
+                                    struct aule_ticket *ticket)
+{
+    return move(cache, WIRE_COPY_OUT, count, block_ids, offset, timeout_ms, ticket);
+}
+
+enum aule_status aule_blocks_import(struct aule_cache *cache, uint32_t count,
+                                    const int32_t *block_ids, uint64_t offset, int timeout_ms,
+                                    struct aule_ticket *ticket)
+{
+    return move(cache, WIRE_COPY_IN, count, block_ids, offset, timeout_ms, ticket);
 }

@@ -471,6 +471,21 @@ enum status core_blocks_copy(struct core_session *session, uint64_t cache, const
                              const int32_t *to, uint32_t count, bool detached, uint64_t *ticket,
                              struct error *error);
 
+struct core_move_params {
+    uint64_t cache;
+    bool out;              // from the blocks to the arena; else the reverse
+    const int32_t *blocks; // [count]; none occurs twice
+    uint32_t count;
+    uint64_t offset; // of the session's arena, which is imported: where the first block's bytes
+                     //   begin; the others' follow. A multiple of 16
+    bool detached;
+};
+// Queues a copy of whole blocks, as their bytes are, between the cache and the session's arena. In:
+// the blocks are leased to the session and not sealed, and all their slots count as written then.
+// Out: the session holds them, and all their slots are written.
+enum status core_blocks_move(struct core_session *session, const struct core_move_params *params,
+                             uint64_t *ticket, struct error *error);
+
 struct core_merge_params {
     uint32_t num_tokens, num_heads, head_dim;
     const struct engine_part *parts; // [num_parts], copied
@@ -581,12 +596,14 @@ enum status core_cache_find(const struct core *core, uint64_t cache, uint32_t *n
 void core_block_at(const struct core *core, uint64_t cache, uint32_t block,
                    struct core_block_view *out);
 struct core_prefix_view {
-    uint64_t tree;           // id; trees differ by tenant or by extra key
-    const char *tenant;      // its label; lent, as the next one, until a call changes anything
-    const int32_t *tokens;   // [block_size] of this block
-    uint32_t extra_key_size; // bytes
-    int32_t block, parent;   // parent -1: it begins the prefix
-    uint32_t depth;          // blocks before it
+    uint64_t tree;            // id; trees differ by tenant or by extra key
+    const char *tenant;       // its label; lent, as the next one, until a call changes anything
+    const int32_t *tokens;    // [num_tokens] of this block; lent
+    uint32_t num_tokens;      // the cache's block size
+    const uint8_t *extra_key; // lent
+    uint32_t extra_key_size;  // bytes
+    int32_t block, parent;    // parent -1: it begins the prefix
+    uint32_t depth;           // blocks before it
     enum core_block_kind state;
     enum core_keep keep; // the strictest among the prefixes that it is part of
     uint32_t holders;    // sessions

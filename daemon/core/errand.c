@@ -26,9 +26,21 @@ struct record_space errand_space(const struct cache *cache, const struct salt *s
     return space;
 }
 
+// A tenant that ends and comes back has another id, but the same label. Tiers may still keep its
+// blocks, and count them against its limits.
+static uint64_t number_in_tiers(const struct tenant *tenant)
+{
+    uint8_t id[RECORD_ID_BYTES];
+    uint64_t number;
+    record_fingerprint(tenant->label, strlen(tenant->label), id);
+    memcpy(&number, id, sizeof number);
+    return number ? number : 1; // 0 is nobody
+}
+
 struct tier_share errand_share(const struct tenant *tenant)
 {
-    return (struct tier_share){tenant->id, tenant->limits.floor, tenant->limits.cached};
+    return (struct tier_share){number_in_tiers(tenant), tenant->limits.floor,
+                               tenant->limits.cached};
 }
 
 struct tier *errand_tier(const struct core *core, uint32_t source)

@@ -114,6 +114,10 @@
            .initial = "2000",                                                                      \
            .help = "time for which a block that a Redis server lacked is not asked for again",     \
            .details = "What another daemon stores is found this much later at most.")              \
+    OPTION(uint64_t, tier_files, "tier-files", "BYTES", OPTION_BYTES, 1 << 20, 1024 * ONE_TIB,     \
+           .initial = "64G", .help = "all files of one `--tier files://`",                         \
+           .details = "With more, the least recently used ones are removed. Daemons with one "     \
+                      "folder should have the same limit; each counts the files of all.")          \
     OPTION(uint32_t, tier_deadline_ms, "tier-deadline", "MS", OPTION_COUNT, 1, 60000,              \
            .initial = "50",                                                                        \
            .help = "time for one operation of a tier; what has not come then is computed",         \

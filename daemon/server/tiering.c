@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "log.h"
+#include "tier/files/files.h"
 #include "tier/host.h"
 #include "tier/redis/redis.h"
 
@@ -115,6 +116,17 @@ static enum status open_redis(const char *url, const struct server_params *param
     return redis_create(&redis, out, error);
 }
 
+static enum status open_files(const char *url, const struct server_params *params,
+                              struct tier_backend **out, struct error *error)
+{
+    const struct files_params files = {
+        .path = url + strlen("files://"),
+        .limit_bytes = params->tier_files,
+        .say = say,
+    };
+    return files_create(&files, out, error);
+}
+
 // What the URL of a tier begins with, and what opens it. `open` gets the whole URL; its error must
 // not show a password.
 static const struct scheme {
@@ -125,6 +137,7 @@ static const struct scheme {
 } schemes[] = {
     {"redis://", &redis_ops, open_redis},
     {"rediss://", &redis_ops, open_redis},
+    {"files://", &files_ops, open_files},
 };
 enum { NUM_SCHEMES = sizeof schemes / sizeof *schemes };
 

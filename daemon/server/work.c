@@ -18,6 +18,7 @@ enum status work_submit(struct core_session *session, const struct work *work, u
     case WORK_COPY:
         return core_blocks_copy(session, copy->cache, copy->from, copy->to, copy->count,
                                 copy->detached, ticket, error);
+    case WORK_MOVE: return core_blocks_move(session, &work->move, ticket, error);
     case WORK_MERGE: return core_merge(session, &work->merge, ticket, error);
     }
     return error_set(error, STATUS_INTERNAL, "work of the unknown kind %d", (int)work->kind);
@@ -62,6 +63,10 @@ static void keep_arrays(struct keeper *keeper, struct work *work)
     case WORK_COPY:
         copy->from = keep(keeper, copy->from, copy->count, sizeof *copy->from);
         copy->to = keep(keeper, copy->to, copy->count, sizeof *copy->to);
+        break;
+    case WORK_MOVE:
+        work->move.blocks =
+            keep(keeper, work->move.blocks, work->move.count, sizeof *work->move.blocks);
         break;
     case WORK_MERGE:
         merge->parts = keep(keeper, merge->parts, merge->num_parts, sizeof *merge->parts);

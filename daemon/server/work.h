@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// work.h - one struct for the three commands that queue GPU work: a run, a copy of blocks, a merge.
+// work.h - one struct for the commands that queue GPU work: a run, a copy of blocks, a merge.
 // It can be submitted to core, and kept for a retry while the session has no free ticket. Knows
 // core's calls, nothing of the wire or of waiting. Dispatcher thread.
 
@@ -10,7 +10,7 @@
 
 #include "core/core.h"
 
-enum work_kind { WORK_RUN, WORK_COPY, WORK_MERGE };
+enum work_kind { WORK_RUN, WORK_COPY, WORK_MOVE, WORK_MERGE };
 
 struct work_copy {
     uint64_t cache;
@@ -24,6 +24,7 @@ struct work {
     union {
         struct core_run_params run;
         struct work_copy copy;
+        struct core_move_params move;
         struct core_merge_params merge;
     };
     void *kept; // after work_keep(): the memory of the arrays above; owned. NULL: the caller's

@@ -70,7 +70,8 @@ static void strike(struct tier_job *job, uint32_t block, uint32_t part, void *pa
 static bool begin(struct tier_backend *fault, struct tier_job *job)
 {
     struct fault_order order;
-    fault->end = job->end;
+    if (!fault->end) // later jobs have the same one, and threads read it
+        fault->end = job->end;
     if (use_order(fault, FAULT_FAIL, job, &order)) {
         tier_job_fail(job, order.reason);
         return false;

@@ -8,34 +8,10 @@
 
 #include "area.h"
 #include "base/clock.h"
-#include "base/hash.h"
+#include "shelf.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
-
-// Blocks in use that are stepped over in search of one to drop.
-enum { MOST_IN_USE = 256 };
-
-struct host_key {
-    uint8_t fingerprint[RECORD_ID_BYTES], salt[RECORD_ID_BYTES], chain[RECORD_ID_BYTES];
-};
-
-struct host_block {
-    UT_hash_handle hh; // by key
-    struct host_key key;
-    struct area_place *place; // one reference
-    struct host_tenant *tenant;
-    struct host_block *prev, *next; // tenant->blocks, the least recently used one first
-    uint64_t last_use;
-};
-
-struct host_tenant {
-    UT_hash_handle hh; // by share.tenant
-    struct tier_share share;
-    struct host_block *blocks;
-    uint64_t num_blocks, bytes;
-};
 
 struct tier_backend {
     pthread_mutex_t lock;
@@ -44,152 +20,56 @@ struct tier_backend {
     bool stops;
     struct tier_job *first, *last; // the thread's jobs, through job->work
     struct area area;
-    struct host_block *blocks;   // by key; owned
-    struct host_tenant *tenants; // owned; those without blocks go
-    uint64_t last_use, evicted, num_blocks;
+    struct shelf shelf; // item->place: a struct area_place, with one reference
+    uint64_t evicted;
 };
 
 // ---- the index; under the lock ----
 
-static struct host_key key_of(const struct record_space *space, const struct record_chain *chain)
+static bool is_used(const struct shelf_item *item)
 {
-    struct host_key key;
-    memcpy(key.fingerprint, space->fingerprint, sizeof key.fingerprint);
-    memcpy(key.salt, space->salt, sizeof key.salt);
-    memcpy(key.chain, chain->id, sizeof key.chain);
-    return key;
+    const struct area_place *place = item->place;
+    return place->refs > 1;
 }
 
-static struct host_block *find(const struct tier_backend *host, const struct record_space *space,
+static struct shelf_item *find(const struct tier_backend *host, const struct record_space *space,
                                const struct record_chain *chain)
 {
-    const struct host_key key = key_of(space, chain);
-    struct host_block *block;
-    HASH_FIND(hh, host->blocks, &key, sizeof key, block);
-    return block;
+    const struct shelf_key key = shelf_key_of(space, chain);
+    return shelf_find(&host->shelf, &key);
 }
 
-static void touch(struct tier_backend *host, struct host_block *block)
+static void drop(struct tier_backend *host, struct shelf_item *item)
 {
-    DL_DELETE(block->tenant->blocks, block);
-    DL_APPEND(block->tenant->blocks, block);
-    block->last_use = ++host->last_use;
+    area_unref(&host->area, item->place);
+    shelf_remove(&host->shelf, item);
 }
 
-static void tenant_settle(struct tier_backend *host, struct host_tenant *tenant)
-{
-    if (tenant->num_blocks)
-        return;
-    HASH_DEL(host->tenants, tenant);
-    free(tenant);
-}
-
-static void drop(struct tier_backend *host, struct host_block *block)
-{
-    struct host_tenant *tenant = block->tenant;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the table
-    HASH_DEL(host->blocks, block);
-    DL_DELETE(tenant->blocks, block);
-    tenant->num_blocks--;
-    tenant->bytes -= block->place->bytes;
-    host->num_blocks--;
-    area_unref(&host->area, block->place);
-    free(block);
-    tenant_settle(host, tenant);
-}
-
-// NULL: no memory.
-static struct host_tenant *tenant_get(struct tier_backend *host, const struct tier_share *share)
-{
-    struct host_tenant *tenant;
-    HASH_FIND(hh, host->tenants, &share->tenant, sizeof share->tenant, tenant);
-    if (!tenant && (tenant = calloc(1, sizeof *tenant))) {
-        tenant->share = *share;
-        HASH_ADD(hh, host->tenants, share.tenant, sizeof share->tenant, tenant);
-        if (!HASH_ADDED(tenant)) {
-            free(tenant);
-            return NULL;
-        }
-    }
-    if (tenant)
-        tenant->share = *share;
-    return tenant;
-}
-
-// The tenant's least recently used block that nobody uses. NULL: there is none among the first.
-static struct host_block *oldest(const struct host_tenant *tenant)
-{
-    struct host_block *block;
-    int tries = 0;
-    DL_FOREACH(tenant->blocks, block)
-    {
-        if (block->place->refs == 1)
-            return block;
-        if (++tries == MOST_IN_USE)
-            return NULL;
-    }
-    return NULL;
-}
-
-// The block to drop for one of the tenant `asking`: of the tenant with the most bytes. A tenant
-// goes below its own floor for itself alone.
-static struct host_block *victim(const struct tier_backend *host, uint64_t asking)
-{
-    struct host_block *best = NULL;
-    for (struct host_tenant *tenant = host->tenants; tenant; tenant = tenant->hh.next) {
-        if (tenant->share.tenant != asking && tenant->num_blocks <= tenant->share.floor)
-            continue;
-        struct host_block *block =
-            !best || tenant->bytes > best->tenant->bytes ? oldest(tenant) : NULL;
-        best = block ? block : best;
-    }
-    return best;
-}
-
-static void evict(struct tier_backend *host, struct host_block *block)
+static void evict(struct tier_backend *host, struct shelf_item *item)
 {
     host->evicted++;
-    drop(host, block);
-}
-
-static void keep_cap(struct tier_backend *host, struct host_tenant *tenant)
-{
-    struct host_block *block;
-    while (tenant->share.cap && tenant->num_blocks > tenant->share.cap && (block = oldest(tenant)))
-        evict(host, block);
+    drop(host, item);
 }
 
 // Takes over the memory of a stored block.
 static enum record_reason insert(struct tier_backend *host, const struct tier_job *job,
                                  const struct tier_block *stored)
 {
+    const struct shelf_key key = shelf_key_of(&job->space, &stored->chain);
     struct area_place *place = area_find(&host->area, stored->data);
-    struct host_block *block = find(host, &job->space, &stored->chain);
-    if (block) {
-        touch(host, block);
+    struct shelf_item *item = shelf_find(&host->shelf, &key), *excess;
+    if (item) {
+        shelf_touch(item);
         return RECORD_OK;
     }
-    struct host_tenant *tenant = tenant_get(host, &job->share);
-    block = tenant ? calloc(1, sizeof *block) : NULL;
-    if (block) {
-        block->key = key_of(&job->space, &stored->chain);
-        HASH_ADD(hh, host->blocks, key, sizeof block->key, block);
-    }
-    if (!block || !HASH_ADDED(block)) {
-        free(block);
-        if (tenant)
-            tenant_settle(host, tenant);
+    item = shelf_add(&host->shelf, &key, &job->share, place->bytes);
+    if (!item)
         return RECORD_MEMORY;
-    }
-    block->place = place;
-    block->tenant = tenant;
-    block->last_use = ++host->last_use;
+    item->place = place;
     area_ref(place);
-    DL_APPEND(tenant->blocks, block);
-    tenant->num_blocks++;
-    tenant->bytes += place->bytes;
-    host->num_blocks++;
-    keep_cap(host, tenant);
+    const struct shelf_tenant *tenant = item->tenant;
+    while ((excess = shelf_excess(tenant)))
+        evict(host, excess);
     return RECORD_OK;
 }
 
@@ -221,15 +101,17 @@ static enum record_reason store_block(struct tier_backend *host, const struct ti
 static struct area_place *lend(struct tier_backend *host, const struct tier_job *job,
                                struct tier_block *block)
 {
+    struct area_place *place = NULL;
     pthread_mutex_lock(&host->lock);
-    struct host_block *own = find(host, &job->space, &block->chain);
+    struct shelf_item *own = find(host, &job->space, &block->chain);
     if (own) {
-        touch(host, own);
-        area_ref(own->place);
-        block->data = area_data(&host->area, own->place);
+        shelf_touch(own);
+        place = own->place;
+        area_ref(place);
+        block->data = area_data(&host->area, place);
     }
     pthread_mutex_unlock(&host->lock);
-    return own ? own->place : NULL;
+    return place;
 }
 
 // The memory does not have what was stored: nobody shall get it any more.
@@ -237,7 +119,7 @@ static void reject(struct tier_backend *host, const struct tier_job *job, struct
                    struct area_place *place)
 {
     pthread_mutex_lock(&host->lock);
-    struct host_block *own = find(host, &job->space, &block->chain);
+    struct shelf_item *own = find(host, &job->space, &block->chain);
     if (own && own->place == place)
         drop(host, own);
     area_unref(&host->area, place);
@@ -325,7 +207,7 @@ static void host_erase(struct tier_backend *host, struct tier_job *job)
 {
     pthread_mutex_lock(&host->lock);
     for (uint32_t i = 0; i < job->num_blocks; i++) {
-        struct host_block *block = find(host, &job->space, &job->blocks[i].chain);
+        struct shelf_item *block = find(host, &job->space, &job->blocks[i].chain);
         if (!block)
             continue;
         drop(host, block);
@@ -361,11 +243,11 @@ void host_ref(struct tier_backend *host, uint8_t *data)
 uint8_t *host_reserve(struct tier_backend *host, const struct tier_share *share, uint64_t bytes)
 {
     struct area_place *place = NULL;
-    struct host_block *block;
+    struct shelf_item *item;
     pthread_mutex_lock(&host->lock);
     while (bytes <= host->area.size && !(place = area_take(&host->area, bytes)) &&
-           (block = victim(host, share->tenant)))
-        evict(host, block);
+           (item = shelf_victim(&host->shelf, share->tenant)))
+        evict(host, item);
     pthread_mutex_unlock(&host->lock);
     return place ? area_data(&host->area, place) : NULL;
 }
@@ -384,31 +266,15 @@ static void host_state(struct tier_backend *host, struct tier_state *out)
     *out = (struct tier_state){
         .bytes = host->area.used_bytes,
         .limit_bytes = host->area.size,
-        .blocks = host->num_blocks,
+        .blocks = host->shelf.num_items,
         .evicted = host->evicted,
     };
     pthread_mutex_unlock(&host->lock);
 }
 
-static void free_index(struct tier_backend *host)
-{
-    struct host_block *block, *next;
-    struct host_tenant *tenant, *after;
-    HASH_ITER(hh, host->blocks, block, next)
-    {
-        HASH_DEL(host->blocks, block);
-        free(block);
-    }
-    HASH_ITER(hh, host->tenants, tenant, after)
-    {
-        HASH_DEL(host->tenants, tenant);
-        free(tenant);
-    }
-}
-
 static void host_free(struct tier_backend *host)
 {
-    free_index(host);
+    shelf_finish(&host->shelf);
     area_finish(&host->area);
     pthread_cond_destroy(&host->news);
     pthread_mutex_destroy(&host->lock);
@@ -451,6 +317,7 @@ enum status host_open(void *base, uint64_t size, struct tier_backend **out, stru
     struct tier_backend *host = calloc(1, sizeof *host);
     if (!host)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the host tier");
+    host->shelf.is_used = is_used;
     pthread_mutex_init(&host->lock, NULL);
     pthread_cond_init(&host->news, NULL);
     if (!area_init(&host->area, base, size) ||

@@ -47,7 +47,7 @@ struct tier_block {
 // never drops the last `floor` blocks of a tenant for another one's, and keeps at most `cap` of
 // them. 0: no such limit.
 struct tier_share {
-    uint64_t tenant; // 0 = nobody's
+    uint64_t tenant; // the same number for the same tenant, also later; 0 = nobody's
     uint64_t floor, cap;
 };
 

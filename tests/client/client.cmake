@@ -66,6 +66,9 @@ aule_check(test_client_claim
 aule_check(test_client_tier
   SOURCES client/waiting/test_client_tier.c rigs/text_world.c rigs/client_rig.c
   LIBS client_expect daemon_harness LABELS process tier VALIDATED)
+aule_check(test_client_files
+  SOURCES client/waiting/test_client_files.c rigs/text_world.c rigs/client_rig.c
+  LIBS client_expect daemon_harness LABELS process tier VALIDATED)
 aule_check(test_client_offer
   SOURCES client/test_client_offer.c rigs/text_world.c rigs/client_rig.c
   LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)

@@ -426,7 +426,7 @@ static enum fake_action newer(struct fake_daemon *daemon, const struct wire_requ
     return FAKE_ANSWER;
 }
 
-START_TEST(a_daemon_too_old_to_drop_caches_is_told_and_not_asked)
+START_TEST(a_daemon_too_old_for_a_command_is_told_and_not_asked)
 {
     struct aule_monitor *monitor;
     uint32_t minor = 2;
@@ -438,6 +438,46 @@ START_TEST(a_daemon_too_old_to_drop_caches_is_told_and_not_asked)
     minor = 3;
     ck_assert_int_eq(aule_monitor_drop_cache(monitor, 7), AULE_OK);
     ck_assert_uint_eq(fake.seen[WIRE_COMMAND_DROP_CACHE], 1);
+    struct aule_block_tokens tokens;
+    minor = 8;
+    expect(aule_monitor_tokens(monitor, 7, 0, &tokens), AULE_UNSUPPORTED,
+           "too old (protocol 2.8; PREFIX_TOKENS needs 2.9)");
+    aule_monitor_close(monitor);
+}
+END_TEST
+
+// The context has how many token ids the daemon answers with.
+static enum fake_action many_tokens(struct fake_daemon *daemon, const struct wire_request *request,
+                                    struct wire_reply *reply)
+{
+    static const int32_t ids[257] = {5, 6};
+    if (request->command == WIRE_COMMAND_PING)
+        reply->ping.minor = 9;
+    if (request->command != WIRE_COMMAND_PREFIX_TOKENS)
+        return FAKE_ANSWER;
+    reply->answer = WIRE_ANSWER_PREFIX_TOKENS;
+    reply->prefix_tokens = (struct wire_prefix_tokens_reply){
+        .tokens = {ids, *(const uint32_t *)daemon->context},
+        .extra_key = {(const uint8_t *)"lora", 4},
+    };
+    return FAKE_ANSWER;
+}
+
+START_TEST(the_tokens_of_a_block_come_whole_and_too_many_are_refused)
+{
+    struct aule_monitor *monitor;
+    struct aule_block_tokens tokens = {.num_tokens = 99};
+    uint32_t count = 257;
+    fake_start(&fake, path, many_tokens, &count);
+    ck_assert_int_eq(aule_monitor_open(path, 0, &monitor), AULE_OK);
+    expect(aule_monitor_tokens(monitor, 7, 3, &tokens), AULE_MALFORMED, "257 token ids");
+    ck_assert_uint_eq(tokens.num_tokens, 99);
+    count = 256;
+    ck_assert_int_eq(aule_monitor_tokens(monitor, 7, 3, &tokens), AULE_OK);
+    ck_assert_uint_eq(tokens.num_tokens, 256);
+    ck_assert_int_eq(tokens.tokens[1], 6);
+    ck_assert_uint_eq(tokens.extra_key_size, 4);
+    ck_assert_mem_eq(tokens.extra_key, "lora", 4);
     aule_monitor_close(monitor);
 }
 END_TEST
@@ -565,7 +605,8 @@ int main(void)
             {a_ping_that_comes_back_as_another_fills_nothing, 0},
             {a_published_block_that_cannot_be_is_refused_with_its_id, 0},
             {a_list_longer_than_a_page_comes_whole, 0},
-            {a_daemon_too_old_to_drop_caches_is_told_and_not_asked, 0},
+            {a_daemon_too_old_for_a_command_is_told_and_not_asked, 0},
+            {the_tokens_of_a_block_come_whole_and_too_many_are_refused, 0},
             {the_table_of_shaders_says_which_is_used_and_what_the_others_lack, 0},
             {metrics_come_as_names_and_values_or_the_daemon_is_too_old, 0},
             {NULL, 0},

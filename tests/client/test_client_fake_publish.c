@@ -217,6 +217,18 @@ START_TEST(with_an_older_daemon_the_library_releases_replaced_blocks)
 }
 END_TEST
 
+START_TEST(whole_blocks_are_not_asked_of_a_daemon_that_would_copy_within_the_cache)
+{
+    const int32_t block = 3;
+    open_all(8);
+    expect(aule_blocks_export(cache, 1, &block, 0, 0, NULL), AULE_UNSUPPORTED,
+           "too old (protocol 2.8; whole blocks in the arena need 2.9)");
+    expect(aule_blocks_import(cache, 1, &block, 0, 0, NULL), AULE_UNSUPPORTED, "2.9");
+    ck_assert_uint_eq(num_seen(WIRE_COMMAND_BLOCKS_COPY), 0);
+    close_all();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("client_fake_publish");
@@ -227,6 +239,7 @@ int main(void)
             {blocks_whose_writes_are_not_queued_are_published_later, 0},
             {the_daemon_releases_replaced_blocks_unless_a_fork_has_them, 0},
             {with_an_older_daemon_the_library_releases_replaced_blocks, 0},
+            {whole_blocks_are_not_asked_of_a_daemon_that_would_copy_within_the_cache, 0},
             {NULL, 0},
         });
     return check_main(suite);

@@ -151,6 +151,38 @@ END_TEST
 
 // [blocks, block_size, heads, dim] with padding between the blocks: the outer stride is that of
 // five tokens.
+// A staged arena is refused with a sentence, because whole blocks have no staging.
+START_TEST(whole_blocks_keep_their_bytes_through_an_arena_that_is_used_in_place)
+{
+    struct scene scene;
+    struct aule_session_info info;
+    struct aule_cache_state state;
+    struct aule_ticket ticket;
+    uint64_t offset;
+    void *bytes;
+    open_scene(&scene, AULE_F32, AULE_SCALE_NONE);
+    ok(aule_session_info(scene.session, &info));
+    ok(aule_cache_state(scene.cache, &state));
+    ok(aule_arena_alloc(scene.session, NUM_BLOCKS * state.block_bytes, &bytes, &offset));
+    import_all(&scene, 0);
+    expect(aule_blocks_export(scene.cache, NUM_BLOCKS, scene.blocks, offset, WAIT_MS, &ticket),
+           info.arena_imported ? AULE_UNWRITTEN : AULE_UNSUPPORTED,
+           info.arena_imported ? "is wholly written in 0 of" : "does not use this session's arena");
+    if (info.arena_imported) {
+        ok(aule_blocks_export(scene.cache, 1, scene.blocks, offset, WAIT_MS, NULL));
+        ok(aule_blocks_zero(scene.cache, 1, scene.blocks, WAIT_MS, NULL));
+        ok(aule_blocks_import(scene.cache, 1, scene.blocks, offset, WAIT_MS, NULL));
+        gather(&scene, scene.blocks, 0); // in the session's order
+        expect_gathered(&scene);
+        expect(aule_blocks_import(scene.cache, 1, scene.blocks, offset + 1, WAIT_MS, NULL),
+               AULE_MISALIGNED, "multiples of 16");
+    }
+    aule_arena_free(scene.session, bytes);
+    close_scene(&scene);
+    rig_expect_nothing_held();
+}
+END_TEST
+
 START_TEST(block_tensors_with_gaps_are_imported_by_their_outer_stride)
 {
     enum { ROWS = 5, GAP = 2, STEP = ROWS + GAP, PARTS = (LEN + ROWS - 1) / ROWS };
@@ -722,6 +754,7 @@ int main(void)
     Suite *suite = suite_create("client, keys and values");
     const TTest *const tests[] = {
         what_is_imported_is_gathered_bit_for_bit,
+        whole_blocks_keep_their_bytes_through_an_arena_that_is_used_in_place,
         block_tensors_with_gaps_are_imported_by_their_outer_stride,
         rows_without_a_slot_are_left_out,
         copied_blocks_hold_the_same_and_count_as_written,

@@ -180,6 +180,113 @@ START_TEST(each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values)
 }
 END_TEST
 
+// ---- to and from the arena ----
+
+static enum status try_move(bool out, const int32_t *ids, uint32_t count, uint64_t offset,
+                            uint64_t *ticket, struct error *error)
+{
+    const struct core_move_params params = {
+        .cache = a.cache, .out = out, .blocks = ids, .count = count, .offset = offset};
+    return core_blocks_move(a.session, &params, ticket, error);
+}
+
+static uint64_t move(bool out, const int32_t *ids, uint32_t count, uint64_t offset)
+{
+    uint64_t ticket = 0;
+    ck_assert_status(try_move(out, ids, count, offset, &ticket, &error), STATUS_OK);
+    world_check(&world);
+    return ticket;
+}
+
+START_TEST(whole_blocks_go_to_the_arena_and_come_back_in_the_sessions_order)
+{
+    write_later(blocks[0]);
+    move(true, LIST(blocks[0]), 1, 0);
+    move(false, LIST(blocks[1]), 1, 0);
+    copy(-1, blocks[0]); // what was copied out before stays
+    finish(move(false, LIST(blocks[2]), 1, 0), STATUS_OK);
+    for (uint32_t i = 0; i < 8; i++) {
+        ck_assert_int_eq(slot(blocks[1], i), tokens[i]);
+        ck_assert_int_eq(slot(blocks[2], i), tokens[i]);
+    }
+    ck_assert_status(try_publish(blocks[2], &error), STATUS_OK);      // all of it counts as written
+    finish(move(true, LIST(blocks[2], blocks[1]), 2, 16), STATUS_OK); // sealed ones may be read
+    finish(move(false, LIST(blocks[3], blocks[4]), 2, 16), STATUS_OK);
+    ck_assert_int_eq(slot(blocks[4], 7), tokens[7]);
+}
+END_TEST
+
+START_TEST(a_failed_move_into_a_block_leaves_it_unwritten)
+{
+    write_later(blocks[0]);
+    finish(move(true, LIST(blocks[0]), 1, 0), STATUS_OK);
+    const uint64_t ticket = move(false, LIST(blocks[1]), 1, 0);
+    fail_kind(ENGINE_COPY);
+    finish(ticket, STATUS_UNSUPPORTED);
+    ck_assert_refused(try_publish(blocks[1], &error), STATUS_UNWRITTEN, "0 of 8 slots");
+    ck_assert_status(try_publish(blocks[0], &error), STATUS_OK);
+}
+END_TEST
+
+// The same bytes of the arena, blocks of two caches: the second move waits for the first.
+START_TEST(moves_over_the_same_bytes_come_one_after_the_other)
+{
+    struct core_cache_identity identity = world_identity("alt");
+    struct core_cache_info info;
+    struct worker alt = a;
+    int32_t other;
+    ck_assert_status(core_cache_open(a.session, &identity, &info, &error), STATUS_OK);
+    alt.cache = info.cache;
+    worker_lease(&alt, 1, &other);
+    const struct core_move_params in = {.cache = info.cache, .blocks = &other, .count = 1};
+    uint64_t ticket;
+    write_later(blocks[0]);
+    move(true, LIST(blocks[0]), 1, 0);
+    ck_assert_status(core_blocks_move(a.session, &in, &ticket, &error), STATUS_OK);
+    finish(ticket, STATUS_OK);
+    ck_assert_int_eq(fake_engine_slot(core_engine_cache(world.core, info.cache), 1, other, 3),
+                     tokens[3]);
+}
+END_TEST
+
+#define MOVE_REFUSED(out, ids, count, offset, expected, text)                                      \
+    do {                                                                                           \
+        uint64_t none_ = 0;                                                                        \
+        ck_assert_refused(try_move(out, ids, count, offset, &none_, &error), expected, text);      \
+        ck_assert_uint_eq(none_, 0);                                                               \
+        world_check(&world);                                                                       \
+    } while (0)
+
+START_TEST(each_kind_of_bad_move_has_its_status_and_a_sentence_with_the_values)
+{
+    int32_t other, sealed = blocks[15];
+    worker_lease(&b, 1, &other);
+    worker_write(&a, &sealed, tokens, 8);
+    worker_publish(&a, tokens, 8, &sealed);
+    worker_write(&a, &blocks[1], tokens, 5);
+    MOVE_REFUSED(true, blocks, 0, 0, STATUS_INVALID, "a copy of 0 blocks");
+    MOVE_REFUSED(true, LIST(99), 1, 0, STATUS_OUT_OF_RANGE, "from[0] = 99 is outside the cache's");
+    MOVE_REFUSED(true, LIST(sealed, other), 2, 0, STATUS_NOT_HELD, "from[1] = 16 is not held");
+    MOVE_REFUSED(true, LIST(sealed, blocks[1]), 2, 0, STATUS_UNWRITTEN,
+                 "from[1] = 1 is wholly written in 0 of 2 layers");
+    MOVE_REFUSED(false, LIST(-1), 1, 0, STATUS_OUT_OF_RANGE, "to[0] = -1");
+    MOVE_REFUSED(false, LIST(other), 1, 0, STATUS_NOT_HELD, "to[0] = 16 is not held");
+    MOVE_REFUSED(false, LIST(sealed), 1, 0, STATUS_SEALED, "to[0] = 15 is sealed");
+    MOVE_REFUSED(false, LIST(blocks[2], blocks[2]), 2, 0, STATUS_INVALID, "to[1] = 2 occurs twice");
+    MOVE_REFUSED(true, LIST(sealed), 1, 8, STATUS_MISALIGNED, "offset 8");
+    MOVE_REFUSED(true, LIST(sealed), 1, WORLD_ARENA, STATUS_OUT_OF_RANGE, "1 blocks, ");
+    MOVE_REFUSED(true, LIST(sealed), 1, UINT64_MAX - 15, STATUS_OUT_OF_RANGE,
+                 "offset 18446744073709551600");
+    world.core->params.max_run_work = 2 * WORLD_BLOCK_BYTES;
+    MOVE_REFUSED(true, LIST(sealed), 1, 0, STATUS_LIMIT, "--max-run-work");
+    world.core->params.max_run_work = 0;
+    for (int i = 0; i < 64; i++)
+        move(true, LIST(sealed), 1, 0);
+    MOVE_REFUSED(true, LIST(sealed), 1, 0, STATUS_BUSY, "--max-tickets");
+    world_finish_all(&world);
+}
+END_TEST
+
 // ---- what counts as written ----
 
 START_TEST(written_slots_of_the_source_count_as_written_in_the_copy)
@@ -667,7 +774,11 @@ int main(void)
                (const TTest *const[]){
                    a_copy_carries_all_layers_and_comes_in_the_sessions_order,
                    copies_of_several_sessions_share_a_wave,
-                   each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values, NULL},
+                   each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values,
+                   whole_blocks_go_to_the_arena_and_come_back_in_the_sessions_order,
+                   a_failed_move_into_a_block_leaves_it_unwritten,
+                   moves_over_the_same_bytes_come_one_after_the_other,
+                   each_kind_of_bad_move_has_its_status_and_a_sentence_with_the_values, NULL},
                1);
     check_case(
         suite, "written", open_two, close_two,

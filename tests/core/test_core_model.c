@@ -7,11 +7,15 @@
 // this chain, tenant and cache wrote. Workers claim what they lack, hand sequences over, and die at
 // each step of both. The test's name has the seed, so that a failure can be repeated.
 
+#include "base/clock.h"
 #include "core/state.h"
 #include "rigs/check_main.h"
 #include "rigs/core_model.h"
 #include "rigs/model_claims.h"
 #include "rigs/model_offers.h"
+#include "tier/area.h"
+#include "tier/fault.h"
+#include "tier/host.h"
 
 #include <string.h>
 
@@ -520,16 +524,55 @@ static void random_operation(void)
     operations[at].run((int)roll(WORKERS));
 }
 
+// ---- a host tier without room: each block that becomes visible is offered to it, and is skipped,
+// so nothing that the model knows may change ----
+
+static struct {
+    struct tier *tier;
+    struct tier_backend *host;
+    uint8_t *memory, *taken;
+} full;
+
+static struct core_tiers open_full_tier(void)
+{
+    const struct tier_share nobody = {0};
+    const struct tier_ops *ops;
+    full.memory = aligned_alloc(AREA_UNIT, AREA_UNIT);
+    ck_assert_status(host_open(full.memory, AREA_UNIT, &full.host, &error), STATUS_OK);
+    struct tier_backend *fault = fault_open(&host_ops, full.host, &ops);
+    ck_assert_status(tier_create(ops, fault, &full.tier, &error), STATUS_OK);
+    full.taken = host_reserve(full.host, &nobody, AREA_UNIT);
+    ck_assert_ptr_nonnull(full.taken);
+    return (struct core_tiers){.host = full.tier,
+                               .area = full.host,
+                               .base = full.memory,
+                               .deadline_ns = FOREVER,
+                               .abandon_ns = FOREVER,
+                               .max_errands = 4};
+}
+
+static void close_full_tier(void)
+{
+    if (!full.tier)
+        return;
+    host_ops.give_back(full.host, full.taken);
+    ck_assert(tier_close(full.tier, FOREVER));
+    free(full.memory);
+}
+
 START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
 {
     random_state = 0x9e3779b97f4a7c15ull * (uint64_t)(_i + 21);
-    world_open(&world, &(struct core_params){.max_blocks = MAX_BLOCKS,
-                                             .quota_blocks = QUOTA,
-                                             .max_tickets = MAX_TICKETS,
-                                             .max_batches = MAX_BATCHES,
-                                             .max_offers = MAX_OFFERS,
-                                             .max_claimed = MAX_CLAIMED,
-                                             .look_ns = LOOK_NS});
+    const bool has_tiers = _i % 2;
+    world_open(&world,
+               &(struct core_params){.max_blocks = MAX_BLOCKS,
+                                     .quota_blocks = QUOTA,
+                                     .max_tickets = MAX_TICKETS,
+                                     .max_batches = MAX_BATCHES,
+                                     .max_offers = MAX_OFFERS,
+                                     .max_claimed = MAX_CLAIMED,
+                                     .tiers = has_tiers ? open_full_tier() : (struct core_tiers){0},
+                                     .look_ns = LOOK_NS});
     for (int i = 0; i < STEPS; i++) {
         random_operation();
         compare();
@@ -574,7 +617,9 @@ START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
     ck_assert_uint_gt(num_offers_expired, 5);
     for (int i = 0; i < NUM_STEPS; i++)
         ck_assert_msg(steps[i].deaths > 0, "%d workers died at step %d", (int)steps[i].deaths, i);
+    ck_assert_int_eq(totals[METRIC_TIER_SKIPPED] > 0, has_tiers);
     world_close(&world);
+    close_full_tier();
 }
 END_TEST
 

@@ -437,6 +437,40 @@ static struct wire_request copy_of(const int32_t *from, const int32_t *to)
         .blocks_copy = {.cache = world.cache, .from = {from, 1}, .to = {to, 1}}};
 }
 
+static struct wire_request move_of(enum wire_copy_way way, const int32_t *block)
+{
+    const struct wire_ints blocks = {block, 1}, none = {NULL, 0};
+    return (struct wire_request){.command = WIRE_COMMAND_BLOCKS_COPY,
+                                 .blocks_copy = {.cache = world.cache,
+                                                 .from = way == WIRE_COPY_OUT ? blocks : none,
+                                                 .to = way == WIRE_COPY_OUT ? none : blocks,
+                                                 .way = way}};
+}
+
+START_TEST(blocks_go_to_and_from_the_sessions_own_arena_only)
+{
+    set_up();
+    const int32_t *const written = &world.written, *const leased = &world.leased;
+    REFUSED(move_of(WIRE_COPY_OUT, written), r.blocks_copy.way = 3, STATUS_UNSUPPORTED, "way 3");
+    REFUSED(move_of(WIRE_COPY_OUT, written), r.blocks_copy.to = r.blocks_copy.from, STATUS_INVALID,
+            "a copy to the arena names 1 blocks on the arena's side");
+    REFUSED(move_of(WIRE_COPY_IN, leased), r.blocks_copy.from = r.blocks_copy.to, STATUS_INVALID,
+            "a copy from the arena names 1 blocks");
+    REFUSED(move_of(WIRE_COPY_OUT, &world.foreign), (void)0, STATUS_NOT_HELD, "from[0]");
+    REFUSED(move_of(WIRE_COPY_IN, &world.foreign), (void)0, STATUS_NOT_HELD, "to[0]");
+    REFUSED(move_of(WIRE_COPY_IN, &world.sealed), (void)0, STATUS_SEALED, "to[0]");
+    REFUSED(move_of(WIRE_COPY_IN, leased), r.blocks_copy.offset = ARENA - 16, STATUS_OUT_OF_RANGE,
+            "offset");
+    REFUSED(move_of(WIRE_COPY_IN, leased), r.blocks_copy.offset = UINT64_MAX - 15,
+            STATUS_OUT_OF_RANGE, "offset 18446744073709551600");
+    REFUSED(move_of(WIRE_COPY_OUT, written), r.blocks_copy.offset = 8, STATUS_MISALIGNED,
+            "offset 8");
+    REFUSED(move_of(WIRE_COPY_OUT, written), r.blocks_copy.flags = WIRE_RUN_CAUSAL,
+            STATUS_UNSUPPORTED, "flags 0x1");
+    check_served();
+}
+END_TEST
+
 START_TEST(copies_that_are_not_the_sessions_to_make_are_refused)
 {
     static const int32_t none = -1, below = -2, far = INT32_MAX;
@@ -531,6 +565,7 @@ int main(void)
             invalid_slopes_sinks_and_rotations_are_refused, invalid_scales_of_layers_are_refused,
             runs_over_memory_that_is_not_theirs_are_refused,
             copies_that_are_not_the_sessions_to_make_are_refused,
+            blocks_go_to_and_from_the_sessions_own_arena_only,
             merges_that_fit_neither_one_another_nor_the_arena_are_refused, NULL},
         1);
     return check_main(suite);

@@ -8,15 +8,19 @@
 
 #include "base/clock.h"
 #include "core/errand.h"
+#include "core/pool/tenant.h"
 #include "core/state.h"
 #include "rigs/check_main.h"
 #include "rigs/dice.h"
 #include "rigs/ownership_world.h"
 #include "tier/fault.h"
+#include "tier/files/files.h"
 #include "tier/host.h"
 
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { BLOCK = WORLD_BLOCK, POOL = 16, AREA = 64 * 4096, NARROW = 4 * 4096 };
 
@@ -25,7 +29,9 @@ static struct engine_arena *arena;
 static struct tier *tier;
 static struct tier_backend *host, *fault;
 static uint8_t *memory;
-static uint64_t load_id; // of the last load()
+static uint64_t load_id;       // of the last load()
+static struct tier *further;   // a tier behind the host tier; NULL: there is none
+static uint64_t cached_of_all; // limit of each tenant
 static uint64_t area = AREA;
 
 static void open_world(uint64_t tenant_blocks)
@@ -40,11 +46,13 @@ static void open_world(uint64_t tenant_blocks)
     const struct core_params params = {
         .engine = engine,
         .max_blocks = POOL,
-        .tenant_limits = {.blocks = tenant_blocks},
+        .tenant_limits = {.blocks = tenant_blocks, .cached = cached_of_all},
         .tiers = {.host = tier,
                   .area = host,
                   .base = memory,
                   .arena = arena,
+                  .more = {further},
+                  .num_more = further != NULL,
                   .deadline_ns = FOREVER,
                   .abandon_ns = FOREVER,
                   .max_errands = 16},
@@ -76,10 +84,13 @@ static void settle(void)
     world_step(&world);
     while (!core_idle(world.core)) {
         if (!fake_engine_finish(engine)) {
-            struct pollfd news = {.fd = tier_fd(tier), .events = POLLIN};
+            struct pollfd news[2] = {
+                {.fd = tier_fd(tier), .events = POLLIN},
+                {.fd = further ? tier_fd(further) : -1, .events = POLLIN},
+            };
             if (tier_num_jobs(tier) && tier_num_jobs(tier) == fault_num_held(fault))
                 break;
-            poll(&news, 1, 20); // the time only bounds the wait for a job that is then held
+            poll(news, 2, 20); // the time only bounds the wait for a job that is then held
         }
         world_step(&world);
         world_check(&world);
@@ -446,6 +457,30 @@ START_TEST(a_worker_teaches_what_computing_takes)
 }
 END_TEST
 
+// Loads what the tiers have of the text, and lets it go. It has the numbers of its tokens.
+static void fetch(struct worker *worker, const int32_t *text, uint32_t count)
+{
+    load(worker, text, count, CORE_LOAD_ALWAYS);
+    const struct core_claim own = claim(worker, text, count);
+    if (own.num_found)
+        worker_release(worker, found, own.num_found);
+    settle();
+    const uint32_t missing =
+        own.claim ? core_claim_missing(worker->session, worker->cache, own.claim) : 0;
+    struct core_claim out;
+    uint32_t num_blocks = 0;
+    if (missing && !core_claim_waits(worker->session, worker->cache, own.claim))
+        core_claim_take(worker->session, worker->cache, own.claim, found, &num_blocks, &out, NULL);
+    const struct engine_cache *cache = core_engine_cache(world.core, worker->cache);
+    for (uint32_t i = 0; i < num_blocks * BLOCK; i++)
+        ck_assert_int_eq(fake_engine_slot(cache, 1, found[i / BLOCK], i % BLOCK),
+                         text[own.num_found * BLOCK + i]);
+    if (num_blocks)
+        worker_release(worker, found, num_blocks);
+    if (own.claim)
+        core_claim_release(worker->session, worker->cache, own.claim, 0, NULL);
+}
+
 // Texts that share beginnings, at random: stored, evicted, loaded and computed again, with harm.
 // What comes back always has the numbers of its tokens, and the audit holds after each step.
 START_TEST(random_loads_with_harm_never_bring_a_wrong_block)
@@ -471,30 +506,204 @@ START_TEST(random_loads_with_harm_never_bring_a_wrong_block)
         case 6:
             order(FAULT_FAIL, dice_chance(&dice, 50) ? TIER_LOAD : TIER_STORE, RECORD_STORE, 1);
             break;
-        default: {
-            load(worker, text, count, CORE_LOAD_ALWAYS);
-            const struct core_claim own = claim(worker, text, count);
-            if (own.num_found)
-                worker_release(worker, found, own.num_found);
-            settle();
-            const uint32_t missing =
-                own.claim ? core_claim_missing(worker->session, worker->cache, own.claim) : 0;
-            struct core_claim out;
-            uint32_t num_blocks = 0;
-            if (missing && !core_claim_waits(worker->session, worker->cache, own.claim))
-                core_claim_take(worker->session, worker->cache, own.claim, found, &num_blocks, &out,
-                                NULL);
-            const struct engine_cache *cache = core_engine_cache(world.core, worker->cache);
-            for (uint32_t i = 0; i < num_blocks * BLOCK; i++)
-                ck_assert_int_eq(fake_engine_slot(cache, 1, found[i / BLOCK], i % BLOCK),
-                                 text[own.num_found * BLOCK + i]);
-            if (num_blocks)
-                worker_release(worker, found, num_blocks);
-            if (own.claim)
-                core_claim_release(worker->session, worker->cache, own.claim, 0, NULL);
-        }
+        default: fetch(worker, text, count); break;
         }
         settle();
+    }
+    ck_assert_uint_gt(metric(METRIC_TIER_LOADED_TOKENS), 0);
+}
+END_TEST
+
+// ---- quotas through tiers: the host tier, and behind it one of files ----
+
+enum { TEXTS = 12, LENGTH = 4, FILES_ROOM = 30 };
+
+static char folder[64];
+static struct worker d;
+static struct tier_backend *further_fault;
+static int32_t own_texts[3][TEXTS][LENGTH * BLOCK];
+static struct worker *const tenants[] = {&a, &c, &d};
+
+static void open_quotas(void)
+{
+    const struct files_params params = {
+        .path = folder,
+        .limit_bytes = FILES_ROOM * (WORLD_BLOCK_BYTES + sizeof(struct record_header)),
+    };
+    const struct tier_ops *ops;
+    struct tier_backend *files;
+    snprintf(folder, sizeof folder, "/tmp/aule-core-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_status(files_create(&params, &files, &error), STATUS_OK);
+    further_fault = fault_open(&files_ops, files, &ops);
+    ck_assert_status(tier_create(ops, further_fault, &further, &error), STATUS_OK);
+    open_world(0);
+    worker_open(&c, &world, 1, "second");
+    worker_open(&d, &world, 1, "third");
+    for (int i = 0; i < 3 * TEXTS; i++)
+        for (int t = 0; t < LENGTH * BLOCK; t++)
+            own_texts[i / TEXTS][i % TEXTS][t] = 1000 * (i + 1) + t;
+}
+
+static void close_quotas(void)
+{
+    char command[80];
+    close_world();
+    ck_assert(tier_close(further, FOREVER));
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static void limit(const struct worker *worker, uint64_t cached, uint64_t floor)
+{
+    const struct core_limits limits = {.cached = cached, .floor = floor};
+    ck_assert_status(
+        core_tenant_limit(world.core, worker->session->salt->tenant->id, &limits, &error),
+        STATUS_OK);
+}
+
+// How many blocks of tenant `t` the tier has.
+static uint32_t count_there(struct tier *in, int t)
+{
+    struct cache *cache;
+    uint32_t count = 0;
+    ck_assert_status(cache_find(&world.core->pool, tenants[t]->cache, &cache, &error), STATUS_OK);
+    const struct record_space space = errand_space(cache, tenants[t]->session->salt);
+    for (int text = 0; text < TEXTS; text++) {
+        struct record_chain chain = record_chain_begin("", 0);
+        for (int i = 0; i < LENGTH; i++) {
+            chain = record_chain_next(&chain, own_texts[t][text] + i * BLOCK, BLOCK);
+            count += tier_probe(in, &space, &chain) == TIER_THERE;
+        }
+    }
+    return count;
+}
+
+// Waits until the tier has at most `most` blocks of the tenant, and no more bytes than it may. The
+// tier of files may take a file for a new one that it has just removed, until the kernel tells it.
+static void await_limits(struct tier *in, int t, uint32_t most)
+{
+    struct tier_state state;
+    tier_state(in, &state);
+    while (count_there(in, t) > most || state.bytes > state.limit_bytes) {
+        usleep(1000); // the test's timeout bounds it
+        tier_state(in, &state);
+    }
+}
+
+START_TEST(a_tenants_limit_of_cached_blocks_holds_in_each_tier)
+{
+    for (int text = 0; text < 3; text++)
+        compute(&a, own_texts[0][text], LENGTH);
+    ck_assert_uint_eq(count_there(tier, 0), 12);
+    ck_assert_uint_eq(count_there(further, 0), 12);
+    limit(&a, 3, 0);
+    compute(&a, own_texts[0][5], 1); // the next store brings the limit
+    await_limits(further, 0, 3);
+    ck_assert_uint_eq(count_there(tier, 0), 3);
+    ck_assert_uint_eq(count_there(further, 0), 3);
+}
+END_TEST
+
+START_TEST(a_tenants_floor_holds_in_each_tier_while_others_fill_them)
+{
+    limit(&c, 0, 6);
+    for (int text = 0; text < 2; text++)
+        compute(&c, own_texts[1][text], LENGTH);
+    for (int round = 0; round < 2 * TEXTS; round++)
+        compute(round % 2 ? &a : &d, own_texts[round % 2 ? 0 : 2][round / 2], LENGTH);
+    ck_assert_uint_ge(count_there(tier, 1), 6);
+    ck_assert_uint_ge(count_there(further, 1), 6);
+}
+END_TEST
+
+static void open_caps(void)
+{
+    cached_of_all = 3;
+    open_quotas();
+}
+
+// On the GPU it is another tenant then, because nothing of the first one is left there.
+START_TEST(a_tenant_that_comes_back_has_one_limit_in_each_tier)
+{
+    compute(&c, own_texts[1][0], LENGTH);
+    evict_all(&c);
+    const uint32_t before = core_num_tenants(world.core);
+    worker_close(&c, false);
+    settle();
+    ck_assert_uint_eq(core_num_tenants(world.core), before - 1);
+    worker_open(&c, &world, 1, "second");
+    compute(&c, own_texts[1][1], LENGTH);
+    ck_assert_uint_eq(count_there(tier, 1), 3);
+    await_limits(further, 1, 3);
+    ck_assert_uint_eq(count_there(further, 1), 3);
+}
+END_TEST
+
+// The next job or part of one of the tiers is harmed.
+static void order_any(struct dice *dice)
+{
+    struct tier_backend *const faults[] = {fault, further_fault};
+    const struct fault_order orders[] = {
+        {FAULT_FLIP, TIER_LOAD, RECORD_OK, 100, 1},
+        {FAULT_TRUNCATE, TIER_LOAD, RECORD_OK, 100, 1},
+        {FAULT_FAIL, TIER_LOAD, RECORD_STORE, 0, 1},
+        {FAULT_FAIL, TIER_STORE, RECORD_FULL, 0, 1},
+    };
+    fault_order(faults[dice_below(dice, 2)], &orders[dice_below(dice, 4)]);
+}
+
+// A worker of tenant `t` dies, mostly with stores and loads under way, and another one comes.
+static void kill_worker(int t, struct dice *dice)
+{
+    static const char *const names[] = {"", "second", "third"};
+    const int32_t *text = own_texts[t][dice_below(dice, TEXTS)];
+    struct worker *worker = tenants[t];
+    int32_t ids[LENGTH];
+    uint64_t last;
+    load(worker, own_texts[t][dice_below(dice, TEXTS)], LENGTH, CORE_LOAD_ALWAYS);
+    worker_lease(worker, LENGTH, ids);
+    worker_write_async(worker, ids, text, LENGTH * BLOCK, &last);
+    if (dice_chance(dice, 50))
+        world_step(&world);
+    worker_publish(worker, text, LENGTH * BLOCK, ids);
+    if (dice_chance(dice, 50))
+        fake_engine_finish(engine);
+    worker_close(worker, true);
+    settle();
+    worker_open(worker, &world, 1, names[t]);
+}
+
+// Three tenants that store and load at random, with harm and deaths: one with a limit, one with a
+// floor. No step of another tenant takes the floor's blocks, and no tier exceeds a limit.
+START_TEST(random_stores_and_loads_keep_each_tenants_quota_in_each_tier)
+{
+    struct dice dice = {check_draw("quotas")};
+    struct tier *const all[] = {tier, further};
+    limit(&a, 4, 0);
+    limit(&c, 0, 6);
+    for (int step = 0; step < 120; step++) {
+        const int t = (int)dice_below(&dice, 3);
+        const int32_t *text = own_texts[t][dice_below(&dice, TEXTS)];
+        const uint32_t count = 1 + dice_below(&dice, LENGTH);
+        uint32_t before[2] = {count_there(tier, 1), count_there(further, 1)};
+        const bool loads = dice_chance(&dice, 50);
+        if (dice_chance(&dice, 20))
+            order_any(&dice);
+        if (dice_chance(&dice, 10))
+            kill_worker(t, &dice);
+        else if (loads)
+            fetch(tenants[t], text, count);
+        else
+            compute(tenants[t], text, count);
+        if (dice_chance(&dice, 30))
+            evict_all(&c); // a tenant's own lease may go below its floor
+        for (int i = 0; i < 2; i++) {
+            await_limits(all[i], 0, 4);
+            before[i] = before[i] < 6 ? before[i] : 6;
+            if (t != 1)
+                ck_assert_uint_ge(count_there(all[i], 1), before[i]);
+        }
     }
     ck_assert_uint_gt(metric(METRIC_TIER_LOADED_TOKENS), 0);
 }
@@ -549,6 +758,15 @@ int main(void)
     Suite *suite = suite_create("core tiers");
     check_case(suite, "tiers", open_free, close_world, tests, 1);
     check_case(suite, "limits", open_limited, close_world, limited, 1);
+    check_case(suite, "quotas", open_quotas, close_quotas,
+               (const TTest *const[]){a_tenants_limit_of_cached_blocks_holds_in_each_tier,
+                                      a_tenants_floor_holds_in_each_tier_while_others_fill_them,
+                                      random_stores_and_loads_keep_each_tenants_quota_in_each_tier,
+                                      NULL},
+               1);
+    check_case(suite, "caps", open_caps, close_quotas,
+               (const TTest *const[]){a_tenant_that_comes_back_has_one_limit_in_each_tier, NULL},
+               1);
     check_case(suite, "narrow", open_narrow, close_world, narrow, 1);
     return check_main(suite);
 }

@@ -6,8 +6,8 @@
 
 if(TARGET aule-ctl)
   pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
-  foreach(suite test_ctl test_ctl_views test_ctl_drawings test_ctl_actions)
-    aule_check(${suite} SOURCES tools/${suite}.c rigs/ctl_world.c LIBS aule-client daemon_harness
+  foreach(suite test_ctl test_ctl_views test_ctl_drawings test_ctl_actions test_ctl_save)
+    aule_check(${suite} SOURCES tools/${suite}.c rigs/ctl_world.c rigs/dice.c LIBS aule-client daemon_harness
       PkgConfig::CJSON LABELS process VALIDATED)
     target_compile_definitions(${suite} PRIVATE CTL="$<TARGET_FILE:aule-ctl>")
     add_dependencies(${suite} aule-ctl)

@@ -398,6 +398,42 @@ START_TEST(watch_prints_again_until_the_daemon_is_gone)
 }
 END_TEST
 
+// The row of this name; NULL: there is none.
+static const cJSON *tier_row(const cJSON *json, const char *name)
+{
+    const cJSON *row;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItemCaseSensitive(
+                                json, "tiers")) if (!strcmp(string(row, "name"), name)) return row;
+    return NULL;
+}
+
+START_TEST(tiers_show_a_folder_with_its_limit_and_its_blocks)
+{
+    char url[128];
+    int32_t blocks[2];
+    double stored = 0;
+    snprintf(url, sizeof url, "files://%s/blocks", server.folder);
+    ck_assert_int_eq(daemon_stop(&server), 0);
+    ck_assert(
+        daemon_start(&server, (const char *const[]){"--tier", url, "--tier-files", "1M", NULL}));
+    open_worker("worker");
+    publish_two_blocks(blocks);
+    while (stored < 2) { // stores end beside the daemon's other work
+        cJSON *json = document(ASK("tiers", "--json"));
+        const cJSON *row = tier_row(json, "files");
+        ck_assert_ptr_nonnull(row);
+        ck_assert_double_eq(number(row, "limit_bytes"), 1 << 20);
+        ck_assert_double_eq(number(row, "broken"), 0);
+        stored = number(row, "stored");
+        if (stored == 2)
+            ck_assert_double_eq(number(row, "blocks"), 2);
+        cJSON_Delete(json);
+    }
+    snprintf(url, sizeof url, "rm -r %s/blocks", server.folder);
+    ck_assert_int_eq(system(url), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ctl, views");
@@ -418,6 +454,7 @@ int main(void)
     tcase_add_test(tests, device_says_what_the_daemon_runs_on);
     tcase_add_test(tests, device_shows_every_shader_and_why_it_is_used_or_not);
     tcase_add_test(tests, a_forced_shader_is_said_to_be_forced);
+    tcase_add_test(tests, tiers_show_a_folder_with_its_limit_and_its_blocks);
     tcase_add_test(tests, watch_prints_again_until_the_daemon_is_gone);
     suite_add_tcase(suite, tests);
     return check_main(suite);

@@ -18,9 +18,10 @@ enum { SOCKET_OPTION_SIZE = 512 }; // longer than any socket's path
 
 // Groups of commands with the same options.
 enum {
-    COMMAND_ASKS = 1 << 0,  // needs a daemon
-    COMMAND_LOOKS = 1 << 1, // changes nothing
-    COMMAND_CACHE = 1 << 2, // shows all caches or one
+    COMMAND_ASKS = 1 << 0,   // needs a daemon
+    COMMAND_LOOKS = 1 << 1,  // changes nothing
+    COMMAND_CACHE = 1 << 2,  // shows all caches or one
+    COMMAND_TENANT = 1 << 3, // has a session
 };
 
 // The options of several commands, a line for each; base/options.h explains it. An option of one
@@ -49,8 +50,13 @@ enum {
                "Ends with the first failure, or when it is interrupted. An empty line stands "     \
                "between answers; with `--json` each is a document.")                               \
     OPTION(const char *, cache, "cache", "NAME|ID", OPTION_TEXT, .groups = COMMAND_CACHE,          \
-           .otherwise = "all", .help = "with `blocks` and `prefix`: only this cache",              \
-           .details = "If the value is a cache's name and another's id, it means the name.")
+           .otherwise = "all", .help = "with `blocks`, `prefix` and `save`: only this cache",      \
+           .details = "If the value is a cache's name and another's id, it means the name. "       \
+                      "`save` needs it if there are several.")                                     \
+    OPTION(const char *, tenant, "tenant", "NAME", OPTION_TEXT, .groups = COMMAND_TENANT,          \
+           .otherwise = "none", .help = "with `save` and `load`: whose prefixes, as a session",    \
+           .details = "The value is the `tenant` that the sessions name. A session finds the "     \
+                      "prefixes of its own user and tenant only.")
 
 struct ctl {
     CTL_OPTIONS(OPTION_MEMBER)              // NULL or 0: not given
@@ -73,7 +79,7 @@ extern const struct options_command *const commands[]; // commands.c; each begin
 // The commands that have files of their own. Each prints to stdout and returns the exit code.
 extern const struct command status_command, metrics_command, sessions_command, caches_command,
     blocks_command, prefix_command, tenants_command, tiers_command, device_command,
-    drop_cache_command, limit_command, tune_command;
+    drop_cache_command, limit_command, tune_command, save_command, load_command;
 
 // view_lists.c. Calls `visit` for the cache of --cache, or for all, until one fails.
 typedef enum exit_code (*cache_visitor)(const struct ctl *ctl, const struct aule_cache_view *cache,

@@ -1173,6 +1173,26 @@ AULE_API enum aule_status aule_blocks_copy(struct aule_cache *cache, uint32_t co
 AULE_API enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t count,
                                            const int32_t *block_ids, int timeout_ms,
                                            struct aule_ticket *ticket);
+/*
+ * Copies whole blocks to the arena as their bytes are: all layers, K and V, and the scales that
+ * blocks store. Block i begins at offset + i * block_bytes; aule_cache_state() has block_bytes.
+ * Only aule_blocks_import() into a cache with the same identity reads these bytes.
+ * AULE_NOT_HELD. AULE_UNWRITTEN: not all slots of a block are written in all layers.
+ * AULE_MISALIGNED: offset is no multiple of 16. AULE_OUT_OF_RANGE: the bytes are not all in the
+ * arena. AULE_LIMIT: as aule_blocks_copy(). AULE_UNSUPPORTED: the device does not use the arena in
+ * place (info.arena_imported), or the daemon is older than protocol 2.9.
+ */
+AULE_API enum aule_status aule_blocks_export(struct aule_cache *cache, uint32_t count,
+                                             const int32_t *block_ids, uint64_t offset,
+                                             int timeout_ms, struct aule_ticket *ticket);
+/*
+ * The reverse: fills leased blocks, all of whose slots then count as written. The daemon cannot
+ * tell whether the bytes are those of an export, so the session vouches for them. Other statuses:
+ * AULE_SEALED, and AULE_INVALID if a block occurs twice.
+ */
+AULE_API enum aule_status aule_blocks_import(struct aule_cache *cache, uint32_t count,
+                                             const int32_t *block_ids, uint64_t offset,
+                                             int timeout_ms, struct aule_ticket *ticket);
 
 /*
  * Writes K and V into blocks of the cache without attention: row r goes to slot_mapping[r].
@@ -1419,6 +1439,20 @@ struct aule_prefix_state {
 AULE_INLINE enum aule_status aule_monitor_prefix(struct aule_monitor *monitor, uint64_t cache,
                                                  uint32_t *next, struct aule_prefix_state **array,
                                                  uint32_t *count);
+
+/* The whole key of a published block. */
+struct aule_block_tokens {
+    uint32_t num_tokens;          /* the cache's block size */
+    uint32_t extra_key_size;      /* bytes */
+    int32_t tokens[256];          /* of this block alone */
+    uint8_t extra_key[256];       /* of its tree */
+};
+/*
+ * AULE_NOT_FOUND: the block is not published, or there is no such cache. AULE_UNSUPPORTED: the
+ * daemon is older than protocol 2.9.
+ */
+AULE_INLINE enum aule_status aule_monitor_tokens(struct aule_monitor *monitor, uint64_t cache,
+                                                 int32_t block, struct aule_block_tokens *tokens);
 
 /*
  * Ends another session as if its worker had died. AULE_NOT_FOUND: there is no such session.

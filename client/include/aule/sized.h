@@ -152,6 +152,9 @@ AULE_API enum aule_status aule_monitor_prefix_sized(struct aule_monitor *monitor
                                                     uint32_t *next,
                                                     struct aule_prefix_state **array,
                                                     size_t entry_size, uint32_t *count);
+AULE_API enum aule_status aule_monitor_tokens_sized(struct aule_monitor *monitor, uint64_t cache,
+                                                    int32_t block, struct aule_block_tokens *tokens,
+                                                    size_t tokens_size);
 AULE_API enum aule_status aule_monitor_blocks_sized(struct aule_monitor *monitor, uint64_t cache,
                                                     struct aule_block_state **array,
                                                     size_t entry_size, uint32_t *count);
@@ -429,6 +432,12 @@ AULE_INLINE enum aule_status aule_monitor_prefix(struct aule_monitor *monitor, u
                                                  uint32_t *count)
 {
     return aule_monitor_prefix_sized(monitor, cache, next, array, sizeof **array, count);
+}
+
+AULE_INLINE enum aule_status aule_monitor_tokens(struct aule_monitor *monitor, uint64_t cache,
+                                                 int32_t block, struct aule_block_tokens *tokens)
+{
+    return aule_monitor_tokens_sized(monitor, cache, block, tokens, sizeof *tokens);
 }
 
 AULE_INLINE enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, uint64_t cache,

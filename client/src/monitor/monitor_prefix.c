@@ -9,6 +9,7 @@
 #include "monitor.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static void convert_prefix(const struct wire_inspect_prefix_reply *reply, uint32_t i,
                            struct aule_prefix_state *to)
@@ -90,6 +91,35 @@ enum aule_status aule_monitor_prefix_sized(struct aule_monitor *monitor, uint64_
         *next = reply->next < reply->total ? reply->next : 0;
         *array = (struct aule_prefix_state *)(void *)entries;
         *count = reply->nodes.count;
+    }
+    answer_finish(&answer);
+    return status;
+}
+
+enum aule_status aule_monitor_tokens_sized(struct aule_monitor *monitor, uint64_t cache,
+                                           int32_t block, struct aule_block_tokens *tokens,
+                                           size_t tokens_size)
+{
+    REQUIRE(monitor);
+    REQUIRE(tokens);
+    const struct wire_request request = {.command = WIRE_COMMAND_PREFIX_TOKENS,
+                                         .prefix_tokens = {.cache = cache, .block = block}};
+    struct answer answer;
+    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_PREFIX_TOKENS, &answer);
+    if (status != AULE_OK)
+        return status;
+    const struct wire_prefix_tokens_reply *reply = &answer.reply.prefix_tokens;
+    struct aule_block_tokens whole = {.num_tokens = reply->tokens.count,
+                                      .extra_key_size = reply->extra_key.count};
+    if (reply->tokens.count > sizeof whole.tokens / sizeof *whole.tokens ||
+        reply->extra_key.count > sizeof whole.extra_key) {
+        status = fail(AULE_MALFORMED, "the daemon answered %u token ids and %u bytes of a key",
+                      reply->tokens.count, reply->extra_key.count);
+    } else {
+        memcpy(whole.tokens, reply->tokens.data, reply->tokens.count * sizeof *whole.tokens);
+        if (reply->extra_key.count)
+            memcpy(whole.extra_key, reply->extra_key.data, reply->extra_key.count);
+        GIVE(tokens, tokens_size, whole);
     }
     answer_finish(&answer);
     return status;

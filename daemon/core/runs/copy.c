@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// copy.c - core_blocks_copy(): copies or zeroes blocks of one cache on the GPU, in the order of the
-// session's runs. Dispatcher thread.
+// copy.c - core_blocks_copy() and core_blocks_move(): copy or zero blocks of one cache on the GPU,
+// in the order of the session's runs. Dispatcher thread.
 
 #include "copy.h"
 
@@ -193,22 +193,34 @@ enum status core_blocks_copy(struct core_session *session, uint64_t cache, const
     return status;
 }
 
-// ---- from and to the host tier ----
+// ---- from and to an arena ----
 
 struct move {
     struct engine_arena *arena;
-    const struct copy_place *places;
+    const struct copy_place *places; // NULL: the copy's pairs lie one behind the other from
+    uint64_t offset;                 //   here on
 };
+
+static struct copy_place place_of(const struct move *move, const struct copy *copy, uint32_t i)
+{
+    const struct copy_pair *pair = &copy->pairs[i];
+    if (move->places)
+        return move->places[i];
+    return (struct copy_place){pair->to ? pair->to->id : pair->from->id,
+                               move->offset + i * copy->table->cache->block_bytes};
+}
 
 static void describe_move(struct run *run, const void *request)
 {
     const struct move *move = request;
     const bool out = run->copy->way == COPY_OUT;
     struct engine_copy *copies = (struct engine_copy *)run->arrays;
-    for (uint32_t i = 0; i < run->copy->count; i++)
-        copies[i] = (struct engine_copy){.from = out ? move->places[i].block : ENGINE_COPY_ARENA,
-                                         .to = out ? ENGINE_COPY_ARENA : move->places[i].block,
-                                         .offset = move->places[i].offset};
+    for (uint32_t i = 0; i < run->copy->count; i++) {
+        const struct copy_place place = place_of(move, run->copy, i);
+        copies[i] = (struct engine_copy){.from = out ? place.block : ENGINE_COPY_ARENA,
+                                         .to = out ? ENGINE_COPY_ARENA : place.block,
+                                         .offset = place.offset};
+    }
     run->engine = (struct engine_run){
         .kind = ENGINE_COPY,
         .cache = run->copy->table->cache->engine,
@@ -222,7 +234,7 @@ enum status copy_move(struct hold_table *table, struct engine_arena *arena, enum
                       const struct copy_place *places, uint32_t count, enum status *outcome,
                       struct error *error)
 {
-    const struct move move = {arena, places};
+    const struct move move = {.arena = arena, .places = places};
     uint64_t ticket;
     struct copy *copy = copy_create(table, count, error);
     if (!copy)
@@ -236,6 +248,97 @@ enum status copy_move(struct hold_table *table, struct engine_arena *arena, enum
     }
     *outcome = STATUS_BUSY;
     enum status status = queue(copy, &move, describe_move, true, &ticket, error);
+    if (status != STATUS_OK)
+        free(copy);
+    return status;
+}
+
+// ---- from and to the session's arena ----
+
+static enum status check_range(const struct core_session *session,
+                               const struct core_move_params *params, uint64_t bytes,
+                               struct error *error)
+{
+    if (!session->arena || !engine_arena_imported(session->arena))
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "the device does not use this session's arena in place, so whole blocks "
+                         "cannot be copied to or from it");
+    if (params->offset % 16)
+        return error_set(error, STATUS_MISALIGNED,
+                         "blocks at offset %" PRIu64 " of the arena; multiples of 16 are wanted",
+                         params->offset);
+    if (params->offset > session->arena_size || bytes > session->arena_size - params->offset)
+        return error_set(error, STATUS_OUT_OF_RANGE,
+                         "%" PRIu32 " blocks, %" PRIu64 " bytes, at offset %" PRIu64
+                         " of an arena of %" PRIu64 " bytes",
+                         params->count, bytes, params->offset, session->arena_size);
+    return STATUS_OK;
+}
+
+// A block that is copied out: held, and written in all layers.
+static enum status check_out(const struct request *r, struct copy *copy, uint32_t i)
+{
+    struct block *block;
+    enum status status = hold_probe(copy->table, r->from[i], &block);
+    if (status != STATUS_OK)
+        return pair_error(r, copy->table, status, "from", i, r->from[i]);
+    const uint32_t num_layers = copy->table->cache->identity.num_layers;
+    if (block->written_layers < num_layers)
+        return error_set(r->error, STATUS_UNWRITTEN,
+                         "from[%" PRIu32 "] = %" PRId32 " is wholly written in %" PRIu32
+                         " of %" PRIu32 " layers",
+                         i, block->id, (uint32_t)block->written_layers, num_layers);
+    copy->pairs[i].from = block;
+    return STATUS_OK;
+}
+
+static enum status check_moved(const struct request *r, struct copy *copy)
+{
+    const uint64_t stamp = ++copy->table->session->ledger->last_stamp;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; status == STATUS_OK && i < r->count; i++)
+        status = r->from ? check_out(r, copy, i) : check_to(r, copy, i, stamp);
+    return status;
+}
+
+static void fill_move(struct run *run, const void *request)
+{
+    const struct move *move = request;
+    describe_move(run, request);
+    run->tensors = (struct run_tensors){
+        .memory = TENSOR_HOST,
+        .num_extents = 1,
+        .extents = {{move->offset,
+                     move->offset + run->copy->count * run->copy->table->cache->block_bytes,
+                     run->copy->way == COPY_OUT}},
+    };
+}
+
+enum status core_blocks_move(struct core_session *session, const struct core_move_params *params,
+                             uint64_t *ticket, struct error *error)
+{
+    const struct request request = {.from = params->out ? params->blocks : NULL,
+                                    .to = params->out ? NULL : params->blocks,
+                                    .count = params->count,
+                                    .error = error};
+    const struct move move = {.arena = session->arena, .offset = params->offset};
+    struct hold_table *table;
+    enum status status = session_usable(session, error);
+    if (status == STATUS_OK)
+        status = hold_table_find(session, params->cache, &table, error);
+    if (status == STATUS_OK)
+        status = check_count(table, &request);
+    if (status == STATUS_OK)
+        status = check_range(session, params, params->count * table->cache->block_bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    struct copy *copy = copy_create(table, params->count, error);
+    if (!copy)
+        return STATUS_NO_MEMORY;
+    copy->way = params->out ? COPY_OUT : COPY_IN;
+    status = run_check_tickets(session, check_moved(&request, copy), error);
+    if (status == STATUS_OK)
+        status = queue(copy, &move, fill_move, params->detached, ticket, error);
     if (status != STATUS_OK)
         free(copy);
     return status;

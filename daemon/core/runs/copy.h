@@ -9,8 +9,8 @@
 
 #include "core/pool/hold.h"
 
-// WITHIN: among blocks of the cache. IN, OUT: from and to memory of the host tier, whose caller
-// keeps it until the copy is over.
+// WITHIN: among blocks of the cache. IN, OUT: from and to an imported arena: the session's own, or
+// the host tier's memory, whose caller keeps it until the copy is over.
 enum copy_way { COPY_WITHIN, COPY_IN, COPY_OUT };
 
 struct copy_pair {

@@ -6,6 +6,7 @@
 
 #include "page.h"
 
+#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -310,6 +311,23 @@ enum status handle_inspect_prefix(struct call *call)
         .tenants = {tenants, count},
         .num_tokens = PREFIX_TOKENS,
         .tokens = {&tokens[0][0], count * PREFIX_TOKENS},
+    };
+    return STATUS_OK;
+}
+
+enum status handle_prefix_tokens(struct call *call)
+{
+    const struct wire_prefix_tokens *wanted = &call->request->prefix_tokens;
+    struct core_prefix_view view;
+    if (wanted->block < 0 ||
+        !core_prefix_at(call->server->core, wanted->cache, (uint32_t)wanted->block, &view))
+        return error_set(&call->error, STATUS_NOT_FOUND,
+                         "cache %" PRIu64 " has no published block %" PRId32, wanted->cache,
+                         wanted->block);
+    call->reply.answer = WIRE_ANSWER_PREFIX_TOKENS;
+    call->reply.prefix_tokens = (struct wire_prefix_tokens_reply){
+        .tokens = {view.tokens, view.num_tokens},
+        .extra_key = {view.extra_key, view.extra_key_size},
     };
     return STATUS_OK;
 }

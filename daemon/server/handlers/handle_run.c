@@ -189,12 +189,41 @@ enum status handle_run(struct call *call)
 
 // ---- copies and merges ----
 
+// A copy between blocks and the session's arena.
+static enum status move_blocks(struct call *call, const struct wire_blocks_copy *copy)
+{
+    const bool out = copy->way == WIRE_COPY_OUT;
+    const struct wire_ints *blocks = out ? &copy->from : &copy->to,
+                           *others = out ? &copy->to : &copy->from;
+    if (others->count)
+        return error_set(&call->error, STATUS_INVALID,
+                         "a copy %s the arena names %" PRIu32 " blocks on the arena's side",
+                         out ? "to" : "from", others->count);
+    const struct work work = {
+        .kind = WORK_MOVE,
+        .move =
+            {
+                .cache = copy->cache,
+                .out = out,
+                .blocks = blocks->data,
+                .count = blocks->count,
+                .offset = copy->offset,
+                .detached = copy->flags & WIRE_RUN_DETACHED,
+            },
+    };
+    return queue_work(call, &work, copy->timeout_ms);
+}
+
 enum status handle_blocks_copy(struct call *call)
 {
     const struct wire_blocks_copy *copy = &call->request->blocks_copy;
     enum status status = check_queued(call, copy->flags, WIRE_RUN_DETACHED, copy->timeout_ms);
     if (status != STATUS_OK)
         return status;
+    if (copy->way == WIRE_COPY_IN || copy->way == WIRE_COPY_OUT)
+        return move_blocks(call, copy);
+    if (copy->way != WIRE_COPY_WITHIN)
+        return error_set(&call->error, STATUS_UNSUPPORTED, "a copy has no way %" PRIu32, copy->way);
     if (copy->from.count != copy->to.count)
         return error_set(&call->error, STATUS_INVALID, "a copy from %" PRIu32 " blocks to %" PRIu32,
                          copy->from.count, copy->to.count);

@@ -1,0 +1,653 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// files.c - see files.h. One lock guards the shelf, the queues and the counts; no thread touches
+// the disk while it has the lock. The shelf is what this daemon knows of the folder: a file that
+// another daemon has dropped is found missing at the latest when it is loaded.
+//
+// A file does not say which tenant it is for, only its salt, and the tenant's limits may have
+// changed. Files that were found belong to nobody until the first job with their salt names the
+// tenant.
+
+#include "files.h"
+
+#include "base/clock.h"
+#include "folder.h"
+#include "watch.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { THREADS = 4, PAUSE_MS = 1000, SALTS = 256 };
+#define LIMIT    (UINT64_C(64) << 30)
+#define SLACK_NS (50 * NS_PER_MS) // between the times of files and the clock
+
+// Loads first. Stores never take the last thread.
+enum { LOADS, STORES, NUM_QUEUES };
+
+// A job in a queue, until a thread has taken its last block.
+struct work {
+    struct work *prev, *next;
+    struct tier_job *job;
+    uint32_t taken, ended; // blocks
+};
+
+// The tenant of a salt, by the last job that named it.
+struct owner {
+    uint8_t salt[RECORD_ID_BYTES];
+    struct tier_share share; // tenant 0: none
+};
+
+struct tier_backend {
+    struct folder folder;
+    struct watch watch;
+    struct files_params params; // none is 0
+
+    pthread_mutex_t lock;
+    pthread_cond_t news;  // for threads: work, or the end
+    pthread_cond_t ended; // for close(): a thread has ended
+    struct work *queues[NUM_QUEUES];
+    uint32_t num_storing; // threads
+    bool stops;
+    pthread_t threads[FILES_MOST_THREADS], watcher;
+    uint32_t num_threads, num_running; // started; of these and the watcher, not ended
+
+    struct shelf shelf;
+    struct owner owners[SALTS]; // by the salt's first byte; a newer one replaces an older one
+    uint64_t writing_bytes;     // of files that are being written
+    uint64_t evicted, pauses;
+    int64_t paused_until_ns; // no store before
+    bool complained;         // of the disk, since the last store that succeeded
+    uint32_t foreign;        // entries of the folder that are no blocks
+};
+
+static void say(const struct tier_backend *files, const char *what, uint64_t number)
+{
+    char sentence[512];
+    if (!files->params.say)
+        return;
+    snprintf(sentence, sizeof sentence, "files://%.300s: %" PRIu64 " %s", files->params.path,
+             number, what);
+    files->params.say(files->params.say_context, sentence);
+}
+
+static int64_t wall_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return now.tv_sec * NS_PER_S + now.tv_nsec;
+}
+
+// ---- what is there; under the lock ----
+
+static struct tier_share owner_of(const struct tier_backend *files, const struct shelf_key *key)
+{
+    const struct owner *owner = &files->owners[key->salt[0]];
+    return memcmp(owner->salt, key->salt, sizeof owner->salt) ? (struct tier_share){0}
+                                                              : owner->share;
+}
+
+// The job tells whose its salt is.
+static void note_owner(struct tier_backend *files, const struct tier_job *job)
+{
+    struct owner *owner = &files->owners[job->space.salt[0]];
+    const bool known = owner->share.tenant == job->share.tenant &&
+                       !memcmp(owner->salt, job->space.salt, sizeof owner->salt);
+    if (!job->share.tenant)
+        return;
+    owner->share = job->share;
+    memcpy(owner->salt, job->space.salt, sizeof owner->salt);
+    if (!known)
+        shelf_adopt(&files->shelf, job->space.salt, &job->share);
+}
+
+static void forget(struct tier_backend *files, const struct shelf_key *key)
+{
+    struct shelf_item *item = shelf_find(&files->shelf, key);
+    if (item)
+        shelf_remove(&files->shelf, item);
+}
+
+// The file is there. False: no memory to note it.
+static bool note_file(struct tier_backend *files, const struct folder_file *file,
+                      const struct tier_share *share)
+{
+    struct shelf_item *item = shelf_find(&files->shelf, &file->key);
+    if (item && item->bytes != file->bytes) {
+        shelf_remove(&files->shelf, item);
+        item = NULL;
+    }
+    if (item)
+        shelf_move(&files->shelf, item, share);
+    else
+        item = shelf_add(&files->shelf, &file->key, share, file->bytes);
+    if (item)
+        item->used_ns = file->used_ns;
+    return item;
+}
+
+// Drops the item and its file, unless another daemon has used the file lately: then it becomes the
+// most recently used one. Opens the lock meanwhile, so all items may be gone afterwards.
+static void drop(struct tier_backend *files, const struct shelf_item *item)
+{
+    const struct shelf_key key = item->key;
+    const int64_t used_ns = item->used_ns;
+    struct folder_file file;
+    pthread_mutex_unlock(&files->lock);
+    const bool there = folder_look(&files->folder, &key, &file);
+    const bool is_fresh = there && file.used_ns > used_ns + SLACK_NS;
+    if (there && !is_fresh)
+        folder_remove(&files->folder, &key);
+    pthread_mutex_lock(&files->lock);
+    struct shelf_item *now = shelf_find(&files->shelf, &key);
+    files->evicted += there && !is_fresh;
+    if (now && is_fresh) {
+        now->used_ns = file.used_ns;
+        shelf_touch(now);
+    } else if (now) {
+        shelf_remove(&files->shelf, now);
+    }
+}
+
+// Sets `bytes` of the limit aside. Opens the lock meanwhile.
+static enum record_reason make_room(struct tier_backend *files, const struct tier_share *share,
+                                    uint64_t bytes)
+{
+    const uint64_t limit = files->params.limit_bytes;
+    if (bytes > limit)
+        return RECORD_FULL;
+    while (files->shelf.bytes + files->writing_bytes + bytes > limit) {
+        const struct shelf_item *item = shelf_victim(&files->shelf, share->tenant);
+        if (!item)
+            return RECORD_FULL;
+        drop(files, item);
+    }
+    files->writing_bytes += bytes;
+    return RECORD_OK;
+}
+
+static void keep_cap(struct tier_backend *files, const struct shelf_key *key)
+{
+    const struct shelf_item *item, *excess;
+    while ((item = shelf_find(&files->shelf, key)) && (excess = shelf_excess(item->tenant)))
+        drop(files, excess);
+}
+
+// ---- a block; on the backend's threads ----
+
+// A disk that is full or fails is left alone for a while.
+static void note_disk(struct tier_backend *files, enum record_reason reason)
+{
+    if (reason == RECORD_OK) {
+        files->complained = false;
+        return;
+    }
+    if (reason != RECORD_FULL && reason != RECORD_DENIED && reason != RECORD_STORE)
+        return;
+    files->paused_until_ns = clock_now_ns() + files->params.pause_ms * NS_PER_MS;
+    files->pauses++;
+    if (!files->complained)
+        say(files,
+            reason == RECORD_FULL     ? "ms without stores, because the disk has no room"
+            : reason == RECORD_DENIED ? "ms without stores, because writing is not permitted"
+                                      : "ms without stores, because writing failed",
+            files->params.pause_ms);
+    files->complained = true;
+}
+
+static enum record_reason write_block(struct tier_backend *files, struct tier_job *job,
+                                      const struct tier_block *block, const struct shelf_key *key,
+                                      uint64_t bytes)
+{
+    enum record_reason reason = folder_store(&files->folder, job, block);
+    const struct folder_file file = {*key, bytes, wall_now_ns()};
+    pthread_mutex_lock(&files->lock);
+    files->writing_bytes -= bytes;
+    note_disk(files, reason);
+    if (reason == RECORD_OK && note_file(files, &file, &job->share))
+        keep_cap(files, key);
+    else if (reason == RECORD_OK)
+        reason = RECORD_MEMORY;
+    pthread_mutex_unlock(&files->lock);
+    if (reason == RECORD_MEMORY)
+        folder_remove(&files->folder, key);
+    return reason;
+}
+
+static enum record_reason store_block(struct tier_backend *files, struct tier_job *job,
+                                      uint32_t index)
+{
+    const struct tier_block *block = &job->blocks[index];
+    const struct shelf_key key = shelf_key_of(&job->space, &block->chain);
+    const uint64_t bytes = folder_file_bytes(job->space.block_bytes);
+    enum record_reason reason;
+    pthread_mutex_lock(&files->lock);
+    note_owner(files, job);
+    struct shelf_item *item = shelf_find(&files->shelf, &key);
+    const bool there = item && item->bytes == bytes;
+    if (there) {
+        shelf_move(&files->shelf, item, &job->share);
+        item->used_ns = wall_now_ns();
+        reason = RECORD_OK;
+    } else if (clock_now_ns() < files->paused_until_ns) {
+        reason = RECORD_FULL;
+    } else {
+        reason = make_room(files, &job->share, bytes);
+    }
+    pthread_mutex_unlock(&files->lock);
+    if (there)
+        folder_touch(&files->folder, &key);
+    else if (reason == RECORD_OK)
+        reason = write_block(files, job, block, &key, bytes);
+    return reason;
+}
+
+// The file will never be right.
+static bool is_damaged(enum record_reason reason)
+{
+    return reason == RECORD_OTHER_VERSION || reason == RECORD_IDENTITY || reason == RECORD_LENGTH ||
+           reason == RECORD_CHECKSUM;
+}
+
+static enum record_reason load_block(struct tier_backend *files, struct tier_job *job,
+                                     uint32_t index)
+{
+    const struct shelf_key key = shelf_key_of(&job->space, &job->blocks[index].chain);
+    const enum record_reason reason = folder_load(&files->folder, job, index);
+    const struct folder_file file = {key, folder_file_bytes(job->space.block_bytes), wall_now_ns()};
+    const bool damaged = is_damaged(reason);
+    pthread_mutex_lock(&files->lock);
+    note_owner(files, job);
+    if (reason == RECORD_OK)
+        note_file(files, &file, &job->share);
+    else if (reason == RECORD_ABSENT || damaged)
+        forget(files, &key);
+    pthread_mutex_unlock(&files->lock);
+    if (damaged)
+        folder_remove(&files->folder, &key);
+    return reason;
+}
+
+static enum record_reason erase_block(struct tier_backend *files, struct tier_job *job,
+                                      uint32_t index)
+{
+    const struct shelf_key key = shelf_key_of(&job->space, &job->blocks[index].chain);
+    struct folder_file file;
+    const bool there = folder_look(&files->folder, &key, &file);
+    folder_remove(&files->folder, &key);
+    pthread_mutex_lock(&files->lock);
+    forget(files, &key);
+    pthread_mutex_unlock(&files->lock);
+    return there ? RECORD_OK : RECORD_ABSENT;
+}
+
+static enum record_reason do_block(struct tier_backend *files, struct tier_job *job, uint32_t index)
+{
+    if (clock_now_ns() >= job->deadline_ns)
+        return RECORD_TIMEOUT;
+    switch (job->kind) {
+    case TIER_STORE: return store_block(files, job, index);
+    case TIER_LOAD: return load_block(files, job, index);
+    default: return erase_block(files, job, index);
+    }
+}
+
+// ---- the threads ----
+
+// The next block to work on; takes it. NULL: there is none for this thread now.
+static struct work *take_block(struct tier_backend *files, int *queue, uint32_t *index)
+{
+    const bool may_store =
+        files->stops || files->num_threads == 1 || files->num_storing + 1 < files->num_threads;
+    *queue = files->queues[LOADS] ? LOADS : STORES;
+    struct work *work = *queue == LOADS || may_store ? files->queues[*queue] : NULL;
+    if (!work)
+        return NULL;
+    *index = work->taken++;
+    if (work->taken == work->job->num_blocks)
+        DL_DELETE(files->queues[*queue], work);
+    return work;
+}
+
+static void end_block(struct tier_backend *files, struct work *work)
+{
+    if (++work->ended < work->job->num_blocks)
+        return;
+    struct tier_job *job = work->job;
+    free(work);
+    pthread_mutex_unlock(&files->lock);
+    tier_job_end(job);
+    pthread_mutex_lock(&files->lock);
+}
+
+static void end_thread(struct tier_backend *files)
+{
+    files->num_running--;
+    pthread_cond_signal(&files->ended);
+    pthread_mutex_unlock(&files->lock);
+}
+
+// A write beyond the process's limit for files is an error, not a signal.
+static void block_signal(void)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+}
+
+static void *run_thread(void *argument)
+{
+    struct tier_backend *files = argument;
+    uint32_t index;
+    int queue;
+    block_signal();
+    pthread_mutex_lock(&files->lock);
+    for (;;) {
+        struct work *work = take_block(files, &queue, &index);
+        if (!work && files->stops)
+            break;
+        if (!work) {
+            pthread_cond_wait(&files->news, &files->lock);
+            continue;
+        }
+        const bool stops = files->stops;
+        files->num_storing += queue == STORES;
+        pthread_mutex_unlock(&files->lock);
+        work->job->blocks[index].reason = stops ? RECORD_CLOSED : do_block(files, work->job, index);
+        pthread_mutex_lock(&files->lock);
+        files->num_storing -= queue == STORES;
+        if (queue == STORES && files->queues[STORES])
+            pthread_cond_signal(&files->news); // for a thread that had to wait
+        end_block(files, work);
+    }
+    end_thread(files);
+    return NULL;
+}
+
+// ---- what others do to the folder ----
+
+static void learn(void *context, const struct folder_file *file)
+{
+    struct tier_backend *files = context;
+    pthread_mutex_lock(&files->lock);
+    const struct tier_share share = owner_of(files, &file->key);
+    if (!shelf_find(&files->shelf, &file->key))
+        note_file(files, file, &share);
+    pthread_mutex_unlock(&files->lock);
+}
+
+static void file_came(void *context, const char *name)
+{
+    struct tier_backend *files = context;
+    struct folder_file file;
+    struct shelf_key key;
+    if (folder_parse(name, &key) && folder_look(&files->folder, &key, &file))
+        learn(files, &file);
+}
+
+static void file_went(void *context, const char *name)
+{
+    struct tier_backend *files = context;
+    struct folder_file file;
+    struct shelf_key key;
+    if (!folder_parse(name, &key) || folder_look(&files->folder, &key, &file))
+        return; // it has come back meanwhile
+    pthread_mutex_lock(&files->lock);
+    forget(files, &key);
+    pthread_mutex_unlock(&files->lock);
+}
+
+static void news_lost(void *context)
+{
+    struct tier_backend *files = context;
+    uint32_t foreign;
+    folder_scan(&files->folder, learn, files, &foreign);
+}
+
+static void *run_watcher(void *argument)
+{
+    struct tier_backend *files = argument;
+    const struct watch_calls calls = {file_came, file_went, news_lost, files};
+    watch_run(&files->watch, &calls);
+    pthread_mutex_lock(&files->lock);
+    end_thread(files);
+    return NULL;
+}
+
+// ---- the calls ----
+
+static void hand_over(struct tier_backend *files, struct tier_job *job)
+{
+    struct work *work = job->num_blocks ? calloc(1, sizeof *work) : NULL;
+    if (!work) {
+        tier_job_fail(job, RECORD_MEMORY);
+        return;
+    }
+    work->job = job;
+    pthread_mutex_lock(&files->lock);
+    DL_APPEND(files->queues[job->kind == TIER_STORE ? STORES : LOADS], work);
+    pthread_cond_broadcast(&files->news);
+    pthread_mutex_unlock(&files->lock);
+}
+
+static void files_lookup(struct tier_backend *files, struct tier_job *job)
+{
+    pthread_mutex_lock(&files->lock);
+    for (uint32_t i = 0; i < job->num_blocks; i++) {
+        struct tier_block *block = &job->blocks[i];
+        const struct shelf_key key = shelf_key_of(&job->space, &block->chain);
+        if (!shelf_find(&files->shelf, &key))
+            continue;
+        block->answer = TIER_THERE;
+        block->reason = RECORD_OK;
+    }
+    pthread_mutex_unlock(&files->lock);
+    tier_job_end(job);
+}
+
+static enum tier_answer files_probe(struct tier_backend *files, const struct record_space *space,
+                                    const struct record_chain *chain)
+{
+    const struct shelf_key key = shelf_key_of(space, chain);
+    pthread_mutex_lock(&files->lock);
+    const bool there = shelf_find(&files->shelf, &key);
+    pthread_mutex_unlock(&files->lock);
+    return there ? TIER_THERE : TIER_MISS;
+}
+
+static void files_state(struct tier_backend *files, struct tier_state *out)
+{
+    pthread_mutex_lock(&files->lock);
+    *out = (struct tier_state){
+        .bytes = files->shelf.bytes + files->writing_bytes,
+        .limit_bytes = files->params.limit_bytes,
+        .blocks = files->shelf.num_items,
+        .evicted = files->evicted,
+        .breaks = files->pauses,
+        .broken = clock_now_ns() < files->paused_until_ns,
+    };
+    if (files->foreign)
+        snprintf(out->note, sizeof out->note, "%" PRIu32 " entries of the folder are no blocks",
+                 files->foreign);
+    pthread_mutex_unlock(&files->lock);
+}
+
+// ---- the life of the backend ----
+
+static void destroy(struct tier_backend *files)
+{
+    shelf_finish(&files->shelf);
+    watch_close(&files->watch);
+    folder_close(&files->folder);
+    pthread_cond_destroy(&files->ended);
+    pthread_cond_destroy(&files->news);
+    pthread_mutex_destroy(&files->lock);
+    free(files);
+}
+
+// False: a thread still waits for the disk at the deadline.
+static bool end_threads(struct tier_backend *files, int64_t deadline_ns)
+{
+    pthread_mutex_lock(&files->lock);
+    files->stops = true;
+    pthread_cond_broadcast(&files->news);
+    watch_stop(&files->watch);
+    while (files->num_running && clock_now_ns() < deadline_ns)
+        clock_wait(&files->ended, &files->lock, deadline_ns);
+    const bool all_ended = !files->num_running;
+    pthread_mutex_unlock(&files->lock);
+    if (!all_ended)
+        return false;
+    for (uint32_t i = 0; i < files->num_threads; i++)
+        pthread_join(files->threads[i], NULL);
+    pthread_join(files->watcher, NULL);
+    return true;
+}
+
+static bool files_close(struct tier_backend *files, int64_t deadline_ns)
+{
+    if (!end_threads(files, deadline_ns))
+        return false;
+    destroy(files);
+    return true;
+}
+
+const struct tier_ops files_ops = {
+    .name = "files",
+    .lookup = files_lookup,
+    .store = hand_over,
+    .load = hand_over,
+    .erase = hand_over,
+    .probe = files_probe,
+    .state = files_state,
+    .close = files_close,
+};
+
+// The files that a scan has found.
+struct found {
+    struct folder_file *files; // owned
+    size_t count, room;
+    bool no_memory;
+};
+
+static void collect(void *context, const struct folder_file *file)
+{
+    struct found *found = context;
+    if (found->count == found->room) {
+        const size_t room = 2 * found->room + 1024;
+        struct folder_file *more = reallocarray(found->files, room, sizeof *more);
+        if (!more) {
+            found->no_memory = true;
+            return;
+        }
+        found->files = more;
+        found->room = room;
+    }
+    found->files[found->count++] = *file;
+}
+
+static int by_use(const void *one, const void *other)
+{
+    const struct folder_file *a = one, *b = other;
+    return (a->used_ns > b->used_ns) - (a->used_ns < b->used_ns);
+}
+
+// Notes all files that are there, in the order of their use, and drops those beyond the limit.
+static enum status find_files(struct tier_backend *files, struct error *error)
+{
+    const struct tier_share nobody = {0};
+    struct found found = {0};
+    if (!folder_scan(&files->folder, collect, &found, &files->foreign)) {
+        free(found.files);
+        return error_set(error, STATUS_INVALID, "files://%s: %s", files->params.path,
+                         strerror(errno));
+    }
+    if (found.count)
+        qsort(found.files, found.count, sizeof *found.files, by_use);
+    pthread_mutex_lock(&files->lock);
+    for (size_t i = 0; i < found.count; i++)
+        found.no_memory |= !note_file(files, &found.files[i], &nobody);
+    if (!found.no_memory)
+        make_room(files, &nobody, 0);
+    pthread_mutex_unlock(&files->lock);
+    free(found.files);
+    if (found.no_memory)
+        return error_set(error, STATUS_NO_MEMORY,
+                         "files://%s: no memory for the names of its files", files->params.path);
+    if (files->foreign)
+        say(files, "entries are no blocks of this version; they are left alone", files->foreign);
+    return STATUS_OK;
+}
+
+static bool start_threads(struct tier_backend *files)
+{
+    files->num_running = 1; // the watcher
+    if (pthread_create(&files->watcher, NULL, run_watcher, files)) {
+        files->num_running = 0;
+        return false;
+    }
+    for (uint32_t i = 0; i < files->params.threads; i++) {
+        pthread_mutex_lock(&files->lock);
+        const bool started = !pthread_create(&files->threads[i], NULL, run_thread, files);
+        files->num_threads += started;
+        files->num_running += started;
+        pthread_mutex_unlock(&files->lock);
+        if (!started)
+            return false;
+    }
+    return true;
+}
+
+static void apply(struct tier_backend *files, const struct files_params *params)
+{
+    files->params = *params;
+    files->params.limit_bytes = params->limit_bytes ? params->limit_bytes : LIMIT;
+    files->params.threads = params->threads ? params->threads : THREADS;
+    files->params.pause_ms = params->pause_ms ? params->pause_ms : PAUSE_MS;
+    files->folder.fd = files->watch.fd = files->watch.stop_fd = -1;
+    pthread_mutex_init(&files->lock, NULL);
+    pthread_cond_init(&files->news, NULL);
+    clock_init_cond(&files->ended);
+}
+
+// Watches before it looks, so that nothing is missed.
+static enum status find_and_start(struct tier_backend *files, struct error *error)
+{
+    enum status status = folder_open(&files->folder, files->params.path, error);
+    if (status == STATUS_OK && !watch_open(&files->watch, files->params.path))
+        status = error_set(error, STATUS_NO_MEMORY, "files://%s cannot be watched: %s",
+                           files->params.path, strerror(errno));
+    if (status == STATUS_OK)
+        status = find_files(files, error);
+    if (status != STATUS_OK || start_threads(files))
+        return status;
+    if (files->num_running)
+        end_threads(files, FOREVER);
+    return error_set(error, STATUS_NO_MEMORY, "files://%s: no thread is left", files->params.path);
+}
+
+enum status files_create(const struct files_params *params, struct tier_backend **out,
+                         struct error *error)
+{
+    *out = NULL;
+    if (params->threads > FILES_MOST_THREADS)
+        return error_set(error, STATUS_INVALID, "the files tier has 1 to %d threads, not %u",
+                         FILES_MOST_THREADS, params->threads);
+    struct tier_backend *files = calloc(1, sizeof *files);
+    if (!files)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the files tier");
+    apply(files, params);
+    const enum status status = find_and_start(files, error);
+    if (status != STATUS_OK) {
+        destroy(files);
+        return status;
+    }
+    *out = files;
+    return STATUS_OK;
+}

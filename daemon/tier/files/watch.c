@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// watch.c - see watch.h.
+
+#include "watch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdalign.h>
+#include <stdint.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+enum { NEWS_BYTES = 16384 };
+
+bool watch_open(struct watch *watch, const char *path)
+{
+    watch->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    watch->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return watch->fd >= 0 && watch->stop_fd >= 0 &&
+           inotify_add_watch(watch->fd, path, IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE) >= 0;
+}
+
+void watch_close(struct watch *watch)
+{
+    if (watch->fd >= 0)
+        close(watch->fd);
+    if (watch->stop_fd >= 0)
+        close(watch->stop_fd);
+    *watch = (struct watch){-1, -1};
+}
+
+void watch_stop(struct watch *watch)
+{
+    const uint64_t one = 1;
+    while (write(watch->stop_fd, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+}
+
+static void tell(const struct inotify_event *event, const struct watch_calls *calls)
+{
+    if (event->mask & IN_Q_OVERFLOW)
+        calls->lost(calls->context);
+    else if (event->mask & IN_MOVED_TO)
+        calls->came(calls->context, event->name);
+    else if (event->mask & (IN_MOVED_FROM | IN_DELETE))
+        calls->went(calls->context, event->name);
+}
+
+void watch_run(struct watch *watch, const struct watch_calls *calls)
+{
+    alignas(struct inotify_event) char news[NEWS_BYTES];
+    struct pollfd fds[2] = {{.fd = watch->fd, .events = POLLIN},
+                            {.fd = watch->stop_fd, .events = POLLIN}};
+    while (!fds[1].revents) {
+        if (poll(fds, 2, -1) < 0)
+            continue;
+        const ssize_t size = read(watch->fd, news, sizeof news);
+        for (ssize_t at = 0; at < size;) {
+            const struct inotify_event *event = (const void *)(news + at);
+            tell(event, calls);
+            at += (ssize_t)(sizeof *event + event->len);
+        }
+    }
+}

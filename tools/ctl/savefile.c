@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// savefile.c - see savefile.h.
+
+#include "savefile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are stored as they lie here");
+
+enum { TOKENS_MOST = 256, EXTRA_KEY_MOST = 256 };
+
+// The file's first record.
+struct head {
+    char magic[8]; // "AULESAVE"
+    uint32_t version, head_bytes;
+    uint64_t expected;
+    struct savefile_identity identity;
+    uint64_t checksum; // of all before
+};
+
+// Before each block: then come its token ids, its extra key and its bytes. The last record, "END ",
+// has nothing behind it, and as `number` the count of blocks.
+struct record {
+    char magic[4]; // "BLCK"
+    uint32_t num_tokens, extra_key_size, reserved;
+    uint64_t number, parent;
+    uint64_t key_checksum, bytes_checksum;
+    uint64_t checksum; // of all before
+};
+
+static bool refuse(struct savefile *file, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static bool refuse(struct savefile *file, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(file->error, sizeof file->error, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+// All bytes of `record` before its checksum.
+#define CHECKSUM(record) XXH3_64bits(&(record), offsetof(__typeof__(record), checksum))
+
+static uint64_t key_checksum(const struct aule_block_tokens *key)
+{
+    return XXH3_64bits_withSeed(key->tokens, key->num_tokens * sizeof *key->tokens,
+                                XXH3_64bits(key->extra_key, key->extra_key_size));
+}
+
+// ---- writing ----
+
+static bool put(struct savefile *file, const void *bytes, uint64_t size)
+{
+    const uint8_t *from = bytes;
+    while (size) {
+        const ssize_t done = write(file->fd, from, size);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0)
+            return refuse(file, "%s cannot be written: %s", file->path, strerror(errno));
+        from += done;
+        size -= (uint64_t)done;
+        file->offset += (uint64_t)done;
+    }
+    return true;
+}
+
+bool savefile_create(struct savefile *file, const char *path,
+                     const struct savefile_identity *identity, uint64_t expected)
+{
+    struct head head = {.version = SAVEFILE_VERSION,
+                        .head_bytes = sizeof head,
+                        .expected = expected,
+                        .identity = *identity};
+    *file = (struct savefile){.fd = -1, .path = path, .identity = *identity, .expected = expected};
+    if (asprintf(&file->unfinished, "%s.part-%d", path, (int)getpid()) < 0) {
+        file->unfinished = NULL;
+        return refuse(file, "no memory for the name of %s", path);
+    }
+    file->fd = open(file->unfinished, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file->fd < 0) {
+        refuse(file, "%s cannot be made: %s", file->unfinished, strerror(errno));
+        free(file->unfinished);
+        file->unfinished = NULL;
+        return false;
+    }
+    memcpy(head.magic, "AULESAVE", sizeof head.magic);
+    head.checksum = CHECKSUM(head);
+    return put(file, &head, sizeof head);
+}
+
+bool savefile_write(struct savefile *file, const struct savefile_block *block, const void *bytes)
+{
+    const struct aule_block_tokens *key = &block->key;
+    struct record record = {.num_tokens = key->num_tokens,
+                            .extra_key_size = key->extra_key_size,
+                            .number = file->count,
+                            .parent = block->parent,
+                            .key_checksum = key_checksum(key),
+                            .bytes_checksum = XXH3_64bits(bytes, file->identity.block_bytes)};
+    memcpy(record.magic, "BLCK", sizeof record.magic);
+    record.checksum = CHECKSUM(record);
+    file->count++;
+    return put(file, &record, sizeof record) &&
+           put(file, key->tokens, key->num_tokens * sizeof *key->tokens) &&
+           put(file, key->extra_key, key->extra_key_size) &&
+           put(file, bytes, file->identity.block_bytes);
+}
+
+bool savefile_finish(struct savefile *file)
+{
+    struct record record = {.number = file->count};
+    memcpy(record.magic, "END ", sizeof record.magic);
+    record.checksum = CHECKSUM(record);
+    if (!put(file, &record, sizeof record))
+        return false;
+    if (fsync(file->fd) || rename(file->unfinished, file->path))
+        return refuse(file, "%s cannot be completed: %s", file->path, strerror(errno));
+    free(file->unfinished);
+    file->unfinished = NULL;
+    savefile_close(file);
+    return true;
+}
+
+void savefile_close(struct savefile *file)
+{
+    if (file->unfinished) {
+        unlink(file->unfinished);
+        free(file->unfinished);
+        file->unfinished = NULL;
+    }
+    if (file->path && file->fd >= 0)
+        close(file->fd);
+    file->fd = -1;
+}
+
+// ---- reading ----
+
+// False: the file ends before, or cannot be read.
+static bool get(struct savefile *file, uint64_t offset, void *bytes, uint64_t size)
+{
+    uint8_t *to = bytes;
+    for (uint64_t done = 0; done < size;) {
+        const ssize_t more = pread(file->fd, to + done, size - done, (off_t)(offset + done));
+        if (more < 0 && errno == EINTR)
+            continue;
+        if (more < 0)
+            return refuse(file, "%s cannot be read at byte %" PRIu64 ": %s", file->path,
+                          offset + done, strerror(errno));
+        if (more == 0)
+            return refuse(
+                file, "%s was cut: it ends at byte %" PRIu64 ", in block %" PRIu64 " of %" PRIu64,
+                file->path, offset + done, file->count, file->expected);
+        done += (uint64_t)more;
+    }
+    return true;
+}
+
+static bool is_sane(const struct savefile_identity *identity)
+{
+    return identity->block_size >= 1 && identity->block_size <= TOKENS_MOST &&
+           identity->fingerprint_size <= sizeof identity->fingerprint &&
+           memchr(identity->name, 0, sizeof identity->name) && identity->block_bytes &&
+           identity->block_bytes <= INT64_MAX / 2;
+}
+
+bool savefile_open(struct savefile *file, const char *path)
+{
+    struct head head;
+    struct stat stat;
+    *file = (struct savefile){.path = path};
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file->fd < 0 || fstat(file->fd, &stat))
+        return refuse(file, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(stat.st_mode))
+        return refuse(file, "%s is no regular file", path);
+    if ((uint64_t)stat.st_size < sizeof head || !get(file, 0, &head, sizeof head) ||
+        memcmp(head.magic, "AULESAVE", sizeof head.magic) != 0)
+        return refuse(file, "%s was not written by aule-ctl save", path);
+    if (head.version != SAVEFILE_VERSION || head.head_bytes != sizeof head)
+        return refuse(file, "%s has version %" PRIu32 "; this aule-ctl reads version %d", path,
+                      head.version, SAVEFILE_VERSION);
+    if (head.checksum != CHECKSUM(head) || !is_sane(&head.identity))
+        return refuse(file, "%s is damaged in its first %zu bytes; nothing can be loaded", path,
+                      sizeof head);
+    file->identity = head.identity;
+    file->expected = head.expected;
+    file->offset = sizeof head;
+    return true;
+}
+
+static enum savefile_next damaged(struct savefile *file)
+{
+    refuse(file, "%s is damaged at byte %" PRIu64 ", in block %" PRIu64 " of %" PRIu64, file->path,
+           file->offset, file->count, file->expected);
+    return SAVEFILE_DAMAGED;
+}
+
+static bool is_end(const struct savefile *file, const struct record *record)
+{
+    return !memcmp(record->magic, "END ", sizeof record->magic) && record->number == file->count;
+}
+
+static bool is_block(const struct savefile *file, const struct record *record)
+{
+    return !memcmp(record->magic, "BLCK", sizeof record->magic) && record->number == file->count &&
+           record->num_tokens == file->identity.block_size &&
+           record->extra_key_size <= EXTRA_KEY_MOST &&
+           (record->parent == SAVEFILE_NO_PARENT || record->parent < file->count);
+}
+
+enum savefile_next savefile_next(struct savefile *file, struct savefile_block *block)
+{
+    struct record record;
+    uint64_t at = file->offset;
+    if (!get(file, at, &record, sizeof record))
+        return SAVEFILE_DAMAGED;
+    if (record.checksum != CHECKSUM(record))
+        return damaged(file);
+    if (is_end(file, &record))
+        return SAVEFILE_END;
+    if (!is_block(file, &record))
+        return damaged(file);
+    *block = (struct savefile_block){
+        .parent = record.parent,
+        .key = {.num_tokens = record.num_tokens, .extra_key_size = record.extra_key_size},
+        .checksum = record.bytes_checksum,
+    };
+    at += sizeof record;
+    const uint64_t tokens_bytes = record.num_tokens * sizeof *block->key.tokens;
+    if (!get(file, at, block->key.tokens, tokens_bytes) ||
+        !get(file, at + tokens_bytes, block->key.extra_key, record.extra_key_size))
+        return SAVEFILE_DAMAGED;
+    if (key_checksum(&block->key) != record.key_checksum)
+        return damaged(file);
+    block->offset = at + tokens_bytes + record.extra_key_size;
+    file->offset = block->offset + file->identity.block_bytes;
+    file->count++;
+    return SAVEFILE_BLOCK;
+}
+
+bool savefile_read(struct savefile *file, const struct savefile_block *block, void *bytes)
+{
+    if (!get(file, block->offset, bytes, file->identity.block_bytes))
+        return false;
+    if (XXH3_64bits(bytes, file->identity.block_bytes) == block->checksum)
+        return true;
+    return refuse(file,
+                  "%s is damaged: the bytes of a block, from byte %" PRIu64
+                  " on, have another checksum",
+                  file->path, block->offset);
+}
