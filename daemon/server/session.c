@@ -149,7 +149,9 @@ static enum status open_in_core(struct session *session, struct error *error)
         .device_arena = session->device_arena,
         .device_arena_size = session->device_arena_size,
         .owner = session,
+        .waker = &session->waker,
     };
+    session->waker.kind = WAKER_SESSION;
     return core_session_open(session->server->core, &params, &session->core, error);
 }
 

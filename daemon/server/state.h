@@ -60,6 +60,21 @@ struct lane {
     struct session *prev, *next; // server->awake, while awake
 };
 
+// What a core_waker of the server is a part of.
+enum waker_kind {
+    WAKER_SESSION, // session.waker
+    WAKER_CLAIM,   // parked.claim.claimer
+    WAKER_TAKE     // parked.take.taker
+};
+
+// A session's parked commands by what wakes them.
+enum park_list {
+    PARK_ENDS,   // WAIT and ENDED, by ticket
+    PARK_WORK,   // in the order of arrival
+    PARK_OTHERS, // core wakes each by itself
+    NUM_PARK_LISTS
+};
+
 enum session_stage {
     SESSION_MAKING,   // the job thread makes its segment; Hello is not answered
     SESSION_UNMAPPED, // Hello is answered; Mapped has not come
@@ -88,13 +103,14 @@ struct session {
     int pidfd;                 // of the client's process; owned; -1 = none
     struct watch watch;        // of pidfd
     int64_t opened_ns, map_deadline_ns;
-    uint32_t num_parked, num_parked_work; // park.c: its parked commands; those with GPU work
-    uint64_t parked_bytes;                // park.c: arrays of its parked work; --max-parked-memory
-    uint64_t waiting_pass;  // park.c: server->park_pass in which its work found no free ticket
-    struct job job;         // makes its segment, later unmakes it
-    struct asker hello;     // of its Hello, until that is answered
-    uint32_t minor;         // of the client's protocol
-    struct error job_error; // why its segment was not made
+    struct core_waker waker;               // WAKER_SESSION
+    struct parked *parked[NUM_PARK_LISTS]; // park.c: its parked commands
+    uint32_t num_parked, num_parked_work;  // park.c: of them all; of those with GPU work
+    uint64_t parked_bytes;                 // park.c: arrays of its parked work; --max-parked-memory
+    struct job job;                        // makes its segment, later unmakes it
+    struct asker hello;                    // of its Hello, until that is answered
+    uint32_t minor;                        // of the client's protocol
+    struct error job_error;                // why its segment was not made
     struct lane lane;
     bool abandoned;    // it ended while the job thread made its segment
     bool unmaking;     // the job thread unmakes its segment; only that thread may touch it now
@@ -126,6 +142,7 @@ struct parked {
         } lease;
         struct {
             uint64_t cache, claim;
+            struct core_claimer claimer;
         } claim;
         struct {
             uint64_t cache;
@@ -135,8 +152,9 @@ struct parked {
         uint64_t ticket;  // WAIT, ENDED
         struct work work; // WORK; owned
     };
-    uint64_t bytes;             // of the arrays of `work`
-    struct parked *prev, *next; // server->parked, in the order of arrival
+    uint64_t bytes;                           // of the arrays of `work`
+    struct parked *prev, *next;               // server->parked, in the order of arrival
+    struct parked *beside_prev, *beside_next; // of its list of session->parked
 };
 
 struct server {
@@ -175,7 +193,6 @@ struct server {
     } * refused; // connections of other users or above --max-connections; closed at close_at_ns
     struct parked *parked; // owned
     uint32_t num_parked, num_parked_leases;
-    uint64_t park_pass;       // number of the current or last park_retry()
     int64_t next_deadline_ns; // at most the nearest deadline
     bool retry;               // something came free: call park_retry()
 
