@@ -180,7 +180,8 @@ struct server {
     struct core *core;
     struct jobs *jobs;
     struct tiering tiering;
-    bool guarded; // sigbus_guard_init() succeeded
+    bool guarded;            // sigbus_guard_init() succeeded
+    uint64_t segment_deaths; // sigbus_guard_deaths() at the last look at all segments
 
     struct session *sessions;    // by id, iterated in the order of their handshakes; owned
     uint32_t num_live;           // sessions that are not ENDING
