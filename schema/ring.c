@@ -231,13 +231,24 @@ enum ring_look ring_take(struct ring_daemon *daemon, void *submission)
     return RING_TAKEN;
 }
 
-void ring_post(struct ring_daemon *daemon, const void *completion)
+void ring_put(struct ring_daemon *daemon, const void *completion)
 {
     const struct ring_place *place = &daemon->place;
     port_copy_in(completion_at(place, daemon->posted), completion, place->completion_size);
     port_publish(posted_of(place), ++daemon->posted);
+}
+
+void ring_wake_sleepers(const struct ring_daemon *daemon)
+{
+    const struct ring_place *place = &daemon->place;
     if (port_look(sleepers_of(place)) != 0)
         port_futex_wake(posted_of(place));
+}
+
+void ring_post(struct ring_daemon *daemon, const void *completion)
+{
+    ring_put(daemon, completion);
+    ring_wake_sleepers(daemon);
 }
 
 bool ring_fall_asleep(struct ring_daemon *daemon)

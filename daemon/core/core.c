@@ -173,6 +173,13 @@ struct core_waiter *core_retry_next(struct core *core)
     return queue_next(&core->pool);
 }
 
+struct core_waker *core_next_woken(struct core *core)
+{
+    struct core_waker *first = core->ledger.woken;
+    ledger_unwake(&core->ledger, first);
+    return first;
+}
+
 // ---- the engine's events ----
 
 static void chunk_news(struct core *core, const struct engine_event *event)

@@ -104,6 +104,19 @@ enum status core_device_status(const struct core *core);
 bool core_idle(const struct core *core); // nothing queued, nothing in flight
 void core_stop_tiers(struct core *core); // begins no store and no load any more
 
+// ---- what waits ----
+
+// Something that waits for news of one kind. The struct is the caller's; it lies still while it
+// waits. core_step() returns true after something was woken.
+struct core_waker {
+    int kind;                       // the caller's: what the waker is a part of
+    bool woken;                     // core_next_woken() will return it
+    struct core_waker *prev, *next; // of those that are woken, oldest first
+};
+// The next one that has news, each once. NULL: there is none. Ask until then. A waker may be woken
+// without a change that helps. So an event costs what it wakes, however much waits.
+struct core_waker *core_next_woken(struct core *core);
+
 // ---- sessions ----
 
 struct core_session_params {
@@ -119,6 +132,8 @@ struct core_session_params {
     struct engine_arena *device_arena; // memory kind 1 of tensors, likewise; NULL = none
     uint64_t device_arena_size;        // bytes
     void *owner;                       // passed to session_gone()
+    struct core_waker *waker;          // woken when a run of it ends, or a ticket comes free. It
+                                       // lies still until the session closes. NULL = none
 };
 enum status core_session_open(struct core *core, const struct core_session_params *params,
                               struct core_session **out, struct error *error);
@@ -249,9 +264,17 @@ enum core_load { CORE_LOAD_AUTO, CORE_LOAD_ALWAYS, CORE_LOAD_NEVER, CORE_NUM_LOA
 uint32_t core_prefix_load(struct core_session *session, uint64_t cache,
                           const struct core_prefix *prefix, uint32_t max_tokens,
                           enum core_load load, uint64_t *id);
-// False: the load has ended; a look-up finds what it brought. core_step() returns true after an
-// end.
+// False: the load has ended; a look-up finds what it brought.
 bool core_load_runs(const struct core *core, uint64_t id);
+// A look-up that waits for a load. It is woken when the load has ended.
+struct core_loader {
+    struct core_waker waker;
+    uint64_t load;
+    struct core_loader *prev, *next; // of all loads
+};
+// `loader`: zeroed but for waker.kind.
+void core_load_wait(struct core *core, uint64_t load, struct core_loader *loader);
+void core_load_wait_end(struct core *core, struct core_loader *loader);
 
 // What a look-up has claimed. Blocks are counted from the start of the prompt.
 struct core_claim {
@@ -275,6 +298,18 @@ enum status core_claim_take(struct core_session *session, uint64_t cache, uint64
                             int32_t *blocks, uint32_t *num_blocks, struct core_claim *out,
                             struct error *error);
 uint32_t core_claim_missing(struct core_session *session, uint64_t cache, uint64_t claim);
+// A take that waits for blocks of a claim. It is woken when core_claim_take() may not return
+// TIMEOUT any more.
+struct core_claimer {
+    struct core_waker waker;
+    struct ledger *ledger;
+    struct claim *claim;              // NULL: it has ended
+    struct core_claimer *prev, *next; // of this claim
+};
+// `claimer`: zeroed but for waker.kind. NOT_FOUND: the claim has ended.
+enum status core_claim_wait(struct core_session *session, uint64_t cache, uint64_t claim,
+                            struct core_claimer *claimer, struct error *error);
+void core_claim_wait_end(struct core_claimer *claimer); // before its session closes
 // True: core_claim_take() would return TIMEOUT. Ask this before a retry: it looks at one block.
 bool core_claim_waits(struct core_session *session, uint64_t cache, uint64_t claim);
 // Gives up the claim of the blocks from num_blocks on. Ids of ended claims are no error.
@@ -354,14 +389,15 @@ struct core_offer {
 // QUOTA. LIMIT: --max-offers.
 enum status core_offer_take(struct core_session *session, uint64_t cache, const char *name,
                             const struct core_offer **out, struct error *error);
-// A take that waits for an offer: the caller tries it again, and core decides whose turn it is. The
-// struct is the caller's; it lies still between the two calls.
+// A take that waits for an offer: the caller tries it again when it is woken, and core decides
+// whose turn it is. The struct is the caller's; it lies still between the two calls.
 struct core_taker {
+    struct core_waker waker;
     struct core_session *session;
     struct taker_queue *queue;      // of its name
     struct core_taker *prev, *next; // in the queue, oldest first
 };
-// OK, INVALID (the name), NOT_FOUND (the cache) or NO_MEMORY.
+// `taker`: zeroed but for waker.kind. OK, INVALID (the name), NOT_FOUND (the cache) or NO_MEMORY.
 enum status core_take_wait(struct core_session *session, struct core_taker *taker, uint64_t cache,
                            const char *name, struct error *error);
 void core_take_wait_end(struct core_taker *taker); // before its session closes

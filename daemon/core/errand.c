@@ -130,6 +130,17 @@ struct errand *errand_find_load(const struct core *core, const struct cache *cac
     return NULL;
 }
 
+// A load's id is that of its session.
+static void wake_loaders(const struct errand *errand)
+{
+    struct core_loader *loader;
+    DL_FOREACH(errand->core->tiers.loaders, loader)
+    {
+        if (loader->load == errand->session->id)
+            ledger_wake(&errand->core->ledger, &loader->waker);
+    }
+}
+
 void errand_end(struct errand *errand)
 {
     struct tiers *tiers = &errand->core->tiers;
@@ -138,6 +149,7 @@ void errand_end(struct errand *errand)
     tiers->num_errands--;
     tiers->store_bytes -= errand->store_bytes;
     tiers->full = false;
+    wake_loaders(errand);
     core_session_close(errand->session, false);
     errand_free(errand);
 }

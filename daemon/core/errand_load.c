@@ -230,6 +230,21 @@ bool core_load_runs(const struct core *core, uint64_t load)
     return false;
 }
 
+void core_load_wait(struct core *core, uint64_t load, struct core_loader *loader)
+{
+    loader->load = load;
+    DL_APPEND(core->tiers.loaders, loader);
+    if (!core_load_runs(core, load))
+        ledger_wake(&core->ledger, &loader->waker);
+}
+
+void core_load_wait_end(struct core *core, struct core_loader *loader)
+{
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
+    DL_DELETE(core->tiers.loaders, loader);
+    ledger_unwake(&core->ledger, &loader->waker);
+}
+
 static uint32_t load_missing(struct plan *plan, enum core_load load)
 {
     const uint32_t missing = plan->num_blocks - plan->num_found,
@@ -486,7 +501,6 @@ static void end(struct errand *errand)
         core->ledger.metrics[METRIC_TIER_LOADED_TOKENS] +=
             (uint64_t)errand->num_done * errand->table->cache->identity.kv.block_size;
     }
-    core->ledger.news = true; // for look-ups that wait for this load
     errand_end(errand);
 }
 

@@ -232,6 +232,12 @@ static struct reading reading_of(const struct link *link)
     return reading;
 }
 
+bool gather_shares(const struct link *a, const struct link *b)
+{
+    const struct reading first = reading_of(a), second = reading_of(b);
+    return first.cache && first.layer == second.layer && crews_same_prefix(&first, &second);
+}
+
 // Tokens that the submission read: those that several links share are counted once.
 static uint64_t tokens_read(struct crews *crews, const struct submission *submission)
 {

@@ -83,7 +83,7 @@ static struct run *first_run(const struct scheduler *scheduler)
 }
 
 // Ends runs that waited too long. Returns the run whose turn it is then; NULL: none.
-static const struct run *first_unexpired_run(const struct scheduler *scheduler)
+static struct run *first_unexpired_run(const struct scheduler *scheduler)
 {
     struct run *run = first_run(scheduler);
     while (run && run_expire(run))
@@ -91,18 +91,28 @@ static const struct run *first_unexpired_run(const struct scheduler *scheduler)
     return run;
 }
 
+// True: the run's next link reads a prefix that the last one that was picked reads, too.
+static bool goes_along(const struct scheduler *scheduler, uint32_t count, struct run *run)
+{
+    const struct link next = {.run = run, .number = run->num_picked};
+    return gather_shares(&scheduler->picked[count - 1], &next);
+}
+
+// A submission that is full also takes links that share a prefix with the last one, up to twice its
+// budget. Otherwise sessions in step would be parted within a layer, and it would be read twice.
 static uint32_t pick_links(struct core *core, uint64_t number)
 {
     struct scheduler *scheduler = &core->scheduler;
     uint32_t count = 0;
-    uint64_t budget = scheduler->budget,
+    uint64_t budget = scheduler->budget, beyond = budget,
              room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
-    const struct run *run;
-    while (count < SCHEDULER_MAX_RUNS && budget && (run = first_unexpired_run(scheduler))) {
-        if (count && run->work > room)
+    struct run *run;
+    while (count < SCHEDULER_MAX_RUNS && beyond && (run = first_unexpired_run(scheduler))) {
+        uint64_t *left = budget ? &budget : &beyond;
+        if ((count && run->work > room) || (!budget && !goes_along(scheduler, count, run)))
             break;
         const struct link link = pick(scheduler, number);
-        budget -= link.run->weight < budget ? link.run->weight : budget;
+        *left -= link.run->weight < *left ? link.run->weight : *left;
         room -= link.run->work < room ? link.run->work : room;
         scheduler->picked[count++] = link;
     }

@@ -20,6 +20,7 @@ enum {
     // A submission is closed at the latest when its runs' weights (about tokens attended) reach
     // this: some milliseconds of decode on a large GPU. With two submissions in flight, it bounds
     // how long a new run waits. With a smaller bound, submission overhead would fill the GPU.
+    // Links that read the same prefix as the last one go along, up to twice this.
     SCHEDULER_BUDGET = 1 << 22,
     // GPU time that a submission should not exceed. After one that does, learn_budget() closes the
     // next ones sooner.

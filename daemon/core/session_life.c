@@ -89,6 +89,7 @@ static struct core_session *session_create(struct core *core, struct salt *salt,
         .device_arena = p->device_arena,
         .device_arena_size = p->device_arena ? p->device_arena_size : 0,
         .owner = p->owner,
+        .waker = p->waker,
     };
     if (!session->name || !session->salt ||
         !heap_reserve(&core->scheduler.turns.ready,
@@ -165,6 +166,8 @@ void core_session_close(struct core_session *session, bool died)
     struct core *core = session->core;
     struct batch *batch, *next;
     session->closed = true;
+    ledger_unwake(session->ledger, session->waker);
+    session->waker = NULL;
     run_drop_queued(session, STATUS_NO_SESSION);
     engine_line_end(core->ledger.engine, session->id);
     HASH_ITER(hh, session->batches, batch, next)

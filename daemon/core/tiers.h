@@ -27,6 +27,7 @@ enum { TIERS_SOURCES = 1 + CORE_MAX_TIERS }; // the host tier first
 struct tiers {
     struct errand *errands; // a list; owned
     uint32_t num_errands;
+    struct core_loader *loaders; // what waits for loads
     uint64_t store_bytes; // of memory that stores use
     bool full;            // stores wait for memory, until an errand ends
     bool stopped;         // no errand begins

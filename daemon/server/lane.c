@@ -255,7 +255,23 @@ static void post(const struct asker *asker, const struct wire_reply *reply)
     uint64_t entry[WIRE_COMPLETION_SIZE / sizeof(uint64_t)];
     const struct wire_completion completion = completion_of(asker, reply);
     wire_put_completion(&completion, entry);
-    ring_post(&asker->ring->lane.ring, entry);
+    ring_put(&asker->ring->lane.ring, entry);
+}
+
+static void wake_client(struct session *session)
+{
+    struct lane *lane = &session->lane;
+    if (!lane->answered)
+        return;
+    DL_DELETE2(session->server->answered, session, lane.answered_prev, lane.answered_next);
+    lane->answered = false;
+    ring_wake_sleepers(&lane->ring);
+}
+
+void lane_wake_clients(struct server *server)
+{
+    while (server->answered)
+        wake_client(server->answered);
 }
 
 void lane_answer(struct server *server, const struct asker *asker, const struct wire_reply *reply)
@@ -265,6 +281,9 @@ void lane_answer(struct server *server, const struct asker *asker, const struct 
     if (server->ring_spin_ns)
         wake_up(asker->ring); // a client that has its answer often asks the next thing soon
     post(asker, reply);
+    if (!asker->ring->lane.answered)
+        DL_APPEND2(server->answered, asker->ring, lane.answered_prev, lane.answered_next);
+    asker->ring->lane.answered = true;
 }
 
 // ---- the end ----
@@ -288,5 +307,7 @@ void lane_close(struct session *session, const char *why)
         const struct asker asker = {.ring = session, .sequence = lane->ring.taken - 1};
         post(&asker, &refusal);
     }
+    wake_client(session);
+    ring_wake_sleepers(&lane->ring);
     lane->open = false;
 }

@@ -34,7 +34,11 @@ uint32_t lane_count_awake(const struct server *server);
 // a request or is still polled, so the dispatcher must not sleep.
 bool lane_fall_asleep(struct server *server);
 
-// Answers a request that came by the ring of asker->ring.
+// Answers a request that came by the ring of asker->ring. A client that polls sees the answer at
+// once; one that sleeps is woken by lane_wake_clients().
 void lane_answer(struct server *server, const struct asker *asker, const struct wire_reply *reply);
+// Call this after one or several answers. A wake-up is a system call and may give the core to the
+// client, so all are answered first.
+void lane_wake_clients(struct server *server);
 
 #endif

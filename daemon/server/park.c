@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// park.c - see park.h. One list for all sessions, oldest first. A pass makes at most one call of
-// core for each command that may succeed.
+// park.c - see park.h. One list has the commands of all sessions, oldest first, for deadlines and
+// for the daemon's end. Each session has lists by what wakes a command.
 
 #include "park.h"
 
@@ -106,6 +106,72 @@ static void count(struct parked *parked, bool in)
         core_count_wait(session->core, in);
 }
 
+// ---- lists of a session ----
+
+static struct parked **list_of(const struct parked *parked)
+{
+    static const enum park_list lists[] = {
+        [PARKED_LEASE] = PARK_OTHERS, [PARKED_WAIT] = PARK_ENDS,   [PARKED_WORK] = PARK_WORK,
+        [PARKED_CLAIM] = PARK_OTHERS, [PARKED_TAKE] = PARK_OTHERS, [PARKED_ENDED] = PARK_ENDS,
+        [PARKED_LOOKUP] = PARK_OTHERS,
+    };
+    return &parked->session->parked[lists[parked->kind]];
+}
+
+// The last one that ends no later: clients mostly wait in the order of their tickets, so it is near
+// the end.
+static struct parked *before_ticket(struct parked *first, uint64_t ticket)
+{
+    struct parked *before = first ? first->beside_prev : NULL; // the last one
+    while (before && before->ticket > ticket)
+        before = before == first ? NULL : before->beside_prev;
+    return before;
+}
+
+static void enlist(struct parked *parked)
+{
+    struct parked **list = list_of(parked), *before = NULL;
+    if (list != &parked->session->parked[PARK_ENDS]) {
+        DL_APPEND2(*list, parked, beside_prev, beside_next);
+    } else if ((before = before_ticket(*list, parked->ticket))) {
+        DL_APPEND_ELEM2(*list, before, parked, beside_prev, beside_next);
+    } else {
+        DL_PREPEND2(*list, parked, beside_prev, beside_next);
+    }
+}
+
+static void delist(struct parked *parked)
+{
+    DL_DELETE2(*list_of(parked), parked, beside_prev, beside_next);
+}
+
+// Core will say when the command may succeed.
+static enum status await(struct parked *parked, struct error *error)
+{
+    struct core_session *core = parked->session->core;
+    switch (parked->kind) {
+    case PARKED_LEASE:
+        return core_wait(core, &parked->lease.waiter, parked->lease.cache, parked->lease.count,
+                         parked->only_growth, error);
+    case PARKED_CLAIM:
+        parked->claim.claimer.waker.kind = WAKER_CLAIM;
+        return core_claim_wait(core, parked->claim.cache, parked->claim.claim,
+                               &parked->claim.claimer, error);
+    case PARKED_TAKE:
+        parked->take.taker.waker.kind = WAKER_TAKE;
+        return core_take_wait(core, &parked->take.taker, parked->take.cache, parked->take.name,
+                              error);
+    case PARKED_LOOKUP:
+        parked->lookup.loader.waker.kind = WAKER_LOOKUP;
+        core_load_wait(parked->session->server->core, parked->lookup.load, &parked->lookup.loader);
+        break;
+    case PARKED_WAIT:
+    case PARKED_WORK:
+    case PARKED_ENDED: break; // it wakes the session
+    }
+    return STATUS_OK;
+}
+
 enum status park(struct call *call, const struct parked *command)
 {
     struct server *server = call->server;
@@ -118,17 +184,13 @@ enum status park(struct call *call, const struct parked *command)
                          "the daemon has no memory for a waiting command");
     parked->session = call->session;
     parked->asker = call->asker;
-    if (parked->kind == PARKED_LEASE)
-        status = core_wait(parked->session->core, &parked->lease.waiter, parked->lease.cache,
-                           parked->lease.count, parked->only_growth, &call->error);
-    if (parked->kind == PARKED_TAKE)
-        status = core_take_wait(parked->session->core, &parked->take.taker, parked->take.cache,
-                                parked->take.name, &call->error);
+    status = await(parked, &call->error);
     if (status != STATUS_OK) {
         free(parked);
         return status;
     }
     DL_APPEND(server->parked, parked);
+    enlist(parked);
     count(parked, true);
     call->later = true;
     server_arm(server, parked->deadline_ns);
@@ -138,15 +200,20 @@ enum status park(struct call *call, const struct parked *command)
 static void unpark(struct server *server, struct parked *parked)
 {
     DL_DELETE(server->parked, parked);
+    delist(parked);
     count(parked, false);
     if (parked->kind == PARKED_LEASE)
         core_wait_end(&parked->lease.waiter);
+    if (parked->kind == PARKED_CLAIM)
+        core_claim_wait_end(&parked->claim.claimer);
     if (parked->kind == PARKED_TAKE)
         core_take_wait_end(&parked->take.taker);
     if (parked->kind == PARKED_WORK)
         work_finish(&parked->work);
-    if (parked->kind == PARKED_LOOKUP)
+    if (parked->kind == PARKED_LOOKUP) {
+        core_load_wait_end(server->core, &parked->lookup.loader);
         prefix_free(&parked->lookup.prefix);
+    }
     free(parked);
 }
 
@@ -243,7 +310,10 @@ enum status park_lookup(struct call *call, const struct park_lookup *lookup, int
     const struct parked parked = {
         .kind = PARKED_LOOKUP,
         .deadline_ns = deadline_ns,
-        .lookup = {lookup->cache, lookup->load, *prefix, lookup->max_tokens},
+        .lookup = {.cache = lookup->cache,
+                   .load = lookup->load,
+                   .prefix = *prefix,
+                   .max_tokens = lookup->max_tokens},
         .bytes = prefix->num_tokens * sizeof *prefix->tokens + prefix->extra_key_size,
     };
     if (lookup->load && park(call, &parked) == STATUS_OK)
@@ -296,19 +366,22 @@ static void fill_wait(struct wire_reply *reply, const struct core_ticket_result 
     };
 }
 
+// Most often the call has queued the run itself. Then no error text is made, which nobody would
+// see.
 enum status park_wait(struct call *call, uint64_t ticket, int64_t deadline_ns)
 {
+    struct core_session *core = call->session->core;
     struct core_ticket_result result;
-    enum status status = core_ticket_reap(call->session->core, ticket, &result, &call->error);
-    if (status == STATUS_TIMEOUT && clock_now_ns() < deadline_ns) {
-        const struct parked parked = {
-            .kind = PARKED_WAIT, .deadline_ns = deadline_ns, .ticket = ticket};
+    const struct parked parked = {
+        .kind = PARKED_WAIT, .deadline_ns = deadline_ns, .ticket = ticket};
+    const bool is_own = call->asker.ticket == ticket, in_time = clock_now_ns() < deadline_ns;
+    if (is_own && in_time && core_tickets_ended(core) < ticket)
         return park(call, &parked);
-    }
-    if (status == STATUS_OK) {
+    enum status status = core_ticket_reap(core, ticket, &result, &call->error);
+    if (status == STATUS_TIMEOUT && in_time)
+        return park(call, &parked);
+    if (status == STATUS_OK)
         fill_wait(&call->reply, &result, &call->error);
-        call->server->retry = true; // a ticket came free
-    }
     return status;
 }
 
@@ -319,14 +392,13 @@ static void retry_wait(struct server *server, struct parked *parked)
     enum status status = core_ticket_reap(parked->session->core, parked->ticket, &result, &error);
     if (status == STATUS_TIMEOUT)
         return;
-    if (status == STATUS_OK) {
-        struct wire_reply reply = {.message = ""};
-        fill_wait(&reply, &result, &error);
-        answer(server, parked, &reply);
-        server->retry = true; // a ticket came free
-    } else {
+    if (status != STATUS_OK) {
         refuse(server, parked, &error);
+        return;
     }
+    struct wire_reply reply = {.message = ""};
+    fill_wait(&reply, &result, &error);
+    answer(server, parked, &reply);
 }
 
 // False: not all tickets up to `ticket` have ended.
@@ -363,15 +435,17 @@ static void retry_ended(struct server *server, struct parked *parked)
 }
 
 // Parked work has got its ticket, and its client waits for the end of the run. The record becomes a
-// PARKED_WAIT and keeps its place in the list.
+// PARKED_WAIT.
 static void become_wait(struct server *server, struct parked *parked, uint64_t ticket)
 {
+    delist(parked);
     count(parked, false);
     work_finish(&parked->work);
     parked->kind = PARKED_WAIT;
     parked->ticket = parked->asker.ticket = ticket;
     parked->bytes = 0;
     parked->deadline_ns = parked->asker.deadline_ns;
+    enlist(parked);
     count(parked, true);
     server_arm(server, parked->deadline_ns);
     retry_wait(server, parked);
@@ -450,18 +524,6 @@ static bool retry_work(struct server *server, struct parked *parked)
     return true;
 }
 
-// After work of a session has found no free ticket, younger work of the session is not tried in the
-// same pass. So it cannot overtake.
-static void retry_work_in_turn(struct server *server, struct parked *parked)
-{
-    struct session *session = parked->session;
-    if (session->waiting_pass == server->park_pass)
-        return;
-    session->waiting_pass = server->park_pass; // before retry_work(), which may free `parked`
-    if (retry_work(server, parked))
-        session->waiting_pass = 0;
-}
-
 void park_retry_leases(struct server *server)
 {
     bool granted = server->num_parked_leases > 0;
@@ -475,23 +537,55 @@ void park_retry_leases(struct server *server)
     }
 }
 
-void park_retry(struct server *server)
+// Tickets end in their order, so the commands that wait for an end do, too. Work that finds no free
+// ticket is not overtaken by younger work.
+static void retry_session(struct server *server, struct session *session)
 {
     struct parked *parked, *next;
-    server->park_pass++;
-    DL_FOREACH_SAFE(server->parked, parked, next)
+    const uint64_t ended = core_tickets_ended(session->core);
+    DL_FOREACH_SAFE2(session->parked[PARK_ENDS], parked, next, beside_next)
     {
-        switch (parked->kind) {
-        case PARKED_LEASE: break; // below
-        case PARKED_WAIT: retry_wait(server, parked); break;
-        case PARKED_WORK: retry_work_in_turn(server, parked); break;
-        case PARKED_CLAIM: retry_claim(server, parked, false); break;
-        case PARKED_ENDED: retry_ended(server, parked); break;
-        case PARKED_TAKE: retry_take(server, parked, false); break;
-        case PARKED_LOOKUP: retry_lookup(server, parked, false); break;
+        if (parked->ticket > ended)
+            break;
+        if (parked->kind == PARKED_WAIT)
+            retry_wait(server, parked);
+        else
+            retry_ended(server, parked);
+    }
+    while (session->parked[PARK_WORK] && retry_work(server, session->parked[PARK_WORK]))
+        ;
+}
+
+void park_retry(struct server *server)
+{
+    struct core_waker *waker;
+    while ((waker = core_next_woken(server->core))) {
+        switch ((enum waker_kind)waker->kind) {
+        case WAKER_SESSION:
+            retry_session(server, container_of(waker, struct session, waker));
+            break;
+        case WAKER_CLAIM:
+            retry_claim(server, container_of(waker, struct parked, claim.claimer.waker), false);
+            break;
+        case WAKER_TAKE:
+            retry_take(server, container_of(waker, struct parked, take.taker.waker), false);
+            break;
+        case WAKER_LOOKUP:
+            retry_lookup(server, container_of(waker, struct parked, lookup.loader.waker), false);
+            break;
         }
     }
     park_retry_leases(server);
+}
+
+void park_cache_closed(struct session *session, uint64_t cache)
+{
+    struct parked *parked, *next;
+    DL_FOREACH_SAFE2(session->parked[PARK_OTHERS], parked, next, beside_next)
+    {
+        if (parked->kind == PARKED_TAKE && parked->take.cache == cache)
+            retry_take(session->server, parked, false);
+    }
 }
 
 // ---- giving up ----
@@ -536,11 +630,11 @@ void park_drop_session(struct session *session, const char *why)
     struct parked *parked, *next;
     struct error error;
     error_set(&error, STATUS_NO_SESSION, "session %" PRIu64 " has ended: %s", session->id, why);
-    DL_FOREACH_SAFE(server->parked, parked, next)
-    {
-        if (parked->session == session)
+    for (int list = 0; list < NUM_PARK_LISTS; list++)
+        DL_FOREACH_SAFE2(session->parked[list], parked, next, beside_next)
+        {
             refuse(server, parked, &error);
-    }
+        }
 }
 
 void park_refuse_all(struct server *server, const struct error *why, bool waits_too)

@@ -3,10 +3,10 @@
 //
 // park.h - commands that wait: a lease for free blocks, a Wait for the end of a run, GPU work for a
 // free ticket, a ClaimWait for blocks that others compute, an OfferTake for an offer, a look-up for
-// blocks that come from tiers. Each is a record with a deadline, never a blocked thread. When
-// something came free, they are retried in the order of arrival. Dispatcher thread. Work never
-// overtakes older work of its session. Core decides which lease and which take goes first
-// (core_lease_turn(), core_take_turn()).
+// blocks that come from tiers. Each is a record with a deadline, never a blocked thread. Core names
+// those that may succeed now (core_next_woken(), core_retry_next()), so an event costs what it
+// wakes, not all that waits. Work never overtakes older work of its session. Core decides which
+// lease and which take goes first (core_lease_turn(), core_take_turn()). Dispatcher thread.
 
 #ifndef AULE_SERVER_PARK_H
 #define AULE_SERVER_PARK_H
@@ -39,6 +39,8 @@ struct park_lookup {
 enum status park_lookup(struct call *call, const struct park_lookup *lookup, int64_t deadline_ns);
 
 void park_retry(struct server *server); // call this when something came free
+// The session has closed the cache: takes of its offers, which can only fail now, are answered.
+void park_cache_closed(struct session *session, uint64_t cache);
 // Call this before a new lease, so that older ones get free blocks first.
 void park_retry_leases(struct server *server);
 // Answers the commands whose deadline has passed, and arms the other deadlines.

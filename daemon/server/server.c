@@ -354,6 +354,7 @@ static void advance(struct server *server)
         server->retry = false;
         fault_step(&server->fault, server->core);
         park_retry(server);
+        lane_wake_clients(server);
     }
 }
 
@@ -366,8 +367,10 @@ static void turn(struct server *server)
     session_check_segments(server);
     jobs_finish_done(server->jobs, server);
     expire(server);
+    lane_wake_clients(server);
     advance(server);
     server_step_drain(server);
+    lane_wake_clients(server);
 }
 
 static void log_readiness(const struct server *server)

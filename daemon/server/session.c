@@ -13,6 +13,7 @@
 #include "lane.h"
 #include "log.h"
 #include "park.h"
+#include "sigbus.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -149,7 +150,9 @@ static enum status open_in_core(struct session *session, struct error *error)
         .device_arena = session->device_arena,
         .device_arena_size = session->device_arena_size,
         .owner = session,
+        .waker = &session->waker,
     };
+    session->waker.kind = WAKER_SESSION;
     return core_session_open(session->server->core, &params, &session->core, error);
 }
 
@@ -463,6 +466,10 @@ void session_end_all(struct server *server, const char *why)
 void session_check_segments(struct server *server)
 {
     struct session *session, *next;
+    const uint64_t deaths = sigbus_guard_deaths();
+    if (deaths == server->segment_deaths)
+        return;
+    server->segment_deaths = deaths;
     HASH_ITER(hh, server->sessions, session, next)
     {
         if (session->core && segment_is_dead(&session->segment))

@@ -30,6 +30,7 @@ static struct {
     uint32_t capacity;
     uintptr_t page;           // page size in bytes
     int wake_fd;              // not owned
+    _Atomic uint64_t deaths;  // of segments
     struct sigaction earlier; // the handler before this one
 } guard;
 
@@ -94,6 +95,8 @@ static bool put_zeros(uintptr_t base, size_t size)
 static bool put_memory(struct guarded *entry, uintptr_t base, size_t size, uintptr_t address)
 {
     bool first = !atomic_exchange(&entry->dead, true);
+    if (first)
+        atomic_fetch_add(&guard.deaths, 1); // after `dead`, which its reader looks for next
     return (first && put_zeros(base, size)) || put_zeros(address & ~(guard.page - 1), guard.page);
 }
 
@@ -158,6 +161,11 @@ void sigbus_guard_remove(int segment)
     struct guarded *entry = &guard.entries[segment];
     atomic_store(&entry->size, 0);
     atomic_store(&entry->taken, false);
+}
+
+uint64_t sigbus_guard_deaths(void)
+{
+    return atomic_load(&guard.deaths);
 }
 
 bool sigbus_guard_is_dead(int segment)

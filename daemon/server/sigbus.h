@@ -22,5 +22,6 @@ int sigbus_guard_add(void *base, size_t size);
 // Call this before munmap(), when no thread accesses the segment any more. Takes -1.
 void sigbus_guard_remove(int segment);
 bool sigbus_guard_is_dead(int segment);
+uint64_t sigbus_guard_deaths(void); // segments that have died so far
 
 #endif

@@ -58,6 +58,24 @@ struct lane {
     bool awake;                  // the dispatcher polls it, so the client need not ring the bell
     int64_t busy_ns;             // time of the last entry or answer
     struct session *prev, *next; // server->awake, while awake
+    bool answered;               // there are answers for which no sleeper was woken yet
+    struct session *answered_prev, *answered_next; // server->answered, while `answered`
+};
+
+// What a core_waker of the server is a part of.
+enum waker_kind {
+    WAKER_SESSION, // session.waker
+    WAKER_CLAIM,   // parked.claim.claimer
+    WAKER_TAKE,    // parked.take.taker
+    WAKER_LOOKUP   // parked.lookup.loader
+};
+
+// A session's parked commands by what wakes them.
+enum park_list {
+    PARK_ENDS,   // WAIT and ENDED, by ticket
+    PARK_WORK,   // in the order of arrival
+    PARK_OTHERS, // core wakes each by itself
+    NUM_PARK_LISTS
 };
 
 enum session_stage {
@@ -88,13 +106,14 @@ struct session {
     int pidfd;                 // of the client's process; owned; -1 = none
     struct watch watch;        // of pidfd
     int64_t opened_ns, map_deadline_ns;
-    uint32_t num_parked, num_parked_work; // park.c: its parked commands; those with GPU work
-    uint64_t parked_bytes;  // park.c: arrays of its parked commands; --max-parked-memory
-    uint64_t waiting_pass;  // park.c: server->park_pass in which its work found no free ticket
-    struct job job;         // makes its segment, later unmakes it
-    struct asker hello;     // of its Hello, until that is answered
-    uint32_t minor;         // of the client's protocol
-    struct error job_error; // why its segment was not made
+    struct core_waker waker;               // WAKER_SESSION
+    struct parked *parked[NUM_PARK_LISTS]; // park.c: its parked commands
+    uint32_t num_parked, num_parked_work;  // park.c: of them all; of those with GPU work
+    uint64_t parked_bytes;                 // park.c: arrays of its parked work; --max-parked-memory
+    struct job job;                        // makes its segment, later unmakes it
+    struct asker hello;                    // of its Hello, until that is answered
+    uint32_t minor;                        // of the client's protocol
+    struct error job_error;                // why its segment was not made
     struct lane lane;
     bool abandoned;    // it ended while the job thread made its segment
     bool unmaking;     // the job thread unmakes its segment; only that thread may touch it now
@@ -127,6 +146,7 @@ struct parked {
         } lease;
         struct {
             uint64_t cache, claim;
+            struct core_claimer claimer;
         } claim;
         struct {
             uint64_t cache;
@@ -137,12 +157,14 @@ struct parked {
             uint64_t cache, load;
             struct core_prefix prefix; // owned
             uint32_t max_tokens;
+            struct core_loader loader;
         } lookup;
         uint64_t ticket;  // WAIT, ENDED
         struct work work; // WORK; owned
     };
-    uint64_t bytes;             // of the arrays of `work` or `lookup`
-    struct parked *prev, *next; // server->parked, in the order of arrival
+    uint64_t bytes;                           // of the arrays of `work` or `lookup`
+    struct parked *prev, *next;               // server->parked, in the order of arrival
+    struct parked *beside_prev, *beside_next; // of its list of session->parked
 };
 
 struct server {
@@ -161,6 +183,7 @@ struct server {
     uint32_t ring_entries;     // in each ring of a session; 0 = no ring lane
     int64_t ring_spin_ns;      // a ring is polled so long after its last entry or answer
     struct session *awake;     // sessions whose rings are polled, through session->lane
+    struct session *answered;  // sessions whose lane is `answered`
     struct waker waker;        // writes wake_fd for the engine's threads
     struct groups *groups;     // owned; NULL = none
     struct listener *listener; // owned, as the next three
@@ -168,7 +191,8 @@ struct server {
     struct core *core;
     struct jobs *jobs;
     struct tiering tiering;
-    bool guarded; // sigbus_guard_init() succeeded
+    bool guarded;            // sigbus_guard_init() succeeded
+    uint64_t segment_deaths; // sigbus_guard_deaths() at the last look at all segments
 
     struct session *sessions;    // by id, iterated in the order of their handshakes; owned
     uint32_t num_live;           // sessions that are not ENDING
@@ -181,7 +205,6 @@ struct server {
     } * refused; // connections of other users or above --max-connections; closed at close_at_ns
     struct parked *parked; // owned
     uint32_t num_parked, num_parked_leases;
-    uint64_t park_pass;       // number of the current or last park_retry()
     int64_t next_deadline_ns; // at most the nearest deadline
     bool retry;               // something came free: call park_retry()
 

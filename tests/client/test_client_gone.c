@@ -282,6 +282,83 @@ START_TEST(closing_a_session_ends_the_waits_of_other_threads)
 }
 END_TEST
 
+// ---- a daemon that does not read ----
+
+enum { LONG_PROMPT = 200000, PROMPT_BLOCK = 8 }; // tokens; a message of 800 KB
+
+// The fake answers no look-up and reads nothing more until the context becomes true.
+static enum fake_action stop_reading(struct fake_daemon *daemon, const struct wire_request *request,
+                                     struct wire_reply *reply)
+{
+    atomic_bool *go_on = daemon->context;
+    (void)reply;
+    while (request->command == WIRE_COMMAND_PREFIX_LOOKUP && !atomic_load(go_on))
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return FAKE_ANSWER;
+}
+
+struct asker {
+    pthread_t thread;
+    struct aule_cache *cache;
+    enum aule_status status;
+    char error[256];
+};
+
+static void *look_up(void *context)
+{
+    struct asker *asker = context;
+    int32_t *tokens = calloc(LONG_PROMPT, sizeof *tokens),
+            *blocks = calloc(LONG_PROMPT / PROMPT_BLOCK, sizeof *blocks);
+    uint32_t count;
+    const struct aule_prefix prefix = {.tokens = tokens, .num_tokens = LONG_PROMPT};
+    asker->status = aule_prefix_lookup(asker->cache, &prefix, 0, blocks, &count);
+    snprintf(asker->error, sizeof asker->error, "%s", aule_error());
+    free(tokens);
+    free(blocks);
+    return NULL;
+}
+
+enum { NUM_ASKERS = 8 }; // their messages are more than the socket and nng hold
+
+static atomic_bool reads_on;
+
+// The daemon reads again when all calls have ended, so that it hears the farewell.
+static void *join_askers(void *context)
+{
+    struct asker *askers = context;
+    struct timespec deadline;
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += DEADLINE_S;
+    for (int i = 0; i < NUM_ASKERS; i++)
+        ck_assert_int_eq(pthread_timedjoin_np(askers[i].thread, NULL, &deadline), 0);
+    atomic_store(&reads_on, true);
+    return NULL;
+}
+
+START_TEST(closing_a_session_ends_calls_whose_requests_the_daemon_does_not_read)
+{
+    struct asker askers[NUM_ASKERS];
+    pthread_t joiner;
+    fake_start(&fake, path, stop_reading, &reads_on);
+    struct aule_session *session = open_session(-1);
+    struct aule_cache *cache = open_cache(session);
+    for (int i = 0; i < NUM_ASKERS; i++) {
+        askers[i] = (struct asker){.cache = cache};
+        ck_assert_int_eq(pthread_create(&askers[i].thread, NULL, look_up, &askers[i]), 0);
+    }
+    wait_until_seen(WIRE_COMMAND_PREFIX_LOOKUP, 1);
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); // the others fill the socket
+    ck_assert_int_eq(pthread_create(&joiner, NULL, join_askers, askers), 0);
+    aule_session_close(session);
+    ck_assert_int_eq(pthread_join(joiner, NULL), 0);
+    for (int i = 0; i < NUM_ASKERS; i++) { // a thread may have come too late to ask
+        ck_assert(askers[i].status == AULE_DAEMON_GONE || askers[i].status == AULE_NO_SESSION);
+        ck_assert_msg(strstr(askers[i].error, "closed") != NULL, "%s", askers[i].error);
+    }
+    aule_cache_close(cache);
+}
+END_TEST
+
 START_TEST(nothing_of_an_old_session_reaches_the_next_daemon)
 {
     struct aule_cache_state state;
@@ -507,6 +584,7 @@ int main(void)
         (const struct entry[]){
             {waits_without_end_end_with_the_daemon, 0},
             {closing_a_session_ends_the_waits_of_other_threads, 0},
+            {closing_a_session_ends_calls_whose_requests_the_daemon_does_not_read, 0},
             {nothing_of_an_old_session_reaches_the_next_daemon, 0},
             {after_a_reconnect_old_handles_are_of_another_epoch, 0},
             {a_tensor_from_before_a_reconnect_frees_and_reads_nothing, 0},

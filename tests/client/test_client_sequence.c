@@ -8,6 +8,8 @@
 #include "rigs/dice.h"
 #include "rigs/text_world.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 static struct text_world world;
@@ -248,6 +250,84 @@ START_TEST(a_sequence_publishes_when_it_is_asked_to)
 END_TEST
 
 // A mask in which each query sees the keys up to its own gives the bits of causal.
+// ---- publishing before the writes have ended ----
+
+enum { LONG_PROMPT = 50 * TEXT_BLOCK };
+
+// Rows whose values follow from token and position, the same for all layers.
+static void fill_rows(const struct text *text, uint32_t first, uint32_t count)
+{
+    const struct aule_tensor *const tensors[] = {&world.q, &world.k, &world.v};
+    for (uint32_t t = 0; t < 3; t++) {
+        const uint32_t size = (t ? 1 : TEXT_HEADS) * TEXT_DIM;
+        float *to = aule_tensor_data(world.session, tensors[t]);
+        for (uint32_t i = 0; i < count * size; i++) {
+            const uint32_t at = first + i / size, token = (uint32_t)text->tokens[at];
+            to[i] = (float)((token * 7 + at * 5 + i % size * 3 + t) % 17) / 8 - 1;
+        }
+    }
+}
+
+static struct aule_ticket submit_rows(struct text *text, uint32_t count)
+{
+    struct aule_step_entry entry = {.sequence = text->sequence, .num_tokens = count};
+    const struct aule_run_params run = {.num_heads = TEXT_HEADS,
+                                        .q = world.q,
+                                        .k = world.k,
+                                        .v = world.v,
+                                        .out = world.out,
+                                        .causal = true};
+    const struct aule_layers layers = {.num_layers = TEXT_LAYERS};
+    struct aule_ticket ticket;
+    fill_rows(text, info_of(text).num_computed, count);
+    ok(aule_step_make(world.step, &entry, 1, WAIT_MS));
+    ok(aule_run_layers_submit(aule_step_batch(world.step), &run, &layers, WAIT_MS, &ticket));
+    return ticket;
+}
+
+static void compute_rows(struct text *text, uint32_t count, float *row)
+{
+    ok(aule_ticket_wait(world.session, submit_rows(text, count), WAIT_MS, NULL));
+    memcpy(row, aule_tensor_data(world.session, &world.out), ROW * sizeof *row);
+}
+
+// Look-ups find nothing until then.
+static void find_at_last(struct text *text)
+{
+    text_create(&world, text, words(60), LONG_PROMPT + 1, false);
+    while (!info_of(text).num_found) {
+        text_destroy(text);
+        text_create(&world, text, words(60), LONG_PROMPT + 1, false);
+    }
+    ck_assert_uint_eq(info_of(text).num_found, LONG_PROMPT);
+}
+
+START_TEST(what_is_published_before_its_writes_have_ended_is_found_whole_with_the_same_bits)
+{
+    struct text first, second, fresh;
+    float found_row[ROW], fresh_row[ROW];
+    const struct aule_sequence_params params = {.tokens = words(60),
+                                                .num_tokens = LONG_PROMPT + 1,
+                                                .extra_key = "fresh",
+                                                .extra_key_size = 5};
+    text_create(&world, &first, words(60), LONG_PROMPT + 1, false);
+    const struct aule_ticket ticket = submit_rows(&first, LONG_PROMPT);
+    ok(aule_sequence_publish(first.sequence));
+    ck_assert_uint_eq(info_of(&first).num_published, LONG_PROMPT / TEXT_BLOCK);
+    find_at_last(&second);
+    ok(aule_ticket_wait(world.session, ticket, WAIT_MS, NULL));
+    compute_rows(&second, 1, found_row);
+    fresh = second;
+    ok(aule_sequence_create(world.cache, &params, &fresh.sequence));
+    compute_rows(&fresh, LONG_PROMPT, fresh_row);
+    compute_rows(&fresh, 1, fresh_row);
+    ck_assert_mem_eq(found_row, fresh_row, sizeof found_row);
+    text_destroy(&first);
+    text_destroy(&second);
+    text_destroy(&fresh);
+}
+END_TEST
+
 START_TEST(a_step_takes_a_custom_mask)
 {
     enum { TOKENS = 11, MASK_BYTES = (TOKENS * TOKENS + 7) / 8 };
@@ -370,6 +450,59 @@ START_TEST(a_reservation_takes_the_blocks_of_a_step_that_rests)
     ok(aule_sequences_reserve(&entry, 1, 0));
     step_all(&second);
     text_destroy(&second);
+}
+END_TEST
+
+struct reservation {
+    struct text texts[2];
+    enum aule_status status;
+    atomic_bool over;
+};
+
+static void *reserve_both(void *context)
+{
+    struct reservation *r = context;
+    const struct aule_step_entry entries[] = {entry_of(&r->texts[0], 2 * TEXT_BLOCK),
+                                              entry_of(&r->texts[1], 2 * TEXT_BLOCK)};
+    r->status = aule_sequences_reserve(entries, 2, WAIT_MS);
+    atomic_store(&r->over, true);
+    return NULL;
+}
+
+static uint32_t num_leased(void)
+{
+    struct aule_cache_state state;
+    ok(aule_cache_state(world.cache, &state));
+    return (uint32_t)state.leased_blocks;
+}
+
+START_TEST(a_reservation_for_two_waits_until_there_is_room_for_both)
+{
+    static struct reservation r;
+    struct text_world other;
+    int32_t blocks[6];
+    pthread_t thread;
+    text_open(&other);
+    ok(aule_blocks_lease(other.cache, 6, 0, blocks));
+    for (uint32_t i = 0; i < 2; i++)
+        text_create(&world, &r.texts[i], words(34 + i), 2 * TEXT_BLOCK, false);
+    const struct aule_step_entry entries[] = {entry_of(&r.texts[0], 2 * TEXT_BLOCK),
+                                              entry_of(&r.texts[1], 2 * TEXT_BLOCK)};
+    expect(aule_sequences_reserve(entries, 2, 20), AULE_NO_BLOCKS, "4");
+    ck_assert_uint_eq(num_leased(), 6);
+    ck_assert_int_eq(pthread_create(&thread, NULL, reserve_both, &r), 0);
+    ok(aule_blocks_release(other.cache, 1, blocks));
+    for (int i = 0; i < 20; i++) // room for one of them
+        ck_assert_uint_eq(num_leased(), 5);
+    ck_assert(!atomic_load(&r.over));
+    ok(aule_blocks_release(other.cache, 1, blocks + 1));
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(r.status, AULE_OK);
+    ck_assert_uint_eq(num_leased(), 8);
+    for (uint32_t i = 0; i < 2; i++)
+        text_destroy(&r.texts[i]);
+    aule_step_destroy(other.step);
+    aule_session_close(other.session);
 }
 END_TEST
 
@@ -513,22 +646,25 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("client_sequence");
-    const TTest *const tests[] = {a_prompt_that_one_sequence_computed_is_found_by_the_next,
-                                  a_prompt_that_is_found_whole_computes_its_last_token,
-                                  two_that_publish_the_same_share_blocks_and_release_their_own,
-                                  decoding_sends_what_changed_and_stays_right,
-                                  a_fork_and_its_parent_write_their_own_copy_of_a_part_filled_block,
-                                  a_fork_may_outlive_its_parent,
-                                  what_was_truncated_is_written_anew,
-                                  truncating_into_a_published_block_copies_it,
-                                  a_sequence_publishes_when_it_is_asked_to,
-                                  a_step_takes_a_custom_mask,
-                                  a_step_refuses_what_makes_no_sense_with_the_values,
-                                  room_for_several_is_reserved_for_all_or_for_none,
-                                  a_step_over_no_sequence_is_refused,
-                                  NULL};
+    const TTest *const tests[] = {
+        a_prompt_that_one_sequence_computed_is_found_by_the_next,
+        a_prompt_that_is_found_whole_computes_its_last_token,
+        two_that_publish_the_same_share_blocks_and_release_their_own,
+        decoding_sends_what_changed_and_stays_right,
+        a_fork_and_its_parent_write_their_own_copy_of_a_part_filled_block,
+        a_fork_may_outlive_its_parent,
+        what_was_truncated_is_written_anew,
+        truncating_into_a_published_block_copies_it,
+        a_sequence_publishes_when_it_is_asked_to,
+        what_is_published_before_its_writes_have_ended_is_found_whole_with_the_same_bits,
+        a_step_takes_a_custom_mask,
+        a_step_refuses_what_makes_no_sense_with_the_values,
+        room_for_several_is_reserved_for_all_or_for_none,
+        a_step_over_no_sequence_is_refused,
+        NULL};
     const TTest *const small[] = {a_step_takes_blocks_that_only_its_last_batch_refers_to,
-                                  a_reservation_takes_the_blocks_of_a_step_that_rests, NULL};
+                                  a_reservation_takes_the_blocks_of_a_step_that_rests,
+                                  a_reservation_for_two_waits_until_there_is_room_for_both, NULL};
     check_case(suite, "few blocks", open_small_world, close_world, small, 1);
     const TTest *const shared[] = {what_another_cache_evicted_is_computed_anew_with_the_same_bits,
                                    NULL};

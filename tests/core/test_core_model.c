@@ -591,16 +591,6 @@ START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
                           totals[METRIC_BLOCKS_QUARANTINED],
                       0);
     // The walk has reached all the states that it is meant to test.
-    if (getenv("DBG")) {
-        printf("kept %lu hits %lu exch %lu fail %lu ev %lu q %lu claims %lu prom %lu off %lu acc "
-               "%lu ret %lu exp %lu ;",
-               num_kept_back, num_hits, num_exchanged, num_failed, num_evicted, num_quarantined,
-               num_claims, num_promises, num_offers, num_offers_accepted, num_offers_returned,
-               num_offers_expired);
-        for (int i = 0; i < NUM_STEPS; i++)
-            printf(" %lu", steps[i].deaths);
-        puts("");
-    }
     ck_assert_uint_gt(num_kept_back, 5);
     ck_assert_uint_gt(num_hits, 40);
     ck_assert_uint_gt(num_exchanged, 5);

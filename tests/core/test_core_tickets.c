@@ -90,6 +90,37 @@ START_TEST(unreaped_tickets_are_bounded_and_the_sentence_names_the_option)
 }
 END_TEST
 
+// The session that has news; NULL: none. No other one has any.
+static const struct worker *next_woken(void)
+{
+    const struct core_waker *first = core_next_woken(world.core);
+    ck_assert_ptr_null(core_next_woken(world.core));
+    return first == &a.waker ? &a : first == &b.waker ? &b : NULL;
+}
+
+START_TEST(a_session_is_woken_by_the_ends_of_its_own_runs_and_by_its_own_tickets)
+{
+    const uint64_t ticket = run(&a, 0);
+    world_step(&world);
+    run(&b, 0);
+    world_step(&world);
+    ck_assert_ptr_null(next_woken());
+    finish_one();
+    ck_assert_ptr_eq(next_woken(), &a);
+    finish_one();
+    ck_assert_ptr_eq(next_woken(), &b);
+    ck_assert_ptr_null(next_woken());
+    worker_reap(&a, ticket, STATUS_OK);
+    ck_assert(world_step(&world));
+    ck_assert_ptr_eq(next_woken(), &a);
+    run(&a, 0);
+    world_step(&world);
+    finish_one();
+    worker_close(&a, true); // while it is woken
+    ck_assert_ptr_null(next_woken());
+}
+END_TEST
+
 START_TEST(a_detached_ticket_counts_while_in_flight_and_vanishes_when_done)
 {
     struct core_run_params params = worker_run_params(&a, batch_a, 0, 8, tokens);
@@ -198,15 +229,16 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("core tickets");
-    check_case(
-        suite, "tickets", open_three, close_all,
-        (const TTest *const[]){tickets_count_from_one_and_complete_in_order,
-                               a_run_that_fails_early_is_not_done_before_those_ahead_of_it,
-                               the_failure_of_one_run_leaves_the_others_of_its_submission_alone,
-                               unreaped_tickets_are_bounded_and_the_sentence_names_the_option,
-                               a_detached_ticket_counts_while_in_flight_and_vanishes_when_done,
-                               core_step_tells_once_that_something_was_done, NULL},
-        1);
+    check_case(suite, "tickets", open_three, close_all,
+               (const TTest *const[]){
+                   tickets_count_from_one_and_complete_in_order,
+                   a_run_that_fails_early_is_not_done_before_those_ahead_of_it,
+                   the_failure_of_one_run_leaves_the_others_of_its_submission_alone,
+                   unreaped_tickets_are_bounded_and_the_sentence_names_the_option,
+                   a_session_is_woken_by_the_ends_of_its_own_runs_and_by_its_own_tickets,
+                   a_detached_ticket_counts_while_in_flight_and_vanishes_when_done,
+                   core_step_tells_once_that_something_was_done, NULL},
+               1);
     check_case(
         suite, "lost device", open_three, close_all,
         (const TTest *const[]){a_lost_device_fails_every_outstanding_run_and_every_later_call,

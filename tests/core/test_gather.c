@@ -97,6 +97,33 @@ START_TEST(sessions_all_around_the_circle_of_layers_become_one_group)
 }
 END_TEST
 
+// The gap between two steps is longer than reading the prompt in one layer takes.
+static int64_t between_steps(struct crowd *c, uint32_t member)
+{
+    (void)c;
+    return (3 * CROWD_PROMPT_NS / US + 5 * (int64_t)member) * US;
+}
+
+START_TEST(sessions_that_submit_whole_steps_wait_for_what_all_layers_save)
+{
+    enum { STEP_LAYERS = 8 };
+    const int64_t round_ns = between_steps(&crowd, ALL - 1) + CROWD_START_NS +
+                             STEP_LAYERS * (CROWD_PROMPT_NS + (int64_t)ALL * CROWD_OWN_NS);
+    crowd_open(&crowd, ALL, STEP_LAYERS, one_prompt, false);
+    crowd.whole = true;
+    crowd.gap_ns = between_steps;
+    for (uint32_t i = ALL / 2; i < ALL; i++)
+        crowd.members[i].back_ns += 500 * US;
+    crowd_pass(&crowd, crowd.world.now_ns + 20 * round_ns);
+    const uint32_t prompts = crowd.prompts;
+    const uint64_t runs = crowd_runs(&crowd);
+    crowd_pass(&crowd, crowd.world.now_ns + 20 * round_ns);
+    ck_assert_uint_ge(crowd_runs(&crowd) - runs, 19 * ALL);
+    ck_assert_uint_le(crowd.prompts - prompts, 21 * STEP_LAYERS);
+    crowd_close(&crowd);
+}
+END_TEST
+
 START_TEST(each_of_two_prompts_has_its_group)
 {
     const uint32_t two_prompts[ALL] = {0, 1, 0, 1, 0, 1, 0, 1};
@@ -383,6 +410,10 @@ static const struct gaps {
     {80, 120, 0, false}, {100, 400, 0, false}, {20, 1000, 0, false}, {1, 2, 200, true},
 };
 enum { NUM_KINDS = sizeof kinds_of_gaps / sizeof *kinds_of_gaps };
+// Of sessions that submit whole steps of WHOLE_LAYERS.
+static const struct gaps gaps_of_steps[] = {
+    {100, 200, 0, true}, {200, 400, 10, true}, {300, 600, 50, true}, {2000, 4000, 0, false}};
+enum { NUM_STEP_KINDS = sizeof gaps_of_steps / sizeof *gaps_of_steps, WHOLE_LAYERS = 8 };
 static const struct gaps *gaps;
 
 static int64_t random_gap(struct crowd *c, uint32_t member)
@@ -397,31 +428,43 @@ struct totals {
     double runs, gpu_us; // GPU time of a run
 };
 
-static struct totals simulate(const uint32_t *prompts, uint32_t num_layers, bool hidden)
+static struct totals simulate(uint32_t num_layers, bool whole, bool hidden)
 {
-    crowd_open(&crowd, ALL, num_layers, prompts, hidden);
+    crowd_open(&crowd, ALL, num_layers, one_prompt, hidden);
+    crowd.whole = whole;
     crowd.gap_ns = random_gap;
     for (uint32_t i = 0; i < ALL; i++)
         crowd.members[i].back_ns += dice_below(&crowd.dice, 300) * US;
-    pass_us(60000);
+    pass_us(whole ? 300000 : 60000);
     const double runs = (double)crowd_runs(&crowd);
     const struct totals totals = {runs, (double)crowd.busy_ns / US / runs};
     crowd_close(&crowd);
     return totals;
 }
 
-// Half of the kinds with one layer, half with 32.
-START_TEST(with_random_gaps_the_gpu_works_less_and_the_sessions_more)
+static void expect_gain(uint32_t num_layers, bool whole)
 {
-    const uint32_t num_layers = _i < NUM_KINDS ? 1 : LAYERS;
-    gaps = &kinds_of_gaps[_i % NUM_KINDS];
-    const struct totals with = simulate(one_prompt, num_layers, false),
-                        without = simulate(one_prompt, num_layers, true);
+    const struct totals with = simulate(num_layers, whole, false),
+                        without = simulate(num_layers, whole, true);
     const double gpu = gaps->gains ? 0.8 : 1.02, runs = gaps->gains ? 1.05 : 0.98;
     ck_assert_msg(with.gpu_us <= without.gpu_us * gpu && with.runs >= without.runs * runs,
                   "gaps of %u to %u us, %u layers: %.1f us a run, not %.1f; %.0f runs, not %.0f",
                   gaps->low_us, gaps->high_us, num_layers, with.gpu_us, without.gpu_us, with.runs,
                   without.runs);
+}
+
+// Half of the kinds with one layer, half with 32.
+START_TEST(with_random_gaps_the_gpu_works_less_and_the_sessions_more)
+{
+    gaps = &kinds_of_gaps[_i % NUM_KINDS];
+    expect_gain(_i < NUM_KINDS ? 1 : LAYERS, false);
+}
+END_TEST
+
+START_TEST(with_random_gaps_between_whole_steps_too)
+{
+    gaps = &gaps_of_steps[_i];
+    expect_gain(WHOLE_LAYERS, true);
 }
 END_TEST
 
@@ -549,13 +592,15 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("gather");
-    check_case(suite, "groups", NULL, NULL,
-               (const TTest *const[]){two_groups_that_share_a_prompt_become_one,
-                                      without_the_rule_the_groups_stay_apart,
-                                      a_group_that_is_a_layer_ahead_waits_for_the_other,
-                                      sessions_all_around_the_circle_of_layers_become_one_group,
-                                      each_of_two_prompts_has_its_group, NULL},
-               1);
+    check_case(
+        suite, "groups", NULL, NULL,
+        (const TTest *const[]){two_groups_that_share_a_prompt_become_one,
+                               without_the_rule_the_groups_stay_apart,
+                               a_group_that_is_a_layer_ahead_waits_for_the_other,
+                               sessions_all_around_the_circle_of_layers_become_one_group,
+                               sessions_that_submit_whole_steps_wait_for_what_all_layers_save,
+                               each_of_two_prompts_has_its_group, NULL},
+        1);
     check_case(suite, "bounds", NULL, NULL,
                (const TTest *const[]){
                    a_wait_ends_when_the_last_session_has_come,
@@ -574,6 +619,9 @@ int main(void)
         suite, "random gaps", NULL, NULL,
         (const TTest *const[]){with_random_gaps_the_gpu_works_less_and_the_sessions_more, NULL},
         2 * NUM_KINDS);
+    check_case(suite, "random steps", NULL, NULL,
+               (const TTest *const[]){with_random_gaps_between_whole_steps_too, NULL},
+               NUM_STEP_KINDS);
     check_case(suite, "ends", NULL, NULL,
                (const TTest *const[]){a_session_may_end_while_others_wait_for_it_or_while_it_waits,
                                       the_device_may_be_lost_while_runs_wait, NULL},

@@ -266,7 +266,7 @@ END_TEST
 
 START_TEST(takes_of_one_name_go_in_the_order_of_their_arrival)
 {
-    struct core_taker first, second;
+    struct core_taker first = {0}, second = {0};
     ck_assert_status(core_take_wait(b.session, &first, b.cache, "seq", &error), STATUS_OK);
     ck_assert_status(core_take_wait(a.session, &second, a.cache, "seq", &error), STATUS_OK);
     ck_assert_status(core_take_turn(a.session, NULL, a.cache, "seq", &error),
@@ -285,6 +285,50 @@ START_TEST(takes_of_one_name_go_in_the_order_of_their_arrival)
     ck_assert_status(core_take_turn(a.session, NULL, a.cache, "seq", &error), STATUS_OK);
     ck_assert_status(core_take_wait(a.session, &first, a.cache, "", &error), STATUS_INVALID);
     ck_assert_status(core_take_wait(a.session, &first, 99, "seq", &error), STATUS_NOT_FOUND);
+}
+END_TEST
+
+// True: the waker is the only one of takes that has news.
+static bool is_woken(const struct core_waker *waker)
+{
+    const struct core_waker *next;
+    bool woken = false;
+    world_step(&world);
+    while ((next = core_next_woken(world.core))) {
+        ck_assert(next == waker || next == &a.waker || next == &b.waker);
+        woken |= next == waker;
+    }
+    return woken;
+}
+
+START_TEST(only_the_first_take_of_a_name_is_woken_and_only_by_its_offer)
+{
+    struct core_taker first = {0}, second = {0}, other = {0};
+    uint64_t last;
+    worker_lease(&a, 3, blocks);
+    worker_write_async(&a, blocks, tokens, STORED, &last);
+    ck_assert_status(core_take_wait(b.session, &first, b.cache, "seq", &error), STATUS_OK);
+    ck_assert_status(core_take_wait(b.session, &second, b.cache, "seq", &error), STATUS_OK);
+    ck_assert_status(core_take_wait(b.session, &other, b.cache, "other", &error), STATUS_OK);
+    ck_assert(!is_woken(&first.waker));
+    ck_assert_status(try_offer(&a, "seq", blocks, FOREVER, &error), STATUS_OK);
+    ck_assert(is_woken(&first.waker));
+    ck_assert_status(try_take(&b, "seq", &error), STATUS_BUSY); // it is being written
+    ck_assert(!is_woken(&first.waker));
+    world_finish_all(&world);
+    ck_assert(is_woken(&first.waker));
+    take(&b);
+    core_take_wait_end(&first);
+    ck_assert(is_woken(&second.waker)); // it finds that the offer is taken
+    ck_assert(!is_woken(&second.waker));
+    worker_release(&b, offer->blocks, 3);
+    ck_assert_status(try_settle(&b, false, &error), STATUS_OK);
+    ck_assert(is_woken(&second.waker));
+    core_take_wait_end(&second);
+    ck_assert(!is_woken(&other.waker));
+    core_take_wait_end(&other);
+    take(&a);
+    accept_as(&a);
 }
 END_TEST
 
@@ -569,6 +613,7 @@ int main(void)
                (const TTest *const[]){an_offer_can_be_taken_when_its_writes_have_ended_well,
                                       an_offer_whose_writes_failed_goes_back_to_the_giver_alone,
                                       takes_of_one_name_go_in_the_order_of_their_arrival,
+                                      only_the_first_take_of_a_name_is_woken_and_only_by_its_offer,
                                       a_take_needs_no_free_block_and_its_tenant_uses_no_more_by_it,
                                       names_are_of_one_tenant_and_one_cache,
                                       an_offer_that_nobody_takes_ends_at_its_deadline,

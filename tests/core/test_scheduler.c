@@ -109,6 +109,46 @@ START_TEST(runs_of_several_sessions_for_one_layer_share_one_dispatch)
 }
 END_TEST
 
+// A batch of one query over 8192 tokens in one block, which is named again and again, and a run of
+// it in all layers.
+static void queue_whole_step(struct worker *worker, int32_t block)
+{
+    enum { ENTRIES = 1024 };
+    static const int32_t cu[] = {0, 1}, lens[] = {ENTRIES * WORLD_BLOCK};
+    int32_t table[ENTRIES];
+    for (int i = 0; i < ENTRIES; i++)
+        table[i] = block;
+    const struct core_batch_params params =
+        sequences_over(worker->cache, 1, cu, lens, table, ENTRIES);
+    struct core_run_params run =
+        worker_run_params(worker, worker_create(worker, &params), 0, 1, NULL);
+    run.layers.num_layers = WORLD_LAYERS;
+    worker_queue(worker, &run);
+}
+
+// The budget ends with the first link of the second layer.
+START_TEST(a_full_submission_takes_the_whole_layer_of_sessions_that_share_a_prefix)
+{
+    int32_t first, found, own;
+    worker_lease(&a, 1, &first);
+    worker_lease(&b, 1, &own);
+    worker_write(&a, &first, tokens, WORLD_BLOCK);
+    worker_write(&b, &own, tokens, WORLD_BLOCK);
+    worker_publish(&a, tokens, WORLD_BLOCK, &first);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, WORLD_BLOCK, &found), 1);
+    for (int shares = 0; shares < 2; shares++) {
+        occupy();
+        queue_whole_step(&a, first);
+        queue_whole_step(&b, shares ? found : own);
+        world.core->scheduler.budget = UINT64_C(3) * 1024 * WORLD_BLOCK;
+        ck_assert(finish_one());
+        ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs,
+                          shares ? 2 * WORLD_LAYERS : 3);
+        world_finish_all(&world);
+    }
+}
+END_TEST
+
 START_TEST(a_session_is_billed_its_own_part_of_a_dispatch)
 {
     static const uint64_t own_ns[] = {100, 700};
@@ -809,6 +849,7 @@ int main(void)
     check_case(suite, "waves", open_three, close_all,
                (const TTest *const[]){
                    runs_of_several_sessions_for_one_layer_share_one_dispatch,
+                   a_full_submission_takes_the_whole_layer_of_sessions_that_share_a_prefix,
                    a_session_is_billed_its_own_part_of_a_dispatch,
                    how_much_goes_into_a_submission_is_learnt_from_what_its_runs_took_together,
                    runs_of_a_session_that_write_one_layer_go_into_waves_in_their_order,

@@ -132,6 +132,7 @@ void worker_join(struct worker *worker, struct world *world, uint32_t uid, const
         .arena = worker->arena,
         .arena_size = WORLD_ARENA,
         .owner = worker,
+        .waker = &worker->waker,
     };
     ck_assert_status(core_session_open(world->core, &params, &worker->session, &error), STATUS_OK);
     worker->cache = worker_open_cache(worker, "kv");

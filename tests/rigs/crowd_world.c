@@ -189,7 +189,7 @@ static void leave(struct crowd *crowd, uint32_t i)
     member->longest_ns = took_ns > member->longest_ns ? took_ns : member->longest_ns;
     const int64_t gap_ns = crowd->gap_ns(crowd, i);
     member->back_ns = gap_ns == FOREVER ? FOREVER : now_ns + gap_ns;
-    member->layer = (member->layer + 1) % crowd->num_layers;
+    member->layer = crowd->whole ? 0 : (member->layer + 1) % crowd->num_layers;
 }
 
 static void end_first(struct crowd *crowd)
@@ -221,6 +221,8 @@ static void come_back(struct crowd *crowd, struct member *member)
 {
     struct core_run_params params =
         worker_run_params(&member->worker, member->batch, member->layer, 1, NULL);
+    if (crowd->whole)
+        params.layers.num_layers = crowd->num_layers;
     member->queued_ns = crowd->world.now_ns;
     member->ticket = worker_queue(&member->worker, &params);
     member->back_ns = FOREVER;

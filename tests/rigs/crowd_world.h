@@ -37,6 +37,7 @@ struct crowd {
     struct world world;
     struct member members[CROWD_MOST];
     uint32_t count, num_layers;
+    bool whole; // a run is a whole step: it has all layers
     // Time from the end of a member's run to its next run; FOREVER: it stays away.
     int64_t (*gap_ns)(struct crowd *crowd, uint32_t member);
     struct dice dice; // for gap_ns

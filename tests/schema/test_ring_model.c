@@ -134,7 +134,7 @@ static void take_all(uint32_t *next, uint32_t all, int64_t *kept)
         forget_but(3, *next, (uint32_t)*kept);
         look = ring_take(&world.daemon, &request);
         if (look == RING_NOTHING || failure)
-            return;
+            break;
         if (look == RING_BROKEN || request != *next)
             fail_with("a request is lost, doubled or spoilt");
         ++*next;
@@ -143,13 +143,14 @@ static void take_all(uint32_t *next, uint32_t all, int64_t *kept)
             continue;
         }
         completion = request + ANSWER;
-        ring_post(&world.daemon, &completion);
+        ring_put(&world.daemon, &completion);
         if (*kept < 0)
             continue;
         completion = (uint32_t)*kept + ANSWER; // answers out of order
         *kept = -1;
-        ring_post(&world.daemon, &completion);
+        ring_put(&world.daemon, &completion);
     }
+    ring_wake_sleepers(&world.daemon);
 }
 
 // As lane_close() does.

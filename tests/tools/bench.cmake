@@ -37,10 +37,11 @@ if(TARGET aule-bench)
     nng --clients 2 --check)
   bench_test(bench_keeps_the_longest_batch_within_its_pool device "in 65 blocks of 72;" run E1
     --pool 0.3 --check --verbose)
-  string(CONCAT expected "a cache each[^\n]*prefilled.:4224,.prefilled_ratio.:1,.kv_ratio.:1[^\n]*"
-    ".checked.:true.*start at once[^\n]*prefilled.:640,.prefilled_ratio.:0.15[^\n]*.checked.:true.*"
-    "one process[^\n]*prefilled.:640,[^\n]*.checked.:true")
-  bench_test(bench_shares_a_prompt_among_eight_workers device "${expected}" run share --json)
+  string(CONCAT expected "a daemon each[^\n]*prefilled.:1152,.prefilled_ratio.:1,.kv_ratio.:1[^\n]*"
+    ".checked.:true.*start at once[^\n]*prefilled.:256,.prefilled_ratio.:0.22[^\n]*.checked.:true.*"
+    "one process[^\n]*prefilled.:256,[^\n]*.checked.:true")
+  bench_test(bench_shares_a_prompt_among_eight_workers device "${expected}" run share --prompt 128
+    --whole-steps --json)
   bench_test(bench_says_its_version process "^aule-bench ${PROJECT_VERSION}\n$" --version)
   add_test(NAME bench_refuses_options_that_exclude_each_other COMMAND
     ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_bench_usage.sh $<TARGET_FILE:aule-bench>)

@@ -36,7 +36,8 @@ value()
 
 [ "$("$bench" -h)" = "$("$bench" --help)" ] || { echo "-h is not --help"; bad=1; }
 measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits contiguous
-    no-cascade completion-poll seconds pool baseline check json verbose daemon prompt full)
+    no-cascade completion-poll seconds pool baseline check json verbose daemon prompt full
+    whole-steps)
 [ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] ||
     { echo "--help has other options than these and output, version and help"; bad=1; }
 for option in "${measuring[@]}"; do
@@ -102,6 +103,8 @@ done
 refused "study border takes no --prompt: its cases determine that" run border --prompt 9
 refused "--prompt goes with the study share only, not with D5" run D5 --prompt 9
 refused "--full goes with the study share only, not with D5" run D5 --full
+refused "--whole-steps goes with the study share only, not with D5" run D5 --whole-steps
+refused "study border takes no --whole-steps: its cases determine that" run border --whole-steps
 refused "study share takes no --dtype: its cases determine that" run share --dtype f32
 refused "study growth takes no --dtype: its cases determine that" run growth --dtype f32
 

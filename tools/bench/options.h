@@ -76,6 +76,10 @@ enum {
                "study share: tokens that all prompts begin with; 0: 4096 with `--full`, else 512") \
     OPTION(bool, full, "full", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,                          \
            .help = "study share: 32 layers of D1's geometry, not the few of a software device")    \
+    OPTION(bool, whole_steps, "whole-steps", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,            \
+           .help = "study share: submit all layers of a step at once, not one after another",      \
+           .details = "A worker on the CPU needs a layer's output before it has the next layer's " \
+                      "q. Work that is queued on a GPU does not wait for it.")                     \
     SECTION("Measuring")                                                                           \
     OPTION(double, seconds, "seconds", "S", OPTION_NUMBER, 0, MAX_NUMBER, .groups = COMMAND_BOTH,  \
            .initial = "2", .help = "time for each workload; the first half only warms up")         \

@@ -216,7 +216,7 @@ static void draw_shares(FILE *file, const struct points *points, double top)
     const double full = WIDTH - LABEL - VALUES;
     double y = top;
     svg_text(file, 10, y - 14, 15, SVG_LEFT,
-             "A common prompt: time to the first token, over that of workers with a cache each");
+             "A common prompt: time to the first token, over that of processes that share nothing");
     for (uint32_t i = 0; i < points->count; i++) {
         const struct point *p = &points->list[i];
         char value[128];

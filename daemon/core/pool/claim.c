@@ -100,8 +100,35 @@ static void enqueue(struct claim_place *place)
     place->claim->num_queued++;
 }
 
+static void wake_claimers(const struct claim *claim)
+{
+    struct core_claimer *claimer;
+    DL_FOREACH(claim->claimers, claimer)
+    {
+        ledger_wake(claimer->ledger, &claimer->waker);
+    }
+}
+
+// The place may have news for those that wait for it.
+static void wake(const struct claim_place *place)
+{
+    const struct claim *claim = place ? place->claim : NULL;
+    if (claim && place == &claim->places[claim->num_found])
+        wake_claimers(claim);
+}
+
+static void wake_queue(const struct claim_node *node)
+{
+    const struct claim_place *place;
+    DL_FOREACH(node->queue, place)
+    {
+        wake(place);
+    }
+}
+
 static void dequeue(struct claim_place *place)
 {
+    const bool first = place->node->queue == place;
     if (!place->queued)
         return;
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the queue
@@ -109,6 +136,8 @@ static void dequeue(struct claim_place *place)
     place->queued = place->published = false;
     place->claim->num_queued--;
     place->claim->table->session->ledger->news = true; // the next in the queue may inherit
+    if (first)
+        wake(place->node->queue);
 }
 
 // ---- the life of a claim ----
@@ -148,9 +177,20 @@ static bool fill_places(struct claim *claim, const int32_t *tokens, uint32_t num
     return true;
 }
 
+static void part_from_claimers(struct claim *claim)
+{
+    wake_claimers(claim);
+    while (claim->claimers) {
+        struct core_claimer *claimer = claim->claimers;
+        DL_DELETE(claim->claimers, claimer);
+        claimer->claim = NULL;
+    }
+}
+
 static void claim_free(struct claim *claim)
 {
     struct cache *cache = claim->table->cache;
+    part_from_claimers(claim);
     drop_places(claim, 0);
     claim->root->claims--;
     prefix_root_settle(cache, claim->root);
@@ -255,7 +295,19 @@ bool claim_waits(struct claim *claim)
 {
     struct claim_place *next = &claim->places[claim->num_found];
     const struct prefix_node *node = next->node->node;
-    return !(node && prefix_visible(node)) && is_promised(next);
+    const bool waits = !(node && prefix_visible(node)) && is_promised(next);
+    if (waits && claim->claimers && !next->queued)
+        enqueue(next); // because the news of a block goes to the claims in its queue
+    return waits;
+}
+
+void claim_wait(struct claim *claim, struct core_claimer *claimer)
+{
+    claimer->ledger = claim->table->session->ledger;
+    claimer->claim = claim;
+    DL_APPEND(claim->claimers, claimer);
+    if (!claim_waits(claim))
+        ledger_wake(claimer->ledger, &claimer->waker);
 }
 
 uint64_t claim_holder(const struct claim *claim)
@@ -297,6 +349,7 @@ void claim_part(struct cache *cache, struct prefix_node *node)
     {
         place->published = false;
     }
+    wake_queue(node->claim);
     node->claim->node = NULL;
     node->claim = NULL;
     cache->pool->ledger->news = true; // its block is the first claim's to compute again
@@ -325,11 +378,13 @@ void claim_visible(struct cache *cache, struct prefix_node *node)
     {
         if (!place->published)
             continue;
+        wake(place);
         dequeue(place);
         place->claim->num_own++;
         learn(place->claim);
         end_if_over(place->claim);
     }
+    wake_queue(own); // the others may take it
     node_unref(cache, own);
-    cache->pool->ledger->news = true; // the others may take it
+    cache->pool->ledger->news = true;
 }

@@ -44,13 +44,14 @@ struct claim_place {
 struct claim {
     uint64_t id; // from ledger->last_id, so claims are numbered by age
     struct hold_table *table;
-    struct claim *prev, *next; // table->claims
-    struct prefix_root *root;  // counted in root->claims
-    uint32_t num_blocks;       // of the whole chain
-    uint32_t num_found;        // the first ones, which the session has got from the index
-    uint32_t num_queued;       // places with `queued`; a claim without any has ended
-    uint32_t num_own;          // blocks that became visible as its session's own
-    int64_t created_ns;        // the ledger's time
+    struct claim *prev, *next;     // table->claims
+    struct prefix_root *root;      // counted in root->claims
+    uint32_t num_blocks;           // of the whole chain
+    uint32_t num_found;            // the first ones, which the session has got from the index
+    uint32_t num_queued;           // places with `queued`; a claim without any has ended
+    uint32_t num_own;              // blocks that became visible as its session's own
+    int64_t created_ns;            // the ledger's time
+    struct core_claimer *claimers; // takes that wait for its next block
     struct claim_place places[];
 };
 
@@ -74,6 +75,8 @@ bool claim_advance(struct claim *claim, uint32_t num_found);
 // Counts blocks from num_found on, up to the first one that this claim must compute itself. The
 // counted ones are computed by older claims, or are published and not visible yet.
 uint32_t claim_num_promised(struct claim *claim);
+// Registers a take that waits for the next block.
+void claim_wait(struct claim *claim, struct core_claimer *claimer);
 // True: the next block is promised and not visible yet. Looks at no other block.
 bool claim_waits(struct claim *claim);
 // The session whose claim computes the next block; 0: none does.

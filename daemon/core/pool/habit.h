@@ -18,12 +18,13 @@ enum {
     HABIT_TRUST = 3,
 };
 
-// What one layer of a run reads of a cache. Two runs share a prefix if the first sequences of their
-// batches begin with the same blocks, in the same layer.
+// What a run reads of a cache in each of its layers. Two runs share a prefix if the first sequences
+// of their batches begin with the same blocks, in the same layer.
 struct reading {
     uint64_t cache;      // id; 0 = nothing that another session could read, too
     uint64_t tenant;     // id; a block of another tenant may have had the same number
-    uint32_t layer;      // below num_layers
+    uint32_t layer;      // the first one; below num_layers
+    uint32_t num_read;   // layers of the run
     uint32_t num_layers; // of the cache
     uint32_t block_size; // tokens
     uint64_t tokens;     // keys, each counted once

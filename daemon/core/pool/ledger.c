@@ -7,6 +7,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <utlist.h>
 
 void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
 {
@@ -18,6 +19,24 @@ void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     ledger->params->log(ledger->params->context, level, text);
+}
+
+void ledger_wake(struct ledger *ledger, struct core_waker *waker)
+{
+    if (!waker || waker->woken)
+        return;
+    DL_APPEND(ledger->woken, waker);
+    waker->woken = true;
+    ledger->news = true;
+}
+
+void ledger_unwake(struct ledger *ledger, struct core_waker *waker)
+{
+    if (!waker || !waker->woken)
+        return;
+    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
+    DL_DELETE(ledger->woken, waker);
+    waker->woken = false;
 }
 
 uint64_t ledger_hash64(const struct ledger *ledger, const void *key, size_t size)

@@ -179,6 +179,24 @@ bool core_claim_waits(struct core_session *session, uint64_t cache, uint64_t id)
     return find_claim(session, cache, id, &claim, NULL) == STATUS_OK && claim_waits(claim);
 }
 
+enum status core_claim_wait(struct core_session *session, uint64_t cache, uint64_t id,
+                            struct core_claimer *claimer, struct error *error)
+{
+    struct claim *claim;
+    enum status status = find_claim(session, cache, id, &claim, error);
+    if (status == STATUS_OK)
+        claim_wait(claim, claimer);
+    return status;
+}
+
+void core_claim_wait_end(struct core_claimer *claimer)
+{
+    if (claimer->claim)
+        DL_DELETE(claimer->claim->claimers, claimer);
+    claimer->claim = NULL;
+    ledger_unwake(claimer->ledger, &claimer->waker);
+}
+
 // The visible blocks from claim->num_found on. Makes sure that they can be taken.
 static enum status count_ready(const struct claim *claim, uint32_t *end, struct error *error)
 {

@@ -61,6 +61,33 @@ static void wait_for_taker(struct offer *offer)
     if (offer->expires_ns != FOREVER)
         heap_add(&offer->giver->offers->expiring, &offer->expiry, (uint64_t)offer->expires_ns);
     offer->giver->ledger->news = true;
+    takers_wake(offer);
+}
+
+static void await(struct offer *offer, const struct block *block)
+{
+    if (!offer->awaited)
+        DL_APPEND2(offer->giver->offers->unwritten, offer, unwritten_prev, unwritten_next);
+    offer->awaited = block;
+}
+
+static void await_no_more(struct offers *offers, struct offer *offer)
+{
+    if (offer->awaited)
+        DL_DELETE2(offers->unwritten, offer, unwritten_prev, unwritten_next);
+    offer->awaited = NULL;
+}
+
+void offers_written(struct offers *offers, const struct block *block)
+{
+    struct offer *offer, *next;
+    DL_FOREACH_SAFE2(offers->unwritten, offer, next, unwritten_next)
+    {
+        if (offer->awaited != block)
+            continue;
+        await_no_more(offers, offer);
+        takers_wake(offer);
+    }
 }
 
 static void part_from_taker(struct offer *offer)
@@ -77,6 +104,7 @@ static void part_from_giver(struct offer *offer)
     struct hold_table *table = offer->table;
     HASH_DEL(giver->offers->by_name, offer);
     heap_remove(&giver->offers->expiring, &offer->expiry);
+    await_no_more(giver->offers, offer);
     DL_DELETE2(giver->given, offer, given_prev, given_next);
     giver->num_given--;
     giver->batch_memory -= offer->bytes;
@@ -367,22 +395,24 @@ enum status core_offer_make(struct core_session *session, const struct core_offe
 // ---- take ----
 
 // The giver's own writes come before its own later runs, so it need not wait for them.
-static enum status check_writes(const struct offer *offer, const struct core_session *taker,
+static enum status check_writes(struct offer *offer, const struct core_session *taker,
                                 const char *name, struct error *error)
 {
     if (taker == offer->giver)
         return STATUS_OK;
     for (uint32_t i = 0; i < offer->view.num_blocks; i++) {
         const struct block *block = block_find(offer->cache, offer->view.blocks[i]);
-        if (block->pending)
-            return error_set(error, STATUS_BUSY,
-                             "offer \"%.64s\": writes of its block %" PRId32 " have not ended",
-                             name, block->id);
+        if (!block->pending)
+            continue;
+        await(offer, block);
+        return error_set(error, STATUS_BUSY,
+                         "offer \"%.64s\": writes of its block %" PRId32 " have not ended", name,
+                         block->id);
     }
     return check_written(offer->cache, offer->view.blocks, offer->view.num_stored, error);
 }
 
-static enum status check_take(const struct offer *offer, struct hold_table *table, const char *name,
+static enum status check_take(struct offer *offer, struct hold_table *table, const char *name,
                               struct error *error)
 {
     const struct core_session *session = table->session;

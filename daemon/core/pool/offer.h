@@ -51,6 +51,7 @@ struct offers {
     struct offer *by_name;      // those that have a giver, by salt, cache and name
     struct heap expiring;       // those that are OFFERED and have a deadline, nearest first
     struct taker_queue *takers; // takes that wait, by salt, cache and name
+    struct offer *unwritten;    // a list: a take waits until writes of `awaited` have ended
     uint32_t num;               // offers that have not ended
 };
 
@@ -61,12 +62,14 @@ struct offer {
     struct cache *cache;
     struct hold_table *table; // the giver's, which names the blocks; NULL without a giver
     struct offer *given_prev, *given_next, *taken_prev, *taken_next; // of giver and of taker
-    uint64_t bytes;          // of memory, in the giver's batch_memory
-    int64_t expires_ns;      // FOREVER: never
-    struct heap_node expiry; // in offers->expiring
-    uint32_t key_size;       // bytes
-    const uint8_t *key;      // the salt's id, the cache's id, then the name
-    int32_t memory[];        // blocks, tokens, extra key, key
+    uint64_t bytes;              // of memory, in the giver's batch_memory
+    int64_t expires_ns;          // FOREVER: never
+    struct heap_node expiry;     // in offers->expiring
+    const struct block *awaited; // NULL: it is not in offers->unwritten
+    struct offer *unwritten_prev, *unwritten_next;
+    uint32_t key_size;  // bytes
+    const uint8_t *key; // the salt's id, the cache's id, then the name
+    int32_t memory[];   // blocks, tokens, extra key, key
 };
 
 // NULL: no offer with a giver has this key.
@@ -74,6 +77,10 @@ struct offer *offer_find(const struct core_session *session, const struct offer_
 // True: the offer names the block in its giver's hold table.
 bool offer_names(const struct offer *offer, int32_t block);
 
+// The writes of the block, which offers name, have ended.
+void offers_written(struct offers *offers, const struct block *block);
+// The first take that waits for the offer may succeed, or may have to be refused.
+void takers_wake(const struct offer *offer);
 // Ends or passes on what the session has given and taken of `cache`, NULL: of all caches. Call this
 // before the session lets go of its holds.
 void offers_leave(struct core_session *session, const struct cache *cache);

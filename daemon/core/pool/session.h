@@ -34,9 +34,10 @@ struct core_session {
     uint64_t arena_size;               // bytes
     struct engine_arena *device_arena; // likewise
     uint64_t device_arena_size;
-    void *owner; // for session_gone()
-    bool closed; // core_session_close() was called
-    bool errand; // core's own: no worker has it, and session_gone() is not told
+    void *owner;              // for session_gone()
+    struct core_waker *waker; // the server's, woken by ends of runs and by tickets; NULL = none
+    bool closed;              // core_session_close() was called
+    bool errand;              // core's own: no worker has it, and session_gone() is not told
 
     // Blocks and batches.
     struct hold_table *tables;                      // by cache id

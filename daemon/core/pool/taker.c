@@ -19,12 +19,12 @@ struct taker_queue {
     struct offer_key key;
 };
 
-static struct taker_queue *queue_find(const struct core_session *session,
-                                      const struct offer_key *key)
+static struct taker_queue *queue_find(const struct core_session *session, const uint8_t *key,
+                                      uint32_t size)
 {
     struct taker_queue *queue;
-    unsigned hash = ledger_hash(session->ledger, key->bytes, key->size);
-    HASH_FIND_BYHASHVALUE(hh, session->offers->takers, key->bytes, key->size, hash, queue);
+    unsigned hash = ledger_hash(session->ledger, key, size);
+    HASH_FIND_BYHASHVALUE(hh, session->offers->takers, key, size, hash, queue);
     return queue;
 }
 
@@ -59,12 +59,13 @@ enum status core_take_wait(struct core_session *session, struct core_taker *take
     enum status status = key_of(session, cache, name, &key, error);
     if (status != STATUS_OK)
         return status;
-    struct taker_queue *queue = queue_find(session, &key);
+    struct taker_queue *queue = queue_find(session, key.bytes, key.size);
     if (!queue)
         queue = queue_create(session, &key);
     if (!queue)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a take that waits");
-    *taker = (struct core_taker){.session = session, .queue = queue};
+    taker->session = session;
+    taker->queue = queue;
     DL_APPEND(queue->first, taker);
     return STATUS_OK;
 }
@@ -74,9 +75,11 @@ void core_take_wait_end(struct core_taker *taker)
     struct taker_queue *queue = taker->queue;
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the queue
     DL_DELETE(queue->first, taker);
-    taker->session->ledger->news = true; // the next one may have its turn
-    if (queue->first)
+    ledger_unwake(taker->session->ledger, &taker->waker);
+    if (queue->first) { // it may have its turn
+        ledger_wake(taker->session->ledger, &queue->first->waker);
         return;
+    }
     HASH_DEL(taker->session->offers->takers, queue);
     free(queue);
 }
@@ -88,11 +91,19 @@ enum status core_take_turn(const struct core_session *session, const struct core
     enum status status = key_of(session, cache, name, &key, error);
     if (status != STATUS_OK)
         return status;
-    const struct taker_queue *queue = queue_find(session, &key);
+    const struct taker_queue *queue = queue_find(session, key.bytes, key.size);
     const struct offer *offer = offer_find(session, &key);
     if (!queue || queue->first == taker || !offer || offer->taker) // then the take fails by itself
         return STATUS_OK;
     return error_set(error, STATUS_BUSY,
                      "session %" PRIu64 " waits for offer \"%.64s\" and goes first",
                      queue->first->session->id, name);
+}
+
+void takers_wake(const struct offer *offer)
+{
+    const struct core_session *giver = offer->giver;
+    const struct taker_queue *queue = queue_find(giver, offer->key, offer->key_size);
+    if (queue)
+        ledger_wake(giver->ledger, &queue->first->waker);
 }

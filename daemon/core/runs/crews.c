@@ -99,13 +99,15 @@ static bool reaches(const struct crew *behind, const struct crew *crew)
     return distance <= a->num_layers / 2;
 }
 
-// GPU time that one dispatch saves over two: the shared tokens', but at most that of a dispatch. 0:
-// less than a wait would cost.
+// GPU time that one dispatch a layer saves over two: the shared tokens' in all layers of the runs,
+// but at most that of a submission. 0: less than a wait would cost.
 static int64_t gain(const struct crew *crew, const struct crew_part *part, int64_t prepares_ns)
 {
     const uint64_t shared = reading_shared(&crew->reading, &part->reading);
-    const int64_t saved_ns =
-        least((int64_t)((double)shared * (double)part->token_ps / PS_A_NS), part->gpu_ns);
+    const int64_t num_read = least(crew->reading.num_read, part->reading.num_read),
+                  saved_ns = least((int64_t)((double)shared * (double)num_read *
+                                             (double)part->token_ps / PS_A_NS),
+                                   part->gpu_ns);
     const bool ends_step = part->reading.layer > crew->reading.layer; // before it comes here
     const int64_t gap_ns = ends_step ? most(part->mean_ns, part->step_ns) : part->mean_ns;
     return part->count && gap_ns + prepares_ns <= saved_ns ? saved_ns : 0;

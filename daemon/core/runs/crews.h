@@ -10,8 +10,8 @@
 // - the crews up to half of the layers behind, which will reach this layer, unless another crew
 //   already waits for this one.
 // A wait may let the GPU idle. It does so only if the usual gap of the sessions and the preparing
-// of a submission take no longer than reading the shared tokens again. That time also limits the
-// wait. A session that is later than usual is not waited for.
+// of a submission take no longer than reading the shared tokens again, in all layers of the runs.
+// That time also limits the wait. A session that is later than usual is not waited for.
 
 #ifndef AULE_CORE_CREWS_H
 #define AULE_CORE_CREWS_H

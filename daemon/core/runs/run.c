@@ -444,6 +444,7 @@ void run_deliver(struct core_session *session)
         DL_DELETE(session->runs, run);
         run->delivered = true;
         session->ledger->news |= !session->closed;
+        ledger_wake(session->ledger, session->waker);
         if (run->detached)
             session->num_unreaped--;
         if (run->detached || session->closed)
@@ -516,6 +517,7 @@ enum status core_ticket_reap(struct core_session *session, uint64_t ticket,
     HASH_DEL(session->tickets, run);
     session->num_unreaped--;
     session->ledger->news = true;
+    ledger_wake(session->ledger, session->waker); // a ticket came free
     run_free(run);
     return STATUS_OK;
 }

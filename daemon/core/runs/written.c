@@ -9,6 +9,7 @@
 
 #include "core/pool/claim.h"
 #include "core/pool/ledger.h"
+#include "core/pool/offer.h"
 #include "core/pool/pool.h"
 #include "core/pool/prefix.h"
 #include "core/pool/session.h"
@@ -131,9 +132,13 @@ static void distrust_copies(const struct run *run, uint64_t stamp)
 
 // ---- the end ----
 
-static void end_pending(struct cache *cache, struct block *block)
+static void end_pending(const struct run *run, struct cache *cache, struct block *block)
 {
-    if (--block->pending == 0 && block->node) {
+    if (--block->pending)
+        return;
+    if (block->offers)
+        offers_written(run->session->offers, block);
+    if (block->node) {
         cache->num_pending--;
         cache->pool->ledger->news = true;
         prefix_note_fresh(cache, block->node);
@@ -155,7 +160,7 @@ static void end_writes(const struct run *run, bool ok, uint64_t stamp)
             distrust(cache, block, stamp);
         else if (!ok)
             block->stamp = stamp;
-        end_pending(cache, block);
+        end_pending(run, cache, block);
     }
 }
 
@@ -171,7 +176,7 @@ static void end_copy(const struct run *run, bool ok, uint64_t stamp)
         } else if (!ok) {
             to->stamp = stamp;
         }
-        end_pending(cache, to);
+        end_pending(run, cache, to);
     }
 }
 

@@ -58,6 +58,8 @@ enum status handle_cache_close(struct call *call)
     enum status status =
         core_cache_close(call->session->core, call->request->cache_close.cache, &call->error);
     call->server->retry |= status == STATUS_OK;
+    if (status == STATUS_OK)
+        park_cache_closed(call->session, call->request->cache_close.cache);
     return status;
 }
 

@@ -28,7 +28,7 @@ static const char *poll_text(uint32_t poll_us, char *text, size_t size)
     return poll_us ? text : NULL;
 }
 
-static bool start_daemon(struct fleet *fleet, bool tune)
+static bool start_daemon(struct fleet *fleet, bool tune, const char *memory_fraction)
 {
     const struct options *o = fleet->options;
     char path[4096], poll[16];
@@ -43,7 +43,7 @@ static bool start_daemon(struct fleet *fleet, bool tune)
         {"--variant", o->variant},
         {"--completion-poll", poll_text(o->completion_poll_us, poll, sizeof poll)},
         {"--tune", tune ? NULL : "off"},
-        {"--memory-fraction", "0.9"},
+        {"--memory-fraction", memory_fraction},
         {"--max-arena", "4G"},
         {"--log-level", "warn"}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -74,6 +74,12 @@ static enum aule_status ask(struct fleet *fleet)
 
 bool fleet_open(struct fleet *fleet, const struct options *options, bool tune)
 {
+    return fleet_open_part(fleet, options, tune, "0.9");
+}
+
+bool fleet_open_part(struct fleet *fleet, const struct options *options, bool tune,
+                     const char *memory_fraction)
+{
     const char *base = getenv("TMPDIR");
     *fleet = (struct fleet){.options = options};
     if ((size_t)snprintf(fleet->folder, sizeof fleet->folder, "%s/aule-bench.XXXXXX",
@@ -84,7 +90,7 @@ bool fleet_open(struct fleet *fleet, const struct options *options, bool tune)
         return false;
     }
     snprintf(fleet->socket, sizeof fleet->socket, "%s/sock", fleet->folder);
-    if (!start_daemon(fleet, tune))
+    if (!start_daemon(fleet, tune, memory_fraction))
         return false;
     enum aule_status status = AULE_DAEMON_GONE;
     bool runs = true;

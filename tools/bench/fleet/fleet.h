@@ -21,6 +21,9 @@ struct fleet {
 // Starts the daemon, in a folder of its own. `tune` false: the daemon does not tune. False:
 // standard error says why. fleet_close() takes a zeroed or half-made fleet.
 bool fleet_open(struct fleet *fleet, const struct options *options, bool tune);
+// The same with another part of the device's memory for its pool: --memory-fraction.
+bool fleet_open_part(struct fleet *fleet, const struct options *options, bool tune,
+                     const char *memory_fraction);
 void fleet_close(struct fleet *fleet);
 
 // The job of one client: its part of the workload, through the daemon or on its own engine, with

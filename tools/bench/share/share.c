@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// share.c - study "share": eight workers whose prompts begin alike. With one cache each; with one
-// cache for all, one worker first or all at the same instant; and as one process that does
-// everything. The ratios are those of one run. Outputs have the same bits in all cases.
+// share.c - study "share": eight workers whose prompts begin alike. With a daemon and a cache each,
+// as processes that share nothing but the GPU; with one daemon and a cache each; with one cache for
+// all, one worker first or all at the same instant; and as one process that does everything. The
+// ratios are those of one run. Outputs have the same bits in all cases.
 
 #include "tools/bench/study/study.h"
 #include "tools/bench/wrong.h"
@@ -16,9 +17,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum manner { OWN_CACHES, ONE_FIRST, ALL_AT_ONCE, ONE_PROCESS, NUM_MANNERS };
+enum manner { OWN_DAEMONS, OWN_CACHES, ONE_FIRST, ALL_AT_ONCE, ONE_PROCESS, NUM_MANNERS };
 
 static const char *const names[] = {
+    [OWN_DAEMONS] = "eight processes, a daemon each",
     [OWN_CACHES] = "eight processes, a cache each",
     [ONE_FIRST] = "eight processes, one starts first",
     [ALL_AT_ONCE] = "eight processes, all start at once",
@@ -31,6 +33,7 @@ enum { ROUNDS = 4 };
 struct share {
     const struct study *study;
     struct fleet fleet;
+    struct fleet own[SHARE_WORKERS]; // of OWN_DAEMONS
     struct share_shape shape;
     uint32_t round; // each round has caches of its own
 };
@@ -40,9 +43,15 @@ struct outcome {
     double first_us;   // until the slowest worker's first token; ONE_FIRST: but the first worker's
     double decode_us;  // of the slowest worker
     uint64_t computed; // prompt tokens
-    uint64_t blocks;   // of K and V
+    uint64_t blocks;   // of K and V: of the prompts
+    uint64_t decoded;  // and with what was decoded
     uint64_t hash;     // of all outputs
 };
+
+static bool has_own_caches(enum manner manner)
+{
+    return manner == OWN_DAEMONS || manner == OWN_CACHES;
+}
 
 static uint32_t num_workers(enum manner manner)
 {
@@ -58,12 +67,12 @@ static bool start(const struct share *s, enum manner manner, uint32_t part, stru
     snprintf(clients, sizeof clients, "%u", num_workers(manner));
     snprintf(prompt, sizeof prompt, "%u", s->shape.prompt);
     snprintf(cache, sizeof cache, "share %u %d %u", s->round, (int)manner,
-             manner == OWN_CACHES ? part : 0);
+             has_own_caches(manner) ? part : 0);
     const char *argv[] = {self,
                           "client",
                           "share",
                           "--socket",
-                          s->fleet.socket,
+                          manner == OWN_DAEMONS ? s->own[part].socket : s->fleet.socket,
                           "--part",
                           number,
                           "--clients",
@@ -72,8 +81,14 @@ static bool start(const struct share *s, enum manner manner, uint32_t part, stru
                           prompt,
                           "--cache",
                           cache,
-                          s->study->options.full ? "--full" : NULL,
+                          NULL,
+                          NULL,
                           NULL};
+    int n = sizeof argv / sizeof *argv - 3;
+    if (s->study->options.full)
+        argv[n++] = "--full";
+    if (s->study->options.whole_steps)
+        argv[n++] = "--whole-steps";
     return process_find("aule-bench", self, sizeof self) && process_start(process, argv);
 }
 
@@ -116,15 +131,15 @@ static bool ask(struct process *workers, uint32_t first, uint32_t end, const cha
     return true;
 }
 
-static bool ask_blocks(struct process *workers, enum manner manner, struct outcome *outcome)
+static bool ask_blocks(struct process *workers, enum manner manner, uint64_t *sum)
 {
-    uint32_t caches = manner == OWN_CACHES ? SHARE_WORKERS : 1;
+    uint32_t caches = has_own_caches(manner) ? SHARE_WORKERS : 1;
     for (uint32_t i = 0; i < caches; i++) {
         double blocks;
         uint64_t none = 0;
         if (!ask(workers, i, i + 1, "blocks", "blocks", &blocks, &none))
             return false;
-        outcome->blocks += (uint64_t)blocks;
+        *sum += (uint64_t)blocks;
     }
     return true;
 }
@@ -139,8 +154,9 @@ static bool converse(struct process *workers, enum manner manner, struct outcome
     return (!first || ask(workers, 0, 1, "prefill", "prefilled", &ignored, &outcome->computed)) &&
            ask(workers, first, count, "prefill", "prefilled", &outcome->first_us,
                &outcome->computed) &&
+           ask_blocks(workers, manner, &outcome->blocks) &&
            ask(workers, 0, count, "decode", "decoded", &outcome->decode_us, &outcome->hash) &&
-           ask_blocks(workers, manner, outcome);
+           ask_blocks(workers, manner, &outcome->decoded);
 }
 
 static bool run_manner(const struct share *s, enum manner manner, struct outcome *outcome)
@@ -163,8 +179,8 @@ static bool run_manner(const struct share *s, enum manner manner, struct outcome
 
 static bool say(const struct share *s, enum manner manner, const struct outcome *outcomes)
 {
-    const struct outcome *o = &outcomes[manner], *own = &outcomes[OWN_CACHES],
-                         *one = &outcomes[ONE_PROCESS];
+    const struct outcome *o = &outcomes[manner], *own = &outcomes[OWN_DAEMONS],
+                         *caches = &outcomes[OWN_CACHES], *one = &outcomes[ONE_PROCESS];
     struct figure figure = study_figure(s->study, "ring", NULL, 0);
     double tokens = (double)s->shape.steps * SHARE_WORKERS;
     figure.dtype = "f16";
@@ -177,11 +193,14 @@ static bool say(const struct share *s, enum manner manner, const struct outcome 
     figure_add_given(&figure, "layers", s->shape.layers, "layers");
     figure_add(&figure, "first_token_us", o->first_us, "us");
     figure_add(&figure, "first_token_ratio", o->first_us / own->first_us, "x");
+    figure_add(&figure, "first_token_over_caches", o->first_us / caches->first_us, "x");
     figure_add_given(&figure, "prefilled", (double)o->computed, "tokens");
     figure_add_given(&figure, "prefilled_ratio", (double)o->computed / (double)own->computed, "");
     figure_add_given(&figure, "kv_ratio", (double)o->blocks / (double)own->blocks, "");
+    figure_add_given(&figure, "kv_decoded_ratio", (double)o->decoded / (double)own->decoded, "");
     figure_add(&figure, "decode_tokens_per_s", tokens / o->decode_us * 1e6, "/s");
     figure_add(&figure, "decode_over_own", own->decode_us / o->decode_us, "x");
+    figure_add(&figure, "decode_over_caches", caches->decode_us / o->decode_us, "x");
     figure_add(&figure, "decode_over_one", one->decode_us / o->decode_us, "x");
     if (!figure.checked)
         wrong_note();
@@ -216,6 +235,23 @@ static bool sum_up(const struct outcome *rounds, struct outcome *all)
     return same;
 }
 
+// The daemons live through all rounds, so that the first round warms them up, too. They and the one
+// daemon divide the memory that the device has.
+static bool open_daemons(struct share *s)
+{
+    bool ok = fleet_open_part(&s->fleet, &s->study->options, false, "0.5");
+    for (int i = 0; ok && i < SHARE_WORKERS; i++)
+        ok = fleet_open_part(&s->own[i], &s->study->options, false, "0.045");
+    return ok;
+}
+
+static void close_daemons(struct share *s)
+{
+    fleet_close(&s->fleet);
+    for (int i = 0; i < SHARE_WORKERS; i++)
+        fleet_close(&s->own[i]);
+}
+
 bool study_share(const struct study *study)
 {
     struct share share = {
@@ -223,7 +259,7 @@ bool study_share(const struct study *study)
         .shape = share_shape_of(study->options.full, study->options.prompt),
     };
     struct outcome rounds[NUM_MANNERS][ROUNDS], outcomes[NUM_MANNERS];
-    bool ok = study_fleet(study, &share.fleet);
+    bool ok = open_daemons(&share);
     for (share.round = 0; ok && share.round < ROUNDS; share.round++)
         for (int manner = 0; ok && manner < NUM_MANNERS; manner++)
             ok = run_manner(&share, (enum manner)manner, &rounds[manner][share.round]);
@@ -236,6 +272,6 @@ bool study_share(const struct study *study)
     }
     for (int manner = 0; ok && manner < NUM_MANNERS; manner++)
         right &= say(&share, (enum manner)manner, outcomes);
-    fleet_close(&share.fleet);
+    close_daemons(&share);
     return right;
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// worker.c - see worker.h. K and V depend only on token and position, so any worker writes the
-// same for a common prompt. The outputs of a sequence are hashed; the hashes of a process are
+// worker.c - see worker.h. Q, K and V depend only on token and position, so any worker writes the
+// same for a common prompt. They are copied from a table, because their making is not what the
+// study measures. The outputs of a sequence are hashed; the hashes of a process are
 // added, so that they do not depend on how sequences are divided among processes.
 
 #include "worker.h"
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 512, WAIT_MS = 120000, TOKEN_OWN = 1000000 };
+enum { CHUNK = 512, WAIT_MS = 120000, TOKEN_OWN = 1000000, NUM_NUMBERS = 1 << 20 };
 
 struct share_shape share_shape_of(bool full, uint32_t prompt)
 {
@@ -49,6 +50,7 @@ struct worker {
     struct aule_sequence *sequences[SHARE_WORKERS];
     uint64_t hashes[SHARE_WORKERS];
     uint64_t computed; // tokens
+    uint16_t *numbers; // [NUM_NUMBERS]; owned
 };
 
 static bool fine(enum aule_status status, const char *what)
@@ -61,21 +63,32 @@ static bool fine(enum aule_status status, const char *what)
 
 // ---- inputs ----
 
-// A number between 0.25 and 1 of either sign, as f16.
-static uint16_t number_of(uint32_t a, uint32_t b)
+static uint32_t mix(uint32_t x)
 {
-    uint32_t x = a * 0x9e3779b1u ^ b * 0x85ebca77u;
     x = (x ^ x >> 15) * 0x2c1b3c6du;
-    return (uint16_t)(0x3400 + (x >> 8 & 0x7ff) + (x >> 31 ? 0x8000 : 0));
+    return x ^ x >> 12;
+}
+
+// Numbers between 0.25 and 1 of either sign, as f16.
+static bool make_numbers(struct worker *w)
+{
+    w->numbers = malloc(NUM_NUMBERS * sizeof *w->numbers);
+    if (!w->numbers)
+        fprintf(stderr, "aule-bench: share: no memory\n");
+    for (uint32_t i = 0; w->numbers && i < NUM_NUMBERS; i++) {
+        const uint32_t x = mix(i * 0x9e3779b1u + 1);
+        w->numbers[i] = (uint16_t)(0x3400 + (x >> 8 & 0x7ff) + (x >> 31 ? 0x8000 : 0));
+    }
+    return w->numbers != NULL;
 }
 
 static void fill_row(const struct worker *w, const struct aule_tensor *tensor, uint32_t row,
                      uint32_t heads, uint32_t seed)
 {
-    uint32_t count = heads * w->shape.head_dim;
+    const uint32_t count = heads * w->shape.head_dim,
+                   first = mix(seed * 0x85ebca77u) % (NUM_NUMBERS - count);
     uint16_t *to = (uint16_t *)aule_tensor_data(w->session, tensor) + (uint64_t)row * count;
-    for (uint32_t i = 0; i < count; i++)
-        to[i] = number_of(seed, i);
+    memcpy(to, w->numbers + first, count * sizeof *to);
 }
 
 static void fill_token(const struct worker *w, uint32_t row, int32_t token, uint32_t position)
@@ -120,7 +133,7 @@ static bool open_worker(struct worker *w)
                                             .k_dtype = AULE_F16,
                                             .v_dtype = AULE_F16,
                                             .block_size = shape->block_size};
-    return fine(aule_session_open(&session, &w->session), "session") &&
+    return make_numbers(w) && fine(aule_session_open(&session, &w->session), "session") &&
            fine(aule_cache_open(w->session, &cache, &w->cache), "cache") &&
            fine(aule_step_create(w->cache, &w->step), "step") &&
            make_tensor(w, shape->num_heads, &w->q) && make_tensor(w, shape->num_kv_heads, &w->k) &&
@@ -134,11 +147,32 @@ static void close_worker(struct worker *w)
     aule_step_destroy(w->step);
     aule_cache_close(w->cache);
     aule_session_close(w->session);
+    free(w->numbers);
 }
 
 // ---- steps ----
 
-// Makes and runs a step; each layer waits for the one before.
+// Either all layers at once, or each waits for the one before. All layers have the same q, k and v,
+// so the last one leaves the same output.
+static bool run_all_layers(struct worker *w)
+{
+    struct aule_run_params run = {.num_heads = w->shape.num_heads,
+                                  .q = w->q,
+                                  .k = w->k,
+                                  .v = w->v,
+                                  .out = w->out,
+                                  .causal = true};
+    const struct aule_layers layers = {.num_layers = w->shape.layers};
+    struct aule_batch *batch = aule_step_batch(w->step);
+    if (w->options->whole_steps)
+        return fine(aule_run_layers(batch, &run, &layers, WAIT_MS, NULL), "run");
+    for (; run.layer < w->shape.layers; run.layer++)
+        if (!fine(aule_run(batch, &run, WAIT_MS, NULL), "run"))
+            return false;
+    return true;
+}
+
+// Makes and runs a step.
 static bool run_step(struct worker *w, struct aule_step_entry *entries, uint32_t num_entries)
 {
     if (!fine(aule_step_make(w->step, entries, num_entries, WAIT_MS), "step"))
@@ -153,18 +187,7 @@ static bool run_step(struct worker *w, struct aule_step_entry *entries, uint32_t
             fill_token(w, entries[e].row + i, tokens[first + i], first + i);
         w->computed += entries[e].num_tokens;
     }
-    for (uint32_t layer = 0; layer < w->shape.layers; layer++) {
-        const struct aule_run_params run = {.layer = layer,
-                                            .num_heads = w->shape.num_heads,
-                                            .q = w->q,
-                                            .k = w->k,
-                                            .v = w->v,
-                                            .out = w->out,
-                                            .causal = true};
-        if (!fine(aule_run(aule_step_batch(w->step), &run, WAIT_MS, NULL), "run"))
-            return false;
-    }
-    return true;
+    return run_all_layers(w);
 }
 
 // Takes what others compute, and computes the rest.
@@ -189,11 +212,12 @@ static bool prefill(struct worker *w, uint32_t index)
 
 static void take_hash(struct worker *w, uint32_t index, uint32_t row)
 {
-    uint32_t size = w->shape.num_heads * w->shape.head_dim * 2;
-    const uint8_t *out = (const uint8_t *)aule_tensor_data(w->session, &w->out);
+    const uint32_t count =
+        w->shape.num_heads * w->shape.head_dim / 4; // head_dim is a multiple of 4
+    const uint64_t *out = (const uint64_t *)aule_tensor_data(w->session, &w->out) + row * count;
     uint64_t hash = w->hashes[index] ? w->hashes[index] : 0xcbf29ce484222325u;
-    for (uint32_t i = 0; i < size; i++)
-        hash = (hash ^ out[(uint64_t)row * size + i]) * 0x100000001b3u;
+    for (uint32_t i = 0; i < count; i++)
+        hash = (hash ^ hash >> 32 ^ out[i]) * 0x9e3779b97f4a7c15u;
     w->hashes[index] = hash;
 }
 

@@ -24,6 +24,7 @@ struct share_shape share_shape_of(bool full, uint32_t prompt);
 //   prefill   "prefilled US TOKENS": time until all prompts were computed; tokens computed
 //   decode    "decoded US HASH": time of all steps; of the outputs of all its sequences
 //   blocks    "blocks N": blocks of its cache that are leased or held
+// With options->whole_steps it submits all layers of a step at once.
 // False: standard error says why.
 bool share_worker_run(const struct options *options);
 

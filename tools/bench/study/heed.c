@@ -72,7 +72,10 @@ static bool clients_heed(const struct workload *workload, const struct options *
 
 static bool share_heeds(const struct workload *workload, const struct options *options)
 {
-    const char *given = options_gave(options, "prompt") ? "prompt" : options->full ? "full" : NULL;
+    const char *given = options_gave(options, "prompt") ? "prompt"
+                        : options->full                 ? "full"
+                        : options->whole_steps          ? "whole-steps"
+                                                        : NULL;
     if (given)
         fprintf(stderr, "aule-bench: --%s goes with the study share only, not with %s\n", given,
                 workload->name);

@@ -21,14 +21,14 @@ static const struct known {
     {"copies", study_copies, {"dtype"}},
     {"growth", study_growth, {NULL}},
     {"cached", study_cached, {NULL}},
-    {"share", study_share, {"daemon", "prompt", "full"}},
+    {"share", study_share, {"daemon", "prompt", "full", "whole-steps"}},
 };
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 
 // Options of a run that some or all studies do not take, because their cases determine them.
 static const char *const particular[] = {
     "via",  "clients", "kv-dtype", "contiguous",   "no-cascade", "baseline", "splits",
-    "pool", "dtype",   "head-dim", "token-scales", "prompt",     "full"};
+    "pool", "dtype",   "head-dim", "token-scales", "prompt",     "full",     "whole-steps"};
 enum { NUM_PARTICULAR = sizeof particular / sizeof *particular };
 
 static const struct known *find(const char *name)
