@@ -8,6 +8,7 @@
 
 #include "base/container_of.h"
 #include "log.h"
+#include "session.h"
 #include "take.h"
 
 #include <inttypes.h>
@@ -183,6 +184,32 @@ static void retry_claim(struct server *server, struct parked *parked, bool last)
     else if (last || status != STATUS_TIMEOUT)
         refuse(server, parked, &error);
     free(blocks);
+}
+
+// ---- the memory of a cache ----
+
+enum status park_attach(struct call *call, uint64_t cache, uint32_t part, int64_t deadline_ns)
+{
+    call->reply.answer = WIRE_ANSWER_CACHE_ATTACH;
+    enum status status =
+        session_attach(call->session, cache, part, &call->reply.cache_attach, &call->error);
+    if (status != STATUS_BUSY || clock_now_ns() >= deadline_ns)
+        return status;
+    const struct parked parked = {
+        .kind = PARKED_ATTACH, .deadline_ns = deadline_ns, .attach = {cache, part}};
+    return park(call, &parked);
+}
+
+static void retry_attach(struct server *server, struct parked *parked, bool last)
+{
+    struct wire_reply reply = {.message = "", .answer = WIRE_ANSWER_CACHE_ATTACH};
+    struct error error = {.status = STATUS_OK};
+    enum status status = session_attach(parked->session, parked->attach.cache, parked->attach.part,
+                                        &reply.cache_attach, &error);
+    if (status == STATUS_OK)
+        answer(server, parked, &reply);
+    else if (last || status != STATUS_BUSY)
+        refuse(server, parked, &error);
 }
 
 // ---- the end of a run ----
@@ -394,6 +421,7 @@ void park_retry(struct server *server)
         case PARKED_CLAIM: retry_claim(server, parked, false); break;
         case PARKED_ENDED: retry_ended(server, parked); break;
         case PARKED_TAKE: retry_take(server, parked, false); break;
+        case PARKED_ATTACH: retry_attach(server, parked, false); break;
         }
     }
     park_retry_leases(server);
@@ -408,6 +436,7 @@ static void expire(struct server *server, struct parked *parked)
     case PARKED_LEASE: retry_lease(server, parked, true); return;
     case PARKED_CLAIM: retry_claim(server, parked, true); return;
     case PARKED_TAKE: retry_take(server, parked, true); return;
+    case PARKED_ATTACH: retry_attach(server, parked, true); return;
     case PARKED_WAIT:
         error_set(&error, STATUS_TIMEOUT,
                   "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);

@@ -27,6 +27,9 @@ enum status park_ended(struct call *call, uint64_t ticket, int64_t deadline_ns);
 // next one is the claim's to compute, else when that is so, until `deadline_ns`.
 enum status park_claim(struct call *call, uint64_t cache, uint64_t claim, int64_t deadline_ns);
 
+// Attaches the session, when the memory is made, until `deadline_ns`. BUSY: it is not made yet.
+enum status park_attach(struct call *call, uint64_t cache, uint32_t part, int64_t deadline_ns);
+
 void park_retry(struct server *server); // call this when something came free
 // Call this before a new lease, so that older ones get free blocks first.
 void park_retry_leases(struct server *server);

@@ -81,12 +81,16 @@ struct session {
     struct engine_arena *arena;        // owned; NULL without an arena
     struct engine_arena *device_arena; // likewise
     uint64_t device_arena_size;        // bytes, in server->device_arena_bytes
-    bool has_token;                    // for a descriptor of the device arena
+    bool has_token;                    // for one descriptor
     uint8_t token[WIRE_TOKEN_SIZE];
+    uint64_t token_cache; // of whose memory; 0 = of the device arena
+    uint32_t token_part;
     bool imported;             // the GPU uses the arena in place
     struct core_session *core; // NULL while MAKING and ENDING
-    int pidfd;                 // of the client's process; owned; -1 = none
-    struct watch watch;        // of pidfd
+    // Its core session after it died attached, until its process is proven dead; else NULL.
+    struct core_session *ghost;
+    int pidfd;          // of the client's process; owned; -1 = none
+    struct watch watch; // of pidfd
     int64_t opened_ns, map_deadline_ns;
     uint32_t num_parked, num_parked_work; // park.c: its parked commands; those with GPU work
     uint64_t parked_bytes;                // park.c: arrays of its parked work; --max-parked-memory
@@ -103,14 +107,15 @@ struct session {
 
 // A parked command. LEASE waits for free blocks, WAIT for the end of a run, WORK for a free ticket,
 // CLAIM for blocks that others compute, TAKE for an offer, ENDED for the end of tickets that it
-// does not reap.
+// does not reap, ATTACH for the memory of a cache.
 enum parked_kind {
     PARKED_LEASE,
     PARKED_WAIT,
     PARKED_WORK,
     PARKED_CLAIM,
     PARKED_TAKE,
-    PARKED_ENDED
+    PARKED_ENDED,
+    PARKED_ATTACH
 };
 struct parked {
     enum parked_kind kind;
@@ -132,6 +137,10 @@ struct parked {
             char name[WIRE_MAX_NAME + 1];
             struct core_taker taker; // its place in core's queue
         } take;
+        struct {
+            uint64_t cache;
+            uint32_t part;
+        } attach;
         uint64_t ticket;  // WAIT, ENDED
         struct work work; // WORK; owned
     };
