@@ -114,6 +114,11 @@ const char *options_value(const struct option *option, char *to, size_t size)
     return to;
 }
 
+void *options_field(const struct option *option, void *settings)
+{
+    return option->own ? option->own : (char *)settings + option->offset;
+}
+
 // ---- values ----
 
 // OPTION_FIELD() allows 4 and 8 bytes.
@@ -242,7 +247,7 @@ static bool set_switch(const struct option *option, const char *text, void *fiel
 
 static bool set_value(const struct option *option, const char *text, void *settings, char *error)
 {
-    void *field = option->own ? option->own : (char *)settings + option->offset;
+    void *field = options_field(option, settings);
     switch (option->kind) {
     case OPTION_FLAG:
     case OPTION_CONSTANT: return set_switch(option, text, field, error);

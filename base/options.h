@@ -158,7 +158,13 @@ bool options_set(const struct options_program *program, const char *name, const 
 bool options_given(const struct options_program *program, const struct options_line *line,
                    const char *name);
 
-// options_print.c. --help of the program, or of one of its commands that is not hidden.
+// options_print.c. Each option that has a field, as a line "name=value": what `settings` holds. "#"
+// stands before the lines of options that the command line did not name. An option that may be
+// given several times has a line each time. A password in a URL is left out, and a control
+// character becomes "?".
+void options_print_values(const struct options_program *program, const struct options_line *line,
+                          const void *settings, FILE *out);
+// --help of the program, or of one of its commands that is not hidden.
 void options_print_help(const struct options_program *program,
                         const struct options_command *command, FILE *out);
 // "man", "markdown" or "bash"; false: FORMAT is none of them.
@@ -176,6 +182,8 @@ bool options_taken(const struct option *option,
                    const struct options_command *command); // NULL takes all
 // What --help shows behind the name: "N", "US|auto", "on|off"; "" for no value. Returns `to`.
 const char *options_value(const struct option *option, char *to, size_t size);
+// The option's field.
+void *options_field(const struct option *option, void *settings);
 // Joins words: "a, b and c" if `between` is ", " and `last` is " and ". Returns `to`.
 char *options_join(char *to, size_t size, const char *const *words, const char *between,
                    const char *last);

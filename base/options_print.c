@@ -139,6 +139,105 @@ void options_print_help(const struct options_program *program,
     fprintf(out, "\n%s\n", program->epilogue);
 }
 
+// ---- values ----
+
+static void put_plain(FILE *out, const char *text, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        fputc((unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i], out);
+}
+
+// "scheme://user:password@host" without the password.
+static void put_text(FILE *out, const char *text)
+{
+    const char *user = text ? strstr(text, "://") : NULL, *end = text ? text + strlen(text) : NULL;
+    const char *host = user ? strrchr(user, '@') : NULL;
+    const char *password = host ? memchr(user + 3, ':', (size_t)(host - user - 3)) : NULL;
+    if (!text)
+        return;
+    put_plain(out, text, (size_t)((password ? password + 1 : end) - text));
+    if (password)
+        put_plain(out, host, (size_t)(end - host));
+}
+
+static uint64_t whole_of(const struct option *option, const void *field)
+{
+    uint32_t narrow;
+    uint64_t wide;
+    memcpy(&narrow, field, sizeof narrow);
+    if (option->size == sizeof narrow)
+        return narrow;
+    memcpy(&wide, field, sizeof wide);
+    return wide;
+}
+
+static uint64_t count_words(const struct option *option)
+{
+    uint64_t count = 0;
+    while (option->words && option->words[count])
+        count++;
+    return count;
+}
+
+// A word of the option's stands for some numbers; else the number itself.
+static void put_whole(FILE *out, const struct option *option, uint64_t value)
+{
+    if (option->kind == OPTION_CHOICE && value - option->least < count_words(option))
+        fputs(option->words[value - option->least], out);
+    else if (option->word && value == option->word_value)
+        fputs(option->word, out);
+    else if (option->kind != OPTION_CHOICE)
+        fprintf(out, "%" PRIu64, value);
+}
+
+static void put_field(FILE *out, const struct option *option, const void *field)
+{
+    switch (option->kind) {
+    case OPTION_FLAG: fputs(*(const bool *)field ? "yes" : "no", out); break;
+    case OPTION_TEXT: put_text(out, *(const char *const *)field); break;
+    case OPTION_NUMBER: fprintf(out, "%g", *(const double *)field); break;
+    case OPTION_CONSTANT:
+        fputs(whole_of(option, field) == option->least ? "yes" : "no", out);
+        break;
+    case OPTION_TEXTS: break; // a line for each
+    case OPTION_COUNT:
+    case OPTION_BYTES:
+    case OPTION_CHOICE: put_whole(out, option, whole_of(option, field)); break;
+    }
+}
+
+static void put_assignment(FILE *out, const struct option *option, bool given, const void *field)
+{
+    fprintf(out, "%s%s=", given ? "" : "#", option->name);
+    put_field(out, option, field);
+    fputc('\n', out);
+}
+
+static void put_assignments(FILE *out, const struct option *option, bool given, const void *field)
+{
+    const struct option one = {.name = option->name, .kind = OPTION_TEXT};
+    const struct option_texts *texts = field;
+    if (option->kind != OPTION_TEXTS) {
+        put_assignment(out, option, given, field);
+        return;
+    }
+    for (uint32_t i = 0; i < texts->count; i++)
+        put_assignment(out, &one, true, &texts->texts[i]);
+    if (texts->count == 0)
+        put_assignment(out, option, false, field);
+}
+
+void options_print_values(const struct options_program *program, const struct options_line *line,
+                          const void *settings, FILE *out)
+{
+    for (size_t i = 0; i < options_count(program); i++) {
+        const struct option *option = options_at(program, i);
+        if (option->name && option->size)
+            put_assignments(out, option, line->given >> i & 1,
+                            options_field(option, (void *)settings));
+    }
+}
+
 // ---- man ----
 
 // `Quoted` words are bold. Dashes in bold become minus signs, which can be copied. A line must not

@@ -107,6 +107,21 @@ static const char *cache_folder(const char *option, char path[PATH_MAX])
     return NULL;
 }
 
+// NVIDIA's driver translates native kernels once and keeps the result in this folder. Its own
+// default needs a HOME, which a service may lack. Only the variant hopper has native kernels; it is
+// the default where the device can run it. Call this before the first thread starts.
+static void place_driver_cache(const char *folder, const char *variant)
+{
+    char path[PATH_MAX];
+    if (!folder || getenv("CUDA_CACHE_PATH") || access("/dev/nvidiactl", F_OK) != 0 ||
+        (variant && variant[0] && strcmp(variant, "hopper") != 0))
+        return;
+    const int size = snprintf(path, sizeof path, "%s/cuda", folder);
+    if (size > 0 && size < (int)sizeof path && (mkdir(path, 0700) == 0 || errno == EEXIST) &&
+        can_keep_files(path))
+        setenv("CUDA_CACHE_PATH", path, 0);
+}
+
 static const char *variant_name(const char *option)
 {
     const char *variable = getenv("AULE_VARIANT");
@@ -166,8 +181,12 @@ static int serve(struct server_params *params)
     char folder[PATH_MAX];
     struct server *server = NULL;
     struct error error;
+    log_set_level(params->log_level);
+    block_signals();
+    raise_descriptor_limit();
     params->cache_folder = cache_folder(params->cache_folder, folder);
     params->variant = variant_name(params->variant);
+    place_driver_cache(params->cache_folder, params->variant);
     int code = EXIT_CODE_FAILED;
     if (server_create(params, &server, &error) == STATUS_OK)
         code = (int)server_run(server);
@@ -190,10 +209,7 @@ int main(int argc, char **argv)
     }
     umask(0077);
     keep_software_driver();
-    if (params.list_devices)
-        return list_devices();
-    log_set_level(params.log_level);
-    block_signals();
-    raise_descriptor_limit();
-    return serve(&params);
+    const int code = params.list_devices ? list_devices() : serve(&params);
+    free(params.lines);
+    return code;
 }

@@ -9,6 +9,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #define ONE_TIB (UINT64_C(1) << 40)
 #define AUTO    .word = "auto", .word_value = SERVER_WORK_AUTO, .initial = "auto"
@@ -27,6 +28,22 @@ static const struct options_program program = {
     .num_options = sizeof entries / sizeof *entries,
 };
 
+// NULL: no memory.
+static char *lines_of(const struct server_params *params, const struct options_line *line)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out)
+        return NULL;
+    options_print_values(&program, line, params, out);
+    const bool failed = ferror(out);
+    if (fclose(out) == 0 && !failed)
+        return text;
+    free(text);
+    return NULL;
+}
+
 enum options_result options_parse(int argc, char **argv, struct server_params *params)
 {
     struct options_line line;
@@ -35,6 +52,10 @@ enum options_result options_parse(int argc, char **argv, struct server_params *p
     if (result == OPTIONS_RUN && line.num_operands) {
         snprintf(line.error, sizeof line.error, "\"%s\" is no option; see aule-daemon --help",
                  line.operands[0]);
+        result = OPTIONS_BAD;
+    }
+    if (result == OPTIONS_RUN && !(params->lines = lines_of(params, &line))) {
+        snprintf(line.error, sizeof line.error, "no memory for the options");
         result = OPTIONS_BAD;
     }
     if (result == OPTIONS_BAD)

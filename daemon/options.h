@@ -10,7 +10,8 @@
 #include "base/options.h"
 #include "server/params.h"
 
-// Strings of *params point into argv. OPTIONS_BAD: the reason was written to standard error.
+// Strings of *params point into argv, but `lines`, which the caller frees. OPTIONS_BAD: the reason
+// was written to standard error.
 enum options_result options_parse(int argc, char **argv, struct server_params *params);
 
 #endif

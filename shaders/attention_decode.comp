@@ -62,15 +62,18 @@ const uint ROUND_DIMS = ROUNDS > 1 ? AULE_NARROW_HEAD_DIM : HEAD_DIM_V;
 const uint ROUND_MATRICES = ROUNDS > 1 ? 8 : SUM_MATRICES;
 const bool ROUNDS_WHOLE = V_WHOLE && SUM_MATRICES == ROUNDS * ROUND_MATRICES;
 
-// A tile of 8-bit elements has half as many bytes as one of 16 bits. So two tiles are loaded at a
-// time, to have as many bytes in flight. A unit with an odd number of tiles gets one more tile,
-// which no row sees.
-const bool PAIRED = K_ELEMENTS == 16 && V_ELEMENTS == 16 && !Q_SHARED && !LITTLE_CODE;
+// A tile of short rows has at most half as many bytes as one of 128 dims of 16 bits. So two tiles
+// are loaded at a time, to have as many bytes in flight. A unit with an odd number of tiles gets
+// one more tile, which no row sees.
+const uint SHORT_ROW = 128; // bytes
+const bool PAIRED = K_ROW_BYTES <= SHORT_ROW && V_ROW_BYTES <= SHORT_ROW && !LITTLE_CODE;
 const uint AT_ONCE = PAIRED ? 2 : 1;
 
-// Each warp's result at the end: its unit or its half. Kept small, because shared memory limits the
-// occupancy.
-shared float slot_sums[SLOTS * ROWS * ROUND_DIMS]; // [slot][row][dim], not normalised
+// Each warp's result at the end: its unit or its half, not normalised. Kept small, because shared
+// memory limits the occupancy.
+const uint ROUND_QUADS = ROUND_DIMS / 4;         // of four dims each
+const uint ROW_QUADS = ROUND_QUADS + 7 & ~7u;    // quads_place() permutes eight neighbours
+shared vec4 slot_sums[SLOTS * ROWS * ROW_QUADS]; // [slot][row][place of a quad]
 shared float slot_maxima[SLOTS * ROWS], slot_weights[SLOTS * ROWS];
 shared uvec4 q_words[Q_SHARED ? Q_PAIRS * WARP : 1]; // [pair][lane]
 
@@ -258,8 +261,30 @@ void values_add(inout State state, uvec4 v[V_LOADS], MatrixB weights)
 
 // ---- units ----
 
+// Where a quad of a row lies in slot_sums. Eight lanes with two neighbouring g store at the same
+// time. Their quads are in 32 different banks.
+uint quad_place(uint slot, uint row, uint quad)
+{
+    return (slot * ROWS + row) * ROW_QUADS + (quad ^ (row >> 1 & 1 | row & 4));
+}
+
+void quad_take(uint at, vec4 sums, Fold f, bool joins)
+{
+    slot_sums[at] = joins ? fold(f, slot_sums[at], sums) : sums;
+}
+
+// A sum matrix's numbers in the frame of the scores.
+vec4 sums_framed(MatrixC matrix, vec2 frames)
+{
+    precise vec4 sums = sums_numbers(matrix);
+    if (V_SCALES)
+        sums *= frames.xyxy;
+    return sums;
+}
+
 // Puts a unit's state into a slot, or folds it with what is there. Weights are first added over all
-// lanes with the same t. `mine`: it is this warp's turn. `round`: which dims of a row are put.
+// lanes with the same t. `mine`: it is this warp's turn. `round`: which dims of a row are put. Two
+// matrices are a quad of both rows.
 void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
 {
     const vec2 weights = vec2(column_sum(state.weights.x), column_sum(state.weights.y));
@@ -271,17 +296,14 @@ void slot_take(uint slot, State state, bool joins, bool mine, const uint round)
             folds[i] = fold_begin(joins ? slot_maxima[row + i] : NO_MAXIMUM, state.maxima[i]);
         [[unroll]] for (uint k = 0; k < ROUND_MATRICES && begin + k < SUM_MATRICES &&
                                     (ROUNDS_WHOLE || piece_of(begin + k) < V_PIECES);
-                        k++) {
+                        k += 2) {
             const uint i = ROUNDS > 1 ? begin + k : k;
-            precise vec4 sums = sums_numbers(state.sums[i]);
-            if (V_SCALES)
-                sums *= frames.xyxy;
-            [[unroll]] for (uint n = 0; n < 4; n++) {
-                const uint dim = piece_of(i) * V_ELEMENTS + i % V_MATRICES * 2 + (n >> 1);
-                const uint at =
-                    (row + (n & 1)) * ROUND_DIMS + (ROUNDS > 1 ? dim - round * ROUND_DIMS : dim);
-                slot_sums[at] = joins ? fold(folds[n & 1], slot_sums[at], sums[n]) : sums[n];
-            }
+            const uint quad = (piece_of(i) * V_ELEMENTS + i % V_MATRICES * 2) / 4 -
+                              (ROUNDS > 1 ? round * ROUND_QUADS : 0);
+            const vec4 a = sums_framed(state.sums[i], frames),
+                       b = sums_framed(state.sums[i + 1], frames);
+            quad_take(quad_place(slot, 2 * t, quad), vec4(a.xz, b.xz), folds[0], joins);
+            quad_take(quad_place(slot, 2 * t + 1, quad), vec4(a.yw, b.yw), folds[1], joins);
         }
     }
     warp_wait(); // all lanes have read the maxima before lane t changes them
@@ -313,8 +335,8 @@ void slot_clear(uint slot, bool mine)
 // matrix, which would be spilled to memory.
 void slot_zero(uint slot)
 {
-    for (uint i = warp_lane(); i < ROWS * ROUND_DIMS; i += WARP)
-        slot_sums[slot * ROWS * ROUND_DIMS + i] = 0;
+    for (uint i = warp_lane(); i < ROWS * ROW_QUADS; i += WARP)
+        slot_sums[slot * ROWS * ROW_QUADS + i] = vec4(0);
 }
 
 // How many of `count` units begin before the hull's end; 0 if all end before the hull. Emulated:
@@ -474,10 +496,8 @@ Whole slots_fold(uint row, uint quad)
     Whole whole;
     for (uint slot = 0; slot < SLOTS; slot++) {
         const uint at = slot * ROWS + row;
-        vec4 sums;
-        for (uint i = 0; i < 4; i++)
-            sums[i] = slot_sums[at * ROUND_DIMS + quad * 4 + i];
-        sums = sums_weighed(sums, slot_weights[at]);
+        const vec4 sums =
+            sums_weighed(slot_sums[quad_place(slot, row, quad)], slot_weights[at]);
         const Fold f = fold_begin(slot == 0 ? NO_MAXIMUM : whole.maximum, slot_maxima[at]);
         whole.sums = slot == 0 ? sums : fold(f, whole.sums, sums);
         whole.weights = slot == 0 ? slot_weights[at] : fold(f, whole.weights, slot_weights[at]);
@@ -535,8 +555,8 @@ bool item_leaves(gpu_item item)
 // Stores the slots' results for the dims of one round.
 void slots_end(gpu_item item, const uint round)
 {
-    const uint first = ROUNDS > 1 ? round * (ROUND_DIMS / 4) : 0;
-    const uint quads = ROUNDS > 1 ? min(ROUND_DIMS / 4, HEAD_DIM_V / 4 - first) : HEAD_DIM_V / 4;
+    const uint first = ROUNDS > 1 ? round * ROUND_QUADS : 0;
+    const uint quads = ROUNDS > 1 ? min(ROUND_QUADS, HEAD_DIM_V / 4 - first) : ROUND_QUADS;
     barrier();
     for (uint i = gl_LocalInvocationID.x; i < num_rows * quads; i += gl_WorkGroupSize.x) {
         const uint row = i / quads, quad = i % quads;

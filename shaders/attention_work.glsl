@@ -19,6 +19,7 @@ layout(push_constant, scalar) uniform Push { gpu_dispatch dispatch; };
 const bool SOFT_CAP = (FEATURES & AULE_FEATURE_SOFT_CAP) != 0;
 const bool ALIBI = (FEATURES & AULE_FEATURE_ALIBI) != 0;
 const bool WINDOW = (FEATURES & AULE_FEATURE_WINDOW) != 0;
+const bool CHUNK = (FEATURES & AULE_FEATURE_CHUNK) != 0;
 const bool MASK = (FEATURES & AULE_FEATURE_MASK) != 0;
 const bool SINKS = (FEATURES & AULE_FEATURE_SINKS) != 0;
 const bool LSE = (FEATURES & AULE_FEATURE_LSE) != 0;
@@ -134,6 +135,13 @@ uvec2 row_range(uint row)
     if (WINDOW) {
         first = max(first, position - int64_t(run.window_left));
         last = min(last, position + int64_t(run.window_right));
+    }
+    if (CHUNK) {
+        if (position < 0)
+            return uvec2(0);
+        const uint start = uint(position) / run.attention_chunk * run.attention_chunk;
+        first = max(first, int64_t(start));
+        last = min(last, int64_t(start) + int64_t(run.attention_chunk) - 1);
     }
     return first > last ? uvec2(0) : uvec2(first, last + 1);
 }

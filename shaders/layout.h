@@ -110,7 +110,8 @@ struct gpu_run {
     AULE_U32 rope_dim;              // ROPE: even, at most HEAD_DIM_K
     AULE_U32 slot_step, q_len_step; // of the arrays above
     AULE_U32 token_row_step, kv_start_step;
-    AULE_U32 reserved;
+    AULE_U32 attention_chunk;       // CHUNK: a query at p sees keys j with j / chunk == p / chunk,
+                                    //   both rounded down
 };
 
 // Rows [first_row, first_row + tile rows) of one sequence, for each KV head. Row r of a sequence is
@@ -286,6 +287,7 @@ struct gpu_matrix_probe { AULE_U64 lanes; }; // its push constants
 #define AULE_FEATURE_ROPE_PAIRS 256u  // pairs are (2n, 2n + 1); else (n, n + rope_dim / 2)
 #define AULE_FEATURE_SPLIT     512u   // some items leave partial results
 #define AULE_FEATURE_REDO      1024u  // a second pass: see gpu_redo
+#define AULE_FEATURE_CHUNK     4096u  // with WINDOW: keys of the query's own chunk
 #define AULE_FEATURE_COMPANY   2048u  // a cascade over several runs: see gpu_crowd
 
 #endif

@@ -170,7 +170,9 @@ static bool check_session(const struct core_session *session, struct error *erro
         in_flight += run->over ? 0 : run->num_picked - run->num_over;
         detached += run->detached;
     }
-    EXPECT((session->queued != NULL) ==
+    EXPECT(!session->put_off || session->queued,
+           "session %" PRIu64 " is put off and has no queued run", session->id);
+    EXPECT((session->queued != NULL && !session->put_off) ==
                in_heap(&session->core->scheduler.turns.ready, &session->ready),
            "session %" PRIu64 " has queued runs but is not in the ready heap, or the reverse",
            session->id);

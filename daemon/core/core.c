@@ -211,6 +211,7 @@ bool core_step(struct core *core, int64_t now_ns)
         switch (event.kind) {
         case ENGINE_EVENT_DONE: scheduler_done(core, &event); break;
         case ENGINE_EVENT_CHUNK: chunk_news(core, &event); break;
+        case ENGINE_EVENT_COMPILED: scheduler_compiled(core); break;
         case ENGINE_EVENT_LOST: device_news(core, &event); break;
         }
     }
@@ -245,6 +246,10 @@ enum status core_device_status(const struct core *core)
 
 bool core_idle(const struct core *core)
 {
+    const struct core_session *session;
+    DL_FOREACH(core->sessions, session)
+    if (session->put_off)
+        return false;
     return !core->scheduler.num_in_flight && !heap_first(&core->scheduler.turns.ready) &&
            !core->tiers.num_errands;
 }

@@ -26,6 +26,10 @@
 // finishes earlier than predicted, it idles while the next submission is prepared. If the GPU is
 // idle, or no session is expected, ready runs are submitted at once. Runs that share a prefix with
 // sessions that are about to come back may wait longer, also while the GPU is idle (gather.h).
+//
+// Compiles. Which pipelines a run needs shows only when the engine plans it. If one is not compiled
+// yet, the engine gives the session's links back, from the first that needs it. They are queued as
+// before, and the session has no turn until the compile has ended. Other sessions go on.
 
 #include "scheduler.h"
 
@@ -144,6 +148,17 @@ static void end_all(struct submission *submission, enum status status, const str
     end_links(submission);
 }
 
+// Gives a session whose links have all come back its turns again, if the engine has what they need.
+// It earns no credit for the time of the compile.
+static void resume(struct core_session *session)
+{
+    if (!session->put_off || session->num_in_flight ||
+        !engine_line_resume(session->ledger->engine, session->id))
+        return;
+    session->put_off = false;
+    turns_ready(session);
+}
+
 // Notes the sessions first, because run_deliver() may free runs and session_passed() a session.
 static void deliver(struct scheduler *scheduler, struct submission *submission)
 {
@@ -153,6 +168,7 @@ static void deliver(struct scheduler *scheduler, struct submission *submission)
         struct core_session *session = scheduler->served[i];
         run_deliver(session);
         session->num_in_flight--;
+        resume(session);
         session_passed(session);
     }
 }
@@ -409,7 +425,9 @@ static uint64_t read_results(struct core *core, struct submission *submission,
     uint32_t *order = core->scheduler.order, good = 0;
     for (uint32_t i = 0; i < submission->num_links; i++) {
         enum status status = i < event->num_results ? event->results[i].status : STATUS_INTERNAL;
-        if (status == STATUS_OK) {
+        if (status == STATUS_BUSY) {
+            continue; // put off
+        } else if (status == STATUS_OK) {
             order[good++] = i;
             gpu_ns += event->results[i].own_ns;
             submission->links[i].run->session->gpu_ns += event->results[i].own_ns;
@@ -449,6 +467,26 @@ static void learn_budget(struct scheduler *scheduler, const struct submission *s
     } else if (gpu_ns < SCHEDULER_TIME_NS / 2 && weight >= budget / 2) {
         scheduler->budget = budget < most / 2 ? budget * 2 : most;
     }
+}
+
+// Moves the links that the engine has put off behind the others, and queues them again. Returns the
+// number of the others.
+static uint32_t put_back(struct scheduler *scheduler, struct submission *submission,
+                         const struct engine_event *event)
+{
+    uint32_t kept = 0, back = 0;
+    for (uint32_t i = 0; i < submission->num_links; i++) {
+        const struct link link = submission->links[i];
+        if (i < event->num_results && event->results[i].status == STATUS_BUSY)
+            scheduler->picked[back++] = link;
+        else
+            submission->links[kept++] = link;
+    }
+    for (uint32_t i = 0; i < back; i++) {
+        submission->links[kept + i] = scheduler->picked[i];
+        run_put_back(scheduler->picked[i].run);
+    }
+    return kept;
 }
 
 static struct submission *take_first(struct scheduler *scheduler)
@@ -493,15 +531,25 @@ void scheduler_done(struct core *core, const struct engine_event *event)
     }
     struct submission *submission = take_first(s);
     const uint64_t gpu_ns = read_results(core, submission, event);
+    const uint32_t num_links = submission->num_links;
+    submission->num_links = put_back(s, submission, event);
     learn_budget(s, submission, gpu_ns);
     gather_learn(core, submission, gpu_ns);
     core->ledger.metrics[METRIC_DISPATCHES] += event->num_dispatches;
     s->prepared_ns = event->prepared_ns;
     expect_back(s, submission, core->ledger.now_ns);
     end_links(submission);
+    submission->num_links = num_links;
     deliver(s, submission);
     end_zeroes(core, submission);
     session_fenced(core, event->sequence);
+}
+
+void scheduler_compiled(struct core *core)
+{
+    struct core_session *session;
+    DL_FOREACH(core->sessions, session)
+    resume(session);
 }
 
 void scheduler_lost(struct core *core)

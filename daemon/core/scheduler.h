@@ -62,6 +62,7 @@ void scheduler_submit(struct core *core);
 // What core_wake_ns() returns. Call it after scheduler_submit().
 int64_t scheduler_wake_ns(struct core *core);
 void scheduler_done(struct core *core, const struct engine_event *event); // ENGINE_EVENT_DONE
+void scheduler_compiled(struct core *core);                               // ENGINE_EVENT_COMPILED
 void scheduler_lost(struct core *core); // the device is lost: every run fails
 
 #endif

@@ -173,6 +173,7 @@ bool core_session_close(struct core_session *session, bool died)
     struct batch *batch, *next;
     session->closed = true;
     run_drop_queued(session, STATUS_NO_SESSION);
+    engine_line_end(core->ledger.engine, session->id);
     HASH_ITER(hh, session->batches, batch, next)
     {
         batch_destroy(batch);
@@ -249,6 +250,7 @@ void session_passed(struct core_session *session)
         return;
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
     DL_DELETE(core->leaving, session);
+    engine_line_end(core->ledger.engine, session->id); // its last runs may have asked for more
     if (core->params.session_gone && !session->errand)
         core->params.session_gone(core->params.context, session->owner);
     session_free(session);

@@ -137,10 +137,36 @@ static void set_watch(struct engine *engine, uint32_t asked_us)
     };
 }
 
+// A compile has ended: the maker may save the pipelines, and the caller resume lines.
+static void on_compiled(void *owner, bool awaited)
+{
+    struct engine *engine = owner;
+    pthread_mutex_lock(&engine->lock);
+    engine->compiled |= awaited;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    if (awaited)
+        engine_wake(engine);
+}
+
+static void *compiler_thread(void *argument)
+{
+    struct engine *engine = argument;
+    compiler_run(&engine->pipelines.compiler);
+    pthread_mutex_lock(&engine->lock);
+    engine->compiler_gone = true;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}
+
 static enum status make_parts(struct engine *engine, const struct engine_params *params,
                               struct error *error)
 {
     enum status status = engine_locks_init(engine, error);
+    engine->compiled_event.event.kind = ENGINE_EVENT_COMPILED;
+    engine->pipelines.compiler.news = on_compiled;
+    engine->pipelines.compiler.owner = engine;
     if (status == STATUS_OK)
         status = device_init(&engine->device, params, variant_least_shared_memory(),
                              hopper_wanted(params->variant), error);
@@ -151,9 +177,8 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
     if (status == STATUS_OK)
         matrix_look(&engine->device, &engine->transfer);
     if (status == STATUS_OK)
-        status = hopper_look(&engine->device, &engine->transfer, params->variant, error);
-    if (status == STATUS_OK)
-        status = pipelines_init(&engine->pipelines, &engine->device, params, error);
+        status =
+            pipelines_init(&engine->pipelines, &engine->device, &engine->transfer, params, error);
     if (status == STATUS_OK)
         status = tuning_init(engine, params, error);
     if (status == STATUS_OK)
@@ -177,8 +202,10 @@ static enum status start_threads(struct engine *engine, struct error *error)
     engine->completer_runs =
         pthread_create(&engine->completer, NULL, completer_thread, engine) == 0;
     engine->maker_runs = pthread_create(&engine->maker, NULL, maker_thread, engine) == 0;
+    engine->compiler_runs = pthread_create(&engine->compiler, NULL, compiler_thread, engine) == 0;
     bool tuner_starts = tuner_start(engine);
-    if (engine->submitter_runs && engine->completer_runs && engine->maker_runs && tuner_starts)
+    if (engine->compiler_runs && engine->submitter_runs && engine->completer_runs &&
+        engine->maker_runs && tuner_starts)
         return STATUS_OK;
     return error_set(error, STATUS_NO_MEMORY, "the engine's threads cannot be started");
 }
@@ -233,11 +260,41 @@ static void join(pthread_t thread, bool *runs)
     *runs = false;
 }
 
+// With the lock held. false: *gone is not true in time.
+static bool await(struct engine *engine, bool (*gone)(const struct engine *), int64_t deadline_ns)
+{
+    int rc = 0;
+    while (!gone(engine) && rc != ETIMEDOUT)
+        rc = clock_wait(&engine->changed, &engine->lock, deadline_ns);
+    return gone(engine);
+}
+
+static bool compiler_gone(const struct engine *engine)
+{
+    return engine->compiler_gone;
+}
+
+// The other threads have ended, so that none waits for a pipeline any more. A compile that is under
+// way cannot be stopped.
+static bool stop_compiler(struct engine *engine, int64_t deadline_ns)
+{
+    if (!engine->compiler_runs)
+        return true;
+    compiler_stop(&engine->pipelines.compiler);
+    pthread_mutex_lock(&engine->lock);
+    bool gone = await(engine, compiler_gone, deadline_ns);
+    pthread_mutex_unlock(&engine->lock);
+    if (gone)
+        join(engine->compiler, &engine->compiler_runs);
+    return gone;
+}
+
 // A thread that was never started counts as ended. false: not all threads ended in time.
 static bool stop_threads(struct engine *engine, int64_t deadline_ns)
 {
-    int rc = 0;
     tuner_stop(engine);
+    if (engine->pipelines.compiler.made)
+        compiler_quit(&engine->pipelines.compiler);
     pthread_mutex_lock(&engine->lock);
     engine->stopping = true;
     engine->submitter_gone |= !engine->submitter_runs;
@@ -246,11 +303,9 @@ static bool stop_threads(struct engine *engine, int64_t deadline_ns)
     engine->tuner_gone |= !tuner_runs(engine);
     pthread_cond_broadcast(&engine->changed);
     pthread_cond_signal(&engine->more);
-    while (!all_gone(engine) && rc != ETIMEDOUT)
-        rc = clock_wait(&engine->changed, &engine->lock, deadline_ns);
-    bool gone = all_gone(engine);
+    bool gone = await(engine, all_gone, deadline_ns);
     pthread_mutex_unlock(&engine->lock);
-    if (!gone)
+    if (!gone || !stop_compiler(engine, deadline_ns))
         return false;
     join(engine->submitter, &engine->submitter_runs);
     join(engine->completer, &engine->completer_runs);
@@ -396,6 +451,16 @@ void engine_metrics(const struct engine *engine, uint64_t metrics[NUM_ENGINE_MET
         metrics[i] = atomic_load_explicit(&engine->device.metrics[i], memory_order_relaxed);
 }
 
+bool engine_line_resume(struct engine *engine, uint64_t line)
+{
+    return line_resume(&engine->pipelines.compiler, line);
+}
+
+void engine_line_end(struct engine *engine, uint64_t line)
+{
+    line_end(&engine->pipelines.compiler, line);
+}
+
 const char *engine_variant(const struct engine *engine)
 {
     return engine->pipelines.variant->name;
@@ -407,7 +472,9 @@ bool engine_variant_at(const struct engine *engine, uint32_t index, struct engin
     if (!variant)
         return false;
     *out = (struct engine_variant_info){.name = variant->name, .needs = variant->needs};
-    if (variant != engine->pipelines.variant)
+    if (variant == engine->pipelines.variant)
+        hopper_states_refusals(&engine->pipelines.natives, out->missing, sizeof out->missing);
+    else
         variant_missing(variant, &engine->device.adapter, out->missing, sizeof out->missing);
     return true;
 }

@@ -113,7 +113,9 @@ const char *engine_variant(const struct engine *engine); // name of the variant 
 // The strings are static, except `missing`.
 struct engine_variant_info {
     const char *name, *needs;
-    char missing[256]; // "" = this device can use the variant
+    // "" = this device can use the variant. Of the variant in use: why GLSL replaces some of its
+    // native kernels; "" = it replaces none that was needed so far.
+    char missing[256];
 };
 // Variant `index` of the table, best first. false: there are no more.
 bool engine_variant_at(const struct engine *engine, uint32_t index,
@@ -354,6 +356,10 @@ struct engine_part {
 // engine_submit() copies the arrays. `final`: the caller has already put the default in place.
 struct engine_run {
     enum engine_kind kind;
+    // Runs of one line keep their order. If a pipeline that a run needs is not compiled yet, this
+    // run and all later ones of its line are put off until engine_line_resume(); other lines go on.
+    // 0: no line. The whole submission, and those behind it, wait for the pipeline.
+    uint64_t line;
     struct engine_batch *batch; // ATTEND, WRITE, GATHER
     struct engine_arena *arena; // COPY: NULL unless a copy names it
     uint32_t layer, num_heads;
@@ -416,7 +422,9 @@ enum status engine_submit(struct engine *engine, const struct engine_submission 
                           uint64_t *sequence, struct error *error);
 
 struct engine_run_result {
-    enum status status; // of this run: for example, its pipeline cannot be compiled
+    // Of this run: for example, its pipeline cannot be compiled. BUSY: its line is put off. Nothing
+    // of the run was done; submit it again once the line is resumed.
+    enum status status;
     // Runs of one submission with equal numbers shared a dispatch; if a run has several, this is
     // the first. num_dispatches and above: the run had none (no tokens, or it failed).
     uint32_t dispatch;
@@ -428,8 +436,14 @@ struct engine_run_result {
     const char *message; // why the run failed; NULL: it did not, or `status` says it all
 };
 
-enum engine_event_kind { ENGINE_EVENT_DONE, ENGINE_EVENT_CHUNK, ENGINE_EVENT_LOST };
-// LOST comes once and last. Submissions and chunks that are still under way get no event then.
+enum engine_event_kind {
+    ENGINE_EVENT_DONE,
+    ENGINE_EVENT_CHUNK,
+    ENGINE_EVENT_COMPILED, // ask engine_line_resume() for the lines that are put off
+    ENGINE_EVENT_LOST
+};
+// One COMPILED may stand for several compiles. LOST comes once and last. Submissions and chunks
+// that are still under way get no event then.
 struct engine_event {
     enum engine_event_kind kind;
     uint64_t sequence;                       // DONE: of the submission; DONE events come in order
@@ -440,6 +454,12 @@ struct engine_event {
     uint32_t chunk;
     struct error error; // CHUNK: OK, or why not; LOST: what happened
 };
+
+// True: what the line waited for has ended, well or not, and it is not put off any more. Call this
+// when all its runs have come back. False: an ENGINE_EVENT_COMPILED will come.
+bool engine_line_resume(struct engine *engine, uint64_t line);
+// The line will submit nothing more. What only this line waited for is not compiled.
+void engine_line_end(struct engine *engine, uint64_t line);
 
 bool engine_poll(struct engine *engine, struct engine_event *event); // false: there is no event
 // Any thread, at the cost of one atomic load. false: there is no event, or `wake` will still be

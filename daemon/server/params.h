@@ -264,6 +264,7 @@
 // variant by the names that hold, and reads log_level and list_devices alone.
 struct server_params {
     DAEMON_OPTIONS(OPTION_NO_MEMBER, OPTION_MEMBER)
+    char *lines; // the options as options_print_values() writes them; NULL: not known
 };
 
 #endif

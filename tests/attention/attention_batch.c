@@ -111,7 +111,12 @@ static void seq_range(const struct attention_seq *seq,
             low = position - parameters->window_left;
         if (windowed && parameters->window_right >= 0 && position + parameters->window_right < last)
             last = position + parameters->window_right;
-        if (low > last)
+        if (parameters->features & FEATURE_CHUNK) {
+            const int64_t chunk = parameters->attention_chunk, start = position / chunk * chunk;
+            low = start > low ? start : low;
+            last = start + chunk - 1 < last ? start + chunk - 1 : last;
+        }
+        if (low > last || (parameters->features & FEATURE_CHUNK && position < 0))
             continue;
         *first = low < *first ? low : *first;
         *end = last + 1 > *end ? last + 1 : *end;
@@ -317,6 +322,7 @@ struct oracle_params attention_batch_oracle(const struct attention_batch *batch,
         .windowed = parameters->features & FEATURE_WINDOW,
         .window_left = parameters->window_left,
         .window_right = parameters->window_right,
+        .chunk = parameters->features & FEATURE_CHUNK ? parameters->attention_chunk : 0,
         .cap = parameters->features & FEATURE_SOFT_CAP ? (double)parameters->soft_cap : 0,
         .slopes = parameters->features & FEATURE_ALIBI ? parameters->slopes : NULL,
         .sinks = parameters->features & FEATURE_SINKS ? parameters->sinks : NULL,

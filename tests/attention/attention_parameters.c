@@ -40,6 +40,17 @@ static int32_t window_draw(struct dice *dice, uint32_t block_size)
     return choices[dice_below(dice, COUNT(choices))];
 }
 
+static uint32_t chunk_draw(struct dice *dice, uint32_t block_size)
+{
+    const uint32_t choices[] = {1,
+                                block_size,
+                                block_size + 1,
+                                1 + dice_below(dice, 100),
+                                1 + dice_below(dice, 1500),
+                                UINT32_MAX};
+    return choices[dice_below(dice, COUNT(choices))];
+}
+
 // So that values of about 1 use the type's range, or are too large for it now and then.
 static float scale_draw(struct dice *dice, enum dtype dtype)
 {
@@ -79,6 +90,7 @@ struct attention_parameters attention_parameters_draw(struct dice *dice,
         .causal = shape->causal,
         .window_left = window_draw(dice, shape->kv.block_size),
         .window_right = window_draw(dice, shape->kv.block_size),
+        .attention_chunk = chunk_draw(dice, shape->kv.block_size),
         .soft_cap = CAPS[dice_below(dice, COUNT(CAPS))],
         .num_splits = shape->num_splits,
         .k_scale = scale_draw(dice, shape->kv.k_dtype),

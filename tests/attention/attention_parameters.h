@@ -20,8 +20,9 @@ enum {
     FEATURE_LSE = 64,
     FEATURE_ROPE = 128,
     FEATURE_PAIRS = 256, // RoPE's pairs are neighbours; nothing without FEATURE_ROPE
-    NUM_FEATURES = 9,
-    FEATURES_ALL = 511,
+    FEATURE_CHUNK = 512,
+    NUM_FEATURES = 10,
+    FEATURES_ALL = 1023,
     FEATURES_OF_WRITES =
         FEATURE_ROPE | FEATURE_PAIRS | FEATURE_POSITIONS, // what decides about K as it is written
     MAX_HEADS = 64,
@@ -50,6 +51,7 @@ struct attention_parameters {
     uint32_t features;
     bool causal;
     int32_t window_left, window_right;
+    uint32_t attention_chunk;
     float soft_cap;
     float slopes[MAX_HEADS], sinks[MAX_HEADS];
     uint32_t num_splits;

@@ -365,6 +365,8 @@ static struct engine_run rig_run_of(struct rig *rig, const struct attention_batc
         .windowed = parameters->features & FEATURE_WINDOW,
         .window_left = parameters->window_left,
         .window_right = parameters->window_right,
+        .options.attention_chunk =
+            parameters->features & FEATURE_CHUNK ? parameters->attention_chunk : 0,
         .soft_cap = parameters->features & FEATURE_SOFT_CAP ? parameters->soft_cap : 0,
         .slopes = parameters->features & FEATURE_ALIBI ? parameters->slopes : NULL,
         .sinks = parameters->features & FEATURE_SINKS ? parameters->sinks : NULL,

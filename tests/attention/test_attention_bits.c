@@ -183,7 +183,7 @@ static const struct {
     enum dtype io_dtype; // 0: any
 } SAME_BITS[] = {
     {0, 1, 64, 64, 0, SCALE_NONE, false, 0},
-    {0, 0, 40, 40, 0, SCALE_NONE, false, 0},
+    {FEATURE_CHUNK, 0, 40, 40, 0, SCALE_NONE, false, 0},
     {0, 3, 64, 128, DTYPE_F16, SCALE_NONE, false, 0},
     {FEATURE_WINDOW | FEATURE_SINKS | FEATURE_LSE, 1, 40, 40, 0, SCALE_NONE, false, 0},
     {FEATURE_MASK | FEATURE_ALIBI | FEATURE_POSITIONS, 4, 64, 64, DTYPE_BF16, SCALE_NONE, false, 0},

@@ -281,6 +281,52 @@ START_TEST(options_are_set_by_name)
 }
 END_TEST
 
+// ---- values ----
+
+static char *values_of(const char *words)
+{
+    char *text = NULL;
+    size_t size = 0;
+    ck_assert_int_eq(read_text(&plain, words), OPTIONS_RUN);
+    FILE *out = open_memstream(&text, &size);
+    ck_assert_ptr_nonnull(out);
+    options_print_values(&plain, &line, &settings, out);
+    fclose(out);
+    return text;
+}
+
+START_TEST(values_are_lines_and_those_of_defaults_begin_with_a_hash)
+{
+    char *text = values_of("--colour blue --poll 7 --size 3M --name x --loud");
+    ck_assert_str_eq(text, "colour=blue\n#colder=yes\n#mode=red\n#count=4\n#entries=0\npoll=7\n"
+                           "size=3145728\n#share=0.5\nname=x\n#note=\nloud=yes\n");
+    free(text);
+    text = values_of("");
+    ck_assert_str_eq(text, "#colour=green\n#colder=no\n#mode=red\n#count=4\n#entries=0\n"
+                           "#poll=auto\n#size=0\n#share=0.5\n#name=\n#note=\n#loud=no\n");
+    free(text);
+}
+END_TEST
+
+START_TEST(values_have_no_password_of_a_url_and_one_line_each)
+{
+    static const struct {
+        const char *words, *line;
+    } cases[] = {
+        {"--name redis://me:secret@host:1,other:2", "\nname=redis://me:@host:1,other:2\n"},
+        {"--name redis://:se:cr@et@host", "\nname=redis://:@host\n"},
+        {"--name redis://host:1", "\nname=redis://host:1\n"},
+        {"--name a\nb", "\nname=a?b\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text = values_of(cases[i].words);
+        ck_assert_msg(strstr(text, cases[i].line) != NULL, "\"%s\" is not in:\n%s", cases[i].line,
+                      text);
+        free(text);
+    }
+}
+END_TEST
+
 // ---- printed lists ----
 
 static char *printed(const struct options_program *program, const char *format,
@@ -446,6 +492,8 @@ int main(void)
     tcase_add_test(reading, a_command_takes_the_options_of_its_groups);
     tcase_add_test(reading, an_option_of_one_command_is_taken_by_no_other);
     tcase_add_test(reading, options_are_set_by_name);
+    tcase_add_test(printing, values_are_lines_and_those_of_defaults_begin_with_a_hash);
+    tcase_add_test(printing, values_have_no_password_of_a_url_and_one_line_each);
     tcase_add_test(printing, help_has_each_option_below_its_section);
     tcase_add_test(printing, help_of_a_command_has_what_it_takes);
     tcase_add_test(printing, long_help_is_wrapped_and_no_line_of_it_looks_like_an_option);

@@ -200,7 +200,8 @@ START_TEST(options_reach_a_daemon_that_knows_them_and_no_other)
 {
     const struct aule_run_params plain = {.num_heads = 1},
                                  run = {.num_heads = 1, .max_queue_ms = 77},
-                                 base2 = {.num_heads = 1, .lse_base2 = true};
+                                 base2 = {.num_heads = 1, .lse_base2 = true},
+                                 chunk = {.num_heads = 1, .attention_chunk = 8192};
     const struct aule_merge_params merge = {.lse_base2 = true};
     open_all(6);
     ck_assert_int_eq(aule_run(batch, &run, 1000, NULL), AULE_OK);
@@ -213,6 +214,13 @@ START_TEST(options_reach_a_daemon_that_knows_them_and_no_other)
     open_all(7);
     ck_assert_int_eq(aule_run(batch, &base2, 1000, NULL), AULE_OK);
     ck_assert_uint_eq(seen.run.options.lse_base2, 1);
+    expect(aule_run(batch, &chunk, 0, NULL), AULE_UNSUPPORTED,
+           "protocol 2.7 knows no attention_chunk");
+    close_all();
+    fake_stop(&fake);
+    open_all(9);
+    ck_assert_int_eq(aule_run(batch, &chunk, 1000, NULL), AULE_OK);
+    ck_assert_uint_eq(seen.run.options.attention_chunk, 8192);
     close_all();
     fake_stop(&fake);
     open_all(5);

@@ -270,6 +270,13 @@ static enum status try_window(uint64_t batch, int32_t left, int32_t right, bool 
     return try_run(&params, error);
 }
 
+static enum status try_chunk(uint64_t batch, uint32_t chunk, struct error *error)
+{
+    struct core_run_params params = worker_run_params(&a, batch, 0, 2, NULL);
+    params.options.attention_chunk = chunk;
+    return try_run(&params, error);
+}
+
 START_TEST(keys_that_no_query_sees_need_not_be_written)
 {
     const int32_t cu[] = {0, 2}, lens[] = {20}, positions[] = {12, 9};
@@ -285,6 +292,10 @@ START_TEST(keys_that_no_query_sees_need_not_be_written)
     ck_assert_refused(try_window(inside, 1, 4, false, &error), STATUS_UNWRITTEN, "position 16,");
     ck_assert_refused(try_window(inside, 1, -1, false, &error), STATUS_UNWRITTEN, "position 16,");
     ck_assert_refused(try_window(inside, -1, -1, true, &error), STATUS_UNWRITTEN, "position 0,");
+    ck_assert_status(try_chunk(inside, 8, &error), STATUS_OK);
+    ck_assert_status(try_chunk(inside, 3, &error), STATUS_OK);
+    ck_assert_refused(try_chunk(inside, 5, &error), STATUS_UNWRITTEN, "position 5,");
+    ck_assert_refused(try_chunk(inside, 20, &error), STATUS_UNWRITTEN, "position 0,");
     worker_fill(&a, blocks + 2, 1);
     ck_assert_status(try_window(last, 10, -1, true, &error), STATUS_OK);
     ck_assert_refused(try_window(last, 11, -1, true, &error), STATUS_UNWRITTEN, "position 7,");
@@ -415,12 +426,14 @@ static void advance_model(struct model *m)
 static bool reads_unwritten(const struct model *m, const struct core_run_params *p, uint32_t s,
                             const bool *own)
 {
+    const int32_t chunk = (int32_t)p->options.attention_chunk;
     for (int32_t t = cu[s]; t < cu[s + 1]; t++) {
         int32_t query = m->lens[s] - cu[s + 1] + t;
         for (int32_t key = 0; key < m->lens[s]; key++) {
             bool hidden = (p->entry.flags & WIRE_RUN_CAUSAL && key > query) ||
                           (p->entry.window_left >= 0 && key < query - p->entry.window_left) ||
-                          (p->entry.window_right >= 0 && key > query + p->entry.window_right);
+                          (p->entry.window_right >= 0 && key > query + p->entry.window_right) ||
+                          (chunk && (query < 0 || key / chunk != query / chunk));
             const int32_t slot = slot_of(m, s, key);
             for (uint32_t n = 0; !hidden && !own[slot] && n < core_run_layers(p); n++)
                 if (!written[p->entry.layer + n][slot])
@@ -462,6 +475,7 @@ static void attend_model(const struct model *m)
     p.entry.flags = roll(2) ? WIRE_RUN_CAUSAL : 0;
     p.entry.window_left = roll(2) ? -1 : (int32_t)roll(12);
     p.entry.window_right = roll(2) ? -1 : (int32_t)roll(4);
+    p.options.attention_chunk = roll(3) ? 0 : 1 + (uint32_t)roll(20);
     for (uint32_t t = 0; t < QUERIES; t++)
         if (m->slots[t] >= 0)
             own[m->slots[t]] = true;

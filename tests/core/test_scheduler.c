@@ -13,6 +13,73 @@
 #include <stdio.h>
 #include <string.h>
 
+// ---- compiles ----
+
+START_TEST(a_session_whose_run_waits_for_a_compile_delays_no_other_and_keeps_its_order)
+{
+    occupy();
+    fake_engine_put_off(world.engine, a.session->id);
+    const uint64_t first = run(&a, 1), tb = run(&b, 1), second = run(&a, 0);
+    for (int i = 0; i < 4; i++)
+        finish_one();
+    ck_assert_int_eq(ask(&b, tb), STATUS_OK);
+    ck_assert_int_eq(ask(&a, first), STATUS_TIMEOUT);
+    ck_assert_ptr_null(fake_engine_oldest(world.engine));
+    ck_assert(!core_idle(world.core));
+    const uint64_t third = run(&a, 1), again = run(&b, 1);
+    world_check(&world);
+    world_step(&world);
+    const struct fake_submission *s = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(s->num_runs, 1); // of b alone
+    ck_assert(finish_one());
+    ck_assert_int_eq(ask(&b, again), STATUS_OK);
+    fake_engine_compiled(world.engine);
+    world_step(&world);
+    ck_assert_uint_eq(fake_engine_num_put_off(world.engine), 0);
+    world_finish_all(&world);
+    ck_assert_int_eq(ask(&a, first), STATUS_OK);
+    ck_assert_int_eq(ask(&a, second), STATUS_OK);
+    ck_assert_int_eq(ask(&a, third), STATUS_OK);
+}
+END_TEST
+
+// Both submissions in flight have runs of the session.
+START_TEST(a_session_is_resumed_only_when_all_its_runs_have_come_back)
+{
+    fake_engine_put_off(world.engine, a.session->id);
+    const uint64_t first = run(&a, 1);
+    world_step(&world);
+    const uint64_t second = run(&a, 0);
+    world_step(&world);
+    fake_engine_compiled(world.engine);
+    ck_assert(finish_one());
+    ck_assert_uint_eq(fake_engine_num_put_off(world.engine), 1);
+    ck_assert(finish_one());
+    ck_assert_uint_eq(fake_engine_num_put_off(world.engine), 0);
+    world_finish_all(&world);
+    ck_assert_int_eq(ask(&a, first), STATUS_OK);
+    ck_assert_int_eq(ask(&a, second), STATUS_OK);
+}
+END_TEST
+
+START_TEST(a_session_that_ends_drops_the_compile_that_it_waits_for)
+{
+    fake_engine_put_off(world.engine, a.session->id);
+    run(&a, 1);
+    run(&a, 0);
+    world_step(&world);
+    if (_i) // its runs come back before it ends
+        ck_assert(finish_one());
+    core_session_close(a.session, true);
+    a.session = NULL;
+    ck_assert_uint_eq(fake_engine_num_put_off(world.engine), 0);
+    while (finish_one())
+        ;
+    world_check(&world);
+    ck_assert(core_idle(world.core));
+}
+END_TEST
+
 // ---- submissions and waves ----
 
 START_TEST(runs_of_several_sessions_for_one_layer_share_one_dispatch)
@@ -409,11 +476,23 @@ START_TEST(small_work_says_nothing_about_how_much_is_too_much)
 }
 END_TEST
 
+// a and b have many runs of 2^19 tokens queued, and the GPU is occupied.
+static void expect_equal_shares(void)
+{
+    uint32_t of_a, of_b;
+    finish_one();
+    finish_one();
+    count_runs(&of_a, &of_b);
+    ck_assert_uint_eq(of_a + of_b, 16); // two budgets of eight runs
+    ck_assert_uint_ge(of_a, 7);
+    ck_assert_uint_ge(of_b, 7);
+    world_finish_all(&world);
+}
+
 START_TEST(a_session_that_was_away_is_not_owed_what_it_did_not_ask_for)
 {
     uint64_t reader_a = make_reader(&a, blocks[0], 64, 8192),
              reader_b = make_reader(&b, blocks[1], 64, 8192);
-    uint32_t of_a, of_b;
     for (int i = 0; i < 30; i++) { // only a: b is idle all the time
         worker_run(&a, reader_a, 0, 64, NULL);
         world_finish_all(&world);
@@ -423,13 +502,31 @@ START_TEST(a_session_that_was_away_is_not_owed_what_it_did_not_ask_for)
         worker_run(&b, reader_b, 0, 64, NULL);
     for (int i = 0; i < 20; i++)
         worker_run(&a, reader_a, 0, 64, NULL);
-    finish_one();
-    finish_one();
-    count_runs(&of_a, &of_b);
-    ck_assert_uint_eq(of_a + of_b, 16); // two budgets of eight runs
-    ck_assert_uint_ge(of_a, 7);
-    ck_assert_uint_ge(of_b, 7);
-    world_finish_all(&world);
+    expect_equal_shares();
+}
+END_TEST
+
+START_TEST(a_session_that_waited_for_a_compile_is_not_owed_that_time)
+{
+    uint64_t reader_a = make_reader(&a, blocks[0], 64, 8192),
+             reader_b = make_reader(&b, blocks[1], 64, 8192);
+    fake_engine_put_off(world.engine, a.session->id);
+    for (int i = 0; i < 20; i++)
+        worker_run(&a, reader_a, 0, 64, NULL);
+    world_step(&world);
+    while (finish_one())
+        ;
+    for (int i = 0; i < 30; i++) { // only b is served
+        worker_run(&b, reader_b, 0, 64, NULL);
+        world_step(&world);
+        ck_assert(finish_one());
+    }
+    occupy();
+    for (int i = 0; i < 20; i++)
+        worker_run(&b, reader_b, 0, 64, NULL);
+    fake_engine_compiled(world.engine);
+    world_step(&world);
+    expect_equal_shares();
 }
 END_TEST
 
@@ -700,6 +797,15 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("scheduler");
+    check_case(suite, "compiles", open_three, close_all,
+               (const TTest *const[]){
+                   a_session_whose_run_waits_for_a_compile_delays_no_other_and_keeps_its_order,
+                   a_session_is_resumed_only_when_all_its_runs_have_come_back,
+                   a_session_that_waited_for_a_compile_is_not_owed_that_time, NULL},
+               1);
+    check_case(
+        suite, "deaths while compiling", open_three, close_all,
+        (const TTest *const[]){a_session_that_ends_drops_the_compile_that_it_waits_for, NULL}, 2);
     check_case(suite, "waves", open_three, close_all,
                (const TTest *const[]){
                    runs_of_several_sessions_for_one_layer_share_one_dispatch,

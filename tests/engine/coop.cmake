@@ -64,7 +64,7 @@ function(aule_coop_attention variant one_in)
 endfunction()
 
 set(examples "AULE_TEST_PART=worked examples") # all of the suite with --long
-aule_coop_attention(matrix_shared 18)
+aule_coop_attention(matrix_shared 36)
 set_tests_properties(coop_attention_matrix_shared PROPERTIES COST 600) # the longest of all
 aule_coop_attention(matrix_emulated 1 ${examples}) # only tests use this variant
 aule_coop_attention(plain 36)

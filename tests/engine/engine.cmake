@@ -25,7 +25,8 @@ aule_check(test_engine
                    engine/test_engine_split.c engine/test_engine_kernels.c
                    engine/test_engine_warps.c engine/test_engine_fault.c engine/test_engine_file.c
                    engine/test_engine_tune.c engine/test_engine_cascade.c engine/test_engine_company.c
-                   engine/test_engine_step.c engine/test_engine_export.c rigs/dice.c
+                   engine/test_engine_step.c engine/test_engine_export.c
+                   engine/test_engine_compile.c rigs/dice.c
                    rigs/engine_world.c rigs/importer.c
            LIBS aule_core aule_engine aule_shaders LABELS engine gpu tsan VALIDATED COST 250
            TIMEOUT 36000 # with --long; Check's limit for each test is far less
@@ -44,6 +45,10 @@ target_link_options(test_engine PRIVATE -Wl,--wrap=vkWaitSemaphores,--wrap=vkWai
 
 # Tuning's table, trial and file: no device.
 aule_check(test_tune SOURCES engine/test_tune.c LIBS aule_engine aule_shaders LABELS engine tsan)
+
+# The queue of compiles: no device.
+aule_check(test_compiler SOURCES engine/test_compiler.c rigs/dice.c LIBS aule_engine aule_shaders
+           LABELS engine tsan)
 
 # Finding common parts of block tables: no device.
 aule_check(test_sharing SOURCES engine/test_sharing.c rigs/dice.c LIBS aule_engine LABELS engine)

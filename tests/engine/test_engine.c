@@ -23,6 +23,7 @@ static Suite *engine_suite(void)
     add_step_tests(suite);
     add_fault_tests(suite);
     add_file_tests(suite);
+    add_compile_tests(suite);
     add_tune_tests(suite);
     add_export_tests(suite);
     return suite;

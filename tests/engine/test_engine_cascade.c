@@ -403,6 +403,9 @@ START_TEST(keys_that_sequences_share_count_once)
     runs[1].lse = (struct wire_tensor){.offset = LSE, .token_stride = LSE_ROW, .dtype = DTYPE_F32};
     struct engine_event event = expect_done(submit_runs(runs, 2));
     ck_assert_uint_eq(event.num_dispatches, 3);
+    uint64_t metrics[NUM_ENGINE_METRICS];
+    engine_metrics(engine, metrics);
+    ck_assert_uint_eq(metrics[ENGINE_METRIC_CASCADES], 1);
     double keys = 0, shared = (8 + 4) * 256,
            helped = 2 * 256; // those with at most 2 tokens, two parts
     for (int seq = 0; seq < SEQS; seq++)
@@ -458,6 +461,9 @@ VKAPI_ATTR VkResult VKAPI_CALL vkCreateComputePipelines(VkDevice device, VkPipel
     memcpy(&create, &symbol, sizeof create);
     if (refused && infos->stage.module == refused)
         return refusal;
+    const VkResult result = before_compile();
+    if (result != VK_SUCCESS)
+        return result;
     return create(device, cache, count, infos, allocator, pipelines);
 }
 

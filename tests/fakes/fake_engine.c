@@ -696,6 +696,62 @@ static uint32_t count_in_dispatch(const struct fake_submission *s, uint32_t run)
     return count;
 }
 
+// ---- lines ----
+
+static struct fake_line *line_of(struct engine *engine, uint64_t number)
+{
+    for (int i = 0; i < FAKE_LINES; i++)
+        if (engine->lines[i].number == number)
+            return &engine->lines[i];
+    return NULL;
+}
+
+void fake_engine_put_off(struct engine *engine, uint64_t line)
+{
+    struct fake_line *free_line = line_of(engine, 0);
+    if (!line || !free_line)
+        fake_broken("line %" PRIu64 " cannot be put off", line);
+    *free_line = (struct fake_line){.number = line};
+}
+
+void fake_engine_compiled(struct engine *engine)
+{
+    for (int i = 0; i < FAKE_LINES; i++)
+        engine->lines[i].compiled = true;
+    event_add(engine, ENGINE_EVENT_COMPILED);
+    wake(engine);
+}
+
+uint32_t fake_engine_num_put_off(const struct engine *engine)
+{
+    uint32_t count = 0;
+    for (int i = 0; i < FAKE_LINES; i++)
+        count += engine->lines[i].number != 0;
+    return count;
+}
+
+bool engine_line_resume(struct engine *engine, uint64_t line)
+{
+    struct fake_line *found = line_of(engine, line);
+    for (const struct fake_submission *s = engine->submissions; s; s = s->next)
+        for (uint32_t i = 0; i < s->num_runs; i++)
+            if (s->runs[i].run.line == line)
+                fake_broken("line %" PRIu64 " is resumed while it has runs", line);
+    if (!found)
+        return true;
+    if (!found->compiled)
+        return false;
+    *found = (struct fake_line){0};
+    return true;
+}
+
+void engine_line_end(struct engine *engine, uint64_t line)
+{
+    struct fake_line *found = line ? line_of(engine, line) : NULL;
+    if (found)
+        *found = (struct fake_line){0};
+}
+
 bool fake_engine_finish(struct engine *engine)
 {
     struct fake_submission *s = engine->submissions;
@@ -707,6 +763,9 @@ bool fake_engine_finish(struct engine *engine)
     for (uint32_t i = 0; i < s->num_zeroes; i++)
         zero(&s->zeroes[i]);
     for (uint32_t i = 0; i < s->num_runs; i++) {
+        const uint64_t line = s->runs[i].run.line;
+        if (line && line_of(engine, line))
+            s->runs[i].fail = STATUS_BUSY;
         enum status status = s->runs[i].fail;
         uint64_t own_ns = s->runs[i].own_ns;
         event->results[i] = (struct engine_run_result){

@@ -60,6 +60,11 @@ struct fake_submission *fake_engine_newest(struct engine *engine);
 void fake_engine_slow(struct engine *engine,
                       uint64_t gpu_ns); // time of each dispatch from now on; 1000 by default
 bool fake_engine_finish(struct engine *engine); // finishes the oldest one; false: there is none
+// From now on runs of this line are put off when they are finished, with all later ones of the
+// line, until the compile ends and the line is resumed.
+void fake_engine_put_off(struct engine *engine, uint64_t line);
+void fake_engine_compiled(struct engine *engine);              // every compile has ended
+uint32_t fake_engine_num_put_off(const struct engine *engine); // lines that wait for a compile
 void fake_engine_refuse_submit(struct engine *engine, enum status status); // the next one fails
 void fake_engine_lose(struct engine *engine, const char *why);
 

@@ -58,8 +58,15 @@ struct fake_event {
     struct engine_run_result *results;
 };
 
+enum { FAKE_LINES = 8 };
+struct fake_line {
+    uint64_t number; // 0 = none
+    bool compiled;
+};
+
 struct engine {
     struct engine_params params;
+    struct fake_line lines[FAKE_LINES];
     struct engine_device device;
     struct engine_cache *caches;
     struct fake_submission *submissions; // not finished, oldest first

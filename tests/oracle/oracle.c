@@ -130,6 +130,9 @@ static bool row_sees(const struct row *row, int64_t key)
         return false;
     if (params->windowed && params->window_right >= 0 && key > row->position + params->window_right)
         return false;
+    if (params->chunk &&
+        (row->position < 0 || key / params->chunk != row->position / params->chunk))
+        return false;
     if (params->mask) {
         uint64_t bit =
             params->mask_starts[row->seq] + row->query * (uint64_t)row->kv_len + (uint64_t)key;

@@ -76,6 +76,7 @@ struct oracle_params {
     // Features; zero switches each off.
     bool windowed;
     int32_t window_left, window_right; // only if `windowed`; -1 = unbounded
+    uint32_t chunk;                    // only keys of the query's own chunk of so many; 0 = all
     double cap;                        // logits soft cap
     const float *slopes;               // ALiBi, [num_heads]
     const float *sinks;                // [num_heads]

@@ -163,6 +163,21 @@ START_TEST(a_window_bounds_both_sides)
 }
 END_TEST
 
+START_TEST(a_query_sees_its_own_chunk_alone)
+{
+    struct example e;
+    int32_t positions[1] = {2};
+    example_fill(&e, 1, 4, ZEROES, (float[]){1, 2, 4, 8});
+    e.params.positions = positions;
+    e.params.chunk = 2;
+    ck_assert_double_eq_tol(row_out(&e, 0, NULL), (4 + 8) / 2.0, CLOSE);
+    e.params.causal = true;
+    ck_assert_double_eq_tol(row_out(&e, 0, NULL), 4, CLOSE);
+    e.params.chunk = 3;
+    ck_assert_double_eq_tol(row_out(&e, 0, NULL), (1 + 2 + 4) / 3.0, CLOSE);
+}
+END_TEST
+
 START_TEST(the_cap_bends_scores_before_the_bias)
 {
     struct example e;
@@ -630,6 +645,7 @@ int main(void)
     tcase_add_test(visible, rows_before_the_first_key_give_zero);
     tcase_add_test(visible, positions_replace_the_alignment);
     tcase_add_test(visible, a_window_bounds_both_sides);
+    tcase_add_test(visible, a_query_sees_its_own_chunk_alone);
     tcase_add_test(visible, a_mask_replaces_causal);
     suite_add_tcase(suite, visible);
     TCase *terms = tcase_create("cap, slopes, sinks");

@@ -77,7 +77,7 @@ def drawn(*shape: int, seed: int = 0, dtype: Any = np.float32) -> Any:
 
 def expected(q: Any, k: Any, v: Any, *, causal: bool = True, window: tuple[int, int] = (-1, -1),
              soft_cap: float = 0.0, sinks: Any = None, slopes: Any = None, mask: Any = None,
-             scale: float | None = None) -> tuple[Any, Any]:
+             scale: float | None = None, chunk: int = 0) -> tuple[Any, Any]:
     """Attention of one sequence in float64: q [T, H, D] against all keys k, v [S, Hkv, D].
 
     Queries are aligned with the last keys. Returns out [T, H, Dv] and lse [T, H].
@@ -97,6 +97,8 @@ def expected(q: Any, k: Any, v: Any, *, causal: bool = True, window: tuple[int, 
         seen = seen & (key >= at - window[0])
     if window[1] >= 0:
         seen = seen & (key <= at + window[1])
+    if chunk:
+        seen = seen & (key // chunk == at // chunk)
     weights = np.where(seen[None], np.exp(scores), 0.0)
     total = weights.sum(-1)
     if sinks is not None:

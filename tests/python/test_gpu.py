@@ -7,6 +7,7 @@ AULE_TEST_GPU=1 selects this module. It is skipped where torch has no CUDA.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -138,3 +139,26 @@ def test_an_arena_that_cuda_does_not_register_is_copied_plainly(session: aule.Se
             assert own.cuda[:3] == (False, 0, sum(own.copied))
         finally:
             runtime.cudaHostUnregister(last)
+
+
+def test_a_group_over_two_gpus_gives_the_bits_of_one(torch: Any) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU here")
+    generator = torch.Generator().manual_seed(3)
+    blocks, block, num_seqs = 512, 32, 6
+    keys, values = (torch.randn(blocks, KV_HEADS, block, DIM, generator=generator).half()
+                    for _ in "kv")
+    query = torch.randn(num_seqs, HEADS, DIM, generator=generator).half()
+    lens = [2000, 1, 33, 1024, 700, 1999]
+    table = torch.randperm(blocks, generator=generator)[:num_seqs * 64].reshape(num_seqs, 64).int()
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(aule.connect(
+            autostart=True, daemon_options=["--cache-folder", "none", "--device", str(device)])
+        ).socket or "" for device in (0, 1)]
+        group = stack.enter_context(aule.Group(sockets))
+        assert len({str(session.info["device_uuid"]) for session in group.sessions}) == 2
+        with aule.connect(sockets[0]) as alone:
+            one = aule.page_attention(query, keys, values, lens, table, session=alone)
+        for split in ("heads", "sequences"):
+            out = group.page_attention(query, keys, values, lens, table, split=split)
+            assert torch.equal(out, one)

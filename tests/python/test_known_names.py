@@ -63,6 +63,7 @@ OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
       "num_splits": 1},
      {"window": (7, 0), "scale": 0.4, "soft_cap": 2.0, "slopes": [0.1, 0.2, 0.3, 0.4],
       "sinks": [0.5, -1, 0, 1]}),
+    ({"causal": True, "attention_chunk": 6}, {"chunk": 6}),
 ]
 
 
@@ -86,7 +87,7 @@ def test_seqused_k_gives_the_lengths_of_paged_keys() -> None:
     ({"return_attn_probs": True}, errors.UnsupportedError, "return_lse gives"),
     ({"qv": 1}, errors.UnsupportedError, "qv is given"),
     ({"k_descale": 1}, errors.UnsupportedError, "k_descale is given"),
-    ({"attention_chunk": 4}, errors.UnsupportedError, "attention_chunk is given"),
+    ({"attention_chunk": -4}, errors.InvalidError, "wrong value"),
     ({"seqused_k": LENS}, errors.UnsupportedError, "without block_table"),
     ({"softmax_scale": 0.0}, errors.InvalidError, "softmax_scale = 0.0"),
     ({"max_seqlen_q": 8}, errors.AuleError, "max_seqlen_q"),

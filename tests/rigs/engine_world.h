@@ -88,6 +88,10 @@ VkSemaphore close_gate(void);
 void open_gate(VkSemaphore gate,
                uint64_t sequence); // returns when the GPU has finished submission `sequence`
 
+// ---- compiles: called before each, on the engine's thread; another result than OK fails it ----
+
+VkResult before_compile(void);
+
 // ---- the suite ----
 
 // The return value for main(): 77 if Vulkan finds no device.
@@ -110,5 +114,6 @@ void add_fault_tests(Suite *suite);
 void add_file_tests(Suite *suite);
 void add_tune_tests(Suite *suite);
 void add_export_tests(Suite *suite);
+void add_compile_tests(Suite *suite);
 
 #endif

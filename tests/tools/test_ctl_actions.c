@@ -286,6 +286,37 @@ START_TEST(log_level_changes_what_the_running_daemon_writes)
 }
 END_TEST
 
+// The value of option `name`; NULL: it is not listed.
+static const char *option_value(cJSON *json, const char *name, bool *given)
+{
+    cJSON *row;
+    cJSON_ArrayForEach(row, cJSON_GetObjectItem(json, "options"))
+    {
+        *given = cJSON_IsTrue(cJSON_GetObjectItem(row, "given"));
+        if (strcmp(string(row, "name"), name) == 0)
+            return string(row, "value");
+    }
+    return NULL;
+}
+
+START_TEST(options_shows_what_the_command_line_names_and_the_defaults)
+{
+    bool given;
+    cJSON *json = document(ASK("options", "--json"));
+    ck_assert_str_eq(option_value(json, "socket", &given), server.socket);
+    ck_assert(given);
+    ck_assert_str_eq(option_value(json, "max-caches", &given), "64");
+    ck_assert(!given);
+    ck_assert_str_eq(option_value(json, "ring-spin", &given), "auto");
+    ck_assert_ptr_null(option_value(json, "help", &given));
+    cJSON_Delete(json);
+    json = document(ASK("options", "--given", "--json"));
+    ck_assert_str_eq(option_value(json, "socket", &given), server.socket);
+    ck_assert_ptr_null(option_value(json, "max-caches", &given));
+    cJSON_Delete(json);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("ctl, actions");
@@ -301,6 +332,7 @@ int main(void)
                         sizeof odd_names / sizeof *odd_names);
     tcase_add_test(tests, commands_that_a_complaint_names_ask_the_same_daemon);
     tcase_add_test(tests, log_level_changes_what_the_running_daemon_writes);
+    tcase_add_test(tests, options_shows_what_the_command_line_names_and_the_defaults);
     suite_add_tcase(suite, tests);
     return check_main(suite);
 }

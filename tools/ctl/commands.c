@@ -193,13 +193,91 @@ static const struct command log_level_command = {
     .choices = log_levels,
 };
 
+struct option_row {
+    const char *name, *value; // in the daemon's lines
+    bool given;
+};
+#define OPTION_COLUMN(kind, member)                                                                \
+    {                                                                                              \
+#member, #member, COLUMN_##kind, offsetof(struct option_row, member)                       \
+    }
+static const struct column option_columns[] = {OPTION_COLUMN(POINTER, name),
+                                               OPTION_COLUMN(BOOL, given),
+                                               OPTION_COLUMN(POINTER, value),
+                                               {.key = NULL}};
+
+static bool only_given;
+static const struct option options_options[] = {
+    OPTION_OWN(only_given, "given", NULL, OPTION_FLAG,
+               .help = "with `options`: only those that the daemon's command line names"),
+    {.name = NULL},
+};
+
+// Cuts the first line off *lines. False: it was no option, or is not shown.
+static bool cut_option(char **lines, struct option_row *row)
+{
+    char *line = strsep(lines, "\n"), *value = strchr(line, '=');
+    if (!value)
+        return false;
+    *value = '\0';
+    const bool given = *line != '#';
+    *row = (struct option_row){given ? line : line + 1, value + 1, given};
+    return given || !only_given;
+}
+
+static size_t count_lines(const char *text)
+{
+    size_t count = 1;
+    for (; (text = strchr(text, '\n')); text++)
+        count++;
+    return count;
+}
+
+static enum exit_code show_options(struct ctl *ctl)
+{
+    char *lines = NULL;
+    enum aule_status status = aule_monitor_options(ctl->monitor, &lines);
+    if (status != AULE_OK)
+        return report(ctl, status);
+    struct option_row *rows = calloc(count_lines(lines), sizeof *rows);
+    struct output_list list = {"options", option_columns, rows, 0, sizeof *rows, 1};
+    for (char *rest = lines; rows && rest;)
+        list.count += cut_option(&rest, &rows[list.count]);
+    enum exit_code code =
+        rows ? output_list(ctl, &list) : complain(EXIT_CODE_FAILED, "no memory for the options");
+    free(rows);
+    free(lines);
+    return code;
+}
+
+static const struct command options_command = {
+    .words = {.name = "options",
+              .help = "show the options that the daemon runs with",
+              .groups = COMMAND_ASKS | COMMAND_LOOKS,
+              .options = options_options},
+    .run = show_options,
+};
+
 // ---- the list ----
 
 const struct options_command *const commands[] = {
-    &status_command.words,        &metrics_command.words,    &sessions_command.words,
-    &caches_command.words,        &blocks_command.words,     &prefix_command.words,
-    &tenants_command.words,       &tiers_command.words,      &device_command.words,
-    &close_session_command.words, &drop_cache_command.words, &unpin_command.words,
-    &limit_command.words,         &tune_command.words,       &log_level_command.words,
-    &ping_command.words,          &version_command.words,    NULL,
+    &status_command.words,
+    &metrics_command.words,
+    &sessions_command.words,
+    &caches_command.words,
+    &blocks_command.words,
+    &prefix_command.words,
+    &tenants_command.words,
+    &tiers_command.words,
+    &device_command.words,
+    &close_session_command.words,
+    &drop_cache_command.words,
+    &unpin_command.words,
+    &limit_command.words,
+    &tune_command.words,
+    &log_level_command.words,
+    &options_command.words,
+    &ping_command.words,
+    &version_command.words,
+    NULL,
 };

@@ -34,7 +34,7 @@ static const struct column device_columns[] = {
 
 struct variant_row {
     struct aule_variant_state variant;
-    char why[300];
+    char why[340];
 };
 #define VARIANT(heading, kind, member)                                                             \
     {                                                                                              \
@@ -62,11 +62,13 @@ static void explain(struct variant_row *rows, uint32_t count)
     bool is_first = true, after_used = false;
     for (uint32_t i = 0; i < count; i++) {
         const struct aule_variant_state *variant = &rows[i].variant;
-        if (variant->missing[0]) {
+        if (variant->missing[0] && !variant->used) {
             snprintf(rows[i].why, sizeof rows[i].why, "the device lacks %s", variant->missing);
             continue;
         }
-        snprintf(rows[i].why, sizeof rows[i].why, "%s", reason(variant, is_first, after_used));
+        const bool replaced = variant->missing[0]; // some of its kernels are
+        snprintf(rows[i].why, sizeof rows[i].why, "%s%s%s", reason(variant, is_first, after_used),
+                 replaced ? "; GLSL replaces native kernels: " : "", variant->missing);
         is_first = false;
         after_used |= variant->used;
     }

@@ -975,6 +975,10 @@ struct aule_run_params {
                                      AULE_LIMIT, and writes and computes nothing */
     bool lse_base2;               /* `lse` is to base 2, as FlashInfer's functions return and merge
                                      it. AULE_INVALID without `lse` */
+    uint32_t attention_chunk;     /* tokens; 0: none. Else the keys are cut into chunks of so many,
+                                     from key 0, and a query sees only keys of the chunk that its
+                                     position is in; causal, window and mask hold as well. As
+                                     FlashAttention 3 and the local layers of Llama 4 have it */
 };
 
 /* Where attention reads K and V. */
@@ -1414,7 +1418,8 @@ AULE_INLINE enum aule_status aule_monitor_device(struct aule_monitor *monitor,
 struct aule_variant_state {
     char name[32];
     char needs[256];              /* what a device must have */
-    char missing[256];            /* what this device lacks; "": it can run this shader */
+    char missing[256];            /* what this device lacks; "": it can run this shader.
+                                   * Of the one used: native kernels that GLSL replaces, and why */
     bool used;                    /* the first that this device can run, or the forced one */
 };
 /* Fills *array with all variants, best first: *count entries, malloc'd; the caller frees it. */
@@ -1611,6 +1616,15 @@ AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor,
                                                enum aule_tune_action action,
                                                struct aule_tuning_state *state,
                                                struct aule_tuned_state **array, uint32_t *count);
+
+/*
+ * The options that the daemon runs with: a line "name=value\n" for each, in the order of
+ * `aule-daemon --help`. "#" stands before a line whose option the command line does not name. A
+ * switch is "yes" or "no". A password in a URL is left out.
+ * Fills *lines with malloc'd text; the caller frees it. AULE_UNSUPPORTED: the daemon is too old.
+ * Any thread.
+ */
+AULE_API enum aule_status aule_monitor_options(struct aule_monitor *monitor, char **lines);
 
 /* What the daemon writes to its log: lines of this level and of those before it. */
 enum aule_log_level { AULE_LOG_SHOW, AULE_LOG_ERROR, AULE_LOG_WARN, AULE_LOG_INFO, AULE_LOG_DEBUG };

@@ -95,7 +95,8 @@ class Runs(Owner):
         head_dim_v], None for MLA; all f32, f16 or bf16. out: [T, num_heads, head_dim_v]; None:
         made where q is.
         causal (True): a query sees no later key. window: keys on the left, or (left, right); -1:
-        unbounded. soft_cap: cap * tanh(s / cap). sinks, alibi_slopes: [num_heads]. mask: replaces
+        unbounded. attention_chunk: only keys of a query's own chunk of so many tokens; 0: all.
+        soft_cap: cap * tanh(s / cap). sinks, alibi_slopes: [num_heads]. mask: replaces
         causal; bool [q_len, seq_len], or a list of them, one a sequence. scale: None: 1 /
         sqrt(head_dim). lse: True, or f32 [T, num_heads]: returns (out, lse). num_splits, k_scale,
         v_scale, rope: as in aule.h. timeout: seconds; None: for ever.
@@ -111,7 +112,8 @@ class Runs(Owner):
                soft_cap: float = 0.0, sinks: Any = None, alibi_slopes: Any = None,
                mask: Any = None, scale: float | None = None, lse: Array | bool | None = None,
                num_splits: int = 0, k_scale: float = 0.0, v_scale: float = 0.0,
-               rope: Rope | None = None, timeout: float | None = 10.0) -> Ticket:
+               rope: Rope | None = None, attention_chunk: int = 0,
+               timeout: float | None = 10.0) -> Ticket:
         """Queue what `attend` does, and return its ticket: wait() for it, or `await` it.
 
         timeout: seconds to wait for a free ticket. BusyError: none came free.
@@ -122,7 +124,8 @@ class Runs(Owner):
         with self._lock:
             self._open()
             self._set_layer(layer)
-            options = (causal, window, soft_cap, scale, num_splits, k_scale, v_scale, rope)
+            options = (causal, window, soft_cap, scale, num_splits, k_scale, v_scale, rope,
+                       attention_chunk)
             if options != self._options or sinks is not None or alibi_slopes is not None:
                 self._set_options(options)
             batch = self._batch(mask)
@@ -163,7 +166,8 @@ class Runs(Owner):
                       sinks: Any = None, alibi_slopes: Any = None, mask: Any = None,
                       scale: float | None = None, lse: Array | bool | None = None,
                       num_splits: int = 0, k_scale: float = 0.0, v_scale: float = 0.0,
-                      rope: Rope | None = None, timeout: float | None = 10.0) -> Ticket:
+                      rope: Rope | None = None, attention_chunk: int = 0,
+                      timeout: float | None = 10.0) -> Ticket:
         """Queue what `attend_layers` does, and return its ticket."""
         session = self._session
         session._sweep()
@@ -175,7 +179,7 @@ class Runs(Owner):
             self._open()
             self._set_layer(first_layer)
             self._set_options((causal, window, soft_cap, scale, num_splits, k_scale,
-                               v_scale, rope))
+                               v_scale, rope, attention_chunk))
             batch = self._batch(mask)
             keep: list[Any] = [self._pools]
             back: list[tuple[Array, Array]] = []
@@ -203,7 +207,8 @@ class Runs(Owner):
             raise errors.InvalidError(f"layer = {layer!r}: {reason}") from None
 
     def _set_options(self, options: tuple[Any, ...]) -> None:
-        causal, window, soft_cap, scale, num_splits, k_scale, v_scale, rope = options
+        (causal, window, soft_cap, scale, num_splits, k_scale, v_scale, rope,
+         attention_chunk) = options
         self._options = ()
         params = self._params
         try:
@@ -211,6 +216,7 @@ class Runs(Owner):
             params.scale = scale_of(scale, "scale") or 0.0
             params.logits_soft_cap = soft_cap or 0.0
             params.num_splits = num_splits
+            params.attention_chunk = attention_chunk
             params.k_scale = k_scale or self._scales[0]
             params.v_scale = v_scale or self._scales[1]
             self._set_window(window)

@@ -60,7 +60,7 @@ def submit(session: Session, q: Array, k: Array, v: Array, out: Array | None = N
            soft_cap: float = 0.0, sinks: Any = None, alibi_slopes: Any = None, mask: Any = None,
            scale: float | None = None, lse: Array | bool | None = None, q_lens: Any = None,
            kv_lens: Any = None, num_splits: int = 0, rope: Rope | None = None,
-           timeout: float | None = 10.0) -> Ticket:
+           attention_chunk: int = 0, timeout: float | None = 10.0) -> Ticket:
     """Queue what `attention` does, and return its ticket; `ticket.path` says the way taken."""
     if layout not in LAYOUTS:
         raise errors.InvalidError(f"layout = {layout!r} is none of {', '.join(LAYOUTS)}")
@@ -79,7 +79,8 @@ def submit(session: Session, q: Array, k: Array, v: Array, out: Array | None = N
         raise errors.InvalidError(
             f"q {sizes[0]}, k {sizes[1]} and v {sizes[2]} do not fit: [batch, length, heads, dim]")
     runs = _Contiguous(session, Geometry(kv_heads, dim, dim_v, dim_v, 1))
-    runs._set_options((causal, window, soft_cap, scale, num_splits, 0.0, 0.0, rope))
+    runs._set_options((causal, window, soft_cap, scale, num_splits, 0.0, 0.0, rope,
+                       attention_chunk))
     whole = runs.whole
     whole.num_seqs, whole.q_len, whole.kv_len = num, q_len, kv_len
     whole.num_kv_heads, whole.head_dim, whole.head_dim_v = kv_heads, dim, dim_v

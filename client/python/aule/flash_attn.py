@@ -39,11 +39,13 @@ def _slopes(slopes: Any) -> Any:
 
 
 def _options(softmax_scale: float | None, causal: bool, window_size: Any, softcap: float,
-             alibi_slopes: Any, s_aux: Any, num_splits: int) -> dict[str, Any]:
+             alibi_slopes: Any, s_aux: Any, num_splits: int,
+             attention_chunk: int) -> dict[str, Any]:
     left, right = (-1 if side is None else int(side) for side in window_size)
     return {"scale": scale_of(softmax_scale, "softmax_scale"), "causal": causal,
             "window": None if left < 0 and right < 0 else (left, right), "soft_cap": softcap,
-            "alibi_slopes": _slopes(alibi_slopes), "sinks": s_aux, "num_splits": num_splits}
+            "alibi_slopes": _slopes(alibi_slopes), "sinks": s_aux, "num_splits": num_splits,
+            "attention_chunk": attention_chunk}
 
 
 def _one_table(block_table: Any, page_table: Any) -> Any:
@@ -77,9 +79,9 @@ def flash_attn_varlen_func(
     unsupported(dropout_p=(dropout_p or None, "aule is for inference"), return_attn_probs=probs,
                 qv=(qv, "aule has no second query"), seqused_q=(seqused_q, "cut q instead"),
                 q_descale=(q_descale, _DESCALE), k_descale=(k_descale, _DESCALE),
-                v_descale=(v_descale, _DESCALE),
-                attention_chunk=(attention_chunk or None, "window_size is what aule has"))
-    options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, s_aux, num_splits)
+                v_descale=(v_descale, _DESCALE))
+    options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, s_aux, num_splits,
+                       attention_chunk)
     q, k, v = array_of(q, "q"), array_of(k, "k"), array_of(v, "v")
     table = _one_table(block_table, page_table)
     if table is None and seqused_k is not None:
@@ -148,9 +150,9 @@ def flash_attn_with_kvcache(
                 rotary_seqlens=(rotary_seqlens, _ROTARY), qv=(qv, "aule has no second query"),
                 cache_leftpad=(cache_leftpad, "keys begin with row 0 of a sequence"),
                 q_descale=(q_descale, _DESCALE), k_descale=(k_descale, _DESCALE),
-                v_descale=(v_descale, _DESCALE),
-                attention_chunk=(attention_chunk or None, "window_size is what aule has"))
-    options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, s_aux, num_splits)
+                v_descale=(v_descale, _DESCALE))
+    options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, s_aux, num_splits,
+                       attention_chunk)
     q, k_cache, v_cache = (array_of(value, name) for value, name in
                            ((q, "q"), (k_cache, "k_cache"), (v_cache, "v_cache")))
     ragged = cu_seqlens_q is not None

@@ -288,3 +288,21 @@ enum aule_status aule_monitor_log_level(struct aule_monitor *monitor, enum aule_
     answer_finish(&answer);
     return status;
 }
+
+enum aule_status aule_monitor_options(struct aule_monitor *monitor, char **lines)
+{
+    REQUIRE(monitor);
+    REQUIRE(lines);
+    struct answer answer;
+    const struct wire_request request = {.command = WIRE_COMMAND_OPTIONS};
+    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_OPTIONS, &answer);
+    if (status != AULE_OK)
+        return status;
+    const size_t size = answer.reply.options.lines.count;
+    char *text = size ? strndup((const char *)answer.reply.options.lines.data, size) : strdup("");
+    answer_finish(&answer);
+    if (!text)
+        return fail(AULE_NO_MEMORY, "no memory for %zu bytes of options", size);
+    *lines = text;
+    return AULE_OK;
+}

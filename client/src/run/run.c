@@ -146,7 +146,9 @@ static struct wire_run run_of(uint64_t batch, enum wire_run_kind kind,
                 .flags = (params->causal ? WIRE_RUN_CAUSAL : 0u) |
                          (params->rope.interleaved ? WIRE_RUN_ROPE_INTERLEAVED : 0u),
             },
-        .options = {.max_queue_ms = params->max_queue_ms, .lse_base2 = params->lse_base2},
+        .options = {.max_queue_ms = params->max_queue_ms,
+                    .lse_base2 = params->lse_base2,
+                    .attention_chunk = params->attention_chunk},
     };
     if (layers->num_layers > 1)
         run.layers = layers_of(layers);
@@ -173,9 +175,10 @@ static enum aule_status check_options(const struct attachment *attachment,
                                       const struct wire_run_options *options)
 {
     const uint32_t minor = attachment->info.protocol_minor;
-    const char *unknown = options->max_queue_ms && minor < 6 ? "max_queue_ms"
-                          : options->lse_base2 && minor < 7  ? "lse_base2"
-                                                             : NULL;
+    const char *unknown = options->max_queue_ms && minor < 6      ? "max_queue_ms"
+                          : options->lse_base2 && minor < 7       ? "lse_base2"
+                          : options->attention_chunk && minor < 9 ? "attention_chunk"
+                                                                  : NULL;
     if (!unknown)
         return AULE_OK;
     return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no %s",

@@ -67,7 +67,8 @@ struct core_session {
     uint32_t num_in_flight; // links (layers of runs) in submissions that have not ended
 
     // The scheduler's.
-    struct heap_node ready; // in turns->ready while runs are queued
+    struct heap_node ready; // in turns->ready while runs are queued, unless they are put off
+    bool put_off;           // its first queued run waits for a compile: engine_line_resume()
     uint64_t served;        // weight of its picked links, in tokens of virtual time; turns.h
     uint64_t submission;    // scheduler.submissions when a link of it was last picked
     uint64_t expected;      // number of the last ended submission that served it; 0 = none, or it

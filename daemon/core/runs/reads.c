@@ -13,7 +13,7 @@
 #include "core/pool/salt.h"
 #include "core/pool/session.h"
 #include "core/pool/tenant.h"
-#include "run_check.h"
+#include "window.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -27,11 +27,6 @@ struct reader {
     uint32_t layer, num_layers, layer_step;
     uint32_t shift; // log2 of the block size
     uint64_t stamp; // blocks that the run writes have it and their place in `mark`; 0 = not yet
-};
-
-// Positions [begin, end) of a sequence.
-struct span {
-    int64_t begin, end;
 };
 
 // ---- bits ----
@@ -131,18 +126,17 @@ static uint32_t q_len(const struct core_batch_params *p, uint32_t s)
     return (uint32_t)(p->num_q_lens ? p->q_lens[s] : p->cu_seqlens_q[s + 1] - p->cu_seqlens_q[s]);
 }
 
-// The lowest and the highest position of the sequence's queries, of which there is one.
+// From the lowest position of the sequence's queries, of which there is one, to the highest.
 static struct span query_positions(const struct core_batch_params *p, uint32_t s)
 {
     const int32_t begin = p->cu_seqlens_q[s], end = begin + (int32_t)q_len(p, s);
     if (!p->num_positions)
-        return (struct span){(int64_t)p->seq_lens_kv[s] - q_len(p, s),
-                             (int64_t)p->seq_lens_kv[s] - 1};
+        return (struct span){(int64_t)p->seq_lens_kv[s] - q_len(p, s), p->seq_lens_kv[s]};
     struct span found = {INT32_MAX, 0};
     for (int32_t t = begin; t < end; t++) {
-        int32_t position = p->positions[p->num_token_rows ? p->token_rows[t] : t];
+        int64_t position = p->positions[p->num_token_rows ? p->token_rows[t] : t];
         found.begin = position < found.begin ? position : found.begin;
-        found.end = position > found.end ? position : found.end;
+        found.end = position + 1 > found.end ? position + 1 : found.end;
     }
     return found;
 }
@@ -151,16 +145,7 @@ static struct span query_positions(const struct core_batch_params *p, uint32_t s
 static struct span seen_keys(const struct reader *r, uint32_t s)
 {
     const struct core_batch_params *batch = &r->batch->kept;
-    const struct core_run_params *p = r->params;
-    const struct span queries = query_positions(batch, s);
-    struct span keys = {0, batch->seq_lens_kv[s]};
-    if (p->entry.window_left >= 0 && queries.begin > p->entry.window_left)
-        keys.begin = queries.begin - p->entry.window_left;
-    if (p->entry.window_right >= 0)
-        keys.end = min_of(keys.end, queries.end + p->entry.window_right + 1);
-    if (run_is_causal(p))
-        keys.end = min_of(keys.end, queries.end + 1);
-    return keys;
+    return window_keys(r->params, query_positions(batch, s), batch->seq_lens_kv[s]);
 }
 
 // Columns that the sequence uses.

@@ -13,6 +13,7 @@
 #include "run_check.h"
 #include "turns.h"
 #include "weight.h"
+#include "window.h"
 #include "written.h"
 
 #include <inttypes.h>
@@ -209,7 +210,7 @@ static void describe_attention(struct run *run, const struct core_run_params *p)
     engine->out = p->entry.out;
     engine->scale =
         p->entry.scale != 0.0f ? p->entry.scale : 1.0f / sqrtf((float)run->batch->kv.head_dim_k);
-    engine->causal = run_is_causal(p);
+    engine->causal = window_is_causal(p);
     engine->windowed = p->entry.window_left != -1 || p->entry.window_right != -1;
     engine->window_left = p->entry.window_left;
     engine->window_right = p->entry.window_right;
@@ -265,6 +266,7 @@ struct engine_run run_link(const struct run *run, uint32_t link)
 {
     const struct wire_layers *l = &run->layers;
     struct engine_run engine = run->engine;
+    engine.line = run->session->id;
     if (!link)
         return engine;
     const struct {
@@ -411,6 +413,25 @@ void run_link_over(struct run *run)
         run_end(run);
 }
 
+// The links of a session come back in order, and all behind the first one that is put off are, too.
+// So what stays picked are the links before it.
+void run_put_back(struct run *run)
+{
+    struct core_session *session = run->session;
+    if (session->closed)
+        run_fail(run, STATUS_NO_SESSION, NULL);
+    if (run->result.status != STATUS_OK) { // nothing more of it will run
+        run_link_over(run);
+        return;
+    }
+    run->num_picked--;
+    session->served -= run->weight < session->served ? run->weight : session->served;
+    if (!session->queued || run->ticket < session->queued->ticket)
+        session->queued = run;
+    session->put_off = true;
+    turns_forget(session);
+}
+
 uint64_t core_tickets_ended(const struct core_session *session)
 {
     return session->runs ? session->runs->ticket - 1 : session->last_ticket;
@@ -447,6 +468,7 @@ static void run_drop(struct run *run, enum status status)
 void run_drop_queued(struct core_session *session, enum status status)
 {
     turns_forget(session);
+    session->put_off = false;
     if (!session->queued)
         return;
     struct run *first = session->queued, *run = session->runs->prev;

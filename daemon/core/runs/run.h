@@ -70,6 +70,9 @@ bool run_expire(struct run *run);
 // A link is over. The last one ends the run. run_deliver() shows a run when all earlier runs of the
 // session are over, too.
 void run_link_over(struct run *run);
+// The engine has put off the last link that was picked and has not come back: the run is queued
+// again. Its session has no turn until turns_ready().
+void run_put_back(struct run *run);
 void run_drop_queued(struct core_session *session,
                      enum status status); // ends what was not submitted
 // Makes runs that are over reapable, in the order of tickets. Frees runs that are detached or whose

@@ -54,11 +54,6 @@ static enum status check_kind(const struct batch *batch, const struct core_run_p
     return kind == ENGINE_GATHER ? check_gather(batch, error) : STATUS_OK;
 }
 
-bool run_is_causal(const struct core_run_params *p)
-{
-    return p->entry.flags & WIRE_RUN_CAUSAL;
-}
-
 uint32_t core_run_layers(const struct core_run_params *p)
 {
     return p->layers.num_layers ? p->layers.num_layers : 1;

@@ -12,7 +12,6 @@
 // Ignores what this kind of run does not use.
 enum status run_check(const struct batch *batch, const struct core_run_params *params,
                       struct run_tensors *tensors, struct error *error);
-bool run_is_causal(const struct core_run_params *params);
 // The heads of one token of an LSE are one row.
 enum status run_check_lse(const struct wire_tensor *lse, struct error *error);
 

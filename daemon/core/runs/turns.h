@@ -27,7 +27,8 @@ struct turns {
     struct core_session *away;
 };
 
-void turns_ready(struct core_session *session);  // it had no queued run and has one now
+// It had no queued run and has one now, or its queued run waited for a compile.
+void turns_ready(struct core_session *session);
 void turns_wait(struct core_session *session);   // one was picked, and it has more
 void turns_rejoin(struct core_session *session); // it was out of the heap, and gets its old place
 // It has no queued run any more, or is closing.

@@ -9,7 +9,7 @@
 #include "core/pool/salt.h"
 #include "core/pool/session.h"
 #include "core/pool/tenant.h"
-#include "run_check.h"
+#include "window.h"
 
 enum {
     // Bytes that attending one token of a common model reads in one layer: K and V of 8 KV heads
@@ -74,12 +74,10 @@ static unsigned __int128 local_bytes(const struct batch *batch)
 
 // ---- attention ----
 
-// Keys that one query sees at most; UINT64_MAX: the window is not bounded on both sides.
+// Keys that one query sees at most; UINT64_MAX: that is not bounded.
 static uint64_t keys_in_window(const struct batch *batch, const struct core_run_params *p)
 {
-    int64_t left = p->entry.window_left;
-    int64_t right = run_is_causal(p) && !batch->has_mask ? 0 : p->entry.window_right;
-    return left >= 0 && right >= 0 ? (uint64_t)(left + right + 1) : UINT64_MAX;
+    return window_most(p, window_is_causal(p) && !batch->has_mask);
 }
 
 // Tokens attended: the batch's sum of q_len * seq_len, or fewer if the window is smaller.
@@ -129,7 +127,7 @@ static uint64_t attention_work(const struct batch *batch, const struct core_run_
 {
     const struct engine_kv *kv = &batch->kv;
     uint64_t pairs = batch->attended, in_window = seen_tokens(batch, p);
-    if (run_is_causal(p) && !batch->has_mask && !batch->has_positions)
+    if (window_is_causal(p) && !batch->has_mask && !batch->has_positions)
         pairs = batch->causal;
     if (in_window < pairs && !batch->has_positions)
         pairs = in_window;
@@ -176,7 +174,7 @@ void weight_reading(const struct batch *batch, const struct core_run_params *p,
 {
     *reading = (struct reading){0};
     if (p->entry.kind != ENGINE_ATTEND || !batch->table || !batch->num_seqs || !batch->has_keys ||
-        p->entry.window_left >= 0)
+        window_hides_first(p))
         return;
     const struct cache *cache = batch->table->cache;
     const int32_t *row = batch->kept_table;

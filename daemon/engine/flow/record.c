@@ -164,6 +164,8 @@ static void dispatch_attention(const struct submission *s, const struct group *g
 {
     if (group->num_items == 0)
         return;
+    if (group->helps)
+        device_count(&s->engine->device, ENGINE_METRIC_CASCADES, 1);
     if (group->is_native) {
         launch_native(s, group);
         return;
@@ -226,7 +228,8 @@ static enum status record_zeroes(const struct submission *s, struct error *error
     VkPipeline pipeline = VK_NULL_HANDLE;
     if (s->num_zero_ranges == 0)
         return STATUS_OK;
-    enum status status = pipeline_get(&s->engine->pipelines, PIPELINE_COPY, NULL, &pipeline, error);
+    enum status status =
+        pipeline_get(&s->engine->pipelines, PIPELINE_COPY, NULL, PIPELINE_WAIT, &pipeline, error);
     if (status != STATUS_OK)
         return status;
     dispatch_ranges(s, pipeline, 0, s->num_zero_ranges);

@@ -19,8 +19,8 @@
 #include "geometry.h"
 #include "shaders/layout.h"
 
-// The build has one native kernel for each dtype of Q, K and V, pair of head dims, and whether
-// scores are shaped.
+// The build has one native kernel for each dtype of Q, pair of head dims, and whether scores are
+// shaped.
 enum { HOPPER_CODES = 16 };
 const struct native_code *hopper_code_at(uint32_t number);
 // Number of the kernel for a geometry; HOPPER_CODES: there is none.
@@ -34,21 +34,17 @@ bool hopper_serves(const struct geometry *geometry);
 bool hopper_takes(const struct engine_run *run, enum engine_place place, uint32_t num_kv_heads);
 uint32_t hopper_rows(const struct engine_kv *kv); // rows of an item
 
-// True: `variant`, a name or NULL, is the one that has native kernels.
+// True: `variant`, a name or NULL for the default, may be the one that has native kernels, and the
+// build has them.
 bool hopper_wanted(const char *variant);
-// Writes what `adapter` lacks for native kernels, as words behind "lacks"; "" = nothing. Before
-// hopper_look() a device may seem to lack nothing. Any thread.
+// Writes what `adapter` lacks for native kernels, as words behind "lacks"; "" = nothing. Any
+// thread.
 void hopper_missing(const struct adapter *adapter, char *text, size_t size);
-// Runs each native kernel once, on a problem whose result it knows, and notes a failure in
-// device->adapter.natives, if `variant` names the variant that has them. DEVICE_LOST: a kernel did
-// not end in time; the error says how to start without native kernels. The thread that opens the
-// device.
-enum status hopper_look(struct device *device, struct transfer *transfer, const char *variant,
-                        struct error *error);
-// The same for one kernel, by its number; the error says what is wrong. UNSUPPORTED: refused or
-// wrong results. hopper_test.c.
+// Runs kernel `number`, which is loaded, on problems whose results are known. Each is a submission
+// of its own with a time limit. UNSUPPORTED: wrong results. DEVICE_LOST: one did not end in time.
+// The thread that compiles. hopper_test.c.
 enum status hopper_test(struct device *device, struct transfer *transfer, uint32_t number,
-                        struct error *error);
+                        const struct native *native, struct error *error);
 
 // Sets *extras_at to where a group's extras begin, if the space before is used up to `at`. Returns
 // where they end.

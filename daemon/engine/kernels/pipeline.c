@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // pipeline.c - from a geometry (the specialisation constants) to a pipeline, compiled once. Knows
-// nothing of runs. The submitter compiles on first use, the tuning thread before that. The maker
-// saves, and so does pipelines_finish().
+// nothing of runs. The compiler's thread compiles what the submitter and the tuning thread ask for;
+// the submitter itself compiles what no line waits for. The maker saves, and so does
+// pipelines_finish().
 
 #include "pipeline.h"
 
@@ -24,15 +25,11 @@
 // takes about 100 KB.
 static const uint32_t default_most = 256;
 
-struct key {
-    uint32_t kind;
-    struct geometry geometry;
-};
-
 struct pipeline {
-    struct key key;
+    struct pipeline_key key;
     VkPipeline handle;
     uint64_t last_sequence; // of the last submission that uses it
+    uint32_t pins;          // of the compiler: some line still waits for its turn to use it
     struct pipeline *prev, *next;
     UT_hash_handle hh;
 };
@@ -129,18 +126,42 @@ fail:
     return status;
 }
 
-enum status pipelines_init(struct pipelines *pipelines, struct device *device,
-                           const struct engine_params *params, struct error *error)
+static enum status make(void *owner, const struct pipeline_key *key, struct pipeline **out,
+                        struct error *error);
+static void pin(struct pipeline *pipeline, int by);
+
+static bool has_natives(const struct variant *variant)
 {
-    *pipelines = (struct pipelines){
-        .device = device, .most = params->max_pipelines ? params->max_pipelines : default_most};
-    enum status status =
-        variant_choose(&device->adapter, params->variant, &pipelines->variant, error);
+    for (uint32_t i = 0; i < variant->num_kernels; i++)
+        if (variant->kernels[i]->is_native)
+            return true;
+    return false;
+}
+
+static enum status make_compiler(struct pipelines *pipelines, struct error *error)
+{
+    pipelines->compiler.compile = make;
+    pipelines->compiler.pin = pin;
+    pipelines->compiler.pipelines = pipelines;
+    return compiler_init(&pipelines->compiler, pipelines->most, error);
+}
+
+enum status pipelines_init(struct pipelines *pipelines, struct device *device,
+                           struct transfer *transfer, const struct engine_params *params,
+                           struct error *error)
+{
+    pipelines->device = device;
+    pipelines->most = params->max_pipelines ? params->max_pipelines : default_most;
+    enum status status = make_compiler(pipelines, error);
+    if (status == STATUS_OK)
+        status = variant_choose(&device->adapter, params->variant, &pipelines->variant, error);
     if (status != STATUS_OK)
         return status;
     if (params->cache_folder &&
         !(pipelines->path = pipeline_file_path(device, params->cache_folder)))
         return error_set(error, STATUS_NO_MEMORY, "no memory for a path");
+    if (has_natives(pipelines->variant))
+        hopper_states_init(&pipelines->natives, device, transfer, pipelines->path);
     status = make_modules(pipelines, error);
     if (status == STATUS_OK)
         status = make_layout(pipelines, error);
@@ -154,6 +175,7 @@ enum status pipelines_init(struct pipelines *pipelines, struct device *device,
 void pipelines_finish(struct pipelines *pipelines)
 {
     struct device *device = pipelines->device;
+    compiler_finish(&pipelines->compiler);
     if (pipelines_unsaved(pipelines))
         pipelines_save(pipelines);
     struct pipeline *pipeline, *next;
@@ -173,8 +195,7 @@ void pipelines_finish(struct pipelines *pipelines)
         vkDestroyShaderModule(device->handle, pipelines->modules[kind], NULL);
     for (uint32_t i = 0; i < MOST_KERNELS; i++)
         vkDestroyShaderModule(device->handle, pipelines->kernels[i], NULL);
-    for (uint32_t i = 0; i < HOPPER_CODES; i++)
-        native_unload(device, &pipelines->natives[i]);
+    hopper_states_finish(&pipelines->natives);
     free(pipelines->path);
     memset(pipelines->modules, 0, sizeof pipelines->modules);
     memset(pipelines->kernels, 0, sizeof pipelines->kernels);
@@ -231,10 +252,10 @@ fail:
     return status;
 }
 
-static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind kind,
-                           const struct geometry *geometry)
+static struct pipeline_key make_key(const struct pipelines *pipelines, enum pipeline_kind kind,
+                                    const struct geometry *geometry)
 {
-    struct key key = {.kind = kind};
+    struct pipeline_key key = {.kind = kind};
     for (uint32_t i = 0; geometry && i < SPEC_CONSTANTS; i++)
         if (used[kind].specs & BIT(i))
             key.geometry.spec[i] = geometry->spec[i];
@@ -252,18 +273,35 @@ static struct key make_key(const struct pipelines *pipelines, enum pipeline_kind
 
 void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t passed)
 {
+    pthread_mutex_lock(&pipelines->compiler.lock);
     pipelines->sequence = sequence;
     pipelines->passed = passed;
+    pthread_mutex_unlock(&pipelines->compiler.lock);
 }
 
-// Evicts pipelines until one more fits. Those that the GPU may still run stay, even if they are too
-// many for a while. The driver's cache keeps what it compiled, so an evicted pipeline comes back
-// fast.
+// ---- keeping; with the lock held ----
+
+static void pin(struct pipeline *pipeline, int by)
+{
+    pipeline->pins += (uint32_t)by;
+}
+
+static struct pipeline *oldest_idle(const struct pipelines *pipelines)
+{
+    struct pipeline *pipeline;
+    DL_FOREACH(pipelines->by_use, pipeline)
+    if (!pipeline->pins && pipeline->last_sequence <= pipelines->passed)
+        break;
+    return pipeline;
+}
+
+// Evicts pipelines until one more fits. Those that the GPU may still run stay, and so do those that
+// a line waits to use, even if they are too many for a while. The driver's cache keeps what it
+// compiled, so an evicted pipeline comes back fast.
 static void make_room(struct pipelines *pipelines)
 {
     struct pipeline *oldest;
-    while ((oldest = pipelines->by_use) && HASH_COUNT(pipelines->by_key) >= pipelines->most &&
-           oldest->last_sequence <= pipelines->passed) {
+    while (HASH_COUNT(pipelines->by_key) >= pipelines->most && (oldest = oldest_idle(pipelines))) {
         DL_DELETE(pipelines->by_use, oldest);
         HASH_DEL(pipelines->by_key, oldest);
         vkDestroyPipeline(pipelines->device->handle, oldest->handle, NULL);
@@ -272,61 +310,154 @@ static void make_room(struct pipelines *pipelines)
     atomic_store(&pipelines->count, HASH_COUNT(pipelines->by_key));
 }
 
-enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind,
-                         const struct geometry *geometry, VkPipeline *out, struct error *error)
+static struct pipeline *find(struct pipelines *pipelines, const struct pipeline_key *key)
 {
-    struct key key = make_key(pipelines, kind, geometry);
-    struct pipeline *pipeline = NULL;
-    HASH_FIND(hh, pipelines->by_key, &key, sizeof key, pipeline);
-    if (pipeline) {
-        DL_DELETE(pipelines->by_use, pipeline);
-        DL_APPEND(pipelines->by_use, pipeline);
-        pipeline->last_sequence = pipelines->sequence;
-        *out = pipeline->handle;
-        return STATUS_OK;
-    }
-    make_room(pipelines);
-    pipeline = calloc(1, sizeof *pipeline);
-    if (!pipeline)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
-    pipeline->key = key;
-    enum status status = compile(pipelines, pipeline, error);
-    if (status != STATUS_OK)
-        goto fail;
-    HASH_ADD(hh, pipelines->by_key, key, sizeof key, pipeline);
-    if (!pipeline->hh.tbl) {
-        status = error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
-        vkDestroyPipeline(pipelines->device->handle, pipeline->handle, NULL);
-        goto fail;
-    }
+    struct pipeline *pipeline;
+    HASH_FIND(hh, pipelines->by_key, key, sizeof *key, pipeline);
+    return pipeline;
+}
+
+// The submission that is being planned uses the pipeline.
+static VkPipeline use(struct pipelines *pipelines, struct pipeline *pipeline)
+{
+    DL_DELETE(pipelines->by_use, pipeline);
     DL_APPEND(pipelines->by_use, pipeline);
     pipeline->last_sequence = pipelines->sequence;
+    return pipeline->handle;
+}
+
+static bool add(struct pipelines *pipelines, struct pipeline *pipeline)
+{
+    HASH_ADD(hh, pipelines->by_key, key, sizeof pipeline->key, pipeline);
+    if (!pipeline->hh.tbl)
+        return false;
+    DL_APPEND(pipelines->by_use, pipeline);
+    pipeline->last_sequence = pipelines->sequence;
+    pipeline->pins = 1;
     atomic_store(&pipelines->count, HASH_COUNT(pipelines->by_key));
     atomic_store(&pipelines->unsaved, pipelines->path != NULL);
-    *out = pipeline->handle;
-    return STATUS_OK;
-fail:
+    return true;
+}
+
+// ---- making; the compiler's thread, or the submitter ----
+
+static enum status make_pipeline(struct pipelines *pipelines, const struct pipeline_key *key,
+                                 struct pipeline **out, struct error *error)
+{
+    struct pipeline *pipeline = calloc(1, sizeof *pipeline);
+    if (!pipeline)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
+    pipeline->key = *key;
+    enum status status = compile(pipelines, pipeline, error);
+    if (status != STATUS_OK) {
+        free(pipeline);
+        return status;
+    }
+    pthread_mutex_lock(&pipelines->compiler.lock);
+    make_room(pipelines);
+    bool added = add(pipelines, pipeline);
+    pthread_mutex_unlock(&pipelines->compiler.lock);
+    *out = pipeline;
+    if (added)
+        return STATUS_OK;
+    vkDestroyPipeline(pipelines->device->handle, pipeline->handle, NULL);
     free(pipeline);
-    return status;
+    *out = NULL;
+    return error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
+}
+
+static enum status make(void *owner, const struct pipeline_key *key, struct pipeline **out,
+                        struct error *error)
+{
+    struct pipelines *pipelines = owner;
+    return key->kind == PIPELINE_NATIVE
+               ? hopper_states_try(&pipelines->natives, key->geometry.kernel, error)
+               : make_pipeline(pipelines, key, out, error);
+}
+
+// ---- asking ----
+
+// With the lock held. `key` does not exist. OK: now it does.
+static enum status ask(struct pipelines *pipelines, const struct pipeline_key *key, uint64_t line,
+                       struct error *error)
+{
+    struct compiler *compiler = &pipelines->compiler;
+    if (line == PIPELINE_WAIT)
+        return compiler_wait(compiler, key, true, error);
+    if (line != PIPELINE_LATER)
+        return compiler_ask(compiler, line, key, error);
+    compiler_ask_early(compiler, key);
+    return error_set(error, STATUS_BUSY, "its pipeline is being compiled");
+}
+
+enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind,
+                         const struct geometry *geometry, uint64_t line, VkPipeline *out,
+                         struct error *error)
+{
+    const struct pipeline_key key = make_key(pipelines, kind, geometry);
+    enum status status = STATUS_OK;
+    struct pipeline *pipeline;
+    pthread_mutex_lock(&pipelines->compiler.lock);
+    while (!(pipeline = find(pipelines, &key)) && status == STATUS_OK)
+        status = ask(pipelines, &key, line, error);
+    if (pipeline)
+        *out = use(pipelines, pipeline);
+    pthread_mutex_unlock(&pipelines->compiler.lock);
+    return pipeline ? STATUS_OK : status;
+}
+
+bool pipeline_is_there(struct pipelines *pipelines, const struct geometry *geometry, bool wanted)
+{
+    struct geometry redo = *geometry;
+    redo.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_REDO;
+    const struct pipeline_key keys[] = {make_key(pipelines, PIPELINE_ATTENTION, geometry),
+                                        make_key(pipelines, PIPELINE_ATTENTION, &redo)};
+    const int num_keys = pipelines->variant->kernels[geometry->kernel]->doubtful_keys ? 2 : 1;
+    bool is_there = true;
+    pthread_mutex_lock(&pipelines->compiler.lock);
+    for (int i = 0; i < num_keys; i++) {
+        if (find(pipelines, &keys[i]))
+            continue;
+        is_there = false;
+        if (wanted)
+            compiler_ask_early(&pipelines->compiler, &keys[i]);
+    }
+    pthread_mutex_unlock(&pipelines->compiler.lock);
+    return is_there;
 }
 
 enum status pipeline_native(struct pipelines *pipelines, const struct geometry *geometry,
-                            const struct native **out, struct error *error)
+                            uint64_t line, const struct native **out, struct error *error)
+{
+    const struct hopper_states *natives = &pipelines->natives;
+    const uint32_t number = hopper_code(geometry);
+    const struct pipeline_key key = {.kind = PIPELINE_NATIVE, .geometry.kernel = number};
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&pipelines->compiler.lock);
+    while (natives->states[number] == NATIVE_UNTRIED && status == STATUS_OK)
+        status = ask(pipelines, &key, line, error);
+    if (natives->states[number] == NATIVE_REFUSED)
+        status = error_set(error, STATUS_UNSUPPORTED, "%s", natives->refusals[number]);
+    pthread_mutex_unlock(&pipelines->compiler.lock);
+    *out = &natives->natives[number];
+    return status;
+}
+
+bool pipeline_native_refused(const struct pipelines *pipelines, const struct geometry *geometry)
 {
     const uint32_t number = hopper_code(geometry);
-    struct native *native = &pipelines->natives[number];
-    *out = native;
-    return native->function ? STATUS_OK
-                            : native_load(pipelines->device, hopper_code_at(number), native, error);
+    return number < HOPPER_CODES && pipelines->natives.states[number] == NATIVE_REFUSED;
 }
 
 enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry,
                           struct error *error)
 {
-    struct pipeline pipeline = {.key = make_key(pipelines, PIPELINE_ATTENTION, geometry)};
-    enum status status = compile(pipelines, &pipeline, error);
-    if (status == STATUS_OK)
-        vkDestroyPipeline(pipelines->device->handle, pipeline.handle, NULL);
+    const struct pipeline_key key = make_key(pipelines, PIPELINE_ATTENTION, geometry);
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&pipelines->compiler.lock);
+    if (!find(pipelines, &key))
+        status = compiler_wait(&pipelines->compiler, &key, false, error);
+    pthread_mutex_unlock(&pipelines->compiler.lock);
     return status;
 }
 

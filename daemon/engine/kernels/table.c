@@ -213,12 +213,13 @@ static uint32_t decode_loop_keys(const struct engine_kv *kv)
     return 4096;
 }
 
-// Warps for a part. About 8 warps a multiprocessor hide its memory latency. With more than three
-// parts a multiprocessor, a part gets two warps; with more than one, four. Fewer parts are cut into
-// halves of eight warps each. Measured on the H200.
+// Warps for a part. About 8 warps a multiprocessor hide its memory latency, and registers leave no
+// room for more. So with more than two parts a multiprocessor, a part gets two warps; with more
+// than one, four. Fewer parts are cut into halves of eight warps each. Measured on the H200 and the
+// H100.
 static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocessors, uint32_t least)
 {
-    if (num_workgroups > 3 * num_multiprocessors)
+    if (num_workgroups > 2 * num_multiprocessors)
         return least;
     return num_workgroups > num_multiprocessors ? DECODE_SHARED_WARPS : DECODE_HALF_WARPS;
 }
@@ -618,8 +619,8 @@ static void subgroup_missing(const struct adapter *adapter, char *text, size_t s
 const struct variant variants[] = {
     {
         .name = "hopper",
-        .needs = "to be chosen by name: a GPU of compute capability 9.0 with VK_NVX_binary_import, "
-                 "a queue family for compute only, and what matrix needs",
+        .needs = "a GPU of compute capability 9.0 with VK_NVX_binary_import, a queue family for "
+                 "compute only, and what matrix needs",
 #if defined AULE_HAVE_HOPPER && defined AULE_HAVE_MATRIX
         .kernels = {&kernel_decode, &kernel_decode_bf16, &kernel_hopper, &kernel_prefill,
                     &kernel_prefill_bf16, &kernel_cascade, &kernel_coop_few, &kernel_coop_many,
@@ -630,9 +631,6 @@ const struct variant variants[] = {
         .num_kernels = 1,
 #endif
         .missing = hopper_variant_missing,
-        // Until the GPU has compared a row's bits among batches, and every random case, through the
-        // engine.
-        .only_by_name = true,
     },
     {
         .name = "matrix",

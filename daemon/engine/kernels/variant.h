@@ -18,7 +18,7 @@ struct variant {
     // A sequence goes to the first kernel that serves it. The last kernel serves everything.
     const struct kernel *kernels[MOST_KERNELS];
     uint32_t num_kernels;
-    bool only_by_name; // never chosen by default: for tests, or not proved yet
+    bool only_by_name; // never chosen by default: for tests
     // Writes what else `adapter` lacks for this variant, as words behind "lacks"; "" = nothing.
     // NULL = it needs nothing else.
     void (*missing)(const struct adapter *adapter, char *text, size_t size);

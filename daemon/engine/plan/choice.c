@@ -18,6 +18,28 @@ bool choice_is_free(const struct kernel *kernel, const struct engine_run *run)
     return kernel->half_local_size == 0 || kernel_may_cut(kernel, run->num_splits);
 }
 
+// The local size by tuning for so many workgroups in a wave. All sizes give the same bits. A run
+// with a line must not wait for a pipeline because of its neighbours: unless the pipeline of that
+// size is there, the size is what the run would have alone, and the other one is compiled
+// beforehand.
+static uint32_t size_in_wave(const struct submission *s, const struct engine_run *run,
+                             const struct geometry *geometry, uint64_t num_workgroups)
+{
+    struct pipelines *pipelines = &s->engine->pipelines;
+    const uint64_t own_workgroups = batch_workgroups(run->batch);
+    struct geometry wave = *geometry, own = *geometry;
+    uint32_t *wave_size = &wave.spec[AULE_SPEC_LOCAL_SIZE],
+             *own_size = &own.spec[AULE_SPEC_LOCAL_SIZE];
+    *wave_size = tuning_local_size(s->engine, s->sample, run, geometry, num_workgroups);
+    if (!run->line || num_workgroups == own_workgroups ||
+        pipelines->variant->kernels[geometry->kernel]->is_native)
+        return *wave_size;
+    *own_size = tuning_local_size(s->engine, s->sample, run, geometry, own_workgroups);
+    if (*wave_size == *own_size || !pipeline_is_there(pipelines, &own, false))
+        return *own_size;
+    return pipeline_is_there(pipelines, &wave, true) ? *wave_size : *own_size;
+}
+
 // The geometry of the run's share for kernel number `kernel`. SPLIT depends on the run, not on its
 // neighbours, so a sequence uses the same pipeline alone and in company. COMPANY changes only which
 // run a cascade's member belongs to, no bit.
@@ -34,7 +56,7 @@ static struct geometry geometry_of_kernel(const struct submission *s, const stru
     geometry.spec[AULE_SPEC_LOCAL_SIZE] =
         whole ? kernel_local_size(with, geometry.spec, UINT64_MAX,
                                   s->engine->device.adapter.num_multiprocessors)
-              : tuning_local_size(s->engine, s->sample, run, &geometry, num_workgroups);
+              : size_in_wave(s, run, &geometry, num_workgroups);
     if (with->helps && s->in_company)
         geometry.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_COMPANY;
     return geometry;

@@ -258,7 +258,7 @@ bool cuts_make(struct cuts *cuts, struct engine_batch *const *batches, uint32_t 
                const struct cutting *cutting)
 {
     const struct variant *variant = batches[0]->engine->pipelines.variant;
-    uint32_t helper, helped = find_helped(variant, cutting->serving, &helper);
+    uint32_t helper = NO_KERNEL, helped = find_helped(variant, cutting->serving, &helper);
     *cuts = (struct cuts){.batches = batches,
                           .num_batches = num_batches,
                           .first = calloc((size_t)num_batches + 1, sizeof *cuts->first),

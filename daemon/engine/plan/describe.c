@@ -235,6 +235,7 @@ static void describe_scores(const struct engine_run *run, struct gpu_run *gpu)
     gpu->scale_log2e = (float)(run->scale * log2_e * gpu->k_scale);
     gpu->window_left = run->windowed ? window_side(run->window_left) : INT32_MAX;
     gpu->window_right = run->windowed ? window_side(run->window_right) : INT32_MAX;
+    gpu->attention_chunk = run->options.attention_chunk;
     gpu->soft_cap = run->soft_cap;
     gpu->rope_dim = rope_dim(run);
 }

@@ -32,7 +32,8 @@ struct cutting cutting_of_run(const struct engine_run *run)
     const enum engine_place place = (enum engine_place)geometry.spec[AULE_SPEC_PLACE];
     for (uint32_t i = 0; i < variant->num_kernels; i++)
         if (variant->kernels[i]->is_native &&
-            !hopper_takes(run, place, geometry.spec[AULE_SPEC_NUM_KV_HEADS]))
+            (!hopper_takes(run, place, geometry.spec[AULE_SPEC_NUM_KV_HEADS]) ||
+             pipeline_native_refused(&run->batch->engine->pipelines, &geometry)))
             cutting.serving &= ~(1u << i);
     return cutting;
 }

@@ -30,10 +30,27 @@ static bool writes(const struct engine_run *run)
            run->batch->address[BATCH_SLOT_MAPPING];
 }
 
-// Gets the pipelines that the share of `run` needs in `group`.
-static enum status get_pipelines(struct submission *s, const struct engine_run *run,
-                                 struct group *group, struct error *error)
+// The first that is neither OK nor BUSY; otherwise BUSY, if one is.
+static enum status worse(enum status a, enum status b)
 {
+    return a == STATUS_OK || (a == STATUS_BUSY && b != STATUS_OK) ? b : a;
+}
+
+// Who waits for the pipelines of run `index`. A company's are asked for beforehand: without them
+// its runs go alone, so that no run waits because of another session's run.
+static uint64_t line_of(const struct submission *s, uint32_t index)
+{
+    uint64_t line = s->runs[index].line;
+    return line && s->planned[index].joint ? PIPELINE_LATER : line;
+}
+
+// Gets the pipelines that the share of `run` needs in `group`. BUSY: some are not there yet, and
+// all of these were asked for.
+static enum status get_pipelines(struct submission *s, uint32_t index, struct group *group,
+                                 struct error *error)
+{
+    const struct engine_run *run = &s->runs[index];
+    const uint64_t line = line_of(s, index);
     struct geometry redo = group->geometry;
     const struct {
         bool wanted;
@@ -52,12 +69,14 @@ static enum status get_pipelines(struct submission *s, const struct engine_run *
     };
     enum status status = STATUS_OK;
     redo.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_REDO;
-    for (size_t i = 0; i < sizeof pipelines / sizeof *pipelines && status == STATUS_OK; i++)
-        if (pipelines[i].wanted)
-            status = pipeline_get(&s->engine->pipelines, pipelines[i].kind, pipelines[i].geometry,
-                                  pipelines[i].out, error);
-    if (status == STATUS_OK && group->is_native)
-        status = pipeline_native(&s->engine->pipelines, &group->geometry, &group->native, error);
+    for (size_t i = 0; i < sizeof pipelines / sizeof *pipelines; i++)
+        if (pipelines[i].wanted && (status == STATUS_OK || status == STATUS_BUSY))
+            status =
+                worse(status, pipeline_get(&s->engine->pipelines, pipelines[i].kind,
+                                           pipelines[i].geometry, line, pipelines[i].out, error));
+    if (group->is_native && (status == STATUS_OK || status == STATUS_BUSY))
+        status = worse(status, pipeline_native(&s->engine->pipelines, &group->geometry, line,
+                                               &group->native, error));
     return status;
 }
 
@@ -252,7 +271,8 @@ static bool share_is_there(const struct plan *plan, const struct share *share, u
 }
 
 // Plans each share of a run as a group of its own. *failed: the share whose pipelines could not be
-// made; NO_KERNEL: the failure, if any, has another reason.
+// made; NO_KERNEL: the failure, if any, has another reason. BUSY: the pipelines that are not there
+// yet were asked for.
 static enum status plan_shares(struct submission *s, uint32_t index, uint64_t num_workgroups,
                                struct plan *plan, uint32_t *failed, struct error *error)
 {
@@ -270,15 +290,17 @@ static enum status plan_shares(struct submission *s, uint32_t index, uint64_t nu
         status = plan_work(s, run, num_workgroups, &choice, works, error);
     plan->end = plan_num_shares(s->engine, run);
     plan->first = status == STATUS_OK ? first_share(run, plan->end, works) : 0;
-    for (uint32_t i = plan->first; i < plan->end && status == STATUS_OK; i++) {
+    for (uint32_t i = plan->first; i < plan->end && (status == STATUS_OK || status == STATUS_BUSY);
+         i++) {
         shares[i].work = works[i];
         shares[i].writes = i == plan->first && writes(run);
         plan->fresh[i] = group_of_share(s, index, i, &shares[i], &choice.geometries[i]);
         if (share_is_there(plan, &shares[i], i))
-            status = get_pipelines(s, run, &plan->fresh[i], error);
-        if (status != STATUS_OK)
+            status = worse(status, get_pipelines(s, index, &plan->fresh[i], error));
+        if (status != STATUS_OK && status != STATUS_BUSY)
             *failed = i;
-        if (works[i].num_items && choice_is_free(s->engine->pipelines.variant->kernels[i], run))
+        if (status == STATUS_OK && works[i].num_items &&
+            choice_is_free(s->engine->pipelines.variant->kernels[i], run))
             tuning_want(s->engine, s->sample, run, &choice.geometries[i], num_workgroups);
     }
     return status;
@@ -297,6 +319,14 @@ static bool go_without_helpers(struct submission *s, uint32_t failed, const stru
     device_log(&s->engine->device, 0,
                "shared keys are read once for each sequence, which is slower: %s", error->text);
     return true;
+}
+
+// Whether share `failed` is of a native kernel that was refused just now. Planned again, the run
+// goes to GLSL.
+static bool was_refused(const struct submission *s, const struct plan *plan, uint32_t failed)
+{
+    return failed != NO_KERNEL && plan->fresh[failed].is_native &&
+           pipeline_native_refused(&s->engine->pipelines, &plan->fresh[failed].geometry);
 }
 
 // Whether share `number` of a run, a cascade, is in the group of those of its company that were
@@ -321,7 +351,10 @@ static enum status plan_run(struct submission *s, uint32_t first, uint32_t index
     enum status status = engine_run_fits(s->engine, &s->runs[index], error);
     if (status == STATUS_OK)
         status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
-    if (status != STATUS_OK && go_without_helpers(s, failed, error) && !s->planned[index].joint)
+    if (status != STATUS_OK && !s->planned[index].joint && was_refused(s, &plan, failed))
+        status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
+    if (status != STATUS_OK && status != STATUS_BUSY && go_without_helpers(s, failed, error) &&
+        !s->planned[index].joint)
         status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
     for (uint32_t i = plan.first; i < plan.end && status == STATUS_OK; i++)
         if (share_is_there(&plan, &shares[i], i))
@@ -373,6 +406,38 @@ static void fail_run(struct submission *s, uint32_t run, const struct error *err
                (unsigned long long)s->sequence, run, error->text);
 }
 
+// The run's line is put off: nothing of the run is done.
+static void put_off(struct submission *s, uint32_t run)
+{
+    submission_fail(s, run, &(struct error){.status = STATUS_BUSY});
+    plan_forget(s, run);
+}
+
+// Plans a run, unless an earlier run of its line is put off. A run without tokens needs no
+// pipeline, but it may not overtake others.
+static void plan_or_put_off(struct submission *s, uint32_t first, uint32_t run,
+                            uint64_t num_workgroups)
+{
+    struct error error = {.status = STATUS_OK};
+    enum status status = STATUS_BUSY;
+    if (!line_is_put_off(&s->engine->pipelines.compiler, s->runs[run].line))
+        status = run_num_tokens(&s->runs[run]) > 0 ? plan_run(s, first, run, num_workgroups, &error)
+                                                   : STATUS_OK;
+    if (status == STATUS_BUSY && !s->planned[run].joint)
+        put_off(s, run);
+    else if (status != STATUS_OK)
+        fail_run(s, run, &error);
+}
+
+// A line that is not put off has had its turn: its pipelines need not be kept for it any more.
+static void end_lines(struct submission *s)
+{
+    struct compiler *compiler = &s->engine->pipelines.compiler;
+    for (uint32_t i = 0; i < s->num_runs; i++)
+        if (!line_is_put_off(compiler, s->runs[i].line))
+            line_end(compiler, s->runs[i].line);
+}
+
 static void plan_wave(struct submission *s, uint32_t wave)
 {
     uint32_t first = s->num_groups, begin = wave ? s->wave_ends[wave - 1] : 0;
@@ -382,11 +447,8 @@ static void plan_wave(struct submission *s, uint32_t wave)
         num_workgroups += s->runs[i].kind == ENGINE_ATTEND ? batch_workgroups(s->runs[i].batch) : 0;
     company_find(s, begin, s->wave_ends[wave], num_workgroups);
     for (uint32_t i = begin; i < s->wave_ends[wave]; i++) {
-        struct error error = {0};
         plan_forget(s, i);
-        if (run_num_tokens(&s->runs[i]) > 0 &&
-            plan_run(s, first, i, num_workgroups, &error) != STATUS_OK)
-            fail_run(s, i, &error);
+        plan_or_put_off(s, first, i, num_workgroups);
     }
 }
 
@@ -570,6 +632,7 @@ void plan_build(struct submission *s)
         plan_begin_again(s);
         plan_waves(s);
     }
+    end_lines(s);
     place_ranges(s);
     describe_measure(s);
     number_dispatches(s);

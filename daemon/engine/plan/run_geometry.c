@@ -21,10 +21,11 @@ static uint32_t rope_features(const struct engine_run *run)
 static uint32_t attention_features(const struct engine_run *run)
 {
     const uint64_t *address = run->batch->address;
-    bool window = run->windowed && (run->window_left >= 0 || run->window_right >= 0);
+    const bool chunk = run->options.attention_chunk;
+    bool window = chunk || (run->windowed && (run->window_left >= 0 || run->window_right >= 0));
     return (run->soft_cap > 0 ? AULE_FEATURE_SOFT_CAP : 0) |
            (run->slopes ? AULE_FEATURE_ALIBI : 0) | (window ? AULE_FEATURE_WINDOW : 0) |
-           (address[BATCH_MASK_STARTS] ? AULE_FEATURE_MASK : 0) |
+           (chunk ? AULE_FEATURE_CHUNK : 0) | (address[BATCH_MASK_STARTS] ? AULE_FEATURE_MASK : 0) |
            (address[BATCH_POSITIONS] ? AULE_FEATURE_POSITIONS : 0) |
            (run->sinks ? AULE_FEATURE_SINKS : 0) | (run->lse.dtype ? AULE_FEATURE_LSE : 0) |
            rope_features(run);

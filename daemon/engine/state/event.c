@@ -74,9 +74,13 @@ bool engine_lost(struct engine *engine)
 static struct event_node *next_event(struct engine *engine)
 {
     struct event_node *node = engine->lost_told ? NULL : engine->events;
-    atomic_store(&engine->has_news, node != NULL);
+    const bool compiled = !node && !engine->lost_told && engine->compiled;
+    atomic_store(&engine->has_news, node || compiled);
     if (node) {
         DL_DELETE(engine->events, node);
+    } else if (compiled) {
+        engine->compiled = false;
+        node = &engine->compiled_event;
     } else if (engine->lost && !engine->lost_told) {
         engine->lost_told = true;
         node = &engine->lost_event;

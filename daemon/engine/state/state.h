@@ -8,6 +8,8 @@
 //   and appends it to `flying`.
 // - completer: waits for the head of `flying`, stages out, reads the clocks and posts the event.
 // - maker: runs jobs. A job makes a chunk, or frees an object when `completed` has reached it.
+// - compiler: compiles the pipelines that the submitter and the tuner ask for; see
+//   kernels/compiler.h, which has its own lock. No thread holds both locks.
 // - tuner: measures. To the others it is one more caller.
 //
 // One lock guards what they share. No thread makes a Vulkan call or touches client memory while it
@@ -79,7 +81,7 @@ struct engine {
     bool submitter_gone; // the completer ends when `flying` is empty
     bool completer_gone; // the maker ends when no job can run
     bool maker_gone;
-    bool tuner_gone;
+    bool tuner_gone, compiler_gone;
     bool lost, lost_told;
     uint64_t last_sequence; // of the newest submission
     atomic_uint num_queued; // submissions queued so far; raised after the lock is released
@@ -89,7 +91,8 @@ struct engine {
     uint64_t completed; // this submission and all before it are done
     struct submission *waiting, *flying;
     struct event_node *events;
-    struct event_node lost_event;
+    struct event_node lost_event, compiled_event;
+    bool compiled; // compiled_event is due
     struct job *jobs;
     uint64_t freed_after; // submission after which the memory that caches last gave back is free
     struct engine_cache *caches; // live ones; engine_destroy() frees those that are left
@@ -98,8 +101,8 @@ struct engine {
     struct engine_arena *arenas;
     struct event_node *polled; // returned by the last engine_poll(); caller's thread only
 
-    pthread_t submitter, completer, maker;
-    bool submitter_runs, completer_runs, maker_runs;
+    pthread_t submitter, completer, maker, compiler;
+    bool submitter_runs, completer_runs, maker_runs, compiler_runs;
 };
 
 #endif

@@ -300,6 +300,7 @@ static enum status make_run(struct probe *probe, const struct shape *shape, stru
     run->windowed = features & AULE_FEATURE_WINDOW;
     run->window_left = (int32_t)shape->num_keys;
     run->window_right = -1;
+    run->options.attention_chunk = features & AULE_FEATURE_CHUNK ? shape->num_keys : 0;
     run->soft_cap = features & AULE_FEATURE_SOFT_CAP ? 30.0f : 0.0f;
     run->slopes = features & AULE_FEATURE_ALIBI ? probe->zeroes : NULL;
     run->sinks = features & AULE_FEATURE_SINKS ? probe->zeroes : NULL;

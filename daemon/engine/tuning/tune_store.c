@@ -89,7 +89,7 @@ static const char *check_sizes(const struct tune_key *key)
 static const char *check_geometry(const struct engine *engine, const struct kernel *kernel,
                                   const struct tune_key *key)
 {
-    const uint32_t *spec = key->spec, known = 2 * AULE_FEATURE_SPLIT - 1;
+    const uint32_t *spec = key->spec, known = (2 * AULE_FEATURE_SPLIT - 1) | AULE_FEATURE_CHUNK;
     struct engine_kv kv = geometry_kv(spec);
     struct geometry geometry = {.kernel = 0};
     struct error error;

@@ -72,9 +72,10 @@ struct natives {
     // The device has a queue family for compute without graphics. On one with graphics, a launch
     // with more than 48 KiB of shared memory loses the device.
     bool family;
-    uint32_t queue_family, timestamp_bits; // that family, and its valid bits
+    uint32_t queue_family, timestamp_bits; // that family and its valid bits; the other one's, if
+                                           // `taken`
     bool taken;                            // the open device has the extension and that family
-    char failure[128]; // why the kernels are not used although the device has both; "" = they are
+    char failure[128]; // what the device lacks although it has both; "" = nothing
 };
 
 struct adapter {

@@ -7,20 +7,28 @@
 
 #include "device.h"
 
+#include "native.h"
 #include "vk.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-static void take_natives(struct adapter *adapter)
+static void swap(uint32_t *a, uint32_t *b)
+{
+    const uint32_t other = *a;
+    *a = *b;
+    *b = other;
+}
+
+// Takes what native kernels need, or gives it back.
+static void take_natives(struct adapter *adapter, bool takes)
 {
     struct natives *natives = &adapter->natives;
-    natives->taken = natives->extension && natives->family;
-    if (!natives->taken)
-        return;
-    adapter->queue_family = natives->queue_family;
-    adapter->timestamp_bits = natives->timestamp_bits;
+    natives->taken = takes;
+    swap(&adapter->queue_family, &natives->queue_family);
+    swap(&adapter->timestamp_bits, &natives->timestamp_bits);
 }
 
 static enum status choose(struct device *device, const struct engine_params *params,
@@ -37,8 +45,8 @@ static enum status choose(struct device *device, const struct engine_params *par
     if (status == STATUS_OK)
         device->adapter = *found;
     device->adapter.statistics &= params->statistics;
-    if (natives)
-        take_natives(&device->adapter);
+    if (natives && device->adapter.natives.extension && device->adapter.natives.family)
+        take_natives(&device->adapter, true);
     free(list);
     return status;
 }
@@ -100,17 +108,10 @@ static void load_native_functions(struct device *device)
     device->natives.destroy_module = LOAD(device, vkDestroyCuModuleNVX);
     device->natives.destroy_function = LOAD(device, vkDestroyCuFunctionNVX);
     device->natives.launch = LOAD(device, vkCmdCuLaunchKernelNVX);
-    if (!device->natives.create_module || !device->natives.create_function ||
-        !device->natives.destroy_module || !device->natives.destroy_function ||
-        !device->natives.launch)
-        snprintf(device->adapter.natives.failure, sizeof device->adapter.natives.failure,
-                 "the driver lacks functions of VK_NVX_binary_import");
 }
 
 static void load_functions(struct device *device)
 {
-    if (device->adapter.natives.taken)
-        load_native_functions(device);
     if (device->instance.debug_utils)
         device->set_name = (PFN_vkSetDebugUtilsObjectNameEXT)vkGetInstanceProcAddr(
             device->instance.handle, "vkSetDebugUtilsObjectNameEXT");
@@ -120,6 +121,22 @@ static void load_functions(struct device *device)
                 device->handle, "vkGetMemoryHostPointerPropertiesEXT");
     if (device->adapter.info.memory_export)
         device->get_memory_fd = LOAD(device, vkGetMemoryFdKHR);
+}
+
+// Opens the device. One that cannot run native kernels keeps the queue family that it has without
+// them.
+static enum status open_for_kernels(struct device *device, struct error *error)
+{
+    enum status status = open_device(device, error);
+    if (status != STATUS_OK || !device->adapter.natives.taken)
+        return status;
+    load_native_functions(device);
+    if (native_probe(device))
+        return STATUS_OK;
+    vkDestroyDevice(device->handle, NULL);
+    take_natives(&device->adapter, false);
+    memset(&device->natives, 0, sizeof device->natives);
+    return open_device(device, error);
 }
 
 enum status device_init(struct device *device, const struct engine_params *params,
@@ -133,7 +150,7 @@ enum status device_init(struct device *device, const struct engine_params *param
     if (status == STATUS_OK)
         status = choose(device, params, least_shared_memory, natives, error);
     if (status == STATUS_OK)
-        status = open_device(device, error);
+        status = open_for_kernels(device, error);
     if (status != STATUS_OK) {
         device_finish(device);
         return status;

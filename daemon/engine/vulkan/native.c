@@ -17,7 +17,34 @@ void native_missing(const struct adapter *adapter, char *text, size_t size)
     else if (!adapter->natives.family)
         snprintf(text, size, "a queue family for compute only");
     else if (adapter->natives.failure[0])
-        snprintf(text, size, "native kernels that work: %s", adapter->natives.failure);
+        snprintf(text, size, "%s", adapter->natives.failure);
+}
+
+// Vulkan does not tell the compute capability. Code for sm_90a runs on 9.0 alone.
+bool native_probe(struct device *device)
+{
+    static const char ptx[] = ".version 8.3\n.target sm_90a\n.address_size 64\n"
+                              ".visible .entry aule_probe()\n{\nret;\n}\n";
+    static const struct native_code code = {
+        .name = "aule_probe",
+        .ptx = (const unsigned char *)ptx,
+        .end = (const unsigned char *)ptx + sizeof ptx,
+        .function = "aule_probe",
+        .threads = 1,
+    };
+    struct natives *natives = &device->adapter.natives;
+    struct native native;
+    struct error error;
+    if (!device->natives.create_module || !device->natives.create_function ||
+        !device->natives.destroy_module || !device->natives.destroy_function ||
+        !device->natives.launch)
+        snprintf(natives->failure, sizeof natives->failure, "functions of VK_NVX_binary_import");
+    else if (native_load(device, &code, &native, &error) != STATUS_OK)
+        snprintf(natives->failure, sizeof natives->failure, "compute capability 9.0: %.64s",
+                 error.text);
+    else
+        native_unload(device, &native);
+    return !natives->failure[0];
 }
 
 enum status native_load(struct device *device, const struct native_code *code,

@@ -29,9 +29,13 @@ struct native {
 // nothing. Any thread.
 void native_missing(const struct adapter *adapter, char *text, size_t size);
 
+// Whether the driver translates a small kernel for compute capability 9.0. If not, writes why to
+// the adapter's natives.failure. The thread that opens the device, which has taken natives.
+bool native_probe(struct device *device);
+
 // Translates `code`, which takes about two seconds the first time on a machine; later the driver's
 // own cache has it. On failure *native is zeroed. UNSUPPORTED: the driver refuses it, and does not
-// say why. The thread that opens the device.
+// say why. The thread that compiles.
 enum status native_load(struct device *device, const struct native_code *code,
                         struct native *native, struct error *error);
 void native_unload(struct device *device, struct native *native); // takes a zeroed one

@@ -91,6 +91,12 @@ fail:
     return status;
 }
 
+static uint64_t limit_of(const struct transfer *transfer)
+{
+    const uint64_t watchdog_ns = transfer->device->watchdog_ns, limit_ns = transfer->limit_ns;
+    return limit_ns && limit_ns < watchdog_ns ? limit_ns : watchdog_ns;
+}
+
 // Submissions that are earlier in the queue take time of their own. So the deadline begins anew
 // whenever one of them has ended.
 static VkResult wait_for_fence(struct transfer *transfer)
@@ -100,7 +106,7 @@ static VkResult wait_for_fence(struct transfer *transfer)
     unsigned long long before, passed = atomic_load(&device->num_passed);
     do {
         before = passed;
-        result = vkWaitForFences(device->handle, 1, &transfer->fence, VK_TRUE, device->watchdog_ns);
+        result = vkWaitForFences(device->handle, 1, &transfer->fence, VK_TRUE, limit_of(transfer));
         passed = atomic_load(&device->num_passed);
     } while (result == VK_TIMEOUT && passed != before);
     return result;
@@ -112,11 +118,10 @@ static enum status wait(struct transfer *transfer, struct error *error)
     enum status status = STATUS_OK;
     VkResult result = wait_for_fence(transfer);
     if (result == VK_TIMEOUT) {
+        const unsigned long long ms = limit_of(transfer) / 1000000;
         atomic_store(&device->hung, true);
-        device_lose(device, "a transfer did not end in %llu ms",
-                    (unsigned long long)device->watchdog_ns / 1000000);
-        return error_set(error, STATUS_DEVICE_LOST, "a transfer did not end in %llu ms",
-                         (unsigned long long)device->watchdog_ns / 1000000);
+        device_lose(device, "a transfer did not end in %llu ms", ms);
+        return error_set(error, STATUS_DEVICE_LOST, "a transfer did not end in %llu ms", ms);
     }
     if (result != VK_SUCCESS)
         return vk_failed(device, "vkWaitForFences", result, error);
@@ -136,6 +141,7 @@ enum status transfer_end(struct transfer *transfer, struct error *error)
     transfer->pending = true;
     status = wait(transfer, error);
 fail:
+    transfer->limit_ns = 0;
     pthread_mutex_unlock(&transfer->lock);
     return status;
 }

@@ -17,6 +17,9 @@ struct transfer {
     VkCommandBuffer commands; // record into it between begin and end
     VkFence fence;
     bool pending; // the GPU may still have `commands`
+    // Set it between begin and end: this transfer may take so long at most, if that is less than
+    // the device's watchdog. end resets it to 0 = the watchdog's time.
+    uint64_t limit_ns;
 };
 
 enum status transfer_init(struct transfer *transfer, struct device *device, struct error *error);

@@ -407,3 +407,14 @@ enum status handle_inspect_device(struct call *call)
     memcpy(out->uuid, device->uuid, sizeof out->uuid);
     return fill_variants(call, out);
 }
+
+// ---- options ----
+
+enum status handle_options(struct call *call)
+{
+    const char *lines = call->server->params->lines;
+    call->reply.answer = WIRE_ANSWER_OPTIONS;
+    call->reply.options.lines.data = (const uint8_t *)lines;
+    call->reply.options.lines.count = lines ? (uint32_t)strlen(lines) : 0;
+    return STATUS_OK;
+}

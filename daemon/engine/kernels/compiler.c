@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// compiler.c - see compiler.h. The thread compiles one pipeline at a time: first those that lines
+// wait for, in the order in which they were asked for, then the others. A session waits for one run
+// at a time, so this order is fair among sessions.
+
+#include "compiler.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+#include <utlist.h>
+
+enum state { QUEUED, UNDER_WAY, ENDED };
+
+// A pipeline that was asked for. It is freed when it has ended and nobody refers to it.
+struct compile {
+    struct pipeline_key key;
+    enum state state;
+    uint32_t num_lines;        // that asked for it and have not run since
+    uint32_t num_threads;      // that wait for it
+    bool early;                // it stays queued without anybody who waits
+    struct pipeline *pipeline; // pinned, once ENDED; NULL = it failed, or needs no pin
+    struct error error;        // ENDED
+    struct compile *prev, *next;
+};
+
+struct line {
+    uint64_t number;
+    bool put_off;
+    struct compile **asked; // [num_asked]; owned
+    uint32_t num_asked;
+    UT_hash_handle hh;
+};
+
+enum status compiler_init(struct compiler *compiler, uint32_t most_early, struct error *error)
+{
+    compiler->most_early = most_early;
+    if (pthread_mutex_init(&compiler->lock, NULL) != 0)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a lock");
+    if (pthread_cond_init(&compiler->work, NULL) == 0) {
+        if (pthread_cond_init(&compiler->ended, NULL) == 0) {
+            compiler->made = true;
+            return STATUS_OK;
+        }
+        pthread_cond_destroy(&compiler->work);
+    }
+    pthread_mutex_destroy(&compiler->lock);
+    return error_set(error, STATUS_NO_MEMORY, "no memory for a lock");
+}
+
+// ---- compiles; with the lock held ----
+
+static void leave_queue(struct compiler *compiler, struct compile *compile)
+{
+    DL_DELETE(compiler->queue, compile);
+    compiler->num_queued--;
+}
+
+// Frees a compile that nobody refers to.
+static void settle(struct compiler *compiler, struct compile *compile)
+{
+    if (compile->num_lines || compile->num_threads || compile->state == UNDER_WAY ||
+        (compile->state == QUEUED && compile->early && !compiler->quits))
+        return;
+    if (compile->state == QUEUED)
+        leave_queue(compiler, compile);
+    if (compile->pipeline)
+        compiler->pin(compile->pipeline, -1);
+    free(compile);
+}
+
+static bool same_key(const struct pipeline_key *a, const struct pipeline_key *b)
+{
+    return memcmp(a, b, sizeof *a) == 0;
+}
+
+static struct compile *find_queued(struct compiler *compiler, const struct pipeline_key *key)
+{
+    struct compile *compile;
+    DL_FOREACH(compiler->queue, compile)
+    if (same_key(&compile->key, key))
+        break;
+    return compile;
+}
+
+// The queued compile of `key`. NULL: no memory.
+static struct compile *get_queued(struct compiler *compiler, const struct pipeline_key *key)
+{
+    struct compile *compile = find_queued(compiler, key);
+    if (compile || !(compile = calloc(1, sizeof *compile)))
+        return compile;
+    compile->key = *key;
+    DL_APPEND(compiler->queue, compile);
+    compiler->num_queued++;
+    pthread_cond_signal(&compiler->work);
+    return compile;
+}
+
+static enum status no_memory(struct error *error)
+{
+    return error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
+}
+
+// ---- lines; with the lock held ----
+
+static struct line *find_line(struct compiler *compiler, uint64_t number)
+{
+    struct line *line;
+    HASH_FIND(hh, compiler->lines, &number, sizeof number, line);
+    return line;
+}
+
+static struct line *get_line(struct compiler *compiler, uint64_t number)
+{
+    struct line *line = find_line(compiler, number);
+    if (line || !(line = calloc(1, sizeof *line)))
+        return line;
+    line->number = number;
+    HASH_ADD(hh, compiler->lines, number, sizeof number, line);
+    if (!line->hh.tbl) {
+        free(line);
+        return NULL;
+    }
+    atomic_store(&compiler->num_lines, HASH_COUNT(compiler->lines));
+    return line;
+}
+
+static void free_line(struct compiler *compiler, struct line *line)
+{
+    HASH_DEL(compiler->lines, line);
+    atomic_store(&compiler->num_lines, HASH_COUNT(compiler->lines));
+    for (uint32_t i = 0; i < line->num_asked; i++) {
+        line->asked[i]->num_lines--;
+        settle(compiler, line->asked[i]);
+    }
+    free(line->asked);
+    free(line);
+}
+
+// What the line asked for, and which has not succeeded. NULL: it did not ask.
+static struct compile *asked_for(const struct line *line, const struct pipeline_key *key)
+{
+    for (uint32_t i = 0; i < line->num_asked; i++) {
+        struct compile *compile = line->asked[i];
+        if (same_key(&compile->key, key) &&
+            (compile->state != ENDED || compile->error.status != STATUS_OK))
+            return compile;
+    }
+    return NULL;
+}
+
+static bool add_asked(struct compiler *compiler, struct line *line, const struct pipeline_key *key)
+{
+    struct compile **asked =
+        realloc(line->asked, (line->num_asked + (size_t)1) * sizeof(struct compile *));
+    if (!asked)
+        return false;
+    line->asked = asked;
+    struct compile *compile = get_queued(compiler, key);
+    if (!compile)
+        return false;
+    line->asked[line->num_asked++] = compile;
+    compile->num_lines++;
+    return true;
+}
+
+enum status compiler_ask(struct compiler *compiler, uint64_t number, const struct pipeline_key *key,
+                         struct error *error)
+{
+    if (compiler->quits)
+        return error_set(error, STATUS_STOPPING, "the engine ends");
+    struct line *line = get_line(compiler, number);
+    if (!line)
+        return no_memory(error);
+    const struct compile *compile = asked_for(line, key);
+    if (compile && compile->state == ENDED) {
+        *error = compile->error;
+        return error->status;
+    }
+    if (!compile && !add_asked(compiler, line, key)) {
+        if (!line->num_asked)
+            free_line(compiler, line);
+        return no_memory(error);
+    }
+    line->put_off = true;
+    return error_set(error, STATUS_BUSY, "its pipeline is being compiled");
+}
+
+void compiler_ask_early(struct compiler *compiler, const struct pipeline_key *key)
+{
+    if (compiler->quits || compiler->num_queued >= compiler->most_early)
+        return;
+    struct compile *compile = get_queued(compiler, key);
+    if (compile)
+        compile->early = true;
+}
+
+// Compiles what is queued. With the lock held, which is released meanwhile.
+static void compile_now(struct compiler *compiler, struct compile *compile)
+{
+    struct error error = {.status = STATUS_OK};
+    struct pipeline *pipeline = NULL;
+    compile->state = UNDER_WAY;
+    pthread_mutex_unlock(&compiler->lock);
+    error.status = compiler->compile(compiler->pipelines, &compile->key, &pipeline, &error);
+    pthread_mutex_lock(&compiler->lock);
+    leave_queue(compiler, compile);
+    compile->state = ENDED;
+    compile->error = error;
+    compile->pipeline = pipeline;
+    const bool awaited = compile->num_lines > 0;
+    settle(compiler, compile);
+    pthread_cond_broadcast(&compiler->ended);
+    pthread_mutex_unlock(&compiler->lock);
+    compiler->news(compiler->owner, awaited);
+    pthread_mutex_lock(&compiler->lock);
+}
+
+enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key, bool itself,
+                          struct error *error)
+{
+    struct compile *compile = get_queued(compiler, key);
+    if (!compile)
+        return no_memory(error);
+    compile->num_threads++;
+    if (itself && compile->state == QUEUED)
+        compile_now(compiler, compile);
+    while (compile->state != ENDED)
+        pthread_cond_wait(&compiler->ended, &compiler->lock);
+    compile->num_threads--;
+    enum status status = compile->error.status;
+    if (status != STATUS_OK)
+        *error = compile->error;
+    settle(compiler, compile);
+    return status;
+}
+
+// ---- lines; without the lock ----
+
+bool line_is_put_off(struct compiler *compiler, uint64_t number)
+{
+    if (!number || !atomic_load(&compiler->num_lines))
+        return false;
+    pthread_mutex_lock(&compiler->lock);
+    const struct line *line = find_line(compiler, number);
+    bool put_off = line && line->put_off;
+    pthread_mutex_unlock(&compiler->lock);
+    return put_off;
+}
+
+static bool waits(const struct line *line)
+{
+    for (uint32_t i = 0; i < line->num_asked; i++)
+        if (line->asked[i]->state != ENDED)
+            return true;
+    return false;
+}
+
+bool line_resume(struct compiler *compiler, uint64_t number)
+{
+    pthread_mutex_lock(&compiler->lock);
+    struct line *line = find_line(compiler, number);
+    bool resumes = !line || !waits(line);
+    if (line && resumes)
+        line->put_off = false;
+    pthread_mutex_unlock(&compiler->lock);
+    return resumes;
+}
+
+void line_end(struct compiler *compiler, uint64_t number)
+{
+    if (!number || !atomic_load(&compiler->num_lines))
+        return;
+    pthread_mutex_lock(&compiler->lock);
+    struct line *line = find_line(compiler, number);
+    if (line)
+        free_line(compiler, line);
+    pthread_mutex_unlock(&compiler->lock);
+}
+
+// ---- the thread ----
+
+static struct compile *next_queued(const struct compiler *compiler)
+{
+    struct compile *compile, *first = NULL;
+    DL_FOREACH(compiler->queue, compile)
+    {
+        if (compile->state != QUEUED)
+            continue;
+        if (compile->num_lines)
+            return compile;
+        first = first ? first : compile;
+    }
+    return first;
+}
+
+// The next compile. NULL: there will be none.
+static struct compile *take(struct compiler *compiler)
+{
+    struct compile *compile;
+    while (!(compile = next_queued(compiler)) && !compiler->stops)
+        pthread_cond_wait(&compiler->work, &compiler->lock);
+    return compile;
+}
+
+void compiler_run(struct compiler *compiler)
+{
+    struct compile *compile;
+    pthread_mutex_lock(&compiler->lock);
+    while ((compile = take(compiler)))
+        compile_now(compiler, compile);
+    pthread_mutex_unlock(&compiler->lock);
+}
+
+void compiler_quit(struct compiler *compiler)
+{
+    struct line *line, *next;
+    struct compile *compile, *after;
+    pthread_mutex_lock(&compiler->lock);
+    compiler->quits = true;
+    HASH_ITER(hh, compiler->lines, line, next)
+    free_line(compiler, line);
+    DL_FOREACH_SAFE(compiler->queue, compile, after)
+    settle(compiler, compile);
+    pthread_mutex_unlock(&compiler->lock);
+}
+
+void compiler_stop(struct compiler *compiler)
+{
+    pthread_mutex_lock(&compiler->lock);
+    compiler->stops = true;
+    pthread_cond_signal(&compiler->work);
+    pthread_mutex_unlock(&compiler->lock);
+}
+
+void compiler_finish(struct compiler *compiler)
+{
+    if (!compiler->made)
+        return;
+    compiler_quit(compiler);
+    pthread_cond_destroy(&compiler->work);
+    pthread_cond_destroy(&compiler->ended);
+    pthread_mutex_destroy(&compiler->lock);
+    compiler->made = false;
+}

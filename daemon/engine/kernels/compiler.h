@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// compiler.h - the queue of pipelines to compile, the thread that compiles them, and which lines
+// wait for which. Knows no run and no Vulkan: `compile` of struct compiler does the work.
+//
+// A line is the caller's name for runs that must keep their order (struct engine_run). A line that
+// needs a pipeline asks for it and is put off: none of its runs is planned until the caller
+// resumes it, which it may when all that the line asked for has ended. Other lines go on. A
+// pipeline that nobody asks for any more leaves the queue, unless it was asked for beforehand.
+
+#ifndef AULE_ENGINE_COMPILER_H
+#define AULE_ENGINE_COMPILER_H
+
+#include "engine/engine.h"
+#include "geometry.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+// What a pipeline is found by.
+struct pipeline_key {
+    uint32_t kind; // enum pipeline_kind
+    struct geometry geometry;
+};
+
+struct pipeline;
+struct compile;
+struct line;
+
+struct compiler {
+    pthread_mutex_t lock;  // guards everything below, and the pipelines that exist
+    pthread_cond_t work;   // wakes the thread: a compile, or the end
+    pthread_cond_t ended;  // a compile has ended
+    struct compile *queue; // in the order of asking; some may be under way
+    struct line *lines;    // uthash, by number: lines that were put off and have not run since
+    uint32_t num_queued, most_early;
+    bool made, quits, stops;
+    atomic_uint num_lines; // of `lines`, so that planning rarely takes the lock
+
+    // Compiles `key` and keeps the result. Called without the lock, by several threads. On success
+    // *out is pinned once; NULL = it needs no pin.
+    enum status (*compile)(void *pipelines, const struct pipeline_key *key, struct pipeline **out,
+                           struct error *error);
+    // With the lock held: whether the pipeline may be evicted changes by this much.
+    void (*pin)(struct pipeline *pipeline, int by);
+    // Without the lock: a compile has ended. `awaited`: a line waits for it.
+    void (*news)(void *owner, bool awaited);
+    void *pipelines, *owner;
+};
+
+// Takes a zeroed one whose functions are set. `most_early`: most compiles that may be queued
+// beforehand.
+enum status compiler_init(struct compiler *compiler, uint32_t most_early, struct error *error);
+void compiler_finish(struct compiler *compiler); // takes a zeroed one; the thread has ended
+// The thread. Returns when compiler_stop() was called and the queue is empty.
+void compiler_run(struct compiler *compiler);
+// From now on only what a thread waits for is compiled; all else leaves the queue. Any thread.
+void compiler_quit(struct compiler *compiler);
+void compiler_stop(struct compiler *compiler); // no thread will wait any more
+
+// ---- asking; with the lock held ----
+
+// The line asks for `key`, which does not exist, and is put off. BUSY: it is queued. Another
+// status: what came of it when this line asked before.
+enum status compiler_ask(struct compiler *compiler, uint64_t line, const struct pipeline_key *key,
+                         struct error *error);
+// Nobody waits for `key`, but it will be wanted. Queued once, and only if there is room.
+void compiler_ask_early(struct compiler *compiler, const struct pipeline_key *key);
+// Waits until `key` is compiled; releases the lock meanwhile. `itself`: the calling thread compiles
+// it at once, unless another one has begun. OK: it existed when the lock was taken again.
+enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key, bool itself,
+                          struct error *error);
+
+// ---- lines; without the lock ----
+
+bool line_is_put_off(struct compiler *compiler, uint64_t line);
+// True: nothing that the line asked for is queued, and it is not put off any more.
+bool line_resume(struct compiler *compiler, uint64_t line);
+// The line has run, or is gone: drops what it asked for.
+void line_end(struct compiler *compiler, uint64_t line);
+
+#endif

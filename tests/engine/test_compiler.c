@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_compiler.c - the queue of compiles without a device: lines that ask, wait, die and ask
+// again, threads that wait, and pipelines that are evicted meanwhile, all at random.
+
+#include "engine/kernels/compiler.h"
+#include "rigs/check_main.h"
+#include "rigs/dice.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { KEYS = 6, LINES = 4, THREADS = LINES + 2, ROUNDS = 400 };
+
+// What compiler.c knows by its address alone.
+struct pipeline {
+    bool exists;
+    int pins;
+};
+
+static struct compiler compiler;
+static struct pipeline pipelines[KEYS]; // guard: compiler.lock
+static uint32_t num_attempts;           // every fifth fails
+static atomic_uint num_news;
+static uint64_t seed;
+
+static struct pipeline_key key_of(uint32_t number)
+{
+    struct pipeline_key key;
+    memset(&key, 0, sizeof key);
+    key.geometry.spec[0] = number;
+    return key;
+}
+
+static enum status compile(void *owner, const struct pipeline_key *key, struct pipeline **out,
+                           struct error *error)
+{
+    struct pipeline *pipeline = &((struct pipeline *)owner)[key->geometry.spec[0]];
+    usleep(20);
+    pthread_mutex_lock(&compiler.lock);
+    const bool fails = ++num_attempts % 5 == 0;
+    if (!fails) {
+        ck_assert(!pipeline->exists); // nothing is compiled twice
+        pipeline->exists = true;
+        pipeline->pins = 1;
+        *out = pipeline;
+    }
+    pthread_mutex_unlock(&compiler.lock);
+    return fails ? error_set(error, STATUS_INTERNAL, "compile %u fails", key->geometry.spec[0])
+                 : STATUS_OK;
+}
+
+static void pin(struct pipeline *pipeline, int by)
+{
+    pipeline->pins += by;
+    ck_assert_int_ge(pipeline->pins, 0);
+}
+
+static void news(void *owner, bool awaited)
+{
+    (void)owner;
+    (void)awaited;
+    atomic_fetch_add(&num_news, 1);
+}
+
+static void *thread(void *argument)
+{
+    (void)argument;
+    compiler_run(&compiler);
+    return NULL;
+}
+
+// With the lock held.
+static void evict(struct dice *dice)
+{
+    struct pipeline *pipeline = &pipelines[dice_below(dice, KEYS)];
+    if (!pipeline->pins)
+        pipeline->exists = false;
+}
+
+// OK, BUSY, or why the compile failed.
+static enum status want(struct dice *dice, uint64_t line, uint32_t number)
+{
+    const struct pipeline_key key = key_of(number);
+    struct error error = {.status = STATUS_OK};
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&compiler.lock);
+    evict(dice);
+    if (!pipelines[number].exists)
+        status = compiler_ask(&compiler, line, &key, &error);
+    if (!pipelines[number].exists && dice_below(dice, 4) == 0)
+        compiler_ask_early(&compiler, &key);
+    pthread_mutex_unlock(&compiler.lock);
+    if (status == STATUS_INTERNAL)
+        ck_assert_ptr_nonnull(strstr(error.text, "fails"));
+    return status;
+}
+
+// A line's life: it wants two pipelines at once, waits for both, and finds both or an error.
+static void *live(void *argument)
+{
+    const uint64_t line = (uint64_t)(uintptr_t)argument;
+    struct dice dice = {.state = seed + line};
+    for (int i = 0; i < ROUNDS; i++) {
+        const uint32_t numbers[2] = {dice_below(&dice, KEYS), dice_below(&dice, KEYS)};
+        enum status first = want(&dice, line, numbers[0]), second = want(&dice, line, numbers[1]);
+        if (first == STATUS_BUSY || second == STATUS_BUSY)
+            ck_assert(line_is_put_off(&compiler, line));
+        if (dice_below(&dice, 8) == 0) {
+            line_end(&compiler, line); // it dies
+            ck_assert(!line_is_put_off(&compiler, line));
+            continue;
+        }
+        while (!line_resume(&compiler, line))
+            usleep(10);
+        // What was asked for is kept until the line ends; what was there may be evicted.
+        if (first == STATUS_BUSY)
+            ck_assert_int_ne(want(&dice, line, numbers[0]), STATUS_BUSY);
+        if (second == STATUS_BUSY)
+            ck_assert_int_ne(want(&dice, line, numbers[1]), STATUS_BUSY);
+        line_end(&compiler, line);
+    }
+    return NULL;
+}
+
+// A thread that waits, by the compiler's thread or by itself.
+static void *wait_for_some(void *argument)
+{
+    const bool itself = argument != NULL;
+    struct dice dice = {.state = seed + 99 + itself};
+    for (int i = 0; i < ROUNDS; i++) {
+        const uint32_t number = dice_below(&dice, KEYS);
+        const struct pipeline_key key = key_of(number);
+        struct error error = {.status = STATUS_OK};
+        pthread_mutex_lock(&compiler.lock);
+        evict(&dice);
+        if (!pipelines[number].exists &&
+            compiler_wait(&compiler, &key, itself, &error) == STATUS_OK)
+            ck_assert(pipelines[number].exists);
+        pthread_mutex_unlock(&compiler.lock);
+    }
+    return NULL;
+}
+
+START_TEST(lines_threads_and_evictions_at_random_end_with_nothing_pinned_or_queued)
+{
+    pthread_t runner, threads[THREADS];
+    struct error error;
+    compiler.compile = compile;
+    compiler.pin = pin;
+    compiler.news = news;
+    compiler.pipelines = pipelines;
+    ck_assert_int_eq(compiler_init(&compiler, KEYS / 2, &error), STATUS_OK);
+    ck_assert_int_eq(pthread_create(&runner, NULL, thread, NULL), 0);
+    for (uintptr_t i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, i < LINES ? live : wait_for_some,
+                                        i < LINES ? (void *)(i + 1) : (void *)(i - LINES)),
+                         0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    compiler_quit(&compiler);
+    compiler_stop(&compiler);
+    pthread_join(runner, NULL);
+    ck_assert_uint_eq(compiler.num_queued, 0);
+    ck_assert_ptr_null(compiler.queue);
+    ck_assert_uint_eq(atomic_load(&compiler.num_lines), 0);
+    for (int i = 0; i < KEYS; i++)
+        ck_assert_int_eq(pipelines[i].pins, 0);
+    ck_assert_uint_eq(atomic_load(&num_news), num_attempts);
+    compiler_finish(&compiler);
+}
+END_TEST
+
+START_TEST(a_line_that_asks_after_the_end_hears_that_the_engine_ends)
+{
+    const struct pipeline_key key = key_of(0);
+    struct error error;
+    ck_assert_int_eq(compiler_init(&compiler, 1, &error), STATUS_OK);
+    compiler_quit(&compiler);
+    pthread_mutex_lock(&compiler.lock);
+    ck_assert_int_eq(compiler_ask(&compiler, 1, &key, &error), STATUS_STOPPING);
+    pthread_mutex_unlock(&compiler.lock);
+    ck_assert_str_eq(error.text, "the engine ends");
+    compiler_finish(&compiler);
+}
+END_TEST
+
+int main(void)
+{
+    seed = check_draw("compiler");
+    Suite *suite = suite_create("compiler");
+    TCase *tcase = tcase_create("queue");
+    tcase_set_timeout(tcase, 120);
+    tcase_add_test(tcase, lines_threads_and_evictions_at_random_end_with_nothing_pinned_or_queued);
+    tcase_add_test(tcase, a_line_that_asks_after_the_end_hears_that_the_engine_ends);
+    suite_add_tcase(suite, tcase);
+    return check_main(suite);
+}
