@@ -46,6 +46,8 @@ static void remember(struct attachment *attachment, const struct wire_hello_repl
     snprintf(info->device_name, sizeof info->device_name, "%s",
              hello->device_name ? hello->device_name : "");
     memcpy(info->device_uuid, hello->device_uuid, sizeof info->device_uuid);
+    snprintf(attachment->export_socket, sizeof attachment->export_socket, "%s",
+             hello->export_socket ? hello->export_socket : "");
 }
 
 static enum aule_status settle(struct attachment *attachment,
@@ -118,6 +120,7 @@ enum aule_status attachment_open(const struct aule_session_params *params, uint1
     attachment->grace_ms = params->timeout_ms ? params->timeout_ms : TIMEOUT_DEFAULT_MS;
     attachment->paged_threshold =
         params->paged_threshold ? params->paged_threshold : DEFAULT_PAGED_THRESHOLD;
+    pthread_mutex_init(&attachment->token_mutex, NULL);
     pthread_mutex_init(&attachment->mutex, NULL);
     pthread_cond_init(&attachment->idle, NULL);
     const struct timeout timeout =
@@ -187,6 +190,7 @@ void attachment_unref(struct attachment *attachment)
     drop_parts(attachment);
     if (attachment->pid == getpid()) { // in a child another thread may seem to hold them
         pthread_cond_destroy(&attachment->idle);
+        pthread_mutex_destroy(&attachment->token_mutex);
         pthread_mutex_destroy(&attachment->mutex);
     }
     own_cache_free(attachment->caches);

@@ -28,18 +28,21 @@ enum attachment_state { ATTACHMENT_LIVE, ATTACHMENT_CLOSED, ATTACHMENT_REPLACED 
 struct attachment {
     pid_t pid; // of the process that opened it
     atomic_uint references;
-    uint16_t generation;           // counts the session's attachments
-    int grace_ms;                  // how long an answer may take; -1: for ever
-    uint32_t paged_threshold;      // of aule_attention(), in keys
-    struct aule_session_info info; // what the handshake said
-    struct connection *connection; // this and the next four are NULL after the end
-    struct lane *lane;             // NULL: every command goes as a message
+    uint16_t generation;                   // counts the session's attachments
+    int grace_ms;                          // how long an answer may take; -1: for ever
+    uint32_t paged_threshold;              // of aule_attention(), in keys
+    struct aule_session_info info;         // what the handshake said
+    char export_socket[WIRE_MAX_NAME + 1]; // file name; "": the daemon exports nothing
+    struct connection *connection;         // this and the next four are NULL after the end
+    struct lane *lane;                     // NULL: every command goes as a message
     struct segment segment;
     struct arena *arena;
     struct device_arena *device;     // NULL: none was asked for
     _Atomic(struct notice *) notice; // owned; NULL until aule_session_fd()
-    pthread_mutex_t mutex;           // guards the rest
-    pthread_cond_t idle;             // users became 0
+    // Held from the request of a token until its descriptor is there: a session has one at a time.
+    pthread_mutex_t token_mutex;
+    pthread_mutex_t mutex; // guards the rest
+    pthread_cond_t idle;   // users became 0
     enum attachment_state state;
     uint32_t users;      // threads between enter and leave
     uint64_t *abandoned; // unreaped tickets of calls that gave up waiting, oldest first; owned

@@ -10,6 +10,7 @@
 #include "caller.h"
 #include "client/src/link/connection.h"
 #include "error.h"
+#include "pool.h"
 #include "session.h"
 #include "socket_path.h"
 
@@ -75,7 +76,11 @@ enum aule_status cache_open_in(struct attachment *attachment,
     *cache = (struct aule_cache){.attachment = attachment,
                                  .id = answer.reply.cache_open.cache,
                                  .block_size = request.cache_open.block_size,
+                                 .num_layers = params->num_layers,
                                  .num_kv_heads = params->num_kv_heads,
+                                 .k_dtype = (enum aule_dtype)request.cache_open.k_dtype,
+                                 .v_dtype = (enum aule_dtype)request.cache_open.v_dtype,
+                                 .scale_mode = params->scale_mode,
                                  .head_dim = params->head_dim,
                                  .head_dim_v = request.cache_open.head_dim_v,
                                  .v_is_k_prefix = params->v_is_k_prefix};
@@ -139,6 +144,7 @@ void aule_cache_close(struct aule_cache *cache)
 {
     if (!cache)
         return;
+    pool_close(atomic_load(&cache->pool)); // first: the daemon then takes the blocks back
     struct wire_request request = {.command = WIRE_COMMAND_CACHE_CLOSE,
                                    .cache_close = {.cache = cache->id}};
     attachment_tell(cache->attachment, &request); // an ended session has closed it already

@@ -8,12 +8,17 @@
 
 #include "attachment.h"
 
+struct pool;
+
 struct aule_cache {
     struct attachment *attachment; // a reference, except in an own_cache
     uint64_t id;
     uint32_t block_size; // tokens
-    uint32_t num_kv_heads, head_dim, head_dim_v;
+    uint32_t num_layers, num_kv_heads, head_dim, head_dim_v;
     bool v_is_k_prefix;
+    enum aule_dtype k_dtype, v_dtype;
+    enum aule_scale_mode scale_mode;
+    _Atomic(struct pool *) pool; // owned; pool.h; NULL: this process has not mapped the cache
 };
 
 // Opens a cache and fills *cache, but takes no reference for it. Between attachment_enter() and

@@ -9,6 +9,7 @@
 #include "audit.h"
 
 #include "audit_session.h"
+#include "core/pool/attached.h"
 #include "core/pool/claim.h"
 #include "core/pool/hold.h"
 #include "core/pool/prefix.h"
@@ -90,7 +91,7 @@ static bool tally_session(const struct core_session *session, const struct cache
     }
     for (const struct offer *offer = session->given; offer; offer = offer->given_next)
         tally->offers += offer->table == table && offer_names(offer, block->id);
-    refs += tally->offers - before;
+    refs += tally->offers - before + attached_lingers(table, block->id);
     DL_FOREACH(session->runs, run)
     {
         if (!run->over && run->copy && run->copy->table == table)

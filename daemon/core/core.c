@@ -10,6 +10,7 @@
 #include "core/pool/prefix.h"
 #include "core/pool/queue.h"
 #include "core/pool/tenant.h"
+#include "session_life.h"
 #include "state.h"
 
 #include <inttypes.h>
@@ -64,6 +65,7 @@ enum status core_create(const struct core_params *params, struct core **out, str
     core->pool.ledger = &core->ledger;
     core->pool.limit_bytes = params->pool_limit_bytes;
     core->pool.limit_blocks = params->max_blocks ? params->max_blocks : UINT64_MAX;
+    core->pool.fixed_blocks = params->export_pool;
     core->pool.has_tiers = params->tiers.host != NULL;
     core->ledger.hash = hash_prefix;
     core->wake_ns = FOREVER;
@@ -100,6 +102,8 @@ void core_destroy(struct core *core)
     while (core->sessions)
         core_session_close(core->sessions, false);
     drain(core);
+    while (core->leaving) // their blocks wait for a proof of death
+        session_let_go(core->leaving);
     tiers_finish(core);
     while (core->pool.num_caches)
         cache_destroy(core->pool.caches[core->pool.num_caches - 1]);

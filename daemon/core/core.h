@@ -53,6 +53,8 @@ struct core_params {
     struct engine *engine;     // lent; outlives core
     uint64_t pool_limit_bytes; // --memory-fraction times the device's budget
     uint64_t max_blocks;       // --max-blocks of all caches; 0 = only bytes limit the pool
+    uint32_t export_pool;      // --export-pool: blocks of each cache, made at once, a power of two;
+                               //   0 = caches grow
     uint32_t max_sessions;     // --max-sessions
     uint32_t max_caches;       // --max-caches
     uint32_t max_batches;      // --max-batches: live batches of a session
@@ -139,8 +141,13 @@ enum status core_session_open(struct core *core, const struct core_session_param
                               struct core_session **out, struct error *error);
 // Ends every hold, batch and queued run of the session. The caller must not use the session again.
 // Its arena stays in use until session_gone(). `died`: blocks that runs in flight use are
-// quarantined until these runs have ended.
-void core_session_close(struct core_session *session, bool died);
+// quarantined until these runs have ended. True: the session died attached, and its blocks are
+// quarantined until its process is proven dead: call core_session_proven_dead() then. Else
+// session_gone() may have been called.
+bool core_session_close(struct core_session *session, bool died);
+// The process of a closed session has ended. Its blocks become free when a submission that comes
+// behind this call has passed.
+void core_session_proven_dead(struct core_session *session);
 
 // ---- caches ----
 
@@ -233,6 +240,37 @@ enum status core_lease_turn(const struct core_session *session, const struct cor
 // block that the session does not hold.
 enum status core_blocks_release(struct core_session *session, uint64_t cache, const int32_t *blocks,
                                 uint32_t count, struct error *error);
+
+// ---- attached sessions: their own kernels use the blocks in place ----
+
+struct core_attachment {
+    struct engine_cache *cache; // exported; lent while the session has it open
+    uint32_t num_blocks;        // ids run from 0
+};
+// From now on the session's process may have the cache's memory. Blocks that the session leases are
+// not zeroed, and those that it releases stay its own until it reports that its kernels have
+// passed. Once is enough. UNSUPPORTED: the pool is not exported. BUSY: the memory is not made yet;
+// ask again after core_step() has returned true. NO_MEMORY: the device gave none.
+enum status core_cache_attach(struct core_session *session, uint64_t cache,
+                              struct core_attachment *out, struct error *error);
+// False: the session has no such cache open, or is not attached to it.
+bool core_cache_attached(const struct core_session *session, uint64_t cache,
+                         struct core_attachment *out);
+
+#define CORE_PASSED_ALL UINT64_MAX
+struct core_report {
+    uint64_t cache;
+    const int64_t *slots; // [num_slots] that kernels have written; below 0: none
+    uint64_t num_slots;
+    uint32_t first_layer, num_layers; // num_layers 0: all from first_layer on
+    uint64_t passed; // a mark of an earlier report, 0, or CORE_PASSED_ALL: all that was released
+};
+// Slots count as written, as if a run had done it, and what was released up to the mark `passed` is
+// let go. *mark divides the releases before this call from later ones. INVALID: the session is not
+// attached, or there was no such mark. OUT_OF_RANGE, NOT_HELD, SEALED: a slot that the session may
+// not write.
+enum status core_cache_report(struct core_session *session, const struct core_report *report,
+                              uint64_t *mark, struct error *error);
 
 // ---- prefixes ----
 

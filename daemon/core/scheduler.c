@@ -210,6 +210,8 @@ static enum status submit(struct core *core, const struct engine_submission *ord
     if (status == STATUS_OK) {
         core->scheduler.num_in_flight++;
         core->ledger.metrics[METRIC_SUBMISSIONS]++;
+        submission->zeroes = order->num_zeroes > 0;
+        core->pool.zeroes_in_flight += submission->zeroes;
     }
     return status;
 }
@@ -271,6 +273,21 @@ static void submit_zeroes(struct core *core)
     fail_runs(core, submission, status, &error);
 }
 
+// A submission without work. Its end says that the queue has passed the deaths of processes that
+// were proven before.
+static void submit_fence(struct core *core)
+{
+    struct submission *submission = next_submission(&core->scheduler);
+    const struct engine_submission nothing = {.num_runs = 0};
+    struct error error = {0};
+    submission->num_links = 0;
+    enum status status = submit(core, &nothing, submission, &error);
+    if (status == STATUS_OK)
+        session_fence(core, submission->sequence);
+    else
+        refused(core, status, &error); // without memory the next step tries again
+}
+
 // Keeps the four highest bits, so that a sequence that grows by some tokens stays of one kind.
 static uint64_t about(uint64_t number)
 {
@@ -320,6 +337,8 @@ void scheduler_submit(struct core *core)
     struct scheduler *s = &core->scheduler;
     delay_begin_step(&core->delay);
     gather_begin_step(&s->gather, heap_first(&s->turns.ready) != NULL);
+    if (core->num_proven && !core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT)
+        submit_fence(core);
     while (!core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT &&
            heap_first(&s->turns.ready) && !keeps_back(core)) {
         uint32_t zeroes = core->pool.num_zeroes, waiting = s->num_in_flight;
@@ -505,6 +524,12 @@ static void expect_back(struct scheduler *scheduler, const struct submission *su
     }
 }
 
+static void end_zeroes(struct core *core, const struct submission *submission)
+{
+    core->pool.zeroes_in_flight -= submission->zeroes;
+    core->ledger.news |= submission->zeroes; // a lease may wait for it
+}
+
 void scheduler_done(struct core *core, const struct engine_event *event)
 {
     struct scheduler *s = &core->scheduler;
@@ -526,6 +551,8 @@ void scheduler_done(struct core *core, const struct engine_event *event)
     end_links(submission);
     submission->num_links = num_links;
     deliver(s, submission);
+    end_zeroes(core, submission);
+    session_fenced(core, event->sequence);
 }
 
 void scheduler_compiled(struct core *core)
@@ -544,7 +571,9 @@ void scheduler_lost(struct core *core)
         struct submission *submission = take_first(&core->scheduler);
         end_all(submission, STATUS_DEVICE_LOST, &core->ledger.lost_why);
         deliver(&core->scheduler, submission);
+        end_zeroes(core, submission);
     }
+    session_fenced(core, UINT64_MAX);
     DL_FOREACH_SAFE(core->sessions, session, next)
     {
         run_drop_queued(session, STATUS_DEVICE_LOST);

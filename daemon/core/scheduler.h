@@ -37,6 +37,7 @@ struct link {
 struct submission {
     uint64_t sequence;                     // engine_submit()'s number
     uint32_t num_links;                    // layers of runs; SCHEDULER_MAX_RUNS at most
+    bool zeroes;                           // it zeroes blocks
     struct link links[SCHEDULER_MAX_RUNS]; // [num_links] in the engine's order
 };
 

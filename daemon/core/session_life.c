@@ -7,6 +7,7 @@
 
 #include "session_life.h"
 
+#include "core/pool/attached.h"
 #include "core/pool/claim.h"
 #include "core/pool/evict.h"
 #include "core/pool/queue.h"
@@ -144,7 +145,13 @@ static void close_tables(struct core_session *session, bool died)
         claim_end_all(table);
         if (died)
             hold_table_bury(table);
+        else
+            attached_end(table); // a session that closes says that its kernels have passed
         hold_table_release_all(table);
+        if (attached_num(table))
+            session->num_haunted++;
+        else
+            attached_end(table);
         hold_table_settle(table);
     }
 }
@@ -161,7 +168,7 @@ static void forget_tickets(struct core_session *session)
     }
 }
 
-void core_session_close(struct core_session *session, bool died)
+bool core_session_close(struct core_session *session, bool died)
 {
     struct core *core = session->core;
     struct batch *batch, *next;
@@ -187,6 +194,54 @@ void core_session_close(struct core_session *session, bool died)
     ledger_log(&core->ledger, CORE_LOG_DEBUG,
                "session %" PRIu64 " \"%.64s\" %s with %" PRIu32 " runs in flight", session->id,
                session->name, died ? "died" : "closed", session->num_in_flight);
+    const bool haunted = session->num_haunted > 0;
+    session_passed(session);
+    evict_trim(&core->pool);
+    return haunted;
+}
+
+void core_session_proven_dead(struct core_session *session)
+{
+    session->proven = true;
+    session->core->num_proven++;
+    if (session->ledger->lost)
+        session_let_go(session);
+}
+
+void session_fenced(struct core *core, uint64_t sequence)
+{
+    struct core_session *session, *next;
+    DL_FOREACH_SAFE(core->leaving, session, next)
+    {
+        if (session->proven &&
+            (sequence == UINT64_MAX || (session->fence && session->fence <= sequence)))
+            session_let_go(session);
+    }
+}
+
+void session_fence(struct core *core, uint64_t sequence)
+{
+    struct core_session *session;
+    DL_FOREACH(core->leaving, session)
+    {
+        if (session->proven && !session->fence)
+            session->fence = sequence;
+    }
+    core->num_proven = 0;
+}
+
+void session_let_go(struct core_session *session)
+{
+    struct core *core = session->core;
+    struct hold_table *table, *next;
+    HASH_ITER(hh, session->tables, table, next)
+    {
+        attached_end(table);
+        hold_table_settle(table);
+    }
+    core->num_proven -= session->proven && !session->fence;
+    session->num_haunted = 0;
+    core->ledger.news = true;
     session_passed(session);
     evict_trim(&core->pool);
 }
@@ -194,7 +249,7 @@ void core_session_close(struct core_session *session, bool died)
 void session_passed(struct core_session *session)
 {
     struct core *core = session->core;
-    if (!session->closed || session->num_in_flight)
+    if (!session->closed || session->num_in_flight || session->num_haunted)
         return;
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
     DL_DELETE(core->leaving, session);
@@ -255,6 +310,7 @@ enum status core_cache_close(struct core_session *session, uint64_t cache, struc
         queue_retry_all(session->pool);
     table->num_users--;
     claim_end_all(table);
+    attached_end(table); // the process has unmapped it
     hold_table_release_all(table);
     hold_table_settle(table);
     evict_trim(session->pool);

@@ -21,4 +21,12 @@ struct core_session *session_open_errand(struct core *core, struct salt *salt);
 // left, it is freed, and core_params.session_gone() tells the server.
 void session_passed(struct core_session *session);
 
+// Sessions that died attached, whose processes are proven dead. The next fence is that of
+// submission `sequence`.
+void session_fence(struct core *core, uint64_t sequence);
+// The submission has ended: blocks of sessions whose fence it was, or that came before, become
+// free. UINT64_MAX: the device is lost, and nothing uses any block.
+void session_fenced(struct core *core, uint64_t sequence);
+void session_let_go(struct core_session *session); // its blocks become free without a fence
+
 #endif

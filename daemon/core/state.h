@@ -29,9 +29,10 @@ struct core {
     bool woken;      // an event of the engine ended the caller's last sleep
 
     struct core_session *sessions; // open ones; owned
-    struct core_session *leaving;  // closed ones with work in flight; owned
+    struct core_session *leaving;  // closed ones with work in flight, or haunted; owned
     uint32_t num_sessions;         // in `sessions`, without errands
     uint32_t num_errands;          // in `sessions`: core's own ones
+    uint32_t num_proven;           // in `leaving`: dead ones whose fence is not submitted
     struct tiers tiers;
     struct salt *salts; // all that sessions or roots use; see salt.h
 };

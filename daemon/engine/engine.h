@@ -185,6 +185,7 @@ struct engine_cache_params {
     uint32_t num_layers;
     uint32_t chunk_blocks; // blocks of a chunk; a power of two
     struct engine_kv kv;
+    bool exported; // other processes can import its memory; needs info.memory_export
 };
 
 // The statuses of engine_kv_check(). STATUS_UNSUPPORTED also if one layer of a chunk exceeds the
@@ -208,6 +209,26 @@ void engine_cache_grow(struct engine_cache *cache, uint32_t chunk);
 // blocks.
 void engine_cache_shrink(struct engine_cache *cache, uint32_t chunk);
 
+// Device memory as another process imports it: OPAQUE_FD of Vulkan.
+struct engine_export {
+    int fd;             // the caller closes it
+    uint64_t allocated; // bytes of the whole allocation, which importers must know
+    bool dedicated;     // it has one buffer alone, which importers must know, too
+};
+// One of the allocations of chunk 0. It has whole layers: layer first_layer + i begins at byte
+// i * layer_bytes, and block b of a layer lies b * block_bytes behind the layer's begin.
+struct engine_cache_part {
+    struct engine_export memory;
+    uint32_t num_parts; // allocations of the chunk
+    uint32_t first_layer, num_layers;
+    uint64_t layer_bytes, block_bytes;
+};
+// Opens a descriptor of allocation `part` of chunk 0 of an exported cache. The memory lives until
+// the cache and all imports have ended. BUSY: the chunk has no memory yet. OUT_OF_RANGE: there is
+// no such part. UNSUPPORTED: the cache is not exported.
+enum status engine_cache_export(struct engine_cache *cache, uint32_t part,
+                                struct engine_cache_part *out, struct error *error);
+
 // Copy one block of one layer out of the cache to `bytes`, or into it. `bytes` has
 // engine_layer_block_bytes(). For tests and fault injection: they wait until the GPU is idle.
 enum status engine_block_read(struct engine_cache *cache, uint32_t layer, int32_t block,
@@ -229,12 +250,6 @@ enum status engine_arena_create(struct engine *engine, void *base, uint64_t size
 // LIMIT: `size` exceeds the device's largest allocation.
 enum status engine_arena_create_exported(struct engine *engine, uint64_t size,
                                          struct engine_arena **out, struct error *error);
-// Device memory as another process imports it: OPAQUE_FD of Vulkan.
-struct engine_export {
-    int fd;             // the caller closes it
-    uint64_t allocated; // bytes of the whole allocation, which importers must know
-    bool dedicated;     // it has one buffer alone, which importers must know, too
-};
 // Opens a descriptor of the memory of an arena of engine_arena_create_exported(). The memory lives
 // until the arena and all imports have ended. Any thread.
 enum status engine_arena_export(const struct engine_arena *arena, struct engine_export *out,

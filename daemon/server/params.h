@@ -50,6 +50,15 @@
            .details = "The pool grows chunk by chunk up to this limit.")                           \
     OPTION(uint64_t, max_blocks, "max-blocks", "N", OPTION_COUNT, 0, INT32_MAX, .initial = "0",    \
            .help = "blocks of all caches together; 0: `--memory-fraction` alone limits the pool")  \
+    OPTION(uint32_t, export_pool, "export-pool", "N", OPTION_COUNT, 0, 1u << 24,                   \
+           .power_of_two = true, .initial = "0",                                                   \
+           .help = "make N blocks for each cache at once, a power of two, which attached "         \
+                   "processes may use in place; 0: caches grow, and none may",                     \
+           .details = "Processes of the daemon's user can then map the memory of a cache and run " \
+                      "their own kernels over it. They can write every block of the cache, also "  \
+                      "those of others: see docs/gpu-workers.md and SECURITY.md. The memory of a " \
+                      "cache is made when the cache is, and never grows, shrinks or moves to "     \
+                      "another cache. The device must be able to export memory.")                  \
     OPTION(uint64_t, session_blocks, "session-blocks", "N", OPTION_COUNT, 0, INT32_MAX,            \
            .initial = "0", .help = "leased and held blocks of a session; 0: no limit")             \
     OPTION(uint64_t, max_claimed, "max-claimed-blocks", "N", OPTION_COUNT, 0, INT32_MAX,           \

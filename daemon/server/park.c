@@ -8,6 +8,7 @@
 
 #include "base/container_of.h"
 #include "log.h"
+#include "session.h"
 #include "take.h"
 
 #include <inttypes.h>
@@ -101,6 +102,7 @@ static void count(struct parked *parked, bool in)
     session->num_parked += one;
     session->num_parked_work += parked->kind == PARKED_WORK ? one : 0;
     server->num_parked_leases += parked->kind == PARKED_LEASE ? one : 0;
+    server->num_parked_attaches += parked->kind == PARKED_ATTACH ? one : 0;
     session->parked_bytes += in ? parked->bytes : -parked->bytes;
     if (parked->kind == PARKED_CLAIM || parked->kind == PARKED_TAKE)
         core_count_wait(session->core, in);
@@ -111,9 +113,9 @@ static void count(struct parked *parked, bool in)
 static struct parked **list_of(const struct parked *parked)
 {
     static const enum park_list lists[] = {
-        [PARKED_LEASE] = PARK_OTHERS, [PARKED_WAIT] = PARK_ENDS,   [PARKED_WORK] = PARK_WORK,
-        [PARKED_CLAIM] = PARK_OTHERS, [PARKED_TAKE] = PARK_OTHERS, [PARKED_ENDED] = PARK_ENDS,
-        [PARKED_LOOKUP] = PARK_OTHERS,
+        [PARKED_LEASE] = PARK_OTHERS,  [PARKED_WAIT] = PARK_ENDS,     [PARKED_WORK] = PARK_WORK,
+        [PARKED_CLAIM] = PARK_OTHERS,  [PARKED_TAKE] = PARK_OTHERS,   [PARKED_ENDED] = PARK_ENDS,
+        [PARKED_LOOKUP] = PARK_OTHERS, [PARKED_ATTACH] = PARK_OTHERS,
     };
     return &parked->session->parked[lists[parked->kind]];
 }
@@ -167,7 +169,9 @@ static enum status await(struct parked *parked, struct error *error)
         break;
     case PARKED_WAIT:
     case PARKED_WORK:
-    case PARKED_ENDED: break; // it wakes the session
+    case PARKED_ENDED:  // it wakes the session
+    case PARKED_ATTACH: // park_retry() looks at each
+        break;
     }
     return STATUS_OK;
 }
@@ -347,6 +351,32 @@ static void retry_lookup(struct server *server, struct parked *parked, bool last
     else
         refuse(server, parked, &error);
     free(blocks);
+}
+
+// ---- the memory of a cache ----
+
+enum status park_attach(struct call *call, uint64_t cache, uint32_t part, int64_t deadline_ns)
+{
+    call->reply.answer = WIRE_ANSWER_CACHE_ATTACH;
+    enum status status =
+        session_attach(call->session, cache, part, &call->reply.cache_attach, &call->error);
+    if (status != STATUS_BUSY || clock_now_ns() >= deadline_ns)
+        return status;
+    const struct parked parked = {
+        .kind = PARKED_ATTACH, .deadline_ns = deadline_ns, .attach = {cache, part}};
+    return park(call, &parked);
+}
+
+static void retry_attach(struct server *server, struct parked *parked, bool last)
+{
+    struct wire_reply reply = {.message = "", .answer = WIRE_ANSWER_CACHE_ATTACH};
+    struct error error = {.status = STATUS_OK};
+    enum status status = session_attach(parked->session, parked->attach.cache, parked->attach.part,
+                                        &reply.cache_attach, &error);
+    if (status == STATUS_OK)
+        answer(server, parked, &reply);
+    else if (last || status != STATUS_BUSY)
+        refuse(server, parked, &error);
 }
 
 // ---- the end of a run ----
@@ -556,6 +586,19 @@ static void retry_session(struct server *server, struct session *session)
         ;
 }
 
+// A cache's memory is made once, so there are rarely any.
+static void retry_attaches(struct server *server)
+{
+    struct parked *parked, *next;
+    if (server->num_parked_attaches == 0)
+        return;
+    DL_FOREACH_SAFE(server->parked, parked, next)
+    {
+        if (parked->kind == PARKED_ATTACH)
+            retry_attach(server, parked, false);
+    }
+}
+
 void park_retry(struct server *server)
 {
     struct core_waker *waker;
@@ -575,6 +618,7 @@ void park_retry(struct server *server)
             break;
         }
     }
+    retry_attaches(server);
     park_retry_leases(server);
 }
 
@@ -598,6 +642,7 @@ static void expire(struct server *server, struct parked *parked)
     case PARKED_CLAIM: retry_claim(server, parked, true); return;
     case PARKED_TAKE: retry_take(server, parked, true); return;
     case PARKED_LOOKUP: retry_lookup(server, parked, true); return;
+    case PARKED_ATTACH: retry_attach(server, parked, true); return;
     case PARKED_WAIT:
         error_set(&error, STATUS_TIMEOUT,
                   "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);

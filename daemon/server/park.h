@@ -37,6 +37,8 @@ struct park_lookup {
     uint32_t max_tokens, num_blocks; // num_blocks: full ones of the prefix
 };
 enum status park_lookup(struct call *call, const struct park_lookup *lookup, int64_t deadline_ns);
+// Attaches the session, when the memory is made, until `deadline_ns`. BUSY: it is not made yet.
+enum status park_attach(struct call *call, uint64_t cache, uint32_t part, int64_t deadline_ns);
 
 void park_retry(struct server *server); // call this when something came free
 // The session has closed the cache: takes of its offers, which can only fail now, are answered.

@@ -210,6 +210,7 @@ static enum status open_core(struct server *server, struct error *error)
         .max_caches = params->max_caches,
         .max_batches = params->max_batches,
         .max_tickets = params->max_tickets,
+        .export_pool = params->export_pool,
         .max_offers = params->max_offers,
         .quota_blocks = params->session_blocks,
         .tenant_limits = {params->tenant_blocks, params->tenant_cached, params->tenant_floor},
@@ -271,7 +272,14 @@ static enum status open_exports(struct server *server, struct error *error)
         .context = server,
     };
     server->export_watch = (struct watch){WATCH_EXPORTS, NULL};
-    if (!engine_device(server->engine)->memory_export || server->params->device_arenas == 0)
+    const struct server_params *p = server->params;
+    const struct engine_device *device = engine_device(server->engine);
+    if (p->export_pool && !device->memory_export)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "--export-pool %u: device %s exports no memory "
+                         "(VK_KHR_external_memory_fd)",
+                         p->export_pool, device->name);
+    if (!device->memory_export || (p->device_arenas == 0 && p->export_pool == 0))
         return STATUS_OK;
     return exports_open(&params, &server->exports, error);
 }

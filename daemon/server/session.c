@@ -17,6 +17,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,6 +108,13 @@ static void unmade(struct job *job, void *context)
     forget(session);
 }
 
+static void unwatch_owner(struct session *session)
+{
+    if (session->pidfd >= 0)
+        close(session->pidfd); // this takes it out of the epoll set
+    session->pidfd = -1;
+}
+
 static void start_unmaking(struct session *session)
 {
     session->unmaking = true;
@@ -133,8 +141,10 @@ static void watch_owner(struct session *session)
     }
     session->watch = (struct watch){WATCH_OWNER, session};
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = &session->watch};
-    if (epoll_ctl(session->server->epoll_fd, EPOLL_CTL_ADD, session->pidfd, &event) != 0)
-        log_warn("%s: its process cannot be watched: %s", session->label, strerror(errno));
+    if (epoll_ctl(session->server->epoll_fd, EPOLL_CTL_ADD, session->pidfd, &event) == 0)
+        return;
+    log_warn("%s: its process cannot be watched: %s", session->label, strerror(errno));
+    unwatch_owner(session); // it cannot attach
 }
 
 static enum status open_in_core(struct session *session, struct error *error)
@@ -202,9 +212,6 @@ static void leave(struct session *session)
     if (session->peer)
         session->peer->session = NULL;
     session->peer = NULL;
-    if (session->pidfd >= 0)
-        close(session->pidfd); // this takes it out of the epoll set
-    session->pidfd = -1;
     session->stage = SESSION_ENDING;
     session->server->num_live--;
 }
@@ -358,7 +365,20 @@ void session_mapped(struct session *session)
     lane_open(session);
 }
 
-// ---- descriptors of the device arena ----
+// ---- descriptors of the device arena and of attached caches ----
+
+// The next descriptor is made when the token comes.
+static enum status draw_token(struct session *session, uint64_t cache, uint32_t part,
+                              uint8_t token[WIRE_TOKEN_SIZE], struct error *error)
+{
+    if (getrandom(session->token, sizeof session->token, 0) != sizeof session->token)
+        return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
+    session->has_token = true;
+    session->token_cache = cache;
+    session->token_part = part;
+    memcpy(token, session->token, sizeof session->token);
+    return STATUS_OK;
+}
 
 enum status session_export(struct session *session, struct wire_device_arena_reply *reply,
                            struct error *error)
@@ -370,15 +390,84 @@ enum status session_export(struct session *session, struct wire_device_arena_rep
     enum status status = engine_arena_export(session->device_arena, &export, error);
     if (status != STATUS_OK)
         return status;
-    close(export.fd); // the next one is made when the token comes
-    if (getrandom(session->token, sizeof session->token, 0) != sizeof session->token)
-        return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
-    session->has_token = true;
+    close(export.fd);
     *reply = (struct wire_device_arena_reply){.size = session->device_arena_size,
                                               .allocated = export.allocated,
                                               .dedicated = export.dedicated};
-    memcpy(reply->token, session->token, sizeof reply->token);
+    return draw_token(session, 0, 0, reply->token, error);
+}
+
+// Blocks of an attached process that dies wait for the proof of its death. So it must be watched.
+static enum status check_attacher(const struct session *session, struct error *error)
+{
+    if (session->uid != geteuid())
+        return error_set(error, STATUS_DENIED,
+                         "only processes of uid %u, the daemon's, may attach to a cache; the "
+                         "caller has uid %u",
+                         geteuid(), session->uid);
+    if (session->pidfd < 0)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "the process of session %" PRIu64
+                         " cannot be watched (another pid namespace?), so it cannot attach",
+                         session->id);
+    if (!session->server->exports)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "no process can attach to a cache: --socket leaves no room for the name "
+                         "of the export socket");
     return STATUS_OK;
+}
+
+static enum status describe_part(const struct core_attachment *attachment, uint32_t part,
+                                 struct wire_cache_attach_reply *reply, struct error *error)
+{
+    struct engine_cache_part lies;
+    enum status status = engine_cache_export(attachment->cache, part, &lies, error);
+    if (status != STATUS_OK)
+        return status;
+    close(lies.memory.fd);
+    *reply = (struct wire_cache_attach_reply){.num_parts = lies.num_parts,
+                                              .first_layer = lies.first_layer,
+                                              .num_layers = lies.num_layers,
+                                              .num_blocks = attachment->num_blocks,
+                                              .layer_bytes = lies.layer_bytes,
+                                              .block_bytes = lies.block_bytes,
+                                              .allocated = lies.memory.allocated,
+                                              .dedicated = lies.memory.dedicated};
+    return STATUS_OK;
+}
+
+enum status session_attach(struct session *session, uint64_t cache, uint32_t part,
+                           struct wire_cache_attach_reply *reply, struct error *error)
+{
+    struct core_attachment attachment;
+    enum status status = STATUS_OK;
+    if (session->server->params->export_pool) // else core says that it is missing
+        status = check_attacher(session, error);
+    if (status == STATUS_OK)
+        status = core_cache_attach(session->core, cache, &attachment, error);
+    if (status == STATUS_OK)
+        status = describe_part(&attachment, part, reply, error);
+    if (status == STATUS_OK)
+        status = draw_token(session, cache, part, reply->token, error);
+    return status;
+}
+
+static enum status open_descriptor(const struct session *session, int *fd, struct error *error)
+{
+    struct core_attachment attachment;
+    struct engine_cache_part lies = {.memory.fd = -1};
+    if (!session->token_cache) {
+        enum status status = engine_arena_export(session->device_arena, &lies.memory, error);
+        *fd = lies.memory.fd;
+        return status;
+    }
+    if (!core_cache_attached(session->core, session->token_cache, &attachment))
+        return error_set(error, STATUS_NOT_FOUND,
+                         "session %" PRIu64 " is not attached to cache %" PRIu64 " any more",
+                         session->id, session->token_cache);
+    enum status status = engine_cache_export(attachment.cache, session->token_part, &lies, error);
+    *fd = lies.memory.fd;
+    return status;
 }
 
 static struct session *find_token(struct server *server, const uint8_t token[WIRE_TOKEN_SIZE])
@@ -396,16 +485,15 @@ static struct session *find_token(struct server *server, const uint8_t token[WIR
 enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE], uid_t uid, int *fd,
                            struct error *error)
 {
-    struct engine_export export;
     struct session *session = find_token(context, token);
     if (!session)
         return error_set(error, STATUS_NOT_FOUND, "no open session has this token, or it was used");
     if (session->uid != uid)
         return error_set(error, STATUS_DENIED, "uid %u sent a token of uid %u", uid, session->uid);
     session->has_token = false;
-    enum status status = engine_arena_export(session->device_arena, &export, error);
-    *fd = export.fd;
-    log_debug("%s: a descriptor of its device arena %s", session->label,
+    enum status status = open_descriptor(session, fd, error);
+    log_debug("%s: a descriptor of its %s %s", session->label,
+              session->token_cache ? "cache" : "device arena",
               status == STATUS_OK ? "goes out" : error->text);
     return status;
 }
@@ -423,6 +511,37 @@ static void abandon(struct session *session, const char *why)
     not_made(server, why, &error);
     dispatch_refuse(server, session, &session->hello, &error);
     forget(session);
+}
+
+static void prove_dead(struct session *session)
+{
+    struct core_session *ghost = session->ghost;
+    session->ghost = NULL;
+    unwatch_owner(session);
+    core_session_proven_dead(ghost);
+}
+
+static bool process_is_gone(const struct session *session)
+{
+    struct pollfd watched = {.fd = session->pidfd, .events = POLLIN};
+    return poll(&watched, 1, 0) == 1;
+}
+
+// The session is closed in core. Its attached process may live on, and its kernels run.
+static void haunt(struct session *session, struct core_session *core)
+{
+    session->ghost = core;
+    log_info("%s: its blocks are quarantined until its process is gone", session->label);
+    if (process_is_gone(session))
+        prove_dead(session);
+}
+
+void session_process_gone(struct session *session)
+{
+    if (session->ghost)
+        prove_dead(session);
+    else
+        session_end(session, true, "its process is gone");
 }
 
 void session_end(struct session *session, bool died, const char *why)
@@ -443,7 +562,11 @@ void session_end(struct session *session, bool died, const char *why)
     segment_unlink(&session->segment);
     struct core_session *core = session->core;
     session->core = NULL;
-    core_session_close(core, died); // calls session_gone(), now or when the last run has ended
+    // Calls session_gone(), now or when the last run has ended.
+    if (core_session_close(core, died))
+        haunt(session, core);
+    else
+        unwatch_owner(session);
 }
 
 struct session *session_find(struct server *server, uint64_t id)
@@ -459,7 +582,10 @@ void session_end_all(struct server *server, const char *why)
     struct session *session, *next;
     HASH_ITER(hh, server->sessions, session, next)
     {
-        session_end(session, false, why);
+        if (session->ghost)
+            prove_dead(session); // no block is leased any more
+        else
+            session_end(session, false, why);
     }
 }
 

@@ -18,6 +18,8 @@ void session_mapped(struct session *session); // the client has mapped the segme
 // Ends the session; the caller must not use it again. `died`: blocks that runs in flight use are
 // quarantined. `why` goes to the log, and to its parked commands if the connection lives.
 void session_end(struct session *session, bool died, const char *why);
+// The pidfd says so. After an attached session has ended, its blocks wait for this.
+void session_process_gone(struct session *session);
 // A session that is UNMAPPED or OPEN. NULL: there is none with this id.
 struct session *session_find(struct server *server, uint64_t id);
 void session_end_all(struct server *server, const char *why);
@@ -29,6 +31,10 @@ void session_gone(void *context, void *owner); // core_params.session_gone
 // Gives the session's client a token for one descriptor of its device arena.
 enum status session_export(struct session *session, struct wire_device_arena_reply *reply,
                            struct error *error);
+// Attaches the session to a cache, and gives its client a token for one descriptor of allocation
+// `part`. BUSY: the memory is not made yet.
+enum status session_attach(struct session *session, uint64_t cache, uint32_t part,
+                           struct wire_cache_attach_reply *reply, struct error *error);
 // exports_params.redeem; `context` is the server.
 enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE], uid_t uid, int *fd,
                            struct error *error);

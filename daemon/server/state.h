@@ -99,12 +99,16 @@ struct session {
     struct engine_arena *arena;        // owned; NULL without an arena
     struct engine_arena *device_arena; // likewise
     uint64_t device_arena_size;        // bytes, in server->device_arena_bytes
-    bool has_token;                    // for a descriptor of the device arena
+    bool has_token;                    // for one descriptor
     uint8_t token[WIRE_TOKEN_SIZE];
+    uint64_t token_cache; // of whose memory; 0 = of the device arena
+    uint32_t token_part;
     bool imported;             // the GPU uses the arena in place
     struct core_session *core; // NULL while MAKING and ENDING
-    int pidfd;                 // of the client's process; owned; -1 = none
-    struct watch watch;        // of pidfd
+    // Its core session after it died attached, until its process is proven dead; else NULL.
+    struct core_session *ghost;
+    int pidfd;          // of the client's process; owned; -1 = none
+    struct watch watch; // of pidfd
     int64_t opened_ns, map_deadline_ns;
     struct core_waker waker;               // WAKER_SESSION
     struct parked *parked[NUM_PARK_LISTS]; // park.c: its parked commands
@@ -122,7 +126,7 @@ struct session {
 
 // A parked command. LEASE waits for free blocks, WAIT for the end of a run, WORK for a free ticket,
 // CLAIM for blocks that others compute, TAKE for an offer, ENDED for the end of tickets that it
-// does not reap, LOOKUP for blocks that come from tiers.
+// does not reap, LOOKUP for blocks that come from tiers, ATTACH for the memory of a cache.
 enum parked_kind {
     PARKED_LEASE,
     PARKED_WAIT,
@@ -130,7 +134,8 @@ enum parked_kind {
     PARKED_CLAIM,
     PARKED_TAKE,
     PARKED_ENDED,
-    PARKED_LOOKUP
+    PARKED_LOOKUP,
+    PARKED_ATTACH
 };
 struct parked {
     enum parked_kind kind;
@@ -159,6 +164,10 @@ struct parked {
             uint32_t max_tokens;
             struct core_loader loader;
         } lookup;
+        struct {
+            uint64_t cache;
+            uint32_t part;
+        } attach;
         uint64_t ticket;  // WAIT, ENDED
         struct work work; // WORK; owned
     };
@@ -204,7 +213,7 @@ struct server {
         struct refused *next;
     } * refused; // connections of other users or above --max-connections; closed at close_at_ns
     struct parked *parked; // owned
-    uint32_t num_parked, num_parked_leases;
+    uint32_t num_parked, num_parked_leases, num_parked_attaches;
     int64_t next_deadline_ns; // at most the nearest deadline
     bool retry;               // something came free: call park_retry()
 

@@ -103,7 +103,7 @@ void wait_for_events(struct server *server)
         case WATCH_REQUESTS: break; // take_messages() looks in every turn
         case WATCH_WAKE: wait_drain(server); break;
         case WATCH_SIGNALS: server_read_signals(server); break;
-        case WATCH_OWNER: session_end(mark->session, true, "its process is gone"); break;
+        case WATCH_OWNER: session_process_gone(mark->session); break;
         case WATCH_BELL: lane_hear_bell(server); break;
         case WATCH_EXPORTS:
             exports_serve(server->exports, clock_now_ns());

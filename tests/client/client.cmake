@@ -53,13 +53,16 @@ set_target_properties(fake_libcuda PROPERTIES NO_SONAME ON C_VISIBILITY_PRESET h
 set_source_files_properties(fakes/fake_libcuda.c PROPERTIES
   COMPILE_OPTIONS -Wno-missing-prototypes) # they are CUDA's
 target_link_options(fake_libcuda PRIVATE -Wl,-soname,libcuda.so.1)
-aule_check(test_client_device
-  SOURCES client/device/test_client_device.c rigs/client_step.c rigs/importer.c
-  LIBS client_expect aule_schema daemon_harness
-  LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
-target_compile_definitions(test_client_device PRIVATE
-  IMPORTER="${CMAKE_CURRENT_BINARY_DIR}/vulkan_importer" FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>")
-add_dependencies(test_client_device vulkan_importer fake_libcuda)
+foreach(suite device pool)
+  aule_check(test_client_${suite}
+    SOURCES client/device/test_client_${suite}.c rigs/client_step.c client/device/cuda_rig.c rigs/importer.c
+    LIBS client_expect aule_schema daemon_harness
+    LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+  target_compile_definitions(test_client_${suite} PRIVATE
+    IMPORTER="${CMAKE_CURRENT_BINARY_DIR}/vulkan_importer"
+    FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>")
+  add_dependencies(test_client_${suite} vulkan_importer fake_libcuda)
+endforeach()
 aule_check(test_client_claim
   SOURCES client/waiting/test_client_claim.c rigs/text_world.c rigs/client_rig.c
   LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)

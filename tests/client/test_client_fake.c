@@ -418,6 +418,34 @@ START_TEST(a_list_longer_than_a_page_comes_whole)
 }
 END_TEST
 
+static enum fake_action speaks_2_8(struct fake_daemon *daemon, const struct wire_request *request,
+                                   struct wire_reply *reply)
+{
+    (void)daemon;
+    if (request->command == WIRE_COMMAND_HELLO)
+        reply->hello.minor = 8;
+    return FAKE_ANSWER;
+}
+
+START_TEST(an_older_daemon_has_no_attached_pool)
+{
+    static const char *const why = "too old (protocol 2.8; an attached pool needs 2.9)";
+    struct aule_pool_info info;
+    struct aule_pool_part part;
+    void *layer;
+    fake_start(&fake, path, speaks_2_8, NULL);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    expect(aule_cache_attach(cache, &info), AULE_UNSUPPORTED, why);
+    expect(aule_cache_export(cache, 0, &part), AULE_UNSUPPORTED, why);
+    expect(aule_cache_map_cuda(cache, -1, &layer, NULL), AULE_UNSUPPORTED, why);
+    expect(aule_cache_report(cache, &(struct aule_report){.passed = 0}, NULL), AULE_UNSUPPORTED,
+           why);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
 static enum fake_action newer(struct fake_daemon *daemon, const struct wire_request *request,
                               struct wire_reply *reply)
 {
@@ -607,6 +635,7 @@ int main(void)
             {a_list_longer_than_a_page_comes_whole, 0},
             {a_daemon_too_old_for_a_command_is_told_and_not_asked, 0},
             {the_tokens_of_a_block_come_whole_and_too_many_are_refused, 0},
+            {an_older_daemon_has_no_attached_pool, 0},
             {the_table_of_shaders_says_which_is_used_and_what_the_others_lack, 0},
             {metrics_come_as_names_and_values_or_the_daemon_is_too_old, 0},
             {NULL, 0},

@@ -6,6 +6,7 @@
 #include "rigs/engine_world.h"
 #include "rigs/importer.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -141,6 +142,70 @@ START_TEST(an_arena_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests)
 }
 END_TEST
 
+// ---- caches ----
+
+static struct engine_cache_params exported_shape(void)
+{
+    struct engine_cache_params params = shape(3, 1, 8, DTYPE_F32);
+    params.exported = true;
+    return params;
+}
+
+START_TEST(another_process_reads_and_writes_each_allocation_of_a_cache)
+{
+    const struct engine_cache_params params = exported_shape();
+    const uint64_t block = engine_layer_block_bytes(&params), layer = block * params.chunk_blocks;
+    struct engine_cache_part part;
+    struct error error = {0};
+    if (!can_export())
+        return;
+    engine->device.adapter.info.max_allocation_bytes = 2 * layer;
+    struct engine_cache *cache = open_cache(params);
+    ck_assert_int_eq(engine_cache_export(cache, 0, &part, &error), STATUS_BUSY);
+    grow_chunk(cache, 0);
+    float *stored = calloc(1, block);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct importer importer;
+        ck_assert_int_eq(engine_cache_export(cache, i, &part, &error), STATUS_OK);
+        ck_assert_uint_eq(part.num_parts, 2);
+        ck_assert_uint_eq(part.first_layer, 2 * i);
+        ck_assert_uint_eq(part.num_layers, 2 - i);
+        ck_assert_uint_eq(part.layer_bytes, layer);
+        ck_assert_uint_eq(part.block_bytes, block);
+        importer_start(&importer, part.memory.fd, part.memory.allocated, part.memory.dedicated);
+        close(part.memory.fd);
+        const uint32_t last = part.num_layers - 1;
+        importer_put(&importer, last * layer + block, 5, 8); // block 1 of the part's last layer
+        ck_assert_int_eq(engine_block_read(cache, part.first_layer + last, 1, stored), STATUS_OK);
+        for (int j = 0; j < 8; j++)
+            ck_assert_float_eq(stored[j], (float)(5 + j));
+        stored[0] = 77;
+        ck_assert_int_eq(engine_block_write(cache, part.first_layer, 0, stored), STATUS_OK);
+        ck_assert(importer_has(&importer, 0, 77, 1));
+        importer_end(&importer);
+    }
+    free(stored);
+    ck_assert_int_eq(engine_cache_export(cache, 2, &part, &error), STATUS_OUT_OF_RANGE);
+    ck_assert_ptr_nonnull(strstr(error.text, "lies in 2 allocations; there is no allocation 2"));
+    engine_cache_destroy(cache);
+}
+END_TEST
+
+START_TEST(a_device_that_exports_no_memory_and_a_cache_that_is_not_exported_say_so)
+{
+    const struct engine_cache_params params = exported_shape();
+    struct engine_cache_part part;
+    struct error error = {0};
+    struct engine_cache *cache = plain_cache();
+    ck_assert_int_eq(engine_cache_export(cache, 0, &part, &error), STATUS_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(error.text, "is not exported"));
+    engine_cache_destroy(cache);
+    engine->device.adapter.info.memory_export = false;
+    ck_assert_int_eq(engine_cache_create(engine, &params, &cache, &error), STATUS_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(error.text, "exports no memory (VK_KHR_external_memory_fd)"));
+}
+END_TEST
+
 void add_export_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("exported memory");
@@ -149,6 +214,8 @@ void add_export_tests(Suite *suite)
     tcase_add_test(tcase, memory_outlives_the_arena_in_its_importer_and_the_importer_in_the_arena);
     tcase_add_test(tcase, exports_leave_no_descriptor_and_no_memory);
     tcase_add_test(tcase, an_exported_arena_that_no_allocation_holds_is_refused);
+    tcase_add_test(tcase, another_process_reads_and_writes_each_allocation_of_a_cache);
+    tcase_add_test(tcase, a_device_that_exports_no_memory_and_a_cache_that_is_not_exported_say_so);
     tcase_add_test(tcase, an_arena_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests);
     suite_add_tcase(suite, tcase);
 }

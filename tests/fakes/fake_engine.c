@@ -368,6 +368,15 @@ void engine_cache_shrink(struct engine_cache *cache, uint32_t number)
     chunk->state = NOT_GROWN;
 }
 
+enum status engine_cache_export(struct engine_cache *cache, uint32_t part,
+                                struct engine_cache_part *out, struct error *error)
+{
+    (void)part;
+    *out = (struct engine_cache_part){.memory.fd = -1};
+    return error_set(error, STATUS_UNSUPPORTED, "the fake engine exports no memory of cache %s",
+                     cache->params.name);
+}
+
 int32_t *fake_slot_at(const struct engine_cache *cache, uint32_t layer, int64_t block,
                       uint32_t slot)
 {

@@ -36,6 +36,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 LIMIT_S = 290  # of the whole call
 KINDS = ("aule", "sdpa")
+Row = tuple[str, float, str, str, bool | None]  # name, value, unit, target, whether it is met
 
 
 class Size(NamedTuple):
@@ -67,6 +68,26 @@ class Size(NamedTuple):
 SMALL = Size(layers=2, seqs=3, keys=32, heads=4, kv_heads=2, dim=32, prefill=64, repeats=2,
              arena=16 << 20, chunk=48, model_layers=2, hidden=64, model_heads=4, intermediate=96,
              vocab=97, requests=6, common=40, own=9, new=4, batch_tokens=64)
+
+
+def cuda() -> Any:
+    """Return torch, which must have CUDA."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch has no CUDA device here")
+    return torch
+
+
+def right(torch: Any, q: Any, k: Any, v: Any) -> Any:
+    """Causal attention of one sequence [tokens, heads, dim] in float64."""
+    group = q.shape[1] // k.shape[1]
+    q, k, v = (x.double().transpose(0, 1) for x in (q, k, v))
+    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
+    scores = q @ k.transpose(1, 2) * q.shape[-1] ** -0.5
+    count = q.shape[1]
+    later = torch.ones(count, count, dtype=torch.bool, device=q.device).triu(1)
+    return (scores.masked_fill(later, float("-inf")).softmax(-1) @ v).transpose(0, 1)
 
 
 def say(result: dict[str, Any]) -> None:

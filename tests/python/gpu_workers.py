@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
-"""GPU workers on a machine with a GPU: exactness, kills and figures of the device arena.
+"""GPU workers on a machine with a GPU: exactness, kills and figures of both ways.
 
-    python3 tests/python/gpu_workers.py [--parts exact,decode,prefill,kills,sessions]
-        [--build build/release] [--wheels FOLDER] [--small]
+    python3 tests/python/gpu_workers.py [--parts exact,attached,...] [--build build/release]
+        [--wheels FOLDER] [--small]
+
+The device arena: exact, decode, prefill, kills, sessions. The attached pool: attached_exact,
+attached, attached_share, attached_kills, example; these need triton, too.
 
 Each part takes less than five minutes and runs in a process of its own with a private daemon. It
 needs a build of aule-daemon and libaule-client, and numpy, cffi and torch for CUDA of this Python,
@@ -29,21 +32,12 @@ from pathlib import Path
 from typing import Any
 
 import gpu_measure
-from gpu_measure import SMALL, Layers, Size, say
+import gpu_pool
+from gpu_measure import SMALL, Layers, Row, Size, cuda, right, say
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DEVICE_ARENA = 1 << 30
 SWITCH_US = 350  # of one layer: two changes of the GPU between processes, and a margin
-Row = tuple[str, float, str, str, bool | None]  # name, value, unit, target, whether it is met
-
-
-def cuda() -> Any:
-    """Return torch, which must have CUDA."""
-    import torch
-
-    if not torch.cuda.is_available():
-        raise RuntimeError("torch has no CUDA device here")
-    return torch
 
 
 class Worker(Layers):
@@ -72,17 +66,6 @@ class Worker(Layers):
         for tensor in inside:
             tensor.normal_()
         return inside
-
-
-def right(torch: Any, q: Any, k: Any, v: Any) -> Any:
-    """Causal attention of one sequence [tokens, heads, dim] in float64."""
-    group = q.shape[1] // k.shape[1]
-    q, k, v = (x.double().transpose(0, 1) for x in (q, k, v))
-    k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)
-    scores = q @ k.transpose(1, 2) * q.shape[-1] ** -0.5
-    count = q.shape[1]
-    later = torch.ones(count, count, dtype=torch.bool, device=q.device).triu(1)
-    return (scores.masked_fill(later, float("-inf")).softmax(-1) @ v).transpose(0, 1)
 
 
 # ---- parts ----
@@ -257,7 +240,8 @@ def sessions(size: Size) -> list[Row]:
 
 
 PARTS: dict[str, Callable[[Size], list[Row]]] = {
-    "exact": exact, "decode": decode, "prefill": prefill, "kills": kills, "sessions": sessions}
+    "exact": exact, "decode": decode, "prefill": prefill, "kills": kills, "sessions": sessions,
+    **gpu_pool.PARTS}
 
 
 # ---- the whole ----
@@ -294,12 +278,16 @@ def main() -> int:
     parser.add_argument("--build", default=ROOT / "build/release", help="the build folder")
     parser.add_argument("--wheels", help="a folder of wheels to unpack")
     parser.add_argument("--small", action="store_true", help="small sizes")
-    for name in ("part", "socket"):
+    for name in ("part", "socket", "index", "count"):
         parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     size = SMALL if arguments.small else Size()
     if arguments.part == "victim":
         victim(size, arguments.socket)
+    elif arguments.part == "haunter":
+        gpu_pool.haunter(size, arguments.socket)
+    elif arguments.part == "sharer":
+        gpu_pool.sharer(size, arguments.socket, int(arguments.index), int(arguments.count))
     elif arguments.part:
         say({"rows": PARTS[arguments.part](size)})
     else:

@@ -205,6 +205,77 @@ START_TEST(tensors_in_a_device_arena_are_checked_like_all_others)
 }
 END_TEST
 
+// ---- attached caches ----
+
+static struct wire_cache_attach_reply attach(struct raw_client *raw, uint64_t cache)
+{
+    struct wire_reply reply;
+    raw_call(raw,
+             &(struct wire_request){.command = WIRE_COMMAND_CACHE_ATTACH,
+                                    .cache_attach = {.cache = cache, .timeout_ms = 60000}},
+             &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "CacheAttach: %s", reply.message);
+    return reply.cache_attach;
+}
+
+START_TEST(a_token_of_a_cache_is_good_while_the_session_is_attached_to_it)
+{
+    char message[252];
+    int fd;
+    if (!begin((const char *const[]){"--export-pool", "16", "--device-arenas", "0", NULL}))
+        return;
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    const uint64_t cache = open_cache(raw, "kv"), other = open_cache(raw, "other");
+    struct wire_cache_attach_reply first = attach(raw, cache), second = attach(raw, other);
+    ck_assert_uint_eq(first.num_blocks, 16);
+    ck_assert_int_eq(redeem(first.token, message, &fd), STATUS_NOT_FOUND); // it was replaced
+    ck_assert_int_eq(redeem(second.token, message, &fd), STATUS_OK);
+    close(fd);
+    ck_assert_int_eq(redeem(second.token, message, &fd), STATUS_NOT_FOUND);
+    second = attach(raw, other);
+    raw_expect(raw,
+               &(struct wire_request){.command = WIRE_COMMAND_CACHE_CLOSE,
+                                      .cache_close = {.cache = other}},
+               STATUS_OK);
+    ck_assert_int_eq(redeem(second.token, message, &fd), STATUS_NOT_FOUND);
+    ck_assert_ptr_nonnull(strstr(message, "is not attached to cache"));
+    raw_close(raw);
+    check_served();
+    stop_clean();
+}
+END_TEST
+
+START_TEST(reports_of_nonsense_are_refused)
+{
+    static int64_t slots[4096];
+    struct dice dice = {check_draw("reports of nonsense")};
+    if (!begin((const char *const[]){"--export-pool", "16", NULL}))
+        return;
+    struct raw_client *raw = raw_session(daemon_.socket, ARENA);
+    const uint64_t cache = open_cache(raw, "kv");
+    struct wire_request report = {.command = WIRE_COMMAND_CACHE_REPORT,
+                                  .cache_report = {.cache = cache}};
+    raw_expect(raw, &report, STATUS_INVALID); // not attached
+    (void)attach(raw, cache);
+    raw_expect(raw, &report, STATUS_OK);
+    for (int i = 0; i < 300; i++) {
+        const uint32_t count = dice_below(&dice, 4096) + 1;
+        for (uint32_t j = 0; j < count; j++)
+            slots[j] = (int64_t)((uint64_t)dice_below(&dice, UINT32_MAX) << dice_below(&dice, 32));
+        report.cache_report.slots = (struct wire_longs){slots, count};
+        report.cache_report.first_layer = dice_below(&dice, 2) ? dice_below(&dice, UINT32_MAX) : 0;
+        report.cache_report.num_layers = dice_below(&dice, 2) ? dice_below(&dice, UINT32_MAX) : 0;
+        report.cache_report.passed = dice_below(&dice, 1000) + 1000;
+        struct wire_reply reply;
+        raw_call(raw, &report, &reply);
+        ck_assert_int_ne(reply.status, STATUS_OK);
+    }
+    raw_close(raw);
+    check_served();
+    stop_clean();
+}
+END_TEST
+
 // ---- limits ----
 
 static void expect_hello(uint64_t size, int status, const char *text)
@@ -408,6 +479,10 @@ int main(void)
               (const TTest *const[]){a_run_works_on_memory_that_another_process_has_imported,
                                      a_token_is_good_for_one_descriptor_of_a_session_that_lives,
                                      tensors_in_a_device_arena_are_checked_like_all_others, NULL},
+              1);
+    suite_add(suite, "attached caches",
+              (const TTest *const[]){a_token_of_a_cache_is_good_while_the_session_is_attached_to_it,
+                                     reports_of_nonsense_are_refused, NULL},
               1);
     suite_add(suite, "limits",
               (const TTest *const[]){device_arenas_of_all_sessions_have_one_limit,

@@ -474,6 +474,96 @@ struct aule_cache_state {
 AULE_INLINE enum aule_status aule_cache_state(struct aule_cache *cache,
                                               struct aule_cache_state *state);
 
+/* ---- attached pool ---- */
+
+/*
+ * If the daemon runs with --export-pool, a process of its user can map the memory of a cache, and
+ * its own kernels (CUDA's, or another Vulkan device's) read and write blocks in place. The daemon
+ * keeps leases, the prefix cache, quotas and lifetimes. docs/gpu-workers.md says when that pays,
+ * and what a process must not do: nothing stops it from writing blocks of others.
+ *
+ * Pattern: aule_cache_attach() once, and aule_cache_map_cuda() or aule_cache_export(). Lease blocks
+ * or make steps as always. Launch kernels that write K and V into leased blocks and read held ones.
+ * When they have ended, aule_cache_report() tells what was written; then it can be published.
+ *
+ * From aule_cache_attach() on, blocks that the session releases stay its own until it reports that
+ * its kernels have passed. They count against its quota until then. So report regularly. Closing the
+ * cache or the session says it, too: wait for your kernels before. Report what is written before
+ * you fork a sequence, because the daemon copies the blocks that forks share.
+ */
+
+/* Where a block lies. All offsets and strides are bytes. */
+struct aule_pool_info {
+    uint32_t num_parts;           /* allocations that have the layers, for aule_cache_export() */
+    uint32_t num_layers, num_blocks, block_size, num_kv_heads;
+    uint32_t head_dim_k, head_dim_v;
+    enum aule_dtype k_dtype, v_dtype;
+    uint64_t block_stride;        /* from a block of a layer to the next one */
+    /* Inside a block: K as [kv_head][token][dim] from its first byte, V likewise from v_offset. */
+    uint64_t k_head_stride, k_token_stride;
+    uint64_t v_offset, v_head_stride, v_token_stride;   /* v_offset 0: V is the first head_dim_v
+                                                           elements of K */
+    uint64_t scales_offset;       /* f32 [kv_head][token] of K, then of V; 0: there are none */
+    uint8_t device_uuid[16];      /* import on the Vulkan or CUDA device of this UUID only */
+};
+/*
+ * Attaches the session to the cache; a second call does nothing more. Waits until the memory is
+ * made.
+ * AULE_UNSUPPORTED: the daemon runs without --export-pool, is too old, or cannot watch this
+ * process. AULE_DENIED: the process is of another user than the daemon. AULE_NO_MEMORY: the device
+ * has no memory for the cache. On failure *info is untouched.
+ */
+AULE_INLINE enum aule_status aule_cache_attach(struct aule_cache *cache,
+                                               struct aule_pool_info *info);
+
+struct aule_pool_part {
+    int fd;                       /* OPAQUE_FD of Vulkan; the caller closes it */
+    bool dedicated;               /* the import must say that the allocation is a dedicated one */
+    uint32_t first_layer, num_layers;
+    uint64_t layer_stride;        /* bytes; layer first_layer + i begins at i * layer_stride */
+    uint64_t allocated;           /* bytes of the allocation, which the import must give */
+};
+/*
+ * Attaches the session, and opens a descriptor of allocation `part`, for importers other than CUDA.
+ * AULE_OUT_OF_RANGE: there is no such part. AULE_DAEMON_GONE: the export socket cannot be reached.
+ * Other statuses: those of aule_cache_attach(). On failure *part_info is untouched.
+ */
+AULE_INLINE enum aule_status aule_cache_export(struct aule_cache *cache, uint32_t part,
+                                               struct aule_pool_part *part_info);
+/*
+ * Attaches the session, and maps all layers into this process's CUDA, as aule_device_map_cuda()
+ * does. layers[0 .. num_layers) become the device addresses of block 0 of each layer. A second call
+ * returns the same ones. The mapping ends with this handle of the cache, which waits for the
+ * context's kernels; so close it after the last use of the memory.
+ * Statuses: those of aule_cache_export() and aule_device_map_cuda().
+ */
+AULE_API enum aule_status aule_cache_map_cuda(struct aule_cache *cache, int cuda_device,
+                                              void **layers, int *mapped_device);
+
+#define AULE_PASSED_ALL UINT64_MAX
+struct aule_report {
+    const int64_t *slots;         /* [num_slots] written; negative ones are ignored */
+    uint64_t num_slots;
+    uint32_t first_layer, num_layers;   /* in these layers; num_layers 0: in all from first_layer */
+    uint64_t passed;              /* a mark of an earlier report, 0, or AULE_PASSED_ALL */
+};
+/*
+ * Reports what this process's kernels have done. Wait for them first (your stream, or an event):
+ * the daemon believes it.
+ * Slots: their K and V are there. Until all slots of a block are reported in all layers, the block
+ * cannot be published, and runs that would read it are refused (AULE_UNWRITTEN).
+ * passed: AULE_PASSED_ALL if no kernel of this process can still read a block that was released
+ * before this call. A process that launches ahead uses marks instead: *mark stands for the releases
+ * before this call. Give it as `passed` of a later report, when all kernels that were launched
+ * before this call have ended. `mark` may be NULL.
+ * AULE_INVALID: the session is not attached, or `passed` is no mark. AULE_OUT_OF_RANGE,
+ * AULE_NOT_HELD, AULE_SEALED: a slot that the session may not write; nothing is reported then. Slots
+ * of a block that was released, and has not passed yet, are allowed.
+ * AULE_LIMIT: more slots than fit a message. AULE_UNSUPPORTED: the daemon is too old.
+ */
+AULE_INLINE enum aule_status aule_cache_report(struct aule_cache *cache,
+                                               const struct aule_report *report, uint64_t *mark);
+
 /* ---- blocks ---- */
 
 /*

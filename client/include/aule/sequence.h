@@ -241,6 +241,33 @@ AULE_API void aule_step_destroy(struct aule_step *step); /* takes NULL; ends its
 AULE_API enum aule_status aule_step_make(struct aule_step *step, struct aule_step_entry *entries,
                                          uint32_t num_entries, int timeout_ms);
 
+/*
+ * The same for an attached process (aule_cache_attach()), whose own kernels compute the step: it
+ * makes no batch, and sends no message unless blocks are leased or published. Launch your kernels
+ * over aule_step_tables(), and report the slots that they have written in every layer. Blocks are
+ * published by a later step once they are reported. Statuses: those of aule_step_make().
+ */
+AULE_API enum aule_status aule_step_plan(struct aule_step *step, struct aule_step_entry *entries,
+                                         uint32_t num_entries, int timeout_ms);
+
+/* What the step computes, and where. Owned by the step; valid until it is made or planned again. */
+struct aule_step_tables {
+    uint32_t num_seqs, max_blocks, num_tokens;
+    const int32_t *cu_seqlens_q;  /* [num_seqs + 1] */
+    const int32_t *seq_lens_kv;   /* [num_seqs] this step's tokens included */
+    const int32_t *block_table;   /* [num_seqs, max_blocks]; -1: none */
+    const int64_t *slot_mapping;  /* [num_tokens]; -1: K and V are there already */
+};
+AULE_API enum aule_status aule_step_tables_sized(const struct aule_step *step,
+                                                 struct aule_step_tables *tables,
+                                                 size_t tables_size);
+/* AULE_INVALID: the step is not made. */
+static inline enum aule_status aule_step_tables(const struct aule_step *step,
+                                                struct aule_step_tables *tables)
+{
+    return aule_step_tables_sized(step, tables, sizeof *tables);
+}
+
 /* The step's batch, for runs. Valid until the next aule_step_make() or aule_step_rest(); NULL
    before the first and after a rest. */
 AULE_API struct aule_batch *aule_step_batch(const struct aule_step *step);

@@ -32,6 +32,14 @@ AULE_API enum aule_status aule_cache_open_sized(struct aule_session *session,
                                                 size_t params_size, struct aule_cache **cache);
 AULE_API enum aule_status aule_cache_state_sized(struct aule_cache *cache,
                                                  struct aule_cache_state *state, size_t state_size);
+AULE_API enum aule_status aule_cache_attach_sized(struct aule_cache *cache,
+                                                  struct aule_pool_info *info, size_t info_size);
+AULE_API enum aule_status aule_cache_export_sized(struct aule_cache *cache, uint32_t part,
+                                                  struct aule_pool_part *part_info,
+                                                  size_t part_info_size);
+AULE_API enum aule_status aule_cache_report_sized(struct aule_cache *cache,
+                                                  const struct aule_report *report,
+                                                  size_t report_size, uint64_t *mark);
 AULE_API enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache,
                                                    const struct aule_prefix *prefix,
                                                    size_t prefix_size, uint32_t max_tokens,
@@ -189,6 +197,24 @@ AULE_INLINE enum aule_status aule_cache_open(struct aule_session *session,
                                              struct aule_cache **cache)
 {
     return aule_cache_open_sized(session, params, sizeof *params, cache);
+}
+
+AULE_INLINE enum aule_status aule_cache_attach(struct aule_cache *cache,
+                                               struct aule_pool_info *info)
+{
+    return aule_cache_attach_sized(cache, info, sizeof *info);
+}
+
+AULE_INLINE enum aule_status aule_cache_export(struct aule_cache *cache, uint32_t part,
+                                               struct aule_pool_part *part_info)
+{
+    return aule_cache_export_sized(cache, part, part_info, sizeof *part_info);
+}
+
+AULE_INLINE enum aule_status aule_cache_report(struct aule_cache *cache,
+                                               const struct aule_report *report, uint64_t *mark)
+{
+    return aule_cache_report_sized(cache, report, sizeof *report, mark);
 }
 
 AULE_INLINE enum aule_status aule_cache_state(struct aule_cache *cache,

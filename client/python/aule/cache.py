@@ -15,12 +15,13 @@ from ._run import Geometry
 from .sequence import Sequence, Step, entries_of, int32, locked
 
 if TYPE_CHECKING:
+    from ._attached import Attached, Plan
     from .batch import Batch
     from .session import Session
 
 SCALES = {"none": lib.AULE_SCALE_NONE, "tensor": lib.AULE_SCALE_PER_TENSOR,
           "token_head": lib.AULE_SCALE_PER_TOKEN_HEAD}
-NO_BLOCKS, BUSY = int(lib.AULE_NO_BLOCKS), int(lib.AULE_BUSY)
+NO_BLOCKS, BUSY, QUOTA = int(lib.AULE_NO_BLOCKS), int(lib.AULE_BUSY), int(lib.AULE_QUOTA)
 
 Entries = Iterable[Sequence | tuple[Sequence, int]]
 
@@ -48,6 +49,7 @@ class Cache(Owner):
         self.block_size = block_size
         self._geometry = geometry
         self._pool: list[tuple[tuple[int, ...], Handle]] = []  # native steps to use again
+        self._attached: Attached | None = None
         session._children.add(self)
 
     @classmethod
@@ -197,9 +199,64 @@ class Cache(Owner):
                 entry[1].end()  # an exception's traceback may still have it
 
     def close(self) -> None:
-        """End this handle, its sequences and steps. Published blocks stay in the daemon."""
+        """End this handle, its sequences and steps. Published blocks stay in the daemon.
+
+        Tensors of `layers` keep the memory mapped, and the session's blocks leased, until the last
+        of them is gone.
+        """
         super().close()
         self._forget(None)
+        self._attached = None
+
+    # ---- the caller's own kernels ----
+
+    def attach(self) -> Attached:
+        """Map the cache's memory into this process's CUDA, for its own kernels; see `Attached`.
+
+        Maps it on torch's current device, once. UnsupportedError: the daemon runs without
+        --export-pool or is too old, or there is no CUDA. DeniedError: another user's daemon.
+        MismatchError: torch's device is another GPU. Source: aule_cache_attach() in aule.h.
+        """
+        if self._attached is None:
+            from ._attached import Attached
+
+            self._attached = Attached(self)
+        return self._attached
+
+    @property
+    def layers(self) -> list[Any]:
+        """Each layer as a CUDA tensor [blocks, 2, num_kv_heads, block_size, head_dim]."""
+        return self.attach().layers
+
+    def plan(self, entries: Entries, *, timeout: float | None = 10.0) -> Plan:
+        """Make one model step that the caller's own kernels compute over `layers`.
+
+        As `step`, but nothing is sent unless blocks are leased or published. Call `Plan.wrote`
+        behind its last kernel. If too few blocks are free, it waits for the current stream and
+        reports, because this session's own released blocks may be what is missing.
+        Source: aule_step_plan() in sequence.h.
+        """
+        from ._attached import Plan
+
+        attached = self.attach()
+        pairs = entries_of(entries, self)
+        parent = self._open()
+        pointer = ffi.new("struct aule_step **")
+        check(lib.aule_step_create(parent.pointer, pointer))
+        handle = Handle(pointer[0], lib.aule_step_destroy, parent)
+        table = ffi.new("struct aule_step_entry[]", len(pairs))
+
+        def make(ms: int) -> int:
+            return int(lib.aule_step_plan(handle.pointer, table, len(pairs), ms))
+
+        with locked(pairs):
+            fill(table, pairs)
+            status = make(0)
+            if status in (NO_BLOCKS, QUOTA, BUSY):
+                attached.report()
+                status = sliced(make, timeout, (NO_BLOCKS, BUSY), self._open)
+            check(status)
+        return Plan(handle, self, [sequence for sequence, _ in pairs], table)
 
     # ---- blocks by hand ----
 

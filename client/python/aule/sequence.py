@@ -170,7 +170,13 @@ class Sequence(Owner):
             check(lib.aule_sequence_truncate(self._open().pointer, num_tokens))
 
     def fork(self) -> Sequence:
-        """Make a sequence of the same tokens that shares all computed blocks."""
+        """Make a sequence of the same tokens that shares all computed blocks.
+
+        With an attached cache it reports first: a later copy of a shared block needs what own
+        kernels have written.
+        """
+        if self.cache._attached is not None:
+            self.cache._attached.report()
         pointer = ffi.new("struct aule_sequence **")
         parent = self.cache._open()
         with self._lock:

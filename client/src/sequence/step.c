@@ -5,6 +5,7 @@
 // block table, so that a step of the same sequences sends only what changed. See sequence.h for
 // threads.
 
+#include "client/src/caller.h"
 #include "client/src/error.h"
 #include "room.h"
 
@@ -21,7 +22,8 @@ struct row {
 struct aule_step {
     struct aule_cache *cache; // the caller's
     struct aule_batch *batch; // owned; NULL: none
-    uint32_t num_rows, room, columns;
+    uint32_t num_rows;        // 0: the step is not made
+    uint32_t room, columns;
     uint64_t table_room, token_room, entry_room;
     struct row *rows;                 // [room]
     int32_t *cu_seqlens;              // [room + 1]
@@ -182,11 +184,11 @@ static struct aule_batch_params params_of(const struct aule_step *step)
                                       .slot_mapping = step->slots};
 }
 
-static enum aule_status create_batch(struct aule_step *step, const struct aule_step_entry *entries,
-                                     uint32_t num_entries)
+// The whole block table, wide enough for some steps more.
+static enum aule_status fill_table(struct aule_step *step, const struct aule_step_entry *entries,
+                                   uint32_t num_entries)
 {
     uint32_t widest = 0;
-    end_batch(step);
     for (uint32_t i = 0; i < num_entries; i++)
         widest = blocks_seen(step, i) > widest ? blocks_seen(step, i) : widest;
     step->columns = widest + widest / 4 + 8; // so that many steps fit
@@ -206,6 +208,16 @@ static enum aule_status create_batch(struct aule_step *step, const struct aule_s
         note_row(step, i, &entries[i]);
     }
     step->num_rows = num_entries;
+    return AULE_OK;
+}
+
+static enum aule_status create_batch(struct aule_step *step, const struct aule_step_entry *entries,
+                                     uint32_t num_entries)
+{
+    end_batch(step);
+    enum aule_status status = fill_table(step, entries, num_entries);
+    if (status != AULE_OK)
+        return status;
     const struct aule_batch_params params = params_of(step);
     return aule_batch_create(step->cache, &params, &step->batch);
 }
@@ -316,12 +328,10 @@ static void count_as_computed(const struct aule_step *step, struct aule_step_ent
     }
 }
 
-enum aule_status aule_step_make(struct aule_step *step, struct aule_step_entry *entries,
+// Blocks, rows and slots of the step; a batch is the caller's.
+static enum aule_status prepare(struct aule_step *step, const struct aule_step_entry *entries,
                                 uint32_t num_entries, int timeout_ms)
 {
-    REQUIRE(step);
-    if (num_entries > 0)
-        REQUIRE(entries);
     uint64_t num_tokens = 0;
     enum aule_status status = room_check_entries(step->cache, entries, num_entries);
     if (status == AULE_OK)
@@ -332,14 +342,67 @@ enum aule_status aule_step_make(struct aule_step *step, struct aule_step_entry *
     }
     if (status == AULE_OK)
         status = make_rows(step, num_entries, num_tokens);
-    if (status == AULE_OK) {
+    if (status == AULE_OK)
         fill_rows(step, entries, num_entries);
+    return status;
+}
+
+static enum aule_status finish(struct aule_step *step, struct aule_step_entry *entries,
+                               uint32_t num_entries, enum aule_status status)
+{
+    if (status == AULE_OK) {
+        count_as_computed(step, entries, num_entries);
+    } else {
+        end_batch(step);
+        step->num_rows = 0;
+    }
+    return status;
+}
+
+enum aule_status aule_step_make(struct aule_step *step, struct aule_step_entry *entries,
+                                uint32_t num_entries, int timeout_ms)
+{
+    REQUIRE(step);
+    if (num_entries > 0)
+        REQUIRE(entries);
+    enum aule_status status = prepare(step, entries, num_entries, timeout_ms);
+    if (status == AULE_OK)
         status = may_advance(step, entries, num_entries) ? advance_batch(step, entries, num_entries)
                                                          : create_batch(step, entries, num_entries);
-    }
+    return finish(step, entries, num_entries, status);
+}
+
+// ---- steps for the caller's own kernels ----
+
+enum aule_status aule_step_plan(struct aule_step *step, struct aule_step_entry *entries,
+                                uint32_t num_entries, int timeout_ms)
+{
+    REQUIRE(step);
+    if (num_entries > 0)
+        REQUIRE(entries);
+    end_batch(step);
+    enum aule_status status = prepare(step, entries, num_entries, timeout_ms);
     if (status == AULE_OK)
-        count_as_computed(step, entries, num_entries);
-    else
-        end_batch(step);
-    return status;
+        status = fill_table(step, entries, num_entries);
+    return finish(step, entries, num_entries, status);
+}
+
+enum aule_status aule_step_tables_sized(const struct aule_step *step,
+                                        struct aule_step_tables *tables, size_t tables_size)
+{
+    REQUIRE(step);
+    REQUIRE(tables);
+    if (!step->num_rows)
+        return fail(AULE_INVALID, "the tables of a step that is not made");
+    const struct aule_step_tables whole = {
+        .num_seqs = step->num_rows,
+        .max_blocks = step->columns,
+        .num_tokens = (uint32_t)step->cu_seqlens[step->num_rows],
+        .cu_seqlens_q = step->cu_seqlens,
+        .seq_lens_kv = step->seq_lens,
+        .block_table = step->table,
+        .slot_mapping = step->slots,
+    };
+    GIVE(tables, tables_size, whole);
+    return AULE_OK;
 }

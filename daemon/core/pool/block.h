@@ -44,12 +44,16 @@ struct block {
     uint32_t mark;           // scratch of one check; valid only while `stamp` is that check's
     bool zeroing;            // in pool->zero_blocks: it is zeroed before the next run
     uint16_t written_layers; // layers in which all its slots are written
-    uint64_t salt;           // id of its last lease's salt; 0 = not leased since it was zeroed
+    uint64_t salt;           // id of its last lease's salt; 0 = not leased since it was zeroed;
+                             // SALT_MIXED = it may have what several salts have written
     uint64_t writer;         // session that leased it; 0 = free, sealed or offered (offer.h)
     uint64_t filled;         // ticket of the last copy into it, or zeroing of it; 0 = none
     uint32_t offers;         // offers with a giver that name it: nobody may write it (offer.h)
 };
 _Static_assert(sizeof(struct block) == 128, "two cache lines");
+
+// No id of a salt.
+#define SALT_MIXED UINT64_MAX
 
 // Loops over blocks prefetch the one that is this many places ahead.
 enum { BLOCK_AHEAD = 8 };

@@ -84,13 +84,14 @@ static enum status check_same(const struct core_cache_identity *has,
 }
 
 static struct engine_cache_params engine_params(const struct core_cache_identity *identity,
-                                                uint32_t chunk_blocks)
+                                                uint32_t chunk_blocks, bool exported)
 {
     return (struct engine_cache_params){
         .name = identity->name,
         .num_layers = identity->num_layers,
         .chunk_blocks = chunk_blocks,
         .kv = identity->kv,
+        .exported = exported,
     };
 }
 
@@ -144,7 +145,7 @@ static enum status check_shape(const struct pool *pool, const struct core_cache_
                          "one block of cache \"%.64s\" exceeds the pool's %" PRIu64
                          " bytes (--memory-fraction)",
                          i->name, pool->limit_bytes);
-    struct engine_cache_params params = engine_params(i, 1);
+    struct engine_cache_params params = engine_params(i, 1, pool->fixed_blocks != 0);
     return engine_cache_check(pool->ledger->engine, &params, error);
 }
 
@@ -239,7 +240,7 @@ static void registry_remove(struct pool *pool, struct cache *cache)
 static enum status cache_create(struct pool *pool, const struct core_cache_identity *identity,
                                 struct cache **out, struct error *error)
 {
-    struct engine_cache_params params = engine_params(identity, 1);
+    struct engine_cache_params params = engine_params(identity, 1, pool->fixed_blocks != 0);
     params.chunk_blocks = pool_chunk_blocks(pool, &params, error);
     if (!params.chunk_blocks)
         return STATUS_LIMIT;
@@ -255,6 +256,8 @@ static enum status cache_create(struct pool *pool, const struct core_cache_ident
     measure(cache, params.chunk_blocks, engine_block_bytes(&params));
     name_in_tiers(cache);
     status = engine_cache_create(pool->ledger->engine, &params, &cache->engine, error);
+    if (status == STATUS_OK)
+        status = pool_fill(cache, error);
     if (status != STATUS_OK)
         goto fail;
     ledger_log(pool->ledger, CORE_LOG_INFO,

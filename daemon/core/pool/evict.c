@@ -210,7 +210,8 @@ static struct choice choose(const struct tenant *tenant, const struct cache *cac
     DL_FOREACH(tenant->accounts, account)
     {
         const struct order_node *first = order_first(&account->idle);
-        if (account->cache == cache || !first || (choice.own && age_of(choice.own) <= first->key) ||
+        if (account->cache == cache || !first || cache->pool->fixed_blocks ||
+            (choice.own && age_of(choice.own) <= first->key) ||
             (choice.chunk && choice.chunk->idle.key <= first->key))
             continue;
         struct chunk *chunk = oldest_chunk(account, asking);

@@ -6,6 +6,7 @@
 
 #include "hold.h"
 
+#include "attached.h"
 #include "ledger.h"
 #include "queue.h"
 #include "salt.h"
@@ -203,6 +204,8 @@ void hold_take(struct hold_table *table, struct block *block)
     }
     if (page->holds[index]++ == 0)
         block->holders++;
+    if (table->attached)
+        attached_forgo_zeroes(table, block);
     page->bits[index / 64].held |= UINT64_C(1) << (index % 64);
     block_settle(table->cache, block);
 }
@@ -215,6 +218,8 @@ void hold_drop(struct hold_table *table, struct block *block)
         return;
     page->bits[index / 64].held &= ~(UINT64_C(1) << (index % 64));
     block->holders--;
+    if (table->attached)
+        attached_linger(table, block);
     if (!hold_is_used(page, index))
         leave(table, page, block);
     block_settle(table->cache, block);

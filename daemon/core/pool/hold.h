@@ -42,10 +42,11 @@ struct hold_table {
     uint32_t opens;           // opens without a close; 0 = only its users keep the table
     struct hold_page **pages; // [num_pages] by chunk number, NULL until needed; owned
     uint32_t num_pages;
-    uint64_t num_blocks;  // blocks that are held or named: the quota counts them
-    uint32_t num_users;   // batches, copies and offers that are not freed
-    struct claim *claims; // a list; owned; none unless the cache is open
-    bool dead;            // the session died
+    uint64_t num_blocks;       // blocks that are held or named: the quota counts them
+    uint32_t num_users;        // batches, copies and offers that are not freed
+    struct claim *claims;      // a list; owned; none unless the cache is open
+    bool dead;                 // the session died
+    struct attached *attached; // owned; NULL = its process has not mapped the cache
 };
 
 // The session's table of a cache that it has open, else STATUS_NOT_FOUND.

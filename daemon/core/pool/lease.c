@@ -5,6 +5,7 @@
 // what follows cannot fail. Knows which free block to take, not how to get more (pool.h).
 // Dispatcher thread only.
 
+#include "attached.h"
 #include "evict.h"
 #include "hold.h"
 #include "ledger.h"
@@ -43,13 +44,26 @@ static enum status lease_take(struct hold_table *table, uint32_t count, int32_t 
     return error_set(error, STATUS_NO_MEMORY, "no host memory to lease %" PRIu32 " blocks", count);
 }
 
-// Cannot fail. A block that another salt last wrote is zeroed before any run of this session.
-static void lease_commit(struct hold_table *table, struct block *block, struct account *account)
+// A block that another salt last wrote is zeroed before any run of this session.
+static void take_salt(const struct hold_table *table, struct block *block)
 {
     const struct core_session *session = table->session;
+    if (table->attached) {
+        attached_forgo_zeroes(table, block);
+        block->salt =
+            block->salt && block->salt != session->salt->id ? SALT_MIXED : session->salt->id;
+        return;
+    }
     if (block->salt && block->salt != session->salt->id)
         zeroes_add(session->pool, table->cache, block);
     block->salt = session->salt->id;
+}
+
+// Cannot fail.
+static void lease_commit(struct hold_table *table, struct block *block, struct account *account)
+{
+    const struct core_session *session = table->session;
+    take_salt(table, block);
     block->writer = session->id;
     block->account = account;
     block_touch(table->cache, block);
@@ -62,11 +76,11 @@ static enum status lease_check(const struct hold_table *table, uint32_t count, s
     if (count == 0)
         return error_set(error, STATUS_INVALID, "a lease of 0 blocks");
     if (count > limit)
-        return error_set(error, STATUS_LIMIT,
-                         "%" PRIu32
-                         " blocks wanted; cache \"%.64s\" can never have more than %" PRIu64
-                         " (--max-blocks, --memory-fraction)",
-                         count, table->cache->name, limit);
+        return error_set(
+            error, STATUS_LIMIT,
+            "%" PRIu32 " blocks wanted; cache \"%.64s\" can never have more than %" PRIu64 " (%s)",
+            count, table->cache->name, limit,
+            table->cache->pool->fixed_blocks ? "--export-pool" : "--max-blocks, --memory-fraction");
     return hold_check_quota(table->session, (struct hold_more){count, count}, error);
 }
 
@@ -81,6 +95,10 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
         status = hold_table_find(session, cache, &table, error);
     if (status == STATUS_OK)
         status = lease_check(table, count, error);
+    if (status == STATUS_OK) {
+        status = attached_check_zeroes(table, STATUS_NO_BLOCKS, error);
+        *growing = status != STATUS_OK; // ask again soon
+    }
     if (status == STATUS_OK && table->cache->counts[CORE_FREE] < count)
         status = pool_make_room(table->cache, table->session->salt->tenant, count, growing, error);
     if (status == STATUS_OK)

@@ -6,6 +6,7 @@
 
 #include "offer.h"
 
+#include "attached.h"
 #include "base/clock.h"
 #include "base/container_of.h"
 #include "hold.h"
@@ -450,6 +451,8 @@ enum status core_offer_take(struct core_session *session, uint64_t cache, const 
         return status;
     struct offer *offer = offer_find(session, &key);
     status = check_take(offer, table, name, error);
+    if (status == STATUS_OK)
+        status = attached_check_zeroes(table, STATUS_BUSY, error);
     if (status != STATUS_OK)
         return status;
     for (uint32_t i = 0; i < offer->view.num_blocks; i++)

@@ -32,9 +32,25 @@ static bool chunk_fits(const struct pool *pool, const struct engine_cache_params
                engine_device(pool->ledger->engine)->max_allocation_bytes;
 }
 
+static uint32_t fixed_chunk(const struct pool *pool, const struct engine_cache_params *params,
+                            struct error *error)
+{
+    if (chunk_fits(pool, params, pool->fixed_blocks, 1))
+        return pool->fixed_blocks;
+    error_set(error, STATUS_LIMIT,
+              "--export-pool %" PRIu32 ": one block has %" PRIu64 " bytes, %" PRIu64
+              " of them in one layer; the pool is limited to %" PRIu64
+              " bytes (--memory-fraction, --max-blocks), a layer to one allocation of %" PRIu64,
+              pool->fixed_blocks, engine_block_bytes(params), engine_layer_block_bytes(params),
+              pool->limit_bytes, engine_device(pool->ledger->engine)->max_allocation_bytes);
+    return 0;
+}
+
 uint32_t pool_chunk_blocks(const struct pool *pool, const struct engine_cache_params *params,
                            struct error *error)
 {
+    if (pool->fixed_blocks)
+        return fixed_chunk(pool, params, error);
     for (uint32_t blocks = POOL_CHUNK_BLOCKS; blocks > 1; blocks /= 2) {
         if (chunk_fits(pool, params, blocks, POOL_MIN_CHUNKS))
             return blocks;
@@ -79,7 +95,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 // and its block ids stay below 2^31.
 static uint64_t chunks_in(const struct cache *cache, uint64_t bytes, uint64_t blocks, uint64_t has)
 {
-    uint64_t ids = INT32_MAX / cache->chunk_blocks;
+    uint64_t ids = cache->pool->fixed_blocks ? 1 : INT32_MAX / cache->chunk_blocks;
     uint64_t chunks = least(bytes / cache->chunk_bytes, blocks / cache->chunk_blocks);
     return least(chunks, ids > has ? ids - has : 0);
 }
@@ -110,7 +126,7 @@ static void reclaimable(const struct cache *cache, const struct tenant *asking, 
 {
     const struct pool *pool = cache->pool;
     *bytes = *blocks = 0;
-    for (uint32_t i = 0; i < pool->num_caches; i++) {
+    for (uint32_t i = 0; i < pool->num_caches && !pool->fixed_blocks; i++) {
         const struct cache *other = pool->caches[i];
         uint64_t chunks = other->empty.size + count_idle(other, asking);
         if (other == cache)
@@ -152,11 +168,28 @@ static enum status grow_to(struct cache *cache, uint32_t count, struct error *er
     return status;
 }
 
+enum status pool_fill(struct cache *cache, struct error *error)
+{
+    const struct pool *pool = cache->pool;
+    if (!pool->fixed_blocks)
+        return STATUS_OK;
+    if (pool->limit_bytes - pool->bytes >= cache->chunk_bytes &&
+        pool->limit_blocks - pool->blocks >= cache->chunk_blocks)
+        return cache_grow(cache, error);
+    return error_set(error, STATUS_LIMIT,
+                     "cache \"%.64s\" takes %" PRIu64 " bytes (--export-pool %" PRIu32
+                     "); other caches have %" PRIu64 " of the pool's %" PRIu64
+                     " bytes (--memory-fraction, --max-blocks), and such a pool does not grow; "
+                     "drop a cache (aule-ctl drop-cache)",
+                     cache->name, cache->chunk_bytes, pool->fixed_blocks, pool->bytes,
+                     pool->limit_bytes);
+}
+
 // Takes a chunk whose blocks are all free from another cache. False: there is none.
 static bool take_spare(const struct cache *cache)
 {
     const struct pool *pool = cache->pool;
-    for (uint32_t i = 0; i < pool->num_caches; i++) {
+    for (uint32_t i = 0; i < pool->num_caches && !pool->fixed_blocks; i++) {
         if (pool->caches[i] != cache && cache_shrink(pool->caches[i]))
             return true;
     }

@@ -17,7 +17,10 @@ struct tenant;
 
 struct pool {
     uint64_t limit_bytes, limit_blocks; // limit_blocks UINT64_MAX: only bytes limit the pool
-    uint64_t bytes, blocks;             // of all chunks that are present or growing
+    // --export-pool: each cache has one chunk of so many blocks, from its beginning to its end, and
+    // processes can import it. 0 = caches grow and shrink.
+    uint32_t fixed_blocks;
+    uint64_t bytes, blocks;  // of all chunks that are present or growing
     uint64_t refused_bytes;  // size of the last chunk that the device had no memory for; 0 = none
     uint32_t refused_wishes; // leases that needed memory since then
 
@@ -46,6 +49,7 @@ struct pool {
     struct engine_zero *zeroes; // [num_zeroes] blocks to zero before the next run (zeroes.h); owned
     struct block **zero_blocks; // [num_zeroes] the same blocks; owned
     uint32_t num_zeroes, zero_capacity;
+    uint32_t zeroes_in_flight; // submissions that zero blocks and have not ended
 };
 
 // Blocks a chunk for a new cache: POOL_CHUNK_BLOCKS, or fewer so that the pool has several chunks.
@@ -63,6 +67,8 @@ void pool_give_back(struct pool *pool, const struct cache *cache); // counts one
 // The device had no memory for a chunk that pool_take() had counted.
 void pool_refused(struct pool *pool, const struct cache *cache);
 
+// Makes the memory of a new cache if the pool is fixed. LIMIT: the pool has no room for it.
+enum status pool_fill(struct cache *cache, struct error *error);
 // Call this for a lease of `count` blocks by `asking` if fewer are free. It grows the cache, takes
 // spare memory from other caches, and evicts cached blocks of any cache, in this order. OK: enough
 // blocks are free now. NO_BLOCKS: too few are; *growing: chunks that are growing will help.

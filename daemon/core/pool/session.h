@@ -38,6 +38,11 @@ struct core_session {
     struct core_waker *waker; // the server's, woken by ends of runs and by tickets; NULL = none
     bool closed;              // core_session_close() was called
     bool errand;              // core's own: no worker has it, and session_gone() is not told
+    // After an attached session has died: tables whose blocks the kernels of its process may still
+    // use. They end when the process is proven dead and a fence behind that has passed.
+    uint32_t num_haunted;
+    bool proven;    // the process is dead; a fence is due or in flight
+    uint64_t fence; // sequence of the fence's submission; 0 = it is not submitted
 
     // Blocks and batches.
     struct hold_table *tables;                      // by cache id

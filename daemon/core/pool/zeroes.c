@@ -43,6 +43,18 @@ void zeroes_add(struct pool *pool, struct cache *cache, struct block *block)
         (struct engine_zero){.cache = cache->engine, .block = block->id};
 }
 
+void zeroes_cancel(struct pool *pool, struct block *block)
+{
+    uint32_t at = 0;
+    while (pool->zero_blocks[at] != block)
+        at++;
+    pool->num_zeroes--;
+    pool->zeroes[at] = pool->zeroes[pool->num_zeroes];
+    pool->zero_blocks[at] = pool->zero_blocks[pool->num_zeroes];
+    block->zeroing = false;
+    block->salt = SALT_MIXED;
+}
+
 void zeroes_forget(struct pool *pool, const struct cache *cache, const struct chunk *chunk)
 {
     uint32_t kept = 0;

@@ -20,6 +20,8 @@ struct pool;
 // Makes room for `more` blocks, so that zeroes_add() cannot fail. False: no memory.
 bool zeroes_reserve(struct pool *pool, uint32_t more);
 void zeroes_add(struct pool *pool, struct cache *cache, struct block *block);
+// Takes a block off the list that is on it. It may keep what another salt has written.
+void zeroes_cancel(struct pool *pool, struct block *block);
 // Takes all blocks of `chunk` off the list, because its memory goes.
 void zeroes_forget(struct pool *pool, const struct cache *cache, const struct chunk *chunk);
 // How many blocks, from the first, the next submission should zero. 0: the list is empty.

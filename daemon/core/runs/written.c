@@ -18,11 +18,11 @@
 #include <string.h>
 
 // Returns by how much the number of layers changes in which all slots of the block are written.
-static int mark_layer(const struct batch *batch, uint32_t index, uint32_t layer, bool written)
+// `mask` has the slots, cache->layer_bytes of it.
+static int mark_layer(const struct cache *cache, const struct block *block, const uint8_t *mask,
+                      uint32_t layer, bool written)
 {
-    const struct cache *cache = batch->table->cache;
-    uint8_t *bits = block_written(cache, batch->writes[index], layer);
-    const uint8_t *mask = batch->write_masks + index * (size_t)cache->layer_bytes;
+    uint8_t *bits = block_written(cache, block, layer);
     uint8_t before = UINT8_MAX, after = UINT8_MAX, cleared = 0;
     for (uint32_t i = 0; i < cache->layer_bytes; i++) {
         before &= bits[i];
@@ -30,19 +30,30 @@ static int mark_layer(const struct batch *batch, uint32_t index, uint32_t layer,
         bits[i] = (uint8_t)(written ? bits[i] | mask[i] : bits[i] & ~mask[i]);
         after &= bits[i];
     }
-    batch->writes[index]->account->tenant->unwrites += cleared != 0;
+    block->account->tenant->unwrites += cleared != 0;
     return (after == UINT8_MAX) - (before == UINT8_MAX);
+}
+
+void written_report(struct cache *cache, struct block *block, const uint8_t *mask, uint32_t first,
+                    uint32_t count)
+{
+    int layers = block->written_layers;
+    for (uint32_t i = 0; i < count; i++)
+        layers += mark_layer(cache, block, mask, first + i, true);
+    block_set_written(cache, block, (uint32_t)layers);
 }
 
 // Sets or clears the bits of the batch's block `index` in all layers of the run.
 static void mark(const struct run *run, uint32_t index, bool written)
 {
+    struct cache *cache = run->batch->table->cache;
     struct block *block = run->batch->writes[index];
+    const uint8_t *mask = run->batch->write_masks + index * (size_t)cache->layer_bytes;
     int layers = block->written_layers;
     for (uint32_t i = 0; i < run->layers.num_layers; i++)
         layers +=
-            mark_layer(run->batch, index, run->engine.layer + i * run->layers.layer_step, written);
-    block_set_written(run->batch->table->cache, block, (uint32_t)layers);
+            mark_layer(cache, block, mask, run->engine.layer + i * run->layers.layer_step, written);
+    block_set_written(cache, block, (uint32_t)layers);
 }
 
 // A block that comes from a tier is whole: only such blocks are stored.

@@ -18,5 +18,9 @@ void written_begin(struct run *run);
 // later copies fill from them. If such a block was published, it leaves the prefix index before any
 // look-up can find it.
 void written_end(struct run *run, bool ok);
+// An attached process has written the slots of `mask` (cache->layer_bytes of it) in `count` layers
+// from `first` on.
+void written_report(struct cache *cache, struct block *block, const uint8_t *mask, uint32_t first,
+                    uint32_t count);
 
 #endif

@@ -64,6 +64,10 @@ enum status engine_cache_check(const struct engine *engine,
         return status;
     if (params->num_layers == 0)
         return error_set(error, STATUS_INVALID, "num_layers is 0");
+    if (params->exported && !adapter->info.memory_export)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "device %s exports no memory (VK_KHR_external_memory_fd)",
+                         adapter->info.name);
     if (params->chunk_blocks == 0 || params->chunk_blocks & (params->chunk_blocks - 1))
         return error_set(error, STATUS_INVALID, "chunk_blocks %u is no power of two",
                          params->chunk_blocks);
@@ -141,8 +145,9 @@ static enum status make_part(struct engine_cache *cache, uint32_t number, struct
     char name[128];
     snprintf(name, sizeof name, "cache %.64s chunk %u layers %u-%u", cache->params.name, number,
              first, first + layers - 1);
-    enum status status = buffer_init(&engine->device, MEMORY_POOL, layers * cache->layer_bytes,
-                                     name, &chunk->parts[part], error);
+    enum status status =
+        buffer_init(&engine->device, cache->params.exported ? MEMORY_EXPORTED : MEMORY_POOL,
+                    layers * cache->layer_bytes, name, &chunk->parts[part], error);
     if (status == STATUS_OK)
         status = transfer_zero(&engine->transfer, &chunk->parts[part], error);
     return status;
@@ -453,6 +458,40 @@ void engine_cache_destroy(struct engine_cache *cache)
     // Behind the growths of this cache, which then find it dead.
     job_post(engine, &cache->end);
     pthread_mutex_unlock(&engine->lock);
+}
+
+// ---- memory for other processes ----
+
+static enum status export_part(struct engine_cache *cache, const struct chunk *chunk, uint32_t part,
+                               struct engine_cache_part *out, struct error *error)
+{
+    const struct buffer *buffer = &chunk->parts[part];
+    *out = (struct engine_cache_part){
+        .memory = {.fd = -1, .allocated = buffer->allocated, .dedicated = buffer->dedicated},
+        .num_parts = chunk->num_parts,
+        .first_layer = part * chunk->layers_per_part,
+        .num_layers = (uint32_t)(buffer->size / cache->layer_bytes),
+        .layer_bytes = cache->layer_bytes,
+        .block_bytes = cache->layer_block_bytes,
+    };
+    return buffer_export(&cache->engine->device, buffer, &out->memory.fd, error);
+}
+
+enum status engine_cache_export(struct engine_cache *cache, uint32_t part,
+                                struct engine_cache_part *out, struct error *error)
+{
+    if (!cache->params.exported)
+        return error_set(error, STATUS_UNSUPPORTED, "cache %s is not exported", cache->params.name);
+    pthread_mutex_lock(&cache->engine->lock);
+    const struct chunk *chunk = chunk_of(cache, 0); // only the caller's thread could give it back
+    pthread_mutex_unlock(&cache->engine->lock);
+    if (!chunk)
+        return error_set(error, STATUS_BUSY, "cache %s has no memory yet", cache->params.name);
+    if (part >= chunk->num_parts)
+        return error_set(error, STATUS_OUT_OF_RANGE,
+                         "cache %s lies in %u allocations; there is no allocation %u",
+                         cache->params.name, chunk->num_parts, part);
+    return export_part(cache, chunk, part, out, error);
 }
 
 // ---- copying one block out or in ----

@@ -85,6 +85,34 @@ enum status handle_cache_state(struct call *call)
     return STATUS_OK;
 }
 
+// ---- attached processes ----
+
+enum status handle_cache_attach(struct call *call)
+{
+    const struct wire_cache_attach *attach = &call->request->cache_attach;
+    enum status status = call_check_time(call, "timeout_ms", attach->timeout_ms);
+    if (status != STATUS_OK)
+        return status;
+    return park_attach(call, attach->cache, attach->part, clock_deadline_ns(attach->timeout_ms));
+}
+
+enum status handle_cache_report(struct call *call)
+{
+    const struct wire_cache_report *report = &call->request->cache_report;
+    const struct core_report told = {.cache = report->cache,
+                                     .slots = report->slots.data,
+                                     .num_slots = report->slots.count,
+                                     .first_layer = report->first_layer,
+                                     .num_layers = report->num_layers,
+                                     .passed = report->passed};
+    uint64_t mark = 0;
+    enum status status = core_cache_report(call->session->core, &told, &mark, &call->error);
+    call->server->retry |= status == STATUS_OK && report->passed;
+    call->reply.answer = WIRE_ANSWER_CACHE_REPORT;
+    call->reply.cache_report.mark = mark;
+    return status;
+}
+
 // ---- blocks ----
 
 static enum status check_lease(struct call *call, const struct wire_blocks_lease *lease)

@@ -4,17 +4,14 @@
 // test_client_device.c - a session's device arena through libaule-client and the real daemon. A
 // fake libcuda maps the memory of a software device; another process imports it with Vulkan.
 
-#include "fakes/fake_libcuda.h"
+#include "cuda_rig.h"
 #include "rigs/client_step.h"
 #include "rigs/importer.h"
 
-#include <dirent.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,26 +39,11 @@ static bool open_device(void)
     return true;
 }
 
-// A software device's memory is a file, and the driver's own notes may stand before it. Finds out
-// where the memory begins, by what another process writes.
 static uint64_t find_begin(void)
 {
-    static const float mark[] = {16433, 16434, 16435, 16436, 16437, 16438};
     struct aule_device_export export;
-    struct importer importer;
-    struct stat info;
     ok(aule_device_export(step.session, &export));
-    importer_start(&importer, export.fd, export.allocated, export.dedicated);
-    importer_put(&importer, 0, mark[0], 6);
-    ck_assert_int_eq(fstat(export.fd, &info), 0);
-    char *file = mmap(NULL, (size_t)info.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, export.fd, 0);
-    ck_assert_ptr_ne(file, MAP_FAILED);
-    char *found = memmem(file, (size_t)info.st_size, mark, sizeof mark);
-    ck_assert_ptr_nonnull(found);
-    memset(found, 0, sizeof mark);
-    const uint64_t begin = (uint64_t)(found - file);
-    munmap(file, (size_t)info.st_size);
-    importer_end(&importer);
+    const uint64_t begin = cuda_rig_begin(export.fd, export.allocated, export.dedicated);
     close(export.fd);
     return begin;
 }
@@ -69,24 +51,9 @@ static uint64_t find_begin(void)
 static void load_cuda(void)
 {
     struct aule_session_info info;
-    void *library = dlopen(FAKE_LIBCUDA, RTLD_NOW);
-    ck_assert_msg(library != NULL, "%s", dlerror());
-    cuda = dlsym(library, "fake_libcuda");
     ok(aule_session_info(step.session, &info));
-    cuda->num_devices = 2;
+    cuda = cuda_rig_load(info.device_uuid);
     cuda->begin = cuda->begin ? cuda->begin : find_begin();
-    memset(cuda->uuids[0], 0xee, sizeof cuda->uuids[0]);
-    memcpy(cuda->uuids[1], info.device_uuid, sizeof cuda->uuids[1]);
-}
-
-static int count_fds(void)
-{
-    int count = 0;
-    DIR *entries = opendir("/proc/self/fd");
-    while (readdir(entries))
-        count++;
-    closedir(entries);
-    return count;
 }
 
 // ---- runs ----
@@ -177,11 +144,11 @@ START_TEST(without_libcuda_the_sentence_says_so)
         fprintf(stderr, "not tested: this machine has a libcuda\n");
         return;
     }
-    int before = count_fds();
+    int before = cuda_rig_count_fds();
     expect(aule_device_map_cuda(step.session, -1, &base, NULL), AULE_UNSUPPORTED,
            "libcuda cannot be loaded: libcuda.so.1");
     ck_assert_ptr_eq(base, &base);
-    ck_assert_int_eq(count_fds(), before);
+    ck_assert_int_eq(cuda_rig_count_fds(), before);
     still_works(&step);
     close_step(&step);
 }
@@ -196,7 +163,7 @@ START_TEST(another_gpu_gets_a_sentence_with_both_uuids)
         return;
     load_cuda();
     ok(aule_session_info(step.session, &info));
-    int before = count_fds();
+    int before = cuda_rig_count_fds();
     expect(aule_device_map_cuda(step.session, 0, &base, NULL), AULE_MISMATCH,
            "CUDA device 0 is GPU eeeeeeee-eeee-eeee-eeee-eeeeeeeeeeee, but the daemon has GPU ");
     snprintf(words, sizeof words, "%02x%02x%02x%02x-", info.device_uuid[0], info.device_uuid[1],
@@ -207,7 +174,7 @@ START_TEST(another_gpu_gets_a_sentence_with_both_uuids)
     expect(aule_device_map_cuda(step.session, 1, &base, NULL), AULE_INVALID, "CUDA device 1");
     cuda->num_devices = 0;
     expect(aule_device_map_cuda(step.session, -1, &base, NULL), AULE_UNSUPPORTED, "no device");
-    ck_assert_int_eq(count_fds(), before);
+    ck_assert_int_eq(cuda_rig_count_fds(), before);
     ck_assert_int_eq(cuda->contexts, 0);
     close_step(&step);
 }
@@ -219,7 +186,7 @@ START_TEST(what_cuda_refuses_leaks_nothing_and_can_be_tried_again)
     if (!open_device())
         return;
     load_cuda();
-    int before = count_fds();
+    int before = cuda_rig_count_fds();
     cuda->refuses_imports = true;
     expect(aule_device_map_cuda(step.session, -1, &base, NULL), AULE_UNSUPPORTED,
            "cuImportExternalMemory returned 999 (CUDA_ERROR_UNKNOWN)");
@@ -227,7 +194,7 @@ START_TEST(what_cuda_refuses_leaks_nothing_and_can_be_tried_again)
     cuda->refuses_maps = true;
     expect(aule_device_map_cuda(step.session, -1, &base, NULL), AULE_UNSUPPORTED, "memory_map");
     cuda->refuses_maps = false;
-    ck_assert_int_eq(count_fds(), before);
+    ck_assert_int_eq(cuda_rig_count_fds(), before);
     ck_assert_int_eq(cuda->contexts, 0);
     ok(aule_device_map_cuda(step.session, -1, &base, NULL));
     ok(aule_device_map_cuda(step.session, 1, &again, NULL));
@@ -339,7 +306,7 @@ START_TEST(sessions_come_and_go_without_a_trace)
     if (!open_device())
         return;
     close_step(&step);
-    int before = count_fds();
+    int before = cuda_rig_count_fds();
     for (int i = 0; i < 60; i++) {
         open_step(&step, NULL);
         load_cuda();
@@ -347,7 +314,7 @@ START_TEST(sessions_come_and_go_without_a_trace)
         close_step(&step);
         ck_assert_int_eq(cuda->maps + cuda->imports + cuda->contexts, 0);
     }
-    ck_assert_int_eq(count_fds(), before);
+    ck_assert_int_eq(cuda_rig_count_fds(), before);
 }
 END_TEST
 

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""A cache whose memory this process has mapped: its own kernels read and write blocks in place.
+
+The daemon cannot see CUDA's streams. So what kernels have written, and that they have passed, is
+reported after an event of their stream. This module knows torch's streams and events, no runs. One
+thread at a time uses an `Attached` and its plans.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from . import _device, dtypes, errors
+from ._native import Handle, Owner, check, ffi, lib
+from .sequence import Sequence, int32
+
+if TYPE_CHECKING:
+    from .cache import Cache
+
+Array = Any  # torch.Tensor
+PASSED_ALL = 2**64 - 1
+
+
+class Tables(NamedTuple):
+    """A step's metadata in the forms that kernels of engines take: CUDA tensors, int32.
+
+    slot_mapping is int64, as vLLM's. FlashAttention's paged kernels take block_table, cache_seqlens
+    and cu_seqlens_q; FlashInfer's take cu_seqlens_q, indptr, indices and last_page_len.
+    """
+
+    block_table: Array  # [sequences, columns]; columns behind a sequence's end are 0
+    cache_seqlens: Array  # [sequences]: keys, those of this step included
+    cu_seqlens_q: Array  # [sequences + 1]
+    slot_mapping: Array  # [tokens]; -1: K and V are there already
+    indptr: Array  # [sequences + 1]: where each sequence's blocks begin in `indices`
+    indices: Array  # [blocks of all sequences]
+    last_page_len: Array  # [sequences]: tokens in the last block of each
+
+
+def forms(table: Any, lengths: Any, cu_seqlens: Any, slots: Any, block_size: int) -> Tables:
+    """Return a step's metadata in all forms, as numpy's arrays.
+
+    table [n, columns], -1: none; lengths [n]; cu_seqlens [n + 1]; slots [tokens].
+    """
+    counts = -(-lengths // block_size)
+    indptr = np.zeros(len(lengths) + 1, np.int32)
+    np.cumsum(counts, out=indptr[1:])
+    used = np.arange(table.shape[1])[None, :] < counts[:, None]
+    last = (lengths - (counts - 1) * block_size).astype(np.int32)
+    return Tables(np.maximum(table, 0), lengths, cu_seqlens, slots, indptr, table[used],
+                  np.where(counts > 0, last, 0).astype(np.int32))
+
+
+def packed(tables: Tables) -> tuple[Any, list[tuple[int, int]]]:
+    """Return all arrays as one row of bytes, and where each lies: offset and bytes."""
+    places: list[tuple[int, int]] = []
+    end = 0
+    for array in tables:
+        places.append((end, array.nbytes))
+        end = -(-(end + array.nbytes) // 16) * 16
+    row = np.zeros(end, np.uint8)
+    for array, (offset, size) in zip(tables, places, strict=True):
+        row[offset:offset + size] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return row, places
+
+
+def upload(torch: Any, tables: Tables, device: Any) -> Tables:
+    """Copy the arrays to a device, all by one copy."""
+    row, places = packed(tables)
+    there = torch.from_numpy(row).to(device)
+    kinds = {4: torch.int32, 8: torch.int64}
+    return Tables(*(there[offset:offset + size].view(kinds[array.itemsize]).view(array.shape)
+                    for array, (offset, size) in zip(tables, places, strict=True)))
+
+
+class Attached:
+    """What `cache.attach()` returns.
+
+    layers: a tensor [blocks, 2, num_kv_heads, block_size, head_dim] for each layer, K at [:, 0] and
+    V at [:, 1]: the form that FlashInfer calls HND. They are the daemon's memory: write only to
+    slots of blocks that this session has leased, read only blocks that it holds.
+    """
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._slots: list[Any] = []  # written and not reported
+        self._events: list[Any] = []  # of the streams that wrote them
+        handle = cache._open()
+        info = ffi.new("struct aule_pool_info *")
+        check(lib.aule_cache_attach_sized(handle.pointer, info, ffi.sizeof(info[0])))
+        self.num_blocks = int(info.num_blocks)
+        self._check(info)
+        self.layers = self._map(handle, info)
+
+    @staticmethod
+    def _check(info: Any) -> None:
+        if (info.k_dtype != info.v_dtype or info.head_dim_k != info.head_dim_v
+                or not info.v_offset or info.scales_offset):
+            raise errors.UnsupportedError(
+                "K and V of this cache do not make one tensor: they need one dtype and one "
+                "head_dim, no scales for each token, and no v_is_k_prefix")
+
+    def _map(self, handle: Handle, info: Any) -> list[Array]:
+        torch = importlib.import_module("torch")
+        torch.cuda.init()
+        addresses, device = ffi.new("void *[]", int(info.num_layers)), ffi.new("int *")
+        check(lib.aule_cache_map_cuda(handle.pointer, torch.cuda.current_device(), addresses,
+                                      device))
+        self.device = int(device[0])
+        token = handle.lend(addresses[0], lambda _pointer, _lent: None)
+        shape = (self.num_blocks, 2, info.num_kv_heads, info.block_size, info.head_dim_k)
+        size = math.prod(shape) * dtypes.SIZES[info.k_dtype]
+        kind = dtypes.torch_dtype(info.k_dtype)
+        return [_device._tensor_of(torch, _device._Memory(int(ffi.cast("uintptr_t", address)),
+                                                          size, token),
+                                   self.device).view(kind).view(shape) for address in addresses]
+
+    # ---- reports ----
+
+    def _event(self) -> Any:
+        torch = importlib.import_module("torch")
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def wrote(self, slots: Any) -> None:
+        """Note slots that kernels on the current stream write in all layers; see `report`."""
+        self._slots.append(np.ascontiguousarray(slots, np.int64))
+        self._events.append(self._event())
+
+    def report(self) -> None:
+        """Wait for the current stream, and for those of `wrote`, and tell the daemon.
+
+        Noted slots count as written then, so their blocks can be published. Blocks that sequences
+        have released since the last report are free for others, because no kernel that this process
+        has launched on these streams can still read them. Other streams that read blocks: wait for
+        them before you call this.
+        """
+        for event in [*self._events, self._event()]:
+            event.synchronize()
+        slots = np.concatenate(self._slots) if self._slots else np.empty(0, np.int64)
+        self._slots, self._events = [], []
+        self._tell(slots)
+
+    def _tell(self, slots: Any) -> None:
+        most = 100_000  # a message has 1 MiB
+        for begin in range(0, max(len(slots), 1), most):
+            part = np.ascontiguousarray(slots[begin:begin + most])
+            last = begin + most >= len(slots)  # what was released may have some of the slots
+            report = ffi.new("struct aule_report *", {
+                "slots": ffi.from_buffer("int64_t[]", part) if len(part) else ffi.NULL,
+                "num_slots": len(part), "passed": PASSED_ALL if last else 0})
+            check(lib.aule_cache_report_sized(self._cache._open().pointer, report,
+                                              ffi.sizeof(report[0]), ffi.NULL))
+
+
+class Plan(Owner):
+    """One model step that the caller's own kernels compute; `cache.plan(entries)` makes it.
+
+    num_tokens rows, those of entry i are rows[i]. Launch kernels that write K and V to
+    tables().slot_mapping and attend over tables().block_table, in every layer; then call wrote().
+    """
+
+    _what = "plan"
+
+    def __init__(self, handle: Handle, cache: Cache, sequences: list[Sequence], table: Any) -> None:
+        super().__init__(handle)
+        self.cache = cache
+        self.sequences = sequences
+        self.rows = [slice(row.row, row.row + row.num_tokens) for row in table]
+        self.num_tokens = self.rows[-1].stop
+        found = ffi.new("struct aule_step_tables *")
+        check(lib.aule_step_tables_sized(handle.pointer, found, ffi.sizeof(found[0])))
+        count, columns = found.num_seqs, found.max_blocks
+
+        def copy(pointer: Any, kind: Any, *shape: int) -> Any:
+            size = math.prod(shape) * np.dtype(kind).itemsize
+            return np.frombuffer(ffi.buffer(pointer, size), kind).reshape(shape).copy()
+
+        self._slots = copy(found.slot_mapping, np.int64, self.num_tokens)
+        self.arrays = forms(copy(found.block_table, np.int32, count, columns),
+                            copy(found.seq_lens_kv, np.int32, count),
+                            copy(found.cu_seqlens_q, np.int32, count + 1), self._slots,
+                            cache.block_size)
+        cache._children.add(self)
+
+    def tables(self, device: Any = None) -> Tables:
+        """Return the metadata as tensors on the attached device, or on another; one copy."""
+        torch = importlib.import_module("torch")
+        if device is None:
+            device = f"cuda:{self.cache.attach().device}"
+        return upload(torch, self.arrays, device)
+
+    def wrote(self) -> None:
+        """Say that kernels launched on the current stream write this step's K and V in all layers.
+
+        Call it after the last launch. It waits for the stream only if a block has become full, so
+        that the next plan can publish it.
+        """
+        attached, size = self.cache.attach(), self.cache.block_size
+        slots = self._slots[self._slots >= 0]
+        attached.wrote(slots)
+        if (slots % size == size - 1).any():
+            attached.report()
+
+
+def slots_of(ids: Iterable[int] | Any, block_size: int) -> Any:
+    """Return all slots of blocks, int64 [blocks * block_size]."""
+    blocks = int32(ids, "ids").astype(np.int64)
+    return (blocks[:, None] * block_size + np.arange(block_size)).reshape(-1)

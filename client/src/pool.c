@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// pool.c - see pool.h; also aule_cache_attach() and what follows it in aule.h. A cache lies in few
+// allocations of whole layers; each has a descriptor and an import of its own. Any thread; a mutex
+// guards the imports.
+
+#include "pool.h"
+
+#include "cache.h"
+#include "caller.h"
+#include "client/src/link/descriptor.h"
+#include "cuda.h"
+#include "error.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct pool {
+    pthread_mutex_t mutex; // guards the rest
+    uint32_t num_imports;
+    struct cuda_import **imports; // [num_imports]; owned
+    void **layers;                // [num_layers] device addresses; NULL = not mapped; owned
+};
+
+static void unmap(struct pool *pool)
+{
+    for (uint32_t i = 0; i < pool->num_imports; i++)
+        cuda_import_end(pool->imports[i]);
+    free(pool->imports);
+    free(pool->layers);
+    pool->imports = NULL;
+    pool->layers = NULL;
+    pool->num_imports = 0;
+}
+
+void pool_close(struct pool *pool)
+{
+    if (!pool)
+        return;
+    unmap(pool);
+    pthread_mutex_destroy(&pool->mutex);
+    free(pool);
+}
+
+// Finds or makes the cache's pool; NULL: no memory.
+static struct pool *pool_of(struct aule_cache *cache)
+{
+    struct pool *has = atomic_load(&cache->pool);
+    struct pool *made = has ? NULL : calloc(1, sizeof *made);
+    if (!made)
+        return has;
+    pthread_mutex_init(&made->mutex, NULL);
+    if (atomic_compare_exchange_strong(&cache->pool, &has, made))
+        return made;
+    pool_close(made); // another thread was faster
+    return has;
+}
+
+// ---- what the daemon says ----
+
+static enum aule_status check_daemon(const struct aule_cache *cache)
+{
+    const struct aule_session_info *info = &cache->attachment->info;
+    if (info->protocol_minor >= 9)
+        return AULE_OK;
+    return fail(AULE_UNSUPPORTED,
+                "the daemon is too old (protocol %u.%u; an attached pool needs 2.9)",
+                info->protocol_major, info->protocol_minor);
+}
+
+// Between attachment_enter() and attachment_leave().
+static enum aule_status ask(const struct aule_cache *cache, uint32_t part,
+                            struct wire_cache_attach_reply *reply)
+{
+    struct attachment *attachment = cache->attachment;
+    struct wire_request request = {
+        .command = WIRE_COMMAND_CACHE_ATTACH,
+        .cache_attach = {.cache = cache->id, .part = part, .timeout_ms = attachment->grace_ms}};
+    struct answer answer;
+    enum aule_status status = attachment_call(attachment, &request, attachment->grace_ms,
+                                              WIRE_ANSWER_CACHE_ATTACH, &answer);
+    if (status != AULE_OK)
+        return status;
+    *reply = answer.reply.cache_attach;
+    answer_finish(&answer);
+    if (reply->num_layers == 0 || reply->first_layer >= cache->num_layers ||
+        reply->num_layers > cache->num_layers - reply->first_layer)
+        return fail(AULE_MALFORMED,
+                    "the daemon says that allocation %u has %u layers from %u on; the cache has %u",
+                    part, reply->num_layers, reply->first_layer, cache->num_layers);
+    return AULE_OK;
+}
+
+static enum aule_status enter(struct aule_cache *cache)
+{
+    enum aule_status status = check_daemon(cache);
+    return status == AULE_OK ? attachment_enter(cache->attachment) : status;
+}
+
+static struct aule_pool_info describe(const struct aule_cache *cache,
+                                      const struct wire_cache_attach_reply *reply)
+{
+    struct aule_pool_info info = {
+        .num_parts = reply->num_parts,
+        .num_layers = cache->num_layers,
+        .num_blocks = reply->num_blocks,
+        .block_size = cache->block_size,
+        .num_kv_heads = cache->num_kv_heads,
+        .head_dim_k = cache->head_dim,
+        .head_dim_v = cache->head_dim_v,
+        .k_dtype = cache->k_dtype,
+        .v_dtype = cache->v_dtype,
+        .block_stride = reply->block_bytes,
+    };
+    info.k_token_stride = aule_dtype_size(info.k_dtype) * (uint64_t)info.head_dim_k;
+    info.k_head_stride = info.k_token_stride * info.block_size;
+    info.v_token_stride = cache->v_is_k_prefix
+                              ? info.k_token_stride
+                              : aule_dtype_size(info.v_dtype) * (uint64_t)info.head_dim_v;
+    info.v_head_stride = info.v_token_stride * info.block_size;
+    info.v_offset = cache->v_is_k_prefix ? 0 : info.k_head_stride * info.num_kv_heads;
+    if (cache->scale_mode == AULE_SCALE_PER_TOKEN_HEAD)
+        info.scales_offset = info.v_offset + info.v_head_stride * info.num_kv_heads;
+    memcpy(info.device_uuid, cache->attachment->info.device_uuid, sizeof info.device_uuid);
+    return info;
+}
+
+enum aule_status aule_cache_attach_sized(struct aule_cache *cache, struct aule_pool_info *info,
+                                         size_t info_size)
+{
+    struct wire_cache_attach_reply reply;
+    REQUIRE(cache);
+    REQUIRE(info);
+    enum aule_status status = enter(cache);
+    if (status != AULE_OK)
+        return status;
+    pthread_mutex_lock(&cache->attachment->token_mutex); // its token replaces another one
+    status = ask(cache, 0, &reply);
+    pthread_mutex_unlock(&cache->attachment->token_mutex);
+    attachment_leave(cache->attachment);
+    if (status != AULE_OK)
+        return status;
+    const struct aule_pool_info whole = describe(cache, &reply);
+    GIVE(info, info_size, whole);
+    return AULE_OK;
+}
+
+// ---- descriptors ----
+
+// With the attachment's token_mutex held.
+static enum aule_status trade_token(const struct aule_cache *cache, uint32_t part,
+                                    struct aule_pool_part *out, uint32_t *num_parts)
+{
+    struct attachment *attachment = cache->attachment;
+    struct wire_cache_attach_reply reply;
+    struct sockaddr_un address;
+    enum aule_status status = ask(cache, part, &reply);
+    if (status == AULE_OK)
+        status = descriptor_find(connection_path(attachment->connection), attachment->export_socket,
+                                 &address);
+    if (status != AULE_OK)
+        return status;
+    *out = (struct aule_pool_part){.fd = -1,
+                                   .dedicated = reply.dedicated,
+                                   .first_layer = reply.first_layer,
+                                   .num_layers = reply.num_layers,
+                                   .layer_stride = reply.layer_bytes,
+                                   .allocated = reply.allocated};
+    *num_parts = reply.num_parts;
+    return descriptor_redeem(&address, reply.token, attachment->grace_ms, &out->fd);
+}
+
+// Between attachment_enter() and attachment_leave().
+static enum aule_status take_part(const struct aule_cache *cache, uint32_t part,
+                                  struct aule_pool_part *out, uint32_t *num_parts)
+{
+    pthread_mutex_lock(&cache->attachment->token_mutex);
+    enum aule_status status = trade_token(cache, part, out, num_parts);
+    pthread_mutex_unlock(&cache->attachment->token_mutex);
+    return status;
+}
+
+enum aule_status aule_cache_export_sized(struct aule_cache *cache, uint32_t part,
+                                         struct aule_pool_part *part_info, size_t part_info_size)
+{
+    struct aule_pool_part whole;
+    uint32_t num_parts;
+    REQUIRE(cache);
+    REQUIRE(part_info);
+    enum aule_status status = enter(cache);
+    if (status != AULE_OK)
+        return status;
+    status = take_part(cache, part, &whole, &num_parts);
+    attachment_leave(cache->attachment);
+    if (status == AULE_OK)
+        GIVE(part_info, part_info_size, whole);
+    return status;
+}
+
+// ---- CUDA ----
+
+static enum aule_status import_part(const struct aule_cache *cache, struct pool *pool,
+                                    const struct aule_pool_part *part, int cuda_device)
+{
+    uint64_t address = 0;
+    struct cuda_memory memory = {.fd = part->fd,
+                                 .dedicated = part->dedicated,
+                                 .size = part->num_layers * part->layer_stride,
+                                 .allocated = part->allocated};
+    memcpy(memory.uuid, cache->attachment->info.device_uuid, sizeof memory.uuid);
+    enum aule_status status =
+        cuda_import(&memory, cuda_device, &pool->imports[pool->num_imports], &address);
+    if (status != AULE_OK)
+        return status;
+    pool->num_imports++;
+    for (uint32_t i = 0; i < part->num_layers; i++) // NOLINTNEXTLINE(performance-no-int-to-ptr)
+        pool->layers[part->first_layer + i] = (void *)(uintptr_t)(address + i * part->layer_stride);
+    return AULE_OK;
+}
+
+// With the mutex held. The first answer says how many allocations there are; each has a layer.
+static enum aule_status map(const struct aule_cache *cache, struct pool *pool, int cuda_device)
+{
+    struct aule_pool_part part;
+    uint32_t num_parts = 1;
+    enum aule_status status = AULE_OK;
+    pool->imports = calloc(cache->num_layers, sizeof(struct cuda_import *));
+    pool->layers = calloc(cache->num_layers, sizeof(void *));
+    if (!pool->imports || !pool->layers)
+        status = fail(AULE_NO_MEMORY, "no memory to map %u layers", cache->num_layers);
+    for (uint32_t i = 0; status == AULE_OK && i < num_parts && i < cache->num_layers; i++) {
+        status = take_part(cache, i, &part, &num_parts);
+        if (status != AULE_OK)
+            break;
+        status = import_part(cache, pool, &part, cuda_device);
+        close(part.fd);
+    }
+    if (status != AULE_OK)
+        unmap(pool);
+    return status;
+}
+
+static enum aule_status check_mapped(const struct pool *pool, int cuda_device)
+{
+    const int has = cuda_import_device(pool->imports[0]);
+    if (cuda_device < 0 || cuda_device == has)
+        return AULE_OK;
+    return fail(AULE_MISMATCH, "the cache is mapped on CUDA device %d, not on %d", has,
+                cuda_device);
+}
+
+enum aule_status aule_cache_map_cuda(struct aule_cache *cache, int cuda_device, void **layers,
+                                     int *mapped_device)
+{
+    REQUIRE(cache);
+    REQUIRE(layers);
+    struct pool *pool = pool_of(cache);
+    if (!pool)
+        return fail(AULE_NO_MEMORY, "no memory to map a cache");
+    enum aule_status status = enter(cache);
+    if (status != AULE_OK)
+        return status;
+    pthread_mutex_lock(&pool->mutex);
+    status = pool->layers ? check_mapped(pool, cuda_device) : map(cache, pool, cuda_device);
+    if (status == AULE_OK) {
+        memcpy(layers, pool->layers, cache->num_layers * sizeof *layers);
+        if (mapped_device)
+            *mapped_device = cuda_import_device(pool->imports[0]);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    attachment_leave(cache->attachment);
+    return status;
+}
+
+// ---- reports ----
+
+static enum aule_status check_report(const struct aule_cache *cache,
+                                     const struct aule_report *report)
+{
+    const uint64_t most = attachment_room(cache->attachment) / sizeof *report->slots;
+    if (report->num_slots > 0 && !report->slots)
+        return fail(AULE_INVALID, "slots is NULL, but num_slots is %" PRIu64, report->num_slots);
+    if (report->num_slots > most)
+        return fail(AULE_LIMIT, "a report of %" PRIu64 " slots; a message holds %" PRIu64,
+                    report->num_slots, most);
+    return check_daemon(cache);
+}
+
+enum aule_status aule_cache_report_sized(struct aule_cache *cache, const struct aule_report *report,
+                                         size_t report_size, uint64_t *mark)
+{
+    struct aule_report whole;
+    REQUIRE(cache);
+    REQUIRE(report);
+    enum aule_status status = TAKE(&whole, report, report_size);
+    if (status == AULE_OK)
+        status = check_report(cache, &whole);
+    if (status != AULE_OK)
+        return status;
+    struct wire_request request = {
+        .command = WIRE_COMMAND_CACHE_REPORT,
+        .cache_report = {.cache = cache->id,
+                         .slots = {.data = whole.slots, .count = (uint32_t)whole.num_slots},
+                         .first_layer = whole.first_layer,
+                         .num_layers = whole.num_layers,
+                         .passed = whole.passed}};
+    struct answer answer;
+    status = attachment_ask(cache->attachment, &request, 0, WIRE_ANSWER_CACHE_REPORT, &answer);
+    if (status != AULE_OK)
+        return status;
+    if (mark)
+        *mark = answer.reply.cache_report.mark;
+    answer_finish(&answer);
+    return AULE_OK;
+}

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+"""An attached pool from Python: a software device's memory, mapped by a fake libcuda."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import aule
+import numpy as np
+import pytest
+from aule import _attached, errors
+from conftest import BLOCK, DIM, HEADS, IDENTITY, KV_HEADS, LAYERS, drawn, expected
+
+torch = pytest.importorskip("torch")
+
+import fake_cuda  # noqa: E402
+from test_device import Libcuda, cuda, libcuda  # noqa: E402, F401
+
+DAEMON_OPTIONS = ["--export-pool", "64"]
+COUNT = 2 * BLOCK
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+@pytest.fixture
+def pool(cuda: fake_cuda.Cuda, session: aule.Session) -> Iterator[aule.Cache]:  # noqa: F811
+    """A cache of a session of its own, so that the test ends with the session's end."""
+    with aule.connect(session.socket, arena_size=1 << 20) as own, \
+            own.cache(name_of_cache(), **IDENTITY) as cache:
+        yield cache
+
+
+def name_of_cache() -> str:
+    """The test's own."""
+    return os.environ["PYTEST_CURRENT_TEST"].split("::")[1].split()[0]
+
+
+def put(cache: aule.Cache, slots: Any, k: Any, v: Any) -> None:
+    """Queue on the stream what a kernel would write into every layer."""
+    def work() -> None:
+        for layer in map(fake_cuda.plain, cache.layers):
+            layer[slots // BLOCK, 0, :, slots % BLOCK] = torch.from_numpy(k)
+            layer[slots // BLOCK, 1, :, slots % BLOCK] = torch.from_numpy(v)
+
+    assert fake_cuda.fake is not None
+    fake_cuda.fake.current.put(work)
+
+
+def kv(count: int) -> list[Any]:
+    return [drawn(count, KV_HEADS, DIM, seed=seed) for seed in (1, 2)]
+
+
+def free_blocks(cache: aule.Cache) -> int:
+    return int(cache.state()["free_blocks"])
+
+
+def test_layers_are_tensors_of_what_runs_have_written(pool: aule.Cache) -> None:
+    k, v = kv(COUNT)
+    with pool.sequence(range(COUNT), publish=False) as text:
+        step = pool.step([text])
+        for layer in range(LAYERS):
+            step.attend(layer, drawn(COUNT, HEADS, DIM), k, v)
+        tables = pool.plan([(appended(text), 1)]).tables("cpu")
+        assert len(pool.layers) == LAYERS
+        for layer in pool.layers:
+            assert tuple(layer.shape) == (64, 2, KV_HEADS, BLOCK, DIM)
+            blocks = tables.indices[:2].long()
+            stored = fake_cuda.values(layer)[blocks.numpy()]  # [2, K or V, heads, tokens, dim]
+            got = stored.transpose(1, 0, 3, 2, 4).reshape(2, COUNT, KV_HEADS, DIM)
+            np.testing.assert_array_equal(got[0], k)
+            np.testing.assert_array_equal(got[1], v)
+
+
+def appended(text: aule.Sequence) -> aule.Sequence:
+    text.append(1)
+    return text
+
+
+def test_the_daemon_reads_what_own_kernels_wrote_after_their_stream_has_passed(
+        cuda: fake_cuda.Cuda, session: aule.Session, pool: aule.Cache) -> None:  # noqa: F811
+    k, v = kv(COUNT)
+    with pool.sequence(range(COUNT)) as text:
+        plan = pool.plan([text])
+        put(pool, plan.tables("cpu").slot_mapping, k, v)
+        plan.wrote()  # its blocks are full, so it waits and reports
+        assert text.publish() == 2
+    with session.cache(name_of_cache(), **IDENTITY) as other, \
+            other.sequence([*range(COUNT), 7], publish=False) as text:
+        assert text.cached == COUNT
+        q, new = drawn(1, HEADS, DIM), [drawn(1, KV_HEADS, DIM, seed=n) for n in (5, 6)]
+        out = other.step([text]).attend(0, q, *new)
+        wanted = expected(q, *(np.concatenate(pair) for pair in zip((k, v), new, strict=True)))
+        np.testing.assert_allclose(out, wanted[0], **CLOSE)
+
+
+def test_what_is_not_reported_cannot_be_published_or_read(pool: aule.Cache) -> None:
+    with pool.sequence(range(COUNT)) as text:
+        plan = pool.plan([text])
+        assert text.publish() == 0
+        assert plan.num_tokens == COUNT and plan.rows == [slice(0, COUNT)]
+        text.append(9)
+        step = pool.step([text])
+        with pytest.raises(errors.UnwrittenError):
+            step.attend(0, drawn(1, HEADS, DIM), *kv(1))
+
+
+def test_released_blocks_come_back_with_a_report_or_when_a_plan_needs_them(
+        pool: aule.Cache) -> None:
+    attached = pool.attach()
+    whole = free_blocks(pool)
+    pool.sequence(range(4 * BLOCK), publish=False).close()  # has leased nothing
+    text = pool.sequence(range(whole * BLOCK), publish=False)
+    pool.plan([text])
+    text.close()
+    assert free_blocks(pool) == 0
+    attached.report()
+    assert free_blocks(pool) == whole
+    text = pool.sequence(range(whole * BLOCK), publish=False)
+    pool.plan([text])
+    text.close()
+    with pool.sequence(range(BLOCK), publish=False) as text:
+        assert pool.plan([text], timeout=0).num_tokens == BLOCK
+    attached.report()
+
+
+def test_a_report_waits_for_the_streams_that_wrote(cuda: fake_cuda.Cuda,  # noqa: F811
+                                                   pool: aule.Cache) -> None:
+    attached = pool.attach()
+    passed: list[int] = []
+    with pool.sequence(range(3), publish=False) as text:
+        plan = pool.plan([text])
+        for number in range(2):
+            cuda.current = fake_cuda.Stream()
+            cuda.current.put(lambda n=number: passed.append(n))
+            plan.wrote()
+        assert passed == []  # no block is full, so nothing waits
+        attached.report()
+        assert passed == [0, 1]
+
+
+def test_forms_are_those_of_the_engines() -> None:
+    table = np.array([[5, 3, -1], [7, -1, -1], [-1, -1, -1]], np.int32)
+    tables = _attached.forms(table, np.array([BLOCK + 3, BLOCK, 0], np.int32),
+                             np.array([0, 2, 3, 3], np.int32), np.array([1, -1, 9], np.int64),
+                             BLOCK)
+    there = _attached.upload(torch, tables, "cpu")
+    assert there.block_table.tolist() == [[5, 3, 0], [7, 0, 0], [0, 0, 0]]
+    assert there.cache_seqlens.tolist() == [BLOCK + 3, BLOCK, 0]
+    assert there.cu_seqlens_q.tolist() == [0, 2, 3, 3]
+    assert there.slot_mapping.tolist() == [1, -1, 9]
+    assert there.slot_mapping.dtype == torch.int64
+    assert there.indptr.tolist() == [0, 2, 3, 3]
+    assert there.indices.tolist() == [5, 3, 7]
+    assert there.last_page_len.tolist() == [3, BLOCK, 0]
+    assert _attached.slots_of([2], 4).tolist() == [8, 9, 10, 11]
+
+
+def test_tensors_keep_the_memory_mapped_after_the_cache_is_closed(
+        cuda: fake_cuda.Cuda, libcuda: Libcuda,  # noqa: F811
+        session: aule.Session) -> None:
+    own = aule.connect(session.socket, arena_size=1 << 20)
+    cache = own.cache("attached", **IDENTITY)
+    layer = cache.layers[0]
+    cache.close()
+    own.close()
+    fake_cuda.plain(layer)[0].fill_(3)
+    assert libcuda.maps == 1
+    del layer
+    gc.collect()
+    assert libcuda.maps == 0
+
+
+def test_what_cannot_be_has_a_sentence(cuda: fake_cuda.Cuda, libcuda: Libcuda,  # noqa: F811
+                                       session: aule.Session,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    with aule.connect(session.socket, arena_size=1 << 20) as own:
+        shapes = dict(IDENTITY, head_dim_v=2 * DIM)
+        with own.cache("other shapes", **shapes) as cache, \
+                pytest.raises(errors.UnsupportedError, match="do not make one tensor"):
+            cache.attach()
+        with own.cache("attached", **IDENTITY) as cache:
+            monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+            with pytest.raises(errors.MismatchError, match="but the daemon has GPU"):
+                cache.attach()
+            monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+            monkeypatch.setattr(libcuda, "refuses_imports", True)
+            with pytest.raises(errors.UnsupportedError, match="cuImportExternalMemory"):
+                cache.attach()
+            monkeypatch.setattr(libcuda, "refuses_imports", False)
+            attached = cache.attach()
+            with pytest.raises(errors.NotHeldError, match="is not leased by this session"):
+                attached.wrote([3 * BLOCK])
+                attached.report()
+        with pytest.raises(errors.ClosedError):
+            cache.attach()
+    with aule.connect(autostart=True, daemon_options=["--cache-folder", "none"]) as plain, \
+            plain.cache("attached", **IDENTITY) as cache, \
+            pytest.raises(errors.UnsupportedError, match="without --export-pool"):
+        cache.attach()
+
+
+def test_slots_of_sequences_that_are_closed_can_still_be_reported(pool: aule.Cache) -> None:
+    with pool.sequence(range(BLOCK + 3), publish=False) as text:
+        plan = pool.plan([text])
+        put(pool, plan.tables("cpu").slot_mapping, *kv(BLOCK + 3))
+        plan.wrote()
+        text.append(1)
+        pool.plan([text]).wrote()
+    pool.attach().report()
+    assert free_blocks(pool) == 64
+
+
+def test_a_fork_reports_first_so_that_a_copy_has_what_was_written(
+        cuda: fake_cuda.Cuda, pool: aule.Cache) -> None:  # noqa: F811
+    k, v = kv(3)
+    with pool.sequence(range(3), publish=False) as text:
+        plan = pool.plan([text])
+        put(pool, plan.tables("cpu").slot_mapping, k, v)
+        plan.wrote()
+        fork = text.fork()
+        for some in (text, fork):
+            some.append(9)
+        tables = pool.plan([text, fork]).tables("cpu")
+        blocks = tables.indices.tolist()
+        assert len(set(blocks)) == 2
+        layer = fake_cuda.values(pool.layers[0])
+        for block in blocks:
+            np.testing.assert_array_equal(layer[block, 0, :, :3].transpose(1, 0, 2), k)
+        fork.close()
