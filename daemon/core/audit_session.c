@@ -170,6 +170,8 @@ static bool check_session(const struct core_session *session, struct error *erro
         in_flight += run->over ? 0 : run->num_picked - run->num_over;
         detached += run->detached;
     }
+    EXPECT(!session->queued || !session->queued->over,
+           "session %" PRIu64 " has a queued run that is over", session->id);
     EXPECT(!session->put_off || session->queued,
            "session %" PRIu64 " is put off and has no queued run", session->id);
     EXPECT((session->queued != NULL && !session->put_off) ==

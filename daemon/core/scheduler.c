@@ -70,7 +70,7 @@ static struct link pick(struct scheduler *scheduler, uint64_t number)
     const struct link link = {
         .run = run, .number = run->num_picked, .wave = beside_place(session, run)};
     if (++run->num_picked == run->num_links)
-        session->queued = run->next;
+        session->queued = run_next_live(run);
     if (session->queued)
         turns_wait(session);
     return link;

@@ -778,6 +778,53 @@ START_TEST(a_run_that_waited_too_long_ends_when_its_turn_comes)
 }
 END_TEST
 
+// The late run is over, but stays behind the first one, whose turn comes again after the compile.
+START_TEST(a_late_run_behind_one_that_waits_for_a_compile_has_no_turn)
+{
+    run(&b, 0);
+    world_step(&world);
+    fake_engine_put_off(world.engine, a.session->id);
+    const uint64_t first = run(&a, 1);
+    world_step(&world);
+    const uint64_t late = run_within(&a, batch_a, 1);
+    world.now_ns += 2 * NS_PER_MS;
+    ck_assert(finish_one()); // b's: now the late run has its turn
+    ck_assert(finish_one()); // the first one comes back
+    world_check(&world);
+    fake_engine_compiled(world.engine);
+    world_step(&world);
+    world_check(&world);
+    const uint64_t third = _i ? run(&a, 0) : 0;
+    world_finish_all(&world);
+    world_check(&world);
+    worker_reap(&a, first, STATUS_OK);
+    worker_reap(&a, late, STATUS_LIMIT);
+    if (third)
+        worker_reap(&a, third, STATUS_OK);
+}
+END_TEST
+
+START_TEST(a_session_that_ends_ends_its_late_run_once)
+{
+    run(&b, 0);
+    world_step(&world);
+    fake_engine_put_off(world.engine, a.session->id);
+    run(&a, 1);
+    world_step(&world);
+    run_within(&a, batch_a, 1);
+    world.now_ns += 2 * NS_PER_MS;
+    ck_assert(finish_one());
+    ck_assert(finish_one());
+    core_session_close(a.session, true);
+    a.session = NULL;
+    while (finish_one())
+        ;
+    world_check(&world);
+    ck_assert_uint_eq(core_metrics(world.core)[METRIC_RUNS_FAILED], 2);
+    ck_assert(core_idle(world.core));
+}
+END_TEST
+
 START_TEST(what_a_late_run_would_have_written_counts_as_unwritten)
 {
     uint32_t existing;
@@ -843,9 +890,14 @@ int main(void)
                    a_session_is_resumed_only_when_all_its_runs_have_come_back,
                    a_session_that_waited_for_a_compile_is_not_owed_that_time, NULL},
                1);
+    check_case(suite, "deaths while compiling", open_three, close_all,
+               (const TTest *const[]){a_session_that_ends_drops_the_compile_that_it_waits_for,
+                                      a_session_that_ends_ends_its_late_run_once, NULL},
+               2);
     check_case(
-        suite, "deaths while compiling", open_three, close_all,
-        (const TTest *const[]){a_session_that_ends_drops_the_compile_that_it_waits_for, NULL}, 2);
+        suite, "late runs while compiling", open_three, close_all,
+        (const TTest *const[]){a_late_run_behind_one_that_waits_for_a_compile_has_no_turn, NULL},
+        2);
     check_case(suite, "waves", open_three, close_all,
                (const TTest *const[]){
                    runs_of_several_sessions_for_one_layer_share_one_dispatch,

@@ -384,6 +384,14 @@ static void run_end(struct run *run)
     run->copy = NULL;
 }
 
+struct run *run_next_live(const struct run *run)
+{
+    struct run *next = run->next;
+    while (next && next->over)
+        next = next->next;
+    return next;
+}
+
 // Drops the layers that are not picked yet. A run with some layers picked is the first in its
 // session's queue, so it leaves the queue.
 static void run_cut(struct run *run)
@@ -393,7 +401,7 @@ static void run_cut(struct run *run)
     run->num_links = run->num_picked ? run->num_picked : 1;
     if (!leaves || session->queued != run)
         return;
-    session->queued = run->next;
+    session->queued = run_next_live(run);
     if (!session->queued)
         turns_forget(session);
 }
@@ -474,8 +482,10 @@ void run_drop_queued(struct core_session *session, enum status status)
         return;
     struct run *first = session->queued, *run = session->runs->prev;
     session->queued = NULL;
-    for (; run != first; run = run->prev)
-        run_drop(run, status);
+    for (; run != first; run = run->prev) {
+        if (!run->over)
+            run_drop(run, status);
+    }
     run_drop(first, status);
 }
 
@@ -489,7 +499,7 @@ bool run_expire(struct run *run)
         return false;
     snprintf(why, sizeof why, "it waited %" PRId64 " ms for its turn; max_queue_ms is %" PRIu32,
              waited_ms, most_ms);
-    session->queued = run->next;
+    session->queued = run_next_live(run);
     if (!session->queued)
         turns_forget(session);
     run_fail(run, STATUS_LIMIT, why);

@@ -73,6 +73,9 @@ void run_link_over(struct run *run);
 // The engine has put off the last link that was picked and has not come back: the run is queued
 // again. Its session has no turn until turns_ready().
 void run_put_back(struct run *run);
+// The session's run behind this one that is not over; NULL: none. Runs that are over may stand
+// behind one that was put back.
+struct run *run_next_live(const struct run *run);
 void run_drop_queued(struct core_session *session,
                      enum status status); // ends what was not submitted
 // Makes runs that are over reapable, in the order of tickets. Frees runs that are detached or whose
