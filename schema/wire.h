@@ -29,6 +29,7 @@ extern "C" {
 // aule.fbs.
 #define WIRE_PROTOCOL_MAJOR 2u
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
+#define WIRE_LOOKUP_WAIT_MS 2000      // a look-up without a claim waits so long for tiers, at most
 #define WIRE_MAX_NAME 255u       // bytes of a client's or a cache's name, or an entry of a list of names
 #define WIRE_MAX_TENANT 240u     // of a tenant's: its label, "uid:4294967295/NAME", is a name, too
 #define WIRE_MAX_FINGERPRINT 64u

@@ -72,7 +72,7 @@ const uint AT_ONCE = PAIRED ? 2 : 1;
 // Each warp's result at the end: its unit or its half, not normalised. Kept small, because shared
 // memory limits the occupancy.
 const uint ROUND_QUADS = ROUND_DIMS / 4;         // of four dims each
-const uint ROW_QUADS = ROUND_QUADS + 7 & ~7u;    // quads_place() permutes eight neighbours
+const uint ROW_QUADS = ROUND_QUADS + 7 & ~7u;    // quad_place() permutes eight neighbours
 shared vec4 slot_sums[SLOTS * ROWS * ROW_QUADS]; // [slot][row][place of a quad]
 shared float slot_maxima[SLOTS * ROWS], slot_weights[SLOTS * ROWS];
 shared uvec4 q_words[Q_SHARED ? Q_PAIRS * WARP : 1]; // [pair][lane]

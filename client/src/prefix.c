@@ -51,6 +51,7 @@ struct question {
     struct wire_ints *tokens; // the place of its tokens inside the request
     struct wire_span *token_span;
     uint64_t beside; // bytes of block ids in the message
+    int wait_ms;     // for which the daemon may wait
     enum wire_answer expected;
 };
 
@@ -66,7 +67,8 @@ static enum aule_status ask_inside(struct attachment *attachment, const struct a
         return status;
     *question->tokens = vector_ints(&tokens);
     *question->token_span = tokens.span;
-    status = attachment_call(attachment, &question->request, 0, question->expected, answer);
+    status = attachment_call(attachment, &question->request, question->wait_ms, question->expected,
+                             answer);
     metadata_finish(attachment, &metadata);
     return status;
 }
@@ -120,6 +122,7 @@ static enum aule_status look_up(struct aule_cache *cache, const struct aule_pref
                                       .extra_key = extra_key(&whole),
                                       .claim = claims,
                                       .load = (uint32_t)whole.load}},
+        .wait_ms = claims ? 0 : WIRE_LOOKUP_WAIT_MS,
         .expected = WIRE_ANSWER_PREFIX_LOOKUP,
     };
     question.tokens = &question.request.prefix_lookup.tokens;

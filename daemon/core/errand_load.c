@@ -102,16 +102,28 @@ static uint32_t probe_all(const struct plan *plan, struct errand_block *blocks, 
     return count;
 }
 
+// Nanoseconds for a MiB. A block of which no tier could say whether it is there may be in the
+// slowest one. 0 = not known.
+static int64_t load_ns_of(const struct core *core, uint8_t source)
+{
+    int64_t slowest = 0;
+    if (source != ERRAND_NO_SOURCE)
+        return core->tiers.load_ns[source];
+    for (uint32_t i = 1; i < TIERS_SOURCES; i++)
+        slowest = core->tiers.load_ns[i] > slowest ? core->tiers.load_ns[i] : slowest;
+    return slowest;
+}
+
 // What loading takes, in ns; 0 = not known.
 static int64_t estimate(const struct core *core, const struct cache *cache,
                         const struct errand_block *blocks, uint32_t count)
 {
     double sum_ns = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const uint32_t source = blocks[i].source == ERRAND_NO_SOURCE ? 1 : blocks[i].source;
-        if (!core->tiers.load_ns[source])
+        const int64_t one_ns = load_ns_of(core, blocks[i].source);
+        if (!one_ns)
             return 0;
-        sum_ns += (double)core->tiers.load_ns[source] * (double)cache->block_bytes / (1 << 20);
+        sum_ns += (double)one_ns * (double)cache->block_bytes / (1 << 20);
     }
     return (int64_t)sum_ns;
 }

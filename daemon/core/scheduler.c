@@ -27,7 +27,7 @@
 // idle, or no session is expected, ready runs are submitted at once. Runs that share a prefix with
 // sessions that are about to come back may wait longer, also while the GPU is idle (gather.h).
 //
-// Compiles. Which pipelines a run needs shows only when the engine plans it. If one is not compiled
+// Compiles. Only the engine's plan shows which pipelines a run needs. If one is not compiled
 // yet, the engine gives the session's links back, from the first that needs it. They are queued as
 // before, and the session has no turn until the compile has ended. Other sessions go on.
 
@@ -526,8 +526,11 @@ static void expect_back(struct scheduler *scheduler, const struct submission *su
 
 static void end_zeroes(struct core *core, const struct submission *submission)
 {
+    if (!submission->zeroes)
+        return;
     core->pool.zeroes_in_flight -= submission->zeroes;
-    core->ledger.news |= submission->zeroes; // a lease may wait for it
+    core->ledger.news = true; // a lease may wait for it, or a take of an attached session
+    takers_wake_all(&core->offers);
 }
 
 void scheduler_done(struct core *core, const struct engine_event *event)

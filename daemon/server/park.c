@@ -629,6 +629,8 @@ void park_cache_closed(struct session *session, uint64_t cache)
     {
         if (parked->kind == PARKED_TAKE && parked->take.cache == cache)
             retry_take(session->server, parked, false);
+        else if (parked->kind == PARKED_LOOKUP && parked->lookup.cache == cache)
+            retry_lookup(session->server, parked, true);
     }
 }
 

@@ -41,7 +41,8 @@ enum status park_lookup(struct call *call, const struct park_lookup *lookup, int
 enum status park_attach(struct call *call, uint64_t cache, uint32_t part, int64_t deadline_ns);
 
 void park_retry(struct server *server); // call this when something came free
-// The session has closed the cache: takes of its offers, which can only fail now, are answered.
+// The session has closed the cache: its takes and look-ups there, which can only fail now, are
+// answered.
 void park_cache_closed(struct session *session, uint64_t cache);
 // Call this before a new lease, so that older ones get free blocks first.
 void park_retry_leases(struct server *server);

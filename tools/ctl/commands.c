@@ -252,7 +252,7 @@ static enum exit_code show_options(struct ctl *ctl)
 
 static const struct command options_command = {
     .words = {.name = "options",
-              .help = "show the options that the daemon runs with",
+              .help = "show the options that the daemon was started with",
               .groups = COMMAND_ASKS | COMMAND_LOOKS,
               .options = options_options},
     .run = show_options,

@@ -285,6 +285,7 @@ static enum exit_code hold_chain(struct saving *saving, uint32_t *held)
         .num_tokens = chain->count * saving->cache.block_size,
         .extra_key = first->extra_key_size ? first->extra_key : NULL,
         .extra_key_size = first->extra_key_size,
+        .load = AULE_LOAD_NEVER, // a block that has been evicted meanwhile is left out
     };
     enum aule_status status =
         aule_prefix_lookup(saving->mover.cache, &prefix, 0, chain->blocks, held);

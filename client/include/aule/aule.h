@@ -982,7 +982,8 @@ struct aule_run_params {
     uint32_t attention_chunk;     /* tokens; 0: none. Else the keys are cut into chunks of so many,
                                      from key 0, and a query sees only keys of the chunk that its
                                      position is in; causal, window and mask hold as well. As
-                                     FlashAttention 3 and the local layers of Llama 4 have it */
+                                     FlashAttention 3 and the local layers of Llama 4 have it. Only
+                                     window.left allows table entries of -1 */
 };
 
 /* Where attention reads K and V. */
@@ -1656,7 +1657,7 @@ AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor,
                                                struct aule_tuned_state **array, uint32_t *count);
 
 /*
- * The options that the daemon runs with: a line "name=value\n" for each, in the order of
+ * The options that the daemon was started with: a line "name=value\n" for each, in the order of
  * `aule-daemon --help`. "#" stands before a line whose option the command line does not name. A
  * switch is "yes" or "no". A password in a URL is left out.
  * Fills *lines with malloc'd text; the caller frees it. AULE_UNSUPPORTED: the daemon is too old.

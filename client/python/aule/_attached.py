@@ -145,8 +145,8 @@ class Attached:
         for event in [*self._events, self._event()]:
             event.synchronize()
         slots = np.concatenate(self._slots) if self._slots else np.empty(0, np.int64)
-        self._slots, self._events = [], []
         self._tell(slots)
+        self._slots, self._events = [], []  # if it fails, the next report tells them again
 
     def _tell(self, slots: Any) -> None:
         most = 100_000  # a message has 1 MiB

@@ -134,13 +134,17 @@ void attached_forgo_zeroes(const struct hold_table *table, struct block *block)
         zeroes_cancel(table->cache->pool, block);
 }
 
+static enum status check_zeroes(const struct cache *cache, enum status status, struct error *error)
+{
+    if (!cache->pool->zeroes_in_flight)
+        return STATUS_OK;
+    return error_set(error, status, "blocks of cache \"%.64s\" are being zeroed", cache->name);
+}
+
 enum status attached_check_zeroes(const struct hold_table *table, enum status status,
                                   struct error *error)
 {
-    if (!table->attached || !table->cache->pool->zeroes_in_flight)
-        return STATUS_OK;
-    return error_set(error, status, "blocks of cache \"%.64s\" are being zeroed",
-                     table->cache->name);
+    return table->attached ? check_zeroes(table->cache, status, error) : STATUS_OK;
 }
 
 // For the blocks that the session has already.
@@ -156,13 +160,11 @@ static void forgo_all_zeroes(const struct hold_table *table)
 
 static enum status begin(struct hold_table *table, struct error *error)
 {
-    enum status status = attached_begin(table, error);
+    enum status status = check_zeroes(table->cache, STATUS_BUSY, error);
     if (status == STATUS_OK)
-        status = attached_check_zeroes(table, STATUS_BUSY, error);
+        status = attached_begin(table, error);
     if (status == STATUS_OK)
         forgo_all_zeroes(table);
-    else
-        attached_end(table);
     return status;
 }
 

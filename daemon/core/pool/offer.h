@@ -81,6 +81,7 @@ bool offer_names(const struct offer *offer, int32_t block);
 void offers_written(struct offers *offers, const struct block *block);
 // The first take that waits for the offer may succeed, or may have to be refused.
 void takers_wake(const struct offer *offer);
+void takers_wake_all(const struct offers *offers); // the first take of each offer
 // Ends or passes on what the session has given and taken of `cache`, NULL: of all caches. Call this
 // before the session lets go of its holds.
 void offers_leave(struct core_session *session, const struct cache *cache);

@@ -107,3 +107,9 @@ void takers_wake(const struct offer *offer)
     if (queue)
         ledger_wake(giver->ledger, &queue->first->waker);
 }
+
+void takers_wake_all(const struct offers *offers)
+{
+    for (const struct taker_queue *queue = offers->takers; queue; queue = queue->hh.next)
+        ledger_wake(queue->first->session->ledger, &queue->first->waker);
+}

@@ -421,8 +421,8 @@ void run_link_over(struct run *run)
         run_end(run);
 }
 
-// The links of a session come back in order, and all behind the first one that is put off are, too.
-// So what stays picked are the links before it.
+// The links of a session come back in order. If one is put off, all later ones are put off, too.
+// Only the links before it stay picked.
 void run_put_back(struct run *run)
 {
     struct core_session *session = run->session;

@@ -17,7 +17,7 @@ bool window_is_causal(const struct core_run_params *params);
 // The keys, of `num_keys`, that some query at the positions sees: from the first one to the last.
 struct span window_keys(const struct core_run_params *params, struct span positions,
                         int64_t num_keys);
-// Keys that one query sees at most, if `causal` holds; UINT64_MAX: no bound is known.
+// The most keys that one query sees; UINT64_MAX: no bound is known. `causal`: causality applies.
 uint64_t window_most(const struct core_run_params *params, bool causal);
 // Whether a query may not see the first keys of its sequence.
 bool window_hides_first(const struct core_run_params *params);

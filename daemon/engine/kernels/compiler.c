@@ -141,7 +141,7 @@ static void free_line(struct compiler *compiler, struct line *line)
     free(line);
 }
 
-// What the line asked for, and which has not succeeded. NULL: it did not ask.
+// The line's compile of `key`, unless it has succeeded. NULL: it did not ask.
 static struct compile *asked_for(const struct line *line, const struct pipeline_key *key)
 {
     for (uint32_t i = 0; i < line->num_asked; i++) {

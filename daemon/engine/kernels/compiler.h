@@ -18,7 +18,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-// What a pipeline is found by.
+// The key of a pipeline.
 struct pipeline_key {
     uint32_t kind; // enum pipeline_kind
     struct geometry geometry;

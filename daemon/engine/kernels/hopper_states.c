@@ -146,6 +146,8 @@ enum status hopper_states_try(struct hopper_states *states, uint32_t number, str
         return status;
     }
     native_unload(states->device, &native);
+    if (status == STATUS_NO_MEMORY) // says nothing of the kernel: the next run tries it again
+        return status;
     refuse(states, number, error->text);
     return STATUS_UNSUPPORTED;
 }

@@ -57,7 +57,7 @@ void pipelines_finish(struct pipelines *pipelines); // takes a zeroed and a half
 // those up to `passed`. Submitter only.
 void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t passed);
 
-// How pipeline_get() goes on without the pipeline.
+// What pipeline_get() does if the pipeline is missing.
 enum { PIPELINE_WAIT = 0 };       // compiles it at once: no line
 #define PIPELINE_LATER UINT64_MAX // does not need it: it is compiled beforehand
 

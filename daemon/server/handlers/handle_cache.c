@@ -14,7 +14,6 @@
 
 // A look-up without a claim waits this long for blocks that tiers bring. A client waits for its
 // answer as long as its session's timeout, which is 10 s by default.
-enum { LOOKUP_WAIT_MS = 2000 };
 
 enum status handle_cache_open(struct call *call)
 {
@@ -255,10 +254,12 @@ enum status handle_prefix_lookup(struct call *call)
                               core_cache_block_size(session, lookup->cache), &whole.num_blocks);
     if (status != STATUS_OK)
         return status;
+    // A client before minor 9 does not know that a look-up without a claim may wait.
+    const bool waits = lookup->claim || call->session->minor >= 9;
     core_prefix_load(session, lookup->cache, &whole.prefix, lookup->max_tokens,
-                     (enum core_load)lookup->load, &whole.load);
+                     waits ? (enum core_load)lookup->load : CORE_LOAD_NEVER, &whole.load);
     return lookup->claim ? claim_prefix(call, lookup, &whole.prefix, whole.num_blocks)
-                         : park_lookup(call, &whole, clock_deadline_ns(LOOKUP_WAIT_MS));
+                         : park_lookup(call, &whole, clock_deadline_ns(WIRE_LOOKUP_WAIT_MS));
 }
 
 enum status handle_claim_wait(struct call *call)

@@ -401,6 +401,38 @@ START_TEST(a_worker_that_is_killed_while_its_look_up_waits_harms_nobody)
 }
 END_TEST
 
+// The look-up waits two seconds, longer than the session waits for other answers.
+START_TEST(a_look_up_that_waits_for_a_tier_does_not_end_an_impatient_session)
+{
+    const struct aule_session_params impatient = {.socket = sites[1].daemon.socket,
+                                                  .timeout_ms = 500};
+    const struct aule_cache_params params = {.name = "texts",
+                                             .num_layers = TEXT_LAYERS,
+                                             .num_kv_heads = 1,
+                                             .head_dim = TEXT_DIM,
+                                             .k_dtype = AULE_F32,
+                                             .v_dtype = AULE_F32,
+                                             .block_size = TEXT_BLOCK};
+    struct aule_prefix prefix = {.tokens = prompts[0], .num_tokens = PROMPT};
+    struct aule_session *session;
+    struct aule_cache *cache;
+    int32_t found[BLOCKS];
+    uint32_t num_found = 1;
+    float out[LAST];
+    store(0, out);
+    ok(aule_session_open(&impatient, &session));
+    ok(aule_cache_open(session, &params, &cache));
+    server_signal(0, SIGSTOP);
+    ok(aule_prefix_lookup(cache, &prefix, 0, found, &num_found));
+    ck_assert_uint_eq(num_found, 0);
+    prefix.load = AULE_LOAD_NEVER;
+    ok(aule_prefix_lookup(cache, &prefix, 0, found, &num_found)); // the session lives
+    server_signal(0, SIGCONT);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
 START_TEST(a_worker_computes_other_texts_while_blocks_are_to_come)
 {
     float out[LAST];
@@ -730,6 +762,7 @@ int main(void)
         a_restarted_daemon_finds_what_it_stored_before_it_was_killed,
         workers_that_are_killed_during_a_store_and_a_load_harm_nobody,
         a_worker_that_is_killed_while_its_look_up_waits_harms_nobody,
+        a_look_up_that_waits_for_a_tier_does_not_end_an_impatient_session,
         a_worker_computes_other_texts_while_blocks_are_to_come,
         values_that_another_client_damaged_are_computed,
         a_server_that_is_full_refuses_or_evicts_and_nothing_is_wrong,

@@ -385,6 +385,43 @@ START_TEST(an_attached_lease_waits_for_zeroes_in_flight)
 }
 END_TEST
 
+START_TEST(an_attached_take_is_woken_when_zeroes_in_flight_have_ended)
+{
+    const struct core_offer *offer;
+    struct core_taker taker = {.session = NULL};
+    world_close(&world);
+    open_two("other");
+    worker_open(&c, &world, 1, ""); // the tenant of `a`
+    attach(&a);
+    worker_lease(&c, 1, found);
+    const struct core_offer_params params = {.cache = c.cache,
+                                             .name = "a text",
+                                             .blocks = found,
+                                             .num_blocks = 1,
+                                             .num_tokens = 8,
+                                             .expires_ns = INT64_MAX};
+    ck_assert_status(core_offer_make(c.session, &params, &error), STATUS_OK);
+    worker_lease(&a, 1, blocks);
+    report_blocks(&a, blocks, 1);
+    worker_release(&a, blocks, 1);
+    pass(&a, CORE_PASSED_ALL);
+    worker_lease(&b, 1, blocks); // to be zeroed
+    worker_run(&b, worker_batch(&b, blocks, 8, 8), 0, 8, tokens);
+    world_step(&world); // the zeroes are in flight
+    ck_assert_refused(core_offer_take(a.session, a.cache, "a text", &offer, &error), STATUS_BUSY,
+                      "are being zeroed");
+    ck_assert_status(core_take_wait(a.session, &taker, a.cache, "a text", &error), STATUS_OK);
+    while (core_next_woken(world.core))
+        ;
+    fake_engine_finish(world.engine);
+    ck_assert(world_step(&world));
+    ck_assert(taker.waker.woken);
+    ck_assert_status(core_offer_take(a.session, a.cache, "a text", &offer, &error), STATUS_OK);
+    core_take_wait_end(&taker);
+    world_finish_all(&world);
+}
+END_TEST
+
 // ---- death ----
 
 static void die(struct worker *worker)
@@ -616,7 +653,8 @@ int main(void)
         {"zeroes",
          {zeroes_never_overwrite_what_an_attached_session_writes,
           an_offered_block_is_not_zeroed_after_an_attached_session_has_taken_it,
-          an_attached_lease_waits_for_zeroes_in_flight}},
+          an_attached_lease_waits_for_zeroes_in_flight,
+          an_attached_take_is_woken_when_zeroes_in_flight_have_ended}},
         {"death",
          {blocks_of_a_dead_attached_session_wait_for_the_proof_and_for_a_fence,
           a_fence_comes_behind_what_was_in_flight_at_the_proof,
