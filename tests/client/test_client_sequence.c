@@ -502,6 +502,7 @@ START_TEST(a_reservation_for_two_waits_until_there_is_room_for_both)
     for (uint32_t i = 0; i < 2; i++)
         text_destroy(&r.texts[i]);
     aule_step_destroy(other.step);
+    aule_cache_close(other.cache);
     aule_session_close(other.session);
 }
 END_TEST

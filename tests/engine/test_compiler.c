@@ -173,6 +173,50 @@ START_TEST(lines_threads_and_evictions_at_random_end_with_nothing_pinned_or_queu
 }
 END_TEST
 
+// Compiles what is queued, by this thread.
+static void compile_all(void)
+{
+    compiler.stops = true;
+    compiler_run(&compiler);
+    compiler.stops = false;
+}
+
+static uint32_t queued_after_asking_early(uint32_t number)
+{
+    const struct pipeline_key key = key_of(number);
+    pthread_mutex_lock(&compiler.lock);
+    compiler_ask_early(&compiler, &key);
+    const uint32_t count = compiler.num_queued;
+    pthread_mutex_unlock(&compiler.lock);
+    return count;
+}
+
+START_TEST(what_failed_beforehand_is_not_tried_again_until_a_run_needs_it)
+{
+    const struct pipeline_key key = key_of(0);
+    struct error error;
+    compiler.compile = compile;
+    compiler.pin = pin;
+    compiler.news = news;
+    compiler.pipelines = pipelines;
+    ck_assert_int_eq(compiler_init(&compiler, KEYS / 2, &error), STATUS_OK);
+    num_attempts = 4; // the next one fails
+    ck_assert_uint_eq(queued_after_asking_early(0), 1);
+    compile_all();
+    ck_assert_uint_eq(num_attempts, 5);
+    ck_assert_uint_eq(queued_after_asking_early(0), 0);
+    ck_assert_uint_eq(queued_after_asking_early(1), 1);
+    pthread_mutex_lock(&compiler.lock);
+    ck_assert_int_eq(compiler_ask(&compiler, 7, &key, &error), STATUS_BUSY);
+    pthread_mutex_unlock(&compiler.lock);
+    compile_all();
+    ck_assert_uint_eq(num_attempts, 7);
+    ck_assert(pipelines[0].exists && pipelines[1].exists);
+    line_end(&compiler, 7);
+    compiler_finish(&compiler);
+}
+END_TEST
+
 START_TEST(a_line_that_asks_after_the_end_hears_that_the_engine_ends)
 {
     const struct pipeline_key key = key_of(0);
@@ -194,6 +238,7 @@ int main(void)
     TCase *tcase = tcase_create("queue");
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, lines_threads_and_evictions_at_random_end_with_nothing_pinned_or_queued);
+    tcase_add_test(tcase, what_failed_beforehand_is_not_tried_again_until_a_run_needs_it);
     tcase_add_test(tcase, a_line_that_asks_after_the_end_hears_that_the_engine_ends);
     suite_add_tcase(suite, tcase);
     return check_main(suite);

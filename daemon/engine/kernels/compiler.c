@@ -39,8 +39,14 @@ struct line {
 enum status compiler_init(struct compiler *compiler, uint32_t most_early, struct error *error)
 {
     compiler->most_early = most_early;
-    if (pthread_mutex_init(&compiler->lock, NULL) != 0)
+    compiler->failed = calloc(most_early ? most_early : 1, sizeof *compiler->failed);
+    if (!compiler->failed)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for keys of pipelines");
+    if (pthread_mutex_init(&compiler->lock, NULL) != 0) {
+        free(compiler->failed);
+        compiler->failed = NULL;
         return error_set(error, STATUS_NO_MEMORY, "no memory for a lock");
+    }
     if (pthread_cond_init(&compiler->work, NULL) == 0) {
         if (pthread_cond_init(&compiler->ended, NULL) == 0) {
             compiler->made = true;
@@ -49,6 +55,8 @@ enum status compiler_init(struct compiler *compiler, uint32_t most_early, struct
         pthread_cond_destroy(&compiler->work);
     }
     pthread_mutex_destroy(&compiler->lock);
+    free(compiler->failed);
+    compiler->failed = NULL;
     return error_set(error, STATUS_NO_MEMORY, "no memory for a lock");
 }
 
@@ -190,9 +198,28 @@ enum status compiler_ask(struct compiler *compiler, uint64_t number, const struc
     return error_set(error, STATUS_BUSY, "its pipeline is being compiled");
 }
 
+static bool has_failed(const struct compiler *compiler, const struct pipeline_key *key)
+{
+    for (uint64_t i = 0; i < compiler->num_failed && i < compiler->most_early; i++)
+        if (same_key(&compiler->failed[i], key))
+            return true;
+    return false;
+}
+
+// Lack of memory says nothing of the pipeline.
+static void note_failure(struct compiler *compiler, const struct compile *compile)
+{
+    const enum status status = compile->error.status;
+    if (!compile->early || !compiler->most_early || status == STATUS_OK ||
+        status == STATUS_NO_MEMORY || has_failed(compiler, &compile->key))
+        return;
+    compiler->failed[compiler->num_failed++ % compiler->most_early] = compile->key;
+}
+
 void compiler_ask_early(struct compiler *compiler, const struct pipeline_key *key)
 {
-    if (compiler->quits || compiler->num_queued >= compiler->most_early)
+    if (compiler->quits || compiler->num_queued >= compiler->most_early ||
+        has_failed(compiler, key))
         return;
     struct compile *compile = get_queued(compiler, key);
     if (compile)
@@ -212,6 +239,7 @@ static void compile_now(struct compiler *compiler, struct compile *compile)
     compile->state = ENDED;
     compile->error = error;
     compile->pipeline = pipeline;
+    note_failure(compiler, compile);
     const bool awaited = compile->num_lines > 0;
     settle(compiler, compile);
     pthread_cond_broadcast(&compiler->ended);
@@ -342,6 +370,8 @@ void compiler_finish(struct compiler *compiler)
     if (!compiler->made)
         return;
     compiler_quit(compiler);
+    free(compiler->failed);
+    compiler->failed = NULL;
     pthread_cond_destroy(&compiler->work);
     pthread_cond_destroy(&compiler->ended);
     pthread_mutex_destroy(&compiler->lock);

@@ -35,6 +35,9 @@ struct compiler {
     struct compile *queue; // in the order of asking; some may be under way
     struct line *lines;    // uthash, by number: lines that were put off and have not run since
     uint32_t num_queued, most_early;
+    // Keys that failed beforehand, the last most_early ones; owned. They are not tried again.
+    struct pipeline_key *failed;
+    uint64_t num_failed; // since the start
     bool made, quits, stops;
     atomic_uint num_lines; // of `lines`, so that planning rarely takes the lock
 
@@ -65,7 +68,8 @@ void compiler_stop(struct compiler *compiler); // no thread will wait any more
 // status: what came of it when this line asked before.
 enum status compiler_ask(struct compiler *compiler, uint64_t line, const struct pipeline_key *key,
                          struct error *error);
-// Nobody waits for `key`, but it will be wanted. Queued once, and only if there is room.
+// Nobody waits for `key`, but it will be wanted. Queued once, and only if there is room and if it
+// has not failed before.
 void compiler_ask_early(struct compiler *compiler, const struct pipeline_key *key);
 // Waits until `key` is compiled; releases the lock meanwhile. `itself`: the calling thread compiles
 // it at once, unless another one has begun. OK: it existed when the lock was taken again.
