@@ -298,9 +298,11 @@ static enum status check_hello(const struct server *server, const struct peer *p
     enum status status = check_device_arena(server, hello->device_arena_size, error);
     if (status != STATUS_OK)
         return status;
-    if (server->num_live >= server->params->max_sessions)
-        return error_set(error, STATUS_LIMIT, "%u sessions are open, --max-sessions is %u",
-                         server->num_live, server->params->max_sessions);
+    if (server->num_live + server->num_ghosts >= server->params->max_sessions)
+        return error_set(error, STATUS_LIMIT,
+                         "%u sessions are open, and of %u the attached process still runs; "
+                         "--max-sessions is %u",
+                         server->num_live, server->num_ghosts, server->params->max_sessions);
     return STATUS_OK;
 }
 
@@ -517,6 +519,7 @@ static void prove_dead(struct session *session)
 {
     struct core_session *ghost = session->ghost;
     session->ghost = NULL;
+    session->server->num_ghosts--;
     unwatch_owner(session);
     core_session_proven_dead(ghost);
 }
@@ -531,6 +534,7 @@ static bool process_is_gone(const struct session *session)
 static void haunt(struct session *session, struct core_session *core)
 {
     session->ghost = core;
+    session->server->num_ghosts++;
     log_info("%s: its blocks are quarantined until its process is gone", session->label);
     if (process_is_gone(session))
         prove_dead(session);

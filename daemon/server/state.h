@@ -205,6 +205,7 @@ struct server {
 
     struct session *sessions;    // by id, iterated in the order of their handshakes; owned
     uint32_t num_live;           // sessions that are not ENDING
+    uint32_t num_ghosts;         // sessions with a ghost; they count for --max-sessions, too
     uint64_t device_arena_bytes; // of the device arenas of all sessions: --device-arenas
     uint64_t next_session;       // id of the next one
     uint32_t num_connections;    // open ones, without those above --max-connections

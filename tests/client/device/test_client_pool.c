@@ -28,6 +28,11 @@ static void setup(void)
     launch((const char *const[]){"--export-pool", "64", NULL});
 }
 
+static void setup_two(void)
+{
+    launch((const char *const[]){"--export-pool", "64", "--max-sessions", "2", NULL});
+}
+
 static void setup_without(void)
 {
     launch(NULL);
@@ -381,6 +386,23 @@ START_TEST(a_process_that_only_loses_its_connection_keeps_its_blocks_until_it_is
 }
 END_TEST
 
+START_TEST(a_lost_connection_counts_as_a_session_while_its_attached_process_lives)
+{
+    struct aule_session *third = NULL;
+    const struct aule_session_params params = {.socket = daemon_.socket, .timeout_ms = WAIT_MS};
+    pid_t worker = fork_worker(attach_and_lose_the_connection);
+    open_step(&step, NULL);
+    for (int i = 0; i < DEADLINE_S * 200 && state_of(step.cache).quarantined_blocks != 10; i++)
+        pause_briefly();
+    expect(aule_session_open(&params, &third), AULE_LIMIT, "the attached process still runs");
+    kill_worker(worker);
+    await_free(BLOCKS - 4);
+    ok(aule_session_open(&params, &third));
+    aule_session_close(third);
+    close_step(&step);
+}
+END_TEST
+
 START_TEST(the_daemon_stops_while_blocks_wait_for_the_end_of_a_process)
 {
     pid_t worker = fork_worker(attach_and_lose_the_connection);
@@ -546,6 +568,8 @@ int main(void)
         {the_daemon_stops_while_blocks_wait_for_the_end_of_a_process, 0},
         {sessions_that_attach_come_and_go_without_a_trace, 0},
         {NULL, 0}};
+    const struct entry two[] = {
+        {a_lost_connection_counts_as_a_session_while_its_attached_process_lives, 0}, {NULL, 0}};
     const struct entry bad[] = {
         {what_a_session_may_not_report_has_a_sentence, 0},
         {a_pool_does_not_grow, 0},
@@ -557,6 +581,7 @@ int main(void)
     Suite *suite = suite_create("client pool");
     add(suite, "use", setup, use);
     add(suite, "lifetimes", setup, lives);
+    add(suite, "two sessions", setup_two, two);
     add(suite, "bad input", setup, bad);
     add(suite, "no option", setup_without, without);
     add(suite, "another user", setup_group, group);
