@@ -115,8 +115,8 @@ struct core_waker {
     bool woken;                     // core_next_woken() will return it
     struct core_waker *prev, *next; // of those that are woken, oldest first
 };
-// The next one that has news, each once. NULL: there is none. Ask until then. A waker may be woken
-// without a change that helps. So an event costs what it wakes, however much waits.
+// The next one that has news, each once. NULL: there is none. Ask until then. Wake-ups may be
+// spurious. An event costs as much as the wakers that it wakes, however many others wait.
 struct core_waker *core_next_woken(struct core *core);
 
 // ---- sessions ----

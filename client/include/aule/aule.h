@@ -511,7 +511,8 @@ struct aule_pool_info {
  * made.
  * AULE_UNSUPPORTED: the daemon runs without --export-pool, is too old, or cannot watch this
  * process. AULE_DENIED: the process is of another user than the daemon. AULE_NO_MEMORY: the device
- * has no memory for the cache. On failure *info is untouched.
+ * has no memory for the cache. AULE_BUSY: the memory was not made in time, or blocks are being
+ * zeroed; ask again. On failure *info is untouched.
  */
 AULE_INLINE enum aule_status aule_cache_attach(struct aule_cache *cache,
                                                struct aule_pool_info *info);

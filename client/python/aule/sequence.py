@@ -172,8 +172,8 @@ class Sequence(Owner):
     def fork(self) -> Sequence:
         """Make a sequence of the same tokens that shares all computed blocks.
 
-        With an attached cache it reports first: a later copy of a shared block needs what own
-        kernels have written.
+        With an attached cache it reports first. The daemon may copy a shared block later, and must
+        know which slots are written.
         """
         if self.cache._attached is not None:
             self.cache._attached.report()

@@ -421,8 +421,8 @@ void run_link_over(struct run *run)
         run_end(run);
 }
 
-// The links of a session come back in order. If one is put off, all later ones are put off, too.
-// Only the links before it stay picked.
+// The engine returns a session's links in order. If it puts one off, it puts off all later ones,
+// too. So the links that stay picked are those before it.
 void run_put_back(struct run *run)
 {
     struct core_session *session = run->session;

@@ -70,8 +70,8 @@ bool run_expire(struct run *run);
 // A link is over. The last one ends the run. run_deliver() shows a run when all earlier runs of the
 // session are over, too.
 void run_link_over(struct run *run);
-// The engine has put off the last link that was picked and has not come back: the run is queued
-// again. Its session has no turn until turns_ready().
+// Undoes the last pick of the run, because the engine has put that link off. The run is queued
+// again, and its session has no turn until turns_ready().
 void run_put_back(struct run *run);
 // The session's run behind this one that is not over; NULL: none. Runs that are over may stand
 // behind one that was put back.

@@ -46,7 +46,7 @@ struct owner {
 struct tier_backend {
     struct folder folder;
     struct watch watch;
-    struct files_params params; // none is 0
+    struct files_params params; // with defaults, so no field is 0
 
     pthread_mutex_t lock;
     pthread_cond_t news;  // for threads: work, or the end
@@ -92,7 +92,7 @@ static struct tier_share owner_of(const struct tier_backend *files, const struct
                                                               : owner->share;
 }
 
-// The job tells whose its salt is.
+// Notes which tenant the job's salt belongs to.
 static void note_owner(struct tier_backend *files, const struct tier_job *job)
 {
     struct owner *owner = &files->owners[job->space.salt[0]];
