@@ -203,3 +203,10 @@ def test_what_cannot_be_served_is_refused_with_a_sentence(session: aule.Session)
         stranger = type(llama)(llama.config)
         with cache_of(session, "llama"):
             aule.hf.open_cache(session, stranger, "llama", block_size=BLOCK)
+
+
+def test_a_transformers_that_hands_caches_over_in_another_way_is_refused(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aule.hf.transformers, "__version__", "5.24.0")
+    with pytest.raises(aule.errors.UnsupportedError, match="aule.hf knows 5.0 to 5.23"):
+        aule.hf.register()

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
@@ -40,7 +41,13 @@ def register(session: Session | None = None) -> None:
 
     session: for models that run without a SharedCache, by `session.attention`; None: the first
     such call connects to the default daemon. A second call replaces the session.
+    UnsupportedError: this transformers hands a cache to its layers in another way.
     """
+    version = transformers.__version__
+    if not (5, 0) <= tuple(int(part) for part in version.split(".")[:2]) < (5, 24):
+        raise errors.UnsupportedError(
+            f"transformers {version}: aule.hf knows 5.0 to 5.23, and is tested with 5.23; "
+            "pip install 'transformers<5.24'")
     _contiguous[:] = [session] if session else []
     AttentionInterface.register(NAME, attention_forward)
     AttentionMaskInterface.register(NAME, attention_mask_of)

@@ -65,6 +65,8 @@ class Engine:
                 self._admit()
                 if self.running:
                     await self._step()
+                elif self.waiting:
+                    await asyncio.sleep(0.005)  # another process computes what they need
                 else:
                     self._work.clear()
         except BaseException as error:
@@ -76,10 +78,17 @@ class Engine:
                 request.sequence.close()
 
     def _admit(self) -> None:
-        """Let requests in while the pool has blocks for all that they may need."""
+        """Let requests in while the pool has blocks for all that they may need.
+
+        A request whose prompt begins with what another one computes now, here or in another
+        process, waits for that.
+        """
         while self.waiting and len(self.running) < self.most:
             request = self.waiting[0]
-            sequence = self.cache.sequence(request.prompt)
+            sequence = self.cache.sequence(request.prompt, claim=True, timeout=0)
+            if sequence.promised:
+                sequence.close()
+                return
             try:
                 to_come = len(request.prompt) - sequence.cached + request.left
                 self.cache.reserve([(sequence, to_come)])
