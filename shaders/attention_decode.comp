@@ -17,7 +17,8 @@
 // unit) + unit) + .., a part is half + half. LOCAL_SIZE decides what a workgroup and a warp
 // compute:
 //
-//   2 warps       a workgroup computes a part; each warp folds its half as it goes
+//   2 warps       a workgroup computes a part; each warp folds its half as it goes. Or it computes
+//                 all parts of a tile, one after another, and folds them
 //   more warps    the same; the warps of a half take turns with its units, then fold in turn
 //   UNITS warps   a workgroup computes half a part; each warp has one unit
 //
@@ -46,6 +47,9 @@
 const bool HALVES = WARPS == UNITS;        // an item is half a part
 const uint SHARE = HALVES ? 1 : WARPS / 2; // warps that take turns with the units of a half
 const uint SLOTS = HALVES ? WARPS : 2;     // a slot has a half's result; with HALVES a unit's
+// An item may be all parts of a tile.
+const bool WHOLE = SPLIT && WARPS == 2 && HEAD_DIM_K <= AULE_NARROW_HEAD_DIM &&
+                   HEAD_DIM_V <= AULE_NARROW_HEAD_DIM;
 const uint V_LOADS = V_STEPS * 4;          // pieces of a tile's values that a lane loads
 const bool K_WHOLE = K_PIECES % 4 == 0;    // no lane reads beyond the row
 
@@ -74,10 +78,18 @@ const uint AT_ONCE = PAIRED ? 2 : 1;
 const uint ROUND_QUADS = ROUND_DIMS / 4;         // of four dims each
 const uint ROW_QUADS = ROUND_QUADS + 7 & ~7u;    // quads_place() permutes eight neighbours
 shared vec4 slot_sums[SLOTS * ROWS * ROW_QUADS]; // [slot][row][place of a quad]
-shared float slot_maxima[SLOTS * ROWS], slot_weights[SLOTS * ROWS];
+// [slot][row]. WHOLE: slots SLOTS and SLOTS + 1 have the parts before this one, by turns.
+shared float slot_maxima[(SLOTS + (WHOLE ? 2 : 0)) * ROWS],
+    slot_weights[(SLOTS + (WHOLE ? 2 : 0)) * ROWS];
 shared uvec4 q_words[Q_SHARED ? Q_PAIRS * WARP : 1]; // [pair][lane]
 
-uint part_first; // first key of the part
+uint part_first; // first key of the item's first part
+uint parts_done; // WHOLE: the parts before this one
+// WHOLE: their sums, each thread those of quads that it folds. In registers: with a third slot, a
+// multiprocessor would hold three workgroups instead of four.
+const uint THREADS = gl_WorkGroupSize.x;
+const uint OWN_QUADS = WHOLE ? (ROWS * ROUND_QUADS + THREADS - 1) / THREADS : 1;
+vec4 own_sums[OWN_QUADS];
 uvec2 hull;      // no row sees a key outside
 Row selves[2];   // rows 2t and 2t + 1
 
@@ -339,6 +351,15 @@ void slot_zero(uint slot)
         slot_sums[slot * ROWS * ROW_QUADS + i] = vec4(0);
 }
 
+// Makes a slot that no row has weights in; then its sums do not matter.
+void slot_empty(uint slot)
+{
+    if (warp_lane() < ROWS) {
+        slot_maxima[slot * ROWS + warp_lane()] = NO_MAXIMUM;
+        slot_weights[slot * ROWS + warp_lane()] = 0;
+    }
+}
+
 // How many of `count` units begin before the hull's end; 0 if all end before the hull. Emulated:
 // all, because warps must not diverge.
 uint units_needed(uint first, uint count, uint tiles)
@@ -484,43 +505,71 @@ uint hidden_tiles(uint first, uint tiles)
 
 // ---- the end ----
 
-// Some dims of a row, folded over all slots.
-struct Whole {
-    float maximum, weights;
-    vec4 sums;
-};
-
-// `quad` counts from the first dim of the round.
-Whole slots_fold(uint row, uint quad)
+// Some dims of a row, folded over all slots. `quad` counts from the first dim of the round.
+Part slots_fold(uint row, uint quad)
 {
-    Whole whole;
+    Part all;
     for (uint slot = 0; slot < SLOTS; slot++) {
         const uint at = slot * ROWS + row;
-        const vec4 sums =
-            sums_weighed(slot_sums[quad_place(slot, row, quad)], slot_weights[at]);
-        const Fold f = fold_begin(slot == 0 ? NO_MAXIMUM : whole.maximum, slot_maxima[at]);
-        whole.sums = slot == 0 ? sums : fold(f, whole.sums, sums);
-        whole.weights = slot == 0 ? slot_weights[at] : fold(f, whole.weights, slot_weights[at]);
-        whole.maximum = f.maximum;
+        const vec4 sums = sums_weighed(slot_sums[quad_place(slot, row, quad)], slot_weights[at]);
+        const Part part = Part(slot_maxima[at], slot_weights[at], sums);
+        if (slot == 0)
+            all = part;
+        else
+            all = part_join(all, part);
     }
-    return whole;
+    all.sums = sums_weighed(all.sums, all.weights);
+    return all;
 }
 
-void quad_store(uint row, uint quad, Whole whole)
+// The same, with the item's parts before this one, whose sums are `before`.
+Part parts_fold(uint row, uint quad, vec4 before)
 {
-    const vec2 end = row_end(row, whole.weights,
-                             ALIBI ? true_maximum(row_begin(row), whole.maximum) : whole.maximum);
+    Part part = slots_fold(row, quad);
+    if (WHOLE && parts_done > 0) {
+        const uint at = (SLOTS + parts_done % 2) * ROWS + row;
+        part = part_join(Part(slot_maxima[at], slot_weights[at], before), part);
+    }
+    return part;
+}
+
+// Folds a part that is computed with those before it. Called by all threads. The slots may be
+// filled anew then.
+void part_take()
+{
+    barrier();
+    [[unroll]] for (uint n = 0; n < OWN_QUADS; n++) {
+        const uint i = n * THREADS + gl_LocalInvocationID.x;
+        const uint row = i / ROUND_QUADS, quad = i % ROUND_QUADS;
+        if (row >= num_rows)
+            continue;
+        const Part all = parts_fold(row, quad, own_sums[n]);
+        own_sums[n] = all.sums;
+        if (quad == 0) {
+            const uint at = (SLOTS + (parts_done + 1) % 2) * ROWS + row;
+            slot_maxima[at] = all.maximum;
+            slot_weights[at] = all.weights;
+        }
+    }
+    parts_done++;
+    barrier();
+}
+
+void quad_store(uint row, uint quad, Part all)
+{
+    const vec2 end = row_end(row, all.weights,
+                             ALIBI ? true_maximum(row_begin(row), all.maximum) : all.maximum);
     if (LSE && quad == 0)
         lse_store(row, end.y);
-    quad_end(row, quad, sums_weighed(whole.sums, whole.weights) * end.x);
+    quad_end(row, quad, sums_weighed(all.sums, all.weights) * end.x);
 }
 
-void quad_leave(uint64_t address, uint row, uint quad, Whole whole)
+void quad_leave(uint64_t address, uint row, uint quad, Part all)
 {
-    PartSums(address).at[row * (HEAD_DIM_V / 4) + quad] = whole.sums;
+    PartSums(address).at[row * (HEAD_DIM_V / 4) + quad] = all.sums;
     if (quad == 0) {
-        PartFloats(address).at[PARTIAL_MAXIMA + row] = whole.maximum;
-        PartFloats(address).at[PARTIAL_WEIGHTS + row] = whole.weights;
+        PartFloats(address).at[PARTIAL_MAXIMA + row] = all.maximum;
+        PartFloats(address).at[PARTIAL_WEIGHTS + row] = all.weights;
     }
 }
 
@@ -552,19 +601,31 @@ bool item_leaves(gpu_item item)
     return SPLIT && item.partial != AULE_NO_PARTIAL;
 }
 
+// Stores a quad of the slots' results. `quad` counts from `first`, the first quad of the round.
+void slots_quad_end(gpu_item item, uint row, uint first, uint quad, vec4 before)
+{
+    const Part all = parts_fold(row, quad, before);
+    if (item_leaves(item))
+        quad_leave(partial_address(item.partial), row, first + quad, all);
+    else
+        quad_store(row, first + quad, all);
+}
+
 // Stores the slots' results for the dims of one round.
 void slots_end(gpu_item item, const uint round)
 {
     const uint first = ROUNDS > 1 ? round * ROUND_QUADS : 0;
     const uint quads = ROUNDS > 1 ? min(ROUND_QUADS, HEAD_DIM_V / 4 - first) : ROUND_QUADS;
     barrier();
-    for (uint i = gl_LocalInvocationID.x; i < num_rows * quads; i += gl_WorkGroupSize.x) {
-        const uint row = i / quads, quad = i % quads;
-        const Whole whole = slots_fold(row, quad);
-        if (item_leaves(item))
-            quad_leave(partial_address(item.partial), row, first + quad, whole);
-        else
-            quad_store(row, first + quad, whole);
+    if (WHOLE) {
+        [[unroll]] for (uint n = 0; n < OWN_QUADS; n++) {
+            const uint i = n * THREADS + gl_LocalInvocationID.x;
+            if (i / quads < num_rows)
+                slots_quad_end(item, i / quads, first, i % quads, own_sums[n]);
+        }
+    } else {
+        for (uint i = gl_LocalInvocationID.x; i < num_rows * quads; i += THREADS)
+            slots_quad_end(item, i / quads, first, i % quads, vec4(0));
     }
 }
 
@@ -573,13 +634,19 @@ void slots_end(gpu_item item, const uint round)
 // Computes `units` units of `tiles` tiles each into the slot. The first begins at key `first`, and
 // SHARE - 1 units of other warps lie between two. Warps that share a half compute equally many
 // units and wait for their turns to fold them. If there are several ROUNDS, the slots hold the last
-// round at the end.
+// round at the end. If the item is WHOLE, they hold its last part.
 void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
 {
     // An idle warp computes one tile that no row sees.
     const bool idle = Q_SHARED && SHARE == 1 && units == 0;
-    const uint hidden = idle ? 0 : hidden_tiles(first, tiles), last = idle ? 1 : units;
-    const uint counted = tiles_counted(tiles);
+    const uint counted = tiles_counted(tiles), part_tiles = UNITS * counted;
+    // Parts that end before the window; both warps skip them. WHOLE: the first tile of the next
+    // part, and its first key.
+    const uint skipped =
+        WHOLE && WINDOW && !EMULATED ? warp_first((hull.x - part_first) / item.span) : 0;
+    uint part_stop = (skipped + 1) * part_tiles, part_key = part_first + (skipped + 1) * item.span;
+    const uint hidden = idle ? 0 : max(hidden_tiles(first, tiles), skipped * part_tiles);
+    const uint last = idle ? 1 : units;
     // The tile behind the first unit with a visible key. Units before it are skipped.
     const uint first_end = (hidden / counted + 1) * counted;
     const uint turn = SHARE > 1 ? warp_number() % SHARE : 0;
@@ -591,31 +658,44 @@ void units_compute(gpu_item item, uint slot, uint first, uint units, uint tiles)
     if (SHARE > 1)
         slot_clear(slot, turn == 0);
     uint unit_first = first + (first_end / counted - 1) * SHARE * tiles * STEP;
-    [[dont_unroll]] for (uint end = first_end; end <= last * counted; end += counted) {
-        State state;
-        state_clear(state);
-        tiles_compute(walk, state, idle ? 1 : end, tiles);
-        if (SHARE > 1) {
-            // Folding a unit without a visible key changes nothing, unless a value is infinite.
-            // With other numbers of warps such units are skipped, so they are skipped here, too.
-            const bool seen = unit_first < hull.y && unit_first + tiles * STEP > hull.x;
-            unit_first += SHARE * tiles * STEP;
-            [[dont_unroll]] for (uint i = 0; i < SHARE; i++) {
-                barrier();
-                slot_take(slot, state, true, i == turn && seen, 0);
-            }
-        } else {
-            [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
-                if (round > 0) {
-                    slots_end(item, round - 1);
-                    barrier(); // all threads have read the slots
+    uint end = first_end;
+    bool more;
+    [[dont_unroll]] do {
+        const uint begin = end, stop = WHOLE ? min(part_stop, last * counted) : last * counted;
+        if (WHOLE && begin > stop)
+            slot_empty(slot); // the other warp has the part's only keys
+        [[dont_unroll]] for (; end <= stop; end += counted) {
+            State state;
+            state_clear(state);
+            tiles_compute(walk, state, idle ? 1 : end, tiles);
+            if (SHARE > 1) {
+                // Folding a unit without a visible key changes nothing, unless a value is infinite.
+                // With other numbers of warps such units are skipped. So they are skipped here.
+                const bool seen = unit_first < hull.y && unit_first + tiles * STEP > hull.x;
+                unit_first += SHARE * tiles * STEP;
+                [[dont_unroll]] for (uint i = 0; i < SHARE; i++) {
+                    barrier();
+                    slot_take(slot, state, true, i == turn && seen, 0);
                 }
-                slot_take(slot, state, !HALVES && end > first_end, true, round);
-                if (idle)
-                    slot_zero(slot);
+            } else {
+                [[unroll]] for (uint round = 0; round < ROUNDS; round++) {
+                    if (round > 0) {
+                        slots_end(item, round - 1);
+                        barrier(); // all threads have read the slots
+                    }
+                    slot_take(slot, state, !HALVES && end > begin, true, round);
+                    if (idle)
+                        slot_zero(slot);
+                }
             }
         }
-    }
+        more = WHOLE && part_key < hull.y;
+        if (more) {
+            part_take();
+            part_stop += part_tiles;
+            part_key += item.span;
+        }
+    } while (more);
 }
 
 void item_end(gpu_item item)
@@ -654,6 +734,13 @@ void work_uniform(inout gpu_item item)
     run.token_rows = packUint2x32(uvec2(warp_first(token_rows.x), warp_first(token_rows.y)));
 }
 
+// How many parts the item has.
+uint item_parts(gpu_item item)
+{
+    const uint keys = item.end_key - item.first_key;
+    return WHOLE && keys > item.span ? (keys + item.span - 1) / item.span : 1;
+}
+
 void main()
 {
     gpu_item item;
@@ -667,11 +754,15 @@ void main()
         selves[i] = row_begin(2 * t + i);
     ranges_find(item);
     hull = uvec2(warp_first(hull.x), warp_first(hull.y));
-    const uint count = HALVES ? 1 : UNITS / SHARE, tiles = item.span / (UNITS * STEP);
+    const uint count = HALVES ? 1 : UNITS / SHARE * item_parts(item),
+               tiles = item.span / (UNITS * STEP);
     const uint slot = HALVES ? warp_number() : warp_number() / SHARE;
     const uint half_number = HALVES ? item.which_half : slot,
                unit = HALVES ? warp_number() : warp_number() % SHARE;
     part_first = SPLIT ? item.first_key : 0;
+    parts_done = 0;
+    [[unroll]] for (uint n = 0; n < OWN_QUADS; n++)
+        own_sums[n] = vec4(0);
     const uint first = warp_first(part_first + half_number * KEYS + unit * tiles * STEP);
     // Warps that share halves all go through equally many rounds of units.
     const uint needed = warp_first(

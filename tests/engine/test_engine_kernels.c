@@ -419,6 +419,7 @@ START_TEST(rows_of_a_later_tile_are_what_they_are_alone)
 {
     struct engine_batch *batch = batch_of((int32_t[]){10}, (int32_t[]){2100}, 1, NULL, NULL);
     struct engine_batch *alone = batch_of((int32_t[]){1}, (int32_t[]){2100}, 1, NULL, NULL);
+    static const uint32_t num_items[] = {6, 3, 6}; // by the rule two parts each
     for (uint32_t num_splits = 0; num_splits < 3; num_splits++) {
         struct engine_run run = run_of(batch, 0, OUT), single = run_of(alone, 9, OTHER);
         run.num_splits = single.num_splits = num_splits;
@@ -427,7 +428,7 @@ START_TEST(rows_of_a_later_tile_are_what_they_are_alone)
         struct error error = {0};
         ck_assert_int_eq(batch_work(batch, &all, 1, works, &error),
                          STATUS_OK); // the submitter is idle
-        ck_assert_uint_eq(works[0].num_items, num_splits == 2 ? 6 : 3);
+        ck_assert_uint_eq(works[0].num_items, num_items[num_splits]);
         memset(memory + OUT, 0x55, 10 * ROW);
         expect_done(submit_runs(&run, 1));
         expect_done(submit_runs(&single, 1));
@@ -442,18 +443,25 @@ START_TEST(parts_of_a_decode_follow_its_length)
 {
     static const struct {
         uint32_t num_splits;
-        uint64_t kv_len, keys;
+        uint64_t kv_len, keys, wide_keys; // wide_keys: with a head dim beyond 128
     } cases[] = {
-        {0, 1, 4096},        {0, 32768, 4096}, {0, 32769, 4352}, {0, 131072, 16384},
-        {0, 4000000, 16384}, {1, 4000000, 0},  {2, 1000, 512},   {3, 1000, 512},
-        {1000, 1000, 256},   {2, 0, 0},
+        {0, 1, 2048, 4096},         {0, 4096, 2048, 4096},      {0, 4097, 4096, 4096},
+        {0, 32768, 4096, 4096},     {0, 32769, 4352, 4352},     {0, 131072, 16384, 16384},
+        {0, 4000000, 16384, 16384}, {1, 4000000, 0, 0},         {2, 1000, 512, 512},
+        {3, 1000, 512, 512},        {1000, 1000, 256, 256},     {2, 0, 0, 0},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        ck_assert_uint_eq(
-            kernel_part_keys(&kernel_decode_emulated, 8, cases[i].kv_len, cases[i].num_splits),
-            cases[i].keys);
-    ck_assert_uint_eq(kernel_part_keys(&kernel_prefill_emulated, 9, 100000, 0), 0);
-    ck_assert_uint_eq(kernel_part_keys(&kernel_prefill_emulated, 9, 100000, 4), 0);
+    const struct engine_kv narrow = {.head_dim_k = 128, .head_dim_v = 128},
+                           wide = {.head_dim_k = 136, .head_dim_v = 128};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ck_assert_uint_eq(kernel_part_keys(&kernel_decode_emulated, &narrow, 8, cases[i].kv_len,
+                                           cases[i].num_splits),
+                          cases[i].keys);
+        ck_assert_uint_eq(kernel_part_keys(&kernel_decode_emulated, &wide, 8, cases[i].kv_len,
+                                           cases[i].num_splits),
+                          cases[i].wide_keys);
+    }
+    ck_assert_uint_eq(kernel_part_keys(&kernel_prefill_emulated, &narrow, 9, 100000, 0), 0);
+    ck_assert_uint_eq(kernel_part_keys(&kernel_prefill_emulated, &narrow, 9, 100000, 4), 0);
 }
 END_TEST
 

@@ -38,7 +38,7 @@ struct kernel {
     uint32_t long_rows, long_keys;  // long_keys keys or more: also up to long_rows rows; 0 = no
     // num_splits 0: keys of one part, for a sequence with `rows` rows and `kv_len` keys; 0 = not
     // split. NULL = the kernel never splits.
-    uint64_t (*part_keys)(uint64_t rows, uint64_t kv_len);
+    uint64_t (*part_keys)(const struct engine_kv *kv, uint64_t rows, uint64_t kv_len);
     uint32_t part_grain; // num_splits n: the keys of a part are a multiple of this number
     // Most keys of a part that a software device's loops get through, never 0; see docs/kernels.md.
     uint32_t (*loop_keys)(const struct engine_kv *kv);
@@ -47,6 +47,9 @@ struct kernel {
     // gpu_redo). 0 = there is no second pass.
     uint32_t doubtful_keys;
     uint32_t half_local_size; // the local size whose items are half parts; 0 = none
+    // The local size whose items may be all parts of a tile, with the same bits, if the sequence
+    // has at most whole_keys keys; 0 = none.
+    uint32_t whole_local_size, whole_keys;
     // The rule for the local size, given the number of workgroups and of multiprocessors. At most
     // shader.local_size is used. NULL = always shader.local_size.
     uint32_t (*local_size)(const uint32_t *spec, uint64_t num_workgroups,
@@ -70,16 +73,20 @@ extern const struct kernel kernel_plain, kernel_decode_emulated, kernel_prefill_
 // Whether the kernel takes a sequence with `rows` rows and `kv_len` keys.
 bool kernel_takes(const struct kernel *kernel, uint64_t rows, uint64_t kv_len);
 // Parts of a decode with `kv_len` keys in the usual kernel; at least 1.
-uint64_t kernel_usual_parts(uint64_t kv_len);
+uint64_t kernel_usual_parts(const struct engine_kv *kv, uint64_t kv_len);
 // Whether the kernel may split a sequence.
 bool kernel_may_cut(const struct kernel *kernel, uint32_t num_splits);
 // Whether items of a sequence with `kv_len` keys may need a second pass.
 bool kernel_doubts(const struct kernel *kernel, uint64_t kv_len);
 // Whether the kernel's items are half parts.
 bool kernel_cuts_halves(const struct kernel *kernel, uint32_t num_splits, uint32_t local_size);
+// Whether the items of short sequences are all parts of a tile. `num_workgroups`: as if they were
+// not.
+bool kernel_keeps_whole(const struct kernel *kernel, uint32_t num_splits, uint32_t local_size,
+                        uint64_t num_workgroups, uint32_t num_multiprocessors);
 // Keys of one part of a sequence with `rows` rows; 0 = it is not split.
-uint64_t kernel_part_keys(const struct kernel *kernel, uint64_t rows, uint64_t kv_len,
-                          uint32_t num_splits);
+uint64_t kernel_part_keys(const struct kernel *kernel, const struct engine_kv *kv, uint64_t rows,
+                          uint64_t kv_len, uint32_t num_splits);
 uint32_t kernel_local_size(const struct kernel *kernel, const uint32_t spec[SPEC_CONSTANTS],
                            uint64_t num_workgroups, uint32_t num_multiprocessors);
 

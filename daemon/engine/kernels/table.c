@@ -64,8 +64,9 @@ static uint32_t tiles_rows_small(const struct engine_kv *kv)
     return kv->head_dim_k <= TILES_HEAD_DIM ? TILES_ROWS_SMALL : TILES_ROWS_SMALL / 2;
 }
 
-static uint64_t tiles_part_keys(uint64_t rows, uint64_t kv_len)
+static uint64_t tiles_part_keys(const struct engine_kv *kv, uint64_t rows, uint64_t kv_len)
 {
+    (void)kv;
     (void)kv_len;
     return rows <= 64 ? 2048 : 0;
 }
@@ -144,6 +145,8 @@ enum {
     // 2048, 4096 and 131072 keys; 1 and 64 sequences.
     DECODE_LONG_ROWS = 32,
     DECODE_LONG_KEYS = 2048,
+    DECODE_WHOLE_KEYS = 4096,
+    DECODE_SHORT_PART_KEYS = 2048,
     DECODE_PART_WARPS = 2,
     DECODE_SHARED_WARPS = 4,
     DECODE_HALF_WARPS = 8,
@@ -194,11 +197,15 @@ static uint32_t decode_rows(const struct engine_kv *kv)
 }
 
 // Keys of a part. Long parts keep a warp streaming, and a merge costs as much as some thousand
-// keys; many parts keep the device busy with few sequences. Measured on the H200
+// keys; many parts keep the device busy with few sequences. A sequence of DECODE_WHOLE_KEYS has
+// both: one workgroup may compute its parts one after another. Measured on the H200
 // (shaders/NOTEBOOK.md). A row's bits depend on it.
-static uint64_t decode_part_keys(uint64_t rows, uint64_t kv_len)
+static uint64_t decode_part_keys(const struct engine_kv *kv, uint64_t rows, uint64_t kv_len)
 {
+    bool narrow = kv->head_dim_k <= AULE_NARROW_HEAD_DIM && kv->head_dim_v <= AULE_NARROW_HEAD_DIM;
     (void)rows;
+    if (narrow && kv_len <= DECODE_WHOLE_KEYS)
+        return DECODE_SHORT_PART_KEYS;
     if (kv_len <= 32768)
         return 4096;
     uint64_t keys = divide_up(divide_up(kv_len, 8), AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN;
@@ -251,7 +258,8 @@ static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX
 #define DECODE_JOB                                                                                 \
     .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,             \
     .long_keys = DECODE_LONG_KEYS, .part_keys = decode_part_keys, .part_grain = AULE_SPAN_GRAIN,   \
-    .loop_keys = decode_loop_keys, .merges = true
+    .loop_keys = decode_loop_keys, .whole_local_size = DECODE_PART_WARPS * MATRIX_WARP,            \
+    .whole_keys = DECODE_WHOLE_KEYS, .merges = true
 
 const struct kernel kernel_decode_emulated = {
     .shader = {"attention_decode_emulated", attention_decode_emulated_spv,
@@ -537,8 +545,9 @@ static uint32_t coop_rows_many(const struct engine_kv *kv)
 }
 
 // Keys of a part. Few rows make few workgroups. Not measured. A row's bits depend on it.
-static uint64_t coop_part_keys(uint64_t rows, uint64_t kv_len)
+static uint64_t coop_part_keys(const struct engine_kv *kv, uint64_t rows, uint64_t kv_len)
 {
+    (void)kv;
     if (rows > COOP_ROWS_MANY)
         return 0;
     return kv_len <= 32768 ? 4096 : 8192;

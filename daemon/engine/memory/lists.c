@@ -19,7 +19,7 @@ enum { MOST_LISTS = 4 };
 bool cutting_same(const struct cutting *a, const struct cutting *b)
 {
     return a->group == b->group && a->num_splits == b->num_splits && a->serving == b->serving &&
-           a->halves == b->halves && a->alone == b->alone;
+           a->halves == b->halves && a->whole == b->whole && a->alone == b->alone;
 }
 
 struct items *lists_find(struct lists *lists, const struct cutting *cutting)

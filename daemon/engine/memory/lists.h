@@ -17,6 +17,7 @@ struct cutting {
     uint32_t num_splits; // as in struct engine_run
     uint32_t serving;    // bit i: kernel i serves the run's geometry; see variant_serving()
     uint32_t halves;     // bit i: kernel i gets its parts cut into halves
+    uint32_t whole;      // bit i: kernel i gets short sequences with all their parts as one item
     bool alone;          // no cascade: shared keys are read once for each sequence
 };
 bool cutting_same(const struct cutting *a, const struct cutting *b);

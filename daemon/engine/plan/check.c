@@ -224,5 +224,6 @@ enum status engine_run_check(const struct engine *engine, const struct engine_ru
     if (status != STATUS_OK || run->kind != ENGINE_ATTEND || run->batch->num_tokens == 0)
         return status;
     struct cutting cutting = cutting_of_run(run);
+    cutting.whole = run->num_splits == 0 ? UINT32_MAX : 0; // as if memory is short: plan_work()
     return scratch_check(run->batch, count_partials(run->batch, &cutting), error);
 }

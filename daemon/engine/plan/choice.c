@@ -47,10 +47,14 @@ void choice_make(struct choice *choice, const struct submission *s, const struct
     choice->cutting = cutting_of_run(run);
     choice->cutting.alone = alone;
     for (uint32_t i = 0; i < variant->num_kernels; i++) {
+        const struct kernel *kernel = variant->kernels[i];
         choice->geometries[i] = geometry_of_kernel(s, run, i, num_workgroups);
-        if (kernel_cuts_halves(variant->kernels[i], run->num_splits,
-                               choice->geometries[i].spec[AULE_SPEC_LOCAL_SIZE]))
+        uint32_t local_size = choice->geometries[i].spec[AULE_SPEC_LOCAL_SIZE];
+        if (kernel_cuts_halves(kernel, run->num_splits, local_size))
             choice->cutting.halves |= 1u << i;
+        if (kernel_keeps_whole(kernel, run->num_splits, local_size, num_workgroups,
+                               s->engine->device.adapter.num_multiprocessors))
+            choice->cutting.whole |= 1u << i;
     }
 }
 

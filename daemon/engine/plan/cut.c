@@ -12,6 +12,8 @@
 
 uint64_t cut_num_partials(const struct cut *cut)
 {
+    if (cut->whole && cut->shared == 0)
+        return 1;
     return cut->halves ? cut->parts * 2 : cut->parts + cut->shared;
 }
 
@@ -47,7 +49,7 @@ static uint64_t part_length(const struct engine_batch *batch, uint32_t number, u
 {
     const struct variant *variant = batch->engine->pipelines.variant;
     const struct kernel *kernel = variant->kernels[number];
-    uint64_t length = kernel_part_keys(kernel, rows, kv_len, num_splits);
+    uint64_t length = kernel_part_keys(kernel, &batch->kv, rows, kv_len, num_splits);
     bool stays =
         !kernel_may_cut(kernel, num_splits) || (length == 0 && number != variant->num_kernels - 1);
     if (stays || !is_software(batch) || loops_end(kernel, &batch->kv, kv_len, length))
@@ -97,6 +99,7 @@ struct cut cut_sequence(const struct engine_batch *batch, uint32_t seq,
         .length = length,
         .parts = parts ? parts : 1,
         .halves = cutting->halves >> number & 1,
+        .whole = cutting->whole >> number & 1 && kv_len <= kernel->whole_keys,
     };
 }
 

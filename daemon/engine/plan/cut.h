@@ -23,6 +23,7 @@ struct cut {
     uint64_t rows;              // of queries, for one KV head
     uint64_t length, parts;     // keys of one part; number of parts
     bool halves;                // each part is two items
+    bool whole;                 // all parts are one item, unless some are shared
     // Leading parts that are in crowds, each as two halves. Never all parts; 0 with several tiles.
     uint32_t shared;
 };

@@ -41,7 +41,7 @@ uint64_t batch_workgroups(const struct engine_batch *batch)
 {
     // As if all sequences had the same length.
     uint64_t length = batch->num_seqs ? batch->num_keys / batch->num_seqs : 0;
-    return batch->num_seqs * kernel_usual_parts(length) * batch->kv.num_kv_heads;
+    return batch->num_seqs * kernel_usual_parts(&batch->kv, length) * batch->kv.num_kv_heads;
 }
 
 static uint64_t add(uint64_t a, uint64_t b)
@@ -221,7 +221,6 @@ static struct gpu_item item_of_part(const struct gpu_item *tile, const struct cu
     uint64_t end = cut->length && first + cut->length < kv_len ? first + cut->length : kv_len;
     item.first_key = (uint32_t)first;
     item.end_key = (uint32_t)end;
-    item.span = cut->parts > 1 ? (uint32_t)cut->length : tile->span;
     item.which_half = which_half;
     item.partial = partial;
     return item;
@@ -313,10 +312,11 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
 {
     const struct cut *cut = &cuts->of[number_of_all];
     struct gpu_tile tile = tile_of_sequence(batch, seq);
+    uint32_t span =
+        (uint32_t)divide_up(tile.kv_len ? tile.kv_len : 1, AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN;
     struct gpu_item item = {
         .end_key = tile.kv_len,
-        .span =
-            (uint32_t)divide_up(tile.kv_len ? tile.kv_len : 1, AULE_SPAN_GRAIN) * AULE_SPAN_GRAIN,
+        .span = cut->parts > 1 ? (uint32_t)cut->length : span,
         .partial = AULE_NO_PARTIAL,
         .which_half = AULE_BOTH_HALVES,
     };

@@ -105,7 +105,7 @@ static enum status shape_of(const struct engine *engine, const struct tune_key *
                          key->num_keys, shape->io);
     const struct engine_kv *kv = &shape->kv;
     uint64_t num_seqs =
-        key->num_workgroups / (kernel_usual_parts(key->num_keys) * kv->num_kv_heads);
+        key->num_workgroups / (kernel_usual_parts(kv, key->num_keys) * kv->num_kv_heads);
     shape->num_seqs = num_seqs ? (uint32_t)num_seqs : 1;
     shape->num_heads = GROUP * kv->num_kv_heads;
     shape->key_row = padded((uint64_t)kv->head_dim_k * dtype_size(kv->k_dtype));

@@ -26,15 +26,19 @@ uint64_t kernel_hash(const struct kernel *kernel)
 {
     const uint32_t numbers[] = {kernel->shader.local_size, kernel->most_rows,  kernel->long_rows,
                                 kernel->long_keys,         kernel->part_grain, kernel->merges,
-                                kernel->half_local_size,   MOST_WORKGROUPS,    MOST_KEYS};
+                                kernel->half_local_size,   kernel->whole_keys, MOST_WORKGROUPS,
+                                MOST_KEYS};
     uint64_t hash = XXH3_64bits(kernel->shader.code, kernel->shader.size);
     hash_more(&hash, numbers, sizeof numbers);
     for (const uint32_t *at = kernel->candidates; at && *at; at++)
         hash_more(&hash, at, sizeof *at);
-    for (uint64_t keys = 1; keys <= 2 * MOST_KEYS; keys *= 2) {
-        const uint64_t parts[] = {kernel_part_keys(kernel, 1, keys, 0), kernel_usual_parts(keys)};
-        hash_more(&hash, parts, sizeof parts);
-    }
+    for (uint32_t dim = AULE_NARROW_HEAD_DIM; dim <= 2 * AULE_NARROW_HEAD_DIM; dim *= 2)
+        for (uint64_t keys = 1; keys <= 2 * MOST_KEYS; keys *= 2) {
+            const struct engine_kv kv = {.head_dim_k = dim, .head_dim_v = dim};
+            const uint64_t parts[] = {kernel_part_keys(kernel, &kv, 1, keys, 0),
+                                      kernel_usual_parts(&kv, keys)};
+            hash_more(&hash, parts, sizeof parts);
+        }
     return hash;
 }
 
