@@ -20,9 +20,9 @@ enum state { QUEUED, UNDER_WAY, ENDED };
 struct compile {
     struct pipeline_key key;
     enum state state;
-    uint32_t num_lines;        // that asked for it and have not run since
+    uint32_t num_lines;        // lines that asked for it and have not run since
     uint32_t num_threads;      // that wait for it
-    bool early;                // it stays queued without anybody who waits
+    bool early;                // it stays queued even if nothing waits for it
     struct pipeline *pipeline; // pinned, once ENDED; NULL = it failed, or needs no pin
     struct error error;        // ENDED
     struct compile *prev, *next;

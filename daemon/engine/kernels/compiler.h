@@ -72,7 +72,7 @@ enum status compiler_ask(struct compiler *compiler, uint64_t line, const struct 
 // has not failed before.
 void compiler_ask_early(struct compiler *compiler, const struct pipeline_key *key);
 // Waits until `key` is compiled; releases the lock meanwhile. `itself`: the calling thread compiles
-// it at once, unless another one has begun. OK: it existed when the lock was taken again.
+// it at once, unless another one has begun. OK: the pipeline exists now.
 enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key, bool itself,
                           struct error *error);
 

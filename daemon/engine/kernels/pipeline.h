@@ -59,7 +59,7 @@ void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t pa
 
 // What pipeline_get() does if the pipeline is missing.
 enum { PIPELINE_WAIT = 0 };       // compiles it at once: no line
-#define PIPELINE_LATER UINT64_MAX // does not need it: it is compiled beforehand
+#define PIPELINE_LATER UINT64_MAX // returns BUSY; it is queued behind those that lines wait for
 
 // Finds a pipeline, or has it compiled. `line`: one of the above, or the line that is put off.
 // BUSY: it is not there yet. Evicts the least recently used pipelines if there are too many.

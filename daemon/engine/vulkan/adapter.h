@@ -75,7 +75,7 @@ struct natives {
     uint32_t queue_family, timestamp_bits; // that family and its valid bits; the other one's, if
                                            // `taken`
     bool taken;                            // the open device has the extension and that family
-    char failure[128]; // what the device lacks although it has both; "" = nothing
+    char failure[128]; // what else it lacks, if it has the extension and the family; "" = nothing
 };
 
 struct adapter {
