@@ -113,8 +113,8 @@ const char *engine_variant(const struct engine *engine); // name of the variant 
 // The strings are static, except `missing`.
 struct engine_variant_info {
     const char *name, *needs;
-    // What the device lacks for the variant; "" = nothing. For the variant in use: why GLSL replaces
-    // native kernels; "" = no kernel that was needed so far is replaced.
+    // What the device lacks for the variant; "" = nothing. For the variant in use: why GLSL
+    // replaces native kernels; "" = no kernel that was needed so far is replaced.
     char missing[256];
 };
 // Variant `index` of the table, best first. false: there are no more.
