@@ -185,7 +185,8 @@ static const struct {
     {WIRE_COMMAND_BLOCKS_LEASE, try_lease, "BLOCKS_LEASE within 3050 ms; the session is ended"},
     {WIRE_COMMAND_BLOCKS_RELEASE, try_release,
      "BLOCKS_RELEASE " SHORT_TEXT "; the session is ended"},
-    {WIRE_COMMAND_PREFIX_LOOKUP, try_lookup, "PREFIX_LOOKUP " SHORT_TEXT "; the session is ended"},
+    // The daemon may wait two seconds for tiers.
+    {WIRE_COMMAND_PREFIX_LOOKUP, try_lookup, "PREFIX_LOOKUP within 5000 ms; the session is ended"},
     {WIRE_COMMAND_PREFIX_PUBLISH, try_publish,
      "PREFIX_PUBLISH " SHORT_TEXT "; the session is ended"},
     {WIRE_COMMAND_BATCH_CREATE, try_batch, "BATCH_CREATE " SHORT_TEXT "; the session is ended"},
