@@ -208,6 +208,8 @@ START_TEST(a_full_queue_of_connections_is_waited_for_as_long_as_the_timeout)
                                                   .timeout_ms = IMPATIENT_MS};
     pthread_t waker;
     ck_assert_int_eq(kill(daemon_.pid, SIGSTOP), 0);
+    // Until it has stopped, it may still accept a connection.
+    ck_assert_int_eq(waitpid(daemon_.pid, NULL, WUNTRACED), daemon_.pid);
     int queued = 0;
     while (queued < FAR_BEYOND && queue_up())
         queued++;
