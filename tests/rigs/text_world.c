@@ -10,6 +10,14 @@
 
 enum { Q, K, V };
 
+const struct aule_cache_params text_cache = {.name = "texts",
+                                             .num_layers = TEXT_LAYERS,
+                                             .num_kv_heads = 1,
+                                             .head_dim = TEXT_DIM,
+                                             .k_dtype = AULE_F32,
+                                             .v_dtype = AULE_F32,
+                                             .block_size = TEXT_BLOCK};
+
 // An element of q, k or v.
 static float element(int32_t token, uint32_t position, uint32_t layer, uint32_t kind, uint32_t i)
 {
@@ -18,16 +26,9 @@ static float element(int32_t token, uint32_t position, uint32_t layer, uint32_t 
 
 void text_open(struct text_world *world)
 {
-    const struct aule_cache_params params = {.name = "texts",
-                                             .num_layers = TEXT_LAYERS,
-                                             .num_kv_heads = 1,
-                                             .head_dim = TEXT_DIM,
-                                             .k_dtype = AULE_F32,
-                                             .v_dtype = AULE_F32,
-                                             .block_size = TEXT_BLOCK};
     struct aule_session *session = rig_session(0);
     *world = (struct text_world){.session = session};
-    ok(aule_cache_open(session, &params, &world->cache));
+    ok(aule_cache_open(session, &text_cache, &world->cache));
     ok(aule_step_create(world->cache, &world->step));
     ok(aule_tensor_create(session, AULE_F32, TEXT_ROWS, TEXT_HEADS, TEXT_DIM, &world->q));
     ok(aule_tensor_create(session, AULE_F32, TEXT_ROWS, 1, TEXT_DIM, &world->k));

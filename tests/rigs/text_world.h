@@ -20,6 +20,8 @@ enum {
     TEXT_MOST = 512  // tokens of one text
 };
 
+extern const struct aule_cache_params text_cache; // the cache of every text world
+
 struct text_world {
     struct aule_session *session;
     struct aule_cache *cache;

@@ -406,13 +406,6 @@ START_TEST(a_look_up_that_waits_for_a_tier_does_not_end_an_impatient_session)
 {
     const struct aule_session_params impatient = {.socket = sites[1].daemon.socket,
                                                   .timeout_ms = 500};
-    const struct aule_cache_params params = {.name = "texts",
-                                             .num_layers = TEXT_LAYERS,
-                                             .num_kv_heads = 1,
-                                             .head_dim = TEXT_DIM,
-                                             .k_dtype = AULE_F32,
-                                             .v_dtype = AULE_F32,
-                                             .block_size = TEXT_BLOCK};
     struct aule_prefix prefix = {.tokens = prompts[0], .num_tokens = PROMPT};
     struct aule_session *session;
     struct aule_cache *cache;
@@ -421,7 +414,7 @@ START_TEST(a_look_up_that_waits_for_a_tier_does_not_end_an_impatient_session)
     float out[LAST];
     store(0, out);
     ok(aule_session_open(&impatient, &session));
-    ok(aule_cache_open(session, &params, &cache));
+    ok(aule_cache_open(session, &text_cache, &cache));
     server_signal(0, SIGSTOP);
     ok(aule_prefix_lookup(cache, &prefix, 0, found, &num_found));
     ck_assert_uint_eq(num_found, 0);
