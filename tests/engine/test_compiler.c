@@ -115,7 +115,7 @@ static void *live(void *argument)
         }
         while (!line_resume(&compiler, line))
             usleep(10);
-        // What was asked for is kept until the line ends; what was there may be evicted.
+        // A pipeline that the line asked for stays until the line ends; others may be evicted.
         if (first == STATUS_BUSY)
             ck_assert_int_ne(want(&dice, line, numbers[0]), STATUS_BUSY);
         if (second == STATUS_BUSY)

@@ -259,7 +259,7 @@ START_TEST(blocks_survive_a_restart_and_others_salts_find_nothing)
 }
 END_TEST
 
-// What is done to a file, and the reason that is counted.
+// A harm to a file, and the reason under which the tier counts it.
 static const struct harm {
     enum { CUT, LONGER, EMPTY, FLIP, MAGIC, ANOTHER } how;
     off_t at;

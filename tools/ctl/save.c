@@ -255,7 +255,7 @@ static enum aule_status fetch_key(struct saving *saving, struct node *node)
     return AULE_OK;
 }
 
-// What is no longer published ends the chain.
+// The chain ends before the first block that is no longer published.
 static enum exit_code fetch_keys(struct saving *saving)
 {
     struct mover_chain *chain = &saving->chain;

@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // attached.h - an attached session: its process has mapped the memory of a cache, and its own
-// kernels read and write the blocks that it holds. Nobody sees these kernels' streams. So a block
-// that the session releases lingers: the session still names it, and it is not free, until the
-// session says that its kernels have passed, or until its process is proven dead. Dispatcher thread
-// only.
+// kernels read and write the blocks that it holds. The daemon cannot see when these kernels end. So
+// a block that the session releases lingers: the session still names it, and it is not free, until
+// the session says that its kernels have passed, or until its process is proven dead. Dispatcher
+// thread only.
 //
 // A mark divides the releases of a table: what lingers has the mark of its time, and
 // attached_pass(mark) lets go of what has this mark or an earlier one.

@@ -68,7 +68,7 @@ void compiler_stop(struct compiler *compiler); // no thread will wait any more
 // status: what came of it when this line asked before.
 enum status compiler_ask(struct compiler *compiler, uint64_t line, const struct pipeline_key *key,
                          struct error *error);
-// Nobody waits for `key`, but it will be wanted. Queued once, and only if there is room and if it
+// Asks for `key` before any line needs it. It is queued once, and only if there is room and if it
 // has not failed before.
 void compiler_ask_early(struct compiler *compiler, const struct pipeline_key *key);
 // Waits until `key` is compiled; releases the lock meanwhile. `itself`: the calling thread compiles

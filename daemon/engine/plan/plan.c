@@ -36,8 +36,9 @@ static enum status worse(enum status a, enum status b)
     return a == STATUS_OK || (a == STATUS_BUSY && b != STATUS_OK) ? b : a;
 }
 
-// Who waits for the pipelines of run `index`. A company's are asked for beforehand: without them
-// its runs go alone, so that no run waits because of another session's run.
+// The line that waits for the pipelines of run `index`. No line waits for those of a company: they
+// are only asked for, and until they are there its runs go alone. So no run waits because of
+// another session's run.
 static uint64_t line_of(const struct submission *s, uint32_t index)
 {
     uint64_t line = s->runs[index].line;
