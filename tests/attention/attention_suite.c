@@ -83,13 +83,14 @@ static uint32_t batches_cut(struct rig *rig, const struct attention_case *proble
     return num_batches;
 }
 
-// A window without sides is none.
+// A window without sides is none; a chunk is a window, too.
 static uint32_t features_at_work(const struct attention_parameters *parameters)
 {
     bool unbounded = parameters->window_left < 0 && parameters->window_right < 0;
     uint32_t features = parameters->features;
     features &= features & FEATURE_ROPE ? FEATURES_ALL : ~(uint32_t)FEATURE_PAIRS;
-    return unbounded ? features & ~(uint32_t)FEATURE_WINDOW : features;
+    features &= unbounded ? ~(uint32_t)FEATURE_WINDOW : FEATURES_ALL;
+    return features & FEATURE_CHUNK ? features | FEATURE_WINDOW : features;
 }
 
 // Runs of a wave share a dispatch if they use the same features, whatever their values, and else do
