@@ -520,15 +520,10 @@ static void open_shared_world(void)
 // Another cache leases `count` blocks and writes them, so that memory of the first one moves.
 static void fill_other_cache(uint32_t count)
 {
-    const struct aule_cache_params params = {.name = "others",
-                                             .num_layers = TEXT_LAYERS,
-                                             .num_kv_heads = 1,
-                                             .head_dim = TEXT_DIM,
-                                             .k_dtype = AULE_F32,
-                                             .v_dtype = AULE_F32,
-                                             .block_size = TEXT_BLOCK};
+    struct aule_cache_params params = text_cache;
     struct text_world other = world;
     struct text text, *list = &text;
+    params.name = "others";
     aule_step_rest(world.step);
     ok(aule_cache_open(world.session, &params, &other.cache));
     ok(aule_step_create(other.cache, &other.step));

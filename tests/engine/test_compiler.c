@@ -144,15 +144,20 @@ static void *wait_for_some(void *argument)
     return NULL;
 }
 
-START_TEST(lines_threads_and_evictions_at_random_end_with_nothing_pinned_or_queued)
+static void start(void)
 {
-    pthread_t runner, threads[THREADS];
     struct error error;
     compiler.compile = compile;
     compiler.pin = pin;
     compiler.news = news;
     compiler.pipelines = pipelines;
     ck_assert_int_eq(compiler_init(&compiler, KEYS / 2, &error), STATUS_OK);
+}
+
+START_TEST(lines_threads_and_evictions_at_random_end_with_nothing_pinned_or_queued)
+{
+    pthread_t runner, threads[THREADS];
+    start();
     ck_assert_int_eq(pthread_create(&runner, NULL, thread, NULL), 0);
     for (uintptr_t i = 0; i < THREADS; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, i < LINES ? live : wait_for_some,
@@ -195,11 +200,7 @@ START_TEST(what_failed_beforehand_is_not_tried_again_until_a_run_needs_it)
 {
     const struct pipeline_key key = key_of(0);
     struct error error;
-    compiler.compile = compile;
-    compiler.pin = pin;
-    compiler.news = news;
-    compiler.pipelines = pipelines;
-    ck_assert_int_eq(compiler_init(&compiler, KEYS / 2, &error), STATUS_OK);
+    start();
     num_attempts = 4; // the next one fails
     ck_assert_uint_eq(queued_after_asking_early(0), 1);
     compile_all();
