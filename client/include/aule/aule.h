@@ -1445,7 +1445,7 @@ struct aule_variant_state {
     char name[32];
     char needs[256];              /* what a device must have */
     char missing[256];            /* what this device lacks; "": it can run this shader.
-                                   * Of the one used: native kernels that GLSL replaces, and why */
+                                   * If it is used: the native kernels replaced by GLSL, and why */
     bool used;                    /* the first that this device can run, or the forced one */
 };
 /* Fills *array with all variants, best first: *count entries, malloc'd; the caller frees it. */
