@@ -118,7 +118,7 @@ int row_position(uint row)
 
 // The row sees no key outside [x, y), and all keys inside unless there is a mask. (0, 0): it sees
 // none. The arithmetic is 64-bit, because a position and a window side may both be as large as an
-// int.
+// int. The narrow position is compared with 0, because Mesa 22.3 compares a widened one wrongly.
 uvec2 row_range(uint row)
 {
     if (row >= num_rows || row_query(row) >= q_len)
@@ -128,7 +128,8 @@ uvec2 row_range(uint row)
             run.causal != 0 ? min(row_position(row), int(kv_len) - 1) : int(kv_len) - 1;
         return uvec2(0, uint(max(last + 1, 0)));
     }
-    const int64_t position = row_position(row);
+    const int narrow = row_position(row);
+    const int64_t position = narrow;
     int64_t first = 0, last = int64_t(kv_len) - 1;
     if (run.causal != 0)
         last = min(last, position);
@@ -137,9 +138,9 @@ uvec2 row_range(uint row)
         last = min(last, position + int64_t(run.window_right));
     }
     if (CHUNK) {
-        if (position < 0)
+        if (narrow < 0)
             return uvec2(0);
-        const uint start = uint(position) / run.attention_chunk * run.attention_chunk;
+        const uint start = uint(narrow) / run.attention_chunk * run.attention_chunk;
         first = max(first, int64_t(start));
         last = min(last, int64_t(start) + int64_t(run.attention_chunk) - 1);
     }

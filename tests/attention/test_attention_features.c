@@ -307,6 +307,29 @@ START_TEST(a_row_that_sees_no_key_gives_zeros_and_its_sink)
 }
 END_TEST
 
+// More queries than keys: the first queries stand before key 0, where there is no chunk. The largest
+// chunk would reach over all keys if such a position was taken as unsigned.
+START_TEST(a_query_before_the_first_key_is_in_no_chunk)
+{
+    static const uint32_t CHUNKS[] = {1, 3, 1u << 31, UINT32_MAX - 1, UINT32_MAX};
+    struct attention_wish wish = wish_of(FEATURE_CHUNK | FEATURE_LSE, 2, 9, 5);
+    struct stage stage;
+    suite_shape_bend(&wish.shape);
+    stage_set(&stage, 31, &wish);
+    struct attention_parameters *parameters = &stage.problem->parameters[0];
+    parameters->causal = false;
+    parameters->attention_chunk = CHUNKS[0];
+    stage_play(&stage);
+    for (size_t i = 0; i < sizeof CHUNKS / sizeof *CHUNKS; i++) {
+        parameters->attention_chunk = CHUNKS[i];
+        stage_replay(&stage);
+        rig_check(&stage.rig, &stage.batch);
+        ck_assert(isinf(stage_lse(&stage, 0, 0)) && isfinite(stage_lse(&stage, 4, 0)));
+    }
+    stage_clear(&stage);
+}
+END_TEST
+
 // The mask lets the first query see the last key, which causal would hide, and nothing else, which
 // is NaN.
 START_TEST(a_mask_replaces_causal)
@@ -571,6 +594,7 @@ void suite_add_features(Suite *suite)
     check_loop(features, v_may_be_a_prefix_of_k, 4);
     check_loop(features, nothing_before_the_window_is_touched, 4);
     check_loop(features, a_row_that_sees_no_key_gives_zeros_and_its_sink, 4);
+    tcase_add_test(features, a_query_before_the_first_key_is_in_no_chunk);
     tcase_add_test(features, a_mask_replaces_causal);
     tcase_add_test(features, the_soft_cap_is_accurate_for_small_and_for_large_scores);
     check_loop(features, alibi_keeps_its_accuracy_at_far_positions, 2);
