@@ -125,7 +125,8 @@ void rig_close(struct rig *rig)
 bool rig_has_kernels(const struct rig *rig)
 {
     const char *variant = engine_variant(rig->engine);
-    return strncmp(variant, "matrix", 6) == 0 || strcmp(variant, "hopper") == 0;
+    return strncmp(variant, "matrix", 6) == 0 || strcmp(variant, "hopper") == 0 ||
+           strcmp(variant, "subgroup_small") == 0;
 }
 
 // The next event; fails the test when none comes in time.
