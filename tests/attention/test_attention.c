@@ -140,22 +140,25 @@ static struct attention_case *random_case(uint64_t index, uint64_t kind)
     return suite_case(index, kind, &wish);
 }
 
-// check prints the failure; this says where it happened.
-static void case_announce(uint64_t index, const struct attention_case *problem)
+// What a wrong row's message begins with: check prints the numbers, this says where they are from.
+static const char *case_text(uint64_t index, const struct attention_case *problem)
 {
     static const char *const PLACES[] = {"pool", "block tensors", "rows"};
     static const char *const SCALES[] = {"", ", scaled", ", scaled by token and head"};
+    static char text[400];
     const struct attention_shape *s = &problem->shape;
-    fprintf(stderr,
-            "case %" PRIu64 ": %s, %u seqs, heads %u/%u, head_dim %u/%u%s, block_size %u, io/k/v "
-            "%s/%s/%s%s, layer %u of "
-            "%u, %u blocks by %u%s, splits %u, features %x and %x\n",
-            index, PLACES[s->place], problem->num_seqs, shape_heads(s), s->kv.num_kv_heads,
-            s->kv.head_dim_k, s->kv.head_dim_v, s->kv.v_is_k_prefix ? " (V in K)" : "",
-            s->kv.block_size, dtype_name((int)s->io_dtype), dtype_name((int)s->kv.k_dtype),
-            dtype_name((int)s->kv.v_dtype), SCALES[s->kv.scale_mode], s->layer, s->num_layers,
-            problem->num_blocks, s->chunk_blocks, s->causal ? ", causal" : "", s->num_splits,
-            problem->parameters[0].features, problem->parameters[1].features);
+    (void)snprintf(
+        text, sizeof text,
+        "case %" PRIu64 ": %s, %u seqs, heads %u/%u, head_dim %u/%u%s, block_size %u, io/k/v "
+        "%s/%s/%s%s, layer %u of "
+        "%u, %u blocks by %u%s, splits %u, features %x and %x: ",
+        index, PLACES[s->place], problem->num_seqs, shape_heads(s), s->kv.num_kv_heads,
+        s->kv.head_dim_k, s->kv.head_dim_v, s->kv.v_is_k_prefix ? " (V in K)" : "",
+        s->kv.block_size, dtype_name((int)s->io_dtype), dtype_name((int)s->kv.k_dtype),
+        dtype_name((int)s->kv.v_dtype), SCALES[s->kv.scale_mode], s->layer, s->num_layers,
+        problem->num_blocks, s->chunk_blocks, s->causal ? ", causal" : "", s->num_splits,
+        problem->parameters[0].features, problem->parameters[1].features);
+    return text;
 }
 
 // The build says where the layer is wanted. It costs time: a third of the random cases run under
@@ -177,8 +180,9 @@ START_TEST(random_batches_agree_with_the_oracle)
             continue;
         struct attention_case *problem = random_case(index, KIND_RANDOM);
         struct dice dice = {.state = attention_seed ^ index};
+        rig.about = case_text(index, problem);
         if (only >= 0 || getenv("AULE_TEST_VERBOSE"))
-            case_announce(index, problem);
+            fprintf(stderr, "%s\n", rig.about);
         double error = suite_case_run(&rig, problem, &dice);
         enum dtype dtype = problem->shape.io_dtype;
         worst[dtype] = error > worst[dtype] ? error : worst[dtype];
@@ -232,6 +236,7 @@ START_TEST(the_validation_layer_has_nothing_to_say)
         struct dice dice = {.state = attention_seed ^ i};
         struct attention_case *problem =
             random_case((uint64_t)_i * CASES_A_TEST + i, KIND_VALIDATION);
+        rig.about = case_text(i, problem);
         suite_case_run(&rig, problem, &dice);
         attention_case_destroy(problem);
     }
@@ -247,7 +252,8 @@ static void environment_read(void)
     num_cases =
         check_number("AULE_TEST_CASES", DEFAULT_CASES) * (check_is_long() ? LONG_FACTOR : 1);
     only = getenv("AULE_TEST_ONLY") ? (int64_t)check_number("AULE_TEST_ONLY", 0) : -1;
-    printf("AULE_TEST_CASES=%" PRIu64 "\n", num_cases);
+    const char *variant = getenv("AULE_VARIANT");
+    printf("AULE_VARIANT=%s AULE_TEST_CASES=%" PRIu64 "\n", variant ? variant : "", num_cases);
 }
 
 int main(void)
