@@ -84,16 +84,26 @@ static void unregister(int w, int cache, bool dead)
     }
 }
 
+static void take_run(struct model_worker *worker, uint32_t index)
+{
+    memmove(worker->runs + index, worker->runs + index + 1,
+            (--worker->num_runs - index) * sizeof(*worker->runs));
+}
+
 static void leave(int w, bool died)
 {
     struct model_worker *worker = &workers[w];
     uint32_t submitted = submitted_runs(&worker->real);
+    bool behind_dropped = worker->num_back > 0;
     while (worker->num_runs > submitted) { // queued runs are dropped, oldest first
-        struct model_run run = worker->runs[submitted];
-        memmove(worker->runs + submitted, worker->runs + submitted + 1,
-                (--worker->num_runs - submitted) * sizeof(*worker->runs));
+        uint32_t next = worker->num_back ? 0 : submitted;
+        struct model_run run = worker->runs[next];
+        worker->num_back -= worker->num_back > 0;
+        take_run(worker, next);
         run_over(w, &run, false);
     }
+    for (uint32_t i = 0; behind_dropped && i < submitted; i++)
+        worker->runs[i].dropped = true;
     worker_close(&worker->real, died);
     worker->open = false;
     worker->num_done = 0;
@@ -288,7 +298,7 @@ static enum status expect_batch(int w, const struct text *text, uint32_t first)
     for (uint32_t i = first; i < text->depth; i++) {
         if (model[text->cache][text->blocks[i]].sealed)
             return STATUS_SEALED;
-        if (model[text->cache][text->blocks[i]].writer != w + 1)
+        if (model[text->cache][text->blocks[i]].writer != workers[w].real.id)
             return STATUS_DENIED;
         for (int n = 0; n < BATCHES; n++) {
             const struct model_batch *other = &batches[n];
@@ -383,7 +393,7 @@ static void do_run(int w)
         worker->num_runs + worker->num_done == MAX_TICKETS ? STATUS_BUSY : STATUS_OK;
     for (uint32_t i = batch->depth; i-- > batch->num_hit;) {
         const struct model_block *block = &model[batch->cache][batch->blocks[i]];
-        if (block->sealed || block->writer != w + 1)
+        if (block->sealed || block->writer != worker->real.id)
             expected = block->sealed ? STATUS_SEALED : STATUS_DENIED;
     }
     if (expected == STATUS_OK && reads_unwritten(batch, layer)) {
@@ -397,7 +407,7 @@ static void do_run(int w)
     ck_assert_uint_eq(core_metrics(world.core)[METRIC_RUNS_UNWRITTEN], num_unwritten);
     if (expected != STATUS_OK)
         return;
-    worker->runs[worker->num_runs++] = (struct model_run){index, layer, ticket};
+    worker->runs[worker->num_runs++] = (struct model_run){index, layer, ticket, false};
     batch->outstanding++;
     batch->ran = true;
     for (uint32_t i = batch->num_hit; i < batch->depth; i++) {
@@ -425,7 +435,7 @@ static int worker_of(const struct engine_arena *arena)
     ck_abort_msg("a run of nobody");
 }
 
-static uint64_t num_kept_back;
+static uint64_t num_kept_back, num_put_off;
 
 static void step(void)
 {
@@ -434,19 +444,44 @@ static void step(void)
     num_kept_back += world.core->delay.keeps;
 }
 
+// A pipeline of some run is not there: the runs of its session come back until it is compiled.
+static void put_off(const struct fake_submission *s)
+{
+    static unsigned asked; // an own counter, so that the random walks stay about the same
+    uint64_t line = s->num_runs && ++asked % 5 == 0 ? s->runs[asked / 5 % s->num_runs].run.line : 0;
+    if (line && !fake_engine_is_put_off(world.engine, line))
+        fake_engine_put_off(world.engine, line);
+}
+
+// Sessions whose runs have all come back may have them submitted again.
+static void settle_back(void)
+{
+    for (int w = 0; w < WORKERS; w++)
+        if (workers[w].num_back && !submitted_runs(&workers[w].real))
+            workers[w].num_back = 0;
+}
+
 static void do_finish(int w)
 {
     struct fake_submission *s = fake_engine_oldest(world.engine);
     (void)w;
     if (!s)
         return;
+    put_off(s);
     for (uint32_t i = 0; i < s->num_runs; i++) {
         struct model_worker *worker = &workers[worker_of(s->runs[i].arena)];
-        struct model_run run = worker->runs[0];
-        if (roll(25) == 0)
+        struct model_run run = worker->runs[worker->num_back];
+        bool comes_back = fake_engine_is_put_off(world.engine, s->runs[i].run.line);
+        num_put_off += comes_back;
+        if (comes_back && worker->open) {
+            worker->num_back++;
+            continue;
+        }
+        if (!comes_back && roll(25) == 0)
             s->runs[i].fail = STATUS_UNSUPPORTED;
-        memmove(worker->runs, worker->runs + 1, --worker->num_runs * sizeof(*worker->runs));
-        run_over((int)(worker - workers), &run, s->runs[i].fail == STATUS_OK);
+        take_run(worker, worker->num_back);
+        run_over((int)(worker - workers), &run,
+                 s->runs[i].fail == STATUS_OK && !comes_back && !run.dropped);
         if (!worker->open)
             continue;
         worker->done[worker->num_done].ticket = run.ticket;
@@ -454,15 +489,19 @@ static void do_finish(int w)
     }
     world.now_ns += SUBMISSION_NS;
     ck_assert(fake_engine_finish(world.engine));
+    settle_back();
     step();
 }
 
-// Every other time the clock has passed the end of the wait for company.
+// Every other time the clock has passed the end of the wait for company. Every third time all
+// compiles have ended.
 static void do_step(int w)
 {
     static unsigned asked; // an own counter, so that the random walks stay the same
     (void)w;
     world.now_ns += ++asked % 2 ? 0 : SUBMISSION_NS * 2 / 3;
+    if (asked % 3 == 0)
+        fake_engine_compiled(world.engine);
     step();
 }
 
@@ -592,6 +631,7 @@ START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
                       0);
     // The walk has reached all the states that it is meant to test.
     ck_assert_uint_gt(num_kept_back, 5);
+    ck_assert_uint_gt(num_put_off, 40);
     ck_assert_uint_gt(num_hits, 40);
     ck_assert_uint_gt(num_exchanged, 5);
     ck_assert_uint_gt(num_failed, 5);

@@ -730,6 +730,14 @@ uint32_t fake_engine_num_put_off(const struct engine *engine)
     return count;
 }
 
+bool fake_engine_is_put_off(const struct engine *engine, uint64_t line)
+{
+    for (int i = 0; i < FAKE_LINES && line; i++)
+        if (engine->lines[i].number == line)
+            return true;
+    return false;
+}
+
 bool engine_line_resume(struct engine *engine, uint64_t line)
 {
     struct fake_line *found = line_of(engine, line);
@@ -764,7 +772,7 @@ bool fake_engine_finish(struct engine *engine)
         zero(&s->zeroes[i]);
     for (uint32_t i = 0; i < s->num_runs; i++) {
         const uint64_t line = s->runs[i].run.line;
-        if (line && line_of(engine, line))
+        if (fake_engine_is_put_off(engine, line))
             s->runs[i].fail = STATUS_BUSY;
         enum status status = s->runs[i].fail;
         uint64_t own_ns = s->runs[i].own_ns;

@@ -65,6 +65,7 @@ bool fake_engine_finish(struct engine *engine); // finishes the oldest one; fals
 void fake_engine_put_off(struct engine *engine, uint64_t line);
 void fake_engine_compiled(struct engine *engine);              // every compile has ended
 uint32_t fake_engine_num_put_off(const struct engine *engine); // lines that wait for a compile
+bool fake_engine_is_put_off(const struct engine *engine, uint64_t line);
 void fake_engine_refuse_submit(struct engine *engine, enum status status); // the next one fails
 void fake_engine_lose(struct engine *engine, const char *why);
 

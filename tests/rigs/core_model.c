@@ -158,7 +158,7 @@ bool lease_rest(int w, struct text *text)
         block->sealed = false;
         memset(block->written, 0, sizeof(block->written));
         block->holds[w] = 1;
-        block->writer = w + 1;
+        block->writer = workers[w].real.id;
     }
     return true;
 }
@@ -284,7 +284,7 @@ static void compare_block(int cache, int id)
     ck_assert_same(view.state, expected);
     ck_assert_same(view.holders, holders);
     ck_assert_same(view.batch_refs, refs);
-    ck_assert_same(view.writer, block->writer ? workers[block->writer - 1].real.id : 0);
+    ck_assert_same(view.writer, block->writer);
     ck_assert_same(view.depth, block->node ? (int32_t)key_depth(block->node) - 1 : -1);
     num_quarantined += expected == CORE_QUARANTINED;
 }

@@ -49,11 +49,12 @@ struct model_run {
     int batch;
     uint32_t layer;
     uint64_t ticket;
+    bool dropped; // it is in flight behind a run that was dropped, so it counts as failed
 };
 
 struct model_block {
     uint32_t holds[WORKERS], refs[WORKERS], dead_refs, pending, node;
-    int writer;      // the worker that may write it, plus 1; 0 = none may
+    uint64_t writer; // the session that may write it, also if it is gone; 0 = none may
     uint32_t offers; // with a giver, that name it
     bool sealed, written[WORLD_LAYERS];
 };
@@ -62,6 +63,8 @@ struct model_worker {
     struct worker real;
     bool open; // else a new session may use it once `real.gone`
     uint32_t salt, num_runs, num_done;
+    uint32_t num_back; // of the runs, the first, which came back from the engine and are queued
+                       // again, while later ones are still there
     struct text texts[TEXTS];
     struct model_run runs[MAX_TICKETS]; // not finished, oldest first
     struct {

@@ -275,10 +275,10 @@ static enum core_access lease(struct model_block *block, int w)
     for (int other = 0; other < WORKERS; other++)
         holders += block->holds[other] > 0;
     if (!block->sealed && !block->offers && holders == 1 && block->holds[w] == 1)
-        block->writer = w + 1;
-    return block->sealed            ? CORE_ACCESS_SEALED
-           : block->writer == w + 1 ? CORE_ACCESS_WRITE
-                                    : CORE_ACCESS_READ;
+        block->writer = workers[w].real.id;
+    return block->sealed                         ? CORE_ACCESS_SEALED
+           : block->writer == workers[w].real.id ? CORE_ACCESS_WRITE
+                                                 : CORE_ACCESS_READ;
 }
 
 // Accepts. *text becomes the taker's, which writes its end only if it may.
