@@ -493,6 +493,150 @@ START_TEST(without_the_cascades_pipeline_runs_still_work)
 }
 END_TEST
 
+// ---- pipelines that come late ----
+
+// OUT holds the results without a soft cap, OUT + CAPPED those with one.
+enum { CAPPED = MOST_TOKENS * HEADS * 32 * 2, LATE_LINES = 5, LATE_ROUNDS = 20 };
+
+// Runs of one wave that are submitted again until they are done. A line may have several of them.
+struct late {
+    struct wave wave;
+    bool open[SEQS]; // not done yet
+    uint32_t num_open;
+    bool waits[LATE_LINES + 1]; // lines that were put off and are not resumed yet
+};
+
+// Draws how the sequences go to runs, which line each run has, and which runs have a soft cap.
+static struct late draw_late(struct dice *dice)
+{
+    uint32_t ends[SEQS], count = 0;
+    for (uint32_t end = 1; end <= SEQS; end++)
+        if (end == SEQS || dice_chance(dice, 60))
+            ends[count++] = end;
+    struct late late = {.wave = wave_of(&looks[0], ends, count), .num_open = count};
+    const uint32_t percent = dice_below(dice, 3) * 20;
+    for (uint32_t i = 0; i < count; i++) {
+        struct engine_run *run = &late.wave.runs[i];
+        late.open[i] = true;
+        run->line = dice_chance(dice, 10) ? 0 : dice_between(dice, 1, LATE_LINES);
+        run->soft_cap = dice_chance(dice, percent) ? 5 : 0;
+    }
+    return late;
+}
+
+// The results of the runs in submission `sequence`.
+static const struct engine_run_result *await_late(uint64_t sequence)
+{
+    struct engine_event event;
+    ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
+    do
+        event = next_event();
+    while (event.kind == ENGINE_EVENT_COMPILED);
+    ck_assert_int_eq(event.kind, ENGINE_EVENT_DONE);
+    ck_assert_uint_eq(event.sequence, sequence);
+    return event.results;
+}
+
+// Submits the runs that are not done and whose line does not wait. Returns how many were put off.
+static uint32_t submit_late(struct late *late)
+{
+    struct engine_run runs[SEQS];
+    uint32_t numbers[SEQS], count = 0, put_off = 0;
+    for (uint32_t i = 0; i < late->wave.count; i++)
+        if (late->open[i] && !late->waits[late->wave.runs[i].line]) {
+            numbers[count] = i;
+            runs[count++] = late->wave.runs[i];
+        }
+    if (count == 0)
+        return 0;
+    const struct engine_run_result *results = await_late(submit_runs(runs, count));
+    for (uint32_t i = 0; i < count; i++) {
+        const bool done = results[i].status == STATUS_OK;
+        ck_assert(done || results[i].status == STATUS_BUSY);
+        ck_assert(!done || !late->waits[runs[i].line]); // it overtakes none of its line
+        late->open[numbers[i]] = !done;
+        late->num_open -= done;
+        late->waits[runs[i].line] |= !done;
+        put_off += !done;
+    }
+    ck_assert(!late->waits[0]);
+    return put_off;
+}
+
+// Some lines go on as soon as they can, others a little later.
+static void resume_late(struct late *late, struct dice *dice)
+{
+    for (uint64_t line = 1; line <= LATE_LINES; line++)
+        if (late->waits[line] && dice_chance(dice, 70))
+            late->waits[line] = !engine_line_resume(engine, line);
+    nap();
+}
+
+static void expect_late(const struct wave *wave)
+{
+    for (uint32_t i = 0, token = 0; i < wave->count; i++) {
+        const uint32_t tokens = wave->batches[i]->num_tokens;
+        const uint64_t wanted = OUT + (wave->runs[i].soft_cap > 0 ? CAPPED : 0) + token * ROW;
+        expect_bytes((i % 2 ? other_memory : memory) + OTHER + token * ROW, memory + wanted,
+                     (size_t)tokens * ROW, "with late pipelines");
+        token += tokens;
+    }
+}
+
+// Runs a drawn wave until all of it is done. Returns how often runs were put off.
+static uint32_t run_late(struct dice *dice)
+{
+    struct late late = draw_late(dice);
+    uint32_t put_off = 0;
+    const double deadline = now_s() + DEADLINE_S;
+    memset(memory + OTHER, 0x55, (size_t)MOST_TOKENS * ROW);
+    memset(other_memory + OTHER, 0x55, (size_t)MOST_TOKENS * ROW);
+    for (; late.num_open > 0; resume_late(&late, dice)) {
+        ck_assert_msg(now_s() < deadline, "%u runs are not done", late.num_open);
+        put_off += submit_late(&late);
+    }
+    expect_late(&late.wave);
+    end_wave(&late.wave);
+    return put_off;
+}
+
+static void run_capped(void)
+{
+    struct engine_batch *batch = batch_of(0, SEQS);
+    struct engine_run run = run_of(batch, &looks[0], 0, OUT + CAPPED, LSE);
+    run.soft_cap = 5;
+    expect_done(submit_runs(&run, 1));
+    engine_batch_destroy(batch);
+}
+
+// The engine keeps few pipelines, so that many are gone when they are needed again, and compiles
+// take a while. So runs are put off, and companies and sizes for many workgroups come and go. Every
+// row has the bits that it has with all pipelines there, whenever and beside whatever it runs.
+START_TEST(pipelines_that_come_late_change_no_bit)
+{
+    struct dice dice = {.state = check_draw("late pipelines")};
+    const uint32_t rounds = LATE_ROUNDS * (check_is_long() ? 20 : 1);
+    uint32_t put_off = 0;
+    uint64_t metrics[NUM_ENGINE_METRICS];
+    open_world(&looks[0], false);
+    run_all(&looks[0], OUT, LSE, 2);
+    run_capped();
+    atomic_store(&compile_naps, 40);
+    for (uint32_t round = 0; round < rounds; round++) {
+        engine->pipelines.most = 1u << dice_below(&dice, 4);
+        for (uint32_t waves = dice_between(&dice, 1, 4); waves > 0; waves--)
+            put_off += run_late(&dice);
+    }
+    engine_metrics(engine, metrics);
+    printf("%u runs were put off, %llu cascades ran, %llu pipelines were compiled\n", put_off,
+           (unsigned long long)metrics[ENGINE_METRIC_CASCADES],
+           (unsigned long long)metrics[ENGINE_METRIC_PIPELINES_COMPILED]);
+    ck_assert_uint_gt(put_off, 0);
+    ck_assert_uint_gt(metrics[ENGINE_METRIC_CASCADES], 2); // besides those of the first two runs
+    close_world();
+}
+END_TEST
+
 void add_cascade_tests(Suite *suite)
 {
     TCase *tcase = tcase_create("cascade");
@@ -508,4 +652,8 @@ void add_cascade_tests(Suite *suite)
     tcase_add_test(tcase, runs_that_share_a_dispatch_share_the_help_in_it);
     tcase_add_loop_test(tcase, without_the_cascades_pipeline_runs_still_work, 0, 2);
     suite_add_tcase(suite, tcase);
+    TCase *late = tcase_create("late pipelines");
+    tcase_set_tags(late, "kernels");
+    tcase_add_test(late, pipelines_that_come_late_change_no_bit);
+    suite_add_tcase(suite, late);
 }

@@ -16,6 +16,7 @@ enum { DELAYED = 7, NEIGHBOUR = 8, LAST = 9 }; // lines
 static atomic_bool fails;
 static atomic_uint num_compiles;         // that have begun
 static atomic_uint held_first, held_end; // compiles of these numbers do not end
+atomic_uint compile_naps;
 
 // Whether the engine is being destroyed.
 static bool ends(void)
@@ -29,7 +30,9 @@ static bool ends(void)
 
 VkResult before_compile(void)
 {
-    const unsigned number = atomic_fetch_add(&num_compiles, 1);
+    const unsigned number = atomic_fetch_add(&num_compiles, 1), most = atomic_load(&compile_naps);
+    for (unsigned naps = most ? number * 2654435761u % (most + 1) : 0; naps > 0; naps--)
+        nap();
     while (number >= atomic_load(&held_first) && number < atomic_load(&held_end) && !ends())
         nap();
     return atomic_load(&fails) ? VK_ERROR_UNKNOWN : VK_SUCCESS;

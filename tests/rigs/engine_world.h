@@ -91,6 +91,7 @@ void open_gate(VkSemaphore gate,
 // ---- compiles: called before each, on the engine's thread; another result than OK fails it ----
 
 VkResult before_compile(void);
+extern atomic_uint compile_naps; // each compile first takes up to so many naps, at random
 
 // ---- the suite ----
 
