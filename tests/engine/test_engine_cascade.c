@@ -496,7 +496,7 @@ END_TEST
 // ---- pipelines that come late ----
 
 // OUT holds the results without a soft cap, OUT + CAPPED those with one.
-enum { CAPPED = MOST_TOKENS * HEADS * 32 * 2, LATE_LINES = 5, LATE_ROUNDS = 20 };
+enum { CAPPED = MOST_TOKENS * HEADS * 32 * 2, LATE_LINES = 5, LATE_ROUNDS = 10 };
 
 // Runs of one wave that are submitted again until they are done. A line may have several of them.
 struct late {
