@@ -362,26 +362,69 @@ START_TEST(an_offered_block_is_not_zeroed_after_an_attached_session_has_taken_it
 }
 END_TEST
 
-START_TEST(an_attached_lease_waits_for_zeroes_in_flight)
+// A block that `a` has written, and that is being zeroed for `b`, which has released it.
+static int32_t free_in_flight(void)
 {
-    bool growing;
-    world_close(&world);
-    open_two("other");
-    attach(&a);
     worker_lease(&a, 1, blocks);
     report_blocks(&a, blocks, 1);
     worker_release(&a, blocks, 1);
     pass(&a, CORE_PASSED_ALL);
-    worker_lease(&b, 1, found); // to be zeroed
-    worker_run(&b, worker_batch(&b, found, 8, 8), 0, 8, tokens);
+    worker_lease(&b, 2, found); // one is to be zeroed
+    worker_run(&b, worker_batch(&b, found + 1, 8, 8), 0, 8, tokens);
     world_step(&world); // the zeroes are in flight
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 1, blocks, &growing, &error),
-                      STATUS_NO_BLOCKS, "are being zeroed");
+    ck_assert_int_eq(found[0], blocks[0]);
+    worker_release(&b, found, 1);
+    return found[0];
+}
+
+START_TEST(an_attached_lease_waits_for_zeroes_in_flight_of_blocks_that_it_needs)
+{
+    bool growing = false;
+    world_close(&world);
+    open_two("other");
+    attach(&a);
+    free_in_flight();
+    ck_assert_refused(
+        core_blocks_lease(a.session, a.cache, BLOCKS - 1, blocks, &growing, &error),
+        STATUS_NO_BLOCKS, "are being zeroed");
     ck_assert(growing); // ask again soon
     fake_engine_finish(world.engine);
     ck_assert(world_step(&world));
-    worker_lease(&a, 1, blocks);
+    worker_lease(&a, BLOCKS - 1, blocks);
     world_finish_all(&world);
+}
+END_TEST
+
+// Without this, zeroes of other tenants that never cease would keep it from any lease.
+START_TEST(an_attached_lease_takes_other_blocks_than_those_that_are_being_zeroed)
+{
+    world_close(&world);
+    open_two("other");
+    attach(&a);
+    const int32_t zeroed = free_in_flight();
+    worker_lease(&a, BLOCKS - 2, blocks);
+    for (int i = 0; i < BLOCKS - 2; i++)
+        ck_assert_int_ne(blocks[i], zeroed);
+    world_check(&world);
+    world_finish_all(&world);
+    ck_assert_int_eq(worker_block(&b, zeroed).state, CORE_FREE);
+}
+END_TEST
+
+START_TEST(a_session_attaches_while_blocks_of_others_are_being_zeroed)
+{
+    world_close(&world);
+    open_two("other");
+    worker_open(&c, &world, 1, "third");
+    attach(&a);
+    free_in_flight();
+    ck_assert_status(core_cache_attach(c.session, c.cache, &attachment, &error), STATUS_OK);
+    worker_lease(&b, 1, blocks); // which `a` has written, too
+    ck_assert_int_eq(blocks[0], found[0]);
+    ck_assert_refused(core_cache_attach(b.session, b.cache, &attachment, &error), STATUS_BUSY,
+                      "are being zeroed");
+    world_finish_all(&world);
+    attach(&b);
 }
 END_TEST
 
@@ -393,7 +436,11 @@ START_TEST(an_attached_take_is_woken_when_zeroes_in_flight_have_ended)
     open_two("other");
     worker_open(&c, &world, 1, ""); // the tenant of `a`
     attach(&a);
-    worker_lease(&c, 1, found);
+    worker_lease(&b, 1, blocks);
+    worker_write(&b, blocks, tokens, 8);
+    worker_release(&b, blocks, 1);
+    worker_lease(&c, 2, found); // one is to be zeroed
+    ck_assert_int_eq(found[0], blocks[0]);
     const struct core_offer_params params = {.cache = c.cache,
                                              .name = "a text",
                                              .blocks = found,
@@ -401,12 +448,7 @@ START_TEST(an_attached_take_is_woken_when_zeroes_in_flight_have_ended)
                                              .num_tokens = 8,
                                              .expires_ns = INT64_MAX};
     ck_assert_status(core_offer_make(c.session, &params, &error), STATUS_OK);
-    worker_lease(&a, 1, blocks);
-    report_blocks(&a, blocks, 1);
-    worker_release(&a, blocks, 1);
-    pass(&a, CORE_PASSED_ALL);
-    worker_lease(&b, 1, blocks); // to be zeroed
-    worker_run(&b, worker_batch(&b, blocks, 8, 8), 0, 8, tokens);
+    worker_run(&c, worker_batch(&c, found + 1, 8, 8), 0, 8, tokens);
     world_step(&world); // the zeroes are in flight
     ck_assert_refused(core_offer_take(a.session, a.cache, "a text", &offer, &error), STATUS_BUSY,
                       "are being zeroed");
@@ -653,7 +695,9 @@ int main(void)
         {"zeroes",
          {zeroes_never_overwrite_what_an_attached_session_writes,
           an_offered_block_is_not_zeroed_after_an_attached_session_has_taken_it,
-          an_attached_lease_waits_for_zeroes_in_flight,
+          an_attached_lease_waits_for_zeroes_in_flight_of_blocks_that_it_needs,
+          an_attached_lease_takes_other_blocks_than_those_that_are_being_zeroed,
+          a_session_attaches_while_blocks_of_others_are_being_zeroed,
           an_attached_take_is_woken_when_zeroes_in_flight_have_ended}},
         {"death",
          {blocks_of_a_dead_attached_session_wait_for_the_proof_and_for_a_fence,
