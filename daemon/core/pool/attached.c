@@ -216,6 +216,15 @@ enum status core_cache_attach(struct core_session *session, uint64_t cache,
     return status;
 }
 
+void core_cache_want_memory(struct core_session *session, uint64_t cache)
+{
+    struct hold_table *table;
+    struct error unheard; // core_cache_attach() says what is missing
+    if (hold_table_find(session, cache, &table, NULL) == STATUS_OK && !table->cache->num_present &&
+        !table->cache->num_growing)
+        (void)pool_fill(table->cache, &unheard);
+}
+
 bool core_cache_attached(const struct core_session *session, uint64_t cache,
                          struct core_attachment *out)
 {

@@ -153,6 +153,15 @@ START_TEST(attaching_needs_the_option_and_the_memory)
     world_step(&world);
     ck_assert_refused(core_cache_attach(a.session, a.cache, &attachment, &error), STATUS_NO_MEMORY,
                       "the device has no 8192 bytes");
+    core_cache_want_memory(a.session, 999);
+    core_cache_want_memory(a.session, a.cache); // now there is memory
+    ck_assert_refused(core_cache_attach(a.session, a.cache, &attachment, &error), STATUS_BUSY,
+                      "is not made yet");
+    core_cache_want_memory(a.session, a.cache); // it is on its way
+    attach(&a);
+    core_cache_want_memory(a.session, a.cache); // it is there
+    world_step(&world);
+    ck_assert_uint_eq(worker_counts(&a).total, BLOCKS);
 }
 END_TEST
 
