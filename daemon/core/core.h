@@ -274,6 +274,10 @@ struct core_report {
 // not write.
 enum status core_cache_report(struct core_session *session, const struct core_report *report,
                               uint64_t *mark, struct error *error);
+// The same with all slots of `blocks` in all layers; sealed blocks are left as they are.
+enum status core_blocks_report(struct core_session *session, const struct core_report *report,
+                               const int32_t *blocks, uint32_t count, uint64_t *mark,
+                               struct error *error);
 
 // ---- prefixes ----
 

@@ -317,6 +317,34 @@ START_TEST(a_report_of_slots_that_the_session_may_not_write_changes_nothing)
 }
 END_TEST
 
+START_TEST(whole_blocks_are_reported_by_their_ids)
+{
+    const struct core_report report = {.cache = a.cache, .passed = CORE_PASSED_ALL};
+    uint64_t mark;
+    ck_assert_refused(core_blocks_report(a.session, &report, blocks, 0, &mark, &error),
+                      STATUS_INVALID, "is not attached to cache \"kv\"");
+    attach(&a);
+    worker_lease(&a, 3, blocks);
+    worker_release(&a, blocks + 2, 1);
+    worker_lease(&b, 1, found);
+    const int32_t mixed[] = {blocks[0], found[0]};
+    ck_assert_refused(core_blocks_report(a.session, &report, mixed, 2, &mark, &error),
+                      STATUS_NOT_HELD, "blocks[1]");
+    expect_free(BLOCKS - 4); // nothing has changed
+    ck_assert_status(core_blocks_report(a.session, &report, blocks, 2, &mark, &error), STATUS_OK);
+    world_check(&world);
+    expect_free(BLOCKS - 3); // what was released is let go
+    worker_publish(&a, tokens, 16, blocks);
+    ck_assert_status(core_blocks_report(a.session, &report, blocks, 2, &mark, &error), STATUS_OK);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 16, found), 2);
+    ck_assert_status(core_cache_attach(b.session, b.cache, &attachment, &error), STATUS_OK);
+    // Sealed blocks that it holds are another session's, and stay as they are.
+    const struct core_report others = {.cache = b.cache};
+    ck_assert_status(core_blocks_report(b.session, &others, found, 2, &mark, &error), STATUS_OK);
+    world_check(&world);
+}
+END_TEST
+
 // ---- zeroes ----
 
 START_TEST(zeroes_never_overwrite_what_an_attached_session_writes)
@@ -700,7 +728,8 @@ int main(void)
           a_published_block_that_lingers_is_not_evicted, closing_says_that_all_has_passed}},
         {"reports",
          {reported_slots_count_as_written_and_only_those,
-          a_report_of_slots_that_the_session_may_not_write_changes_nothing}},
+          a_report_of_slots_that_the_session_may_not_write_changes_nothing,
+          whole_blocks_are_reported_by_their_ids}},
         {"zeroes",
          {zeroes_never_overwrite_what_an_attached_session_writes,
           an_offered_block_is_not_zeroed_after_an_attached_session_has_taken_it,
