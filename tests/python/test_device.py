@@ -210,3 +210,28 @@ def test_sessions_come_and_go_without_a_trace(cuda: fake_cuda.Cuda,
             own.empty((16,), torch.float32, device="cuda")
         before = before or open_descriptors()
         assert open_descriptors() <= before, i
+
+
+def test_a_stream_that_never_passes_is_an_error_and_keeps_the_memory_that_it_may_write(
+        cuda: fake_cuda.Cuda, session: aule.Session) -> None:
+    with aule.connect(session.socket, arena_size=1 << 20, device_arena_size=DEVICE_ARENA,
+                      stream_timeout=0.05) as own, \
+            own.cache("stuck", **IDENTITY) as cache, \
+            cache.sequence(range(COUNT), publish=False) as text:
+        step = cache.step([text])
+        arrays = qkv()
+        tensors = [fake_cuda.tensor(array) for array in arrays]
+        cuda.current.stuck = True
+        with pytest.raises(errors.TimeoutError, match=r"has not passed after .*_timeout = 0\.05"):
+            step.attend(0, *tensors)
+        gc.collect()
+        with pytest.raises(errors.NoMemoryError):  # the stream may still copy into it
+            own.empty((DEVICE_ARENA // 4,), torch.float32, device="cuda")
+        cuda.current.stuck = False
+        out = step.attend(0, *tensors)
+        np.testing.assert_allclose(fake_cuda.values(out), expected(*arrays)[0], **CLOSE)
+        del out, step
+        gc.collect()
+        cuda.current.run()
+        own._arena.device.arrive(None)
+        own.empty((DEVICE_ARENA // 4,), torch.float32, device="cuda")

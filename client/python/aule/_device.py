@@ -14,7 +14,7 @@ import math
 import threading
 from typing import Any
 
-from . import dtypes, errors
+from . import _streams, dtypes, errors
 from ._native import Handle, check, ffi, lib
 
 Array = Any  # torch.Tensor
@@ -37,12 +37,15 @@ def _tensor_of(torch: Any, memory: _Memory, device: int) -> Array:
 class DeviceArena:
     """Where the device arena lies in this process, and copies from and to other tensors."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, stream_timeout: float | None) -> None:
         self.size = size  # bytes; 0: the session has none
+        self.stream_timeout = stream_timeout  # seconds; None: for ever
         self.start = 0  # its address; 0: not mapped yet
         self.bytes_in = self.bytes_out = 0
         self._device = -1
         self._lock = threading.Lock()
+        # What a stream that did not pass in time may still read or write, with the event behind it.
+        self._late: list[tuple[Any, Any]] = []
 
     def map(self, session: Handle) -> None:
         """Map the arena on torch's current CUDA device, once.
@@ -100,13 +103,23 @@ class DeviceArena:
             array.detach().copy_(copy, non_blocking=True)
         else:
             array[...] = copy.cpu().numpy()
-        self.arrive()
+        self.arrive(copy)
         with self._lock:
             self.bytes_out += copy.nbytes
 
-    def arrive(self) -> None:
-        """Wait until the current stream has passed. The daemon reads and writes the arena then."""
+    def arrive(self, keep: Any) -> None:
+        """Wait until the current stream has passed. The daemon reads and writes the arena then.
+
+        TimeoutError: it has not passed in time. Then the tensors of `keep` stay allocated until it
+        has.
+        """
         torch = importlib.import_module("torch")
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
-        event.synchronize()
+        if self._late:
+            self._late = [late for late in self._late if not late[0].query()]
+        try:
+            _streams.wait_for(event, self.stream_timeout)
+        except errors.TimeoutError:
+            self._late.append((event, keep))
+            raise
