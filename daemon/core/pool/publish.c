@@ -72,6 +72,8 @@ static void find_chain(struct publication *p)
 static enum status check_written(const struct cache *cache, const struct block *block,
                                  uint32_t index, struct error *error)
 {
+    if (block->written_layers == cache->identity.num_layers)
+        return STATUS_OK;
     for (uint32_t layer = 0; layer < cache->identity.num_layers; layer++) {
         const uint8_t *bits = block_written(cache, block, layer);
         int written = 0;
