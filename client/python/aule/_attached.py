@@ -82,12 +82,16 @@ def upload(torch: Any, tables: Tables, device: Any) -> Tables:
 
 
 class _Written(NamedTuple):
-    """Slots of one sequence's tokens from `begin` on, -1: none; of no sequence if they were given.
-    """
+    """Slots of one sequence's tokens from `begin` on, -1: none; of no sequence if given by hand."""
 
     sequence: weakref.ref[Sequence] | None
     begin: int
     slots: Any
+
+    def behind(self, end: int) -> _Written:
+        """Return what is left of it from the token `end` on."""
+        told = min(max(end - self.begin, 0), len(self.slots))
+        return _Written(self.sequence, self.begin + told, self.slots[told:])
 
 
 class Attached:
@@ -182,14 +186,9 @@ class Attached:
         self._wait()
         check(lib.aule_sequence_publish_written(sequence._open().pointer, PASSED_ALL, ffi.NULL))
         end = sequence.published * self._cache.block_size
-        left = []
-        for written in self._written:
-            if written.sequence is not None and written.sequence() is sequence:
-                told = min(max(end - written.begin, 0), len(written.slots))
-                written = _Written(written.sequence, written.begin + told, written.slots[told:])
-            if len(written.slots):
-                left.append(written)
-        self._written = left
+        rest = [one.behind(end) if one.sequence is not None and one.sequence() is sequence else one
+                for one in self._written]
+        self._written = [one for one in rest if len(one.slots)]
         self._due.discard(sequence)
 
     def close(self, sequence: Sequence) -> None:
