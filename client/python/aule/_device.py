@@ -12,10 +12,11 @@ from __future__ import annotations
 import importlib
 import math
 import threading
+import weakref
 from typing import Any
 
 from . import _streams, dtypes, errors
-from ._native import Handle, check, ffi, lib
+from ._native import Handle, check, ffi, lib, library_path
 
 Array = Any  # torch.Tensor
 
@@ -46,6 +47,8 @@ class DeviceArena:
         self._lock = threading.Lock()
         # What a stream that did not pass in time may still read or write, with the event behind it.
         self._late: list[tuple[Any, Any]] = []
+        self._pool: weakref.ref[Any] | None = None  # the torch.cuda.MemPool, while it lives
+        self._allocator: Any = None  # of it
 
     def map(self, session: Handle) -> None:
         """Map the arena on torch's current CUDA device, once.
@@ -86,6 +89,25 @@ class DeviceArena:
         memory = _Memory(self.start + at, size or 1, token)
         array = _tensor_of(torch, memory, self._device)[:size]
         return array.view(dtypes.torch_dtype(code)).view(shape)
+
+    def pool(self, session: Handle) -> Any:
+        """Return a torch.cuda.MemPool that allocates in the arena; see Session.mem_pool()."""
+        torch = importlib.import_module("torch")
+        if not hasattr(torch.cuda, "MemPool"):
+            raise errors.UnsupportedError(
+                f"this torch ({torch.__version__}) has no torch.cuda.MemPool; 2.5 has it")
+        self.map(session)
+        pool = self._pool() if self._pool is not None else None
+        if pool is None:
+            check(lib.aule_torch_begin(session.pointer))
+            token = session.lend(ffi.cast("void *", self.start),
+                                 lambda pointer, _: lib.aule_torch_end(pointer))
+            self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
+                str(library_path()), "aule_torch_alloc", "aule_torch_free")
+            pool = torch.cuda.MemPool(self._allocator.allocator())
+            pool.aule_token = token  # its end ends the allocator
+            self._pool = weakref.ref(pool)
+        return pool
 
     def copy_in(self, session: Handle, array: Any, code: int) -> Array:
         """Return a dense copy in the arena; it is there at `arrive()`."""

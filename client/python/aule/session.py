@@ -111,6 +111,20 @@ class Session(Owner):
         torch = kind == "torch" or (kind is None and dtypes.is_torch_dtype(dtype))
         return self._arena.allocate(self._open(), dims, dtypes.code_of(dtype), torch)
 
+    def mem_pool(self) -> Any:
+        """Return a torch.cuda.MemPool: what torch allocates in it lies in the device arena.
+
+            with torch.cuda.use_mem_pool(session.mem_pool()):
+                qkv = x @ weights
+
+        Runs use such tensors in place, as those of `empty(device="cuda")`. torch takes memory in
+        pieces of 2 MiB or 20 MiB, and keeps them until the pool's end. If the arena is full, torch
+        says that CUDA is out of memory. The pool keeps the session's memory mapped. BusyError:
+        another session of this process has a pool on this GPU. UnsupportedError: this torch has
+        no pools. Others: as `empty`.
+        """
+        return self._arena.device.pool(self._open())
+
     def in_arena(self, array: Array) -> bool:
         """Say whether runs use this array without a copy."""
         place = self._arena.look(array)
