@@ -14,7 +14,7 @@ from gpu_measure import Row, Rows, Size, cuda
 from gpu_pool import attach_to
 
 POSIX_FD = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-READ = 1  # CU_MEM_ACCESS_FLAGS_PROT_READ
+READ, BOTH = 1, 3  # CU_MEM_ACCESS_FLAGS_PROT_READ, _READWRITE
 DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 GRAIN = 2 << 20
 
@@ -43,10 +43,12 @@ def readonly(size: Size) -> list[Row]:
     cuExternalMemoryGetMappedBuffer(), whose access is to be reduced. Last, as a check of this
     program, memory that CUDA has made itself.
     """
+    from aule import _device
     from aule._native import check, ffi, lib
 
     torch, driver = cuda(), _driver()
     rows = Rows()
+    guarded = 0
 
     def note(what: str, result: int, target: str = "") -> int:
         rows.append((f"readonly: {what}: {_name(driver, result)}", float(result), "", target,
@@ -55,6 +57,11 @@ def readonly(size: Size) -> list[Row]:
 
     def pointer(address: int) -> Any:
         return ctypes.c_uint64(address)
+
+    def allow(address: int, length: int, flags: int) -> int:
+        access = _Access(DEVICE, torch.cuda.current_device(), flags)
+        return int(driver.cuMemSetAccess(pointer(address), ctypes.c_size_t(length),
+                                         ctypes.byref(access), ctypes.c_size_t(1)))
 
     def map_reading(handle: Any, length: int) -> tuple[int, int]:
         at = ctypes.c_uint64()
@@ -65,17 +72,30 @@ def readonly(size: Size) -> list[Row]:
                                        ctypes.c_ulonglong(0))):
             if result:
                 return result, 0
-        access = _Access(DEVICE, torch.cuda.current_device(), READ)
-        return driver.cuMemSetAccess(at, ctypes.c_size_t(length), ctypes.byref(access),
-                                     ctypes.c_size_t(1)), at.value
+        return allow(at.value, length, READ), at.value
 
-    def use(what: str, address: int, length: int) -> None:
+    def write(address: int) -> int:
+        return int(driver.cuMemsetD8_v2(pointer(address), ctypes.c_ubyte(0), ctypes.c_size_t(16)))
+
+    def use(what: str, address: int) -> None:
         there = (ctypes.c_char * 16)()
         note(f"{what}, read", driver.cuMemcpyDtoH_v2(there, pointer(address),
                                                      ctypes.c_size_t(16)))
-        note(f"{what}, write (it should fail)",
-             driver.cuMemsetD8_v2(pointer(address), ctypes.c_ubyte(0), ctypes.c_size_t(16)))
-        del length
+        note(f"{what}, write (it should fail)", write(address))
+
+    def grains(address: int, length: int) -> None:
+        """Let the memory be written but for the second grain of 2 MiB."""
+        note("cuMemSetAccess(PROT_READWRITE) of Vulkan's memory", allow(address, length, BOTH))
+        took = []
+        for flags in (READ, BOTH) * 10 + (READ,):
+            started = time.perf_counter()
+            result = allow(address + GRAIN, GRAIN, flags)
+            took.append(time.perf_counter() - started)
+        note("cuMemSetAccess(PROT_READ) of 2 MiB inside", result)
+        rows.append(("readonly: such a call", statistics.median(took) * 1e6, "us", "", None))
+        for name, at in (("before it", 0), ("in it (it should fail)", GRAIN),
+                         ("behind it", 2 * GRAIN)):
+            note(f"2 MiB inside, write {name}", write(address + at))
 
     _session, cache = attach_to(size, "readonly", blocks=1024, layers=2)
     part = ffi.new("struct aule_pool_part *")
@@ -89,13 +109,13 @@ def readonly(size: Size) -> list[Row]:
         result, address = map_reading(handle, length)
         note("cuMemSetAccess(PROT_READ) of it", result)
         if result == 0:
-            use("Vulkan's memory", address, length)
+            use("Vulkan's memory", address)
+            grains(address, length)
+            guarded = address + GRAIN
     layer = cache.layers[0]
     start = layer.data_ptr() // GRAIN * GRAIN
-    access = _Access(DEVICE, torch.cuda.current_device(), READ)
     note("cuMemSetAccess(PROT_READ) of the mapping of cuExternalMemoryGetMappedBuffer()",
-         driver.cuMemSetAccess(pointer(start), ctypes.c_size_t(GRAIN), ctypes.byref(access),
-                               ctypes.c_size_t(1)))
+         allow(start, GRAIN, READ))
     retained = ctypes.c_ulonglong()
     note("cuMemRetainAllocationHandle() of it",
          driver.cuMemRetainAllocationHandle(ctypes.byref(retained),
@@ -110,7 +130,16 @@ def readonly(size: Size) -> list[Row]:
         result, address = map_reading(own, GRAIN)
         note("cuMemSetAccess(PROT_READ) of CUDA's own memory", result)
         if result == 0:
-            use("CUDA's own memory", address, GRAIN)
+            use("CUDA's own memory", address)
+    if guarded:  # the last: CUDA works no more in this process
+        memory = _device._Memory(guarded, 64, None)
+        try:
+            _device._tensor_of(torch, memory, torch.cuda.current_device()).fill_(1)
+            torch.cuda.synchronize()
+            said = "no error"
+        except RuntimeError as reason:
+            said = str(reason).splitlines()[0]
+        rows.append((f"readonly: a kernel that writes there: {said}", 0.0, "", "", None))
     return rows
 
 
