@@ -10,6 +10,7 @@
 #include "error.h"
 #include "fork.h"
 #include "own_cache.h"
+#include "torch.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -149,7 +150,8 @@ static void drop_parts(struct attachment *attachment)
     lane_close(attachment->lane);
     segment_close(&attachment->segment);
     arena_destroy(attachment->arena);
-    device_close(attachment->device);
+    torch_ended(attachment->device);
+    device_unref(attachment->device);
     attachment->connection = NULL;
     attachment->lane = NULL;
     attachment->arena = NULL;

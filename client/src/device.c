@@ -13,11 +13,13 @@
 #include "session.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 struct device_arena {
+    atomic_uint references;     // the attachment, and what torch.c keeps
     struct sockaddr_un address; // of the export socket
     uint64_t size;              // bytes
     struct arena *places;
@@ -39,6 +41,7 @@ enum aule_status device_open(const struct wire_hello_reply *hello, uint64_t aske
     struct device_arena *device = calloc(1, sizeof *device);
     if (!device)
         return fail(AULE_NO_MEMORY, "no memory for a session");
+    atomic_init(&device->references, 1);
     pthread_mutex_init(&device->mutex, NULL);
     device->size = hello->device_arena_size;
     enum aule_status status =
@@ -48,13 +51,31 @@ enum aule_status device_open(const struct wire_hello_reply *hello, uint64_t aske
     if (status == AULE_OK)
         *out = device;
     else
-        device_close(device);
+        device_unref(device);
     return status;
 }
 
-void device_close(struct device_arena *device)
+void device_ref(struct device_arena *device)
 {
-    if (!device)
+    atomic_fetch_add(&device->references, 1);
+}
+
+bool device_place(struct device_arena *device, struct device_place *place)
+{
+    pthread_mutex_lock(&device->mutex);
+    const bool mapped = device->import;
+    if (mapped)
+        *place = (struct device_place){.cuda_device = cuda_import_device(device->import),
+                                       .address = device->cuda_address,
+                                       .size = device->size,
+                                       .places = device->places};
+    pthread_mutex_unlock(&device->mutex);
+    return mapped;
+}
+
+void device_unref(struct device_arena *device)
+{
+    if (!device || atomic_fetch_sub(&device->references, 1) != 1)
         return;
     cuda_import_end(device->import);
     arena_destroy(device->places);
@@ -97,8 +118,7 @@ static enum aule_status take_descriptor(struct attachment *attachment,
 
 // ---- public ----
 
-// AULE_NOT_FOUND: the session has no device arena. After AULE_OK call session_put().
-static enum aule_status get(struct aule_session *session, struct attachment **attachment)
+enum aule_status device_get(struct aule_session *session, struct attachment **attachment)
 {
     enum aule_status status = session_get(session, attachment);
     if (status != AULE_OK || (*attachment)->device)
@@ -115,7 +135,7 @@ enum aule_status aule_device_export_sized(struct aule_session *session,
     struct attachment *attachment;
     REQUIRE(session);
     REQUIRE(export);
-    enum aule_status status = get(session, &attachment);
+    enum aule_status status = device_get(session, &attachment);
     if (status != AULE_OK)
         return status;
     status = take_descriptor(attachment, &whole);
@@ -158,7 +178,7 @@ enum aule_status aule_device_map_cuda(struct aule_session *session, int cuda_dev
     struct attachment *attachment;
     REQUIRE(session);
     REQUIRE(base);
-    enum aule_status status = get(session, &attachment);
+    enum aule_status status = device_get(session, &attachment);
     if (status != AULE_OK)
         return status;
     struct device_arena *device = attachment->device;
@@ -179,7 +199,7 @@ enum aule_status aule_device_alloc(struct aule_session *session, uint64_t size, 
     struct attachment *attachment;
     REQUIRE(session);
     REQUIRE(offset);
-    enum aule_status status = get(session, &attachment);
+    enum aule_status status = device_get(session, &attachment);
     if (status != AULE_OK)
         return status;
     status = arena_alloc(attachment->device->places, size, offset);
@@ -190,7 +210,7 @@ enum aule_status aule_device_alloc(struct aule_session *session, uint64_t size, 
 void aule_device_free(struct aule_session *session, uint64_t offset)
 {
     struct attachment *attachment;
-    if (!session || get(session, &attachment) != AULE_OK)
+    if (!session || device_get(session, &attachment) != AULE_OK)
         return;
     arena_free(attachment->device->places, offset);
     session_put(attachment);

@@ -15,6 +15,8 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -222,23 +224,115 @@ static enum aule_status import_part(const struct aule_cache *cache, struct pool 
     return AULE_OK;
 }
 
-// With the mutex held. The first answer says how many allocations there are; each has a layer.
-static enum aule_status map(const struct aule_cache *cache, struct pool *pool, int cuda_device)
+// Descriptors are taken by a thread of their own, while CUDA imports those that have come: either
+// takes some hundred microseconds for each allocation.
+struct arrivals {
+    const struct aule_cache *cache;
+    pthread_mutex_t mutex; // guards the rest
+    pthread_cond_t news;
+    uint32_t num_parts, taken;
+    bool over;    // nothing else comes
+    bool dropped; // nobody wants what comes
+    enum aule_status status;
+    char why[256]; // the sentence, if `status` is a failure
+    struct aule_pool_part parts[]; // [num_layers]: each allocation has a layer
+};
+
+// The first answer says how many allocations there are.
+static void *take_parts(void *context)
 {
-    struct aule_pool_part part;
+    struct arrivals *arrivals = context;
+    const struct aule_cache *cache = arrivals->cache;
     uint32_t num_parts = 1;
     enum aule_status status = AULE_OK;
+    bool wanted = true;
+    for (uint32_t i = 0; status == AULE_OK && wanted && i < num_parts && i < cache->num_layers;
+         i++) {
+        status = take_part(cache, i, &arrivals->parts[i], &num_parts);
+        pthread_mutex_lock(&arrivals->mutex);
+        arrivals->taken += status == AULE_OK;
+        wanted = !arrivals->dropped;
+        pthread_cond_signal(&arrivals->news);
+        pthread_mutex_unlock(&arrivals->mutex);
+    }
+    pthread_mutex_lock(&arrivals->mutex);
+    arrivals->status = status;
+    if (status != AULE_OK) // the sentence is this thread's
+        snprintf(arrivals->why, sizeof arrivals->why, "%s", aule_error());
+    arrivals->over = true;
+    pthread_cond_signal(&arrivals->news);
+    pthread_mutex_unlock(&arrivals->mutex);
+    return NULL;
+}
+
+// False: the last one has come, or none could be had.
+static bool await_part(struct arrivals *arrivals, uint32_t i)
+{
+    pthread_mutex_lock(&arrivals->mutex);
+    while (arrivals->taken <= i && !arrivals->over)
+        pthread_cond_wait(&arrivals->news, &arrivals->mutex);
+    const bool came = arrivals->taken > i;
+    pthread_mutex_unlock(&arrivals->mutex);
+    return came;
+}
+
+static void drop_arrivals(struct arrivals *arrivals)
+{
+    pthread_mutex_lock(&arrivals->mutex);
+    arrivals->dropped = true;
+    pthread_mutex_unlock(&arrivals->mutex);
+}
+
+static enum aule_status import_all(struct arrivals *arrivals, struct pool *pool, int cuda_device)
+{
+    enum aule_status status = AULE_OK;
+    for (uint32_t i = 0; status == AULE_OK && await_part(arrivals, i); i++)
+        status = import_part(arrivals->cache, pool, &arrivals->parts[i], cuda_device);
+    return status;
+}
+
+static enum aule_status import_as_they_come(struct arrivals *arrivals, struct pool *pool,
+                                            int cuda_device)
+{
+    pthread_t thread;
+    sigset_t all, before; // signals are for the program's own threads
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int error = pthread_create(&thread, NULL, take_parts, arrivals);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return fail(AULE_NO_MEMORY, "no thread to take the descriptors of a cache: %s",
+                    strerror(error));
+    enum aule_status status = import_all(arrivals, pool, cuda_device);
+    if (status != AULE_OK)
+        drop_arrivals(arrivals);
+    pthread_join(thread, NULL);
+    for (uint32_t i = 0; i < arrivals->taken; i++)
+        close(arrivals->parts[i].fd);
+    if (status == AULE_OK && arrivals->status != AULE_OK)
+        status = fail(arrivals->status, "%s", arrivals->why);
+    return status;
+}
+
+// With the mutex held.
+static enum aule_status map(const struct aule_cache *cache, struct pool *pool, int cuda_device)
+{
+    enum aule_status status;
+    struct arrivals *arrivals =
+        calloc(1, sizeof *arrivals + cache->num_layers * sizeof(struct aule_pool_part));
     pool->imports = calloc(cache->num_layers, sizeof(struct cuda_import *));
     pool->layers = calloc(cache->num_layers, sizeof(void *));
-    if (!pool->imports || !pool->layers)
+    if (arrivals && pool->imports && pool->layers) {
+        arrivals->cache = cache;
+        pthread_mutex_init(&arrivals->mutex, NULL);
+        pthread_cond_init(&arrivals->news, NULL);
+        status = import_as_they_come(arrivals, pool, cuda_device);
+        pthread_cond_destroy(&arrivals->news);
+        pthread_mutex_destroy(&arrivals->mutex);
+    } else {
         status = fail(AULE_NO_MEMORY, "no memory to map %u layers", cache->num_layers);
-    for (uint32_t i = 0; status == AULE_OK && i < num_parts && i < cache->num_layers; i++) {
-        status = take_part(cache, i, &part, &num_parts);
-        if (status != AULE_OK)
-            break;
-        status = import_part(cache, pool, &part, cuda_device);
-        close(part.fd);
     }
+    free(arrivals);
     if (status != AULE_OK)
         unmap(pool);
     return status;

@@ -268,7 +268,9 @@ enum aule_status prefix_publish(struct aule_cache *cache,
                                        .extra_key = extra_key(prefix),
                                        .has_parent = publishing->parent != NULL,
                                        .parent = publishing->parent ? *publishing->parent : 0,
-                                       .releases = publishing->releases}},
+                                       .releases = publishing->releases,
+                                       .written = publishing->written,
+                                       .passed = publishing->passed}},
         .beside = num_blocks * sizeof *block_ids,
         .expected = WIRE_ANSWER_PREFIX_PUBLISH,
     };
@@ -281,6 +283,8 @@ enum aule_status prefix_publish(struct aule_cache *cache,
         status = copy_blocks(&reply->blocks, num_blocks, block_ids);
     if (status == AULE_OK && num_existing)
         *num_existing = reply->num_existing;
+    if (status == AULE_OK && publishing->mark)
+        *publishing->mark = reply->mark;
     answer_finish(&answer);
     return status;
 }

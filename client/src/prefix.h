@@ -12,6 +12,9 @@ struct prefix_publishing {
     struct aule_prefix prefix;
     const int32_t *parent; // the published block that the tokens follow; NULL: they begin a prompt
     bool releases;         // the daemon releases each block that an existing one replaces
+    bool written;          // own kernels have written all of the blocks, with `passed` as in a report
+    uint64_t passed;
+    uint64_t *mark; // of the report, if `written`; NULL: not wanted
 };
 // True: the daemon knows `parent` and `releases`.
 bool prefix_is_extended(const struct aule_cache *cache);

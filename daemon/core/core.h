@@ -253,6 +253,9 @@ struct core_attachment {
 // ask again after core_step() has returned true. NO_MEMORY: the device gave none.
 enum status core_cache_attach(struct core_session *session, uint64_t cache,
                               struct core_attachment *out, struct error *error);
+// Call this before core_cache_attach(), once for each command. If the device had no memory for the
+// cache, it is asked again.
+void core_cache_want_memory(struct core_session *session, uint64_t cache);
 // False: the session has no such cache open, or is not attached to it.
 bool core_cache_attached(const struct core_session *session, uint64_t cache,
                          struct core_attachment *out);
@@ -271,6 +274,10 @@ struct core_report {
 // not write.
 enum status core_cache_report(struct core_session *session, const struct core_report *report,
                               uint64_t *mark, struct error *error);
+// The same with all slots of `blocks` in all layers; sealed blocks are left as they are.
+enum status core_blocks_report(struct core_session *session, const struct core_report *report,
+                               const int32_t *blocks, uint32_t count, uint64_t *mark,
+                               struct error *error);
 
 // ---- prefixes ----
 

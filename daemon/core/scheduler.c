@@ -211,7 +211,7 @@ static enum status submit(struct core *core, const struct engine_submission *ord
         core->scheduler.num_in_flight++;
         core->ledger.metrics[METRIC_SUBMISSIONS]++;
         submission->zeroes = order->num_zeroes > 0;
-        core->pool.zeroes_in_flight += submission->zeroes;
+        core->pool.zeroes_submitted += submission->zeroes;
     }
     return status;
 }
@@ -528,7 +528,7 @@ static void end_zeroes(struct core *core, const struct submission *submission)
 {
     if (!submission->zeroes)
         return;
-    core->pool.zeroes_in_flight -= submission->zeroes;
+    core->pool.zeroes_ended++;
     core->ledger.news = true; // a lease may wait for it, or a take of an attached session
     takers_wake_all(&core->offers);
 }

@@ -23,7 +23,7 @@ enum { STEPS_A_TURN = 32 }; // events that one exports_serve() takes
 
 struct export_peer {
     int fd; // -1 = free
-    uid_t uid;
+    struct exports_peer who;
     int64_t deadline_ns;
 };
 
@@ -164,8 +164,8 @@ static void serve_peer(struct exports *exports, struct export_peer *peer)
     if (size > 0) {
         enum status status = check_request(&request, size, &error);
         if (status == STATUS_OK)
-            status = exports->params.redeem(exports->params.context, request.token, peer->uid, &fd,
-                                            &error);
+            status = exports->params.redeem(exports->params.context, request.token, &peer->who,
+                                            &fd, &error);
         if (status == STATUS_OK)
             answer(peer->fd, &(struct wire_export_answer){.status = STATUS_OK}, fd);
         else
@@ -200,7 +200,8 @@ static enum status admit(struct exports *exports, int fd, int64_t now_ns, struct
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = place};
     if (epoll_ctl(exports->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
         return error_set(error, STATUS_NO_MEMORY, "cannot watch a descriptor: %s", strerror(errno));
-    *place = (struct export_peer){fd, credentials.uid, now_ns + patience_ns};
+    *place = (struct export_peer){
+        fd, {credentials.uid, (uint64_t)credentials.pid}, now_ns + patience_ns};
     exports->num_peers++;
     listen_on(exports);
     return STATUS_OK;

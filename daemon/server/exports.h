@@ -17,6 +17,10 @@
 #include <sys/types.h>
 
 struct exports;
+struct exports_peer { // as the kernel says
+    uid_t uid;
+    uint64_t pid; // 0 = of another pid namespace
+};
 
 struct exports_params {
     const char *socket; // the daemon's
@@ -24,10 +28,10 @@ struct exports_params {
     bool for_all;       // other users may connect
     int epoll_fd;       // gets an event with `mark` when exports_serve() has something to do
     void *mark;
-    // Gives a descriptor for a token of the user `uid`, and forgets the token. The callee's
-    // descriptor is closed after it was sent. On failure *error says why.
-    enum status (*redeem)(void *context, const uint8_t token[WIRE_TOKEN_SIZE], uid_t uid, int *fd,
-                          struct error *error);
+    // Gives `peer` a descriptor for its token, and forgets the token. The callee's descriptor is
+    // closed after it was sent. On failure *error says why.
+    enum status (*redeem)(void *context, const uint8_t token[WIRE_TOKEN_SIZE],
+                          const struct exports_peer *peer, int *fd, struct error *error);
     void *context;
 };
 

@@ -358,6 +358,7 @@ static void retry_lookup(struct server *server, struct parked *parked, bool last
 enum status park_attach(struct call *call, uint64_t cache, uint32_t part, int64_t deadline_ns)
 {
     call->reply.answer = WIRE_ANSWER_CACHE_ATTACH;
+    core_cache_want_memory(call->session->core, cache);
     enum status status =
         session_attach(call->session, cache, part, &call->reply.cache_attach, &call->error);
     if (status != STATUS_BUSY || clock_now_ns() >= deadline_ns)

@@ -484,14 +484,20 @@ static struct session *find_token(struct server *server, const uint8_t token[WIR
     return NULL;
 }
 
-enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE], uid_t uid, int *fd,
-                           struct error *error)
+enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE],
+                           const struct exports_peer *peer, int *fd, struct error *error)
 {
     struct session *session = find_token(context, token);
     if (!session)
         return error_set(error, STATUS_NOT_FOUND, "no open session has this token, or it was used");
-    if (session->uid != uid)
-        return error_set(error, STATUS_DENIED, "uid %u sent a token of uid %u", uid, session->uid);
+    if (session->uid != peer->uid)
+        return error_set(error, STATUS_DENIED, "uid %u sent a token of uid %u", peer->uid,
+                         session->uid);
+    // Blocks of a dead process are free again, so no process that is not watched may have them.
+    if (session->pid != peer->pid)
+        return error_set(error, STATUS_DENIED,
+                         "process %" PRIu64 " sent a token of process %" PRIu64, peer->pid,
+                         session->pid);
     session->has_token = false;
     enum status status = open_descriptor(session, fd, error);
     log_debug("%s: a descriptor of its %s %s", session->label,

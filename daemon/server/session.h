@@ -36,7 +36,7 @@ enum status session_export(struct session *session, struct wire_device_arena_rep
 enum status session_attach(struct session *session, uint64_t cache, uint32_t part,
                            struct wire_cache_attach_reply *reply, struct error *error);
 // exports_params.redeem; `context` is the server.
-enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE], uid_t uid, int *fd,
-                           struct error *error);
+enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE],
+                           const struct exports_peer *peer, int *fd, struct error *error);
 
 #endif

@@ -5,6 +5,7 @@
 // threads, and with long lists; and its tensors. Each test is a process with a fake daemon in it.
 // test_client.c uses the real daemon; test_client_opening.c tests opening a session.
 
+#include "aule/sequence.h"
 #include "rigs/client_world.h"
 
 #include <stdlib.h>
@@ -446,6 +447,31 @@ START_TEST(an_older_daemon_has_no_attached_pool)
 }
 END_TEST
 
+static enum fake_action speaks_2_9(struct fake_daemon *daemon, const struct wire_request *request,
+                                   struct wire_reply *reply)
+{
+    (void)daemon;
+    if (request->command == WIRE_COMMAND_HELLO)
+        reply->hello.minor = 9;
+    return FAKE_ANSWER;
+}
+
+START_TEST(an_older_daemon_needs_two_messages_to_report_and_publish)
+{
+    struct aule_sequence *sequence;
+    const struct aule_sequence_params params = {.num_tokens = 0};
+    fake_start(&fake, path, speaks_2_9, NULL);
+    struct aule_session *session = open_session(0);
+    struct aule_cache *cache = open_cache(session);
+    ck_assert_int_eq(aule_sequence_create(cache, &params, &sequence), AULE_OK);
+    expect(aule_sequence_publish_written(sequence, 0, NULL), AULE_UNSUPPORTED,
+           "too old (protocol 2.9; to publish what was not reported needs 2.10)");
+    aule_sequence_destroy(sequence);
+    aule_cache_close(cache);
+    aule_session_close(session);
+}
+END_TEST
+
 static enum fake_action newer(struct fake_daemon *daemon, const struct wire_request *request,
                               struct wire_reply *reply)
 {
@@ -636,6 +662,7 @@ int main(void)
             {a_daemon_too_old_for_a_command_is_told_and_not_asked, 0},
             {the_tokens_of_a_block_come_whole_and_too_many_are_refused, 0},
             {an_older_daemon_has_no_attached_pool, 0},
+            {an_older_daemon_needs_two_messages_to_report_and_publish, 0},
             {the_table_of_shaders_says_which_is_used_and_what_the_others_lack, 0},
             {metrics_come_as_names_and_values_or_the_daemon_is_too_old, 0},
             {NULL, 0},

@@ -371,10 +371,20 @@ void engine_cache_shrink(struct engine_cache *cache, uint32_t number)
 enum status engine_cache_export(struct engine_cache *cache, uint32_t part,
                                 struct engine_cache_part *out, struct error *error)
 {
-    (void)part;
-    *out = (struct engine_cache_part){.memory.fd = -1};
-    return error_set(error, STATUS_UNSUPPORTED, "the fake engine exports no memory of cache %s",
-                     cache->params.name);
+    const struct engine_cache_params *params = &cache->params;
+    const uint64_t block_bytes = engine_layer_block_bytes(params);
+    *out = (struct engine_cache_part){.memory.fd = -1,
+                                      .num_parts = 1,
+                                      .num_layers = params->num_layers,
+                                      .layer_bytes = block_bytes * params->chunk_blocks,
+                                      .block_bytes = block_bytes};
+    if (part > 0)
+        return error_set(error, STATUS_OUT_OF_RANGE, "allocation %" PRIu32 " of 1", part);
+    // Nothing of the fake's blocks is in this memory.
+    out->memory.allocated = out->layer_bytes * params->num_layers;
+    out->memory.fd = memfd_create("exported cache", MFD_CLOEXEC);
+    return out->memory.fd >= 0 ? STATUS_OK
+                               : error_set(error, STATUS_NO_MEMORY, "no descriptor for a cache");
 }
 
 int32_t *fake_slot_at(const struct engine_cache *cache, uint32_t layer, int64_t block,

@@ -8,6 +8,7 @@
 #include "fake_libcuda.h"
 
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,9 +17,17 @@
 enum { SUCCESS = 0, INVALID = 1, NO_CONTEXT = 201, REFUSED = 999 };
 
 EXPORTED struct fake_libcuda fake_libcuda;
-static void *current, *mapped;
-static size_t mapped_size;
-static int imported_fd = -1;
+static void *current;
+struct import { // owned by the program until cuDestroyExternalMemory()
+    int fd;
+    uint64_t allocated;
+};
+struct mapping {
+    struct mapping *next;
+    char *base;
+    size_t size;
+};
+static struct mapping *mappings;
 
 struct handle_desc { // CUDA_EXTERNAL_MEMORY_HANDLE_DESC of cuda.h
     int type;
@@ -99,8 +108,11 @@ EXPORTED int cuImportExternalMemory(void **memory, const struct handle_desc *des
         return REFUSED;
     fake_libcuda.dedicated = desc->flags & 1;
     fake_libcuda.allocated = desc->size;
-    imported_fd = desc->handle.fd; // CUDA's from now on
-    *memory = &imported_fd;
+    struct import *import = malloc(sizeof *import);
+    if (!import)
+        return REFUSED;
+    *import = (struct import){desc->handle.fd, desc->size}; // CUDA's from now on
+    *memory = import;
     fake_libcuda.imports++;
     return SUCCESS;
 }
@@ -110,30 +122,44 @@ EXPORTED int cuExternalMemoryGetMappedBuffer(unsigned long long *address, void *
 {
     if (!current)
         return NO_CONTEXT;
-    if (fake_libcuda.refuses_maps || memory != &imported_fd ||
-        desc->offset + desc->size > fake_libcuda.allocated)
+    const struct import *import = memory;
+    if (fake_libcuda.refuses_maps || desc->offset + desc->size > import->allocated)
         return REFUSED;
-    mapped_size = fake_libcuda.begin + desc->size;
-    mapped = mmap(NULL, mapped_size, PROT_READ | PROT_WRITE, MAP_SHARED, imported_fd, 0);
-    if (mapped == MAP_FAILED)
+    struct mapping *mapping = malloc(sizeof *mapping);
+    if (!mapping)
         return REFUSED;
-    *address = (uintptr_t)mapped + fake_libcuda.begin;
+    mapping->size = fake_libcuda.begin + desc->size;
+    mapping->base = mmap(NULL, mapping->size, PROT_READ | PROT_WRITE, MAP_SHARED, import->fd, 0);
+    if (mapping->base == MAP_FAILED) {
+        free(mapping);
+        return REFUSED;
+    }
+    mapping->next = mappings;
+    mappings = mapping;
+    *address = (uintptr_t)mapping->base + fake_libcuda.begin;
     fake_libcuda.maps++;
     return SUCCESS;
 }
 
 EXPORTED int cuDestroyExternalMemory(void *memory)
 {
-    close(*(int *)memory);
+    close(((struct import *)memory)->fd);
+    free(memory);
     fake_libcuda.imports--;
     return current ? SUCCESS : NO_CONTEXT;
 }
 
 EXPORTED int cuMemFree_v2(unsigned long long address)
 {
-    if (!current || address != (uintptr_t)mapped + fake_libcuda.begin)
+    struct mapping **at = &mappings;
+    while (*at && address != (uintptr_t)(*at)->base + fake_libcuda.begin)
+        at = &(*at)->next;
+    struct mapping *mapping = *at;
+    if (!current || !mapping)
         return INVALID;
-    munmap(mapped, mapped_size);
+    munmap(mapping->base, mapping->size);
+    *at = mapping->next;
+    free(mapping);
     fake_libcuda.maps--;
     return SUCCESS;
 }

@@ -13,16 +13,18 @@
 static const struct model_block nobodys = {
     .node = NONE, .tenant = NONE, .writer = NONE, .id = NONE};
 
-void model_init(struct model *m)
+void model_init(struct model *m, int num_blocks)
 {
     memset(m, 0, sizeof *m);
-    for (int b = 0; b < BLOCKS; b++)
+    for (int b = 0; b < BLOCKS; b++) {
         m->blocks[b] = nobodys;
+        m->blocks[b].absent = b >= num_blocks;
+    }
 }
 
 static bool is_user(const struct model_block *b, int worker)
 {
-    return b->holds[worker] || b->names[worker];
+    return b->holds[worker] || b->names[worker] || b->lingers[worker];
 }
 
 uint32_t block_holders(const struct model *m, int block)
@@ -36,6 +38,8 @@ uint32_t block_holders(const struct model *m, int block)
 enum state block_state(const struct model *m, int block)
 {
     const struct model_block *b = &m->blocks[block];
+    if (b->absent)
+        return NUM_STATES;
     for (int w = 0; w < WORKERS; w++) {
         if (is_user(b, w))
             return b->sealed ? HELD : LEASED;
@@ -81,8 +85,29 @@ static void hold(struct model *m, int worker, int block)
 
 static void drop(struct model *m, int worker, int block)
 {
-    m->blocks[block].holds[worker]--;
+    struct model_block *b = &m->blocks[block];
+    if (--b->holds[worker] == 0 && m->sessions[worker].attached)
+        b->lingers[worker] = ++m->last_release; // also if it lingers already
     settle(m, block);
+}
+
+// The one that was released first; NONE: none lingers.
+static int first_lingering(const struct model *m, int worker)
+{
+    int first = NONE;
+    for (int b = 0; b < BLOCKS; b++)
+        if (m->blocks[b].lingers[worker] &&
+            (first == NONE || m->blocks[b].lingers[worker] < m->blocks[first].lingers[worker]))
+            first = b;
+    return first;
+}
+
+static void let_go(struct model *m, int worker)
+{
+    for (int b; (b = first_lingering(m, worker)) != NONE;) {
+        m->blocks[b].lingers[worker] = 0;
+        settle(m, b);
+    }
 }
 
 // ---- sums ----
@@ -150,8 +175,12 @@ uint64_t model_digest(const struct model *m)
         for (int o = 0; block->evictable && o < BLOCKS; o++)
             older += m->blocks[o].evictable && m->blocks[o].last_use < block->last_use;
         hash = mix(mix(hash, older), block->node == NONE ? 0 : path_hash(m, block->node));
-        for (int w = 0; w < WORKERS; w++)
-            hash = mix(hash, block->holds[w] * 16 + block->names[w]);
+        for (int w = 0; w < WORKERS; w++) {
+            uint64_t before = 0;
+            for (int o = 0; block->lingers[w] && o < BLOCKS; o++)
+                before += m->blocks[o].lingers[w] && m->blocks[o].lingers[w] <= block->lingers[w];
+            hash = mix(mix(hash, block->holds[w] * 16 + block->names[w]), before);
+        }
         sum += mix(mix(hash, (uint64_t)block->writer), (uint64_t)block->tenant);
     }
     for (int t = 0; t < TENANTS; t++)
@@ -442,7 +471,8 @@ enum outcome model_publish(struct model *m, int worker, int parent, const int32_
         if (other == NONE || other == blocks[i])
             continue;
         const struct model_block *given = &m->blocks[blocks[i]];
-        bool leaves = releases && given->holds[worker] == 1 && !given->names[worker];
+        bool leaves = releases && given->holds[worker] == 1 && !given->names[worker] &&
+                      !m->sessions[worker].attached;
         uint32_t users = 0;
         for (int w = 0; w < WORKERS; w++)
             users += is_user(given, w);
@@ -717,6 +747,41 @@ void model_open(struct model *m, int worker, int tenant)
     m->sessions[worker] = (struct model_session){.open = true, .tenant = tenant};
 }
 
+void model_attach(struct model *m, int worker)
+{
+    m->sessions[worker].attached = true;
+}
+
+void model_report(struct model *m, int worker)
+{
+    let_go(m, worker);
+    trim(m);
+}
+
+// The one with the lowest id of the daemon above `last` that the worker holds; NONE: none.
+static int next_held(const struct model *m, int worker, int32_t last)
+{
+    int next = NONE;
+    for (int b = 0; b < BLOCKS; b++)
+        if (m->blocks[b].holds[worker] && m->blocks[b].id >= last &&
+            (next == NONE || m->blocks[b].id < m->blocks[next].id))
+            next = b;
+    return next;
+}
+
+uint32_t model_haunted(const struct model *m, int worker, int *blocks)
+{
+    static struct model rest;
+    uint32_t count = 0;
+    rest = *m;
+    for (int b; (b = first_lingering(&rest, worker)) != NONE; rest.blocks[b].lingers[worker] = 0)
+        blocks[count++] = b;
+    for (int b; (b = next_held(&rest, worker, -2)) != NONE; rest.blocks[b].holds[worker] = 0)
+        if (!m->blocks[b].lingers[worker])
+            blocks[count++] = b;
+    return count;
+}
+
 void model_close(struct model *m, int worker, const int *in_flight, uint32_t num_in_flight)
 {
     leave_offers(m, worker);
@@ -725,21 +790,13 @@ void model_close(struct model *m, int worker, const int *in_flight, uint32_t num
             m->claims[c].used = false;
     for (uint32_t i = 0; i < num_in_flight; i++)
         m->blocks[in_flight[i]].dead = true;
-    bool done = false;
-    for (int32_t last = -2; !done;) { // by the daemon's ids
-        int next = NONE;
-        for (int b = 0; b < BLOCKS; b++)
-            if (m->blocks[b].holds[worker] && m->blocks[b].id >= last &&
-                (next == NONE || m->blocks[b].id < m->blocks[next].id))
-                next = b;
-        done = next == NONE;
-        if (!done) {
-            last = m->blocks[next].id;
-            m->blocks[next].holds[worker] = 0;
-            settle(m, next);
-        }
+    let_go(m, worker);
+    int32_t last = -2;
+    for (int b; (b = next_held(m, worker, last)) != NONE; settle(m, b)) { // by the daemon's ids
+        last = m->blocks[b].id;
+        m->blocks[b].holds[worker] = 0;
     }
-    m->sessions[worker].open = false;
+    m->sessions[worker].open = m->sessions[worker].attached = false;
     trim(m);
     memset(m->records[worker], 0, sizeof m->records[worker]);
     memset(m->sequences[worker], 0, sizeof m->sequences[worker]);

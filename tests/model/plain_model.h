@@ -16,7 +16,7 @@ enum {
     WORKERS = 4,
     SEQUENCES = 3, // of a worker
     TENANTS = 2,
-    BLOCKS = 24, // of the pool
+    BLOCKS = 32, // of the largest pool
     BLOCK = 8,   // tokens
     DEPTH = 4,   // blocks of a text
     TOKENS = DEPTH * BLOCK,
@@ -33,10 +33,12 @@ struct model_block {
     bool sealed, evictable;
     int node, tenant, writer;
     uint32_t holds[WORKERS], names[WORKERS]; // names: offers of this giver
+    uint64_t lingers[WORKERS]; // number of the release by an attached worker; 0: it does not linger
     uint32_t offers;
     uint64_t last_use;
     int32_t id; // the daemon's, learned when it is published
-    bool dead;  // runs of a dead session use it
+    bool dead;  // runs or kernels of a dead session use it
+    bool absent; // beyond the pool's end
 };
 struct model_node {
     bool used;
@@ -65,7 +67,7 @@ struct model_tenant {
     uint64_t evicted;
 };
 struct model_session {
-    bool open, waits;
+    bool open, waits, attached;
     int tenant;
     uint64_t quota;
 };
@@ -97,7 +99,7 @@ struct model {
     struct model_session sessions[WORKERS];
     struct model_record records[WORKERS][BLOCKS * 2];
     struct model_sequence sequences[WORKERS][SEQUENCES];
-    uint64_t clock, last_id;
+    uint64_t clock, last_id, last_release;
     bool eager; // a command that waits is tried after each message, else after each operation
     struct {
         enum waiting kind; // of one worker at most
@@ -108,7 +110,7 @@ struct model {
     } waiter;
 };
 
-void model_init(struct model *m);
+void model_init(struct model *m, int num_blocks);
 
 // ---- what can be counted ----
 
@@ -155,6 +157,11 @@ enum outcome model_take(struct model *m, int worker, int offer);
 // access[i]: the taker may write block i.
 void model_settle(struct model *m, int offer, bool accept, bool *may_write);
 void model_open(struct model *m, int worker, int tenant);
+// From now on blocks that the worker releases linger until model_report().
+void model_attach(struct model *m, int worker);
+void model_report(struct model *m, int worker);
+// Blocks that kernels of an attached worker may use, in the order in which they will be let go.
+uint32_t model_haunted(const struct model *m, int worker, int *blocks);
 // `in_flight`: blocks that runs use, which the GPU has not finished.
 void model_close(struct model *m, int worker, const int *in_flight, uint32_t num_in_flight);
 void model_finish_dead(struct model *m, const int *in_flight, uint32_t num_in_flight);

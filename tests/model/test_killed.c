@@ -30,15 +30,17 @@ static struct dice dice;
 static bool spawned[WORKERS];
 static char doing[120];
 static uint64_t seed;
+static bool exported; // workers can attach
 static struct {
     uint32_t kills, waits, killed_waiting, woken, in_flight, skipped, taken, hits, evicted, quotas;
+    uint32_t attached, reports, haunted; // haunted: killed attached workers, kernels in flight
 } seen;
 
 // ---- drawing ----
 
 static const char *const names[] = {"open",   "close",    "create", "wait",    "step",    "make",
                                     "submit", "truncate", "fork",   "publish", "destroy", "offer",
-                                    "take",   "accept",   "keep",   "fill"};
+                                    "take",   "accept",   "keep",   "attach",  "report",  "fill"};
 
 static void draw_tokens(int32_t *tokens, uint32_t from, uint32_t count)
 {
@@ -74,6 +76,10 @@ static bool draw_order(int worker, struct order *order)
     order->waits = model.waiter.kind == WAITS_NOT && dice_chance(&dice, 50);
     if (order->kind == ORDER_CLOSE)
         return true;
+    if (order->kind == ORDER_ATTACH || order->kind == ORDER_REPORT) {
+        order->sequence = 0;
+        return exported && model.sessions[worker].attached == (order->kind == ORDER_REPORT);
+    }
     const struct model_sequence *q = &model.sequences[worker][order->sequence];
     if (order->kind == ORDER_CREATE || order->kind == ORDER_KEEP) {
         order->publish = dice_chance(&dice, 80);
@@ -140,6 +146,8 @@ static enum outcome apply(struct model *m, int worker, const struct order *o)
     case ORDER_OFFER: return text_offer(m, worker, o->sequence, o->other);
     case ORDER_TAKE: return text_take(m, worker, o->sequence, o->other, o->waits);
     case ORDER_ACCEPT: text_accept(m, worker, o->sequence); break;
+    case ORDER_ATTACH: model_attach(m, worker); break;
+    case ORDER_REPORT: model_report(m, worker); break;
     case ORDER_KEEP:
         return model_keep(m, worker, o->tokens, o->count / BLOCK, (enum keep)o->other, &kept);
     default: break;
@@ -223,6 +231,8 @@ static void carry_out(int worker, const struct order *order)
     }
     seen.taken += order->kind == ORDER_TAKE && outcome == DONE;
     seen.quotas += outcome == QUOTA;
+    seen.attached += order->kind == ORDER_ATTACH;
+    seen.reports += order->kind == ORDER_REPORT;
     check();
 }
 
@@ -266,7 +276,7 @@ static void do_kill_in_flight(int worker)
 {
     struct order order = {.kind = ORDER_MAKE};
     static struct model tried;
-    int blocks[DEPTH + 1];
+    int blocks[BLOCKS];
     if (model.waiter.kind != WAITS_NOT || !draw_order(worker, &order))
         return;
     order.waits = false;
@@ -282,7 +292,11 @@ static void do_kill_in_flight(int worker)
     expect_reply(worker, order.sequence, DONE);
     while (world_submissions() == before)
         nanosleep(&(struct timespec){.tv_nsec = 100 * 1000}, NULL);
-    uint32_t count = text_blocks(&model, worker, order.sequence, blocks);
+    // The GPU's work also holds back the fence that frees an attached worker's blocks.
+    uint32_t count = model.sessions[worker].attached
+                         ? model_haunted(&model, worker, blocks)
+                         : text_blocks(&model, worker, order.sequence, blocks);
+    seen.haunted += model.sessions[worker].attached;
     lose(worker, blocks, count);
     world_hold(false);
     model_finish_dead(&model, blocks, count);
@@ -316,7 +330,7 @@ static const struct {
 } weights[] = {{ORDER_OPEN, 28},    {ORDER_CLOSE, 2},     {ORDER_CREATE, 32}, {ORDER_WAIT, 24},
                {ORDER_STEP, 60},    {ORDER_TRUNCATE, 10}, {ORDER_FORK, 12},   {ORDER_PUBLISH, 8},
                {ORDER_DESTROY, 16}, {ORDER_OFFER, 14},    {ORDER_TAKE, 18},   {ORDER_ACCEPT, 8},
-               {ORDER_KEEP, 8}};
+               {ORDER_KEEP, 8},     {ORDER_ATTACH, 6},    {ORDER_REPORT, 16}};
 enum { KILLS = 3, KILLS_IN_FLIGHT = 2, LIMITS = 2 };
 
 static void random_operation(void)
@@ -339,12 +353,12 @@ static void random_operation(void)
     }
 }
 
-START_TEST(daemon_and_model_agree_after_every_operation_of_workers_that_die)
+static void walk(int number)
 {
     uint32_t steps = check_is_long() ? 20 * STEPS : STEPS;
-    seed = check_seed() * WALKS + (uint64_t)_i;
+    seed = check_seed() * WALKS + (uint64_t)number;
     dice.state = seed;
-    model_init(&model);
+    model_init(&model, world_blocks());
     for (uint32_t i = 0; i < steps; i++) {
         snprintf(doing, sizeof doing, "operation %u:", i);
         while (strchr(doing, ':')[1] == '\0')
@@ -357,10 +371,11 @@ START_TEST(daemon_and_model_agree_after_every_operation_of_workers_that_die)
         seen.evicted += (uint32_t)model.tenants[t].evicted;
     ck_assert_uint_eq(count_state(&model, LEASED) + count_state(&model, HELD), 0);
     printf("seed %" PRIu64
-           ": %u kills (%u waiting, %u in flight), %u waits, %u woken, %u taken, %u "
-           "hits, %u evicted, %u quotas, %u skipped\n",
-           seed, seen.kills, seen.killed_waiting, seen.in_flight, seen.waits, seen.woken,
-           seen.taken, seen.hits, seen.evicted, seen.quotas, seen.skipped);
+           ": %u kills (%u waiting, %u in flight, %u of them attached), %u waits, %u woken, %u "
+           "taken, %u hits, %u evicted, %u quotas, %u attached, %u reports, %u skipped\n",
+           seed, seen.kills, seen.killed_waiting, seen.in_flight, seen.haunted, seen.waits,
+           seen.woken, seen.taken, seen.hits, seen.evicted, seen.quotas, seen.attached,
+           seen.reports, seen.skipped);
     // The walk has reached the states that it is meant to test.
     ck_assert_uint_gt(seen.kills, 0);
     ck_assert_uint_gt(seen.waits, 0);
@@ -374,6 +389,24 @@ START_TEST(daemon_and_model_agree_after_every_operation_of_workers_that_die)
     ck_assert_uint_gt(seen.evicted, 20);
     ck_assert_uint_gt(seen.quotas, 20);
 }
+
+START_TEST(daemon_and_model_agree_after_every_operation_of_workers_that_die)
+{
+    walk(_i);
+}
+END_TEST
+
+// What an attached worker releases has no other lessee before the worker says that its kernels have
+// passed, or is dead and the GPU is behind it.
+START_TEST(daemon_and_model_agree_with_attached_workers_that_die)
+{
+    exported = true;
+    walk(_i);
+    ck_assert_uint_gt(seen.attached, 0);
+    ck_assert_uint_gt(seen.reports, 0);
+    if (check_is_long())
+        ck_assert_uint_gt(seen.haunted, 0);
+}
 END_TEST
 
 int main(void)
@@ -384,5 +417,8 @@ int main(void)
                (const TTest *const[]){
                    daemon_and_model_agree_after_every_operation_of_workers_that_die, NULL},
                WALKS);
+    check_case(
+        suite, "attached walks", world_start_exported, world_stop,
+        (const TTest *const[]){daemon_and_model_agree_with_attached_workers_that_die, NULL}, WALKS);
     return check_main(suite);
 }

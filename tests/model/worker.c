@@ -161,11 +161,23 @@ static enum aule_status submit(void)
 
 // ---- orders ----
 
-static enum aule_status fill(void)
+static enum aule_status fill(uint32_t count)
 {
     int32_t blocks[BLOCKS];
-    enum aule_status status = aule_blocks_lease(cache, BLOCKS, WAIT_MS, blocks);
-    return status == AULE_OK ? aule_blocks_release(cache, BLOCKS, blocks) : status;
+    enum aule_status status = aule_blocks_lease(cache, count, WAIT_MS, blocks);
+    return status == AULE_OK ? aule_blocks_release(cache, count, blocks) : status;
+}
+
+static enum aule_status attach(void)
+{
+    struct aule_pool_info info;
+    return aule_cache_attach(cache, &info);
+}
+
+static enum aule_status report_passed(void)
+{
+    const struct aule_report report = {.passed = AULE_PASSED_ALL};
+    return aule_cache_report(cache, &report, NULL);
 }
 
 static enum aule_status serve(const struct order *order, struct reply *reply)
@@ -195,7 +207,9 @@ static enum aule_status serve(const struct order *order, struct reply *reply)
     case ORDER_ACCEPT: return aule_sequence_accept(*at);
     case ORDER_KEEP:
         return aule_prefix_keep(cache, &prefix, (enum aule_keep)order->other, &reply->kept);
-    case ORDER_FILL: return fill();
+    case ORDER_ATTACH: return attach();
+    case ORDER_REPORT: return report_passed();
+    case ORDER_FILL: return fill(order->count);
     default: return AULE_INVALID;
     }
     if (status == AULE_OK)

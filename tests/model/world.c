@@ -45,6 +45,8 @@ static char folder[64], socket_path[96];
 static pid_t server_pid, pids[PROCESSES];
 static int fds[PROCESSES];
 static uint64_t sessions[PROCESSES];
+static int num_blocks;
+static bool exported;
 static struct aule_monitor *monitor;
 
 static void nap(void)
@@ -127,7 +129,9 @@ static void serve(int ready_fd)
     const struct server_params params = {
         .socket = socket_path,
         .memory_fraction = 0.5,
-        .max_blocks = BLOCKS,
+        .max_blocks = (uint64_t)num_blocks,
+        .export_pool = exported ? (uint32_t)num_blocks : 0,
+        .max_exports = 4,
         .max_sessions = 16,
         .max_connections = 32,
         .max_caches = 4,
@@ -264,7 +268,12 @@ static struct aule_monitor *watcher(void)
     return monitor;
 }
 
-void world_start(void)
+int world_blocks(void)
+{
+    return num_blocks;
+}
+
+static void start(void)
 {
     strcpy(folder, "/tmp/aule-model-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
@@ -282,10 +291,23 @@ void world_start(void)
         ck_assert_msg(reply.status == AULE_OK, "%s", reply.text);
         if (i > WORKERS)
             continue;
-        world_order(i, &(struct order){.kind = ORDER_FILL});
+        world_order(i, &(struct order){.kind = ORDER_FILL, .count = (uint32_t)num_blocks});
         world_reply(i, &reply);
         ck_assert_msg(reply.status == AULE_OK, "%s", reply.text);
     }
+}
+
+void world_start(void)
+{
+    num_blocks = 24;
+    start();
+}
+
+void world_start_exported(void)
+{
+    num_blocks = BLOCKS; // a power of two
+    exported = true;
+    start();
 }
 
 void world_stop(void)
@@ -357,7 +379,7 @@ static bool daemon_differs(const struct model *m)
     ck_assert_int_eq(aule_monitor_daemon(watcher(), &state), AULE_OK);
     ck_assert_uint_eq(state.free_blocks + state.leased_blocks + state.held_blocks +
                           state.cached_blocks + state.quarantined_blocks,
-                      BLOCKS);
+                      num_blocks);
     return DIFFERS("num_sessions", state.num_sessions, open) ||
            DIFFERS("free", state.free_blocks, count_state(m, FREE)) ||
            DIFFERS("leased", state.leased_blocks, count_state(m, LEASED)) ||

@@ -26,7 +26,9 @@ enum order_kind {
     ORDER_TAKE,
     ORDER_ACCEPT,
     ORDER_KEEP,
-    ORDER_FILL, // leases all blocks and releases them, so that the pool has grown
+    ORDER_ATTACH, // to the cache's memory
+    ORDER_REPORT, // that all kernels have passed
+    ORDER_FILL,   // leases `count` blocks and releases them, so that the pool has grown
 };
 struct order {
     enum order_kind kind;
@@ -43,6 +45,8 @@ struct reply {
 };
 
 void world_start(void);
+void world_start_exported(void); // with --export-pool: workers can attach
+int world_blocks(void);          // of the pool
 void world_stop(void);
 
 void world_spawn(int worker);

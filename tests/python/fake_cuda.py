@@ -30,6 +30,7 @@ class Stream:
     def __init__(self) -> None:
         self._work: list[Callable[[], object]] = []
         self._lock = threading.RLock()
+        self.stuck = False  # it waits for something that never comes
 
     def put(self, work: Callable[[], object]) -> None:
         with self._lock:
@@ -38,7 +39,7 @@ class Stream:
     def run(self, event: Event | None = None) -> None:
         """Run what there is, or what is before an event."""
         with self._lock:
-            while self._work and not (event and event.passed):
+            while self._work and not self.stuck and not (event and event.passed):
                 self._work.pop(0)()
 
     def wait_event(self, event: Event) -> None:
@@ -46,15 +47,23 @@ class Stream:
 
 
 class Event:
+    """An event. Whoever asks it again and again waits for it, so the stream's work is done then."""
+
+    PATIENCE = 3
+
     def __init__(self) -> None:
         self.passed = False
         self._stream: Stream | None = None
+        self._asked = 0
 
     def record(self, stream: Stream) -> None:
         self._stream = stream
         stream.put(lambda: setattr(self, "passed", True))
 
     def query(self) -> bool:
+        self._asked += 1
+        if self._asked > self.PATIENCE:
+            self.synchronize()
         return self.passed
 
     def synchronize(self) -> None:

@@ -29,6 +29,7 @@ import tempfile
 import threading
 import time
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ class Size(NamedTuple):
     dim: int = 128
     prefill: int = 8192
     repeats: int = 20
+    warm_up: int = 20  # decode steps before, while shaders are compiled and tuned
     arena: int = 512 << 20  # a quarter of it for each process of generate_batch
     chunk: int = 8192  # tokens of a step that fills the cache
     # generate_batch, for each process
@@ -66,8 +68,8 @@ class Size(NamedTuple):
 
 
 SMALL = Size(layers=2, seqs=3, keys=32, heads=4, kv_heads=2, dim=32, prefill=64, repeats=2,
-             arena=16 << 20, chunk=48, model_layers=2, hidden=64, model_heads=4, intermediate=96,
-             vocab=97, requests=6, common=40, own=9, new=4, batch_tokens=64)
+             warm_up=2, arena=16 << 20, chunk=48, model_layers=2, hidden=64, model_heads=4,
+             intermediate=96, vocab=97, requests=6, common=40, own=9, new=4, batch_tokens=64)
 
 
 def cuda() -> Any:
@@ -79,6 +81,11 @@ def cuda() -> Any:
     return torch
 
 
+def daemon_options() -> list[str]:
+    """Return options of a private daemon: parts share compiled shaders through one folder."""
+    return ["--cache-folder", os.environ.get("AULE_MEASURE_CACHE", "none")]
+
+
 def right(torch: Any, q: Any, k: Any, v: Any) -> Any:
     """Causal attention of one sequence [tokens, heads, dim] in float64."""
     group = q.shape[1] // k.shape[1]
@@ -88,6 +95,22 @@ def right(torch: Any, q: Any, k: Any, v: Any) -> Any:
     count = q.shape[1]
     later = torch.ones(count, count, dtype=torch.bool, device=q.device).triu(1)
     return (scores.masked_fill(later, float("-inf")).softmax(-1) @ v).transpose(0, 1)
+
+
+class Rows(list[Row]):
+    """Rows of a part. Each is printed when it is known, so a part that is ended early has shown it.
+    """
+
+    def append(self, row: Row) -> None:
+        """Add a row and print it."""
+        super().append(row)
+        line = f"ROW {row[0]:56}{row[1]:14.6g} {row[2]:5} {row[3]}\n"
+        os.write(int(os.environ.get("AULE_MEASURE_ROWS", "2")), line.encode())
+
+    def extend(self, rows: Iterable[Row]) -> None:
+        """Add rows and print them."""
+        for row in rows:
+            self.append(row)
 
 
 def say(result: dict[str, Any]) -> None:
@@ -108,7 +131,7 @@ class Layers:
         self.size, self.torch = size, torch
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.session = aule.connect(autostart=True, arena_size=size.arena,
-                                    daemon_options=["--cache-folder", "none"])
+                                    daemon_options=daemon_options())
         self.cache = self.session.cache("measure", num_layers=size.layers,
                                         num_kv_heads=size.kv_heads, head_dim=size.dim)
 
@@ -142,11 +165,13 @@ class Layers:
         self.wait()
         return time.perf_counter() - started, kernels / 1e9
 
-    def row(self, name: str, runs: list[tuple[float, float]]) -> dict[str, Any]:
-        """Return the medians of runs, without the first two, which compile."""
-        runs = runs[2:] or runs
+    @staticmethod
+    def row(name: str, runs: list[tuple[float, float]], warm_up: int) -> dict[str, Any]:
+        """Return the medians of runs, without the first ones, which compile and are tuned."""
+        first, runs = runs[:3], runs[warm_up:]
         took, kernels = (statistics.median(run[i] for run in runs) for i in (0, 1))
         return {"name": name, "time_us": took * 1e6, "kernels_us": kernels * 1e6,
+                "first_us": statistics.mean(run[0] for run in first) * 1e6,
                 "ratio": took / kernels if kernels else None, "runs": len(runs)}
 
     def fill(self) -> list[Any]:
@@ -168,23 +193,23 @@ class Layers:
         """Time steps that compute one token of each sequence."""
         tensors = self.tensors(len(texts), where)
         runs = []
-        for _ in range(self.size.repeats + 2):
+        for _ in range(self.size.repeats + self.size.warm_up):
             for text in texts:
                 text.append(1)
             runs.append(self.run(self.cache.step(texts), tensors))
             for text in texts:
                 text.truncate(self.size.keys)
-        return self.row(name, runs)
+        return self.row(name, runs, self.size.warm_up)
 
     def prefill(self, where: str, name: str) -> dict[str, Any]:
         """Time prefills of one sequence."""
         count = self.size.prefill
         tensors = self.tensors(count, where)
         runs = []
-        for _ in range(max(3, self.size.repeats // 4) + 2):
+        for _ in range(max(3, self.size.repeats // 4) + 3):
             with self.cache.sequence(range(count), publish=False) as text:
                 runs.append(self.run(self.cache.step([text]), tensors))
-        return self.row(name, runs)
+        return self.row(name, runs, 3)
 
     def own_us(self, texts: list[Any]) -> tuple[float, float]:
         """Time submit() with tensors in the arena.
@@ -360,7 +385,7 @@ def batch(size: Size, kind: str, processes: int, options: list[str]) -> None:
     """Start processes that generate at the same time, and add up."""
     import aule
 
-    session = aule.connect(autostart=True, daemon_options=["--cache-folder", "none"]) \
+    session = aule.connect(autostart=True, daemon_options=daemon_options()) \
         if kind == "aule" else None
     socket = session.socket or "" if session else ""
     ways = [subprocess.Popen(
@@ -418,7 +443,9 @@ class Whole:
                 archive.extractall(site)
         env = {**os.environ, "PYTHONPATH": f"{folder}:{site}", "PYTHONDONTWRITEBYTECODE": "1",
                "AULE_DAEMON": str(build / "daemon/aule-daemon"),
-               "AULE_CTL": str(build / "tools/ctl/aule-ctl")}
+               "AULE_CTL": str(build / "tools/ctl/aule-ctl"),
+               "AULE_MEASURE_CACHE": str(folder / "cache")}
+        (folder / "cache").mkdir(exist_ok=True)
         env.pop("AULE_SOCKET", None)
         self.env = env
         subprocess.run([sys.executable, ROOT / "client/python/packaging/aule_packaging.py", "stage",
@@ -432,10 +459,14 @@ class Whole:
         if left < 5:
             self.failures.append(f"{what}: there was no time left")
             return ""
-        # The part's own processes and daemon are in its group, and end with it.
-        part = subprocess.Popen([sys.executable, *command], cwd=HERE, env=self.env, text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # The part's own processes and daemon are in its group, and end with it. `shown`: where it
+        # prints its rows at once.
+        shown = os.dup(2)
+        part = subprocess.Popen([sys.executable, *command], cwd=HERE, text=True,
+                                env={**self.env, "AULE_MEASURE_ROWS": str(shown)},
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(shown,),
                                 start_new_session=True)
+        os.close(shown)
         try:
             out, err = part.communicate(timeout=left)
         except subprocess.TimeoutExpired:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import statistics
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import gpu_measure
-from gpu_measure import SMALL, Row, Size, cuda, right, say
+from gpu_measure import SMALL, Row, Rows, Size, cuda, right, say
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = str(Path(__file__).with_name("gpu_workers.py"))
@@ -35,7 +36,8 @@ def attach_to(size: Size, name: str, socket: str | None = None, blocks: int = 0,
     import aule
 
     blocks = blocks or (POOL_SMALL if size is SMALL else POOL)
-    options = ["--cache-folder", "none", "--memory-fraction", "0.9", "--export-pool", str(blocks)]
+    options = [*gpu_measure.daemon_options(), "--memory-fraction", "0.9", "--export-pool",
+               str(blocks)]
     session = aule.connect(socket, autostart=socket is None, arena_size=size.arena // 4,
                            daemon_options=options if socket is None else ())
     return session, session.cache(name, num_layers=layers or size.layers,
@@ -57,7 +59,7 @@ def attached_exact(size: Size) -> list[Row]:
         step = cache.step([text])
         outs = [step.attend(layer, *tensors) for layer, tensors in enumerate(qkv)]
         text.publish()
-    rows: list[Row] = []
+    rows = Rows()
     with cache.sequence(prompts["own"]) as text:
         plan = cache.plan([text])
         tables = plan.tables()
@@ -195,10 +197,9 @@ class Decoder:
             text = self.cache.sequence([index] * (4096 if self.size is not SMALL else 64))
             plan = self.cache.plan([text])
             self.torch.cuda.synchronize()
-            self.where.wrote(plan._slots)
+            plan.wrote()
             started = time.perf_counter()
-            self.where.report()
-            text.publish()
+            text.publish()  # reports, too
             took.append((time.perf_counter() - started) * 1e6)
             if text.published != text.num_blocks:
                 raise RuntimeError(f"{text.published} of {text.num_blocks} blocks are published")
@@ -223,8 +224,10 @@ class Decoder:
 def attached(size: Size) -> list[Row]:
     """Time a decode step of all layers over the pool and over torch's memory; attach; publish."""
     decoder = Decoder(size)
-    return [row for part in (decoder.kernels, decoder.whole, decoder.publish, decoder.attach)
-            for row in part()]
+    rows = Rows()
+    for part in (decoder.kernels, decoder.whole, decoder.publish, decoder.attach):
+        rows.extend(part())
+    return rows
 
 
 COMMON, PRIVATE, STEPS = 16384, 64, 64  # tokens
@@ -241,7 +244,7 @@ def sharer(size: Size, socket: str, index: int, count: int) -> None:
     for i in range(count):
         text = cache.sequence([*range(common), *[index * 1000 + i] * PRIVATE], claim=True)
         plan = cache.plan([text])
-        slots = torch.as_tensor(plan._slots, device="cuda")
+        slots = torch.as_tensor(plan.arrays.slot_mapping, device="cuda")
         for layer in cache.layers:
             own.write(layer, slots, torch.ones(shape, device="cuda", dtype=torch.float16),
                       torch.ones(shape, device="cuda", dtype=torch.float16))
@@ -279,7 +282,7 @@ def sharer(size: Size, socket: str, index: int, count: int) -> None:
 def attached_share(size: Size) -> list[Row]:
     """Run four processes with one common prompt, and one process with all sequences."""
     each = 4
-    rows: list[Row] = []
+    rows = Rows()
     rates: dict[int, float] = {}
     for processes in (1, 4):
         session, _ = attach_to(size, "share", blocks=POOL_SMALL if size is SMALL else 2048)
@@ -326,7 +329,7 @@ def haunter(size: Size, socket: str) -> None:
     _session, cache = attach_to(size, "kills", socket, layers=2)
     text = cache.sequence(range(320), publish=False)
     plan = cache.plan([text])
-    slots = torch.as_tensor(plan._slots, device="cuda")
+    slots = torch.as_tensor(plan.arrays.slot_mapping, device="cuda")
     block, offset = slots // cache.block_size, slots % cache.block_size
     torch.cuda.synchronize()
     torch.cuda._sleep(6_000_000_000)  # clocks: some seconds
@@ -368,7 +371,7 @@ def attached_kills(size: Size) -> list[Row]:
         process.wait()
         # Everything that was free is written by this process, and must stay so.
         with cache.sequence(range(before * cache.block_size), publish=False) as rest:
-            slots = torch.as_tensor(cache.plan([rest])._slots, device="cuda")
+            slots = torch.as_tensor(cache.plan([rest]).arrays.slot_mapping, device="cuda")
             block, offset = slots // cache.block_size, slots % cache.block_size
             for layer in cache.layers:
                 layer[block, 0, :, offset] = 3
@@ -376,7 +379,7 @@ def attached_kills(size: Size) -> list[Row]:
             time.sleep(1)
             wrong += sum(int((layer[block, 0, :, offset] != 3).sum()) for layer in cache.layers)
         cache.attach().report()
-    slots = torch.as_tensor(plan._slots, device="cuda")
+    slots = torch.as_tensor(plan.arrays.slot_mapping, device="cuda")
     block, offset = slots // cache.block_size, slots % cache.block_size
     same = all(torch.equal(layer[block, 0, :, offset], k) for layer in cache.layers)
     return [("attached_kills: until the blocks are free", slowest * 1e3, "ms", "< 30000",
@@ -388,10 +391,14 @@ def attached_kills(size: Size) -> list[Row]:
 
 
 def example(size: Size) -> list[Row]:
-    """Run the example: two processes that share a system prompt."""
+    """Run the example by the Triton kernel: two processes that share a system prompt."""
+    return _example(size, "triton")
+
+
+def _example(size: Size, kernel: str) -> list[Row]:
     small = ["--layers=2", "--system=128", "--new=8"] if size is SMALL else []
     done = subprocess.run([sys.executable, str(ROOT / "client/python/examples/attached.py"),
-                           *small], capture_output=True, text=True, check=False)
+                           "--kernel", kernel, *small], capture_output=True, text=True, check=False)
     sys.stderr.write(done.stderr[-4000:])
     print(done.stdout)
     rates = [float(line.split()[2]) for line in done.stdout.splitlines() if "tokens/s" in line]
@@ -400,12 +407,49 @@ def example(size: Size) -> list[Row]:
     system = 128 if size is SMALL else 512
     good = done.returncode == 0 and len(hits) == 2
     # Of 2 x 4 prompts one computes the system prompt.
-    return [("example: two processes, exit code", float(done.returncode), "", "0", good),
-            ("example: system prompts found, of 8", sum(hits) / system, "", ">= 7",
+    return [(f"example, {kernel}: two processes, exit code", float(done.returncode), "", "0", good),
+            (f"example, {kernel}: system prompts found, of 8", sum(hits) / system, "", ">= 7",
              good and sum(hits) >= 7 * system),
-            ("example: tokens/s of both", sum(rates), "tok/s", "", None)]
+            (f"example, {kernel}: tokens/s of both", sum(rates), "tok/s", "", None)]
+
+
+def flashinfer(size: Size) -> list[Row]:
+    """Decode with FlashInfer over the pool: exactness, time, the example. It compiles first."""
+    torch, own = cuda(), kernels()
+    if not own.flashinfer_is_there():
+        raise RuntimeError("flashinfer is not installed here")
+    started = time.perf_counter()
+    wrapper = own.FlashInfer(size.heads, size.kv_heads, size.dim)
+    _session, cache = attach_to(size, "flashinfer", blocks=POOL_SMALL, layers=2)
+    rows = Rows()
+    counts = (1, 31, 32, 45, 300)  # keys of each sequence
+    with contextlib.ExitStack() as stack:
+        texts = [stack.enter_context(cache.sequence([i] * count, publish=False))
+                 for i, count in enumerate(counts)]
+        plan = cache.plan(texts)
+        tables = plan.tables()
+        k, v = (torch.randn((sum(counts), size.kv_heads, size.dim), device="cuda",
+                            dtype=torch.float16) for _ in range(2))
+        own.write(cache.layers[1], tables.slot_mapping, k, v)
+        q = torch.randn((len(counts), size.heads, size.dim), device="cuda", dtype=torch.float16)
+        attention = wrapper.attention(plan.arrays, cache.block_size, torch.float16)
+        out = attention(q, cache.layers[1])
+        rows.append(("flashinfer: first call, which compiles", time.perf_counter() - started, "s",
+                     "", None))
+        worst = 0.0
+        for i, part in enumerate(plan.rows):
+            keys, values = (x[part] for x in (k, v))
+            wide = q[i].expand(len(keys), -1, -1)  # the last row sees all keys
+            worst = max(worst, float((out[i].double() - right(torch, wide, keys, values)[-1])
+                                     .abs().max()))
+        rows.append(("flashinfer: largest error against float64", worst, "", "<= 0.002",
+                     worst <= 2e-3))
+        plan.wrote()
+        cache.attach().report()
+    rows.extend(_example(size, "flashinfer"))
+    return rows
 
 
 PARTS: dict[str, Callable[[Size], list[Row]]] = {
     "attached_exact": attached_exact, "attached": attached, "attached_share": attached_share,
-    "attached_kills": attached_kills, "example": example}
+    "attached_kills": attached_kills, "example": example, "flashinfer": flashinfer}

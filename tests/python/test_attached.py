@@ -230,3 +230,59 @@ def test_a_fork_reports_first_so_that_a_copy_has_what_was_written(
         for block in blocks:
             np.testing.assert_array_equal(layer[block, 0, :, :3].transpose(1, 0, 2), k)
         fork.close()
+
+
+def test_publishing_reports_full_blocks_and_leaves_the_rest_for_a_report(pool: aule.Cache) -> None:
+    k, v = kv(COUNT + 3)
+    attached = pool.attach()
+    with pool.sequence(range(COUNT + 3)) as text:
+        plan = pool.plan([text])
+        put(pool, plan.tables("cpu").slot_mapping, k, v)
+        plan.wrote()
+        assert text.published == 0  # nothing has waited for the stream
+        assert text.publish() == 2
+        assert [len(one.slots) for one in attached._written] == [3]
+        text.append(7)
+        q, new = drawn(1, HEADS, DIM), [drawn(1, KV_HEADS, DIM, seed=n) for n in (5, 6)]
+        step = pool.step([text])
+        with pytest.raises(errors.UnwrittenError):
+            step.attend(0, q, *new)
+        attached.report()
+        out = step.attend(0, q, *new)
+        wanted = expected(q, *(np.concatenate(pair) for pair in zip((k, v), new, strict=True)))
+        np.testing.assert_allclose(out, wanted[0], **CLOSE)
+
+
+def test_the_next_plan_or_the_sequences_end_publishes_what_a_plan_has_written(
+        pool: aule.Cache) -> None:
+    for ends in (False, True):
+        first = 1000 * ends
+        text = pool.sequence(range(first, first + COUNT))
+        plan = pool.plan([text])
+        put(pool, plan.tables("cpu").slot_mapping, *kv(COUNT))
+        plan.wrote()
+        if ends:
+            text.close()
+        else:
+            text.append(7)
+            pool.plan([text])
+            assert text.published == 2
+            text.close()
+        assert len(pool.lookup(range(first, first + COUNT))) == 2
+
+
+def test_a_stream_that_never_passes_is_an_error_and_can_be_reported_later(
+        cuda: fake_cuda.Cuda, session: aule.Session) -> None:  # noqa: F811
+    with aule.connect(session.socket, arena_size=1 << 20, stream_timeout=0.05) as own, \
+            own.cache(name_of_cache(), **IDENTITY) as cache, \
+            cache.sequence(range(COUNT)) as text:
+        plan = cache.plan([text])
+        put(cache, plan.tables("cpu").slot_mapping, *kv(COUNT))
+        plan.wrote()
+        cuda.current.stuck = True
+        for call in (cache.attach().report, text.publish, lambda: cache.plan([text])):
+            with pytest.raises(errors.TimeoutError, match="a CUDA stream has not passed"):
+                call()
+        assert text.published == 0
+        cuda.current.stuck = False
+        assert text.publish() == 2

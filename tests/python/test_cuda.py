@@ -343,3 +343,18 @@ session = aule.connect({session.socket!r}, arena_size=1 << 20)
 print(session.page_lock())
 """], capture_output=True, text=True, timeout=120, check=False)
     assert ran.stdout == "True\nunregistered\n" and not ran.stderr, ran.stdout + ran.stderr
+
+
+def test_a_stream_that_never_passes_is_an_error_and_the_next_run_is_right(
+        cuda: fake_cuda.Cuda, session: aule.Session) -> None:
+    with aule.connect(session.socket, arena_size=ARENA, stream_timeout=0.05) as own, \
+            own.cache("stuck", **IDENTITY) as cache, \
+            cache.sequence(range(COUNT), publish=False) as text:
+        step = cache.step([text])
+        arrays = qkv()
+        cuda.current.stuck = True
+        with pytest.raises(errors.TimeoutError, match=r"has not passed after .*_timeout = 0\.05"):
+            step.attend(0, *on_gpu(arrays))
+        cuda.current.stuck = False
+        out = step.attend(0, *on_gpu(arrays))
+        np.testing.assert_allclose(fake_cuda.values(out), expected(*arrays)[0], **CLOSE)

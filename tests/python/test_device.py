@@ -19,7 +19,7 @@ from typing import Any
 import aule
 import numpy as np
 import pytest
-from aule import errors
+from aule import _device, errors
 from aule._native import check, ffi, lib
 from conftest import DIM, HEADS, IDENTITY, KV_HEADS, drawn, expected, open_descriptors
 
@@ -210,3 +210,86 @@ def test_sessions_come_and_go_without_a_trace(cuda: fake_cuda.Cuda,
             own.empty((16,), torch.float32, device="cuda")
         before = before or open_descriptors()
         assert open_descriptors() <= before, i
+
+
+def test_a_stream_that_never_passes_is_an_error_and_keeps_the_memory_that_it_may_write(
+        cuda: fake_cuda.Cuda, session: aule.Session) -> None:
+    with aule.connect(session.socket, arena_size=1 << 20, device_arena_size=DEVICE_ARENA,
+                      stream_timeout=0.05) as own, \
+            own.cache("stuck", **IDENTITY) as cache, \
+            cache.sequence(range(COUNT), publish=False) as text:
+        step = cache.step([text])
+        arrays = qkv()
+        tensors = [fake_cuda.tensor(array) for array in arrays]
+        cuda.current.stuck = True
+        with pytest.raises(errors.TimeoutError, match=r"has not passed after .*_timeout = 0\.05"):
+            step.attend(0, *tensors)
+        gc.collect()
+        with pytest.raises(errors.NoMemoryError):  # the stream may still copy into it
+            own.empty((DEVICE_ARENA // 4,), torch.float32, device="cuda")
+        cuda.current.stuck = False
+        out = step.attend(0, *tensors)
+        np.testing.assert_allclose(fake_cuda.values(out), expected(*arrays)[0], **CLOSE)
+        del out, step
+        gc.collect()
+        cuda.current.run()
+        own._arena.device.arrive(None)
+        own.empty((DEVICE_ARENA // 4,), torch.float32, device="cuda")
+
+
+class Pools:
+    """What torch has for pools: an allocator by the names of two C functions, and a pool of it."""
+
+    class Allocator:
+        def __init__(self, path: str, alloc: str, free: str) -> None:
+            library = ctypes.CDLL(path)
+            self.take, self.free = getattr(library, alloc), getattr(library, free)
+            self.take.restype = ctypes.c_void_p
+            self.take.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+            self.free.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+
+        def allocator(self) -> Any:
+            return self
+
+    class Pool:
+        def __init__(self, allocator: Any) -> None:
+            self.allocator = allocator
+
+
+def test_torch_allocates_in_the_arena_through_a_pool(
+        cuda: fake_cuda.Cuda, own: aule.Session, session: aule.Session, step: Any,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda.memory, "CUDAPluggableAllocator", Pools.Allocator)
+    monkeypatch.setattr(torch.cuda, "MemPool", Pools.Pool, raising=False)
+    pool = own.mem_pool()
+    assert own.mem_pool() is pool
+    shape = (COUNT, HEADS, DIM)
+    size = COUNT * HEADS * DIM * 4
+    at = pool.allocator.take(size, 1, None)
+    out = fake_cuda.over(torch, _device._Memory(at, size, None), 1).view(torch.float32)
+    out = out.view(shape)
+    assert own.in_arena(out)
+    arrays = qkv()
+    before = own.device_copied
+    step.attend(0, *[late(own, cuda, array) for array in arrays], out)
+    assert own.device_copied == before
+    np.testing.assert_allclose(fake_cuda.values(out), expected(*arrays)[0], **CLOSE)
+    with aule.connect(session.socket, device_arena_size=4096) as other, \
+            pytest.raises(errors.BusyError, match="another session on CUDA device 1"):
+        other.mem_pool()
+    assert pool.allocator.take(2 * DEVICE_ARENA, 1, None) is None
+    pool.allocator.free(at, size, 1, None)
+    allocator = pool.allocator
+    del pool, out
+    gc.collect()
+    assert allocator.take(size, 1, None) is None
+
+
+def test_a_torch_without_pools_says_so(cuda: fake_cuda.Cuda, own: aule.Session,
+                                       session: aule.Session,
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(errors.InvalidError, match="needs a session with a device arena"):
+        session.mem_pool()
+    monkeypatch.delattr(torch.cuda, "MemPool", raising=False)
+    with pytest.raises(errors.UnsupportedError, match=r"has no torch\.cuda\.MemPool"):
+        own.mem_pool()

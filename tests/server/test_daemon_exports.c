@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { DEVICE_ARENA = 1 << 20 };
@@ -179,6 +180,29 @@ START_TEST(a_token_is_good_for_one_descriptor_of_a_session_that_lives)
     raw_close(raw);
     raw = raw_session(daemon_.socket, ARENA);
     raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_DEVICE_ARENA}, STATUS_NOT_FOUND);
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+START_TEST(a_token_is_of_no_use_to_another_process_of_the_user)
+{
+    char message[252];
+    int fd, code;
+    if (!begin(NULL))
+        return;
+    struct raw_client *raw = device_session();
+    const struct wire_device_arena_reply export = ask_export(raw);
+    const pid_t child = fork();
+    if (child == 0) {
+        const bool refused = redeem(export.token, message, &fd) == STATUS_DENIED &&
+                             strstr(message, " sent a token of process ");
+        _exit(refused ? 0 : 1);
+    }
+    ck_assert_int_eq(waitpid(child, &code, 0), child);
+    ck_assert_int_eq(code, 0);
+    ck_assert_int_eq(redeem(export.token, message, &fd), STATUS_OK); // it was not used up
+    close(fd);
     raw_close(raw);
     stop_clean();
 }
@@ -478,6 +502,7 @@ int main(void)
     suite_add(suite, "use",
               (const TTest *const[]){a_run_works_on_memory_that_another_process_has_imported,
                                      a_token_is_good_for_one_descriptor_of_a_session_that_lives,
+                                     a_token_is_of_no_use_to_another_process_of_the_user,
                                      tensors_in_a_device_arena_are_checked_like_all_others, NULL},
               1);
     suite_add(suite, "attached caches",

@@ -401,6 +401,20 @@ AULE_API enum aule_status aule_device_alloc(struct aule_session *session, uint64
 /* An offset at which no allocation begins is ignored, and aule_error() says so. */
 AULE_API void aule_device_free(struct aule_session *session, uint64_t offset);
 
+/*
+ * Lets frameworks allocate in the mapped device arena: aule_torch_alloc() and aule_torch_free() have
+ * the form of torch's CUDAPluggableAllocator, behind a torch.cuda.MemPool. One session at a time may
+ * do so for each CUDA device of the process. Ends with aule_torch_end() or with the session; memory
+ * that is still allocated then stays mapped until it is freed.
+ * AULE_NOT_FOUND: the arena is not mapped, see aule_device_map_cuda(). AULE_BUSY: another session
+ * does so for this device; the sentence names the device.
+ */
+AULE_API enum aule_status aule_torch_begin(struct aule_session *session);
+AULE_API void aule_torch_end(struct aule_session *session); /* does nothing if it has not begun */
+/* NULL: no session has begun on this device, or its arena is full; aule_error() says which. */
+AULE_API void *aule_torch_alloc(ptrdiff_t size, int cuda_device, void *stream);
+AULE_API void aule_torch_free(void *pointer, ptrdiff_t size, int cuda_device, void *stream);
+
 /* ---- caches ---- */
 
 struct aule_cache;

@@ -121,6 +121,17 @@ AULE_API enum aule_status aule_sequence_fork(const struct aule_sequence *sequenc
 AULE_API enum aule_status aule_sequence_publish(struct aule_sequence *sequence);
 
 /*
+ * aule_cache_report() and aule_sequence_publish() by one message, for a session that is attached to
+ * the cache. Call this when own kernels have written all tokens of the unpublished full blocks, in
+ * all layers, and have passed. `passed` and `mark` (NULL: not wanted) are those of
+ * aule_cache_report(). Slots of the last, part-filled block are not reported. If a block cannot be
+ * published, its slots count as reported nevertheless.
+ * AULE_UNSUPPORTED: the daemon is older than protocol 2.10. Others: those of both.
+ */
+AULE_API enum aule_status aule_sequence_publish_written(struct aule_sequence *sequence,
+                                                        uint64_t passed, uint64_t *mark);
+
+/*
  * Offers the sequence under `name` to the sessions of this tenant that have the cache open. On
  * AULE_OK the offer has the sequence, and `sequence` is gone, as after aule_sequence_destroy().
  * Runs that compute it may still be in flight: the offer can be taken when they have succeeded.

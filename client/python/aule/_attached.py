@@ -9,14 +9,16 @@ thread at a time uses an `Attached` and its plans.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
+import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import _device, dtypes, errors
+from . import _device, _streams, dtypes, errors
 from ._native import Handle, Owner, check, ffi, lib
 from .sequence import Sequence, int32
 
@@ -79,6 +81,19 @@ def upload(torch: Any, tables: Tables, device: Any) -> Tables:
                     for array, (offset, size) in zip(tables, places, strict=True)))
 
 
+class _Written(NamedTuple):
+    """Slots of one sequence's tokens from `begin` on, -1: none; of no sequence if given by hand."""
+
+    sequence: weakref.ref[Sequence] | None
+    begin: int
+    slots: Any
+
+    def behind(self, end: int) -> _Written:
+        """Return what is left of it from the token `end` on."""
+        told = min(max(end - self.begin, 0), len(self.slots))
+        return _Written(self.sequence, self.begin + told, self.slots[told:])
+
+
 class Attached:
     """What `cache.attach()` returns.
 
@@ -89,8 +104,10 @@ class Attached:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._slots: list[Any] = []  # written and not reported
+        self._written: list[_Written] = []  # and not reported
         self._events: list[Any] = []  # of the streams that wrote them
+        # Sequences with full blocks that are not reported: the next plan or step does so.
+        self._due: weakref.WeakSet[Sequence] = weakref.WeakSet()
         handle = cache._open()
         info = ffi.new("struct aule_pool_info *")
         check(lib.aule_cache_attach_sized(handle.pointer, info, ffi.sizeof(info[0])))
@@ -131,8 +148,61 @@ class Attached:
 
     def wrote(self, slots: Any) -> None:
         """Note slots that kernels on the current stream write in all layers; see `report`."""
-        self._slots.append(np.ascontiguousarray(slots, np.int64))
+        self._note(None, 0, np.ascontiguousarray(slots, np.int64))
         self._events.append(self._event())
+
+    def _note(self, sequence: Sequence | None, begin: int, slots: Any) -> None:
+        self._written.append(_Written(weakref.ref(sequence) if sequence else None, begin, slots))
+
+    def planned(self, plan: Plan) -> None:
+        """Note what a plan's kernels on the current stream write."""
+        size = self._cache.block_size
+        for sequence, rows, end in zip(plan.sequences, plan.rows,
+                                       plan.arrays.cache_seqlens.tolist(), strict=True):
+            begin = end - (rows.stop - rows.start)
+            self._note(sequence, begin, plan.arrays.slot_mapping[rows])
+            sequence._own = (sequence._own[0] if sequence._own[1] == begin else begin, end)
+            if begin // size != end // size:
+                self._due.add(sequence)
+        self._events.append(self._event())
+
+    def settle(self) -> None:
+        """Publish what plans of sequences have written, or report it. Plans and steps call this."""
+        for sequence in list(self._due):
+            if sequence._publishes and sequence._handle is not None:
+                sequence.publish()
+        if self._due:
+            self.report()
+
+    def publish(self, sequence: Sequence) -> None:
+        """Publish a sequence whose unpublished full blocks plans have written: one message.
+
+        The caller has the sequence's lock.
+        """
+        if self._cache.session.info["protocol_minor"] < 10:
+            self.report()
+            check(lib.aule_sequence_publish(sequence._open().pointer))
+            return
+        self._wait()
+        check(lib.aule_sequence_publish_written(sequence._open().pointer, PASSED_ALL, ffi.NULL))
+        end = sequence.published * self._cache.block_size
+        rest = [one.behind(end) if one.sequence is not None and one.sequence() is sequence else one
+                for one in self._written]
+        self._written = [one for one in rest if len(one.slots)]
+        self._due.discard(sequence)
+
+    def close(self, sequence: Sequence) -> None:
+        """Publish what plans have written of a sequence that is about to end."""
+        if sequence in self._due and sequence._publishes and sequence._handle is not None:
+            with contextlib.suppress(errors.AuleError):  # its blocks go unpublished, as ever
+                sequence.publish()
+        self._due.discard(sequence)
+
+    def _wait(self) -> None:
+        """Wait for the current stream, and for those of `wrote`."""
+        for event in [*self._events, self._event()]:
+            _streams.wait_for(event, self._cache.session._stream_timeout)
+        self._events = []
 
     def report(self) -> None:
         """Wait for the current stream, and for those of `wrote`, and tell the daemon.
@@ -142,11 +212,10 @@ class Attached:
         has launched on these streams can still read them. Other streams that read blocks: wait for
         them before you call this.
         """
-        for event in [*self._events, self._event()]:
-            event.synchronize()
-        slots = np.concatenate(self._slots) if self._slots else np.empty(0, np.int64)
-        self._tell(slots)
-        self._slots, self._events = [], []  # if it fails, the next report tells them again
+        self._wait()
+        self._tell(np.concatenate([np.empty(0, np.int64), *(one.slots for one in self._written)]))
+        self._written = []  # if it fails, the next report tells them again
+        self._due.clear()
 
     def _tell(self, slots: Any) -> None:
         most = 100_000  # a message has 1 MiB
@@ -183,10 +252,10 @@ class Plan(Owner):
             size = math.prod(shape) * np.dtype(kind).itemsize
             return np.frombuffer(ffi.buffer(pointer, size), kind).reshape(shape).copy()
 
-        self._slots = copy(found.slot_mapping, np.int64, self.num_tokens)
         self.arrays = forms(copy(found.block_table, np.int32, count, columns),
                             copy(found.seq_lens_kv, np.int32, count),
-                            copy(found.cu_seqlens_q, np.int32, count + 1), self._slots,
+                            copy(found.cu_seqlens_q, np.int32, count + 1),
+                            copy(found.slot_mapping, np.int64, self.num_tokens),
                             cache.block_size)
         cache._children.add(self)
 
@@ -200,14 +269,10 @@ class Plan(Owner):
     def wrote(self) -> None:
         """Say that kernels launched on the current stream write this step's K and V in all layers.
 
-        Call it after the last launch. It waits for the stream only if a block has become full, so
-        that the next plan can publish it.
+        Call it after the last launch. It does not wait. If a block has become full, the next plan,
+        or publish() or close() of its sequence, waits for the stream, and reports and publishes it.
         """
-        attached, size = self.cache.attach(), self.cache.block_size
-        slots = self._slots[self._slots >= 0]
-        attached.wrote(slots)
-        if (slots % size == size - 1).any():
-            attached.report()
+        self.cache.attach().planned(self)
 
 
 def slots_of(ids: Iterable[int] | Any, block_size: int) -> Any:

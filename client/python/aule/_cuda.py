@@ -17,7 +17,7 @@ import os
 import threading
 from typing import Any, NamedTuple
 
-from . import errors
+from . import _streams, errors
 from ._native import Handle
 
 PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all devices of the process
@@ -53,7 +53,9 @@ class PageLock:
     Memory of the arena that CUDA may still read or write stays allocated until an event has passed.
     """
 
-    def __init__(self, session: Handle, base: Any, address: int, size: int) -> None:
+    def __init__(self, session: Handle, base: Any, address: int, size: int,
+                 stream_timeout: float | None) -> None:
+        self._timeout = stream_timeout
         self._torch = importlib.import_module("torch")
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -100,10 +102,13 @@ class PageLock:
         return marks
 
     def arrive(self) -> None:
-        """Wait until the copies that this thread has begun are made."""
+        """Wait until the copies that this thread has begun are made.
+
+        TimeoutError: a stream has not passed in time. The copies keep their memory until it has.
+        """
         marks = self.sent()
         for _, event in marks:
-            event.synchronize()
+            _streams.wait_for(event, self._timeout)
         if marks:
             self._sweep()
 

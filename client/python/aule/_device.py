@@ -12,10 +12,11 @@ from __future__ import annotations
 import importlib
 import math
 import threading
+import weakref
 from typing import Any
 
-from . import dtypes, errors
-from ._native import Handle, check, ffi, lib
+from . import _streams, dtypes, errors
+from ._native import Handle, check, ffi, lib, library_path
 
 Array = Any  # torch.Tensor
 
@@ -37,12 +38,17 @@ def _tensor_of(torch: Any, memory: _Memory, device: int) -> Array:
 class DeviceArena:
     """Where the device arena lies in this process, and copies from and to other tensors."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, stream_timeout: float | None) -> None:
         self.size = size  # bytes; 0: the session has none
+        self.stream_timeout = stream_timeout  # seconds; None: for ever
         self.start = 0  # its address; 0: not mapped yet
         self.bytes_in = self.bytes_out = 0
         self._device = -1
         self._lock = threading.Lock()
+        # What a stream that did not pass in time may still read or write, with the event behind it.
+        self._late: list[tuple[Any, Any]] = []
+        self._pool: weakref.ref[Any] | None = None  # the torch.cuda.MemPool, while it lives
+        self._allocator: Any = None  # of it
 
     def map(self, session: Handle) -> None:
         """Map the arena on torch's current CUDA device, once.
@@ -84,6 +90,25 @@ class DeviceArena:
         array = _tensor_of(torch, memory, self._device)[:size]
         return array.view(dtypes.torch_dtype(code)).view(shape)
 
+    def pool(self, session: Handle) -> Any:
+        """Return a torch.cuda.MemPool that allocates in the arena; see Session.mem_pool()."""
+        torch = importlib.import_module("torch")
+        if not hasattr(torch.cuda, "MemPool"):
+            raise errors.UnsupportedError(
+                f"this torch ({torch.__version__}) has no torch.cuda.MemPool; 2.5 has it")
+        self.map(session)
+        pool = self._pool() if self._pool is not None else None
+        if pool is None:
+            check(lib.aule_torch_begin(session.pointer))
+            token = session.lend(ffi.cast("void *", self.start),
+                                 lambda pointer, _: lib.aule_torch_end(pointer))
+            self._allocator = torch.cuda.memory.CUDAPluggableAllocator(
+                str(library_path()), "aule_torch_alloc", "aule_torch_free")
+            pool = torch.cuda.MemPool(self._allocator.allocator())
+            pool.aule_token = token  # its end ends the allocator
+            self._pool = weakref.ref(pool)
+        return pool
+
     def copy_in(self, session: Handle, array: Any, code: int) -> Array:
         """Return a dense copy in the arena; it is there at `arrive()`."""
         torch = importlib.import_module("torch")
@@ -100,13 +125,23 @@ class DeviceArena:
             array.detach().copy_(copy, non_blocking=True)
         else:
             array[...] = copy.cpu().numpy()
-        self.arrive()
+        self.arrive(copy)
         with self._lock:
             self.bytes_out += copy.nbytes
 
-    def arrive(self) -> None:
-        """Wait until the current stream has passed. The daemon reads and writes the arena then."""
+    def arrive(self, keep: Any) -> None:
+        """Wait until the current stream has passed. The daemon reads and writes the arena then.
+
+        TimeoutError: it has not passed in time. Then the tensors of `keep` stay allocated until it
+        has.
+        """
         torch = importlib.import_module("torch")
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
-        event.synchronize()
+        if self._late:
+            self._late = [late for late in self._late if not late[0].query()]
+        try:
+            _streams.wait_for(event, self.stream_timeout)
+        except errors.TimeoutError:
+            self._late.append((event, keep))
+            raise

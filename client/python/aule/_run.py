@@ -136,7 +136,7 @@ class Runs(Owner):
             finally:
                 session._arena.arrive()
             if self._on_device:
-                session._arena.device.arrive()
+                session._arena.device.arrive(keep)
             if sinks is not None or alibi_slopes is not None:
                 self._set_arrays(sinks, alibi_slopes, ())
             params = self._params
@@ -190,7 +190,7 @@ class Runs(Owner):
             finally:
                 session._arena.arrive()
             if self._on_device:
-                session._arena.device.arrive()
+                session._arena.device.arrive(keep)
             self._set_arrays(sinks, alibi_slopes, (q.shape[0],), layers)
             ticket = Ticket(session, output, keep, back)
             check(sliced(lambda ms: int(_submit_layers(batch, self._params, _run_size, layers,

@@ -132,8 +132,9 @@ def array_of(value: Any, what: str) -> Array:
 class Arena:
     """Where a session's arena lies, and how tensors get in and out."""
 
-    def __init__(self, session: Handle, size: int, device_size: int) -> None:
-        self.device = DeviceArena(device_size)
+    def __init__(self, session: Handle, size: int, device_size: int,
+                 stream_timeout: float | None) -> None:
+        self.device = DeviceArena(device_size, stream_timeout)
         self.start = int(ffi.cast("uintptr_t", lib.aule_arena_base(session.pointer)))
         self.size = size
         self._lock = threading.Lock()
@@ -172,7 +173,8 @@ class Arena:
                 if self._page_lock is None and self._reason is None:
                     try:
                         base = lib.aule_arena_base(session.pointer)
-                        self._page_lock = PageLock(session, base, self.start, self.size)
+                        self._page_lock = PageLock(session, base, self.start, self.size,
+                                                   self.device.stream_timeout)
                     except errors.UnsupportedError as reason:
                         self._reason = str(reason)
                         warnings.warn(f"aule copies CUDA tensors through pageable memory, and "

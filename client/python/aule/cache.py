@@ -124,6 +124,8 @@ class Cache(Owner):
         or more tokens than it has. Source: aule_step_make() in sequence.h.
         """
         pairs = entries_of(entries, self)
+        if self._attached is not None:
+            self._attached.settle()
         key = tuple(id(sequence) for sequence, _ in pairs)
         handle = self._take(key)
         table = ffi.new("struct aule_step_entry[]", len(pairs))
@@ -240,6 +242,7 @@ class Cache(Owner):
 
         attached = self.attach()
         pairs = entries_of(entries, self)
+        attached.settle()
         parent = self._open()
         pointer = ffi.new("struct aule_step **")
         check(lib.aule_step_create(parent.pointer, pointer))

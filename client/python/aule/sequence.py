@@ -53,6 +53,8 @@ class Sequence(Owner):
         super().__init__(handle)
         self.cache = cache
         self._lock = threading.RLock()
+        self._publishes = False
+        self._own = (0, 0)  # tokens whose K and V plans have written, from and to
         cache._children.add(self)
 
     @classmethod
@@ -72,6 +74,7 @@ class Sequence(Owner):
         check(lib.aule_sequence_create_sized(parent.pointer, params, ffi.sizeof(params[0]),
                                              pointer))
         sequence = cls(Handle(pointer[0], lib.aule_sequence_destroy, parent), cache)
+        sequence._publishes = publish
         if claim:
             try:
                 sequence.wait(timeout)
@@ -168,6 +171,7 @@ class Sequence(Owner):
             raise errors.OutOfRangeError(f"truncate({num_tokens})")
         with self._lock:
             check(lib.aule_sequence_truncate(self._open().pointer, num_tokens))
+            self._own = (min(self._own[0], num_tokens), min(self._own[1], num_tokens))
 
     def fork(self) -> Sequence:
         """Make a sequence of the same tokens that shares all computed blocks.
@@ -181,24 +185,42 @@ class Sequence(Owner):
         parent = self.cache._open()
         with self._lock:
             check(lib.aule_sequence_fork(self._open().pointer, pointer))
-        return type(self)(Handle(pointer[0], lib.aule_sequence_destroy, parent), self.cache)
+        fork = type(self)(Handle(pointer[0], lib.aule_sequence_destroy, parent), self.cache)
+        fork._publishes = self._publishes
+        return fork
 
     def publish(self) -> int:
         """Publish the computed full blocks now; returns how many blocks others can find.
 
         It also works if `publish` was false. Call it after the runs of all layers were submitted;
         no need to wait for them. Blocks that are not written in every layer wait for a later call.
+        What plans have written is reported first, after its stream has passed.
         """
+        attached = self.cache._attached
         with self._lock:
-            check(lib.aule_sequence_publish(self._open().pointer))
+            if attached is not None and self._written_by_plans():
+                attached.publish(self)
+            else:
+                check(lib.aule_sequence_publish(self._open().pointer))
         return self.published
+
+    def _written_by_plans(self) -> bool:
+        """Say whether plans have written all of the full blocks that are not published."""
+        info, size = self._info(), self.cache.block_size
+        first, end = info.num_published * size, info.num_computed // size * size
+        return bool(first < end and self._own[0] <= first and self._own[1] >= end)
 
     def close(self) -> None:
         """End the sequence; steps that are over let go of its blocks, too.
 
+        If plans have written full blocks and it publishes, it waits for their stream and publishes.
+
         A wait() in another thread raises ClosedError. A step of it that another thread makes, and
         that waits for blocks, comes first.
         """
+        attached = self.cache._attached
+        if attached is not None:
+            attached.close(self)
         handle, self._handle = self._handle, None  # first: a wait for a claim sees it
         left = handle
         try:

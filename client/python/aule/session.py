@@ -36,13 +36,16 @@ class Session(Owner):
 
     _what = "session"
 
-    def __init__(self, handle: Handle, daemon: PrivateDaemon | None) -> None:
+    def __init__(self, handle: Handle, daemon: PrivateDaemon | None,
+                 stream_timeout: float | None) -> None:
         super().__init__(handle)
         self._daemon = daemon
         info = ffi.new("struct aule_session_info *")
         check(lib.aule_session_info_sized(handle.pointer, info, ffi.sizeof(info[0])))
         self._info = fields(info[0])
-        self._arena = Arena(handle, self._info["arena_size"], self._info["device_arena_size"])
+        self._stream_timeout = stream_timeout
+        self._arena = Arena(handle, self._info["arena_size"], self._info["device_arena_size"],
+                            stream_timeout)
         self._orphans: collections.deque[Ticket] = collections.deque()
         self._notice: Notice | None = None
         self._notice_lock = threading.Lock()
@@ -107,6 +110,20 @@ class Session(Owner):
             return self._arena.device.allocate(self._open(), dims, dtypes.code_of(dtype))
         torch = kind == "torch" or (kind is None and dtypes.is_torch_dtype(dtype))
         return self._arena.allocate(self._open(), dims, dtypes.code_of(dtype), torch)
+
+    def mem_pool(self) -> Any:
+        """Return a torch.cuda.MemPool: what torch allocates in it lies in the device arena.
+
+            with torch.cuda.use_mem_pool(session.mem_pool()):
+                qkv = x @ weights
+
+        Runs use such tensors in place, as those of `empty(device="cuda")`. torch takes memory in
+        pieces of 2 MiB or 20 MiB, and keeps them until the pool's end. If the arena is full, torch
+        says that CUDA is out of memory. The pool keeps the session's memory mapped. BusyError:
+        another session of this process has a pool on this GPU. UnsupportedError: this torch has
+        no pools. Others: as `empty`.
+        """
+        return self._arena.device.pool(self._open())
 
     def in_arena(self, array: Array) -> bool:
         """Say whether runs use this array without a copy."""
@@ -186,7 +203,8 @@ class Session(Owner):
 
 def connect(socket: str | None = None, *, name: str | None = None, tenant: str | None = None,
             arena_size: int = 0, timeout: float | None = 10.0, paged_threshold: int = 0,
-            ring_spin_us: int = 0, device_arena_size: int = 0, autostart: bool = False,
+            ring_spin_us: int = 0, device_arena_size: int = 0,
+            stream_timeout: float | None = 60.0, autostart: bool = False,
             daemon_options: ListOf[str] = ()) -> Session:
     """Connect to a daemon. Call this once a process.
 
@@ -198,6 +216,7 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
     paged_threshold: keys from which `attention()` copies into the pool; 0: 2048. ring_spin_us: as
     in aule.h. device_arena_size: bytes of GPU memory that torch's CUDA shares with the daemon; runs
     whose q is a CUDA tensor then pass nothing through host memory (docs/gpu-workers.md).
+    stream_timeout: seconds to wait for a CUDA stream before a run or a report; None: for ever.
 
     DaemonGoneError: nothing listens. VersionError: the daemon has another version. Others: those
     of aule_session_open() in aule.h.
@@ -217,7 +236,7 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
             "ring_spin_us": ring_spin_us, "device_arena_size": device_arena_size})
         pointer = ffi.new("struct aule_session **")
         check(lib.aule_session_open_sized(params, ffi.sizeof(params[0]), pointer))
-        return Session(Handle(pointer[0], lib.aule_session_close), daemon)
+        return Session(Handle(pointer[0], lib.aule_session_close), daemon, stream_timeout)
     except errors.DaemonGoneError as error:
         if daemon:
             daemon.stop()

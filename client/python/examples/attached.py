@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
-"""Decoding over an attached pool with a Triton kernel, in processes that share a system prompt.
+"""Decoding over an attached pool by own kernels, in processes that share a system prompt.
 
     python attached.py [--processes 2] [--layers 8] [--system 512] [--new 64] [--socket PATH]
+        [--kernel flashinfer]
 
 Each process maps the daemon's KV cache into its own CUDA and computes a small model with random
 weights by its own kernels. The daemon computes nothing: it keeps which block is whose, and which
 prefixes are there. The process that comes first computes the system prompt; the others wait for it
 and read its blocks in place. At the end each process says tokens/s and hits: the tokens of its
 prompt that it did not compute.
+Steps of one token a sequence use FlashInfer if it is installed; --kernel triton and --kernel
+flashinfer choose. Prompts always use the Triton kernel below.
 Without --socket a private daemon is started. A daemon of your own needs --export-pool.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import aule
@@ -99,10 +104,46 @@ def write(layer: Any, slots: Any, k: Any, v: Any) -> None:
     layer[block, 1, :, offset] = v
 
 
+Attention = Callable[[Any, Any], Any]  # of q and a layer of the pool
+
+
+def triton_attention(tables: Any, row_of: Any, lengths: Any) -> Attention:
+    """Attend for rows of any sequences: row i belongs to row_of[i] and sees lengths[i] keys."""
+    table = tables.block_table[row_of]
+    splits = 8 if len(row_of) < 64 else 1
+    return lambda q, layer: attend(q, layer, table, lengths, splits)
+
+
+class FlashInfer:
+    """Decodes one row of each sequence with FlashInfer; its wrapper plans once a step."""
+
+    def __init__(self, heads: int, kv_heads: int, dim: int) -> None:
+        import flashinfer
+
+        self.shape = heads, kv_heads, dim
+        self.wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+            torch.zeros(128 << 20, dtype=torch.uint8, device="cuda"), kv_layout="HND")
+
+    def attention(self, arrays: Any, block_size: int, dtype: Any) -> Attention:
+        """Plan a step. `arrays` are those of a plan: on the host, where FlashInfer reads them."""
+        indptr, indices, last = (torch.from_numpy(array) for array in (
+            arrays.indptr, arrays.indices, arrays.last_page_len))
+        self.wrapper.plan(indptr, indices.cuda(), last, *self.shape, block_size,
+                          q_data_type=dtype, kv_data_type=dtype)
+        run: Attention = self.wrapper.run
+        return run
+
+
+def flashinfer_is_there() -> bool:
+    """Say whether FlashInfer is installed."""
+    return importlib.util.find_spec("flashinfer") is not None
+
+
 class Model:
     """A small decoder with random weights, the same in each process."""
 
-    def __init__(self, num_layers: int) -> None:
+    def __init__(self, num_layers: int, kernel: str) -> None:
+        self.flashinfer = FlashInfer(HEADS, KV_HEADS, DIM) if kernel == "flashinfer" else None
         make = torch.Generator(device="cuda").manual_seed(7)
         width = HEADS * DIM
 
@@ -121,7 +162,10 @@ class Model:
         row_of = torch.repeat_interleave(torch.arange(len(counts), device="cuda"), counts)
         behind = tables.cu_seqlens_q[1:][row_of] - torch.arange(len(tokens), device="cuda")
         lengths = (tables.cache_seqlens[row_of] - behind + 1).int()  # a row sees itself
-        table = tables.block_table[row_of]
+        if self.flashinfer and len(tokens) == len(counts):
+            own = self.flashinfer.attention(plan.arrays, cache.block_size, self.embedding.dtype)
+        else:
+            own = triton_attention(tables, row_of, lengths)
         fresh = tables.slot_mapping >= 0
         slots = tables.slot_mapping[fresh]
         x = self.embedding[tokens]
@@ -130,8 +174,7 @@ class Model:
             q, k, v = (normal @ qkv.T).view(len(tokens), -1, DIM).split(
                 [HEADS, KV_HEADS, KV_HEADS], 1)
             write(layer, slots, k[fresh], v[fresh])
-            splits = 8 if len(tokens) < 64 else 1
-            x = x + attend(q.contiguous(), layer, table, lengths, splits).flatten(1) @ out.T
+            x = x + own(q.contiguous(), layer).flatten(1) @ out.T
         plan.wrote()
         last = torch.nn.functional.rms_norm(x[tables.cu_seqlens_q[1:].long() - 1], x.shape[-1:])
         return (last @ self.embedding.T).argmax(-1).tolist()
@@ -145,7 +188,7 @@ def worker(options: argparse.Namespace) -> dict[str, Any]:
     with aule.connect(options.socket, arena_size=1 << 20) as session:
         cache = session.cache("attached example", num_layers=options.layers,
                               num_kv_heads=KV_HEADS, head_dim=DIM)
-        model = Model(options.layers)
+        model = Model(options.layers, options.kernel)
         # The first request computes the system prompt, unless another process does or did.
         texts, hits, new = [], 0, []
         started = time.perf_counter()
@@ -186,6 +229,8 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=4, help="of each process")
     parser.add_argument("--new", type=int, default=64, help="tokens that each request decodes")
     parser.add_argument("--socket", help="of a daemon that runs with --export-pool")
+    parser.add_argument("--kernel", choices=("triton", "flashinfer"),
+                        default="flashinfer" if flashinfer_is_there() else "triton")
     parser.add_argument("--index", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.index is not None:
@@ -198,8 +243,8 @@ def main() -> int:
         options.socket = session.socket
     processes = [subprocess.Popen(
         [sys.executable, __file__, "--index", str(i), "--socket", str(options.socket),
-         *(f"--{name}={getattr(options, name)}" for name in ("layers", "system", "requests",
-                                                             "new"))],
+         *(f"--{name}={getattr(options, name)}"
+           for name in ("layers", "system", "requests", "new", "kernel"))],
         stdout=subprocess.PIPE, text=True) for i in range(options.processes)]
     failed = 0
     for i, process in enumerate(processes):
@@ -208,7 +253,7 @@ def main() -> int:
         for line in lines:
             if line.startswith("RESULT "):
                 said = json.loads(line.removeprefix("RESULT "))
-                print(f"process {i}: {said['tokens_per_s']:.0f} tokens/s, "
+                print(f"process {i}: {said['tokens_per_s']:.0f} tokens/s by {options.kernel}, "
                       f"hits {said['hits']} of {said['prompt_tokens']} prompt tokens")
     if session is not None:
         session.close()

@@ -298,6 +298,12 @@ struct publishing {
     bool releases; // the daemon has released the blocks that were replaced
 };
 
+// What own kernels have written is reported by the same message.
+struct reporting {
+    uint64_t passed;
+    uint64_t *mark;
+};
+
 // Takes `id`, an existing block of the same tokens, in the place of the block at `index`. Counts
 // the block that is left in *count, and writes its id to *left, if no other sequence has it.
 static enum aule_status exchange(const struct publishing *publishing, uint32_t index, int32_t id,
@@ -354,7 +360,8 @@ static bool is_unshared(const struct publishing *publishing)
     return true;
 }
 
-static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t first, uint32_t end)
+static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t first, uint32_t end,
+                                       const struct reporting *reporting)
 {
     struct aule_cache *cache = sequence->cache;
     struct publishing publishing = {.sequence = sequence, .first = first, .end = end};
@@ -368,6 +375,11 @@ static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t 
                                         .parent =
                                             first > 0 ? &sequence->blocks[first - 1]->id : NULL,
                                         .releases = publishing.releases};
+    if (reporting) {
+        message.written = true;
+        message.passed = reporting->passed;
+        message.mark = reporting->mark;
+    }
     message.prefix.tokens += (size_t)first * cache->block_size;
     message.prefix.num_tokens -= first * cache->block_size;
     enum aule_status status = prefix_publish(cache, &message, ids, NULL);
@@ -377,19 +389,29 @@ static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t 
     return status;
 }
 
-static enum aule_status publish_computed(struct aule_sequence *sequence)
+static uint32_t num_full(const struct aule_sequence *sequence)
 {
     uint32_t done =
         sequence->num_computed < sequence->num_known ? sequence->num_computed : sequence->num_known;
-    uint32_t num_blocks = done / sequence->cache->block_size;
-    if (num_blocks <= sequence->num_published)
-        return AULE_OK;
+    return done / sequence->cache->block_size;
+}
+
+// reporting NULL: reports nothing.
+static enum aule_status publish_full(struct aule_sequence *sequence,
+                                     const struct reporting *reporting)
+{
+    const uint32_t num_blocks = num_full(sequence);
     uint32_t first = prefix_is_extended(sequence->cache) ? sequence->num_published : 0;
-    enum aule_status status = publish_blocks(sequence, first, num_blocks);
+    enum aule_status status = publish_blocks(sequence, first, num_blocks, reporting);
     // The parent is not in the index if another session published the same tokens first.
     if (status == AULE_NOT_FOUND && first > 0)
-        status = publish_blocks(sequence, 0, num_blocks);
+        status = publish_blocks(sequence, 0, num_blocks, reporting);
     return status == AULE_UNWRITTEN ? AULE_OK : status;
+}
+
+static enum aule_status publish_computed(struct aule_sequence *sequence)
+{
+    return num_full(sequence) > sequence->num_published ? publish_full(sequence, NULL) : AULE_OK;
 }
 
 enum aule_status sequence_publish(struct aule_sequence *sequence)
@@ -401,6 +423,29 @@ enum aule_status aule_sequence_publish(struct aule_sequence *sequence)
 {
     REQUIRE(sequence);
     return publish_computed(sequence);
+}
+
+static enum aule_status report_passed(struct aule_sequence *sequence,
+                                      const struct reporting *reporting)
+{
+    const struct aule_report report = {.passed = reporting->passed};
+    return aule_cache_report(sequence->cache, &report, reporting->mark);
+}
+
+enum aule_status aule_sequence_publish_written(struct aule_sequence *sequence, uint64_t passed,
+                                               uint64_t *mark)
+{
+    REQUIRE(sequence);
+    const struct reporting reporting = {.passed = passed, .mark = mark};
+    const struct aule_session_info *info = &sequence->cache->attachment->info;
+    if (info->protocol_minor < 10)
+        return fail(AULE_UNSUPPORTED,
+                    "the daemon is too old (protocol %u.%u; to publish what was not reported needs "
+                    "2.10)",
+                    info->protocol_major, info->protocol_minor);
+    if (num_full(sequence) == sequence->num_published)
+        return report_passed(sequence, &reporting);
+    return publish_full(sequence, &reporting);
 }
 
 // ---- tokens ----

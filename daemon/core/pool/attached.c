@@ -134,17 +134,45 @@ void attached_forgo_zeroes(const struct hold_table *table, struct block *block)
         zeroes_cancel(table->cache->pool, block);
 }
 
-static enum status check_zeroes(const struct cache *cache, enum status status, struct error *error)
+static bool any_in_flight(const struct pool *pool)
 {
-    if (!cache->pool->zeroes_in_flight)
-        return STATUS_OK;
+    return pool->zeroes_ended < pool->zeroes_submitted;
+}
+
+static enum status being_zeroed(const struct cache *cache, enum status status, struct error *error)
+{
     return error_set(error, status, "blocks of cache \"%.64s\" are being zeroed", cache->name);
 }
 
-enum status attached_check_zeroes(const struct hold_table *table, enum status status,
-                                  struct error *error)
+enum status attached_choose(const struct hold_table *table, uint32_t count, struct error *error)
 {
-    return table->attached ? check_zeroes(table->cache, status, error) : STATUS_OK;
+    struct cache *cache = table->cache;
+    if (!table->attached || !any_in_flight(cache->pool) ||
+        block_prefer_zeroed(cache, count, cache->pool->zeroes_ended))
+        return STATUS_OK;
+    return being_zeroed(cache, STATUS_NO_BLOCKS, error);
+}
+
+enum status attached_check_zeroes(const struct hold_table *table, const int32_t *blocks,
+                                  uint32_t count, struct error *error)
+{
+    const uint64_t ended = table->cache->pool->zeroes_ended;
+    for (uint32_t i = 0; table->attached && i < count; i++)
+        if (block_find(table->cache, blocks[i])->zeroed > ended)
+            return being_zeroed(table->cache, STATUS_BUSY, error);
+    return STATUS_OK;
+}
+
+// The session may have blocks already, which are zeroed for it.
+static enum status check_own_zeroes(const struct hold_table *table, struct error *error)
+{
+    const struct cache *cache = table->cache;
+    if (!any_in_flight(cache->pool))
+        return STATUS_OK;
+    for (int32_t id = 0; id < (int32_t)cache->chunk_blocks; id++)
+        if (block_find(cache, id)->zeroed > cache->pool->zeroes_ended && hold_has(table, id))
+            return being_zeroed(cache, STATUS_BUSY, error);
+    return STATUS_OK;
 }
 
 // For the blocks that the session has already.
@@ -160,7 +188,7 @@ static void forgo_all_zeroes(const struct hold_table *table)
 
 static enum status begin(struct hold_table *table, struct error *error)
 {
-    enum status status = check_zeroes(table->cache, STATUS_BUSY, error);
+    enum status status = check_own_zeroes(table, error);
     if (status == STATUS_OK)
         status = attached_begin(table, error);
     if (status == STATUS_OK)
@@ -186,6 +214,15 @@ enum status core_cache_attach(struct core_session *session, uint64_t cache,
     if (status == STATUS_OK)
         *out = (struct core_attachment){table->cache->engine, table->cache->chunk_blocks};
     return status;
+}
+
+void core_cache_want_memory(struct core_session *session, uint64_t cache)
+{
+    struct hold_table *table;
+    struct error unheard; // core_cache_attach() says what is missing
+    if (hold_table_find(session, cache, &table, NULL) == STATUS_OK && !table->cache->num_present &&
+        !table->cache->num_growing)
+        (void)pool_fill(table->cache, &unheard);
 }
 
 bool core_cache_attached(const struct core_session *session, uint64_t cache,

@@ -36,10 +36,16 @@ uint64_t attached_last_mark(const struct hold_table *table); // 0 = none was ret
 void attached_pass(struct hold_table *table, uint64_t mark); // UINT64_MAX: whatever lingers
 // An attached process can read the whole pool, so nothing is zeroed for it. Zeroes that come later
 // would overwrite what its kernels have written. So blocks that it gets are taken off the list of
-// blocks to zero, and it gets none while zeroes are in flight: `status`, with a sentence.
+// blocks to zero, and it gets none whose zeroes are in flight. Other blocks are no reason to wait:
+// tenants that let blocks be zeroed all the time do not keep it from its lease.
 void attached_forgo_zeroes(const struct hold_table *table, struct block *block);
-enum status attached_check_zeroes(const struct hold_table *table, enum status status,
-                                  struct error *error);
+// Before a lease: lets block_take() give `count` blocks that may be had. NO_BLOCKS: there are not so
+// many until zeroes have ended. There are `count` free blocks; the table may be one that is not
+// attached.
+enum status attached_choose(const struct hold_table *table, uint32_t count, struct error *error);
+// Before a take. BUSY: zeroes of one of these blocks are in flight.
+enum status attached_check_zeroes(const struct hold_table *table, const int32_t *blocks,
+                                  uint32_t count, struct error *error);
 // All that lingers goes, and the table is attached no more. Takes one that is not attached.
 void attached_end(struct hold_table *table);
 

@@ -283,6 +283,21 @@ struct block *block_take(struct cache *cache)
     return block;
 }
 
+bool block_prefer_zeroed(struct cache *cache, uint32_t count, uint64_t zeroed)
+{
+    struct chunk *chunk = container_of(heap_first(&cache->usable), struct chunk, usable);
+    uint32_t top = chunk->num_free;
+    for (uint32_t i = chunk->num_free; i-- > 0 && count;) {
+        const uint32_t index = chunk->free[i];
+        if (chunk->blocks[index].zeroed > zeroed)
+            continue;
+        chunk->free[i] = chunk->free[--top];
+        chunk->free[top] = index;
+        count--;
+    }
+    return count == 0;
+}
+
 void block_untake(struct cache *cache, struct block *block)
 {
     push_free(cache, block);

@@ -48,6 +48,7 @@ struct block {
                              // SALT_MIXED = it may have what several salts have written
     uint64_t writer;         // session that leased it; 0 = free, sealed or offered (offer.h)
     uint64_t filled;         // ticket of the last copy into it, or zeroing of it; 0 = none
+    uint64_t zeroed;         // the last submission that zeroes it, of pool->zeroes_submitted; 0 = none
     uint32_t offers;         // offers with a giver that name it: nobody may write it (offer.h)
 };
 _Static_assert(sizeof(struct block) == 128, "two cache lines");
@@ -125,6 +126,9 @@ void chunk_disown(struct chunk *chunk);
 // written. It becomes LEASED with its first hold.
 struct block *block_take(struct cache *cache);
 void block_untake(struct cache *cache, struct block *block); // puts it back before its first hold
+// Lets block_take() give `count` blocks next that no later submission than `zeroed` zeroes. False:
+// the lowest chunk has not so many free ones.
+bool block_prefer_zeroed(struct cache *cache, uint32_t count, uint64_t zeroed);
 // Makes now its last use. The block is not CHARGE_CACHED.
 void block_touch(struct cache *cache, struct block *block);
 

@@ -95,12 +95,12 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
         status = hold_table_find(session, cache, &table, error);
     if (status == STATUS_OK)
         status = lease_check(table, count, error);
-    if (status == STATUS_OK) {
-        status = attached_check_zeroes(table, STATUS_NO_BLOCKS, error);
-        *growing = status != STATUS_OK; // ask again soon
-    }
     if (status == STATUS_OK && table->cache->counts[CORE_FREE] < count)
         status = pool_make_room(table->cache, table->session->salt->tenant, count, growing, error);
+    if (status == STATUS_OK) {
+        status = attached_choose(table, count, error);
+        *growing |= status != STATUS_OK; // ask again soon
+    }
     if (status == STATUS_OK)
         status = lease_take(table, count, blocks, &account, error);
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {

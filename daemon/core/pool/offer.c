@@ -452,7 +452,7 @@ enum status core_offer_take(struct core_session *session, uint64_t cache, const 
     struct offer *offer = offer_find(session, &key);
     status = check_take(offer, table, name, error);
     if (status == STATUS_OK)
-        status = attached_check_zeroes(table, STATUS_BUSY, error);
+        status = attached_check_zeroes(table, offer->view.blocks, offer->view.num_blocks, error);
     if (status != STATUS_OK)
         return status;
     for (uint32_t i = 0; i < offer->view.num_blocks; i++)

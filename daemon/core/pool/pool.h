@@ -49,7 +49,7 @@ struct pool {
     struct engine_zero *zeroes; // [num_zeroes] blocks to zero before the next run (zeroes.h); owned
     struct block **zero_blocks; // [num_zeroes] the same blocks; owned
     uint32_t num_zeroes, zero_capacity;
-    uint32_t zeroes_in_flight; // submissions that zero blocks and have not ended
+    uint64_t zeroes_submitted, zeroes_ended; // submissions that zero blocks, so far; in this order
 };
 
 // Blocks a chunk for a new cache: POOL_CHUNK_BLOCKS, or fewer so that the pool has several chunks.

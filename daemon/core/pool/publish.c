@@ -72,6 +72,8 @@ static void find_chain(struct publication *p)
 static enum status check_written(const struct cache *cache, const struct block *block,
                                  uint32_t index, struct error *error)
 {
+    if (block->written_layers == cache->identity.num_layers)
+        return STATUS_OK;
     for (uint32_t layer = 0; layer < cache->identity.num_layers; layer++) {
         const uint8_t *bits = block_written(cache, block, layer);
         int written = 0;
@@ -115,11 +117,12 @@ static struct block *exchange_for(const struct publication *p, uint32_t i)
     return has && has->id != p->blocks[i] && prefix_visible(p->chain[i]) ? has : NULL;
 }
 
-// Counts a block that the publication replaces, if its release takes it off the quotas.
+// Counts a block that the publication replaces, if its release takes it off the quotas. What an
+// attached session releases lingers.
 static void count_gone(const struct publication *p, int32_t id, struct hold_more *gone)
 {
     const struct hold hold = hold_find(p->table, id);
-    bool leaves = p->prefix->releases && hold.holds == 1 && !hold.refs;
+    bool leaves = p->prefix->releases && hold.holds == 1 && !hold.refs && !p->table->attached;
     gone->session += leaves;
     gone->tenant += leaves && block_find(p->cache, id)->users == 1;
 }

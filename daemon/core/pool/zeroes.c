@@ -87,8 +87,10 @@ uint32_t zeroes_slice(const struct pool *pool)
 
 void zeroes_drop(struct pool *pool, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < count; i++) {
         pool->zero_blocks[i]->zeroing = false;
+        pool->zero_blocks[i]->zeroed = pool->zeroes_submitted;
+    }
     pool->num_zeroes -= count;
     if (!pool->num_zeroes)
         return;

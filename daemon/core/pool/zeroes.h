@@ -26,7 +26,8 @@ void zeroes_cancel(struct pool *pool, struct block *block);
 void zeroes_forget(struct pool *pool, const struct cache *cache, const struct chunk *chunk);
 // How many blocks, from the first, the next submission should zero. 0: the list is empty.
 uint32_t zeroes_slice(const struct pool *pool);
-// Takes the first `count` blocks off the list, because they are submitted.
+// Takes the first `count` blocks off the list, because the last of pool->zeroes_submitted zeroes
+// them.
 void zeroes_drop(struct pool *pool, uint32_t count);
 
 #endif

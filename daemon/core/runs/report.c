@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// report.c - core_cache_report(): what the kernels of an attached process have written, and what
-// they have passed. All is checked first. Dispatcher thread.
+// report.c - core_cache_report() and core_blocks_report(): what the kernels of an attached process
+// have written, and what they have passed. All is checked first. Dispatcher thread.
 
 #include "core/pool/attached.h"
 #include "core/pool/evict.h"
@@ -50,15 +50,32 @@ static enum status check_slots(const struct hold_table *table, const struct core
                                struct error *error)
 {
     const uint32_t size = table->cache->identity.kv.block_size;
-    int64_t checked = -1; // a block
+    int64_t begin = 0, end = 0; // slots of the block that was checked last
     for (uint64_t i = 0; i < report->num_slots; i++) {
         const int64_t slot = report->slots[i];
-        if (slot < 0 || slot / size == checked)
+        if (slot < 0 || (slot >= begin && slot < end))
             continue;
         enum status status = check_block(table, i, slot, error);
         if (status != STATUS_OK)
             return status;
-        checked = slot / size;
+        begin = slot / size * size;
+        end = begin + size;
+    }
+    return STATUS_OK;
+}
+
+static enum status check_given(const struct hold_table *table, const int32_t *blocks,
+                               uint32_t count, struct error *error)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct block *block;
+        enum status status = hold_check(table, i, blocks[i], &block, error);
+        if (status != STATUS_OK)
+            return status;
+        if (!block->sealed && !may_write(table, block))
+            return error_set(error, STATUS_NOT_HELD,
+                             "blocks[%" PRIu32 "] = %" PRId32 " is not leased by this session", i,
+                             blocks[i]);
     }
     return STATUS_OK;
 }
@@ -89,17 +106,25 @@ static void mark_written(struct cache *cache, const struct core_report *report)
         report->num_layers ? report->num_layers : cache->identity.num_layers - report->first_layer;
     uint64_t i = 0;
     while (i < report->num_slots) {
-        const int64_t id = report->slots[i] < 0 ? -1 : report->slots[i] / size;
-        uint8_t mask[CORE_MAX_BLOCK_SIZE / 8] = {0};
-        for (; i < report->num_slots; i++) {
-            const int64_t slot = report->slots[i];
-            if ((slot < 0 ? -1 : slot / size) != id)
-                break;
-            mask[slot < 0 ? 0 : slot % size / 8] |= (uint8_t)(1u << (slot < 0 ? 0 : slot % 8));
+        if (report->slots[i] < 0) {
+            i++;
+            continue;
         }
-        if (id >= 0)
-            written_report(cache, block_find(cache, id), mask, report->first_layer, layers);
+        const int64_t id = report->slots[i] / size, begin = id * size, end = begin + size;
+        uint8_t mask[CORE_MAX_BLOCK_SIZE / 8] = {0};
+        for (; i < report->num_slots && report->slots[i] >= begin && report->slots[i] < end; i++) {
+            const uint32_t offset = (uint32_t)(report->slots[i] - begin);
+            mask[offset / 8] |= (uint8_t)(1u << offset % 8);
+        }
+        written_report(cache, block_find(cache, id), mask, report->first_layer, layers);
     }
+}
+
+static void pass(struct hold_table *table, uint64_t passed, uint64_t *mark)
+{
+    attached_pass(table, passed);
+    *mark = attached_mark(table);
+    evict_trim(table->session->pool);
 }
 
 enum status core_cache_report(struct core_session *session, const struct core_report *report,
@@ -112,8 +137,27 @@ enum status core_cache_report(struct core_session *session, const struct core_re
     if (status != STATUS_OK)
         return status;
     mark_written(table->cache, report);
-    attached_pass(table, report->passed);
-    *mark = attached_mark(table);
-    evict_trim(session->pool);
+    pass(table, report->passed, mark);
+    return STATUS_OK;
+}
+
+enum status core_blocks_report(struct core_session *session, const struct core_report *report,
+                               const int32_t *blocks, uint32_t count, uint64_t *mark,
+                               struct error *error)
+{
+    struct hold_table *table;
+    enum status status = hold_table_find(session, report->cache, &table, error);
+    if (status == STATUS_OK)
+        status = check(table, report, error);
+    if (status == STATUS_OK)
+        status = check_given(table, blocks, count, error);
+    if (status != STATUS_OK)
+        return status;
+    for (uint32_t i = 0; i < count; i++) {
+        struct block *block = block_find(table->cache, blocks[i]);
+        if (!block->sealed)
+            written_whole(table->cache, block);
+    }
+    pass(table, report->passed, mark);
     return STATUS_OK;
 }

@@ -43,6 +43,13 @@ void written_report(struct cache *cache, struct block *block, const uint8_t *mas
     block_set_written(cache, block, (uint32_t)layers);
 }
 
+void written_whole(struct cache *cache, struct block *block)
+{
+    memset(block_written(cache, block, 0), UINT8_MAX,
+           (size_t)cache->identity.num_layers * cache->layer_bytes);
+    block_set_written(cache, block, cache->identity.num_layers);
+}
+
 // Sets or clears the bits of the batch's block `index` in all layers of the run.
 static void mark(const struct run *run, uint32_t index, bool written)
 {
@@ -54,14 +61,6 @@ static void mark(const struct run *run, uint32_t index, bool written)
         layers +=
             mark_layer(cache, block, mask, run->engine.layer + i * run->layers.layer_step, written);
     block_set_written(cache, block, (uint32_t)layers);
-}
-
-// A block that comes from a tier is whole: only such blocks are stored.
-static void fill(struct cache *cache, struct block *to)
-{
-    memset(block_written(cache, to, 0), UINT8_MAX,
-           (size_t)cache->identity.num_layers * cache->layer_bytes);
-    block_set_written(cache, to, cache->identity.num_layers);
 }
 
 // The bits of `to` become those of `from`, in all layers; NULL: all become 0.
@@ -99,7 +98,7 @@ void written_begin(struct run *run)
         pair->to->pending++;
         pair->to->filled = run->ticket;
         if (run->copy->way == COPY_IN)
-            fill(run->copy->table->cache, pair->to);
+            written_whole(run->copy->table->cache, pair->to); // only whole blocks are stored
         else
             take_over(run->copy->table->cache, pair->to, pair->from);
     }

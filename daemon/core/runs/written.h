@@ -22,5 +22,6 @@ void written_end(struct run *run, bool ok);
 // from `first` on.
 void written_report(struct cache *cache, struct block *block, const uint8_t *mask, uint32_t first,
                     uint32_t count);
+void written_whole(struct cache *cache, struct block *block); // all slots, in all layers
 
 #endif

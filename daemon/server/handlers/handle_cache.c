@@ -295,12 +295,26 @@ enum status handle_prefix_keep(struct call *call)
     return status;
 }
 
+// What an attached process has written of the blocks that it publishes.
+static enum status report_published(struct call *call, const struct wire_prefix_publish *publish,
+                                    uint64_t *mark)
+{
+    const struct core_report told = {.cache = publish->cache, .passed = publish->passed};
+    if (!publish->written)
+        return STATUS_OK;
+    enum status status = core_blocks_report(call->session->core, &told, publish->blocks.data,
+                                            publish->blocks.count, mark, &call->error);
+    call->server->retry |= status == STATUS_OK && publish->passed;
+    return status;
+}
+
 enum status handle_prefix_publish(struct call *call)
 {
     const struct wire_prefix_publish *publish = &call->request->prefix_publish;
     const struct prefix_fields fields = {publish->tokens, publish->token_span, publish->extra_key};
     struct core_prefix prefix;
     uint32_t count = publish->blocks.count, existing = 0;
+    uint64_t mark = 0;
     enum status status = fetch_prefix(call, &fields, &prefix);
     if (status != STATUS_OK)
         return status;
@@ -312,13 +326,15 @@ enum status handle_prefix_publish(struct call *call)
         return call->error.status;
     if (count)
         memcpy(blocks, publish->blocks.data, count * sizeof *blocks);
-    status = core_prefix_publish(call->session->core, publish->cache, &prefix, blocks, count,
-                                 &existing, &call->error);
+    status = report_published(call, publish, &mark);
+    if (status == STATUS_OK)
+        status = core_prefix_publish(call->session->core, publish->cache, &prefix, blocks, count,
+                                     &existing, &call->error);
     call->server->retry |= status == STATUS_OK && existing && prefix.releases;
     if (status == STATUS_OK && count && existing == 0)
         fault_note_publish(&call->server->fault, publish->cache, blocks[0]);
     call->reply.answer = WIRE_ANSWER_PREFIX_PUBLISH;
-    call->reply.prefix_publish =
-        (struct wire_prefix_publish_reply){.blocks = {blocks, count}, .num_existing = existing};
+    call->reply.prefix_publish = (struct wire_prefix_publish_reply){
+        .blocks = {blocks, count}, .num_existing = existing, .mark = mark};
     return status;
 }

@@ -246,6 +246,71 @@ START_TEST(memory_is_allocated_and_freed_and_never_twice)
 }
 END_TEST
 
+START_TEST(frameworks_allocate_in_the_arena_by_functions_without_a_context)
+{
+    void *base;
+    uint64_t offset;
+    int device;
+    if (!open_device())
+        return;
+    expect(aule_torch_begin(step.session), AULE_NOT_FOUND, "is not mapped");
+    ck_assert_ptr_null(aule_torch_alloc(4096, 1, NULL));
+    load_cuda();
+    ok(aule_device_map_cuda(step.session, -1, &base, &device));
+    ok(aule_torch_begin(step.session));
+    ok(aule_torch_begin(step.session)); // once more
+    ck_assert_ptr_null(aule_torch_alloc(4096, 0, NULL));
+    ck_assert_ptr_nonnull(strstr(aule_error(), "no session lets torch allocate on CUDA device 0"));
+    char *first = aule_torch_alloc(5000, device, NULL), *second = aule_torch_alloc(1, device, NULL);
+    ck_assert(first >= (char *)base && second >= (char *)base && first + 5000 <= second);
+    memset(first, 1, 5000);
+    ok(aule_device_alloc(step.session, 256, &offset)); // both share the arena
+    ck_assert((char *)base + offset != first && (char *)base + offset != second);
+    ck_assert_ptr_null(aule_torch_alloc(INT64_C(1) << 40, device, NULL));
+    ck_assert_ptr_nonnull(strstr(aule_error(), "free"));
+    ck_assert_ptr_null(aule_torch_alloc(0, device, NULL));
+    aule_torch_free(first, 5000, device, NULL);
+    aule_torch_free(first, 5000, device, NULL); // a second time changes nothing
+    aule_torch_free(&offset, 8, device, NULL);  // of nobody's arena
+    ck_assert_ptr_eq(aule_torch_alloc(5000, device, NULL), first);
+    aule_torch_free(second, 1, device, NULL);
+    close_step(&step);
+    memset(first, 2, 5000); // the memory stays until the framework frees it
+    ck_assert_int_eq(cuda->maps, 1);
+    ck_assert_ptr_null(aule_torch_alloc(4096, device, NULL));
+    aule_torch_free(first, 5000, device, NULL);
+    ck_assert_int_eq(cuda->maps + cuda->imports + cuda->contexts, 0);
+}
+END_TEST
+
+START_TEST(one_session_at_a_time_gives_a_frameworks_memory_on_a_gpu)
+{
+    void *base;
+    struct aule_session *other;
+    if (!open_device())
+        return;
+    load_cuda();
+    ok(aule_device_map_cuda(step.session, -1, &base, NULL));
+    ok(aule_torch_begin(step.session));
+    const struct aule_session_params params = {
+        .socket = daemon_.socket, .device_arena_size = 1 << 20, .arena_size = 1 << 20};
+    ok(aule_session_open(&params, &other));
+    ok(aule_device_map_cuda(other, -1, &base, NULL));
+    expect(aule_torch_begin(other), AULE_BUSY, "of another session on CUDA device 1");
+    aule_torch_end(other); // it has not begun
+    void *memory = aule_torch_alloc(4096, 1, NULL);
+    aule_torch_end(step.session);
+    ok(aule_torch_begin(other));
+    void *next = aule_torch_alloc(4096, 1, NULL);
+    ck_assert((char *)next >= (char *)base && (char *)next < (char *)base + (1 << 20));
+    aule_torch_free(memory, 4096, 1, NULL);
+    aule_torch_free(next, 4096, 1, NULL);
+    aule_session_close(other);
+    close_step(&step);
+    ck_assert_int_eq(cuda->maps + cuda->imports + cuda->contexts, 0);
+}
+END_TEST
+
 START_TEST(too_large_a_device_arena_names_the_option)
 {
     struct aule_session *session;
@@ -323,6 +388,8 @@ int main(void)
     const struct entry use[] = {{runs_in_the_device_arena_give_the_same_bits, 0},
                                 {another_vulkan_process_imports_what_the_client_exports, 0},
                                 {memory_is_allocated_and_freed_and_never_twice, 0},
+                                {frameworks_allocate_in_the_arena_by_functions_without_a_context, 0},
+                                {one_session_at_a_time_gives_a_frameworks_memory_on_a_gpu, 0},
                                 {NULL, 0}};
     const struct entry bad[] = {{without_libcuda_the_sentence_says_so, 0},
                                 {another_gpu_gets_a_sentence_with_both_uuids, 0},

@@ -262,6 +262,60 @@ START_TEST(plans_need_no_batch_and_their_sequences_publish_what_is_reported)
 }
 END_TEST
 
+START_TEST(a_sequence_is_reported_and_published_by_one_message)
+{
+    struct aule_sequence *sequence;
+    struct aule_sequence_info about;
+    struct aule_step *plan;
+    uint64_t mark = 0, later = 0;
+    int32_t found[2];
+    uint32_t count;
+    open_mapped();
+    const uint64_t before = state_of(step.cache).free_blocks;
+    ok(aule_blocks_release(step.cache, 1, step.blocks));
+    const struct aule_sequence_params params = {.tokens = prompt.tokens, .num_tokens = 20};
+    ok(aule_sequence_create(step.cache, &params, &sequence));
+    ok(aule_step_create(step.cache, &plan));
+    struct aule_step_entry entry = {.sequence = sequence};
+    ok(aule_step_plan(plan, &entry, 1, 0));
+    ok(aule_sequence_publish(sequence)); // nothing is written yet
+    ok(aule_sequence_info(sequence, &about));
+    ck_assert_uint_eq(about.num_published, 0);
+    expect(aule_sequence_publish_written(sequence, 70, &mark), AULE_INVALID,
+           "passed = 70; the last mark was 0");
+    ok(aule_sequence_publish_written(sequence, AULE_PASSED_ALL, &mark));
+    ck_assert_uint_gt(mark, 0);
+    ok(aule_sequence_info(sequence, &about));
+    ck_assert_uint_eq(about.num_published, 2);
+    ok(aule_prefix_lookup(step.cache, &prompt, 0, found, &count));
+    ck_assert_uint_eq(count, 2);
+    ck_assert_uint_eq(state_of(step.cache).free_blocks, before + 1 - 3);
+    ok(aule_sequence_publish_written(sequence, mark, &later)); // all blocks are published
+    ck_assert_uint_gt(later, mark);
+    aule_sequence_destroy(sequence);
+    aule_step_destroy(plan);
+    close_step(&step);
+}
+END_TEST
+
+START_TEST(only_an_attached_session_says_what_it_has_written)
+{
+    struct aule_sequence *sequence;
+    struct aule_step *plan;
+    open_step(&step, NULL);
+    const struct aule_sequence_params params = {.tokens = prompt.tokens, .num_tokens = 16};
+    ok(aule_sequence_create(step.cache, &params, &sequence));
+    ok(aule_step_create(step.cache, &plan));
+    struct aule_step_entry entry = {.sequence = sequence};
+    ok(aule_step_plan(plan, &entry, 1, 0));
+    expect(aule_sequence_publish_written(sequence, 0, NULL), AULE_INVALID, "is not attached");
+    expect(aule_sequence_publish(sequence), AULE_OK, "");
+    aule_sequence_destroy(sequence);
+    aule_step_destroy(plan);
+    close_step(&step);
+}
+END_TEST
+
 // ---- lifetimes ----
 
 START_TEST(released_blocks_are_free_once_the_process_says_that_its_kernels_have_passed)
@@ -559,6 +613,8 @@ int main(void)
         {what_a_process_publishes_others_find_and_read, 0},
         {another_vulkan_process_writes_and_reads_blocks, 0},
         {plans_need_no_batch_and_their_sequences_publish_what_is_reported, 0},
+        {a_sequence_is_reported_and_published_by_one_message, 0},
+        {only_an_attached_session_says_what_it_has_written, 0},
         {NULL, 0}};
     const struct entry lives[] = {
         {released_blocks_are_free_once_the_process_says_that_its_kernels_have_passed, 0},

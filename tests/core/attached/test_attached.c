@@ -153,6 +153,15 @@ START_TEST(attaching_needs_the_option_and_the_memory)
     world_step(&world);
     ck_assert_refused(core_cache_attach(a.session, a.cache, &attachment, &error), STATUS_NO_MEMORY,
                       "the device has no 8192 bytes");
+    core_cache_want_memory(a.session, 999);
+    core_cache_want_memory(a.session, a.cache); // now there is memory
+    ck_assert_refused(core_cache_attach(a.session, a.cache, &attachment, &error), STATUS_BUSY,
+                      "is not made yet");
+    core_cache_want_memory(a.session, a.cache); // it is on its way
+    attach(&a);
+    core_cache_want_memory(a.session, a.cache); // it is there
+    world_step(&world);
+    ck_assert_uint_eq(worker_counts(&a).total, BLOCKS);
 }
 END_TEST
 
@@ -308,6 +317,34 @@ START_TEST(a_report_of_slots_that_the_session_may_not_write_changes_nothing)
 }
 END_TEST
 
+START_TEST(whole_blocks_are_reported_by_their_ids)
+{
+    const struct core_report report = {.cache = a.cache, .passed = CORE_PASSED_ALL};
+    uint64_t mark;
+    ck_assert_refused(core_blocks_report(a.session, &report, blocks, 0, &mark, &error),
+                      STATUS_INVALID, "is not attached to cache \"kv\"");
+    attach(&a);
+    worker_lease(&a, 3, blocks);
+    worker_release(&a, blocks + 2, 1);
+    worker_lease(&b, 1, found);
+    const int32_t mixed[] = {blocks[0], found[0]};
+    ck_assert_refused(core_blocks_report(a.session, &report, mixed, 2, &mark, &error),
+                      STATUS_NOT_HELD, "blocks[1]");
+    expect_free(BLOCKS - 4); // nothing has changed
+    ck_assert_status(core_blocks_report(a.session, &report, blocks, 2, &mark, &error), STATUS_OK);
+    world_check(&world);
+    expect_free(BLOCKS - 3); // what was released is let go
+    worker_publish(&a, tokens, 16, blocks);
+    ck_assert_status(core_blocks_report(a.session, &report, blocks, 2, &mark, &error), STATUS_OK);
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 16, found), 2);
+    ck_assert_status(core_cache_attach(b.session, b.cache, &attachment, &error), STATUS_OK);
+    // Sealed blocks that it holds are another session's, and stay as they are.
+    const struct core_report others = {.cache = b.cache};
+    ck_assert_status(core_blocks_report(b.session, &others, found, 2, &mark, &error), STATUS_OK);
+    world_check(&world);
+}
+END_TEST
+
 // ---- zeroes ----
 
 START_TEST(zeroes_never_overwrite_what_an_attached_session_writes)
@@ -362,26 +399,69 @@ START_TEST(an_offered_block_is_not_zeroed_after_an_attached_session_has_taken_it
 }
 END_TEST
 
-START_TEST(an_attached_lease_waits_for_zeroes_in_flight)
+// A block that `a` has written, and that is being zeroed for `b`, which has released it.
+static int32_t free_in_flight(void)
 {
-    bool growing;
-    world_close(&world);
-    open_two("other");
-    attach(&a);
     worker_lease(&a, 1, blocks);
     report_blocks(&a, blocks, 1);
     worker_release(&a, blocks, 1);
     pass(&a, CORE_PASSED_ALL);
-    worker_lease(&b, 1, found); // to be zeroed
-    worker_run(&b, worker_batch(&b, found, 8, 8), 0, 8, tokens);
+    worker_lease(&b, 2, found); // one is to be zeroed
+    worker_run(&b, worker_batch(&b, found + 1, 8, 8), 0, 8, tokens);
     world_step(&world); // the zeroes are in flight
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 1, blocks, &growing, &error),
-                      STATUS_NO_BLOCKS, "are being zeroed");
+    ck_assert_int_eq(found[0], blocks[0]);
+    worker_release(&b, found, 1);
+    return found[0];
+}
+
+START_TEST(an_attached_lease_waits_for_zeroes_in_flight_of_blocks_that_it_needs)
+{
+    bool growing = false;
+    world_close(&world);
+    open_two("other");
+    attach(&a);
+    free_in_flight();
+    ck_assert_refused(
+        core_blocks_lease(a.session, a.cache, BLOCKS - 1, blocks, &growing, &error),
+        STATUS_NO_BLOCKS, "are being zeroed");
     ck_assert(growing); // ask again soon
     fake_engine_finish(world.engine);
     ck_assert(world_step(&world));
-    worker_lease(&a, 1, blocks);
+    worker_lease(&a, BLOCKS - 1, blocks);
     world_finish_all(&world);
+}
+END_TEST
+
+// Without this, zeroes of other tenants that never cease would keep it from any lease.
+START_TEST(an_attached_lease_takes_other_blocks_than_those_that_are_being_zeroed)
+{
+    world_close(&world);
+    open_two("other");
+    attach(&a);
+    const int32_t zeroed = free_in_flight();
+    worker_lease(&a, BLOCKS - 2, blocks);
+    for (int i = 0; i < BLOCKS - 2; i++)
+        ck_assert_int_ne(blocks[i], zeroed);
+    world_check(&world);
+    world_finish_all(&world);
+    ck_assert_int_eq(worker_block(&b, zeroed).state, CORE_FREE);
+}
+END_TEST
+
+START_TEST(a_session_attaches_while_blocks_of_others_are_being_zeroed)
+{
+    world_close(&world);
+    open_two("other");
+    worker_open(&c, &world, 1, "third");
+    attach(&a);
+    free_in_flight();
+    ck_assert_status(core_cache_attach(c.session, c.cache, &attachment, &error), STATUS_OK);
+    worker_lease(&b, 1, blocks); // which `a` has written, too
+    ck_assert_int_eq(blocks[0], found[0]);
+    ck_assert_refused(core_cache_attach(b.session, b.cache, &attachment, &error), STATUS_BUSY,
+                      "are being zeroed");
+    world_finish_all(&world);
+    attach(&b);
 }
 END_TEST
 
@@ -393,7 +473,11 @@ START_TEST(an_attached_take_is_woken_when_zeroes_in_flight_have_ended)
     open_two("other");
     worker_open(&c, &world, 1, ""); // the tenant of `a`
     attach(&a);
-    worker_lease(&c, 1, found);
+    worker_lease(&b, 1, blocks);
+    worker_write(&b, blocks, tokens, 8);
+    worker_release(&b, blocks, 1);
+    worker_lease(&c, 2, found); // one is to be zeroed
+    ck_assert_int_eq(found[0], blocks[0]);
     const struct core_offer_params params = {.cache = c.cache,
                                              .name = "a text",
                                              .blocks = found,
@@ -401,12 +485,7 @@ START_TEST(an_attached_take_is_woken_when_zeroes_in_flight_have_ended)
                                              .num_tokens = 8,
                                              .expires_ns = INT64_MAX};
     ck_assert_status(core_offer_make(c.session, &params, &error), STATUS_OK);
-    worker_lease(&a, 1, blocks);
-    report_blocks(&a, blocks, 1);
-    worker_release(&a, blocks, 1);
-    pass(&a, CORE_PASSED_ALL);
-    worker_lease(&b, 1, blocks); // to be zeroed
-    worker_run(&b, worker_batch(&b, blocks, 8, 8), 0, 8, tokens);
+    worker_run(&c, worker_batch(&c, found + 1, 8, 8), 0, 8, tokens);
     world_step(&world); // the zeroes are in flight
     ck_assert_refused(core_offer_take(a.session, a.cache, "a text", &offer, &error), STATUS_BUSY,
                       "are being zeroed");
@@ -649,11 +728,14 @@ int main(void)
           a_published_block_that_lingers_is_not_evicted, closing_says_that_all_has_passed}},
         {"reports",
          {reported_slots_count_as_written_and_only_those,
-          a_report_of_slots_that_the_session_may_not_write_changes_nothing}},
+          a_report_of_slots_that_the_session_may_not_write_changes_nothing,
+          whole_blocks_are_reported_by_their_ids}},
         {"zeroes",
          {zeroes_never_overwrite_what_an_attached_session_writes,
           an_offered_block_is_not_zeroed_after_an_attached_session_has_taken_it,
-          an_attached_lease_waits_for_zeroes_in_flight,
+          an_attached_lease_waits_for_zeroes_in_flight_of_blocks_that_it_needs,
+          an_attached_lease_takes_other_blocks_than_those_that_are_being_zeroed,
+          a_session_attaches_while_blocks_of_others_are_being_zeroed,
           an_attached_take_is_woken_when_zeroes_in_flight_have_ended}},
         {"death",
          {blocks_of_a_dead_attached_session_wait_for_the_proof_and_for_a_fence,
