@@ -85,7 +85,8 @@ static enum status import(struct tiering *tiering, struct engine *engine,
 
 static enum status open_host(struct tiering *tiering, struct error *error)
 {
-    enum status status = host_open(tiering->core.base, tiering->size, &tiering->core.area, error);
+    const struct host_params host = {.base = tiering->core.base, .size = tiering->size};
+    enum status status = host_open(&host, &tiering->core.area, error);
     return status == STATUS_OK
                ? tier_create(&host_ops, tiering->core.area, &tiering->core.host, error)
                : status;

@@ -39,7 +39,8 @@ static void open_world(uint64_t tenant_blocks)
     const struct tier_ops *ops;
     engine = fake_engine_create();
     memory = aligned_alloc(4096, area);
-    ck_assert_status(host_open(memory, area, &host, &error), STATUS_OK);
+    ck_assert_status(
+        host_open(&(struct host_params){.base = memory, .size = area}, &host, &error), STATUS_OK);
     fault = fault_open(&host_ops, host, &ops);
     ck_assert_status(tier_create(ops, fault, &tier, &error), STATUS_OK);
     ck_assert_status(engine_arena_create(engine, memory, area, &arena, &error), STATUS_OK);

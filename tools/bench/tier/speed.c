@@ -249,7 +249,8 @@ static bool measure_with_host(struct bench *b)
     struct tier *host = NULL;
     struct error error;
     void *memory = aligned_alloc(4096, HOST_BYTES);
-    const bool opened = memory && host_open(memory, HOST_BYTES, &backend, &error) == STATUS_OK &&
+    const struct host_params params = {.base = memory, .size = HOST_BYTES};
+    const bool opened = memory && host_open(&params, &backend, &error) == STATUS_OK &&
                         tier_create(&host_ops, backend, &host, &error) == STATUS_OK;
     if (opened)
         measure_lookup(b, host);
