@@ -42,7 +42,7 @@
     OPTION(bool, force_staging, "force-staging", NULL, OPTION_FLAG,                                \
            .help = "copy arenas around each run even where the device could use them in place")    \
     OPTION(enum engine_haul_mode, transfer_queue, "transfer-queue", "WHEN", OPTION_CHOICE,         \
-           ENGINE_HAUL_ON,                                                                         \
+           ENGINE_HAUL_AUTO,                                                                       \
            OPTION_WORDS([ENGINE_HAUL_AUTO] = "auto", [ENGINE_HAUL_OFF] = "off",                    \
                         [ENGINE_HAUL_ON] = "on"),                                                  \
            .initial = "auto", .help = "move blocks of tiers on a transfer queue, beside the runs", \
