@@ -66,18 +66,18 @@ static void take_queues(struct device *device)
 {
     const struct adapter *adapter = &device->adapter;
     for (uint32_t i = 0; i <= num_haul_queues(adapter); i++) {
-        struct queue *queue = &device->queues[i];
+        struct device_queue *queue = &device->queues[i];
         queue->family = i ? adapter->haul_family : adapter->queue_family;
         vkGetDeviceQueue(device->handle, queue->family, i ? i - 1 : 0, &queue->handle);
         DEVICE_NAME(device, QUEUE, queue->handle, i ? "hauls %u" : "aule queue", i);
     }
 }
 
-static enum status make_lane(struct device *device, enum lane_kind kind, struct queue *queue,
+static enum status make_lane(struct device *device, enum lane_kind kind, struct device_queue *queue,
                              struct error *error)
 {
     static const char *const names[NUM_LANES] = {"submissions", "hauls out", "hauls in"};
-    struct lane *lane = &device->lanes[kind];
+    struct device_lane *lane = &device->lanes[kind];
     enum status status = STATUS_OK;
     VkSemaphoreTypeCreateInfo type = {
         .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
@@ -97,7 +97,7 @@ static enum status make_lanes(struct device *device, enum engine_haul_mode haul,
                               struct error *error)
 {
     const uint32_t count = num_haul_queues(&device->adapter);
-    struct queue *queues = device->queues;
+    struct device_queue *queues = device->queues;
     enum status status = make_lane(device, LANE_RUNS, &queues[0], error);
     if (!count && haul != ENGINE_HAUL_ON)
         return status;
@@ -113,7 +113,7 @@ static void finish_lanes(struct device *device)
     for (int i = 0; i < NUM_LANES; i++) {
         if (device->lanes[i].timeline)
             vkDestroySemaphore(device->handle, device->lanes[i].timeline, NULL);
-        device->lanes[i] = (struct lane){.queue = NULL};
+        device->lanes[i] = (struct device_lane){.queue = NULL};
     }
 }
 
@@ -218,7 +218,7 @@ enum status device_init(struct device *device, const struct engine_params *param
 {
     device->watchdog_ns = DEVICE_WATCHDOG_NS;
     for (int i = 0; i < NUM_LANES; i++) {
-        struct queue *queue = &device->queues[i];
+        struct device_queue *queue = &device->queues[i];
         queue->lock_made = pthread_mutex_init(&queue->lock, NULL) == 0;
         if (!queue->lock_made) {
             device_finish(device);
@@ -293,7 +293,7 @@ void device_name(struct device *device, VkObjectType type, uint64_t handle, cons
 static uint32_t add_waits(struct device *device, enum lane_kind kind, VkSemaphore *timelines,
                           uint64_t *values)
 {
-    struct lane *lane = &device->lanes[kind];
+    struct device_lane *lane = &device->lanes[kind];
     uint32_t count = 0;
     for (int i = 0; i < NUM_LANES; i++) {
         const uint64_t passed = atomic_load(&device->lanes[i].passed);
@@ -312,7 +312,7 @@ VkResult device_submit(struct device *device, enum lane_kind kind, VkCommandBuff
     static const VkPipelineStageFlags stages[NUM_LANES] = {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
                                                            VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
                                                            VK_PIPELINE_STAGE_ALL_COMMANDS_BIT};
-    const struct lane *lane = &device->lanes[kind];
+    const struct device_lane *lane = &device->lanes[kind];
     VkSemaphore awaited[NUM_LANES];
     uint64_t awaited_values[NUM_LANES];
     pthread_mutex_lock(&lane->queue->lock);

@@ -19,7 +19,7 @@
 // will not answer any more.
 #define DEVICE_WATCHDOG_NS UINT64_C(120000000000)
 
-struct queue {
+struct device_queue {
     VkQueue handle;
     uint32_t family;
     pthread_mutex_t lock; // vkQueueSubmit takes one caller at a time
@@ -30,9 +30,9 @@ struct queue {
 enum lane_kind { LANE_RUNS, LANE_OUT, LANE_IN, NUM_LANES };
 
 // Work that ends in the order in which it is submitted. Lanes may share a queue.
-struct lane {
-    struct queue *queue;  // NULL: the device has no such lane
-    VkSemaphore timeline; // becomes n when the GPU has finished piece n of the lane
+struct device_lane {
+    struct device_queue *queue; // NULL: the device has no such lane
+    VkSemaphore timeline;       // becomes n when the GPU has finished piece n of the lane
     // Every piece up to this one has ended, and the CPU knows. What begins afterwards in another
     // lane sees what these pieces wrote: see device_submit().
     _Atomic uint64_t passed;
@@ -43,8 +43,8 @@ struct device {
     struct instance instance;
     struct adapter adapter;
     VkDevice handle;
-    struct queue queues[NUM_LANES]; // [0] computes; others transfer, if there are any
-    struct lane lanes[NUM_LANES];
+    struct device_queue queues[NUM_LANES]; // [0] computes; others transfer, if there are any
+    struct device_lane lanes[NUM_LANES];
     PFN_vkSetDebugUtilsObjectNameEXT set_name;                       // NULL: objects get no names
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties; // NULL: no import
     PFN_vkGetMemoryFdKHR get_memory_fd;                              // NULL: no export
