@@ -6,6 +6,8 @@
 
 #include "model.h"
 
+#include "tools/bench/measure.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,21 +146,29 @@ static bool run_all_layers(struct model *m)
     return true;
 }
 
-// Makes and runs a step.
+static bool fill_entry(struct model *m, const struct aule_step_entry *entry)
+{
+    struct aule_sequence_info info;
+    const int32_t *tokens = aule_sequence_tokens(entry->sequence);
+    if (!model_fine(aule_sequence_info(entry->sequence, &info), "info"))
+        return false;
+    const uint32_t first = info.num_computed - entry->num_tokens;
+    for (uint32_t i = 0; i < entry->num_tokens; i++)
+        fill_token(m, entry->row + i, tokens[first + i], first + i);
+    m->computed += entry->num_tokens;
+    m->last_row = entry->row + entry->num_tokens - 1;
+    return true;
+}
+
 bool model_step(struct model *m, struct aule_step_entry *entries, uint32_t num_entries)
 {
     if (!model_fine(aule_step_make(m->step, entries, num_entries, MODEL_WAIT_MS), "step"))
         return false;
-    for (uint32_t e = 0; e < num_entries; e++) {
-        struct aule_sequence_info info;
-        const int32_t *tokens = aule_sequence_tokens(entries[e].sequence);
-        if (!model_fine(aule_sequence_info(entries[e].sequence, &info), "info"))
+    const double begin_us = now_us();
+    for (uint32_t i = 0; i < num_entries; i++)
+        if (!fill_entry(m, &entries[i]))
             return false;
-        uint32_t first = info.num_computed - entries[e].num_tokens;
-        for (uint32_t i = 0; i < entries[e].num_tokens; i++)
-            fill_token(m, entries[e].row + i, tokens[first + i], first + i);
-        m->computed += entries[e].num_tokens;
-    }
+    m->filled_us += now_us() - begin_us;
     return run_all_layers(m);
 }
 
@@ -172,20 +182,50 @@ bool model_await(struct aule_sequence *sequence)
     return info.num_promised == 0;
 }
 
-bool model_prefill(struct model *m, struct aule_sequence *sequence)
+static bool compute(struct model *m, struct aule_sequence *sequence, bool publishes)
 {
     struct aule_sequence_info info;
-    if (!model_await(sequence) || !model_fine(aule_sequence_info(sequence, &info), "info"))
+    if (!model_fine(aule_sequence_info(sequence, &info), "info"))
         return false;
     while (info.num_computed < info.num_tokens) {
         const uint32_t left = info.num_tokens - info.num_computed;
         struct aule_step_entry entry = {.sequence = sequence,
                                         .num_tokens = left < MODEL_CHUNK ? left : MODEL_CHUNK};
-        if (!model_step(m, &entry, 1) || !model_fine(aule_sequence_publish(sequence), "publish") ||
+        if (!model_step(m, &entry, 1) ||
+            (publishes && !model_fine(aule_sequence_publish(sequence), "publish")) ||
             !model_fine(aule_sequence_info(sequence, &info), "info"))
             return false;
     }
     return true;
+}
+
+bool model_compute(struct model *m, struct aule_sequence *sequence)
+{
+    return compute(m, sequence, false);
+}
+
+bool model_prefill(struct model *m, struct aule_sequence *sequence)
+{
+    return model_await(sequence) && compute(m, sequence, true);
+}
+
+bool model_let_go(struct model *m)
+{
+    aule_step_destroy(m->step);
+    m->step = NULL;
+    return model_fine(aule_step_create(m->cache, &m->step), "step");
+}
+
+uint64_t model_hash(const struct model *m, uint32_t row, uint64_t hash)
+{
+    const struct model_shape *shape = &m->params.shape;
+    const uint32_t count = shape->num_heads * shape->head_dim / 4; // head_dim is a multiple of 4
+    const uint64_t *out =
+        (const uint64_t *)aule_tensor_data(m->session, &m->out) + (size_t)row * count;
+    hash = hash ? hash : 0xcbf29ce484222325u;
+    for (uint32_t i = 0; i < count; i++)
+        hash = (hash ^ hash >> 32 ^ out[i]) * 0x9e3779b97f4a7c15u;
+    return hash;
 }
 
 bool model_decode(struct model *m, struct aule_sequence *const *sequences, uint32_t count,

@@ -32,6 +32,8 @@ struct model {
     struct aule_step *step;
     struct aule_tensor q, k, v, out; // [MODEL_CHUNK, heads, head_dim] of f16
     uint64_t computed;               // tokens so far
+    double filled_us;                // time spent on Q, K and V so far
+    uint32_t last_row;               // of `out`, that of the last token of the last step
     uint16_t *numbers;               // owned
 };
 
@@ -52,8 +54,14 @@ bool model_sequence(struct model *model, const struct model_prompt *prompt,
 bool model_await(struct aule_sequence *sequence);
 // model_await(), then computes the rest and publishes it.
 bool model_prefill(struct model *model, struct aule_sequence *sequence);
+// Computes the rest and publishes nothing.
+bool model_compute(struct model *model, struct aule_sequence *sequence);
 // Makes and runs a step of MODEL_CHUNK tokens at most.
 bool model_step(struct model *model, struct aule_step_entry *entries, uint32_t num_entries);
+// Lets go of the blocks that the last step names.
+bool model_let_go(struct model *model);
+// Goes on with a hash of row `row` of `out`; 0 begins one.
+uint64_t model_hash(const struct model *model, uint32_t row, uint64_t hash);
 // One more token of each sequence. `entries`: scratch; their rows are set.
 bool model_decode(struct model *model, struct aule_sequence *const *sequences, uint32_t count,
                   int32_t token, struct aule_step_entry *entries);

@@ -48,18 +48,6 @@ static void close_worker(struct worker *w)
     model_close(&w->model);
 }
 
-static void take_hash(struct worker *w, uint32_t index, uint32_t row)
-{
-    const struct model_shape *shape = &w->shape.model;
-    const uint32_t count = shape->num_heads * shape->head_dim / 4; // head_dim is a multiple of 4
-    const uint64_t *out =
-        (const uint64_t *)aule_tensor_data(w->model.session, &w->model.out) + row * count;
-    uint64_t hash = w->hashes[index] ? w->hashes[index] : 0xcbf29ce484222325u;
-    for (uint32_t i = 0; i < count; i++)
-        hash = (hash ^ hash >> 32 ^ out[i]) * 0x9e3779b97f4a7c15u;
-    w->hashes[index] = hash;
-}
-
 static bool decode(struct worker *w)
 {
     struct aule_step_entry entries[SHARE_WORKERS];
@@ -67,7 +55,7 @@ static bool decode(struct worker *w)
         if (!model_decode(&w->model, w->sequences, w->count, (int32_t)(2000 + step), entries))
             return false;
         for (uint32_t i = 0; i < w->count; i++)
-            take_hash(w, i, entries[i].row);
+            w->hashes[i] = model_hash(&w->model, entries[i].row, w->hashes[i]);
     }
     return true;
 }
