@@ -15,7 +15,6 @@
 
 enum {
     ROUNDS = 4, // of both; the first one warms up
-    TEXTS = 16, // that are moved; the pool has room for half of them
     FIRST_TEXT = 1000,
     MOST_SEQUENCES = 64,
 };
@@ -25,6 +24,7 @@ struct scene {
     struct site site;
     struct model mover;                        // its own session
     uint32_t sequences, context, steps, piece; // piece: tokens of a moved text
+    uint32_t texts; // that are moved; the pool has room for half of them, beside the sequences
     struct aule_sequence *list[MOST_SEQUENCES];
     atomic_bool stops;
     bool moved_all; // the mover had no failure
@@ -33,7 +33,7 @@ struct scene {
 static struct scene scene_of(bool full)
 {
     if (full)
-        return (struct scene){.sequences = 64, .context = 4096, .steps = 16, .piece = 1024};
+        return (struct scene){.sequences = 64, .context = 4096, .steps = 40, .piece = 1024};
     return (struct scene){.sequences = 4, .context = 128, .steps = 4, .piece = 64};
 }
 
@@ -41,11 +41,13 @@ static bool open_scene(struct scene *s, const struct options *options, const cha
 {
     const struct model_shape shape = model_shape_of(options->full);
     const uint32_t own = (s->context + 2 * ROUNDS * s->steps) / shape.block_size + 1,
-                   moved = TEXTS / 2 * s->piece / shape.block_size;
-    const char *const more[] = {"--host-tier", options->full ? "8G" : "64M", "--transfer-queue",
+                   piece = s->piece / shape.block_size;
+    const char *const more[] = {"--host-tier", options->full ? "16G" : "64M", "--transfer-queue",
                                 queue, NULL};
-    if (!site_open(&s->site, options, shape, s->sequences * own + moved, more))
+    if (!site_open(&s->site, options, shape, s->sequences * own + 4 * piece, more))
         return false;
+    const uint32_t room = s->site.blocks - s->sequences * (s->context / shape.block_size);
+    s->texts = 2 * (room / piece + 1);
     struct model_params params = s->site.model.params;
     return model_open(&s->mover, &params);
 }
@@ -86,7 +88,7 @@ static bool fill_tier(struct scene *s)
     uint64_t before;
     if (!site_metric(&s->site, stored, &before))
         return false;
-    for (uint32_t text = 0; text < TEXTS; text++) {
+    for (uint32_t text = 0; text < s->texts; text++) {
         const struct model_prompt prompt = {
             .text = FIRST_TEXT + text, .count = s->piece, .publish = true};
         struct aule_sequence *sequence = NULL;
@@ -97,7 +99,7 @@ static bool fill_tier(struct scene *s)
             return false;
     }
     return site_await(&s->site, stored, before,
-                      (uint64_t)TEXTS * s->piece / s->mover.params.shape.block_size);
+                      (uint64_t)s->texts * s->piece / s->mover.params.shape.block_size);
 }
 
 static void sleep_until(double us)
@@ -115,7 +117,7 @@ static void *run_mover(void *argument)
     struct scene *s = argument;
     const double bytes = (double)s->site.block_bytes * s->piece / s->mover.params.shape.block_size;
     double next_us = now_us();
-    for (uint32_t text = 0; s->moved_all && !atomic_load(&s->stops); text = (text + 1) % TEXTS) {
+    for (uint32_t text = 0; s->moved_all && !atomic_load(&s->stops); text = (text + 1) % s->texts) {
         sleep_until(next_us);
         next_us += bytes / target_gb_per_s / 1e3;
         s->moved_all = move_text(s, text);

@@ -18,8 +18,8 @@ struct site {
     uint64_t block_bytes; // of its cache
 };
 
-// `blocks`: what the pool has room for, at least. `more`: options of the daemon that concern tiers. False, here
-// and below: standard error says why.
+// `blocks`: what the pool has room for, at least. `more`: options of the daemon that concern tiers.
+// False, here and below: standard error says why.
 bool site_open(struct site *site, const struct options *options, struct model_shape shape,
                uint32_t blocks, const char *const *more);
 void site_close(struct site *site); // takes a zeroed or half-made one

@@ -57,8 +57,11 @@ static bool open_all(struct tiers *t)
         return false;
     snprintf(url, sizeof url, "redis://127.0.0.1:%d", t->server.port);
     const char *const none[] = {NULL}, *const host[] = {"--host-tier", full ? "12G" : "64M", NULL},
-                      *const redis[] = {"--tier", url, "--tier-memory", full ? "1G" : "4M", NULL};
-    const char *const *const more[NUM_PLACES] = {none, host, redis, redis, redis};
+                      *const writer[] =
+                          {"--tier", url, "--tier-memory", full ? "6G" : "64M", "--tier-queue",
+                           "4G",     NULL},
+                      *const reader[] = {"--tier", url, "--tier-memory", full ? "1G" : "4M", NULL};
+    const char *const *const more[NUM_PLACES] = {none, host, writer, reader, reader};
     for (int i = 0; i < NUM_PLACES; i++)
         if (!site_open(&t->sites[i], &t->study->options, t->shape, blocks, more[i]))
             return false;
@@ -114,14 +117,19 @@ static bool store_at_once(struct tiers *t, uint32_t round)
     return ok;
 }
 
-static bool run_round(struct tiers *t, uint32_t round)
+static bool run_host_round(struct tiers *t, uint32_t round)
 {
-    struct reading ignored;
     return read(t, PLAIN, round, AULE_LOAD_AUTO, COMPUTED) &&
            read_and_store(t, HOST, stored_in_host, round, &t->readings[NOTHING_FOUND][round]) &&
            site_evict(&t->sites[HOST]) && read(t, HOST, round, AULE_LOAD_ALWAYS, FROM_HOST) &&
            site_evict(&t->sites[HOST]) && read(t, HOST, round, AULE_LOAD_AUTO, HOST_AUTO) &&
-           store_at_once(t, round) && read_and_store(t, WRITER, stored_in_redis, round, &ignored) &&
+           store_at_once(t, round);
+}
+
+static bool run_redis_round(struct tiers *t, uint32_t round)
+{
+    struct reading ignored;
+    return read_and_store(t, WRITER, stored_in_redis, round, &ignored) &&
            read(t, READER, round, AULE_LOAD_ALWAYS, FROM_REDIS) &&
            read(t, DECIDER, round, AULE_LOAD_AUTO, REDIS_AUTO);
 }
@@ -201,22 +209,25 @@ static bool say_store(const struct tiers *t)
     return study_say(t->study, &figure);
 }
 
-static bool say_all(const struct tiers *t)
+static bool say_some(const struct tiers *t, enum manner first, enum manner end)
 {
     bool right = true;
-    for (int manner = 0; manner < NUM_MANNERS; manner++)
+    for (int manner = first; manner < (int)end; manner++)
         right &= say(t, (enum manner)manner);
-    return say_store(t) && right;
+    return right;
 }
 
 static bool first_tokens(struct tiers *t)
 {
     bool ok = open_all(t);
     for (uint32_t round = 0; ok && round < ROUNDS; round++)
-        ok = run_round(t, round);
-    ok = ok && say_all(t);
+        ok = run_host_round(t, round);
+    bool right = ok && say_some(t, COMPUTED, FROM_REDIS) && say_store(t);
+    for (uint32_t round = 0; ok && round < ROUNDS; round++)
+        ok = run_redis_round(t, round);
+    right &= ok && say_some(t, FROM_REDIS, NUM_MANNERS);
     close_all(t);
-    return ok;
+    return right;
 }
 
 static bool decode_beside(const struct tiers *t, const char *queue, const char *name)
