@@ -147,11 +147,11 @@ static void put_plain(FILE *out, const char *text, size_t size)
         fputc((unsigned char)text[i] < 0x20 || text[i] == 0x7f ? '?' : text[i], out);
 }
 
-// "scheme://user:password@host" without the password.
+// "scheme://user:password@host" without the password. "scheme:///path" has no host, so no password.
 static void put_text(FILE *out, const char *text)
 {
     const char *user = text ? strstr(text, "://") : NULL, *end = text ? text + strlen(text) : NULL;
-    const char *host = user ? strrchr(user, '@') : NULL;
+    const char *host = user && user[3] != '/' ? strrchr(user, '@') : NULL;
     const char *password = host ? memchr(user + 3, ':', (size_t)(host - user - 3)) : NULL;
     if (!text)
         return;

@@ -46,12 +46,12 @@ static char *lines_of(const struct server_params *params, const struct options_l
 }
 
 // A tier's URL may have a login, and other users can read a process's arguments: there the login
-// becomes asterisks. `copies` gets the URLs as they were. False: no memory.
+// becomes asterisks. A path has none. `copies` gets the URLs as they were. False: no memory.
 static bool hide_logins(const struct option_texts *urls, const char *copies[OPTION_MAX_TEXTS])
 {
     for (uint32_t i = 0; i < urls->count; i++) {
         char *shown = (char *)urls->texts[i]; // of argv
-        const char *at = strrchr(shown, '@');
+        const char *at = strncmp(shown, "files://", 8) ? strrchr(shown, '@') : NULL;
         char *scheme = strstr(shown, "://");
         char *login = scheme && at && scheme < at ? scheme + strlen("://") : shown;
         copies[i] = strdup(shown);

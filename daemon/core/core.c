@@ -90,7 +90,13 @@ static void drain(struct core *core)
             break;
         core_step(core, core->ledger.now_ns);
     }
-    if (core->scheduler.num_in_flight)
+    while (core->scheduler.hauls.num_flying && !core->ledger.lost) {
+        if (engine_haul_wait(core->ledger.engine, core->scheduler.hauls.flying[0].number, -1) !=
+            STATUS_OK)
+            break;
+        core_step(core, core->ledger.now_ns);
+    }
+    if (core->scheduler.num_in_flight || core->scheduler.hauls.num_flying)
         scheduler_lost(core);
 }
 
@@ -217,6 +223,7 @@ bool core_step(struct core *core, int64_t now_ns)
     while (engine_poll(core->ledger.engine, &event)) {
         switch (event.kind) {
         case ENGINE_EVENT_DONE: scheduler_done(core, &event); break;
+        case ENGINE_EVENT_HAULED: hauls_done(core, &event); break;
         case ENGINE_EVENT_CHUNK: chunk_news(core, &event); break;
         case ENGINE_EVENT_COMPILED: scheduler_compiled(core); break;
         case ENGINE_EVENT_LOST: device_news(core, &event); break;
@@ -257,6 +264,6 @@ bool core_idle(const struct core *core)
     DL_FOREACH(core->sessions, session)
     if (session->put_off)
         return false;
-    return !core->scheduler.num_in_flight && !heap_first(&core->scheduler.turns.ready) &&
-           !core->tiers.num_errands;
+    return !core->scheduler.num_in_flight && !core->scheduler.hauls.num_flying &&
+           !heap_first(&core->scheduler.turns.ready) && !core->tiers.num_errands;
 }

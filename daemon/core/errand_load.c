@@ -18,6 +18,7 @@ enum {
     LOAD_BLOCKS = 4096,      // of one errand
     LOAD_TRY_ONE_IN = 32,    // of the loads that seem too slow, so that the estimate can get better
     WINDOW_BYTES = 16 << 20, // as long as nothing is known of a tier's speed
+    MOST_WINDOW = 256 << 20, // bytes: so that a window is checked while the one before is copied
     WINDOWS = 4,             // that the memory has room for, at least
 };
 
@@ -368,7 +369,8 @@ static uint64_t window_bytes(const struct errand *errand)
                  fit = params->deadline_ns == FOREVER ? most
                        : each_ns ? (double)params->deadline_ns / 2 / (double)each_ns * (1 << 20)
                                  : WINDOW_BYTES;
-    return (uint64_t)(fit < most ? fit : most);
+    const uint64_t bytes = (uint64_t)(fit < most ? fit : most);
+    return bytes < MOST_WINDOW ? bytes : MOST_WINDOW;
 }
 
 static void next_window(struct errand *errand)

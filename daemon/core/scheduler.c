@@ -211,6 +211,8 @@ static enum status submit(struct core *core, const struct engine_submission *ord
         core->scheduler.num_in_flight++;
         core->ledger.metrics[METRIC_SUBMISSIONS]++;
         submission->zeroes = order->num_zeroes > 0;
+        if (submission->zeroes)
+            core->scheduler.last_zeroes = submission->sequence;
         core->pool.zeroes_submitted += submission->zeroes;
     }
     return status;
@@ -332,9 +334,24 @@ static bool keeps_back(struct core *core)
     return delay_keep_back(&core->delay, core->ledger.now_ns);
 }
 
+// Blocks that a haul writes are zeroed before. If that is refused and nothing is in flight, nothing
+// would wake the hauls, so they fail.
+static void submit_hauls(struct core *core)
+{
+    struct scheduler *s = &core->scheduler;
+    if (core->ledger.lost || !s->turns.hauling)
+        return;
+    if (core->pool.num_zeroes && hauls_go_in(core) && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT)
+        submit_zeroes(core);
+    if (core->pool.num_zeroes && !s->num_in_flight)
+        hauls_refuse(core);
+    hauls_submit(core);
+}
+
 void scheduler_submit(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
+    submit_hauls(core);
     delay_begin_step(&core->delay);
     gather_begin_step(&s->gather, heap_first(&s->turns.ready) != NULL);
     if (core->num_proven && !core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT)
@@ -576,6 +593,7 @@ void scheduler_lost(struct core *core)
         deliver(&core->scheduler, submission);
         end_zeroes(core, submission);
     }
+    hauls_lost(core);
     session_fenced(core, UINT64_MAX);
     DL_FOREACH_SAFE(core->sessions, session, next)
     {

@@ -10,6 +10,7 @@
 #include "core/runs/run.h"
 #include "core/runs/turns.h"
 #include "gather.h"
+#include "hauls.h"
 
 enum {
     // One submission runs on the GPU, and one starts behind it without waiting for this thread. A
@@ -44,6 +45,8 @@ struct submission {
 struct scheduler {
     struct turns turns;
     struct gather gather;
+    struct hauls hauls;
+    uint64_t last_zeroes; // the newest submission that zeroes blocks; 0 = none
     uint64_t submissions; // built so far; the number of one is kept in session->submission
     uint64_t budget;      // tokens attended after which the next submission is closed
     uint64_t prepared_ns; // of the last submission that ended: from engine_submit() to the GPU

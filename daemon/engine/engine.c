@@ -6,6 +6,7 @@
 
 #include "engine.h"
 
+#include "engine/flow/carrier.h"
 #include "engine/flow/completer.h"
 #include "engine/flow/submitter.h"
 #include "engine/kernels/hopper.h"
@@ -49,6 +50,7 @@ static void on_lost(void *owner, const char *why)
     }
     pthread_cond_broadcast(&engine->changed);
     pthread_cond_signal(&engine->more);
+    carriers_lose(engine);
     pthread_mutex_unlock(&engine->lock);
     if (first)
         engine_wake(engine);
@@ -74,21 +76,6 @@ enum status engine_list_devices(struct engine_device **out, uint32_t *count, str
 }
 
 // ---- create ----
-
-static enum status make_timeline(struct engine *engine, struct error *error)
-{
-    struct device *device = &engine->device;
-    enum status status = STATUS_OK;
-    VkSemaphoreTypeCreateInfo type = {
-        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
-        .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE,
-    };
-    VkSemaphoreCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
-    VK_TRY(vkCreateSemaphore(device->handle, &info, NULL, &engine->timeline));
-    DEVICE_NAME(device, SEMAPHORE, engine->timeline, "submissions");
-fail:
-    return status;
-}
 
 static enum status make_nothing(struct engine *engine, struct error *error)
 {
@@ -184,9 +171,9 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
     if (status == STATUS_OK)
         status = tuner_init(engine, params, error);
     if (status == STATUS_OK)
-        status = make_timeline(engine, error);
-    if (status == STATUS_OK)
         status = make_nothing(engine, error);
+    if (status == STATUS_OK)
+        status = carriers_init(engine, error);
     engine->max_scratch_bytes = scratch_limit(engine, params);
     engine->no_cascade = params->no_cascade;
     set_watch(engine, params->completion_poll_us);
@@ -203,9 +190,9 @@ static enum status start_threads(struct engine *engine, struct error *error)
         pthread_create(&engine->completer, NULL, completer_thread, engine) == 0;
     engine->maker_runs = pthread_create(&engine->maker, NULL, maker_thread, engine) == 0;
     engine->compiler_runs = pthread_create(&engine->compiler, NULL, compiler_thread, engine) == 0;
-    bool tuner_starts = tuner_start(engine);
-    if (engine->compiler_runs && engine->submitter_runs && engine->completer_runs &&
-        engine->maker_runs && tuner_starts)
+    const bool tuner_starts = tuner_start(engine), carriers_start_all = carriers_start(engine);
+    if (carriers_start_all && engine->compiler_runs && engine->submitter_runs &&
+        engine->completer_runs && engine->maker_runs && tuner_starts)
         return STATUS_OK;
     return error_set(error, STATUS_NO_MEMORY, "the engine's threads cannot be started");
 }
@@ -237,9 +224,10 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
         return status;
     }
     const struct engine_device *info = &engine->device.adapter.info;
-    device_log(&engine->device, 2, "device %u: %s (%s, %s), attention variant %s, arenas %s",
+    device_log(&engine->device, 2,
+               "device %u: %s (%s, %s), attention variant %s, arenas %s, copies of tiers on %s",
                info->index, info->name, info->type, info->driver, engine_variant(engine),
-               info->host_import ? "imported" : "mirrored");
+               info->host_import ? "imported" : "mirrored", carriers_name(engine));
     log_kernels(engine);
     *out = engine;
     return STATUS_OK;
@@ -250,7 +238,7 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
 static bool all_gone(const struct engine *engine)
 {
     return engine->submitter_gone && engine->completer_gone && engine->maker_gone &&
-           engine->tuner_gone;
+           engine->tuner_gone && carriers_gone(engine);
 }
 
 static void join(pthread_t thread, bool *runs)
@@ -303,6 +291,7 @@ static bool stop_threads(struct engine *engine, int64_t deadline_ns)
     engine->tuner_gone |= !tuner_runs(engine);
     pthread_cond_broadcast(&engine->changed);
     pthread_cond_signal(&engine->more);
+    carriers_stop(engine);
     bool gone = await(engine, all_gone, deadline_ns);
     pthread_mutex_unlock(&engine->lock);
     if (!gone || !stop_compiler(engine, deadline_ns))
@@ -311,30 +300,25 @@ static bool stop_threads(struct engine *engine, int64_t deadline_ns)
     join(engine->completer, &engine->completer_runs);
     join(engine->maker, &engine->maker_runs);
     tuner_join(engine);
+    carriers_join(engine);
     return true;
 }
 
-// Whether nothing on the GPU can still run. Without a loss, the completer has seen all submissions
-// end.
+// Whether nothing on the GPU can still run. Without a loss, the completer and the carriers have
+// seen everything end.
 static bool at_rest(struct engine *engine, uint64_t timeout_ns)
 {
     bool hung = atomic_load(&engine->device.hung);
     if (!hung && !engine->lost)
         return true;
-    if (!engine->timeline) // lost while it was being opened
-        return !engine->transfer.device || transfer_at_rest(&engine->transfer, timeout_ns);
     uint64_t sequence = engine->completed;
     struct submission *submission;
     DL_FOREACH(engine->flying, submission)
     if (submission->slot && submission->sent)
         sequence = submission->sequence;
-    VkSemaphoreWaitInfo info = {
-        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
-        .semaphoreCount = 1,
-        .pSemaphores = &engine->timeline,
-        .pValues = &sequence,
-    };
-    VkResult result = vkWaitSemaphores(engine->device.handle, &info, timeout_ns);
+    VkResult result = device_wait(&engine->device, LANE_RUNS, sequence, timeout_ns);
+    if (result == VK_SUCCESS)
+        result = carriers_wait(engine, timeout_ns);
     if (result == VK_ERROR_DEVICE_LOST && !hung) // a lost device runs nothing more
         return true;
     return result == VK_SUCCESS && transfer_at_rest(&engine->transfer, timeout_ns);
@@ -357,6 +341,7 @@ static void free_leftovers(struct engine *engine)
     events_finish(engine);
     free_submissions(&engine->waiting);
     free_submissions(&engine->flying);
+    carriers_finish(engine);
     while (engine->batches) {
         struct engine_batch *batch = engine->batches;
         DL_DELETE(engine->batches, batch);
@@ -371,8 +356,7 @@ static void free_leftovers(struct engine *engine)
     while (engine->arenas) {
         struct engine_arena *arena = engine->arenas;
         DL_DELETE(engine->arenas, arena);
-        buffer_finish(&engine->device, &arena->buffer);
-        free(arena);
+        arena_free(arena);
     }
 }
 
@@ -380,8 +364,6 @@ static void free_parts(struct engine *engine)
 {
     for (int i = 0; i < ENGINE_SLOTS; i++)
         slot_finish(engine, &engine->slots[i]);
-    if (engine->timeline)
-        vkDestroySemaphore(engine->device.handle, engine->timeline, NULL);
     if (engine->pipelines.device)
         pipelines_finish(&engine->pipelines);
     if (engine->transfer.device)

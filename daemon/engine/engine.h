@@ -34,6 +34,10 @@ struct engine_arena;
 // AUTO: on, except on software devices.
 enum engine_tune { ENGINE_TUNE_OFF, ENGINE_TUNE_ON, ENGINE_TUNE_AUTO };
 
+// How copies between a cache and host memory run beside the submissions (engine_haul()). AUTO: on
+// queues that only transfer, if the device has some. ON: else on the queue of the submissions.
+enum engine_haul_mode { ENGINE_HAUL_AUTO, ENGINE_HAUL_OFF, ENGINE_HAUL_ON };
+
 struct engine_params {
     // Index, UUID (with or without dashes) or part of the name; NULL = the best device.
     const char *device;
@@ -57,6 +61,7 @@ struct engine_params {
     // Folder for files: compiled pipelines, one file for each device, and tuning results, one file
     // for each device and driver. NULL = nothing is kept.
     const char *cache_folder;
+    enum engine_haul_mode haul;
     enum engine_tune tune;      // measure workgroup sizes; the bits are the same with all of them
     uint32_t tune_time_ms;      // most time to measure one kind of dispatch; 0 = 200
     uint32_t max_tuned;         // most kinds of dispatch to remember; 0 = 256
@@ -254,9 +259,16 @@ enum status engine_arena_create_exported(struct engine *engine, uint64_t size,
 // until the arena and all imports have ended. Any thread.
 enum status engine_arena_export(const struct engine_arena *arena, struct engine_export *out,
                                 struct error *error);
-// Call this when every submission that uses the arena has completed, or the device is lost. Takes
-// NULL. true: the memory may be unmapped. false: the device is lost and may still write to the
-// memory, so it must stay mapped until the process ends.
+// Makes [base, base + size) usable for copies of blocks, and for nothing else. It is imported in
+// parts of `part_bytes`, a multiple of 2 MiB, or as long as the device allows with 0; no copy may
+// cross the end of a part. UNSUPPORTED: the device does not import this memory.
+enum status engine_arena_create_parts(struct engine *engine, void *base, uint64_t size,
+                                      uint64_t part_bytes, struct engine_arena **out,
+                                      struct error *error);
+uint64_t engine_arena_part_bytes(const struct engine_arena *arena); // its size: there is one part
+// Call this when every submission and haul that uses the arena has completed, or the device is
+// lost. Takes NULL. true: the memory may be unmapped. false: the device is lost and may still write
+// to the memory, so it must stay mapped until the process ends.
 bool engine_arena_destroy(struct engine_arena *arena);
 bool engine_arena_imported(const struct engine_arena *arena);
 void *engine_arena_base(const struct engine_arena *arena);
@@ -421,6 +433,29 @@ struct engine_submission {
 enum status engine_submit(struct engine *engine, const struct engine_submission *submission,
                           uint64_t *sequence, struct error *error);
 
+// ---- hauls: copies between a cache and an arena, beside the submissions ----
+// A haul needs no shader and delays no submission: it runs on a queue of its own where the device
+// has one. Hauls of one way, into the cache or out of it, run in order.
+
+struct engine_haul {
+    // They stay until the haul has ended, with the chunks of the blocks.
+    struct engine_cache *cache;
+    struct engine_arena *arena;       // imported
+    const struct engine_copy *copies; // [num_copies]; all from the arena, or all to it
+    uint32_t num_copies;              // at least 1
+    // The haul begins when this submission and all before it have completed. All that writes or
+    // reads what the haul uses is among them, or begins after the haul's event.
+    uint64_t after;
+};
+// False: there are no hauls, so such copies are runs of kind ENGINE_COPY.
+bool engine_hauls(const struct engine *engine);
+// Copies and queues the haul; does not wait for it. *number becomes 1, 2, ...; an
+// ENGINE_EVENT_HAULED reports the end. NO_MEMORY, DEVICE_LOST: nothing was queued.
+enum status engine_haul(struct engine *engine, const struct engine_haul *haul, uint64_t *number,
+                        struct error *error);
+// As engine_wait(), for the event of a haul.
+enum status engine_haul_wait(struct engine *engine, uint64_t number, int timeout_ms);
+
 struct engine_run_result {
     // Of this run: for example, its pipeline cannot be compiled. BUSY: its line is put off. Nothing
     // of the run was done; submit it again once the line is resumed.
@@ -439,11 +474,12 @@ struct engine_run_result {
 enum engine_event_kind {
     ENGINE_EVENT_DONE,
     ENGINE_EVENT_CHUNK,
+    ENGINE_EVENT_HAULED,
     ENGINE_EVENT_COMPILED, // ask engine_line_resume() for the lines that are put off
     ENGINE_EVENT_LOST
 };
-// One COMPILED may stand for several compiles. LOST comes once and last. Submissions and chunks
-// that are still under way get no event then.
+// One COMPILED may stand for several compiles. LOST comes once and last. Submissions, hauls and
+// chunks that are still under way get no event then.
 struct engine_event {
     enum engine_event_kind kind;
     uint64_t sequence;                       // DONE: of the submission; DONE events come in order
@@ -452,7 +488,8 @@ struct engine_event {
     uint64_t prepared_ns;       // DONE: from engine_submit() to the GPU; 0 = it never got there
     struct engine_cache *cache; // CHUNK; never a destroyed one
     uint32_t chunk;
-    struct error error; // CHUNK: OK, or why not; LOST: what happened
+    uint64_t haul;      // HAULED: its number; those of one way come in order
+    struct error error; // CHUNK, HAULED: OK, or why not; LOST: what happened
 };
 
 // True: what the line waited for has ended, well or not, and it is not put off any more. Call this

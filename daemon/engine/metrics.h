@@ -14,7 +14,9 @@
     X(CASCADES, COUNTER, "aule_cascade_dispatches_total", "dispatches",                            \
       "dispatches that read keys once for several sequences")                                      \
     X(STAGED_BYTES, COUNTER, "aule_staged_bytes_total", "bytes",                                   \
-      "bytes copied to or from arenas that the GPU cannot use in place")
+      "bytes copied to or from arenas that the GPU cannot use in place")                           \
+    X(HAULED_BYTES, COUNTER, "aule_hauled_bytes_total", "bytes",                                   \
+      "bytes that tiers moved to or from the GPU beside the runs")
 
 enum engine_metric {
 #define X(id, kind, name, unit, help) ENGINE_METRIC_##id,

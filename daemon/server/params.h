@@ -41,6 +41,14 @@
                       "alone is refused: use fewer splits or fewer sequences.")                    \
     OPTION(bool, force_staging, "force-staging", NULL, OPTION_FLAG,                                \
            .help = "copy arenas around each run even where the device could use them in place")    \
+    OPTION(enum engine_haul_mode, transfer_queue, "transfer-queue", "WHEN", OPTION_CHOICE,         \
+           ENGINE_HAUL_AUTO,                                                                       \
+           OPTION_WORDS([ENGINE_HAUL_AUTO] = "auto", [ENGINE_HAUL_OFF] = "off",                    \
+                        [ENGINE_HAUL_ON] = "on"),                                                  \
+           .initial = "auto", .help = "move blocks of tiers on a transfer queue, beside the runs", \
+           .details = "`auto`: where the device has such queues. `off`: with the runs, by a "      \
+                      "shader. `on`: apart from the runs also without such queues, on the queue "  \
+                      "of the runs.")                                                              \
     OPTION(bool, validation, "validation", NULL, OPTION_FLAG,                                      \
            .help = "run with the Vulkan validation layer; the log has its messages and, at the "   \
                    "end, their number")                                                            \

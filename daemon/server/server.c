@@ -98,6 +98,7 @@ static enum status open_engine(struct server *server, struct error *error)
     const struct engine_params engine_params = {
         .device = params->device,
         .force_staging = params->force_staging,
+        .haul = params->transfer_queue,
         .validation = params->validation,
         .statistics = log_writes(LOG_LEVEL_DEBUG),
         .cache_folder = params->cache_folder,

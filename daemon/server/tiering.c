@@ -73,19 +73,23 @@ static enum status map(struct tiering *tiering, const struct server_params *para
 static enum status import(struct tiering *tiering, struct engine *engine,
                           const struct server_params *params, struct error *error)
 {
-    enum status status =
-        engine_arena_create(engine, tiering->core.base, tiering->size, &tiering->core.arena, error);
-    if (status != STATUS_OK || engine_arena_imported(tiering->core.arena))
+    struct error why;
+    const enum status status = engine_arena_create_parts(engine, tiering->core.base, tiering->size,
+                                                         0, &tiering->core.arena, &why);
+    if (status == STATUS_OK)
         return status;
-    return error_set(
-        error, STATUS_UNSUPPORTED,
-        "%s %" PRIu64 ": device %s cannot use %" PRIu64 " bytes of host memory in place",
-        memory_option(params), tiering->size, engine_device(engine)->name, tiering->size);
+    return error_set(error, status, "%s %" PRIu64 ": %s", memory_option(params), tiering->size,
+                     why.text);
 }
 
 static enum status open_host(struct tiering *tiering, struct error *error)
 {
-    enum status status = host_open(tiering->core.base, tiering->size, &tiering->core.area, error);
+    const struct host_params host = {
+        .base = tiering->core.base,
+        .size = tiering->size,
+        .part_bytes = engine_arena_part_bytes(tiering->core.arena),
+    };
+    enum status status = host_open(&host, &tiering->core.area, error);
     return status == STATUS_OK
                ? tier_create(&host_ops, tiering->core.area, &tiering->core.host, error)
                : status;

@@ -18,14 +18,19 @@ static struct area_place *place_create(uint64_t offset, uint64_t bytes)
     return place;
 }
 
-bool area_init(struct area *area, void *base, uint64_t size)
+bool area_init(struct area *area, void *base, uint64_t size, uint64_t part_bytes)
 {
     *area = (struct area){.base = base, .size = size / AREA_UNIT * AREA_UNIT};
-    struct area_place *whole = place_create(0, area->size);
-    if (!whole)
-        return false;
-    DL_APPEND(area->places, whole);
-    DL_PREPEND2(area->free, whole, prev_free, next_free);
+    area->part_bytes = part_bytes && part_bytes < area->size ? part_bytes : area->size;
+    for (uint64_t begin = 0; begin < area->size; begin += area->part_bytes) {
+        const uint64_t left = area->size - begin;
+        struct area_place *whole =
+            place_create(begin, left < area->part_bytes ? left : area->part_bytes);
+        if (!whole)
+            return false;
+        DL_APPEND(area->places, whole);
+        DL_APPEND2(area->free, whole, prev_free, next_free);
+    }
     return true;
 }
 
@@ -94,9 +99,11 @@ void area_ref(struct area_place *place)
     place->refs++;
 }
 
-// `behind` becomes a part of `place`, which is before it. Both are free.
+// `behind` becomes a part of `place`, which is before it. Both are free. A part begins anew.
 static void unite(struct area *area, struct area_place *place, struct area_place *behind)
 {
+    if (behind->offset % area->part_bytes == 0)
+        return;
     place->bytes += behind->bytes;
     DL_DELETE2(area->free, behind, prev_free, next_free);
     DL_DELETE(area->places, behind);

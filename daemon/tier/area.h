@@ -27,13 +27,14 @@ struct area_place {
 
 struct area {
     uint8_t *base; // lent
-    uint64_t size, used_bytes;
+    uint64_t size, used_bytes, part_bytes;
     struct area_place *places, *free; // lists; owned
     struct area_place *used;          // a hash table
 };
 
-// False: no memory. `size` is at least AREA_UNIT.
-bool area_init(struct area *area, void *base, uint64_t size);
+// False: no memory. `size` is at least AREA_UNIT. No place crosses a multiple of `part_bytes`,
+// which is one of AREA_UNIT; 0: there are no parts.
+bool area_init(struct area *area, void *base, uint64_t size, uint64_t part_bytes);
 void area_finish(struct area *area); // takes a zeroed one
 // A place with one reference. NULL: no free range is long enough, or the daemon has no memory.
 struct area_place *area_take(struct area *area, uint64_t bytes);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// host.c - see host.h. One lock guards the index, the tenants and the area. The thread computes
-// without it. A block that is in use stays in the index until its turn to go has come again.
+// host.c - see host.h. One lock guards the index, the tenants, the area and the queues. Threads
+// compute without it: each takes one block of a job at a time, so they share a large job. Loads go
+// first, because a worker waits for them. A block that is in use stays in the index until its turn
+// to go has come again.
 
 #include "host.h"
 
@@ -11,14 +13,32 @@
 #include "shelf.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+enum { MOST_THREADS = 8 };
+
+// A job in a queue, and until its last block is done.
+struct host_work {
+    struct host_work *next;
+    struct tier_job *job;
+    uint32_t taken;   // blocks; guard: the lock
+    atomic_uint done; // of these; the thread of the last one ends the job
+};
+
+struct host_queue {
+    struct host_work *first, *last; // those with blocks that no thread has taken
+};
 
 struct tier_backend {
     pthread_mutex_t lock;
     pthread_cond_t news;
-    pthread_t thread;
+    pthread_t threads[MOST_THREADS];
+    uint32_t num_threads;
     bool stops;
-    struct tier_job *first, *last; // the thread's jobs, through job->work
+    struct host_queue loads, stores;
     struct area area;
     struct shelf shelf; // item->place: a struct area_place, with one reference
     uint64_t evicted;
@@ -73,7 +93,7 @@ static enum record_reason insert(struct tier_backend *host, const struct tier_jo
     return RECORD_OK;
 }
 
-// ---- the thread ----
+// ---- the threads ----
 
 static bool is_late(const struct tier_job *job)
 {
@@ -142,32 +162,48 @@ static enum record_reason load_block(struct tier_backend *host, struct tier_job 
     return reason;
 }
 
-static void work(struct tier_backend *host, struct tier_job *job)
+static void do_block(struct tier_backend *host, struct tier_job *job, uint32_t index)
 {
-    uint32_t i = 0;
-    for (; i < job->num_blocks && !is_late(job); i++) {
-        struct tier_block *block = &job->blocks[i];
+    struct tier_block *block = &job->blocks[index];
+    if (is_late(job))
+        block->reason = RECORD_TIMEOUT;
+    else
         block->reason =
-            job->kind == TIER_STORE ? store_block(host, job, block) : load_block(host, job, i);
-    }
-    for (; i < job->num_blocks; i++)
-        job->blocks[i].reason = RECORD_TIMEOUT;
-    tier_job_end(job);
+            job->kind == TIER_STORE ? store_block(host, job, block) : load_block(host, job, index);
+}
+
+// Takes a block of the first job. NULL: there is none. Under the lock.
+static struct host_work *take(struct tier_backend *host, uint32_t *index)
+{
+    struct host_queue *queue = host->loads.first ? &host->loads : &host->stores;
+    struct host_work *work = queue->first;
+    if (!work)
+        return NULL;
+    *index = work->taken++;
+    if (work->taken == work->job->num_blocks)
+        queue->first = work->next;
+    return work;
 }
 
 static void *run_thread(void *argument)
 {
     struct tier_backend *host = argument;
+    uint32_t index;
     pthread_mutex_lock(&host->lock);
-    while (!host->stops || host->first) {
-        struct tier_job *job = host->first;
-        if (!job) {
+    for (;;) {
+        struct host_work *work = take(host, &index);
+        if (!work && host->stops)
+            break;
+        if (!work) {
             pthread_cond_wait(&host->news, &host->lock);
             continue;
         }
-        host->first = job->work;
         pthread_mutex_unlock(&host->lock);
-        work(host, job);
+        do_block(host, work->job, index);
+        if (atomic_fetch_add(&work->done, 1) + 1 == work->job->num_blocks) {
+            tier_job_end(work->job);
+            free(work);
+        }
         pthread_mutex_lock(&host->lock);
     }
     pthread_mutex_unlock(&host->lock);
@@ -178,14 +214,20 @@ static void *run_thread(void *argument)
 
 static void hand_over(struct tier_backend *host, struct tier_job *job)
 {
-    job->work = NULL;
+    struct host_queue *queue = job->kind == TIER_LOAD ? &host->loads : &host->stores;
+    struct host_work *work = job->num_blocks ? calloc(1, sizeof *work) : NULL;
+    if (!work) {
+        tier_job_fail(job, RECORD_MEMORY);
+        return;
+    }
+    work->job = job;
     pthread_mutex_lock(&host->lock);
-    if (host->first)
-        host->last->work = job;
+    if (queue->first)
+        queue->last->next = work;
     else
-        host->first = job;
-    host->last = job;
-    pthread_cond_signal(&host->news);
+        queue->first = work;
+    queue->last = work;
+    pthread_cond_broadcast(&host->news);
     pthread_mutex_unlock(&host->lock);
 }
 
@@ -281,15 +323,21 @@ static void host_free(struct tier_backend *host)
     free(host);
 }
 
+static void join_all(struct tier_backend *host)
+{
+    pthread_mutex_lock(&host->lock);
+    host->stops = true;
+    pthread_cond_broadcast(&host->news);
+    pthread_mutex_unlock(&host->lock);
+    for (uint32_t i = 0; i < host->num_threads; i++)
+        pthread_join(host->threads[i], NULL);
+}
+
 // Its jobs only compute, so they end.
 static bool host_close(struct tier_backend *host, int64_t deadline_ns)
 {
     (void)deadline_ns;
-    pthread_mutex_lock(&host->lock);
-    host->stops = true;
-    pthread_cond_signal(&host->news);
-    pthread_mutex_unlock(&host->lock);
-    pthread_join(host->thread, NULL);
+    join_all(host);
     host_free(host);
     return true;
 }
@@ -307,21 +355,42 @@ const struct tier_ops host_ops = {
     .close = host_close,
 };
 
-enum status host_open(void *base, uint64_t size, struct tier_backend **out, struct error *error)
+static uint32_t num_threads(uint32_t asked)
+{
+    cpu_set_t set;
+    const long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                                   : sysconf(_SC_NPROCESSORS_ONLN);
+    const uint32_t wanted = asked ? asked : cores < 4 ? 1 : (uint32_t)(cores / 2);
+    return wanted < MOST_THREADS ? wanted : MOST_THREADS;
+}
+
+static bool start_threads(struct tier_backend *host, uint32_t count)
+{
+    while (host->num_threads < count) {
+        if (pthread_create(&host->threads[host->num_threads], NULL, run_thread, host) != 0)
+            return false;
+        host->num_threads++;
+    }
+    return true;
+}
+
+enum status host_open(const struct host_params *params, struct tier_backend **out,
+                      struct error *error)
 {
     *out = NULL;
-    if (size < AREA_UNIT)
+    if (params->size < AREA_UNIT)
         return error_set(error, STATUS_INVALID,
                          "a host tier of %llu bytes; it needs %d (--host-tier)",
-                         (unsigned long long)size, AREA_UNIT);
+                         (unsigned long long)params->size, AREA_UNIT);
     struct tier_backend *host = calloc(1, sizeof *host);
     if (!host)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the host tier");
     host->shelf.is_used = is_used;
     pthread_mutex_init(&host->lock, NULL);
     pthread_cond_init(&host->news, NULL);
-    if (!area_init(&host->area, base, size) ||
-        pthread_create(&host->thread, NULL, run_thread, host)) {
+    if (!area_init(&host->area, params->base, params->size, params->part_bytes) ||
+        !start_threads(host, num_threads(params->threads))) {
+        join_all(host);
         host_free(host);
         return error_set(error, STATUS_NO_MEMORY, "no memory or thread for the host tier");
     }

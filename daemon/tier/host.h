@@ -3,7 +3,7 @@
 //
 // host.h - the tier in host memory: a bounded area that the GPU can reach, and an index of the
 // blocks in it, least recently used first out. It copies nothing: a STORE takes over memory of the
-// area that the caller has filled, and a LOAD lends it. A thread of its own computes the checksums.
+// area that the caller has filled, and a LOAD lends it. Threads of its own compute the checksums.
 // The area also serves the jobs of other tiers, so that what they load is in reach of the GPU.
 
 #ifndef AULE_TIER_HOST_H
@@ -13,8 +13,14 @@
 
 extern const struct tier_ops host_ops;
 
-// `base` is page-aligned; lent until the tier has closed.
-enum status host_open(void *base, uint64_t size, struct tier_backend **out, struct error *error);
+struct host_params {
+    void *base;          // page-aligned; lent until the tier has closed
+    uint64_t size;       // bytes
+    uint64_t part_bytes; // no block crosses a multiple of it, which is one of AREA_UNIT; 0 = none
+    uint32_t threads;    // 0 = half of the cores that the process may use, 1 to 8
+};
+enum status host_open(const struct host_params *params, struct tier_backend **out,
+                      struct error *error);
 // Memory for a block of the tenant, with one reference, which ends by give_back(). Drops blocks
 // that nobody uses if there is no room. NULL: there is none; see tier_share.
 uint8_t *host_reserve(struct tier_backend *host, const struct tier_share *share, uint64_t bytes);

@@ -31,6 +31,7 @@ struct shelf_item {
     // The caller's.
     void *place;
     int64_t used_ns;
+    bool spoilt; // its bytes count, but it is not to be loaded
 };
 
 struct shelf {

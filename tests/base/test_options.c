@@ -316,6 +316,7 @@ START_TEST(values_have_no_password_of_a_url_and_one_line_each)
         {"--name redis://me:secret@host:1,other:2", "\nname=redis://me:@host:1,other:2\n"},
         {"--name redis://:se:cr@et@host", "\nname=redis://:@host\n"},
         {"--name redis://host:1", "\nname=redis://host:1\n"},
+        {"--name files:///a:b/c@d", "\nname=files:///a:b/c@d\n"},
         {"--name a\nb", "\nname=a?b\n"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

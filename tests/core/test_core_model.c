@@ -577,7 +577,8 @@ static struct core_tiers open_full_tier(void)
     const struct tier_share nobody = {0};
     const struct tier_ops *ops;
     full.memory = aligned_alloc(AREA_UNIT, AREA_UNIT);
-    ck_assert_status(host_open(full.memory, AREA_UNIT, &full.host, &error), STATUS_OK);
+    const struct host_params params = {.base = full.memory, .size = AREA_UNIT};
+    ck_assert_status(host_open(&params, &full.host, &error), STATUS_OK);
     struct tier_backend *fault = fault_open(&host_ops, full.host, &ops);
     ck_assert_status(tier_create(ops, fault, &full.tier, &error), STATUS_OK);
     full.taken = host_reserve(full.host, &nobody, AREA_UNIT);

@@ -25,7 +25,7 @@ aule_check(test_engine
                    engine/test_engine_split.c engine/test_engine_kernels.c
                    engine/test_engine_warps.c engine/test_engine_fault.c engine/test_engine_file.c
                    engine/test_engine_tune.c engine/test_engine_cascade.c engine/test_engine_company.c
-                   engine/test_engine_step.c engine/test_engine_export.c
+                   engine/test_engine_step.c engine/test_engine_export.c engine/test_engine_haul.c
                    engine/test_engine_compile.c rigs/dice.c
                    rigs/engine_world.c rigs/importer.c
            LIBS aule_core aule_engine aule_shaders LABELS engine gpu tsan VALIDATED COST 250

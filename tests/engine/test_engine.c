@@ -26,6 +26,7 @@ static Suite *engine_suite(void)
     add_compile_tests(suite);
     add_tune_tests(suite);
     add_export_tests(suite);
+    add_haul_tests(suite);
     return suite;
 }
 

@@ -475,14 +475,12 @@ static bool threads_that_wait_are_gone(void)
     return gone;
 }
 
-// As if engine_create() ended a device that its first transfer lost: there is no timeline yet.
+// As if engine_create() ended a device that its first transfer lost: there was no submission.
 START_TEST(engine_that_is_lost_while_it_opens_waits_for_its_transfer_alone)
 {
     device_lose(&engine->device, "a test");
     expect_event(ENGINE_EVENT_LOST);
     AWAIT(DEADLINE_S, threads_that_wait_are_gone());
-    vkDestroySemaphore(engine->device.handle, engine->timeline, NULL);
-    engine->timeline = VK_NULL_HANDLE;
     ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
     engine = open_engine((struct engine_params){0});
     arena = NULL;
@@ -558,11 +556,11 @@ START_TEST(wait_has_a_deadline_and_knows_what_was_submitted)
     struct engine_batch *batch = one_key(cache, 0, true);
     struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
     ck_assert_int_eq(engine_wait(engine, 1, 1000), STATUS_NOT_FOUND);
-    pthread_mutex_lock(&engine->device.queue_lock); // the submitter cannot reach the GPU
+    pthread_mutex_lock(&engine->device.queues[0].lock); // the submitter cannot reach the GPU
     uint64_t sequence = submit_runs(&run, 1);
     enum status early = engine_wait(engine, sequence, 20);
     enum status now = engine_wait(engine, sequence, 0);
-    pthread_mutex_unlock(&engine->device.queue_lock);
+    pthread_mutex_unlock(&engine->device.queues[0].lock);
     ck_assert_int_eq(early, STATUS_TIMEOUT);
     ck_assert_int_eq(now, STATUS_TIMEOUT);
     expect_done(sequence);

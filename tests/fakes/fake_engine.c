@@ -78,6 +78,11 @@ static void submission_free(struct fake_submission *submission)
 
 static void drop_submissions(struct engine *engine)
 {
+    while (engine->hauls) {
+        struct fake_submission *next = engine->hauls->next;
+        submission_free(engine->hauls);
+        engine->hauls = next;
+    }
     while (engine->submissions) {
         struct fake_submission *next = engine->submissions->next;
         submission_free(engine->submissions);
@@ -508,6 +513,19 @@ enum status engine_arena_create(struct engine *engine, void *base, uint64_t size
     return STATUS_OK;
 }
 
+enum status engine_arena_create_parts(struct engine *engine, void *base, uint64_t size,
+                                      uint64_t part_bytes, struct engine_arena **out,
+                                      struct error *error)
+{
+    (void)part_bytes;
+    return engine_arena_create(engine, base, size, out, error);
+}
+
+uint64_t engine_arena_part_bytes(const struct engine_arena *arena)
+{
+    return arena->size;
+}
+
 enum status engine_arena_create_exported(struct engine *engine, uint64_t size,
                                          struct engine_arena **out, struct error *error)
 {
@@ -538,16 +556,22 @@ static void unmap_exported(const struct engine_arena *arena)
     close(arena->exported);
 }
 
+static void forbid_arena(const struct fake_submission *list, const struct engine_arena *arena)
+{
+    for (const struct fake_submission *s = list; s; s = s->next) {
+        for (uint32_t i = 0; i < s->num_runs; i++) {
+            if (s->runs[i].arena == arena)
+                fake_broken("an arena ends that submission or haul %" PRIu64 " uses", s->sequence);
+        }
+    }
+}
+
 bool engine_arena_destroy(struct engine_arena *arena)
 {
     if (!arena)
         return true;
-    for (const struct fake_submission *s = arena->engine->submissions; s; s = s->next) {
-        for (uint32_t i = 0; i < s->num_runs; i++) {
-            if (s->runs[i].arena == arena)
-                fake_broken("an arena ends that submission %" PRIu64 " uses", s->sequence);
-        }
-    }
+    forbid_arena(arena->engine->submissions, arena);
+    forbid_arena(arena->engine->hauls, arena);
     atomic_fetch_sub(&arena->engine->arenas, 1);
     bool lost = arena->engine->lost;
     unmap_exported(arena);
@@ -774,7 +798,7 @@ bool fake_engine_finish(struct engine *engine)
 {
     struct fake_submission *s = engine->submissions;
     if (!s)
-        return false;
+        return fake_engine_finish_haul(engine);
     engine->submissions = s->next;
     struct fake_event *event = event_add(engine, ENGINE_EVENT_DONE);
     event->results = fake_make(s->num_runs, sizeof(*event->results));
@@ -804,10 +828,87 @@ bool fake_engine_finish(struct engine *engine)
     return true;
 }
 
+// ---- hauls ----
+
+void fake_engine_have_hauls(struct engine *engine, bool have)
+{
+    engine->has_hauls = have;
+}
+
+bool engine_hauls(const struct engine *engine)
+{
+    return engine->has_hauls;
+}
+
+enum status engine_haul(struct engine *engine, const struct engine_haul *haul, uint64_t *number,
+                        struct error *error)
+{
+    const struct engine_run run = {.kind = ENGINE_COPY,
+                                   .cache = haul->cache,
+                                   .arena = haul->arena,
+                                   .copies = haul->copies,
+                                   .num_copies = haul->num_copies};
+    if (!engine->has_hauls || haul->after > engine->sequence)
+        fake_broken("a haul after submission %" PRIu64, haul->after);
+    if (engine->lost)
+        return error_set(error, STATUS_DEVICE_LOST, "the fake device is lost");
+    struct fake_submission *s = fake_make(1, sizeof(*s)), **at = &engine->hauls;
+    s->sequence = *number = ++engine->haul_number;
+    s->after = haul->after;
+    s->num_runs = 1;
+    s->runs = fake_make(1, sizeof(*s->runs));
+    fake_run_init(&s->runs[0], &run);
+    while (*at)
+        at = &(*at)->next;
+    *at = s;
+    if (engine->automatic)
+        wake(engine);
+    return STATUS_OK;
+}
+
+struct fake_submission *fake_engine_oldest_haul(struct engine *engine)
+{
+    return engine->hauls;
+}
+
+bool fake_engine_finish_haul(struct engine *engine)
+{
+    struct fake_submission *s = engine->hauls;
+    if (!s)
+        return false;
+    if (engine->submissions && engine->submissions->sequence <= s->after)
+        return false; // it has not begun
+    engine->hauls = s->next;
+    struct engine_event *event = &event_add(engine, ENGINE_EVENT_HAULED)->event;
+    event->haul = s->sequence;
+    if (s->runs[0].fail == STATUS_OK)
+        fake_run_do(&s->runs[0]);
+    else
+        error_set(&event->error, s->runs[0].fail, "%s", s->runs[0].why ? s->runs[0].why : "");
+    submission_free(s);
+    wake(engine);
+    return true;
+}
+
+enum status engine_haul_wait(struct engine *engine, uint64_t number, int timeout_ms)
+{
+    (void)timeout_ms;
+    if (engine->lost)
+        return STATUS_DEVICE_LOST;
+    while (engine->hauls && engine->hauls->sequence <= number)
+        fake_engine_finish(engine);
+    return STATUS_OK;
+}
+
+static bool finishes_by_itself(const struct engine *engine)
+{
+    return engine->automatic && !engine->lost && (engine->submissions || engine->hauls);
+}
+
 bool engine_poll(struct engine *engine, struct engine_event *event)
 {
     finish_growths(engine);
-    if (engine->automatic && !engine->lost && engine->submissions)
+    if (finishes_by_itself(engine))
         fake_engine_finish(engine);
     event_free(engine->shown);
     engine->shown = engine->events;
@@ -824,7 +925,7 @@ bool engine_has_news(const struct engine *engine)
     const struct fake_growth *growth = engine->growths;
     while (growth && !growth->ready)
         growth = growth->next;
-    return growth || engine->events || (engine->automatic && !engine->lost && engine->submissions);
+    return growth || engine->events || finishes_by_itself(engine);
 }
 
 enum status engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms)

@@ -28,6 +28,7 @@ struct fake_run {
 
 struct fake_submission {
     uint64_t sequence;
+    uint64_t after; // of a haul
     uint32_t num_zeroes, num_runs, num_waves, num_dispatches;
     struct engine_zero *zeroes;
     struct fake_run *runs;
@@ -66,6 +67,11 @@ void fake_engine_put_off(struct engine *engine, uint64_t line);
 void fake_engine_compiled(struct engine *engine);              // every compile has ended
 uint32_t fake_engine_num_put_off(const struct engine *engine); // lines that wait for a compile
 bool fake_engine_is_put_off(const struct engine *engine, uint64_t line);
+// From now on there are hauls, or none. Call it before the core is made. They begin when their turn
+// comes: fake_engine_finish() ends the oldest submission, or else the oldest haul.
+void fake_engine_have_hauls(struct engine *engine, bool have);
+struct fake_submission *fake_engine_oldest_haul(struct engine *engine);    // one run; NULL = none
+bool fake_engine_finish_haul(struct engine *engine);                       // false: there is none
 void fake_engine_refuse_submit(struct engine *engine, enum status status); // the next one fails
 void fake_engine_lose(struct engine *engine, const char *why);
 

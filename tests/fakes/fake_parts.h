@@ -72,7 +72,10 @@ struct engine {
     struct fake_submission *submissions; // not finished, oldest first
     struct fake_growth *growths;
     struct fake_event *events, *shown; // shown: the one that the last poll returned
-    uint64_t sequence, gpu_ns;         // the last sequence; time of a dispatch
+    struct fake_submission *hauls;     // likewise; `sequence` is the haul's number
+    uint64_t haul_number;              // of the last haul
+    bool has_hauls;
+    uint64_t sequence, gpu_ns; // the last sequence; time of a dispatch
     bool hold_chunks, automatic;
     uint32_t limit_splits;
     atomic_bool lost; // engine_arena_destroy() reads it on any thread

@@ -359,9 +359,9 @@ VkSemaphore close_gate(void)
                          .waitSemaphoreCount = 1,
                          .pWaitSemaphores = &gate,
                          .pWaitDstStageMask = &stage};
-    pthread_mutex_lock(&engine->device.queue_lock);
-    VkResult result = vkQueueSubmit(engine->device.queue, 1, &info, VK_NULL_HANDLE);
-    pthread_mutex_unlock(&engine->device.queue_lock);
+    pthread_mutex_lock(&engine->device.queues[0].lock);
+    VkResult result = vkQueueSubmit(engine->device.queues[0].handle, 1, &info, VK_NULL_HANDLE);
+    pthread_mutex_unlock(&engine->device.queues[0].lock);
     ck_assert_int_eq(result, VK_SUCCESS);
     return gate;
 }
@@ -373,7 +373,7 @@ void open_gate(VkSemaphore gate, uint64_t sequence)
         .sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = gate, .value = 1};
     VkSemaphoreWaitInfo wait = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
                                 .semaphoreCount = 1,
-                                .pSemaphores = &engine->timeline,
+                                .pSemaphores = &engine->device.lanes[LANE_RUNS].timeline,
                                 .pValues = &sequence};
     ck_assert_int_eq(vkSignalSemaphore(engine->device.handle, &open), VK_SUCCESS);
     ck_assert_int_eq(

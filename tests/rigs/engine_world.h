@@ -115,6 +115,7 @@ void add_fault_tests(Suite *suite);
 void add_file_tests(Suite *suite);
 void add_tune_tests(Suite *suite);
 void add_export_tests(Suite *suite);
+void add_haul_tests(Suite *suite);
 void add_compile_tests(Suite *suite);
 
 #endif

@@ -4,7 +4,7 @@
 // test_core_tiers.c - blocks that leave the GPU for a host tier and come back: what is stored, what
 // a look-up is promised, whose quota counts, and what remains after failures and deaths. The tier
 // is the real one, behind a tier that does harm. The fake engine's slots tell whose block came
-// back.
+// back. All tests run twice: with copies among the runs, and with hauls.
 
 #include "base/clock.h"
 #include "core/errand.h"
@@ -33,13 +33,16 @@ static uint64_t load_id;       // of the last load()
 static struct tier *further;   // a tier behind the host tier; NULL: there is none
 static uint64_t cached_of_all; // limit of each tenant
 static uint64_t area = AREA;
+static bool hauls; // the engine has hauls
 
 static void open_world(uint64_t tenant_blocks)
 {
     const struct tier_ops *ops;
     engine = fake_engine_create();
+    fake_engine_have_hauls(engine, hauls);
     memory = aligned_alloc(4096, area);
-    ck_assert_status(host_open(memory, area, &host, &error), STATUS_OK);
+    ck_assert_status(host_open(&(struct host_params){.base = memory, .size = area}, &host, &error),
+                     STATUS_OK);
     fault = fault_open(&host_ops, host, &ops);
     ck_assert_status(tier_create(ops, fault, &tier, &error), STATUS_OK);
     ck_assert_status(engine_arena_create(engine, memory, area, &arena, &error), STATUS_OK);
@@ -97,6 +100,12 @@ static void settle(void)
     }
     world_step(&world);
     world_check(&world);
+}
+
+// Of the copies that are under way.
+static struct fake_submission *first_copy(void)
+{
+    return hauls ? fake_engine_oldest_haul(engine) : fake_engine_oldest(engine);
 }
 
 static void order(enum fault_kind kind, enum tier_kind jobs, enum record_reason reason,
@@ -355,12 +364,12 @@ START_TEST(a_failed_copy_publishes_nothing_and_loses_no_block)
     compute(&a, tokens, 4);
     evict_all(&a);
     load(&b, tokens, 4, CORE_LOAD_AUTO);
-    while (!fake_engine_newest(engine)) {
+    while (!first_copy()) {
         struct pollfd news = {.fd = tier_fd(tier), .events = POLLIN};
         poll(&news, 1, 20);
         world_step(&world);
     }
-    for (struct fake_submission *s = fake_engine_oldest(engine); s; s = s->next)
+    for (struct fake_submission *s = first_copy(); s; s = s->next)
         for (uint32_t i = 0; i < s->num_runs; i++)
             s->runs[i].fail = STATUS_INTERNAL;
     settle();
@@ -722,6 +731,127 @@ START_TEST(blocks_wait_for_memory_and_all_are_stored_in_the_end)
 }
 END_TEST
 
+// ---- hauls ----
+
+static uint32_t count_list(const struct fake_submission *list)
+{
+    uint32_t count = 0;
+    for (; list; list = list->next)
+        count++;
+    return count;
+}
+
+// Publishes four written blocks. Their store is then a haul that has begun.
+static void begin_store(struct worker *worker)
+{
+    int32_t ids[4];
+    uint64_t last;
+    worker_lease(worker, 4, ids);
+    worker_write_async(worker, ids, tokens, 4 * BLOCK, &last);
+    world_step(&world);
+    while (fake_engine_oldest(engine)) {
+        fake_engine_finish(engine);
+        world_step(&world);
+    }
+    worker_reap(worker, last, STATUS_OK);
+    const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 4 * BLOCK, .releases = true};
+    uint32_t existing;
+    ck_assert_status(
+        core_prefix_publish(worker->session, worker->cache, &prefix, ids, 4, &existing, &error),
+        STATUS_OK);
+    worker_release(worker, ids, 4);
+    world_step(&world);
+    ck_assert_ptr_nonnull(fake_engine_oldest_haul(engine));
+    ck_assert_ptr_null(fake_engine_oldest(engine));
+}
+
+START_TEST(copies_of_a_tier_are_no_submissions_and_a_run_does_not_wait_for_them)
+{
+    int32_t ids[2];
+    uint64_t last;
+    begin_store(&a);
+    worker_lease(&b, 2, ids);
+    worker_write_async(&b, ids, tokens + 1, 2 * BLOCK, &last);
+    world_step(&world);
+    while (fake_engine_oldest(engine)) {
+        fake_engine_finish(engine);
+        world_step(&world);
+        world_check(&world);
+    }
+    worker_reap(&b, last, STATUS_OK); // while the haul goes on
+    ck_assert_ptr_nonnull(fake_engine_oldest_haul(engine));
+    worker_release(&b, ids, 2);
+    settle();
+    ck_assert_uint_eq(metric(METRIC_TIER_SKIPPED), 0);
+    evict_all(&a);
+    ck_assert_uint_eq(load(&a, tokens, 4, CORE_LOAD_AUTO), 4);
+    settle();
+    ck_assert_uint_eq(worker_lookup(&a, tokens, 4 * BLOCK, found), 4);
+    worker_release(&a, found, 4);
+}
+END_TEST
+
+// All blocks have been another tenant's, so those that a load gets are zeroed.
+START_TEST(a_haul_into_blocks_of_another_tenant_follows_their_zeroing)
+{
+    compute(&a, tokens, 4);
+    worker_open(&c, &world, 1, "other");
+    compute(&c, tokens + 7, POOL);
+    ck_assert_uint_eq(load(&a, tokens, 4, CORE_LOAD_AUTO), 4);
+    uint64_t zeroed = 0;
+    while (!fake_engine_oldest_haul(engine)) {
+        const struct fake_submission *s = fake_engine_oldest(engine);
+        if (s && s->num_zeroes)
+            zeroed = s->sequence;
+        if (!fake_engine_finish(engine)) {
+            struct pollfd news = {.fd = tier_fd(tier), .events = POLLIN};
+            poll(&news, 1, 20);
+        }
+        world_step(&world);
+        world_check(&world);
+        s = fake_engine_newest(engine);
+        zeroed = s && s->num_zeroes ? s->sequence : zeroed;
+    }
+    ck_assert_uint_ne(zeroed, 0);
+    ck_assert_uint_ge(fake_engine_oldest_haul(engine)->after, zeroed);
+    settle();
+    ck_assert_uint_eq(worker_lookup(&a, tokens, 4 * BLOCK, found), 4);
+    const struct engine_cache *cache = core_engine_cache(world.core, a.cache);
+    for (uint32_t i = 0; i < 4 * BLOCK; i++)
+        ck_assert_int_eq(fake_engine_slot(cache, 0, found[i / BLOCK], i % BLOCK), tokens[i]);
+    worker_release(&a, found, 4);
+    worker_close(&c, false);
+    settle();
+}
+END_TEST
+
+START_TEST(a_core_that_ends_waits_for_its_hauls)
+{
+    begin_store(&a);
+    ck_assert_uint_ge(count_list(fake_engine_oldest_haul(engine)), 1);
+}
+END_TEST
+
+START_TEST(a_lost_device_ends_hauls_and_keeps_the_sum)
+{
+    begin_store(&a);
+    fake_engine_lose(engine, "a test");
+    world_step(&world);
+    world_check(&world);
+    ck_assert(core_idle(world.core));
+}
+END_TEST
+
+static void close_hauling(void)
+{
+    world_check(&world);
+    core_destroy(world.core); // the fake refuses an arena with hauls
+    ck_assert(tier_close(tier, FOREVER));
+    engine_arena_destroy(arena);
+    engine_destroy(engine);
+    free(memory);
+}
+
 static void open_narrow(void)
 {
     area = NARROW;
@@ -731,6 +861,25 @@ static void open_narrow(void)
 static void open_limited(void)
 {
     open_world(POOL);
+}
+
+static void with_hauls(void)
+{
+    hauls = true;
+}
+
+static void without_hauls(void)
+{
+    hauls = false;
+}
+
+// `way` comes before `open`.
+static void add_case(Suite *suite, const char *name, SFun way, SFun open, SFun close,
+                     const TTest *const *tests)
+{
+    TCase *tcase = check_new_case(suite, name, tests, 1);
+    tcase_add_checked_fixture(tcase, way, NULL);
+    tcase_add_checked_fixture(tcase, open, close);
 }
 
 int main(void)
@@ -755,18 +904,27 @@ int main(void)
     };
     const TTest *const narrow[] = {blocks_wait_for_memory_and_all_are_stored_in_the_end, NULL};
     const TTest *const limited[] = {a_tenant_at_its_limit_loads_nothing, NULL};
+    const TTest *const quotas[] = {a_tenants_limit_of_cached_blocks_holds_in_each_tier,
+                                   a_tenants_floor_holds_in_each_tier_while_others_fill_them,
+                                   random_stores_and_loads_keep_each_tenants_quota_in_each_tier,
+                                   NULL};
+    const TTest *const caps[] = {a_tenant_that_comes_back_has_one_limit_in_each_tier, NULL};
+    const TTest *const hauling[] = {
+        copies_of_a_tier_are_no_submissions_and_a_run_does_not_wait_for_them,
+        a_haul_into_blocks_of_another_tenant_follows_their_zeroing,
+        a_core_that_ends_waits_for_its_hauls,
+        a_lost_device_ends_hauls_and_keeps_the_sum,
+        NULL,
+    };
     Suite *suite = suite_create("core tiers");
-    check_case(suite, "tiers", open_free, close_world, tests, 1);
-    check_case(suite, "limits", open_limited, close_world, limited, 1);
-    check_case(suite, "quotas", open_quotas, close_quotas,
-               (const TTest *const[]){a_tenants_limit_of_cached_blocks_holds_in_each_tier,
-                                      a_tenants_floor_holds_in_each_tier_while_others_fill_them,
-                                      random_stores_and_loads_keep_each_tenants_quota_in_each_tier,
-                                      NULL},
-               1);
-    check_case(suite, "caps", open_caps, close_quotas,
-               (const TTest *const[]){a_tenant_that_comes_back_has_one_limit_in_each_tier, NULL},
-               1);
-    check_case(suite, "narrow", open_narrow, close_world, narrow, 1);
+    for (int i = 0; i < 2; i++) {
+        SFun way = i ? with_hauls : without_hauls;
+        add_case(suite, i ? "tiers, hauls" : "tiers", way, open_free, close_world, tests);
+        add_case(suite, i ? "limits, hauls" : "limits", way, open_limited, close_world, limited);
+        add_case(suite, i ? "quotas, hauls" : "quotas", way, open_quotas, close_quotas, quotas);
+        add_case(suite, i ? "caps, hauls" : "caps", way, open_caps, close_quotas, caps);
+        add_case(suite, i ? "narrow, hauls" : "narrow", way, open_narrow, close_world, narrow);
+    }
+    add_case(suite, "hauls", with_hauls, open_free, close_hauling, hauling);
     return check_main(suite);
 }

@@ -14,8 +14,10 @@
 #include "tier_world.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,6 +215,21 @@ static void make_file(const char *name)
     close(fd);
 }
 
+// ---- files that cannot be removed ----
+
+int __real_unlinkat(int fd, const char *name, int flags);
+int __wrap_unlinkat(int fd, const char *name, int flags);
+
+static atomic_bool keeps_files; // unlinkat() fails
+
+int __wrap_unlinkat(int fd, const char *name, int flags)
+{
+    if (!atomic_load(&keeps_files))
+        return __real_unlinkat(fd, name, flags);
+    errno = EPERM;
+    return -1;
+}
+
 // ---- the tests ----
 
 START_TEST(what_is_stored_comes_back_with_the_same_bits)
@@ -378,6 +395,67 @@ START_TEST(a_full_tier_drops_the_least_recently_used_block_also_after_a_restart)
     reopen(1); // a lower limit holds at once
     ck_assert_uint_eq(state().blocks, 1);
     ck_assert(has(tier, 10));
+}
+END_TEST
+
+START_TEST(files_that_cannot_be_removed_count_on_and_stop_stores)
+{
+    reopen(3);
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert_int_eq(store(i), RECORD_OK);
+    atomic_store(&keeps_files, true);
+    ck_assert_int_eq(store(3), RECORD_DENIED);
+    ck_assert_uint_eq(count_entries(), 3);
+    ck_assert_uint_eq(state().bytes, 3 * folder_file_bytes(BLOCK));
+    ck_assert_uint_eq(state().evicted, 0);
+    ck_assert(state().broken);
+    ck_assert_msg(strstr(said, "not permitted") != NULL, "%s", said);
+    ck_assert_int_eq(load(0), RECORD_OK);
+    ck_assert_int_eq(run(tier, TIER_DELETE, 0, someone), RECORD_DENIED);
+    flip(1, 64);
+    ck_assert_int_eq(load(1), RECORD_CHECKSUM);
+    ck_assert(!has(tier, 1)); // but its bytes count
+    ck_assert_uint_eq(state().bytes, 3 * folder_file_bytes(BLOCK));
+    atomic_store(&keeps_files, false);
+    usleep(400000);                        // the pause
+    ck_assert_int_eq(store(1), RECORD_OK); // replaces the damaged file
+    ck_assert_int_eq(load(1), RECORD_OK);
+    ck_assert_int_eq(store(3), RECORD_OK);
+    ck_assert_uint_eq(count_entries(), 3);
+}
+END_TEST
+
+// Two tenants whose salts begin with the same byte. Another daemon stores the first one's blocks
+// again when the second one was named last, and still they have the first one's floor.
+START_TEST(salts_that_begin_alike_keep_their_tenants)
+{
+    const struct tier_share one = {.tenant = 1, .floor = 3}, two = {.tenant = 2};
+    struct record_space spaces[2] = {tier_space(BLOCK, "a"), tier_space(BLOCK, "b")};
+    struct tier_backend *harm;
+    spaces[1].salt[0] = spaces[0].salt[0];
+    reopen(5);
+    for (uint32_t i = 0; i < 4; i++) {
+        space = spaces[i / 3];
+        ck_assert_int_eq(run(tier, TIER_STORE, i, i < 3 ? one : two), RECORD_OK);
+        usleep(COARSE_US);
+    }
+    struct tier *other = open_folder(5 * folder_file_bytes(BLOCK), &harm);
+    space = spaces[0];
+    for (uint32_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(run(other, TIER_DELETE, i, one), RECORD_OK);
+        while (has(tier, i))
+            usleep(1000);
+        ck_assert_int_eq(run(other, TIER_STORE, i, one), RECORD_OK);
+        while (!has(tier, i))
+            usleep(1000);
+    }
+    ck_assert(tier_close(other, FOREVER));
+    space = spaces[1];
+    for (uint32_t i = 10; i < 14; i++)
+        ck_assert_int_eq(run(tier, TIER_STORE, i, two), RECORD_OK);
+    space = spaces[0];
+    for (uint32_t i = 0; i < 3; i++)
+        ck_assert(has(tier, i));
 }
 END_TEST
 
@@ -699,6 +777,8 @@ int main(void)
         entries_that_are_no_blocks_are_left_alone_and_told,
         unfinished_files_go_unless_their_writer_lives,
         a_full_tier_drops_the_least_recently_used_block_also_after_a_restart,
+        files_that_cannot_be_removed_count_on_and_stop_stores,
+        salts_that_begin_alike_keep_their_tenants,
         a_block_larger_than_the_limit_is_refused,
         a_tenant_keeps_its_floor_and_never_exceeds_its_cap,
         a_floor_holds_for_blocks_of_an_earlier_daemon,

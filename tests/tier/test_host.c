@@ -23,7 +23,8 @@ static void open_host(void)
     const struct tier_ops *ops;
     struct error error;
     memory = aligned_alloc(4096, (size_t)ROOM * BLOCK);
-    ck_assert_int_eq(host_open(memory, (uint64_t)ROOM * BLOCK, &host, &error), STATUS_OK);
+    const struct host_params params = {.base = memory, .size = (uint64_t)ROOM * BLOCK};
+    ck_assert_int_eq(host_open(&params, &host, &error), STATUS_OK);
     fault = fault_open(&host_ops, host, &ops);
     ck_assert_int_eq(tier_create(ops, fault, &tier, &error), STATUS_OK);
     space = tier_space(BLOCK, "a");

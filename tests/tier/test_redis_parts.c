@@ -110,7 +110,7 @@ START_TEST(what_the_backend_cannot_do_is_refused_with_a_sentence)
 {
     struct tier_backend *backend;
     struct error error;
-    const struct redis_params threads = {.url = "redis://127.0.0.1:1", .threads = 3};
+    const struct redis_params threads = {.url = "redis://127.0.0.1:1", .threads = 5};
     const struct redis_params encrypted = {.url = "rediss://127.0.0.1:1"};
     ck_assert_int_eq(redis_create(&threads, &backend, &error), STATUS_INVALID);
     ck_assert_ptr_null(backend);

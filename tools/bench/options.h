@@ -73,9 +73,11 @@ enum {
     OPTION(uint32_t, prompt, "prompt", "N", OPTION_COUNT, 0, MAX_NUMBER, .groups = COMMAND_BOTH,   \
            .initial = "0",                                                                         \
            .help =                                                                                 \
-               "study share: tokens that all prompts begin with; 0: 4096 with `--full`, else 512") \
+               "study share: tokens that all prompts begin with; study tiers: of a prompt; 0: "    \
+               "4096 or 16384 with `--full`, else 512 or 256")                                     \
     OPTION(bool, full, "full", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,                          \
-           .help = "study share: 32 layers of D1's geometry, not the few of a software device")    \
+           .help = "studies share and tiers: 32 layers of D1's geometry, not the few of a "        \
+                   "software device")                                                              \
     OPTION(bool, whole_steps, "whole-steps", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,            \
            .help = "study share: submit all layers of a step at once, not one after another",      \
            .details = "A worker on the CPU needs a layer's output before it has the next layer's " \

@@ -72,6 +72,7 @@ const struct workload workloads[] = {
     {"growth", "what checks, submissions, leases and releases cost as they grow", STUDY},
     {"cached", "a look-up, an append, a fork and an eviction with 100 to 1,000,000 cached blocks", STUDY},
     {"share", "eight workers with a common prompt: one cache, a cache each, one process", STUDY},
+    {"tiers", "a prompt from host memory and from Redis, and a decode while blocks move", STUDY},
 };
 // clang-format on
 

@@ -78,6 +78,9 @@ struct core_session {
     int64_t held_ns;        // its first queued run was first held back then; 0 = it was not
     bool is_away;           // it is in turns->away
     struct core_session *away_prev, *away_next;
+    bool hauls;      // an errand: its runs are hauls, because the engine has these
+    bool is_hauling; // it is in turns->hauling
+    struct core_session *haul_prev, *haul_next;
     uint32_t wave;       // its latest wave in the submission that is being built; beside.h
     struct run *beside;  // scratch: its runs in that wave, linked by run->beside
     uint32_t num_beside; // scratch: their number

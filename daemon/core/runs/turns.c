@@ -45,7 +45,12 @@ void turns_overdue(struct core_session *session)
 
 void turns_ready(struct core_session *session)
 {
-    const struct turns *turns = session->turns;
+    struct turns *turns = session->turns;
+    if (session->hauls) {
+        DL_APPEND2(turns->hauling, session, haul_prev, haul_next);
+        session->is_hauling = true;
+        return;
+    }
     expect_no_more(session);
     turns_overdue(session);
     session->held_ns = 0;
@@ -58,5 +63,8 @@ void turns_forget(struct core_session *session)
 {
     expect_no_more(session);
     turns_overdue(session);
+    if (session->is_hauling)
+        DL_DELETE2(session->turns->hauling, session, haul_prev, haul_next);
+    session->is_hauling = false;
     heap_remove(&session->turns->ready, &session->ready);
 }

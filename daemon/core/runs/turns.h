@@ -25,6 +25,9 @@ struct turns {
     // Open sessions whose last run has ended and that have queued no run since, until they are
     // overdue: a list through away_prev and away_next.
     struct core_session *away;
+    // Errands whose first queued run is a haul, in the order of their coming: a list through
+    // haul_prev and haul_next. They take no turns (core/hauls.h).
+    struct core_session *hauling;
 };
 
 // It had no queued run and has one now, or its queued run waited for a compile.

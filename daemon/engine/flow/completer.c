@@ -9,6 +9,7 @@
 #include "completer.h"
 
 #include "base/relax.h"
+#include "carrier.h"
 #include "clocks.h"
 #include "engine/plan/submission.h"
 #include "engine/state/state.h"
@@ -67,7 +68,8 @@ static bool has_passed(void *submission)
     uint64_t value = 0; // if it cannot be read, the wait reports why
     if (!atomic_load(&s->engine->looking))
         begin_to_look(s->engine);
-    vkGetSemaphoreCounterValue(s->engine->device.handle, s->engine->timeline, &value);
+    const struct device *device = &s->engine->device;
+    vkGetSemaphoreCounterValue(device->handle, device->lanes[LANE_RUNS].timeline, &value);
     if (value >= s->sequence)
         return true;
     cpu_relax();
@@ -80,14 +82,8 @@ static bool wait_for_end(void *submission)
     const struct submission *s = submission;
     struct engine *engine = s->engine;
     struct device *device = &engine->device;
-    VkSemaphoreWaitInfo info = {
-        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
-        .semaphoreCount = 1,
-        .pSemaphores = &engine->timeline,
-        .pValues = &s->sequence,
-    };
     atomic_store(&engine->looking, false);
-    VkResult result = vkWaitSemaphores(device->handle, &info, device->watchdog_ns);
+    VkResult result = device_wait(device, LANE_RUNS, s->sequence, device->watchdog_ns);
     if (result == VK_SUCCESS)
         return true;
     if (result != VK_TIMEOUT) {
@@ -137,6 +133,9 @@ static void finish(struct submission *s)
     if (s->slot)
         s->slot->busy = false;
     engine->completed = s->sequence;
+    if (s->sent)
+        atomic_store(&engine->device.lanes[LANE_RUNS].passed, s->sequence);
+    carriers_notice(engine);
     if (ours)
         tell_tuner(s);
     else

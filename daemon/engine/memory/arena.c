@@ -10,6 +10,7 @@
 #include "engine/state/event.h"
 #include "engine/state/state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -119,6 +120,95 @@ enum status engine_arena_export(const struct engine_arena *arena, struct engine_
     return buffer_export(&arena->engine->device, &arena->buffer, &out->fd, error);
 }
 
+// ---- in parts ----
+
+enum { PART_UNIT = 2 << 20 }; // bytes; a huge page
+
+const struct buffer *arena_buffer(const struct engine_arena *arena, uint64_t *offset)
+{
+    if (!arena->part_bytes)
+        return &arena->buffer;
+    const struct buffer *part = &arena->parts[*offset / arena->part_bytes];
+    *offset %= arena->part_bytes;
+    return part;
+}
+
+uint64_t engine_arena_part_bytes(const struct engine_arena *arena)
+{
+    return arena->part_bytes ? arena->part_bytes : arena->size;
+}
+
+void arena_free(struct engine_arena *arena)
+{
+    struct device *device = &arena->engine->device;
+    for (uint32_t i = 0; i < arena->num_parts; i++)
+        buffer_finish(device, &arena->parts[i]);
+    buffer_finish(device, &arena->buffer);
+    free(arena->parts);
+    free(arena);
+}
+
+static enum status import_part(struct engine_arena *arena, uint32_t index, struct error *error)
+{
+    struct device *device = &arena->engine->device;
+    const uint64_t begin = index * arena->part_bytes, left = arena->size - begin;
+    uint64_t rounded;
+    char name[48];
+    snprintf(name, sizeof name, "host memory, part %u", index);
+    if (!can_import(arena->engine, arena->base + begin,
+                    left < arena->part_bytes ? left : arena->part_bytes, &rounded))
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "device %s does not use host memory in place, or wants it in multiples of "
+                         "%llu bytes",
+                         device->adapter.info.name,
+                         (unsigned long long)device->adapter.info.import_alignment);
+    return buffer_import(device, arena->base + begin, rounded, name, &arena->parts[index], error);
+}
+
+static enum status import_parts(struct engine_arena *arena, struct error *error)
+{
+    enum status status = STATUS_OK;
+    const uint64_t count = (arena->size + arena->part_bytes - 1) / arena->part_bytes;
+    arena->parts = calloc(count, sizeof *arena->parts);
+    if (!arena->parts)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %llu parts of host memory",
+                         (unsigned long long)count);
+    arena->imported = true;
+    for (; status == STATUS_OK && arena->num_parts < count; arena->num_parts++)
+        status = import_part(arena, arena->num_parts, error);
+    return status;
+}
+
+enum status engine_arena_create_parts(struct engine *engine, void *base, uint64_t size,
+                                      uint64_t part_bytes, struct engine_arena **out,
+                                      struct error *error)
+{
+    const uint64_t most = engine->device.adapter.info.max_allocation_bytes / PART_UNIT * PART_UNIT;
+    if (size == 0 || part_bytes % PART_UNIT || part_bytes > most)
+        return error_set(error, STATUS_INVALID,
+                         "%llu bytes of host memory in parts of %llu bytes, which are to be "
+                         "multiples of %d and at most %llu",
+                         (unsigned long long)size, (unsigned long long)part_bytes, PART_UNIT,
+                         (unsigned long long)most);
+    if (engine_lost(engine))
+        return error_set(error, STATUS_DEVICE_LOST, "the device is lost");
+    struct engine_arena *arena = calloc(1, sizeof *arena);
+    if (!arena)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for an arena");
+    *arena = (struct engine_arena){
+        .engine = engine, .base = base, .size = size, .part_bytes = part_bytes ? part_bytes : most};
+    const enum status status = import_parts(arena, error);
+    if (status != STATUS_OK) {
+        arena_free(arena);
+        return status;
+    }
+    pthread_mutex_lock(&engine->lock);
+    DL_APPEND(engine->arenas, arena);
+    pthread_mutex_unlock(&engine->lock);
+    *out = arena;
+    return STATUS_OK;
+}
+
 // After a loss the GPU, or a thread that copies, may still write to the memory. The arena is then
 // freed with the engine, which waits for both.
 bool engine_arena_destroy(struct engine_arena *arena)
@@ -131,8 +221,7 @@ bool engine_arena_destroy(struct engine_arena *arena)
     pthread_mutex_lock(&engine->lock);
     DL_DELETE(engine->arenas, arena);
     pthread_mutex_unlock(&engine->lock);
-    buffer_finish(&engine->device, &arena->buffer);
-    free(arena);
+    arena_free(arena);
     return true;
 }
 

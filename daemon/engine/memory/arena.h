@@ -14,13 +14,22 @@ struct engine_arena {
     struct engine *engine;
     // The client's memory, which may change or vanish at any moment; or the buffer's own memory.
     char *base;
-    uint64_t size;          // bytes
-    struct buffer buffer;   // imports `base`, or is its mirror
-    bool imported;          // the buffer is `base` itself, so nothing is copied
+    uint64_t size;        // bytes
+    struct buffer buffer; // imports `base`, or is its mirror
+    bool imported;        // the buffer is `base` itself, so nothing is copied
+    // Of engine_arena_create_parts(): part i of `base` begins at i * part_bytes, and has a buffer.
+    uint64_t part_bytes;  // 0: `buffer` has all
+    struct buffer *parts; // [num_parts]; owned; then `buffer` is not used
+    uint32_t num_parts;
     uint64_t last_sequence; // of the last submission that was staged into the mirror; submitter
                             // only
     struct engine_arena *prev, *next;
 };
+
+// The buffer that has byte `offset`, which becomes the byte's offset there.
+const struct buffer *arena_buffer(const struct engine_arena *arena, uint64_t *offset);
+// Frees the arena, which is in no list, and its memory on the GPU.
+void arena_free(struct engine_arena *arena);
 
 // One pass of arena_stage() over a run's tensors. ARENA_IN and ARENA_OUT copy its rows.
 // ARENA_MEASURE copies nothing: it adds up in `bytes` what ARENA_IN would copy, and widens [begin,

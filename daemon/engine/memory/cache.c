@@ -124,6 +124,19 @@ uint64_t cache_block_address(struct engine_cache *cache, uint32_t layer, int32_t
     return address;
 }
 
+bool cache_block_place(struct engine_cache *cache, uint32_t layer, int32_t block, VkBuffer *buffer,
+                       uint64_t *offset)
+{
+    pthread_mutex_lock(&cache->engine->lock);
+    const struct chunk *chunk = chunk_of(cache, block);
+    if (chunk) {
+        *buffer = chunk->parts[layer / chunk->layers_per_part].handle;
+        *offset = layer_offset(cache, chunk, layer) + block_offset(cache, block);
+    }
+    pthread_mutex_unlock(&cache->engine->lock);
+    return chunk != NULL;
+}
+
 // ---- chunks ----
 
 static void chunk_free(struct engine *engine, struct chunk *chunk)

@@ -37,6 +37,9 @@ struct engine_cache {
 uint64_t cache_table_address(struct engine_cache *cache, uint32_t layer);
 // Shader address of one block of one layer; 0: its chunk has no memory. Any thread.
 uint64_t cache_block_address(struct engine_cache *cache, uint32_t layer, int32_t block);
+// The buffer and the offset there of the same block. False: its chunk has no memory.
+bool cache_block_place(struct engine_cache *cache, uint32_t layer, int32_t block, VkBuffer *buffer,
+                       uint64_t *offset);
 
 // Makes chunk `chunk` before it returns. For a cache of the engine's own, which no other thread
 // grows.

@@ -178,6 +178,9 @@ enum status engine_run_fits(const struct engine *engine, const struct engine_run
     if (run->kind == ENGINE_COPY && run->arena && !run->arena->imported)
         return error_set(error, STATUS_INVALID,
                          "blocks are copied to and from imported arenas only");
+    if (run->kind != ENGINE_COPY && run->arena && run->arena->part_bytes)
+        return error_set(error, STATUS_INVALID,
+                         "host memory in parts is for copies of blocks only");
     if (run_num_tokens(run) == 0 || run->kind == ENGINE_COPY)
         return STATUS_OK;
     if (run->kind == ENGINE_MERGE)

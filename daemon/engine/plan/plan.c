@@ -554,8 +554,10 @@ static void plan_scratch(struct submission *s)
 static uint64_t side_address(struct engine_cache *cache, const struct engine_arena *arena,
                              uint64_t offset, int32_t block, uint32_t layer)
 {
-    if (block == ENGINE_COPY_ARENA)
-        return arena->buffer.address + offset + layer * cache->layer_block_bytes;
+    if (block == ENGINE_COPY_ARENA) {
+        const struct buffer *buffer = arena_buffer(arena, &offset);
+        return buffer->address + offset + layer * cache->layer_block_bytes;
+    }
     return cache_block_address(cache, layer, block);
 }
 

@@ -8,6 +8,7 @@
 //   and appends it to `flying`.
 // - completer: waits for the head of `flying`, stages out, reads the clocks and posts the event.
 // - maker: runs jobs. A job makes a chunk, or frees an object when `completed` has reached it.
+// - carriers: one for each way of hauls; see flow/carrier.h.
 // - compiler: compiles the pipelines that the submitter and the tuner ask for; see
 //   kernels/compiler.h, which has its own lock. No thread holds both locks.
 // - tuner: measures. To the others it is one more caller.
@@ -46,6 +47,7 @@ struct slot {
 };
 
 struct job;
+struct carriers;
 struct joint;
 struct submission;
 struct tuning;
@@ -66,8 +68,8 @@ struct engine {
     struct joint *joints;        // submitter only; most recently used first; owned
     struct tuning *tuning;       // owned
     struct tuner *tuner;         // owned
+    struct carriers *carriers;   // owned; NULL: the device has no lanes for hauls
     struct forecast_watch watch; // completer only; look_ns is constant
-    VkSemaphore timeline;        // its value is n when the GPU has finished submission n
     void (*wake)(void *context);
     void *context;
     atomic_bool has_news; // engine_poll() may have an event: set after posting, before `wake`;

@@ -170,10 +170,21 @@ static bool memory_export(VkPhysicalDevice physical)
                VK_EXTERNAL_MEMORY_FEATURE_EXPORTABLE_BIT;
 }
 
-// The first family that computes; for native kernels, the first that has no graphics.
-static void find_queue(struct adapter *adapter)
+static void find_haul_family(struct adapter *adapter, uint32_t index,
+                             const VkQueueFamilyProperties *family)
 {
-    adapter->queue_family = UINT32_MAX;
+    const VkQueueFlags flags = family->queueFlags;
+    if (adapter->num_haul_queues || !(flags & VK_QUEUE_TRANSFER_BIT) ||
+        flags & (VK_QUEUE_COMPUTE_BIT | VK_QUEUE_GRAPHICS_BIT))
+        return;
+    adapter->haul_family = index;
+    adapter->num_haul_queues = family->queueCount;
+}
+
+// The first family that computes; for native kernels, the first that has no graphics.
+static void find_queues(struct adapter *adapter)
+{
+    adapter->queue_family = adapter->haul_family = UINT32_MAX;
     uint32_t count = 0;
     vkGetPhysicalDeviceQueueFamilyProperties(adapter->physical, &count, NULL);
     VkQueueFamilyProperties *families = calloc(count ? count : 1, sizeof *families);
@@ -192,6 +203,7 @@ static void find_queue(struct adapter *adapter)
             adapter->natives.queue_family = i;
             adapter->natives.timestamp_bits = families[i].timestampValidBits;
         }
+        find_haul_family(adapter, i, &families[i]);
     }
     free(families);
 }
@@ -366,7 +378,7 @@ static void describe(VkPhysicalDevice physical, uint32_t index, bool force_stagi
     adapter->memory_budget = adapter_has_extension(physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     adapter->natives.extension =
         adapter_has_extension(physical, VK_NVX_BINARY_IMPORT_EXTENSION_NAME);
-    find_queue(adapter);
+    find_queues(adapter);
     find_heap(adapter);
     find_missing(adapter, least_shared_memory);
     adapter->info.budget_bytes = adapter_budget(adapter, 0);

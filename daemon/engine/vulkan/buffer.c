@@ -46,6 +46,8 @@ static enum status make_buffer(struct device *device, const void *next, uint64_t
                                struct buffer *buffer, struct error *error)
 {
     enum status status = STATUS_OK;
+    const uint32_t families[] = {device->adapter.queue_family, device->adapter.haul_family};
+    const bool shared = device->adapter.num_haul_queues > 0;
     VkBufferCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
         .pNext = next,
@@ -53,7 +55,9 @@ static enum status make_buffer(struct device *device, const void *next, uint64_t
         .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
                  VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT |
                  VK_BUFFER_USAGE_INDIRECT_BUFFER_BIT,
-        .sharingMode = VK_SHARING_MODE_EXCLUSIVE,
+        .sharingMode = shared ? VK_SHARING_MODE_CONCURRENT : VK_SHARING_MODE_EXCLUSIVE,
+        .queueFamilyIndexCount = shared ? 2 : 0,
+        .pQueueFamilyIndices = families,
     };
     *buffer = (struct buffer){.size = size};
     VK_TRY(vkCreateBuffer(device->handle, &info, NULL, &buffer->handle));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// device.c - opens the chosen adapter with one compute queue. Knows nothing of caches or
-// submissions. The caller's thread opens and closes; names, log lines and submissions come from any
-// thread.
+// device.c - opens the chosen adapter with one compute queue and, for hauls, its transfer queues.
+// Knows nothing of caches or submissions. The caller's thread opens and closes; names, log lines
+// and submissions come from any thread.
 
 #include "device.h"
 
@@ -47,8 +47,74 @@ static enum status choose(struct device *device, const struct engine_params *par
     device->adapter.statistics &= params->statistics;
     if (natives && device->adapter.natives.extension && device->adapter.natives.family)
         take_natives(&device->adapter, true);
+    if (params->haul == ENGINE_HAUL_OFF)
+        device->adapter.num_haul_queues = 0;
     free(list);
     return status;
+}
+
+// ---- queues and lanes ----
+
+enum { WAYS = 2 }; // of hauls; each has a queue of its own if the family has two
+
+static uint32_t num_haul_queues(const struct adapter *adapter)
+{
+    return adapter->num_haul_queues < WAYS ? adapter->num_haul_queues : WAYS;
+}
+
+static void take_queues(struct device *device)
+{
+    const struct adapter *adapter = &device->adapter;
+    for (uint32_t i = 0; i <= num_haul_queues(adapter); i++) {
+        struct device_queue *queue = &device->queues[i];
+        queue->family = i ? adapter->haul_family : adapter->queue_family;
+        vkGetDeviceQueue(device->handle, queue->family, i ? i - 1 : 0, &queue->handle);
+        DEVICE_NAME(device, QUEUE, queue->handle, i ? "hauls %u" : "aule queue", i);
+    }
+}
+
+static enum status make_lane(struct device *device, enum lane_kind kind, struct device_queue *queue,
+                             struct error *error)
+{
+    static const char *const names[NUM_LANES] = {"submissions", "hauls out", "hauls in"};
+    struct device_lane *lane = &device->lanes[kind];
+    enum status status = STATUS_OK;
+    VkSemaphoreTypeCreateInfo type = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
+        .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE,
+    };
+    VkSemaphoreCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
+    VK_TRY(vkCreateSemaphore(device->handle, &info, NULL, &lane->timeline));
+    lane->queue = queue;
+    DEVICE_NAME(device, SEMAPHORE, lane->timeline, "%s", names[kind]);
+fail:
+    return status;
+}
+
+// Without transfer queues there are no lanes for hauls, unless the caller wants them on the queue
+// of the runs.
+static enum status make_lanes(struct device *device, enum engine_haul_mode haul,
+                              struct error *error)
+{
+    const uint32_t count = num_haul_queues(&device->adapter);
+    struct device_queue *queues = device->queues;
+    enum status status = make_lane(device, LANE_RUNS, &queues[0], error);
+    if (!count && haul != ENGINE_HAUL_ON)
+        return status;
+    if (status == STATUS_OK)
+        status = make_lane(device, LANE_OUT, &queues[count ? 1 : 0], error);
+    if (status == STATUS_OK)
+        status = make_lane(device, LANE_IN, &queues[count], error);
+    return status;
+}
+
+static void finish_lanes(struct device *device)
+{
+    for (int i = 0; i < NUM_LANES; i++) {
+        if (device->lanes[i].timeline)
+            vkDestroySemaphore(device->handle, device->lanes[i].timeline, NULL);
+        device->lanes[i] = (struct device_lane){.queue = NULL};
+    }
 }
 
 static enum status open_device(struct device *device, struct error *error)
@@ -76,23 +142,31 @@ static enum status open_device(struct device *device, struct error *error)
         extensions[count++] = VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME;
     if (device->adapter.natives.taken)
         extensions[count++] = VK_NVX_BINARY_IMPORT_EXTENSION_NAME;
-    float priority = 1.0f;
-    VkDeviceQueueCreateInfo queue = {
-        .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
-        .queueFamilyIndex = device->adapter.queue_family,
-        .queueCount = 1,
-        .pQueuePriorities = &priority,
+    static const float priorities[WAYS] = {1.0f, 1.0f};
+    const VkDeviceQueueCreateInfo queues[] = {
+        {
+            .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+            .queueFamilyIndex = device->adapter.queue_family,
+            .queueCount = 1,
+            .pQueuePriorities = priorities,
+        },
+        {
+            .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+            .queueFamilyIndex = device->adapter.haul_family,
+            .queueCount = num_haul_queues(&device->adapter),
+            .pQueuePriorities = priorities,
+        },
     };
     VkDeviceCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
         .pNext = &features.core,
-        .queueCreateInfoCount = 1,
-        .pQueueCreateInfos = &queue,
+        .queueCreateInfoCount = num_haul_queues(&device->adapter) ? 2 : 1,
+        .pQueueCreateInfos = queues,
         .enabledExtensionCount = count,
         .ppEnabledExtensionNames = extensions,
     };
     VK_TRY(vkCreateDevice(device->adapter.physical, &info, NULL, &device->handle));
-    vkGetDeviceQueue(device->handle, device->adapter.queue_family, 0, &device->queue);
+    take_queues(device);
     return STATUS_OK;
 fail:
     device->handle = VK_NULL_HANDLE;
@@ -143,9 +217,14 @@ enum status device_init(struct device *device, const struct engine_params *param
                         uint32_t least_shared_memory, bool natives, struct error *error)
 {
     device->watchdog_ns = DEVICE_WATCHDOG_NS;
-    if (pthread_mutex_init(&device->queue_lock, NULL) != 0)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a lock");
-    device->queue_lock_made = true;
+    for (int i = 0; i < NUM_LANES; i++) {
+        struct device_queue *queue = &device->queues[i];
+        queue->lock_made = pthread_mutex_init(&queue->lock, NULL) == 0;
+        if (!queue->lock_made) {
+            device_finish(device);
+            return error_set(error, STATUS_NO_MEMORY, "no memory for a lock");
+        }
+    }
     enum status status = instance_init(&device->instance, params, error);
     if (status == STATUS_OK)
         status = choose(device, params, least_shared_memory, natives, error);
@@ -157,19 +236,25 @@ enum status device_init(struct device *device, const struct engine_params *param
     }
     load_functions(device);
     DEVICE_NAME(device, DEVICE, device->handle, "aule");
-    DEVICE_NAME(device, QUEUE, device->queue, "aule queue");
-    return STATUS_OK;
+    status = make_lanes(device, params->haul, error);
+    if (status != STATUS_OK)
+        device_finish(device);
+    return status;
 }
 
 void device_finish(struct device *device)
 {
-    if (device->handle)
+    if (device->handle) {
+        finish_lanes(device);
         vkDestroyDevice(device->handle, NULL);
+    }
     device->handle = VK_NULL_HANDLE;
     instance_finish(&device->instance);
-    if (device->queue_lock_made)
-        pthread_mutex_destroy(&device->queue_lock);
-    device->queue_lock_made = false;
+    for (int i = 0; i < NUM_LANES; i++) {
+        if (device->queues[i].lock_made)
+            pthread_mutex_destroy(&device->queues[i].lock);
+        device->queues[i].lock_made = false;
+    }
 }
 
 void device_lose(struct device *device, const char *format, ...)
@@ -202,24 +287,67 @@ void device_name(struct device *device, VkObjectType type, uint64_t handle, cons
     device->set_name(device->handle, &info); // a name that cannot be set is no failure
 }
 
-VkResult device_submit(struct device *device, VkCommandBuffer commands, VkSemaphore timeline,
+// Under the queue's lock. Waits for what other lanes have passed since this one last waited.
+// Nothing really waits, because these pieces have ended: the semaphores only make their writes
+// visible.
+static uint32_t add_waits(struct device *device, enum lane_kind kind, VkSemaphore *timelines,
+                          uint64_t *values)
+{
+    struct device_lane *lane = &device->lanes[kind];
+    uint32_t count = 0;
+    for (int i = 0; i < NUM_LANES; i++) {
+        const uint64_t passed = atomic_load(&device->lanes[i].passed);
+        if (i == (int)kind || passed == lane->seen[i])
+            continue;
+        timelines[count] = device->lanes[i].timeline;
+        values[count++] = passed;
+        lane->seen[i] = passed;
+    }
+    return count;
+}
+
+VkResult device_submit(struct device *device, enum lane_kind kind, VkCommandBuffer commands,
                        uint64_t value, VkFence fence)
 {
+    static const VkPipelineStageFlags stages[NUM_LANES] = {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+                                                           VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+                                                           VK_PIPELINE_STAGE_ALL_COMMANDS_BIT};
+    const struct device_lane *lane = &device->lanes[kind];
+    VkSemaphore awaited[NUM_LANES];
+    uint64_t awaited_values[NUM_LANES];
+    pthread_mutex_lock(&lane->queue->lock);
+    const uint32_t count = add_waits(device, kind, awaited, awaited_values);
     VkTimelineSemaphoreSubmitInfo values = {
         .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
-        .signalSemaphoreValueCount = 1,
+        .waitSemaphoreValueCount = count,
+        .pWaitSemaphoreValues = awaited_values,
+        .signalSemaphoreValueCount = value ? 1 : 0,
         .pSignalSemaphoreValues = &value,
     };
     VkSubmitInfo info = {
         .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
-        .pNext = timeline ? &values : NULL,
+        .pNext = &values,
+        .waitSemaphoreCount = count,
+        .pWaitSemaphores = awaited,
+        .pWaitDstStageMask = stages,
         .commandBufferCount = 1,
         .pCommandBuffers = &commands,
-        .signalSemaphoreCount = timeline ? 1 : 0,
-        .pSignalSemaphores = &timeline,
+        .signalSemaphoreCount = value ? 1 : 0,
+        .pSignalSemaphores = &lane->timeline,
     };
-    pthread_mutex_lock(&device->queue_lock);
-    VkResult result = vkQueueSubmit(device->queue, 1, &info, fence);
-    pthread_mutex_unlock(&device->queue_lock);
+    VkResult result = vkQueueSubmit(lane->queue->handle, 1, &info, fence);
+    pthread_mutex_unlock(&lane->queue->lock);
     return result;
+}
+
+VkResult device_wait(const struct device *device, enum lane_kind lane, uint64_t value,
+                     uint64_t timeout_ns)
+{
+    const VkSemaphoreWaitInfo info = {
+        .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
+        .semaphoreCount = 1,
+        .pSemaphores = &device->lanes[lane].timeline,
+        .pValues = &value,
+    };
+    return vkWaitSemaphores(device->handle, &info, timeout_ns);
 }

@@ -19,13 +19,32 @@
 // will not answer any more.
 #define DEVICE_WATCHDOG_NS UINT64_C(120000000000)
 
+struct device_queue {
+    VkQueue handle;
+    uint32_t family;
+    pthread_mutex_t lock; // vkQueueSubmit takes one caller at a time
+    bool lock_made;
+};
+
+// RUNS: the engine's submissions. OUT and IN: hauls (engine_haul()).
+enum lane_kind { LANE_RUNS, LANE_OUT, LANE_IN, NUM_LANES };
+
+// Work that ends in the order in which it is submitted. Lanes may share a queue.
+struct device_lane {
+    struct device_queue *queue; // NULL: the device has no such lane
+    VkSemaphore timeline;       // becomes n when the GPU has finished piece n of the lane
+    // Every piece up to this one has ended, and the CPU knows. What begins afterwards in another
+    // lane sees what these pieces wrote: see device_submit().
+    _Atomic uint64_t passed;
+    uint64_t seen[NUM_LANES]; // what this lane has waited for; guard: queue->lock
+};
+
 struct device {
     struct instance instance;
     struct adapter adapter;
     VkDevice handle;
-    VkQueue queue;
-    pthread_mutex_t queue_lock; // vkQueueSubmit takes one caller at a time
-    bool queue_lock_made;
+    struct device_queue queues[NUM_LANES]; // [0] computes; others transfer, if there are any
+    struct device_lane lanes[NUM_LANES];
     PFN_vkSetDebugUtilsObjectNameEXT set_name;                       // NULL: objects get no names
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties; // NULL: no import
     PFN_vkGetMemoryFdKHR get_memory_fd;                              // NULL: no export
@@ -72,9 +91,17 @@ void device_name(struct device *device, VkObjectType type, uint64_t handle, cons
 #define DEVICE_NAME(device, TYPE, handle, ...)                                                     \
     device_name(device, VK_OBJECT_TYPE_##TYPE, (uint64_t)(uintptr_t)(handle), __VA_ARGS__)
 
-// vkQueueSubmit for one command buffer. Sets `timeline` to `value` and signals `fence` when the GPU
-// has finished; both may be VK_NULL_HANDLE. Any thread.
-VkResult device_submit(struct device *device, VkCommandBuffer commands, VkSemaphore timeline,
+// vkQueueSubmit for one command buffer. When the GPU has finished, the lane's timeline becomes
+// `value`, unless it is 0, and `fence` is signalled, unless it is VK_NULL_HANDLE. The commands see
+// what the `passed` pieces of the other lanes wrote. Any thread.
+VkResult device_submit(struct device *device, enum lane_kind lane, VkCommandBuffer commands,
                        uint64_t value, VkFence fence);
+// Waits until the lane's timeline has reached `value`.
+VkResult device_wait(const struct device *device, enum lane_kind lane, uint64_t value,
+                     uint64_t timeout_ns);
+static inline bool device_hauls(const struct device *device)
+{
+    return device->lanes[LANE_OUT].queue != NULL;
+}
 
 #endif

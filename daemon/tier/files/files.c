@@ -8,6 +8,9 @@
 // A file does not say which tenant it is for, only its salt, and the tenant's limits may have
 // changed. Files that were found belong to nobody until the first job with their salt names the
 // tenant.
+//
+// A file that cannot be removed counts on, so the folder never has more than the limit unseen. If
+// no room can be made, stores pause as with a full disk.
 
 #include "files.h"
 
@@ -23,7 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS = 4, PAUSE_MS = 1000, SALTS = 256 };
+enum { THREADS = 4, PAUSE_MS = 1000, MOST_OWNERS = 1 << 16 };
 #define LIMIT    (UINT64_C(64) << 30)
 #define SLACK_NS (50 * NS_PER_MS) // between the times of files and the clock
 
@@ -39,8 +42,9 @@ struct work {
 
 // The tenant of a salt, by the last job that named it.
 struct owner {
+    UT_hash_handle hh; // by salt; the one that no job has named for longest comes first
     uint8_t salt[RECORD_ID_BYTES];
-    struct tier_share share; // tenant 0: none
+    struct tier_share share;
 };
 
 struct tier_backend {
@@ -58,8 +62,8 @@ struct tier_backend {
     uint32_t num_threads, num_running; // started; of these and the watcher, not ended
 
     struct shelf shelf;
-    struct owner owners[SALTS]; // by the salt's first byte; a newer one replaces an older one
-    uint64_t writing_bytes;     // of files that are being written
+    struct owner *owners;   // a hash table of MOST_OWNERS at most; owned
+    uint64_t writing_bytes; // of files that are being written
     uint64_t evicted, pauses;
     int64_t paused_until_ns; // no store before
     bool complained;         // of the disk, since the last store that succeeded
@@ -85,23 +89,54 @@ static int64_t wall_now_ns(void)
 
 // ---- what is there; under the lock ----
 
+static struct owner *find_owner(const struct tier_backend *files,
+                                const uint8_t salt[RECORD_ID_BYTES])
+{
+    struct owner *owner;
+    HASH_FIND(hh, files->owners, salt, RECORD_ID_BYTES, owner);
+    return owner;
+}
+
 static struct tier_share owner_of(const struct tier_backend *files, const struct shelf_key *key)
 {
-    const struct owner *owner = &files->owners[key->salt[0]];
-    return memcmp(owner->salt, key->salt, sizeof owner->salt) ? (struct tier_share){0}
-                                                              : owner->share;
+    const struct owner *owner = find_owner(files, key->salt);
+    return owner ? owner->share : (struct tier_share){0};
+}
+
+static void forget_owner(struct tier_backend *files, struct owner *owner)
+{
+    HASH_DEL(files->owners, owner);
+    free(owner);
+}
+
+// As the newest one. Without memory the salt has no owner, until its next job.
+static void add_owner(struct tier_backend *files, struct owner *owner)
+{
+    if (!owner)
+        return;
+    if (HASH_COUNT(files->owners) == MOST_OWNERS)
+        forget_owner(files, files->owners);
+    HASH_ADD(hh, files->owners, salt, sizeof owner->salt, owner);
+    if (!HASH_ADDED(owner))
+        free(owner);
 }
 
 // Notes which tenant the job's salt belongs to.
 static void note_owner(struct tier_backend *files, const struct tier_job *job)
 {
-    struct owner *owner = &files->owners[job->space.salt[0]];
-    const bool known = owner->share.tenant == job->share.tenant &&
-                       !memcmp(owner->salt, job->space.salt, sizeof owner->salt);
+    struct owner *owner = find_owner(files, job->space.salt);
+    const bool known = owner && owner->share.tenant == job->share.tenant;
     if (!job->share.tenant)
         return;
-    owner->share = job->share;
-    memcpy(owner->salt, job->space.salt, sizeof owner->salt);
+    if (owner)
+        HASH_DEL(files->owners, owner);
+    else
+        owner = calloc(1, sizeof *owner);
+    if (owner) {
+        memcpy(owner->salt, job->space.salt, sizeof owner->salt);
+        owner->share = job->share;
+    }
+    add_owner(files, owner);
     if (!known)
         shelf_adopt(&files->shelf, job->space.salt, &job->share);
 }
@@ -111,6 +146,13 @@ static void forget(struct tier_backend *files, const struct shelf_key *key)
     struct shelf_item *item = shelf_find(&files->shelf, key);
     if (item)
         shelf_remove(&files->shelf, item);
+}
+
+// NULL: it is not there, or not to be loaded.
+static struct shelf_item *find(const struct tier_backend *files, const struct shelf_key *key)
+{
+    struct shelf_item *item = shelf_find(&files->shelf, key);
+    return item && !item->spoilt ? item : NULL;
 }
 
 // The file is there. False: no memory to note it.
@@ -126,59 +168,12 @@ static bool note_file(struct tier_backend *files, const struct folder_file *file
         shelf_move(&files->shelf, item, share);
     else
         item = shelf_add(&files->shelf, &file->key, share, file->bytes);
-    if (item)
+    if (item) {
         item->used_ns = file->used_ns;
+        item->spoilt = false;
+    }
     return item;
 }
-
-// Drops the item and its file, unless another daemon has used the file lately: then it becomes the
-// most recently used one. Opens the lock meanwhile, so all items may be gone afterwards.
-static void drop(struct tier_backend *files, const struct shelf_item *item)
-{
-    const struct shelf_key key = item->key;
-    const int64_t used_ns = item->used_ns;
-    struct folder_file file;
-    pthread_mutex_unlock(&files->lock);
-    const bool there = folder_look(&files->folder, &key, &file);
-    const bool is_fresh = there && file.used_ns > used_ns + SLACK_NS;
-    if (there && !is_fresh)
-        folder_remove(&files->folder, &key);
-    pthread_mutex_lock(&files->lock);
-    struct shelf_item *now = shelf_find(&files->shelf, &key);
-    files->evicted += there && !is_fresh;
-    if (now && is_fresh) {
-        now->used_ns = file.used_ns;
-        shelf_touch(now);
-    } else if (now) {
-        shelf_remove(&files->shelf, now);
-    }
-}
-
-// Sets `bytes` of the limit aside. Opens the lock meanwhile.
-static enum record_reason make_room(struct tier_backend *files, const struct tier_share *share,
-                                    uint64_t bytes)
-{
-    const uint64_t limit = files->params.limit_bytes;
-    if (bytes > limit)
-        return RECORD_FULL;
-    while (files->shelf.bytes + files->writing_bytes + bytes > limit) {
-        const struct shelf_item *item = shelf_victim(&files->shelf, share->tenant);
-        if (!item)
-            return RECORD_FULL;
-        drop(files, item);
-    }
-    files->writing_bytes += bytes;
-    return RECORD_OK;
-}
-
-static void keep_cap(struct tier_backend *files, const struct shelf_key *key)
-{
-    const struct shelf_item *item, *excess;
-    while ((item = shelf_find(&files->shelf, key)) && (excess = shelf_excess(item->tenant)))
-        drop(files, excess);
-}
-
-// ---- a block; on the backend's threads ----
 
 // A disk that is full or fails is left alone for a while.
 static void note_disk(struct tier_backend *files, enum record_reason reason)
@@ -200,6 +195,63 @@ static void note_disk(struct tier_backend *files, enum record_reason reason)
     files->complained = true;
 }
 
+// Drops the item and its file, unless another daemon has used the file lately: then it becomes the
+// most recently used one. Opens the lock meanwhile, so all items may be gone afterwards. False: the
+// file cannot be removed, so the item stays.
+static bool drop(struct tier_backend *files, const struct shelf_item *item)
+{
+    const struct shelf_key key = item->key;
+    const int64_t used_ns = item->used_ns;
+    struct folder_file file;
+    pthread_mutex_unlock(&files->lock);
+    const bool there = folder_look(&files->folder, &key, &file);
+    const bool is_fresh = there && file.used_ns > used_ns + SLACK_NS;
+    const bool gone = !there || is_fresh || folder_remove(&files->folder, &key);
+    pthread_mutex_lock(&files->lock);
+    struct shelf_item *now = shelf_find(&files->shelf, &key);
+    files->evicted += there && !is_fresh && gone;
+    if (now && is_fresh) {
+        now->used_ns = file.used_ns;
+        shelf_touch(now);
+    } else if (now && gone) {
+        shelf_remove(&files->shelf, now);
+    }
+    return gone;
+}
+
+// Sets `bytes` of the limit aside. Opens the lock meanwhile.
+static enum record_reason make_room(struct tier_backend *files, const struct tier_share *share,
+                                    uint64_t bytes)
+{
+    const uint64_t limit = files->params.limit_bytes;
+    if (bytes > limit)
+        return RECORD_FULL;
+    while (files->shelf.bytes + files->writing_bytes + bytes > limit) {
+        const struct shelf_item *item = shelf_victim(&files->shelf, share->tenant);
+        if (!item)
+            return RECORD_FULL;
+        if (!drop(files, item)) {
+            note_disk(files, RECORD_DENIED);
+            return RECORD_DENIED;
+        }
+    }
+    files->writing_bytes += bytes;
+    return RECORD_OK;
+}
+
+static void keep_cap(struct tier_backend *files, const struct shelf_key *key)
+{
+    const struct shelf_item *item, *excess;
+    while ((item = shelf_find(&files->shelf, key)) && (excess = shelf_excess(item->tenant))) {
+        if (!drop(files, excess)) {
+            note_disk(files, RECORD_DENIED);
+            return;
+        }
+    }
+}
+
+// ---- a block; on the backend's threads ----
+
 static enum record_reason write_block(struct tier_backend *files, struct tier_job *job,
                                       const struct tier_block *block, const struct shelf_key *key,
                                       uint64_t bytes)
@@ -215,7 +267,7 @@ static enum record_reason write_block(struct tier_backend *files, struct tier_jo
         reason = RECORD_MEMORY;
     pthread_mutex_unlock(&files->lock);
     if (reason == RECORD_MEMORY)
-        folder_remove(&files->folder, key);
+        (void)folder_remove(&files->folder, key); // without memory there is nothing more to do
     return reason;
 }
 
@@ -228,7 +280,7 @@ static enum record_reason store_block(struct tier_backend *files, struct tier_jo
     enum record_reason reason;
     pthread_mutex_lock(&files->lock);
     note_owner(files, job);
-    struct shelf_item *item = shelf_find(&files->shelf, &key);
+    struct shelf_item *item = find(files, &key);
     const bool there = item && item->bytes == bytes;
     if (there) {
         shelf_move(&files->shelf, item, &job->share);
@@ -261,15 +313,17 @@ static enum record_reason load_block(struct tier_backend *files, struct tier_job
     const enum record_reason reason = folder_load(&files->folder, job, index);
     const struct folder_file file = {key, folder_file_bytes(job->space.block_bytes), wall_now_ns()};
     const bool damaged = is_damaged(reason);
+    const bool gone = reason == RECORD_ABSENT || (damaged && folder_remove(&files->folder, &key));
     pthread_mutex_lock(&files->lock);
     note_owner(files, job);
+    struct shelf_item *item = shelf_find(&files->shelf, &key);
     if (reason == RECORD_OK)
         note_file(files, &file, &job->share);
-    else if (reason == RECORD_ABSENT || damaged)
+    else if (gone)
         forget(files, &key);
+    else if (damaged && item)
+        item->spoilt = true;
     pthread_mutex_unlock(&files->lock);
-    if (damaged)
-        folder_remove(&files->folder, &key);
     return reason;
 }
 
@@ -279,7 +333,8 @@ static enum record_reason erase_block(struct tier_backend *files, struct tier_jo
     const struct shelf_key key = shelf_key_of(&job->space, &job->blocks[index].chain);
     struct folder_file file;
     const bool there = folder_look(&files->folder, &key, &file);
-    folder_remove(&files->folder, &key);
+    if (!folder_remove(&files->folder, &key))
+        return RECORD_DENIED;
     pthread_mutex_lock(&files->lock);
     forget(files, &key);
     pthread_mutex_unlock(&files->lock);
@@ -442,7 +497,7 @@ static void files_lookup(struct tier_backend *files, struct tier_job *job)
     for (uint32_t i = 0; i < job->num_blocks; i++) {
         struct tier_block *block = &job->blocks[i];
         const struct shelf_key key = shelf_key_of(&job->space, &block->chain);
-        if (!shelf_find(&files->shelf, &key))
+        if (!find(files, &key))
             continue;
         block->answer = TIER_THERE;
         block->reason = RECORD_OK;
@@ -456,7 +511,7 @@ static enum tier_answer files_probe(struct tier_backend *files, const struct rec
 {
     const struct shelf_key key = shelf_key_of(space, chain);
     pthread_mutex_lock(&files->lock);
-    const bool there = shelf_find(&files->shelf, &key);
+    const bool there = find(files, &key);
     pthread_mutex_unlock(&files->lock);
     return there ? TIER_THERE : TIER_MISS;
 }
@@ -482,6 +537,8 @@ static void files_state(struct tier_backend *files, struct tier_state *out)
 
 static void destroy(struct tier_backend *files)
 {
+    while (files->owners)
+        forget_owner(files, files->owners);
     shelf_finish(&files->shelf);
     watch_close(&files->watch);
     folder_close(&files->folder);

@@ -159,11 +159,11 @@ bool folder_scan(const struct folder *folder,
     return true;
 }
 
-void folder_remove(const struct folder *folder, const struct shelf_key *key)
+bool folder_remove(const struct folder *folder, const struct shelf_key *key)
 {
     char name[FOLDER_NAME_ROOM];
     name_of(key, name);
-    unlinkat(folder->fd, name, 0);
+    return unlinkat(folder->fd, name, 0) == 0 || errno == ENOENT;
 }
 
 void folder_touch(const struct folder *folder, const struct shelf_key *key)

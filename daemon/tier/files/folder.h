@@ -44,7 +44,8 @@ bool folder_look(const struct folder *folder, const struct shelf_key *key,
                  struct folder_file *file);
 // False: the name is not that of a block's file.
 bool folder_parse(const char *name, struct shelf_key *key);
-void folder_remove(const struct folder *folder, const struct shelf_key *key);
+// False: the file stays, and errno says why.
+bool folder_remove(const struct folder *folder, const struct shelf_key *key);
 // Notes that the file was used now.
 void folder_touch(const struct folder *folder, const struct shelf_key *key);
 

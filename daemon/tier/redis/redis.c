@@ -226,8 +226,9 @@ static bool add_servers(struct tier_backend *redis)
 
 static bool make_parts(struct tier_backend *redis, const struct redis_params *params)
 {
-    const uint32_t most = params->threads == 1 ? 1 : MOST_LANES,
-                   threads = redis->url.num_hosts > 1 || params->threads ? most : 1;
+    const uint32_t hosts = redis->url.num_hosts, threads = params->threads      ? params->threads
+                                                           : hosts < MOST_LANES ? hosts
+                                                                                : MOST_LANES;
     redis->absent = absent_create(params->filter_entries ? params->filter_entries : FILTER_ENTRIES,
                                   (params->absent_ms ? params->absent_ms : ABSENT_MS) * NS_PER_MS);
     for (; redis->num_lanes < threads; redis->num_lanes++) {
@@ -261,8 +262,8 @@ static enum status check(const struct redis_params *params, struct redis_url *ur
         status = error_set(error, STATUS_UNSUPPORTED,
                            "rediss:// needs TLS, and this build has none; use redis://");
     if (status == STATUS_OK && params->threads > MOST_LANES)
-        status = error_set(error, STATUS_INVALID, "the redis tier has 1 or 2 threads, not %u",
-                           params->threads);
+        status = error_set(error, STATUS_INVALID, "the redis tier has 1 to %d threads, not %u",
+                           MOST_LANES, params->threads);
     return status;
 }
 

@@ -3,7 +3,7 @@
 //
 // redis.h - the tier that machines share: a Redis or Valkey server, several of them, or a cluster.
 // Each part of a block is one key. Look-ups are pipelined EXISTS of up to 8 parts, loads pipelined
-// MGET of up to 2 MiB of a block, stores SET with EX. At most two threads of its own do all I/O,
+// MGET of up to 2 MiB of a block, stores SET with EX. At most four threads of its own do all I/O,
 // without blocking: a job ends at its deadline at the latest, whatever the servers do. Built if
 // hiredis is there.
 
@@ -22,7 +22,7 @@ struct redis_params {
     uint32_t expire_s;         // EX of a key; 86400
     bool never_expires;        // no EX at all
     uint32_t connections;      // at most, for all servers; at least one each; 8
-    uint32_t threads;          // 1 or 2; 2, but a single server has one
+    uint32_t threads;          // 1 to 4; one for each server that the URL names
     uint32_t absent_ms;        // how long the filter trusts "it is not there"; 2000
     uint32_t filter_entries;   // of 16 bytes; 262144
     uint64_t queue_bytes;      // of stores that wait; 256 MiB

@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-enum { UNIT_PARTS = 8, MOST_LANES = 2 };
+enum { UNIT_PARTS = 8, MOST_LANES = 4 };
 
 struct node;
 struct sent;

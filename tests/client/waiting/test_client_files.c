@@ -21,7 +21,7 @@ static const char *const options[] = {"--tier", url, "--tier-deadline", "60000",
 
 static void open_daemon(void)
 {
-    snprintf(folder, sizeof folder, "/tmp/aule-files-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/aule:files@here-XXXXXX"); // no login
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(url, sizeof url, "files://%s", folder);
     rig_launch(options);
@@ -106,6 +106,19 @@ static void restart(bool kill)
         ck_assert_int_eq(daemon_stop(&rig_daemon), 0);
     ck_assert(daemon_start(&rig_daemon, options));
 }
+
+START_TEST(the_path_of_a_folder_is_shown_as_it_was_given)
+{
+    char *lines, wanted[96];
+    struct aule_monitor *monitor;
+    ok(aule_monitor_open(rig_daemon.socket, WAIT_MS, &monitor));
+    ok(aule_monitor_options(monitor, &lines));
+    snprintf(wanted, sizeof wanted, "tier=%s\n", url);
+    ck_assert_msg(strstr(lines, wanted) != NULL, "no %s in:\n%s", wanted, lines);
+    free(lines);
+    aule_monitor_close(monitor);
+}
+END_TEST
 
 START_TEST(a_prompt_comes_back_after_a_restart_with_the_same_bits_as_computed)
 {
@@ -196,7 +209,8 @@ int main(void)
     Suite *suite = suite_create("client files");
     check_case(
         suite, "files", open_daemon, close_daemon,
-        (const TTest *const[]){a_second_daemon_with_the_same_folder_finds_what_the_first_stores,
+        (const TTest *const[]){the_path_of_a_folder_is_shown_as_it_was_given,
+                               a_second_daemon_with_the_same_folder_finds_what_the_first_stores,
                                a_folder_that_cannot_be_used_ends_the_start_with_a_sentence, NULL},
         1);
     check_case(suite, "restart", open_daemon, close_daemon,

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_client_tier.c - a prompt that left the GPU comes back from the host tier of a real daemon,
-// with the same bits as when it was computed, also if the worker that asked for it dies.
+// with the same bits as when it was computed, also if the worker that asked for it dies. The daemon
+// copies with the runs, and beside them, as with a transfer queue.
 
 #include "rigs/text_world.h"
 
@@ -15,14 +16,24 @@ enum { BLOCKS = 10, PROMPT = BLOCKS * TEXT_BLOCK + 3, POOL = 16, ROW = TEXT_HEAD
 static struct text_world world;
 static int32_t prompt[PROMPT], other[POOL * TEXT_BLOCK];
 
-static void open_daemon(void)
+static void open_daemon(const char *transfer_queue)
 {
     rig_launch((const char *const[]){"--host-tier", "16M", "--max-blocks", "16", "--tier-deadline",
-                                     "60000", NULL});
+                                     "60000", "--transfer-queue", transfer_queue, NULL});
     for (int i = 0; i < PROMPT; i++)
         prompt[i] = 1000 + i * 7 % 97;
     for (int i = 0; i < POOL * TEXT_BLOCK; i++)
         other[i] = 5000 + i;
+}
+
+static void open_with_runs(void)
+{
+    open_daemon("off");
+}
+
+static void open_beside(void)
+{
+    open_daemon("on");
 }
 
 // Claims the prompt, and waits for what is promised.
@@ -143,13 +154,47 @@ START_TEST(a_load_outlives_the_worker_that_asked_for_it)
 }
 END_TEST
 
+static uint64_t hauled_bytes(void)
+{
+    struct aule_monitor *monitor;
+    struct aule_metric *metrics;
+    uint32_t count;
+    uint64_t bytes = 0;
+    ok(aule_monitor_open(rig_daemon.socket, WAIT_MS, &monitor));
+    ok(aule_monitor_metrics(monitor, &metrics, &count));
+    for (uint32_t i = 0; i < count; i++)
+        if (!strcmp(metrics[i].name, "aule_hauled_bytes_total"))
+            bytes = metrics[i].value;
+    free(metrics);
+    aule_monitor_close(monitor);
+    return bytes;
+}
+
+START_TEST(only_a_daemon_that_moves_blocks_beside_the_runs_counts_their_bytes)
+{
+    float computed[3 * ROW];
+    text_open(&world);
+    compute(computed);
+    evict();
+    find();
+    ck_assert((hauled_bytes() > 0) == _i);
+    text_close(&world);
+}
+END_TEST
+
 int main(void)
 {
+    const TTest *const tests[] = {a_prompt_comes_back_with_the_same_bits_as_computed,
+                                  a_caller_can_forbid_and_force_a_load,
+                                  a_load_outlives_the_worker_that_asked_for_it, NULL};
     Suite *suite = suite_create("client tier");
-    check_case(suite, "host", open_daemon, rig_teardown,
-               (const TTest *const[]){a_prompt_comes_back_with_the_same_bits_as_computed,
-                                      a_caller_can_forbid_and_force_a_load,
-                                      a_load_outlives_the_worker_that_asked_for_it, NULL},
-               1);
+    TCase *with_runs = check_new_case(suite, "host", tests, 1),
+          *beside = check_new_case(suite, "host, transfer queue", tests, 1);
+    tcase_add_checked_fixture(with_runs, open_with_runs, rig_teardown);
+    tcase_add_checked_fixture(beside, open_beside, rig_teardown);
+    tcase_add_loop_test(with_runs,
+                        only_a_daemon_that_moves_blocks_beside_the_runs_counts_their_bytes, 0, 1);
+    tcase_add_loop_test(beside, only_a_daemon_that_moves_blocks_beside_the_runs_counts_their_bytes,
+                        1, 2);
     return check_main(suite);
 }

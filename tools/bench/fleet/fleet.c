@@ -28,11 +28,11 @@ static const char *poll_text(uint32_t poll_us, char *text, size_t size)
     return poll_us ? text : NULL;
 }
 
-static bool start_daemon(struct fleet *fleet, bool tune, const char *memory_fraction)
+static bool start_daemon(struct fleet *fleet, bool tune, const char *const *more)
 {
     const struct options *o = fleet->options;
     char path[4096], poll[16];
-    const char *argv[20] = {o->daemon};
+    const char *argv[20 + MOST_DAEMON_OPTIONS] = {o->daemon};
     int n = 1;
     if (!o->daemon && !process_find("aule-daemon", path, sizeof path))
         return false;
@@ -43,7 +43,7 @@ static bool start_daemon(struct fleet *fleet, bool tune, const char *memory_frac
         {"--variant", o->variant},
         {"--completion-poll", poll_text(o->completion_poll_us, poll, sizeof poll)},
         {"--tune", tune ? NULL : "off"},
-        {"--memory-fraction", memory_fraction},
+        {"--memory-fraction", "0.9"},
         {"--max-arena", "4G"},
         {"--log-level", "warn"}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
@@ -52,6 +52,8 @@ static bool start_daemon(struct fleet *fleet, bool tune, const char *memory_frac
         argv[n++] = options[i][0];
         argv[n++] = options[i][1];
     }
+    for (int i = 0; more[i]; i++)
+        argv[n++] = more[i];
     return process_start(&fleet->daemon, argv);
 }
 
@@ -74,11 +76,18 @@ static enum aule_status ask(struct fleet *fleet)
 
 bool fleet_open(struct fleet *fleet, const struct options *options, bool tune)
 {
-    return fleet_open_part(fleet, options, tune, "0.9");
+    return fleet_open_with(fleet, options, tune, (const char *const[]){NULL});
 }
 
 bool fleet_open_part(struct fleet *fleet, const struct options *options, bool tune,
                      const char *memory_fraction)
+{
+    const char *const more[] = {"--memory-fraction", memory_fraction, NULL};
+    return fleet_open_with(fleet, options, tune, more);
+}
+
+bool fleet_open_with(struct fleet *fleet, const struct options *options, bool tune,
+                     const char *const *more)
 {
     const char *base = getenv("TMPDIR");
     *fleet = (struct fleet){.options = options};
@@ -90,7 +99,7 @@ bool fleet_open_part(struct fleet *fleet, const struct options *options, bool tu
         return false;
     }
     snprintf(fleet->socket, sizeof fleet->socket, "%s/sock", fleet->folder);
-    if (!start_daemon(fleet, tune, memory_fraction))
+    if (!start_daemon(fleet, tune, more))
         return false;
     enum aule_status status = AULE_DAEMON_GONE;
     bool runs = true;

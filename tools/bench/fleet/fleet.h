@@ -24,6 +24,11 @@ bool fleet_open(struct fleet *fleet, const struct options *options, bool tune);
 // The same with another part of the device's memory for its pool: --memory-fraction.
 bool fleet_open_part(struct fleet *fleet, const struct options *options, bool tune,
                      const char *memory_fraction);
+// The same with more options of the daemon: `more` ends with NULL, and has MOST_DAEMON_OPTIONS
+// words at most. They come last, so that they overrule.
+enum { MOST_DAEMON_OPTIONS = 16 };
+bool fleet_open_with(struct fleet *fleet, const struct options *options, bool tune,
+                     const char *const *more);
 void fleet_close(struct fleet *fleet);
 
 // The job of one client: its part of the workload, through the daemon or on its own engine, with

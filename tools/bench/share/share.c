@@ -187,10 +187,10 @@ static bool say(const struct share *s, enum manner manner, const struct outcome 
     figure.checked = o->hash == own->hash;
     figure.times = (struct times){.median_us = o->decode_us / s->shape.steps,
                                   .p99_us = o->decode_us / s->shape.steps,
-                                  .runs = s->shape.steps * s->shape.layers};
+                                  .runs = s->shape.steps * s->shape.model.layers};
     snprintf(figure.name, sizeof figure.name, "%s", names[manner]);
     figure_add_given(&figure, "prompt", s->shape.prompt, "common tokens");
-    figure_add_given(&figure, "layers", s->shape.layers, "layers");
+    figure_add_given(&figure, "layers", s->shape.model.layers, "layers");
     figure_add(&figure, "first_token_us", o->first_us, "us");
     figure_add(&figure, "first_token_ratio", o->first_us / own->first_us, "x");
     figure_add(&figure, "first_token_over_caches", o->first_us / caches->first_us, "x");

@@ -7,11 +7,12 @@
 #ifndef AULE_BENCH_SHARE_WORKER_H
 #define AULE_BENCH_SHARE_WORKER_H
 
+#include "model.h"
 #include "tools/bench/options.h"
 
 // What all workers of a run compute.
 struct share_shape {
-    uint32_t layers, num_heads, num_kv_heads, head_dim, block_size;
+    struct model_shape model;
     uint32_t prompt, own; // tokens that all sequences have in common; of each sequence's own
     uint32_t steps;       // tokens to decode
 };

@@ -70,16 +70,17 @@ static bool clients_heed(const struct workload *workload, const struct options *
     return false;
 }
 
-static bool share_heeds(const struct workload *workload, const struct options *options)
+static bool prompts_heed(const struct workload *workload, const struct options *options)
 {
-    const char *given = options_gave(options, "prompt") ? "prompt"
-                        : options->full                 ? "full"
-                        : options->whole_steps          ? "whole-steps"
-                                                        : NULL;
+    const char *given = options_gave(options, "prompt") ? "prompt" : options->full ? "full" : NULL;
     if (given)
-        fprintf(stderr, "aule-bench: --%s goes with the study share only, not with %s\n", given,
+        fprintf(stderr,
+                "aule-bench: --%s goes with the studies share and tiers only, not with %s\n", given,
                 workload->name);
-    return !given;
+    else if (options->whole_steps)
+        fprintf(stderr, "aule-bench: --whole-steps goes with the study share only, not with %s\n",
+                workload->name);
+    return !given && !options->whole_steps;
 }
 
 // A study names the options that it does not take itself, in clearer words.
@@ -88,7 +89,7 @@ static bool heeds(const struct workload *workload, const struct options *options
     if (is_study(workload))
         return study_takes(workload->name, options);
     return types_heed(workload, options) && dim_heeds(options) && place_heeds(workload, options) &&
-           clients_heed(workload, options) && share_heeds(workload, options);
+           clients_heed(workload, options) && prompts_heed(workload, options);
 }
 
 bool all_heed(const struct selection *selection, const struct options *options)

@@ -22,6 +22,7 @@ static const struct known {
     {"growth", study_growth, {NULL}},
     {"cached", study_cached, {NULL}},
     {"share", study_share, {"daemon", "prompt", "full", "whole-steps"}},
+    {"tiers", study_tiers, {"daemon", "prompt", "full"}},
 };
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 

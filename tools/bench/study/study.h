@@ -28,6 +28,7 @@ bool study_copies(const struct study *study); // copies.c
 bool study_growth(const struct study *study); // costs.c
 bool study_cached(const struct study *study); // cached.c
 bool study_share(const struct study *study);  // share/share.c
+bool study_tiers(const struct study *study);  // tier/tiers.c
 
 // By name. False also if there is no such study.
 bool study_run(const struct study *study);

@@ -6,19 +6,14 @@
 // filter answers. It starts the servers itself, and checks all bytes that it loads. Not installed.
 
 #include "base/clock.h"
+#include "server.h"
 #include "tier/host.h"
 #include "tier/redis/redis.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum {
     MOST_SERVERS = 4,
@@ -34,8 +29,7 @@ enum {
 };
 
 struct bench {
-    pid_t servers[MOST_SERVERS];
-    int ports[MOST_SERVERS];
+    struct server servers[MOST_SERVERS];
     int num_servers;
     struct tier *tier;
     struct record_space space;
@@ -45,42 +39,10 @@ struct bench {
 
 // ---- servers ----
 
-static int free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t size = sizeof address;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool bound = fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0 &&
-                       getsockname(fd, (struct sockaddr *)&address, &size) == 0;
-    if (fd >= 0)
-        close(fd);
-    return bound ? ntohs(address.sin_port) : 0;
-}
-
-static pid_t start_server(int port)
-{
-    char number[8];
-    snprintf(number, sizeof number, "%d", port);
-    const pid_t pid = fork();
-    if (pid != 0)
-        return pid;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const int nothing = open("/dev/null", O_RDWR);
-    dup2(nothing, STDIN_FILENO);
-    dup2(nothing, STDOUT_FILENO);
-    execlp("redis-server", "redis-server", "--bind", "127.0.0.1", "--port", number, "--save", "",
-           "--appendonly", "no", "--dir", "/tmp", "--maxmemory", "4gb", "--maxmemory-policy",
-           "allkeys-lru", (char *)NULL);
-    perror("redis-server");
-    _exit(127);
-}
-
 static void stop_servers(struct bench *b)
 {
-    for (int i = 0; i < b->num_servers; i++) {
-        kill(b->servers[i], SIGKILL);
-        waitpid(b->servers[i], NULL, 0);
-    }
+    for (int i = 0; i < b->num_servers; i++)
+        server_stop(&b->servers[i]);
     b->num_servers = 0;
 }
 
@@ -164,7 +126,7 @@ static double servers_s(const struct bench *b)
 {
     double sum = 0;
     for (int i = 0; i < b->num_servers; i++)
-        sum += process_s(b->servers[i]);
+        sum += process_s(b->servers[i].pid);
     return sum;
 }
 
@@ -249,7 +211,8 @@ static bool measure_with_host(struct bench *b)
     struct tier *host = NULL;
     struct error error;
     void *memory = aligned_alloc(4096, HOST_BYTES);
-    const bool opened = memory && host_open(memory, HOST_BYTES, &backend, &error) == STATUS_OK &&
+    const struct host_params params = {.base = memory, .size = HOST_BYTES};
+    const bool opened = memory && host_open(&params, &backend, &error) == STATUS_OK &&
                         tier_create(&host_ops, backend, &host, &error) == STATUS_OK;
     if (opened)
         measure_lookup(b, host);
@@ -270,44 +233,18 @@ static void measure_probes(struct bench *b)
            b->num_servers == 1 ? " " : "s", (double)(clock_now_ns() - asked_ns) / 1000);
 }
 
-static bool listens(int port)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET,
-                                  .sin_port = htons((uint16_t)port),
-                                  .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool listens = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
-    if (fd >= 0)
-        close(fd);
-    return listens;
-}
-
-static bool all_listen(const struct bench *b)
-{
-    for (int i = 0; i < b->num_servers; i++) {
-        if (waitpid(b->servers[i], NULL, WNOHANG) != 0) {
-            fprintf(stderr, "a redis-server did not start\n");
-            exit(1);
-        }
-        if (!listens(b->ports[i]))
-            return false;
-    }
-    return true;
-}
-
 static bool open_tier(struct bench *b, int num_servers)
 {
     char url[128] = "redis://";
     struct tier_backend *backend;
     struct error error;
     for (; b->num_servers < num_servers; b->num_servers++) {
-        const int i = b->num_servers, port = free_port();
-        b->servers[i] = start_server(port);
-        b->ports[i] = port;
-        snprintf(url + strlen(url), sizeof url - strlen(url), "%s127.0.0.1:%d", i ? "," : "", port);
+        struct server *server = &b->servers[b->num_servers];
+        if (!server_start(server, "4gb"))
+            return false;
+        snprintf(url + strlen(url), sizeof url - strlen(url), "%s127.0.0.1:%d",
+                 b->num_servers ? "," : "", server->port);
     }
-    while (!all_listen(b))
-        usleep(10000);
     const struct redis_params params = {
         .url = url, .stall_ms = 10000, .absent_ms = 60000, .queue_bytes = UINT64_C(1) << 30};
     if (redis_create(&params, &backend, &error) == STATUS_OK &&

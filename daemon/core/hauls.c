@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// hauls.c - see hauls.h. A haul out of the cache reads sealed blocks that are written, so it waits
+// for no submission. A haul into the cache writes leased blocks, which may have to be zeroed first.
+// Other work on these blocks has ended, or begins when the haul has ended.
+
+#include "hauls.h"
+
+#include "session_life.h"
+#include "state.h"
+
+#include <inttypes.h>
+
+static bool goes_in(const struct run *run)
+{
+    return run->copy->way == COPY_IN;
+}
+
+bool hauls_go_in(const struct core *core)
+{
+    const struct core_session *session;
+    DL_FOREACH2(core->scheduler.turns.hauling, session, haul_next)
+    {
+        if (goes_in(session->queued))
+            return true;
+    }
+    return false;
+}
+
+// Takes the session's first queued run out of the queue.
+static struct run *take(struct core_session *session)
+{
+    struct run *run = session->queued;
+    run->num_picked++;
+    session->queued = run_next_live(run);
+    if (!session->queued)
+        turns_forget(session);
+    session->num_in_flight++;
+    return run;
+}
+
+// The run has been taken, and its haul is over.
+static void end(struct run *run, const struct error *outcome)
+{
+    struct core_session *session = run->session;
+    if (outcome->status == STATUS_OK)
+        run->result.num_runs = run->result.num_sessions = 1;
+    else
+        run_fail(run, outcome->status, outcome->text);
+    run_link_over(run);
+    run_deliver(session);
+    session->num_in_flight--;
+    session_passed(session);
+}
+
+static uint32_t num_flying(const struct hauls *hauls, bool in)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < hauls->num_flying; i++)
+        count += goes_in(hauls->flying[i].run) == in;
+    return count;
+}
+
+static void submit(struct core *core, struct run *run)
+{
+    struct hauls *hauls = &core->scheduler.hauls;
+    const struct engine_haul order = {
+        .cache = run->engine.cache,
+        .arena = run->engine.arena,
+        .copies = run->engine.copies,
+        .num_copies = run->engine.num_copies,
+        .after = goes_in(run) ? core->scheduler.last_zeroes : 0,
+    };
+    struct error error = {.status = STATUS_OK};
+    uint64_t number;
+    error.status = engine_haul(core->ledger.engine, &order, &number, &error);
+    if (error.status != STATUS_OK) {
+        ledger_log(&core->ledger, CORE_LOG_ERROR, "a haul of %" PRIu32 " blocks failed: %s",
+                   order.num_copies, error.text);
+        end(run, &error);
+        return;
+    }
+    hauls->flying[hauls->num_flying].number = number;
+    hauls->flying[hauls->num_flying++].run = run;
+}
+
+static void submit_some(struct core *core, struct core_session *session)
+{
+    while (session->queued) {
+        const bool in = goes_in(session->queued);
+        if (num_flying(&core->scheduler.hauls, in) == HAULS_IN_FLIGHT ||
+            (in && core->pool.num_zeroes))
+            return;
+        submit(core, take(session));
+    }
+}
+
+void hauls_submit(struct core *core)
+{
+    struct core_session *session, *next;
+    for (session = core->scheduler.turns.hauling; session; session = next) {
+        next = session->haul_next;
+        submit_some(core, session);
+    }
+}
+
+void hauls_refuse(struct core *core)
+{
+    static const struct error why = {.status = STATUS_NO_MEMORY,
+                                     .text = "no memory to zero the blocks before they are loaded"};
+    struct core_session *session, *next;
+    for (session = core->scheduler.turns.hauling; session; session = next) {
+        next = session->haul_next;
+        while (session->queued && goes_in(session->queued))
+            end(take(session), &why);
+    }
+}
+
+void hauls_done(struct core *core, const struct engine_event *event)
+{
+    struct hauls *hauls = &core->scheduler.hauls;
+    for (uint32_t i = 0; i < hauls->num_flying; i++) {
+        struct run *run = hauls->flying[i].run;
+        if (hauls->flying[i].number != event->haul)
+            continue;
+        hauls->flying[i] = hauls->flying[--hauls->num_flying];
+        end(run, &event->error);
+        return;
+    }
+}
+
+void hauls_lost(struct core *core)
+{
+    struct hauls *hauls = &core->scheduler.hauls;
+    struct error why = core->ledger.lost_why;
+    why.status = STATUS_DEVICE_LOST;
+    while (hauls->num_flying)
+        end(hauls->flying[--hauls->num_flying].run, &why);
+}

@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// carrier.c - see carrier.h. A haul that waits for a submission waits on the CPU, so a lane never
+// waits on the GPU for work that is not submitted yet. That would stop a queue that lanes share.
+
+#include "carrier.h"
+
+#include "base/clock.h"
+#include "base/container_of.h"
+#include "engine/memory/arena.h"
+#include "engine/memory/cache.h"
+#include "engine/vulkan/vk.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+// One haul runs, and one stands behind it.
+enum { CARRIER_SLOTS = 2, NUM_WAYS = 2 };
+
+struct haul {
+    struct event_node node;   // the ENGINE_EVENT_HAULED
+    struct haul *prev, *next; // carriers->live, until it is reported
+    struct haul *behind;      // of its lane, while it waits
+    uint64_t number, after;
+    struct engine_cache *cache;
+    const struct engine_arena *arena;
+    uint32_t num_copies;
+    struct engine_copy copies[]; // [num_copies]
+};
+
+struct carrier_slot {
+    VkCommandPool pool;
+    VkCommandBuffer commands;
+    struct haul *haul; // on the GPU
+};
+
+// What one thread has. The lock guards `waiting`, `gone` and `stopping`.
+struct carrier {
+    struct engine *engine;
+    enum lane_kind lane;
+    pthread_t thread;
+    bool runs, gone, stopping, cond_made;
+    pthread_cond_t more;                      // a haul, the end of a submission, or the end
+    struct haul *waiting, *newest;            // a list through `behind`; the newest one of it
+    struct carrier_slot slots[CARRIER_SLOTS]; // see slot_of()
+    uint64_t sent, ended;                     // numbers in the lane; the thread's
+};
+
+struct carriers {
+    struct carrier ways[NUM_WAYS];
+    uint64_t last;     // number of the newest haul; the lock guards this and the next
+    struct haul *live; // hauls that are not reported; owned
+};
+
+static struct carrier_slot *slot_of(struct carrier *carrier, uint64_t number)
+{
+    return &carrier->slots[number % CARRIER_SLOTS];
+}
+
+// ---- recording ----
+
+static VkBufferCopy region_of(const struct haul *haul, const struct engine_copy *copy, bool out,
+                              uint32_t layer, VkBuffer *block_buffer, VkBuffer *arena_buffer_out)
+{
+    struct engine_cache *cache = haul->cache;
+    uint64_t in_arena = copy->offset + layer * cache->layer_block_bytes, in_cache = 0;
+    *arena_buffer_out = arena_buffer(haul->arena, &in_arena)->handle;
+    if (!cache_block_place(cache, layer, out ? copy->from : copy->to, block_buffer, &in_cache))
+        *block_buffer = VK_NULL_HANDLE;
+    return (VkBufferCopy){.srcOffset = out ? in_cache : in_arena,
+                          .dstOffset = out ? in_arena : in_cache,
+                          .size = cache->layer_block_bytes};
+}
+
+// Copies that have both buffers in common become one command.
+struct regions {
+    VkCommandBuffer commands;
+    bool out;
+    VkBuffer block, arena;
+    VkBufferCopy *list; // [most]
+    uint32_t count, most;
+};
+
+static void flush(struct regions *regions)
+{
+    if (regions->count)
+        vkCmdCopyBuffer(regions->commands, regions->out ? regions->block : regions->arena,
+                        regions->out ? regions->arena : regions->block, regions->count,
+                        regions->list);
+    regions->count = 0;
+}
+
+static void add(struct regions *regions, VkBuffer block, VkBuffer arena, const VkBufferCopy *region)
+{
+    if (!block) // its chunk has no memory, so no run has written it
+        return;
+    if (block != regions->block || arena != regions->arena || regions->count == regions->most)
+        flush(regions);
+    regions->block = block;
+    regions->arena = arena;
+    regions->list[regions->count++] = *region;
+}
+
+static void record_copies(VkCommandBuffer commands, const struct haul *haul, bool out)
+{
+    VkBufferCopy list[256];
+    struct regions regions = {
+        .commands = commands, .out = out, .list = list, .most = sizeof list / sizeof *list};
+    for (uint32_t i = 0; i < haul->num_copies; i++)
+        for (uint32_t layer = 0; layer < haul->cache->params.num_layers; layer++) {
+            VkBuffer block, arena;
+            const VkBufferCopy region =
+                region_of(haul, &haul->copies[i], out, layer, &block, &arena);
+            add(&regions, block, arena, &region);
+        }
+    flush(&regions);
+}
+
+// What was copied out is visible to the CPU afterwards. Other lanes wait for this one's timeline.
+static void closing_barrier(VkCommandBuffer commands)
+{
+    const VkMemoryBarrier memory = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+        .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
+        .dstAccessMask = VK_ACCESS_HOST_READ_BIT,
+    };
+    vkCmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1,
+                         &memory, 0, NULL, 0, NULL);
+}
+
+static enum status send(struct carrier *carrier, struct carrier_slot *slot, struct haul *haul,
+                        struct error *error)
+{
+    struct device *device = &carrier->engine->device;
+    const bool out = carrier->lane == LANE_OUT;
+    enum status status = STATUS_OK;
+    const VkCommandBufferBeginInfo info = {
+        .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
+        .flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT,
+    };
+    VK_TRY(vkResetCommandPool(device->handle, slot->pool, 0));
+    VK_TRY(vkBeginCommandBuffer(slot->commands, &info));
+    record_copies(slot->commands, haul, out);
+    closing_barrier(slot->commands);
+    VK_TRY(vkEndCommandBuffer(slot->commands));
+    VK_TRY(device_submit(device, carrier->lane, slot->commands, carrier->sent + 1, VK_NULL_HANDLE));
+    slot->haul = haul;
+    carrier->sent++;
+fail:
+    return status;
+}
+
+// ---- the end of a haul ----
+
+static void end_event(struct engine *engine, struct event_node *node)
+{
+    (void)engine;
+    free(container_of(node, struct haul, node));
+}
+
+static void report(struct carrier *carrier, struct haul *haul, const struct error *outcome)
+{
+    struct engine *engine = carrier->engine;
+    haul->node.event =
+        (struct engine_event){.kind = ENGINE_EVENT_HAULED, .haul = haul->number, .error = *outcome};
+    pthread_mutex_lock(&engine->lock);
+    DL_DELETE(engine->carriers->live, haul);
+    event_post(engine, &haul->node);
+    pthread_mutex_unlock(&engine->lock);
+    engine_wake(engine);
+}
+
+// Waits for the oldest haul on the GPU. False: it will never end.
+static bool end_oldest(struct carrier *carrier)
+{
+    struct device *device = &carrier->engine->device;
+    struct carrier_slot *slot = slot_of(carrier, carrier->ended + 1);
+    const struct haul *haul = slot->haul;
+    const uint64_t bytes =
+        haul->num_copies * haul->cache->layer_block_bytes * haul->cache->params.num_layers;
+    const VkResult result =
+        device_wait(device, carrier->lane, carrier->ended + 1, device->watchdog_ns);
+    if (result != VK_SUCCESS) {
+        if (result == VK_TIMEOUT)
+            atomic_store(&device->hung, true);
+        device_lose(device, "haul %llu did not end in %llu ms (%s)",
+                    (unsigned long long)haul->number,
+                    (unsigned long long)device->watchdog_ns / 1000000, vk_result_name(result));
+        return false;
+    }
+    carrier->ended++;
+    atomic_store(&device->lanes[carrier->lane].passed, carrier->ended);
+    device_count(device, ENGINE_METRIC_HAULED_BYTES, bytes);
+    report(carrier, slot->haul, &(struct error){.status = STATUS_OK});
+    slot->haul = NULL;
+    return true;
+}
+
+// ---- the thread ----
+
+// With the lock held.
+static bool may_begin(const struct carrier *carrier)
+{
+    return carrier->waiting && carrier->waiting->after <= carrier->engine->completed;
+}
+
+// Takes the next haul. NULL: none can begin now. `sleeps`: waits for one; then NULL means that the
+// thread ends.
+static struct haul *take(struct carrier *carrier, bool sleeps)
+{
+    struct engine *engine = carrier->engine;
+    struct haul *haul = NULL;
+    pthread_mutex_lock(&engine->lock);
+    while (sleeps && !engine->lost && !may_begin(carrier) &&
+           !(carrier->stopping && !carrier->waiting))
+        pthread_cond_wait(&carrier->more, &engine->lock);
+    if (!engine->lost && may_begin(carrier)) {
+        haul = carrier->waiting;
+        carrier->waiting = haul->behind;
+    }
+    pthread_mutex_unlock(&engine->lock);
+    return haul;
+}
+
+static void begin(struct carrier *carrier, struct haul *haul)
+{
+    struct error error = {.status = STATUS_OK};
+    struct carrier_slot *slot = slot_of(carrier, carrier->sent + 1);
+    error.status = send(carrier, slot, haul, &error);
+    if (error.status != STATUS_OK)
+        report(carrier, haul, &error);
+}
+
+static void *carrier_thread(void *argument)
+{
+    struct carrier *carrier = argument;
+    struct engine *engine = carrier->engine;
+    bool goes_on = true;
+    while (goes_on) {
+        const uint64_t flying = carrier->sent - carrier->ended;
+        struct haul *haul = flying < CARRIER_SLOTS ? take(carrier, flying == 0) : NULL;
+        if (haul)
+            begin(carrier, haul);
+        else
+            goes_on = flying && end_oldest(carrier);
+    }
+    pthread_mutex_lock(&engine->lock);
+    carrier->gone = true;
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->lock);
+    return NULL;
+}
+
+// ---- the caller's part ----
+
+bool engine_hauls(const struct engine *engine)
+{
+    return engine->carriers != NULL;
+}
+
+static enum status check(const struct engine_haul *params, struct error *error)
+{
+    const bool out = params->copies[0].to == ENGINE_COPY_ARENA;
+    if (!params->arena->imported)
+        return error_set(error, STATUS_INVALID, "a haul from or to an arena that is not imported");
+    for (uint32_t i = 0; i < params->num_copies; i++) {
+        const struct engine_copy *copy = &params->copies[i];
+        if ((out ? copy->to : copy->from) != ENGINE_COPY_ARENA || (out ? copy->from : copy->to) < 0)
+            return error_set(
+                error, STATUS_INVALID, "copy %u of a haul %s goes from block %d to block %d", i,
+                out ? "out of a cache" : "into a cache", (int)copy->from, (int)copy->to);
+    }
+    return STATUS_OK;
+}
+
+// With the lock held. Returns the haul's number; its thread may free the haul.
+static uint64_t queue(struct carriers *carriers, struct carrier *carrier, struct haul *haul)
+{
+    haul->number = ++carriers->last;
+    DL_APPEND(carriers->live, haul);
+    if (carrier->waiting)
+        carrier->newest->behind = haul;
+    else
+        carrier->waiting = haul;
+    carrier->newest = haul;
+    pthread_cond_signal(&carrier->more);
+    return haul->number;
+}
+
+enum status engine_haul(struct engine *engine, const struct engine_haul *params, uint64_t *number,
+                        struct error *error)
+{
+    enum status status = check(params, error);
+    if (status != STATUS_OK)
+        return status;
+    struct haul *haul = calloc(1, sizeof *haul + params->num_copies * sizeof *haul->copies);
+    if (!haul)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a haul of %u blocks",
+                         params->num_copies);
+    haul->node.end = end_event;
+    haul->after = params->after;
+    haul->cache = params->cache;
+    haul->arena = params->arena;
+    haul->num_copies = params->num_copies;
+    memcpy(haul->copies, params->copies, params->num_copies * sizeof *haul->copies);
+    const bool out = params->copies[0].to == ENGINE_COPY_ARENA;
+    pthread_mutex_lock(&engine->lock);
+    if (engine->lost)
+        status = error_set(error, STATUS_DEVICE_LOST, "the device is lost");
+    else if (params->after > engine->last_sequence)
+        status =
+            error_set(error, STATUS_INVALID, "a haul after submission %llu; the last is %llu",
+                      (unsigned long long)params->after, (unsigned long long)engine->last_sequence);
+    else
+        *number = queue(engine->carriers, &engine->carriers->ways[!out], haul);
+    pthread_mutex_unlock(&engine->lock);
+    if (status != STATUS_OK)
+        free(haul);
+    return status;
+}
+
+// With the lock held.
+static bool is_live(const struct carriers *carriers, uint64_t number)
+{
+    const struct haul *haul;
+    DL_FOREACH(carriers->live, haul)
+    if (haul->number == number)
+        return true;
+    return false;
+}
+
+enum status engine_haul_wait(struct engine *engine, uint64_t number, int timeout_ms)
+{
+    const int64_t deadline_ns = clock_deadline_ns(timeout_ms);
+    const struct carriers *carriers = engine->carriers;
+    int rc = 0;
+    if (!carriers)
+        return STATUS_NOT_FOUND;
+    pthread_mutex_lock(&engine->lock);
+    while (is_live(carriers, number) && !engine->lost && rc != ETIMEDOUT)
+        rc = clock_wait(&engine->changed, &engine->lock, deadline_ns);
+    const enum status status = number > carriers->last      ? STATUS_NOT_FOUND
+                               : !is_live(carriers, number) ? STATUS_OK
+                               : engine->lost               ? STATUS_DEVICE_LOST
+                                                            : STATUS_TIMEOUT;
+    pthread_mutex_unlock(&engine->lock);
+    return status;
+}
+
+// ---- the life of the threads ----
+
+static enum status make_slot(struct carrier *carrier, struct carrier_slot *slot,
+                             struct error *error)
+{
+    struct device *device = &carrier->engine->device;
+    const char *name = carrier->lane == LANE_OUT ? "haul out" : "haul in";
+    enum status status = STATUS_OK;
+    const VkCommandPoolCreateInfo pool = {
+        .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+        .flags = VK_COMMAND_POOL_CREATE_TRANSIENT_BIT,
+        .queueFamilyIndex = device->lanes[carrier->lane].queue->family,
+    };
+    VK_TRY(vkCreateCommandPool(device->handle, &pool, NULL, &slot->pool));
+    const VkCommandBufferAllocateInfo commands = {
+        .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+        .commandPool = slot->pool,
+        .level = VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+        .commandBufferCount = 1,
+    };
+    VK_TRY(vkAllocateCommandBuffers(device->handle, &commands, &slot->commands));
+    DEVICE_NAME(device, COMMAND_POOL, slot->pool, "%s", name);
+    DEVICE_NAME(device, COMMAND_BUFFER, slot->commands, "%s", name);
+fail:
+    return status;
+}
+
+enum status carriers_init(struct engine *engine, struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (!device_hauls(&engine->device))
+        return STATUS_OK;
+    engine->carriers = calloc(1, sizeof *engine->carriers);
+    for (int i = 0; engine->carriers && i < NUM_WAYS; i++) {
+        struct carrier *carrier = &engine->carriers->ways[i];
+        carrier->engine = engine;
+        carrier->lane = i ? LANE_IN : LANE_OUT;
+        carrier->cond_made = pthread_cond_init(&carrier->more, NULL) == 0;
+        for (int j = 0; status == STATUS_OK && j < CARRIER_SLOTS; j++)
+            status = make_slot(carrier, &carrier->slots[j], error);
+        if (!carrier->cond_made)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for the threads of hauls");
+    }
+    return engine->carriers
+               ? status
+               : error_set(error, STATUS_NO_MEMORY, "no memory for the threads of hauls");
+}
+
+bool carriers_start(struct engine *engine)
+{
+    bool all = true;
+    for (int i = 0; engine->carriers && i < NUM_WAYS; i++) {
+        struct carrier *carrier = &engine->carriers->ways[i];
+        carrier->runs = pthread_create(&carrier->thread, NULL, carrier_thread, carrier) == 0;
+        all = all && carrier->runs;
+    }
+    return all;
+}
+
+void carriers_notice(struct engine *engine)
+{
+    for (int i = 0; engine->carriers && i < NUM_WAYS; i++)
+        if (engine->carriers->ways[i].waiting)
+            pthread_cond_signal(&engine->carriers->ways[i].more);
+}
+
+void carriers_stop(struct engine *engine)
+{
+    for (int i = 0; engine->carriers && i < NUM_WAYS; i++) {
+        struct carrier *carrier = &engine->carriers->ways[i];
+        carrier->stopping = true;
+        carrier->gone |= !carrier->runs;
+        if (carrier->cond_made)
+            pthread_cond_signal(&carrier->more);
+    }
+}
+
+void carriers_lose(struct engine *engine)
+{
+    for (int i = 0; engine->carriers && i < NUM_WAYS; i++)
+        if (engine->carriers->ways[i].cond_made)
+            pthread_cond_signal(&engine->carriers->ways[i].more);
+}
+
+bool carriers_gone(const struct engine *engine)
+{
+    for (int i = 0; engine->carriers && i < NUM_WAYS; i++)
+        if (!engine->carriers->ways[i].gone)
+            return false;
+    return true;
+}
+
+void carriers_join(struct engine *engine)
+{
+    for (int i = 0; engine->carriers && i < NUM_WAYS; i++) {
+        struct carrier *carrier = &engine->carriers->ways[i];
+        if (carrier->runs)
+            pthread_join(carrier->thread, NULL);
+        carrier->runs = false;
+    }
+}
+
+VkResult carriers_wait(const struct engine *engine, uint64_t timeout_ns)
+{
+    VkResult result = VK_SUCCESS;
+    for (int i = 0; engine->carriers && result == VK_SUCCESS && i < NUM_WAYS; i++) {
+        const struct carrier *carrier = &engine->carriers->ways[i];
+        result = device_wait(&engine->device, carrier->lane, carrier->sent, timeout_ns);
+    }
+    return result;
+}
+
+static void carrier_finish(struct carrier *carrier)
+{
+    for (int i = 0; i < CARRIER_SLOTS; i++)
+        if (carrier->slots[i].pool)
+            vkDestroyCommandPool(carrier->engine->device.handle, carrier->slots[i].pool, NULL);
+    if (carrier->cond_made)
+        pthread_cond_destroy(&carrier->more);
+}
+
+void carriers_finish(struct engine *engine)
+{
+    struct haul *haul, *next;
+    if (!engine->carriers)
+        return;
+    DL_FOREACH_SAFE(engine->carriers->live, haul, next)
+    free(haul);
+    for (int i = 0; i < NUM_WAYS; i++)
+        carrier_finish(&engine->carriers->ways[i]);
+    free(engine->carriers);
+    engine->carriers = NULL;
+}
+
+const char *carriers_name(const struct engine *engine)
+{
+    if (!engine->carriers)
+        return "the queue of runs, as shaders";
+    return engine->device.adapter.num_haul_queues ? "transfer queues" : "the queue of runs, apart";
+}

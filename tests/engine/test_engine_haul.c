@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_engine_haul.c - hauls: copies between a cache and host memory beside the submissions. On a
+// device without transfer queues, which a software device is, the queue of the runs stands for
+// them. The host memory has parts, as a large host tier has.
+
+#include "rigs/engine_world.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PART = 2 << 20,
+    HOST = 2 * PART,
+    PLAIN = 2 * 512
+}; // bytes; PLAIN: a block of the plain cache
+
+static struct engine_arena *host;
+static unsigned char *host_memory;
+static struct engine_cache *cache;
+
+static void open_host(void)
+{
+    struct error error = {0};
+    host_memory = aligned_alloc(PART, HOST);
+    memset(host_memory, 0x55, HOST);
+    ck_assert_msg(engine_arena_create_parts(engine, host_memory, HOST, PART, &host, &error) ==
+                      STATUS_OK,
+                  "%s", error.text);
+}
+
+static void setup(void)
+{
+    engine = open_engine((struct engine_params){.haul = ENGINE_HAUL_ON});
+    ck_assert(engine_hauls(engine));
+    open_arena();
+    open_host();
+    cache = plain_cache();
+}
+
+static void finish(void)
+{
+    engine_cache_destroy(cache);
+    ck_assert(engine_arena_destroy(host));
+    teardown();
+    free(host_memory);
+}
+
+static uint64_t haul(const struct engine_copy *copies, uint32_t count, uint64_t after)
+{
+    struct error error = {0};
+    uint64_t number = 0;
+    const struct engine_haul params = {
+        .cache = cache, .arena = host, .copies = copies, .num_copies = count, .after = after};
+    ck_assert_msg(engine_haul(engine, &params, &number, &error) == STATUS_OK, "%s", error.text);
+    return number;
+}
+
+// The haul's event is the next one.
+static void expect_hauled(uint64_t number)
+{
+    ck_assert_int_eq(engine_haul_wait(engine, number, DEADLINE_S * 1000), STATUS_OK);
+    const struct engine_event event = expect_event(ENGINE_EVENT_HAULED);
+    ck_assert_uint_eq(event.haul, number);
+    ck_assert_int_eq(event.error.status, STATUS_OK);
+}
+
+static uint64_t hauled_bytes(void)
+{
+    uint64_t metrics[NUM_ENGINE_METRICS];
+    engine_metrics(engine, metrics);
+    return metrics[ENGINE_METRIC_HAULED_BYTES];
+}
+
+START_TEST(blocks_go_to_both_parts_of_host_memory_and_come_back_with_all_layers)
+{
+    unsigned char bytes[2][512];
+    const uint64_t last = HOST - PLAIN; // in the second part
+    write_pattern(cache, 0, 1, bytes[0]);
+    write_pattern(cache, 1, 1, bytes[1]);
+    expect_hauled(haul(
+        (struct engine_copy[]){{1, ENGINE_COPY_ARENA, 4096}, {1, ENGINE_COPY_ARENA, last}}, 2, 0));
+    for (int i = 0; i < 2; i++) {
+        const unsigned char *at = host_memory + (i ? last : 4096);
+        expect_bytes(at, bytes[0], 512, "layer 0");
+        expect_bytes(at + 512, bytes[1], 512, "layer 1");
+    }
+    ck_assert_int_eq(host_memory[4095], 0x55);
+    ck_assert_int_eq(host_memory[4096 + PLAIN], 0x55);
+    ck_assert_int_eq(host_memory[last - 1], 0x55);
+    expect_hauled(haul((struct engine_copy[]){{ENGINE_COPY_ARENA, 3, last}}, 1, 0));
+    for (uint32_t layer = 0; layer < 2; layer++)
+        expect_block(cache, layer, 3, bytes[layer]);
+    ck_assert_uint_eq(hauled_bytes(), 3 * PLAIN);
+}
+END_TEST
+
+START_TEST(a_run_sees_what_a_haul_brought_and_a_haul_what_a_run_wrote)
+{
+    struct engine_batch *writer = one_key(cache, 2, true), *reader = one_key(cache, 3, false);
+    struct engine_run runs[] = {plain_run(writer, 0, 0, 1024, 2048, 4096),
+                                plain_run(reader, 0, 0, 0, 0, 8192)};
+    for (int i = 0; i < 20; i++) {
+        fill(1024, (float)i);
+        fill(2048, 100.0f * (float)i);
+        const uint64_t sequence = submit_runs(runs, 1);
+        expect_done(sequence);
+        expect_hauled(haul((struct engine_copy[]){{2, ENGINE_COPY_ARENA, 0}}, 1, sequence));
+        expect_hauled(haul((struct engine_copy[]){{ENGINE_COPY_ARENA, 3, 0}}, 1, sequence));
+        expect_done(submit_runs(runs + 1, 1));
+        expect_floats(8192, 100.0f * (float)i);
+    }
+    engine_batch_destroy(writer);
+    engine_batch_destroy(reader);
+}
+END_TEST
+
+START_TEST(a_haul_waits_for_the_submission_that_it_names_and_other_hauls_do_not)
+{
+    struct engine_batch *writer = one_key(cache, 2, true);
+    struct engine_run run = plain_run(writer, 0, 0, 1024, 2048, 4096);
+    unsigned char bytes[512];
+    write_pattern(cache, 0, 1, bytes);
+    fill(1024, 7);
+    fill(2048, 9);
+    pthread_mutex_lock(&engine->device.queues[0].lock); // the submitter cannot reach the GPU
+    const uint64_t sequence = submit_runs(&run, 1);
+    const uint64_t late = haul((struct engine_copy[]){{2, ENGINE_COPY_ARENA, 0}}, 1, sequence);
+    ck_assert_int_eq(engine_haul_wait(engine, late, 50), STATUS_TIMEOUT);
+    pthread_mutex_unlock(&engine->device.queues[0].lock);
+    expect_done(sequence);
+    expect_hauled(late);
+    ck_assert_mem_eq(host_memory + 256, floats(2048), 32);
+    expect_hauled(haul((struct engine_copy[]){{1, ENGINE_COPY_ARENA, 0}}, 1, 0));
+    expect_bytes(host_memory, bytes, 512, "the other block");
+    engine_batch_destroy(writer);
+}
+END_TEST
+
+// Both ways at once, beside runs. Each haul in brings what the haul out before it took.
+START_TEST(hauls_of_both_ways_and_runs_go_on_side_by_side)
+{
+    enum { ROUNDS = 50 };
+    struct engine_batch *batch = one_key(cache, 0, true);
+    const struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
+    unsigned char bytes[2][512];
+    for (uint32_t layer = 0; layer < 2; layer++)
+        write_pattern(cache, layer, 1, bytes[layer]);
+    expect_hauled(haul((struct engine_copy[]){{1, ENGINE_COPY_ARENA, 0}}, 1, 0));
+    fill(128, 5);
+    uint32_t counts[2] = {0};
+    uint64_t last_out = 0, last_in = 0;
+    for (uint64_t i = 0; i < ROUNDS; i++) {
+        submit_runs(&run, 1);
+        haul((struct engine_copy[]){{1, ENGINE_COPY_ARENA, 4096 + i * 4096}}, 1, 0);
+        haul((struct engine_copy[]){{ENGINE_COPY_ARENA, (int32_t)(2 + i % 2), 0}}, 1, 0);
+    }
+    while (counts[0] < ROUNDS || counts[1] < 2 * ROUNDS) {
+        const struct engine_event event = next_event();
+        ck_assert(event.kind == ENGINE_EVENT_DONE || event.kind == ENGINE_EVENT_HAULED);
+        counts[event.kind == ENGINE_EVENT_HAULED]++;
+        if (event.kind != ENGINE_EVENT_HAULED)
+            continue;
+        uint64_t *last = event.haul % 2 ? &last_in : &last_out; // the first haul was number 1
+        ck_assert_uint_gt(event.haul, *last);
+        *last = event.haul;
+    }
+    for (uint64_t i = 0; i < ROUNDS; i++)
+        expect_bytes(host_memory + 4096 + i * 4096, bytes[0], 512, "a haul out");
+    for (uint32_t layer = 0; layer < 2; layer++)
+        for (int32_t block = 2; block < 4; block++)
+            expect_block(cache, layer, block, bytes[layer]);
+    expect_floats(192, 5);
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+START_TEST(a_haul_that_makes_no_sense_is_refused_with_its_values)
+{
+    static const struct {
+        struct engine_copy copies[2];
+        uint64_t after;
+        const char *text;
+    } cases[] = {
+        {{{1, ENGINE_COPY_ARENA, 0}, {ENGINE_COPY_ARENA, 2, 0}}, 0, "copy 1"},
+        {{{1, ENGINE_COPY_ARENA, 0}, {1, 2, 0}}, 0, "from block 1 to block 2"},
+        {{{ENGINE_COPY_ARENA, 1, 0}, {ENGINE_COPY_ARENA, ENGINE_COPY_ARENA, 0}}, 0, "copy 1"},
+        {{{1, ENGINE_COPY_ARENA, 0}, {1, ENGINE_COPY_ARENA, 0}}, 77, "submission 77"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct error error = {0};
+        uint64_t number = 0;
+        const struct engine_haul params = {.cache = cache,
+                                           .arena = host,
+                                           .copies = cases[i].copies,
+                                           .num_copies = 2,
+                                           .after = cases[i].after};
+        ck_assert_int_eq(engine_haul(engine, &params, &number, &error), STATUS_INVALID);
+        ck_assert_msg(strstr(error.text, cases[i].text) != NULL, "%s", error.text);
+    }
+    ck_assert_int_eq(engine_haul_wait(engine, 1, 0), STATUS_NOT_FOUND);
+}
+END_TEST
+
+START_TEST(host_memory_in_parts_serves_copies_of_the_other_kind_too_and_nothing_else)
+{
+    unsigned char bytes[512];
+    struct error error = {0};
+    struct engine_arena *none = NULL;
+    write_pattern(cache, 1, 1, bytes);
+    struct engine_run copy = {
+        .kind = ENGINE_COPY,
+        .cache = cache,
+        .arena = host,
+        .copies = (struct engine_copy[]){{1, ENGINE_COPY_ARENA, PART}},
+        .num_copies = 1,
+    };
+    expect_done(submit_runs(&copy, 1));
+    expect_bytes(host_memory + PART + 512, bytes, 512, "layer 1");
+    struct engine_batch *batch = one_key(cache, 0, true);
+    struct engine_run run = plain_run(batch, 1, 0, 64, 128, 192);
+    run.arena = host;
+    ck_assert_int_eq(engine_run_check(engine, &run, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "copies of blocks only"));
+    ck_assert_int_eq(engine_arena_create_parts(engine, host_memory, HOST, 4096, &none, &error),
+                     STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "4096"));
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+START_TEST(hauls_that_wait_end_without_an_event_when_the_device_is_lost)
+{
+    struct engine_batch *writer = one_key(cache, 2, true);
+    struct engine_run run = plain_run(writer, 0, 0, 1024, 2048, 4096);
+    struct error error = {0};
+    uint64_t number;
+    pthread_mutex_lock(&engine->device.queues[0].lock);
+    const uint64_t sequence = submit_runs(&run, 1);
+    const uint64_t late = haul((struct engine_copy[]){{2, ENGINE_COPY_ARENA, 0}}, 1, sequence);
+    device_lose(&engine->device, "a test");
+    pthread_mutex_unlock(&engine->device.queues[0].lock);
+    ck_assert_int_eq(engine_haul_wait(engine, late, DEADLINE_S * 1000), STATUS_DEVICE_LOST);
+    expect_event(ENGINE_EVENT_LOST);
+    const struct engine_haul params = {.cache = cache,
+                                       .arena = host,
+                                       .copies = (struct engine_copy[]){{1, ENGINE_COPY_ARENA, 0}},
+                                       .num_copies = 1};
+    ck_assert_int_eq(engine_haul(engine, &params, &number, &error), STATUS_DEVICE_LOST);
+    ck_assert(!engine_arena_destroy(host));
+    ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
+    engine = open_engine((struct engine_params){.haul = ENGINE_HAUL_ON});
+    open_arena();
+    open_host();
+    cache = plain_cache();
+}
+END_TEST
+
+START_TEST(without_transfer_queues_there_are_hauls_only_if_the_caller_wants_them)
+{
+    const bool has = engine->device.adapter.num_haul_queues > 0;
+    struct engine *other = open_engine((struct engine_params){.haul = ENGINE_HAUL_AUTO});
+    ck_assert(engine_hauls(other) == has);
+    close_engine(other);
+    other = open_engine((struct engine_params){.haul = ENGINE_HAUL_OFF});
+    ck_assert(!engine_hauls(other));
+    ck_assert_int_eq(engine_haul_wait(other, 1, 0), STATUS_NOT_FOUND);
+    close_engine(other);
+}
+END_TEST
+
+void add_haul_tests(Suite *suite)
+{
+    const TTest *const tests[] = {
+        blocks_go_to_both_parts_of_host_memory_and_come_back_with_all_layers,
+        a_run_sees_what_a_haul_brought_and_a_haul_what_a_run_wrote,
+        a_haul_waits_for_the_submission_that_it_names_and_other_hauls_do_not,
+        hauls_of_both_ways_and_runs_go_on_side_by_side,
+        a_haul_that_makes_no_sense_is_refused_with_its_values,
+        host_memory_in_parts_serves_copies_of_the_other_kind_too_and_nothing_else,
+        hauls_that_wait_end_without_an_event_when_the_device_is_lost,
+        without_transfer_queues_there_are_hauls_only_if_the_caller_wants_them,
+        NULL,
+    };
+    check_case(suite, "hauls", setup, finish, tests, 1);
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// model.h - what stands for a model in studies: it computes prompts and decodes through the client
+// library's sequences. Q, K and V depend only on token and position, so any process writes the same
+// for a common prompt.
+
+#ifndef AULE_BENCH_SHARE_MODEL_H
+#define AULE_BENCH_SHARE_MODEL_H
+
+#include <aule/sequence.h>
+
+struct model_shape {
+    uint32_t layers, num_heads, num_kv_heads, head_dim, block_size;
+};
+
+// `full`: 32 layers of D1's geometry, else a few of a small one.
+struct model_shape model_shape_of(bool full);
+
+enum { MODEL_CHUNK = 512, MODEL_WAIT_MS = 120000 }; // most tokens of a step
+
+struct model_params {
+    const char *socket, *cache;
+    struct model_shape shape;
+    bool whole_steps; // all layers of a step are submitted at once
+};
+
+struct model {
+    struct model_params params; // lent
+    struct aule_session *session;
+    struct aule_cache *cache;
+    struct aule_step *step;
+    struct aule_tensor q, k, v, out; // [MODEL_CHUNK, heads, head_dim] of f16
+    uint64_t computed;               // tokens so far
+    double filled_us;                // time spent on Q, K and V so far
+    uint32_t last_row;               // of `out`, that of the last token of the last step
+    uint16_t *numbers;               // owned
+};
+
+// False, here and below: standard error says why.
+bool model_open(struct model *model, const struct model_params *params);
+void model_close(struct model *model); // takes a zeroed or half-made one
+bool model_fine(enum aule_status status, const char *what);
+
+// `count` tokens of text `text`, then `own` tokens that only number `number` has.
+struct model_prompt {
+    uint32_t text, count, number, own;
+    bool publish; // and claim, so that it is found elsewhere and is found by others
+    enum aule_load load;
+};
+bool model_sequence(struct model *model, const struct model_prompt *prompt,
+                    struct aule_sequence **out);
+// Waits for what others compute or tiers bring.
+bool model_await(struct aule_sequence *sequence);
+// model_await(), then computes the rest and publishes it.
+bool model_prefill(struct model *model, struct aule_sequence *sequence);
+// Computes the rest and publishes nothing.
+bool model_compute(struct model *model, struct aule_sequence *sequence);
+// Makes and runs a step of MODEL_CHUNK tokens at most.
+bool model_step(struct model *model, struct aule_step_entry *entries, uint32_t num_entries);
+// Lets go of the blocks that the last step names.
+bool model_let_go(struct model *model);
+// Goes on with a hash of row `row` of `out`; 0 begins one.
+uint64_t model_hash(const struct model *model, uint32_t row, uint64_t hash);
+// One more token of each sequence. `entries`: scratch; their rows are set.
+bool model_decode(struct model *model, struct aule_sequence *const *sequences, uint32_t count,
+                  int32_t token, struct aule_step_entry *entries);
+
+#endif
