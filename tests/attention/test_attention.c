@@ -147,17 +147,17 @@ static const char *case_text(uint64_t index, const struct attention_case *proble
     static const char *const SCALES[] = {"", ", scaled", ", scaled by token and head"};
     static char text[400];
     const struct attention_shape *s = &problem->shape;
-    (void)snprintf(
-        text, sizeof text,
-        "case %" PRIu64 ": %s, %u seqs, heads %u/%u, head_dim %u/%u%s, block_size %u, io/k/v "
-        "%s/%s/%s%s, layer %u of "
-        "%u, %u blocks by %u%s, splits %u, features %x and %x: ",
-        index, PLACES[s->place], problem->num_seqs, shape_heads(s), s->kv.num_kv_heads,
-        s->kv.head_dim_k, s->kv.head_dim_v, s->kv.v_is_k_prefix ? " (V in K)" : "",
-        s->kv.block_size, dtype_name((int)s->io_dtype), dtype_name((int)s->kv.k_dtype),
-        dtype_name((int)s->kv.v_dtype), SCALES[s->kv.scale_mode], s->layer, s->num_layers,
-        problem->num_blocks, s->chunk_blocks, s->causal ? ", causal" : "", s->num_splits,
-        problem->parameters[0].features, problem->parameters[1].features);
+    (void)snprintf(text, sizeof text,
+                   "case %" PRIu64
+                   ": %s, %u seqs, heads %u/%u, head_dim %u/%u%s, block_size %u, io/k/v "
+                   "%s/%s/%s%s, layer %u of "
+                   "%u, %u blocks by %u%s, splits %u, features %x and %x: ",
+                   index, PLACES[s->place], problem->num_seqs, shape_heads(s), s->kv.num_kv_heads,
+                   s->kv.head_dim_k, s->kv.head_dim_v, s->kv.v_is_k_prefix ? " (V in K)" : "",
+                   s->kv.block_size, dtype_name((int)s->io_dtype), dtype_name((int)s->kv.k_dtype),
+                   dtype_name((int)s->kv.v_dtype), SCALES[s->kv.scale_mode], s->layer,
+                   s->num_layers, problem->num_blocks, s->chunk_blocks, s->causal ? ", causal" : "",
+                   s->num_splits, problem->parameters[0].features, problem->parameters[1].features);
     return text;
 }
 

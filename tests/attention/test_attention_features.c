@@ -307,8 +307,8 @@ START_TEST(a_row_that_sees_no_key_gives_zeros_and_its_sink)
 }
 END_TEST
 
-// More queries than keys: the first queries stand before key 0, where there is no chunk. The largest
-// chunk would reach over all keys if such a position was taken as unsigned.
+// More queries than keys: the first queries stand before key 0, where there is no chunk. The
+// largest chunk would reach over all keys if such a position was taken as unsigned.
 START_TEST(a_query_before_the_first_key_is_in_no_chunk)
 {
     static const uint32_t CHUNKS[] = {1, 3, 1u << 31, UINT32_MAX - 1, UINT32_MAX};
