@@ -19,8 +19,8 @@
 #include "geometry.h"
 #include "shaders/layout.h"
 
-// The build has one native kernel for each dtype of Q, K and V, pair of head dims, and whether
-// scores are shaped.
+// The build has one native kernel for each dtype of Q, pair of head dims, and whether scores are
+// shaped.
 enum { HOPPER_CODES = 16 };
 const struct native_code *hopper_code_at(uint32_t number);
 // Number of the kernel for a geometry; HOPPER_CODES: there is none.
