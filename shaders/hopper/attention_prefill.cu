@@ -1313,8 +1313,8 @@ struct row_end {
 };
 
 // A sink joins the sum of weights like a key without a value. A row that sees nothing and has no
-// sink gives zeros and -infinity, and so does a row that is no query. Source: row_end() of
-// attention_rows.glsl.
+// sink gives zeros and -infinity, and so does a row that is no query. A row that sees keys but has
+// no weight has scores of -infinity only; it is NaN. Source: row_end() of attention_rows.glsl.
 template <bool AGAIN>
 DEVICE row_end end_row(const worker &w, const launch &launch, const task &task, uint32_t row,
                        uint32_t r)
@@ -1333,6 +1333,8 @@ DEVICE row_end end_row(const worker &w, const launch &launch, const task &task, 
         sum = fused(sum, keep, sink > NO_SCORE ? power_of_2(sink - top) : 0.0f);
         most = top;
     }
+    if (sum == 0 && seen)
+        return {__builtin_nanf(""), __builtin_nanf("")};
     if (sum == 0)
         return {0, -__builtin_inff()};
     return {keep / sum * RUN(task.run, v_scale),
