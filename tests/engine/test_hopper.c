@@ -699,6 +699,9 @@ START_TEST(a_device_that_lacks_something_hears_what)
     ck_assert_ptr_nonnull(strstr(text, "a queue family for compute only"));
     adapter.natives.family = true;
     hopper_missing(&adapter, text, sizeof text);
+    ck_assert_ptr_nonnull(strstr(text, "another variant was named"));
+    adapter.natives.taken = true;
+    hopper_missing(&adapter, text, sizeof text);
     ck_assert_str_eq(text, "");
     strcpy(adapter.natives.failure, "the driver refuses kernel x");
     hopper_missing(&adapter, text, sizeof text);
@@ -756,6 +759,16 @@ START_TEST(another_driver_tries_the_kernel_again)
     open_states(&states, &device, "driver 1");
     hopper_states_refusals(&states, text, sizeof text);
     ck_assert_str_eq(text, "");
+    remove_files();
+}
+END_TEST
+
+START_TEST(a_kernel_in_whose_test_the_device_was_lost_once_is_tried_again)
+{
+    struct device device = {.handle = VK_NULL_HANDLE};
+    struct hopper_states states = {.path = NULL};
+    open_states(&states, &device, "driver 2\nlost");
+    ck_assert_int_eq((int)states.states[MARKED], NATIVE_UNTRIED);
     remove_files();
 }
 END_TEST
@@ -826,6 +839,7 @@ int main(void)
     TCase *marks = tcase_create("marks");
     tcase_add_test(marks, a_kernel_whose_test_never_ended_is_not_used_again);
     tcase_add_test(marks, another_driver_tries_the_kernel_again);
+    tcase_add_test(marks, a_kernel_in_whose_test_the_device_was_lost_once_is_tried_again);
     tcase_add_test(marks, a_test_that_another_process_runs_now_is_no_hang);
     suite_add_tcase(suite, marks);
     return check_main(suite);
