@@ -79,7 +79,9 @@ enum {
     NOTED = WANTED + 8,                    // u32[2]: the last unit that a compute warpgroup noted,
                                            // plus 1; 0: none
     RAW_K_FULL = NOTED + 8,                // of raw tiles
-    RAW_V_FULL = RAW_K_FULL + 8 * 2,
+    RAW_V_FULL = RAW_K_FULL + 8 * HOPPER_STAGES,
+    RAW_K_EMPTY = RAW_V_FULL + 8 * HOPPER_STAGES, // Q's warp has converted its rows
+    RAW_V_EMPTY = RAW_K_EMPTY + 8 * HOPPER_STAGES,
     UNITS = SHAPE.barriers_at + 256, // the units handed out; see UNIT_BYTES
     // A unit's frame has its number, KV head and run, then its struct hopper_rows, struct
     // hopper_span, struct gpu_tile and struct gpu_run.
@@ -90,7 +92,7 @@ enum {
     UNIT_RUN = (UNIT_TILE + sizeof(gpu_tile) + 7) & ~7,
     UNIT_BYTES = 512,
 };
-_Static_assert((int)RAW_V_FULL + 8 * 2 <= (int)UNITS, "barriers fit");
+_Static_assert((int)RAW_V_EMPTY + 8 * HOPPER_STAGES <= (int)UNITS, "barriers fit");
 _Static_assert(KEPT + 2 * TAKEN <= 3 * LAUNCHED, "registers suffice");
 _Static_assert((int)UNIT_RUN + sizeof(gpu_run) <= (int)UNIT_BYTES, "a unit fits");
 _Static_assert(UNITS + UNIT_STAGES * UNIT_BYTES <= SHAPE.bytes, "it all fits");
@@ -117,6 +119,8 @@ struct launch {
     uint64_t maps;        // tensor maps
     uint32_t num_runs, num_items, num_kv_heads, block_size, features, where; // AULE_PLACE_*
     uint32_t k_dtype, v_dtype; // as in AULE_SPEC_K_DTYPE: that of Q, or both of 8 bits
+    uint32_t first_blocks;     // blocks of the first launch: each begins with the unit of its number
+    uint32_t is_later;         // a later launch of the same units: all by tickets
     uint32_t shared;           // where shared memory begins
 };
 
@@ -363,6 +367,11 @@ template <bool RAW> constexpr uint32_t ELEMENT_BYTES = RAW ? 1 : 2;
 template <bool RAW> constexpr uint32_t LINE_BYTES = HOPPER_LINE *ELEMENT_BYTES<RAW>;
 constexpr uint32_t RAW_STAGES = SHAPE.raw_stages ? SHAPE.raw_stages : 1;
 
+DEVICE bool has_raw_tiles(const launch &launch)
+{
+    return SHAPE.raw_stages > 0 && launch.k_dtype >= DTYPE_E4M3;
+}
+
 template <bool RAW>
 DEVICE bringer bringer_of(const launch &launch, const task &task, uint32_t which)
 {
@@ -494,18 +503,19 @@ DEVICE void convert_rows(const raw_rows &rows, uint32_t even, uint32_t odd)
     }
 }
 
-// Converts a raw tile, by one warp: lines of 64 dims follow one another, so `rows` are those of all
-// lines. A lane has one chunk of eight elements of every fourth row. 16 rows are loaded while the
-// 16 before are converted.
+// Converts rows [begin, end_row) of a raw tile, by one warp: lines of 64 dims follow one another, so
+// rows are counted over all lines. Both are multiples of 32. A lane has one chunk of eight elements
+// of every fourth row. 16 rows are loaded while the 16 before are converted.
 template <uint32_t DTYPE>
-DEVICE void convert_tile(uint32_t from, uint32_t to, uint32_t rows, uint32_t lane)
+DEVICE void convert_tile(uint32_t from, uint32_t to, uint32_t begin, uint32_t end_row,
+                         uint32_t lane)
 {
     constexpr uint32_t RAW = 16 * HOPPER_LINE, WIDE = 16 * HOPPER_LINE_BYTES;
-    const uint32_t row = lane / 8, chunk = lane % 8, end = from + rows * HOPPER_LINE + lane * 8;
-    uint32_t even = to + hopper_swizzled(row, chunk, KEYS);
-    uint32_t odd = to + hopper_swizzled(row + 4, chunk, KEYS);
+    const uint32_t row = lane / 8, chunk = lane % 8, end = from + end_row * HOPPER_LINE + lane * 8;
+    uint32_t even = to + begin * HOPPER_LINE_BYTES + hopper_swizzled(row, chunk, KEYS);
+    uint32_t odd = to + begin * HOPPER_LINE_BYTES + hopper_swizzled(row + 4, chunk, KEYS);
     raw_rows first, second;
-    from += lane * 8;
+    from += begin * HOPPER_LINE + lane * 8;
     load_rows(first, from);
     do {
         load_rows(second, from + RAW);
@@ -519,32 +529,50 @@ DEVICE void convert_tile(uint32_t from, uint32_t to, uint32_t rows, uint32_t lan
     } while (from != end);
 }
 
-// Converts the raw tile that was copied first, when it is there and its stage is free.
-DEVICE void convert_one(const launch &launch, uint32_t which, filling &fill, uint32_t lane)
+// Rows of a raw tile that the warp of K or V converts itself. Q's warp, which has little else to do,
+// converts the others, of both.
+template <bool VALUES> constexpr uint32_t ROWS =
+    (VALUES ? SHAPE.dim_v : SHAPE.dim_k) / HOPPER_LINE *KEYS;
+template <bool VALUES> constexpr uint32_t OWN_ROWS = (ROWS<VALUES> * 5 / 8 + 16) / 32 * 32;
+
+// Converts one part of raw tile `number`, counted from the kernel's begin on, into stage `stage`,
+// when it is there and the stage is free. OWN: the part of the warp of K or V.
+template <bool VALUES, bool OWN>
+DEVICE void convert_part(const launch &launch, uint32_t number, stages &at, uint32_t stage,
+                         uint32_t lane)
 {
-    const uint32_t number = fill.copied - fill.raw, raw = number % RAW_STAGES;
-    const uint32_t bytes = which ? SHAPE.v_bytes : SHAPE.k_bytes;
-    const uint32_t rows = (which ? SHAPE.dim_v : SHAPE.dim_k) / HOPPER_LINE * KEYS;
+    const uint32_t raw = number % RAW_STAGES, bytes = VALUES ? SHAPE.v_bytes : SHAPE.k_bytes;
     const uint32_t from =
-        launch.shared + (which ? SHAPE.raw_v_at : SHAPE.raw_k_at) + raw * (bytes / 2);
-    const uint32_t stage = fill.to >> raw & 1;
-    const uint32_t to = launch.shared + (which ? SHAPE.v_at : SHAPE.k_at) + stage * bytes;
-    const uint32_t dtype = which ? launch.v_dtype : launch.k_dtype;
-    barrier_wait(launch.shared + (which ? RAW_V_FULL : RAW_K_FULL) + 8 * raw,
+        launch.shared + (VALUES ? SHAPE.raw_v_at : SHAPE.raw_k_at) + raw * (bytes / 2);
+    const uint32_t to = launch.shared + (VALUES ? SHAPE.v_at : SHAPE.k_at) + stage * bytes;
+    const uint32_t dtype = VALUES ? launch.v_dtype : launch.k_dtype;
+    const uint32_t begin = OWN ? 0 : OWN_ROWS<VALUES>, end = OWN ? OWN_ROWS<VALUES> : ROWS<VALUES>;
+    barrier_wait(launch.shared + (VALUES ? RAW_V_FULL : RAW_K_FULL) + 8 * raw,
                  number / RAW_STAGES & 1);
-    barrier_wait(launch.shared + (which ? V_EMPTY : K_EMPTY) + 8 * stage,
-                 parity(fill.at, stage) ^ 1);
+    barrier_wait(launch.shared + (VALUES ? V_EMPTY : K_EMPTY) + 8 * stage, parity(at, stage) ^ 1);
     if (dtype == DTYPE_INT8)
-        convert_tile<DTYPE_INT8>(from, to, rows, lane);
+        convert_tile<DTYPE_INT8>(from, to, begin, end, lane);
     else if (dtype == DTYPE_E4M3)
-        convert_tile<DTYPE_E4M3>(from, to, rows, lane);
+        convert_tile<DTYPE_E4M3>(from, to, begin, end, lane);
     else
-        convert_tile<DTYPE_E5M2>(from, to, rows, lane);
+        convert_tile<DTYPE_E5M2>(from, to, begin, end, lane);
     fence_async();
     warp_sync();
     if (lane == 0)
-        barrier_arrive(launch.shared + (which ? V_FULL : K_FULL) + 8 * stage);
-    pass(fill.at, stage);
+        barrier_arrive(launch.shared + (VALUES ? V_FULL : K_FULL) + 8 * stage);
+    if (!OWN && lane == 0)
+        barrier_arrive(launch.shared + (VALUES ? RAW_V_EMPTY : RAW_K_EMPTY) + 8 * raw);
+    pass(at, stage);
+}
+
+// Converts the warp's part of the raw tile that was copied first.
+DEVICE void convert_one(const launch &launch, uint32_t which, filling &fill, uint32_t lane)
+{
+    const uint32_t number = fill.copied - fill.raw, stage = fill.to >> number % RAW_STAGES & 1;
+    if (which)
+        convert_part<true, true>(launch, number, fill.at, stage, lane);
+    else
+        convert_part<false, true>(launch, number, fill.at, stage, lane);
     fill.raw--;
 }
 
@@ -603,7 +631,10 @@ DEVICE uint32_t stage_for_copy(const launch &launch, const bringer &b, filling &
     if constexpr (RAW) {
         if (fill.raw == RAW_STAGES)
             convert_one(launch, b.which, fill, lane);
-        const uint32_t raw = fill.copied++ % RAW_STAGES;
+        const uint32_t raw = fill.copied % RAW_STAGES, round = fill.copied / RAW_STAGES;
+        barrier_wait(launch.shared + (b.which ? RAW_V_EMPTY : RAW_K_EMPTY) + 8 * raw,
+                     (round & 1) ^ 1);
+        fill.copied++;
         fill.raw++;
         fill.to = (fill.to & ~(1u << raw)) | stage << raw;
         return raw;
@@ -731,8 +762,27 @@ DEVICE void bring_queries(const launch &launch, const task &task, uint32_t &pari
     parity ^= 1;
 }
 
+// What Q's warp has converted of K and V.
+struct helping {
+    stages k, v;
+    uint32_t tiles; // from the kernel's begin on
+};
+
+// Converts the other warps' rows of all tiles of a unit.
+DEVICE void help_convert(const launch &launch, const hopper_span &span, helping &help,
+                         uint32_t lane)
+{
+#pragma unroll 1
+    for (uint32_t tile = span.end; tile-- > span.first; help.tiles++) {
+        const uint32_t stage = tile % HOPPER_STAGES;
+        convert_part<false, false>(launch, help.tiles, help.k, stage, lane);
+        convert_part<true, false>(launch, help.tiles, help.v, stage, lane);
+    }
+}
+
+template <bool RAW>
 DEVICE void bring_all_queries(const launch &launch, unit_cursor &ring, uint32_t &parity,
-                              uint32_t lane)
+                              helping &help, uint32_t lane)
 {
     bool is_there = true;
     while (is_there) {
@@ -742,6 +792,8 @@ DEVICE void bring_all_queries(const launch &launch, unit_cursor &ring, uint32_t 
             const task task = task_of(unit);
             if (task.span.first < task.span.end)
                 bring_queries(launch, task, parity, lane);
+            if constexpr (RAW)
+                help_convert(launch, task.span, help, lane);
         }
         unit_release(launch, ring, lane);
     }
@@ -770,18 +822,24 @@ DEVICE void wait_for_want(const launch &launch, uint32_t &wanted)
     wanted ^= 1;
 }
 
+DEVICE uint32_t unit_of_ticket(const launch &launch, uint32_t lane)
+{
+    uint32_t unit = 0;
+    if (lane == 0)
+        unit = launch.first_blocks + ticket_take(launch.work);
+    return lane_read(unit, 0);
+}
+
 // Hands out units by tickets, and then NO_UNIT.
 DEVICE void hand_out_all(const launch &launch, unit_cursor &ring, uint32_t &wanted, uint32_t lane)
 {
     const uint32_t total = launch.num_items * launch.num_kv_heads;
-    uint32_t unit = __nvvm_read_ptx_sreg_ctaid_x();
+    uint32_t unit = launch.is_later ? unit_of_ticket(launch, lane) : __nvvm_read_ptx_sreg_ctaid_x();
     wait_for_want(launch, wanted);
     while (unit < total) {
         hand_out(launch, unit, ring, lane);
         wait_for_want(launch, wanted);
-        if (lane == 0)
-            unit = __nvvm_read_ptx_sreg_nctaid_x() + ticket_take(launch.work);
-        unit = lane_read(unit, 0);
+        unit = unit_of_ticket(launch, lane);
     }
     hand_out(launch, NO_UNIT, ring, lane);
 }
@@ -805,8 +863,9 @@ DEVICE void hand_out_noted(const launch &launch, uint32_t group, unit_cursor &ri
 DEVICE void bring(const launch &launch, uint32_t warp, uint32_t lane)
 {
     filling fill = {{0}, 0, 0, 0};
+    helping help = {{0}, {0}, 0};
     uint32_t queries = 0; // parity
-    const bool is_raw = SHAPE.raw_stages > 0 && launch.k_dtype >= DTYPE_E4M3;
+    const bool is_raw = has_raw_tiles(launch);
     unit_cursor ring = {0, 0};
     uint32_t wanted = 1; // parity of the phase before the first
     for (uint32_t round = 0; round < 3; round++) {
@@ -814,8 +873,10 @@ DEVICE void bring(const launch &launch, uint32_t warp, uint32_t lane)
             bring_tiles<true>(launch, warp, ring, fill, lane);
         else if (warp < 2)
             bring_tiles<false>(launch, warp, ring, fill, lane);
+        else if (warp == 2 && is_raw)
+            bring_all_queries<true>(launch, ring, queries, help, lane);
         else if (warp == 2)
-            bring_all_queries(launch, ring, queries, lane);
+            bring_all_queries<false>(launch, ring, queries, help, lane);
         else if (round == 0)
             hand_out_all(launch, ring, wanted, lane);
         else
@@ -1464,17 +1525,20 @@ DEVICE void compute(const launch &launch, uint32_t group, uint32_t thread)
         compute_units<true>(w, launch, ring, noted, thread);
 }
 
-DEVICE void make_barriers(uint32_t shared)
+DEVICE void make_barriers(const launch &launch)
 {
+    const uint32_t shared = launch.shared, writers = has_raw_tiles(launch) ? 2 : 1; // of a tile
     for (uint32_t i = 0; i < HOPPER_STAGES; i++) {
-        barrier_make(shared + K_FULL + 8 * i, 1);
-        barrier_make(shared + V_FULL + 8 * i, 1);
+        barrier_make(shared + K_FULL + 8 * i, writers);
+        barrier_make(shared + V_FULL + 8 * i, writers);
         barrier_make(shared + K_EMPTY + 8 * i, COMPUTE_WARPS);
         barrier_make(shared + V_EMPTY + 8 * i, COMPUTE_WARPS);
         shared_store(shared + NOTED + 4 * i, 0);
         if (i < RAW_STAGES) {
             barrier_make(shared + RAW_K_FULL + 8 * i, 1);
             barrier_make(shared + RAW_V_FULL + 8 * i, 1);
+            barrier_make(shared + RAW_K_EMPTY + 8 * i, 1);
+            barrier_make(shared + RAW_V_EMPTY + 8 * i, 1);
         }
     }
     for (uint32_t i = 0; i < UNIT_STAGES; i++) {
@@ -1494,7 +1558,8 @@ extern __attribute__((shared)) __attribute__((aligned(1024))) unsigned char shar
 extern "C" __attribute__((global)) __attribute__((launch_bounds(HOPPER_THREADS, 1))) void
 attention_hopper(uint64_t runs, uint64_t items, uint64_t work, uint64_t notes, uint64_t maps,
                  uint32_t num_runs, uint32_t num_items, uint32_t num_kv_heads, uint32_t block_size,
-                 uint32_t features, uint32_t where, uint32_t k_dtype, uint32_t v_dtype)
+                 uint32_t features, uint32_t where, uint32_t k_dtype, uint32_t v_dtype,
+                 uint32_t first_blocks, uint32_t is_later)
 {
     const launch launch = {runs,       items,
                            work,       notes,
@@ -1502,10 +1567,11 @@ attention_hopper(uint64_t runs, uint64_t items, uint64_t work, uint64_t notes, u
                            num_items,  num_kv_heads,
                            block_size, features,
                            where,      k_dtype,
-                           v_dtype,    shared_address(shared_memory)};
+                           v_dtype,    first_blocks,
+                           is_later,   shared_address(shared_memory)};
     const uint32_t thread = thread_number();
     if (thread == 0)
-        make_barriers(launch.shared);
+        make_barriers(launch);
     named_sync(BARRIER_ALL, HOPPER_THREADS);
     if (thread < WARPGROUP) {
         registers_give<KEPT>();

@@ -261,6 +261,12 @@ void hopper_put(void *extras, const struct geometry *geometry, const struct gpu_
     }
 }
 
+uint32_t hopper_blocks(const struct geometry *geometry, uint32_t num_items, uint32_t most)
+{
+    uint64_t units = (uint64_t)num_items * geometry->spec[AULE_SPEC_NUM_KV_HEADS];
+    return units < most ? (uint32_t)units : most;
+}
+
 void hopper_record(const struct device *device, VkCommandBuffer commands,
                    const struct native *native, const struct hopper_launch *launch)
 {
@@ -268,6 +274,7 @@ void hopper_record(const struct device *device, VkCommandBuffer commands,
     const uint32_t *spec = launch->geometry->spec;
     uint64_t work = launch->extras, maps = launch->extras + MAPS_AT;
     uint64_t notes = launch->extras + notes_at(launch->geometry, constants->num_runs);
+    const uint32_t is_later = launch->is_later;
     // The parameters of attention_hopper(), in their order.
     const void *params[] = {
         &constants->runs,
@@ -283,11 +290,12 @@ void hopper_record(const struct device *device, VkCommandBuffer commands,
         &spec[AULE_SPEC_PLACE],
         &spec[AULE_SPEC_K_DTYPE],
         &spec[AULE_SPEC_V_DTYPE],
+        &launch->first_blocks,
+        &is_later,
     };
-    uint64_t units = (uint64_t)constants->num_items * spec[AULE_SPEC_NUM_KV_HEADS];
-    uint32_t blocks = units < launch->most_blocks ? (uint32_t)units : launch->most_blocks;
     const struct hopper_shape shape = shape_of(launch->geometry);
-    native_launch(device, commands, native, blocks,
+    native_launch(device, commands, native,
+                  launch->is_later ? launch->later_blocks : launch->first_blocks,
                   element_bytes(launch->geometry) == 1 ? shape.raw_bytes : shape.bytes, params,
                   sizeof params / sizeof *params);
 }
