@@ -27,8 +27,6 @@
 
 #include "attention_tiles.glsl"
 
-layout(constant_id = AULE_SPEC_SOFTWARE) const uint SOFTWARE = 0;
-
 const uint LANES = 8;
 const uint SUMS = TILE_ROWS * KEYS; // of one cluster of eight lanes
 

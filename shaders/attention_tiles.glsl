@@ -31,6 +31,8 @@
 
 #include "attention_query.glsl"
 
+layout(constant_id = AULE_SPEC_SOFTWARE) const uint SOFTWARE = 0;
+
 const uint LOCAL_SIZE = gl_WorkGroupSize.x;
 const uint KEYS = 4; // keys that share one load of Q; a block never ends inside them
 const uint TILE_KEYS = KEYS * LOCAL_SIZE;
@@ -40,6 +42,9 @@ const uint QUADS = HEAD_DIM_V / 4;
 const uint GROUPS = LOCAL_SIZE / QUADS;         // of threads, in step 3
 // A thread adds so many pairs before it touches its total; see docs/kernels.md.
 const uint CHUNK_PAIRS = 32;
+// Pairs that a thread loads before it uses them, so that more bytes are in flight. On a software
+// device each load is a loop.
+const uint AT_ONCE = SOFTWARE != 0 ? 1 : 4;
 const uint TILE_PARTS = TILE_KEYS / 8;          // the most blocks in a tile: those of 8 keys
 const uint K_OCTS = HEAD_DIM_K / 8;
 const uint V_OCTS = HEAD_DIM_V / 8;
@@ -233,19 +238,28 @@ void values_add(uint slot, uvec2 keys, uint quad, uint group_index, inout vec4 t
             sums[r] = vec4(0);
         const uint end = min((round / CHUNK_PAIRS + 1) * CHUNK_PAIRS, rounds);
         do {
-            const uint pair = round * GROUPS + group_index;
-            const uint first = clamp(pair * 2, keys.x, keys.y - 1),
-                       second = clamp(pair * 2 + 1, keys.x, keys.y - 1);
-            const bool weighed = pair * 2 < keys.y && (!WINDOW || pair * 2 + 1 >= keys.x);
-            const uint64_t v = tile_value(slot, first) + quad_bytes;
-            const vec4 v0 = four_load(v, V_DTYPE);
-            const vec4 v1 = four_load(v + value_offset(second - first), V_DTYPE);
-            for (uint r = 0; r < TILE_ROWS; r++) {
-                const vec2 w =
-                    weighed ? pair_load(weight_pairs[r * TILE_PAIRS + pair]) : vec2(UNSEEN);
-                sums[r] = weighted(weighted(sums[r], w.x, v0), w.y, v1);
+            vec4 v[2 * AT_ONCE];
+            [[unroll]] for (uint i = 0; i < AT_ONCE; i++) {
+                const uint key = (min(round + i, end - 1) * GROUPS + group_index) * 2;
+                const uint first = clamp(key, keys.x, keys.y - 1),
+                           second = clamp(key + 1, keys.x, keys.y - 1);
+                const uint64_t at = tile_value(slot, first) + quad_bytes;
+                v[2 * i] = four_load(at, V_DTYPE);
+                v[2 * i + 1] = four_load(at + value_offset(second - first), V_DTYPE);
             }
-        } while (++round < end);
+            [[unroll]] for (uint i = 0; i < AT_ONCE; i++) {
+                const uint pair = min(round + i, end - 1) * GROUPS + group_index;
+                const bool weighed = round + i < end && pair * 2 < keys.y &&
+                                     (!WINDOW || pair * 2 + 1 >= keys.x);
+                for (uint r = 0; r < TILE_ROWS; r++) {
+                    const vec2 w =
+                        weighed ? pair_load(weight_pairs[r * TILE_PAIRS + pair]) : vec2(UNSEEN);
+                    sums[r] = weighted(weighted(sums[r], w.x, v[2 * i]), w.y, v[2 * i + 1]);
+                }
+            }
+            round += AT_ONCE;
+        } while (round < end);
+        round = end;
         for (uint r = 0; r < TILE_ROWS; r++)
             totals[r] += sums[r];
     } while (round < rounds);

@@ -55,6 +55,11 @@ enum {
     WARPGROUP = 128,
     COMPUTE_WARPS = 8,
     Q_THREADS = 32,
+    // Registers of a thread: as launched, of the warpgroup that brings, and of the two that
+    // compute. If these two took more than the first one gives, they would wait for ever.
+    LAUNCHED = 65536 / HOPPER_THREADS / 8 * 8,
+    KEPT = 40,
+    TAKEN = 232,
     UNIT_STAGES = 4, // so that the warps that bring look one unit ahead
     WANTS_AHEAD = 3, // tiles of a unit that are left when K's warp asks for another one
     // Named barriers. 0 is not used.
@@ -73,7 +78,11 @@ enum {
     WANTED = UNIT_EMPTY + 8 * UNIT_STAGES, // K's warp will soon need another unit
     NOTED = WANTED + 8,                    // u32[2]: the last unit that a compute warpgroup noted,
                                            // plus 1; 0: none
-    UNITS = SHAPE.barriers_at + 256,       // the units handed out; see UNIT_BYTES
+    RAW_K_FULL = NOTED + 8,                // of raw tiles
+    RAW_V_FULL = RAW_K_FULL + 8 * HOPPER_STAGES,
+    RAW_K_EMPTY = RAW_V_FULL + 8 * HOPPER_STAGES, // Q's warp has converted its rows
+    RAW_V_EMPTY = RAW_K_EMPTY + 8 * HOPPER_STAGES,
+    UNITS = SHAPE.barriers_at + 256, // the units handed out; see UNIT_BYTES
     // A unit's frame has its number, KV head and run, then its struct hopper_rows, struct
     // hopper_span, struct gpu_tile and struct gpu_run.
     UNIT_ROWS = 12,
@@ -83,7 +92,8 @@ enum {
     UNIT_RUN = (UNIT_TILE + sizeof(gpu_tile) + 7) & ~7,
     UNIT_BYTES = 512,
 };
-_Static_assert((int)NOTED + 8 <= (int)UNITS, "barriers fit");
+_Static_assert((int)RAW_V_EMPTY + 8 * HOPPER_STAGES <= (int)UNITS, "barriers fit");
+_Static_assert(KEPT + 2 * TAKEN <= 3 * LAUNCHED, "registers suffice");
 _Static_assert((int)UNIT_RUN + sizeof(gpu_run) <= (int)UNIT_BYTES, "a unit fits");
 _Static_assert(UNITS + UNIT_STAGES * UNIT_BYTES <= SHAPE.bytes, "it all fits");
 
@@ -96,6 +106,9 @@ const uint32_t INFINITE = 0x7c00;
 const float NO_SCORE = -3.0e38f; // below all scores, and finite
 const float LOG2_E = 1.4426950408889634f;
 
+// As in AULE_DTYPE_MAP of status.h.
+enum : uint32_t { DTYPE_E4M3 = 4, DTYPE_E5M2 = 5, DTYPE_INT8 = 6 };
+
 // How the tile's weights are computed.
 enum rule { EXACT, LATE };
 
@@ -105,23 +118,32 @@ struct launch {
     uint64_t work, notes; // struct gpu_tickets; see note_at()
     uint64_t maps;        // tensor maps
     uint32_t num_runs, num_items, num_kv_heads, block_size, features, where; // AULE_PLACE_*
-    uint32_t shared; // where shared memory begins
+    uint32_t k_dtype, v_dtype; // as in AULE_SPEC_K_DTYPE: that of Q, or both of 8 bits
+    uint32_t first_blocks;     // blocks of the first launch: each begins with the unit of its number
+    uint32_t is_later;         // a later launch of the same units: all by tickets
+    uint32_t shared;           // where shared memory begins
 };
 
-// A place in a ring of two stages, and the parity of its round; and in the ring of units.
-struct cursor {
-    uint32_t stage, parity;
+// The stages of K, or of V, as one warp goes through them. Tile t has stage t % 2 in every unit, so
+// that a loop of two tiles has its stages as constants.
+struct stages {
+    uint32_t parities; // bit i: the parity of stage i's next round
 };
 
+DEVICE uint32_t parity(const stages &stages, uint32_t stage)
+{
+    return stages.parities >> stage & 1;
+}
+
+DEVICE void pass(stages &stages, uint32_t stage)
+{
+    stages.parities ^= 1u << stage;
+}
+
+// A place in the ring of units, and the parity of its round.
 struct unit_cursor {
     uint32_t stage, parity;
 };
-
-DEVICE void advance(cursor &at)
-{
-    at.stage ^= 1;
-    at.parity ^= at.stage == 0;
-}
 
 DEVICE void advance(unit_cursor &at)
 {
@@ -284,6 +306,13 @@ DEVICE uint32_t unit_wait(const launch &launch, const unit_cursor &ring)
     return launch.shared + UNITS + ring.stage * UNIT_BYTES;
 }
 
+// Whether unit_wait() would not wait; the same for all lanes.
+DEVICE bool unit_is_there(const launch &launch, const unit_cursor &ring)
+{
+    return lane_read(
+        (uint32_t)barrier_is_over(launch.shared + UNIT_FULL + 8 * ring.stage, ring.parity), 0);
+}
+
 DEVICE void unit_free(const launch &launch, const unit_cursor &unit, uint32_t lane)
 {
     warp_sync();
@@ -316,25 +345,51 @@ DEVICE uint64_t map_of(const launch &launch, uint32_t run_number, uint32_t numbe
     return launch.maps + (uint64_t)(run_number * maps + number) * HOPPER_MAP_WORDS * 4;
 }
 
-// What brings K (which = 0) or V (1) of a task, by one warp.
+// The functions for K and V are there twice. RAW: they have 8 bits.
+
+// What brings K (which = 0) or V (1) of a task, by one warp. RAW: raw tiles.
 struct bringer {
     uint32_t which, full, empty, to; // barriers and shared memory of stage 0
-    uint32_t lines, bytes, box_keys;
+    uint32_t lines, boxes, bytes, box_keys;
     uint64_t map;
     uint32_t start, outer; // of contiguous tensors: coordinates of key 0 and of the sequence
 };
 
+// The stages that a warp has filled.
+struct filling {
+    stages at;
+    uint32_t copied; // RAW: raw tiles, from the kernel's begin on
+    uint32_t raw;    // those that are not converted yet
+    uint32_t to;     // bit i: the stage that the raw tile of raw stage i is for
+};
+
+template <bool RAW> constexpr uint32_t ELEMENT_BYTES = RAW ? 1 : 2;
+template <bool RAW> constexpr uint32_t LINE_BYTES = HOPPER_LINE *ELEMENT_BYTES<RAW>;
+constexpr uint32_t RAW_STAGES = SHAPE.raw_stages ? SHAPE.raw_stages : 1;
+
+DEVICE bool has_raw_tiles(const launch &launch)
+{
+    return SHAPE.raw_stages > 0 && launch.k_dtype >= DTYPE_E4M3;
+}
+
+template <bool RAW>
 DEVICE bringer bringer_of(const launch &launch, const task &task, uint32_t which)
 {
     const bool is_rows = launch.where == AULE_PLACE_ROWS;
     bringer b;
     b.which = which;
-    b.full = launch.shared + (which ? V_FULL : K_FULL);
     b.empty = launch.shared + (which ? V_EMPTY : K_EMPTY);
-    b.to = launch.shared + (which ? SHAPE.v_at : SHAPE.k_at);
     b.lines = (which ? SHAPE.dim_v : SHAPE.dim_k) / HOPPER_LINE;
-    b.bytes = which ? SHAPE.v_bytes : SHAPE.k_bytes;
+    b.bytes = (which ? SHAPE.v_bytes : SHAPE.k_bytes) / 2 * ELEMENT_BYTES<RAW>;
+    if constexpr (RAW) {
+        b.full = launch.shared + (which ? RAW_V_FULL : RAW_K_FULL);
+        b.to = launch.shared + (which ? SHAPE.raw_v_at : SHAPE.raw_k_at);
+    } else {
+        b.full = launch.shared + (which ? V_FULL : K_FULL);
+        b.to = launch.shared + (which ? SHAPE.v_at : SHAPE.k_at);
+    }
     b.box_keys = is_rows ? KEYS : hopper_box_keys(launch.block_size, KEYS);
+    b.boxes = KEYS / b.box_keys;
     b.map = map_of(launch, task.run_number, HOPPER_MAP_K + which);
     b.start = b.outer = 0;
     if (is_rows && (which ? RUN(task.run, values_outer) : RUN(task.run, keys_outer)) != 0)
@@ -346,6 +401,7 @@ DEVICE bringer bringer_of(const launch &launch, const task &task, uint32_t which
 }
 
 // Where box `box` of a tile begins.
+template <bool RAW>
 DEVICE hopper_place place_of(const launch &launch, const task &task, const bringer &b,
                              uint32_t tile, uint32_t box)
 {
@@ -361,17 +417,17 @@ DEVICE hopper_place place_of(const launch &launch, const task &task, const bring
     const uint32_t shift = RUN(task.run, chunk_shift);
     const uint64_t chunk = load<uint64_t>(
         RUN(task.run, chunks) + (uint64_t)(block >> shift) * RUN(task.run, chunk_stride) * 8);
-    const uint32_t row = (b.which ? SHAPE.dim_v : SHAPE.dim_k) * 2;
+    const uint32_t row = (b.which ? SHAPE.dim_v : SHAPE.dim_k) * ELEMENT_BYTES<RAW>;
     return hopper_place_in_pool(chunk +
                                 hopper_block_offset(block, shift, launch.block_size,
-                                                    launch.num_kv_heads, task.head, b.which,
-                                                    SHAPE) +
+                                                    launch.num_kv_heads, task.head, b.which, SHAPE,
+                                                    ELEMENT_BYTES<RAW>) +
                                 (uint64_t)key * row);
 }
 
 // Brings the last tile of contiguous tensors key by key. Keys behind the last one repeat it, so
 // that nothing behind the sequence is read.
-DEVICE void bring_tail(const bringer &b, const task &task, const cursor &at, uint32_t lane)
+DEVICE void bring_tail(const bringer &b, const task &task, uint32_t stage, uint32_t lane)
 {
     const uint64_t map = b.map + (HOPPER_MAP_ONE_K - HOPPER_MAP_K) * HOPPER_MAP_WORDS * 4;
     map_acquire(map);
@@ -380,24 +436,178 @@ DEVICE void bring_tail(const bringer &b, const task &task, const cursor &at, uin
         hopper_place place = hopper_place_in_tensor(b.start + of, task.head, b.outer);
         for (uint32_t line = 0; line < b.lines; line++) {
             place.at[0] = line * HOPPER_LINE;
-            copy_box(b.to + at.stage * b.bytes + line * K_LINE + key * HOPPER_LINE_BYTES, map,
-                     place.at, b.full + 8 * at.stage);
+            copy_box(b.to + stage * b.bytes + (line * KEYS + key) * HOPPER_LINE_BYTES, map,
+                     place.at, b.full + 8 * stage);
         }
     }
 }
 
-// The next unit of a warp that brings K or V. Lane lines * box + line has one box of a tile.
-struct upcoming {
-    uint32_t unit;      // where it is; 0: there is none
-    hopper_place place; // of the lane's box in the last tile, without the line
-};
-
-DEVICE bool brings(const bringer &b, uint32_t lane)
+// The same for raw tiles, whose lines are too short for a box of one: by loads.
+DEVICE void bring_raw_tail(const bringer &b, const task &task, uint32_t stage, uint32_t lane)
 {
-    return lane / b.lines < KEYS / b.box_keys;
+    const uint32_t run = task.run;
+    const uint64_t base = b.which ? RUN(run, values) : RUN(run, keys);
+    const uint64_t outer = b.which ? RUN(run, values_outer) : RUN(run, keys_outer);
+    const uint64_t token = b.which ? RUN(run, values_token_stride) : RUN(run, keys_token_stride);
+    const uint64_t head = b.which ? RUN(run, values_head_stride) : RUN(run, keys_head_stride);
+    const uint64_t from = base + b.outer * outer + task.head * head * 16;
+    for (uint32_t i = lane; i < KEYS * b.lines * 4; i += WARP) {
+        const uint32_t row = i / 4 % KEYS, chunk = i / 4 / KEYS * 4 + i % 4;
+        const uint64_t of = b.start + least((task.span.end - 1) * KEYS + row, task.tile.kv_len - 1);
+        uint32_t words[4];
+        load_chunk(words, from + of * token * 16 + chunk * 16);
+        shared_store_chunk(b.to + stage * b.bytes + hopper_raw_place(row, chunk, KEYS), words);
+    }
+    warp_sync();
+    if (lane == 0)
+        barrier_arrive(b.full + 8 * stage);
 }
 
-// Looks at the next unit that is handed out, and finds where its last tile lies.
+// ---- converting K and V of 8 bits ----
+
+// Two 8-bit elements of a word as elements of Q's type.
+template <uint32_t DTYPE, int HIGH> DEVICE uint32_t widened(uint32_t word)
+{
+    if constexpr (DTYPE == DTYPE_INT8)
+        return elements_of_int8<HIGH>(word);
+    else if constexpr (DTYPE == DTYPE_E4M3)
+        return elements_of_halves(halves_of_e4m3<HIGH>(word));
+    else
+        return elements_of_halves(halves_of_e5m2<HIGH>(word));
+}
+
+// A lane's part of 16 rows of 64 elements.
+struct raw_rows {
+    uint32_t words[4][2];
+};
+
+DEVICE void load_rows(raw_rows &rows, uint32_t from)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+        shared_load_pair(rows.words[i], from + 4 * i * HOPPER_LINE);
+}
+
+template <uint32_t DTYPE>
+DEVICE void convert_rows(const raw_rows &rows, uint32_t even, uint32_t odd)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t wide[4];
+#pragma unroll
+        for (uint32_t j = 0; j < 2; j++) {
+            wide[2 * j] = widened<DTYPE, 0>(rows.words[i][j]);
+            wide[2 * j + 1] = widened<DTYPE, 1>(rows.words[i][j]);
+        }
+        shared_store_chunk((i % 2 ? odd : even) + i / 2 * 8 * HOPPER_LINE_BYTES, wide);
+    }
+}
+
+// Converts rows [begin, end_row) of a raw tile, by one warp: lines of 64 dims follow one another, so
+// rows are counted over all lines. Both are multiples of 32. A lane has one chunk of eight elements
+// of every fourth row. 16 rows are loaded while the 16 before are converted.
+template <uint32_t DTYPE>
+DEVICE void convert_tile(uint32_t from, uint32_t to, uint32_t begin, uint32_t end_row,
+                         uint32_t lane)
+{
+    constexpr uint32_t RAW = 16 * HOPPER_LINE, WIDE = 16 * HOPPER_LINE_BYTES;
+    const uint32_t row = lane / 8, chunk = lane % 8, end = from + end_row * HOPPER_LINE + lane * 8;
+    uint32_t even = to + begin * HOPPER_LINE_BYTES + hopper_swizzled(row, chunk, KEYS);
+    uint32_t odd = to + begin * HOPPER_LINE_BYTES + hopper_swizzled(row + 4, chunk, KEYS);
+    raw_rows first, second;
+    from += begin * HOPPER_LINE + lane * 8;
+    load_rows(first, from);
+    do {
+        load_rows(second, from + RAW);
+        convert_rows<DTYPE>(first, even, odd);
+        from += 2 * RAW;
+        if (from != end)
+            load_rows(first, from);
+        convert_rows<DTYPE>(second, even + WIDE, odd + WIDE);
+        even += 2 * WIDE;
+        odd += 2 * WIDE;
+    } while (from != end);
+}
+
+// Rows of a raw tile that the warp of K or V converts itself. Q's warp, which has little else to do,
+// converts the others, of both.
+template <bool VALUES> constexpr uint32_t ROWS =
+    (VALUES ? SHAPE.dim_v : SHAPE.dim_k) / HOPPER_LINE *KEYS;
+template <bool VALUES> constexpr uint32_t OWN_ROWS = (ROWS<VALUES> * 5 / 8 + 16) / 32 * 32;
+
+// Converts one part of raw tile `number`, counted from the kernel's begin on, into stage `stage`,
+// when it is there and the stage is free. OWN: the part of the warp of K or V.
+template <bool VALUES, bool OWN>
+DEVICE void convert_part(const launch &launch, uint32_t number, stages &at, uint32_t stage,
+                         uint32_t lane)
+{
+    const uint32_t raw = number % RAW_STAGES, bytes = VALUES ? SHAPE.v_bytes : SHAPE.k_bytes;
+    const uint32_t from =
+        launch.shared + (VALUES ? SHAPE.raw_v_at : SHAPE.raw_k_at) + raw * (bytes / 2);
+    const uint32_t to = launch.shared + (VALUES ? SHAPE.v_at : SHAPE.k_at) + stage * bytes;
+    const uint32_t dtype = VALUES ? launch.v_dtype : launch.k_dtype;
+    const uint32_t begin = OWN ? 0 : OWN_ROWS<VALUES>, end = OWN ? OWN_ROWS<VALUES> : ROWS<VALUES>;
+    barrier_wait(launch.shared + (VALUES ? RAW_V_FULL : RAW_K_FULL) + 8 * raw,
+                 number / RAW_STAGES & 1);
+    barrier_wait(launch.shared + (VALUES ? V_EMPTY : K_EMPTY) + 8 * stage, parity(at, stage) ^ 1);
+    if (dtype == DTYPE_INT8)
+        convert_tile<DTYPE_INT8>(from, to, begin, end, lane);
+    else if (dtype == DTYPE_E4M3)
+        convert_tile<DTYPE_E4M3>(from, to, begin, end, lane);
+    else
+        convert_tile<DTYPE_E5M2>(from, to, begin, end, lane);
+    fence_async();
+    warp_sync();
+    if (lane == 0)
+        barrier_arrive(launch.shared + (VALUES ? V_FULL : K_FULL) + 8 * stage);
+    if (!OWN && lane == 0)
+        barrier_arrive(launch.shared + (VALUES ? RAW_V_EMPTY : RAW_K_EMPTY) + 8 * raw);
+    pass(at, stage);
+}
+
+// Converts the warp's part of the raw tile that was copied first.
+DEVICE void convert_one(const launch &launch, uint32_t which, filling &fill, uint32_t lane)
+{
+    const uint32_t number = fill.copied - fill.raw, stage = fill.to >> number % RAW_STAGES & 1;
+    if (which)
+        convert_part<true, true>(launch, number, fill.at, stage, lane);
+    else
+        convert_part<false, true>(launch, number, fill.at, stage, lane);
+    fill.raw--;
+}
+
+DEVICE void convert_all(const launch &launch, uint32_t which, filling &fill, uint32_t lane)
+{
+    while (fill.raw)
+        convert_one(launch, which, fill, lane);
+}
+
+// ---- bringing tiles ----
+
+// The places of several tiles' boxes, without lines, each known by one lane. Addresses come from
+// memory, and finding one takes as long as a tile's products.
+template <bool RAW>
+DEVICE hopper_place places_of(const launch &launch, const task &task, const bringer &b,
+                              uint32_t top, uint32_t lane)
+{
+    const hopper_box of = hopper_box_of_lane(lane, b.boxes, top, task.span.first);
+    return place_of<RAW>(launch, task, b, of.tile, of.box);
+}
+
+DEVICE hopper_place place_read(const hopper_place &places, uint32_t lane)
+{
+    return {lane_read(places.at[0], lane), lane_read(places.at[1], lane),
+            lane_read(places.at[2], lane), lane_read(places.at[3], lane)};
+}
+
+// The next unit of a warp that brings K or V.
+struct upcoming {
+    uint32_t unit;       // where it is; 0: there is none
+    hopper_place places; // from its last tile down
+};
+
+// Looks at the next unit that is handed out, and finds where its last tiles lie.
+template <bool RAW>
 DEVICE upcoming look_ahead(const launch &launch, uint32_t which, const unit_cursor &ring,
                            uint32_t lane)
 {
@@ -405,60 +615,93 @@ DEVICE upcoming look_ahead(const launch &launch, uint32_t which, const unit_curs
     if (shared_load(unit) == NO_UNIT)
         return {};
     const task task = task_of(unit);
-    const bringer b = bringer_of(launch, task, which);
-    if (task.span.first == task.span.end || !brings(b, lane))
+    if (task.span.first == task.span.end)
         return {unit, {}};
-    return {unit, place_of(launch, task, b, task.span.end - 1, lane / b.lines)};
+    const bringer b = bringer_of<RAW>(launch, task, which);
+    return {unit, places_of<RAW>(launch, task, b, task.span.end - 1, lane)};
 }
 
-// Brings K (which = 0) or V (1) of units until there is none. Addresses come from memory, so they
-// are loaded one tile ahead, from unit to unit, too.
-DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring, cursor &at,
+// Frees a stage for a tile's copy, and returns its number. RAW: a raw stage; what lies there is
+// converted.
+template <bool RAW>
+DEVICE uint32_t stage_for_copy(const launch &launch, const bringer &b, filling &fill, uint32_t tile,
+                               uint32_t lane)
+{
+    uint32_t stage = tile % HOPPER_STAGES;
+    if constexpr (RAW) {
+        if (fill.raw == RAW_STAGES)
+            convert_one(launch, b.which, fill, lane);
+        const uint32_t raw = fill.copied % RAW_STAGES, round = fill.copied / RAW_STAGES;
+        barrier_wait(launch.shared + (b.which ? RAW_V_EMPTY : RAW_K_EMPTY) + 8 * raw,
+                     (round & 1) ^ 1);
+        fill.copied++;
+        fill.raw++;
+        fill.to = (fill.to & ~(1u << raw)) | stage << raw;
+        return raw;
+    }
+    barrier_wait(b.empty + 8 * stage, parity(fill.at, stage) ^ 1);
+    pass(fill.at, stage);
+    return stage;
+}
+
+// Brings K (which = 0) or V (1) of units until there is none. Lane lines * m + n copies line n of
+// box m. RAW: raw tiles are converted before it waits for a unit, for that may come only when they
+// have been used.
+template <bool RAW>
+DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring, filling &fill,
                         uint32_t lane)
 {
-    upcoming next = look_ahead(launch, which, ring, lane);
+    upcoming next = look_ahead<RAW>(launch, which, ring, lane);
     uint32_t acquired = 0xffffffff; // the run whose map was
     while (next.unit) {
         const task task = task_of(next.unit);
-        const bringer b = bringer_of(launch, task, which);
+        const bringer b = bringer_of<RAW>(launch, task, which);
         const uint32_t line = lane % b.lines, box = lane / b.lines;
-        const uint32_t to = b.to + line * K_LINE + box * b.box_keys * HOPPER_LINE_BYTES;
-        const bool mine = brings(b, lane);
+        const uint32_t to = b.to + (line * KEYS + box * b.box_keys) * LINE_BYTES<RAW>;
+        const uint32_t wants = least(task.span.end, task.span.first + WANTS_AHEAD);
         const bool has_tail =
             launch.where == AULE_PLACE_ROWS && task.span.end * KEYS > task.tile.kv_len;
         const unit_cursor unit = ring;
-        hopper_place place = next.place;
+        hopper_place places = next.places;
+        uint32_t from = box; // the lane that knows the place
         advance(ring);
         if (task.run_number != acquired)
             map_acquire(b.map);
         acquired = task.run_number;
-        const uint32_t wants = least(task.span.end, task.span.first + WANTS_AHEAD);
         uint32_t tile = task.span.end;
         do {
-            hopper_place here = place;
             if (which == 0 && lane == 0 && tile == wants)
                 barrier_arrive(launch.shared + WANTED);
-            here.at[0] += line * HOPPER_LINE;
-            if (tile > task.span.first + 1) {
-                if (mine)
-                    place = place_of(launch, task, b, tile - 2, box);
-            } else {
-                next = look_ahead(launch, which, ring, lane);
+            if (tile <= task.span.first + 1) {
+                if (RAW && !unit_is_there(launch, ring))
+                    convert_all(launch, which, fill, lane);
+                next = look_ahead<RAW>(launch, which, ring, lane);
             }
             if (tile-- == task.span.first)
                 break; // no row sees a key
-            barrier_wait(b.empty + 8 * at.stage, at.parity ^ 1);
-            if (lane == 0)
-                barrier_expect(b.full + 8 * at.stage, b.bytes);
+            if (from >= WARP + box) {
+                places = places_of<RAW>(launch, task, b, tile, lane);
+                from = box;
+            }
+            hopper_place here = place_read(places, from % WARP);
+            here.at[0] += line * hopper_line_elements(ELEMENT_BYTES<RAW>);
+            from += b.boxes;
+            const uint32_t stage = stage_for_copy<RAW>(launch, b, fill, tile, lane);
+            const bool is_tail = has_tail && tile == task.span.end - 1;
+            if (lane == 0 && !(RAW && is_tail))
+                barrier_expect(b.full + 8 * stage, b.bytes);
             warp_sync();
-            if (has_tail && tile == task.span.end - 1)
-                bring_tail(b, task, at, lane);
-            else if (mine)
-                copy_box(to + at.stage * b.bytes, b.map, here.at, b.full + 8 * at.stage);
-            advance(at);
+            if (RAW && is_tail)
+                bring_raw_tail(b, task, stage, lane);
+            else if (is_tail)
+                bring_tail(b, task, stage, lane);
+            else if (box < b.boxes)
+                copy_box(to + stage * b.bytes, b.map, here.at, b.full + 8 * stage);
         } while (tile > task.span.first);
         unit_free(launch, unit, lane);
     }
+    if constexpr (RAW)
+        convert_all(launch, which, fill, lane);
     if (which == 0 && lane == 0)
         barrier_arrive(launch.shared + WANTED); // the next round's first unit
     unit_release(launch, ring, lane);
@@ -501,7 +744,7 @@ DEVICE void bring_query_rows(const launch &launch, const task &task, const uint6
     copy_arrive(launch.shared + Q_FULL);
 }
 
-DEVICE void bring_queries(const launch &launch, const task &task, cursor &at, uint32_t lane)
+DEVICE void bring_queries(const launch &launch, const task &task, uint32_t &parity, uint32_t lane)
 {
     const bool boxes = hopper_q_is_a_box(task.span.num_rows, task.rows.group) &&
                        RUN(task.run, token_row_step) == 0;
@@ -511,15 +754,35 @@ DEVICE void bring_queries(const launch &launch, const task &task, cursor &at, ui
         if (!boxes && WARP * i + lane < task.span.num_rows)
             mine[i] = row_address(task, WARP * i + lane, RUN(task.run, q), RUN(task.run, q_outer),
                                   RUN(task.run, q_token_stride), RUN(task.run, q_head_stride));
-    barrier_wait(launch.shared + Q_EMPTY, at.parity ^ 1);
+    barrier_wait(launch.shared + Q_EMPTY, parity ^ 1);
     if (boxes)
         bring_query_boxes(launch, task, lane);
     else
         bring_query_rows(launch, task, mine, lane);
-    at.parity ^= 1;
+    parity ^= 1;
 }
 
-DEVICE void bring_all_queries(const launch &launch, unit_cursor &ring, cursor &at, uint32_t lane)
+// What Q's warp has converted of K and V.
+struct helping {
+    stages k, v;
+    uint32_t tiles; // from the kernel's begin on
+};
+
+// Converts the other warps' rows of all tiles of a unit.
+DEVICE void help_convert(const launch &launch, const hopper_span &span, helping &help,
+                         uint32_t lane)
+{
+#pragma unroll 1
+    for (uint32_t tile = span.end; tile-- > span.first; help.tiles++) {
+        const uint32_t stage = tile % HOPPER_STAGES;
+        convert_part<false, false>(launch, help.tiles, help.k, stage, lane);
+        convert_part<true, false>(launch, help.tiles, help.v, stage, lane);
+    }
+}
+
+template <bool RAW>
+DEVICE void bring_all_queries(const launch &launch, unit_cursor &ring, uint32_t &parity,
+                              helping &help, uint32_t lane)
 {
     bool is_there = true;
     while (is_there) {
@@ -528,7 +791,9 @@ DEVICE void bring_all_queries(const launch &launch, unit_cursor &ring, cursor &a
         if (is_there) {
             const task task = task_of(unit);
             if (task.span.first < task.span.end)
-                bring_queries(launch, task, at, lane);
+                bring_queries(launch, task, parity, lane);
+            if constexpr (RAW)
+                help_convert(launch, task.span, help, lane);
         }
         unit_release(launch, ring, lane);
     }
@@ -557,18 +822,24 @@ DEVICE void wait_for_want(const launch &launch, uint32_t &wanted)
     wanted ^= 1;
 }
 
+DEVICE uint32_t unit_of_ticket(const launch &launch, uint32_t lane)
+{
+    uint32_t unit = 0;
+    if (lane == 0)
+        unit = launch.first_blocks + ticket_take(launch.work);
+    return lane_read(unit, 0);
+}
+
 // Hands out units by tickets, and then NO_UNIT.
 DEVICE void hand_out_all(const launch &launch, unit_cursor &ring, uint32_t &wanted, uint32_t lane)
 {
     const uint32_t total = launch.num_items * launch.num_kv_heads;
-    uint32_t unit = __nvvm_read_ptx_sreg_ctaid_x();
+    uint32_t unit = launch.is_later ? unit_of_ticket(launch, lane) : __nvvm_read_ptx_sreg_ctaid_x();
     wait_for_want(launch, wanted);
     while (unit < total) {
         hand_out(launch, unit, ring, lane);
         wait_for_want(launch, wanted);
-        if (lane == 0)
-            unit = __nvvm_read_ptx_sreg_nctaid_x() + ticket_take(launch.work);
-        unit = lane_read(unit, 0);
+        unit = unit_of_ticket(launch, lane);
     }
     hand_out(launch, NO_UNIT, ring, lane);
 }
@@ -591,14 +862,21 @@ DEVICE void hand_out_noted(const launch &launch, uint32_t group, unit_cursor &ri
 // through all units, then through those that each compute warpgroup has noted.
 DEVICE void bring(const launch &launch, uint32_t warp, uint32_t lane)
 {
-    cursor at = {0, 0};
+    filling fill = {{0}, 0, 0, 0};
+    helping help = {{0}, {0}, 0};
+    uint32_t queries = 0; // parity
+    const bool is_raw = has_raw_tiles(launch);
     unit_cursor ring = {0, 0};
     uint32_t wanted = 1; // parity of the phase before the first
     for (uint32_t round = 0; round < 3; round++) {
-        if (warp < 2)
-            bring_tiles(launch, warp, ring, at, lane);
+        if (warp < 2 && is_raw)
+            bring_tiles<true>(launch, warp, ring, fill, lane);
+        else if (warp < 2)
+            bring_tiles<false>(launch, warp, ring, fill, lane);
+        else if (warp == 2 && is_raw)
+            bring_all_queries<true>(launch, ring, queries, help, lane);
         else if (warp == 2)
-            bring_all_queries(launch, ring, at, lane);
+            bring_all_queries<false>(launch, ring, queries, help, lane);
         else if (round == 0)
             hand_out_all(launch, ring, wanted, lane);
         else
@@ -622,7 +900,8 @@ struct shaping {
 
 struct worker {
     uint32_t shared, group, lane; // compute warpgroup 0 or 1
-    cursor k, v;
+    stages k;                     // V's parity of a stage is the one before K's next
+    bool ready;                   // what the next step waits for is known to be there
     uint32_t q_parity;
     float c;     // scale * log2(e), positive; SHAPED: 1, scores being in units of log2
     bool stores; // of a unit that is computed again: whether this warpgroup stores its rows
@@ -633,59 +912,101 @@ struct worker {
     shaping shaping;
 };
 
-// Descriptor of a tile in shared memory, swizzled by 128 bytes: groups of eight lines are 1024
-// bytes apart; `halves` are the bytes from one half to the other, for V only.
-DEVICE uint64_t descriptor(uint32_t at, uint32_t halves)
+// Lower half of the descriptor of a tile in shared memory; `halves` are the bytes from one line of
+// a row to the next, for V only. `at` is the same for all lanes.
+DEVICE uint32_t descriptor(uint32_t at, uint32_t halves)
 {
-    // Lane 0's value: what follows from it the compiler then keeps once for the warp.
-    return (uint64_t)lane_read((at & 0x3ffff) >> 4, 0) | (uint64_t)(halves >> 4) << 16 |
-           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    return (at & 0x3ffff) >> 4 | halves >> 4 << 16;
 }
 
-DEVICE uint64_t keys_of(const worker &w)
+// A stage that is known only when the kernel runs: lane 0's. What follows from it the compiler then
+// keeps once for the warp.
+DEVICE uint32_t common(uint32_t stage)
 {
-    return descriptor(w.shared + SHAPE.k_at + w.k.stage * SHAPE.k_bytes, 16);
+    return __builtin_constant_p(stage) ? stage : lane_read(stage, 0);
 }
 
-DEVICE uint64_t values_of(const worker &w)
+DEVICE uint32_t keys_of(const worker &w, uint32_t stage)
 {
-    return descriptor(w.shared + SHAPE.v_at + w.v.stage * SHAPE.v_bytes, K_LINE);
+    return descriptor(w.shared + SHAPE.k_at + stage * SHAPE.k_bytes, 16);
 }
 
-DEVICE void issue_scores(worker &w, uint64_t keys)
+DEVICE uint32_t values_of(const worker &w, uint32_t stage)
 {
+    return descriptor(w.shared + SHAPE.v_at + stage * SHAPE.v_bytes, K_LINE);
+}
+
+DEVICE void issue_scores(worker &w, uint32_t keys)
+{
+    const uint32_t queries = descriptor(w.shared + w.group * 64 * HOPPER_LINE_BYTES, 16);
 #pragma unroll
     for (uint32_t i = 0; i < SHAPE.dim_k / 16; i++) {
-        const uint64_t b = keys + ((i / 4 * K_LINE + i % 4 * 32) >> 4);
+        const uint32_t by = (i / 4 * K_LINE + i % 4 * 32) >> 4;
+        const uint32_t q_by = (i / 4 * Q_LINE + i % 4 * 32) >> 4;
         if constexpr (SHAPE.q_stays) {
-            const uint64_t a = descriptor(w.shared + w.group * 64 * HOPPER_LINE_BYTES, 16) +
-                               ((i / 4 * Q_LINE + i % 4 * 32) >> 4);
             if (i == 0)
-                product_shared_first(w.s, a, b);
+                product_shared_first(w.s, queries, q_by, keys, by);
             else
-                product_shared(w.s, a, b);
+                product_shared(w.s, queries, q_by, keys, by);
         } else if (i == 0) {
-            product_first(w.s, w.q, b);
+            product_first(w.s, w.q, keys, by);
         } else {
-            product<0>(w.s, w.q + 4 * i, b);
+            product<0>(w.s, w.q + 4 * i, keys, by);
         }
     }
     product_commit();
 }
 
-DEVICE void issue_sums(worker &w, uint64_t values)
+DEVICE void issue_sums(worker &w, uint32_t values)
 {
 #pragma unroll
     for (uint32_t i = 0; i < KEYS / 16; i++)
-        product<1>(w.o, w.p + 4 * i, values + (i * 16 * HOPPER_LINE_BYTES >> 4));
+        product<1>(w.o, w.p + 4 * i, values, i * 16 * HOPPER_LINE_BYTES >> 4);
     product_commit();
 }
 
-DEVICE void release(uint32_t barrier, cursor &at, uint32_t lane)
+DEVICE void wait_for_keys(const worker &w, uint32_t stage)
 {
-    if (lane == 0)
-        barrier_arrive(barrier + 8 * at.stage);
-    advance(at);
+    barrier_wait(w.shared + K_FULL + 8 * stage, parity(w.k, stage));
+}
+
+DEVICE void release_keys(worker &w, uint32_t stage)
+{
+    if (w.lane == 0)
+        barrier_arrive(w.shared + K_EMPTY + 8 * stage);
+    pass(w.k, stage);
+}
+
+// Of a tile whose keys were released.
+DEVICE void wait_for_values(const worker &w, uint32_t stage)
+{
+    barrier_wait(w.shared + V_FULL + 8 * stage, parity(w.k, stage) ^ 1);
+}
+
+// Whether keys and values are there that a step will wait for, asked early: the answer takes as
+// long as some dozen instructions.
+DEVICE bool are_ready(const worker &w, uint32_t keys, uint32_t values)
+{
+    const bool k = barrier_is_over(w.shared + K_FULL + 8 * keys, parity(w.k, keys));
+    const bool v = barrier_is_over(w.shared + V_FULL + 8 * values, parity(w.k, values) ^ 1);
+    return k && v;
+}
+
+// The compute warpgroups take turns to issue products.
+DEVICE void take_turn(const worker &w)
+{
+    pair_sync<BARRIER_TURN, 2 * WARPGROUP>(w.group);
+}
+
+DEVICE void give_turn(const worker &w)
+{
+    pair_arrive<BARRIER_TURN, 2 * WARPGROUP>(1 - w.group);
+}
+
+DEVICE void release_values(const worker &w, uint32_t stage)
+{
+    if (w.lane == 0)
+        barrier_arrive(w.shared + V_EMPTY + 8 * stage);
 }
 
 DEVICE void scale_sums(worker &w, const float factor[2])
@@ -774,12 +1095,12 @@ DEVICE void weigh(worker &w, uint32_t tile, bool masked, float factor[2], float 
             w.base[r] = base;
         }
     }
-    float parts[2][2] = {{0, 0}, {0, 0}};
+    float parts[2][2];
 #pragma unroll
     for (uint32_t i = 0; i < KEYS / 2; i++) {
         const uint32_t r = i >> 1 & 1;
         w.s[i] = power_of_2(AGAIN ? (w.s[i] - w.base[r]) * w.c : fused(w.s[i], w.c, -w.base[r]));
-        parts[r][i & 1] += w.s[i];
+        parts[r][i & 1] = i < 4 ? w.s[i] : parts[r][i & 1] + w.s[i];
     }
     part[0] = parts[0][0] + parts[0][1];
     part[1] = parts[1][0] + parts[1][1];
@@ -825,7 +1146,7 @@ DEVICE float number_of_odd(uint32_t element)
 // stores the unit when it is computed again; the other one's results are dropped.
 DEVICE void part_values(worker &w, uint32_t tile, uint32_t thread)
 {
-    const uint32_t at = w.shared + SHAPE.v_at + w.v.stage * SHAPE.v_bytes;
+    const uint32_t at = w.shared + SHAPE.v_at + tile % HOPPER_STAGES * SHAPE.v_bytes;
     const uint32_t number = BARRIER_GROUP + w.group, word = 4 * (w.lane & 3);
     bool any = false;
     for (uint32_t i = thread; i < SHAPE.v_bytes / 4; i += WARPGROUP) {
@@ -855,26 +1176,30 @@ DEVICE void part_values(worker &w, uint32_t tile, uint32_t thread)
     named_sync(number, WARPGROUP);
 }
 
-// Scores of `tile`, and beside them O += P V of the tile before.
+// Scores of `tile`, which has stage `stage`, and beside them O += P V of the tile before.
 template <rule RULE, bool AGAIN>
-DEVICE void step(worker &w, uint32_t tile, bool masked, uint32_t thread)
+DEVICE void step(worker &w, uint32_t tile, uint32_t stage, bool masked, uint32_t thread)
 {
     float factor[2], part[2];
-    const uint64_t keys = keys_of(w), values = values_of(w);
-    barrier_wait(w.shared + K_FULL + 8 * w.k.stage, w.k.parity);
-    barrier_wait(w.shared + V_FULL + 8 * w.v.stage, w.v.parity);
+    const uint32_t other = stage ^ 1;
+    const uint32_t keys = keys_of(w, stage), values = values_of(w, other);
+    if (!w.ready) {
+        wait_for_keys(w, stage);
+        wait_for_values(w, other);
+    }
     if (AGAIN && w.stores)
         part_values(w, tile + 1, thread);
-    named_sync(BARRIER_TURN + w.group, 2 * WARPGROUP);
+    take_turn(w);
     product_fence();
     issue_scores(w, keys);
     issue_sums(w, values);
-    named_arrive(BARRIER_TURN + 1 - w.group, 2 * WARPGROUP);
+    give_turn(w);
     product_wait<1>(w.s);
-    release(w.shared + K_EMPTY, w.k, w.lane);
+    release_keys(w, stage);
+    w.ready = are_ready(w, other, stage);
     weigh<RULE, AGAIN>(w, tile, masked, factor, part);
     product_wait<0>(w.o);
-    release(w.shared + V_EMPTY, w.v, w.lane);
+    release_values(w, other);
     if (RULE != LATE) {
         scale_sums(w, factor);
         w.sum[0] *= factor[0];
@@ -889,10 +1214,10 @@ DEVICE void step(worker &w, uint32_t tile, bool masked, uint32_t thread)
 
 // Zeroes V behind the sequence's last key, where the pool may hold NaN: a weight of 0 does not
 // remove it. Both warpgroups do so, with the same zeros.
-DEVICE void zero_tail(const worker &w, uint32_t first, uint32_t thread)
+DEVICE void zero_tail(const worker &w, uint32_t stage, uint32_t first, uint32_t thread)
 {
     constexpr uint32_t CHUNKS = SHAPE.dim_v / 8;
-    const uint32_t tile = w.shared + SHAPE.v_at + w.v.stage * SHAPE.v_bytes;
+    const uint32_t tile = w.shared + SHAPE.v_at + stage * SHAPE.v_bytes;
     for (uint32_t i = thread; i < (KEYS - first) * CHUNKS; i += WARPGROUP)
         shared_zero(tile + hopper_swizzled(first + i / CHUNKS, i % CHUNKS, KEYS));
     fence_async();
@@ -941,22 +1266,23 @@ DEVICE void take_queries(worker &w, uint32_t thread, bool negative)
 // The first tile: scores alone.
 template <bool AGAIN> DEVICE void first_step(worker &w, const task &task, uint32_t thread)
 {
-    const uint32_t tile = task.span.end - 1;
+    const uint32_t tile = task.span.end - 1, stage = common(tile % HOPPER_STAGES);
     float factor[2];
     w.base[0] = w.base[1] = NO_SCORE;
 #pragma unroll
     for (uint32_t i = 0; i < SHAPE.dim_v / 2; i++)
         w.o[i] = 0;
-    barrier_wait(w.shared + K_FULL + 8 * w.k.stage, w.k.parity);
-    named_sync(BARRIER_TURN + w.group, 2 * WARPGROUP);
+    wait_for_keys(w, stage);
+    take_turn(w);
     product_fence();
-    issue_scores(w, keys_of(w));
-    named_arrive(BARRIER_TURN + 1 - w.group, 2 * WARPGROUP);
+    issue_scores(w, keys_of(w, stage));
+    give_turn(w);
     product_wait<0>(w.s);
-    release(w.shared + K_EMPTY, w.k, w.lane);
-    barrier_wait(w.shared + V_FULL + 8 * w.v.stage, w.v.parity);
+    release_keys(w, stage);
+    wait_for_values(w, stage);
     if ((tile + 1) * KEYS > task.tile.kv_len)
-        zero_tail(w, task.tile.kv_len - tile * KEYS, thread);
+        zero_tail(w, stage, task.tile.kv_len - tile * KEYS, thread);
+    w.ready = false;
     weigh<EXACT, AGAIN>(w, tile, true, factor, w.sum);
     pack_weights(w);
 }
@@ -969,29 +1295,39 @@ template <bool AGAIN> DEVICE void attend(worker &w, const task &task, uint32_t t
     uint32_t tile = span.end - 1;
     if (!AGAIN) {
 #pragma unroll 1
-        while (tile > span.high)
-            step<EXACT, false>(w, --tile, true, thread);
-            // A row without keys has no base. With 0 it needs no shrink(), if its Q is zeros.
+        while (tile > span.high) {
+            tile--;
+            step<EXACT, false>(w, tile, common(tile % HOPPER_STAGES), true, thread);
+        }
+        // A row without keys has no base. With 0 it needs no shrink(), if its Q is zeros.
 #pragma unroll
         for (uint32_t r = 0; r < 2; r++)
             w.base[r] = w.count[r] > 0 && w.base[r] > -1.0e37f ? w.base[r] : 0;
         const uint32_t last = most(span.low, span.first + 1);
+        if (tile > last && tile % HOPPER_STAGES == 1)
+            step<LATE, false>(w, --tile, 0, false, thread);
 #pragma unroll 1
-        while (tile > last)
-            step<LATE, false>(w, --tile, false, thread);
+        while (tile > last) {
+            step<LATE, false>(w, --tile, 1, false, thread);
+            if (tile == last)
+                break;
+            step<LATE, false>(w, --tile, 0, false, thread);
+        }
     }
 #pragma unroll 1
     while (tile > span.first) {
         tile--;
-        step<EXACT, AGAIN>(w, tile, tile < span.low || tile >= span.high, thread);
+        step<EXACT, AGAIN>(w, tile, common(tile % HOPPER_STAGES),
+                           tile < span.low || tile >= span.high, thread);
     }
-    barrier_wait(w.shared + V_FULL + 8 * w.v.stage, w.v.parity);
+    const uint32_t stage = common(tile % HOPPER_STAGES);
+    wait_for_values(w, stage);
     if (AGAIN && w.stores)
         part_values(w, tile, thread);
     product_fence();
-    issue_sums(w, values_of(w));
+    issue_sums(w, values_of(w, stage));
     product_wait<0>(w.o);
-    release(w.shared + V_EMPTY, w.v, w.lane);
+    release_values(w, stage);
 #pragma unroll
     for (uint32_t r = 0; r < 2; r++) {
         w.sum[r] += lane_xor(w.sum[r], 1);
@@ -1038,8 +1374,8 @@ struct row_end {
 };
 
 // A sink joins the sum of weights like a key without a value. A row that sees nothing and has no
-// sink gives zeros and -infinity, and so does a row that is no query. Source: row_end() of
-// attention_rows.glsl.
+// sink gives zeros and -infinity, and so does a row that is no query. A row that sees keys but has
+// no weight has scores of -infinity only; it is NaN. Source: row_end() of attention_rows.glsl.
 template <bool AGAIN>
 DEVICE row_end end_row(const worker &w, const launch &launch, const task &task, uint32_t row,
                        uint32_t r)
@@ -1058,9 +1394,12 @@ DEVICE row_end end_row(const worker &w, const launch &launch, const task &task, 
         sum = fused(sum, keep, sink > NO_SCORE ? power_of_2(sink - top) : 0.0f);
         most = top;
     }
+    if (sum == 0 && seen)
+        return {__builtin_nanf(""), __builtin_nanf("")};
     if (sum == 0)
         return {0, -__builtin_inff()};
-    return {keep / sum, (most + logarithm_2(sum)) * RUN(task.run, lse_unit)};
+    return {keep / sum * RUN(task.run, v_scale),
+            (most + logarithm_2(sum)) * RUN(task.run, lse_unit)};
 }
 
 // Stores one of the lane's two rows: four lanes store 16 bytes each.
@@ -1176,7 +1515,7 @@ DEVICE void compute(const launch &launch, uint32_t group, uint32_t thread)
     w.shared = launch.shared;
     w.group = group;
     w.lane = thread % WARP;
-    w.k = w.v = {0, 0};
+    w.k = {0};
     w.q_parity = 0;
     if (group == 1) // the first turn is warpgroup 0's
         named_arrive(BARRIER_TURN, 2 * WARPGROUP);
@@ -1186,14 +1525,21 @@ DEVICE void compute(const launch &launch, uint32_t group, uint32_t thread)
         compute_units<true>(w, launch, ring, noted, thread);
 }
 
-DEVICE void make_barriers(uint32_t shared)
+DEVICE void make_barriers(const launch &launch)
 {
+    const uint32_t shared = launch.shared, writers = has_raw_tiles(launch) ? 2 : 1; // of a tile
     for (uint32_t i = 0; i < HOPPER_STAGES; i++) {
-        barrier_make(shared + K_FULL + 8 * i, 1);
-        barrier_make(shared + V_FULL + 8 * i, 1);
+        barrier_make(shared + K_FULL + 8 * i, writers);
+        barrier_make(shared + V_FULL + 8 * i, writers);
         barrier_make(shared + K_EMPTY + 8 * i, COMPUTE_WARPS);
         barrier_make(shared + V_EMPTY + 8 * i, COMPUTE_WARPS);
         shared_store(shared + NOTED + 4 * i, 0);
+        if (i < RAW_STAGES) {
+            barrier_make(shared + RAW_K_FULL + 8 * i, 1);
+            barrier_make(shared + RAW_V_FULL + 8 * i, 1);
+            barrier_make(shared + RAW_K_EMPTY + 8 * i, 1);
+            barrier_make(shared + RAW_V_EMPTY + 8 * i, 1);
+        }
     }
     for (uint32_t i = 0; i < UNIT_STAGES; i++) {
         barrier_make(shared + UNIT_FULL + 8 * i, 1);
@@ -1212,20 +1558,26 @@ extern __attribute__((shared)) __attribute__((aligned(1024))) unsigned char shar
 extern "C" __attribute__((global)) __attribute__((launch_bounds(HOPPER_THREADS, 1))) void
 attention_hopper(uint64_t runs, uint64_t items, uint64_t work, uint64_t notes, uint64_t maps,
                  uint32_t num_runs, uint32_t num_items, uint32_t num_kv_heads, uint32_t block_size,
-                 uint32_t features, uint32_t where)
+                 uint32_t features, uint32_t where, uint32_t k_dtype, uint32_t v_dtype,
+                 uint32_t first_blocks, uint32_t is_later)
 {
-    const launch launch = {runs,       items,    work,      notes,
-                           maps,       num_runs, num_items, num_kv_heads,
-                           block_size, features, where,     shared_address(shared_memory)};
+    const launch launch = {runs,       items,
+                           work,       notes,
+                           maps,       num_runs,
+                           num_items,  num_kv_heads,
+                           block_size, features,
+                           where,      k_dtype,
+                           v_dtype,    first_blocks,
+                           is_later,   shared_address(shared_memory)};
     const uint32_t thread = thread_number();
     if (thread == 0)
-        make_barriers(launch.shared);
+        make_barriers(launch);
     named_sync(BARRIER_ALL, HOPPER_THREADS);
     if (thread < WARPGROUP) {
-        registers_give<40>();
+        registers_give<KEPT>();
         bring(launch, thread / WARP, thread % WARP);
     } else {
-        registers_take<232>();
-        compute(launch, thread / WARPGROUP - 1, thread % WARPGROUP);
+        registers_take<TAKEN>();
+        compute(launch, lane_read(thread / WARPGROUP - 1, 0), thread % WARPGROUP);
     }
 }

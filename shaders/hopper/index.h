@@ -6,7 +6,8 @@
 // memory. The host's tests run the same functions. Knows no memory and no threads.
 //
 // A tile of rows (of Q, K or V) lies in shared memory as [line][row][64]: a line has 64 elements,
-// 128 bytes, and a row of d elements has d / 64 lines.
+// 128 bytes, and a row of d elements has d / 64 lines. K and V of 8-bit elements come as raw tiles,
+// whose lines have 64 bytes, and then become tiles.
 
 #ifndef AULE_SHADERS_HOPPER_INDEX_H
 #define AULE_SHADERS_HOPPER_INDEX_H
@@ -25,7 +26,8 @@ enum {
     HOPPER_ROWS = 128, // rows of an item: 64 for each of two warpgroups
     HOPPER_LINE = 64,  // elements
     HOPPER_LINE_BYTES = 2 * HOPPER_LINE,
-    HOPPER_STAGES = 2, // of K and of V
+    HOPPER_STAGES = 2,                 // of K and of V
+    HOPPER_SHARED_MEMORY = 227 * 1024, // of a multiprocessor
     HOPPER_THREADS = 384,
     HOPPER_LEAST_BLOCK = 16, // keys
     HOPPER_MOST_BLOCK = 256,
@@ -40,21 +42,33 @@ struct hopper_shape {
     uint32_t q_stays;            // 1: products read Q in shared memory; 0: it goes to registers
     uint32_t k_bytes, v_bytes;   // of a tile
     uint32_t k_at, v_at;         // in shared memory, behind Q: the stages of K, then those of V
-    uint32_t barriers_at, bytes; // then barriers and work units; all of it
+    uint32_t barriers_at;        // then barriers and work units
+    uint32_t bytes;              // all of it, without raw tiles
+    uint32_t raw_stages;         // raw tiles of K, and of V, that fit behind it
+    uint32_t raw_k_at, raw_v_at; // each has half the bytes of a tile
+    uint32_t raw_bytes;          // all of it, with raw tiles
 };
 
 // Registers decide: a thread has 232. It needs dim_v / 2 for sums, keys / 2 for scores, keys / 4
-// for weights, and dim_k / 4 for Q.
+// for weights, and dim_k / 4 for Q. Raw tiles take what shared memory is left.
 HOPPER_FUNCTION struct hopper_shape hopper_shape_of(uint32_t dim_k, uint32_t dim_v)
 {
-    struct hopper_shape shape = {dim_k, dim_v, dim_v > 128 ? 64u : 128u, dim_k > 128, 0, 0, 0, 0,
-                                 0,     0};
+    struct hopper_shape shape = {
+        dim_k, dim_v, dim_v > 128 ? 64u : 128u, dim_k > 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    uint32_t raw = 0;
     shape.k_bytes = shape.keys * dim_k * 2;
     shape.v_bytes = shape.keys * dim_v * 2;
     shape.k_at = HOPPER_ROWS * dim_k * 2;
     shape.v_at = shape.k_at + HOPPER_STAGES * shape.k_bytes;
     shape.barriers_at = shape.v_at + HOPPER_STAGES * shape.v_bytes;
     shape.bytes = shape.barriers_at + 256 + 2048;
+    raw = shape.k_bytes / 2 + shape.v_bytes / 2;
+    shape.raw_stages = (HOPPER_SHARED_MEMORY - shape.bytes) / raw;
+    if (shape.raw_stages > HOPPER_STAGES)
+        shape.raw_stages = HOPPER_STAGES;
+    shape.raw_k_at = shape.bytes;
+    shape.raw_v_at = shape.raw_k_at + shape.raw_stages * (shape.k_bytes / 2);
+    shape.raw_bytes = shape.bytes + shape.raw_stages * raw;
     return shape;
 }
 
@@ -179,8 +193,8 @@ HOPPER_FUNCTION struct hopper_span hopper_span_by_rows(uint32_t first_row, uint3
 
 // ---- where keys lie: coordinates in tensor maps ----
 // A copy brings a box: one line of some keys. Its coordinates are element, key, and two that depend
-// on the place. Each dimension's size is that of the address space, so nothing is cut off: what is
-// copied is always part of the sequence's own blocks or rows.
+// on the place; two 8-bit elements count as one. Each dimension's size is that of the address
+// space, so nothing is cut off: what is copied is always part of the sequence's own blocks or rows.
 
 struct hopper_place {
     uint32_t at[4];
@@ -201,6 +215,21 @@ HOPPER_FUNCTION uint32_t hopper_box_part(uint32_t tile, uint32_t box, uint32_t b
     return part < first ? first : part < last ? part : last;
 }
 
+// A warp finds the places of several tiles' boxes at once, from tile `top` down to
+// `first`: its lane boxes * n + m finds box m of the nth. Lanes that have none repeat the last
+// tile.
+struct hopper_box {
+    uint32_t tile, box;
+};
+
+HOPPER_FUNCTION struct hopper_box hopper_box_of_lane(uint32_t lane, uint32_t boxes, uint32_t top,
+                                                     uint32_t first)
+{
+    uint32_t down = lane / boxes;
+    struct hopper_box of = {down < top - first ? top - down : first, lane % boxes};
+    return of;
+}
+
 // The first key of a tile's box in its block.
 HOPPER_FUNCTION uint32_t hopper_key_in_block(uint32_t tile, uint32_t block_size, uint32_t keys)
 {
@@ -211,9 +240,10 @@ HOPPER_FUNCTION uint32_t hopper_key_in_block(uint32_t tile, uint32_t block_size,
 HOPPER_FUNCTION uint64_t hopper_block_offset(uint32_t block, uint32_t chunk_shift,
                                              uint32_t block_size, uint32_t num_kv_heads,
                                              uint32_t head, uint32_t which,
-                                             struct hopper_shape shape)
+                                             struct hopper_shape shape, uint32_t element_bytes)
 {
-    uint64_t k_row = shape.dim_k * 2, v_row = shape.dim_v * 2, row = which ? v_row : k_row;
+    uint64_t k_row = shape.dim_k * element_bytes, v_row = shape.dim_v * element_bytes;
+    uint64_t row = which ? v_row : k_row;
     uint64_t in_chunk = block & ((1u << chunk_shift) - 1);
     return in_chunk * num_kv_heads * block_size * (k_row + v_row) +
            (which ? num_kv_heads * block_size * k_row : 0) + (uint64_t)head * block_size * row;
@@ -224,6 +254,12 @@ HOPPER_FUNCTION struct hopper_place hopper_place_in_pool(uint64_t address)
 {
     struct hopper_place place = {{(uint32_t)address >> 1, 0, (uint32_t)(address >> 32), 0}};
     return place;
+}
+
+// Elements of a line.
+HOPPER_FUNCTION uint32_t hopper_line_elements(uint32_t element_bytes)
+{
+    return HOPPER_LINE * element_bytes / 2;
 }
 
 // Tensors: the others are head and block or, of contiguous tensors, head and sequence.
@@ -253,31 +289,32 @@ HOPPER_FUNCTION uint32_t hopper_q_is_a_box(uint32_t num_rows, uint32_t group)
 }
 
 // Fills a map: `map` is 128 bytes on a multiple of 64, strides are bytes from key to key and so on,
-// and a box has box_keys times box_others rows of a line.
+// and a box has box_keys times box_others rows of a line. Lines of 2-byte elements are swizzled.
 // Copies do not look at elements, so it serves bf16, too.
 HOPPER_FUNCTION void hopper_map(uint32_t map[HOPPER_MAP_WORDS], uint64_t base,
-                                const uint64_t strides[3], uint32_t box_keys, uint32_t box_others)
+                                const uint64_t strides[3], uint32_t element_bytes,
+                                uint32_t box_keys, uint32_t box_others)
 {
-    const uint32_t rank = 4, type_f16 = 6, swizzle_128 = 3;
+    const uint32_t rank = 4, type_f16 = 6, swizzle = element_bytes == 2 ? 3 : 0;
     for (uint32_t i = 0; i < HOPPER_MAP_WORDS; i++)
         map[i] = 0;
     map[0] = (uint32_t)base;
     map[1] = (uint32_t)(base >> 32);
-    map[2] = (rank - 1) << 4 | type_f16 << 7 | swizzle_128 << 13;
+    map[2] = (rank - 1) << 4 | type_f16 << 7 | swizzle << 13;
     for (uint32_t i = 0; i < 3; i++)
         map[3 + i] = (uint32_t)((strides[i] ? strides[i] : 16) >> 4);
     for (uint32_t i = 0; i < rank; i++)
-        map[8 + i] = 0x7fffffff;        // sizes, less 1
-    map[13] = (HOPPER_LINE - 1u) << 24; // the box, less 1
+        map[8 + i] = 0x7fffffff;                               // sizes, less 1
+    map[13] = (hopper_line_elements(element_bytes) - 1) << 24; // the box, less 1
     map[14] = (box_keys - 1) | (box_others - 1) << 8;
 }
 
-// The pool's map for rows of `row_bytes`: from address 0, with windows that overlap.
-HOPPER_FUNCTION void hopper_map_of_pool(uint32_t map[HOPPER_MAP_WORDS], uint32_t row_bytes,
-                                        uint32_t box_keys)
+// The pool's map for rows of `dim` elements: from address 0, with windows that overlap.
+HOPPER_FUNCTION void hopper_map_of_pool(uint32_t map[HOPPER_MAP_WORDS], uint32_t dim,
+                                        uint32_t element_bytes, uint32_t box_keys)
 {
-    const uint64_t strides[3] = {row_bytes, (uint64_t)1 << 32, 16};
-    hopper_map(map, 0, strides, box_keys, 1);
+    const uint64_t strides[3] = {dim * element_bytes, (uint64_t)1 << 32, 16};
+    hopper_map(map, 0, strides, element_bytes, box_keys, 1);
 }
 
 // ---- shared memory ----
@@ -288,6 +325,12 @@ HOPPER_FUNCTION uint32_t hopper_swizzled(uint32_t row, uint32_t chunk, uint32_t 
 {
     return (chunk >> 3) * rows * HOPPER_LINE_BYTES + row * HOPPER_LINE_BYTES +
            (((chunk & 7) ^ (row & 7)) << 4);
+}
+
+// The same for a raw tile, whose lines are not swizzled.
+HOPPER_FUNCTION uint32_t hopper_raw_place(uint32_t row, uint32_t chunk, uint32_t rows)
+{
+    return ((chunk >> 2) * rows + row) * HOPPER_LINE + (chunk & 3) * 16;
 }
 
 #endif

@@ -61,6 +61,21 @@ template <typename T> DEVICE T shared_get(uint32_t at)
     }
 }
 
+DEVICE void shared_load_pair(uint32_t (&words)[2], uint32_t at)
+{
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(words[0]), "=r"(words[1])
+                 : "r"(at)
+                 : "memory");
+}
+
+DEVICE void shared_store_chunk(uint32_t at, const uint32_t (&words)[4]) // 16 bytes
+{
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(words[0]), "r"(words[1]),
+                 "r"(words[2]), "r"(words[3])
+                 : "memory");
+}
+
 DEVICE void shared_zero(uint32_t at) // 16 bytes
 {
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
@@ -102,19 +117,49 @@ DEVICE void barrier_wait(uint32_t at, uint32_t parity)
                  : "memory");
 }
 
-template <int NUMBER, int THREADS> DEVICE void group_sync()
+// Whether that phase is over.
+DEVICE bool barrier_is_over(uint32_t at, uint32_t parity)
 {
-    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
+    uint32_t over;
+    asm volatile("{ .reg .pred over;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, over; }"
+                 : "=r"(over)
+                 : "r"(at), "r"(parity)
+                 : "memory");
+    return over;
 }
+
+// Barriers of whole warps.
 
 DEVICE void named_sync(uint32_t number, uint32_t threads)
 {
-    asm volatile("barrier.cta.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 DEVICE void named_arrive(uint32_t number, uint32_t threads)
 {
-    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+    asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+// The same for barriers NUMBER and NUMBER + 1, as `second` says. The numbers are constants, so that
+// none is kept in a register.
+template <int NUMBER, int THREADS> DEVICE void pair_sync(uint32_t second)
+{
+    asm volatile("{ .reg .pred second; setp.ne.u32 second, %0, 0;\n"
+                 "@!second barrier.cta.sync.aligned %1, %3;\n"
+                 "@second barrier.cta.sync.aligned %2, %3; }" ::"r"(second),
+                 "n"(NUMBER), "n"(NUMBER + 1), "n"(THREADS)
+                 : "memory");
+}
+
+template <int NUMBER, int THREADS> DEVICE void pair_arrive(uint32_t second)
+{
+    asm volatile("{ .reg .pred second; setp.ne.u32 second, %0, 0;\n"
+                 "@!second barrier.cta.arrive.aligned %1, %3;\n"
+                 "@second barrier.cta.arrive.aligned %2, %3; }" ::"r"(second),
+                 "n"(NUMBER), "n"(NUMBER + 1), "n"(THREADS)
+                 : "memory");
 }
 
 // Whether `flag` is set in any of the threads.
@@ -122,7 +167,7 @@ DEVICE bool named_any(uint32_t number, uint32_t threads, bool flag)
 {
     uint32_t any;
     asm volatile("{ .reg .pred mine, all; setp.ne.u32 mine, %3, 0;\n"
-                 "barrier.cta.red.or.pred all, %1, %2, mine; selp.u32 %0, 1, 0, all; }"
+                 "barrier.cta.red.or.pred.aligned all, %1, %2, mine; selp.u32 %0, 1, 0, all; }"
                  : "=r"(any)
                  : "r"(number), "r"(threads), "r"((uint32_t)flag)
                  : "memory");
@@ -249,22 +294,32 @@ DEVICE void product_commit()
 #define PRODUCT_TYPES "f16.f16"
 #endif
 
-#define PRODUCT(COLUMNS, COUNT, A)                                                                 \
-    "wgmma.mma_async.sync.aligned.m64n" #COLUMNS "k16.f32." PRODUCT_TYPES " " NAMES_##COUNT        \
-        "}, " A ", %[b], "
-#define A_REGISTERS "{%[a0], %[a1], %[a2], %[a3]}"
+// What a product reads from shared memory is described by 64 bits. The lower half is an address by
+// 16 bytes, and further up the distance of two lines; here it is `b` + `by`, made in the asm, so
+// that the compiler does not keep one for each product in a loop. In the upper half, groups of
+// eight lines are 1024 bytes apart, with a swizzle of 128 bytes.
+#define DESCRIBED(NAME, LOW, BY)                                                                   \
+    ".reg .b64 " NAME "; mov.b64 " NAME ", {" LOW ", 0x40000040};\n"                               \
+    "add.u64 " NAME ", " NAME ", " BY ";\n"
+#define PRODUCT(COLUMNS, COUNT, BEFORE, REST)                                                      \
+    "{ " DESCRIBED("second", "%[b]", "%[by]") BEFORE "wgmma.mma_async.sync.aligned.m64n" #COLUMNS  \
+                                                     "k16.f32." PRODUCT_TYPES " " NAMES_##COUNT    \
+        "}, " REST " }"
+#define NO_SUMS         ".reg .pred add; setp.ne.u32 add, 0, 0;\n"
+#define A_REGISTERS     "{%[a0], %[a1], %[a2], %[a3]}"
+#define A_MEMORY        DESCRIBED("first", "%[a]", "%[a_by]")
+#define REGISTERS_OF(a) [a0] "r"((a)[0]), [a1] "r"((a)[1]), [a2] "r"((a)[2]), [a3] "r"((a)[3])
 
 // The functions for sums of 64 x COLUMNS, COUNT numbers a thread:
 //
 // - product_wait<PENDING>(sums): waits until at most PENDING groups of products run. `sums` are
 //   those of a group that ends here: being operands, they are not used before.
-// - product<TRANSPOSED>(sums, a, b): sums += a[64 x 16] b[16 x COLUMNS]. `a` is a warp's fragment
-// of
-//   16 rows; `b` a descriptor. TRANSPOSED: the columns of b lie together in memory, not the 16
-//   rows.
-// - product_first(sums, a, b): sums = a b, b not transposed.
-// - product_shared(sums, a, b), product_shared_first(sums, a, b): both with a descriptor of `a`, b
-//   not transposed.
+// - product<TRANSPOSED>(sums, a, b, by): sums += a[64 x 16] b[16 x COLUMNS]. `a` is a warp's
+//   fragment of 16 rows; b + by a descriptor. TRANSPOSED: the columns of b lie together in memory,
+//   not the 16 rows.
+// - product_first(sums, a, b, by): sums = a b, b not transposed.
+// - product_shared(sums, a, a_by, b, by), product_shared_first(): both by descriptors, b not
+//   transposed.
 #define PRODUCTS(COLUMNS, COUNT)                                                                   \
     template <int PENDING> DEVICE void product_wait(float(&sums)[COUNT])                           \
     {                                                                                              \
@@ -274,36 +329,37 @@ DEVICE void product_commit()
                      : "memory");                                                                  \
     }                                                                                              \
     template <int TRANSPOSED>                                                                      \
-    DEVICE void product(float(&sums)[COUNT], const uint32_t *a, uint64_t b)                        \
+    DEVICE void product(float(&sums)[COUNT], const uint32_t *a, uint32_t b, uint32_t by)           \
     {                                                                                              \
-        asm volatile(PRODUCT(COLUMNS, COUNT, A_REGISTERS) "1, 1, 1, %[t];"                         \
+        asm volatile(PRODUCT(COLUMNS, COUNT, "", A_REGISTERS ", second, 1, 1, 1, %[t];")           \
                      : EACH_##COUNT("+f", sums)                                                    \
-                     : [a0] "r"(a[0]), [a1] "r"(a[1]), [a2] "r"(a[2]), [a3] "r"(a[3]), [b] "l"(b), \
-                       [t] "n"(TRANSPOSED)                                                         \
+                     : REGISTERS_OF(a), [b] "r"(b), [by] "l"((uint64_t)(by)), [t] "n"(TRANSPOSED)  \
                      : "memory");                                                                  \
     }                                                                                              \
-    DEVICE void product_first(float(&sums)[COUNT], const uint32_t *a, uint64_t b)                  \
+    DEVICE void product_first(float(&sums)[COUNT], const uint32_t *a, uint32_t b, uint32_t by)     \
     {                                                                                              \
-        asm volatile("{ .reg .pred add; setp.ne.u32 add, 0, 0;\n" PRODUCT(                         \
-                         COLUMNS, COUNT, A_REGISTERS) "add, 1, 1, 0; }"                            \
+        asm volatile(PRODUCT(COLUMNS, COUNT, NO_SUMS, A_REGISTERS ", second, add, 1, 1, 0;")       \
                      : EACH_##COUNT("=f", sums)                                                    \
-                     : [a0] "r"(a[0]), [a1] "r"(a[1]), [a2] "r"(a[2]), [a3] "r"(a[3]), [b] "l"(b)  \
+                     : REGISTERS_OF(a), [b] "r"(b), [by] "l"((uint64_t)(by))                       \
                      : "memory");                                                                  \
     }                                                                                              \
-    DEVICE void product_shared(float(&sums)[COUNT], uint64_t a, uint64_t b)                        \
+    DEVICE void product_shared(float(&sums)[COUNT], uint32_t a, uint32_t a_by, uint32_t b,         \
+                               uint32_t by)                                                        \
     {                                                                                              \
-        asm volatile(PRODUCT(COLUMNS, COUNT, "%[a]") "1, 1, 1, 0, 0;"                              \
-                     : EACH_##COUNT("+f", sums)                                                    \
-                     : [a] "l"(a), [b] "l"(b)                                                      \
-                     : "memory");                                                                  \
+        asm volatile(                                                                              \
+            PRODUCT(COLUMNS, COUNT, A_MEMORY, "first, second, 1, 1, 1, 0, 0;")                     \
+            : EACH_##COUNT("+f", sums)                                                             \
+            : [a] "r"(a), [a_by] "l"((uint64_t)(a_by)), [b] "r"(b), [by] "l"((uint64_t)(by))       \
+            : "memory");                                                                           \
     }                                                                                              \
-    DEVICE void product_shared_first(float(&sums)[COUNT], uint64_t a, uint64_t b)                  \
+    DEVICE void product_shared_first(float(&sums)[COUNT], uint32_t a, uint32_t a_by, uint32_t b,   \
+                                     uint32_t by)                                                  \
     {                                                                                              \
-        asm volatile("{ .reg .pred add; setp.ne.u32 add, 0, 0;\n" PRODUCT(                         \
-                         COLUMNS, COUNT, "%[a]") "add, 1, 1, 0, 0; }"                              \
-                     : EACH_##COUNT("=f", sums)                                                    \
-                     : [a] "l"(a), [b] "l"(b)                                                      \
-                     : "memory");                                                                  \
+        asm volatile(                                                                              \
+            PRODUCT(COLUMNS, COUNT, NO_SUMS A_MEMORY, "first, second, add, 1, 1, 0, 0;")           \
+            : EACH_##COUNT("=f", sums)                                                             \
+            : [a] "r"(a), [a_by] "l"((uint64_t)(a_by)), [b] "r"(b), [by] "l"((uint64_t)(by))       \
+            : "memory");                                                                           \
     }
 
 PRODUCTS(64, 32)
@@ -359,6 +415,63 @@ DEVICE uint32_t packed(float low, float high)
     return both;
 }
 
+template <uint32_t SELECTOR> DEVICE uint32_t permuted(uint32_t low, uint32_t high)
+{
+    uint32_t result;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "n"(SELECTOR));
+    return result;
+}
+
+// The functions below take two bytes of a word, HIGH ? 2 and 3 : 0 and 1. They are exact.
+
+// Two e4m3 as f16.
+template <int HIGH> DEVICE uint32_t halves_of_e4m3(uint32_t word)
+{
+    uint32_t pair;
+    asm("{ .reg .b16 part<2>; mov.b32 {part0, part1}, %1; cvt.rn.f16x2.e4m3x2 %0, part%2; }"
+        : "=r"(pair)
+        : "r"(word), "n"(HIGH));
+    return pair;
+}
+
+// Two e5m2 as f16: its upper half.
+template <int HIGH> DEVICE uint32_t halves_of_e5m2(uint32_t word)
+{
+    return permuted < HIGH ? 0x3424 : 0x1404 > (word, 0);
+}
+
+// Two f16 as elements.
+DEVICE uint32_t elements_of_halves(uint32_t pair)
+{
+#ifdef AULE_HOPPER_BF16
+    uint32_t result;
+    asm("{ .reg .b16 half<2>; .reg .f32 number<2>; mov.b32 {half0, half1}, %1;\n"
+        "cvt.f32.f16 number0, half0; cvt.f32.f16 number1, half1;\n"
+        "cvt.rn.bf16x2.f32 %0, number1, number0; }"
+        : "=r"(result)
+        : "r"(pair));
+    return result;
+#else
+    return pair;
+#endif
+}
+
+// Two int8 as elements. x + 128 is put into the fraction of a number, less 128 and that number.
+template <int HIGH> DEVICE uint32_t elements_of_int8(uint32_t word)
+{
+    const uint32_t positive = word ^ 0x80808080;
+#ifdef AULE_HOPPER_BF16
+    const uint32_t low = permuted<0x7540 + 2 * HIGH>(positive, 0x4b000000);
+    const uint32_t high = permuted<0x7541 + 2 * HIGH>(positive, 0x4b000000);
+    return packed(__builtin_bit_cast(float, low) - 8388736.0f,
+                  __builtin_bit_cast(float, high) - 8388736.0f);
+#else
+    uint32_t pair = permuted < HIGH ? 0x4342 : 0x4140 > (positive, 0x64646464);
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(pair) : "r"(pair), "r"(0x64806480));
+    return pair;
+#endif
+}
+
 // ---- device memory ----
 
 DEVICE uint32_t ticket_take(uint64_t at)
@@ -366,6 +479,13 @@ DEVICE uint32_t ticket_take(uint64_t at)
     uint32_t value;
     asm volatile("atom.global.add.u32 %0, [%1], 1;" : "=r"(value) : "l"(at) : "memory");
     return value;
+}
+
+DEVICE void load_chunk(uint32_t (&chunk)[4], uint64_t at)
+{
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(chunk[0]), "=r"(chunk[1]), "=r"(chunk[2]), "=r"(chunk[3])
+                 : "l"(at));
 }
 
 DEVICE void store_chunk(uint64_t at, const uint32_t chunk[4])

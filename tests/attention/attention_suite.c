@@ -48,8 +48,10 @@ void suite_shape_bend(struct attention_shape *shape)
     kv->head_dim_v = head_dim_bend(kv->head_dim_v, most);
     kv->v_is_k_prefix = kv->v_is_k_prefix && shared && kv->head_dim_v <= kv->head_dim_k;
     kv->block_size = kv->block_size < 16 && !shared ? 16 : kv->block_size;
-    bool is_whole = kv->k_dtype == shape->io_dtype && kv->v_dtype == shape->io_dtype;
-    if (native && is_whole && kv->scale_mode == SCALE_NONE)
+    bool is_whole = kv->k_dtype == shape->io_dtype && kv->v_dtype == shape->io_dtype,
+         is_small = dtype_size((int)kv->k_dtype) == 1 && dtype_size((int)kv->v_dtype) == 1;
+    if (native && ((is_whole && kv->scale_mode == SCALE_NONE) ||
+                   (is_small && kv->scale_mode != SCALE_PER_TOKEN_HEAD)))
         kv->head_dim_k = kv->head_dim_v = 128;
 }
 

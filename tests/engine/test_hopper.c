@@ -208,11 +208,12 @@ static void copy_box(const uint32_t map[HOPPER_MAP_WORDS], uint32_t to, struct h
     uint32_t line_elements = (map[13] >> 24) + 1;
     uint32_t lines = (map[14] & 0xff) + 1, others = (map[14] >> 8 & 0xff) + 1;
     bool inside = map[14] >> 16 == 0;
-    ck_assert_uint_eq((map[2] >> 4 & 7) + 1, 4);             // dimensions
-    ck_assert_uint_eq(line_elements * 2, HOPPER_LINE_BYTES); // of two bytes
-    ck_assert_uint_eq(map[2] >> 13 & 3, 3);                  // swizzle of 128 bytes
+    uint32_t line_bytes = line_elements * 2;
+    bool swizzled = (map[2] >> 13 & 3) == 3;                               // by 128 bytes
+    ck_assert_uint_eq((map[2] >> 4 & 7) + 1, 4);                           // dimensions
+    ck_assert_uint_eq(line_bytes, HOPPER_LINE_BYTES / (swizzled ? 1 : 2)); // 2 bytes, or 1
     for (uint32_t line = 0; line < lines * others; line++)
-        for (uint32_t chunk = 0; chunk < 8; chunk++) {
+        for (uint32_t chunk = 0; chunk < line_bytes / 16; chunk++) {
             const uint32_t at[4] = {place.at[0] + 8 * chunk, place.at[1] + line % lines,
                                     place.at[2] + line / lines, place.at[3]};
             uint64_t from = base + at[0] * UINT64_C(2);
@@ -220,8 +221,8 @@ static void copy_box(const uint32_t map[HOPPER_MAP_WORDS], uint32_t to, struct h
                 from += at[i] * ((uint64_t)map[2 + i] << 4);
             for (int i = 0; i < 4; i++)
                 inside = inside && at[i] <= map[8 + i];
-            uint32_t put = to + line * HOPPER_LINE_BYTES + chunk * 16;
-            put ^= (put >> 7 & 7) << 4;
+            uint32_t put = to + line * line_bytes + chunk * 16;
+            put ^= swizzled ? (put >> 7 & 7) << 4 : 0;
             shared[put / 16].from = from;
         }
     ck_assert(inside);
@@ -242,6 +243,7 @@ static void copy_queries(const uint32_t (*maps)[HOPPER_MAP_WORDS], uint32_t dim,
 // What a tile is copied from.
 struct source {
     struct hopper_shape shape;
+    uint32_t size; // bytes of an element
     uint32_t place, which, heads, head, seq;
     uint32_t block_size, kv_len, chunk_shift;
     struct hopper_keys some; // keys that are seen; other blocks are not read
@@ -270,35 +272,17 @@ static struct hopper_place place_of(const struct source *source, uint32_t tile, 
     return hopper_place_in_pool(source->chunks[block >> source->chunk_shift] +
                                 hopper_block_offset(block, source->chunk_shift, source->block_size,
                                                     source->heads, source->head, source->which,
-                                                    source->shape) +
-                                (uint64_t)key * dim_of(source) * 2);
+                                                    source->shape, source->size) +
+                                (uint64_t)key * dim_of(source) * source->size);
 }
 
-// Copies a tile of K or V as the kernel does, by the maps that the host writes.
-static void copy_tile(const struct source *source, const uint32_t (*maps)[HOPPER_MAP_WORDS],
-                      uint32_t tile)
+// Where 16 bytes of a key lie in a tile, raw ones in a raw tile.
+static uint32_t place_in_tile(const struct source *source, uint32_t key, uint32_t chunk)
 {
-    uint32_t keys = source->shape.keys, lines = dim_of(source) / HOPPER_LINE;
-    bool is_rows = source->place == AULE_PLACE_ROWS;
-    uint32_t box_keys = is_rows ? keys : hopper_box_keys(source->block_size, keys);
-    bool tail = is_rows && (tile + 1) * keys > source->kv_len;
-    memset(shared, 0, sizeof shared);
-    for (uint32_t lane = 0; !tail && lane < lines * keys / box_keys; lane++) {
-        uint32_t line = lane % lines, box = lane / lines;
-        struct hopper_place place = place_of(source, tile, box);
-        place.at[0] += line * HOPPER_LINE;
-        copy_box(maps[HOPPER_MAP_K + source->which],
-                 (line * keys + box * box_keys) * HOPPER_LINE_BYTES, place);
-    }
-    for (uint32_t i = 0; tail && i < keys * lines; i++) {
-        uint32_t line = i % lines, key = i / lines, of = tile * keys + key;
-        of = of < source->kv_len ? of : source->kv_len - 1;
-        struct hopper_place place =
-            hopper_place_in_tensor(source->start + of, source->head, source->seq);
-        place.at[0] = line * HOPPER_LINE;
-        copy_box(maps[HOPPER_MAP_ONE_K + source->which], (line * keys + key) * HOPPER_LINE_BYTES,
-                 place);
-    }
+    uint32_t keys = source->shape.keys;
+    if (source->size == 1)
+        return hopper_raw_place(key, chunk, keys);
+    return hopper_swizzled(key, chunk, keys);
 }
 
 // Where a chunk of a key lies. In the pool, by DESIGN: [block][K, V][head][key][dim].
@@ -315,11 +299,45 @@ static uint64_t address_of(const struct source *source, uint32_t key, uint32_t c
     uint32_t block = source->table[key / source->block_size], row = key % source->block_size;
     if (source->place == AULE_PLACE_BLOCKS)
         return base + outer * block + row * token * 16;
-    uint64_t k = (uint64_t)source->heads * source->block_size * source->shape.dim_k * 2;
-    uint64_t v = (uint64_t)source->heads * source->block_size * source->shape.dim_v * 2;
+    uint64_t rows = (uint64_t)source->heads * source->block_size * source->size;
+    uint64_t k = rows * source->shape.dim_k, v = rows * source->shape.dim_v;
     return source->chunks[block >> source->chunk_shift] +
            block % (1u << source->chunk_shift) * (k + v) + (source->which ? k : 0) +
-           ((uint64_t)source->head * source->block_size + row) * dim_of(source) * 2 + chunk * 16;
+           ((uint64_t)source->head * source->block_size + row) * dim_of(source) * source->size +
+           chunk * 16;
+}
+
+// Copies a tile of K or V as the kernel does, by the maps that the host writes.
+static void copy_tile(const struct source *source, const uint32_t (*maps)[HOPPER_MAP_WORDS],
+                      uint32_t tile)
+{
+    uint32_t keys = source->shape.keys, lines = dim_of(source) / HOPPER_LINE;
+    uint32_t line_bytes = HOPPER_LINE * source->size;
+    bool is_rows = source->place == AULE_PLACE_ROWS;
+    uint32_t box_keys = is_rows ? keys : hopper_box_keys(source->block_size, keys);
+    bool tail = is_rows && (tile + 1) * keys > source->kv_len;
+    memset(shared, 0, sizeof shared);
+    for (uint32_t lane = 0; !tail && lane < lines * keys / box_keys; lane++) {
+        uint32_t line = lane % lines, box = lane / lines;
+        struct hopper_place place = place_of(source, tile, box);
+        place.at[0] += line * hopper_line_elements(source->size);
+        copy_box(maps[HOPPER_MAP_K + source->which], (line * keys + box * box_keys) * line_bytes,
+                 place);
+    }
+    for (uint32_t i = 0; tail && i < keys * lines; i++) {
+        uint32_t line = i % lines, key = i / lines, of = tile * keys + key;
+        of = of < source->kv_len ? of : source->kv_len - 1;
+        struct hopper_place place =
+            hopper_place_in_tensor(source->start + of, source->head, source->seq);
+        for (uint32_t chunk = 0; chunk < 4 && source->size == 1; chunk++) // by loads
+            shared[place_in_tile(source, key, 4 * line + chunk) / 16].from =
+                address_of(source, of, 4 * line + chunk);
+        if (source->size == 1)
+            continue;
+        place.at[0] = line * HOPPER_LINE;
+        copy_box(maps[HOPPER_MAP_ONE_K + source->which], (line * keys + key) * HOPPER_LINE_BYTES,
+                 place);
+    }
 }
 
 static void check_tile(const struct source *source, const uint32_t (*maps)[HOPPER_MAP_WORDS],
@@ -328,8 +346,8 @@ static void check_tile(const struct source *source, const uint32_t (*maps)[HOPPE
     uint32_t wrong = 0;
     copy_tile(source, maps, tile);
     for (uint32_t row = 0; row < source->shape.keys; row++)
-        for (uint32_t chunk = 0; chunk < dim_of(source) / 8; chunk++) {
-            uint64_t from = shared[hopper_swizzled(row, chunk, source->shape.keys) / 16].from;
+        for (uint32_t chunk = 0; chunk < dim_of(source) * source->size / 16; chunk++) {
+            uint64_t from = shared[place_in_tile(source, row, chunk) / 16].from;
             uint32_t key = tile * source->shape.keys + row;
             if (key >= source->some.first && key < source->some.end)
                 wrong += from != address_of(source, key, chunk);
@@ -349,11 +367,13 @@ static const struct {
 
 static void draw_source(struct source *source, uint32_t place, uint32_t table[BLOCKS])
 {
-    uint32_t of = dice_below(&dice, 4), k = dims[of].dim_k * 2 / 16, v = dims[of].dim_v * 2 / 16;
+    uint32_t of = dice_below(&dice, 4), size = dice_between(&dice, 1, 2);
+    uint32_t k = dims[of].dim_k * size / 16, v = dims[of].dim_v * size / 16;
     uint32_t heads = dice_between(&dice, 1, 9), block = HOPPER_LEAST_BLOCK << dice_below(&dice, 5);
     bool outer = dice_below(&dice, 2);
     *source = (struct source){
         .shape = hopper_shape_of(dims[of].dim_k, dims[of].dim_v),
+        .size = size,
         .place = place,
         .which = dice_below(&dice, 2),
         .heads = heads,
@@ -393,6 +413,7 @@ static struct geometry geometry_of(const struct source *source)
                                  [AULE_SPEC_HEAD_DIM_V] = source->shape.dim_v,
                                  [AULE_SPEC_NUM_KV_HEADS] = source->heads,
                                  [AULE_SPEC_BLOCK_SIZE] = source->block_size,
+                                 [AULE_SPEC_K_DTYPE] = source->size == 1 ? DTYPE_INT8 : DTYPE_F16,
                                  [AULE_SPEC_PLACE] = source->place,
                              }};
 }
@@ -426,6 +447,31 @@ START_TEST(a_tile_brings_the_keys_of_its_sequence)
 }
 END_TEST
 
+// As bring_tiles() of the kernel goes through the tiles of a unit.
+START_TEST(a_warp_knows_the_places_of_all_boxes_of_a_unit)
+{
+    enum { LANES = 32 };
+    for (int round = 0; round < 200; round++) {
+        uint32_t boxes = 1u << dice_below(&dice, 4), first = dice_below(&dice, 50), wrong = 0;
+        uint32_t tile = first + dice_between(&dice, 1, 100), top = tile - 1, from = 0;
+        while (tile-- > first) {
+            if (from >= LANES) {
+                top = tile;
+                from = 0;
+            }
+            for (uint32_t box = 0; box < boxes; box++) {
+                struct hopper_box of = hopper_box_of_lane((from + box) % LANES, boxes, top, first);
+                wrong += of.tile != tile || of.box != box;
+            }
+            from += boxes;
+        }
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            wrong += hopper_box_of_lane(lane, boxes, top, first).tile < first;
+        ck_assert_uint_eq(wrong, 0);
+    }
+}
+END_TEST
+
 START_TEST(a_row_leads_to_its_query_and_head_without_a_division)
 {
     bool right = true;
@@ -452,6 +498,7 @@ START_TEST(a_whole_item_brings_the_rows_of_its_queries)
         struct geometry geometry = {.spec = {[AULE_SPEC_HEAD_DIM_K] = dim,
                                              [AULE_SPEC_HEAD_DIM_V] = dim == 192 ? 128 : dim,
                                              [AULE_SPEC_NUM_KV_HEADS] = kv_heads,
+                                             [AULE_SPEC_K_DTYPE] = DTYPE_F16,
                                              [AULE_SPEC_BLOCK_SIZE] = 16}};
         struct gpu_run run = {.q = UINT64_C(0x7f0000001230),
                               .num_heads = heads,
@@ -496,7 +543,11 @@ START_TEST(every_shape_fits_a_multiprocessor)
 {
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
         struct hopper_shape shape = hopper_shape_of(dims[i].dim_k, dims[i].dim_v);
-        ck_assert_uint_le(shape.bytes, 227 * 1024);
+        ck_assert_uint_le(shape.raw_bytes, HOPPER_SHARED_MEMORY);
+        ck_assert_uint_le(shape.bytes, shape.raw_k_at);
+        ck_assert_uint_eq(shape.raw_k_at % 128, 0); // a copy's alignment
+        ck_assert_uint_eq(shape.raw_v_at % 128, 0);
+        ck_assert(dims[i].dim_k == 192 ? shape.raw_stages == 0 : shape.raw_stages > 0);
         ck_assert_uint_eq(shape.k_at % 1024, 0); // a swizzle's pattern
         ck_assert_uint_eq(shape.k_bytes % 1024, 0);
         ck_assert_uint_eq(shape.v_bytes % 1024, 0);
@@ -532,6 +583,7 @@ START_TEST(what_it_does_not_know_goes_to_other_kernels)
         {AULE_SPEC_BLOCK_SIZE, 8},
         {AULE_SPEC_BLOCK_SIZE, 512},
         {AULE_SPEC_K_DTYPE, DTYPE_FP8_E4M3},
+        {AULE_SPEC_V_DTYPE, DTYPE_INT8},
         {AULE_SPEC_V_DTYPE, DTYPE_BF16},
         {AULE_SPEC_IO_DTYPE, DTYPE_F32},
         {AULE_SPEC_V_IN_K, 1},
@@ -545,6 +597,25 @@ START_TEST(what_it_does_not_know_goes_to_other_kernels)
         geometry = served();
         geometry.spec[others[i].spec] = others[i].value;
         ck_assert_msg(!hopper_serves(&geometry), "entry %zu", i);
+    }
+}
+END_TEST
+
+START_TEST(eight_bits_are_served_in_any_pair_of_types_but_not_by_scales_of_tokens)
+{
+    static const uint32_t types[] = {DTYPE_FP8_E4M3, DTYPE_FP8_E5M2, DTYPE_INT8};
+    for (uint32_t i = 0; i < 9; i++) {
+        struct geometry geometry = served();
+        geometry.spec[AULE_SPEC_K_DTYPE] = types[i / 3];
+        geometry.spec[AULE_SPEC_V_DTYPE] = types[i % 3];
+        ck_assert(hopper_serves(&geometry));
+        geometry.spec[AULE_SPEC_SCALE_MODE] = AULE_SCALE_TENSOR_MODE;
+        ck_assert(hopper_serves(&geometry));
+        geometry.spec[AULE_SPEC_HEAD_DIM_K] = 192; // shared memory has no room
+        ck_assert(!hopper_serves(&geometry));
+        geometry.spec[AULE_SPEC_HEAD_DIM_K] = 128;
+        geometry.spec[AULE_SPEC_SCALE_MODE] = AULE_SCALE_TOKEN_HEAD_MODE;
+        ck_assert(!hopper_serves(&geometry));
     }
 }
 END_TEST
@@ -628,6 +699,9 @@ START_TEST(a_device_that_lacks_something_hears_what)
     ck_assert_ptr_nonnull(strstr(text, "a queue family for compute only"));
     adapter.natives.family = true;
     hopper_missing(&adapter, text, sizeof text);
+    ck_assert_ptr_nonnull(strstr(text, "another variant was named"));
+    adapter.natives.taken = true;
+    hopper_missing(&adapter, text, sizeof text);
     ck_assert_str_eq(text, "");
     strcpy(adapter.natives.failure, "the driver refuses kernel x");
     hopper_missing(&adapter, text, sizeof text);
@@ -689,6 +763,16 @@ START_TEST(another_driver_tries_the_kernel_again)
 }
 END_TEST
 
+START_TEST(a_kernel_in_whose_test_the_device_was_lost_once_is_tried_again)
+{
+    struct device device = {.handle = VK_NULL_HANDLE};
+    struct hopper_states states = {.path = NULL};
+    open_states(&states, &device, "driver 2\nlost");
+    ck_assert_int_eq((int)states.states[MARKED], NATIVE_UNTRIED);
+    remove_files();
+}
+END_TEST
+
 START_TEST(a_test_that_another_process_runs_now_is_no_hang)
 {
     struct device device = {.handle = VK_NULL_HANDLE};
@@ -735,6 +819,7 @@ int main(void)
     tcase_add_loop_test(indices, windows_and_positions_bound_the_tiles, 0, 2);
     tcase_add_test(indices, the_largest_lengths_do_not_overflow);
     tcase_add_loop_test(indices, a_tile_brings_the_keys_of_its_sequence, 0, 3);
+    tcase_add_test(indices, a_warp_knows_the_places_of_all_boxes_of_a_unit);
     tcase_add_test(indices, a_row_leads_to_its_query_and_head_without_a_division);
     tcase_add_test(indices, a_whole_item_brings_the_rows_of_its_queries);
     tcase_add_test(indices, eight_rows_of_a_swizzled_column_use_all_banks);
@@ -742,6 +827,7 @@ int main(void)
     suite_add_tcase(suite, indices);
     TCase *table = tcase_create("table");
     tcase_add_test(table, what_it_does_not_know_goes_to_other_kernels);
+    tcase_add_test(table, eight_bits_are_served_in_any_pair_of_types_but_not_by_scales_of_tokens);
     tcase_add_test(table, each_kernel_is_found_by_its_own_geometry);
     tcase_add_test(table, strides_that_a_map_cannot_hold_go_to_other_kernels);
 #if defined AULE_HAVE_HOPPER && defined AULE_HAVE_MATRIX
@@ -753,6 +839,7 @@ int main(void)
     TCase *marks = tcase_create("marks");
     tcase_add_test(marks, a_kernel_whose_test_never_ended_is_not_used_again);
     tcase_add_test(marks, another_driver_tries_the_kernel_again);
+    tcase_add_test(marks, a_kernel_in_whose_test_the_device_was_lost_once_is_tried_again);
     tcase_add_test(marks, a_test_that_another_process_runs_now_is_no_hang);
     suite_add_tcase(suite, marks);
     return check_main(suite);

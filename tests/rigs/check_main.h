@@ -5,6 +5,7 @@
 // ran fails: Check passes if CK_RUN_CASE names no case.
 //
 // AULE_TEST_ONE_IN=N runs one in N entries of each check_loop(); AULE_TEST_SEED draws which ones.
+// AULE_TEST_PIECE=I/N runs the Ith of N pieces of all loops, so that processes can share a table.
 // AULE_TEST_PART=NAME runs Check's case of that name. AULE_TEST_LONG=1 overrules ONE_IN and PART.
 //
 // Start Vulkan and nng inside a test or a checked fixture, never before Check forks.
@@ -70,6 +71,27 @@ static inline uint32_t check_draw(const char *name)
     return hash;
 }
 
+// Whether the next entry of a loop is of this process' piece. Entries of a file go round.
+static inline bool check_is_mine(void)
+{
+    static unsigned long num_entries;
+    const char *text = getenv("AULE_TEST_PIECE");
+    unsigned long piece = 1, pieces = 1;
+    if (text && (sscanf(text, "%lu/%lu", &piece, &pieces) != 2 || piece < 1 || piece > pieces)) {
+        fprintf(stderr, "AULE_TEST_PIECE is \"%s\", which is not I/N with I from 1 to N\n", text);
+        exit(2);
+    }
+    return num_entries++ % pieces == piece - 1;
+}
+
+// Adds `test` for 0 .. loops - 1, or those of this process' piece.
+static inline void check_whole_loop(TCase *tcase, const TTest *test, int loops)
+{
+    for (int entry = 0; entry < loops; entry++)
+        if (check_is_mine())
+            tcase_add_loop_test(tcase, test, entry, entry + 1);
+}
+
 // Adds `test` for some of 0 .. loops - 1, one at least. For a table whose entries take seconds
 // each.
 static inline void check_loop(TCase *tcase, const TTest *test, int loops)
@@ -81,7 +103,8 @@ static inline void check_loop(TCase *tcase, const TTest *test, int loops)
     int first = step > 1 ? (int)(check_draw(test->name) % (uint32_t)loops) : 0;
     for (int done = 0; done < loops; done += step) {
         int entry = (first + done) % loops;
-        tcase_add_loop_test(tcase, test, entry, entry + 1);
+        if (check_is_mine())
+            tcase_add_loop_test(tcase, test, entry, entry + 1);
     }
 }
 

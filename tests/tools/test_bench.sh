@@ -55,6 +55,8 @@ jq -e '.checked == true and .checked_rows == 64 and
     "$work/checked" >/dev/null || die "a workload that was only checked: $(cat "$work/checked")"
 head -n 1 "$work/results" | "$bench" plot - | grep -qE '<text[^>]*>decode:2x64 f16/f16' ||
     die "a single decode is not a bar"
+head -n 1 "$work/results" | jq -c '. + {peer: "another", peer_us: 2.5}' | "$bench" plot - |
+    grep -qE '<text[^>]*>[^<]*; another 2.5 us' || die "a peer is not named beside its bar"
 "$bench" plot - <"$work/results" | cmp - "$work/results.svg"
 
 "$bench" run border growth --seconds 0.05 --json >"$work/results"

@@ -22,7 +22,7 @@ enum {
     CHART = 360,
     MARGIN = 60,
     LABEL = 250,
-    VALUES = 230,
+    VALUES = 380,
     MOST_LABELS = 12,
     USUAL_HEAD_DIM = 128
 };
@@ -167,17 +167,26 @@ static void bar_texts(const struct point *p, char *label, size_t label_size, cha
                       size_t value_size)
 {
     bool contiguous = strcmp(p->place, "contiguous") == 0, border = strcmp(p->via, "engine") != 0;
-    char share[32] = "", dim[32] = "";
+    char share[32] = "", dim[32] = "", peer[64] = "";
     if (head_dim_of(p) != USUAL_HEAD_DIM)
         snprintf(dim, sizeof dim, " head_dim %.0f", head_dim_of(p));
     snprintf(label, label_size, "%s %s%s %s%s%s%s", p->workload, p->dtype, dim, p->variant,
              contiguous ? " contiguous" : "", border ? " via " : "", border ? p->via : "");
     if (p->ceiling_ratio > 0)
         snprintf(share, sizeof share, ", %.1f %%", 100 * p->ceiling_ratio);
-    snprintf(value, value_size, "%.1f us, %.0f %s%s%s", p->median_us,
+    if (p->peer_us > 0)
+        snprintf(peer, sizeof peer, "; %s %.1f us", p->peer, p->peer_us);
+    snprintf(value, value_size, "%.1f us, %.0f %s%s%s%s", p->median_us,
              p->gb_per_s > 10 * p->tflops ? p->gb_per_s : p->tflops,
              p->gb_per_s > 10 * p->tflops ? "GB/s" : "TFLOP/s", share,
-             p->checked ? "" : ", UNCHECKED");
+             peer, p->checked ? "" : ", UNCHECKED");
+}
+
+// A mark where the bar would end with the peer's time.
+static void draw_peer(FILE *file, const struct point *p, double y, double full)
+{
+    const double x = LABEL + full * fmin(p->ceiling_ratio * p->median_us / p->peer_us, 1);
+    svg_line(file, x, y + 1, x, y + BAR - 3, "#d8483b");
 }
 
 static void draw_bars(FILE *file, const struct points *points, double top)
@@ -185,7 +194,7 @@ static void draw_bars(FILE *file, const struct points *points, double top)
     const double full = WIDTH - LABEL - VALUES;
     double y = top;
     svg_text(file, 10, y - 14, 15, SVG_LEFT,
-             "Workloads: how much of the ceiling measured in the same run is reached");
+             "Workloads: how much of the ceiling measured in the same run is reached; red: a peer");
     for (uint32_t i = 0; i < points->count; i++) {
         const struct point *p = &points->list[i];
         char label[256], value[128];
@@ -195,6 +204,8 @@ static void draw_bars(FILE *file, const struct points *points, double top)
         svg_text(file, LABEL - 8, y + 14, 12, SVG_RIGHT, label);
         svg_box(file, LABEL, y + 2, full, BAR - 6, "#e8e8e8");
         svg_box(file, LABEL, y + 2, full * fmin(p->ceiling_ratio, 1), BAR - 6, "#3b7dd8");
+        if (p->peer_us > 0)
+            draw_peer(file, p, y, full);
         svg_text(file, LABEL + full + 8, y + 14, 12, SVG_LEFT, value);
         y += BAR;
     }

@@ -40,6 +40,7 @@ static void take_point(const cJSON *json, struct point *point)
         .prefilled_ratio = take_number(json, "prefilled_ratio"),
         .kv_ratio = take_number(json, "kv_ratio"),
         .decode_over_own = take_number(json, "decode_over_own"),
+        .peer_us = take_number(json, "peer_us"),
         .checked = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "checked")),
     };
     take_text(json, "workload", point->workload, sizeof point->workload);
@@ -50,6 +51,7 @@ static void take_point(const cJSON *json, struct point *point)
     take_text(json, "device", point->device, sizeof point->device);
     take_text(json, "driver", point->driver, sizeof point->driver);
     take_text(json, "case", point->name, sizeof point->name);
+    take_text(json, "peer", point->peer, sizeof point->peer);
     if (take_number(json, "aim_ns") > 0)
         point->floor_us = 1e-3 * take_number(json, "aim_ns") * take_number(json, "units");
 }

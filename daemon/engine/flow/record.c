@@ -145,19 +145,34 @@ static struct gpu_dispatch attention_constants(const struct submission *s,
     return constants;
 }
 
-// A native kernel gets what a shader gets as push constants and specialisation constants.
-static void launch_native(const struct submission *s, const struct group *group)
+// A thread block of a native kernel takes a whole multiprocessor, until the work is over. So the
+// first ones leave some to the shaders of the wave, and others join when the shaders need them no
+// more.
+static struct hopper_launch native_launch_of(const struct submission *s, const struct group *group,
+                                             const struct gpu_dispatch *constants, uint32_t left)
 {
-    const struct engine *engine = s->engine;
-    const struct grid none = {0};
-    const struct gpu_dispatch constants = attention_constants(s, group, &none);
-    const struct hopper_launch launch = {
-        .constants = &constants,
+    const uint32_t all = s->engine->device.adapter.num_multiprocessors;
+    const uint32_t most = hopper_blocks(&group->geometry, group->num_items, all);
+    const uint32_t first = most < all - left ? most : all - left;
+    return (struct hopper_launch){
+        .constants = constants,
         .geometry = &group->geometry,
         .extras = s->slot->piece.address + group->native_at,
-        .most_blocks = engine->device.adapter.num_multiprocessors,
+        .first_blocks = first,
+        .later_blocks = most - first,
     };
-    hopper_record(&engine->device, s->slot->commands, group->native, &launch);
+}
+
+// A native kernel gets what a shader gets as push constants and specialisation constants.
+static void launch_native(const struct submission *s, const struct group *group, uint32_t left,
+                          bool is_later)
+{
+    const struct grid none = {0};
+    const struct gpu_dispatch constants = attention_constants(s, group, &none);
+    struct hopper_launch launch = native_launch_of(s, group, &constants, left);
+    launch.is_later = is_later;
+    if (!is_later || launch.later_blocks > 0)
+        hopper_record(&s->engine->device, s->slot->commands, group->native, &launch);
 }
 
 static void dispatch_attention(const struct submission *s, const struct group *group)
@@ -166,10 +181,6 @@ static void dispatch_attention(const struct submission *s, const struct group *g
         return;
     if (group->helps)
         device_count(&s->engine->device, ENGINE_METRIC_CASCADES, 1);
-    if (group->is_native) {
-        launch_native(s, group);
-        return;
-    }
     struct grid grid = fold(s, group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_items);
     struct gpu_dispatch constants = attention_constants(s, group, &grid);
     bind(s, group->read, &constants, sizeof constants);
@@ -250,7 +261,7 @@ static bool record_write(const struct submission *s, const struct group *group)
 
 static void record_read(const struct submission *s, const struct group *group)
 {
-    if (!group->read && !group->is_native)
+    if (!group->read)
         return;
     if (group->helper) // first, because it takes longer
         record_read(s, &s->groups[group->helper]);
@@ -306,15 +317,41 @@ static uint32_t most_rows(const struct submission *s, uint32_t first, uint32_t e
     return most;
 }
 
-// Records groups [first, end), then their merges and second passes. Groups with the most rows of a
-// tile come first, because each of their workgroups takes longest. Workgroups of the other groups
-// fill the multiprocessors that become free while the last long ones end.
+// Multiprocessors that native kernels leave to the shaders of groups [first, end) at first: enough
+// for all their workgroups, but no more than half.
+static uint32_t left_to_shaders(const struct submission *s, uint32_t first, uint32_t end)
+{
+    const uint32_t most = s->engine->device.adapter.num_multiprocessors / 2;
+    const uint64_t workgroups_each = 4; // of decode, two warps each
+    uint64_t workgroups = 0;
+    for (uint32_t i = first; i < end; i++)
+        if (s->groups[i].kind == ENGINE_ATTEND && !s->groups[i].is_native)
+            workgroups += (uint64_t)s->groups[i].num_items *
+                          s->groups[i].geometry.spec[AULE_SPEC_NUM_KV_HEADS];
+    const uint64_t wanted = (workgroups + workgroups_each - 1) / workgroups_each;
+    return wanted < most ? (uint32_t)wanted : most;
+}
+
+static void launch_natives(const struct submission *s, uint32_t first, uint32_t end, bool are_later)
+{
+    const uint32_t left = left_to_shaders(s, first, end);
+    for (uint32_t i = first; i < end; i++)
+        if (s->groups[i].is_native && s->groups[i].num_items > 0)
+            launch_native(s, &s->groups[i], left, are_later);
+}
+
+// Records groups [first, end), then their merges and second passes. Native ones come first, and
+// then groups with the most rows of a tile, because each of their workgroups takes longest.
+// Workgroups of the other groups fill the multiprocessors that become free while the last long ones
+// end.
 static void record_together(const struct submission *s, uint32_t first, uint32_t end)
 {
+    launch_natives(s, first, end, false);
     for (uint32_t rows = UINT32_MAX; (rows = most_rows(s, first, end, rows)) > 0;)
         for (uint32_t i = first; i < end; i++)
             if (rows_of(&s->groups[i]) == rows)
                 record_read(s, &s->groups[i]);
+    launch_natives(s, first, end, true);
     record_followups(s, first, end);
 }
 

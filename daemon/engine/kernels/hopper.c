@@ -54,6 +54,12 @@ const struct native_code *hopper_code_at(uint32_t number)
     return &codes[number];
 }
 
+// Bytes of an element of K and V.
+static uint32_t element_bytes(const struct geometry *geometry)
+{
+    return (uint32_t)dtype_size((enum dtype)geometry->spec[AULE_SPEC_K_DTYPE]);
+}
+
 static struct hopper_shape shape_of(const struct geometry *geometry)
 {
     return hopper_shape_of(geometry->spec[AULE_SPEC_HEAD_DIM_K],
@@ -97,16 +103,25 @@ struct geometry hopper_geometry(uint32_t number)
                              }};
 }
 
+// K and V as Q; or each of any type of 8 bits, where shared memory has room for raw tiles.
+static bool serves_dtypes(const struct geometry *geometry)
+{
+    const uint32_t *spec = geometry->spec;
+    enum dtype k = (enum dtype)spec[AULE_SPEC_K_DTYPE], v = (enum dtype)spec[AULE_SPEC_V_DTYPE];
+    if (dtype_size(k) == 1)
+        return dtype_size(v) == 1 && shape_of(geometry).raw_stages > 0 &&
+               spec[AULE_SPEC_SCALE_MODE] != AULE_SCALE_TOKEN_HEAD_MODE;
+    return k == (enum dtype)spec[AULE_SPEC_IO_DTYPE] && v == k &&
+           spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_NONE_MODE;
+}
+
 bool hopper_serves(const struct geometry *geometry)
 {
     const uint32_t *spec = geometry->spec;
     const uint32_t features = shaping | AULE_FEATURE_LSE | AULE_FEATURE_WINDOW |
                               AULE_FEATURE_SINKS | AULE_FEATURE_POSITIONS;
     return hopper_code(geometry) < HOPPER_CODES && !spec[AULE_SPEC_V_IN_K] &&
-           spec[AULE_SPEC_K_DTYPE] == spec[AULE_SPEC_IO_DTYPE] &&
-           spec[AULE_SPEC_V_DTYPE] == spec[AULE_SPEC_IO_DTYPE] &&
-           spec[AULE_SPEC_SCALE_MODE] == AULE_SCALE_NONE_MODE &&
-           spec[AULE_SPEC_BLOCK_SIZE] >= HOPPER_LEAST_BLOCK &&
+           serves_dtypes(geometry) && spec[AULE_SPEC_BLOCK_SIZE] >= HOPPER_LEAST_BLOCK &&
            spec[AULE_SPEC_BLOCK_SIZE] <= HOPPER_MOST_BLOCK &&
            !(spec[AULE_SPEC_FEATURES] & ~features);
 }
@@ -193,35 +208,36 @@ static void put_queries(char *to, const struct gpu_run *run, uint32_t num_kv_hea
     const uint32_t group = run->num_heads / num_kv_heads;
     const uint32_t heads = hopper_q_is_a_box(HOPPER_ROWS, group) ? group : 1; // 1: not used
     uint32_t map[HOPPER_MAP_WORDS];
-    hopper_map(map, run->q, strides, heads, HOPPER_ROWS / heads);
+    hopper_map(map, run->q, strides, 2, heads, HOPPER_ROWS / heads);
     put_map(to, HOPPER_MAP_Q, map);
 }
 
-static void put_pool(char *to, struct hopper_shape shape, uint32_t box)
+static void put_pool(char *to, struct hopper_shape shape, uint32_t size, uint32_t box)
 {
     uint32_t map[HOPPER_MAP_WORDS];
-    hopper_map_of_pool(map, shape.dim_k * 2, box);
+    hopper_map_of_pool(map, shape.dim_k, size, box);
     put_map(to, HOPPER_MAP_K, map);
-    hopper_map_of_pool(map, shape.dim_v * 2, box);
+    hopper_map_of_pool(map, shape.dim_v, size, box);
     put_map(to, HOPPER_MAP_V, map);
 }
 
-static void put_tensors(char *to, const struct gpu_run *run, uint32_t box, bool is_rows)
+static void put_tensors(char *to, const struct gpu_run *run, uint32_t size, uint32_t box,
+                        bool is_rows)
 {
     const uint64_t k[3] = {(uint64_t)run->keys_token_stride * 16,
                            (uint64_t)run->keys_head_stride * 16, run->keys_outer};
     const uint64_t v[3] = {(uint64_t)run->values_token_stride * 16,
                            (uint64_t)run->values_head_stride * 16, run->values_outer};
     uint32_t map[HOPPER_MAP_WORDS];
-    hopper_map(map, run->keys, k, box, 1);
+    hopper_map(map, run->keys, k, size, box, 1);
     put_map(to, HOPPER_MAP_K, map);
-    hopper_map(map, run->values, v, box, 1);
+    hopper_map(map, run->values, v, size, box, 1);
     put_map(to, HOPPER_MAP_V, map);
-    if (!is_rows)
+    if (!is_rows || size == 1) // then that tile is loaded, not copied
         return;
-    hopper_map(map, run->keys, k, 1, 1);
+    hopper_map(map, run->keys, k, size, 1, 1);
     put_map(to, HOPPER_MAP_ONE_K, map);
-    hopper_map(map, run->values, v, 1, 1);
+    hopper_map(map, run->values, v, size, 1, 1);
     put_map(to, HOPPER_MAP_ONE_V, map);
 }
 
@@ -230,6 +246,7 @@ void hopper_put(void *extras, const struct geometry *geometry, const struct gpu_
 {
     const uint32_t *spec = geometry->spec;
     const struct hopper_shape shape = shape_of(geometry);
+    const uint32_t size = element_bytes(geometry);
     const bool is_rows = spec[AULE_SPEC_PLACE] == AULE_PLACE_ROWS;
     const uint32_t box =
         is_rows ? shape.keys : hopper_box_keys(spec[AULE_SPEC_BLOCK_SIZE], shape.keys);
@@ -238,10 +255,16 @@ void hopper_put(void *extras, const struct geometry *geometry, const struct gpu_
         char *to = (char *)extras + MAPS_AT + i * bytes_of_run(geometry);
         put_queries(to, &runs[i], spec[AULE_SPEC_NUM_KV_HEADS]);
         if (spec[AULE_SPEC_PLACE] == AULE_PLACE_POOL)
-            put_pool(to, shape, box);
+            put_pool(to, shape, size, box);
         else
-            put_tensors(to, &runs[i], box, is_rows);
+            put_tensors(to, &runs[i], size, box, is_rows);
     }
+}
+
+uint32_t hopper_blocks(const struct geometry *geometry, uint32_t num_items, uint32_t most)
+{
+    uint64_t units = (uint64_t)num_items * geometry->spec[AULE_SPEC_NUM_KV_HEADS];
+    return units < most ? (uint32_t)units : most;
 }
 
 void hopper_record(const struct device *device, VkCommandBuffer commands,
@@ -251,6 +274,7 @@ void hopper_record(const struct device *device, VkCommandBuffer commands,
     const uint32_t *spec = launch->geometry->spec;
     uint64_t work = launch->extras, maps = launch->extras + MAPS_AT;
     uint64_t notes = launch->extras + notes_at(launch->geometry, constants->num_runs);
+    const uint32_t is_later = launch->is_later;
     // The parameters of attention_hopper(), in their order.
     const void *params[] = {
         &constants->runs,
@@ -264,9 +288,14 @@ void hopper_record(const struct device *device, VkCommandBuffer commands,
         &spec[AULE_SPEC_BLOCK_SIZE],
         &spec[AULE_SPEC_FEATURES],
         &spec[AULE_SPEC_PLACE],
+        &spec[AULE_SPEC_K_DTYPE],
+        &spec[AULE_SPEC_V_DTYPE],
+        &launch->first_blocks,
+        &is_later,
     };
-    uint64_t units = (uint64_t)constants->num_items * spec[AULE_SPEC_NUM_KV_HEADS];
-    uint32_t blocks = units < launch->most_blocks ? (uint32_t)units : launch->most_blocks;
-    native_launch(device, commands, native, blocks, shape_of(launch->geometry).bytes, params,
+    const struct hopper_shape shape = shape_of(launch->geometry);
+    native_launch(device, commands, native,
+                  launch->is_later ? launch->later_blocks : launch->first_blocks,
+                  element_bytes(launch->geometry) == 1 ? shape.raw_bytes : shape.bytes, params,
                   sizeof params / sizeof *params);
 }

@@ -19,8 +19,8 @@
 #include "geometry.h"
 #include "shaders/layout.h"
 
-// The build has one native kernel for each dtype of Q, K and V, pair of head dims, and whether
-// scores are shaped.
+// The build has one native kernel for each dtype of Q, pair of head dims, and whether scores are
+// shaped.
 enum { HOPPER_CODES = 16 };
 const struct native_code *hopper_code_at(uint32_t number);
 // Number of the kernel for a geometry; HOPPER_CODES: there is none.
@@ -58,9 +58,12 @@ struct hopper_launch {
     const struct gpu_dispatch *constants;
     const struct geometry *geometry;
     uint64_t extras; // shader address
-    uint32_t most_blocks;
+    uint32_t first_blocks, later_blocks; // thread blocks
+    bool is_later;
 };
-// Records the launch.
+// Thread blocks that a group can use, of at most `most`.
+uint32_t hopper_blocks(const struct geometry *geometry, uint32_t num_items, uint32_t most);
+// Records the launch of first_blocks, or of later_blocks, which join the work of the first ones.
 void hopper_record(const struct device *device, VkCommandBuffer commands,
                    const struct native *native, const struct hopper_launch *launch);
 

@@ -17,12 +17,17 @@
 
 // ---- the file of a kernel that is being tested ----
 
-// The file is locked as long as its process lives, so another process does not take a test that is
-// under way for one that hung.
+// The file has the driver's name. It is locked as long as its process lives, so another process does
+// not take a test that is under way for one that hung.
 struct mark {
     char *path;
-    int fd; // -1 = there is no file
+    int fd;     // -1 = there is no file
+    bool again; // the device was lost in an earlier test, too
 };
+
+// Behind the driver's name: the device was lost, but the test was not out of time. So another
+// session's work may be the cause, and the kernel gets one more test.
+static const char lost_once[] = "\nlost";
 
 static char *path_of(const struct hopper_states *states, uint32_t number)
 {
@@ -32,6 +37,19 @@ static char *path_of(const struct hopper_states *states, uint32_t number)
     if (path)
         snprintf(path, size, "%s.trying-%s", states->path, name);
     return path;
+}
+
+// Whether the file at `path` has the driver's name and `after`.
+static bool file_says(const char *path, const char *driver, const char *after)
+{
+    char wanted[sizeof((struct adapter *)0)->info.driver + sizeof lost_once], *text = NULL;
+    struct error error;
+    size_t size = 0;
+    snprintf(wanted, sizeof wanted, "%s%s", driver, after);
+    const bool says = file_read(path, sizeof wanted, &text, &size, &error) == STATUS_OK &&
+                      size == strlen(wanted) && memcmp(text, wanted, size) == 0;
+    free(text);
+    return says;
 }
 
 static bool write_driver(int fd, const char *driver)
@@ -47,6 +65,7 @@ static struct mark mark_set(const struct hopper_states *states, uint32_t number)
     struct mark mark = {.path = path_of(states, number), .fd = -1};
     if (!mark.path)
         return mark;
+    mark.again = file_says(mark.path, states->device->adapter.info.driver, lost_once);
     mark.fd = open(mark.path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (mark.fd >= 0 && write_driver(mark.fd, states->device->adapter.info.driver))
         return mark;
@@ -60,10 +79,13 @@ static struct mark mark_set(const struct hopper_states *states, uint32_t number)
     return mark;
 }
 
-static void mark_end(struct mark *mark, bool stays)
+static void mark_end(struct mark *mark, const struct device *device, enum status status)
 {
-    if (mark->fd >= 0 && !stays)
+    if (mark->fd >= 0 && status != STATUS_DEVICE_LOST)
         unlink(mark->path);
+    else if (mark->fd >= 0 && !mark->again && !atomic_load(&device->hung) &&
+             write(mark->fd, lost_once, sizeof lost_once - 1) != sizeof lost_once - 1)
+        device_log(device, 1, "%s cannot be written: the kernel gets no second test", mark->path);
     if (mark->fd >= 0)
         close(mark->fd);
     free(mark->path);
@@ -82,16 +104,9 @@ static bool is_locked(const char *path)
 // Whether an earlier process with this driver has not ended the kernel's test.
 static bool is_marked(const struct hopper_states *states, uint32_t number)
 {
-    const char *driver = states->device->adapter.info.driver;
-    struct error error;
-    char *text = NULL, *path = path_of(states, number);
-    size_t size = 0;
-    const bool marked = path &&
-                        file_read(path, sizeof states->device->adapter.info.driver, &text, &size,
-                                  &error) == STATUS_OK &&
-                        size == strlen(driver) && memcmp(text, driver, size) == 0 &&
+    char *path = path_of(states, number);
+    const bool marked = path && file_says(path, states->device->adapter.info.driver, "") &&
                         !is_locked(path);
-    free(text);
     free(path);
     return marked;
 }
@@ -136,7 +151,7 @@ enum status hopper_states_try(struct hopper_states *states, uint32_t number, str
     if (status == STATUS_OK) {
         struct mark mark = mark_set(states, number);
         status = hopper_test(states->device, states->transfer, number, &native, error);
-        mark_end(&mark, status == STATUS_DEVICE_LOST);
+        mark_end(&mark, states->device, status);
     }
     if (status == STATUS_DEVICE_LOST) // the GPU may still run it, so it stays loaded
         return status;

@@ -7,7 +7,8 @@
 //
 // No device survives a kernel that hangs. So a file names the kernel while it is tested. If the
 // process ends meanwhile, the next one finds the file and does not use the kernel, as long as the
-// driver is the same.
+// driver is the same. If the device was lost before the test was out of time, another session's
+// work may be the cause, so the next process tests the kernel once more.
 
 #ifndef AULE_ENGINE_HOPPER_STATES_H
 #define AULE_ENGINE_HOPPER_STATES_H

@@ -31,10 +31,11 @@ _Static_assert((QUERIES - 1) % QUERY_STEP == 0, "the last query is compared");
 #define TIME_LIMIT_NS UINT64_C(30000000000)
 static const double scale = 0.0625, cap = 6;
 
-// A test of one kernel. Tensors are 2-byte elements.
+// A test of one kernel.
 struct problem {
     struct geometry geometry;
-    enum dtype dtype;
+    enum dtype dtype;        // of Q and out
+    enum dtype kv_dtypes[2]; // of K and V: elements of one size
     uint32_t dim_k, dim_v;
     bool shaped;
     uint32_t num_items;
@@ -42,13 +43,19 @@ struct problem {
     // The last key's V is infinite. Only the last query sees this key. Its item's sums become
     // infinite or NaN, so the kernel computes the item again, and the other rows must come right.
     bool spoiled;
+    bool later;
 };
 
 // The problems of each kernel.
 static const struct {
     int block;
     bool spoiled;
-} kinds[] = {{HOPPER_LEAST_BLOCK, false}, {32, true}, {HOPPER_MOST_BLOCK, false}};
+    bool raw;   // K and V have 8 bits
+    bool later; // a second launch joins the first one's work
+} kinds[] = {{HOPPER_LEAST_BLOCK, false, false, false},
+             {32, true, false, false},
+             {HOPPER_MOST_BLOCK, false, false, true},
+             {32, false, true, false}};
 
 // What the GPU reads, in front of the tensors.
 struct input {
@@ -67,10 +74,11 @@ static uint64_t pool_at(const struct problem *problem)
 static uint64_t input_bytes(const struct problem *problem)
 {
     return pool_at(problem) + (uint64_t)problem->num_blocks * (uint64_t)problem->block * KV_HEADS *
-                                  (problem->dim_k + problem->dim_v) * 2;
+                                  (problem->dim_k + problem->dim_v) *
+                                  dtype_size(problem->kv_dtypes[0]);
 }
 
-// Whole numbers: exact in both types. The first 64 dims differ from zero.
+// Whole numbers: exact in all types. The first 64 dims differ from zero.
 static int q_at(int query, int head, int dim)
 {
     return dim < 64 ? (query * 7 + head * 5 + dim * dim * 3 + dim * query) % 7 - 3 : dim % 2;
@@ -91,30 +99,47 @@ static uint16_t element(int number, enum dtype dtype)
     return (uint16_t)matrix_element(number, dtype);
 }
 
-// Element `dim` of K (which = 0) or V (1). NaN behind the last key.
+// The same in 8 bits, of a number up to 16.
+static uint8_t small_element(int number, enum dtype dtype)
+{
+    uint16_t half = element(number, DTYPE_F16);
+    if (dtype == DTYPE_INT8)
+        return (uint8_t)number;
+    if (dtype == DTYPE_FP8_E5M2)
+        return (uint8_t)(half >> 8);
+    return number ? (uint8_t)((half >> 8 & 0x80) | ((half & 0x7fff) - (8 << 10)) >> 7) : 0;
+}
+
+// Element `dim` of K (which = 0) or V (1). NaN behind the last key, if the type has one.
 static uint16_t kv_at(const struct problem *problem, int which, int key, int head, int dim)
 {
+    const enum dtype dtype = problem->kv_dtypes[which];
+    const int number = which ? v_at(key, head, dim) : k_at(key, head, dim);
+    if (dtype_size(dtype) == 1)
+        return key < KEYS ? small_element(number, dtype) : 0x7f;
     if (key >= KEYS)
         return 0x7fff;
     if (problem->spoiled && which && key == KEYS - 1)
-        return problem->dtype == DTYPE_F16 ? 0x7c00 : 0x7f80;
-    return element(which ? v_at(key, head, dim) : k_at(key, head, dim), problem->dtype);
+        return dtype == DTYPE_F16 ? 0x7c00 : 0x7f80;
+    return element(number, dtype);
 }
 
 // Fills K or V of one block and head; returns where the next begins.
-static uint16_t *fill_rows(const struct problem *problem, uint16_t *to, int which, int block,
-                           int head)
+static char *fill_rows(const struct problem *problem, char *to, int which, int block, int head)
 {
     const int dims = (int)(which ? problem->dim_v : problem->dim_k);
     const int first = (problem->num_blocks - 1 - block) * problem->block;
+    const size_t size = dtype_size(problem->kv_dtypes[which]);
     for (int row = 0; row < problem->block; row++)
-        for (int dim = 0; dim < dims; dim++)
-            *to++ = kv_at(problem, which, first + row, head, dim);
+        for (int dim = 0; dim < dims; dim++, to += size) {
+            const uint16_t value = kv_at(problem, which, first + row, head, dim);
+            memcpy(to, &value, size); // a little-endian host: the low byte of 8 bits
+        }
     return to;
 }
 
 // Blocks in reverse order.
-static void fill_pool(const struct problem *problem, uint16_t *pool)
+static void fill_pool(const struct problem *problem, char *pool)
 {
     for (int block = 0; block < problem->num_blocks; block++)
         for (int which = 0; which < 2; which++)
@@ -143,6 +168,7 @@ static void fill(const struct problem *problem, char *to, uint64_t address, uint
         .chunk_shift = 10,
         .causal = 1,
         .scale_log2e = (float)(scale * 1.4426950408889634),
+        .v_scale = 1,
         .soft_cap = (float)cap,
     };
     for (uint32_t i = 0; i < problem->num_items; i++)
@@ -162,7 +188,7 @@ static void fill(const struct problem *problem, char *to, uint64_t address, uint
         for (int head = 0; head < HEADS; head++)
             for (int dim = 0; dim < (int)problem->dim_k; dim++)
                 *q++ = element(q_at(query, head, dim), problem->dtype);
-    fill_pool(problem, (uint16_t *)(to + pool_at(problem)));
+    fill_pool(problem, to + pool_at(problem));
     hopper_put(input->extras, &problem->geometry, &input->run, 1);
 #undef ADDRESS_OF
 }
@@ -267,16 +293,20 @@ static enum status rig_launch(const struct problem *problem, const struct rig *r
         .num_items = problem->num_items,
         .items = rig->input.address + offsetof(struct input, items),
     };
-    const struct hopper_launch launch = {
+    struct hopper_launch launch = {
         .constants = &constants,
         .geometry = &problem->geometry,
         .extras = rig->input.address + offsetof(struct input, extras),
-        .most_blocks = 1, // so that it takes several units
+        .first_blocks = 1, // so that it takes several units
+        .later_blocks = 1,
     };
     enum status status = transfer_begin(rig->transfer, error);
     if (status != STATUS_OK)
         return status;
     hopper_record(rig->device, rig->transfer->commands, rig->native, &launch);
+    launch.is_later = true;
+    if (problem->later)
+        hopper_record(rig->device, rig->transfer->commands, rig->native, &launch);
     rig->transfer->limit_ns = TIME_LIMIT_NS;
     return transfer_end(rig->transfer, error);
 }
@@ -288,9 +318,14 @@ static struct problem problem_of(uint32_t number, size_t kind)
     problem.block = kinds[kind].block;
     problem.num_blocks = (KEYS + problem.block - 1) / problem.block;
     problem.spoiled = kinds[kind].spoiled;
+    problem.later = kinds[kind].later;
+    if (kinds[kind].raw)
+        spec[AULE_SPEC_K_DTYPE] = DTYPE_FP8_E4M3, spec[AULE_SPEC_V_DTYPE] = DTYPE_INT8;
     spec[AULE_SPEC_NUM_KV_HEADS] = KV_HEADS;
     spec[AULE_SPEC_BLOCK_SIZE] = (uint32_t)problem.block;
     problem.dtype = (enum dtype)spec[AULE_SPEC_IO_DTYPE];
+    problem.kv_dtypes[0] = (enum dtype)spec[AULE_SPEC_K_DTYPE];
+    problem.kv_dtypes[1] = (enum dtype)spec[AULE_SPEC_V_DTYPE];
     problem.dim_k = spec[AULE_SPEC_HEAD_DIM_K];
     problem.dim_v = spec[AULE_SPEC_HEAD_DIM_V];
     problem.shaped = spec[AULE_SPEC_FEATURES] & AULE_FEATURE_SOFT_CAP;
@@ -319,8 +354,9 @@ static enum status rig_run(const struct problem *problem, struct rig *rig, const
         status == STATUS_OK ? largest_error(problem, rig->output.mapped, rig->expected) : 0;
     if (status == STATUS_OK && !(wrong <= bound))
         status = error_set(error, STATUS_UNSUPPORTED,
-                           "%s is wrong by %g in its self-test (blocks of %d%s)", name, wrong,
-                           problem->block, problem->spoiled ? ", one V infinite" : "");
+                           "%s is wrong by %g in its self-test (blocks of %d%s%s)", name, wrong,
+                           problem->block, problem->spoiled ? ", one V infinite" : "",
+                           dtype_size(problem->kv_dtypes[0]) == 1 ? ", K and V of 8 bits" : "");
     if (status == STATUS_DEVICE_LOST) // the GPU may still use them
         return status;
     buffer_finish(rig->device, &rig->input);
@@ -339,7 +375,8 @@ enum status hopper_test(struct device *device, struct transfer *transfer, uint32
         return error_set(error, STATUS_NO_MEMORY, "no memory for the self-test of a native kernel");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && status == STATUS_OK; i++) {
         const struct problem problem = problem_of(number, i);
-        status = rig_run(&problem, &rig, native->code->name, error);
+        if (hopper_serves(&problem.geometry))
+            status = rig_run(&problem, &rig, native->code->name, error);
     }
     free(expected);
     return status;

@@ -79,13 +79,13 @@ static uint32_t tiles_loop_keys(const struct engine_kv *kv)
 
 // Fields that these kernels have in common.
 #define TILES_JOB                                                                                  \
-    .most_rows = UINT32_MAX, .part_keys = tiles_part_keys, .part_grain = 256,                      \
-    .loop_keys = tiles_loop_keys
+    .part_keys = tiles_part_keys, .part_grain = 256, .loop_keys = tiles_loop_keys
 
 static const struct kernel kernel_subgroup = {
     .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv,
                TILES_LOCAL_SIZE, true},
     TILES_JOB,
+    .most_rows = UINT32_MAX,
     .tile_rows = tiles_rows,
     .shared_memory = TILES_SHARED_MEMORY,
 };
@@ -94,6 +94,7 @@ const struct kernel kernel_plain = {
     .shader = {"attention_plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE,
                false},
     TILES_JOB,
+    .most_rows = UINT32_MAX,
     .tile_rows = tiles_rows,
     .shared_memory = TILES_SHARED_MEMORY,
 };
@@ -110,6 +111,7 @@ static const struct kernel kernel_subgroup_small = {
     .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv,
                TILES_LOCAL_SIZE, true},
     TILES_JOB,
+    .most_rows = UINT32_MAX,
     .serves = subgroup_small_serves,
     .tile_rows = tiles_rows_small,
     .shared_memory = TILES_SHARED_MEMORY_SMALL,
@@ -119,6 +121,7 @@ static const struct kernel kernel_plain_small = {
     .shader = {"attention_plain", attention_plain_spv, sizeof attention_plain_spv, TILES_LOCAL_SIZE,
                false},
     TILES_JOB,
+    .most_rows = UINT32_MAX,
     .tile_rows = tiles_rows_small,
     .shared_memory = TILES_SHARED_MEMORY_SMALL,
 };
@@ -456,6 +459,18 @@ static const struct kernel kernel_prefill_emulated_bf16 = {
 
 #ifdef AULE_HAVE_MATRIX
 
+// For f32, which tensor cores do not multiply. A decode of few rows leaves no row of such a tile
+// idle, and a multiprocessor has shared memory for more workgroups.
+static const struct kernel kernel_subgroup_few = {
+    .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv,
+               TILES_LOCAL_SIZE, true},
+    TILES_JOB,
+    .most_rows = TILES_ROWS_SMALL,
+    .serves = subgroup_small_serves,
+    .tile_rows = tiles_rows_small,
+    .shared_memory = TILES_SHARED_MEMORY_SMALL,
+};
+
 static const struct kernel kernel_decode = {
     .shader = {"attention_decode_matrix", attention_decode_matrix_spv,
                sizeof attention_decode_matrix_spv, DECODE_HALF_WARPS *MATRIX_WARP, true},
@@ -640,8 +655,8 @@ const struct variant variants[] = {
 #if defined AULE_HAVE_HOPPER && defined AULE_HAVE_MATRIX
         .kernels = {&kernel_decode, &kernel_decode_bf16, &kernel_hopper, &kernel_prefill,
                     &kernel_prefill_bf16, &kernel_cascade, &kernel_coop_few, &kernel_coop_many,
-                    &kernel_subgroup},
-        .num_kernels = 9,
+                    &kernel_subgroup_few, &kernel_subgroup},
+        .num_kernels = 10,
 #else
         .kernels = {&kernel_subgroup},
         .num_kernels = 1,
@@ -654,8 +669,9 @@ const struct variant variants[] = {
                  "subgroups of 32 invocations",
 #ifdef AULE_HAVE_MATRIX
         .kernels = {&kernel_decode, &kernel_prefill, &kernel_decode_bf16, &kernel_prefill_bf16,
-                    &kernel_cascade, &kernel_coop_few, &kernel_coop_many, &kernel_subgroup},
-        .num_kernels = 8,
+                    &kernel_cascade, &kernel_coop_few, &kernel_coop_many, &kernel_subgroup_few,
+                    &kernel_subgroup},
+        .num_kernels = 9,
 #else
         .kernels = {&kernel_subgroup},
         .num_kernels = 1,
@@ -667,8 +683,8 @@ const struct variant variants[] = {
         .needs = "cooperative matrices of 16x8x16 (f16, sums in f32), subgroups of 32 invocations",
 #ifdef AULE_HAVE_MATRIX
         .kernels = {&kernel_decode, &kernel_prefill, &kernel_cascade, &kernel_coop_few,
-                    &kernel_coop_many, &kernel_subgroup},
-        .num_kernels = 6,
+                    &kernel_coop_many, &kernel_subgroup_few, &kernel_subgroup},
+        .num_kernels = 7,
 #else
         .kernels = {&kernel_subgroup},
         .num_kernels = 1,

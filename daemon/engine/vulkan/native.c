@@ -18,6 +18,8 @@ void native_missing(const struct adapter *adapter, char *text, size_t size)
         snprintf(text, size, "a queue family for compute only");
     else if (adapter->natives.failure[0])
         snprintf(text, size, "%s", adapter->natives.failure);
+    else if (!adapter->natives.taken)
+        snprintf(text, size, "a test of native kernels, because another variant was named");
 }
 
 // Vulkan does not tell the compute capability. Code for sm_90a runs on 9.0 alone.
