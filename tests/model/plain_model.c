@@ -327,8 +327,8 @@ static bool has_turn(const struct model *m, int worker, uint32_t count)
         return true;
     int own = m->sessions[worker].tenant, other = m->sessions[m->waiter.worker].tenant;
     return needs_no_turn(m, worker) ||
-           (own != other &&
-            tenant_counts(m, own).used + count <= tenant_counts(m, other).used + m->waiter.count);
+           (own != other && // if they would have as many, the lease that waits is older
+            tenant_counts(m, own).used + count < tenant_counts(m, other).used + m->waiter.count);
 }
 
 enum outcome model_lease(struct model *m, int worker, uint32_t count, int *blocks, bool waited)
