@@ -327,8 +327,8 @@ static bool has_turn(const struct model *m, int worker, uint32_t count)
         return true;
     int own = m->sessions[worker].tenant, other = m->sessions[m->waiter.worker].tenant;
     return needs_no_turn(m, worker) ||
-           (own != other &&
-            tenant_counts(m, own).used + count <= tenant_counts(m, other).used + m->waiter.count);
+           (own != other && // if they would have as many, the lease that waits is older
+            tenant_counts(m, own).used + count < tenant_counts(m, other).used + m->waiter.count);
 }
 
 enum outcome model_lease(struct model *m, int worker, uint32_t count, int *blocks, bool waited)
@@ -360,7 +360,7 @@ enum outcome model_lease(struct model *m, int worker, uint32_t count, int *block
 
 void model_release(struct model *m, int worker, const int *blocks, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = count; i-- > 0;)
         drop(m, worker, blocks[i]);
     trim(m);
 }
@@ -775,10 +775,10 @@ uint32_t model_haunted(const struct model *m, int worker, int *blocks)
     uint32_t count = 0;
     rest = *m;
     for (int b; (b = first_lingering(&rest, worker)) != NONE; rest.blocks[b].lingers[worker] = 0)
-        blocks[count++] = b;
-    for (int b; (b = next_held(&rest, worker, -2)) != NONE; rest.blocks[b].holds[worker] = 0)
-        if (!m->blocks[b].lingers[worker])
+        if (!m->blocks[b].holds[worker])
             blocks[count++] = b;
+    for (int b; (b = next_held(&rest, worker, -2)) != NONE; rest.blocks[b].holds[worker] = 0)
+        blocks[count++] = b; // also if it lingers: the death releases it again
     return count;
 }
 
@@ -796,6 +796,9 @@ void model_close(struct model *m, int worker, const int *in_flight, uint32_t num
         last = m->blocks[b].id;
         m->blocks[b].holds[worker] = 0;
     }
+    for (int b = 0; b < BLOCKS; b++) // some may linger for another worker, which offered them
+        if (m->blocks[b].writer == worker)
+            m->blocks[b].writer = NONE;
     m->sessions[worker].open = m->sessions[worker].attached = false;
     trim(m);
     memset(m->records[worker], 0, sizeof m->records[worker]);

@@ -249,7 +249,6 @@ def sharer(size: Size, socket: str, index: int, count: int) -> None:
             own.write(layer, slots, torch.ones(shape, device="cuda", dtype=torch.float16),
                       torch.ones(shape, device="cuda", dtype=torch.float16))
         plan.wrote()
-        cache.attach().report()
         text.publish()
         texts.append(text)
     q = torch.randn((count, size.heads, size.dim), device="cuda", dtype=torch.float16)

@@ -36,111 +36,115 @@ def _name(driver: Any, result: int) -> str:
     return name.value.decode() if name.value else str(result)
 
 
+class Probe:
+    """Calls of the driver, each with a row for its result; 0 is yes."""
+
+    def __init__(self) -> None:
+        self.torch, self.driver, self.rows = cuda(), _driver(), Rows()
+        self.device = self.torch.cuda.current_device()
+
+    def note(self, what: str, result: int) -> bool:
+        """Add a row; returns whether the call has succeeded."""
+        self.rows.append((f"readonly: {what}: {_name(self.driver, result)}", float(result), "", "",
+                          None))
+        return result == 0
+
+    def allow(self, address: int, length: int, flags: int) -> int:
+        """Set the access of this device to a mapping."""
+        access = _Access(DEVICE, self.device, flags)
+        return int(self.driver.cuMemSetAccess(ctypes.c_uint64(address), ctypes.c_size_t(length),
+                                              ctypes.byref(access), ctypes.c_size_t(1)))
+
+    def map(self, handle: Any, length: int) -> int:
+        """Map an allocation somewhere, without access yet; returns its address, 0: it failed."""
+        at = ctypes.c_uint64()
+        zero, size = ctypes.c_ulonglong(0), ctypes.c_size_t(length)
+        if self.driver.cuMemAddressReserve(ctypes.byref(at), size, ctypes.c_size_t(0), zero, zero):
+            return 0
+        result = self.driver.cuMemMap(at, size, ctypes.c_size_t(0), handle, zero)
+        return at.value if self.note("cuMemMap()", result) else 0
+
+    def write(self, address: int) -> int:
+        """Write some bytes by a call of the driver, which checks the access."""
+        return int(self.driver.cuMemsetD8_v2(ctypes.c_uint64(address), ctypes.c_ubyte(0),
+                                             ctypes.c_size_t(16)))
+
+    def use(self, what: str, address: int) -> None:
+        """Read and write what may be read only."""
+        there = (ctypes.c_char * 16)()
+        self.note(f"{what}, read", self.driver.cuMemcpyDtoH_v2(
+            there, ctypes.c_uint64(address), ctypes.c_size_t(16)))
+        self.note(f"{what}, write (it should fail)", self.write(address))
+
+    def vulkans(self, handle: Any, length: int) -> int:
+        """Map Vulkan's memory twice: for reading, and for writing but for 2 MiB.
+
+        Returns the address of the mapping for reading; 0: there is none.
+        """
+        reading, writing = self.map(handle, length), self.map(handle, length)
+        if not reading or not self.note("cuMemSetAccess(PROT_READ) of Vulkan's memory",
+                                        self.allow(reading, length, READ)):
+            return 0
+        self.use("Vulkan's memory", reading)
+        if writing:
+            self.note("cuMemSetAccess(PROT_READWRITE) of a second mapping",
+                      self.allow(writing, length, BOTH))
+            self.note("a second mapping, write", self.write(writing))
+            self.note("cuMemSetAccess(PROT_READ) of 2 MiB inside",
+                      self.allow(writing + GRAIN, GRAIN, READ))
+        return reading
+
+    def kernel(self, address: int) -> None:
+        """Let a kernel write there. CUDA works no more in this process afterwards."""
+        from aule import _device
+
+        tensor = _device._tensor_of(self.torch, _device._Memory(address, 64, None), self.device)
+        said = "no error"
+        try:
+            tensor.fill_(1)
+            self.torch.cuda.synchronize()
+        except RuntimeError as reason:
+            said = str(reason).splitlines()[0]
+        self.rows.append((f"readonly: a kernel that writes there: {said}", 0.0, "", "", None))
+
+
 def readonly(size: Size) -> list[Row]:
-    """Try to map the daemon's memory for reading only; each row is the driver's result, 0 is yes.
+    """Try to map the daemon's memory for reading only.
 
     First cuMemImportFromShareableHandle() of the pool's descriptor. Then the mapping of
     cuExternalMemoryGetMappedBuffer(), whose access is to be reduced. Last, as a check of this
     program, memory that CUDA has made itself.
     """
-    from aule import _device
     from aule._native import check, ffi, lib
 
-    torch, driver = cuda(), _driver()
-    rows = Rows()
-    guarded = 0
-
-    def note(what: str, result: int, target: str = "") -> int:
-        rows.append((f"readonly: {what}: {_name(driver, result)}", float(result), "", target,
-                     result == 0 if target else None))
-        return result
-
-    def pointer(address: int) -> Any:
-        return ctypes.c_uint64(address)
-
-    def allow(address: int, length: int, flags: int) -> int:
-        access = _Access(DEVICE, torch.cuda.current_device(), flags)
-        return int(driver.cuMemSetAccess(pointer(address), ctypes.c_size_t(length),
-                                         ctypes.byref(access), ctypes.c_size_t(1)))
-
-    def map_reading(handle: Any, length: int) -> tuple[int, int]:
-        at = ctypes.c_uint64()
-        for result in (driver.cuMemAddressReserve(ctypes.byref(at), ctypes.c_size_t(length),
-                                                  ctypes.c_size_t(0), pointer(0),
-                                                  ctypes.c_ulonglong(0)),
-                       driver.cuMemMap(at, ctypes.c_size_t(length), ctypes.c_size_t(0), handle,
-                                       ctypes.c_ulonglong(0))):
-            if result:
-                return result, 0
-        return allow(at.value, length, READ), at.value
-
-    def write(address: int) -> int:
-        return int(driver.cuMemsetD8_v2(pointer(address), ctypes.c_ubyte(0), ctypes.c_size_t(16)))
-
-    def use(what: str, address: int) -> None:
-        there = (ctypes.c_char * 16)()
-        note(f"{what}, read", driver.cuMemcpyDtoH_v2(there, pointer(address),
-                                                     ctypes.c_size_t(16)))
-        note(f"{what}, write (it should fail)", write(address))
-
-    def grains(address: int, length: int) -> None:
-        """Let the memory be written but for the second grain of 2 MiB."""
-        note("cuMemSetAccess(PROT_READWRITE) of Vulkan's memory", allow(address, length, BOTH))
-        took = []
-        for flags in (READ, BOTH) * 10 + (READ,):
-            started = time.perf_counter()
-            result = allow(address + GRAIN, GRAIN, flags)
-            took.append(time.perf_counter() - started)
-        note("cuMemSetAccess(PROT_READ) of 2 MiB inside", result)
-        rows.append(("readonly: such a call", statistics.median(took) * 1e6, "us", "", None))
-        for name, at in (("before it", 0), ("in it (it should fail)", GRAIN),
-                         ("behind it", 2 * GRAIN)):
-            note(f"2 MiB inside, write {name}", write(address + at))
-
+    probe = Probe()
+    driver = probe.driver
     _session, cache = attach_to(size, "readonly", blocks=1024, layers=2)
     part = ffi.new("struct aule_pool_part *")
     check(lib.aule_cache_export_sized(cache._open().pointer, 0, part, ffi.sizeof(part[0])))
-    handle = ctypes.c_ulonglong()
-    result = driver.cuMemImportFromShareableHandle(
-        ctypes.byref(handle), ctypes.c_void_p(part.fd), ctypes.c_int(POSIX_FD))
-    note("cuMemImportFromShareableHandle() of Vulkan's descriptor", result)
-    length = int(part.allocated) // GRAIN * GRAIN
-    if result == 0:
-        result, address = map_reading(handle, length)
-        note("cuMemSetAccess(PROT_READ) of it", result)
-        if result == 0:
-            use("Vulkan's memory", address)
-            grains(address, length)
-            guarded = address + GRAIN
-    layer = cache.layers[0]
-    start = layer.data_ptr() // GRAIN * GRAIN
-    note("cuMemSetAccess(PROT_READ) of the mapping of cuExternalMemoryGetMappedBuffer()",
-         allow(start, GRAIN, READ))
-    retained = ctypes.c_ulonglong()
-    note("cuMemRetainAllocationHandle() of it",
-         driver.cuMemRetainAllocationHandle(ctypes.byref(retained),
-                                            ctypes.c_void_p(layer.data_ptr())))
+    handle, retained, own = (ctypes.c_ulonglong() for _ in range(3))
+    reading = 0
+    if probe.note("cuMemImportFromShareableHandle() of Vulkan's descriptor",
+                  driver.cuMemImportFromShareableHandle(
+                      ctypes.byref(handle), ctypes.c_void_p(part.fd), ctypes.c_int(POSIX_FD))):
+        reading = probe.vulkans(handle, int(part.allocated) // GRAIN * GRAIN)
+    layer = cache.layers[0].data_ptr()
+    probe.note("cuMemSetAccess(PROT_READ) of the mapping of cuExternalMemoryGetMappedBuffer()",
+               probe.allow(layer // GRAIN * GRAIN, GRAIN, READ))
+    probe.note("cuMemRetainAllocationHandle() of it", driver.cuMemRetainAllocationHandle(
+        ctypes.byref(retained), ctypes.c_void_p(layer)))
     # CUmemAllocationProp: pinned, how it can be shared, where; the rest is 0.
-    prop = (ctypes.c_int * 8)(1, POSIX_FD, DEVICE, torch.cuda.current_device())
-    own = ctypes.c_ulonglong()
+    prop = (ctypes.c_int * 8)(1, POSIX_FD, DEVICE, probe.device)
     result = driver.cuMemCreate(ctypes.byref(own), ctypes.c_size_t(GRAIN), prop,
                                 ctypes.c_ulonglong(0))
-    note("cuMemCreate() of CUDA's own memory", result)
-    if result == 0:
-        result, address = map_reading(own, GRAIN)
-        note("cuMemSetAccess(PROT_READ) of CUDA's own memory", result)
-        if result == 0:
-            use("CUDA's own memory", address)
-    if guarded:  # the last: CUDA works no more in this process
-        memory = _device._Memory(guarded, 64, None)
-        try:
-            _device._tensor_of(torch, memory, torch.cuda.current_device()).fill_(1)
-            torch.cuda.synchronize()
-            said = "no error"
-        except RuntimeError as reason:
-            said = str(reason).splitlines()[0]
-        rows.append((f"readonly: a kernel that writes there: {said}", 0.0, "", "", None))
-    return rows
+    if probe.note("cuMemCreate() of CUDA's own memory", result):
+        mine = probe.map(own, GRAIN)
+        probe.note("cuMemSetAccess(PROT_READ) of CUDA's own memory",
+                   probe.allow(mine, GRAIN, READ))
+        probe.use("CUDA's own memory", mine)
+    if reading:
+        probe.kernel(reading)
+    return probe.rows
 
 
 def _median(work: Callable[[], None], repeats: int) -> float:

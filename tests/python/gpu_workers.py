@@ -5,9 +5,9 @@
     python3 tests/python/gpu_workers.py [--parts exact,attached,...] [--build build/release]
         [--wheels FOLDER] [--small]
 
-The device arena: exact, decode, prefill, kills, sessions. The attached pool: attached_exact,
-attached, attached_share, attached_kills, example; these need triton, too, and flashinfer needs
-FlashInfer. What the driver can do: readonly, order.
+The device arena: exact, mempool, decode, prefill, kills, sessions. The attached pool:
+attached_exact, attached, attached_share, attached_kills, example; these need triton, too, and
+flashinfer needs FlashInfer. What the driver can do: readonly, order.
 
 Each part takes less than five minutes and runs in a process of its own with a private daemon. It
 needs a build of aule-daemon and libaule-client, and numpy, cffi and torch for CUDA of this Python,
@@ -104,6 +104,48 @@ def exact(size: Size) -> list[Row]:
         copied = sum(session.device_copied) - sum(before)
         rows.append((f"{name}: bytes copied", float(copied + sum(session.copied)), "B", "0",
                      copied + sum(session.copied) == 0))
+    return rows
+
+
+def mempool(size: Size) -> list[Row]:
+    """Let torch allocate q, k, v and out in the device arena, through a MemPool."""
+    import gc
+
+    torch = cuda()
+    rows = Rows()
+    worker = Worker(size)
+    session, count = worker.session, 300 if size is not SMALL else 50
+    wide = size.heads + 2 * size.kv_heads
+    x = torch.randn((count, 64), device="cuda", dtype=torch.float16)
+    weights = torch.randn((64, wide * size.dim), device="cuda", dtype=torch.float16) / 8
+    pool = session.mem_pool()
+    before = sum(session.device_copied) + sum(session.copied)
+    with torch.cuda.use_mem_pool(pool):
+        qkv = (x @ weights).view(count, wide, size.dim)
+        out = torch.empty((count, size.heads, size.dim), device="cuda", dtype=torch.float16)
+    q, k, v = qkv.split([size.heads, size.kv_heads, size.kv_heads], 1)
+    inside = session.in_arena(qkv) and session.in_arena(out)
+    rows.append(("mempool: results of torch lie in the arena", float(inside), "", "1", inside))
+    with worker.cache.sequence(range(count), publish=False) as text:
+        worker.cache.step([text]).attend(0, q, k, v, out)
+    torch.cuda.synchronize()
+    worst = float((out.double() - right(torch, q, k, v)).abs().max())
+    rows.append(("mempool: largest error against float64", worst, "", "<= 0.004", worst <= 4e-3))
+    copied = sum(session.device_copied) + sum(session.copied) - before
+    rows.append(("mempool: bytes copied", float(copied), "B", "0", copied == 0))
+    with torch.cuda.use_mem_pool(pool):
+        try:
+            torch.empty(2 * DEVICE_ARENA, dtype=torch.uint8, device="cuda")
+            full = 0.0
+        except torch.OutOfMemoryError:
+            full = 1.0
+    rows.append(("mempool: a full arena is torch's OutOfMemoryError", full, "", "1", full == 1))
+    del q, k, v, qkv, out, pool
+    gc.collect()
+    torch.cuda.empty_cache()
+    whole = session.empty((DEVICE_ARENA - 4096,), torch.uint8, device="cuda")
+    rows.append(("mempool: the pool's end gives all memory back", float(whole.is_cuda), "", "1",
+                 bool(whole.is_cuda)))
     return rows
 
 
@@ -243,8 +285,8 @@ def sessions(size: Size) -> list[Row]:
 
 
 PARTS: dict[str, Callable[[Size], list[Row]]] = {
-    "exact": exact, "decode": decode, "prefill": prefill, "kills": kills, "sessions": sessions,
-    **gpu_pool.PARTS, **gpu_probe.PARTS}
+    "exact": exact, "mempool": mempool, "decode": decode, "prefill": prefill, "kills": kills,
+    "sessions": sessions, **gpu_pool.PARTS, **gpu_probe.PARTS}
 
 
 # ---- the whole ----

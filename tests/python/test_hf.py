@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import aule
@@ -81,6 +83,43 @@ def test_a_second_process_computes_only_what_the_first_has_not(session: aule.Ses
         [[said]] = in_processes(work, [(session.socket, "llama", [(7, 100)])])
     assert said["cached"] == 100 // BLOCK * BLOCK
     assert said["ids"] == wanted("llama", ids)
+
+
+def test_of_two_sessions_with_one_prompt_one_computes_it(session: aule.Session) -> None:
+    ids = prompt(11, 100)
+    with cache_of(session, "llama", "claimed") as cache, \
+            aule.connect(session.socket, arena_size=1 << 22) as other:
+        first = aule.hf.SharedCache(cache, model("llama"), ids)
+        own = aule.hf.SharedCache(cache, model("llama"), ids)  # this process does not wait for it
+        assert (first.cached, own.cached) == (0, 0)
+        own.close()
+        theirs: list[Any] = []
+        waits = threading.Thread(target=lambda: theirs.append(aule.hf.SharedCache(
+            aule.hf.open_cache(other, model("llama"), "claimed", block_size=BLOCK),
+            model("llama"), ids, timeout=60)))
+        waits.start()
+        time.sleep(0.2)
+        assert waits.is_alive() and not theirs
+        with torch.no_grad():
+            model("llama")(ids, past_key_values=first)  # its end publishes the prompt
+        waits.join(60)
+        [second] = theirs
+        assert second.cached == 100 // BLOCK * BLOCK
+        assert generate(model("llama"), ids, past_key_values=second)[0].tolist() == wanted(
+            "llama", ids)
+        second.close()
+        first.close()
+
+
+def test_rows_with_one_prompt_do_not_wait_for_each_other(session: aule.Session) -> None:
+    ids = prompt(12, 60).expand(3, -1)
+    started = time.monotonic()
+    with cache_of(session, "llama", "rows") as cache, \
+            aule.hf.SharedCache(cache, model("llama"), ids, timeout=60) as past:
+        assert past.cached == 0
+        assert generate(model("llama"), ids, past_key_values=past).tolist() == [
+            wanted("llama", ids[:1])] * 3
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("kind", KINDS if LONG else KINDS[:1])

@@ -27,6 +27,10 @@ from .session import Session
 
 SAMPLE = 16  # elements at each end of a parameter that a fingerprint reads
 
+# Shared caches of this process whose prompts are not computed yet, by the cache that they use.
+_prompting: weakref.WeakKeyDictionary[Cache, weakref.WeakSet[SharedCache]] = (
+    weakref.WeakKeyDictionary())
+
 
 class _HandOver(threading.local):
     """What the cache of this thread's model has handed to the next attention call."""
@@ -227,11 +231,16 @@ class SharedCache(_Past):
     where: a session, or what `open_cache` returned, which is cheaper. publish, extra_key: as in
     `Cache.sequence`. timeout: seconds to wait for blocks. One thread at a time. close(), `with` or
     its end releases the blocks; published ones stay in the daemon.
+
+    claim: of processes that begin with one prompt at the same time, one computes it; the others
+    wait `timeout` seconds for its blocks, then compute what is missing. It needs `publish`. A
+    prompt that another SharedCache of this process is about to compute is not waited for.
     """
 
     def __init__(self, where: Session | Cache, model: Any, input_ids: Any,
                  attention_mask: Any = None, *, publish: bool = True,
-                 extra_key: bytes | str = b"", timeout: float | None = 10.0) -> None:
+                 extra_key: bytes | str = b"", timeout: float | None = 10.0,
+                 claim: bool = True) -> None:
         super().__init__(model)
         self._owns_cache = isinstance(where, Session)
         self._cache = open_cache(where, model) if isinstance(where, Session) else where
@@ -239,8 +248,9 @@ class SharedCache(_Past):
         self._ids: Any = None
         self._entries: list[tuple[int, int]] = []  # of the step: (row, padding in this pass)
         self._undo: tuple[int, list[int]] | None = None  # of a pass: _length, and the rows' tokens
-        self._rows = [_Row(self._cache.sequence(tokens, publish=publish, extra_key=extra_key), pad)
-                      for tokens, pad in _texts(input_ids, attention_mask)]
+        self._publishes = publish
+        self._firsts: set[tuple[Any, bytes]] = set()  # first blocks of prompts that it claims
+        self._rows = self._make_rows(_texts(input_ids, attention_mask), extra_key, claim)
         self._skip_cached()
         self._hooks = _watch(self, model.base_model)
 
@@ -253,6 +263,34 @@ class SharedCache(_Past):
     def sequences(self) -> list[Sequence]:
         """The sequences of the rows."""
         return [row.sequence for row in self._rows]
+
+    def _make_rows(self, texts: list[tuple[Any, int]], extra_key: bytes | str,
+                   claim: bool) -> list[_Row]:
+        """Make the rows' sequences; claims in one order, so that processes wait in no circle."""
+        peers = _prompting.setdefault(self._cache, weakref.WeakSet())
+        busy = set().union(*(peer._firsts for peer in peers))
+        rows: dict[int, _Row] = {}
+        for i in sorted(range(len(texts)), key=lambda i: texts[i][0].tolist()):
+            tokens, pad = texts[i]
+            first = extra_key, tokens[:self._cache.block_size].tobytes()
+            wait = 0.0 if first in busy or first in self._firsts else self._timeout
+            sequence = self._cache.sequence(
+                tokens, publish=self._publishes, extra_key=extra_key,
+                claim=claim and self._publishes, timeout=wait)
+            if sequence.cached + self._cache.block_size <= len(tokens):
+                self._firsts.add(first)
+            rows[i] = _Row(sequence, pad)
+        if claim and self._publishes and self._firsts:
+            peers.add(self)
+        return [rows[i] for i in range(len(texts))]
+
+    def _prompted(self) -> None:
+        """Publish the prompts, because others may wait for them."""
+        self._firsts.clear()
+        _prompting.get(self._cache, weakref.WeakSet()).discard(self)
+        if self._publishes:
+            for row in self._rows:
+                row.sequence.publish()
 
     def _begin(self) -> None:
         super()._begin()
@@ -280,6 +318,9 @@ class SharedCache(_Past):
             self._length = undo[0]
             for row, tokens in zip(self._rows, undo[1], strict=True):
                 row.rewind(self._computed(row), tokens)
+        elif undo is not None and self._firsts and not any(
+                len(row.sequence) > self._computed(row) for row in self._rows):
+            self._prompted()
 
     def close(self) -> None:
         """Release the blocks. A second call does nothing."""

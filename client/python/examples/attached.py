@@ -198,8 +198,7 @@ def worker(options: argparse.Namespace) -> dict[str, Any]:
             plan = cache.plan([text])
             tokens = torch.tensor(prompt[text.cached:], device="cuda")
             token = model(cache, plan, tokens[len(tokens) - plan.num_tokens:])[0]
-            cache.attach().report()
-            text.publish()
+            text.publish()  # others that wait for the system prompt find it now
             texts.append(text)
             new.append([token])
         prompted = time.perf_counter()
