@@ -188,9 +188,11 @@ static bool compute(struct model *m, struct aule_sequence *sequence, bool publis
     if (!model_fine(aule_sequence_info(sequence, &info), "info"))
         return false;
     while (info.num_computed < info.num_tokens) {
-        const uint32_t left = info.num_tokens - info.num_computed;
+        const uint32_t left = info.num_tokens - info.num_computed - 1;
         struct aule_step_entry entry = {.sequence = sequence,
-                                        .num_tokens = left < MODEL_CHUNK ? left : MODEL_CHUNK};
+                                        .num_tokens = !left                ? 1
+                                                      : left < MODEL_CHUNK ? left
+                                                                           : MODEL_CHUNK};
         if (!model_step(m, &entry, 1) ||
             (publishes && !model_fine(aule_sequence_publish(sequence), "publish")) ||
             !model_fine(aule_sequence_info(sequence, &info), "info"))

@@ -52,7 +52,8 @@ bool model_sequence(struct model *model, const struct model_prompt *prompt,
                     struct aule_sequence **out);
 // Waits for what others compute or tiers bring.
 bool model_await(struct aule_sequence *sequence);
-// model_await(), then computes the rest and publishes it.
+// model_await(), then computes the rest and publishes it. The last token is a step of its own, as
+// if the others had been found, so its output has the same bits.
 bool model_prefill(struct model *model, struct aule_sequence *sequence);
 // Computes the rest and publishes nothing.
 bool model_compute(struct model *model, struct aule_sequence *sequence);
