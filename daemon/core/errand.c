@@ -296,9 +296,9 @@ uint32_t errand_copy(struct errand *errand, enum copy_way way, uint32_t first, u
     return done;
 }
 
-bool errand_copies(const struct errand *errand)
+bool errand_copies(const struct errand *errand, uint32_t count)
 {
-    for (uint32_t i = 0; i < errand->num_copies; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         if (errand->outcomes[i] == STATUS_BUSY)
             return true;
     }
@@ -308,7 +308,7 @@ bool errand_copies(const struct errand *errand)
 bool errand_copied(const struct errand *errand)
 {
     for (uint32_t i = 0; i < errand->num_copies; i++) {
-        if (errand->outcomes[i] != STATUS_OK)
+        if (errand->outcomes[i] != STATUS_OK && errand->outcomes[i] != STATUS_BUSY)
             return false;
     }
     return true;

@@ -48,10 +48,12 @@ struct errand {
 
     // A load's.
     uint64_t claim;
-    uint32_t first;            // its first block's place in the prompt
-    uint32_t num_wanted;       // of `blocks`: the first ones, which are to come
-    uint32_t num_done;         // of these: published, and their copies are queued
-    uint32_t num_copied;       // of these: their copies are over, and their memory is given back
+    uint32_t first;      // its first block's place in the prompt
+    uint32_t num_wanted; // of `blocks`: the first ones, which are to come
+    uint32_t num_done;   // of these: published, and their copies are queued
+    uint32_t num_copied; // of these: their copies are over, and their memory is given back
+    // num_done and num_copies before the last window whose copies are queued.
+    uint32_t last_done, last_copies;
     uint32_t window;           // blocks[num_done .. window) are being loaded
     uint64_t window_bytes;     // at most, but at least one block
     int32_t parent;            // the block before the first one, held; -1 = none
@@ -84,8 +86,9 @@ void errand_start(struct errand *errand, enum tier_kind kind, uint32_t source,
 uint32_t errand_copy(struct errand *errand, enum copy_way way, uint32_t first, uint32_t count);
 // Gives the memory of blocks[first .. first + count) back.
 void errand_give_back(struct errand *errand, uint32_t first, uint32_t count);
-bool errand_copies(const struct errand *errand); // some are under way
-bool errand_copied(const struct errand *errand); // all succeeded
+// Of its first `count` copies some are under way.
+bool errand_copies(const struct errand *errand, uint32_t count);
+bool errand_copied(const struct errand *errand); // none has failed so far
 // A tier's event. Returns the errand whose turn it is; NULL: none.
 struct errand *errand_event(struct core *core, const struct tier_event *event);
 struct record_space errand_space(const struct cache *cache, const struct salt *salt);

@@ -18,7 +18,7 @@ enum {
     LOAD_BLOCKS = 4096,      // of one errand
     LOAD_TRY_ONE_IN = 32,    // of the loads that seem too slow, so that the estimate can get better
     WINDOW_BYTES = 16 << 20, // as long as nothing is known of a tier's speed
-    MOST_WINDOW = 256 << 20, // bytes: so that a window is checked while the one before is copied
+    MOST_WINDOW = 128 << 20, // bytes: so that a window is checked while the one before is copied
     WINDOWS = 4,             // that the memory has room for, at least
 };
 
@@ -484,14 +484,16 @@ static bool publish(struct errand *errand, uint32_t count)
     return status == STATUS_OK;
 }
 
-// Copies of a window begin when those of the one before are over.
+// Copies of a window stand behind those of the one before. Those before that one are over.
 static bool copy(struct errand *errand)
 {
     const uint32_t done = errand->num_done, count = errand->window - done;
-    if (errand_copies(errand))
+    if (errand_copies(errand, errand->last_copies))
         return false;
-    errand_give_back(errand, errand->num_copied, done - errand->num_copied);
-    errand->num_copied = done;
+    errand_give_back(errand, errand->num_copied, errand->last_done - errand->num_copied);
+    errand->num_copied = errand->last_done;
+    errand->last_done = done;
+    errand->last_copies = errand->num_copies;
     errand->stage = ERRAND_ENDING;
     const uint32_t queued = errand_copied(errand) ? errand_copy(errand, COPY_IN, done, count) : 0;
     if (queued < count)
@@ -532,7 +534,7 @@ bool load_advance(struct errand *errand)
         if (!stages[errand->stage](errand))
             return false;
     }
-    if (errand->num_jobs || errand_copies(errand))
+    if (errand->num_jobs || errand_copies(errand, errand->num_copies))
         return false;
     end(errand);
     return true;

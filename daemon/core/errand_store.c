@@ -52,7 +52,7 @@ static void pass_on(struct errand *errand)
 bool store_advance(struct errand *errand)
 {
     if (errand->stage == ERRAND_COPYING) {
-        if (errand_copies(errand))
+        if (errand_copies(errand, errand->num_copies))
             return false;
         if (!errand_copied(errand)) {
             skip(errand->core, errand->count);

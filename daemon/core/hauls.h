@@ -13,8 +13,8 @@
 
 struct core;
 
-// Of each way: one moves, one stands behind it, and the others are at hand when it ends.
-enum { HAULS_IN_FLIGHT = 4 };
+// Of each way. The engine has four on the GPU; the others are at hand when one ends.
+enum { HAULS_IN_FLIGHT = 6 };
 
 struct hauls {
     struct {

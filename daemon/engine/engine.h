@@ -435,7 +435,7 @@ enum status engine_submit(struct engine *engine, const struct engine_submission 
 
 // ---- hauls: copies between a cache and an arena, beside the submissions ----
 // A haul needs no shader and delays no submission: it runs on a queue of its own where the device
-// has one. Hauls of one way, into the cache or out of it, run in order.
+// has one. Hauls have no order.
 
 struct engine_haul {
     // They stay until the haul has ended, with the chunks of the blocks.
@@ -488,7 +488,7 @@ struct engine_event {
     uint64_t prepared_ns;       // DONE: from engine_submit() to the GPU; 0 = it never got there
     struct engine_cache *cache; // CHUNK; never a destroyed one
     uint32_t chunk;
-    uint64_t haul;      // HAULED: its number; those of one way come in order
+    uint64_t haul;      // HAULED: its number
     struct error error; // CHUNK, HAULED: OK, or why not; LOST: what happened
 };
 

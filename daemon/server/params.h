@@ -106,7 +106,8 @@
            .help = "a place outside the GPU for blocks, which daemons may share; once for each",   \
            .details =                                                                              \
                "`redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]` is a Redis or Valkey server, "  \
-               "several, or a cluster. At most 4 tiers; they are asked in this order, after the "  \
+               "several, or a cluster; `rediss://` is the same with TLS. At most 4 tiers; they "   \
+               "are asked in this order, after the "                                               \
                "host tier. The daemon overwrites the login in its own arguments; "                 \
                "`--tier-password-file` keeps it out of them.")                                     \
     OPTION(uint64_t, tier_memory, "tier-memory", "BYTES", OPTION_BYTES, 1 << 20, 16 * ONE_TIB,     \
@@ -118,6 +119,13 @@
            .otherwise = "the password of the URL, or none",                                        \
            .help = "password for the servers of `--tier redis://`",                                \
            .details = "Its first line is the password. Only its owner may be able to open it.")    \
+    OPTION(const char *, tier_ca, "tier-ca", "FILE", OPTION_TEXT, 1, .otherwise = "the system's",  \
+           .help = "certificates that vouch for the servers of `--tier rediss://`, as PEM",        \
+           .details = "A server's certificate must have the name or the address that the URL or "  \
+                      "the cluster says.")                                                         \
+    OPTION(const char *, tier_cert, "tier-cert", "FILE", OPTION_TEXT, 1, .otherwise = "none",      \
+           .help = "the daemon's own certificate for these servers, and its key, as PEM",          \
+           .details = "Redis asks for one unless `tls-auth-clients` is `no`.")                     \
     OPTION(uint32_t, tier_expire_s, "tier-expire", "S", OPTION_COUNT, 0, INT32_MAX,                \
            .initial = "86400",                                                                     \
            .help = "seconds after which a Redis server drops a block; 0: never")                   \

@@ -109,6 +109,8 @@ static enum status open_redis(const char *url, const struct server_params *param
     const struct redis_params redis = {
         .url = url,
         .password_file = params->tier_password_file,
+        .ca_file = params->tier_ca,
+        .cert_file = params->tier_cert,
         .stall_ms = params->tier_deadline_ms,
         .expire_s = params->tier_expire_s,
         .never_expires = params->tier_expire_s == 0,

@@ -10,6 +10,11 @@
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
+// The library is compiled for any x86-64. Its dispatcher uses AVX2 or AVX-512 where the processor
+// has them: 10 instead of 6 GB/s a thread, out of memory. The sums are the same.
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>
+#endif
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are stored as they lie here");
 

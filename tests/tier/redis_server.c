@@ -25,7 +25,7 @@ bool server_is_there(void)
     return system("command -v redis-server >/dev/null 2>&1") == 0;
 }
 
-static int free_port(void)
+int server_free_port(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t size = sizeof address;
@@ -95,7 +95,7 @@ void server_start_again(int i, const char *const *arguments)
 
 void server_start(int i, const char *const *arguments)
 {
-    servers[i].port = free_port();
+    servers[i].port = server_free_port();
     server_start_again(i, arguments);
 }
 

@@ -21,6 +21,7 @@ struct redis_server {
 extern struct redis_server servers[NUM_SERVERS];
 
 bool server_is_there(void); // the program
+int server_free_port(void); // on loopback
 
 // Starts servers[i]; `arguments` end with NULL, or are NULL. It answers when this returns.
 void server_start(int i, const char *const *arguments);

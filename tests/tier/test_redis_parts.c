@@ -11,6 +11,7 @@
 #include "tier/redis/redis.h"
 #include "tier/redis/reply.h"
 #include "tier/redis/slots.h"
+#include "tier/redis/tls.h"
 #include "tier/redis/url.h"
 
 #include <base/clock.h>
@@ -111,11 +112,16 @@ START_TEST(what_the_backend_cannot_do_is_refused_with_a_sentence)
     struct tier_backend *backend;
     struct error error;
     const struct redis_params threads = {.url = "redis://127.0.0.1:1", .threads = 5};
-    const struct redis_params encrypted = {.url = "rediss://127.0.0.1:1"};
+    const struct redis_params encrypted = {.url = "rediss://127.0.0.1:1",
+                                           .ca_file = "/nowhere/ca.pem"};
     ck_assert_int_eq(redis_create(&threads, &backend, &error), STATUS_INVALID);
     ck_assert_ptr_null(backend);
-    if (!redis_has_tls()) {
-        ck_assert_int_eq(redis_create(&encrypted, &backend, &error), STATUS_UNSUPPORTED);
+    const enum status status = redis_create(&encrypted, &backend, &error);
+    if (tls_is_built()) {
+        ck_assert_int_eq(status, STATUS_INVALID);
+        ck_assert_ptr_nonnull(strstr(error.text, "--tier-ca) /nowhere/ca.pem"));
+    } else {
+        ck_assert_int_eq(status, STATUS_UNSUPPORTED);
         ck_assert_ptr_nonnull(strstr(error.text, "TLS"));
     }
 }

@@ -18,13 +18,14 @@
 #include <utlist.h>
 
 // One haul runs, and one stands behind it.
-enum { CARRIER_SLOTS = 2, NUM_WAYS = 2 };
+enum { CARRIER_SLOTS = 2, NUM_CARRIERS = NUM_LANES - LANE_FIRST };
 
 struct haul {
     struct event_node node;   // the ENGINE_EVENT_HAULED
     struct haul *prev, *next; // carriers->live, until it is reported
     struct haul *behind;      // of its lane, while it waits
     uint64_t number, after;
+    bool out; // of the cache
     struct engine_cache *cache;
     const struct engine_arena *arena;
     uint32_t num_copies;
@@ -37,20 +38,21 @@ struct carrier_slot {
     struct haul *haul; // on the GPU
 };
 
-// What one thread has. The lock guards `waiting`, `gone` and `stopping`.
+// What one thread has. The lock guards all that is not said to be the thread's.
 struct carrier {
     struct engine *engine;
     enum lane_kind lane;
     pthread_t thread;
     bool runs, gone, stopping, cond_made;
     pthread_cond_t more;                      // a haul, the end of a submission, or the end
+    uint32_t num_live;                        // hauls of this lane that are not reported
     struct haul *waiting, *newest;            // a list through `behind`; the newest one of it
     struct carrier_slot slots[CARRIER_SLOTS]; // see slot_of()
     uint64_t sent, ended;                     // numbers in the lane; the thread's
 };
 
 struct carriers {
-    struct carrier ways[NUM_WAYS];
+    struct carrier list[NUM_CARRIERS];
     uint64_t last;     // number of the newest haul; the lock guards this and the next
     struct haul *live; // hauls that are not reported; owned
 };
@@ -62,9 +64,10 @@ static struct carrier_slot *slot_of(struct carrier *carrier, uint64_t number)
 
 // ---- recording ----
 
-static VkBufferCopy region_of(const struct haul *haul, const struct engine_copy *copy, bool out,
+static VkBufferCopy region_of(const struct haul *haul, const struct engine_copy *copy,
                               uint32_t layer, VkBuffer *block_buffer, VkBuffer *arena_buffer_out)
 {
+    const bool out = haul->out;
     struct engine_cache *cache = haul->cache;
     uint64_t in_arena = copy->offset + layer * cache->layer_block_bytes, in_cache = 0;
     *arena_buffer_out = arena_buffer(haul->arena, &in_arena)->handle;
@@ -104,16 +107,15 @@ static void add(struct regions *regions, VkBuffer block, VkBuffer arena, const V
     regions->list[regions->count++] = *region;
 }
 
-static void record_copies(VkCommandBuffer commands, const struct haul *haul, bool out)
+static void record_copies(VkCommandBuffer commands, const struct haul *haul)
 {
     VkBufferCopy list[256];
     struct regions regions = {
-        .commands = commands, .out = out, .list = list, .most = sizeof list / sizeof *list};
+        .commands = commands, .out = haul->out, .list = list, .most = sizeof list / sizeof *list};
     for (uint32_t i = 0; i < haul->num_copies; i++)
         for (uint32_t layer = 0; layer < haul->cache->params.num_layers; layer++) {
             VkBuffer block, arena;
-            const VkBufferCopy region =
-                region_of(haul, &haul->copies[i], out, layer, &block, &arena);
+            const VkBufferCopy region = region_of(haul, &haul->copies[i], layer, &block, &arena);
             add(&regions, block, arena, &region);
         }
     flush(&regions);
@@ -135,7 +137,6 @@ static enum status send(struct carrier *carrier, struct carrier_slot *slot, stru
                         struct error *error)
 {
     struct device *device = &carrier->engine->device;
-    const bool out = carrier->lane == LANE_OUT;
     enum status status = STATUS_OK;
     const VkCommandBufferBeginInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,
@@ -143,7 +144,7 @@ static enum status send(struct carrier *carrier, struct carrier_slot *slot, stru
     };
     VK_TRY(vkResetCommandPool(device->handle, slot->pool, 0));
     VK_TRY(vkBeginCommandBuffer(slot->commands, &info));
-    record_copies(slot->commands, haul, out);
+    record_copies(slot->commands, haul);
     closing_barrier(slot->commands);
     VK_TRY(vkEndCommandBuffer(slot->commands));
     VK_TRY(device_submit(device, carrier->lane, slot->commands, carrier->sent + 1, VK_NULL_HANDLE));
@@ -168,6 +169,7 @@ static void report(struct carrier *carrier, struct haul *haul, const struct erro
         (struct engine_event){.kind = ENGINE_EVENT_HAULED, .haul = haul->number, .error = *outcome};
     pthread_mutex_lock(&engine->lock);
     DL_DELETE(engine->carriers->live, haul);
+    carrier->num_live--;
     event_post(engine, &haul->node);
     pthread_mutex_unlock(&engine->lock);
     engine_wake(engine);
@@ -276,9 +278,14 @@ static enum status check(const struct engine_haul *params, struct error *error)
     return STATUS_OK;
 }
 
-// With the lock held. Returns the haul's number; its thread may free the haul.
-static uint64_t queue(struct carriers *carriers, struct carrier *carrier, struct haul *haul)
+// With the lock held. The lane with the fewest hauls gets it. Returns the haul's number; the lane's
+// thread may free the haul as soon as the lock is free.
+static uint64_t queue(struct carriers *carriers, struct haul *haul)
 {
+    struct carrier *carrier = &carriers->list[0];
+    for (int i = 1; i < NUM_CARRIERS; i++)
+        if (carriers->list[i].num_live < carrier->num_live)
+            carrier = &carriers->list[i];
     haul->number = ++carriers->last;
     DL_APPEND(carriers->live, haul);
     if (carrier->waiting)
@@ -286,6 +293,7 @@ static uint64_t queue(struct carriers *carriers, struct carrier *carrier, struct
     else
         carrier->waiting = haul;
     carrier->newest = haul;
+    carrier->num_live++;
     pthread_cond_signal(&carrier->more);
     return haul->number;
 }
@@ -306,7 +314,7 @@ enum status engine_haul(struct engine *engine, const struct engine_haul *params,
     haul->arena = params->arena;
     haul->num_copies = params->num_copies;
     memcpy(haul->copies, params->copies, params->num_copies * sizeof *haul->copies);
-    const bool out = params->copies[0].to == ENGINE_COPY_ARENA;
+    haul->out = params->copies[0].to == ENGINE_COPY_ARENA;
     pthread_mutex_lock(&engine->lock);
     if (engine->lost)
         status = error_set(error, STATUS_DEVICE_LOST, "the device is lost");
@@ -315,7 +323,7 @@ enum status engine_haul(struct engine *engine, const struct engine_haul *params,
             error_set(error, STATUS_INVALID, "a haul after submission %llu; the last is %llu",
                       (unsigned long long)params->after, (unsigned long long)engine->last_sequence);
     else
-        *number = queue(engine->carriers, &engine->carriers->ways[!out], haul);
+        *number = queue(engine->carriers, haul);
     pthread_mutex_unlock(&engine->lock);
     if (status != STATUS_OK)
         free(haul);
@@ -356,7 +364,6 @@ static enum status make_slot(struct carrier *carrier, struct carrier_slot *slot,
                              struct error *error)
 {
     struct device *device = &carrier->engine->device;
-    const char *name = carrier->lane == LANE_OUT ? "haul out" : "haul in";
     enum status status = STATUS_OK;
     const VkCommandPoolCreateInfo pool = {
         .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
@@ -371,8 +378,8 @@ static enum status make_slot(struct carrier *carrier, struct carrier_slot *slot,
         .commandBufferCount = 1,
     };
     VK_TRY(vkAllocateCommandBuffers(device->handle, &commands, &slot->commands));
-    DEVICE_NAME(device, COMMAND_POOL, slot->pool, "%s", name);
-    DEVICE_NAME(device, COMMAND_BUFFER, slot->commands, "%s", name);
+    DEVICE_NAME(device, COMMAND_POOL, slot->pool, "haul in lane %d", (int)carrier->lane);
+    DEVICE_NAME(device, COMMAND_BUFFER, slot->commands, "haul in lane %d", (int)carrier->lane);
 fail:
     return status;
 }
@@ -383,10 +390,10 @@ enum status carriers_init(struct engine *engine, struct error *error)
     if (!device_hauls(&engine->device))
         return STATUS_OK;
     engine->carriers = calloc(1, sizeof *engine->carriers);
-    for (int i = 0; engine->carriers && i < NUM_WAYS; i++) {
-        struct carrier *carrier = &engine->carriers->ways[i];
+    for (int i = 0; engine->carriers && i < NUM_CARRIERS; i++) {
+        struct carrier *carrier = &engine->carriers->list[i];
         carrier->engine = engine;
-        carrier->lane = i ? LANE_IN : LANE_OUT;
+        carrier->lane = LANE_FIRST + (enum lane_kind)i;
         carrier->cond_made = pthread_cond_init(&carrier->more, NULL) == 0;
         for (int j = 0; status == STATUS_OK && j < CARRIER_SLOTS; j++)
             status = make_slot(carrier, &carrier->slots[j], error);
@@ -401,8 +408,8 @@ enum status carriers_init(struct engine *engine, struct error *error)
 bool carriers_start(struct engine *engine)
 {
     bool all = true;
-    for (int i = 0; engine->carriers && i < NUM_WAYS; i++) {
-        struct carrier *carrier = &engine->carriers->ways[i];
+    for (int i = 0; engine->carriers && i < NUM_CARRIERS; i++) {
+        struct carrier *carrier = &engine->carriers->list[i];
         carrier->runs = pthread_create(&carrier->thread, NULL, carrier_thread, carrier) == 0;
         all = all && carrier->runs;
     }
@@ -411,15 +418,15 @@ bool carriers_start(struct engine *engine)
 
 void carriers_notice(struct engine *engine)
 {
-    for (int i = 0; engine->carriers && i < NUM_WAYS; i++)
-        if (engine->carriers->ways[i].waiting)
-            pthread_cond_signal(&engine->carriers->ways[i].more);
+    for (int i = 0; engine->carriers && i < NUM_CARRIERS; i++)
+        if (engine->carriers->list[i].waiting)
+            pthread_cond_signal(&engine->carriers->list[i].more);
 }
 
 void carriers_stop(struct engine *engine)
 {
-    for (int i = 0; engine->carriers && i < NUM_WAYS; i++) {
-        struct carrier *carrier = &engine->carriers->ways[i];
+    for (int i = 0; engine->carriers && i < NUM_CARRIERS; i++) {
+        struct carrier *carrier = &engine->carriers->list[i];
         carrier->stopping = true;
         carrier->gone |= !carrier->runs;
         if (carrier->cond_made)
@@ -429,23 +436,23 @@ void carriers_stop(struct engine *engine)
 
 void carriers_lose(struct engine *engine)
 {
-    for (int i = 0; engine->carriers && i < NUM_WAYS; i++)
-        if (engine->carriers->ways[i].cond_made)
-            pthread_cond_signal(&engine->carriers->ways[i].more);
+    for (int i = 0; engine->carriers && i < NUM_CARRIERS; i++)
+        if (engine->carriers->list[i].cond_made)
+            pthread_cond_signal(&engine->carriers->list[i].more);
 }
 
 bool carriers_gone(const struct engine *engine)
 {
-    for (int i = 0; engine->carriers && i < NUM_WAYS; i++)
-        if (!engine->carriers->ways[i].gone)
+    for (int i = 0; engine->carriers && i < NUM_CARRIERS; i++)
+        if (!engine->carriers->list[i].gone)
             return false;
     return true;
 }
 
 void carriers_join(struct engine *engine)
 {
-    for (int i = 0; engine->carriers && i < NUM_WAYS; i++) {
-        struct carrier *carrier = &engine->carriers->ways[i];
+    for (int i = 0; engine->carriers && i < NUM_CARRIERS; i++) {
+        struct carrier *carrier = &engine->carriers->list[i];
         if (carrier->runs)
             pthread_join(carrier->thread, NULL);
         carrier->runs = false;
@@ -455,8 +462,8 @@ void carriers_join(struct engine *engine)
 VkResult carriers_wait(const struct engine *engine, uint64_t timeout_ns)
 {
     VkResult result = VK_SUCCESS;
-    for (int i = 0; engine->carriers && result == VK_SUCCESS && i < NUM_WAYS; i++) {
-        const struct carrier *carrier = &engine->carriers->ways[i];
+    for (int i = 0; engine->carriers && result == VK_SUCCESS && i < NUM_CARRIERS; i++) {
+        const struct carrier *carrier = &engine->carriers->list[i];
         result = device_wait(&engine->device, carrier->lane, carrier->sent, timeout_ns);
     }
     return result;
@@ -478,8 +485,8 @@ void carriers_finish(struct engine *engine)
         return;
     DL_FOREACH_SAFE(engine->carriers->live, haul, next)
     free(haul);
-    for (int i = 0; i < NUM_WAYS; i++)
-        carrier_finish(&engine->carriers->ways[i]);
+    for (int i = 0; i < NUM_CARRIERS; i++)
+        carrier_finish(&engine->carriers->list[i]);
     free(engine->carriers);
     engine->carriers = NULL;
 }

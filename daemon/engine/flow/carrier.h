@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// carrier.h - the threads of hauls (engine_haul()), one for each way. A thread records a haul,
+// carrier.h - the threads of hauls (engine_haul()), one for each lane. A thread records a haul,
 // gives it to its lane, and waits for the oldest one there. Knows blocks and arenas, not runs.
 
 #ifndef AULE_ENGINE_CARRIER_H

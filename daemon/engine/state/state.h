@@ -8,7 +8,7 @@
 //   and appends it to `flying`.
 // - completer: waits for the head of `flying`, stages out, reads the clocks and posts the event.
 // - maker: runs jobs. A job makes a chunk, or frees an object when `completed` has reached it.
-// - carriers: one for each way of hauls; see flow/carrier.h.
+// - carriers: one for each lane of hauls; see flow/carrier.h.
 // - compiler: compiles the pipelines that the submitter and the tuner ask for; see
 //   kernels/compiler.h, which has its own lock. No thread holds both locks.
 // - tuner: measures. To the others it is one more caller.

@@ -55,11 +55,11 @@ static enum status choose(struct device *device, const struct engine_params *par
 
 // ---- queues and lanes ----
 
-enum { WAYS = 2 }; // of hauls; each has a queue of its own if the family has two
+enum { HAUL_LANES = 2 }; // each has a queue of its own if the family has two
 
 static uint32_t num_haul_queues(const struct adapter *adapter)
 {
-    return adapter->num_haul_queues < WAYS ? adapter->num_haul_queues : WAYS;
+    return adapter->num_haul_queues < HAUL_LANES ? adapter->num_haul_queues : HAUL_LANES;
 }
 
 static void take_queues(struct device *device)
@@ -76,7 +76,7 @@ static void take_queues(struct device *device)
 static enum status make_lane(struct device *device, enum lane_kind kind, struct device_queue *queue,
                              struct error *error)
 {
-    static const char *const names[NUM_LANES] = {"submissions", "hauls out", "hauls in"};
+    static const char *const names[NUM_LANES] = {"submissions", "hauls, first", "hauls, second"};
     struct device_lane *lane = &device->lanes[kind];
     enum status status = STATUS_OK;
     VkSemaphoreTypeCreateInfo type = {
@@ -102,9 +102,9 @@ static enum status make_lanes(struct device *device, enum engine_haul_mode haul,
     if (!count && haul != ENGINE_HAUL_ON)
         return status;
     if (status == STATUS_OK)
-        status = make_lane(device, LANE_OUT, &queues[count ? 1 : 0], error);
+        status = make_lane(device, LANE_FIRST, &queues[count ? 1 : 0], error);
     if (status == STATUS_OK)
-        status = make_lane(device, LANE_IN, &queues[count], error);
+        status = make_lane(device, LANE_SECOND, &queues[count], error);
     return status;
 }
 
@@ -142,7 +142,7 @@ static enum status open_device(struct device *device, struct error *error)
         extensions[count++] = VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME;
     if (device->adapter.natives.taken)
         extensions[count++] = VK_NVX_BINARY_IMPORT_EXTENSION_NAME;
-    static const float priorities[WAYS] = {1.0f, 1.0f};
+    static const float priorities[HAUL_LANES] = {1.0f, 1.0f};
     const VkDeviceQueueCreateInfo queues[] = {
         {
             .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,

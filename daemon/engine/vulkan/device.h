@@ -26,8 +26,9 @@ struct device_queue {
     bool lock_made;
 };
 
-// RUNS: the engine's submissions. OUT and IN: hauls (engine_haul()).
-enum lane_kind { LANE_RUNS, LANE_OUT, LANE_IN, NUM_LANES };
+// RUNS: the engine's submissions. FIRST and SECOND: hauls (engine_haul()) of both ways. With short
+// pieces one copy engine takes about twice as long as the bus.
+enum lane_kind { LANE_RUNS, LANE_FIRST, LANE_SECOND, NUM_LANES };
 
 // Work that ends in the order in which it is submitted. Lanes may share a queue.
 struct device_lane {
@@ -101,7 +102,7 @@ VkResult device_wait(const struct device *device, enum lane_kind lane, uint64_t 
                      uint64_t timeout_ns);
 static inline bool device_hauls(const struct device *device)
 {
-    return device->lanes[LANE_OUT].queue != NULL;
+    return device->lanes[LANE_FIRST].queue != NULL;
 }
 
 #endif

@@ -10,6 +10,7 @@
 #include "node.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -207,7 +208,11 @@ void lane_clear(struct lane *lane)
 static void *run(void *argument)
 {
     struct lane *lane = argument;
+    sigset_t signals;
     prctl(PR_SET_TIMERSLACK, 10000L); // for this thread
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGPIPE); // OpenSSL writes as it likes
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
     while (!atomic_load(&lane->redis->stopping)) {
         take_inbox(lane);
         const int64_t now_ns = clock_now_ns(), driven_ns = drive(lane, now_ns),

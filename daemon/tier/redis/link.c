@@ -8,6 +8,7 @@
 
 #include "lane.h"
 #include "node.h"
+#include "tls.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -35,12 +36,14 @@ static struct sent *front(struct link *link)
 
 bool link_waits(const struct link *link)
 {
-    return link->state == LINK_CONNECTING || link->state == LINK_HELLO || link->num_sents > 0;
+    return link->state == LINK_CONNECTING || link->state == LINK_SECURING ||
+           link->state == LINK_HELLO || link->num_sents > 0;
 }
 
 static void watch(struct link *link)
 {
     const bool writes = link->state == LINK_CONNECTING || link->piece < link->num_pieces ||
+                        stream_wants_room(&link->stream) ||
                         (link->state == LINK_HELLO && link->hello.out_at < link->hello.out_size);
     const uint32_t events = EPOLLIN | (writes ? EPOLLOUT : 0);
     if (link->events != events)
@@ -375,7 +378,7 @@ static void end_of_stream(struct link *link, const char *why, int64_t now_ns)
 
 static void receive(struct link *link, int64_t now_ns)
 {
-    for (int i = 0; i < READS_AT_ONCE; i++) {
+    for (int i = 0; i < READS_AT_ONCE || stream_has_more(&link->stream); i++) {
         struct iovec to[REPLY_VECTORS];
         const int count = reply_wants(&link->reply, to);
         size_t wanted = 0;
@@ -425,7 +428,7 @@ void link_greet(struct link *link, int64_t now_ns)
         node_link_failed(link, RECORD_MEMORY, "no memory", now_ns);
 }
 
-static void hear_hello(struct link *link, int64_t now_ns)
+static void hear_some(struct link *link, int64_t now_ns)
 {
     char data[4096];
     struct iovec to = {data, sizeof data};
@@ -452,6 +455,37 @@ static void hear_hello(struct link *link, int64_t now_ns)
     }
 }
 
+static void hear_hello(struct link *link, int64_t now_ns)
+{
+    do
+        hear_some(link, now_ns);
+    while (link->state == LINK_HELLO && stream_has_more(&link->stream));
+}
+
+// ---- TLS ----
+
+static void secure(struct link *link, int64_t now_ns)
+{
+    switch (tls_shake(link->stream.tls)) {
+    case TLS_DONE: link_greet(link, now_ns); break;
+    case TLS_AGAIN: watch(link); break;
+    case TLS_FAILED:
+        node_link_failed(link, RECORD_DENIED, tls_why(link->stream.tls), now_ns);
+        break;
+    }
+}
+
+static void begin_to_secure(struct link *link, int64_t now_ns)
+{
+    const struct node *node = link->node;
+    link->state = LINK_SECURING;
+    link->progress_ns = now_ns; // of the whole handshake
+    if (stream_begin_tls(&link->stream, node->redis->tls, node->host))
+        secure(link, now_ns);
+    else
+        node_link_failed(link, RECORD_MEMORY, "no memory for TLS", now_ns);
+}
+
 // ---- the life of a link ----
 
 bool link_open(struct link *link, const char *ip, uint16_t port, int64_t now_ns)
@@ -475,6 +509,8 @@ static void finish_connect(struct link *link, int64_t now_ns)
         return; // still under way
     if (outcome != 0)
         node_link_failed(link, RECORD_CONNECTION, strerror(outcome), now_ns);
+    else if (link->node->redis->tls)
+        begin_to_secure(link, now_ns);
     else
         link_greet(link, now_ns);
 }
@@ -483,16 +519,20 @@ void link_event(struct link *link, uint32_t events, int64_t now_ns)
 {
     if (link->state == LINK_CONNECTING) {
         finish_connect(link, now_ns);
+    } else if (link->state == LINK_SECURING) {
+        secure(link, now_ns);
     } else if (link->state == LINK_HELLO) {
         if (events & EPOLLOUT)
             send_hello(link, now_ns);
         if (link->state == LINK_HELLO && (events & ~(uint32_t)EPOLLOUT))
             hear_hello(link, now_ns);
     } else if (link->state == LINK_UP) {
-        if (events & ~(uint32_t)EPOLLOUT)
+        if (events & ~(uint32_t)EPOLLOUT || stream_wants_room(&link->stream))
             receive(link, now_ns);
         if (link->state == LINK_UP && (events & EPOLLOUT))
             link_send(link, now_ns);
+        else if (link->state == LINK_UP)
+            watch(link); // TLS may want room now
     }
 }
 

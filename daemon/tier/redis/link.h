@@ -19,7 +19,8 @@ enum {
     LINK_TEXT = 1 << 15, // bytes of commands' text that is to be sent
 };
 
-enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_HELLO, LINK_UP };
+// SECURING: the handshake of TLS.
+enum link_state { LINK_DOWN, LINK_CONNECTING, LINK_SECURING, LINK_HELLO, LINK_UP };
 enum sent_kind { SENT_ASKING, SENT_EXISTS, SENT_LOAD, SENT_STORE, SENT_DELETE };
 
 // A command whose answer has not come.

@@ -291,6 +291,7 @@ void node_link_failed(struct link *link, enum record_reason reason, const char *
         return;
     snprintf(sentence, sizeof sentence, "%s%s",
              state == LINK_CONNECTING ? "cannot connect: "
+             : state == LINK_SECURING ? ""
              : state == LINK_HELLO    ? "no welcome: "
                                       : "the connection failed: ",
              why);
@@ -378,7 +379,8 @@ static uint32_t most_links(const struct node *node)
 static void connect_more(struct node *node, int64_t now_ns)
 {
     const uint32_t most = most_links(node);
-    if (has_link(node, LINK_CONNECTING) || has_link(node, LINK_HELLO) || !has_address(node, now_ns))
+    if (has_link(node, LINK_CONNECTING) || has_link(node, LINK_SECURING) ||
+        has_link(node, LINK_HELLO) || !has_address(node, now_ns))
         return;
     for (uint32_t i = 0; i < most; i++) {
         struct link *link = &node->links[i];

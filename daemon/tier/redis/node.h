@@ -13,10 +13,11 @@
 
 enum { MOST_LINKS = 8, MOST_IPS = 4, NODE_QUEUES = 3 };
 
-// Bytes of values under way to and from a server, unless one command has more. With 4 MiB a Redis
+// Bytes of values under way to and from a server, unless one command has more. With 8 MiB a Redis
 // server's core loads three times as much as with 16 MiB on each of 8 links: it keeps all answers
-// that are not read yet, and their memory stays in its caches and is not mapped anew.
-#define NODE_BYTES (UINT64_C(4) << 20)
+// that are not read yet, and their memory stays in its caches and is not mapped anew. With 4 MiB
+// server and client wait for each other; see docs/performance.md.
+#define NODE_BYTES (UINT64_C(8) << 20)
 
 struct resolver;
 

@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "lane.h"
 #include "node.h"
+#include "tls.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,11 +30,6 @@ enum {
 bool redis_is_built(void)
 {
     return true;
-}
-
-bool redis_has_tls(void)
-{
-    return false;
 }
 
 // ---- starting jobs ----
@@ -170,6 +166,7 @@ static void destroy(struct tier_backend *redis)
     for (uint32_t i = 0; i < redis->num_lanes; i++)
         lane_destroy(redis->lanes[i]);
     absent_destroy(redis->absent);
+    tls_destroy(redis->tls);
     redis_url_forget(&redis->url);
     pthread_mutex_destroy(&redis->lock);
     free(redis);
@@ -252,15 +249,15 @@ static bool start_threads(struct tier_backend *redis)
     return true;
 }
 
-static enum status check(const struct redis_params *params, struct redis_url *url,
+static enum status check(const struct redis_params *params, struct tier_backend *redis,
                          struct error *error)
 {
+    struct redis_url *url = &redis->url;
     enum status status = redis_url_parse(params->url, url, error);
     if (status == STATUS_OK && params->password_file)
         status = redis_url_password_file(url, params->password_file, error);
-    if (status == STATUS_OK && url->tls && !redis_has_tls())
-        status = error_set(error, STATUS_UNSUPPORTED,
-                           "rediss:// needs TLS, and this build has none; use redis://");
+    if (status == STATUS_OK && url->tls)
+        status = tls_create(params->ca_file, params->cert_file, &redis->tls, error);
     if (status == STATUS_OK && params->threads > MOST_LANES)
         status = error_set(error, STATUS_INVALID, "the redis tier has 1 to %d threads, not %u",
                            MOST_LANES, params->threads);
@@ -274,8 +271,9 @@ enum status redis_create(const struct redis_params *params, struct tier_backend 
     struct tier_backend *redis = calloc(1, sizeof *redis);
     if (!redis)
         return error_set(error, STATUS_NO_MEMORY, "the redis tier has no memory");
-    enum status status = check(params, &redis->url, error);
+    enum status status = check(params, redis, error);
     if (status) {
+        tls_destroy(redis->tls);
         redis_url_forget(&redis->url);
         free(redis);
         return status;

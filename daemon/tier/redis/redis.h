@@ -16,26 +16,27 @@
 
 // Zero is the default.
 struct redis_params {
-    const char *url;           // redis://[user:password@]host:port[,host:port...]
+    const char *url;           // redis://[user:password@]host:port[,host:port...], or rediss://
     const char *password_file; // instead of a password in the URL; NULL: none
-    uint32_t stall_ms;         // a server that moves no byte so long has failed; 50
-    uint32_t expire_s;         // EX of a key; 86400
-    bool never_expires;        // no EX at all
-    uint32_t connections;      // at most, for all servers; at least one each; 8
-    uint32_t threads;          // 1 to 4; one for each server that the URL names
-    uint32_t absent_ms;        // how long the filter trusts "it is not there"; 2000
-    uint32_t filter_entries;   // of 16 bytes; 262144
-    uint64_t queue_bytes;      // of stores that wait; 256 MiB
-    uint32_t queue_commands;   // of all jobs; 65536
+    // For rediss://: PEM files with certificates that vouch for the servers, NULL: the system's;
+    // and with the client's own certificate and its key, NULL: none.
+    const char *ca_file, *cert_file;
+    uint32_t stall_ms;       // a server that moves no byte so long has failed; 50
+    uint32_t expire_s;       // EX of a key; 86400
+    bool never_expires;      // no EX at all
+    uint32_t connections;    // at most, for all servers; at least one each; 8
+    uint32_t threads;        // 1 to 4; one for each server that the URL names
+    uint32_t absent_ms;      // how long the filter trusts "it is not there"; 2000
+    uint32_t filter_entries; // of 16 bytes; 262144
+    uint64_t queue_bytes;    // of stores that wait; 256 MiB
+    uint32_t queue_commands; // of all jobs; 65536
     // Tells an operator a sentence about a server: a memory policy that does not fit, a password
     // that is refused. NULL: nobody. Any thread. It must not call the tier.
     void (*say)(void *context, const char *sentence);
     void *say_context;
 };
 
-// Whether this build has the backend, and TLS.
-bool redis_is_built(void);
-bool redis_has_tls(void);
+bool redis_is_built(void); // this build has the backend
 
 extern const struct tier_ops redis_ops;
 

@@ -25,6 +25,7 @@ struct lane;
 struct tier_backend {
     // constant
     struct redis_url url;
+    struct tls *tls; // owned; NULL: the servers speak plain text
     int64_t stall_ns;
     uint32_t expire_s; // 0 = never
     uint32_t connections;

@@ -10,11 +10,6 @@ bool redis_is_built(void)
     return false;
 }
 
-bool redis_has_tls(void)
-{
-    return false;
-}
-
 const struct tier_ops redis_ops = {.name = "redis"};
 
 enum status redis_create(const struct redis_params *params, struct tier_backend **out,

@@ -730,10 +730,17 @@ START_TEST(what_cannot_be_a_tier_is_refused_with_a_sentence)
         {"redis://u:secret@host:0",
          "--tier 1: server 1 of the URL has a port that is not a number from 1"},
         {"redis://u:secret@", "--tier 1: server 1 of the URL is empty"},
-        {"rediss://u:secret@host", "rediss:// needs TLS, and this build has none"},
     };
+#ifdef AULE_HAVE_TLS
+    static const char secure[] = "--tier 1: the file of certificates (--tier-ca) /nowhere/ca.pem: ";
+#else
+    static const char secure[] = "rediss:// needs TLS, and this build has none";
+#endif
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_refused((const char *const[]){"--tier", cases[i].url, NULL}, cases[i].sentence);
+    expect_refused((const char *const[]){"--tier", "rediss://u:secret@host", "--tier-ca",
+                                         "/nowhere/ca.pem", NULL},
+                   secure);
     expect_refused((const char *const[]){"--tier", "redis://a", "--tier", "redis://b", "--tier",
                                          "redis://c", "--tier", "redis://d", "--tier", "redis://e",
                                          NULL},

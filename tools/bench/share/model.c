@@ -81,7 +81,7 @@ bool model_open(struct model *m, const struct model_params *params)
 {
     const struct model_shape *shape = &params->shape;
     const struct aule_session_params session = {
-        .socket = params->socket, .timeout_ms = MODEL_WAIT_MS, .arena_size = 64 << 20};
+        .socket = params->socket, .timeout_ms = MODEL_WAIT_MS, .arena_size = MODEL_ARENA};
     const struct aule_cache_params cache = {.name = params->cache,
                                             .num_layers = shape->layers,
                                             .num_kv_heads = shape->num_kv_heads,
@@ -106,13 +106,26 @@ void model_close(struct model *m)
     *m = (struct model){.session = NULL};
 }
 
+static int32_t token_of(uint32_t text, uint32_t position)
+{
+    return (int32_t)(text * TOKEN_TEXT + position);
+}
+
+int32_t *model_tokens(uint32_t text, uint32_t count)
+{
+    int32_t *tokens = malloc(count * sizeof *tokens);
+    for (uint32_t i = 0; tokens && i < count; i++)
+        tokens[i] = token_of(text, i);
+    return tokens;
+}
+
 bool model_sequence(struct model *m, const struct model_prompt *prompt, struct aule_sequence **out)
 {
     const uint32_t count = prompt->count + prompt->own;
     int32_t *tokens = malloc(count * sizeof *tokens);
     for (uint32_t i = 0; tokens && i < count; i++)
-        tokens[i] = (int32_t)(i < prompt->count ? prompt->text * TOKEN_TEXT + i
-                                                : (prompt->number + 1) * TOKEN_OWN + i);
+        tokens[i] = i < prompt->count ? token_of(prompt->text, i)
+                                      : (int32_t)((prompt->number + 1) * TOKEN_OWN + i);
     const struct aule_sequence_params params = {.tokens = tokens,
                                                 .num_tokens = count,
                                                 .publish = prompt->publish,
@@ -188,9 +201,11 @@ static bool compute(struct model *m, struct aule_sequence *sequence, bool publis
     if (!model_fine(aule_sequence_info(sequence, &info), "info"))
         return false;
     while (info.num_computed < info.num_tokens) {
-        const uint32_t left = info.num_tokens - info.num_computed;
+        const uint32_t left = info.num_tokens - info.num_computed - 1;
         struct aule_step_entry entry = {.sequence = sequence,
-                                        .num_tokens = left < MODEL_CHUNK ? left : MODEL_CHUNK};
+                                        .num_tokens = !left                ? 1
+                                                      : left < MODEL_CHUNK ? left
+                                                                           : MODEL_CHUNK};
         if (!model_step(m, &entry, 1) ||
             (publishes && !model_fine(aule_sequence_publish(sequence), "publish")) ||
             !model_fine(aule_sequence_info(sequence, &info), "info"))

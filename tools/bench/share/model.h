@@ -17,7 +17,11 @@ struct model_shape {
 // `full`: 32 layers of D1's geometry, else a few of a small one.
 struct model_shape model_shape_of(bool full);
 
-enum { MODEL_CHUNK = 512, MODEL_WAIT_MS = 120000 }; // most tokens of a step
+enum {
+    MODEL_CHUNK = 512, // most tokens of a step
+    MODEL_WAIT_MS = 120000,
+    MODEL_ARENA = 64 << 20, // bytes
+};
 
 struct model_params {
     const char *socket, *cache;
@@ -48,11 +52,14 @@ struct model_prompt {
     bool publish; // and claim, so that it is found elsewhere and is found by others
     enum aule_load load;
 };
+// The first tokens of a text, malloc'd; NULL: no memory.
+int32_t *model_tokens(uint32_t text, uint32_t count);
 bool model_sequence(struct model *model, const struct model_prompt *prompt,
                     struct aule_sequence **out);
 // Waits for what others compute or tiers bring.
 bool model_await(struct aule_sequence *sequence);
-// model_await(), then computes the rest and publishes it.
+// model_await(), then computes the rest and publishes it. The last token is a step of its own, as
+// if the others had been found, so its output has the same bits.
 bool model_prefill(struct model *model, struct aule_sequence *sequence);
 // Computes the rest and publishes nothing.
 bool model_compute(struct model *model, struct aule_sequence *sequence);

@@ -115,3 +115,47 @@ bool site_read(struct site *site, uint32_t text, uint32_t count, enum aule_load 
     aule_sequence_destroy(sequence);
     return ok;
 }
+
+// Fills leased blocks with bytes of the arena, some at a time.
+static bool fill_blocks(struct site *site, uint32_t count)
+{
+    struct model *model = &site->model;
+    const uint32_t fit = (uint32_t)(MODEL_ARENA / site->block_bytes), most = fit ? fit : 1;
+    struct aule_ticket ticket;
+    for (uint32_t first = 0, size; first < count; first += size) {
+        size = count - first < most ? count - first : most;
+        if (!model_fine(aule_blocks_import(model->cache, size, site->ids + first, 0, MODEL_WAIT_MS,
+                                           &ticket),
+                        "import") ||
+            !model_fine(aule_ticket_wait(model->session, ticket, MODEL_WAIT_MS, NULL), "ticket"))
+            return false;
+    }
+    return true;
+}
+
+static bool publish_blocks(struct site *site, uint32_t text, uint32_t count)
+{
+    int32_t *tokens = model_tokens(text, count);
+    const struct aule_prefix prefix = {.tokens = tokens, .num_tokens = count};
+    uint32_t existing;
+    const bool ok =
+        tokens && model_fine(aule_prefix_publish(site->model.cache, &prefix, site->ids, &existing),
+                             "publish");
+    free(tokens);
+    return ok;
+}
+
+bool site_store(struct site *site, uint32_t text, uint32_t count, const char *stored, double *us)
+{
+    struct aule_cache *cache = site->model.cache;
+    const uint32_t blocks = count / site->model.params.shape.block_size;
+    uint64_t before;
+    if (!model_let_go(&site->model) || !site_metric(site, stored, &before) ||
+        !model_fine(aule_blocks_lease(cache, blocks, MODEL_WAIT_MS, site->ids), "lease"))
+        return false;
+    bool ok = fill_blocks(site, blocks);
+    const double begin_us = now_us();
+    ok = ok && publish_blocks(site, text, count) && site_await(site, stored, before, blocks);
+    *us = now_us() - begin_us;
+    return model_fine(aule_blocks_release(cache, blocks, site->ids), "release") && ok;
+}

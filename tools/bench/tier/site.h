@@ -41,6 +41,10 @@ struct reading {
 bool site_read(struct site *site, uint32_t text, uint32_t count, enum aule_load load,
                struct reading *reading);
 
+// Publishes `count` tokens of text `text` at once, whose blocks have any contents, so that nothing
+// but the way to the tier takes time. *us: until the tier's metric `stored` has counted all blocks.
+bool site_store(struct site *site, uint32_t text, uint32_t count, const char *stored, double *us);
+
 // ---- beside.c: decoding while blocks move ----
 
 struct beside {

@@ -98,32 +98,14 @@ static bool read_and_store(struct tiers *t, enum place place, const char *stored
            site_await(&t->sites[place], stored, before, num_blocks(t));
 }
 
-// Publishes all blocks of a prompt at once, so that nothing but the way to the tier takes time.
-static bool store_at_once(struct tiers *t, uint32_t round)
-{
-    struct site *site = &t->sites[HOST];
-    const struct model_prompt prompt = {
-        .text = LATE_TEXT + round, .count = t->prompt, .publish = true};
-    struct aule_sequence *sequence = NULL;
-    uint64_t before;
-    bool ok = site_metric(site, stored_in_host, &before) &&
-              model_sequence(&site->model, &prompt, &sequence) &&
-              model_compute(&site->model, sequence);
-    const double begin_us = now_us();
-    ok = ok && model_fine(aule_sequence_publish(sequence), "publish") &&
-         site_await(site, stored_in_host, before, num_blocks(t));
-    t->store_us[round] = now_us() - begin_us;
-    aule_sequence_destroy(sequence);
-    return ok;
-}
-
 static bool run_host_round(struct tiers *t, uint32_t round)
 {
     return read(t, PLAIN, round, AULE_LOAD_AUTO, COMPUTED) &&
            read_and_store(t, HOST, stored_in_host, round, &t->readings[NOTHING_FOUND][round]) &&
            site_evict(&t->sites[HOST]) && read(t, HOST, round, AULE_LOAD_ALWAYS, FROM_HOST) &&
            site_evict(&t->sites[HOST]) && read(t, HOST, round, AULE_LOAD_AUTO, HOST_AUTO) &&
-           store_at_once(t, round);
+           site_store(&t->sites[HOST], LATE_TEXT + round, t->prompt, stored_in_host,
+                      &t->store_us[round]);
 }
 
 static bool run_redis_round(struct tiers *t, uint32_t round)
