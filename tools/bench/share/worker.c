@@ -50,6 +50,10 @@ struct worker {
     struct aule_sequence *sequences[SHARE_WORKERS];
     uint64_t hashes[SHARE_WORKERS];
     uint64_t computed; // tokens
+    // Of all layers that it waited for: their GPU time, and the sessions of their dispatches. Of
+    // all steps: the time to make them. Cleared where decoding begins.
+    uint64_t gpu_ns, num_sessions, num_runs;
+    double making_us;
     uint16_t *numbers; // [NUM_NUMBERS]; owned
 };
 
@@ -152,10 +156,19 @@ static void close_worker(struct worker *w)
 
 // ---- steps ----
 
+static bool note_run(struct worker *w, const struct aule_run_result *result)
+{
+    w->gpu_ns += result->gpu_ns;
+    w->num_sessions += result->num_sessions;
+    w->num_runs++;
+    return true;
+}
+
 // Either all layers at once, or each waits for the one before. All layers have the same q, k and v,
 // so the last one leaves the same output.
 static bool run_all_layers(struct worker *w)
 {
+    struct aule_run_result result;
     struct aule_run_params run = {.num_heads = w->shape.num_heads,
                                   .q = w->q,
                                   .k = w->k,
@@ -165,9 +178,10 @@ static bool run_all_layers(struct worker *w)
     const struct aule_layers layers = {.num_layers = w->shape.layers};
     struct aule_batch *batch = aule_step_batch(w->step);
     if (w->options->whole_steps)
-        return fine(aule_run_layers(batch, &run, &layers, WAIT_MS, NULL), "run");
+        return fine(aule_run_layers(batch, &run, &layers, WAIT_MS, &result), "run") &&
+               note_run(w, &result);
     for (; run.layer < w->shape.layers; run.layer++)
-        if (!fine(aule_run(batch, &run, WAIT_MS, NULL), "run"))
+        if (!fine(aule_run(batch, &run, WAIT_MS, &result), "run") || !note_run(w, &result))
             return false;
     return true;
 }
@@ -175,8 +189,10 @@ static bool run_all_layers(struct worker *w)
 // Makes and runs a step.
 static bool run_step(struct worker *w, struct aule_step_entry *entries, uint32_t num_entries)
 {
+    const double begin = now_us();
     if (!fine(aule_step_make(w->step, entries, num_entries, WAIT_MS), "step"))
         return false;
+    w->making_us += now_us() - begin;
     for (uint32_t e = 0; e < num_entries; e++) {
         struct aule_sequence_info info;
         const int32_t *tokens = aule_sequence_tokens(entries[e].sequence);
@@ -256,12 +272,16 @@ static bool do_decode(struct worker *w)
 {
     double begin = now_us();
     uint64_t sum = 0;
+    w->gpu_ns = w->num_sessions = w->num_runs = 0;
+    w->making_us = 0;
     if (!decode(w))
         return false;
-    double took = now_us() - begin;
+    const double took = now_us() - begin, steps = w->shape.steps;
     for (uint32_t i = 0; i < w->count; i++)
         sum += w->hashes[i];
-    printf("decoded %.3f %" PRIu64 "\n", took, sum);
+    printf("decoded %.3f %" PRIu64 " %.3f %.3f %.3f\n", took, sum,
+           (double)w->gpu_ns * 1e-3 / steps, (double)w->num_sessions / (double)w->num_runs,
+           w->making_us / steps);
     return true;
 }
 
