@@ -109,6 +109,7 @@ static void add_to_group(struct group *group, const struct group *fresh)
     group->num_runs++;
     group->num_writers += fresh->num_writers;
     group->num_split_runs += fresh->num_split_runs;
+    group->num_tails += fresh->num_tails;
     group->num_items += fresh->num_items;
     group->num_tokens += fresh->num_tokens;
     group->num_merges += fresh->num_merges;
@@ -223,6 +224,17 @@ static bool share_merges(const struct submission *s, uint32_t number, const stru
     return work->num_merges > 0 && !s->engine->pipelines.variant->kernels[number]->merges;
 }
 
+bool plan_has_tail(const struct submission *s, uint32_t number, const struct work *work)
+{
+    return work->num_large && work->num_large < work->num_items &&
+           s->engine->pipelines.variant->kernels[number]->merges;
+}
+
+uint32_t plan_num_tails(const struct group *group)
+{
+    return group->num_runs > 1 ? group->num_tails : 0;
+}
+
 // A group with nothing but share `number` of run `index`.
 static struct group group_of_share(const struct submission *s, uint32_t index, uint32_t number,
                                    const struct share *share, const struct geometry *geometry)
@@ -240,6 +252,7 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
         .num_runs = 1,
         .num_writers = share->writes,
         .num_split_runs = merges,
+        .num_tails = plan_has_tail(s, number, work),
         .num_items = work->num_items,
         .num_tokens = has_tokens ? (uint32_t)run_num_tokens(run) : 0,
         .num_merges = merges ? work->num_merges : 0,
@@ -376,6 +389,7 @@ static void leave_group(const struct submission *s, struct group *group, const s
     group->num_runs--;
     group->num_writers -= share->writes;
     group->num_split_runs -= share_merges(s, group->geometry.kernel, &share->work);
+    group->num_tails -= plan_has_tail(s, group->geometry.kernel, &share->work);
     group->num_doubtful -= share->work.num_doubtful;
     if (group->num_runs == 0)
         *group = (struct group){.kind = group->kind,

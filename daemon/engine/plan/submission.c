@@ -158,7 +158,7 @@ struct submission *submission_create(struct engine *engine, const struct engine_
     s->groups = malloc((num_shares ? num_shares : 1) * sizeof *s->groups);
     s->wave_groups = copy(NULL, (uint64_t)params->num_waves + 1, sizeof *s->wave_groups);
     s->planned = copy(NULL, params->num_runs, sizeof *s->planned);
-    s->gpu_runs = malloc((num_shares ? 2 * num_shares : 1) * sizeof *s->gpu_runs);
+    s->gpu_runs = malloc((num_shares ? 3 * num_shares : 1) * sizeof *s->gpu_runs);
     s->ranges = copy(NULL, submission_count_ranges(params), sizeof *s->ranges);
     if (s->zeroes && s->runs && s->kept && s->wave_ends && s->results && s->groups &&
         s->wave_groups && s->planned && s->gpu_runs && s->ranges) {
