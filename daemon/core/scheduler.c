@@ -19,7 +19,8 @@
 // not matter. Sessions that run the same step share waves, and the engine merges their runs into
 // one dispatch.
 //
-// Size. How much goes into one submission depends on the device: see learn_budget().
+// Size. How much goes into one submission depends on the device: see learn_budget(). One to an idle
+// GPU is small, if it would have many waves: most_waves().
 //
 // Delay. While the GPU is busy, new runs wait for the sessions that it just served, so that they
 // share the next dispatch. The wait ends shortly before the GPU becomes idle (delay.h). If the GPU
@@ -98,6 +99,28 @@ static bool goes_along(const struct scheduler *scheduler, uint32_t count, struct
     return gather_shares(&scheduler->picked[count - 1], &next);
 }
 
+// How many waves a submission may have now.
+static uint32_t most_waves(const struct scheduler *scheduler)
+{
+    const size_t ready = scheduler->turns.ready.size;
+    if (scheduler->num_in_flight)
+        return UINT32_MAX;
+    return ready < SCHEDULER_FIRST_LINKS ? SCHEDULER_FIRST_LINKS / (uint32_t)ready : 1;
+}
+
+// The session has its part of the submission, but more runs or layers are queued.
+static void halt(struct scheduler *scheduler, struct core_session *session)
+{
+    heap_remove(&scheduler->turns.ready, &session->ready);
+    scheduler->halted[scheduler->num_halted++] = session;
+}
+
+static void end_halts(struct scheduler *scheduler)
+{
+    while (scheduler->num_halted)
+        turns_rejoin(scheduler->halted[--scheduler->num_halted]);
+}
+
 // A submission that is full also takes links that share a prefix with the last one, up to twice its
 // budget. Otherwise sessions in step would be parted within a layer, and it would be read twice.
 static uint32_t pick_links(struct core *core, uint64_t number)
@@ -106,6 +129,7 @@ static uint32_t pick_links(struct core *core, uint64_t number)
     uint32_t count = 0;
     uint64_t budget = scheduler->budget, beyond = budget,
              room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
+    const uint32_t waves = most_waves(scheduler);
     struct run *run;
     while (count < SCHEDULER_MAX_RUNS && beyond && (run = first_unexpired_run(scheduler))) {
         uint64_t *left = budget ? &budget : &beyond;
@@ -115,7 +139,10 @@ static uint32_t pick_links(struct core *core, uint64_t number)
         *left -= link.run->weight < *left ? link.run->weight : *left;
         room -= link.run->work < room ? link.run->work : room;
         scheduler->picked[count++] = link;
+        if (link.wave + 1 >= waves && link.run->session->queued)
+            halt(scheduler, link.run->session);
     }
+    end_halts(scheduler);
     return count;
 }
 

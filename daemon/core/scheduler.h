@@ -23,6 +23,9 @@ enum {
     // how long a new run waits. With a smaller bound, submission overhead would fill the GPU.
     // Links that read the same prefix as the last one go along, up to twice this.
     SCHEDULER_BUDGET = 1 << 22,
+    // A submission to an idle GPU takes so many waves that it has about this many links. So the GPU
+    // begins sooner, and what follows is prepared meanwhile.
+    SCHEDULER_FIRST_LINKS = 32,
     // GPU time that a submission should not exceed. After one that does, learn_budget() closes the
     // next ones sooner.
     SCHEDULER_TIME_NS = 20 * 1000 * 1000,
@@ -58,6 +61,8 @@ struct scheduler {
     uint32_t wave_ends[SCHEDULER_MAX_RUNS];
     uint32_t order[SCHEDULER_MAX_RUNS];
     struct core_session *served[SCHEDULER_MAX_RUNS];
+    struct core_session *halted[SCHEDULER_MAX_RUNS]; // [num_halted]: the submission has their part
+    uint32_t num_halted;
 };
 
 void scheduler_init(struct scheduler *scheduler); // takes a zeroed one

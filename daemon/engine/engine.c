@@ -176,6 +176,7 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
         status = carriers_init(engine, error);
     engine->max_scratch_bytes = scratch_limit(engine, params);
     engine->no_cascade = params->no_cascade;
+    engine->all_cascades = params->all_cascades;
     set_watch(engine, params->completion_poll_us);
     for (int i = 0; i < ENGINE_SLOTS && status == STATUS_OK; i++)
         status = slot_init(engine, &engine->slots[i], error);

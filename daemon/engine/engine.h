@@ -52,6 +52,8 @@ struct engine_params {
     // Turns off the cascade kernel: shared keys are read once for each sequence. The bits are the
     // same; dispatches take longer.
     bool no_cascade;
+    // A cascade also where it is slower. For tests, whose sequences are short.
+    bool all_cascades;
     // Most microseconds that the completer polls: for the end of a submission, from shortly before
     // the predicted end, and then for the next submission. 0 = 100 with 4 cores or more and a GPU,
     // else no polling. ENGINE_NO_POLL = no polling.

@@ -70,6 +70,7 @@ static void driver_pin(void)
 static void engine_open(struct engine_params params, struct engine **out)
 {
     struct error error = {0};
+    params.all_cascades = true;
     enum status status = engine_create(&params, out, &error);
     if (params.validation && status == STATUS_UNSUPPORTED &&
         strstr(error.text, "validation layer that knows")) {

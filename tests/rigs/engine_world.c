@@ -78,6 +78,7 @@ struct engine *open_engine(struct engine_params params)
     params.validation = validated();
     if (!params.variant)
         params.variant = getenv("AULE_VARIANT");
+    params.all_cascades = true;
     params.log = on_log;
     params.wake = on_wake;
     enum status status = engine_create(&params, &fresh, &error);

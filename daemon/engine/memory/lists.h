@@ -32,6 +32,9 @@ struct work {
     uint64_t items, merges;
     uint32_t num_items, num_merges, num_partials; // num_merges: tiles that are split
     uint32_t num_members;                         // cascade: members of all its items
+    // Items with at least about half as many keys as the first one; the others stand behind them.
+    // 0: a cascade's.
+    uint32_t num_large;
     bool joins;            // cascade of several runs: the run is one of them, even without items
     uint32_t num_doubtful; // items that the first pass may note for the second
     // Tiles with queries (cascade: work items), and the keys of all of them together; estimates.

@@ -69,6 +69,10 @@ void choice_make(struct choice *choice, const struct submission *s, const struct
     choice->cutting = cutting_of_run(run);
     choice->cutting.alone = alone;
     for (uint32_t i = 0; i < variant->num_kernels; i++) {
+        if (!(choice->cutting.serving >> i & 1)) { // no sequence goes there
+            choice->geometries[i] = (struct geometry){0};
+            continue;
+        }
         choice->geometries[i] = geometry_of_kernel(s, run, i, num_workgroups);
         if (kernel_cuts_halves(variant->kernels[i], run->num_splits,
                                choice->geometries[i].spec[AULE_SPEC_LOCAL_SIZE]))

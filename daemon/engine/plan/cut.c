@@ -9,6 +9,7 @@
 #include "shaders/layout.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 uint64_t cut_num_partials(const struct cut *cut)
 {
@@ -190,6 +191,32 @@ static void take_crowds(struct cuts *cuts)
     }
 }
 
+// Bytes of parts of 4096 keys that are shared, each counted for each member. A cascade's work item
+// goes over the keys of half a part one after the other, however few its members are: about 110 us
+// on an H100 for f16 of head dim 128. Below this many bytes a multiprocessor, decode has read the
+// parts once for each member before that, because more workgroups read them.
+enum { LEAST_SHARED_BYTES = 5 << 19, USUAL_PART_KEYS = 4096 };
+
+static bool are_worth_it(const struct cuts *cuts)
+{
+    const struct engine *engine = cuts->batches[0]->engine;
+    const struct engine_kv *kv = &cuts->batches[0]->kv;
+    const uint64_t v_bytes = kv->v_is_k_prefix ? 0 : kv->head_dim_v * dtype_size((int)kv->v_dtype),
+                   key_bytes = kv->head_dim_k * dtype_size((int)kv->k_dtype) + v_bytes;
+    uint64_t members = 0;
+    for (uint32_t i = 0; i < cuts->crowds.num_crowds; i++)
+        members += cuts->crowds.crowds[i].count;
+    return engine->all_cascades || engine->device.adapter.info.software ||
+           members * kv->num_kv_heads * USUAL_PART_KEYS * key_bytes >=
+               (uint64_t)LEAST_SHARED_BYTES * engine->device.adapter.num_multiprocessors;
+}
+
+static void drop_crowds(struct cuts *cuts)
+{
+    cuts->crowds.num_crowds = cuts->crowds.num_members = 0;
+    memset(cuts->crowds.parts, 0, num_seqs(cuts) * sizeof *cuts->crowds.parts);
+}
+
 // Fills cuts->crowds and the fields that depend on them. false: no memory.
 static bool find_crowds(struct cuts *cuts, const struct sharing *sharing, uint32_t helped)
 {
@@ -215,6 +242,8 @@ static bool find_crowds(struct cuts *cuts, const struct sharing *sharing, uint32
             whole_keys(cuts->batches[of], seq - cuts->first[of], &cuts->of[seq], helper);
     }
     bool found = crowds_find(&cuts->crowds, sharing, &shared);
+    if (found && cuts->crowds.num_crowds && !are_worth_it(cuts))
+        drop_crowds(cuts);
     if (found)
         take_crowds(cuts);
     cuts->rows = helper->crowd_rows(kv);

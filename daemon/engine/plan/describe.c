@@ -63,7 +63,8 @@ void describe_measure(struct submission *s)
 {
     uint64_t runs = 0;
     for (uint32_t i = 0; i < s->num_groups; i++)
-        runs += s->groups[i].num_runs + s->groups[i].num_split_runs;
+        runs += s->groups[i].num_runs + plan_num_tails(&s->groups[i]) +
+                s->groups[i].num_split_runs;
     s->num_gpu_runs = (uint32_t)runs; // submission_create() has reserved as many
     s->ranges_at = padded(runs * sizeof *s->gpu_runs);
     s->upload_bytes = s->ranges_at + padded(s->num_ranges * sizeof *s->ranges);
@@ -257,20 +258,20 @@ static struct gpu_run describe(const struct engine_run *run, const struct extras
 
 // ---- placing ----
 
-// Sets where each group begins in gpu_runs. A group has its runs, then its runs with splits once
-// more. Resets the counts that place_share() adds up again.
+// Sets where each group begins in gpu_runs. A group has its runs, then its tails, then its runs with
+// splits once more. Resets the counts that place_share() adds up again.
 static void place_groups(const struct submission *s)
 {
     uint32_t next = 0;
     for (uint32_t i = 0; i < s->num_groups; i++) {
         struct group *group = &s->groups[i];
         group->first = next;
-        group->first_split = next + group->num_runs;
+        group->first_split = next + group->num_runs + plan_num_tails(group);
         group->num_items = group->num_merges = 0;
         // A caller's merge has no gpu_run, so its count stays.
         group->num_tokens = group->kind == ENGINE_MERGE ? group->num_tokens : 0;
         group->partial_bytes = 0;
-        next += group->num_runs + group->num_split_runs;
+        next = group->first_split + group->num_split_runs;
     }
 }
 
@@ -300,18 +301,20 @@ static void place_splits(const struct submission *s, uint32_t run, const struct 
 }
 
 // Adds the share's entry to gpu_runs. `gpu` has what all shares of the run have in common.
-static void place_share(const struct submission *s, uint32_t run, const struct share *share,
+static void place_share(const struct submission *s, uint32_t run, struct share *share,
                         struct gpu_run gpu, uint64_t *next_counter)
 {
     struct group *group = &s->groups[share->group];
     const struct work *work = &share->work;
+    const bool parted = plan_num_tails(group) && plan_has_tail(s, group->geometry.kernel, work);
     gpu.items = work->items;
     gpu.first_item = group->num_items;
     gpu.first_token = group->num_tokens;
     gpu.first_merge = group->num_merges;
     place_splits(s, run, share, &gpu, next_counter);
-    s->gpu_runs[group->first + group->num_placed++] = gpu;
-    group->num_items += work->num_items;
+    share->place = group->first + group->num_placed++;
+    s->gpu_runs[share->place] = gpu;
+    group->num_items += parted ? work->num_large : work->num_items;
     group->num_tokens += share->writes || s->runs[run].kind == ENGINE_GATHER ? gpu.num_tokens : 0;
     if (work->num_merges == 0 || !group->merge)
         return;
@@ -335,7 +338,7 @@ static void place_shares(const struct submission *s, uint32_t run, const struct 
                          enum turn turn, uint64_t *next_counter)
 {
     for (uint32_t i = 0; i < MOST_KERNELS; i++) {
-        const struct share *share = &s->planned[run].shares[i];
+        struct share *share = &s->planned[run].shares[i];
         if (share->group != NO_GROUP && turn_of(s, share) == turn)
             place_share(s, run, share, *gpu, next_counter);
     }
@@ -382,6 +385,32 @@ static void place_cascades(const struct submission *s, uint64_t *next_counter)
     }
 }
 
+// Adds the entry of the share's small items.
+static void place_tail(const struct submission *s, const struct share *share)
+{
+    struct group *group = &s->groups[share->group];
+    const struct work *work = &share->work;
+    struct gpu_run gpu = s->gpu_runs[share->place];
+    gpu.items += work->num_large * sizeof(struct gpu_item);
+    gpu.first_item = group->num_items;
+    s->gpu_runs[group->first + group->num_runs + group->num_tails_placed++] = gpu;
+    group->num_items += work->num_items - work->num_large;
+}
+
+// The GPU takes items in their order. If small items came before other runs' large ones, the large
+// ones would begin late, and the dispatch would end late.
+static void place_tails(const struct submission *s)
+{
+    for (uint32_t i = 0; i < s->num_runs; i++) {
+        for (uint32_t j = 0; j < MOST_KERNELS; j++) {
+            const struct share *share = &s->planned[i].shares[j];
+            if (share->group != NO_GROUP && plan_num_tails(&s->groups[share->group]) &&
+                plan_has_tail(s, j, &share->work))
+                place_tail(s, share);
+        }
+    }
+}
+
 void describe_upload(const struct submission *s)
 {
     char *to = s->slot->piece.mapped;
@@ -392,6 +421,7 @@ void describe_upload(const struct submission *s)
     for (uint32_t i = 0; i < s->num_runs; i++)
         place_run(s, i, READERS, &next_counter);
     place_cascades(s, &next_counter);
+    place_tails(s);
     memcpy(to, s->gpu_runs, s->num_gpu_runs * sizeof *s->gpu_runs);
     memcpy(to + s->ranges_at, s->ranges, s->num_ranges * sizeof *s->ranges);
     for (uint32_t i = 0; i < s->num_groups; i++) {

@@ -381,6 +381,17 @@ static uint64_t place_lists(const struct engine_batch *batch, const struct piece
     return at;
 }
 
+// How many items have at least about half as many keys as the largest. The sizes are counted.
+static uint32_t count_large(const struct fill *fill)
+{
+    uint32_t size = 0, count = 0;
+    while (size < SIZES && !fill->at[size])
+        size++;
+    for (uint32_t end = size + 4; size < end && size < SIZES; size++)
+        count += fill->at[size];
+    return count;
+}
+
 // Turns the number of items of each size into the place of the first of them.
 static void place_sizes(struct fill *fill)
 {
@@ -428,8 +439,10 @@ static void fill_lists(const struct cuts *cuts, struct work (*works)[MOST_KERNEL
         if (cuts->crowds.num_crowds && i == owner_of(cuts))
             crowds = fills[cuts->helper].items;
         fill_sequences(cuts, i, fills);
-        for (uint32_t j = 0; j < variant_of(cuts->batches[i])->num_kernels; j++)
+        for (uint32_t j = 0; j < variant_of(cuts->batches[i])->num_kernels; j++) {
+            works[i][j].num_large = count_large(&fills[j]);
             place_sizes(&fills[j]);
+        }
         fill_sequences(cuts, i, fills);
     }
     if (crowds)

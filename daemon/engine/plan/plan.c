@@ -109,6 +109,7 @@ static void add_to_group(struct group *group, const struct group *fresh)
     group->num_runs++;
     group->num_writers += fresh->num_writers;
     group->num_split_runs += fresh->num_split_runs;
+    group->num_tails += fresh->num_tails;
     group->num_items += fresh->num_items;
     group->num_tokens += fresh->num_tokens;
     group->num_merges += fresh->num_merges;
@@ -223,6 +224,17 @@ static bool share_merges(const struct submission *s, uint32_t number, const stru
     return work->num_merges > 0 && !s->engine->pipelines.variant->kernels[number]->merges;
 }
 
+bool plan_has_tail(const struct submission *s, uint32_t number, const struct work *work)
+{
+    return work->num_large && work->num_large < work->num_items &&
+           s->engine->pipelines.variant->kernels[number]->merges;
+}
+
+uint32_t plan_num_tails(const struct group *group)
+{
+    return group->num_runs > 1 ? group->num_tails : 0;
+}
+
 // A group with nothing but share `number` of run `index`.
 static struct group group_of_share(const struct submission *s, uint32_t index, uint32_t number,
                                    const struct share *share, const struct geometry *geometry)
@@ -240,6 +252,7 @@ static struct group group_of_share(const struct submission *s, uint32_t index, u
         .num_runs = 1,
         .num_writers = share->writes,
         .num_split_runs = merges,
+        .num_tails = plan_has_tail(s, number, work),
         .num_items = work->num_items,
         .num_tokens = has_tokens ? (uint32_t)run_num_tokens(run) : 0,
         .num_merges = merges ? work->num_merges : 0,
@@ -295,9 +308,10 @@ static enum status plan_shares(struct submission *s, uint32_t index, uint64_t nu
          i++) {
         shares[i].work = works[i];
         shares[i].writes = i == plan->first && writes(run);
+        if (!share_is_there(plan, &shares[i], i))
+            continue;
         plan->fresh[i] = group_of_share(s, index, i, &shares[i], &choice.geometries[i]);
-        if (share_is_there(plan, &shares[i], i))
-            status = worse(status, get_pipelines(s, index, &plan->fresh[i], error));
+        status = worse(status, get_pipelines(s, index, &plan->fresh[i], error));
         if (status != STATUS_OK && status != STATUS_BUSY)
             *failed = i;
         if (status == STATUS_OK && works[i].num_items &&
@@ -375,6 +389,7 @@ static void leave_group(const struct submission *s, struct group *group, const s
     group->num_runs--;
     group->num_writers -= share->writes;
     group->num_split_runs -= share_merges(s, group->geometry.kernel, &share->work);
+    group->num_tails -= plan_has_tail(s, group->geometry.kernel, &share->work);
     group->num_doubtful -= share->work.num_doubtful;
     if (group->num_runs == 0)
         *group = (struct group){.kind = group->kind,
@@ -437,6 +452,82 @@ static void end_lines(struct submission *s)
     for (uint32_t i = 0; i < s->num_runs; i++)
         if (!line_is_put_off(compiler, s->runs[i].line))
             line_end(compiler, s->runs[i].line);
+}
+
+// ---- a wave that repeats the one before ----
+// A model step that is submitted as a whole has a wave for each layer. Its waves differ in layers
+// and tensors alone, so the plan of the first one is right for all.
+
+// What the plan does not depend on, except that runs of one layer can be a company.
+static void take_place(struct engine_run *to, const struct engine_run *from)
+{
+    struct wire_tensor *const places[] = {&to->q, &to->k, &to->v, &to->out, &to->lse};
+    const struct wire_tensor *const others[] = {&from->q, &from->k, &from->v, &from->out,
+                                                &from->lse};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        places[i]->offset = others[i]->offset;
+    to->layer = from->layer;
+    to->slopes = to->slopes && from->slopes ? from->slopes : to->slopes;
+    to->sinks = to->sinks && from->sinks ? from->sinks : to->sinks;
+    if (to->rope.frequencies && from->rope.frequencies)
+        to->rope.frequencies = from->rope.frequencies;
+}
+
+static bool run_repeats(const struct engine_run *run, const struct engine_run *before)
+{
+    struct engine_run same = *before;
+    take_place(&same, run);
+    return run->kind == ENGINE_ATTEND && memcmp(&same, run, sizeof same) == 0;
+}
+
+// Whether runs [begin, begin + count) can be planned as the `count` runs before them. All of those
+// were planned, and the layers of all runs are the same distance away.
+static bool wave_repeats(const struct submission *s, uint32_t begin, uint32_t count)
+{
+    const struct engine_run *runs = s->runs + begin, *before = runs - count;
+    for (uint32_t i = 0; i < count; i++)
+        if (runs[i].layer - before[i].layer != runs[0].layer - before[0].layer ||
+            s->results[begin - count + i].status != STATUS_OK || !run_repeats(&runs[i], &before[i]))
+            return false;
+    return true;
+}
+
+static void repeat_groups(struct submission *s, uint32_t first, uint32_t num_runs)
+{
+    const uint32_t count = s->num_groups - first;
+    for (uint32_t i = 0; i < count; i++) {
+        struct group *group = &s->groups[s->num_groups + i];
+        *group = s->groups[first + i];
+        group->run += num_runs;
+        group->helper += group->helper ? count : 0;
+    }
+    s->num_groups += count;
+}
+
+static void repeat_run(const struct submission *s, uint32_t run, uint32_t before,
+                       uint32_t num_groups)
+{
+    struct planned *planned = &s->planned[run];
+    *planned = s->planned[before];
+    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+        if (planned->shares[i].group != NO_GROUP)
+            planned->shares[i].group += num_groups;
+    planned->leader += run - before;
+    planned->next += planned->next == NO_RUN ? 0 : run - before;
+}
+
+// Plans the wave as the one before. False: it does not repeat that one.
+static bool repeat_wave(struct submission *s, uint32_t wave)
+{
+    const uint32_t begin = wave ? s->wave_ends[wave - 1] : 0, count = s->wave_ends[wave] - begin,
+                   before = wave > 1 ? s->wave_ends[wave - 2] : 0, first = s->num_groups;
+    if (!wave || begin - before != count || !wave_repeats(s, begin, count))
+        return false;
+    s->wave_groups[wave] = first;
+    repeat_groups(s, s->wave_groups[wave - 1], count);
+    for (uint32_t i = 0; i < count; i++)
+        repeat_run(s, begin + i, before + i, s->num_groups - first);
+    return true;
 }
 
 static void plan_wave(struct submission *s, uint32_t wave)
@@ -610,7 +701,8 @@ static void number_dispatches(struct submission *s)
 static void plan_waves(struct submission *s)
 {
     for (uint32_t wave = 0; wave < s->num_waves; wave++)
-        plan_wave(s, wave);
+        if (!repeat_wave(s, wave))
+            plan_wave(s, wave);
     s->wave_groups[s->num_waves] = s->num_groups;
     plan_scratch(s);
 }

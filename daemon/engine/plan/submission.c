@@ -154,10 +154,11 @@ struct submission *submission_create(struct engine *engine, const struct engine_
     s->kept = copy(NULL, count_kept(params), 1);
     s->wave_ends = copy(params->wave_ends, params->num_waves, sizeof *s->wave_ends);
     s->results = copy(NULL, params->num_runs, sizeof *s->results);
-    s->groups = copy(NULL, num_shares, sizeof *s->groups);
+    // Most of these two are not used. The plan writes each element as a whole.
+    s->groups = malloc((num_shares ? num_shares : 1) * sizeof *s->groups);
     s->wave_groups = copy(NULL, (uint64_t)params->num_waves + 1, sizeof *s->wave_groups);
     s->planned = copy(NULL, params->num_runs, sizeof *s->planned);
-    s->gpu_runs = copy(NULL, 2 * num_shares, sizeof *s->gpu_runs);
+    s->gpu_runs = malloc((num_shares ? 3 * num_shares : 1) * sizeof *s->gpu_runs);
     s->ranges = copy(NULL, submission_count_ranges(params), sizeof *s->ranges);
     if (s->zeroes && s->runs && s->kept && s->wave_ends && s->results && s->groups &&
         s->wave_groups && s->planned && s->gpu_runs && s->ranges) {

@@ -139,10 +139,19 @@ bool model_sequence(struct model *m, const struct model_prompt *prompt, struct a
 
 // ---- steps ----
 
+static bool note_run(struct model *m, const struct aule_run_result *result)
+{
+    m->spent.gpu_ns += result->gpu_ns;
+    m->spent.num_sessions += result->num_sessions;
+    m->spent.num_runs++;
+    return true;
+}
+
 // Either all layers at once, or each waits for the one before. All layers have the same q, k and v,
 // so the last one leaves the same output.
 static bool run_all_layers(struct model *m)
 {
+    struct aule_run_result result;
     struct aule_run_params run = {.num_heads = m->params.shape.num_heads,
                                   .q = m->q,
                                   .k = m->k,
@@ -152,9 +161,11 @@ static bool run_all_layers(struct model *m)
     const struct aule_layers layers = {.num_layers = m->params.shape.layers};
     struct aule_batch *batch = aule_step_batch(m->step);
     if (m->params.whole_steps)
-        return model_fine(aule_run_layers(batch, &run, &layers, MODEL_WAIT_MS, NULL), "run");
+        return model_fine(aule_run_layers(batch, &run, &layers, MODEL_WAIT_MS, &result), "run") &&
+               note_run(m, &result);
     for (; run.layer < m->params.shape.layers; run.layer++)
-        if (!model_fine(aule_run(batch, &run, MODEL_WAIT_MS, NULL), "run"))
+        if (!model_fine(aule_run(batch, &run, MODEL_WAIT_MS, &result), "run") ||
+            !note_run(m, &result))
             return false;
     return true;
 }
@@ -175,9 +186,11 @@ static bool fill_entry(struct model *m, const struct aule_step_entry *entry)
 
 bool model_step(struct model *m, struct aule_step_entry *entries, uint32_t num_entries)
 {
+    const double make_us = now_us();
     if (!model_fine(aule_step_make(m->step, entries, num_entries, MODEL_WAIT_MS), "step"))
         return false;
     const double begin_us = now_us();
+    m->spent.making_us += begin_us - make_us;
     for (uint32_t i = 0; i < num_entries; i++)
         if (!fill_entry(m, &entries[i]))
             return false;

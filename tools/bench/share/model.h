@@ -29,6 +29,13 @@ struct model_params {
     bool whole_steps; // all layers of a step are submitted at once
 };
 
+// Runs that it waited for: a layer each, or with whole steps the last of each step. Their GPU time,
+// and the sessions of their dispatches. The time to make steps.
+struct model_spent {
+    uint64_t gpu_ns, num_sessions, num_runs;
+    double making_us;
+};
+
 struct model {
     struct model_params params; // lent
     struct aule_session *session;
@@ -37,6 +44,7 @@ struct model {
     struct aule_tensor q, k, v, out; // [MODEL_CHUNK, heads, head_dim] of f16
     uint64_t computed;               // tokens so far
     double filled_us;                // time spent on Q, K and V so far
+    struct model_spent spent;        // so far; the user may clear it
     uint32_t last_row;               // of `out`, that of the last token of the last step
     uint16_t *numbers;               // owned
 };

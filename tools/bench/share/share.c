@@ -38,10 +38,18 @@ struct share {
     uint32_t round; // each round has caches of its own
 };
 
+// What a decode step is made of, as the mean of the workers.
+struct parts {
+    double gpu_us;   // of the dispatches that it was in
+    double sessions; // in such a dispatch
+    double make_us;  // to make the step
+};
+
 // What the workers of a case have said.
 struct outcome {
     double first_us;   // until the slowest worker's first token; ONE_FIRST: but the first worker's
     double decode_us;  // of the slowest worker
+    struct parts parts;
     uint64_t computed; // prompt tokens
     uint64_t blocks;   // of K and V: of the prompts
     uint64_t decoded;  // and with what was decoded
@@ -97,11 +105,14 @@ static bool tell(struct process *process, const char *line)
     return fputs(line, process->in) >= 0 && fflush(process->in) == 0;
 }
 
-static bool hear(struct process *process, const char *word, double *number, uint64_t *count)
+static bool hear(struct process *process, const char *word, double *number, uint64_t *count,
+                 struct parts *parts)
 {
-    char line[128], said[32];
+    char line[256], said[32];
     return fgets(line, sizeof line, process->out) &&
-           sscanf(line, "%31s %lf %" SCNu64, said, number, count) >= 2 && strcmp(said, word) == 0;
+           sscanf(line, "%31s %lf %" SCNu64 " %lf %lf %lf", said, number, count, &parts->gpu_us,
+                  &parts->sessions, &parts->make_us) >= 2 &&
+           strcmp(said, word) == 0;
 }
 
 static bool hear_ready(struct process *process)
@@ -110,9 +121,17 @@ static bool hear_ready(struct process *process)
     return fgets(line, sizeof line, process->out) && strcmp(line, "ready\n") == 0;
 }
 
+static void add_part(struct parts *mean, const struct parts *parts, uint32_t count)
+{
+    mean->gpu_us += parts->gpu_us / count;
+    mean->sessions += parts->sessions / count;
+    mean->make_us += parts->make_us / count;
+}
+
 // Tells workers [first, end) and waits for their answers. *slowest and *sum are of all answers.
+// `mean` may be NULL.
 static bool ask(struct process *workers, uint32_t first, uint32_t end, const char *what,
-                const char *word, double *slowest, uint64_t *sum)
+                const char *word, double *slowest, uint64_t *sum, struct parts *mean)
 {
     char line[32];
     snprintf(line, sizeof line, "%s\n", what);
@@ -123,10 +142,13 @@ static bool ask(struct process *workers, uint32_t first, uint32_t end, const cha
     for (uint32_t i = first; i < end; i++) {
         double number;
         uint64_t count = 0;
-        if (!hear(&workers[i], word, &number, &count))
+        struct parts parts = {0};
+        if (!hear(&workers[i], word, &number, &count, &parts))
             return false;
         *slowest = fmax(*slowest, number);
         *sum += count;
+        if (mean)
+            add_part(mean, &parts, end - first);
     }
     return true;
 }
@@ -137,7 +159,7 @@ static bool ask_blocks(struct process *workers, enum manner manner, uint64_t *su
     for (uint32_t i = 0; i < caches; i++) {
         double blocks;
         uint64_t none = 0;
-        if (!ask(workers, i, i + 1, "blocks", "blocks", &blocks, &none))
+        if (!ask(workers, i, i + 1, "blocks", "blocks", &blocks, &none, NULL))
             return false;
         *sum += (uint64_t)blocks;
     }
@@ -151,11 +173,12 @@ static bool converse(struct process *workers, enum manner manner, struct outcome
     for (uint32_t i = 0; i < count; i++)
         if (!hear_ready(&workers[i]))
             return false;
-    return (!first || ask(workers, 0, 1, "prefill", "prefilled", &ignored, &outcome->computed)) &&
+    return (!first || ask(workers, 0, 1, "prefill", "prefilled", &ignored, &outcome->computed, NULL)) &&
            ask(workers, first, count, "prefill", "prefilled", &outcome->first_us,
-               &outcome->computed) &&
+               &outcome->computed, NULL) &&
            ask_blocks(workers, manner, &outcome->blocks) &&
-           ask(workers, 0, count, "decode", "decoded", &outcome->decode_us, &outcome->hash) &&
+           ask(workers, 0, count, "decode", "decoded", &outcome->decode_us, &outcome->hash,
+               &outcome->parts) &&
            ask_blocks(workers, manner, &outcome->decoded);
 }
 
@@ -202,6 +225,9 @@ static bool say(const struct share *s, enum manner manner, const struct outcome 
     figure_add(&figure, "decode_over_own", own->decode_us / o->decode_us, "x");
     figure_add(&figure, "decode_over_caches", caches->decode_us / o->decode_us, "x");
     figure_add(&figure, "decode_over_one", one->decode_us / o->decode_us, "x");
+    figure_add(&figure, "decode_gpu_us", o->parts.gpu_us, "us");
+    figure_add(&figure, "decode_sessions", o->parts.sessions, "sessions");
+    figure_add(&figure, "decode_make_us", o->parts.make_us, "us");
     if (!figure.checked)
         wrong_note();
     return study_say(s->study, &figure);
@@ -232,6 +258,9 @@ static bool sum_up(const struct outcome *rounds, struct outcome *all)
         same &= rounds[i].hash == all->hash && rounds[i].computed == all->computed;
     all->first_us = median_of(rounds, offsetof(struct outcome, first_us));
     all->decode_us = median_of(rounds, offsetof(struct outcome, decode_us));
+    all->parts.gpu_us = median_of(rounds, offsetof(struct outcome, parts.gpu_us));
+    all->parts.sessions = median_of(rounds, offsetof(struct outcome, parts.sessions));
+    all->parts.make_us = median_of(rounds, offsetof(struct outcome, parts.make_us));
     return same;
 }
 

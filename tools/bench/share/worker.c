@@ -85,12 +85,16 @@ static bool do_decode(struct worker *w)
 {
     double begin = now_us();
     uint64_t sum = 0;
+    w->model.spent = (struct model_spent){0};
     if (!decode(w))
         return false;
-    double took = now_us() - begin;
+    const double took = now_us() - begin, steps = w->shape.steps;
+    const struct model_spent *spent = &w->model.spent;
     for (uint32_t i = 0; i < w->count; i++)
         sum += w->hashes[i];
-    printf("decoded %.3f %" PRIu64 "\n", took, sum);
+    printf("decoded %.3f %" PRIu64 " %.3f %.3f %.3f\n", took, sum,
+           (double)spent->gpu_ns * 1e-3 / steps,
+           (double)spent->num_sessions / (double)spent->num_runs, spent->making_us / steps);
     return true;
 }
 

@@ -23,7 +23,9 @@ enum { SHARE_WORKERS = 8 };
 struct share_shape share_shape_of(bool full, uint32_t prompt);
 // The process `aule-bench client share`. Answers each line:
 //   prefill   "prefilled US TOKENS": time until all prompts were computed; tokens computed
-//   decode    "decoded US HASH": time of all steps; of the outputs of all its sequences
+//   decode    "decoded US HASH GPU SESSIONS MAKING": time of all steps; of the outputs of all its
+//             sequences; in a step, GPU time in us of the dispatches that it was in; sessions in
+//             a dispatch; time in us to make a step
 //   blocks    "blocks N": blocks of its cache that are leased or held
 // With options->whole_steps it submits all layers of a step at once.
 // False: standard error says why.
