@@ -119,9 +119,9 @@ struct launch {
     uint64_t maps;        // tensor maps
     uint32_t num_runs, num_items, num_kv_heads, block_size, features, where; // AULE_PLACE_*
     uint32_t k_dtype, v_dtype; // as in AULE_SPEC_K_DTYPE: that of Q, or both of 8 bits
-    uint32_t first_blocks;     // blocks of the first launch: each begins with the unit of its number
-    uint32_t is_later;         // a later launch of the same units: all by tickets
-    uint32_t shared;           // where shared memory begins
+    uint32_t first_blocks; // blocks of the first launch: each begins with the unit of its number
+    uint32_t is_later;     // a later launch of the same units: all by tickets
+    uint32_t shared;       // where shared memory begins
 };
 
 // The stages of K, or of V, as one warp goes through them. Tile t has stage t % 2 in every unit, so
@@ -503,9 +503,9 @@ DEVICE void convert_rows(const raw_rows &rows, uint32_t even, uint32_t odd)
     }
 }
 
-// Converts rows [begin, end_row) of a raw tile, by one warp: lines of 64 dims follow one another, so
-// rows are counted over all lines. Both are multiples of 32. A lane has one chunk of eight elements
-// of every fourth row. 16 rows are loaded while the 16 before are converted.
+// Converts rows [begin, end_row) of a raw tile, by one warp: lines of 64 dims follow one another,
+// so rows are counted over all lines. Both are multiples of 32. A lane has one chunk of eight
+// elements of every fourth row. 16 rows are loaded while the 16 before are converted.
 template <uint32_t DTYPE>
 DEVICE void convert_tile(uint32_t from, uint32_t to, uint32_t begin, uint32_t end_row,
                          uint32_t lane)
@@ -529,10 +529,10 @@ DEVICE void convert_tile(uint32_t from, uint32_t to, uint32_t begin, uint32_t en
     } while (from != end);
 }
 
-// Rows of a raw tile that the warp of K or V converts itself. Q's warp, which has little else to do,
-// converts the others, of both.
-template <bool VALUES> constexpr uint32_t ROWS =
-    (VALUES ? SHAPE.dim_v : SHAPE.dim_k) / HOPPER_LINE *KEYS;
+// Rows of a raw tile that the warp of K or V converts itself. Q's warp, which has little else to
+// do, converts the others, of both.
+template <bool VALUES>
+constexpr uint32_t ROWS = (VALUES ? SHAPE.dim_v : SHAPE.dim_k) / HOPPER_LINE *KEYS;
 template <bool VALUES> constexpr uint32_t OWN_ROWS = (ROWS<VALUES> * 5 / 8 + 16) / 32 * 32;
 
 // Converts one part of raw tile `number`, counted from the kernel's begin on, into stage `stage`,
@@ -1561,14 +1561,10 @@ attention_hopper(uint64_t runs, uint64_t items, uint64_t work, uint64_t notes, u
                  uint32_t features, uint32_t where, uint32_t k_dtype, uint32_t v_dtype,
                  uint32_t first_blocks, uint32_t is_later)
 {
-    const launch launch = {runs,       items,
-                           work,       notes,
-                           maps,       num_runs,
-                           num_items,  num_kv_heads,
-                           block_size, features,
-                           where,      k_dtype,
-                           v_dtype,    first_blocks,
-                           is_later,   shared_address(shared_memory)};
+    const launch launch = {runs,       items,        work,      notes,
+                           maps,       num_runs,     num_items, num_kv_heads,
+                           block_size, features,     where,     k_dtype,
+                           v_dtype,    first_blocks, is_later,  shared_address(shared_memory)};
     const uint32_t thread = thread_number();
     if (thread == 0)
         make_barriers(launch);

@@ -809,6 +809,16 @@ START_TEST(a_group_has_extras_of_its_own)
 }
 END_TEST
 
+START_TEST(a_launch_has_no_more_blocks_than_units)
+{
+    struct geometry geometry = served();
+    const uint32_t heads = geometry.spec[AULE_SPEC_NUM_KV_HEADS];
+    ck_assert_uint_eq(hopper_blocks(&geometry, 3, 132), 3 * heads);
+    ck_assert_uint_eq(hopper_blocks(&geometry, 1000, 132), 132);
+    ck_assert_uint_eq(hopper_blocks(&geometry, UINT32_MAX, 132), 132);
+}
+END_TEST
+
 int main(void)
 {
     dice.state = check_draw("hopper");
@@ -835,6 +845,7 @@ int main(void)
 #endif
     tcase_add_test(table, a_device_that_lacks_something_hears_what);
     tcase_add_test(table, a_group_has_extras_of_its_own);
+    tcase_add_test(table, a_launch_has_no_more_blocks_than_units);
     suite_add_tcase(suite, table);
     TCase *marks = tcase_create("marks");
     tcase_add_test(marks, a_kernel_whose_test_never_ended_is_not_used_again);

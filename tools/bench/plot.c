@@ -178,8 +178,8 @@ static void bar_texts(const struct point *p, char *label, size_t label_size, cha
         snprintf(peer, sizeof peer, "; %s %.1f us", p->peer, p->peer_us);
     snprintf(value, value_size, "%.1f us, %.0f %s%s%s%s", p->median_us,
              p->gb_per_s > 10 * p->tflops ? p->gb_per_s : p->tflops,
-             p->gb_per_s > 10 * p->tflops ? "GB/s" : "TFLOP/s", share,
-             peer, p->checked ? "" : ", UNCHECKED");
+             p->gb_per_s > 10 * p->tflops ? "GB/s" : "TFLOP/s", share, peer,
+             p->checked ? "" : ", UNCHECKED");
 }
 
 // A mark where the bar would end with the peer's time.

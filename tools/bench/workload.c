@@ -50,6 +50,7 @@ const struct workload workloads[] = {
      .runs = {{1, 512, 512}, {1, 1024, 1024}, {1, 1536, 1536}, {1, 2048, 2048}, {1, 2560, 2560}, {1, 3072, 3072},
               {1, 3584, 3584}, {1, 4096, 4096}}},
     {"P3", "causal prefill, 1 x 16384", GQA, .runs = {{1, 16384, 16384}}},
+    {"P4", "a chunk of 2048 on a context of 14336", GQA, .runs = {{1, 2048, 16384}}},
     {"M1", "a chunk of 2048 on a context of 4096, with 63 decodes at 4096", GQA,
      .runs = {{1, 2048, 6144}, {63, 1, 4096}}},
     {"C1", "64 decodes that share 16384 tokens and have 512 of their own", GQA, .runs = DECODES(64, 16896),

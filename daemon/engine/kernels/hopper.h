@@ -57,7 +57,7 @@ void hopper_put(void *extras, const struct geometry *geometry, const struct gpu_
 struct hopper_launch {
     const struct gpu_dispatch *constants;
     const struct geometry *geometry;
-    uint64_t extras; // shader address
+    uint64_t extras;                     // shader address
     uint32_t first_blocks, later_blocks; // thread blocks
     bool is_later;
 };

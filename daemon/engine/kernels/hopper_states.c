@@ -17,8 +17,8 @@
 
 // ---- the file of a kernel that is being tested ----
 
-// The file has the driver's name. It is locked as long as its process lives, so another process does
-// not take a test that is under way for one that hung.
+// The file has the driver's name. It is locked as long as its process lives, so another process
+// does not take a test that is under way for one that hung.
 struct mark {
     char *path;
     int fd;     // -1 = there is no file
@@ -105,8 +105,8 @@ static bool is_locked(const char *path)
 static bool is_marked(const struct hopper_states *states, uint32_t number)
 {
     char *path = path_of(states, number);
-    const bool marked = path && file_says(path, states->device->adapter.info.driver, "") &&
-                        !is_locked(path);
+    const bool marked =
+        path && file_says(path, states->device->adapter.info.driver, "") && !is_locked(path);
     free(path);
     return marked;
 }

@@ -78,8 +78,7 @@ static uint32_t tiles_loop_keys(const struct engine_kv *kv)
 }
 
 // Fields that these kernels have in common.
-#define TILES_JOB                                                                                  \
-    .part_keys = tiles_part_keys, .part_grain = 256, .loop_keys = tiles_loop_keys
+#define TILES_JOB .part_keys = tiles_part_keys, .part_grain = 256, .loop_keys = tiles_loop_keys
 
 static const struct kernel kernel_subgroup = {
     .shader = {"attention_subgroup", attention_subgroup_spv, sizeof attention_subgroup_spv,
