@@ -385,12 +385,13 @@ END_TEST
 
 int main(void)
 {
-    const struct entry use[] = {{runs_in_the_device_arena_give_the_same_bits, 0},
-                                {another_vulkan_process_imports_what_the_client_exports, 0},
-                                {memory_is_allocated_and_freed_and_never_twice, 0},
-                                {frameworks_allocate_in_the_arena_by_functions_without_a_context, 0},
-                                {one_session_at_a_time_gives_a_frameworks_memory_on_a_gpu, 0},
-                                {NULL, 0}};
+    const struct entry use[] = {
+        {runs_in_the_device_arena_give_the_same_bits, 0},
+        {another_vulkan_process_imports_what_the_client_exports, 0},
+        {memory_is_allocated_and_freed_and_never_twice, 0},
+        {frameworks_allocate_in_the_arena_by_functions_without_a_context, 0},
+        {one_session_at_a_time_gives_a_frameworks_memory_on_a_gpu, 0},
+        {NULL, 0}};
     const struct entry bad[] = {{without_libcuda_the_sentence_says_so, 0},
                                 {another_gpu_gets_a_sentence_with_both_uuids, 0},
                                 {what_cuda_refuses_leaks_nothing_and_can_be_tried_again, 0},
