@@ -271,8 +271,8 @@ class Plan(Owner):
     def wrote(self) -> None:
         """Say that kernels launched on the current stream write this step's K and V in all layers.
 
-        Call it after the last launch. It does not wait. If a block has become full, the next plan,
-        or publish() or close() of its sequence, waits for the stream, and reports and publishes it.
+        Call it after the last launch. It does not wait. If a block of a sequence has become full,
+        the next plan, publish() or close() of the sequence waits for the stream and publishes it.
         """
         self.cache.attach().planned(self)
 
