@@ -234,7 +234,7 @@ struct arrivals {
     bool over;    // nothing else comes
     bool dropped; // nobody wants what comes
     enum aule_status status;
-    char why[256]; // the sentence, if `status` is a failure
+    char why[256];                 // the sentence, if `status` is a failure
     struct aule_pool_part parts[]; // [num_layers]: each allocation has a layer
 };
 

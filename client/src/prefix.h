@@ -12,7 +12,7 @@ struct prefix_publishing {
     struct aule_prefix prefix;
     const int32_t *parent; // the published block that the tokens follow; NULL: they begin a prompt
     bool releases;         // the daemon releases each block that an existing one replaces
-    bool written;          // own kernels have written all of the blocks, with `passed` as in a report
+    bool written; // own kernels have written all of the blocks, with `passed` as in a report
     uint64_t passed;
     uint64_t *mark; // of the report, if `written`; NULL: not wanted
 };

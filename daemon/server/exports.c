@@ -164,8 +164,8 @@ static void serve_peer(struct exports *exports, struct export_peer *peer)
     if (size > 0) {
         enum status status = check_request(&request, size, &error);
         if (status == STATUS_OK)
-            status = exports->params.redeem(exports->params.context, request.token, &peer->who,
-                                            &fd, &error);
+            status = exports->params.redeem(exports->params.context, request.token, &peer->who, &fd,
+                                            &error);
         if (status == STATUS_OK)
             answer(peer->fd, &(struct wire_export_answer){.status = STATUS_OK}, fd);
         else

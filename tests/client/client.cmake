@@ -53,6 +53,11 @@ set_target_properties(fake_libcuda PROPERTIES NO_SONAME ON C_VISIBILITY_PRESET h
 set_source_files_properties(fakes/fake_libcuda.c PROPERTIES
   COMPILE_OPTIONS -Wno-missing-prototypes) # they are CUDA's
 target_link_options(fake_libcuda PRIVATE -Wl,-soname,libcuda.so.1)
+# A libcuda of an old driver.
+add_library(fake_old_libcuda SHARED fakes/fake_old_libcuda.c)
+target_link_libraries(fake_old_libcuda PRIVATE aule_flags)
+set_target_properties(fake_old_libcuda PROPERTIES NO_SONAME ON C_VISIBILITY_PRESET hidden)
+target_link_options(fake_old_libcuda PRIVATE -Wl,-soname,libcuda.so.1)
 foreach(suite device pool)
   aule_check(test_client_${suite}
     SOURCES client/device/test_client_${suite}.c rigs/client_step.c client/device/cuda_rig.c rigs/importer.c
@@ -60,8 +65,9 @@ foreach(suite device pool)
     LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
   target_compile_definitions(test_client_${suite} PRIVATE
     IMPORTER="${CMAKE_CURRENT_BINARY_DIR}/vulkan_importer"
-    FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>")
-  add_dependencies(test_client_${suite} vulkan_importer fake_libcuda)
+    FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>"
+    FAKE_OLD_LIBCUDA="$<TARGET_FILE:fake_old_libcuda>")
+  add_dependencies(test_client_${suite} vulkan_importer fake_libcuda fake_old_libcuda)
 endforeach()
 aule_check(test_client_claim
   SOURCES client/waiting/test_client_claim.c rigs/text_world.c rigs/client_rig.c

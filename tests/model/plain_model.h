@@ -36,8 +36,8 @@ struct model_block {
     uint64_t lingers[WORKERS]; // number of the release by an attached worker; 0: it does not linger
     uint32_t offers;
     uint64_t last_use;
-    int32_t id; // the daemon's, learned when it is published
-    bool dead;  // runs or kernels of a dead session use it
+    int32_t id;  // the daemon's, learned when it is published
+    bool dead;   // runs or kernels of a dead session use it
     bool absent; // beyond the pool's end
 };
 struct model_node {

@@ -417,8 +417,8 @@ int main(void)
                (const TTest *const[]){
                    daemon_and_model_agree_after_every_operation_of_workers_that_die, NULL},
                WALKS);
-    check_case(
-        suite, "attached walks", world_start_exported, world_stop,
-        (const TTest *const[]){daemon_and_model_agree_with_attached_workers_that_die, NULL}, WALKS);
+    check_case(suite, "attached walks", world_start_exported, world_stop,
+               (const TTest *const[]){daemon_and_model_agree_with_attached_workers_that_die, NULL},
+               WALKS);
     return check_main(suite);
 }

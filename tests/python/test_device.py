@@ -157,6 +157,40 @@ def test_runs_of_host_tensors_go_on_as_before(cuda: fake_cuda.Cuda, own: aule.Se
     assert own.copied.bytes_in > 0 and own.device_copied == (0, 0)
 
 
+def test_views_that_are_not_aligned_are_copied_on_the_device(
+        cuda: fake_cuda.Cuda, own: aule.Session, step: Any) -> None:
+    arrays = qkv()
+    tensors = []
+    for array in arrays:
+        row = late(own, cuda, np.concatenate([[0.0], array.reshape(-1)]).astype(np.float32))
+        tensors.append(row[1:].view(*array.shape))  # 4 bytes behind a border of 16
+        assert not own.in_arena(tensors[-1])
+    out = step.attend(0, *tensors)
+    np.testing.assert_allclose(fake_cuda.values(out), expected(*arrays)[0], **CLOSE)
+    assert own.device_copied == (sum(array.nbytes for array in arrays), 0)
+    assert own.copied == (0, 0)
+
+
+def test_tensors_that_are_dropped_while_a_run_uses_them_stay_until_its_end(
+        cuda: fake_cuda.Cuda, own: aule.Session, step: Any) -> None:
+    arrays = qkv()
+    tensors = [late(own, cuda, array) for array in arrays]
+    places = [(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in tensors]
+    ticket = step.submit(0, *tensors)
+    del tensors
+    gc.collect()
+    others = [own.empty(array.shape, torch.float32, device="cuda") for array in arrays * 4]
+    for other in others:
+        assert all(other.data_ptr() + other.nbytes <= begin or other.data_ptr() >= end
+                   for begin, end in places)
+    out = ticket.wait()
+    np.testing.assert_allclose(fake_cuda.values(out), expected(*arrays)[0], **CLOSE)
+    del ticket, others, out
+    gc.collect()
+    again = own.empty(arrays[0].shape, torch.float32, device="cuda")
+    assert any(begin <= again.data_ptr() < end for begin, end in places)
+
+
 def test_memory_of_tensors_comes_back_with_their_last_view(cuda: fake_cuda.Cuda,
                                                            own: aule.Session) -> None:
     for _ in range(100):

@@ -216,6 +216,8 @@ START_TEST(tensors_in_a_device_arena_are_checked_like_all_others)
     struct wire_request run = device_run(create_token_batch(raw, open_cache(raw, "kv")));
     run.run.entry.out.offset = DEVICE_ARENA - 16;
     raw_expect(raw, &run, STATUS_OUT_OF_RANGE);
+    run.run.entry.out.offset = 8;
+    raw_expect(raw, &run, STATUS_MISALIGNED);
     run.run.entry.out.offset = 8192;
     run.run.entry.k.memory = 0;
     raw_expect(raw, &run, STATUS_MISMATCH);

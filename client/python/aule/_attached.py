@@ -166,12 +166,13 @@ class Attached:
                 self._due.add(sequence)
         self._events.append(self._event())
 
-    def settle(self) -> None:
-        """Publish what plans of sequences have written, or report it. Plans and steps call this."""
-        for sequence in list(self._due):
+    def settle(self, sequences: Iterable[Sequence]) -> None:
+        """Publish what plans have written of these sequences, or report it. Steps call this."""
+        due = [sequence for sequence in sequences if sequence in self._due]
+        for sequence in due:
             if sequence._publishes and sequence._handle is not None:
                 sequence.publish()
-        if self._due:
+        if any(sequence in self._due for sequence in due):
             self.report()
 
     def publish(self, sequence: Sequence) -> None:
@@ -194,7 +195,8 @@ class Attached:
     def close(self, sequence: Sequence) -> None:
         """Publish what plans have written of a sequence that is about to end."""
         if sequence in self._due and sequence._publishes and sequence._handle is not None:
-            with contextlib.suppress(errors.AuleError):  # its blocks go unpublished, as ever
+            # If that fails, its blocks go unpublished. RuntimeError: CUDA's; no kernel runs then.
+            with contextlib.suppress(errors.AuleError, RuntimeError):
                 sequence.publish()
         self._due.discard(sequence)
 
@@ -269,8 +271,8 @@ class Plan(Owner):
     def wrote(self) -> None:
         """Say that kernels launched on the current stream write this step's K and V in all layers.
 
-        Call it after the last launch. It does not wait. If a block has become full, the next plan,
-        or publish() or close() of its sequence, waits for the stream, and reports and publishes it.
+        Call it after the last launch. It does not wait. If a block of a sequence has become full,
+        the next plan, publish() or close() of the sequence waits for the stream and publishes it.
         """
         self.cache.attach().planned(self)
 

@@ -326,6 +326,7 @@ class SharedCache(_Past):
         """Release the blocks. A second call does nothing."""
         self._unhook()
         self._step = None
+        self._firsts.clear()
         for row in self._rows:
             row.sequence.close()
         if self._owns_cache:

@@ -28,5 +28,4 @@ def wait_for(event: Any, timeout: float | None) -> None:
             raise errors.TimeoutError(
                 f"a CUDA stream has not passed after {waited:.1f} s (stream_timeout = {timeout:g} "
                 "of connect()); does it wait for something that never comes?")
-        if waited > SPIN_S:
-            time.sleep(PAUSE_S)
+        time.sleep(PAUSE_S if waited > SPIN_S else 0)  # 0: other threads may run

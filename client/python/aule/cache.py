@@ -125,7 +125,7 @@ class Cache(Owner):
         """
         pairs = entries_of(entries, self)
         if self._attached is not None:
-            self._attached.settle()
+            self._attached.settle([sequence for sequence, _ in pairs])
         key = tuple(id(sequence) for sequence, _ in pairs)
         handle = self._take(key)
         table = ffi.new("struct aule_step_entry[]", len(pairs))
@@ -242,7 +242,7 @@ class Cache(Owner):
 
         attached = self.attach()
         pairs = entries_of(entries, self)
-        attached.settle()
+        attached.settle([sequence for sequence, _ in pairs])
         parent = self._open()
         pointer = ffi.new("struct aule_step **")
         check(lib.aule_step_create(parent.pointer, pointer))

@@ -2,13 +2,14 @@
 # SPDX-FileCopyrightText: The aule authors
 """Continuous batching over a transformers model, in several processes that share one KV cache.
 
-    python serve.py MODEL [--processes 2] [--socket PATH]
+    python serve.py MODEL [--processes 2] [--socket PATH] [--device cuda]
 
 Each process serves requests that begin with the same system prompt, as tokens of the model's
 vocabulary. A step computes one token of each request that decodes, and fills up with parts of
 prompts. Tokens are streamed by asyncio. At the end each process says tokens/s and hits: the tokens
 of its prompts that it did not compute, because it or another process had.
-Without --socket a private daemon is started.
+Without --socket a private daemon is started. With --device cuda the model runs there; q, k, v and
+out then stay on the GPU, in a device arena of --device-arena bytes. 0: they go through host memory.
 """
 
 from __future__ import annotations
@@ -162,7 +163,9 @@ async def serve(arguments: argparse.Namespace, socket: str, process: int) -> Non
     """Serve one process's requests, and print what it did."""
     aule.hf.register()
     model = AutoModelForCausalLM.from_pretrained(arguments.model, attn_implementation="aule")
-    with aule.connect(socket, name=f"serve {process}") as session:
+    model.to(arguments.device)
+    device_arena = arguments.device_arena if arguments.device == "cuda" else 0
+    with aule.connect(socket, name=f"serve {process}", device_arena_size=device_arena) as session:
         cache = aule.hf.open_cache(session, model)
         engine = Engine(model, cache, arguments.step_tokens, arguments.running)
         runner = asyncio.create_task(engine.run())
@@ -198,6 +201,9 @@ def main() -> int:
                         ("running", 16)):
         parser.add_argument(f"--{name}", type=int, default=value, help=f"default: {value}")
     parser.add_argument("--print-tokens", action="store_true")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu")
+    parser.add_argument("--device-arena", type=int, default=256 << 20,
+                        help="bytes of GPU memory for tensors, default: 256 MiB")
     arguments = parser.parse_args()
     with aule.connect(arguments.socket, autostart=not arguments.socket, name="serve") as session:
         socket = arguments.socket or session.socket

@@ -39,8 +39,8 @@ void attached_pass(struct hold_table *table, uint64_t mark); // UINT64_MAX: what
 // blocks to zero, and it gets none whose zeroes are in flight. Other blocks are no reason to wait:
 // tenants that let blocks be zeroed all the time do not keep it from its lease.
 void attached_forgo_zeroes(const struct hold_table *table, struct block *block);
-// Before a lease: lets block_take() give `count` blocks that may be had. NO_BLOCKS: there are not so
-// many until zeroes have ended. There are `count` free blocks; the table may be one that is not
+// Before a lease: lets block_take() give `count` blocks that may be had. NO_BLOCKS: there are not
+// so many until zeroes have ended. There are `count` free blocks; the table may be one that is not
 // attached.
 enum status attached_choose(const struct hold_table *table, uint32_t count, struct error *error);
 // Before a take. BUSY: zeroes of one of these blocks are in flight.

@@ -48,8 +48,8 @@ struct block {
                              // SALT_MIXED = it may have what several salts have written
     uint64_t writer;         // session that leased it; 0 = free, sealed or offered (offer.h)
     uint64_t filled;         // ticket of the last copy into it, or zeroing of it; 0 = none
-    uint64_t zeroed;         // the last submission that zeroes it, of pool->zeroes_submitted; 0 = none
-    uint32_t offers;         // offers with a giver that name it: nobody may write it (offer.h)
+    uint64_t zeroed; // the last submission that zeroes it, of pool->zeroes_submitted; 0 = none
+    uint32_t offers; // offers with a giver that name it: nobody may write it (offer.h)
 };
 _Static_assert(sizeof(struct block) == 128, "two cache lines");
 

@@ -154,6 +154,22 @@ START_TEST(without_libcuda_the_sentence_says_so)
 }
 END_TEST
 
+START_TEST(an_old_driver_is_named_by_the_function_that_it_lacks)
+{
+    void *base = &base;
+    if (!open_device())
+        return;
+    ck_assert_ptr_nonnull(dlopen(FAKE_OLD_LIBCUDA, RTLD_NOW)); // it is "libcuda.so.1" now
+    int before = cuda_rig_count_fds();
+    expect(aule_device_map_cuda(step.session, -1, &base, NULL), AULE_UNSUPPORTED,
+           "libcuda is too old: it has no cuDeviceGetCount");
+    ck_assert_ptr_eq(base, &base);
+    ck_assert_int_eq(cuda_rig_count_fds(), before);
+    still_works(&step);
+    close_step(&step);
+}
+END_TEST
+
 START_TEST(another_gpu_gets_a_sentence_with_both_uuids)
 {
     void *base;
@@ -385,13 +401,15 @@ END_TEST
 
 int main(void)
 {
-    const struct entry use[] = {{runs_in_the_device_arena_give_the_same_bits, 0},
-                                {another_vulkan_process_imports_what_the_client_exports, 0},
-                                {memory_is_allocated_and_freed_and_never_twice, 0},
-                                {frameworks_allocate_in_the_arena_by_functions_without_a_context, 0},
-                                {one_session_at_a_time_gives_a_frameworks_memory_on_a_gpu, 0},
-                                {NULL, 0}};
+    const struct entry use[] = {
+        {runs_in_the_device_arena_give_the_same_bits, 0},
+        {another_vulkan_process_imports_what_the_client_exports, 0},
+        {memory_is_allocated_and_freed_and_never_twice, 0},
+        {frameworks_allocate_in_the_arena_by_functions_without_a_context, 0},
+        {one_session_at_a_time_gives_a_frameworks_memory_on_a_gpu, 0},
+        {NULL, 0}};
     const struct entry bad[] = {{without_libcuda_the_sentence_says_so, 0},
+                                {an_old_driver_is_named_by_the_function_that_it_lacks, 0},
                                 {another_gpu_gets_a_sentence_with_both_uuids, 0},
                                 {what_cuda_refuses_leaks_nothing_and_can_be_tried_again, 0},
                                 {a_session_without_a_device_arena_says_so, 0},

@@ -421,9 +421,8 @@ START_TEST(an_attached_lease_waits_for_zeroes_in_flight_of_blocks_that_it_needs)
     open_two("other");
     attach(&a);
     free_in_flight();
-    ck_assert_refused(
-        core_blocks_lease(a.session, a.cache, BLOCKS - 1, blocks, &growing, &error),
-        STATUS_NO_BLOCKS, "are being zeroed");
+    ck_assert_refused(core_blocks_lease(a.session, a.cache, BLOCKS - 1, blocks, &growing, &error),
+                      STATUS_NO_BLOCKS, "are being zeroed");
     ck_assert(growing); // ask again soon
     fake_engine_finish(world.engine);
     ck_assert(world_step(&world));
