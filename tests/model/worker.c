@@ -186,7 +186,9 @@ static enum aule_status serve(const struct order *order, struct reply *reply)
     const struct aule_sequence_params params = {.tokens = order->tokens,
                                                 .num_tokens = order->count,
                                                 .publish = order->publish,
-                                                .claim = order->claim};
+                                                .claim = order->claim,
+                                                .load = order->loads ? AULE_LOAD_ALWAYS
+                                                                     : AULE_LOAD_AUTO};
     const struct aule_prefix prefix = {.tokens = order->tokens, .num_tokens = order->count};
     char name[16];
     enum aule_status status = AULE_OK;

@@ -49,6 +49,10 @@ static int num_blocks;
 static bool exported;
 static struct aule_monitor *monitor;
 
+void (*world_adjust)(struct server_params *params);
+void (*world_in_turn)(void);
+bool world_has_hauls;
+
 static void nap(void)
 {
     nanosleep(&(struct timespec){.tv_nsec = 300 * 1000}, NULL);
@@ -69,6 +73,8 @@ bool __wrap_core_step(struct core *core, int64_t now_ns);
 bool __wrap_core_step(struct core *core, int64_t now_ns)
 {
     struct error error = {0};
+    if (world_in_turn)
+        world_in_turn();
     bool news = __real_core_step(core, now_ns);
     if (!core_check(core, &error)) {
         fprintf(stderr, "core's audit: %s\n", error.text);
@@ -105,6 +111,7 @@ bool __wrap_engine_poll(struct engine *engine, struct engine_event *event);
 bool __wrap_engine_poll(struct engine *engine, struct engine_event *event)
 {
     fake_engine_automatic(engine, !atomic_load(&shared->hold));
+    fake_engine_have_hauls(engine, world_has_hauls);
     return __real_engine_poll(engine, event);
 }
 
@@ -126,7 +133,7 @@ static void serve(int ready_fd)
     struct server *server = NULL;
     struct error error;
     sigset_t signals;
-    const struct server_params params = {
+    struct server_params params = {
         .socket = socket_path,
         .memory_fraction = 0.5,
         .max_blocks = (uint64_t)num_blocks,
@@ -146,6 +153,8 @@ static void serve(int ready_fd)
         .map_timeout_ms = DEADLINE_MS,
         .drain_timeout_ms = 1000,
     };
+    if (world_adjust)
+        world_adjust(&params);
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
@@ -370,16 +379,53 @@ static char difference[300];
      snprintf(difference, sizeof difference, "%s is %" PRIu64 ", not %" PRIu64, (what),            \
               (uint64_t)(has), (uint64_t)(wants)) > 0)
 
-static bool daemon_differs(const struct model *m)
+static struct aule_daemon_state daemon_state(void)
 {
     struct aule_daemon_state state;
-    uint32_t open = KEEPERS;
-    for (int w = 0; w < WORKERS; w++)
-        open += m->sessions[w].open;
     ck_assert_int_eq(aule_monitor_daemon(watcher(), &state), AULE_OK);
     ck_assert_uint_eq(state.free_blocks + state.leased_blocks + state.held_blocks +
                           state.cached_blocks + state.quarantined_blocks,
                       num_blocks);
+    return state;
+}
+
+void world_check_sum(void)
+{
+    (void)daemon_state();
+}
+
+void world_await_rest(void)
+{
+    const int64_t end = now_ms() + DEADLINE_MS;
+    for (;;) {
+        const struct aule_daemon_state state = daemon_state();
+        const uint64_t used = state.leased_blocks + state.held_blocks + state.quarantined_blocks;
+        if (!used && state.num_sessions == KEEPERS)
+            return;
+        ck_assert_msg(now_ms() < end, "%" PRIu64 " blocks are in use by nobody", used);
+        nap();
+    }
+}
+
+uint64_t world_metric(const char *name)
+{
+    struct aule_metric *array = NULL;
+    uint32_t count = 0;
+    uint64_t value = UINT64_MAX;
+    ck_assert_int_eq(aule_monitor_metrics(watcher(), &array, &count), AULE_OK);
+    for (uint32_t i = 0; i < count; i++)
+        value = strcmp(array[i].name, name) ? value : array[i].value;
+    free(array);
+    ck_assert_msg(value != UINT64_MAX, "there is no metric %s", name);
+    return value;
+}
+
+static bool daemon_differs(const struct model *m)
+{
+    uint32_t open = KEEPERS;
+    for (int w = 0; w < WORKERS; w++)
+        open += m->sessions[w].open;
+    const struct aule_daemon_state state = daemon_state();
     return DIFFERS("num_sessions", state.num_sessions, open) ||
            DIFFERS("free", state.free_blocks, count_state(m, FREE)) ||
            DIFFERS("leased", state.leased_blocks, count_state(m, LEASED)) ||
@@ -514,17 +560,10 @@ static bool tree_differs(struct model *m, uint64_t cache)
 
 static bool offers_differ(const struct model *m)
 {
-    struct aule_metric *array = NULL;
-    uint32_t count = 0, wanted = 0;
-    bool differs = true;
-    ck_assert_int_eq(aule_monitor_metrics(watcher(), &array, &count), AULE_OK);
+    uint32_t wanted = 0;
     for (int o = 0; o < OFFERS; o++)
         wanted += m->offers[o].used;
-    for (uint32_t i = 0; i < count; i++)
-        if (strcmp(array[i].name, "aule_offers") == 0)
-            differs = DIFFERS("offers", array[i].value, wanted);
-    free(array);
-    return differs;
+    return DIFFERS("offers", world_metric("aule_offers"), wanted);
 }
 
 static bool all_differs(struct model *m)

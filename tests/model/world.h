@@ -32,8 +32,8 @@ enum order_kind {
 };
 struct order {
     enum order_kind kind;
-    int sequence, other; // the fork, the number of the offer, the tenant, the keep
-    bool publish, claim, waits;
+    int sequence, other;               // the fork, the number of the offer, the tenant, the keep
+    bool publish, claim, waits, loads; // loads: from tiers, whatever it takes
     uint32_t count;
     int32_t tokens[TOKENS];
 };
@@ -43,6 +43,13 @@ struct reply {
     uint32_t num_tokens, num_computed, num_found, num_blocks, num_published, num_promised, kept;
     char text[200]; // what went wrong; "" if only `status` tells
 };
+
+struct server_params;
+// Set before world_start(): what the daemon has besides; what it does in each turn; whether its
+// engine has hauls.
+extern void (*world_adjust)(struct server_params *params);
+extern void (*world_in_turn)(void);
+extern bool world_has_hauls;
 
 void world_start(void);
 void world_start_exported(void); // with --export-pool: workers can attach
@@ -64,6 +71,12 @@ void world_limit(int tenant, uint64_t blocks, uint64_t cached, uint64_t floor);
 void world_quota(int worker, uint64_t blocks);
 // Waits until the daemon shows what the model has. Learns the ids of published blocks.
 void world_compare(struct model *model, const char *after);
+
+// Without a model: the states of all blocks add up to the pool.
+void world_check_sum(void);
+// Waits until nobody but the keepers has anything, so no block is leased, held or quarantined.
+void world_await_rest(void);
+uint64_t world_metric(const char *name);
 
 // In a worker's process: serves orders until the descriptor ends.
 void worker_serve(int fd, const char *socket_path);

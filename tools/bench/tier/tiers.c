@@ -36,7 +36,7 @@ static const char stored_in_host[] = "aule_tier_stored_blocks_total{tier=\"host\
                   stored_in_redis[] = "aule_tier_stored_blocks_total{tier=\"redis\"}";
 
 // The first round warms up: it compiles the pipelines, and the daemons learn speeds.
-enum { ROUNDS = 5, LATE_TEXT = 100 };
+enum { ROUNDS = 5, REDIS_ROUNDS = 3, LATE_TEXT = 100 };
 
 struct tiers {
     const struct study *study;
@@ -124,24 +124,30 @@ static int by_size(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-static double median(double numbers[ROUNDS - 1])
+static double median(double *numbers, int count)
 {
-    qsort(numbers, ROUNDS - 1, sizeof *numbers, by_size);
-    return (numbers[ROUNDS / 2 - 1] + numbers[(ROUNDS - 1) / 2]) / 2;
+    qsort(numbers, (size_t)count, sizeof *numbers, by_size);
+    return (numbers[(count - 1) / 2] + numbers[count / 2]) / 2;
 }
 
-static double median_of(const struct reading *readings, size_t field)
+static int rounds_of(enum manner manner)
+{
+    return manner >= FROM_REDIS ? REDIS_ROUNDS : ROUNDS;
+}
+
+static double median_of(const struct tiers *t, enum manner manner, size_t field)
 {
     double numbers[ROUNDS - 1];
-    for (int i = 1; i < ROUNDS; i++)
-        numbers[i - 1] = *(const double *)((const char *)&readings[i] + field);
-    return median(numbers);
+    const int rounds = rounds_of(manner);
+    for (int i = 1; i < rounds; i++)
+        numbers[i - 1] = *(const double *)((const char *)&t->readings[manner][i] + field);
+    return median(numbers, rounds - 1);
 }
 
 // All rounds gave the bits of the computed prompt.
 static bool is_right(const struct tiers *t, enum manner manner)
 {
-    for (int i = 0; i < ROUNDS; i++)
+    for (int i = 0; i < rounds_of(manner); i++)
         if (t->readings[manner][i].hash != t->readings[COMPUTED][i].hash)
             return false;
     return true;
@@ -161,11 +167,10 @@ static struct figure figure_of(const struct tiers *t, const char *name, double u
 
 static bool say(const struct tiers *t, enum manner manner)
 {
-    const struct reading *readings = t->readings[manner];
-    const double us = median_of(readings, offsetof(struct reading, us)),
-                 computed_us = median_of(t->readings[COMPUTED], offsetof(struct reading, us)),
-                 awaited_us = median_of(readings, offsetof(struct reading, awaited_us));
-    const uint64_t last = readings[ROUNDS - 1].computed;
+    const double us = median_of(t, manner, offsetof(struct reading, us)),
+                 computed_us = median_of(t, COMPUTED, offsetof(struct reading, us)),
+                 awaited_us = median_of(t, manner, offsetof(struct reading, awaited_us));
+    const uint64_t last = t->readings[manner][rounds_of(manner) - 1].computed;
     const double found = (double)(t->prompt - last) / t->shape.block_size;
     struct figure figure = figure_of(t, names[manner], us, is_right(t, manner));
     figure_add_given(&figure, "prompt", t->prompt, "tokens");
@@ -183,7 +188,7 @@ static bool say_store(const struct tiers *t)
 {
     double numbers[ROUNDS - 1];
     memcpy(numbers, t->store_us + 1, sizeof numbers);
-    const double us = median(numbers);
+    const double us = median(numbers, ROUNDS - 1);
     struct figure figure = figure_of(t, "to host memory", us, true);
     figure_add_given(&figure, "prompt", t->prompt, "tokens");
     figure_add(&figure, "store_gb_per_s",
@@ -205,7 +210,7 @@ static bool first_tokens(struct tiers *t)
     for (uint32_t round = 0; ok && round < ROUNDS; round++)
         ok = run_host_round(t, round);
     bool right = ok && say_some(t, COMPUTED, FROM_REDIS) && say_store(t);
-    for (uint32_t round = 0; ok && round < ROUNDS; round++)
+    for (uint32_t round = 0; ok && round < REDIS_ROUNDS; round++)
         ok = run_redis_round(t, round);
     right &= ok && say_some(t, FROM_REDIS, NUM_MANNERS);
     close_all(t);
