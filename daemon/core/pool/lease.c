@@ -100,7 +100,7 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
         *growing = status != STATUS_OK; // ask again soon
     }
     if (status == STATUS_OK && table->cache->counts[CORE_FREE] < count)
-        status = pool_make_room(table->cache, table->session->salt->tenant, count, growing, error);
+        status = pool_make_room(table, count, growing, error);
     if (status == STATUS_OK)
         status = lease_take(table, count, blocks, &account, error);
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
