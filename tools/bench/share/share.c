@@ -47,8 +47,8 @@ struct parts {
 
 // What the workers of a case have said.
 struct outcome {
-    double first_us;   // until the slowest worker's first token; ONE_FIRST: but the first worker's
-    double decode_us;  // of the slowest worker
+    double first_us;  // until the slowest worker's first token; ONE_FIRST: but the first worker's
+    double decode_us; // of the slowest worker
     struct parts parts;
     uint64_t computed; // prompt tokens
     uint64_t blocks;   // of K and V: of the prompts
@@ -173,7 +173,8 @@ static bool converse(struct process *workers, enum manner manner, struct outcome
     for (uint32_t i = 0; i < count; i++)
         if (!hear_ready(&workers[i]))
             return false;
-    return (!first || ask(workers, 0, 1, "prefill", "prefilled", &ignored, &outcome->computed, NULL)) &&
+    return (!first ||
+            ask(workers, 0, 1, "prefill", "prefilled", &ignored, &outcome->computed, NULL)) &&
            ask(workers, first, count, "prefill", "prefilled", &outcome->first_us,
                &outcome->computed, NULL) &&
            ask_blocks(workers, manner, &outcome->blocks) &&

@@ -279,9 +279,8 @@ static bool do_decode(struct worker *w)
     const double took = now_us() - begin, steps = w->shape.steps;
     for (uint32_t i = 0; i < w->count; i++)
         sum += w->hashes[i];
-    printf("decoded %.3f %" PRIu64 " %.3f %.3f %.3f\n", took, sum,
-           (double)w->gpu_ns * 1e-3 / steps, (double)w->num_sessions / (double)w->num_runs,
-           w->making_us / steps);
+    printf("decoded %.3f %" PRIu64 " %.3f %.3f %.3f\n", took, sum, (double)w->gpu_ns * 1e-3 / steps,
+           (double)w->num_sessions / (double)w->num_runs, w->making_us / steps);
     return true;
 }
 
