@@ -215,6 +215,7 @@ static bool say(const struct share *s, enum manner manner, const struct outcome 
     snprintf(figure.name, sizeof figure.name, "%s", names[manner]);
     figure_add_given(&figure, "prompt", s->shape.prompt, "common tokens");
     figure_add_given(&figure, "layers", s->shape.layers, "layers");
+    figure_add_given(&figure, "whole_steps", s->study->options.whole_steps, "");
     figure_add(&figure, "first_token_us", o->first_us, "us");
     figure_add(&figure, "first_token_ratio", o->first_us / own->first_us, "x");
     figure_add(&figure, "first_token_over_caches", o->first_us / caches->first_us, "x");
