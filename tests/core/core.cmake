@@ -28,7 +28,6 @@ aule_check(test_core_tiers SOURCES tier/test_core_tiers.c rigs/ownership_world.c
   LIBS core_world LABELS core tier)
 aule_check(test_attached SOURCES core/attached/test_attached.c rigs/dice.c LIBS core_world LABELS core)
 aule_check(test_order SOURCES core/test_order.c rigs/dice.c LIBS core_world LABELS core)
-aule_check(test_stock SOURCES core/test_stock.c rigs/dice.c LIBS aule_core LABELS core)
 aule_check(test_evict SOURCES core/test_evict.c rigs/dice.c LIBS core_world LABELS core)
 aule_check(test_queue SOURCES core/test_queue.c rigs/dice.c LIBS core_world LABELS core)
 aule_check(test_claims SOURCES core/test_claims.c rigs/ownership_world.c rigs/dice.c LIBS core_world
