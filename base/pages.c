@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static char *map(size_t size)
 {
@@ -29,7 +30,7 @@ static char *map_aligned(size_t size)
 
 static size_t whole_pages(size_t size)
 {
-    const size_t page = 4096;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     return (size + page - 1) & -page;
 }
 

@@ -107,7 +107,8 @@ static const struct prefix_node *foresee(struct evictions *e, const struct accou
     return next_end(account, e->chains++);
 }
 
-// Call this before each eviction. The first victim's node is foreseen afterwards.
+// Call this before each eviction. If evictions go another way than was foreseen, it begins anew, for
+// as many nodes as are still wanted: so a lease foresees no more nodes than it needs blocks.
 static void fetch_victims(struct evictions *e, const struct account *account)
 {
     const struct cache *cache = account->cache;
@@ -131,7 +132,7 @@ static void fetch_victims(struct evictions *e, const struct account *account)
 static void forget(struct evictions *e, const struct prefix_node *node)
 {
     const bool ends_chain = !node->parent || !is_only_child(node);
-    if (node->children || node != foreseen(e, e->begin)) {
+    if (e->begin == e->end || node->children || node != foreseen(e, e->begin)) {
         e->end = e->begin;
         return;
     }

@@ -8,7 +8,6 @@
 
 #include "base/pages.h"
 
-#include <assert.h>
 #include <stdbool.h>
 #include <string.h>
 #include <utlist.h>
@@ -100,7 +99,6 @@ void stock_give(struct stock *stock, void *object)
         return;
     struct stock_region *region = region_of(object);
     struct stock_object *given = object;
-    assert(region->used);
     if (region->used-- == stock->per_region) {
         DL_DELETE(stock->full, region);
         DL_PREPEND(stock->usable, region);
