@@ -103,7 +103,7 @@ static bool goes_along(const struct scheduler *scheduler, uint32_t count, struct
 static uint32_t most_waves(const struct scheduler *scheduler)
 {
     const size_t ready = scheduler->turns.ready.size;
-    if (scheduler->num_in_flight)
+    if (scheduler->num_in_flight || !ready)
         return UINT32_MAX;
     return ready < SCHEDULER_FIRST_LINKS ? SCHEDULER_FIRST_LINKS / (uint32_t)ready : 1;
 }

@@ -3,8 +3,8 @@
 //
 // test_core_memory.c - every allocation of core fails once, in a scenario that needs all of them:
 // the call returns NO_MEMORY, nothing has changed, and the same call succeeds afterwards. The
-// linker wraps malloc, calloc, aligned_alloc, realloc and strdup; the fake engine bypasses the
-// wrappers.
+// linker wraps malloc, calloc, aligned_alloc, realloc, strdup and pages_map(); the fake engine
+// bypasses the wrappers.
 
 #include "core/pool/session.h"
 #include "rigs/check_main.h"
@@ -17,11 +17,13 @@ void *__real_calloc(size_t count, size_t size);
 void *__real_aligned_alloc(size_t alignment, size_t size);
 void *__real_realloc(void *memory, size_t size);
 char *__real_strdup(const char *text);
+void *__real_pages_map(size_t size, bool large);
 void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_aligned_alloc(size_t alignment, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
 char *__wrap_strdup(const char *text);
+void *__wrap_pages_map(size_t size, bool large);
 
 static bool armed;
 static uint64_t countdown, failures;
@@ -57,6 +59,11 @@ void *__wrap_realloc(void *memory, size_t size)
 char *__wrap_strdup(const char *text)
 {
     return fails() ? NULL : __real_strdup(text);
+}
+
+void *__wrap_pages_map(size_t size, bool large)
+{
+    return fails() ? NULL : __real_pages_map(size, large);
 }
 
 static struct world world;

@@ -149,6 +149,45 @@ START_TEST(a_full_submission_takes_the_whole_layer_of_sessions_that_share_a_pref
 }
 END_TEST
 
+// Three sessions queue runs of one layer, each of which overwrites the output of the one before.
+static void queue_long_lines(uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        run(&a, 0);
+        run(&b, 0);
+        run(&c, 0);
+    }
+}
+
+// So the GPU begins after a short time of preparing, and the rest is prepared while it works.
+START_TEST(an_idle_gpu_gets_the_first_waves_of_all_sessions_before_the_others)
+{
+    enum { LINE = 15, WAVES = SCHEDULER_FIRST_LINKS / 3 };
+    queue_long_lines(LINE);
+    world_step(&world);
+    const struct fake_submission *first = fake_engine_oldest(world.engine),
+                                 *second = fake_engine_newest(world.engine);
+    ck_assert_uint_eq(first->num_waves, WAVES);
+    ck_assert_uint_eq(first->num_runs, 3 * WAVES);
+    ck_assert_uint_eq(second->num_waves, LINE - WAVES);
+    ck_assert_uint_eq(second->num_runs, 3 * (LINE - WAVES));
+    world_finish_all(&world);
+    ck_assert_uint_eq(core_metrics(world.core)[METRIC_RUNS_DONE], 3 * LINE);
+}
+END_TEST
+
+START_TEST(a_busy_gpu_gets_all_waves_at_once)
+{
+    enum { LINE = 15 };
+    occupy();
+    queue_long_lines(LINE);
+    ck_assert(finish_one());
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, LINE);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_runs, 3 * LINE);
+    world_finish_all(&world);
+}
+END_TEST
+
 START_TEST(a_session_is_billed_its_own_part_of_a_dispatch)
 {
     static const uint64_t own_ns[] = {100, 700};
@@ -902,6 +941,8 @@ int main(void)
                (const TTest *const[]){
                    runs_of_several_sessions_for_one_layer_share_one_dispatch,
                    a_full_submission_takes_the_whole_layer_of_sessions_that_share_a_prefix,
+                   an_idle_gpu_gets_the_first_waves_of_all_sessions_before_the_others,
+                   a_busy_gpu_gets_all_waves_at_once,
                    a_session_is_billed_its_own_part_of_a_dispatch,
                    how_much_goes_into_a_submission_is_learnt_from_what_its_runs_took_together,
                    runs_of_a_session_that_write_one_layer_go_into_waves_in_their_order,

@@ -213,8 +213,140 @@ START_TEST(sequences_of_batches_that_come_advance_and_go_are_found)
         }
         expect_crowds();
     }
-    for (uint32_t i = 0; i < MOST_BATCHES; i++)
+    for (uint32_t i = 0; i < MOST_BATCHES; i++) {
         engine_batch_destroy(lines[i].batch);
+        lines[i].batch = NULL;
+    }
+    close_world();
+}
+END_TEST
+
+// ---- waves that repeat ----
+
+enum { MOST_WAVES = 5, MOST_IN_WAVE = 4, MOST_RUNS = MOST_WAVES * MOST_IN_WAVE, NUM_STEPS = 400 };
+
+// Some waves of runs: each wave is either drawn, or the one before in other layers.
+struct steps {
+    struct engine_run runs[MOST_RUNS];
+    uint32_t ends[MOST_WAVES], num_waves;
+};
+
+static struct engine_run draw_run(struct dice *dice)
+{
+    struct line *line = &lines[dice_below(dice, MOST_BATCHES)];
+    struct engine_run run = run_of(line->batch);
+    run.layer = dice_below(dice, 3);
+    run.soft_cap = dice_chance(dice, 20) ? 8 : 0;
+    run.num_splits = dice_chance(dice, 20) ? 1 : 4;
+    return run;
+}
+
+static void draw_wave(struct dice *dice, struct steps *steps)
+{
+    const uint32_t wave = steps->num_waves++, begin = wave ? steps->ends[wave - 1] : 0,
+                   before = wave > 1 ? steps->ends[wave - 2] : 0;
+    const bool repeats = wave && dice_chance(dice, 70);
+    const uint32_t count = repeats ? begin - before : dice_between(dice, 1, MOST_IN_WAVE);
+    for (uint32_t i = 0; i < count; i++) {
+        struct engine_run *run = &steps->runs[begin + i];
+        *run = repeats ? steps->runs[before + i] : draw_run(dice);
+        if (!repeats)
+            continue;
+        run->layer += dice_chance(dice, 95) ? 1 : 2;
+        run->out.offset += 1 << 10;
+    }
+    steps->ends[wave] = begin + count;
+}
+
+static struct submission *planned_of(const struct engine_run *runs, const uint32_t *ends,
+                                     uint32_t num_waves)
+{
+    const struct engine_submission params = {
+        .runs = runs, .num_runs = ends[num_waves - 1], .wave_ends = ends, .num_waves = num_waves};
+    struct submission *s = submission_create(engine, &params);
+    ck_assert_ptr_nonnull(s);
+    s->slot = &engine->slots[0]; // nothing is submitted
+    plan_build(s);
+    return s;
+}
+
+static void expect_same_group(const struct group *group, const struct group *alone,
+                              uint32_t first_group, uint32_t first_run)
+{
+    ck_assert_uint_eq(group->kind, alone->kind);
+    ck_assert_mem_eq(&group->geometry, &alone->geometry, sizeof group->geometry);
+    ck_assert(group->read == alone->read && group->write == alone->write &&
+              group->merge == alone->merge && group->redo == alone->redo);
+    ck_assert_uint_eq(group->num_runs, alone->num_runs);
+    ck_assert_uint_eq(group->num_items, alone->num_items);
+    ck_assert_uint_eq(group->num_tokens, alone->num_tokens);
+    ck_assert_uint_eq(group->num_merges, alone->num_merges);
+    ck_assert_uint_eq(group->num_tails, alone->num_tails);
+    ck_assert_uint_eq(group->partial_bytes, alone->partial_bytes);
+    ck_assert_uint_eq(group->run - first_run, alone->run);
+    ck_assert_uint_eq(group->helps, alone->helps);
+    ck_assert_uint_eq(group->helper ? group->helper - first_group : 0, alone->helper);
+}
+
+static void expect_same_run(const struct planned *planned, const struct planned *alone,
+                            uint32_t first_group, uint32_t first_run)
+{
+    ck_assert_ptr_eq(planned->joint, alone->joint);
+    if (planned->joint) {
+        ck_assert_uint_eq(planned->number, alone->number);
+        ck_assert_uint_eq(planned->leader - first_run, alone->leader);
+        ck_assert_uint_eq(planned->next == NO_RUN ? NO_RUN : planned->next - first_run,
+                          alone->next);
+    }
+    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+        const struct share *share = &planned->shares[i], *other = &alone->shares[i];
+        ck_assert_uint_eq(share->group == NO_GROUP, other->group == NO_GROUP);
+        if (share->group == NO_GROUP)
+            continue;
+        ck_assert_uint_eq(share->group - first_group, other->group);
+        ck_assert_uint_eq(share->writes, other->writes);
+        ck_assert_uint_eq(share->work.items, other->work.items);
+        ck_assert_uint_eq(share->work.num_items, other->work.num_items);
+    }
+}
+
+// Plans all waves together, and each of them alone.
+static void expect_same_plans(const struct steps *steps)
+{
+    struct submission *all = planned_of(steps->runs, steps->ends, steps->num_waves);
+    for (uint32_t wave = 0; wave < steps->num_waves; wave++) {
+        const uint32_t begin = wave ? steps->ends[wave - 1] : 0, count = steps->ends[wave] - begin,
+                       first = all->wave_groups[wave];
+        struct submission *alone = planned_of(steps->runs + begin, &count, 1);
+        ck_assert_uint_eq(all->wave_groups[wave + 1] - first, alone->num_groups);
+        for (uint32_t i = 0; i < alone->num_groups; i++)
+            expect_same_group(&all->groups[first + i], &alone->groups[i], first, begin);
+        for (uint32_t i = 0; i < count; i++)
+            expect_same_run(&all->planned[begin + i], &alone->planned[i], first, begin);
+        submission_free(alone);
+    }
+    submission_free(all);
+}
+
+START_TEST(a_wave_in_any_submission_has_the_plan_that_it_has_alone)
+{
+    struct dice dice = {.state = 43};
+    open_world();
+    for (int i = 0; i < NUM_STEPS; i++) {
+        struct steps steps = {.num_waves = 0};
+        for (uint32_t j = 0; j < MOST_BATCHES; j++)
+            if (!lines[j].batch)
+                begin(&dice, &lines[j]);
+            else if (dice_chance(&dice, 30))
+                advance(&dice, &lines[j]);
+        while (steps.num_waves < MOST_WAVES)
+            draw_wave(&dice, &steps);
+        expect_same_plans(&steps);
+    }
+    for (uint32_t i = 0; i < MOST_BATCHES; i++) {
+        engine_batch_destroy(lines[i].batch);
+        lines[i].batch = NULL;
+    }
     close_world();
 }
 END_TEST
@@ -304,6 +436,7 @@ void add_company_tests(Suite *suite)
     TCase *tcase = tcase_create("company");
     tcase_set_tags(tcase, "kernels");
     tcase_add_test(tcase, sequences_of_batches_that_come_advance_and_go_are_found);
+    tcase_add_test(tcase, a_wave_in_any_submission_has_the_plan_that_it_has_alone);
     tcase_add_test(tcase, sequences_that_share_nothing_make_no_joint);
     suite_add_tcase(suite, tcase);
 }

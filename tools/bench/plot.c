@@ -214,12 +214,30 @@ static void draw_bars(FILE *file, const struct points *points, double top)
 
 // ---- the study "share": a bar is the time to the first token, over that with a cache each ----
 
+// True: the point before, if any, is of another prompt or other steps.
+static bool begins_prompt(const struct points *points, uint32_t i)
+{
+    const struct point *p = &points->list[i], *before = i ? p - 1 : NULL;
+    return !before || !is_share(before) || before->prompt != p->prompt ||
+           before->whole_steps != p->whole_steps;
+}
+
+// Bars and the lines above them.
 static uint32_t count_shares(const struct points *points)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < points->count; i++)
-        count += is_share(&points->list[i]);
+        if (is_share(&points->list[i]))
+            count += begins_prompt(points, i) ? 2 : 1;
     return count;
+}
+
+static void draw_prompt(FILE *file, const struct point *p, double y)
+{
+    char text[96];
+    snprintf(text, sizeof text, "%.0f tokens, %s", p->prompt,
+             p->whole_steps ? "whole steps" : "a wait for each layer");
+    svg_text(file, LABEL, y + 14, 12, SVG_LEFT, text);
 }
 
 static void draw_shares(FILE *file, const struct points *points, double top)
@@ -233,6 +251,10 @@ static void draw_shares(FILE *file, const struct points *points, double top)
         char value[128];
         if (!is_share(p))
             continue;
+        if (begins_prompt(points, i)) {
+            draw_prompt(file, p, y);
+            y += BAR;
+        }
         snprintf(value, sizeof value, "%.2f x; computed %.2f, KV %.2f, decode %.2f x%s",
                  p->first_token_ratio, p->prefilled_ratio, p->kv_ratio, p->decode_over_own,
                  p->checked ? "" : ", WRONG");

@@ -36,6 +36,8 @@ static void take_point(const cJSON *json, struct point *point)
         .clients = take_number(json, "clients"),
         .size = take_number(json, "size"),
         .head_dim = take_number(json, "head_dim"),
+        .prompt = take_number(json, "prompt"),
+        .whole_steps = take_number(json, "whole_steps"),
         .first_token_ratio = take_number(json, "first_token_ratio"),
         .prefilled_ratio = take_number(json, "prefilled_ratio"),
         .kv_ratio = take_number(json, "kv_ratio"),

@@ -16,7 +16,8 @@ struct point {
     char name[96];                                           // of a study's case; "": not a study
     double median_us, gb_per_s, tflops, ceiling_ratio;       // ratio 0: unknown
     double floor_us, seqs, longest, clients, size, head_dim; // head_dim 0: unknown
-    double first_token_ratio, prefilled_ratio, kv_ratio, decode_over_own; // study share
+    // Study share.
+    double prompt, whole_steps, first_token_ratio, prefilled_ratio, kv_ratio, decode_over_own;
     char peer[32];  // another engine, whose time on the same device was added to the line
     double peer_us; // 0: none
     bool checked;

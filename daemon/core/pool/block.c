@@ -67,6 +67,7 @@ void block_fetch_place(const struct cache *cache, const struct block *block)
     const struct chunk *chunk = block_chunk(cache, block);
     prefetch(chunk);
     prefetch(&chunk->blocks);
+    prefetch(&chunk->usable);
     order_fetch(&block->eviction);
 }
 
@@ -79,10 +80,9 @@ void block_fetch_freeing(const struct cache *cache, const struct block *block)
 {
     const struct chunk *chunk = block_chunk(cache, block);
     block_fetch_idle(cache, block);
-    prefetch(&block->stamp);
-    prefetch(&chunk->usable);
     prefetch(&chunk->free[chunk->num_free]);
     prefetch(block_written(cache, block, 0));
+    prefetch(&chunk->whole[((uint32_t)block->id & (cache->chunk_blocks - 1)) / 8]);
 }
 
 static enum core_block_kind rightful_state(const struct block *block)

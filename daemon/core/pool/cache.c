@@ -199,6 +199,9 @@ static void measure(struct cache *cache, uint32_t chunk_blocks, uint64_t block_b
     cache->chunk_shift = (uint32_t)__builtin_ctz(chunk_blocks);
     cache->chunk_bytes = block_bytes * chunk_blocks;
     cache->layer_bytes = cache->identity.kv.block_size / 8;
+    stock_init(&cache->node_stock,
+               sizeof(struct prefix_node) + cache->identity.kv.block_size * sizeof(int32_t));
+    stock_init(&cache->block_stock, chunk_blocks * sizeof(struct block));
 }
 
 static bool registry_reserve(struct pool *pool)
@@ -329,11 +332,11 @@ enum status cache_get(struct pool *pool, const struct core_cache_identity *ident
     return cache_create(pool, identity, out, error);
 }
 
-static void chunk_destroy(struct chunk *chunk)
+static void chunk_destroy(struct cache *cache, struct chunk *chunk)
 {
     if (!chunk)
         return;
-    free(chunk->blocks);
+    stock_give(&cache->block_stock, chunk->blocks);
     free(chunk->free);
     free(chunk->written);
     free(chunk);
@@ -346,7 +349,7 @@ static void drop_chunks(struct cache *cache)
             pool_give_back(cache->pool, cache);
         if (cache->chunks[i]->state == CHUNK_PRESENT)
             zeroes_forget(cache->pool, cache, cache->chunks[i]);
-        chunk_destroy(cache->chunks[i]);
+        chunk_destroy(cache, cache->chunks[i]);
     }
     free(cache->chunks);
 }
@@ -359,9 +362,11 @@ void cache_destroy(struct cache *cache)
     while (cache->roots) // no session is left, so no root has claims, and each has children
         prefix_unlink(cache, cache->roots->children);
     node_table_finish(&cache->nodes);
+    stock_finish(&cache->node_stock);
     while (cache->accounts)
         account_finish(cache->accounts);
     drop_chunks(cache);
+    stock_finish(&cache->block_stock);
     struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->ranks};
     for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
         heap_finish(heaps[i]);
@@ -440,7 +445,7 @@ static struct chunk *chunk_get(struct cache *cache)
 
 static void chunk_clear(struct cache *cache, struct chunk *chunk)
 {
-    free(chunk->blocks);
+    stock_give(&cache->block_stock, chunk->blocks);
     free(chunk->free);
     free(chunk->written);
     chunk->blocks = NULL;
@@ -451,26 +456,18 @@ static void chunk_clear(struct cache *cache, struct chunk *chunk)
     heap_add(&cache->absent, &chunk->spare, chunk->number);
 }
 
-static struct block *blocks_create(uint32_t count)
-{
-    struct block *blocks = aligned_alloc(alignof(struct block), count * sizeof *blocks);
-    if (blocks)
-        memset(blocks, 0, count * sizeof *blocks);
-    return blocks;
-}
-
 enum status cache_grow(struct cache *cache, struct error *error)
 {
     struct chunk *chunk = chunk_get(cache);
     size_t written = (size_t)cache->chunk_blocks * cache->identity.num_layers * cache->layer_bytes;
-    struct block *blocks = chunk ? blocks_create(cache->chunk_blocks) : NULL;
+    struct block *blocks = chunk ? stock_take(&cache->block_stock) : NULL;
     uint32_t *places = blocks ? calloc(cache->chunk_blocks, sizeof *places) : NULL;
     size_t reserved = (size_t)cache->chunk_blocks * cache->layer_bytes;
     size_t whole = ((size_t)cache->chunk_blocks + 7) / 8;
     uint8_t *bits = places ? calloc(written + reserved + whole, 1) : NULL;
     if (!bits) {
         free(places);
-        free(blocks);
+        stock_give(&cache->block_stock, blocks);
         return error_set(error, STATUS_NO_MEMORY,
                          "no host memory to grow cache \"%.64s\" by %" PRIu32 " blocks",
                          cache->name, cache->chunk_blocks);

@@ -12,6 +12,7 @@
 #include "block.h"
 #include "core/core.h"
 #include "node_table.h"
+#include "stock.h"
 
 enum { CORE_MAX_CACHE_NAME = 255, CORE_MIN_BLOCK_SIZE = 8, CORE_MAX_BLOCK_SIZE = 256 };
 
@@ -53,6 +54,8 @@ struct cache {
     bool too_large;                         // for tiers: the log has been told
     int64_t compute_ns;        // a token takes a worker so long, learnt from claims; 0 = unknown
     struct node_table nodes;   // of the trees below the roots
+    struct stock node_stock;   // of these nodes
+    struct stock block_stock;  // of the chunks' blocks
     struct claim_node *claims; // by (parent, tokens); claim.h
     uint64_t num_nodes;        // nodes with a block
     uint64_t num_pending;      // of these, nodes whose block has writes that are not over

@@ -6,8 +6,8 @@
 #include "evict.h"
 
 #include "base/container_of.h"
-#include "base/prefetch.h"
 #include "cache.h"
+#include "hold.h"
 #include "pool.h"
 #include "prefix.h"
 #include "tenant.h"
@@ -57,31 +57,87 @@ static struct block *first_victim(const struct account *account)
     return node ? container_of(node, struct block, eviction) : NULL;
 }
 
-// Most often several blocks go one after the other: those of a chain from its end on, then those of
-// the chain that was used next. Near the root, what is read of that one is prefetched step by step.
-static void fetch_next(const struct cache *cache, const struct block *block)
+static struct prefix_node *first_to_go(const struct account *account)
 {
-    const struct order_node *next = order_next(&block->account->victims, &block->eviction);
-    prefix_fetch_ancestors(cache, block->node);
-    if (!next || block->node->depth > 2)
-        return;
-    const struct block *then = container_of(next, const struct block, eviction);
-    prefetch(then);
-    if (block->node->depth > 1)
-        return;
-    block_fetch_place(cache, then);
-    prefix_fetch(then->node);
-    if (block->node->depth == 0)
-        prefix_fetch_slot(cache, then->node);
+    return lowest_cached(first_victim(account)->node);
 }
 
-static void evict_block(struct account *account)
+static void evict_node(struct account *account, struct prefix_node *node)
 {
     struct tenant *tenant = tenant_ref(account->tenant); // it may end with its last root
-    const struct block *first = first_victim(account);
-    fetch_next(account->cache, first);
-    unlink_counted(account->cache, lowest_cached(first->node));
+    unlink_counted(account->cache, node);
     tenant_unref(tenant);
+}
+
+// ---- prefetching ----
+// An eviction reads a dozen cache lines in many places, and a large cache is in no CPU cache. Most
+// often several blocks go one after the other: those of a chain from its end on, then those of the
+// chain that was used next. So each eviction prefetches for the blocks that go some places later,
+// in three steps, each of which reads what the one before has prefetched.
+
+enum { PLACED_AHEAD = EVICT_AHEAD / 2, FREED_AHEAD = EVICT_AHEAD / 4 };
+
+static bool is_only_child(const struct prefix_node *node)
+{
+    return node->prev == node && !node->next;
+}
+
+static const struct prefix_node *foreseen(const struct evictions *e, uint32_t number)
+{
+    return e->nodes[number % EVICT_AHEAD];
+}
+
+// The end of the chain that goes after the first victim's, or after `chains` more. NULL: not known.
+static const struct prefix_node *next_end(const struct account *account, uint32_t chains)
+{
+    const struct order_node *victim = order_first(&account->victims);
+    for (chains++; victim && chains; chains--)
+        victim = order_next(&account->victims, victim);
+    return victim ? container_of(victim, const struct block, eviction)->node : NULL;
+}
+
+// The node that goes after the last one that is foreseen.
+static const struct prefix_node *foresee(struct evictions *e, const struct account *account)
+{
+    const struct prefix_node *last = e->end > e->begin ? foreseen(e, e->end - 1) : NULL;
+    if (!last)
+        return first_victim(account)->node;
+    if (last->parent && is_only_child(last))
+        return last->parent;
+    return next_end(account, e->chains++);
+}
+
+// Call this before each eviction. If evictions go another way than was foreseen, it begins anew, for
+// as many nodes as are still wanted: so a lease foresees no more nodes than it needs blocks.
+static void fetch_victims(struct evictions *e, const struct account *account)
+{
+    const struct cache *cache = account->cache;
+    const struct prefix_node *node;
+    if (e->begin == e->end || foreseen(e, e->begin) != first_victim(account)->node)
+        e->begin = e->end = e->placed = e->freed = e->chains = 0;
+    while (e->end - e->begin < EVICT_AHEAD && e->wanted && (node = foresee(e, account))) {
+        e->nodes[e->end++ % EVICT_AHEAD] = node;
+        e->wanted--;
+        prefix_fetch_going(cache, node);
+    }
+    for (; e->placed < e->end && e->placed - e->begin < PLACED_AHEAD; e->placed++)
+        block_fetch_place(cache, foreseen(e, e->placed)->block);
+    for (; e->freed < e->placed && e->freed - e->begin < FREED_AHEAD; e->freed++) {
+        block_fetch_freeing(cache, foreseen(e, e->freed)->block);
+        hold_fetch_page(e->table, foreseen(e, e->freed)->block->id);
+    }
+}
+
+// The node goes, and all behind it: no other node that is foreseen may be among these.
+static void forget(struct evictions *e, const struct prefix_node *node)
+{
+    const bool ends_chain = !node->parent || !is_only_child(node);
+    if (e->begin == e->end || node->children || node != foreseen(e, e->begin)) {
+        e->end = e->begin;
+        return;
+    }
+    e->begin++;
+    e->chains -= ends_chain && e->chains;
 }
 
 // ---- a chunk ----
@@ -225,13 +281,18 @@ static struct choice choose(const struct tenant *tenant, const struct cache *cac
 }
 
 static bool evict_from(const struct tenant *tenant, const struct cache *cache,
-                       const struct tenant *asking)
+                       const struct tenant *asking, struct evictions *evictions)
 {
     const struct choice choice = choose(tenant, cache, asking);
-    if (choice.chunk)
+    if (choice.chunk) {
+        evictions->begin = evictions->end; // nodes may end
         empty_chunk(choice.from->cache, choice.chunk);
-    else if (choice.own)
-        evict_block(choice.own);
+    } else if (choice.own) {
+        fetch_victims(evictions, choice.own);
+        struct prefix_node *node = first_to_go(choice.own);
+        forget(evictions, node);
+        evict_node(choice.own, node);
+    }
     return choice.chunk || choice.own;
 }
 
@@ -247,7 +308,7 @@ struct tenant *evict_first(const struct cache *cache)
     return idle ? container_of(idle, struct tenant, rank) : NULL;
 }
 
-bool evict_for(struct cache *cache, const struct tenant *asking)
+bool evict_for(struct cache *cache, const struct tenant *asking, struct evictions *evictions)
 {
     struct heap *ranks = &cache->pool->ranks;
     struct tenant *skipped = NULL, *tenant, *next; // linked by `next_rank`
@@ -256,7 +317,7 @@ bool evict_for(struct cache *cache, const struct tenant *asking)
     // A tenant with victims in the cache always helps. One without helps unless its chunks are all
     // in this cache, or floors keep them.
     while (!done && (tenant = evict_first(cache))) {
-        done = evict_from(tenant, cache, asking);
+        done = evict_from(tenant, cache, asking, evictions);
         if (done)
             break;
         heap_remove(ranks, &tenant->rank);
@@ -268,7 +329,8 @@ bool evict_for(struct cache *cache, const struct tenant *asking)
         tenant_rank(skipped);
         tenant_unref(skipped);
     }
-    return done || evict_from(asking, cache, asking); // its floor holds only for others' leases
+    // Its floor holds only for others' leases.
+    return done || evict_from(asking, cache, asking, evictions);
 }
 
 // ---- caps ----
@@ -290,7 +352,7 @@ void evict_trim(struct pool *pool)
     while (pool->over) {
         struct account *account = oldest_account(pool->over);
         struct cache *cache = account->cache; // `account` may end with its tenant
-        evict_block(account);
+        evict_node(account, first_to_go(account));
         cache_settle(cache);
     }
 }

@@ -19,12 +19,27 @@
 #include <stdint.h>
 
 struct cache;
+struct hold_table;
 struct pool;
+struct prefix_node;
 struct tenant;
+
+enum { EVICT_AHEAD = 16 };
+
+// The evictions for one lease, and the nodes that are likely to go next: they are prefetched.
+struct evictions {
+    const struct hold_table *table; // of the lease
+    uint32_t wanted;                // nodes that may still be foreseen: blocks that the lease needs
+    // nodes[begin % EVICT_AHEAD] to [end % EVICT_AHEAD) are foreseen; those before `placed` and
+    // `freed` have passed the second and the third step.
+    uint32_t begin, end, placed, freed;
+    uint32_t chains; // that end between begin and end
+    const struct prefix_node *nodes[EVICT_AHEAD];
+};
 
 // Evicts one cached block of `cache`, or empties a chunk of another cache and gives its memory back
 // to the pool, for a lease of the tenant `asking`. False: nothing may go.
-bool evict_for(struct cache *cache, const struct tenant *asking);
+bool evict_for(struct cache *cache, const struct tenant *asking, struct evictions *evictions);
 // Whom evict_for() asks first. Call it after tenants_rank().
 struct tenant *evict_first(const struct cache *cache);
 // Evicts what tenants have above their caps. May end caches without users. Call this at the end of

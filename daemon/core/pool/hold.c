@@ -153,15 +153,15 @@ static bool pages_reserve(struct hold_table *table, uint32_t page)
     return true;
 }
 
-static struct hold_page *page_create(uint32_t chunk_blocks)
+static struct hold_page *page_create(const struct cache *cache)
 {
-    size_t bits = ((size_t)chunk_blocks + 63) / 64 * sizeof(struct hold_bits);
-    struct hold_page *page =
-        calloc(1, sizeof *page + bits + 2 * (size_t)chunk_blocks * sizeof *page->holds);
+    const size_t bits = hold_words(cache) * sizeof(struct hold_bits),
+                 counts = 2 * (size_t)cache->chunk_blocks * sizeof(uint32_t);
+    struct hold_page *page = calloc(1, sizeof *page + bits + counts);
     if (!page)
         return NULL;
-    page->holds = (uint32_t *)((char *)page->bits + bits);
-    page->more_refs = page->holds + chunk_blocks;
+    page->holds = (uint32_t *)&page->bits[hold_words(cache)];
+    page->more_refs = page->holds + cache->chunk_blocks;
     return page;
 }
 
@@ -171,7 +171,7 @@ bool hold_reserve(struct hold_table *table, const struct block *block)
     if (!pages_reserve(table, page))
         return false;
     if (!table->pages[page])
-        table->pages[page] = page_create(table->cache->chunk_blocks);
+        table->pages[page] = page_create(table->cache);
     if (table->pages[page])
         prefetch(&table->pages[page]->holds[hold_index(table, block->id)]);
     return table->pages[page] != NULL;

@@ -131,14 +131,22 @@ static inline void hold_fetch_ahead(const struct hold_table *table, const int32_
         hold_fetch(table, list[i + BLOCK_AHEAD]);
 }
 
-// Prefetches what says where the session's hold of the block is counted, if that exists.
+static inline uint32_t hold_words(const struct cache *cache) // of a page's bits
+{
+    return (cache->chunk_blocks + 63) / 64;
+}
+
+// Prefetches where the session's hold of the block is counted, if that exists. Does not read the
+// page.
 static inline void hold_fetch_page(const struct hold_table *table, int32_t id)
 {
     const struct hold_page *page = hold_page(table, id);
+    const uint32_t index = hold_index(table, id);
     if (!page)
         return;
     prefetch(page);
-    prefetch(&page->bits[hold_index(table, id) / 64]);
+    prefetch(&page->bits[index / 64]);
+    prefetch((const uint32_t *)&page->bits[hold_words(table->cache)] + index);
 }
 
 // Checks that the session holds block `id`. OUT_OF_RANGE: no such id. NOT_HELD: the session does

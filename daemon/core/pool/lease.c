@@ -96,7 +96,7 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
     if (status == STATUS_OK)
         status = lease_check(table, count, error);
     if (status == STATUS_OK && table->cache->counts[CORE_FREE] < count)
-        status = pool_make_room(table->cache, table->session->salt->tenant, count, growing, error);
+        status = pool_make_room(table, count, growing, error);
     if (status == STATUS_OK) {
         status = attached_choose(table, count, error);
         *growing |= status != STATUS_OK; // ask again soon

@@ -6,7 +6,7 @@
 
 #include "node_table.h"
 
-#include <stdlib.h>
+#include "base/pages.h"
 
 enum {
     LEAST_CAPACITY = 64,
@@ -46,6 +46,12 @@ static bool take(struct node_array *array, uint64_t hash, const struct prefix_no
     return true;
 }
 
+static void drop(struct node_array *array)
+{
+    pages_unmap(array->entries, array->capacity * sizeof *array->entries);
+    *array = (struct node_array){0};
+}
+
 // ---- growth ----
 
 // Moves entries up to the next free one, so that no run of entries is cut: a search in the old
@@ -64,8 +70,7 @@ static void move(struct node_table *table, size_t least)
         if (table->next == table->end)
             break;
     }
-    free(old->entries);
-    *old = (struct node_array){0};
+    drop(old);
 }
 
 // A move begins behind a free entry, so that it does not begin within a run.
@@ -80,7 +85,7 @@ static size_t first_free(const struct node_array *array)
 static bool grow(struct node_table *table)
 {
     const size_t capacity = table->now.capacity ? 2 * table->now.capacity : LEAST_CAPACITY;
-    struct node_entry *entries = calloc(capacity, sizeof *entries);
+    struct node_entry *entries = pages_map(capacity * sizeof *entries, true);
     if (!entries)
         return false;
     if (table->old.capacity)
@@ -134,7 +139,7 @@ struct prefix_node *node_table_each(const struct node_table *table, size_t *at)
 
 void node_table_finish(struct node_table *table)
 {
-    free(table->now.entries);
-    free(table->old.entries);
+    drop(&table->now);
+    drop(&table->old);
     *table = (struct node_table){0};
 }

@@ -7,6 +7,9 @@
 
 #include "cache.h"
 #include "evict.h"
+#include "hold.h"
+#include "salt.h"
+#include "session.h"
 #include "tenant.h"
 
 #include <inttypes.h>
@@ -214,17 +217,20 @@ static enum status no_blocks(const struct cache *cache, const struct tenant *ask
                      pool_available(cache, asking), refused);
 }
 
-enum status pool_make_room(struct cache *cache, const struct tenant *asking, uint32_t count,
-                           bool *growing, struct error *error)
+enum status pool_make_room(const struct hold_table *table, uint32_t count, bool *growing,
+                           struct error *error)
 {
+    struct cache *cache = table->cache;
     struct pool *pool = cache->pool;
+    const struct tenant *asking = table->session->salt->tenant;
     if (pool->refused_bytes && ++pool->refused_wishes >= POOL_RETRY_AFTER)
         pool->refused_bytes = 0;
     if (pool_available(cache, asking) < count) // evicting would lose prefixes for nothing
         return no_blocks(cache, asking, count, error);
+    struct evictions evictions = {.table = table, .wanted = count};
     enum status status = grow_to(cache, count, error);
     while (status == STATUS_OK && expected(cache) < count &&
-           (take_spare(cache) || evict_for(cache, asking)))
+           (take_spare(cache) || evict_for(cache, asking, &evictions)))
         status = grow_to(cache, count, error);
     if (status != STATUS_OK || cache->counts[CORE_FREE] >= count)
         return status;

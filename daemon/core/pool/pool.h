@@ -13,6 +13,7 @@
 
 struct block;
 struct cache;
+struct hold_table;
 struct tenant;
 
 struct pool {
@@ -69,10 +70,11 @@ void pool_refused(struct pool *pool, const struct cache *cache);
 
 // Makes the memory of a new cache if the pool is fixed. LIMIT: the pool has no room for it.
 enum status pool_fill(struct cache *cache, struct error *error);
-// Call this for a lease of `count` blocks by `asking` if fewer are free. It grows the cache, takes
-// spare memory from other caches, and evicts cached blocks of any cache, in this order. OK: enough
-// blocks are free now. NO_BLOCKS: too few are; *growing: chunks that are growing will help.
-enum status pool_make_room(struct cache *cache, const struct tenant *asking, uint32_t count,
-                           bool *growing, struct error *error);
+// Call this for a lease of `count` blocks by the table's session if fewer are free. It grows the
+// cache, takes spare memory from other caches, and evicts cached blocks of any cache, in this
+// order. OK: enough blocks are free now. NO_BLOCKS: too few are; *growing: chunks that are growing
+// will help.
+enum status pool_make_room(const struct hold_table *table, uint32_t count, bool *growing,
+                           struct error *error);
 
 #endif

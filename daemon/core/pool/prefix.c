@@ -127,23 +127,19 @@ struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_r
 
 static void fetch_found(const struct cache *cache, const struct prefix_node *node)
 {
-    const char *from = (const char *)&node->root,
-               *end = (const char *)node->tokens + tokens_size(cache);
-    for (; from < end; from += 64)
+    const char *end = (const char *)node->tokens + tokens_size(cache);
+    for (const char *from = (const char *)&node->hash; from < end; from += 64)
         prefetch(from);
-    prefetch(end - 1);
 }
 
-void prefix_fetch(const struct prefix_node *node)
+void prefix_fetch_going(const struct cache *cache, const struct prefix_node *node)
 {
-    prefetch(node);
-    prefetch((const char *)node + 64);
-    prefetch(node->tokens - 1); // the struct may begin in the middle of a line
-}
-
-void prefix_fetch_slot(const struct cache *cache, const struct prefix_node *node)
-{
+    prefetch(node->block);
+    prefetch(&node->block->stamp);
     node_table_fetch_run(&cache->nodes, node->hash);
+    prefetch(&node->prev);
+    if (node->skip)
+        prefetch(&node->skip->hash);
 }
 
 // The node that the search for `hash` will most likely find.
@@ -197,34 +193,22 @@ struct prefix_node *prefix_walk_next(struct prefix_walk *walk)
     return node;
 }
 
-void prefix_fetch_ancestors(const struct cache *cache, const struct prefix_node *node)
+static struct prefix_node *ancestor(struct prefix_node *node, int levels)
 {
-    enum { FREEING, PLACE, BLOCK, NODE };
-    const struct prefix_node *at = node->parent;
-    for (int step = FREEING; at && step <= NODE; step++) {
-        if (step == FREEING) {
-            block_fetch_freeing(cache, at->block);
-        } else if (step == PLACE) {
-            block_fetch_place(cache, at->block);
-        } else if (step == BLOCK) {
-            prefetch(at->block);
-            node_table_fetch_run(&cache->nodes, at->hash);
-        } else {
-            prefix_fetch(at);
-            return;
-        }
-        at = at->parent;
-    }
+    while (node && --levels)
+        node = node->parent;
+    return node;
 }
 
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
                                struct prefix_node *parent, const int32_t *tokens)
 {
-    struct prefix_node *node = calloc(1, sizeof *node + tokens_size(cache));
+    struct prefix_node *node = stock_take(&cache->node_stock);
     if (!node)
         return NULL;
     *node = (struct prefix_node){.root = root,
                                  .parent = parent,
+                                 .skip = ancestor(parent, PREFIX_SKIP),
                                  .depth = parent ? parent->depth + 1 : 0,
                                  .hash = node_hash(cache, parent_hash(root, parent), tokens)};
     memcpy(node->tokens, tokens, tokens_size(cache));
@@ -232,7 +216,7 @@ struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
         node->chain = record_chain_next(parent ? &parent->chain : &root->chain, tokens,
                                         cache->identity.kv.block_size);
     if (!node_table_add(&cache->nodes, node->hash, node)) {
-        free(node);
+        stock_give(&cache->node_stock, node);
         return NULL;
     }
     node->id = ++cache->pool->ledger->last_id;
@@ -318,7 +302,7 @@ static void node_remove(struct cache *cache, struct prefix_node *node)
     prefix_detach(cache, node);
     node_table_remove(&cache->nodes, node->hash, node);
     DL_DELETE(*(parent ? &parent->children : &root->children), node);
-    free(node);
+    stock_give(&cache->node_stock, node);
     if (parent && parent->block && !parent->children)
         block_resort(cache, parent->block);
     if (!parent)

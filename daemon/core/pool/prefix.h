@@ -13,28 +13,37 @@
 #include "cache.h"
 #include "salt.h"
 
+#include <stdalign.h>
+
+// In cache->node_stock, so it begins at a cache line, and so do its parts.
 struct prefix_node {
-    uint64_t id;                     // from ledger->last_id
-    struct prefix_node *prev, *next; // siblings
-    struct prefix_node *children;    // a list through prev and next; owned
-    struct claim_node *claim;        // the same chain in cache->claims; NULL: no claim has it
-    uint64_t hash;                   // of the parent's hash and the tokens; in cache->nodes
-    int64_t attached_ns;             // the ledger's time when it got the block
-    enum core_keep keep;             // of the prefix that ends with this node
-    struct record_chain chain;       // its name in tiers; unset while pool->has_tiers is not set
+    // Removing the node reads this line, and the one that a look-up reads.
+    alignas(64) struct prefix_node *prev; // siblings
+    struct prefix_node *next;
+    struct prefix_node *children; // a list through prev and next; owned
+    struct claim_node *claim;     // the same chain in cache->claims; NULL: no claim has it
+    enum core_keep keep;          // of the prefix that ends with this node
+    bool is_fresh;                // its block became visible and is not stored yet
+    uint64_t id;                  // from ledger->last_id
+    int64_t attached_ns;          // the ledger's time when it got the block
+
+    alignas(64) struct record_chain chain; // its name in tiers; unset while pool->has_tiers is not
     struct prefix_node *prev_fresh, *next_fresh; // cache->fresh, while is_fresh
-    bool is_fresh;                               // its block became visible and is not stored yet
+
     // A look-up reads what follows.
-    uint32_t depth;             // 0: a child of the root
+    alignas(64) uint64_t hash;  // of the parent's hash and the tokens; in cache->nodes
     struct prefix_root *root;   // of its tree
     struct prefix_node *parent; // NULL: a child of the root
+    struct prefix_node *skip;   // PREFIX_SKIP levels above; NULL: there is none
     struct block *block;        // sealed; K and V of these tokens behind their ancestors'
     uint64_t hits;              // look-ups that found the block
+    uint32_t depth;             // 0: a child of the root
     // Nodes with this `keep` among the node itself and those behind it. So a kept prefix keeps all
     // its blocks, and a block is never kept less than one that continues its prefix.
     uint32_t num_keeps[CORE_NUM_KEEPS];
     int32_t tokens[]; // [block_size]
 };
+enum { PREFIX_SKIP = 4 };
 
 struct prefix_root {
     UT_hash_handle hh;            // cache->roots, by key
@@ -60,7 +69,7 @@ void prefix_root_settle(struct cache *cache, struct prefix_root *root);
 struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
                                 const struct prefix_node *parent, const int32_t *tokens);
 // Follows a prompt from its root on, block by block. Prefetches what it reads, and the blocks.
-enum { PREFIX_LEAST_AHEAD = 16, PREFIX_MOST_AHEAD = 64 };
+enum { PREFIX_LEAST_AHEAD = 32, PREFIX_MOST_AHEAD = 64 };
 struct prefix_walk {
     const struct cache *cache;
     const struct prefix_root *root; // NULL: the index has nothing of the prompt
@@ -73,12 +82,8 @@ struct prefix_walk {
 };
 // The node of the next block, visible or not. NULL: there is none.
 struct prefix_node *prefix_walk_next(struct prefix_walk *walk);
-// Prefetches what evicting the ancestors of `node` will read, step by step: call this for one node
-// after the other, from the end of a chain on.
-void prefix_fetch_ancestors(const struct cache *cache, const struct prefix_node *node);
-// Prefetch a node without its tokens, then its entry in the table.
-void prefix_fetch(const struct prefix_node *node);
-void prefix_fetch_slot(const struct cache *cache, const struct prefix_node *node);
+// Prefetches what it takes to remove the node, which has a block.
+void prefix_fetch_going(const struct cache *cache, const struct prefix_node *node);
 // A new child without a block. NULL: no memory.
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
                                struct prefix_node *parent, const int32_t *tokens);

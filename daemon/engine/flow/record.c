@@ -139,8 +139,8 @@ static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t f
 static struct gpu_dispatch attention_constants(const struct submission *s,
                                                const struct group *group, const struct grid *grid)
 {
-    struct gpu_dispatch constants =
-        constants_of(s, group->first, group->num_runs + plan_num_tails(group), group->num_items, grid);
+    struct gpu_dispatch constants = constants_of(
+        s, group->first, group->num_runs + plan_num_tails(group), group->num_items, grid);
     constants.redo = group->redo ? s->slot->piece.address + group->redo_at : 0;
     return constants;
 }

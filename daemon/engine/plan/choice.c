@@ -69,7 +69,8 @@ void choice_make(struct choice *choice, const struct submission *s, const struct
     choice->cutting = cutting_of_run(run);
     choice->cutting.alone = alone;
     for (uint32_t i = 0; i < variant->num_kernels; i++) {
-        if (!(choice->cutting.serving >> i & 1)) { // no sequence goes there
+        // The last kernel also gets sequences without queries.
+        if (!(choice->cutting.serving >> i & 1) && i != variant->num_kernels - 1) {
             choice->geometries[i] = (struct geometry){0};
             continue;
         }

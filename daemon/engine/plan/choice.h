@@ -10,7 +10,8 @@
 #include "submission.h"
 
 struct choice {
-    // By the variant's kernels; zeroed where cutting.serving says that the kernel does not serve it.
+    // By the variant's kernels; zeroed where cutting.serving says that the kernel does not serve
+    // it.
     struct geometry geometries[MOST_KERNELS];
     struct cutting cutting;
 };

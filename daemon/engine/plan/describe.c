@@ -63,8 +63,7 @@ void describe_measure(struct submission *s)
 {
     uint64_t runs = 0;
     for (uint32_t i = 0; i < s->num_groups; i++)
-        runs += s->groups[i].num_runs + plan_num_tails(&s->groups[i]) +
-                s->groups[i].num_split_runs;
+        runs += s->groups[i].num_runs + plan_num_tails(&s->groups[i]) + s->groups[i].num_split_runs;
     s->num_gpu_runs = (uint32_t)runs; // submission_create() has reserved as many
     s->ranges_at = padded(runs * sizeof *s->gpu_runs);
     s->upload_bytes = s->ranges_at + padded(s->num_ranges * sizeof *s->ranges);
@@ -258,8 +257,8 @@ static struct gpu_run describe(const struct engine_run *run, const struct extras
 
 // ---- placing ----
 
-// Sets where each group begins in gpu_runs. A group has its runs, then its tails, then its runs with
-// splits once more. Resets the counts that place_share() adds up again.
+// Sets where each group begins in gpu_runs. A group has its runs, then its tails, then its runs
+// with splits once more. Resets the counts that place_share() adds up again.
 static void place_groups(const struct submission *s)
 {
     uint32_t next = 0;

@@ -17,28 +17,28 @@
 
 // Runs of one wave that share their pipelines. They are gpu_runs[first, first + num_runs); those
 // that write K and V come first. Behind them, runs of a decode stand once more with their small
-// items, so that those of all runs come behind the large items of all: tails_of(). A group has up to three dispatches in its wave: `write` (K/V
-// writes or copies), `read` (attention, gather, or a caller's merge), and a third. The third is
-// `merge`, which merges the results of splits, or `redo`, the second pass over items that `read`
-// noted. For `merge` the runs with splits stand once more in gpu_runs[first_split, first_split +
-// num_split_runs).
+// items, so that those of all runs come behind the large items of all: tails_of(). A group has up
+// to three dispatches in its wave: `write` (K/V writes or copies), `read` (attention, gather, or a
+// caller's merge), and a third. The third is `merge`, which merges the results of splits, or
+// `redo`, the second pass over items that `read` noted. For `merge` the runs with splits stand once
+// more in gpu_runs[first_split, first_split + num_split_runs).
 struct group {
     enum engine_kind kind;
     struct geometry geometry;            // attention: with the number of its kernel
     VkPipeline write, read, merge, redo; // VK_NULL_HANDLE: there is no such dispatch
     uint32_t first, num_runs, num_writers;
     uint32_t first_split, num_split_runs;
-    uint32_t num_tails;                    // runs that have large items and small ones
-    uint32_t num_items;                    // of all its runs
-    uint32_t num_tokens;                   // written; gathered rows; or tokens of a caller's merge
-    uint32_t num_merges;                   // tiles whose splits `merge` merges
-    uint32_t num_doubtful;                 // of num_items, those that `read` may note for `redo`
+    uint32_t num_tails;    // runs that have large items and small ones
+    uint32_t num_items;    // of all its runs
+    uint32_t num_tokens;   // written; gathered rows; or tokens of a caller's merge
+    uint32_t num_merges;   // tiles whose splits `merge` merges
+    uint32_t num_doubtful; // of num_items, those that `read` may note for `redo`
     // Runs that describe.c has placed in gpu_runs.
     uint32_t num_placed, num_split_placed, num_tails_placed;
-    uint32_t first_range, num_ranges;      // ENGINE_COPY
-    uint32_t run;                          // ENGINE_MERGE: its one run
-    uint64_t redo_at;                      // offset in the slot's piece: struct gpu_redo
-    bool is_native;                        // `native` is launched instead of `read`
+    uint32_t first_range, num_ranges; // ENGINE_COPY
+    uint32_t run;                     // ENGINE_MERGE: its one run
+    uint64_t redo_at;                 // offset in the slot's piece: struct gpu_redo
+    bool is_native;                   // `native` is launched instead of `read`
     const struct native *native;
     uint64_t native_at;     // offset in the slot's piece: hopper_measure()'s extras
     uint64_t partial_bytes; // of partial results, for all its runs
@@ -59,7 +59,7 @@ struct share {
     bool writes;    // the group writes the run's K and V
     struct work work;
     uint32_t place; // in gpu_runs
-    double bytes; // its part of the group's `bytes`
+    double bytes;   // its part of the group's `bytes`
 };
 
 // The plan of one run.

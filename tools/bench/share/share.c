@@ -47,8 +47,8 @@ struct parts {
 
 // What the workers of a case have said.
 struct outcome {
-    double first_us;   // until the slowest worker's first token; ONE_FIRST: but the first worker's
-    double decode_us;  // of the slowest worker
+    double first_us;  // until the slowest worker's first token; ONE_FIRST: but the first worker's
+    double decode_us; // of the slowest worker
     struct parts parts;
     uint64_t computed; // prompt tokens
     uint64_t blocks;   // of K and V: of the prompts
@@ -173,7 +173,8 @@ static bool converse(struct process *workers, enum manner manner, struct outcome
     for (uint32_t i = 0; i < count; i++)
         if (!hear_ready(&workers[i]))
             return false;
-    return (!first || ask(workers, 0, 1, "prefill", "prefilled", &ignored, &outcome->computed, NULL)) &&
+    return (!first ||
+            ask(workers, 0, 1, "prefill", "prefilled", &ignored, &outcome->computed, NULL)) &&
            ask(workers, first, count, "prefill", "prefilled", &outcome->first_us,
                &outcome->computed, NULL) &&
            ask_blocks(workers, manner, &outcome->blocks) &&
@@ -214,6 +215,7 @@ static bool say(const struct share *s, enum manner manner, const struct outcome 
     snprintf(figure.name, sizeof figure.name, "%s", names[manner]);
     figure_add_given(&figure, "prompt", s->shape.prompt, "common tokens");
     figure_add_given(&figure, "layers", s->shape.model.layers, "layers");
+    figure_add_given(&figure, "whole_steps", s->study->options.whole_steps, "");
     figure_add(&figure, "first_token_us", o->first_us, "us");
     figure_add(&figure, "first_token_ratio", o->first_us / own->first_us, "x");
     figure_add(&figure, "first_token_over_caches", o->first_us / caches->first_us, "x");

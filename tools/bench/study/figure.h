@@ -10,7 +10,7 @@
 #include "tools/bench/check.h"
 #include "tools/bench/measure.h"
 
-enum { FIGURE_NUMBERS = 16 };
+enum { FIGURE_NUMBERS = 20 };
 
 struct figure {
     const char *study, *via, *dtype;

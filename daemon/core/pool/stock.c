@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// stock.c - see stock.h. A region begins at a multiple of PAGES_LARGE and with its header. Objects
+// beyond the first `begun` were never given out. AddressSanitizer is told which objects are free.
+
+#include "stock.h"
+
+#include "base/pages.h"
+
+#include <stdbool.h>
+#include <string.h>
+#include <utlist.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, size)   ((void)(at), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#endif
+
+enum { LINE = 64 };
+
+struct stock_object {
+    struct stock_object *next;
+};
+
+struct stock_region {
+    struct stock_region *prev, *next; // stock->usable or stock->full
+    struct stock_object *free;
+    uint32_t begun, used;
+};
+_Static_assert(sizeof(struct stock_region) <= LINE, "objects begin behind the first line");
+
+void stock_init(struct stock *stock, size_t object_bytes)
+{
+    const size_t bytes = (object_bytes + LINE - 1) & -(size_t)LINE,
+                 fits = (PAGES_LARGE - LINE) / bytes, count = fits ? fits : 1;
+    *stock = (struct stock){
+        .object_bytes = bytes,
+        .region_bytes = (LINE + count * bytes + PAGES_LARGE - 1) & -PAGES_LARGE,
+        .per_region = (uint32_t)count,
+    };
+}
+
+static char *objects_of(struct stock_region *region)
+{
+    return (char *)region + LINE;
+}
+
+// Only the first object of a region may lie more than PAGES_LARGE behind the region's begin.
+static struct stock_region *region_of(void *object)
+{
+    return (struct stock_region *)(((uintptr_t)object - LINE) & -(uintptr_t)PAGES_LARGE);
+}
+
+static struct stock_region *region_create(struct stock *stock)
+{
+    struct stock_region *region = pages_map(stock->region_bytes, stock->num_regions > 0);
+    if (!region)
+        return NULL;
+    ASAN_POISON_MEMORY_REGION(objects_of(region), stock->region_bytes - LINE);
+    stock->num_regions++;
+    DL_PREPEND(stock->usable, region);
+    return region;
+}
+
+static void region_destroy(struct stock *stock, struct stock_region *region)
+{
+    ASAN_UNPOISON_MEMORY_REGION(region, stock->region_bytes);
+    stock->num_regions--;
+    pages_unmap(region, stock->region_bytes);
+}
+
+void *stock_take(struct stock *stock)
+{
+    struct stock_region *region = stock->usable ? stock->usable : region_create(stock);
+    if (!region)
+        return NULL;
+    struct stock_object *object = region->free;
+    const bool fresh = !object;
+    if (fresh)
+        object = (void *)(objects_of(region) + region->begun++ * stock->object_bytes);
+    ASAN_UNPOISON_MEMORY_REGION(object, stock->object_bytes);
+    if (!fresh) {
+        region->free = object->next;
+        memset(object, 0, stock->object_bytes);
+    }
+    if (++region->used == stock->per_region) {
+        DL_DELETE(stock->usable, region);
+        DL_PREPEND(stock->full, region);
+    }
+    return object;
+}
+
+void stock_give(struct stock *stock, void *object)
+{
+    if (!object)
+        return;
+    struct stock_region *region = region_of(object);
+    struct stock_object *given = object;
+    if (region->used-- == stock->per_region) {
+        DL_DELETE(stock->full, region);
+        DL_PREPEND(stock->usable, region);
+    }
+    if (!region->used && region->prev != region) { // another one has room, too
+        DL_DELETE(stock->usable, region);
+        region_destroy(stock, region);
+        return;
+    }
+    given->next = region->free;
+    region->free = given;
+    ASAN_POISON_MEMORY_REGION(object, stock->object_bytes);
+}
+
+static void destroy_all(struct stock *stock, struct stock_region *regions)
+{
+    struct stock_region *region, *next;
+    DL_FOREACH_SAFE(regions, region, next)
+    region_destroy(stock, region);
+}
+
+void stock_finish(struct stock *stock)
+{
+    destroy_all(stock, stock->usable);
+    destroy_all(stock, stock->full);
+    stock->usable = stock->full = NULL;
+}
