@@ -107,8 +107,8 @@ static const struct prefix_node *foresee(struct evictions *e, const struct accou
     return next_end(account, e->chains++);
 }
 
-// Call this before each eviction. If evictions go another way than was foreseen, it begins anew, for
-// as many nodes as are still wanted: so a lease foresees no more nodes than it needs blocks.
+// Call this before each eviction. If evictions go another way than was foreseen, it begins anew.
+// Each node that is foreseen counts, so a lease foresees no more nodes than it needs blocks.
 static void fetch_victims(struct evictions *e, const struct account *account)
 {
     const struct cache *cache = account->cache;
