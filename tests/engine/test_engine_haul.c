@@ -246,6 +246,7 @@ START_TEST(hauls_that_wait_end_without_an_event_when_the_device_is_lost)
     ck_assert_int_eq(engine_haul(engine, &params, &number, &error), STATUS_DEVICE_LOST);
     ck_assert(!engine_arena_destroy(host));
     ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
+    free(host_memory);
     engine = open_engine((struct engine_params){.haul = ENGINE_HAUL_ON});
     open_arena();
     open_host();

@@ -798,7 +798,7 @@ bool fake_engine_finish(struct engine *engine)
 {
     struct fake_submission *s = engine->submissions;
     if (!s)
-        return fake_engine_finish_haul(engine);
+        return fake_engine_finish_haul(engine, NULL);
     engine->submissions = s->next;
     struct fake_event *event = event_add(engine, ENGINE_EVENT_DONE);
     event->results = fake_make(s->num_runs, sizeof(*event->results));
@@ -871,14 +871,14 @@ struct fake_submission *fake_engine_oldest_haul(struct engine *engine)
     return engine->hauls;
 }
 
-bool fake_engine_finish_haul(struct engine *engine)
+bool fake_engine_finish_haul(struct engine *engine, struct fake_submission *haul)
 {
-    struct fake_submission *s = engine->hauls;
-    if (!s)
+    struct fake_submission *s = haul ? haul : engine->hauls, **at = &engine->hauls;
+    if (!s || (engine->submissions && engine->submissions->sequence <= s->after))
         return false;
-    if (engine->submissions && engine->submissions->sequence <= s->after)
-        return false; // it has not begun
-    engine->hauls = s->next;
+    while (*at != s)
+        at = &(*at)->next;
+    *at = s->next;
     struct engine_event *event = &event_add(engine, ENGINE_EVENT_HAULED)->event;
     event->haul = s->sequence;
     if (s->runs[0].fail == STATUS_OK)

@@ -70,8 +70,9 @@ bool fake_engine_is_put_off(const struct engine *engine, uint64_t line);
 // From now on there are hauls, or none. Call it before the core is made. They begin when their turn
 // comes: fake_engine_finish() ends the oldest submission, or else the oldest haul.
 void fake_engine_have_hauls(struct engine *engine, bool have);
-struct fake_submission *fake_engine_oldest_haul(struct engine *engine);    // one run; NULL = none
-bool fake_engine_finish_haul(struct engine *engine);                       // false: there is none
+struct fake_submission *fake_engine_oldest_haul(struct engine *engine); // one run; NULL = none
+// Ends this haul, whichever it is; NULL: the oldest one. False: there is none, or it has not begun.
+bool fake_engine_finish_haul(struct engine *engine, struct fake_submission *haul);
 void fake_engine_refuse_submit(struct engine *engine, enum status status); // the next one fails
 void fake_engine_lose(struct engine *engine, const char *why);
 

@@ -825,6 +825,70 @@ START_TEST(a_haul_into_blocks_of_another_tenant_follows_their_zeroing)
 }
 END_TEST
 
+// Loads seven blocks in windows of two, until the hauls of the first two windows are on the GPU.
+static void begin_two_windows(void)
+{
+    struct core_tiers *params = &world.core->params.tiers;
+    struct cache *cache;
+    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
+    params->deadline_ns = INT64_C(1) << 52;
+    world.core->tiers.load_ns[0] = (int64_t)((double)params->deadline_ns / 2 * (1 << 20) /
+                                             (2.01 * (double)cache->block_bytes));
+    ck_assert_uint_eq(load(&b, tokens, 7, CORE_LOAD_AUTO), 7);
+    while (count_list(fake_engine_oldest_haul(engine)) < 2) {
+        struct pollfd news = {.fd = tier_fd(tier), .events = POLLIN};
+        poll(&news, 1, 20);
+        world_step(&world);
+        while (fake_engine_oldest(engine)) // zeroes
+            fake_engine_finish(engine);
+    }
+}
+
+START_TEST(windows_that_come_in_another_order_are_found_in_the_prompts_order)
+{
+    compute(&a, tokens, 7);
+    evict_all(&a);
+    begin_two_windows();
+    const struct core_claim own = claim(&b, tokens, 7);
+    ck_assert_uint_eq(own.num_promised, 7);
+    fake_engine_finish_haul(engine, fake_engine_oldest_haul(engine)->next);
+    world_step(&world);
+    world_check(&world);
+    ck_assert_uint_eq(worker_lookup(&a, tokens, 7 * BLOCK, found), 0);
+    ck_assert(core_claim_waits(b.session, b.cache, own.claim));
+    fake_engine_finish_haul(engine, NULL);
+    world_step(&world);
+    world_check(&world);
+    ck_assert_uint_eq(worker_lookup(&a, tokens, 7 * BLOCK, found), 4);
+    worker_release(&a, found, 4);
+    settle();
+    take(&b, &own, tokens, 7);
+}
+END_TEST
+
+START_TEST(a_window_that_fails_takes_those_behind_it_along)
+{
+    compute(&a, tokens, 7);
+    evict_all(&a);
+    begin_two_windows();
+    const struct core_claim own = claim(&b, tokens, 7);
+    fake_engine_finish_haul(engine, fake_engine_oldest_haul(engine)->next);
+    world_step(&world);
+    fake_engine_oldest_haul(engine)->runs[0].fail = STATUS_INTERNAL;
+    settle();
+    ck_assert(!core_claim_waits(b.session, b.cache, own.claim)); // the blocks are its to compute
+    ck_assert_uint_eq(worker_lookup(&a, tokens, 7 * BLOCK, found), 0);
+    core_claim_release(b.session, b.cache, own.claim, 0, NULL);
+    settle();
+    ck_assert_uint_eq(worker_counts(&a).free, POOL);
+    world.core->params.tiers.deadline_ns = FOREVER;
+    ck_assert_uint_eq(load(&b, tokens, 7, CORE_LOAD_ALWAYS), 7); // it is still in the tier
+    settle();
+    ck_assert_uint_eq(worker_lookup(&b, tokens, 7 * BLOCK, found), 7);
+    worker_release(&b, found, 7);
+}
+END_TEST
+
 START_TEST(a_core_that_ends_waits_for_its_hauls)
 {
     begin_store(&a);
@@ -912,6 +976,8 @@ int main(void)
     const TTest *const hauling[] = {
         copies_of_a_tier_are_no_submissions_and_a_run_does_not_wait_for_them,
         a_haul_into_blocks_of_another_tenant_follows_their_zeroing,
+        windows_that_come_in_another_order_are_found_in_the_prompts_order,
+        a_window_that_fails_takes_those_behind_it_along,
         a_core_that_ends_waits_for_its_hauls,
         a_lost_device_ends_hauls_and_keeps_the_sum,
         NULL,

@@ -69,8 +69,14 @@ static void take_queues(struct device *device)
         struct device_queue *queue = &device->queues[i];
         queue->family = i ? adapter->haul_family : adapter->queue_family;
         vkGetDeviceQueue(device->handle, queue->family, i ? i - 1 : 0, &queue->handle);
-        DEVICE_NAME(device, QUEUE, queue->handle, i ? "hauls %u" : "aule queue", i);
     }
+}
+
+static void name_queues(struct device *device)
+{
+    DEVICE_NAME(device, QUEUE, device->queues[0].handle, "aule queue");
+    for (int i = 1; i < NUM_LANES; i++)
+        DEVICE_NAME(device, QUEUE, device->queues[i].handle, "aule hauls %d", i);
 }
 
 static enum status make_lane(struct device *device, enum lane_kind kind, struct device_queue *queue,
@@ -236,6 +242,7 @@ enum status device_init(struct device *device, const struct engine_params *param
     }
     load_functions(device);
     DEVICE_NAME(device, DEVICE, device->handle, "aule");
+    name_queues(device);
     status = make_lanes(device, params->haul, error);
     if (status != STATUS_OK)
         device_finish(device);
