@@ -185,6 +185,18 @@ static struct host_work *take(struct tier_backend *host, uint32_t *index)
     return work;
 }
 
+// The thread that ends the last block ends the job. After the others have counted theirs, work and
+// job may be gone.
+static void end_block(struct host_work *work)
+{
+    struct tier_job *job = work->job;
+    const uint32_t num_blocks = job->num_blocks;
+    if (atomic_fetch_add(&work->done, 1) + 1 != num_blocks)
+        return;
+    free(work);
+    tier_job_end(job);
+}
+
 static void *run_thread(void *argument)
 {
     struct tier_backend *host = argument;
@@ -200,10 +212,7 @@ static void *run_thread(void *argument)
         }
         pthread_mutex_unlock(&host->lock);
         do_block(host, work->job, index);
-        if (atomic_fetch_add(&work->done, 1) + 1 == work->job->num_blocks) {
-            tier_job_end(work->job);
-            free(work);
-        }
+        end_block(work);
         pthread_mutex_lock(&host->lock);
     }
     pthread_mutex_unlock(&host->lock);

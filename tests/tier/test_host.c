@@ -18,16 +18,22 @@ static struct tier_backend *host, *fault;
 static uint8_t *memory;
 static struct record_space space;
 
-static void open_host(void)
+static void open_with_threads(uint32_t threads)
 {
     const struct tier_ops *ops;
     struct error error;
     memory = aligned_alloc(4096, (size_t)ROOM * BLOCK);
-    const struct host_params params = {.base = memory, .size = (uint64_t)ROOM * BLOCK};
+    const struct host_params params = {
+        .base = memory, .size = (uint64_t)ROOM * BLOCK, .threads = threads};
     ck_assert_int_eq(host_open(&params, &host, &error), STATUS_OK);
     fault = fault_open(&host_ops, host, &ops);
     ck_assert_int_eq(tier_create(ops, fault, &tier, &error), STATUS_OK);
     space = tier_space(BLOCK, "a");
+}
+
+static void open_host(void)
+{
+    open_with_threads(0);
 }
 
 static void close_host(void)
@@ -241,6 +247,29 @@ START_TEST(random_stores_and_loads_give_right_bits_and_lose_no_memory)
 }
 END_TEST
 
+// The blocks are absent, so all that the threads do is to count them: the thread that counts the
+// last one ends the job, which the test frees at once.
+START_TEST(threads_that_share_a_job_end_it_once)
+{
+    enum { FLYING = 16, JOBS = 4000 };
+    close_host();
+    open_with_threads(8);
+    for (int i = 0; i < JOBS; i++) {
+        tier_start(tier, tier_world_job(TIER_LOAD, &space, 0, 1 + i % 3));
+        if (i < FLYING)
+            continue;
+        tier_job_destroy(tier_world_wait(tier).job);
+    }
+    for (int i = 0; i < FLYING; i++) {
+        struct tier_job *job = tier_world_wait(tier).job;
+        ck_assert_int_eq(job->blocks[0].reason, RECORD_ABSENT);
+        tier_job_destroy(job);
+    }
+    struct tier_event event;
+    ck_assert(!tier_poll(tier, 0, &event));
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {
@@ -255,6 +284,7 @@ int main(void)
         a_deadline_that_has_passed_ends_a_job_without_its_blocks,
         an_erased_block_is_gone,
         random_stores_and_loads_give_right_bits_and_lose_no_memory,
+        threads_that_share_a_job_end_it_once,
         NULL,
     };
     Suite *suite = suite_create("host");
