@@ -150,7 +150,8 @@ static void drop_parts(struct attachment *attachment)
     lane_close(attachment->lane);
     segment_close(&attachment->segment);
     arena_destroy(attachment->arena);
-    torch_ended(attachment->device);
+    if (attachment->pid == getpid()) // a child of fork() has no torch to serve, only a mutex's copy
+        torch_ended(attachment->device);
     device_unref(attachment->device);
     attachment->connection = NULL;
     attachment->lane = NULL;

@@ -46,15 +46,27 @@ static struct torch_arena *holding(uint64_t address)
     return arena;
 }
 
+static struct torch_arena *entry_of(const struct device_arena *device)
+{
+    struct torch_arena *arena = arenas;
+    while (arena && arena->device != device)
+        arena = arena->next;
+    return arena;
+}
+
+// An arena has at most one entry. One that was over serves again.
 static enum aule_status add(struct device_arena *device, const struct device_place *place)
 {
-    const struct torch_arena *has = serving(place->cuda_device);
-    if (has && has->device != device)
+    const struct torch_arena *serves = serving(place->cuda_device);
+    struct torch_arena *has = entry_of(device);
+    if (serves && serves != has)
         return fail(AULE_BUSY,
                     "torch allocates in the device arena of another session on CUDA device %d",
                     place->cuda_device);
-    if (has)
+    if (has) {
+        has->over = false;
         return AULE_OK;
+    }
     struct torch_arena *arena = calloc(1, sizeof *arena);
     if (!arena)
         return fail(AULE_NO_MEMORY, "no memory for an allocator");
@@ -103,10 +115,8 @@ void torch_ended(const struct device_arena *device)
 {
     struct device_arena *over = NULL;
     pthread_mutex_lock(&mutex);
-    struct torch_arena *arena = arenas;
-    while (arena && (arena->over || arena->device != device))
-        arena = arena->next;
-    if (arena) {
+    struct torch_arena *arena = entry_of(device);
+    if (arena && !arena->over) {
         arena->over = true;
         over = settle(arena);
     }
@@ -131,7 +141,9 @@ void *aule_torch_alloc(ptrdiff_t size, int cuda_device, void *stream)
     struct torch_arena *arena = serving(cuda_device);
     if (!arena) {
         (void)fail(AULE_NOT_FOUND, "no session lets torch allocate on CUDA device %d", cuda_device);
-    } else if (size > 0 && arena_alloc(arena->place.places, (uint64_t)size, &offset) == AULE_OK) {
+    } else if (size <= 0) {
+        (void)fail(AULE_INVALID, "torch asks for %td bytes", size);
+    } else if (arena_alloc(arena->place.places, (uint64_t)size, &offset) == AULE_OK) {
         arena->num_allocated++;
         address = arena->place.address + offset;
     }

@@ -285,6 +285,7 @@ START_TEST(frameworks_allocate_in_the_arena_by_functions_without_a_context)
     ck_assert_ptr_null(aule_torch_alloc(INT64_C(1) << 40, device, NULL));
     ck_assert_ptr_nonnull(strstr(aule_error(), "free"));
     ck_assert_ptr_null(aule_torch_alloc(0, device, NULL));
+    ck_assert_ptr_nonnull(strstr(aule_error(), "torch asks for 0 bytes"));
     aule_torch_free(first, 5000, device, NULL);
     aule_torch_free(first, 5000, device, NULL); // a second time changes nothing
     aule_torch_free(&offset, 8, device, NULL);  // of nobody's arena
@@ -295,6 +296,28 @@ START_TEST(frameworks_allocate_in_the_arena_by_functions_without_a_context)
     ck_assert_int_eq(cuda->maps, 1);
     ck_assert_ptr_null(aule_torch_alloc(4096, device, NULL));
     aule_torch_free(first, 5000, device, NULL);
+    ck_assert_int_eq(cuda->maps + cuda->imports + cuda->contexts, 0);
+}
+END_TEST
+
+START_TEST(a_session_that_gives_a_framework_memory_again_knows_what_it_gave_before)
+{
+    void *base;
+    int device;
+    if (!open_device())
+        return;
+    load_cuda();
+    ok(aule_device_map_cuda(step.session, -1, &base, &device));
+    ok(aule_torch_begin(step.session));
+    void *memory = aule_torch_alloc(4096, device, NULL);
+    ck_assert_ptr_nonnull(memory);
+    aule_torch_end(step.session);
+    ok(aule_torch_begin(step.session));
+    aule_torch_free(memory, 4096, device, NULL);
+    ck_assert_ptr_eq(aule_torch_alloc(4096, device, NULL), memory);
+    aule_torch_free(memory, 4096, device, NULL);
+    aule_torch_end(step.session);
+    close_step(&step);
     ck_assert_int_eq(cuda->maps + cuda->imports + cuda->contexts, 0);
 }
 END_TEST
@@ -406,6 +429,7 @@ int main(void)
         {another_vulkan_process_imports_what_the_client_exports, 0},
         {memory_is_allocated_and_freed_and_never_twice, 0},
         {frameworks_allocate_in_the_arena_by_functions_without_a_context, 0},
+        {a_session_that_gives_a_framework_memory_again_knows_what_it_gave_before, 0},
         {one_session_at_a_time_gives_a_frameworks_memory_on_a_gpu, 0},
         {NULL, 0}};
     const struct entry bad[] = {{without_libcuda_the_sentence_says_so, 0},

@@ -292,6 +292,14 @@ START_TEST(a_sequence_is_reported_and_published_by_one_message)
     ck_assert_uint_eq(state_of(step.cache).free_blocks, before + 1 - 3);
     ok(aule_sequence_publish_written(sequence, mark, &later)); // all blocks are published
     ck_assert_uint_gt(later, mark);
+    const struct aule_sequence_params whole = {.tokens = prompt.tokens, .num_tokens = 16};
+    struct aule_sequence *again; // of two blocks that are cached: its last token is yet to compute
+    ok(aule_sequence_create(step.cache, &whole, &again));
+    ok(aule_sequence_info(again, &about));
+    ck_assert_uint_eq(about.num_computed, 15);
+    ok(aule_sequence_publish_written(again, later, &mark));
+    ck_assert_uint_gt(mark, later);
+    aule_sequence_destroy(again);
     aule_sequence_destroy(sequence);
     aule_step_destroy(plan);
     close_step(&step);
