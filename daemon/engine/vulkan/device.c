@@ -296,19 +296,18 @@ void device_name(struct device *device, VkObjectType type, uint64_t handle, cons
 
 // Under the queue's lock. Waits for what other lanes have passed since this one last waited.
 // Nothing really waits, because these pieces have ended: the semaphores only make their writes
-// visible.
+// visible. The lane has seen passed[] once its submission is accepted.
 static uint32_t add_waits(struct device *device, enum lane_kind kind, VkSemaphore *timelines,
-                          uint64_t *values)
+                          uint64_t *values, uint64_t passed[NUM_LANES])
 {
-    struct device_lane *lane = &device->lanes[kind];
+    const struct device_lane *lane = &device->lanes[kind];
     uint32_t count = 0;
     for (int i = 0; i < NUM_LANES; i++) {
-        const uint64_t passed = atomic_load(&device->lanes[i].passed);
-        if (i == (int)kind || passed == lane->seen[i])
+        passed[i] = i == (int)kind ? lane->seen[i] : atomic_load(&device->lanes[i].passed);
+        if (passed[i] == lane->seen[i])
             continue;
         timelines[count] = device->lanes[i].timeline;
-        values[count++] = passed;
-        lane->seen[i] = passed;
+        values[count++] = passed[i];
     }
     return count;
 }
@@ -319,11 +318,11 @@ VkResult device_submit(struct device *device, enum lane_kind kind, VkCommandBuff
     static const VkPipelineStageFlags stages[NUM_LANES] = {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
                                                            VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
                                                            VK_PIPELINE_STAGE_ALL_COMMANDS_BIT};
-    const struct device_lane *lane = &device->lanes[kind];
+    struct device_lane *lane = &device->lanes[kind];
     VkSemaphore awaited[NUM_LANES];
-    uint64_t awaited_values[NUM_LANES];
+    uint64_t awaited_values[NUM_LANES], passed[NUM_LANES];
     pthread_mutex_lock(&lane->queue->lock);
-    const uint32_t count = add_waits(device, kind, awaited, awaited_values);
+    const uint32_t count = add_waits(device, kind, awaited, awaited_values, passed);
     VkTimelineSemaphoreSubmitInfo values = {
         .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
         .waitSemaphoreValueCount = count,
@@ -343,6 +342,8 @@ VkResult device_submit(struct device *device, enum lane_kind kind, VkCommandBuff
         .pSignalSemaphores = &lane->timeline,
     };
     VkResult result = vkQueueSubmit(lane->queue->handle, 1, &info, fence);
+    if (result == VK_SUCCESS)
+        memcpy(lane->seen, passed, sizeof passed);
     pthread_mutex_unlock(&lane->queue->lock);
     return result;
 }
