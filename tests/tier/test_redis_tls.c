@@ -62,6 +62,20 @@ static void write_files(const char *path, X509 *certificate, EVP_PKEY *key)
     ck_assert_int_eq(fclose(file), 0);
 }
 
+// A key alone, behind a password.
+static void write_locked(const char *path)
+{
+    char password[] = "secret";
+    EVP_PKEY *key = EVP_EC_gen("P-256");
+    FILE *file = fopen(path, "a");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(PEM_write_PKCS8PrivateKey(file, key, EVP_aes_256_cbc(), password,
+                                               sizeof password - 1, NULL, NULL),
+                     1);
+    ck_assert_int_eq(fclose(file), 0);
+    EVP_PKEY_free(key);
+}
+
 static void make_ca(const char *path, const char *own_path, const char *names)
 {
     EVP_PKEY *key = EVP_EC_gen("P-256"), *ca_key = EVP_EC_gen("P-256");
@@ -246,10 +260,13 @@ START_TEST(a_file_that_is_no_certificate_is_refused_with_its_name)
     struct tier_backend *backend;
     struct error error;
     open_server(here, "no");
+    write_locked(other_ca); // a certificate and a key that only its owner can read
     const struct redis_params wrong[] = {{.url = url, .ca_file = "/etc/passwd"},
-                                         {.url = url, .ca_file = ca, .cert_file = ca}};
-    static const char *const texts[] = {"(--tier-ca) /etc/passwd: ", "(--tier-cert) /tmp/aule-tls"};
-    for (int i = 0; i < 2; i++) {
+                                         {.url = url, .ca_file = ca, .cert_file = ca},
+                                         {.url = url, .ca_file = ca, .cert_file = other_ca}};
+    static const char *const texts[] = {"(--tier-ca) /etc/passwd: ", "(--tier-cert) /tmp/aule-tls",
+                                        "(--tier-cert) /tmp/aule-tls"};
+    for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(redis_create(&wrong[i], &backend, &error), STATUS_INVALID);
         ck_assert_msg(strstr(error.text, texts[i]) != NULL, "%s", error.text);
     }

@@ -50,6 +50,16 @@ static enum status read_files(SSL_CTX *context, const char *ca_file, const char 
     return STATUS_OK;
 }
 
+// A daemon has no terminal to ask for a key's password.
+static int has_no_password(char *buffer, int size, int writes, void *user)
+{
+    (void)buffer;
+    (void)size;
+    (void)writes;
+    (void)user;
+    return 0;
+}
+
 enum status tls_create(const char *ca_file, const char *own_file, struct tls **out,
                        struct error *error)
 {
@@ -62,6 +72,7 @@ enum status tls_create(const char *ca_file, const char *own_file, struct tls **o
         free(tls);
         return error_set(error, STATUS_NO_MEMORY, "no memory for TLS");
     }
+    SSL_CTX_set_default_passwd_cb(tls->context, has_no_password);
     SSL_CTX_set_min_proto_version(tls->context, TLS1_2_VERSION);
     SSL_CTX_set_verify(tls->context, SSL_VERIFY_PEER, NULL);
     SSL_CTX_set_mode(tls->context,
@@ -145,6 +156,7 @@ static void note_why(struct tls_link *link, int outcome)
 enum tls_shaken tls_shake(struct tls_link *link)
 {
     ERR_clear_error();
+    errno = 0;
     const int result = SSL_do_handshake(link->ssl);
     if (result == 1) {
         link->wants_room = false;
@@ -179,6 +191,7 @@ ssize_t tls_read(struct tls_link *link, const struct iovec *to, int count)
     for (int i = 0; i < count; i++) {
         for (size_t at = 0; at < to[i].iov_len;) {
             const size_t left = to[i].iov_len - at;
+            errno = 0; // so that outcome_of() sees this call's
             const int got = SSL_read(link->ssl, (char *)to[i].iov_base + at,
                                      left < INT32_MAX ? (int)left : INT32_MAX);
             if (got <= 0)
@@ -197,6 +210,7 @@ ssize_t tls_write(struct tls_link *link, const struct iovec *from, int count)
     for (int i = 0; i < count; i++) {
         for (size_t at = 0; at < from[i].iov_len;) {
             const size_t left = from[i].iov_len - at;
+            errno = 0; // so that outcome_of() sees this call's
             const int put = SSL_write(link->ssl, (const char *)from[i].iov_base + at,
                                       left < INT32_MAX ? (int)left : INT32_MAX);
             if (put <= 0)
