@@ -83,20 +83,17 @@ enum status core_create(const struct core_params *params, struct core **out, str
 // Waits until the GPU uses no arena of a closed session any more.
 static void drain(struct core *core)
 {
-    while (core->scheduler.num_in_flight && !core->ledger.lost) {
-        const struct scheduler *s = &core->scheduler;
-        if (engine_wait(core->ledger.engine, s->in_flight[s->first_in_flight].sequence, -1) !=
-            STATUS_OK)
+    const struct scheduler *s = &core->scheduler;
+    struct engine *engine = core->ledger.engine;
+    while ((s->num_in_flight || s->hauls.num_flying) && !core->ledger.lost) {
+        const enum status status =
+            s->num_in_flight ? engine_wait(engine, s->in_flight[s->first_in_flight].sequence, -1)
+                             : engine_haul_wait(engine, s->hauls.flying[0].number, -1);
+        if (status != STATUS_OK)
             break;
         core_step(core, core->ledger.now_ns);
     }
-    while (core->scheduler.hauls.num_flying && !core->ledger.lost) {
-        if (engine_haul_wait(core->ledger.engine, core->scheduler.hauls.flying[0].number, -1) !=
-            STATUS_OK)
-            break;
-        core_step(core, core->ledger.now_ns);
-    }
-    if (core->scheduler.num_in_flight || core->scheduler.hauls.num_flying)
+    if (s->num_in_flight || s->hauls.num_flying)
         scheduler_lost(core);
 }
 
