@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# lint.sh format|shell|license|text|tidy BUILD: checks that a reader should not have to do. `text`
-# checks white space as .editorconfig has it; `tidy` runs .clang-tidy over the C files of BUILD.
+# lint.sh format|shell|license|text|cases|tidy BUILD: checks that a reader should not have to do.
+# `text` checks white space as .editorconfig has it; `cases`, that tests/on-gpu knows all cases of
+# its programs; `tidy` runs .clang-tidy over the C files of BUILD.
 # Exit code: 0 passed, 1 failed, 77 cannot check here.
 
 set -euo pipefail
@@ -97,6 +98,26 @@ check_text()
     echo "${#list[@]} files have no tabs and no white space at a line's end, and end with a newline"
 }
 
+# The cases of test_engine and test_attention, as their sources name them.
+check_cases()
+{
+    local list name bad=()
+    local -r files=(tests/engine/test_engine_*.c tests/attention/test_attention*.c)
+    mapfile -t list < <(
+        grep -hoP '(tcase_create\(|check_case\(suite, |suite_part\(suite, )"\K[^"]+' "${files[@]}"
+        grep -hoP 'check_either\(.*\{"\K[^}]+(?="\})' "${files[@]}" | sed 's/", "/\n/'
+    )
+    [ ${#list[@]} -gt 0 ]
+    for name in "${list[@]}"; do
+        grep -qE "[( ]\"?$name([:\" )]|\$)" tests/on-gpu || bad+=("$name")
+    done
+    if [ ${#bad[@]} -gt 0 ]; then
+        printf 'tests/on-gpu does not run the case "%s"\n' "${bad[@]}"
+        return 1
+    fi
+    echo "tests/on-gpu runs all ${#list[@]} cases"
+}
+
 # The files of compile_commands.json in folders that ship. element.c and values.c are left out,
 # because clang 14 has no _Float16 on x86. Another version of clang-tidy has other checks.
 check_tidy()
@@ -123,6 +144,7 @@ case ${1:-} in
     shell) check_shell ;;
     license) check_license ;;
     text) check_text ;;
+    cases) check_cases ;;
     tidy) check_tidy "${2:?the build folder}" ;;
-    *) echo "usage: lint.sh format|shell|license|text|tidy BUILD" >&2; exit 1 ;;
+    *) echo "usage: lint.sh format|shell|license|text|cases|tidy BUILD" >&2; exit 1 ;;
 esac
