@@ -3,7 +3,8 @@
 //
 // tls.h - TLS for one connection, over a socket that does not block. A server must prove its name
 // or address by a certificate. Built if OpenSSL is there; without it tls_create() refuses. hiredis
-// has TLS only from 1.0 on, and would copy all bytes once more. One thread for each connection.
+// has TLS only from 1.0 on, and would copy all bytes once more. Only one thread at a time uses a
+// connection.
 
 #ifndef AULE_TIER_REDIS_TLS_H
 #define AULE_TIER_REDIS_TLS_H
