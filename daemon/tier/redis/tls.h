@@ -18,7 +18,6 @@
 struct tls;      // what connections have in common
 struct tls_link; // a connection
 
-bool tls_is_built(void);
 // `ca_file`: certificates that vouch for servers; NULL: the system's. `own_file`: the client's own
 // certificate and its key; NULL: none. STATUS_INVALID: a file; UNSUPPORTED: not built; NO_MEMORY.
 enum status tls_create(const char *ca_file, const char *own_file, struct tls **out,
