@@ -52,7 +52,7 @@ struct errand {
     uint32_t num_wanted; // of `blocks`: the first ones, which are to come
     uint32_t num_done;   // of these: published, and their copies are queued
     uint32_t num_copied; // of these: their copies are over, and their memory is given back
-    // num_done and num_copies before the last window whose copies are queued.
+    // num_done and num_copies just before the copies of the newest window were queued.
     uint32_t last_done, last_copies;
     uint32_t window;           // blocks[num_done .. window) are being loaded
     uint64_t window_bytes;     // at most, but at least one block

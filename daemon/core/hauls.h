@@ -13,7 +13,8 @@
 
 struct core;
 
-// Of each way. The engine has four on the GPU; the others are at hand when one ends.
+// Most hauls in flight in each direction. The GPU holds four in all; another one starts as soon as
+// one ends.
 enum { HAULS_IN_FLIGHT = 6 };
 
 struct hauls {
@@ -25,8 +26,9 @@ struct hauls {
 };
 
 bool hauls_go_in(const struct core *core); // one that waits writes blocks on the GPU
-void hauls_refuse(struct core *core);      // those fail: their blocks cannot be zeroed
-void hauls_submit(struct core *core);      // gives the engine what it can take
+// Fails the queued hauls that write to the GPU, because their blocks cannot be zeroed.
+void hauls_refuse(struct core *core);
+void hauls_submit(struct core *core); // gives the engine what it can take
 void hauls_done(struct core *core, const struct engine_event *event); // ENGINE_EVENT_HAULED
 void hauls_lost(struct core *core); // the device is lost: those in flight fail
 

@@ -262,7 +262,7 @@ enum status engine_arena_create_exported(struct engine *engine, uint64_t size,
 enum status engine_arena_export(const struct engine_arena *arena, struct engine_export *out,
                                 struct error *error);
 // Makes [base, base + size) usable for copies of blocks, and for nothing else. It is imported in
-// parts of `part_bytes`, a multiple of 2 MiB, or as long as the device allows with 0; no copy may
+// parts of `part_bytes`, a multiple of 2 MiB. 0: parts as large as the device allows. No copy may
 // cross the end of a part. UNSUPPORTED: the device does not import this memory.
 enum status engine_arena_create_parts(struct engine *engine, void *base, uint64_t size,
                                       uint64_t part_bytes, struct engine_arena **out,

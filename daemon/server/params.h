@@ -117,7 +117,7 @@
                       "passed through it stay until others need the room.")                        \
     OPTION(const char *, tier_password_file, "tier-password-file", "FILE", OPTION_TEXT, 1,         \
            .otherwise = "the password of the URL, or none",                                        \
-           .help = "password for the servers of `--tier redis://`",                                \
+           .help = "password for the servers of `--tier redis://` or `rediss://`",                 \
            .details = "Its first line is the password. Only its owner may be able to open it.")    \
     OPTION(const char *, tier_ca, "tier-ca", "FILE", OPTION_TEXT, 1, .otherwise = "the system's",  \
            .help = "certificates that vouch for the servers of `--tier rediss://`, as PEM",        \

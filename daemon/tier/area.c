@@ -99,7 +99,8 @@ void area_ref(struct area_place *place)
     place->refs++;
 }
 
-// `behind` becomes a part of `place`, which is before it. Both are free. A part begins anew.
+// `behind` becomes a part of `place`, which is before it. Both are free. Places of
+// different parts are never joined.
 static void unite(struct area *area, struct area_place *place, struct area_place *behind)
 {
     if (behind->offset % area->part_bytes == 0)

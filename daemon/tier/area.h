@@ -32,8 +32,8 @@ struct area {
     struct area_place *used;          // a hash table
 };
 
-// False: no memory. `size` is at least AREA_UNIT. No place crosses a multiple of `part_bytes`,
-// which is one of AREA_UNIT; 0: there are no parts.
+// False: no memory. `size` is at least AREA_UNIT. No place crosses a multiple of `part_bytes`.
+// `part_bytes` is itself a multiple of AREA_UNIT; 0 means no parts.
 bool area_init(struct area *area, void *base, uint64_t size, uint64_t part_bytes);
 void area_finish(struct area *area); // takes a zeroed one
 // A place with one reference. NULL: no free range is long enough, or the daemon has no memory.

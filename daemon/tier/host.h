@@ -14,10 +14,12 @@
 extern const struct tier_ops host_ops;
 
 struct host_params {
-    void *base;          // page-aligned; lent until the tier has closed
-    uint64_t size;       // bytes
-    uint64_t part_bytes; // no block crosses a multiple of it, which is one of AREA_UNIT; 0 = none
-    uint32_t threads;    // 0 = half of the cores that the process may use, 1 to 8
+    void *base;    // page-aligned; lent until the tier has closed
+    uint64_t size; // bytes
+    // No block crosses a multiple of `part_bytes`. It is itself a multiple of AREA_UNIT; 0 means no
+    // parts.
+    uint64_t part_bytes;
+    uint32_t threads; // 0 = half of the cores that the process may use, 1 to 8
 };
 enum status host_open(const struct host_params *params, struct tier_backend **out,
                       struct error *error);

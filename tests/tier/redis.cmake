@@ -17,8 +17,9 @@ if(HIREDIS_FOUND)
   aule_check(test_client_redis SOURCES client/waiting/test_client_redis.c tier/redis_server.c
     rigs/text_world.c rigs/client_rig.c LIBS client_expect daemon_harness PkgConfig::HIREDIS
     LABELS process redis tier COST 60)
-  target_compile_definitions(test_client_redis
-    PRIVATE $<$<BOOL:${OPENSSL_FOUND}>:AULE_HAVE_TLS>)
+  foreach(suite test_redis_parts test_client_redis)
+    target_compile_definitions(${suite} PRIVATE $<$<BOOL:${OPENSSL_FOUND}>:AULE_HAVE_TLS>)
+  endforeach()
 endif()
 
 # Two network namespaces as two machines; only root can make them.

@@ -7,8 +7,8 @@
 #include "measure.h"
 
 #include "base/clock.h"
+#include "quantile.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -45,19 +45,6 @@ void samples_finish(struct samples *samples)
     free(samples->gpu_us);
     free(samples->wall_us);
     *samples = (struct samples){0};
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(double *values, uint32_t count, double q)
-{
-    qsort(values, count, sizeof *values, ascending);
-    uint32_t at = (uint32_t)ceil(q * count);
-    return values[at ? at - 1 : 0];
 }
 
 void samples_times(struct samples *samples, bool wall, struct times *times)

@@ -122,8 +122,8 @@ AULE_API enum aule_status aule_sequence_publish(struct aule_sequence *sequence);
 
 /*
  * aule_cache_report() and aule_sequence_publish() by one message, for a session that is attached to
- * the cache. Call this when own kernels have written all tokens of the unpublished full blocks, in
- * all layers, and have passed. `passed` and `mark` (NULL: not wanted) are those of
+ * the cache. Call this after your kernels have written all tokens of the unpublished full blocks in
+ * all layers and have finished. `passed` and `mark` (NULL: not wanted) are those of
  * aule_cache_report(). Slots of the last, part-filled block are not reported. If a block cannot be
  * published, its slots count as reported nevertheless.
  * AULE_UNSUPPORTED: the daemon is older than protocol 2.10. Others: those of both.

@@ -36,8 +36,8 @@ uint64_t attached_last_mark(const struct hold_table *table); // 0 = none was ret
 void attached_pass(struct hold_table *table, uint64_t mark); // UINT64_MAX: whatever lingers
 // An attached process can read the whole pool, so nothing is zeroed for it. Zeroes that come later
 // would overwrite what its kernels have written. So blocks that it gets are taken off the list of
-// blocks to zero, and it gets none whose zeroes are in flight. Other blocks are no reason to wait:
-// tenants that let blocks be zeroed all the time do not keep it from its lease.
+// blocks to zero, and it gets no block whose zeroes are in flight. It does not wait for the
+// zeroes of other blocks. So another tenant that keeps blocks being zeroed cannot starve it.
 void attached_forgo_zeroes(const struct hold_table *table, struct block *block);
 // Before a lease: lets block_take() give `count` blocks that may be had. NO_BLOCKS: there are not
 // so many until zeroes have ended. There are `count` free blocks; the table may be one that is not

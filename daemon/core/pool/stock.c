@@ -48,7 +48,8 @@ static char *objects_of(struct stock_region *region)
     return (char *)region + LINE;
 }
 
-// Only the first object of a region may lie more than PAGES_LARGE behind the region's begin.
+// Only a region's first object may end beyond its first large page, so rounding an object's address
+// down finds the region.
 static struct stock_region *region_of(void *object)
 {
     return (struct stock_region *)(((uintptr_t)object - LINE) & -(uintptr_t)PAGES_LARGE);

@@ -10,8 +10,8 @@
 #include "submission.h"
 
 struct choice {
-    // By the variant's kernels; zeroed where cutting.serving says that the kernel does not serve
-    // it.
+    // By the variant's kernels. Zeroed if cutting.serving says that the kernel does not serve the
+    // run. The last one is never zeroed, because it also gets sequences without queries.
     struct geometry geometries[MOST_KERNELS];
     struct cutting cutting;
 };

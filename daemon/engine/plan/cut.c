@@ -192,10 +192,10 @@ static void take_crowds(struct cuts *cuts)
 }
 
 // Bytes of parts of 4096 keys that are shared, each counted for each member. A cascade's work item
-// goes over the keys of half a part one after the other, however few its members are: about 110 us
-// on an H100 for f16 of head dim 128. Below this many bytes a multiprocessor, decode has read the
-// parts once for each member before that, because more workgroups read them.
-// There, eight sequences that share 16384 tokens take 113 us with a cascade and 114 us without.
+// reads half a part serially: about 110 us on an H100 (f16, head dim 128), for any number of
+// members. With fewer shared bytes for each multiprocessor than this, decode alone is faster. At
+// the limit both take as long: eight sequences that share 16384 tokens take 113 us with a cascade
+// and 114 us without.
 enum { LEAST_SHARED_BYTES = 7 << 19, USUAL_PART_KEYS = 4096 };
 
 static bool are_worth_it(const struct cuts *cuts)

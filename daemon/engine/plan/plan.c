@@ -458,7 +458,8 @@ static void end_lines(struct submission *s)
 // A model step that is submitted as a whole has a wave for each layer. Its waves differ in layers
 // and tensors alone, so the plan of the first one is right for all.
 
-// What the plan does not depend on, except that runs of one layer can be a company.
+// Copies the fields that the plan does not depend on. The layer is one of them, but only runs of
+// one layer can form a company.
 static void take_place(struct engine_run *to, const struct engine_run *from)
 {
     struct wire_tensor *const places[] = {&to->q, &to->k, &to->v, &to->out, &to->lse};

@@ -154,7 +154,8 @@ struct submission *submission_create(struct engine *engine, const struct engine_
     s->kept = copy(NULL, count_kept(params), 1);
     s->wave_ends = copy(params->wave_ends, params->num_waves, sizeof *s->wave_ends);
     s->results = copy(NULL, params->num_runs, sizeof *s->results);
-    // Most of these two are not used. The plan writes each element as a whole.
+    // Most elements of `groups` and `gpu_runs` stay unused, so they are not zeroed. The plan writes
+    // each element that it uses as a whole.
     s->groups = malloc((num_shares ? num_shares : 1) * sizeof *s->groups);
     s->wave_groups = copy(NULL, (uint64_t)params->num_waves + 1, sizeof *s->wave_groups);
     s->planned = copy(NULL, params->num_runs, sizeof *s->planned);

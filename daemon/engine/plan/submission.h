@@ -16,10 +16,10 @@
 #define NO_RUN   UINT32_MAX
 
 // Runs of one wave that share their pipelines. They are gpu_runs[first, first + num_runs); those
-// that write K and V come first. Behind them, runs of a decode stand once more with their small
-// items, so that those of all runs come behind the large items of all: tails_of(). A group has up
-// to three dispatches in its wave: `write` (K/V writes or copies), `read` (attention, gather, or a
-// caller's merge), and a third. The third is `merge`, which merges the results of splits, or
+// that write K and V come first. Runs of a decode appear a second time behind them, with their
+// small items. So the large items of all runs come first: place_tails() in describe.c. A group has
+// up to three dispatches in its wave: `write` (K/V writes or copies), `read` (attention, gather, or
+// a caller's merge), and a third. The third is `merge`, which merges the results of splits, or
 // `redo`, the second pass over items that `read` noted. For `merge` the runs with splits stand once
 // more in gpu_runs[first_split, first_split + num_split_runs).
 struct group {

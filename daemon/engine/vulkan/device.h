@@ -26,8 +26,8 @@ struct device_queue {
     bool lock_made;
 };
 
-// RUNS: the engine's submissions. FIRST and SECOND: hauls (engine_haul()), each of both ways, so
-// that many loads at a time use two copy engines: pieces are short, and one does not fill the bus.
+// RUNS carries the engine's submissions. FIRST and SECOND carry hauls (engine_haul()) in both
+// directions. There are two, because pieces are short and one copy engine does not fill the bus.
 enum lane_kind { LANE_RUNS, LANE_FIRST, LANE_SECOND, NUM_LANES };
 
 // Work that ends in the order in which it is submitted. Lanes may share a queue.

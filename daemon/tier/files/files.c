@@ -9,8 +9,8 @@
 // changed. Files that were found belong to nobody until the first job with their salt names the
 // tenant.
 //
-// A file that cannot be removed counts on, so the folder never has more than the limit unseen. If
-// no room can be made, stores pause as with a full disk.
+// A file that cannot be removed still counts against the limit, so the folder never grows beyond it
+// unnoticed. If no room can be made, stores pause as with a full disk.
 
 #include "files.h"
 

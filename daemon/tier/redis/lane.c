@@ -211,7 +211,7 @@ static void *run(void *argument)
     sigset_t signals;
     prctl(PR_SET_TIMERSLACK, 10000L); // for this thread
     sigemptyset(&signals);
-    sigaddset(&signals, SIGPIPE); // OpenSSL writes as it likes
+    sigaddset(&signals, SIGPIPE); // OpenSSL writes without MSG_NOSIGNAL
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
     while (!atomic_load(&lane->redis->stopping)) {
         take_inbox(lane);

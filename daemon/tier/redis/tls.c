@@ -23,11 +23,6 @@ struct tls_link {
     char why[96];
 };
 
-bool tls_is_built(void)
-{
-    return true;
-}
-
 // ---- the context ----
 
 static enum status refuse_file(const char *what, const char *path, struct error *error)

@@ -3,7 +3,8 @@
 //
 // tls.h - TLS for one connection, over a socket that does not block. A server must prove its name
 // or address by a certificate. Built if OpenSSL is there; without it tls_create() refuses. hiredis
-// has TLS only from 1.0 on, and would copy all bytes once more. One thread for each connection.
+// has TLS only from 1.0 on, and would copy all bytes once more. Only one thread at a time uses a
+// connection.
 
 #ifndef AULE_TIER_REDIS_TLS_H
 #define AULE_TIER_REDIS_TLS_H
@@ -17,7 +18,6 @@
 struct tls;      // what connections have in common
 struct tls_link; // a connection
 
-bool tls_is_built(void);
 // `ca_file`: certificates that vouch for servers; NULL: the system's. `own_file`: the client's own
 // certificate and its key; NULL: none. STATUS_INVALID: a file; UNSUPPORTED: not built; NO_MEMORY.
 enum status tls_create(const char *ca_file, const char *own_file, struct tls **out,

@@ -8,11 +8,6 @@
 
 #include <errno.h>
 
-bool tls_is_built(void)
-{
-    return false;
-}
-
 enum status tls_create(const char *ca_file, const char *own_file, struct tls **out,
                        struct error *error)
 {

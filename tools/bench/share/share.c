@@ -6,6 +6,7 @@
 // all, one worker first or all at the same instant; and as one process that does everything. The
 // ratios are those of one run. Outputs have the same bits in all cases.
 
+#include "tools/bench/quantile.h"
 #include "tools/bench/study/study.h"
 #include "tools/bench/wrong.h"
 #include "worker.h"
@@ -235,20 +236,13 @@ static bool say(const struct share *s, enum manner manner, const struct outcome 
     return study_say(s->study, &figure);
 }
 
-static int compare_numbers(const void *left, const void *right)
-{
-    double a = *(const double *)left, b = *(const double *)right;
-    return a < b ? -1 : a > b;
-}
-
 // The median of a field of all rounds' outcomes but the first.
 static double median_of(const struct outcome *rounds, size_t field)
 {
     double numbers[ROUNDS - 1];
     for (int i = 1; i < ROUNDS; i++)
         numbers[i - 1] = *(const double *)((const char *)&rounds[i] + field);
-    qsort(numbers, ROUNDS - 1, sizeof *numbers, compare_numbers);
-    return numbers[(ROUNDS - 1) / 2];
+    return quantile_median(numbers, ROUNDS - 1);
 }
 
 // Checked: the outputs and counts are those of every round.

@@ -5,6 +5,8 @@
 
 #include "server.h"
 
+#include "base/clock.h"
+
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -12,6 +14,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+enum { START_MS = 30000 };
 
 static struct sockaddr_in address_of(int port)
 {
@@ -57,21 +61,42 @@ static void become(int port, const char *maxmemory)
     _exit(127);
 }
 
+// Why the server does not listen; NULL: it does.
+static const char *wait_until_it_listens(struct server *server)
+{
+    const int64_t deadline_ns = clock_now_ns() + START_MS * NS_PER_MS;
+    while (!listens(server->port)) {
+        if (waitpid(server->pid, NULL, WNOHANG) == server->pid) {
+            server->pid = 0;
+            return "it ended";
+        }
+        if (clock_now_ns() >= deadline_ns)
+            return "it does not listen after 30 seconds";
+        usleep(10000);
+    }
+    return NULL;
+}
+
 bool server_start(struct server *server, const char *maxmemory)
 {
-    server->port = free_port();
+    *server = (struct server){.port = free_port()};
+    if (!server->port) {
+        perror("no free port for a redis-server");
+        return false;
+    }
     server->pid = fork();
     if (server->pid == 0)
         become(server->port, maxmemory);
-    while (server->pid > 0 && !listens(server->port)) {
-        if (waitpid(server->pid, NULL, WNOHANG) == server->pid)
-            server->pid = 0;
-        usleep(10000);
+    if (server->pid < 0) {
+        perror("a redis-server did not start");
+        server->pid = 0;
+        return false;
     }
-    if (server->pid > 0)
+    const char *why = wait_until_it_listens(server);
+    if (!why)
         return true;
-    fprintf(stderr, "a redis-server did not start\n");
-    server->pid = 0;
+    fprintf(stderr, "the redis-server on port %d did not start: %s\n", server->port, why);
+    server_stop(server);
     return false;
 }
 

@@ -9,6 +9,7 @@
 #include "server.h"
 #include "tier/host.h"
 #include "tier/redis/redis.h"
+#include "tools/bench/quantile.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -140,20 +141,14 @@ static void add_round(struct bench *b, enum tier_kind kind, struct rates *rates)
     rates->servers_s += servers_s(b) - servers;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 // On a busy machine only the figures by processor time say what a free core would do.
 static void say(const struct bench *b, const char *what, struct rates *rates)
 {
     const double gb = (double)NUM_BLOCKS * BLOCK_BYTES * rates->count / 1e9;
-    qsort(rates->list, rates->count, sizeof *rates->list, by_size);
+    const double median = quantile_median(rates->list, rates->count);
     printf("%d server%s %-5s  median %5.2f GB/s  best %5.2f GB/s  by processor time: servers %5.2f "
            "GB/s, client %5.2f GB/s  (%u times %d MiB, parts of 1 MiB)\n",
-           b->num_servers, b->num_servers == 1 ? " " : "s", what, rates->list[rates->count / 2],
+           b->num_servers, b->num_servers == 1 ? " " : "s", what, median,
            rates->list[rates->count - 1], gb / rates->servers_s, gb / rates->own_s, rates->count,
            NUM_BLOCKS * BLOCK_PARTS);
 }

@@ -8,6 +8,7 @@
 
 #include "server.h"
 #include "site.h"
+#include "tools/bench/quantile.h"
 #include "tools/bench/study/study.h"
 #include "tools/bench/wrong.h"
 
@@ -118,18 +119,6 @@ static bool run_redis_round(struct tiers *t, uint32_t round)
 
 // ---- figures ----
 
-static int by_size(const void *left, const void *right)
-{
-    const double a = *(const double *)left, b = *(const double *)right;
-    return (a > b) - (a < b);
-}
-
-static double median(double *numbers, int count)
-{
-    qsort(numbers, (size_t)count, sizeof *numbers, by_size);
-    return (numbers[(count - 1) / 2] + numbers[count / 2]) / 2;
-}
-
 static int rounds_of(enum manner manner)
 {
     return manner >= FROM_REDIS ? REDIS_ROUNDS : ROUNDS;
@@ -141,7 +130,7 @@ static double median_of(const struct tiers *t, enum manner manner, size_t field)
     const int rounds = rounds_of(manner);
     for (int i = 1; i < rounds; i++)
         numbers[i - 1] = *(const double *)((const char *)&t->readings[manner][i] + field);
-    return median(numbers, rounds - 1);
+    return quantile_median(numbers, (uint32_t)rounds - 1);
 }
 
 // All rounds gave the bits of the computed prompt.
@@ -188,7 +177,7 @@ static bool say_store(const struct tiers *t)
 {
     double numbers[ROUNDS - 1];
     memcpy(numbers, t->store_us + 1, sizeof numbers);
-    const double us = median(numbers, ROUNDS - 1);
+    const double us = quantile_median(numbers, ROUNDS - 1);
     struct figure figure = figure_of(t, "to host memory", us, true);
     figure_add_given(&figure, "prompt", t->prompt, "tokens");
     figure_add(&figure, "store_gb_per_s",
