@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aule
@@ -202,6 +202,86 @@ def test_what_cannot_be_has_a_sentence(cuda: fake_cuda.Cuda, libcuda: Libcuda,  
         cache.attach()
 
 
+def computed(pool: aule.Cache, first: int, count: int) -> aule.Sequence:
+    """A sequence that publishes, and whose tokens a plan has written."""
+    text = pool.sequence(range(first, first + count))
+    pool.plan([text]).wrote()
+    return text
+
+
+def ends_by_close(pool: aule.Cache) -> aule.Sequence | None:
+    computed(pool, 1000, BLOCK + 4).close()
+    return None
+
+
+def ends_before_its_plan_says_what_it_wrote(pool: aule.Cache) -> aule.Sequence | None:
+    text = pool.sequence(range(1000, 1004))
+    plan = pool.plan([text])
+    text.close()
+    plan.wrote()
+    return None
+
+
+def is_truncated(pool: aule.Cache) -> aule.Sequence | None:
+    text = computed(pool, 1000, BLOCK + 4)
+    assert text.publish() == 1
+    text.truncate(BLOCK)
+    return text
+
+
+def is_released_by_hand(pool: aule.Cache) -> aule.Sequence | None:
+    ids = pool.lease(1)
+    pool.attach().wrote(_attached.slots_of(ids, BLOCK))
+    pool.release(ids)
+    return None
+
+
+@pytest.mark.parametrize("first", [ends_by_close, ends_before_its_plan_says_what_it_wrote,
+                                   is_truncated, is_released_by_hand])
+def test_a_publication_frees_what_was_released_and_later_reports_still_pass(
+        pool: aule.Cache, first: Callable[[aule.Cache], aule.Sequence | None]) -> None:
+    attached = pool.attach()
+    kept = first(pool)
+    text = computed(pool, 0, BLOCK)
+    assert text.publish() == 1
+    attached.report()
+    text.close()
+    count = pool.state()["available_blocks"]
+    again = pool.sequence(range(5000, 5000 + count * BLOCK), publish=False)
+    pool.plan([again])
+    again.close()
+    assert pool.state()["available_blocks"] == 0
+    with pool.sequence(range(6000, 6000 + BLOCK), publish=False) as short:
+        assert pool.plan([short], timeout=0).num_tokens == BLOCK  # it lacks a block, and reports
+    assert pool.state()["available_blocks"] > 0
+    if kept is not None:
+        kept.close()
+    attached.report()
+
+
+def test_what_a_closed_sequence_wrote_is_not_written_in_a_block_that_is_leased_again(
+        pool: aule.Cache) -> None:
+    attached = pool.attach()
+    ends_by_close(pool)
+    assert computed(pool, 0, BLOCK).publish() == 1
+    texts = [pool.sequence(range(3), publish=False) for _ in range(free_blocks(pool))]
+    pool.plan(texts)  # one of them has the closed sequence's block; nothing is written
+    attached.report()
+    for text in texts:
+        text.append(7)
+        with pytest.raises(errors.UnwrittenError):
+            pool.step([text]).attend(0, drawn(1, HEADS, DIM), *kv(1))
+        text.close()
+
+
+def test_a_worker_whose_sequences_all_publish_keeps_no_slots_of_those_that_have_ended(
+        pool: aule.Cache) -> None:
+    attached = pool.attach()
+    for i in range(5):
+        computed(pool, 1000 * i, BLOCK + 4).close()
+    assert not attached._written
+
+
 def test_slots_of_sequences_that_are_closed_can_still_be_reported(pool: aule.Cache) -> None:
     with pool.sequence(range(BLOCK + 3), publish=False) as text:
         plan = pool.plan([text])
@@ -241,7 +321,7 @@ def test_publishing_reports_full_blocks_and_leaves_the_rest_for_a_report(pool: a
         plan.wrote()
         assert text.published == 0  # nothing has waited for the stream
         assert text.publish() == 2
-        assert [len(one.slots) for one in attached._written] == [3]
+        assert [len(one.slots) for one in attached._written[text]] == [3]
         text.append(7)
         q, new = drawn(1, HEADS, DIM), [drawn(1, KV_HEADS, DIM, seed=n) for n in (5, 6)]
         step = pool.step([text])
@@ -296,4 +376,4 @@ def test_an_older_daemon_gets_a_report_and_then_a_publication(
         put(pool, plan.tables("cpu").slot_mapping, *kv(COUNT + 1))
         plan.wrote()
         assert text.publish() == 2
-        assert pool.attach()._written == []  # all slots were reported
+        assert not pool.attach()._written  # all slots were reported

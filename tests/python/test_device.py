@@ -13,6 +13,7 @@ import mmap
 import os
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -269,6 +270,42 @@ def test_a_stream_that_never_passes_is_an_error_and_keeps_the_memory_that_it_may
         cuda.current.run()
         own._arena.device.arrive(None)
         own.empty((DEVICE_ARENA // 4,), torch.float32, device="cuda")
+
+
+def test_threads_whose_streams_are_late_at_the_same_time_all_keep_their_memory(
+        cuda: fake_cuda.Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = _device.DeviceArena(DEVICE_ARENA, 0.05)
+    looks, added = threading.Event(), threading.Event()
+
+    def query(_event: fake_cuda.Event) -> bool:
+        if threading.current_thread() is threads[0]:
+            looks.set()
+            added.wait(0.5)  # runs out if nobody can add now
+        return False
+
+    def wait_for(_event: fake_cuda.Event, _timeout: float | None) -> None:
+        raise errors.TimeoutError("late")
+
+    def look() -> None:
+        with pytest.raises(errors.TimeoutError):
+            arena.arrive("of the first thread")
+
+    def add() -> None:
+        looks.wait()
+        with pytest.raises(errors.TimeoutError):
+            arena.arrive("of the second thread")
+        added.set()
+
+    monkeypatch.setattr(fake_cuda.Event, "query", query)
+    monkeypatch.setattr(_device._streams, "wait_for", wait_for)
+    arena._late = [(fake_cuda.Event(), "of before")]
+    threads = [threading.Thread(target=work) for work in (look, add)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(keep for _, keep in arena._late) == [
+        "of before", "of the first thread", "of the second thread"]
 
 
 class Pools:

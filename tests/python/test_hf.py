@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import aule
@@ -16,6 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import aule.hf  # noqa: E402
+from aule import _hf_cache  # noqa: E402
 from hf_models import (  # noqa: E402
     BLOCK,
     KINDS,
@@ -85,7 +88,8 @@ def test_a_second_process_computes_only_what_the_first_has_not(session: aule.Ses
     assert said["ids"] == wanted("llama", ids)
 
 
-def test_of_two_sessions_with_one_prompt_one_computes_it(session: aule.Session) -> None:
+def test_of_two_processes_with_one_prompt_one_computes_it(
+        session: aule.Session, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = prompt(11, 100)
     with cache_of(session, "llama", "claimed") as cache, \
             aule.connect(session.socket, arena_size=1 << 22) as other:
@@ -94,6 +98,7 @@ def test_of_two_sessions_with_one_prompt_one_computes_it(session: aule.Session) 
         assert (first.cached, own.cached) == (0, 0)
         own.close()
         theirs: list[Any] = []
+        as_another_process(monkeypatch)
         waits = threading.Thread(target=lambda: theirs.append(aule.hf.SharedCache(
             aule.hf.open_cache(other, model("llama"), "claimed", block_size=BLOCK),
             model("llama"), ids, timeout=60)))
@@ -109,6 +114,95 @@ def test_of_two_sessions_with_one_prompt_one_computes_it(session: aule.Session) 
             "llama", ids)
         second.close()
         first.close()
+
+
+def as_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget which prompts this process has claimed."""
+    monkeypatch.setattr(_hf_cache, "_prompting", weakref.WeakSet())
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that each sequence with a claim may wait. None waits longer than 0.2."""
+    asked: list[float] = []
+    wait = aule.Sequence.wait
+
+    def noted(sequence: aule.Sequence, timeout: float) -> bool:
+        asked.append(timeout)
+        return wait(sequence, min(timeout, 0.2))
+
+    monkeypatch.setattr(aule.Sequence, "wait", noted)
+    return asked
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+    """A model with a name, which opens a cache of the test's own."""
+    monkeypatch.setattr(model("llama").config, "_name_or_path", request.node.name)
+    return model("llama")
+
+
+def test_a_prompt_that_this_process_computes_is_not_waited_for(
+        session: aule.Session, named: Any, waits: list[float]) -> None:
+    ids = prompt(15, 100)
+    with aule.connect(session.socket, arena_size=1 << 22) as other, \
+            aule.hf.SharedCache(session, named, ids, timeout=60) as first:
+        assert len(waits) == 1 and waits[0] > 0
+        for where, same, key in ((session, ids, b""), (other, ids, b""), (session, ids, ""),
+                                 (session, ids.numpy().astype("int32"), b"")):
+            waits.clear()
+            with aule.hf.SharedCache(where, named, same, extra_key=key, timeout=60) as own:
+                assert (own.cached, waits) == (0, [0])
+        waits.clear()
+        with aule.hf.SharedCache(session, named, ids, extra_key="other", timeout=60):
+            assert len(waits) == 1 and waits[0] > 0
+        first.close()
+        waits.clear()
+        with aule.hf.SharedCache(session, named, ids, timeout=60):
+            assert len(waits) == 1 and waits[0] > 0
+
+
+def test_all_rows_together_wait_for_others_no_longer_than_the_timeout(
+        session: aule.Session, named: Any, waits: list[float],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = torch.arange(80).view(2, 40)
+    with aule.hf.SharedCache(session, named, ids, timeout=60):
+        as_another_process(monkeypatch)
+        waits.clear()
+        with aule.hf.SharedCache(session, named, ids, timeout=60):
+            assert len(waits) == 2 and 60 >= waits[0] > waits[1]
+    with pytest.raises(aule.errors.InvalidError, match="timeout = -1 seconds"):
+        aule.hf.SharedCache(session, named, ids, timeout=-1)
+
+
+def test_threads_make_shared_caches_of_one_cache_at_the_same_time(
+        session: aule.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, added = threading.Event(), threading.Event()
+
+    class Watched(weakref.WeakSet[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for one in super().__iter__():
+                if threading.current_thread() is threading.main_thread():
+                    looks.set()
+                    added.wait(0.5)  # runs out if nobody can add now
+                yield one
+
+    def add() -> None:
+        looks.wait()
+        made.append(aule.hf.SharedCache(cache, model("llama"), prompt(17, 50)))
+        added.set()
+
+    made: list[Any] = []
+    with cache_of(session, "llama", "threads") as cache:
+        first = aule.hf.SharedCache(cache, model("llama"), prompt(16, 50))
+        monkeypatch.setattr(_hf_cache, "_prompting", Watched([first]))
+        adder = threading.Thread(target=add)
+        adder.start()
+        made.append(aule.hf.SharedCache(cache, model("llama"), prompt(18, 50), timeout=0))
+        adder.join()
+        assert len(made) == 2
+        for one in (first, *made):
+            one.close()
 
 
 def test_rows_with_one_prompt_do_not_wait_for_each_other(session: aule.Session) -> None:

@@ -82,16 +82,16 @@ def upload(torch: Any, tables: Tables, device: Any) -> Tables:
 
 
 class _Written(NamedTuple):
-    """Slots of one sequence's tokens from `begin` on, -1: none; of no sequence if given by hand."""
+    """Slots of a sequence's tokens from `begin` on, -1: none."""
 
-    sequence: weakref.ref[Sequence] | None
     begin: int
     slots: Any
 
-    def behind(self, end: int) -> _Written:
-        """Return what is left of it from the token `end` on."""
-        told = min(max(end - self.begin, 0), len(self.slots))
-        return _Written(self.sequence, self.begin + told, self.slots[told:])
+    def within(self, begin: int, end: int | None) -> _Written:
+        """Return its part from the token `begin` on and before `end`; None: to its last token."""
+        first = max(begin, self.begin)
+        last = None if end is None else max(end - self.begin, 0)
+        return _Written(first, self.slots[first - self.begin:last])
 
 
 class Attached:
@@ -104,7 +104,11 @@ class Attached:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        self._written: list[_Written] = []  # and not reported
+        # What is written and not reported: of sequences, and slots that were given by hand. What
+        # sequences drop goes at once, because a publication may free its blocks for others.
+        self._written: weakref.WeakKeyDictionary[Sequence, list[_Written]] = (
+            weakref.WeakKeyDictionary())
+        self._given: list[Any] = []
         self._events: list[Any] = []  # of the streams that wrote them
         # Sequences with full blocks that are not reported: the next plan or step does so.
         self._due: weakref.WeakSet[Sequence] = weakref.WeakSet()
@@ -148,19 +152,19 @@ class Attached:
 
     def wrote(self, slots: Any) -> None:
         """Note slots that kernels on the current stream write in all layers; see `report`."""
-        self._note(None, 0, np.ascontiguousarray(slots, np.int64))
+        self._given.append(np.ascontiguousarray(slots, np.int64))
         self._events.append(self._event())
-
-    def _note(self, sequence: Sequence | None, begin: int, slots: Any) -> None:
-        self._written.append(_Written(weakref.ref(sequence) if sequence else None, begin, slots))
 
     def planned(self, plan: Plan) -> None:
         """Note what a plan's kernels on the current stream write."""
         size = self._cache.block_size
         for sequence, rows, end in zip(plan.sequences, plan.rows,
                                        plan.arrays.cache_seqlens.tolist(), strict=True):
+            if sequence.closed:  # its blocks are released
+                continue
             begin = end - (rows.stop - rows.start)
-            self._note(sequence, begin, plan.arrays.slot_mapping[rows])
+            self._written.setdefault(sequence, []).append(
+                _Written(begin, plan.arrays.slot_mapping[rows]))
             sequence._own = (sequence._own[0] if sequence._own[1] == begin else begin, end)
             if begin // size != end // size:
                 self._due.add(sequence)
@@ -185,12 +189,23 @@ class Attached:
             check(lib.aule_sequence_publish(sequence._open().pointer))
             return
         self._wait()
+        if self._given:  # their blocks may be released, and this frees what is
+            self._tell(self._given, 0)
+            self._given = []
         check(lib.aule_sequence_publish_written(sequence._open().pointer, PASSED_ALL, ffi.NULL))
-        end = sequence.published * self._cache.block_size
-        rest = [one.behind(end) if one.sequence is not None and one.sequence() is sequence else one
-                for one in self._written]
-        self._written = [one for one in rest if len(one.slots)]
+        self._keep(sequence, sequence.published * self._cache.block_size, None)
         self._due.discard(sequence)
+
+    def _keep(self, sequence: Sequence, begin: int, end: int | None) -> None:
+        """Keep what is noted of the tokens from `begin` on and before `end`."""
+        rest = [one.within(begin, end) for one in self._written.pop(sequence, [])]
+        left = [one for one in rest if len(one.slots)]
+        if left:
+            self._written[sequence] = left
+
+    def forget(self, sequence: Sequence, begin: int = 0) -> None:
+        """Forget what is noted of a sequence's tokens from `begin` on: they are gone."""
+        self._keep(sequence, 0, begin)
 
     def close(self, sequence: Sequence) -> None:
         """Publish what plans have written of a sequence that is about to end."""
@@ -215,18 +230,21 @@ class Attached:
         them before you call this.
         """
         self._wait()
-        self._tell(np.concatenate([np.empty(0, np.int64), *(one.slots for one in self._written)]))
-        self._written = []  # if it fails, the next report tells them again
+        self._tell([*self._given, *(one.slots for some in self._written.values()
+                                    for one in some)], PASSED_ALL)
+        self._written.clear()  # if it fails, the next report tells them again
+        self._given = []
         self._due.clear()
 
-    def _tell(self, slots: Any) -> None:
+    def _tell(self, arrays: list[Any], passed: int) -> None:
+        slots = np.concatenate([np.empty(0, np.int64), *arrays])
         most = 100_000  # a message has 1 MiB
         for begin in range(0, max(len(slots), 1), most):
             part = np.ascontiguousarray(slots[begin:begin + most])
             last = begin + most >= len(slots)  # what was released may have some of the slots
             report = ffi.new("struct aule_report *", {
                 "slots": ffi.from_buffer("int64_t[]", part) if len(part) else ffi.NULL,
-                "num_slots": len(part), "passed": PASSED_ALL if last else 0})
+                "num_slots": len(part), "passed": passed if last else 0})
             check(lib.aule_cache_report_sized(self._cache._open().pointer, report,
                                               ffi.sizeof(report[0]), ffi.NULL))
 

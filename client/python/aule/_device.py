@@ -46,6 +46,7 @@ class DeviceArena:
         self._device = -1
         self._lock = threading.Lock()
         # What a stream that did not pass in time may still read or write, with the event behind it.
+        # Guarded by the lock.
         self._late: list[tuple[Any, Any]] = []
         self._pool: weakref.ref[Any] | None = None  # the torch.cuda.MemPool, while it lives
         self._allocator: Any = None  # of it
@@ -138,10 +139,13 @@ class DeviceArena:
         torch = importlib.import_module("torch")
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
-        if self._late:
-            self._late = [late for late in self._late if not late[0].query()]
+        with self._lock:
+            before = self._late  # memory that it has kept goes after the lock
+            self._late = [late for late in before if not late[0].query()]
+        del before
         try:
             _streams.wait_for(event, self.stream_timeout)
         except errors.TimeoutError:
-            self._late.append((event, keep))
+            with self._lock:
+                self._late.append((event, keep))
             raise

@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,15 +23,17 @@ from transformers.cache_utils import CacheLayerMixin
 
 from . import errors
 from ._hf_attention import NAME
+from ._native import milliseconds
 from .cache import Cache
 from .sequence import Sequence, Step
 from .session import Session
 
 SAMPLE = 16  # elements at each end of a parameter that a fingerprint reads
 
-# Shared caches of this process whose prompts are not computed yet, by the cache that they use.
-_prompting: weakref.WeakKeyDictionary[Cache, weakref.WeakSet[SharedCache]] = (
-    weakref.WeakKeyDictionary())
+# Shared caches of this process that have claimed prompts and not computed them yet. The lock guards
+# it, and their _firsts.
+_prompting: weakref.WeakSet[SharedCache] = weakref.WeakSet()
+_prompting_lock = threading.Lock()
 
 
 class _HandOver(threading.local):
@@ -249,7 +253,7 @@ class SharedCache(_Past):
         self._entries: list[tuple[int, int]] = []  # of the step: (row, padding in this pass)
         self._undo: tuple[int, list[int]] | None = None  # of a pass: _length, and the rows' tokens
         self._publishes = publish
-        self._firsts: set[tuple[Any, bytes]] = set()  # first blocks of prompts that it claims
+        self._firsts: set[tuple[Any, ...]] = set()  # first blocks of prompts that it claims
         self._rows = self._make_rows(_texts(input_ids, attention_mask), extra_key, claim)
         self._skip_cached()
         self._hooks = _watch(self, model.base_model)
@@ -267,27 +271,37 @@ class SharedCache(_Past):
     def _make_rows(self, texts: list[tuple[Any, int]], extra_key: bytes | str,
                    claim: bool) -> list[_Row]:
         """Make the rows' sequences; claims in one order, so that processes wait in no circle."""
-        peers = _prompting.setdefault(self._cache, weakref.WeakSet())
-        busy = set().union(*(peer._firsts for peer in peers))
+        claim = claim and self._publishes
+        key = extra_key.encode() if isinstance(extra_key, str) else extra_key
+        left = _countdown(self._timeout)
+        with _prompting_lock:
+            busy = set().union(*(peer._firsts for peer in _prompting))
+        firsts: set[tuple[Any, ...]] = set()
         rows: dict[int, _Row] = {}
         for i in sorted(range(len(texts)), key=lambda i: texts[i][0].tolist()):
             tokens, pad = texts[i]
-            first = extra_key, tokens[:self._cache.block_size].tobytes()
-            wait = 0.0 if first in busy or first in self._firsts else self._timeout
+            first = *self._cache._place, key, *tokens[:self._cache.block_size].tolist()
             sequence = self._cache.sequence(
-                tokens, publish=self._publishes, extra_key=extra_key,
-                claim=claim and self._publishes, timeout=wait)
+                tokens, publish=self._publishes, extra_key=key, claim=claim,
+                timeout=0.0 if first in busy or first in firsts else left())
             if sequence.cached + self._cache.block_size <= len(tokens):
-                self._firsts.add(first)
+                firsts.add(first)
             rows[i] = _Row(sequence, pad)
-        if claim and self._publishes and self._firsts:
-            peers.add(self)
+        with _prompting_lock:
+            self._firsts = firsts
+            if claim and firsts:
+                _prompting.add(self)
         return [rows[i] for i in range(len(texts))]
+
+    def _no_prompts(self) -> None:
+        """Say that this process computes the claimed prompts no more."""
+        with _prompting_lock:
+            self._firsts = set()
+            _prompting.discard(self)
 
     def _prompted(self) -> None:
         """Publish the prompts, because others may wait for them."""
-        self._firsts.clear()
-        _prompting.get(self._cache, weakref.WeakSet()).discard(self)
+        self._no_prompts()
         if self._publishes:
             for row in self._rows:
                 row.sequence.publish()
@@ -326,7 +340,7 @@ class SharedCache(_Past):
         """Release the blocks. A second call does nothing."""
         self._unhook()
         self._step = None
-        self._firsts.clear()
+        self._no_prompts()
         for row in self._rows:
             row.sequence.close()
         if self._owns_cache:
@@ -428,6 +442,15 @@ class SharedCache(_Past):
     def reset(self) -> None:
         """Drop all tokens."""
         self.crop(-self._length)
+
+
+def _countdown(timeout: float | None) -> Callable[[], float | None]:
+    """Return what says how many of `timeout` seconds are left; None: for ever."""
+    milliseconds(timeout)  # InvalidError
+    if timeout is None:
+        return lambda: None
+    end = time.monotonic() + timeout
+    return lambda: max(0.0, end - time.monotonic())
 
 
 def _texts(input_ids: Any, attention_mask: Any) -> list[tuple[Any, int]]:

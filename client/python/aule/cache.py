@@ -42,10 +42,12 @@ class Cache(Owner):
 
     _what = "cache"
 
-    def __init__(self, handle: Handle, session: Session, geometry: Geometry,
+    def __init__(self, handle: Handle, session: Session, name: str, geometry: Geometry,
                  block_size: int) -> None:
         super().__init__(handle)
         self.session = session
+        # The daemon's life and the name are equal for each Cache of one cache, of any session.
+        self._place = session._info["epoch"], name
         self.block_size = block_size
         self._geometry = geometry
         self._pool: list[tuple[tuple[int, ...], Handle]] = []  # native steps to use again
@@ -87,7 +89,7 @@ class Cache(Owner):
         geometry = Geometry(num_kv_heads, head_dim, 0 if v_is_k_prefix else out_dim, out_dim,
                             num_layers)
         handle = Handle(pointer[0], lib.aule_cache_close, parent)
-        return cls(handle, session, geometry, block_size or 32)
+        return cls(handle, session, name, geometry, block_size or 32)
 
     def state(self) -> dict[str, int]:
         """Return the block counts of this moment: the fields of struct aule_cache_state."""

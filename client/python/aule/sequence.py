@@ -172,6 +172,8 @@ class Sequence(Owner):
         with self._lock:
             check(lib.aule_sequence_truncate(self._open().pointer, num_tokens))
             self._own = (min(self._own[0], num_tokens), min(self._own[1], num_tokens))
+            if self.cache._attached is not None:
+                self.cache._attached.forget(self, num_tokens)
 
     def fork(self) -> Sequence:
         """Make a sequence of the same tokens that shares all computed blocks.
@@ -232,6 +234,8 @@ class Sequence(Owner):
         finally:
             if left is not None:  # Ctrl-C, and another thread may be using it
                 self._handle = left
+        if attached is not None:
+            attached.forget(self)
         self.cache._forget(id(self))
 
     def __del__(self) -> None:
