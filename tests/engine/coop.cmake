@@ -59,16 +59,16 @@ function(aule_coop_attention variant one_in)
   aule_coop(coop_attention_${variant} TIMEOUT 36000
     COMMAND ${coop_build}/tests/test_attention
     ENVIRONMENT CK_DEFAULT_TIMEOUT=900 AULE_VARIANT=${variant} AULE_TEST_ONE_IN=${one_in}
-                AULE_TEST_CASES=13 ${avx2} ${validation} ${ARGN})
+                AULE_TEST_CASES=7 ${avx2} ${validation} ${ARGN})
   set_tests_properties(coop_attention_${variant} PROPERTIES COST 200)
 endfunction()
 
 set(examples "AULE_TEST_PART=worked examples") # all of the suite with --long
-aule_coop_attention(matrix_shared 36)
+aule_coop_attention(matrix_shared 72)
 set_tests_properties(coop_attention_matrix_shared PROPERTIES COST 600) # the longest of all
 aule_coop_attention(matrix_emulated 1 ${examples}) # only tests use this variant
-aule_coop_attention(plain 36)
-aule_coop_attention(subgroup 36)
+aule_coop_attention(plain 72)
+aule_coop_attention(subgroup 72)
 aule_coop_attention(matrix 18) # skipped on this device
 
 # The examples without that limit; skipped without AVX-512, where the code is the same.

@@ -8,7 +8,7 @@ if(TARGET aule_worker)
   # The host's code is nearly the same for all kinds of keys and values.
   set(one_in 2)
   if(AULE_SANITIZE)
-    set(one_in 4)
+    set(one_in 8)
   endif()
   aule_check(test_worker SOURCES tools/test_worker.c LIBS aule_worker daemon_harness
     PkgConfig::CJSON LABELS process VALIDATED TIMEOUT 1200 COST 90
