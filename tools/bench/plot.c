@@ -234,9 +234,9 @@ static uint32_t count_shares(const struct points *points)
 
 static void draw_prompt(FILE *file, const struct point *p, double y)
 {
-    char text[96];
-    snprintf(text, sizeof text, "%.0f tokens, %s", p->prompt,
-             p->whole_steps ? "whole steps" : "a wait for each layer");
+    char text[sizeof p->device + 64]; // the page's title has the device of its first line only
+    snprintf(text, sizeof text, "%.0f tokens, %s, %s", p->prompt,
+             p->whole_steps ? "whole steps" : "a wait for each layer", p->device);
     svg_text(file, LABEL, y + 14, 12, SVG_LEFT, text);
 }
 
