@@ -36,18 +36,14 @@ function(aule_attention name variant one_in cases labels)
     AULE_TEST_CASES=${cases} ${validation})
 endfunction()
 
-aule_attention(test_attention_plain plain 36 13 "device;shader")
-aule_attention(test_attention_plain_small plain_small 72 7 "device;shader")
+aule_attention(test_attention_plain plain 72 7 "device;shader")
+aule_attention(test_attention_plain_small plain_small 72 4 "device;shader")
 aule_attention(test_attention_subgroup_small subgroup_small 72 7 "device;shader")
-if(AULE_SANITIZE)
-  aule_attention(test_attention_subgroup subgroup 36 13 device)
-else()
-  aule_attention(test_attention_subgroup subgroup 18 26 device)
-endif()
+aule_attention(test_attention_subgroup subgroup 36 13 device)
 aule_attention(test_attention_hopper hopper 1 300 "device;shader") # needs a Hopper GPU
 aule_attention(test_attention_matrix matrix 1 300 "device;shader") # needs tensor cores
 aule_attention(test_attention_matrix_f16 matrix_f16 1 300 device)
-aule_attention(test_attention_matrix_emulated matrix_emulated 72 7 "device;shader")
+aule_attention(test_attention_matrix_emulated matrix_emulated 72 4 "device;shader")
 
 # The host's code for runs of several kernels, under a sanitizer: the examples are enough for it.
 if(AULE_SANITIZE)

@@ -6,7 +6,7 @@
 if(TARGET aule_worker)
   pkg_check_modules(CJSON REQUIRED IMPORTED_TARGET libcjson)
   # The host's code is nearly the same for all kinds of keys and values.
-  set(one_in 2)
+  set(one_in 4)
   if(AULE_SANITIZE)
     set(one_in 8)
   endif()
