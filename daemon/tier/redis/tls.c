@@ -179,42 +179,46 @@ static ssize_t end_of(struct tls_link *link, ssize_t moved, int result)
     return -1;
 }
 
-ssize_t tls_read(struct tls_link *link, const struct iovec *to, int count)
+// Reads to or writes from `memory`; returns what OpenSSL returns.
+typedef int transfer(SSL *ssl, void *memory, int bytes);
+
+static int take_some(SSL *ssl, void *memory, int bytes)
+{
+    return SSL_read(ssl, memory, bytes);
+}
+
+static int give_some(SSL *ssl, void *memory, int bytes)
+{
+    return SSL_write(ssl, memory, bytes);
+}
+
+static ssize_t move(struct tls_link *link, const struct iovec *all, int count, transfer *some)
 {
     ssize_t moved = 0;
     ERR_clear_error();
     for (int i = 0; i < count; i++) {
-        for (size_t at = 0; at < to[i].iov_len;) {
-            const size_t left = to[i].iov_len - at;
+        for (size_t at = 0; at < all[i].iov_len;) {
+            const size_t left = all[i].iov_len - at;
             errno = 0; // so that outcome_of() sees this call's
-            const int got = SSL_read(link->ssl, (char *)to[i].iov_base + at,
-                                     left < INT32_MAX ? (int)left : INT32_MAX);
-            if (got <= 0)
-                return end_of(link, moved, got);
-            at += (size_t)got;
-            moved += got;
+            const int went = some(link->ssl, (char *)all[i].iov_base + at,
+                                  left < INT32_MAX ? (int)left : INT32_MAX);
+            if (went <= 0)
+                return end_of(link, moved, went);
+            at += (size_t)went;
+            moved += went;
         }
     }
     return moved;
 }
 
+ssize_t tls_read(struct tls_link *link, const struct iovec *to, int count)
+{
+    return move(link, to, count, take_some);
+}
+
 ssize_t tls_write(struct tls_link *link, const struct iovec *from, int count)
 {
-    ssize_t moved = 0;
-    ERR_clear_error();
-    for (int i = 0; i < count; i++) {
-        for (size_t at = 0; at < from[i].iov_len;) {
-            const size_t left = from[i].iov_len - at;
-            errno = 0; // so that outcome_of() sees this call's
-            const int put = SSL_write(link->ssl, (const char *)from[i].iov_base + at,
-                                      left < INT32_MAX ? (int)left : INT32_MAX);
-            if (put <= 0)
-                return end_of(link, moved, put);
-            at += (size_t)put;
-            moved += put;
-        }
-    }
-    return moved;
+    return move(link, from, count, give_some);
 }
 
 bool tls_wants_room(const struct tls_link *link)
