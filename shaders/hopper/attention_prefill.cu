@@ -977,7 +977,7 @@ DEVICE void release_keys(worker &w, uint32_t stage)
     pass(w.k, stage);
 }
 
-// Of a tile whose keys were released.
+// Waits for the values of a tile whose keys were released already.
 DEVICE void wait_for_values(const worker &w, uint32_t stage)
 {
     barrier_wait(w.shared + V_FULL + 8 * stage, parity(w.k, stage) ^ 1);

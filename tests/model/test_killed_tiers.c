@@ -3,8 +3,8 @@
 //
 // test_killed_tiers.c - random operations of real worker processes, some of which are killed, on a
 // daemon with tiers that do harm. The stores are real: host memory, a folder, a redis-server. The
-// tier `fault` stands before each of them and fails, holds, flips and cuts as drawn. Nobody models
-// what a tier keeps, so there is no plain model. A worker checks every key that it reads
+// tier `fault` stands before each of them and fails, holds, flips and cuts as drawn. There
+// is no plain model of the blocks that a tier keeps. A worker checks every key that it reads
 // (worker.c), so a block that came back wrong is seen at once. The daemon counts all of core anew
 // in each turn, and after each operation the states of all blocks add up to the pool.
 //
@@ -87,7 +87,7 @@ static void draw_harm(void)
         .kind = (enum fault_kind)dice_below(&harm_dice, FAULT_NUM_KINDS),
         .jobs = kinds[dice_below(&harm_dice, 3)],
         .reason = reasons[dice_below(&harm_dice, 5)],
-        // Of a row of 32 bytes the fake engine uses the first four.
+        // The fake engine uses the first four bytes of each row of 32.
         .bytes = dice_below(&harm_dice, 32) * 32 + dice_below(&harm_dice, 4),
         .times = 1 + dice_below(&harm_dice, 2),
     };
@@ -95,7 +95,7 @@ static void draw_harm(void)
     atomic_fetch_add(&counts->harms[order.kind], 1);
 }
 
-// Each turn of the dispatcher. What is held goes on at last, or the daemon abandons it.
+// Called in each turn of the dispatcher. A job that is held goes on later, or is abandoned.
 static void do_harm(void)
 {
     if (!num_harmful)

@@ -47,7 +47,7 @@ class Stream:
 
 
 class Event:
-    """An event. Whoever asks it again and again waits for it, so the stream's work is done then."""
+    """An event. A caller that polls it waits for it, so the stream's work is done then."""
 
     PATIENCE = 3
 

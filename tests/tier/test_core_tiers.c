@@ -102,7 +102,7 @@ static void settle(void)
     world_check(&world);
 }
 
-// Of the copies that are under way.
+// The oldest of the copies that are under way.
 static struct fake_submission *first_copy(void)
 {
     return hauls ? fake_engine_oldest_haul(engine) : fake_engine_oldest(engine);

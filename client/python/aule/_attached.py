@@ -104,8 +104,8 @@ class Attached:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
-        # What is written and not reported: of sequences, and slots that were given by hand. What
-        # sequences drop goes at once, because a publication may free its blocks for others.
+        # Slots that are written and not reported: those of sequences, and those given by hand.
+        # Slots that a sequence drops go at once: a publication may free their blocks for others.
         self._written: weakref.WeakKeyDictionary[Sequence, list[_Written]] = (
             weakref.WeakKeyDictionary())
         self._given: list[Any] = []

@@ -121,7 +121,7 @@ static void record_copies(VkCommandBuffer commands, const struct haul *haul)
     flush(&regions);
 }
 
-// What was copied out is visible to the CPU afterwards. Other lanes wait for this one's timeline.
+// Afterwards the CPU sees what was copied out. Other lanes wait for this lane's timeline.
 static void closing_barrier(VkCommandBuffer commands)
 {
     const VkMemoryBarrier memory = {
