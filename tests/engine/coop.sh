@@ -39,10 +39,11 @@ trap clean_up EXIT
 build_all()
 {
     cmake -S "$source" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+        -DAULE_NATIVE="${AULE_TEST_LONG:-0}" \
         -DAULE_GLSLANG= -DAULE_VULKAN_INCLUDE_DIR= >"$build.log" ||
         { cat "$build.log"; fail "cmake could not configure"; }
     grep -E 'shader compiler|left out' "$build.log"
-    grep -q 'left out' "$build.log" &&
+    grep 'left out' "$build.log" | grep -vq 'AULE_NATIVE is off' &&
         fail "Debian 13's compiler and headers are new enough for everything"
     cmake --build "$build" --target "${targets[@]}" -- --quiet
 }
