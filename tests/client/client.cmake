@@ -64,7 +64,6 @@ foreach(suite device pool)
     LIBS client_expect aule_schema daemon_harness
     LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
   target_compile_definitions(test_client_${suite} PRIVATE
-    IMPORTER="${CMAKE_CURRENT_BINARY_DIR}/vulkan_importer"
     FAKE_LIBCUDA="$<TARGET_FILE:fake_libcuda>"
     FAKE_OLD_LIBCUDA="$<TARGET_FILE:fake_old_libcuda>")
   add_dependencies(test_client_${suite} vulkan_importer fake_libcuda fake_old_libcuda)

@@ -32,7 +32,6 @@ aule_check(test_engine
            TIMEOUT 36000 # with --long; Check's limit for each test is far less
            ENVIRONMENT AULE_TEST_ONE_IN=${one_in} ASAN_OPTIONS=allocator_may_return_null=1
                        TSAN_OPTIONS=${tsan_options}:allocator_may_return_null=1)
-target_compile_definitions(test_engine PRIVATE IMPORTER="$<TARGET_FILE:vulkan_importer>")
 add_dependencies(test_engine vulkan_importer)
 aule_twin(test_engine kernels CK_INCLUDE_TAGS=kernels ${validation})
 aule_twin(test_engine tune CK_INCLUDE_TAGS=tune ${validation})

@@ -321,12 +321,14 @@ END_TEST
 
 START_TEST(memory_of_caches_comes_back)
 {
-    uint64_t before = atomic_load(&engine->device.pool_bytes), budget = engine_budget_bytes(engine);
+    uint64_t before = atomic_load(&engine->device.pool_bytes);
     struct engine_cache *cache = open_cache(shape(2, 4, 64, DTYPE_F32));
     grow_chunk(cache, 0);
     uint64_t chunk_bytes = engine_block_bytes(&cache->params) * 4;
     ck_assert_uint_ge(atomic_load(&engine->device.pool_bytes), before + chunk_bytes);
-    ck_assert_uint_le(engine_budget_bytes(engine), budget);
+    // How much is left is not compared with before: other processes give memory back meanwhile.
+    ck_assert_uint_gt(engine_budget_bytes(engine), 0);
+    ck_assert_uint_le(engine_budget_bytes(engine), engine->device.adapter.info.heap_bytes);
     engine_cache_destroy(cache);
     // A slab of metadata is kept for reuse.
     AWAIT(DEADLINE_S, atomic_load(&engine->device.pool_bytes) <= before + (1 << 20));

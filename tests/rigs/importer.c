@@ -8,13 +8,23 @@
 #include <check.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void become(int fd, uint64_t allocated, bool dedicated, int in, int out)
+static void find_program(char path[PATH_MAX])
+{
+    static const char name[] = "vulkan_importer";
+    ssize_t length = readlink("/proc/self/exe", path, PATH_MAX - sizeof name);
+    ck_assert_int_gt(length, 0);
+    path[length] = 0;
+    strcpy(strrchr(path, '/') + 1, name);
+}
+
+static void become(const char *program, int fd, uint64_t allocated, bool dedicated, int in, int out)
 {
     char number[16], size[32];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -22,7 +32,7 @@ static void become(int fd, uint64_t allocated, bool dedicated, int in, int out)
     snprintf(size, sizeof size, "%" PRIu64, allocated);
     dup2(in, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
-    execl(IMPORTER, IMPORTER, number, size, dedicated ? "1" : "0", (char *)NULL);
+    execl(program, program, number, size, dedicated ? "1" : "0", (char *)NULL);
     _exit(127);
 }
 
@@ -35,13 +45,14 @@ static void read_line(struct importer *importer, char *line, int size)
 void importer_start(struct importer *importer, int fd, uint64_t allocated, bool dedicated)
 {
     int in[2], out[2];
-    char line[128];
+    char line[128], program[PATH_MAX];
+    find_program(program);
     ck_assert_int_eq(pipe2(in, O_CLOEXEC), 0);
     ck_assert_int_eq(pipe2(out, O_CLOEXEC), 0);
     importer->pid = fork();
     ck_assert_int_ge(importer->pid, 0);
     if (importer->pid == 0)
-        become(fd, allocated, dedicated, in[0], out[1]);
+        become(program, fd, allocated, dedicated, in[0], out[1]);
     close(in[0]);
     close(out[1]);
     importer->to = fdopen(in[1], "w");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// importer.h - another process that imports device memory: the program vulkan_importer. It is
-// started anew, not forked, because a driver does not survive a fork.
+// importer.h - another process that imports device memory: the program vulkan_importer, in the
+// folder of the test's own program. It is started anew, not forked, because a driver does not
+// survive a fork.
 
 #ifndef AULE_TESTS_IMPORTER_H
 #define AULE_TESTS_IMPORTER_H

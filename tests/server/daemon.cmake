@@ -33,8 +33,6 @@ aule_check(test_daemon_exports SOURCES server/test_daemon_exports.c rigs/hostile
            LIBS daemon_harness aule_schema ${NNG_SHARED}
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 target_include_directories(test_daemon_exports PRIVATE ${NNG_HEADERS})
-target_compile_definitions(test_daemon_exports PRIVATE
-  IMPORTER="${CMAKE_CURRENT_BINARY_DIR}/vulkan_importer")
 add_dependencies(test_daemon_exports vulkan_importer)
 set_property(TEST test_daemon_commands test_daemon_connections test_daemon_hostile
   test_daemon_refused APPEND PROPERTY LABELS tsan)
