@@ -194,6 +194,7 @@ def test_what_cannot_be_has_a_sentence(cuda: fake_cuda.Cuda, libcuda: Libcuda,  
             with pytest.raises(errors.NotHeldError, match="is not leased by this session"):
                 attached.wrote([3 * BLOCK])
                 attached.report()
+            attached.report()  # what was refused is not told again
         with pytest.raises(errors.ClosedError):
             cache.attach()
     with aule.connect(autostart=True, daemon_options=["--cache-folder", "none"]) as plain, \
@@ -257,6 +258,25 @@ def test_a_publication_frees_what_was_released_and_later_reports_still_pass(
     if kept is not None:
         kept.close()
     attached.report()
+
+
+def test_a_plan_notes_no_slot_of_tokens_that_were_truncated_before_it_said_wrote(
+        pool: aule.Cache) -> None:
+    with pool.sequence(range(3 * BLOCK)) as text:
+        plan = pool.plan([text])
+        text.truncate(BLOCK + 1)
+        assert pool.attach().report() is None  # the dropped blocks are free for others
+        other = pool.sequence(range(5000, 5000 + free_blocks(pool) * BLOCK), publish=False)
+        pool.plan([other])
+        plan.wrote()
+        assert text.publish() == 1
+        pool.attach().report()
+        assert text.published == 1 and other.published == 0
+        step = pool.step([appended(text)])
+        step.attend(0, drawn(1, HEADS, DIM), *kv(1))  # token BLOCK is written, too
+        other.publish()
+        assert other.published == 0  # nothing of it is written
+        other.close()
 
 
 def test_what_a_closed_sequence_wrote_is_not_written_in_a_block_that_is_leased_again(

@@ -158,13 +158,14 @@ class Attached:
     def planned(self, plan: Plan) -> None:
         """Note what a plan's kernels on the current stream write."""
         size = self._cache.block_size
-        for sequence, rows, end in zip(plan.sequences, plan.rows,
-                                       plan.arrays.cache_seqlens.tolist(), strict=True):
-            if sequence.closed:  # its blocks are released
+        for sequence, rows, length, end in zip(plan.sequences, plan.rows,
+                                               plan.arrays.cache_seqlens.tolist(), plan.ends,
+                                               strict=True):
+            begin = length - (rows.stop - rows.start)
+            if sequence.closed or end <= begin:  # its blocks are released
                 continue
-            begin = end - (rows.stop - rows.start)
             self._written.setdefault(sequence, []).append(
-                _Written(begin, plan.arrays.slot_mapping[rows]))
+                _Written(begin, plan.arrays.slot_mapping[rows][:end - begin]))
             sequence._own = (sequence._own[0] if sequence._own[1] == begin else begin, end)
             if begin // size != end // size:
                 self._due.add(sequence)
@@ -189,9 +190,7 @@ class Attached:
             check(lib.aule_sequence_publish(sequence._open().pointer))
             return
         self._wait()
-        if self._given:  # their blocks may be released, and this frees what is
-            self._tell(self._given, 0)
-            self._given = []
+        self._tell_given()  # their blocks may be released, and this frees what is
         check(lib.aule_sequence_publish_written(sequence._open().pointer, PASSED_ALL, ffi.NULL))
         self._keep(sequence, sequence.published * self._cache.block_size, None)
         self._due.discard(sequence)
@@ -206,6 +205,9 @@ class Attached:
     def forget(self, sequence: Sequence, begin: int = 0) -> None:
         """Forget what is noted of a sequence's tokens from `begin` on: they are gone."""
         self._keep(sequence, 0, begin)
+        for child in list(self._cache._children):
+            if isinstance(child, Plan):
+                child.forget(sequence, begin)
 
     def close(self, sequence: Sequence) -> None:
         """Publish what plans have written of a sequence that is about to end."""
@@ -228,13 +230,26 @@ class Attached:
         have released since the last report are free for others, because no kernel that this process
         has launched on these streams can still read them. Other streams that read blocks: wait for
         them before you call this.
+
+        If the daemon refuses slots that `wrote` was given, none of these is noted any more.
         """
         self._wait()
-        self._tell([*self._given, *(one.slots for some in self._written.values()
-                                    for one in some)], PASSED_ALL)
+        self._tell_given()
+        self._tell([one.slots for some in self._written.values() for one in some], PASSED_ALL)
         self._written.clear()  # if it fails, the next report tells them again
-        self._given = []
         self._due.clear()
+
+    def _tell_given(self) -> None:
+        if not self._given:
+            return
+        try:
+            self._tell(self._given, 0)
+        except errors.TimeoutError:
+            raise
+        except errors.AuleError:  # the daemon has taken none; later reports must not fail as well
+            self._given = []
+            raise
+        self._given = []
 
     def _tell(self, arrays: list[Any], passed: int) -> None:
         slots = np.concatenate([np.empty(0, np.int64), *arrays])
@@ -277,6 +292,8 @@ class Plan(Owner):
                             copy(found.cu_seqlens_q, np.int32, count + 1),
                             copy(found.slot_mapping, np.int64, self.num_tokens),
                             cache.block_size)
+        # Of each entry: the sequence's length after the plan, less what is truncated since.
+        self.ends: list[int] = self.arrays.cache_seqlens.tolist()
         cache._children.add(self)
 
     def tables(self, device: Any = None) -> Tables:
@@ -286,11 +303,17 @@ class Plan(Owner):
             device = f"cuda:{self.cache.attach().device}"
         return upload(torch, self.arrays, device)
 
+    def forget(self, sequence: Sequence, begin: int) -> None:
+        """Forget a sequence's tokens from `begin` on: their slots may be another's."""
+        self.ends = [min(end, begin) if one is sequence else end
+                     for one, end in zip(self.sequences, self.ends, strict=True)]
+
     def wrote(self) -> None:
         """Say that kernels launched on the current stream write this step's K and V in all layers.
 
-        Call it after the last launch. It does not wait. If a block of a sequence has become full,
-        the next plan, publish() or close() of the sequence waits for the stream and publishes it.
+        Tokens that were truncated since the plan was made do not count. Call it after the last
+        launch. It does not wait. If a block of a sequence has become full, the next plan, publish()
+        or close() of the sequence waits for the stream and publishes it.
         """
         self.cache.attach().planned(self)
 
