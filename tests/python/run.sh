@@ -28,6 +28,7 @@ if [ "$module" = stage ]; then
 fi
 export PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1
 export HYPOTHESIS_STORAGE_DIRECTORY=$build/python/hypothesis
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # torch's: models of tests are tiny, and cores are shared
 unset AULE_SOCKET
 cd "$root/tests/python" || exit 1
 marks='not gpu'
