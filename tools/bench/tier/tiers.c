@@ -232,9 +232,9 @@ bool study_tiers(const struct study *study)
     t->study = study;
     t->shape = model_shape_of(options->full);
     t->prompt = options->prompt ? options->prompt : options->full ? 16384 : 256;
-    const bool ok = decode_beside(t, "on", "decode while blocks move, on a queue of their own") &&
-                    decode_beside(t, "off", "decode while blocks move, among the runs") &&
-                    first_tokens(t);
+    const bool ok = first_tokens(t) &&
+                    decode_beside(t, "on", "decode while blocks move, on a queue of their own") &&
+                    decode_beside(t, "off", "decode while blocks move, among the runs");
     free(t);
     return ok;
 }
