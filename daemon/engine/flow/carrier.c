@@ -6,7 +6,7 @@
 //
 // A haul into a cache goes to a shader: a worker waits for it, and a shader is faster than copy
 // engines (haul_shader.h). Nobody waits for a haul out of a cache. So copy engines get it, which
-// take less from runs, unless these have enough to do.
+// take less from runs, unless both are busy.
 
 #include "carrier.h"
 
@@ -354,7 +354,7 @@ static struct carrier *choose(struct carriers *carriers, bool out)
     struct carrier *copies = least_busy(carriers, false), *shader = least_busy(carriers, true);
     if (!copies || !shader)
         return copies ? copies : shader;
-    return out && copies->num_live < CARRIER_SLOTS ? copies : shader;
+    return out && copies->num_live == 0 ? copies : shader;
 }
 
 // With the lock held. Returns the haul's number; the lane's thread may free the haul as soon as the
