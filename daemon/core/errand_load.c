@@ -22,7 +22,7 @@ enum {
     // Bytes of the first window: nothing is copied while it is checked. Each later one is twice as
     // long as the one before, up to the longest.
     FIRST_WINDOW = 32 << 20,
-    WINDOWS = 4,             // that the memory has room for, at least
+    WINDOWS = 4, // that the memory has room for, at least
 };
 
 // ---- what to load ----

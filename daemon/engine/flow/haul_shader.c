@@ -58,9 +58,8 @@ enum status haul_ranges_begin(struct haul_ranges *ranges, struct device *device,
     uint64_t room = LEAST_ROOM;
     while (room < count)
         room *= 2;
-    const enum status status =
-        buffer_init(device, MEMORY_METADATA, room * sizeof *ranges->list, "ranges of a haul",
-                    &ranges->buffer, error);
+    const enum status status = buffer_init(device, MEMORY_METADATA, room * sizeof *ranges->list,
+                                           "ranges of a haul", &ranges->buffer, error);
     if (status != STATUS_OK)
         return status;
     ranges->list = ranges->buffer.mapped;

@@ -36,7 +36,6 @@ void haul_ranges_finish(struct haul_ranges *ranges, struct device *device); // t
 
 // Records the copies of all ranges, of `bytes` bytes each.
 void haul_shader_record(const struct haul_shader *shader, const struct engine *engine,
-                        VkCommandBuffer commands, const struct haul_ranges *ranges,
-                        uint64_t bytes);
+                        VkCommandBuffer commands, const struct haul_ranges *ranges, uint64_t bytes);
 
 #endif

@@ -143,9 +143,8 @@ static enum status make_pair(struct device *device, enum lane_kind first, uint32
 static enum status make_lanes(struct device *device, struct error *error)
 {
     const uint32_t copies = num_copy_queues(device), shaders = num_shader_queues(device);
-    const bool anyway =
-        !copies && !shaders &&
-        (device->haul == ENGINE_HAUL_ON || device->haul == ENGINE_HAUL_COPIES);
+    const bool anyway = !copies && !shaders &&
+                        (device->haul == ENGINE_HAUL_ON || device->haul == ENGINE_HAUL_COPIES);
     enum status status = make_lane(device, LANE_RUNS, &device->queues[LANE_RUNS], error);
     if (status == STATUS_OK && (copies || anyway))
         status = make_pair(device, LANE_COPY_1, copies, error);

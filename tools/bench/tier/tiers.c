@@ -52,6 +52,7 @@ struct tiers {
 static bool open_all(struct tiers *t)
 {
     const bool full = t->study->options.full;
+    const char *second = t->study->options.second_device;
     const uint32_t blocks = t->prompt / t->shape.block_size + 64;
     char url[64];
     if (!server_start(&t->server, "16gb"))
@@ -59,9 +60,22 @@ static bool open_all(struct tiers *t)
     snprintf(url, sizeof url, "redis://127.0.0.1:%d", t->server.port);
     const char *const none[] = {NULL}, *const host[] = {"--host-tier", full ? "12G" : "64M", NULL},
                       *const writer[] =
-                          {"--tier", url, "--tier-memory", full ? "6G" : "64M", "--tier-queue",
-                           "4G",     NULL},
-                      *const reader[] = {"--tier", url, "--tier-memory", full ? "1G" : "4M", NULL};
+                          {"--tier",
+                           url,
+                           "--tier-memory",
+                           full ? "6G" : "64M",
+                           "--tier-queue",
+                           "4G",
+                           "--tier-deadline", // or a whole prompt at once comes too late
+                           "1000",
+                           NULL},
+                      *const reader[] = {"--tier",
+                                         url,
+                                         "--tier-memory",
+                                         full ? "1G" : "4M",
+                                         second ? "--device" : NULL,
+                                         second,
+                                         NULL};
     const char *const *const more[NUM_PLACES] = {none, host, writer, reader, reader};
     for (int i = 0; i < NUM_PLACES; i++)
         if (!site_open(&t->sites[i], &t->study->options, t->shape, blocks, more[i]))
@@ -109,8 +123,8 @@ static bool run_host_round(struct tiers *t, uint32_t round)
                       &t->store_us[round]);
 }
 
-// The daemon sees a worker compute a prompt of this length. Making Q, K and V takes no time then, as
-// in a model whose matrices the GPU multiplies.
+// The daemon sees a worker compute a prompt of this length. Making Q, K and V takes no time then,
+// as in a model whose matrices the GPU multiplies.
 static bool learn_to_compute(struct tiers *t, enum place place, uint32_t round)
 {
     struct site *site = &t->sites[place];
