@@ -391,6 +391,7 @@ static void next_window(struct errand *errand)
 
 static bool ask_answered(struct errand *errand)
 {
+    const uint64_t first_window = errand->core->params.tiers.first_window;
     uint32_t count = 0;
     while (count < errand->count && errand->blocks[count].source != ERRAND_NO_SOURCE)
         count++;
@@ -398,7 +399,7 @@ static bool ask_answered(struct errand *errand)
     errand->stage = ERRAND_ENDING;
     if (count) {
         errand->window_bytes = window_bytes(errand);
-        errand->ramp_bytes = FIRST_WINDOW;
+        errand->ramp_bytes = first_window ? first_window : FIRST_WINDOW;
         next_window(errand);
     }
     return true;
