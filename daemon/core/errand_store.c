@@ -115,8 +115,7 @@ static bool take_node(struct errand *errand, struct prefix_node *node, uint64_t 
 
 static bool may_take_more(const struct errand *errand)
 {
-    const uint64_t wish = errand->core->params.tiers.store_bytes,
-                   most = wish ? wish : STORE_BYTES;
+    const uint64_t wish = errand->core->params.tiers.store_bytes, most = wish ? wish : STORE_BYTES;
     return !errand->count || errand->store_bytes + errand->space.block_bytes <= most;
 }
 

@@ -49,8 +49,8 @@
            .help = "move blocks of tiers on queues of their own, beside the runs",                 \
            .details = "`auto`: where the device has such queues. `off`: with the runs. `on`: "     \
                       "apart from the runs also without such queues, on the queue of the runs. "   \
-                      "`copies`: as `on`, but only by copy engines, which are slower for blocks "  \
-                      "of many layers and take no compute unit.")                                  \
+                      "`copies`: as `on`, but only by copy engines. Otherwise a shader helps "     \
+                      "them while there are no runs.")                                             \
     OPTION(bool, validation, "validation", NULL, OPTION_FLAG,                                      \
            .help = "run with the Vulkan validation layer; the log has its messages and, at the "   \
                    "end, their number")                                                            \

@@ -6,6 +6,7 @@
 // one queue, which a software device is, the queue of the runs stands for all others. The host
 // memory has parts, as a large host tier has.
 
+#include "base/clock.h"
 #include "rigs/engine_world.h"
 
 #include <stdlib.h>
@@ -345,6 +346,70 @@ START_TEST(a_shader_moves_blocks_only_where_the_caller_lets_it)
 }
 END_TEST
 
+// Hauls that lanes of a kind have ended.
+static uint64_t num_ended(enum lane_kind first)
+{
+    return engine->device.lanes[first].passed + engine->device.lanes[first + 1].passed;
+}
+
+static uint32_t num_with_runs(void)
+{
+    pthread_mutex_lock(&engine->lock);
+    const uint32_t count = engine->num_with_runs;
+    pthread_mutex_unlock(&engine->lock);
+    return count;
+}
+
+// A worker that decodes has no run for a moment between two steps.
+static void set_runs(uint32_t count, int64_t ended_ns)
+{
+    pthread_mutex_lock(&engine->lock);
+    engine->num_with_runs = count;
+    engine->runs_ended_ns = ended_ns;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+START_TEST(beside_runs_only_copy_commands_move_blocks)
+{
+    struct engine_copy in[] = {{ENGINE_COPY_ARENA, 3, 0}}, out[] = {{1, ENGINE_COPY_ARENA, 0}};
+    const bool both =
+        engine->device.lanes[LANE_COPY_1].queue && engine->device.lanes[LANE_SHADER_1].queue;
+    const int64_t soon_ns = clock_now_ns() + 3600 * NS_PER_S;
+    uint64_t copies = 0, shaders = 0;
+    for (int i = 0; i < 6; i++) {
+        set_runs(i % 3 == 1, i % 3 == 2 ? soon_ns : 0);
+        expect_hauled(haul(i < 3 ? in : out, 1, 0));
+        const bool by_shader = both && i == 0; // one haul out: a copy engine is free
+        shaders += by_shader;
+        copies += !by_shader;
+        if (both || how == ENGINE_HAUL_COPIES) {
+            ck_assert_uint_eq(num_ended(LANE_SHADER_1), shaders);
+            ck_assert_uint_eq(num_ended(LANE_COPY_1), copies);
+        }
+    }
+    set_runs(0, 0);
+}
+END_TEST
+
+START_TEST(the_engine_knows_whether_there_are_runs)
+{
+    struct engine_batch *writer = one_key(cache, 2, true);
+    struct engine_run run = plain_run(writer, 0, 0, 1024, 2048, 4096);
+    ck_assert_uint_eq(num_with_runs(), 0);
+    pthread_mutex_lock(&engine->device.queues[0].lock); // the submitter cannot reach the GPU
+    const int64_t begun_ns = clock_now_ns();
+    submit_runs(&run, 1);
+    const uint64_t last = submit_runs(&run, 1);
+    ck_assert_uint_eq(num_with_runs(), 2);
+    pthread_mutex_unlock(&engine->device.queues[0].lock);
+    expect_done(last - 1);
+    expect_done(last);
+    ck_assert_uint_eq(num_with_runs(), 0);
+    ck_assert_int_ge(engine->runs_ended_ns, begun_ns);
+    engine_batch_destroy(writer);
+}
+END_TEST
+
 START_TEST(without_queues_of_their_own_there_are_hauls_only_if_the_caller_wants_them)
 {
     const bool has =
@@ -372,6 +437,8 @@ void add_haul_tests(Suite *suite)
         host_memory_in_parts_serves_copies_of_the_other_kind_too_and_nothing_else,
         hauls_that_wait_end_without_an_event_when_the_device_is_lost,
         a_shader_moves_blocks_only_where_the_caller_lets_it,
+        beside_runs_only_copy_commands_move_blocks,
+        the_engine_knows_whether_there_are_runs,
         without_queues_of_their_own_there_are_hauls_only_if_the_caller_wants_them,
         NULL,
     };

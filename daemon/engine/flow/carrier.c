@@ -4,9 +4,10 @@
 // carrier.c - see carrier.h. A haul that waits for a submission waits on the CPU, so a lane never
 // waits on the GPU for work that is not submitted yet. That would stop a queue that lanes share.
 //
-// A haul into a cache goes to a shader: a worker waits for it, and a shader is faster than copy
-// engines (haul_shader.h). Nobody waits for a haul out of a cache. So copy engines get it, which
-// take less from runs, unless both are busy.
+// Beside runs hauls go to copy engines. A shader is faster (haul_shader.h), but a dispatch of
+// attention ends when its slowest workgroup ends, and some share a multiprocessor with the shader.
+// While there are no runs, a shader moves what goes into a cache. What goes out of a cache it moves
+// only if all copy engines have something to do.
 
 #include "carrier.h"
 
@@ -21,6 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
+
+static const int64_t moment_ns = 5 * NS_PER_MS;
 
 // One haul runs, and one stands behind it.
 enum { CARRIER_SLOTS = 2, NUM_CARRIERS = NUM_LANES - LANE_FIRST_HAULS };
@@ -349,12 +352,19 @@ static struct carrier *least_busy(struct carriers *carriers, bool by_shader)
     return least;
 }
 
+// With the lock held. There are runs, or there were a moment ago: a worker that decodes comes back
+// soon.
+static bool has_runs(const struct engine *engine)
+{
+    return engine->num_with_runs || clock_now_ns() - engine->runs_ended_ns < moment_ns;
+}
+
 static struct carrier *choose(struct carriers *carriers, bool out)
 {
     struct carrier *copies = least_busy(carriers, false), *shader = least_busy(carriers, true);
     if (!copies || !shader)
         return copies ? copies : shader;
-    return out && copies->num_live == 0 ? copies : shader;
+    return has_runs(copies->engine) || (out && copies->num_live == 0) ? copies : shader;
 }
 
 // With the lock held. Returns the haul's number; the lane's thread may free the haul as soon as the

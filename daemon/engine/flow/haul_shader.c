@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// haul_shader.c - see haul_shader.h. A copy engine starts each region anew, which takes it about
-// 4 us over PCIe: with pieces of 128 KiB, those of one layer of a block, it reaches half of the
-// bus. A shader has other pieces under way meanwhile.
+// haul_shader.c - see haul_shader.h. A copy engine starts each region anew, which takes it 3 to 4
+// us over PCIe: with pieces of 128 KiB, those of one layer of a block, it reaches half of the bus.
+// A shader has other pieces under way meanwhile.
 
 #include "haul_shader.h"
 
@@ -12,8 +12,7 @@
 #include "engine/vulkan/vk.h"
 #include "haul_spv.h"
 
-// On an H200, 8 workgroups of 256 invocations fill the bus in both directions. With twice as many
-// invocations a haul takes as much from a decode beside it as copy engines do.
+// On an H200, half as many invocations fill the bus in both directions.
 enum { HAUL_WORKGROUPS = 32, LEAST_ROOM = 256 };
 
 enum status haul_shader_init(struct haul_shader *shader, struct engine *engine, struct error *error)
