@@ -74,7 +74,7 @@ struct natives {
     bool family;
     // That family, its queues and its valid bits; the other one's, if `taken`.
     uint32_t queue_family, num_queues, timestamp_bits;
-    bool taken;                            // the open device has the extension and that family
+    bool taken;        // the open device has the extension and that family
     char failure[128]; // what else it lacks, if it has the extension and the family; "" = nothing
 };
 
