@@ -16,8 +16,8 @@
 
 enum {
     STORE_BLOCKS = 64, // of one errand
-    // Bytes of one errand, but at least one block: what one has copied is checked while the next
-    // one copies.
+    // Bytes of one errand, but at least one block. One errand's blocks are checked while the next
+    // one's are copied.
     STORE_BYTES = 128 << 20,
     STORE_JOBS = 64, // of one further tier; with more under way, blocks are skipped
 };

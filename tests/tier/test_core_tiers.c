@@ -336,7 +336,7 @@ START_TEST(each_window_of_a_load_is_twice_as_long_as_the_one_before)
 }
 END_TEST
 
-// What one store has copied is checked while the next one copies.
+// One store's blocks are checked while the next one's are copied.
 START_TEST(a_burst_of_blocks_is_stored_by_several_stores)
 {
     struct tier_counts counts;

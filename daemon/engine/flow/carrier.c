@@ -4,10 +4,11 @@
 // carrier.c - see carrier.h. A haul that waits for a submission waits on the CPU, so a lane never
 // waits on the GPU for work that is not submitted yet. That would stop a queue that lanes share.
 //
-// Beside runs hauls go to copy engines. A shader is faster (haul_shader.h), but a dispatch of
-// attention ends when its slowest workgroup ends, and some share a multiprocessor with the shader.
-// While there are no runs, a shader moves what goes into a cache. What goes out of a cache it moves
-// only if all copy engines have something to do.
+// Beside runs hauls go to copy engines. A shader is faster (haul_shader.c), but takes more from a
+// decode beside it: probably because a dispatch ends with its slowest workgroup, and some share a
+// multiprocessor with the shader.
+// While there are no runs, the shader gets hauls into a cache. Hauls out of a cache go to copy
+// engines first, and to the shader when these are busy.
 
 #include "carrier.h"
 
