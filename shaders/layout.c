@@ -26,3 +26,4 @@ _Static_assert(sizeof(struct gpu_dispatch) == 40, "push constants");
 _Static_assert(sizeof(struct gpu_redo) == 16, "entries stand behind it");
 _Static_assert(sizeof(struct gpu_copy) == 16, "push constants");
 _Static_assert(sizeof(struct gpu_merging) == 16, "push constants");
+_Static_assert(sizeof(struct gpu_haul) == 16, "push constants");

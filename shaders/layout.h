@@ -236,6 +236,12 @@ struct gpu_tickets { AULE_U32 taken, reserved0, reserved1, reserved2; };
 struct gpu_copy { AULE_U64 ranges; AULE_U32 num_ranges; AULE_U32 reserved; };
 struct gpu_merging { AULE_U64 merge; AULE_U32 items_y; AULE_U32 reserved; };
 
+// Push constants of haul.comp. A range has `num_tiles` tiles; its last one may be shorter.
+struct gpu_haul { AULE_U64 ranges; AULE_U32 num_ranges, num_tiles; };
+#define AULE_HAUL_LOCAL_SIZE 128u   // invocations of a workgroup
+#define AULE_HAUL_UNITS      8u     // of 16 bytes, that an invocation copies of a tile
+#define AULE_HAUL_TILE       (AULE_HAUL_LOCAL_SIZE * AULE_HAUL_UNITS * 16u) // bytes
+
 // matrix_probe.comp: what one lane has of a product of matrices, in the layout of matrix.glsl. In a
 // second product, pairs of `large` and 1, rounded to elements, are multiplied by `times`.
 struct gpu_matrix_lane {

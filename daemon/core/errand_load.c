@@ -19,7 +19,10 @@ enum {
     LOAD_TRY_ONE_IN = 32,    // of the loads that seem too slow, so that the estimate can get better
     WINDOW_BYTES = 16 << 20, // as long as nothing is known of a tier's speed
     MOST_WINDOW = 128 << 20, // bytes: so that a window is checked while the one before is copied
-    WINDOWS = 4,             // that the memory has room for, at least
+    // Bytes of the first window: nothing is copied while it is checked. Each later one is twice as
+    // long as the one before, up to the longest.
+    FIRST_WINDOW = 32 << 20,
+    WINDOWS = 4, // that the memory has room for, at least
 };
 
 // ---- what to load ----
@@ -377,15 +380,18 @@ static void next_window(struct errand *errand)
 {
     const struct core *core = errand->core;
     const int64_t abandon_ns = core->params.tiers.abandon_ns;
-    const uint64_t fit = errand->window_bytes / errand->space.block_bytes;
+    const uint64_t most = errand->window_bytes, ramp = errand->ramp_bytes,
+                   fit = (ramp < most ? ramp : most) / errand->space.block_bytes;
     const uint32_t left = errand->num_wanted - errand->num_done;
     errand->window = errand->num_done + (fit < 1 ? 1 : fit < left ? (uint32_t)fit : left);
+    errand->ramp_bytes = ramp < most ? 2 * ramp : ramp;
     errand->give_up_ns = abandon_ns == FOREVER ? FOREVER : core->ledger.now_ns + abandon_ns;
     errand->stage = ERRAND_LEASING;
 }
 
 static bool ask_answered(struct errand *errand)
 {
+    const uint64_t first_window = errand->core->params.tiers.first_window;
     uint32_t count = 0;
     while (count < errand->count && errand->blocks[count].source != ERRAND_NO_SOURCE)
         count++;
@@ -393,6 +399,7 @@ static bool ask_answered(struct errand *errand)
     errand->stage = ERRAND_ENDING;
     if (count) {
         errand->window_bytes = window_bytes(errand);
+        errand->ramp_bytes = first_window ? first_window : FIRST_WINDOW;
         next_window(errand);
     }
     return true;

@@ -16,7 +16,10 @@
 
 enum {
     STORE_BLOCKS = 64, // of one errand
-    STORE_JOBS = 64,   // of one further tier; with more under way, blocks are skipped
+    // Bytes of one errand, but at least one block. One errand's blocks are checked while the next
+    // one's are copied.
+    STORE_BYTES = 128 << 20,
+    STORE_JOBS = 64, // of one further tier; with more under way, blocks are skipped
 };
 
 static void skip(struct core *core, uint64_t count)
@@ -110,6 +113,12 @@ static bool take_node(struct errand *errand, struct prefix_node *node, uint64_t 
     return true;
 }
 
+static bool may_take_more(const struct errand *errand)
+{
+    const uint64_t wish = errand->core->params.tiers.store_bytes, most = wish ? wish : STORE_BYTES;
+    return !errand->count || errand->store_bytes + errand->space.block_bytes <= most;
+}
+
 static void check_size(struct core *core, struct cache *cache, uint64_t limit_bytes)
 {
     if (cache->too_large || cache->block_bytes <= limit_bytes)
@@ -129,7 +138,9 @@ static void take_nodes(struct errand *errand, struct cache *cache, const struct 
     struct tier_state host;
     tier_state(errand->core->params.tiers.host, &host);
     check_size(errand->core, cache, host.limit_bytes);
-    for (int i = 0; i < STORE_BLOCKS && cache->fresh && cache->fresh->root->salt == salt; i++) {
+    for (int i = 0; i < STORE_BLOCKS && cache->fresh && cache->fresh->root->salt == salt &&
+                    may_take_more(errand);
+         i++) {
         struct prefix_node *node = cache->fresh;
         const bool wanted = node->block && prefix_visible(node) && !is_there(errand, node);
         if (wanted && !take_node(errand, node, host.limit_bytes / 2)) {

@@ -35,8 +35,9 @@ struct engine_arena;
 enum engine_tune { ENGINE_TUNE_OFF, ENGINE_TUNE_ON, ENGINE_TUNE_AUTO };
 
 // How copies between a cache and host memory run beside the submissions (engine_haul()). AUTO: on
-// queues that only transfer, if the device has some. ON: else on the queue of the submissions.
-enum engine_haul_mode { ENGINE_HAUL_AUTO, ENGINE_HAUL_OFF, ENGINE_HAUL_ON };
+// queues that only transfer and on further compute queues, if the device has some. ON: else on the
+// queue of the submissions. COPIES: as ON, but only by copy commands, which take no compute unit.
+enum engine_haul_mode { ENGINE_HAUL_AUTO, ENGINE_HAUL_OFF, ENGINE_HAUL_ON, ENGINE_HAUL_COPIES };
 
 struct engine_params {
     // Index, UUID (with or without dashes) or part of the name; NULL = the best device.
@@ -436,8 +437,8 @@ enum status engine_submit(struct engine *engine, const struct engine_submission 
                           uint64_t *sequence, struct error *error);
 
 // ---- hauls: copies between a cache and an arena, beside the submissions ----
-// A haul needs no shader and delays no submission: it runs on a queue of its own where the device
-// has one. Hauls have no order.
+// A haul delays no submission: it runs on a queue of its own where the device has one. Hauls have
+// no order.
 
 struct engine_haul {
     // They stay until the haul has ended, with the chunks of the blocks.

@@ -44,11 +44,13 @@
     OPTION(enum engine_haul_mode, transfer_queue, "transfer-queue", "WHEN", OPTION_CHOICE,         \
            ENGINE_HAUL_AUTO,                                                                       \
            OPTION_WORDS([ENGINE_HAUL_AUTO] = "auto", [ENGINE_HAUL_OFF] = "off",                    \
-                        [ENGINE_HAUL_ON] = "on"),                                                  \
-           .initial = "auto", .help = "move blocks of tiers on a transfer queue, beside the runs", \
-           .details = "`auto`: where the device has such queues. `off`: with the runs, by a "      \
-                      "shader. `on`: apart from the runs also without such queues, on the queue "  \
-                      "of the runs.")                                                              \
+                        [ENGINE_HAUL_ON] = "on", [ENGINE_HAUL_COPIES] = "copies"),                 \
+           .initial = "auto",                                                                      \
+           .help = "move blocks of tiers on queues of their own, beside the runs",                 \
+           .details = "`auto`: where the device has such queues. `off`: with the runs. `on`: "     \
+                      "apart from the runs also without such queues, on the queue of the runs. "   \
+                      "`copies`: as `on`, but only by copy engines. Otherwise a shader helps "     \
+                      "them while there are no runs.")                                             \
     OPTION(bool, validation, "validation", NULL, OPTION_FLAG,                                      \
            .help = "run with the Vulkan validation layer; the log has its messages and, at the "   \
                    "end, their number")                                                            \

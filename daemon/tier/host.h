@@ -19,7 +19,7 @@ struct host_params {
     // No block crosses a multiple of `part_bytes`. It is itself a multiple of AREA_UNIT; 0 means no
     // parts.
     uint64_t part_bytes;
-    uint32_t threads; // 0 = half of the cores that the process may use, 1 to 8
+    uint32_t threads; // 0 = three quarters of the cores that the process may use, 1 to 12
 };
 enum status host_open(const struct host_params *params, struct tier_backend **out,
                       struct error *error);

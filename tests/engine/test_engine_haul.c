@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_engine_haul.c - hauls: copies between a cache and host memory beside the submissions. On a
-// device without transfer queues, which a software device is, the queue of the runs stands for
-// them. The host memory has parts, as a large host tier has.
+// test_engine_haul.c - hauls: copies between a cache and host memory beside the submissions, by a
+// shader where the device has compute queues to spare, and by copy commands alone. On a device with
+// one queue, which a software device is, the queue of the runs stands for all others. The host
+// memory has parts, as a large host tier has.
 
+#include "base/clock.h"
 #include "rigs/engine_world.h"
 
 #include <stdlib.h>
@@ -19,6 +21,7 @@ enum {
 static struct engine_arena *host;
 static unsigned char *host_memory;
 static struct engine_cache *cache;
+static enum engine_haul_mode how;
 
 static void open_host(void)
 {
@@ -32,11 +35,23 @@ static void open_host(void)
 
 static void setup(void)
 {
-    engine = open_engine((struct engine_params){.haul = ENGINE_HAUL_ON});
+    engine = open_engine((struct engine_params){.haul = how});
     ck_assert(engine_hauls(engine));
     open_arena();
     open_host();
     cache = plain_cache();
+}
+
+static void setup_any(void)
+{
+    how = ENGINE_HAUL_ON;
+    setup();
+}
+
+static void setup_copies(void)
+{
+    how = ENGINE_HAUL_COPIES;
+    setup();
 }
 
 static void finish(void)
@@ -93,6 +108,71 @@ START_TEST(blocks_go_to_both_parts_of_host_memory_and_come_back_with_all_layers)
     for (uint32_t layer = 0; layer < 2; layer++)
         expect_block(cache, layer, 3, bytes[layer]);
     ck_assert_uint_eq(hauled_bytes(), 3 * PLAIN);
+}
+END_TEST
+
+// A shader moves tiles of AULE_HAUL_TILE bytes. A piece is shorter than one, is one, or is no
+// multiple.
+START_TEST(pieces_of_any_length_move_whole_and_touch_nothing_beside_them)
+{
+    static const uint32_t shapes[][2] = {{1, 8}, {4, 64}, {5, 104}, {3, 200}}; // heads, head dim
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        engine_cache_destroy(cache);
+        cache = open_cache(shape(2, shapes[i][0], shapes[i][1], DTYPE_F32));
+        grow_chunk(cache, 0);
+        const size_t size = engine_layer_block_bytes(&cache->params);
+        unsigned char *bytes[2] = {malloc(size), malloc(size)}, *nothing = calloc(1, size);
+        for (uint32_t layer = 0; layer < 2; layer++)
+            write_pattern(cache, layer, 1, bytes[layer]);
+        memset(host_memory, 0x55, HOST);
+        expect_hauled(haul((struct engine_copy[]){{1, ENGINE_COPY_ARENA, 4096}}, 1, 0));
+        expect_bytes(host_memory + 4096, bytes[0], size, "layer 0");
+        expect_bytes(host_memory + 4096 + size, bytes[1], size, "layer 1");
+        ck_assert_int_eq(host_memory[4095], 0x55);
+        ck_assert_int_eq(host_memory[4096 + 2 * size], 0x55);
+        expect_hauled(haul((struct engine_copy[]){{ENGINE_COPY_ARENA, 3, 4096}}, 1, 0));
+        for (uint32_t layer = 0; layer < 2; layer++) {
+            expect_block(cache, layer, 1, bytes[layer]);
+            expect_block(cache, layer, 2, nothing);
+            expect_block(cache, layer, 3, bytes[layer]);
+            expect_block(cache, layer, 0, nothing);
+            free(bytes[layer]);
+        }
+        free(nothing);
+    }
+}
+END_TEST
+
+// More pieces than a list of ranges has room for at first, and than a copy command gets.
+START_TEST(a_haul_has_as_many_blocks_as_the_caller_wants)
+{
+    enum { BLOCKS = 300 };
+    unsigned char bytes[2][512];
+    struct engine_copy copies[BLOCKS];
+    engine_cache_destroy(cache);
+    struct engine_cache_params params = shape(2, 1, 8, DTYPE_F32);
+    params.chunk_blocks = 512;
+    cache = open_cache(params);
+    grow_chunk(cache, 0);
+    for (uint32_t round = 0; round < 4; round++) {
+        const uint32_t count = round % 2 ? 3 : BLOCKS; // short ones after long ones, too
+        for (uint32_t i = 0; i < count; i++) {
+            copies[i] = (struct engine_copy){(int32_t)i, ENGINE_COPY_ARENA, (uint64_t)i * PLAIN};
+            for (uint32_t layer = 0; layer < 2; layer++)
+                write_pattern(cache, layer, (int32_t)i, bytes[layer]);
+        }
+        memset(host_memory, 0x55, HOST);
+        expect_hauled(haul(copies, count, 0));
+        ck_assert_int_eq(host_memory[count * PLAIN], 0x55);
+        for (uint32_t i = 0; i < count; i++) // to another block
+            copies[i] = (struct engine_copy){ENGINE_COPY_ARENA, (int32_t)(count - 1 - i),
+                                             (uint64_t)i * PLAIN};
+        expect_hauled(haul(copies, count, 0));
+        for (uint32_t i = 0; i < count; i++)
+            for (uint32_t layer = 0; layer < 2; layer++)
+                expect_block(cache, layer, (int32_t)(count - 1 - i),
+                             host_memory + i * PLAIN + layer * 512);
+    }
 }
 END_TEST
 
@@ -247,16 +327,93 @@ START_TEST(hauls_that_wait_end_without_an_event_when_the_device_is_lost)
     ck_assert(!engine_arena_destroy(host));
     ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
     free(host_memory);
-    engine = open_engine((struct engine_params){.haul = ENGINE_HAUL_ON});
+    engine = open_engine((struct engine_params){.haul = how});
     open_arena();
     open_host();
     cache = plain_cache();
 }
 END_TEST
 
-START_TEST(without_transfer_queues_there_are_hauls_only_if_the_caller_wants_them)
+START_TEST(a_shader_moves_blocks_only_where_the_caller_lets_it)
 {
-    const bool has = engine->device.adapter.num_haul_queues > 0;
+    const struct device_lane *lanes = engine->device.lanes;
+    if (how == ENGINE_HAUL_COPIES) {
+        ck_assert_ptr_nonnull(lanes[LANE_COPY_1].queue);
+        ck_assert_ptr_null(lanes[LANE_SHADER_1].queue);
+    } else {
+        ck_assert(lanes[LANE_SHADER_1].queue || engine->device.adapter.num_haul_queues);
+    }
+}
+END_TEST
+
+// Hauls that lanes of a kind have ended.
+static uint64_t num_ended(enum lane_kind first)
+{
+    return engine->device.lanes[first].passed + engine->device.lanes[first + 1].passed;
+}
+
+static uint32_t num_with_runs(void)
+{
+    pthread_mutex_lock(&engine->lock);
+    const uint32_t count = engine->num_with_runs;
+    pthread_mutex_unlock(&engine->lock);
+    return count;
+}
+
+// A worker that decodes has no run for a moment between two steps.
+static void set_runs(uint32_t count, int64_t ended_ns)
+{
+    pthread_mutex_lock(&engine->lock);
+    engine->num_with_runs = count;
+    engine->runs_ended_ns = ended_ns;
+    pthread_mutex_unlock(&engine->lock);
+}
+
+START_TEST(beside_runs_only_copy_commands_move_blocks)
+{
+    struct engine_copy in[] = {{ENGINE_COPY_ARENA, 3, 0}}, out[] = {{1, ENGINE_COPY_ARENA, 0}};
+    const bool both =
+        engine->device.lanes[LANE_COPY_1].queue && engine->device.lanes[LANE_SHADER_1].queue;
+    const int64_t soon_ns = clock_now_ns() + 3600 * NS_PER_S;
+    uint64_t copies = 0, shaders = 0;
+    for (int i = 0; i < 6; i++) {
+        set_runs(i % 3 == 1, i % 3 == 2 ? soon_ns : 0);
+        expect_hauled(haul(i < 3 ? in : out, 1, 0));
+        const bool by_shader = both && i == 0; // one haul out: a copy engine is free
+        shaders += by_shader;
+        copies += !by_shader;
+        if (both || how == ENGINE_HAUL_COPIES) {
+            ck_assert_uint_eq(num_ended(LANE_SHADER_1), shaders);
+            ck_assert_uint_eq(num_ended(LANE_COPY_1), copies);
+        }
+    }
+    set_runs(0, 0);
+}
+END_TEST
+
+START_TEST(the_engine_knows_whether_there_are_runs)
+{
+    struct engine_batch *writer = one_key(cache, 2, true);
+    struct engine_run run = plain_run(writer, 0, 0, 1024, 2048, 4096);
+    ck_assert_uint_eq(num_with_runs(), 0);
+    pthread_mutex_lock(&engine->device.queues[0].lock); // the submitter cannot reach the GPU
+    const int64_t begun_ns = clock_now_ns();
+    submit_runs(&run, 1);
+    const uint64_t last = submit_runs(&run, 1);
+    ck_assert_uint_eq(num_with_runs(), 2);
+    pthread_mutex_unlock(&engine->device.queues[0].lock);
+    expect_done(last - 1);
+    expect_done(last);
+    ck_assert_uint_eq(num_with_runs(), 0);
+    ck_assert_int_ge(engine->runs_ended_ns, begun_ns);
+    engine_batch_destroy(writer);
+}
+END_TEST
+
+START_TEST(without_queues_of_their_own_there_are_hauls_only_if_the_caller_wants_them)
+{
+    const bool has =
+        engine->device.adapter.num_haul_queues > 0 || engine->device.adapter.num_queues > 1;
     struct engine *other = open_engine((struct engine_params){.haul = ENGINE_HAUL_AUTO});
     ck_assert(engine_hauls(other) == has);
     close_engine(other);
@@ -271,14 +428,20 @@ void add_haul_tests(Suite *suite)
 {
     const TTest *const tests[] = {
         blocks_go_to_both_parts_of_host_memory_and_come_back_with_all_layers,
+        pieces_of_any_length_move_whole_and_touch_nothing_beside_them,
+        a_haul_has_as_many_blocks_as_the_caller_wants,
         a_run_sees_what_a_haul_brought_and_a_haul_what_a_run_wrote,
         a_haul_waits_for_the_submission_that_it_names_and_other_hauls_do_not,
         hauls_of_both_ways_and_runs_go_on_side_by_side,
         a_haul_that_makes_no_sense_is_refused_with_its_values,
         host_memory_in_parts_serves_copies_of_the_other_kind_too_and_nothing_else,
         hauls_that_wait_end_without_an_event_when_the_device_is_lost,
-        without_transfer_queues_there_are_hauls_only_if_the_caller_wants_them,
+        a_shader_moves_blocks_only_where_the_caller_lets_it,
+        beside_runs_only_copy_commands_move_blocks,
+        the_engine_knows_whether_there_are_runs,
+        without_queues_of_their_own_there_are_hauls_only_if_the_caller_wants_them,
         NULL,
     };
-    check_case(suite, "hauls", setup, finish, tests, 1);
+    check_case(suite, "hauls", setup_any, finish, tests, 1);
+    check_case(suite, "hauls by copies", setup_copies, finish, tests, 1);
 }

@@ -18,7 +18,7 @@ endif()
 pkg_check_modules(HIREDIS IMPORTED_TARGET hiredis)
 if(TARGET aule_server AND HIREDIS_FOUND)
   aule_check(test_killed_tiers SOURCES model/test_killed_tiers.c model/plain_model.c model/world.c
-             model/worker.c tier/redis_server.c rigs/dice.c fakes/fake_engine.c fakes/fake_run.c
+             model/worker.c ${redis_server} rigs/dice.c fakes/fake_engine.c fakes/fake_run.c
              LIBS aule-client aule_server PkgConfig::HIREDIS LABELS process redis tier COST 20)
   target_link_options(test_killed_tiers PRIVATE
                       -Wl,--wrap=core_step,--wrap=core_count_wait,--wrap=core_wait

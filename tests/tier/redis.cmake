@@ -8,13 +8,13 @@ pkg_check_modules(HIREDIS IMPORTED_TARGET hiredis)
 if(HIREDIS_FOUND)
   aule_check(test_redis_parts SOURCES tier/test_redis_parts.c rigs/dice.c LIBS aule_tier LABELS unit)
   aule_check(test_redis SOURCES tier/test_redis.c tier/test_redis_faults.c tier/redis_world.c
-    tier/redis_server.c rigs/dice.c LIBS aule_tier PkgConfig::HIREDIS LABELS process redis COST 60)
+    ${redis_server} rigs/dice.c LIBS aule_tier PkgConfig::HIREDIS LABELS process redis COST 60)
   pkg_check_modules(OPENSSL IMPORTED_TARGET openssl>=3.0)
   if(OPENSSL_FOUND)
-    aule_check(test_redis_tls SOURCES tier/test_redis_tls.c tier/redis_world.c tier/redis_server.c
+    aule_check(test_redis_tls SOURCES tier/test_redis_tls.c tier/redis_world.c ${redis_server}
       LIBS aule_tier PkgConfig::HIREDIS PkgConfig::OPENSSL LABELS process redis COST 20)
   endif()
-  aule_check(test_client_redis SOURCES client/waiting/test_client_redis.c tier/redis_server.c
+  aule_check(test_client_redis SOURCES client/waiting/test_client_redis.c ${redis_server}
     rigs/text_world.c rigs/client_rig.c LIBS client_expect daemon_harness PkgConfig::HIREDIS
     LABELS process redis tier COST 60)
   foreach(suite test_redis_parts test_client_redis)

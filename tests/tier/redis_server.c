@@ -5,7 +5,8 @@
 
 #include "redis_server.h"
 
-#include <arpa/inet.h>
+#include "tools/bench/tier/port.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,13 +27,8 @@ bool server_is_there(void)
 
 int server_free_port(void)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t size = sizeof address;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, size), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &size), 0);
-    close(fd);
-    const int port = ntohs(address.sin_port);
+    const int port = port_free();
+    ck_assert_int_ne(port, 0);
     // A cluster's servers talk to each other on this port and 10000.
     return port + 10000 <= UINT16_MAX ? port : port - 10000;
 }

@@ -163,21 +163,35 @@ static struct core_claim claim(struct worker *worker, const int32_t *text, uint3
     return out;
 }
 
+// The `count` blocks in `found` have the numbers of these tokens in all layers.
+static void expect_numbers(const struct worker *worker, const int32_t *text, uint32_t count)
+{
+    const struct engine_cache *cache = core_engine_cache(world.core, worker->cache);
+    for (uint32_t i = 0; i < count * BLOCK; i++)
+        for (uint32_t layer = 0; layer < WORLD_LAYERS; layer++)
+            ck_assert_int_eq(fake_engine_slot(cache, layer, found[i / BLOCK], i % BLOCK), text[i]);
+}
+
+// Of `asked` blocks the worker finds the first `count`, with their contents. It lets them go.
+static void expect_found(struct worker *worker, uint32_t asked, uint32_t count)
+{
+    ck_assert_uint_eq(worker_lookup(worker, tokens, asked * BLOCK, found), count);
+    expect_numbers(worker, tokens, count);
+    if (count)
+        worker_release(worker, found, count);
+}
+
 // Takes `count` blocks that have come, which have the numbers of their tokens.
 static void take(struct worker *worker, const struct core_claim *own, const int32_t *text,
                  uint32_t count)
 {
     struct core_claim out;
     uint32_t num_blocks;
-    const struct engine_cache *cache = core_engine_cache(world.core, worker->cache);
     ck_assert_status(core_claim_take(worker->session, worker->cache, own->claim, found, &num_blocks,
                                      &out, &error),
                      STATUS_OK);
     ck_assert_uint_eq(num_blocks, count);
-    for (uint32_t i = 0; i < count * BLOCK; i++)
-        for (uint32_t layer = 0; layer < WORLD_LAYERS; layer++)
-            ck_assert_int_eq(fake_engine_slot(cache, layer, found[i / BLOCK], i % BLOCK),
-                             text[own->num_found * BLOCK + i]);
+    expect_numbers(worker, text + own->num_found * BLOCK, count);
     worker_release(worker, found, count);
 }
 
@@ -190,7 +204,7 @@ START_TEST(evicted_blocks_come_back_with_their_contents_to_whoever_looks_them_up
 {
     compute(&a, tokens, 4);
     evict_all(&a);
-    ck_assert_uint_eq(worker_lookup(&b, tokens, 4 * BLOCK, found), 0);
+    expect_found(&b, 4, 0);
     ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4);
     const struct core_claim own = claim(&b, tokens, 4), other = claim(&a, tokens, 4);
     ck_assert_uint_eq(own.num_found, 0);
@@ -238,8 +252,7 @@ START_TEST(a_hole_keeps_what_stands_before_it)
     settle();
     ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 2);
     settle();
-    ck_assert_uint_eq(worker_lookup(&b, tokens, 4 * BLOCK, found), 2);
-    worker_release(&b, found, 2);
+    expect_found(&b, 4, 2);
 }
 END_TEST
 
@@ -260,8 +273,7 @@ START_TEST(a_look_up_is_told_of_the_load_that_an_earlier_one_began)
     ck_assert_uint_eq(load_id, 0);
     settle();
     ck_assert(!core_load_runs(world.core, first));
-    ck_assert_uint_eq(worker_lookup(&a, tokens, 4 * BLOCK, found), 4);
-    worker_release(&a, found, 4);
+    expect_found(&a, 4, 4);
 }
 END_TEST
 
@@ -286,13 +298,62 @@ START_TEST(a_long_load_comes_window_by_window_and_ends_where_a_window_fails)
         fault_let_go(fault);
         settle();
         const uint32_t count = fails ? 2 : 7;
-        ck_assert_uint_eq(worker_lookup(&b, tokens, 7 * BLOCK, found), count);
-        const struct engine_cache *own = core_engine_cache(world.core, b.cache);
-        for (uint32_t i = 0; i < count * BLOCK; i++)
-            ck_assert_int_eq(fake_engine_slot(own, 0, found[i / BLOCK], i % BLOCK), tokens[i]);
-        worker_release(&b, found, count);
+        expect_found(&b, 7, count);
         ck_assert_uint_eq(metric(METRIC_TIER_LOADED_TOKENS), (fails ? 9 : 7) * BLOCK);
     }
+}
+END_TEST
+
+// Nothing is copied while the first window is checked, so it is short.
+START_TEST(each_window_of_a_load_is_twice_as_long_as_the_one_before)
+{
+    static const uint32_t ends[] = {1, 3, 7, 11, 12}; // at most four blocks
+    struct core_tiers *params = &world.core->params.tiers;
+    compute(&a, tokens, 12);
+    evict_all(&a);
+    params->first_window = WORLD_BLOCK_BYTES;
+    params->deadline_ns = INT64_C(1) << 52;
+    world.core->tiers.load_ns[0] =
+        (int64_t)((double)params->deadline_ns / 2 * (1 << 20) / (4.01 * WORLD_BLOCK_BYTES));
+    order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
+    ck_assert_uint_eq(load(&b, tokens, 12, CORE_LOAD_AUTO), 12);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        while (!fault_num_held(fault)) {
+            while (fake_engine_oldest_haul(engine))
+                fake_engine_finish_haul(engine, NULL);
+            while (fake_engine_oldest(engine))
+                fake_engine_finish(engine);
+            world_step(&world);
+            world_check(&world);
+        }
+        ck_assert_uint_eq(world.core->tiers.errands->window, ends[i]);
+        fault_let_go(fault);
+        if (i + 1 < sizeof ends / sizeof *ends)
+            order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
+    }
+    settle();
+    expect_found(&b, 12, 12);
+}
+END_TEST
+
+// One store's blocks are checked while the next one's are copied.
+START_TEST(a_burst_of_blocks_is_stored_by_several_stores)
+{
+    struct tier_counts counts;
+    world.core->params.tiers.store_bytes = 3 * WORLD_BLOCK_BYTES;
+    order(FAULT_HOLD, TIER_STORE, RECORD_OK, 9);
+    compute(&a, tokens, 8);
+    ck_assert_uint_eq(fault_num_held(fault), 3);
+    ck_assert_uint_eq(world.core->tiers.num_errands, 3);
+    fault_let_go(fault);
+    settle();
+    tier_counts(tier, &counts);
+    ck_assert_uint_eq(counts.stored, 8);
+    ck_assert_uint_eq(metric(METRIC_TIER_SKIPPED), 0);
+    evict_all(&a);
+    ck_assert_uint_eq(load(&b, tokens, 8, CORE_LOAD_AUTO), 8);
+    settle();
+    expect_found(&b, 8, 8);
 }
 END_TEST
 
@@ -354,8 +415,7 @@ START_TEST(an_abandoned_load_frees_its_blocks_and_its_claim_and_later_its_memory
     core_claim_release(b.session, b.cache, own.claim, 0, NULL);
     ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4); // it is still there
     settle();
-    ck_assert_uint_eq(worker_lookup(&b, tokens, 4 * BLOCK, found), 4);
-    worker_release(&b, found, 4);
+    expect_found(&b, 4, 4);
 }
 END_TEST
 
@@ -373,7 +433,7 @@ START_TEST(a_failed_copy_publishes_nothing_and_loses_no_block)
         for (uint32_t i = 0; i < s->num_runs; i++)
             s->runs[i].fail = STATUS_INTERNAL;
     settle();
-    ck_assert_uint_eq(worker_lookup(&b, tokens, 4 * BLOCK, found), 0);
+    expect_found(&b, 4, 0);
     ck_assert_uint_eq(worker_counts(&a).free, POOL);
 }
 END_TEST
@@ -450,19 +510,34 @@ START_TEST(what_an_older_claim_computes_is_not_loaded)
 }
 END_TEST
 
-START_TEST(a_worker_teaches_what_computing_takes)
+// The worker claims the text and computes it, which takes it `each_ns` for a token.
+static void teach(struct worker *worker, const int32_t *text, int64_t each_ns)
+{
+    int32_t ids[4];
+    const struct core_claim own = claim(worker, text, 4);
+    ck_assert_uint_eq(own.num_found + own.num_promised, 0);
+    worker_lease(worker, 4, ids);
+    worker_write(worker, ids, text, 4 * BLOCK);
+    world.now_ns += each_ns * 4 * BLOCK;
+    world_step(&world);
+    worker_publish(worker, text, 4 * BLOCK, ids);
+    settle();
+    worker_release(worker, ids, 4);
+}
+
+// The first one waits for pipelines to be compiled. That must not count for long.
+START_TEST(workers_teach_what_computing_takes)
 {
     struct cache *cache;
     ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
-    claim(&a, tokens, 4);
-    int32_t ids[4];
-    worker_lease(&a, 4, ids);
-    worker_write(&a, ids, tokens, 4 * BLOCK);
-    world.now_ns += 3200;
-    world_step(&world);
-    worker_publish(&a, tokens, 4 * BLOCK, ids);
-    ck_assert_int_ge(cache->compute_ns, 3200 / (4 * BLOCK));
-    settle();
+    teach(&a, tokens, 100000);
+    ck_assert_int_ge(cache->compute_ns, 100000);
+    teach(&a, tokens + 100, 1000);
+    ck_assert_int_ge(cache->compute_ns, 1000);
+    ck_assert_int_lt(cache->compute_ns, 2000);
+    teach(&a, tokens + 200, 9000); // one that is slow for once
+    ck_assert_int_ge(cache->compute_ns, 3000);
+    ck_assert_int_lt(cache->compute_ns, 4000);
 }
 END_TEST
 
@@ -480,10 +555,7 @@ static void fetch(struct worker *worker, const int32_t *text, uint32_t count)
     uint32_t num_blocks = 0;
     if (missing && !core_claim_waits(worker->session, worker->cache, own.claim))
         core_claim_take(worker->session, worker->cache, own.claim, found, &num_blocks, &out, NULL);
-    const struct engine_cache *cache = core_engine_cache(world.core, worker->cache);
-    for (uint32_t i = 0; i < num_blocks * BLOCK; i++)
-        ck_assert_int_eq(fake_engine_slot(cache, 1, found[i / BLOCK], i % BLOCK),
-                         text[own.num_found * BLOCK + i]);
+    expect_numbers(worker, text + own.num_found * BLOCK, num_blocks);
     if (num_blocks)
         worker_release(worker, found, num_blocks);
     if (own.claim)
@@ -786,8 +858,7 @@ START_TEST(copies_of_a_tier_are_no_submissions_and_a_run_does_not_wait_for_them)
     evict_all(&a);
     ck_assert_uint_eq(load(&a, tokens, 4, CORE_LOAD_AUTO), 4);
     settle();
-    ck_assert_uint_eq(worker_lookup(&a, tokens, 4 * BLOCK, found), 4);
-    worker_release(&a, found, 4);
+    expect_found(&a, 4, 4);
 }
 END_TEST
 
@@ -815,11 +886,7 @@ START_TEST(a_haul_into_blocks_of_another_tenant_follows_their_zeroing)
     ck_assert_uint_ne(zeroed, 0);
     ck_assert_uint_ge(fake_engine_oldest_haul(engine)->after, zeroed);
     settle();
-    ck_assert_uint_eq(worker_lookup(&a, tokens, 4 * BLOCK, found), 4);
-    const struct engine_cache *cache = core_engine_cache(world.core, a.cache);
-    for (uint32_t i = 0; i < 4 * BLOCK; i++)
-        ck_assert_int_eq(fake_engine_slot(cache, 0, found[i / BLOCK], i % BLOCK), tokens[i]);
-    worker_release(&a, found, 4);
+    expect_found(&a, 4, 4);
     worker_close(&c, false);
     settle();
 }
@@ -854,13 +921,12 @@ START_TEST(windows_that_come_in_another_order_are_found_in_the_prompts_order)
     fake_engine_finish_haul(engine, fake_engine_oldest_haul(engine)->next);
     world_step(&world);
     world_check(&world);
-    ck_assert_uint_eq(worker_lookup(&a, tokens, 7 * BLOCK, found), 0);
+    expect_found(&a, 7, 0);
     ck_assert(core_claim_waits(b.session, b.cache, own.claim));
     fake_engine_finish_haul(engine, NULL);
     world_step(&world);
     world_check(&world);
-    ck_assert_uint_eq(worker_lookup(&a, tokens, 7 * BLOCK, found), 4);
-    worker_release(&a, found, 4);
+    expect_found(&a, 7, 4);
     settle();
     take(&b, &own, tokens, 7);
 }
@@ -877,15 +943,14 @@ START_TEST(a_window_that_fails_takes_those_behind_it_along)
     fake_engine_oldest_haul(engine)->runs[0].fail = STATUS_INTERNAL;
     settle();
     ck_assert(!core_claim_waits(b.session, b.cache, own.claim)); // the blocks are its to compute
-    ck_assert_uint_eq(worker_lookup(&a, tokens, 7 * BLOCK, found), 0);
+    expect_found(&a, 7, 0);
     core_claim_release(b.session, b.cache, own.claim, 0, NULL);
     settle();
     ck_assert_uint_eq(worker_counts(&a).free, POOL);
     world.core->params.tiers.deadline_ns = FOREVER;
     ck_assert_uint_eq(load(&b, tokens, 7, CORE_LOAD_ALWAYS), 7); // it is still in the tier
     settle();
-    ck_assert_uint_eq(worker_lookup(&b, tokens, 7 * BLOCK, found), 7);
-    worker_release(&b, found, 7);
+    expect_found(&b, 7, 7);
 }
 END_TEST
 
@@ -954,6 +1019,8 @@ int main(void)
         a_hole_keeps_what_stands_before_it,
         a_look_up_is_told_of_the_load_that_an_earlier_one_began,
         a_long_load_comes_window_by_window_and_ends_where_a_window_fails,
+        each_window_of_a_load_is_twice_as_long_as_the_one_before,
+        a_burst_of_blocks_is_stored_by_several_stores,
         a_load_that_runs_out_of_time_counts_as_slow_until_one_succeeds,
         a_flipped_block_is_left_to_the_next_claim,
         an_abandoned_load_frees_its_blocks_and_its_claim_and_later_its_memory,
@@ -962,7 +1029,7 @@ int main(void)
         a_worker_that_dies_takes_neither_a_store_nor_a_load_with_it,
         other_tenants_find_nothing,
         what_an_older_claim_computes_is_not_loaded,
-        a_worker_teaches_what_computing_takes,
+        workers_teach_what_computing_takes,
         random_loads_with_harm_never_bring_a_wrong_block,
         NULL,
     };

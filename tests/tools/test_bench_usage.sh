@@ -29,7 +29,7 @@ value()
     case $1 in
         via) echo ring ;;
         dtype | kv-dtype) echo f16 ;;
-        device | variant | daemon | output | socket | cache) echo x ;;
+        device | second-device | variant | daemon | output | socket | cache) echo x ;;
         clients | prompt | splits | head-dim | completion-poll | seconds | pool | part | in-flight) echo 1 ;;
     esac
 }
@@ -37,7 +37,7 @@ value()
 [ "$("$bench" -h)" = "$("$bench" --help)" ] || { echo "-h is not --help"; bad=1; }
 measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits contiguous
     no-cascade completion-poll seconds pool baseline check json verbose daemon prompt full
-    whole-steps)
+    whole-steps second-device)
 [ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] ||
     { echo "--help has other options than these and output, version and help"; bad=1; }
 for option in "${measuring[@]}"; do
@@ -105,6 +105,9 @@ refused "--prompt goes with the studies share and tiers only, not with D5" run D
 refused "--full goes with the studies share and tiers only, not with D5" run D5 --full
 refused "--whole-steps goes with the study share only, not with D5" run D5 --whole-steps
 refused "study border takes no --whole-steps: its cases determine that" run border --whole-steps
+refused "--second-device goes with the study tiers only, not with D5" run D5 --second-device 1
+refused "study share takes no --second-device: its cases determine that" \
+    run share --second-device 1
 refused "study share takes no --dtype: its cases determine that" run share --dtype f32
 refused "study growth takes no --dtype: its cases determine that" run growth --dtype f32
 

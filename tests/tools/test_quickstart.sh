@@ -40,9 +40,13 @@ tiers()
 {
     command -v redis-server >/dev/null || { echo "there is no redis-server"; exit 77; }
     mode=--tiers
-    quickstart
+    AULE_SECOND_DAEMON_OPTIONS='--transfer-queue off' quickstart --device 0
     [ $code -eq 0 ] || die "exit code $code"
     grep -q '^OK: two daemons' <<<"$output" || die "it did not report success"
+    [ "$(grep -c '^== Starting aule-daemon with --device 0 ' <<<"$output")" = 2 ] ||
+        die "both daemons should get the options of all daemons"
+    [ "$(grep -c '^== Starting aule-daemon .* --transfer-queue off$' <<<"$output")" = 1 ] ||
+        die "one daemon should get the options of the second one"
     interrupts 'Starting a redis-server' 'Starting aule-daemon' 'A worker at the second daemon'
 }
 

@@ -82,6 +82,11 @@ enum {
            .help = "study share: submit all layers of a step at once, not one after another",      \
            .details = "A worker on the CPU needs a layer's output before it has the next layer's " \
                       "q. Work that is queued on a GPU does not wait for it.")                     \
+    OPTION(const char *, second_device, "second-device", "NAME", OPTION_TEXT,                      \
+           .groups = COMMAND_BOTH, .otherwise = "that of `--device`",                              \
+           .help = "study tiers: the device of the daemons that find in Redis what others "        \
+                   "computed",                                                                     \
+           .details = "The outputs of both devices are compared, so they must be equal GPUs.")     \
     SECTION("Measuring")                                                                           \
     OPTION(double, seconds, "seconds", "S", OPTION_NUMBER, 0, MAX_NUMBER, .groups = COMMAND_BOTH,  \
            .initial = "2", .help = "time for each workload; the first half only warms up")         \

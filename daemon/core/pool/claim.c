@@ -316,7 +316,8 @@ uint64_t claim_holder(const struct claim *claim)
     return first ? first->claim->table->session->id : 0;
 }
 
-// A worker has computed all that it claimed. Its time for a token joins the cache's mean.
+// A worker has computed all that it claimed. Its time for a token joins the cache's mean. The first
+// workers wait for pipelines to be compiled, so a much shorter time replaces the mean.
 static void learn(const struct claim *claim)
 {
     const struct hold_table *table = claim->table;
@@ -325,7 +326,8 @@ static void learn(const struct claim *claim)
     if (claim->num_queued || table->session->errand || took_ns <= 0)
         return;
     const int64_t each_ns = took_ns / (int64_t)tokens + 1, before_ns = table->cache->compute_ns;
-    table->cache->compute_ns = before_ns ? before_ns + (each_ns - before_ns) / 4 : each_ns;
+    table->cache->compute_ns =
+        each_ns < before_ns / 2 || !before_ns ? each_ns : before_ns + (each_ns - before_ns) / 4;
 }
 
 // ---- the prefix index ----

@@ -3,6 +3,12 @@
 //
 // carrier.c - see carrier.h. A haul that waits for a submission waits on the CPU, so a lane never
 // waits on the GPU for work that is not submitted yet. That would stop a queue that lanes share.
+//
+// Beside runs hauls go to copy engines. A shader is faster (haul_shader.c), but takes more from a
+// decode beside it: probably because a dispatch ends with its slowest workgroup, and some share a
+// multiprocessor with the shader.
+// While there are no runs, the shader gets hauls into a cache. Hauls out of a cache go to copy
+// engines first, and to the shader when these are busy.
 
 #include "carrier.h"
 
@@ -11,14 +17,17 @@
 #include "engine/memory/arena.h"
 #include "engine/memory/cache.h"
 #include "engine/vulkan/vk.h"
+#include "haul_shader.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
 
+static const int64_t moment_ns = 5 * NS_PER_MS;
+
 // One haul runs, and one stands behind it.
-enum { CARRIER_SLOTS = 2, NUM_CARRIERS = NUM_LANES - LANE_FIRST };
+enum { CARRIER_SLOTS = 2, NUM_CARRIERS = NUM_LANES - LANE_FIRST_HAULS };
 
 struct haul {
     struct event_node node;   // the ENGINE_EVENT_HAULED
@@ -35,10 +44,12 @@ struct haul {
 struct carrier_slot {
     VkCommandPool pool;
     VkCommandBuffer commands;
-    struct haul *haul; // on the GPU
+    struct haul *haul;         // on the GPU
+    struct haul_ranges ranges; // the haul's, in a lane of shaders
 };
 
-// What one thread has. The lock guards all that is not said to be the thread's.
+// What one thread has, if the device has its lane. The lock guards all that is not said to be the
+// thread's.
 struct carrier {
     struct engine *engine;
     enum lane_kind lane;
@@ -52,10 +63,21 @@ struct carrier {
 };
 
 struct carriers {
+    struct haul_shader shader;
     struct carrier list[NUM_CARRIERS];
     uint64_t last;     // number of the newest haul; the lock guards this and the next
     struct haul *live; // hauls that are not reported; owned
 };
+
+static bool has_lane(const struct carrier *carrier)
+{
+    return carrier->engine->device.lanes[carrier->lane].queue != NULL;
+}
+
+static bool uses_shader(const struct carrier *carrier)
+{
+    return carrier->lane == LANE_SHADER_1 || carrier->lane == LANE_SHADER_2;
+}
 
 static struct carrier_slot *slot_of(struct carrier *carrier, uint64_t number)
 {
@@ -121,16 +143,51 @@ static void record_copies(VkCommandBuffer commands, const struct haul *haul)
     flush(&regions);
 }
 
-// Afterwards the CPU sees what was copied out. Other lanes wait for this lane's timeline.
-static void closing_barrier(VkCommandBuffer commands)
+// By the shader. A block whose chunk has no memory is left out: no run has written it.
+static enum status record_ranges(struct carrier *carrier, struct carrier_slot *slot,
+                                 const struct haul *haul, struct error *error)
 {
+    struct engine *engine = carrier->engine;
+    struct engine_cache *cache = haul->cache;
+    struct haul_ranges *ranges = &slot->ranges;
+    const uint32_t num_layers = cache->params.num_layers;
+    const enum status status =
+        haul_ranges_begin(ranges, &engine->device, haul->num_copies * num_layers, error);
+    for (uint32_t i = 0; status == STATUS_OK && i < haul->num_copies; i++)
+        for (uint32_t layer = 0; layer < num_layers; layer++) {
+            const struct engine_copy *copy = &haul->copies[i];
+            uint64_t offset = copy->offset + layer * cache->layer_block_bytes;
+            const uint64_t base = arena_buffer(haul->arena, &offset)->address, host = base + offset,
+                           block =
+                               cache_block_address(cache, layer, haul->out ? copy->from : copy->to);
+            if (block)
+                ranges->list[ranges->count++] =
+                    (struct gpu_range){.from = haul->out ? block : host,
+                                       .to = haul->out ? host : block,
+                                       .bytes = cache->layer_block_bytes};
+        }
+    if (status == STATUS_OK)
+        haul_shader_record(&engine->carriers->shader, engine, slot->commands, ranges,
+                           cache->layer_block_bytes);
+    return status;
+}
+
+// Afterwards the CPU and later hauls of this lane see what was copied. Other lanes wait for this
+// lane's timeline.
+static void closing_barrier(VkCommandBuffer commands, bool by_shader)
+{
+    const VkPipelineStageFlags stage =
+        by_shader ? VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT : VK_PIPELINE_STAGE_TRANSFER_BIT;
+    const VkAccessFlags reads = by_shader ? VK_ACCESS_SHADER_READ_BIT : VK_ACCESS_TRANSFER_READ_BIT,
+                        writes =
+                            by_shader ? VK_ACCESS_SHADER_WRITE_BIT : VK_ACCESS_TRANSFER_WRITE_BIT;
     const VkMemoryBarrier memory = {
         .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
-        .srcAccessMask = VK_ACCESS_TRANSFER_WRITE_BIT,
-        .dstAccessMask = VK_ACCESS_HOST_READ_BIT,
+        .srcAccessMask = writes,
+        .dstAccessMask = reads | writes | VK_ACCESS_HOST_READ_BIT,
     };
-    vkCmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_PIPELINE_STAGE_HOST_BIT, 0, 1,
-                         &memory, 0, NULL, 0, NULL);
+    vkCmdPipelineBarrier(commands, stage, stage | VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &memory, 0,
+                         NULL, 0, NULL);
 }
 
 static enum status send(struct carrier *carrier, struct carrier_slot *slot, struct haul *haul,
@@ -144,8 +201,13 @@ static enum status send(struct carrier *carrier, struct carrier_slot *slot, stru
     };
     VK_TRY(vkResetCommandPool(device->handle, slot->pool, 0));
     VK_TRY(vkBeginCommandBuffer(slot->commands, &info));
-    record_copies(slot->commands, haul);
-    closing_barrier(slot->commands);
+    if (uses_shader(carrier))
+        status = record_ranges(carrier, slot, haul, error);
+    else
+        record_copies(slot->commands, haul);
+    if (status != STATUS_OK)
+        return status;
+    closing_barrier(slot->commands, uses_shader(carrier));
     VK_TRY(vkEndCommandBuffer(slot->commands));
     VK_TRY(device_submit(device, carrier->lane, slot->commands, carrier->sent + 1, VK_NULL_HANDLE));
     slot->haul = haul;
@@ -278,14 +340,39 @@ static enum status check(const struct engine_haul *params, struct error *error)
     return STATUS_OK;
 }
 
-// With the lock held. The lane with the fewest hauls gets it. Returns the haul's number; the lane's
-// thread may free the haul as soon as the lock is free.
+// With the lock held. The lane of the kind with the fewest hauls; NULL: there is none.
+static struct carrier *least_busy(struct carriers *carriers, bool by_shader)
+{
+    struct carrier *least = NULL;
+    for (int i = 0; i < NUM_CARRIERS; i++) {
+        struct carrier *carrier = &carriers->list[i];
+        if (has_lane(carrier) && uses_shader(carrier) == by_shader &&
+            (!least || carrier->num_live < least->num_live))
+            least = carrier;
+    }
+    return least;
+}
+
+// With the lock held. There are runs, or there were a moment ago: a worker that decodes comes back
+// soon.
+static bool has_runs(const struct engine *engine)
+{
+    return engine->num_with_runs || clock_now_ns() - engine->runs_ended_ns < moment_ns;
+}
+
+static struct carrier *choose(struct carriers *carriers, bool out)
+{
+    struct carrier *copies = least_busy(carriers, false), *shader = least_busy(carriers, true);
+    if (!copies || !shader)
+        return copies ? copies : shader;
+    return has_runs(copies->engine) || (out && copies->num_live == 0) ? copies : shader;
+}
+
+// With the lock held. Returns the haul's number; the lane's thread may free the haul as soon as the
+// lock is free.
 static uint64_t queue(struct carriers *carriers, struct haul *haul)
 {
-    struct carrier *carrier = &carriers->list[0];
-    for (int i = 1; i < NUM_CARRIERS; i++)
-        if (carriers->list[i].num_live < carrier->num_live)
-            carrier = &carriers->list[i];
+    struct carrier *carrier = choose(carriers, haul->out);
     haul->number = ++carriers->last;
     DL_APPEND(carriers->live, haul);
     if (carrier->waiting)
@@ -384,25 +471,34 @@ fail:
     return status;
 }
 
+static enum status make_carrier(struct carrier *carrier, struct error *error)
+{
+    enum status status = STATUS_OK;
+    carrier->cond_made = pthread_cond_init(&carrier->more, NULL) == 0;
+    if (!carrier->cond_made)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the threads of hauls");
+    for (int i = 0; has_lane(carrier) && status == STATUS_OK && i < CARRIER_SLOTS; i++)
+        status = make_slot(carrier, &carrier->slots[i], error);
+    return status;
+}
+
 enum status carriers_init(struct engine *engine, struct error *error)
 {
     enum status status = STATUS_OK;
     if (!device_hauls(&engine->device))
         return STATUS_OK;
     engine->carriers = calloc(1, sizeof *engine->carriers);
-    for (int i = 0; engine->carriers && i < NUM_CARRIERS; i++) {
-        struct carrier *carrier = &engine->carriers->list[i];
-        carrier->engine = engine;
-        carrier->lane = LANE_FIRST + (enum lane_kind)i;
-        carrier->cond_made = pthread_cond_init(&carrier->more, NULL) == 0;
-        for (int j = 0; status == STATUS_OK && j < CARRIER_SLOTS; j++)
-            status = make_slot(carrier, &carrier->slots[j], error);
-        if (!carrier->cond_made)
-            return error_set(error, STATUS_NO_MEMORY, "no memory for the threads of hauls");
+    if (!engine->carriers)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the threads of hauls");
+    for (int i = 0; i < NUM_CARRIERS; i++) {
+        engine->carriers->list[i].engine = engine;
+        engine->carriers->list[i].lane = LANE_FIRST_HAULS + (enum lane_kind)i;
     }
-    return engine->carriers
-               ? status
-               : error_set(error, STATUS_NO_MEMORY, "no memory for the threads of hauls");
+    if (engine->device.lanes[LANE_SHADER_1].queue)
+        status = haul_shader_init(&engine->carriers->shader, engine, error);
+    for (int i = 0; status == STATUS_OK && i < NUM_CARRIERS; i++)
+        status = make_carrier(&engine->carriers->list[i], error);
+    return status;
 }
 
 bool carriers_start(struct engine *engine)
@@ -410,6 +506,8 @@ bool carriers_start(struct engine *engine)
     bool all = true;
     for (int i = 0; engine->carriers && i < NUM_CARRIERS; i++) {
         struct carrier *carrier = &engine->carriers->list[i];
+        if (!has_lane(carrier))
+            continue;
         carrier->runs = pthread_create(&carrier->thread, NULL, carrier_thread, carrier) == 0;
         all = all && carrier->runs;
     }
@@ -464,16 +562,19 @@ VkResult carriers_wait(const struct engine *engine, uint64_t timeout_ns)
     VkResult result = VK_SUCCESS;
     for (int i = 0; engine->carriers && result == VK_SUCCESS && i < NUM_CARRIERS; i++) {
         const struct carrier *carrier = &engine->carriers->list[i];
-        result = device_wait(&engine->device, carrier->lane, carrier->sent, timeout_ns);
+        if (has_lane(carrier))
+            result = device_wait(&engine->device, carrier->lane, carrier->sent, timeout_ns);
     }
     return result;
 }
 
 static void carrier_finish(struct carrier *carrier)
 {
-    for (int i = 0; i < CARRIER_SLOTS; i++)
-        if (carrier->slots[i].pool)
-            vkDestroyCommandPool(carrier->engine->device.handle, carrier->slots[i].pool, NULL);
+    struct device *device = &carrier->engine->device;
+    for (int i = 0; i < CARRIER_SLOTS; i++) {
+        vkDestroyCommandPool(device->handle, carrier->slots[i].pool, NULL); // takes VK_NULL_HANDLE
+        haul_ranges_finish(&carrier->slots[i].ranges, device);
+    }
     if (carrier->cond_made)
         pthread_cond_destroy(&carrier->more);
 }
@@ -487,13 +588,21 @@ void carriers_finish(struct engine *engine)
     free(haul);
     for (int i = 0; i < NUM_CARRIERS; i++)
         carrier_finish(&engine->carriers->list[i]);
+    haul_shader_finish(&engine->carriers->shader, &engine->device);
     free(engine->carriers);
     engine->carriers = NULL;
 }
 
 const char *carriers_name(const struct engine *engine)
 {
-    if (!engine->carriers)
+    const struct device *device = &engine->device;
+    const struct device_queue *copies = device->lanes[LANE_COPY_1].queue,
+                              *shaders = device->lanes[LANE_SHADER_1].queue;
+    if (!copies && !shaders)
         return "the queue of runs, as shaders";
-    return engine->device.adapter.num_haul_queues ? "transfer queues" : "the queue of runs, apart";
+    if (copies == device->queues)
+        return "the queue of runs, apart";
+    if (!shaders)
+        return "transfer queues";
+    return copies ? "transfer and compute queues" : "compute queues";
 }

@@ -133,6 +133,10 @@ static void finish(struct submission *s)
     if (s->slot)
         s->slot->busy = false;
     engine->completed = s->sequence;
+    if (s->num_runs) {
+        engine->num_with_runs--;
+        engine->runs_ended_ns = clock_now_ns();
+    }
     if (s->sent)
         atomic_store(&engine->device.lanes[LANE_RUNS].passed, s->sequence);
     carriers_notice(engine);

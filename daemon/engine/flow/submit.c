@@ -32,6 +32,7 @@ enum status submit_queue(struct engine *engine, const struct engine_submission *
         return error_set(error, STATUS_STOPPING, "the engine ends");
     }
     submission->sequence = *sequence = ++engine->last_sequence;
+    engine->num_with_runs += submission->num_runs > 0;
     for (uint32_t i = 0; i < params->num_runs; i++)
         if (params->runs[i].batch)
             params->runs[i].batch->last_sequence = *sequence;

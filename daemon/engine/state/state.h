@@ -90,7 +90,9 @@ struct engine {
     atomic_uint num_flown;  // submissions that the submitter has passed on; raised likewise
     // The completer polls the GPU, because an end is near. Becomes true under the lock.
     atomic_bool looking;
-    uint64_t completed; // this submission and all before it are done
+    uint64_t completed;     // this submission and all before it are done
+    uint32_t num_with_runs; // submissions that have runs and are not done
+    int64_t runs_ended_ns;  // when the last of these was done; CLOCK_MONOTONIC
     struct submission *waiting, *flying;
     struct event_node *events;
     struct event_node lost_event, compiled_event;

@@ -196,11 +196,13 @@ static void find_queues(struct adapter *adapter)
         bool alone = computes && !(families[i].queueFlags & VK_QUEUE_GRAPHICS_BIT);
         if (computes && adapter->queue_family == UINT32_MAX) {
             adapter->queue_family = i;
+            adapter->num_queues = families[i].queueCount;
             adapter->timestamp_bits = families[i].timestampValidBits;
         }
         if (alone && !adapter->natives.family) {
             adapter->natives.family = true;
             adapter->natives.queue_family = i;
+            adapter->natives.num_queues = families[i].queueCount;
             adapter->natives.timestamp_bits = families[i].timestampValidBits;
         }
         find_haul_family(adapter, i, &families[i]);

@@ -72,9 +72,9 @@ struct natives {
     // The device has a queue family for compute without graphics. On one with graphics, a launch
     // with more than 48 KiB of shared memory loses the device.
     bool family;
-    uint32_t queue_family, timestamp_bits; // that family and its valid bits; the other one's, if
-                                           // `taken`
-    bool taken;                            // the open device has the extension and that family
+    // That family, its queues and its valid bits; the other one's, if `taken`.
+    uint32_t queue_family, num_queues, timestamp_bits;
+    bool taken;        // the open device has the extension and that family
     char failure[128]; // what else it lacks, if it has the extension and the family; "" = nothing
 };
 
@@ -84,6 +84,7 @@ struct adapter {
     VkPhysicalDeviceMemoryProperties memory;
     uint32_t pool_heap;           // index of the heap that holds the pool
     uint32_t queue_family;        // UINT32_MAX = no family can compute
+    uint32_t num_queues;          // queues of that family
     uint32_t timestamp_bits;      // valid bits in that family; 0 = no timestamps
     uint32_t haul_family;         // the first family that only transfers; UINT32_MAX = none
     uint32_t num_haul_queues;     // queues of that family

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// device.c - opens the chosen adapter with one compute queue and, for hauls, its transfer queues.
+// device.c - opens the chosen adapter with one compute queue for runs and, for hauls, others.
 // Knows nothing of caches or submissions. The caller's thread opens and closes; names, log lines
 // and submissions come from any thread.
 
@@ -28,6 +28,7 @@ static void take_natives(struct adapter *adapter, bool takes)
     struct natives *natives = &adapter->natives;
     natives->taken = takes;
     swap(&adapter->queue_family, &natives->queue_family);
+    swap(&adapter->num_queues, &natives->num_queues);
     swap(&adapter->timestamp_bits, &natives->timestamp_bits);
 }
 
@@ -47,6 +48,7 @@ static enum status choose(struct device *device, const struct engine_params *par
     device->adapter.statistics &= params->statistics;
     if (natives && device->adapter.natives.extension && device->adapter.natives.family)
         take_natives(&device->adapter, true);
+    device->haul = params->haul;
     if (params->haul == ENGINE_HAUL_OFF)
         device->adapter.num_haul_queues = 0;
     free(list);
@@ -55,34 +57,61 @@ static enum status choose(struct device *device, const struct engine_params *par
 
 // ---- queues and lanes ----
 
-enum { HAUL_LANES = 2 }; // each has a queue of its own if the family has two
+enum { LANES_OF_A_KIND = 2 }; // each has a queue of its own if the family has enough
 
-static uint32_t num_haul_queues(const struct adapter *adapter)
+static uint32_t at_most(uint32_t count, uint32_t most)
 {
-    return adapter->num_haul_queues < HAUL_LANES ? adapter->num_haul_queues : HAUL_LANES;
+    return count < most ? count : most;
+}
+
+static uint32_t num_copy_queues(const struct device *device)
+{
+    return at_most(device->adapter.num_haul_queues, LANES_OF_A_KIND);
+}
+
+// Queues that compute, beside that of the runs.
+static uint32_t num_shader_queues(const struct device *device)
+{
+    const bool wanted = device->haul == ENGINE_HAUL_AUTO || device->haul == ENGINE_HAUL_ON;
+    return wanted ? at_most(device->adapter.num_queues - 1, LANES_OF_A_KIND) : 0;
+}
+
+static void take_queue(struct device *device, uint32_t place, uint32_t family, uint32_t index)
+{
+    struct device_queue *queue = &device->queues[place];
+    queue->family = family;
+    vkGetDeviceQueue(device->handle, family, index, &queue->handle);
 }
 
 static void take_queues(struct device *device)
 {
     const struct adapter *adapter = &device->adapter;
-    for (uint32_t i = 0; i <= num_haul_queues(adapter); i++) {
-        struct device_queue *queue = &device->queues[i];
-        queue->family = i ? adapter->haul_family : adapter->queue_family;
-        vkGetDeviceQueue(device->handle, queue->family, i ? i - 1 : 0, &queue->handle);
-    }
+    take_queue(device, LANE_RUNS, adapter->queue_family, 0);
+    for (uint32_t i = 0; i < num_copy_queues(device); i++)
+        take_queue(device, LANE_COPY_1 + i, adapter->haul_family, i);
+    for (uint32_t i = 0; i < num_shader_queues(device); i++)
+        take_queue(device, LANE_SHADER_1 + i, adapter->queue_family, 1 + i);
 }
 
 static void name_queues(struct device *device)
 {
-    DEVICE_NAME(device, QUEUE, device->queues[0].handle, "aule queue");
-    for (int i = 1; i < NUM_LANES; i++)
-        DEVICE_NAME(device, QUEUE, device->queues[i].handle, "aule hauls %d", i);
+    DEVICE_NAME(device, QUEUE, device->queues[LANE_RUNS].handle, "aule queue");
+    for (int i = LANE_FIRST_HAULS; i < NUM_LANES; i++) {
+        if (device->queues[i].handle)
+            DEVICE_NAME(device, QUEUE, device->queues[i].handle, "aule hauls %d", i);
+    }
 }
 
 static enum status make_lane(struct device *device, enum lane_kind kind, struct device_queue *queue,
                              struct error *error)
 {
-    static const char *const names[NUM_LANES] = {"submissions", "hauls, first", "hauls, second"};
+    static const char *const names[NUM_LANES] = {
+        [LANE_RUNS] = "submissions",
+        [LANE_COPY_1] = "hauls by copies, first",
+        [LANE_COPY_2] = "hauls by copies, second",
+        [LANE_SHADER_1] = "hauls by a shader, first",
+        [LANE_SHADER_2] = "hauls by a shader, second",
+    };
     struct device_lane *lane = &device->lanes[kind];
     enum status status = STATUS_OK;
     VkSemaphoreTypeCreateInfo type = {
@@ -97,20 +126,30 @@ fail:
     return status;
 }
 
-// Without transfer queues there are no lanes for hauls, unless the caller wants them on the queue
-// of the runs.
-static enum status make_lanes(struct device *device, enum engine_haul_mode haul,
-                              struct error *error)
+// Both lanes of a kind, on `count` queues; 0: on the queue of the runs.
+static enum status make_pair(struct device *device, enum lane_kind first, uint32_t count,
+                             struct error *error)
 {
-    const uint32_t count = num_haul_queues(&device->adapter);
-    struct device_queue *queues = device->queues;
-    enum status status = make_lane(device, LANE_RUNS, &queues[0], error);
-    if (!count && haul != ENGINE_HAUL_ON)
-        return status;
-    if (status == STATUS_OK)
-        status = make_lane(device, LANE_FIRST, &queues[count ? 1 : 0], error);
-    if (status == STATUS_OK)
-        status = make_lane(device, LANE_SECOND, &queues[count], error);
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; status == STATUS_OK && i < LANES_OF_A_KIND; i++) {
+        const uint32_t place = count ? first + at_most(i, count - 1) : LANE_RUNS;
+        status = make_lane(device, first + (enum lane_kind)i, &device->queues[place], error);
+    }
+    return status;
+}
+
+// A kind without queues has no lanes. If no kind has queues, the caller may want the lanes on the
+// queue of the runs.
+static enum status make_lanes(struct device *device, struct error *error)
+{
+    const uint32_t copies = num_copy_queues(device), shaders = num_shader_queues(device);
+    const bool anyway = !copies && !shaders &&
+                        (device->haul == ENGINE_HAUL_ON || device->haul == ENGINE_HAUL_COPIES);
+    enum status status = make_lane(device, LANE_RUNS, &device->queues[LANE_RUNS], error);
+    if (status == STATUS_OK && (copies || anyway))
+        status = make_pair(device, LANE_COPY_1, copies, error);
+    if (status == STATUS_OK && (shaders || (anyway && device->haul == ENGINE_HAUL_ON)))
+        status = make_pair(device, LANE_SHADER_1, shaders, error);
     return status;
 }
 
@@ -148,25 +187,25 @@ static enum status open_device(struct device *device, struct error *error)
         extensions[count++] = VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME;
     if (device->adapter.natives.taken)
         extensions[count++] = VK_NVX_BINARY_IMPORT_EXTENSION_NAME;
-    static const float priorities[HAUL_LANES] = {1.0f, 1.0f};
+    static const float priorities[1 + LANES_OF_A_KIND] = {1.0f, 1.0f, 1.0f};
     const VkDeviceQueueCreateInfo queues[] = {
         {
             .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
             .queueFamilyIndex = device->adapter.queue_family,
-            .queueCount = 1,
+            .queueCount = 1 + num_shader_queues(device),
             .pQueuePriorities = priorities,
         },
         {
             .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
             .queueFamilyIndex = device->adapter.haul_family,
-            .queueCount = num_haul_queues(&device->adapter),
+            .queueCount = num_copy_queues(device),
             .pQueuePriorities = priorities,
         },
     };
     VkDeviceCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
         .pNext = &features.core,
-        .queueCreateInfoCount = num_haul_queues(&device->adapter) ? 2 : 1,
+        .queueCreateInfoCount = num_copy_queues(device) ? 2 : 1,
         .pQueueCreateInfos = queues,
         .enabledExtensionCount = count,
         .ppEnabledExtensionNames = extensions,
@@ -243,7 +282,7 @@ enum status device_init(struct device *device, const struct engine_params *param
     load_functions(device);
     DEVICE_NAME(device, DEVICE, device->handle, "aule");
     name_queues(device);
-    status = make_lanes(device, params->haul, error);
+    status = make_lanes(device, error);
     if (status != STATUS_OK)
         device_finish(device);
     return status;
@@ -315,9 +354,10 @@ static uint32_t add_waits(struct device *device, enum lane_kind kind, VkSemaphor
 VkResult device_submit(struct device *device, enum lane_kind kind, VkCommandBuffer commands,
                        uint64_t value, VkFence fence)
 {
-    static const VkPipelineStageFlags stages[NUM_LANES] = {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
-                                                           VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
-                                                           VK_PIPELINE_STAGE_ALL_COMMANDS_BIT};
+    static const VkPipelineStageFlags stages[NUM_LANES] = {
+        VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+        VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+        VK_PIPELINE_STAGE_ALL_COMMANDS_BIT};
     struct device_lane *lane = &device->lanes[kind];
     VkSemaphore awaited[NUM_LANES];
     uint64_t awaited_values[NUM_LANES], passed[NUM_LANES];

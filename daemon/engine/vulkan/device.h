@@ -26,9 +26,18 @@ struct device_queue {
     bool lock_made;
 };
 
-// RUNS carries the engine's submissions. FIRST and SECOND carry hauls (engine_haul()) in both
-// directions. There are two, because pieces are short and one copy engine does not fill the bus.
-enum lane_kind { LANE_RUNS, LANE_FIRST, LANE_SECOND, NUM_LANES };
+// RUNS carries the engine's submissions. The others carry hauls (engine_haul()): COPY by copy
+// commands on transfer queues, SHADER by a shader on compute queues. Each has two lanes, so that
+// the bus has work while a lane goes from one haul to the next.
+enum lane_kind {
+    LANE_RUNS,
+    LANE_COPY_1,
+    LANE_COPY_2,
+    LANE_SHADER_1,
+    LANE_SHADER_2,
+    NUM_LANES,
+    LANE_FIRST_HAULS = LANE_COPY_1
+};
 
 // Work that ends in the order in which it is submitted. Lanes may share a queue.
 struct device_lane {
@@ -44,7 +53,8 @@ struct device {
     struct instance instance;
     struct adapter adapter;
     VkDevice handle;
-    struct device_queue queues[NUM_LANES]; // [0] computes; others transfer, if there are any
+    enum engine_haul_mode haul;
+    struct device_queue queues[NUM_LANES]; // [0] computes; others are for lanes, by their kind
     struct device_lane lanes[NUM_LANES];
     PFN_vkSetDebugUtilsObjectNameEXT set_name;                       // NULL: objects get no names
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties; // NULL: no import
@@ -102,7 +112,7 @@ VkResult device_wait(const struct device *device, enum lane_kind lane, uint64_t 
                      uint64_t timeout_ns);
 static inline bool device_hauls(const struct device *device)
 {
-    return device->lanes[LANE_FIRST].queue != NULL;
+    return device->lanes[LANE_COPY_1].queue || device->lanes[LANE_SHADER_1].queue;
 }
 
 #endif

@@ -177,7 +177,7 @@ static bool fill_entry(struct model *m, const struct aule_step_entry *entry)
     if (!model_fine(aule_sequence_info(entry->sequence, &info), "info"))
         return false;
     const uint32_t first = info.num_computed - entry->num_tokens;
-    for (uint32_t i = 0; i < entry->num_tokens; i++)
+    for (uint32_t i = 0; !m->stale && i < entry->num_tokens; i++)
         fill_token(m, entry->row + i, tokens[first + i], first + i);
     m->computed += entry->num_tokens;
     m->last_row = entry->row + entry->num_tokens - 1;

@@ -44,6 +44,7 @@ struct model {
     struct aule_tensor q, k, v, out; // [MODEL_CHUNK, heads, head_dim] of f16
     uint64_t computed;               // tokens so far
     double filled_us;                // time spent on Q, K and V so far
+    bool stale;                      // Q, K and V stay as they are, where only the time counts
     struct model_spent spent;        // so far; the user may clear it
     uint32_t last_row;               // of `out`, that of the last token of the last step
     uint16_t *numbers;               // owned

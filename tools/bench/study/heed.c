@@ -70,17 +70,23 @@ static bool clients_heed(const struct workload *workload, const struct options *
     return false;
 }
 
+// Options of a few studies, which no workload takes.
 static bool prompts_heed(const struct workload *workload, const struct options *options)
 {
-    const char *given = options_gave(options, "prompt") ? "prompt" : options->full ? "full" : NULL;
-    if (given)
-        fprintf(stderr,
-                "aule-bench: --%s goes with the studies share and tiers only, not with %s\n", given,
-                workload->name);
-    else if (options->whole_steps)
-        fprintf(stderr, "aule-bench: --whole-steps goes with the study share only, not with %s\n",
-                workload->name);
-    return !given && !options->whole_steps;
+    static const char *const only[][2] = {
+        {"prompt", "studies share and tiers"},
+        {"full", "studies share and tiers"},
+        {"whole-steps", "study share"},
+        {"second-device", "study tiers"},
+    };
+    for (size_t i = 0; i < sizeof only / sizeof *only; i++) {
+        if (!options_gave(options, only[i][0]))
+            continue;
+        fprintf(stderr, "aule-bench: --%s goes with the %s only, not with %s\n", only[i][0],
+                only[i][1], workload->name);
+        return false;
+    }
+    return true;
 }
 
 // A study names the options that it does not take itself, in clearer words.

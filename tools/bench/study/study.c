@@ -22,14 +22,15 @@ static const struct known {
     {"growth", study_growth, {NULL}},
     {"cached", study_cached, {NULL}},
     {"share", study_share, {"daemon", "prompt", "full", "whole-steps"}},
-    {"tiers", study_tiers, {"daemon", "prompt", "full"}},
+    {"tiers", study_tiers, {"daemon", "prompt", "full", "second-device"}},
 };
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 
 // Options of a run that some or all studies do not take, because their cases determine them.
-static const char *const particular[] = {
-    "via",  "clients", "kv-dtype", "contiguous",   "no-cascade", "baseline", "splits",
-    "pool", "dtype",   "head-dim", "token-scales", "prompt",     "full",     "whole-steps"};
+static const char *const particular[] = {"via",        "clients",     "kv-dtype",     "contiguous",
+                                         "no-cascade", "baseline",    "splits",       "pool",
+                                         "dtype",      "head-dim",    "token-scales", "prompt",
+                                         "full",       "whole-steps", "second-device"};
 enum { NUM_PARTICULAR = sizeof particular / sizeof *particular };
 
 static const struct known *find(const char *name)

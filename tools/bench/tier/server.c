@@ -6,6 +6,7 @@
 #include "server.h"
 
 #include "base/clock.h"
+#include "port.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -22,18 +23,6 @@ static struct sockaddr_in address_of(int port)
     return (struct sockaddr_in){.sin_family = AF_INET,
                                 .sin_port = htons((uint16_t)port),
                                 .sin_addr = {htonl(INADDR_LOOPBACK)}};
-}
-
-static int free_port(void)
-{
-    struct sockaddr_in address = address_of(0);
-    socklen_t size = sizeof address;
-    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    const bool bound = fd >= 0 && bind(fd, (struct sockaddr *)&address, size) == 0 &&
-                       getsockname(fd, (struct sockaddr *)&address, &size) == 0;
-    if (fd >= 0)
-        close(fd);
-    return bound ? ntohs(address.sin_port) : 0;
 }
 
 static bool listens(int port)
@@ -79,7 +68,7 @@ static const char *wait_until_it_listens(struct server *server)
 
 bool server_start(struct server *server, const char *maxmemory)
 {
-    *server = (struct server){.port = free_port()};
+    *server = (struct server){.port = port_free()};
     if (!server->port) {
         perror("no free port for a redis-server");
         return false;
