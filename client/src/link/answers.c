@@ -40,9 +40,9 @@ static int64_t expect(const struct answers *answers, const struct wire_submissio
 {
     if (submission->command == WIRE_COMMAND_WAIT)
         return forecast_ticket_end(&answers->forecast, submission->wait.ticket);
-    return submission->run.waits
-               ? forecast_end(&answers->forecast.times, submission->run.entry.batch, start_ns)
-               : 0;
+    if (submission->command == WIRE_COMMAND_RUN && submission->run.waits)
+        return forecast_end(&answers->forecast.times, submission->run.entry.batch, start_ns);
+    return 0;
 }
 
 static void learn(struct answers *answers, const struct waiter *waiter)
@@ -51,7 +51,8 @@ static void learn(struct answers *answers, const struct waiter *waiter)
     const struct wire_completion *completion = &waiter->completion;
     struct forecast_tickets *forecast = &answers->forecast;
     const int64_t now_ns = clock_now_ns();
-    if (completion->status != STATUS_OK)
+    if (completion->status != STATUS_OK || (submission->command != WIRE_COMMAND_WAIT &&
+                                            submission->command != WIRE_COMMAND_RUN))
         return;
     if (submission->command == WIRE_COMMAND_WAIT)
         forecast_ticket_ended(forecast, submission->wait.ticket, waiter->start_ns, now_ns);
