@@ -874,8 +874,8 @@ static_assert(sizeof(w::RunOptions) == 64, "a new option takes words of `reserve
 
 // Where the options begin: before minor 6 an entry ended there.
 const uint32_t size_without_options = 512;
-static_assert(sizeof(w::Submission) == size_without_options + sizeof(w::RunOptions) +
-                                           sizeof(w::Span) + sizeof(uint64_t),
+static_assert(sizeof(w::Submission) ==
+                  size_without_options + sizeof(w::RunOptions) + sizeof(w::Span) + sizeof(uint64_t),
               "a Submission grows only at its end");
 
 uint32_t wire_submission_size(uint32_t peer_minor)
@@ -885,13 +885,12 @@ uint32_t wire_submission_size(uint32_t peer_minor)
 
 void wire_put_submission(const wire_submission *from, void *entry)
 {
-    const w::Submission packed(from->sequence, from->command,
-                               from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms
-                                                                  : from->run.timeout_ms,
-                               from->run.waits, from->run.wait_ms, uint32_t(from->run.scales.count),
-                               from->wait.ticket, pack(from->run.entry), pack(from->run.layers),
-                               from->run.scales.offset, pack(from->run.options),
-                               pack(from->message), from->room);
+    const w::Submission packed(
+        from->sequence, from->command,
+        from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms : from->run.timeout_ms,
+        from->run.waits, from->run.wait_ms, uint32_t(from->run.scales.count), from->wait.ticket,
+        pack(from->run.entry), pack(from->run.layers), from->run.scales.offset,
+        pack(from->run.options), pack(from->message), from->room);
     memset(entry, 0, WIRE_SUBMISSION_SIZE);
     memcpy(entry, &packed, sizeof packed);
 }

@@ -186,7 +186,8 @@ void fake_start(struct fake_daemon *fake, const char *path, fake_handler handler
 {
     static uint64_t lives = 1000;
     char url[128];
-    *fake = (struct fake_daemon){.handler = handler, .context = context, .epoch = ++lives, .head = WIRE_PAGE};
+    *fake = (struct fake_daemon){
+        .handler = handler, .context = context, .epoch = ++lives, .head = WIRE_PAGE};
     snprintf(fake->path, sizeof fake->path, "%s", path);
     snprintf(url, sizeof url, "ipc://%s", path);
     ck_assert_int_eq(nng_rep0_open_raw(&fake->socket), 0);

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_daemon_places.c - commands in the arena, behind entries of the submission ring of a real
-// aule-daemon, sent by a raw client: they do what their messages do, in the ring's order. Bad places
-// and bytes that change while the daemon reads them harm nobody else.
+// aule-daemon, sent by a raw client: they do what their messages do, in the ring's order. Bad
+// places and bytes that change while the daemon reads them harm nobody else.
 
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -29,9 +29,8 @@ static struct wire_submission placed_at(struct ring_end *end, const struct wire_
     whole.epoch = whole.epoch ? whole.epoch : end->raw->epoch;
     ck_assert_msg(wire_encode_request(&whole, &buffer, &error) == STATUS_OK, "%s", error.text);
     memcpy(raw_arena(end->raw) + offset, buffer.data, buffer.size);
-    const struct wire_submission submission = {.command = request->command,
-                                               .message = {offset, buffer.size},
-                                               .room = room};
+    const struct wire_submission submission = {
+        .command = request->command, .message = {offset, buffer.size}, .room = room};
     wire_buffer_finish(&buffer);
     return submission;
 }
@@ -118,8 +117,8 @@ START_TEST(a_whole_step_goes_by_the_ring_without_a_message)
     ck_assert_uint_eq(published.prefix_publish.blocks.count, 1);
     ck_assert_int_eq(published.prefix_publish.blocks.data[0], block);
     ck_assert_uint_eq(raw_inspect(end.raw).held_blocks, 1);
-    tell(&end, &(struct wire_request){.command = WIRE_COMMAND_BATCH_DESTROY,
-                                      .batch_destroy = {batch}});
+    tell(&end,
+         &(struct wire_request){.command = WIRE_COMMAND_BATCH_DESTROY, .batch_destroy = {batch}});
     tell(&end, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE,
                                       .blocks_release = {cache, {&block, 1}}});
     ck_assert_uint_eq(raw_inspect(end.raw).cached_blocks, 1);
@@ -153,10 +152,9 @@ START_TEST(a_run_behind_an_advance_in_one_ring_computes_the_next_step)
     run_by_ring(&end, batch, 1);
     slots_of(blocks[1], slots);
     const int32_t entry[] = {0, 1, blocks[1]};
-    const struct wire_request advance = {.command = WIRE_COMMAND_BATCH_ADVANCE,
-                                         .batch_advance = {.batch = batch,
-                                                           .entries = {entry, 3},
-                                                           .slot_mapping = {slots, BLOCK}}};
+    const struct wire_request advance = {
+        .command = WIRE_COMMAND_BATCH_ADVANCE,
+        .batch_advance = {.batch = batch, .entries = {entry, 3}, .slot_mapping = {slots, BLOCK}}};
     put_step(end.raw, 3);
     put(&end, placed(&end, &advance));
     put(&end, run_of(batch));
@@ -371,7 +369,8 @@ START_TEST(messages_of_any_bytes_are_answered_each_and_harm_nobody)
         const struct wire_request request = some_request(&dice, cache, own, blocks, slots);
         struct wire_submission submission = placed(&bad, &request);
         for (uint32_t k = 0; k < dice_below(&dice, 5); k++)
-            place[dice_below(&dice, (uint32_t)submission.message.count)] = (uint8_t)dice_next(&dice);
+            place[dice_below(&dice, (uint32_t)submission.message.count)] =
+                (uint8_t)dice_next(&dice);
         const struct wire_completion completion = call(&bad, submission);
         if (completion.status == STATUS_OK && completion.answer == WIRE_ANSWER_RUN)
             call(&bad, wait_of(completion.ticket));

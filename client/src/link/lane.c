@@ -295,9 +295,8 @@ static enum aule_status read_place(const struct lane *lane, const struct place *
 {
     struct error error = {.status = STATUS_OK};
     if (size > place->size)
-        return fail(AULE_MALFORMED,
-                    "%s was answered with %" PRIu64 " bytes in a place of %" PRIu64, command, size,
-                    place->size);
+        return fail(AULE_MALFORMED, "%s was answered with %" PRIu64 " bytes in a place of %" PRIu64,
+                    command, size, place->size);
     answer->message = malloc(size ? size : 1);
     if (!answer->message)
         return fail(AULE_NO_MEMORY, "no memory for the answer to %s", command);

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_client_places.c - which commands the library sends through the arena and the ring, and what
-// it does with the answers, also with those that no daemon gives. Each test is a process with a fake
-// daemon in it, whose rings a thread of the test serves.
+// it does with the answers, also with those that no daemon gives. Each test is a process with a
+// fake daemon in it, whose rings a thread of the test serves.
 
 #include "rigs/client_world.h"
 #include "schema/ring.h"
@@ -91,8 +91,8 @@ static void put_reply(const struct wire_submission *submission, struct wire_comp
         memcpy(place, buffer.data, buffer.size);
     if (rings.trick == GARBAGE)
         memset(place, 0xa5, buffer.size);
-    completion->answer = reply.answer == WIRE_ANSWER_CACHE_STATE ? WIRE_ANSWER_BLOCKS_LEASE
-                                                                 : reply.answer;
+    completion->answer =
+        reply.answer == WIRE_ANSWER_CACHE_STATE ? WIRE_ANSWER_BLOCKS_LEASE : reply.answer;
     completion->ticket = rings.trick == TOO_LARGE ? submission->room + 1 : buffer.size;
     wire_buffer_finish(&buffer);
 }
