@@ -11,9 +11,9 @@
 #include "rigs/dice.h"
 #include "rigs/ring_end.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { PLACE = 32768, ROOM = 4096 }; // in the arena, behind the tensors of a step
@@ -301,18 +301,16 @@ static void others_still_work(struct ring_end *other, uint64_t batch)
     run_by_ring(other, batch, 5);
 }
 
-static atomic_bool scribbling;
-
-// Changes bytes of the place as long as it may.
-static void *scribble(void *context)
+// A process that changes bytes of the place until it is killed.
+static pid_t scribble(uint8_t *place)
 {
-    uint8_t *place = context;
     struct dice dice = {99};
-    while (atomic_load(&scribbling)) {
+    pid_t scribbler = fork();
+    while (scribbler == 0) {
         volatile uint8_t *byte = &place[dice_below(&dice, 256)];
         *byte = (uint8_t)(*byte ^ 1u << dice_below(&dice, 8));
     }
-    return NULL;
+    return scribbler;
 }
 
 // Any command that the ring takes, over ids that may exist.
@@ -355,16 +353,13 @@ START_TEST(messages_of_any_bytes_are_answered_each_and_harm_nobody)
     struct dice dice = {17};
     int32_t blocks[3] = {0, 1, 2};
     int64_t slots[BLOCK];
-    pthread_t scribbler;
     start(NULL);
     struct ring_end good = open_end(), bad = open_end();
     uint64_t cache = open_cache(good.raw, "c"), batch = fresh_batch(good.raw, cache);
     uint64_t own = fresh_batch(bad.raw, open_cache(bad.raw, "c"));
     uint8_t *place = raw_arena(bad.raw) + PLACE;
     slots_of(1, slots);
-    atomic_store(&scribbling, true);
-    if (_i)
-        ck_assert_int_eq(pthread_create(&scribbler, NULL, scribble, place), 0);
+    const pid_t scribbler = _i ? scribble(place) : 0;
     for (int i = 0; i < ROUNDS; i++) {
         const struct wire_request request = some_request(&dice, cache, own, blocks, slots);
         struct wire_submission submission = placed(&bad, &request);
@@ -375,9 +370,10 @@ START_TEST(messages_of_any_bytes_are_answered_each_and_harm_nobody)
         if (completion.status == STATUS_OK && completion.answer == WIRE_ANSWER_RUN)
             call(&bad, wait_of(completion.ticket));
     }
-    atomic_store(&scribbling, false);
-    if (_i)
-        pthread_join(scribbler, NULL);
+    if (scribbler) {
+        kill(scribbler, SIGKILL);
+        waitpid(scribbler, NULL, 0);
+    }
     others_still_work(&good, batch);
     close_end(&bad);
     close_end(&good);

@@ -21,7 +21,7 @@ enum trick { HONEST, TOO_LARGE, OTHER_KIND, GARBAGE, REFUSED, SILENT };
 
 static struct rings {
     struct ring_daemon end;
-    enum trick trick;
+    atomic_int trick; // enum trick
     uint32_t minor, entries;
     pthread_t thread;
     atomic_bool stopping;
