@@ -183,9 +183,10 @@ static uint8_t *arena_at(const struct session *session, uint64_t offset)
 }
 
 // Copies the request once and verifies the copy: the client can write the arena at any time.
-static enum status fetch_message(struct session *session, const struct wire_submission *submission,
+static enum status fetch_message(struct asker *asker, const struct wire_submission *submission,
                                  struct wire_request *request, struct error *error)
 {
+    struct session *session = asker->ring;
     const char *name = wire_command_name((int)submission->command);
     const struct wire_span *message = &submission->message;
     enum status status = check_place(session, submission, error);
@@ -199,14 +200,16 @@ static enum status fetch_message(struct session *session, const struct wire_subm
     if (request->command != submission->command)
         return error_set(error, STATUS_MALFORMED, "%s: its message is %s", name,
                          wire_command_name((int)request->command));
+    asker->place = (struct wire_span){message->offset, submission->room};
     return STATUS_OK;
 }
 
 // ---- serving ----
 
-static enum status request_of(struct session *session, const struct wire_submission *submission,
+static enum status request_of(struct asker *asker, const struct wire_submission *submission,
                               struct wire_request *request, struct error *error)
 {
+    const struct session *session = asker->ring;
     const int command = (int)submission->command;
     if (!(wire_command_rules(command) & WIRE_BY_RING))
         return error_set(error, STATUS_UNSUPPORTED,
@@ -220,7 +223,7 @@ static enum status request_of(struct session *session, const struct wire_submiss
     switch (command) {
     case WIRE_COMMAND_RUN: request->run = submission->run; return STATUS_OK;
     case WIRE_COMMAND_WAIT: request->wait = submission->wait; return STATUS_OK;
-    default: return fetch_message(session, submission, request, error);
+    default: return fetch_message(asker, submission, request, error);
     }
 }
 
@@ -230,11 +233,10 @@ static void serve(struct session *session, const struct wire_submission *submiss
     struct asker asker = {.ring = session, .sequence = submission->sequence};
     struct wire_request request;
     struct error error;
-    if (request_of(session, submission, &request, &error) != STATUS_OK) {
+    if (request_of(&asker, submission, &request, &error) != STATUS_OK) {
         dispatch_refuse(server, session, &asker, &error);
         return;
     }
-    asker.place = (struct wire_span){submission->message.offset, submission->room};
     dispatch_request(server, session->peer, &asker, &request);
     fault_step(&server->fault, server->core);
 }

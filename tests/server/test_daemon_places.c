@@ -306,9 +306,11 @@ static pid_t scribble(uint8_t *place)
 {
     struct dice dice = {99};
     pid_t scribbler = fork();
-    while (scribbler == 0) {
-        volatile uint8_t *byte = &place[dice_below(&dice, 256)];
-        *byte = (uint8_t)(*byte ^ 1u << dice_below(&dice, 8));
+    if (scribbler == 0) {
+        for (;;) {
+            volatile uint8_t *byte = &place[dice_below(&dice, 256)];
+            *byte = (uint8_t)(*byte ^ 1u << dice_below(&dice, 8));
+        }
     }
     return scribbler;
 }
