@@ -874,8 +874,9 @@ static_assert(sizeof(w::RunOptions) == 64, "a new option takes words of `reserve
 
 // Where the options begin: before minor 6 an entry ended there.
 const uint32_t size_without_options = 512;
-static_assert(sizeof(w::Submission) == size_without_options + sizeof(w::RunOptions),
-              "the options are the end of a Submission");
+static_assert(sizeof(w::Submission) ==
+                  size_without_options + sizeof(w::RunOptions) + sizeof(w::Span) + sizeof(uint64_t),
+              "a Submission grows only at its end");
 
 uint32_t wire_submission_size(uint32_t peer_minor)
 {
@@ -884,12 +885,12 @@ uint32_t wire_submission_size(uint32_t peer_minor)
 
 void wire_put_submission(const wire_submission *from, void *entry)
 {
-    const w::Submission packed(from->sequence, from->command,
-                               from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms
-                                                                  : from->run.timeout_ms,
-                               from->run.waits, from->run.wait_ms, uint32_t(from->run.scales.count),
-                               from->wait.ticket, pack(from->run.entry), pack(from->run.layers),
-                               from->run.scales.offset, pack(from->run.options));
+    const w::Submission packed(
+        from->sequence, from->command,
+        from->command == WIRE_COMMAND_WAIT ? from->wait.timeout_ms : from->run.timeout_ms,
+        from->run.waits, from->run.wait_ms, uint32_t(from->run.scales.count), from->wait.ticket,
+        pack(from->run.entry), pack(from->run.layers), from->run.scales.offset,
+        pack(from->run.options), pack(from->message), from->room);
     memset(entry, 0, WIRE_SUBMISSION_SIZE);
     memcpy(entry, &packed, sizeof packed);
 }
@@ -909,6 +910,8 @@ void wire_get_submission(const void *entry, wire_submission *to)
     unpack(to->run.layers, packed->layers());
     to->run.scales = {packed->scales(), packed->num_scales()};
     unpack(to->run.options, packed->options());
+    unpack(to->message, packed->message());
+    to->room = packed->room();
 }
 
 void wire_put_completion(const wire_completion *from, void *entry)
@@ -937,7 +940,30 @@ void wire_get_completion(const void *entry, wire_completion *to)
     memcpy(to->text, packed->text()->Data(), sizeof to->text - 1);
 }
 
+uint64_t wire_reply_room(const wire_request *request)
+{
+    const uint64_t all_but_lists = 512;
+    switch (request->command) {
+    case WIRE_COMMAND_BLOCKS_LEASE:
+        return all_but_lists + request->blocks_lease.count * sizeof(int32_t);
+    case WIRE_COMMAND_PREFIX_PUBLISH:
+        return all_but_lists + request->prefix_publish.blocks.count * sizeof(int32_t);
+    default: return all_but_lists;
+    }
+}
+
 // ---- wire.h ----
+
+unsigned wire_command_rules(int command)
+{
+    switch (command) {
+#define X(name, member, rules, since)                                                              \
+    case WIRE_COMMAND_##name: return rules;
+        WIRE_RULES_MAP(X)
+#undef X
+    default: return 0;
+    }
+}
 
 const char *wire_command_name(int command)
 {

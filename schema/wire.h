@@ -59,6 +59,7 @@ struct wire_names { const char *const *data; uint32_t count; };
 #include "schema/wire_types.h"   // generated: tables, WIRE_*_MAP, wire_request, wire_reply
 
 const char *wire_command_name(int command);   // "BLOCKS_LEASE"; "UNKNOWN" for none of them
+unsigned wire_command_rules(int command);     // enum wire_rule, bits; 0 for none of them
 
 // ---- encode and decode ----
 
@@ -90,7 +91,7 @@ enum status wire_decode_reply(const void *data, size_t size, struct wire_reply *
 // Frees what decoding allocated; takes a zeroed reply.
 void wire_reply_finish(struct wire_reply *reply);
 
-// ---- the ring lane's entries: a Run or Wait, and its answer. ring.h has the rings. ----
+// ---- the ring lane's entries: a command and its answer. ring.h has the rings. ----
 
 #define WIRE_SUBMISSION_SIZE 640u   // bytes from one entry to the next
 #define WIRE_COMPLETION_SIZE 512u
@@ -100,14 +101,17 @@ uint32_t wire_submission_size(uint32_t peer_minor);
 
 struct wire_submission {
     uint32_t sequence;
-    uint32_t command;            // WIRE_COMMAND_RUN or _WAIT; of a hostile client anything
-    struct wire_wait wait;
-    struct wire_run run;
+    uint32_t command;            // enum wire_command; of a hostile client anything
+    struct wire_wait wait;       // of WIRE_COMMAND_WAIT
+    struct wire_run run;         // of WIRE_COMMAND_RUN
+    struct wire_span message;    // of any other: its request, in bytes of the arena
+    uint64_t room;               // bytes from message.offset on, for the reply
 };
 struct wire_completion {
     uint32_t sequence;
     int32_t status;
-    uint32_t answer;             // WIRE_ANSWER_RUN, _WAIT or _EMPTY
+    uint32_t answer;             // WIRE_ANSWER_RUN, _WAIT or _EMPTY; else `ticket` bytes of reply
+                                 // lie at message.offset
     int32_t run_status;
     uint32_t num_runs, num_sessions;
     uint64_t gpu_ns, ticket;
@@ -119,6 +123,8 @@ void wire_put_submission(const struct wire_submission *submission, void *entry);
 void wire_get_submission(const void *entry, struct wire_submission *submission);
 void wire_put_completion(const struct wire_completion *completion, void *entry);
 void wire_get_completion(const void *entry, struct wire_completion *completion);
+// Room for the reply to a request whose command has WIRE_BY_RING, in bytes: no reply is larger.
+uint64_t wire_reply_room(const struct wire_request *request);
 
 // ---- the shared-memory segment: one per session, made by the daemon ----
 // [ header, one page ][ submission ring ][ completion ring ][ arena ], each part at a page border;

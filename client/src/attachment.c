@@ -66,9 +66,11 @@ static enum aule_status settle(struct attachment *attachment,
         status = arena_create(attachment->segment.arena_size, &attachment->arena);
     if (status == AULE_OK)
         status = device_open(hello, params->device_arena_size, params->socket, &attachment->device);
+    const struct lane_parts parts = {.segment = &attachment->segment,
+                                     .arena = attachment->arena,
+                                     .connection = attachment->connection};
     if (status == AULE_OK)
-        status = lane_open(plan, params->socket, hello, &attachment->segment,
-                           attachment->connection, &attachment->lane);
+        status = lane_open(plan, params->socket, hello, &parts, &attachment->lane);
     attachment->info.ring_entries = lane_num_entries(attachment->lane);
     return status;
 }

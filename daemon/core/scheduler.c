@@ -20,7 +20,7 @@
 // one dispatch.
 //
 // Size. How much goes into one submission depends on the device: see learn_budget(). One to an idle
-// GPU is small, if it would have many waves: most_waves().
+// GPU is small, if it would have many waves, and those behind it grow: most_waves().
 //
 // Delay. While the GPU is busy, new runs wait for the sessions that it just served, so that they
 // share the next dispatch. The wait ends shortly before the GPU becomes idle (delay.h). If the GPU
@@ -103,6 +103,8 @@ static bool goes_along(const struct scheduler *scheduler, uint32_t count, struct
 static uint32_t most_waves(const struct scheduler *scheduler)
 {
     const size_t ready = scheduler->turns.ready.size;
+    if (scheduler->num_in_flight && scheduler->cut_at)
+        return scheduler->cut_at * SCHEDULER_GROWTH;
     if (scheduler->num_in_flight || !ready)
         return UINT32_MAX;
     return ready < SCHEDULER_FIRST_LINKS ? SCHEDULER_FIRST_LINKS / (uint32_t)ready : 1;
@@ -142,6 +144,7 @@ static uint32_t pick_links(struct core *core, uint64_t number)
         if (link.wave + 1 >= waves && link.run->session->queued)
             halt(scheduler, link.run->session);
     }
+    scheduler->cut_at = scheduler->num_halted ? waves : 0;
     end_halts(scheduler);
     return count;
 }

@@ -223,14 +223,14 @@ static void finish_call(struct call *call, enum status status)
     free_scratch(call);
 }
 
-static enum status copy_and_verify(struct server *server, const struct message *message,
-                                   struct wire_request *request, struct error *error)
+enum status dispatch_verify(struct server *server, const void *data, size_t size,
+                            struct wire_request *request, struct error *error)
 {
-    if (message->size > WIRE_MAX_MESSAGE)
+    if (size > WIRE_MAX_MESSAGE)
         return error_set(error, STATUS_MALFORMED, "a message of %zu bytes exceeds the limit of %u",
-                         message->size, WIRE_MAX_MESSAGE);
-    memcpy(server->message, message->data, message->size);
-    return wire_decode_request(server->message, message->size, request, error);
+                         size, WIRE_MAX_MESSAGE);
+    memcpy(server->message, data, size);
+    return wire_decode_request(server->message, size, request, error);
 }
 
 void dispatch_explain(const struct server *server, const struct peer *peer, struct error *error)
@@ -267,7 +267,8 @@ void dispatch_message(struct server *server, const struct message *message)
     if (message->peer->refusal != STATUS_OK) {
         dispatch_explain(server, message->peer, &error);
         send_refusal(server, &message->route, &error);
-    } else if (copy_and_verify(server, message, &request, &error) != STATUS_OK) {
+    } else if (dispatch_verify(server, message->data, message->size, &request, &error) !=
+               STATUS_OK) {
         log_debug("connection of pid %" PRIu64 ": %s", message->peer->pid, error.text);
         send_refusal(server, &message->route, &error);
     } else {

@@ -16,7 +16,7 @@ struct call {
     struct peer *peer;
     struct session *session; // NULL if the command needs none
     struct asker asker;
-    const struct wire_request *request; // in server->message, or a copy of a ring's entry
+    const struct wire_request *request; // in server->message, or a copy of a ring's entry; verified
     struct wire_reply reply;            // to fill: `answer` and its member; default: EMPTY
     struct error error;                 // to fill on failure
     bool later;                         // the handler parked it: no reply now
@@ -35,6 +35,10 @@ typedef enum status (*handler)(struct call *call);
 void dispatch_message(struct server *server, const struct message *message);
 // Fills *error with why a peer is refused: the answer to each of its commands.
 void dispatch_explain(const struct server *server, const struct peer *peer, struct error *error);
+// Copies the `size` bytes of a request to server->message, once, and verifies the copy. It lives
+// until the next call. `data` may be memory that the client can write. MALFORMED, NO_MEMORY.
+enum status dispatch_verify(struct server *server, const void *data, size_t size,
+                            struct wire_request *request, struct error *error);
 // Serves a request that is verified: a message's or a ring's.
 void dispatch_request(struct server *server, struct peer *peer, const struct asker *asker,
                       const struct wire_request *request);

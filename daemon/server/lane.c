@@ -15,6 +15,7 @@
 
 #include <inttypes.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <utlist.h>
@@ -152,31 +153,92 @@ bool lane_fall_asleep(struct server *server)
     return asleep;
 }
 
+// ---- commands that lie in the arena ----
+
+// The place has `count` bytes for the request and `room` for the reply, from one offset on.
+static enum status check_place(const struct session *session,
+                               const struct wire_submission *submission, struct error *error)
+{
+    const char *name = wire_command_name((int)submission->command);
+    const struct wire_span *message = &submission->message;
+    const uint64_t arena_size = session->segment.arena_size,
+                   end = message->count > submission->room ? message->count : submission->room;
+    if (message->count == 0)
+        return error_set(error, STATUS_INVALID, "%s: its entry names no message", name);
+    if (message->offset % sizeof(uint64_t))
+        return error_set(error, STATUS_MISALIGNED,
+                         "%s: a message at arena offset %" PRIu64 ", which is no multiple of %zu",
+                         name, message->offset, sizeof(uint64_t));
+    if (end > arena_size || message->offset > arena_size - end)
+        return error_set(error, STATUS_OUT_OF_RANGE,
+                         "%s: a message of %" PRIu64 " bytes with room for %" PRIu64
+                         " at offset %" PRIu64 " reaches past the arena of %" PRIu64 " bytes",
+                         name, message->count, submission->room, message->offset, arena_size);
+    return STATUS_OK;
+}
+
+static uint8_t *arena_at(const struct session *session, uint64_t offset)
+{
+    return (uint8_t *)session->segment.base + session->segment.arena_offset + offset;
+}
+
+// Copies the request once and verifies the copy: the client can write the arena at any time.
+static enum status fetch_message(struct asker *asker, const struct wire_submission *submission,
+                                 struct wire_request *request, struct error *error)
+{
+    struct session *session = asker->ring;
+    const char *name = wire_command_name((int)submission->command);
+    const struct wire_span *message = &submission->message;
+    enum status status = check_place(session, submission, error);
+    if (status != STATUS_OK)
+        return status;
+    status = dispatch_verify(session->server, arena_at(session, message->offset), message->count,
+                             request, error);
+    const enum status copied = session_check_copy(session, name, error);
+    if (copied != STATUS_OK || status != STATUS_OK)
+        return copied != STATUS_OK ? copied : status;
+    if (request->command != submission->command)
+        return error_set(error, STATUS_MALFORMED, "%s: its message is %s", name,
+                         wire_command_name((int)request->command));
+    asker->place = (struct wire_span){message->offset, submission->room};
+    return STATUS_OK;
+}
+
 // ---- serving ----
+
+static enum status request_of(struct asker *asker, const struct wire_submission *submission,
+                              struct wire_request *request, struct error *error)
+{
+    const struct session *session = asker->ring;
+    const int command = (int)submission->command;
+    if (!(wire_command_rules(command) & WIRE_BY_RING))
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "command %" PRIu32 " (%s) has no place in a submission ring",
+                         submission->command, wire_command_name(command));
+    *request = (struct wire_request){
+        .session = session->id,
+        .epoch = session->server->epoch,
+        .command = (enum wire_command)command,
+    };
+    switch (command) {
+    case WIRE_COMMAND_RUN: request->run = submission->run; return STATUS_OK;
+    case WIRE_COMMAND_WAIT: request->wait = submission->wait; return STATUS_OK;
+    default: return fetch_message(asker, submission, request, error);
+    }
+}
 
 static void serve(struct session *session, const struct wire_submission *submission)
 {
     struct server *server = session->server;
-    const struct asker asker = {
-        .ring = session,
-        .sequence = submission->sequence,
-    };
-    struct wire_request request = {
-        .session = session->id,
-        .epoch = server->epoch,
-        .command = (enum wire_command)submission->command,
-    };
+    struct asker asker = {.ring = session, .sequence = submission->sequence};
+    struct wire_request request;
     struct error error;
-    switch (submission->command) {
-    case WIRE_COMMAND_RUN: request.run = submission->run; break;
-    case WIRE_COMMAND_WAIT: request.wait = submission->wait; break;
-    default:
-        error_set(&error, STATUS_UNSUPPORTED, "command %u has no place in a submission ring",
-                  submission->command);
+    if (request_of(&asker, submission, &request, &error) != STATUS_OK) {
         dispatch_refuse(server, session, &asker, &error);
         return;
     }
     dispatch_request(server, session->peer, &asker, &request);
+    fault_step(&server->fault, server->core);
 }
 
 // Serves one entry. False: there is none, or the entry has ended the session.
@@ -227,6 +289,11 @@ void lane_serve(struct server *server)
 
 // ---- answers ----
 
+static void set_text(struct wire_completion *completion, const char *text)
+{
+    snprintf(completion->text, sizeof completion->text, "%s", text);
+}
+
 static struct wire_completion completion_of(const struct asker *asker,
                                             const struct wire_reply *reply)
 {
@@ -246,14 +313,44 @@ static struct wire_completion completion_of(const struct asker *asker,
         completion.gpu_ns = reply->wait.gpu_ns;
         text = reply->status == STATUS_OK ? reply->wait.run_message : reply->message;
     }
-    strncpy(completion.text, text, sizeof completion.text - 1);
+    set_text(&completion, text);
     return completion;
+}
+
+static bool fits_entry(enum wire_answer answer)
+{
+    return answer == WIRE_ANSWER_EMPTY || answer == WIRE_ANSWER_RUN || answer == WIRE_ANSWER_WAIT;
+}
+
+// Writes the reply to the place of its request, and its size to the completion.
+static void put_reply(const struct asker *asker, const struct wire_reply *reply,
+                      struct wire_completion *completion)
+{
+    struct wire_buffer buffer;
+    struct error error;
+    enum status status = wire_encode_reply(reply, &buffer, &error);
+    if (status == STATUS_OK && buffer.size > asker->place.count)
+        status = error_set(&error, STATUS_LIMIT,
+                           "the command was done, but its answer of %zu bytes exceeds the room of "
+                           "%" PRIu64 " bytes",
+                           buffer.size, asker->place.count);
+    if (status == STATUS_OK) {
+        memcpy(arena_at(asker->ring, asker->place.offset), buffer.data, buffer.size);
+        completion->ticket = buffer.size;
+    } else {
+        completion->status = status;
+        completion->answer = WIRE_ANSWER_EMPTY;
+        set_text(completion, error.text);
+    }
+    wire_buffer_finish(&buffer);
 }
 
 static void post(const struct asker *asker, const struct wire_reply *reply)
 {
     uint64_t entry[WIRE_COMPLETION_SIZE / sizeof(uint64_t)];
-    const struct wire_completion completion = completion_of(asker, reply);
+    struct wire_completion completion = completion_of(asker, reply);
+    if (!fits_entry(reply->answer))
+        put_reply(asker, reply, &completion);
     wire_put_completion(&completion, entry);
     ring_put(&asker->ring->lane.ring, entry);
 }

@@ -613,6 +613,16 @@ void session_check_segments(struct server *server)
     }
 }
 
+enum status session_check_copy(struct session *session, const char *what, struct error *error)
+{
+    if (!segment_is_dead(&session->segment))
+        return STATUS_OK;
+    session_end(session, true, "its segment was shrunk");
+    return error_set(error, STATUS_NO_SESSION,
+                     "%s: the segment of session %" PRIu64 " was shrunk; the session has ended",
+                     what, session->id);
+}
+
 // The client reads why in the answer to a Mapped that comes too late.
 static void end_unmapped(struct session *session)
 {

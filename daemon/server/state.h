@@ -45,6 +45,8 @@ struct asker {
     struct route route;   // by nng, unless `ring` is given
     struct session *ring; // by the completion ring of this session; NULL = by nng
     uint32_t sequence;    // by ring: number of the submission entry
+    // By ring: bytes of the session's arena that may take the reply; checked. count 0 = none.
+    struct wire_span place;
     // A Run may also wait for its end (`waits`); then it is answered like a Wait.
     bool waits;
     int64_t deadline_ns; // if it waits: for the ticket and for the end together

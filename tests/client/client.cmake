@@ -11,7 +11,7 @@ target_include_directories(client_expect PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_link_libraries(client_expect PUBLIC aule_client_static PRIVATE aule_flags PkgConfig::CHECK)
 
 aule_check(test_client_parts SOURCES client/test_client_parts.c LIBS aule_client_static LABELS unit)
-aule_check(test_client_answers SOURCES client/test_client_answers.c LIBS aule_client_static
+aule_check(test_client_answers SOURCES client/lane/test_client_answers.c LIBS aule_client_static
   aule_schema LABELS unit tsan)
 aule_check(test_client_forms SOURCES client/test_client_forms.c LIBS client_expect LABELS unit)
 foreach(suite opening fake gone wire reaped run fake_steps fake_publish fake_sequence)
@@ -85,7 +85,11 @@ foreach(suite contiguous kv)
              LIBS client_expect daemon_harness
              LABELS process VALIDATED COST 60)
 endforeach()
-aule_check(test_client_lane SOURCES client/test_client_lane.c rigs/client_step.c LIBS client_expect
+aule_check(test_client_places SOURCES client/lane/test_client_places.c rigs/client_world.c
+           fakes/fake_daemon.c
+           LIBS client_expect aule_schema nng::nng LABELS process tsan
+           ENVIRONMENT ${tsan_environment})
+aule_check(test_client_lane SOURCES client/lane/test_client_lane.c rigs/client_step.c LIBS client_expect
            aule_schema daemon_harness
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 

@@ -176,6 +176,29 @@ START_TEST(an_idle_gpu_gets_the_first_waves_of_all_sessions_before_the_others)
 }
 END_TEST
 
+// Each submission is prepared while the one before it runs.
+START_TEST(submissions_behind_a_small_one_grow)
+{
+    enum {
+        FIRST = SCHEDULER_FIRST_LINKS / 3,
+        SECOND = FIRST * SCHEDULER_GROWTH,
+        LAST = 5,
+        LINE = FIRST + SECOND + LAST
+    };
+    queue_long_lines(LINE);
+    world_step(&world);
+    ck_assert_uint_eq(fake_engine_oldest(world.engine)->num_waves, FIRST);
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, SECOND);
+    ck_assert(finish_one());
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, LAST);
+    queue_long_lines(FIRST); // behind one that was not cut, all go at once
+    ck_assert(finish_one());
+    ck_assert_uint_eq(fake_engine_newest(world.engine)->num_waves, FIRST);
+    world_finish_all(&world);
+    ck_assert_uint_eq(core_metrics(world.core)[METRIC_RUNS_DONE], 3 * (LINE + FIRST));
+}
+END_TEST
+
 START_TEST(a_busy_gpu_gets_all_waves_at_once)
 {
     enum { LINE = 15 };
@@ -439,7 +462,7 @@ START_TEST(tiny_runs_are_bounded_in_number)
     uint64_t batches[13];
     struct world large;
     const int32_t cu[] = {0, 0}, lens[] = {0};
-    uint32_t made;
+    uint32_t made, most = 0;
     world_open(&large, &(struct core_params){.max_tickets = 200});
     for (int i = 0; i < 13; i++) {
         worker_open(&many[i], &large, 1, "");
@@ -449,9 +472,14 @@ START_TEST(tiny_runs_are_bounded_in_number)
         for (int j = 0; j < 200; j++)
             worker_run(&many[i], batches[i], 0, 0, NULL);
     }
-    world_step(&large); // the second submission is not bounded in waves
-    ck_assert_uint_eq(fake_engine_newest(large.engine)->num_runs, SCHEDULER_MAX_RUNS);
-    world_finish_all(&large);
+    world_step(&large);
+    while (!core_idle(large.core)) { // submissions grow until this bound
+        const uint32_t num_runs = fake_engine_newest(large.engine)->num_runs;
+        most = num_runs > most ? num_runs : most;
+        ck_assert(fake_engine_finish(large.engine));
+        world_step(&large);
+    }
+    ck_assert_uint_eq(most, SCHEDULER_MAX_RUNS);
     world_close(&large);
 }
 END_TEST
@@ -942,7 +970,7 @@ int main(void)
                    runs_of_several_sessions_for_one_layer_share_one_dispatch,
                    a_full_submission_takes_the_whole_layer_of_sessions_that_share_a_prefix,
                    an_idle_gpu_gets_the_first_waves_of_all_sessions_before_the_others,
-                   a_busy_gpu_gets_all_waves_at_once,
+                   submissions_behind_a_small_one_grow, a_busy_gpu_gets_all_waves_at_once,
                    a_session_is_billed_its_own_part_of_a_dispatch,
                    how_much_goes_into_a_submission_is_learnt_from_what_its_runs_took_together,
                    runs_of_a_session_that_write_one_layer_go_into_waves_in_their_order,

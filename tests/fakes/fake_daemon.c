@@ -25,7 +25,7 @@ static void make_segment(struct fake_daemon *fake, uint64_t session)
         shm_unlink(fake->segment_name); // the last client ended before it mapped it
     snprintf(fake->segment_name, sizeof fake->segment_name, "%sfake-%d-%u", WIRE_SEGMENT_PREFIX,
              (int)getpid(), (unsigned)session);
-    fake->segment_size = WIRE_PAGE + FAKE_ARENA;
+    fake->segment_size = fake->head + FAKE_ARENA;
     int fd = shm_open(fake->segment_name, O_RDWR | O_CREAT | O_EXCL, 0600);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(ftruncate(fd, (off_t)fake->segment_size), 0);
@@ -39,7 +39,7 @@ static void make_segment(struct fake_daemon *fake, uint64_t session)
         .epoch = fake->epoch,
         .session = session,
         .segment_size = fake->segment_size,
-        .arena_offset = WIRE_PAGE,
+        .arena_offset = fake->head,
         .arena_size = FAKE_ARENA,
     };
 }
@@ -56,7 +56,7 @@ static void hello(struct fake_daemon *fake, struct wire_reply *reply)
         .epoch = fake->epoch,
         .segment_name = fake->segment_name,
         .segment_size = fake->segment_size,
-        .arena_offset = WIRE_PAGE,
+        .arena_offset = fake->head,
         .arena_size = FAKE_ARENA,
         .max_message = WIRE_MAX_MESSAGE,
         .max_tickets = 4,
@@ -186,7 +186,8 @@ void fake_start(struct fake_daemon *fake, const char *path, fake_handler handler
 {
     static uint64_t lives = 1000;
     char url[128];
-    *fake = (struct fake_daemon){.handler = handler, .context = context, .epoch = ++lives};
+    *fake = (struct fake_daemon){
+        .handler = handler, .context = context, .epoch = ++lives, .head = WIRE_PAGE};
     snprintf(fake->path, sizeof fake->path, "%s", path);
     snprintf(url, sizeof url, "ipc://%s", path);
     ck_assert_int_eq(nng_rep0_open_raw(&fake->socket), 0);
@@ -215,5 +216,5 @@ void fake_stop(struct fake_daemon *fake)
 
 uint8_t *fake_arena(const struct fake_daemon *fake)
 {
-    return fake->segment + WIRE_PAGE;
+    return fake->segment + fake->head;
 }

@@ -24,7 +24,12 @@ const char *bell_path(void)
 
 struct ring_end open_end(void)
 {
-    struct ring_end end = {.raw = raw_session(daemon_.socket, ARENA)};
+    return open_end_of(ARENA);
+}
+
+struct ring_end open_end_of(uint64_t arena_size)
+{
+    struct ring_end end = {.raw = raw_session(daemon_.socket, arena_size)};
     const struct wire_hello_reply *hello = &end.raw->hello;
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     ck_assert_uint_gt(hello->ring_entries, 0);

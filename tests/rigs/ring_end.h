@@ -21,6 +21,7 @@ struct ring_end {
 
 const char *bell_path(void);
 struct ring_end open_end(void);
+struct ring_end open_end_of(uint64_t arena_size);
 void close_end(struct ring_end *end);
 
 uint32_t put(struct ring_end *end, struct wire_submission submission); // returns its sequence

@@ -195,6 +195,59 @@ START_TEST(a_run_in_a_ring_is_the_run_of_a_message)
 }
 END_TEST
 
+START_TEST(an_entry_says_where_another_command_lies)
+{
+    enum { MESSAGE = 576 }; // where it stands in an entry
+    uint64_t entry[WIRE_SUBMISSION_SIZE / 8];
+    const struct wire_submission submission = {
+        .command = WIRE_COMMAND_BATCH_ADVANCE, .message = {0x123456789a8, 0x4321}, .room = 1 << 20};
+    struct wire_submission back;
+    wire_put_submission(&submission, entry);
+    ck_assert_uint_eq(entry[MESSAGE / 8], submission.message.offset);
+    wire_get_submission(entry, &back);
+    ck_assert_uint_eq(back.command, submission.command);
+    ck_assert_mem_eq(&back.message, &submission.message, sizeof back.message);
+    ck_assert_uint_eq(back.room, submission.room);
+    memset((char *)entry + MESSAGE, 0, sizeof entry - MESSAGE); // of minor 10
+    wire_get_submission(entry, &back);
+    ck_assert_uint_eq(back.message.count, 0);
+}
+END_TEST
+
+static void expect_room(const struct wire_request *request, const struct wire_reply *reply)
+{
+    struct wire_buffer buffer = encoded_reply(reply);
+    ck_assert(wire_command_rules(request->command) & WIRE_BY_RING);
+    ck_assert_uint_le(buffer.size, wire_reply_room(request));
+    wire_buffer_finish(&buffer);
+}
+
+START_TEST(each_reply_fits_the_room_for_it)
+{
+    static const int32_t ids[5000];
+    struct wire_request request;
+    struct wire_reply reply;
+    for (uint32_t count = 0; count <= 5000; count = count * 3 + 1) {
+        request = (struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                        .blocks_lease = {.count = count}};
+        reply = (struct wire_reply){.answer = WIRE_ANSWER_BLOCKS_LEASE, .ticket = 1};
+        reply.blocks_lease.blocks = (struct wire_ints){ids, count};
+        expect_room(&request, &reply);
+        request = (struct wire_request){.command = WIRE_COMMAND_PREFIX_PUBLISH};
+        request.prefix_publish.blocks = (struct wire_ints){ids, count};
+        reply = (struct wire_reply){.answer = WIRE_ANSWER_PREFIX_PUBLISH, .ticket = 1};
+        reply.prefix_publish = (struct wire_prefix_publish_reply){{ids, count}, count, UINT64_MAX};
+        expect_room(&request, &reply);
+    }
+    request = (struct wire_request){.command = WIRE_COMMAND_BATCH_CREATE};
+    reply = (struct wire_reply){.answer = WIRE_ANSWER_BATCH_CREATE, .batch_create = {1, 2}};
+    expect_room(&request, &reply);
+    request = (struct wire_request){.command = WIRE_COMMAND_CACHE_REPORT};
+    reply = (struct wire_reply){.answer = WIRE_ANSWER_CACHE_REPORT, .cache_report = {3}};
+    expect_room(&request, &reply);
+}
+END_TEST
+
 START_TEST(what_is_absent_decodes_to_empty)
 {
     struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN}, decoded;
@@ -389,6 +442,8 @@ static void add_rest(Suite *suite)
     tcase_add_loop_test(tests, every_command_comes_back_as_it_was, 1, WIRE_COMMAND_COUNT);
     tcase_add_loop_test(tests, every_answer_comes_back_as_it_was, 1, WIRE_ANSWER_COUNT);
     tcase_add_test(tests, a_run_in_a_ring_is_the_run_of_a_message);
+    tcase_add_test(tests, an_entry_says_where_another_command_lies);
+    tcase_add_test(tests, each_reply_fits_the_room_for_it);
     tcase_add_test(tests, what_is_absent_decodes_to_empty);
     tcase_add_test(tests, empty_vectors_are_absent_wherever_they_lie);
     tcase_add_test(tests, an_empty_layout_is_not_an_absent_one);

@@ -57,7 +57,7 @@ if(TARGET aule_server)
                       -Wl,--wrap=engine_destroy_within)
 endif()
 
-foreach(suite ring waits)
+foreach(suite ring places waits)
   aule_check(test_daemon_${suite} SOURCES server/test_daemon_${suite}.c rigs/ring_end.c
              rigs/daemon_suite.c rigs/daemon_step.c rigs/raw_client.c rigs/dice.c
              LIBS daemon_harness aule_schema ${NNG_SHARED} LABELS process tsan

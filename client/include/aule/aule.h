@@ -178,10 +178,13 @@ struct aule_session_params {
 
 /*
  * Lanes. Two lanes lead to the daemon. They differ only in speed.
- *   ring lane   runs and waits, over rings in the session's shared memory. The daemon must offer
- *               the lane, and the doorbell, a socket beside the daemon's, must be reachable.
- *   nng lane    all other commands, as messages over the daemon's socket. A run or wait that finds
- *               the ring full goes as a message, too.
+ *   ring lane   runs, waits, and the other commands of a step: leases, releases, copies, merges,
+ *               batches, reports and publishing. They go over rings in the session's shared memory.
+ *               A command other than a run or a wait lies in the arena until it is answered. The
+ *               daemon must offer the lane, and the doorbell, a socket beside the daemon's, must be
+ *               reachable.
+ *   nng lane    all other commands, as messages over the daemon's socket. So does a command that
+ *               finds the ring full, or no room in the arena, or a daemon before protocol 2.11.
  *
  * $AULE_LANE forces a lane. With "nng" the session uses messages only. With "ring" a session that
  * cannot have the ring lane is not opened:

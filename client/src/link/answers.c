@@ -40,9 +40,9 @@ static int64_t expect(const struct answers *answers, const struct wire_submissio
 {
     if (submission->command == WIRE_COMMAND_WAIT)
         return forecast_ticket_end(&answers->forecast, submission->wait.ticket);
-    return submission->run.waits
-               ? forecast_end(&answers->forecast.times, submission->run.entry.batch, start_ns)
-               : 0;
+    if (submission->command == WIRE_COMMAND_RUN && submission->run.waits)
+        return forecast_end(&answers->forecast.times, submission->run.entry.batch, start_ns);
+    return 0;
 }
 
 static void learn(struct answers *answers, const struct waiter *waiter)
@@ -51,13 +51,14 @@ static void learn(struct answers *answers, const struct waiter *waiter)
     const struct wire_completion *completion = &waiter->completion;
     struct forecast_tickets *forecast = &answers->forecast;
     const int64_t now_ns = clock_now_ns();
+    const bool runs = submission->command == WIRE_COMMAND_RUN;
     if (completion->status != STATUS_OK)
         return;
     if (submission->command == WIRE_COMMAND_WAIT)
         forecast_ticket_ended(forecast, submission->wait.ticket, waiter->start_ns, now_ns);
-    else if (submission->run.waits)
+    else if (runs && submission->run.waits)
         forecast_learn(&forecast->times, submission->run.entry.batch, now_ns - waiter->start_ns);
-    else
+    else if (runs)
         forecast_ticket_began(forecast, completion->ticket, submission->run.entry.batch,
                               waiter->start_ns);
 }

@@ -5,6 +5,10 @@
 // reasons. A ring may be full of runs that wait for tickets, and only a wait frees tickets. And
 // after the end of the session or connection, a message gets the reason. So both lanes give the
 // same answers.
+//
+// A command other than a run or a wait is encoded like a message and copied to an allocation of the
+// arena; its answer may come to the same place. The allocation ends with the answer. If no answer
+// comes, the daemon may still write there, so the allocation stays until the attachment ends.
 
 #include "lane.h"
 
@@ -12,6 +16,7 @@
 #include "client/src/error.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,14 +26,25 @@
 #include <unistd.h>
 
 enum { LEAST_CORES_TO_SPIN = 3, SPIN_US = 50, MAX_SPIN_US = 1000000 };
+enum { FIRST_MINOR_WITH_PLACES = 11 }; // before, a ring takes only runs and waits
+// Bytes of a command in the arena. Larger ones go as messages, so that they take no room from the
+// caller's tensors even for a moment.
+enum { MAX_PLACE = 64 << 10 };
 
 struct lane {
     pid_t pid;
     struct connection *connection;
     int bell;
     struct connection_watcher watcher;
-    bool open; // `answers` is initialised
+    uint8_t *bytes;      // of the arena
+    struct arena *arena; // NULL: the daemon takes only runs and waits
+    bool open;           // `answers` is initialised
     struct answers answers;
+};
+
+// Where a command and its answer lie in the arena.
+struct place {
+    uint64_t offset, size; // size 0: none
 };
 
 // ---- choosing ----
@@ -162,8 +178,8 @@ static enum aule_status not_offered(const char *path, const struct wire_hello_re
 }
 
 enum aule_status lane_open(const struct lane_plan *plan, const char *path,
-                           const struct wire_hello_reply *hello, const struct segment *segment,
-                           struct connection *connection, struct lane **out)
+                           const struct wire_hello_reply *hello, const struct lane_parts *parts,
+                           struct lane **out)
 {
     *out = NULL;
     bool fits = hello->ring_entries && hello->ring_entry_size == wire_submission_size(hello->minor);
@@ -175,14 +191,16 @@ enum aule_status lane_open(const struct lane_plan *plan, const char *path,
     if (!lane)
         return fail(AULE_NO_MEMORY, "no memory for the ring lane");
     lane->pid = getpid();
-    lane->connection = connection;
+    lane->connection = parts->connection;
+    lane->bytes = parts->segment->arena;
+    lane->arena = hello->minor < FIRST_MINOR_WITH_PLACES ? NULL : parts->arena;
     lane->bell = -1;
     bool reached = false;
     enum aule_status status = check_rings(hello);
     if (status == AULE_OK)
         status = reach_bell(lane, plan->choice, path, hello->doorbell, &reached);
     if (reached) {
-        open_answers(lane, hello, segment, plan->spin_ns);
+        open_answers(lane, hello, parts->segment, plan->spin_ns);
         *out = lane;
     } else {
         lane_close(lane);
@@ -206,7 +224,7 @@ uint32_t lane_num_entries(const struct lane *lane)
     return lane ? lane->answers.ring.place.num_entries : 0;
 }
 
-// ---- calling ----
+// ---- entries ----
 
 static enum aule_status no_answer(struct lane *lane, const char *command,
                                   const struct timeout *timeout, struct answer *answer)
@@ -242,28 +260,61 @@ static bool ask(struct lane *lane, struct wire_submission *submission,
     return true;
 }
 
-// Turns the completion into the answer that a message would have brought.
-static enum aule_status judge(const struct wire_completion *completion, enum wire_answer expected,
-                              const char *command, struct answer *answer)
+// ---- commands in the arena ----
+
+static enum aule_status find_place(struct lane *lane, uint64_t size, struct place *place)
 {
-    struct wire_reply *reply = &answer->reply;
-    reply->ticket = completion->ticket;
-    if (completion->status < STATUS_OK || completion->status > STATUS_INTERNAL)
-        return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command,
-                    completion->status, completion->text);
-    if (completion->status != STATUS_OK)
-        return fail((enum aule_status)completion->status, "%s", completion->text);
-    if (completion->answer != expected)
-        return fail(AULE_MALFORMED, "%s was answered with kind %u instead of %d", command,
-                    completion->answer, (int)expected);
-    reply->answer = expected;
-    if (expected == WIRE_ANSWER_RUN) {
-        reply->run.ticket = completion->ticket;
-        return AULE_OK;
+    place->size = size;
+    error_mute(true); // without room the command goes as a message
+    enum aule_status status = arena_alloc(lane->arena, size, &place->offset);
+    error_mute(false);
+    return status;
+}
+
+// False: the command must go as a message. Nothing is allocated then.
+static bool place_command(struct lane *lane, const struct wire_request *request,
+                          struct wire_submission *submission, struct place *place)
+{
+    struct wire_buffer buffer;
+    if (wire_encode_request(request, &buffer, NULL) != STATUS_OK)
+        return false;
+    const uint64_t room = wire_reply_room(request), size = buffer.size > room ? buffer.size : room;
+    bool placed = size <= MAX_PLACE && find_place(lane, size, place) == AULE_OK;
+    if (placed) {
+        memcpy(lane->bytes + place->offset, buffer.data, buffer.size);
+        submission->message = (struct wire_span){.offset = place->offset, .count = buffer.size};
+        submission->room = size;
     }
+    wire_buffer_finish(&buffer);
+    return placed;
+}
+
+// The answer that lies in the arena. The caller ends it.
+static enum aule_status read_place(const struct lane *lane, const struct place *place,
+                                   uint64_t size, const char *command, struct answer *answer)
+{
+    struct error error = {.status = STATUS_OK};
+    if (size > place->size)
+        return fail(AULE_MALFORMED, "%s was answered with %" PRIu64 " bytes in a place of %" PRIu64,
+                    command, size, place->size);
+    answer->message = malloc(size ? size : 1);
+    if (!answer->message)
+        return fail(AULE_NO_MEMORY, "no memory for the answer to %s", command);
+    memcpy(answer->message, lane->bytes + place->offset, size);
+    enum status status = wire_decode_reply(answer->message, size, &answer->reply, &error);
+    if (status != STATUS_OK)
+        return fail((enum aule_status)status, "the answer to %s: %s", command, error.text);
+    return AULE_OK;
+}
+
+// ---- answers ----
+
+static enum aule_status read_wait(const struct wire_completion *completion, const char *command,
+                                  struct answer *answer)
+{
     if (completion->text[0] && !(answer->message = strdup(completion->text)))
         return fail(AULE_NO_MEMORY, "no memory for the answer to %s", command);
-    reply->wait = (struct wire_wait_reply){
+    answer->reply.wait = (struct wire_wait_reply){
         .run_status = completion->run_status,
         .gpu_ns = completion->gpu_ns,
         .num_runs = completion->num_runs,
@@ -273,32 +324,77 @@ static enum aule_status judge(const struct wire_completion *completion, enum wir
     return AULE_OK;
 }
 
-static struct wire_submission submission_of(const struct wire_request *request)
+static enum aule_status judge(const struct wire_completion *completion, enum wire_answer expected,
+                              const char *command)
 {
-    struct wire_submission submission = {.command = request->command};
-    if (request->command == WIRE_COMMAND_RUN)
-        submission.run = request->run;
-    else
-        submission.wait = request->wait;
-    return submission;
+    if (completion->status < STATUS_OK || completion->status > STATUS_INTERNAL)
+        return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command,
+                    completion->status, completion->text);
+    if (completion->status != STATUS_OK)
+        return fail((enum aule_status)completion->status, "%s", completion->text);
+    if (completion->answer != expected)
+        return fail(AULE_MALFORMED, "%s was answered with kind %u instead of %d", command,
+                    completion->answer, (int)expected);
+    return AULE_OK;
 }
 
-static bool takes(const struct lane *lane, enum wire_command command)
+// Turns the completion into the answer that a message would have brought.
+static enum aule_status read_answer(const struct lane *lane, const struct place *place,
+                                    const struct wire_completion *completion,
+                                    enum wire_answer expected, const char *command,
+                                    struct answer *answer)
 {
-    return lane && (command == WIRE_COMMAND_RUN || command == WIRE_COMMAND_WAIT);
+    enum aule_status status = judge(completion, expected, command);
+    answer->reply.ticket = completion->ticket;
+    if (status != AULE_OK)
+        return status;
+    answer->reply.answer = expected;
+    switch (expected) {
+    case WIRE_ANSWER_EMPTY: return AULE_OK;
+    case WIRE_ANSWER_RUN: answer->reply.run.ticket = completion->ticket; return AULE_OK;
+    case WIRE_ANSWER_WAIT: return read_wait(completion, command, answer);
+    default: break;
+    }
+    status = read_place(lane, place, completion->ticket, command, answer);
+    if (status == AULE_OK && answer->reply.answer != expected)
+        status = fail(AULE_MALFORMED, "%s was answered with kind %d instead of %d", command,
+                      (int)answer->reply.answer, (int)expected);
+    if (status != AULE_OK)
+        answer_finish(answer);
+    return status;
+}
+
+// ---- one command ----
+
+// False: the command must go as a message.
+static bool submission_of(struct lane *lane, const struct wire_request *request,
+                          struct wire_submission *submission, struct place *place)
+{
+    *submission = (struct wire_submission){.command = request->command};
+    switch (request->command) {
+    case WIRE_COMMAND_RUN: submission->run = request->run; return true;
+    case WIRE_COMMAND_WAIT: submission->wait = request->wait; return true;
+    default: break;
+    }
+    return lane->arena && wire_command_rules(request->command) & WIRE_BY_RING &&
+           place_command(lane, request, submission, place);
 }
 
 bool lane_call(struct lane *lane, const struct wire_request *request, const struct timeout *timeout,
                enum wire_answer expected, struct answer *answer, enum aule_status *status)
 {
-    *answer = (struct answer){.message = NULL};
-    if (!takes(lane, request->command))
-        return false;
-    struct wire_submission submission = submission_of(request);
+    const char *command = wire_command_name(request->command);
+    struct wire_submission submission;
     struct wire_completion completion;
-    if (!ask(lane, &submission, timeout, answer, &completion, status))
+    struct place place = {.size = 0};
+    *answer = (struct answer){.message = NULL};
+    if (!lane || !submission_of(lane, request, &submission, &place))
         return false;
-    if (*status == AULE_OK)
-        *status = judge(&completion, expected, wire_command_name(request->command), answer);
-    return true;
+    const bool asked = ask(lane, &submission, timeout, answer, &completion, status);
+    const bool answered = asked && *status == AULE_OK;
+    if (answered)
+        *status = read_answer(lane, &place, &completion, expected, command, answer);
+    if (place.size && (answered || !asked))
+        arena_free(lane->arena, place.offset);
+    return asked;
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lane.h - the ring lane of one attachment: sends runs and waits through the rings of its segment,
-// without messages. Knows entries, rings and the doorbell. Any thread; answers.c says how threads
-// wait.
+// lane.h - the ring lane of one attachment: sends commands through the rings of its segment,
+// without messages over the socket. A run or a wait lies in its entry, another command in the
+// arena. Knows entries, rings and the doorbell. Any thread; answers.c says how threads wait.
 
 #ifndef AULE_CLIENT_LANE_H
 #define AULE_CLIENT_LANE_H
 
+#include "client/src/arena.h"
 #include "connection.h"
 #include "segment.h"
 
@@ -28,16 +29,23 @@ enum aule_status lane_choose(int spin_us, struct lane_plan *plan);
 // AULE_NO_MEMORY, AULE_MISMATCH: the doorbell.
 // These are failures with LANE_AUTO, too: AULE_NO_MEMORY for the lane itself, and AULE_MISMATCH if
 // the offered rings do not fit into the segment.
-// After AULE_OK the end of the connection ends the lane's waits.
+// After AULE_OK the end of the connection ends the lane's waits. Segment and arena must live as
+// long as the lane.
+struct lane_parts {
+    const struct segment *segment;
+    struct arena *arena; // which bytes of it are allocated
+    struct connection *connection;
+};
 enum aule_status lane_open(const struct lane_plan *plan, const char *path,
-                           const struct wire_hello_reply *hello, const struct segment *segment,
-                           struct connection *connection, struct lane **out);
+                           const struct wire_hello_reply *hello, const struct lane_parts *parts,
+                           struct lane **out);
 void lane_close(struct lane *lane); // after connection_close(), before segment_close(); takes NULL
 uint32_t lane_num_entries(const struct lane *lane); // 0 for NULL
 
 // connection_call() through the ring; its result is *status. One difference: a RUN is no answer to
 // a Run that waits (AULE_MALFORMED). False: nothing has happened, and the command must go as a
-// message. The ring does not take this command, or it is full, or `lane` is NULL.
+// message. The ring does not take this command, or it is full, or the arena has no room for the
+// command, or `lane` is NULL.
 bool lane_call(struct lane *lane, const struct wire_request *request, const struct timeout *timeout,
                enum wire_answer expected, struct answer *answer, enum aule_status *status);
 

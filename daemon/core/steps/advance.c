@@ -508,7 +508,10 @@ enum status core_batch_advance(struct core_session *session, const struct core_a
         status = check_lengths(batch, params, error);
     if (status == STATUS_OK)
         status = check_entries(batch, params, error);
-    if (status != STATUS_OK)
-        return status;
-    return batch->table ? advance_pool(batch, params, error) : advance_local(batch, params, error);
+    if (status == STATUS_OK)
+        status =
+            batch->table ? advance_pool(batch, params, error) : advance_local(batch, params, error);
+    if (status == STATUS_OK)
+        engine_expect(session->ledger->engine); // runs of the step follow
+    return status;
 }

@@ -39,10 +39,13 @@ static struct submission *take(struct engine *engine)
     struct submission *submission = NULL;
     struct slot *slot = NULL;
     uint64_t looked_after = UINT64_MAX;
+    unsigned heard = atomic_load(&engine->num_expected);
     pthread_mutex_lock(&engine->lock);
     while (!engine->lost &&
            !(engine->waiting ? (slot = free_slot(engine)) != NULL : engine->stopping)) {
-        if (expects_more(engine, looked_after)) {
+        const unsigned expected = atomic_load(&engine->num_expected);
+        if (expects_more(engine, looked_after) || (!engine->waiting && expected != heard)) {
+            heard = expected;
             engine_look_out(engine, &engine->num_queued);
             looked_after = engine->completed;
         } else {

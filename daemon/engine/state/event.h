@@ -27,8 +27,9 @@ void engine_wake(struct engine *engine); // tells the caller that there is an ev
                                          // without the lock
 bool engine_lost(struct engine *engine); // any thread, without the lock
 // Polls until *count changes, but at most watch.look_ns after the completer stopped polling the
-// GPU. Polling saves the wake-up time of a thread, about 20 us: a client that got its result often
-// submits again immediately. Call it with the lock held; it releases the lock while it polls.
+// GPU, or after engine_expect(). Polling saves the wake-up time of a thread, about 20 us: a client
+// that got its result often submits again immediately. Call it with the lock held; it releases the
+// lock while it polls.
 void engine_look_out(struct engine *engine, const atomic_uint *count);
 // Frees every event that was not polled. The threads have ended.
 void events_finish(struct engine *engine);

@@ -85,9 +85,10 @@ struct engine {
     bool maker_gone;
     bool tuner_gone, compiler_gone;
     bool lost, lost_told;
-    uint64_t last_sequence; // of the newest submission
-    atomic_uint num_queued; // submissions queued so far; raised after the lock is released
-    atomic_uint num_flown;  // submissions that the submitter has passed on; raised likewise
+    uint64_t last_sequence;   // of the newest submission
+    atomic_uint num_queued;   // submissions queued so far; raised after the lock is released
+    atomic_uint num_flown;    // submissions that the submitter has passed on; raised likewise
+    atomic_uint num_expected; // calls of engine_expect()
     // The completer polls the GPU, because an end is near. Becomes true under the lock.
     atomic_bool looking;
     uint64_t completed;     // this submission and all before it are done

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// metadata.c - see metadata.h. The lost pages of a shrunk segment read as zeroes, so copy_span()
-// asks after the copy whether the segment is dead.
+// metadata.c - see metadata.h.
 
 #include "metadata.h"
 
@@ -48,16 +47,12 @@ static enum status copy_span(struct call *call, const struct metadata *field, co
     if (!copy)
         return call->error.status;
     memcpy(copy, arena + field->span.offset, field->span.count * field->element_size);
-    if (segment_is_dead(&session->segment)) {
-        error_set(&call->error, STATUS_NO_SESSION,
-                  "%s: the segment of session %" PRIu64 " was shrunk; the session has ended",
-                  field->name, session->id);
+    enum status status = session_check_copy(session, field->name, &call->error);
+    if (status == STATUS_OK)
+        *data = copy;
+    else
         call->session = NULL;
-        session_end(session, true, "its segment was shrunk");
-        return STATUS_NO_SESSION;
-    }
-    *data = copy;
-    return STATUS_OK;
+    return status;
 }
 
 enum status metadata_fetch(struct call *call, const struct metadata *field, const void **data,

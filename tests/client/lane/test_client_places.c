@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_client_places.c - which commands the library sends through the arena and the ring, and what
+// it does with the answers, also with those that no daemon gives. Each test is a process with a
+// fake daemon in it, whose rings a thread of the test serves.
+
+#include "rigs/client_world.h"
+#include "schema/ring.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { ENTRIES = 4, SUBMISSIONS_AT = WIRE_PAGE, COMPLETIONS_AT = 3 * WIRE_PAGE };
+
+// What the fake's end of the ring does with a command in the arena.
+enum trick { HONEST, TOO_LARGE, OTHER_KIND, GARBAGE, REFUSED, SILENT };
+
+static struct rings {
+    struct ring_daemon end;
+    atomic_int trick; // enum trick
+    uint32_t minor, entries;
+    pthread_t thread;
+    atomic_bool stopping;
+    atomic_uint seen[WIRE_COMMAND_COUNT]; // by ring
+    int bell;
+    struct sockaddr_un bell_address;
+} rings;
+
+static enum fake_action greet(struct fake_daemon *daemon, const struct wire_request *request,
+                              struct wire_reply *reply)
+{
+    if (request->command != WIRE_COMMAND_HELLO)
+        return FAKE_ANSWER;
+    reply->hello.minor = rings.minor;
+    reply->hello.ring_entries = rings.entries;
+    reply->hello.ring_entry_size = WIRE_SUBMISSION_SIZE;
+    reply->hello.doorbell = "daemon.bell";
+    reply->hello.submission_ring_offset = SUBMISSIONS_AT;
+    reply->hello.completion_ring_offset = COMPLETIONS_AT;
+    const struct ring_place place = {
+        .submissions = daemon->segment + SUBMISSIONS_AT,
+        .completions = daemon->segment + COMPLETIONS_AT,
+        .num_entries = rings.entries,
+        .submission_size = WIRE_SUBMISSION_SIZE,
+        .completion_size = WIRE_COMPLETION_SIZE,
+    };
+    ring_daemon_init(&rings.end, &place);
+    ring_wake_up(&rings.end); // it polls, so that nobody rings
+    return FAKE_ANSWER;
+}
+
+// As the fake answers a message, but with its own numbers.
+static struct wire_reply reply_to(const struct wire_request *request)
+{
+    static const int32_t blocks[] = {40, 41, 42};
+    struct wire_reply reply = {.message = "", .answer = WIRE_ANSWER_EMPTY};
+    if (request->command == WIRE_COMMAND_BLOCKS_LEASE) {
+        reply.answer = WIRE_ANSWER_BLOCKS_LEASE;
+        reply.blocks_lease.blocks = (struct wire_ints){blocks, request->blocks_lease.count};
+    }
+    if (request->command == WIRE_COMMAND_BATCH_CREATE) {
+        reply.answer = WIRE_ANSWER_BATCH_CREATE;
+        reply.batch_create.batch = 99;
+    }
+    if (rings.trick == OTHER_KIND)
+        reply.answer = WIRE_ANSWER_CACHE_STATE;
+    return reply;
+}
+
+static void put_reply(const struct wire_submission *submission, struct wire_completion *completion)
+{
+    static uint64_t message[WIRE_PAGE];
+    struct wire_request request;
+    struct error error;
+    uint8_t *place = fake_arena(&fake) + submission->message.offset;
+    ck_assert_uint_le(submission->message.count, sizeof message);
+    memcpy(message, place, submission->message.count);
+    ck_assert_int_eq(wire_decode_request(message, submission->message.count, &request, &error),
+                     STATUS_OK);
+    ck_assert_uint_eq(request.command, submission->command);
+    ck_assert_uint_eq(request.epoch, fake.epoch);
+    ck_assert_uint_ge(submission->room, wire_reply_room(&request));
+    const struct wire_reply reply = reply_to(&request);
+    struct wire_buffer buffer;
+    ck_assert_int_eq(wire_encode_reply(&reply, &buffer, &error), STATUS_OK);
+    if (reply.answer != WIRE_ANSWER_EMPTY)
+        memcpy(place, buffer.data, buffer.size);
+    if (rings.trick == GARBAGE)
+        memset(place, 0xa5, buffer.size);
+    completion->answer =
+        reply.answer == WIRE_ANSWER_CACHE_STATE ? WIRE_ANSWER_BLOCKS_LEASE : reply.answer;
+    completion->ticket = rings.trick == TOO_LARGE ? submission->room + 1 : buffer.size;
+    wire_buffer_finish(&buffer);
+}
+
+static void answer(const struct wire_submission *submission)
+{
+    uint64_t entry[WIRE_COMPLETION_SIZE / 8];
+    struct wire_completion completion = {.sequence = submission->sequence};
+    atomic_fetch_add(&rings.seen[submission->command], 1);
+    if (rings.trick == SILENT)
+        return;
+    if (rings.trick == REFUSED) {
+        completion.status = STATUS_QUOTA;
+        completion.answer = WIRE_ANSWER_EMPTY;
+        strcpy(completion.text, "no more than that");
+    } else if (submission->message.count) {
+        put_reply(submission, &completion);
+    } else {
+        completion.answer = WIRE_ANSWER_RUN;
+        completion.ticket = 1;
+    }
+    wire_put_completion(&completion, entry);
+    ring_post(&rings.end, entry);
+}
+
+static void *serve_rings(void *context)
+{
+    uint64_t entry[WIRE_SUBMISSION_SIZE / 8];
+    struct wire_submission submission;
+    (void)context;
+    while (!atomic_load(&rings.stopping)) {
+        if (ring_take(&rings.end, entry) != RING_TAKEN) {
+            usleep(100);
+            continue;
+        }
+        wire_get_submission(entry, &submission);
+        answer(&submission);
+    }
+    return NULL;
+}
+
+static struct aule_session *session;
+static struct aule_cache *cache;
+
+static void open_all(uint32_t minor, enum trick trick)
+{
+    struct sockaddr_un *address = &rings.bell_address;
+    rings.minor = minor;
+    rings.trick = trick;
+    rings.entries = ENTRIES;
+    address->sun_family = AF_UNIX;
+    snprintf(address->sun_path, sizeof address->sun_path, "%s/daemon.bell", folder);
+    rings.bell = socket(AF_UNIX, SOCK_DGRAM, 0);
+    ck_assert_int_eq(bind(rings.bell, (const struct sockaddr *)address, sizeof *address), 0);
+    setenv("AULE_LANE", "ring", 1);
+    fake_start(&fake, path, greet, NULL);
+    fake.head = 8 * WIRE_PAGE;
+    session = open_session(SHORT_MS);
+    cache = open_cache(session);
+    ck_assert_int_eq(pthread_create(&rings.thread, NULL, serve_rings, NULL), 0);
+}
+
+static void close_all(void)
+{
+    aule_cache_close(cache);
+    aule_session_close(session);
+    atomic_store(&rings.stopping, true);
+    pthread_join(rings.thread, NULL);
+    close(rings.bell);
+    unlink(rings.bell_address.sun_path);
+}
+
+START_TEST(a_step_goes_by_the_ring_and_leaves_the_arena_empty)
+{
+    int32_t blocks[3], expected[] = {40, 41, 42};
+    const int64_t slot = 1;
+    open_all(WIRE_PROTOCOL_MINOR, HONEST);
+    ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
+    ck_assert_mem_eq(blocks, expected, sizeof blocks);
+    struct aule_batch *batch = create_batch(cache);
+    const struct aule_advance advance = {.slot_mapping = &slot};
+    ck_assert_int_eq(aule_batch_advance(batch, &advance), AULE_OK);
+    aule_batch_destroy(batch);
+    ck_assert_int_eq(aule_blocks_release(cache, 3, blocks), AULE_OK);
+    static const enum wire_command commands[] = {
+        WIRE_COMMAND_BLOCKS_LEASE, WIRE_COMMAND_BATCH_CREATE, WIRE_COMMAND_BATCH_ADVANCE,
+        WIRE_COMMAND_BATCH_DESTROY, WIRE_COMMAND_BLOCKS_RELEASE};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        ck_assert_uint_eq(rings.seen[commands[i]], 1);
+        ck_assert_uint_eq(fake.seen[commands[i]], 0);
+    }
+    expect_empty_arena(session);
+    close_all();
+}
+END_TEST
+
+START_TEST(a_daemon_before_2_11_gets_messages_but_for_runs)
+{
+    const int64_t slot = 1;
+    open_all(10, HONEST);
+    struct aule_batch *batch = create_batch(cache);
+    const struct aule_advance advance = {.slot_mapping = &slot};
+    ck_assert_int_eq(aule_batch_advance(batch, &advance), AULE_OK);
+    submit_one(batch);
+    aule_batch_destroy(batch);
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BATCH_ADVANCE], 1);
+    ck_assert_uint_eq(rings.seen[WIRE_COMMAND_BATCH_ADVANCE], 0);
+    ck_assert_uint_eq(rings.seen[WIRE_COMMAND_RUN], 1);
+    close_all();
+}
+END_TEST
+
+START_TEST(without_room_in_the_arena_or_with_a_large_command_a_message_goes)
+{
+    int32_t blocks[3];
+    struct aule_tensor all;
+    open_all(WIRE_PROTOCOL_MINOR, HONEST);
+    int32_t *many = calloc(20000, sizeof *many);
+    ck_assert_int_eq(aule_blocks_release(cache, 20000, many), AULE_OK);
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BLOCKS_RELEASE], 1);
+    free(many);
+    ck_assert_int_eq(aule_tensor_create(session, AULE_F32, FAKE_ARENA / 256, 1, 64, &all), AULE_OK);
+    ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BLOCKS_LEASE], 1);
+    aule_tensor_destroy(session, &all);
+    ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
+    ck_assert_uint_eq(rings.seen[WIRE_COMMAND_BLOCKS_LEASE], 1);
+    close_all();
+}
+END_TEST
+
+static const struct {
+    enum trick trick;
+    enum aule_status status;
+    const char *text;
+} tricks[] = {
+    {TOO_LARGE, AULE_MALFORMED, "BLOCKS_LEASE was answered with"},
+    {OTHER_KIND, AULE_MALFORMED, "BLOCKS_LEASE was answered with kind"},
+    {GARBAGE, AULE_MALFORMED, "the answer to BLOCKS_LEASE"},
+    {REFUSED, AULE_QUOTA, "no more than that"},
+};
+
+START_TEST(an_answer_that_no_daemon_gives_is_an_error_with_its_values)
+{
+    int32_t blocks[3];
+    open_all(WIRE_PROTOCOL_MINOR, tricks[_i].trick);
+    expect(aule_blocks_lease(cache, 3, 0, blocks), tricks[_i].status, tricks[_i].text);
+    expect_empty_arena(session);
+    rings.trick = HONEST;
+    ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
+    close_all();
+}
+END_TEST
+
+// The daemon may still write to the place, so the place stays taken.
+START_TEST(a_command_without_an_answer_ends_the_session_and_keeps_its_place)
+{
+    int32_t blocks[3];
+    struct aule_tensor all;
+    open_all(WIRE_PROTOCOL_MINOR, SILENT);
+    expect(aule_blocks_lease(cache, 3, 0, blocks), AULE_TIMEOUT, "BLOCKS_LEASE");
+    expect(aule_blocks_lease(cache, 3, 0, blocks), AULE_DAEMON_GONE, "BLOCKS_LEASE");
+    expect(aule_tensor_create(session, AULE_F32, FAKE_ARENA / 256, 1, 64, &all), AULE_NO_MEMORY,
+           "arena");
+    close_all();
+}
+END_TEST
+
+int main(void)
+{
+    const struct entry places[] = {
+        {a_step_goes_by_the_ring_and_leaves_the_arena_empty, 0},
+        {a_daemon_before_2_11_gets_messages_but_for_runs, 0},
+        {without_room_in_the_arena_or_with_a_large_command_a_message_goes, 0},
+        {an_answer_that_no_daemon_gives_is_an_error_with_its_values,
+         sizeof tricks / sizeof *tricks},
+        {a_command_without_an_answer_ends_the_session_and_keeps_its_place, 0},
+        {NULL, 0}};
+    Suite *suite = suite_create("client, places");
+    add(suite, "places", places);
+    return check_main(suite);
+}

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// test_daemon_places.c - commands in the arena, behind entries of the submission ring of a real
+// aule-daemon, sent by a raw client: they do what their messages do, in the ring's order. Bad
+// places and bytes that change while the daemon reads them harm nobody else.
+
+#include "rigs/check_main.h"
+#include "rigs/daemon_step.h"
+#include "rigs/daemon_suite.h"
+#include "rigs/dice.h"
+#include "rigs/ring_end.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PLACE = 32768, ROOM = 4096 }; // in the arena, behind the tensors of a step
+
+// Puts the request into the arena; the entry is the caller's to put.
+static struct wire_submission placed_at(struct ring_end *end, const struct wire_request *request,
+                                        uint64_t offset, uint64_t room)
+{
+    struct wire_request whole = *request;
+    struct wire_buffer buffer;
+    struct error error;
+    whole.session = whole.session ? whole.session : end->raw->session;
+    whole.epoch = whole.epoch ? whole.epoch : end->raw->epoch;
+    ck_assert_msg(wire_encode_request(&whole, &buffer, &error) == STATUS_OK, "%s", error.text);
+    memcpy(raw_arena(end->raw) + offset, buffer.data, buffer.size);
+    const struct wire_submission submission = {
+        .command = request->command, .message = {offset, buffer.size}, .room = room};
+    wire_buffer_finish(&buffer);
+    return submission;
+}
+
+static struct wire_submission placed(struct ring_end *end, const struct wire_request *request)
+{
+    return placed_at(end, request, PLACE, ROOM);
+}
+
+// The reply that the completion says lies in the place. Valid until the next call.
+static struct wire_reply reply_of(const struct ring_end *end,
+                                  const struct wire_completion *completion)
+{
+    static uint64_t copy[ROOM / 8];
+    struct wire_reply reply;
+    struct error error;
+    ck_assert_msg(completion->status == STATUS_OK, "%s", completion->text);
+    ck_assert_uint_le(completion->ticket, ROOM);
+    memcpy(copy, raw_arena(end->raw) + PLACE, completion->ticket);
+    ck_assert_msg(wire_decode_reply(copy, completion->ticket, &reply, &error) == STATUS_OK, "%s",
+                  error.text);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.answer, completion->answer);
+    return reply;
+}
+
+static struct wire_reply ask(struct ring_end *end, const struct wire_request *request)
+{
+    const struct wire_completion completion = call(end, placed(end, request));
+    return reply_of(end, &completion);
+}
+
+// For a command whose answer is empty.
+static void tell(struct ring_end *end, const struct wire_request *request)
+{
+    const struct wire_completion completion = call(end, placed(end, request));
+    ck_assert_msg(completion.status == STATUS_OK, "%s", completion.text);
+    ck_assert_uint_eq(completion.answer, WIRE_ANSWER_EMPTY);
+}
+
+static struct wire_request lease_request(uint64_t cache, uint32_t count, int timeout_ms)
+{
+    return (struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                 .blocks_lease = {cache, count, timeout_ms}};
+}
+
+static void lease_by_ring(struct ring_end *end, uint64_t cache, uint32_t count, int32_t *blocks)
+{
+    const struct wire_request request = lease_request(cache, count, SLEEP_MS);
+    const struct wire_reply reply = ask(end, &request);
+    ck_assert_uint_eq(reply.blocks_lease.blocks.count, count);
+    memcpy(blocks, reply.blocks_lease.blocks.data, count * sizeof *blocks);
+}
+
+static void run_by_ring(struct ring_end *end, uint64_t batch, float value)
+{
+    put_step(end->raw, value);
+    struct wire_completion run = call(end, run_of(batch));
+    ck_assert_msg(run.status == STATUS_OK, "%s", run.text);
+    ck_assert_int_eq(call(end, wait_of(run.ticket)).run_status, STATUS_OK);
+    check_out(end->raw, value);
+}
+
+// ---- what they do ----
+
+START_TEST(a_whole_step_goes_by_the_ring_without_a_message)
+{
+    int32_t block, tokens[BLOCK] = {1, 2, 3, 4, 5, 6, 7, 8};
+    int64_t slots[BLOCK];
+    start(NULL);
+    struct ring_end end = open_end();
+    uint64_t cache = open_cache(end.raw, "c");
+    lease_by_ring(&end, cache, 1, &block);
+    slots_of(block, slots);
+    const struct wire_request create = fill_request(cache, &block, slots);
+    const struct wire_reply made = ask(&end, &create);
+    uint64_t batch = made.batch_create.batch;
+    ck_assert_uint_eq(made.batch_create.num_tokens, BLOCK);
+    run_by_ring(&end, batch, 3);
+    const struct wire_request publish = {
+        .command = WIRE_COMMAND_PREFIX_PUBLISH,
+        .prefix_publish = {.cache = cache, .tokens = {tokens, BLOCK}, .blocks = {&block, 1}}};
+    const struct wire_reply published = ask(&end, &publish);
+    ck_assert_uint_eq(published.prefix_publish.blocks.count, 1);
+    ck_assert_int_eq(published.prefix_publish.blocks.data[0], block);
+    ck_assert_uint_eq(raw_inspect(end.raw).held_blocks, 1);
+    tell(&end,
+         &(struct wire_request){.command = WIRE_COMMAND_BATCH_DESTROY, .batch_destroy = {batch}});
+    tell(&end, &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE,
+                                      .blocks_release = {cache, {&block, 1}}});
+    ck_assert_uint_eq(raw_inspect(end.raw).cached_blocks, 1);
+    close_end(&end);
+}
+END_TEST
+
+// The client waits for neither answer. The first block has 1 in each row of V, the second 3. So a
+// run that saw only the second block would give 3, and one that was not advanced would, too.
+START_TEST(a_run_behind_an_advance_in_one_ring_computes_the_next_step)
+{
+    static const int32_t cu_seqlens_q[] = {0, BLOCK}, seq_lens[] = {BLOCK};
+    int32_t blocks[2], table[2];
+    int64_t slots[BLOCK];
+    start(NULL);
+    struct ring_end end = open_end();
+    uint64_t cache = open_cache(end.raw, "c");
+    lease_by_ring(&end, cache, 2, blocks);
+    slots_of(blocks[0], slots);
+    table[0] = blocks[0];
+    table[1] = -1;
+    const struct wire_request create = {.command = WIRE_COMMAND_BATCH_CREATE,
+                                        .batch_create = {.cache = cache,
+                                                         .num_seqs = 1,
+                                                         .max_blocks = 2,
+                                                         .cu_seqlens_q = {cu_seqlens_q, 2},
+                                                         .seq_lens_kv = {seq_lens, 1},
+                                                         .block_table = {table, 2},
+                                                         .slot_mapping = {slots, BLOCK}}};
+    uint64_t batch = ask(&end, &create).batch_create.batch;
+    run_by_ring(&end, batch, 1);
+    slots_of(blocks[1], slots);
+    const int32_t entry[] = {0, 1, blocks[1]};
+    const struct wire_request advance = {
+        .command = WIRE_COMMAND_BATCH_ADVANCE,
+        .batch_advance = {.batch = batch, .entries = {entry, 3}, .slot_mapping = {slots, BLOCK}}};
+    put_step(end.raw, 3);
+    put(&end, placed(&end, &advance));
+    put(&end, run_of(batch));
+    ck_assert_int_eq(get(&end).status, STATUS_OK);
+    struct wire_completion run = get(&end);
+    ck_assert_msg(run.status == STATUS_OK, "%s", run.text);
+    ck_assert_int_eq(call(&end, wait_of(run.ticket)).run_status, STATUS_OK);
+    const float *out = floats_at(end.raw, OUT_AT);
+    for (int i = 0; i < BLOCK * DIM; i++)
+        ck_assert(out[i] > 1.01f && out[i] < 2.99f);
+    close_end(&end);
+}
+END_TEST
+
+START_TEST(a_lease_that_waits_is_answered_in_its_place)
+{
+    int32_t blocks[8];
+    start((const char *const[]){"--max-blocks", "8", NULL});
+    struct ring_end end = open_end();
+    uint64_t cache = open_cache(end.raw, "c");
+    lease_by_ring(&end, cache, 8, blocks);
+    const struct wire_request more = lease_request(cache, 3, SLEEP_MS);
+    put(&end, placed(&end, &more));
+    release(end.raw, cache, blocks, 4); // by message
+    const struct wire_completion completion = get(&end);
+    const struct wire_reply reply = reply_of(&end, &completion);
+    ck_assert_uint_eq(reply.blocks_lease.blocks.count, 3);
+    ck_assert_uint_eq(raw_inspect(end.raw).leased_blocks, 7);
+    close_end(&end);
+}
+END_TEST
+
+START_TEST(refusals_are_those_of_messages)
+{
+    start((const char *const[]){"--max-blocks", "8", NULL});
+    struct ring_end end = open_end();
+    uint64_t cache = open_cache(end.raw, "c");
+    struct wire_reply reply;
+    const struct wire_request requests[] = {
+        lease_request(cache, 9, 0),
+        lease_request(cache + 1, 1, 0),
+        lease_request(cache, 1, -2),
+        {.command = WIRE_COMMAND_BATCH_DESTROY, .batch_destroy = {77}},
+        {.command = WIRE_COMMAND_BATCH_ADVANCE, .batch_advance = {.batch = 78}},
+        {.command = WIRE_COMMAND_BATCH_DESTROY, .session = end.raw->session + 1},
+        {.command = WIRE_COMMAND_BATCH_DESTROY, .epoch = end.raw->epoch + 1},
+    };
+    for (size_t i = 0; i < sizeof requests / sizeof *requests; i++) {
+        const struct wire_completion completion = call(&end, placed(&end, &requests[i]));
+        raw_call(end.raw, &requests[i], &reply);
+        ck_assert_int_ne(reply.status, STATUS_OK);
+        ck_assert_int_eq(completion.status, reply.status);
+        ck_assert_str_eq(completion.text, reply.message);
+    }
+    close_end(&end);
+}
+END_TEST
+
+START_TEST(an_answer_without_room_is_told_and_writes_nothing)
+{
+    start(NULL);
+    struct ring_end end = open_end();
+    uint64_t cache = open_cache(end.raw, "c");
+    const struct wire_request request = lease_request(cache, 4, SLEEP_MS);
+    uint8_t *place = raw_arena(end.raw) + PLACE;
+    const struct wire_submission cramped = placed_at(&end, &request, PLACE, 20);
+    uint8_t before[ROOM];
+    memcpy(before, place, sizeof before);
+    const struct wire_completion completion = call(&end, cramped);
+    ck_assert_int_eq(completion.status, STATUS_LIMIT);
+    ck_assert_msg(strstr(completion.text, "exceeds the room of 20 bytes"), "%s", completion.text);
+    ck_assert_mem_eq(place, before, sizeof before);
+    ck_assert_uint_eq(raw_inspect(end.raw).leased_blocks, 4); // until the session ends
+    close_end(&end);
+}
+END_TEST
+
+// ---- bad entries ----
+
+static const struct bad_place {
+    const char *text; // in the refusal
+    enum status status;
+    uint32_t command; // 0: that of the message
+    uint64_t offset, count, room;
+} bad_places[] = {
+    {"names no message", STATUS_INVALID, 0, PLACE, 0, ROOM},
+    {"offset 32772, which is no multiple of 8", STATUS_MISALIGNED, 0, PLACE + 4, 128, ROOM},
+    {"8 bytes with room for 0 at offset 65536 reaches past the arena of 65536", STATUS_OUT_OF_RANGE,
+     0, ARENA, 8, 0},
+    {"16 bytes with room for 0 at offset 65528", STATUS_OUT_OF_RANGE, 0, ARENA - 8, 16, 0},
+    {"8 bytes with room for 16 at offset 65528", STATUS_OUT_OF_RANGE, 0, ARENA - 8, 8, 16},
+    {"18446744073709551615 bytes", STATUS_OUT_OF_RANGE, 0, 8, UINT64_MAX, 0},
+    {"room for 18446744073709551615", STATUS_OUT_OF_RANGE, 0, 8, 8, UINT64_MAX},
+    {"offset 18446744073709551608", STATUS_OUT_OF_RANGE, 0, UINT64_MAX - 7, 128, 128},
+    {"its message is BATCH_DESTROY", STATUS_MALFORMED, WIRE_COMMAND_BATCH_ADVANCE, PLACE, 0, ROOM},
+    {"(PREFIX_LOOKUP) has no place", STATUS_UNSUPPORTED, WIRE_COMMAND_PREFIX_LOOKUP, PLACE, 0,
+     ROOM},
+    {"(CLOSE_SESSION) has no place", STATUS_UNSUPPORTED, WIRE_COMMAND_CLOSE_SESSION, PLACE, 0,
+     ROOM},
+    {"4000000000 (UNKNOWN) has no place", STATUS_UNSUPPORTED, 4000000000u, PLACE, 0, ROOM},
+    {"the message is not aule's", STATUS_MALFORMED, 0, PLACE + 8, 64, ROOM},
+};
+
+START_TEST(a_bad_place_is_refused_with_its_values)
+{
+    const struct bad_place *bad = &bad_places[_i];
+    const struct wire_request request = {.command = WIRE_COMMAND_BATCH_DESTROY,
+                                         .batch_destroy = {1}};
+    start(NULL);
+    struct ring_end end = open_end();
+    struct wire_submission submission = placed(&end, &request);
+    if (bad->command)
+        submission.command = bad->command;
+    else
+        submission.message = (struct wire_span){bad->offset, bad->count};
+    submission.room = bad->room;
+    const struct wire_completion completion = call(&end, submission);
+    ck_assert_msg(completion.status == (int)bad->status && strstr(completion.text, bad->text),
+                  "%d: %s", completion.status, completion.text);
+    ck_assert_int_eq(call(&end, placed(&end, &request)).status, STATUS_NOT_FOUND); // it goes on
+    close_end(&end);
+}
+END_TEST
+
+START_TEST(a_message_larger_than_any_may_be_is_refused_with_its_size)
+{
+    enum { LARGE_ARENA = 4 << 20 };
+    const struct wire_request request = {.command = WIRE_COMMAND_BATCH_DESTROY};
+    start(NULL);
+    struct ring_end end = open_end_of(LARGE_ARENA);
+    struct wire_submission submission = placed(&end, &request);
+    submission.message.count = WIRE_MAX_MESSAGE + 1;
+    const struct wire_completion completion = call(&end, submission);
+    ck_assert_int_eq(completion.status, STATUS_MALFORMED);
+    ck_assert_msg(strstr(completion.text, "1048577 bytes exceeds"), "%s", completion.text);
+    close_end(&end);
+}
+END_TEST
+
+// ---- hostile ----
+
+static void others_still_work(struct ring_end *other, uint64_t batch)
+{
+    run_by_ring(other, batch, 5);
+}
+
+// A process that changes bytes of the place until it is killed.
+static pid_t scribble(uint8_t *place)
+{
+    struct dice dice = {99};
+    pid_t scribbler = fork();
+    if (scribbler == 0) {
+        for (;;) {
+            volatile uint8_t *byte = &place[dice_below(&dice, 256)];
+            *byte = (uint8_t)(*byte ^ 1u << dice_below(&dice, 8));
+        }
+    }
+    return scribbler;
+}
+
+// Any command that the ring takes, over ids that may exist.
+static struct wire_request some_request(struct dice *dice, uint64_t cache, uint64_t batch,
+                                        int32_t *blocks, int64_t *slots)
+{
+    const struct wire_ints list = {blocks, 1 + dice_below(dice, 3)};
+    switch (dice_below(dice, 8)) {
+    case 0: return lease_request(cache, 1, 0);
+    case 1:
+        return (struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE,
+                                     .blocks_release = {cache, list}};
+    case 2:
+        return (struct wire_request){.command = WIRE_COMMAND_BATCH_ADVANCE,
+                                     .batch_advance = {.batch = batch,
+                                                       .seq_lens_kv = {blocks, 1},
+                                                       .slot_mapping = {slots, BLOCK}}};
+    case 3:
+        return (struct wire_request){.command = WIRE_COMMAND_BATCH_DESTROY,
+                                     .batch_destroy = {batch + dice_below(dice, 2)}};
+    case 4:
+        return (struct wire_request){
+            .command = WIRE_COMMAND_PREFIX_PUBLISH,
+            .prefix_publish = {.cache = cache, .tokens = {blocks, 3}, .blocks = list}};
+    case 5:
+        return (struct wire_request){
+            .command = WIRE_COMMAND_BLOCKS_COPY,
+            .blocks_copy = {.cache = cache, .from = list, .to = list, .flags = WIRE_RUN_DETACHED}};
+    case 6:
+        return (struct wire_request){.command = WIRE_COMMAND_CACHE_REPORT,
+                                     .cache_report = {.cache = cache, .slots = {slots, 3}}};
+    default: return fill_request(cache, blocks, slots);
+    }
+}
+
+// _i 0: bytes are changed before the entry is there; 1: while the daemon reads them.
+START_TEST(messages_of_any_bytes_are_answered_each_and_harm_nobody)
+{
+    enum { ROUNDS = 1500 };
+    struct dice dice = {17};
+    int32_t blocks[3] = {0, 1, 2};
+    int64_t slots[BLOCK];
+    start(NULL);
+    struct ring_end good = open_end(), bad = open_end();
+    uint64_t cache = open_cache(good.raw, "c"), batch = fresh_batch(good.raw, cache);
+    uint64_t own = fresh_batch(bad.raw, open_cache(bad.raw, "c"));
+    uint8_t *place = raw_arena(bad.raw) + PLACE;
+    slots_of(1, slots);
+    const pid_t scribbler = _i ? scribble(place) : 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        const struct wire_request request = some_request(&dice, cache, own, blocks, slots);
+        struct wire_submission submission = placed(&bad, &request);
+        for (uint32_t k = 0; k < dice_below(&dice, 5); k++)
+            place[dice_below(&dice, (uint32_t)submission.message.count)] =
+                (uint8_t)dice_next(&dice);
+        const struct wire_completion completion = call(&bad, submission);
+        if (completion.status == STATUS_OK && completion.answer == WIRE_ANSWER_RUN)
+            call(&bad, wait_of(completion.ticket));
+    }
+    if (scribbler) {
+        kill(scribbler, SIGKILL);
+        waitpid(scribbler, NULL, 0);
+    }
+    others_still_work(&good, batch);
+    close_end(&bad);
+    close_end(&good);
+}
+END_TEST
+
+// The rings stay, the arena's pages go.
+START_TEST(a_segment_shrunk_under_a_message_ends_its_session_alone)
+{
+    const struct wire_request request = lease_request(1, 1, 0);
+    struct wire_reply reply = {.status = STATUS_OK};
+    uint64_t entry[WIRE_SUBMISSION_SIZE / 8];
+    start(NULL);
+    struct ring_end good = open_end(), bad = open_end();
+    uint64_t batch = fresh_batch(good.raw, open_cache(good.raw, "c"));
+    const struct wire_submission submission = placed(&bad, &request);
+    wire_put_submission(&submission, entry);
+    ck_assert(ring_submit(&bad.ring, entry));
+    ck_assert_int_eq(ftruncate(bad.raw->segment_fd, (off_t)bad.raw->hello.arena_offset), 0);
+    ring_bell(&bad);
+    for (int i = 0; i < DEADLINE_S * 100 && reply.status != STATUS_NO_SESSION; i++) {
+        raw_call(bad.raw, &(struct wire_request){.command = WIRE_COMMAND_CACHE_STATE}, &reply);
+        nap();
+    }
+    ck_assert_int_eq(reply.status, STATUS_NO_SESSION);
+    others_still_work(&good, batch);
+    close_end(&bad);
+    close_end(&good);
+}
+END_TEST
+
+int main(void)
+{
+    const TTest *const commands[] = {
+        a_whole_step_goes_by_the_ring_without_a_message,
+        a_run_behind_an_advance_in_one_ring_computes_the_next_step,
+        a_lease_that_waits_is_answered_in_its_place,
+        refusals_are_those_of_messages,
+        an_answer_without_room_is_told_and_writes_nothing,
+        a_message_larger_than_any_may_be_is_refused_with_its_size,
+        a_segment_shrunk_under_a_message_ends_its_session_alone,
+        NULL,
+    };
+    const TTest *const places[] = {a_bad_place_is_refused_with_its_values, NULL};
+    const TTest *const damaged[] = {messages_of_any_bytes_are_answered_each_and_harm_nobody, NULL};
+    Suite *suite = suite_create("daemon_places");
+    suite_add(suite, "commands", commands, 1);
+    suite_add(suite, "places", places, sizeof bad_places / sizeof *bad_places);
+    suite_add(suite, "damaged", damaged, 2);
+    return check_main(suite);
+}
