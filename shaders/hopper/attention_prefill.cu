@@ -962,7 +962,9 @@ DEVICE uint32_t values_of(const worker &w, uint32_t stage)
     return descriptor(w.shared + SHAPE.v_at + stage * SHAPE.v_bytes, K_LINE);
 }
 
-DEVICE void issue_scores(worker &w, uint32_t keys)
+// Scores of the tile's first 2 * COUNT keys.
+template <uint32_t COUNT>
+DEVICE void issue_scores(const worker &w, float (&scores)[COUNT], uint32_t keys)
 {
     const uint32_t queries = descriptor(w.shared + w.group * 64 * HOPPER_LINE_BYTES, 16);
 #pragma unroll
@@ -971,13 +973,13 @@ DEVICE void issue_scores(worker &w, uint32_t keys)
         const uint32_t q_by = (i / 4 * Q_LINE + i % 4 * 32) >> 4;
         if constexpr (SHAPE.q_stays) {
             if (i == 0)
-                product_shared_first(w.s, queries, q_by, keys, by);
+                product_shared_first(scores, queries, q_by, keys, by);
             else
-                product_shared(w.s, queries, q_by, keys, by);
+                product_shared(scores, queries, q_by, keys, by);
         } else if (i == 0) {
-            product_first(w.s, w.q, keys, by);
+            product_first(scores, w.q, keys, by);
         } else {
-            product<0>(w.s, w.q + 4 * i, keys, by);
+            product<0>(scores, w.q + 4 * i, keys, by);
         }
     }
     product_commit();
@@ -1049,14 +1051,25 @@ DEVICE void pack_weights(worker &w)
         w.p[i] = packed(w.s[2 * i], w.s[2 * i + 1]);
 }
 
+// The same for a tile of which only the lane's first COUNT weights were computed.
+template <uint32_t COUNT> DEVICE void pack_some_weights(worker &w)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < KEYS / 4; i++)
+        w.p[i] = 2 * i < COUNT ? packed(w.s[2 * i], w.s[2 * i + 1]) : 0;
+}
+
+// The functions below work on the lane's first COUNT scores: those of the tile's first 2 * COUNT
+// keys.
+
 // The largest score of the lane's two rows, over the four lanes that share them.
-DEVICE void largest_scores(const worker &w, float most[2])
+template <uint32_t COUNT> DEVICE void largest_scores(const worker &w, float most[2])
 {
 #pragma unroll
     for (uint32_t r = 0; r < 2; r++) {
         float pair[2] = {NO_SCORE, NO_SCORE};
 #pragma unroll
-        for (uint32_t i = 0; i < KEYS / 4; i++)
+        for (uint32_t i = 0; i < COUNT / 2; i++)
             pair[i & 1] = larger(pair[i & 1], w.s[4 * (i >> 1) + 2 * r + (i & 1)]);
         most[r] = larger(pair[0], pair[1]);
         most[r] = larger(most[r], lane_xor(most[r], 1));
@@ -1070,31 +1083,31 @@ DEVICE uint32_t first_key(const worker &w, uint32_t tile)
     return tile * KEYS + 2 * (w.lane & 3);
 }
 
-DEVICE void mask_scores(worker &w, uint32_t tile)
+template <uint32_t COUNT> DEVICE void mask_scores(worker &w, uint32_t tile)
 {
     const uint32_t from[2] = {first_key(w, tile) - w.first[0], first_key(w, tile) - w.first[1]};
 #pragma unroll
-    for (uint32_t i = 0; i < KEYS / 2; i++)
+    for (uint32_t i = 0; i < COUNT; i++)
         if (from[i >> 1 & 1] + 8 * (i >> 2) + (i & 1) >= w.count[i >> 1 & 1])
             w.s[i] = -__builtin_inff();
 }
 
 // Soft cap and ALiBi; afterwards scores are in units of log2. cap tanh(x / cap) is
 // cap (1 - 2 / (1 + 2^(turn x))), wrong by some 2^-22 of the cap at most.
-DEVICE void shape_scores(worker &w, uint32_t tile)
+template <uint32_t COUNT> DEVICE void shape_scores(worker &w, uint32_t tile)
 {
     const int first = (int)first_key(w, tile);
 #pragma unroll
-    for (uint32_t i = 0; i < KEYS / 2; i++)
+    for (uint32_t i = 0; i < COUNT; i++)
         w.s[i] *= w.shaping.scale;
     if (w.shaping.cap != 0) {
 #pragma unroll
-        for (uint32_t i = 0; i < KEYS / 2; i++)
+        for (uint32_t i = 0; i < COUNT; i++)
             w.s[i] = fused(-2 * w.shaping.cap, inverse(1 + power_of_2(w.s[i] * w.shaping.turn)),
                            w.shaping.cap);
     }
 #pragma unroll
-    for (uint32_t i = 0; i < KEYS / 2; i++) {
+    for (uint32_t i = 0; i < COUNT; i++) {
         const uint32_t r = i >> 1 & 1;
         const int away = w.shaping.position[r] - (first + 8 * (int)(i >> 2) + (int)(i & 1));
         w.s[i] = fused(-w.shaping.slope[r],
@@ -1104,16 +1117,16 @@ DEVICE void shape_scores(worker &w, uint32_t tile)
 
 // Turns the scores of a tile into weights. `masked`: some row does not see all keys. `part` is the
 // sum of the lane's weights, for each row. `factor` is what the rule does to O and the sum.
-template <rule RULE, bool AGAIN>
+template <rule RULE, bool AGAIN, uint32_t COUNT = KEYS / 2>
 DEVICE void weigh(worker &w, uint32_t tile, bool masked, float factor[2], float part[2])
 {
     if (SHAPED)
-        shape_scores(w, tile);
+        shape_scores<COUNT>(w, tile);
     if (RULE != LATE && masked)
-        mask_scores(w, tile);
+        mask_scores<COUNT>(w, tile);
     if (RULE != LATE) {
         float most[2];
-        largest_scores(w, most);
+        largest_scores<COUNT>(w, most);
 #pragma unroll
         for (uint32_t r = 0; r < 2; r++) {
             const float base = larger(w.base[r], AGAIN ? most[r] : most[r] * w.c);
@@ -1123,7 +1136,7 @@ DEVICE void weigh(worker &w, uint32_t tile, bool masked, float factor[2], float 
     }
     float parts[2][2];
 #pragma unroll
-    for (uint32_t i = 0; i < KEYS / 2; i++) {
+    for (uint32_t i = 0; i < COUNT; i++) {
         const uint32_t r = i >> 1 & 1;
         w.s[i] = power_of_2(AGAIN ? (w.s[i] - w.base[r]) * w.c : fused(w.s[i], w.c, -w.base[r]));
         parts[r][i & 1] = i < 4 ? w.s[i] : parts[r][i & 1] + w.s[i];
@@ -1217,7 +1230,7 @@ DEVICE void step(worker &w, uint32_t tile, uint32_t stage, bool masked, uint32_t
         part_values(w, tile + 1, thread);
     take_turn(w);
     product_fence();
-    issue_scores(w, keys);
+    issue_scores(w, w.s, keys);
     issue_sums(w, values);
     give_turn(w);
     product_wait<1>(w.s);
@@ -1289,28 +1302,46 @@ DEVICE void take_queries(worker &w, uint32_t thread, bool negative)
     }
 }
 
-// The first tile: scores alone.
-template <bool AGAIN> DEVICE void first_step(worker &w, const task &task, uint32_t thread)
+// The first tile: scores alone, of its first 2 * COUNT keys. No row sees a key behind them, so the
+// others' weights are 0 and change no bit.
+template <bool AGAIN, uint32_t COUNT>
+DEVICE void first_scores(worker &w, const task &task, uint32_t tile, uint32_t stage,
+                         uint32_t thread)
 {
-    const uint32_t tile = task.span.end - 1, stage = common(tile % HOPPER_STAGES);
-    float factor[2];
-    w.base[0] = w.base[1] = NO_SCORE;
-#pragma unroll
-    for (uint32_t i = 0; i < SHAPE.dim_v / 2; i++)
-        w.o[i] = 0;
-    wait_for_keys(w, stage);
+    float factor[2], scores[COUNT];
     take_turn(w);
     product_fence();
-    issue_scores(w, keys_of(w, stage));
+    issue_scores(w, scores, keys_of(w, stage));
     give_turn(w);
-    product_wait<0>(w.s);
+    product_wait<0>(scores);
+#pragma unroll
+    for (uint32_t i = 0; i < COUNT; i++)
+        w.s[i] = scores[i];
     release_keys(w, stage);
     wait_for_values(w, stage);
     if ((tile + 1) * KEYS > task.tile.kv_len)
         zero_tail(w, stage, task.tile.kv_len - tile * KEYS, thread);
     w.ready = false;
-    weigh<EXACT, AGAIN>(w, tile, true, factor, w.sum);
-    pack_weights(w);
+    weigh<EXACT, AGAIN, COUNT>(w, tile, true, factor, w.sum);
+    pack_some_weights<COUNT>(w);
+}
+
+// Half of a prompt's items see no more than half of their first tile.
+template <bool AGAIN> DEVICE void first_step(worker &w, const task &task, uint32_t thread)
+{
+    const uint32_t tile = task.span.end - 1, stage = common(tile % HOPPER_STAGES);
+    w.base[0] = w.base[1] = NO_SCORE;
+#pragma unroll
+    for (uint32_t i = 0; i < SHAPE.dim_v / 2; i++)
+        w.o[i] = 0;
+    wait_for_keys(w, stage);
+    if constexpr (!AGAIN && KEYS == 128) {
+        if (task.span.some.end <= tile * KEYS + KEYS / 2) {
+            first_scores<AGAIN, KEYS / 4>(w, task, tile, stage, thread);
+            return;
+        }
+    }
+    first_scores<AGAIN, KEYS / 2>(w, task, tile, stage, thread);
 }
 
 // All tiles of the task. Leaves O, and sums over all keys in `w.sum`.
