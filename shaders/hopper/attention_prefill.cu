@@ -60,9 +60,8 @@ enum {
     LAUNCHED = 65536 / HOPPER_THREADS / 8 * 8,
     KEPT = 40,
     TAKEN = 232,
-    UNIT_STAGES = 4, // so that the warps that bring look ahead
+    UNIT_STAGES = 4, // so that the warps that bring look one unit ahead
     WANTS_AHEAD = 3, // tiles of a unit that are left when K's warp asks for another one
-    TILES_AHEAD = 4, // that K's warp has not begun or asked behind, for short units
     // Named barriers. 0 is not used.
     BARRIER_ALL = 1,
     BARRIER_TURN = 2,  // and 3: the turn of compute warpgroup 0 and 1 to issue products
@@ -76,8 +75,8 @@ enum {
     Q_EMPTY = Q_FULL + 8,
     UNIT_FULL = Q_EMPTY + 8,
     UNIT_EMPTY = UNIT_FULL + 8 * UNIT_STAGES,
-    WANTED = UNIT_EMPTY + 8 * UNIT_STAGES, // K's warp will soon need another unit than this
-    NOTED = WANTED + 8 * UNIT_STAGES,      // u32[2]: the last unit that a compute warpgroup noted,
+    WANTED = UNIT_EMPTY + 8 * UNIT_STAGES, // K's warp will soon need another unit
+    NOTED = WANTED + 8,                    // u32[2]: the last unit that a compute warpgroup noted,
                                            // plus 1; 0: none
     RAW_K_FULL = NOTED + 8,                // of raw tiles
     RAW_V_FULL = RAW_K_FULL + 8 * HOPPER_STAGES,
@@ -241,8 +240,8 @@ DEVICE hopper_span span_of_rows(const launch &launch, uint32_t run, const gpu_ti
     return hopper_span_of(num_rows, some, every, KEYS);
 }
 
-// Copies unit `unit` to `to`. By all lanes of a warp. Returns its tiles.
-DEVICE uint32_t unit_put(const launch &launch, uint32_t unit, uint32_t to, uint32_t lane)
+// Copies unit `unit` to `to`. By all lanes of a warp.
+DEVICE void unit_put(const launch &launch, uint32_t unit, uint32_t to, uint32_t lane)
 {
     const hopper_unit of = hopper_unit_of(unit, launch.num_items);
     const uint32_t number = launch.num_runs > 1 ? run_of(launch, of.item) : 0;
@@ -274,7 +273,6 @@ DEVICE uint32_t unit_put(const launch &launch, uint32_t unit, uint32_t to, uint3
             shared_store(to + 4 * i, header[i]);
     }
     warp_sync();
-    return span.end - span.first;
 }
 
 DEVICE task task_of(uint32_t at)
@@ -647,9 +645,8 @@ DEVICE uint32_t stage_for_copy(const launch &launch, const bringer &b, filling &
 }
 
 // Brings K (which = 0) or V (1) of units until there is none. Lane lines * m + n copies line n of
-// box m. The next unit's places are found before the last tile's stage is free, if that unit was
-// handed out by then. RAW: raw tiles are converted before it waits for a unit, for that may come
-// only when they have been used.
+// box m. RAW: raw tiles are converted before it waits for a unit, for that may come only when they
+// have been used.
 template <bool RAW>
 DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring, filling &fill,
                         uint32_t lane)
@@ -665,7 +662,6 @@ DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring,
         const bool has_tail =
             launch.where == AULE_PLACE_ROWS && task.span.end * KEYS > task.tile.kv_len;
         const unit_cursor unit = ring;
-        bool looked = false;
         hopper_place places = next.places;
         uint32_t from = box; // the lane that knows the place
         advance(ring);
@@ -675,10 +671,11 @@ DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring,
         uint32_t tile = task.span.end;
         do {
             if (which == 0 && lane == 0 && tile == wants)
-                barrier_arrive(launch.shared + WANTED + 8 * unit.stage);
-            if (tile <= task.span.first + 1 && unit_is_there(launch, ring)) {
+                barrier_arrive(launch.shared + WANTED);
+            if (tile <= task.span.first + 1) {
+                if (RAW && !unit_is_there(launch, ring))
+                    convert_all(launch, which, fill, lane);
                 next = look_ahead<RAW>(launch, which, ring, lane);
-                looked = true;
             }
             if (tile-- == task.span.first)
                 break; // no row sees a key
@@ -702,16 +699,11 @@ DEVICE void bring_tiles(const launch &launch, uint32_t which, unit_cursor &ring,
                 copy_box(to + stage * b.bytes, b.map, here.at, b.full + 8 * stage);
         } while (tile > task.span.first);
         unit_free(launch, unit, lane);
-        if (looked)
-            continue;
-        if constexpr (RAW)
-            convert_all(launch, which, fill, lane);
-        next = look_ahead<RAW>(launch, which, ring, lane);
     }
     if constexpr (RAW)
         convert_all(launch, which, fill, lane);
     if (which == 0 && lane == 0)
-        barrier_arrive(launch.shared + WANTED + 8 * ring.stage);
+        barrier_arrive(launch.shared + WANTED); // the next round's first unit
     unit_release(launch, ring, lane);
 }
 
@@ -809,45 +801,25 @@ DEVICE void bring_all_queries(const launch &launch, unit_cursor &ring, uint32_t 
 
 // ---- handing out ----
 
-// The units that were handed out, and those among them that K's warp has not asked behind.
-struct handing {
-    unit_cursor ring, oldest; // where the next unit goes; the first that was not asked behind
-    uint32_t units;           // from there on
-    uint32_t tiles;           // of each of them, the oldest in the lowest byte
-};
-
-DEVICE void hand_out(const launch &launch, uint32_t unit, handing &hand, uint32_t lane)
+DEVICE void hand_out(const launch &launch, uint32_t unit, unit_cursor &ring, uint32_t lane)
 {
-    unit_cursor &ring = hand.ring;
     const uint32_t to = launch.shared + UNITS + ring.stage * UNIT_BYTES;
-    uint32_t tiles = 0;
     barrier_wait(launch.shared + UNIT_EMPTY + 8 * ring.stage, ring.parity ^ 1);
     if (unit != NO_UNIT)
-        tiles = unit_put(launch, unit, to, lane);
+        unit_put(launch, unit, to, lane);
     else if (lane == 0)
         shared_store(to, NO_UNIT);
     if (lane == 0)
         barrier_arrive(launch.shared + UNIT_FULL + 8 * ring.stage);
     advance(ring);
-    hand.tiles |= least(tiles, TILES_AHEAD) << 8 * hand.units++;
-}
-
-DEVICE uint32_t tiles_ahead(const handing &hand)
-{
-    return hand.tiles * 0x01010101u >> 24; // the sum of the four bytes
 }
 
 // Waits until another unit is wanted. A block that took its units earlier would hold what others
-// could do at the end. Of short units several are wanted: finding a unit and where its keys lie
-// takes longer than computing it.
-DEVICE void wait_for_want(const launch &launch, handing &hand)
+// could do at the end.
+DEVICE void wait_for_want(const launch &launch, uint32_t &wanted)
 {
-    while (hand.units == UNIT_STAGES || tiles_ahead(hand) >= TILES_AHEAD) {
-        barrier_wait(launch.shared + WANTED + 8 * hand.oldest.stage, hand.oldest.parity);
-        advance(hand.oldest);
-        hand.units--;
-        hand.tiles >>= 8;
-    }
+    barrier_wait(launch.shared + WANTED, wanted);
+    wanted ^= 1;
 }
 
 DEVICE uint32_t unit_of_ticket(const launch &launch, uint32_t lane)
@@ -859,29 +831,31 @@ DEVICE uint32_t unit_of_ticket(const launch &launch, uint32_t lane)
 }
 
 // Hands out units by tickets, and then NO_UNIT.
-DEVICE void hand_out_all(const launch &launch, handing &hand, uint32_t lane)
+DEVICE void hand_out_all(const launch &launch, unit_cursor &ring, uint32_t &wanted, uint32_t lane)
 {
     const uint32_t total = launch.num_items * launch.num_kv_heads;
     uint32_t unit = launch.is_later ? unit_of_ticket(launch, lane) : __nvvm_read_ptx_sreg_ctaid_x();
+    wait_for_want(launch, wanted);
     while (unit < total) {
-        hand_out(launch, unit, hand, lane);
-        wait_for_want(launch, hand);
+        hand_out(launch, unit, ring, lane);
+        wait_for_want(launch, wanted);
         unit = unit_of_ticket(launch, lane);
     }
-    hand_out(launch, NO_UNIT, hand, lane);
+    hand_out(launch, NO_UNIT, ring, lane);
 }
 
 // Hands out the units that a compute warpgroup has noted, and then NO_UNIT.
-DEVICE void hand_out_noted(const launch &launch, uint32_t group, handing &hand, uint32_t lane)
+DEVICE void hand_out_noted(const launch &launch, uint32_t group, unit_cursor &ring,
+                           uint32_t &wanted, uint32_t lane)
 {
     uint32_t n = noted_first(launch, group);
-    wait_for_want(launch, hand);
     while (n) {
-        hand_out(launch, n - 1, hand, lane);
+        wait_for_want(launch, wanted);
+        hand_out(launch, n - 1, ring, lane);
         n = load<uint32_t>(note_at(launch, n - 1, group));
-        wait_for_want(launch, hand);
     }
-    hand_out(launch, NO_UNIT, hand, lane);
+    wait_for_want(launch, wanted);
+    hand_out(launch, NO_UNIT, ring, lane);
 }
 
 // The warps that bring: K, V, Q, and the one that hands out. They and the compute warpgroups go
@@ -893,7 +867,7 @@ DEVICE void bring(const launch &launch, uint32_t warp, uint32_t lane)
     uint32_t queries = 0; // parity
     const bool is_raw = has_raw_tiles(launch);
     unit_cursor ring = {0, 0};
-    handing hand = {{0, 0}, {0, 0}, 0, 0};
+    uint32_t wanted = 1; // parity of the phase before the first
     for (uint32_t round = 0; round < 3; round++) {
         if (warp < 2 && is_raw)
             bring_tiles<true>(launch, warp, ring, fill, lane);
@@ -904,9 +878,9 @@ DEVICE void bring(const launch &launch, uint32_t warp, uint32_t lane)
         else if (warp == 2)
             bring_all_queries<false>(launch, ring, queries, help, lane);
         else if (round == 0)
-            hand_out_all(launch, hand, lane);
+            hand_out_all(launch, ring, wanted, lane);
         else
-            hand_out_noted(launch, round - 1, hand, lane);
+            hand_out_noted(launch, round - 1, ring, wanted, lane);
         if (round == 0)
             named_sync(BARRIER_ALL, HOPPER_THREADS);
     }
@@ -1601,8 +1575,8 @@ DEVICE void make_barriers(const launch &launch)
     for (uint32_t i = 0; i < UNIT_STAGES; i++) {
         barrier_make(shared + UNIT_FULL + 8 * i, 1);
         barrier_make(shared + UNIT_EMPTY + 8 * i, COMPUTE_WARPS + 3);
-        barrier_make(shared + WANTED + 8 * i, 1);
     }
+    barrier_make(shared + WANTED, 1);
     barrier_make(shared + Q_FULL, Q_THREADS);
     barrier_make(shared + Q_EMPTY, COMPUTE_WARPS);
     fence_async();
