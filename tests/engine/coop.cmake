@@ -24,12 +24,12 @@ set(coop ${PROJECT_SOURCE_DIR}/tools/coop-root run)
 set(coop_script ${CMAKE_CURRENT_SOURCE_DIR}/engine/coop.sh)
 set(coop_build ${PROJECT_BINARY_DIR}/coop)
 
-# aule_coop(NAME TIMEOUT SECONDS COMMAND ... [ENVIRONMENT ...] [LABELS ...])
+# aule_coop(NAME TIMEOUT SECONDS COMMAND ... [ENVIRONMENT ...])
 function(aule_coop name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;ENVIRONMENT;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND;ENVIRONMENT" ${ARGN})
   add_test(NAME ${name} COMMAND ${coop} ${ARG_COMMAND} WORKING_DIRECTORY ${PROJECT_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES
-    SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT} LABELS "coop;${ARG_LABELS}" FIXTURES_REQUIRED coop
+    SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT} LABELS coop FIXTURES_REQUIRED coop
     ENVIRONMENT "CK_DEFAULT_TIMEOUT=300;${ARG_ENVIRONMENT}")
 endfunction()
 
@@ -71,15 +71,12 @@ aule_coop_attention(plain 72)
 aule_coop_attention(subgroup 72)
 aule_coop_attention(matrix 18) # skipped on this device
 
-# A run takes one of the suites that this system's device runs as well, and one of the two lists of
-# examples.
-set_property(TEST coop_kv coop_attention_plain coop_attention_subgroup
-  APPEND PROPERTY LABELS one_of_coop)
+# A run takes one of the two variants that this system's device runs as well.
+set_property(TEST coop_attention_plain coop_attention_subgroup
+  APPEND PROPERTY LABELS one_of_coop_attention)
 
 # The examples without that limit; skipped without AVX-512, where the code is the same.
 aule_coop(coop_attention_avx512 TIMEOUT 36000
   COMMAND ${coop_script} avx512 ${coop_build}/tests/test_attention
   ENVIRONMENT CK_DEFAULT_TIMEOUT=900 AULE_VARIANT=matrix_shared AULE_TEST_CASES=25 ${examples}
               ${validation})
-set_property(TEST coop_attention_avx512 coop_attention_matrix_emulated
-  APPEND PROPERTY LABELS one_of_coop_examples)

@@ -326,9 +326,6 @@ START_TEST(memory_of_caches_comes_back)
     grow_chunk(cache, 0);
     uint64_t chunk_bytes = engine_block_bytes(&cache->params) * 4;
     ck_assert_uint_ge(atomic_load(&engine->device.pool_bytes), before + chunk_bytes);
-    // How much is left is not compared with before: other processes give memory back meanwhile.
-    ck_assert_uint_gt(engine_budget_bytes(engine), 0);
-    ck_assert_uint_le(engine_budget_bytes(engine), engine->device.adapter.info.heap_bytes);
     engine_cache_destroy(cache);
     // A slab of metadata is kept for reuse.
     AWAIT(DEADLINE_S, atomic_load(&engine->device.pool_bytes) <= before + (1 << 20));

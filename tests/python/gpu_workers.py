@@ -274,7 +274,7 @@ def sessions(size: Size) -> list[Row]:
             del tensor
         # A driver may take 64 KiB once, within the first 1,000.
         if index in (count // 2, count - 1):
-            time.sleep(0.5)  # it frees the last session's memory a moment later
+            time.sleep(0.5)  # the driver frees the last session's memory a moment later
             resident = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
             marks.append((torch.cuda.mem_get_info()[0], len(os.listdir("/proc/self/fd")), resident))
     (free, fds, resident), (free_end, fds_end, resident_end) = marks

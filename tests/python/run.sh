@@ -28,7 +28,7 @@ if [ "$module" = stage ]; then
 fi
 export PYTHONPATH=$build/python PYTHONDONTWRITEBYTECODE=1
 export HYPOTHESIS_STORAGE_DIRECTORY=$build/python/hypothesis
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # torch's: models of tests are tiny, and cores are shared
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} # torch's: the tests share the cores
 unset AULE_SOCKET
 cd "$root/tests/python" || exit 1
 marks='not gpu'

@@ -159,10 +159,10 @@ class Attached:
         """Note what a plan's kernels on the current stream write."""
         size = self._cache.block_size
         for sequence, rows, length, end in zip(plan.sequences, plan.rows,
-                                               plan.arrays.cache_seqlens.tolist(), plan.ends,
+                                               plan.arrays.cache_seqlens.tolist(), plan._ends,
                                                strict=True):
             begin = length - (rows.stop - rows.start)
-            if sequence.closed or end <= begin:  # its blocks are released
+            if sequence.closed or end <= begin:  # closed or truncated: its slots may be another's
                 continue
             self._written.setdefault(sequence, []).append(
                 _Written(begin, plan.arrays.slot_mapping[rows][:end - begin]))
@@ -205,9 +205,6 @@ class Attached:
     def forget(self, sequence: Sequence, begin: int = 0) -> None:
         """Forget what is noted of a sequence's tokens from `begin` on: they are gone."""
         self._keep(sequence, 0, begin)
-        for child in list(self._cache._children):
-            if isinstance(child, Plan):
-                child.forget(sequence, begin)
 
     def close(self, sequence: Sequence) -> None:
         """Publish what plans have written of a sequence that is about to end."""
@@ -231,7 +228,8 @@ class Attached:
         has launched on these streams can still read them. Other streams that read blocks: wait for
         them before you call this.
 
-        If the daemon refuses slots that `wrote` was given, none of these is noted any more.
+        If the daemon refuses a slot that `wrote` was given, all slots given so are dropped. Those
+        of plans stay noted.
         """
         self._wait()
         self._tell_given()
@@ -246,7 +244,7 @@ class Attached:
             self._tell(self._given, 0)
         except errors.TimeoutError:
             raise
-        except errors.AuleError:  # the daemon has taken none; later reports must not fail as well
+        except errors.AuleError:  # later reports must not fail for the same slot
             self._given = []
             raise
         self._given = []
@@ -274,6 +272,7 @@ class Plan(Owner):
     _what = "plan"
 
     def __init__(self, handle: Handle, cache: Cache, sequences: list[Sequence], table: Any) -> None:
+        """Take a step that was planned; the caller has the sequences' locks."""
         super().__init__(handle)
         self.cache = cache
         self.sequences = sequences
@@ -293,7 +292,9 @@ class Plan(Owner):
                             copy(found.slot_mapping, np.int64, self.num_tokens),
                             cache.block_size)
         # Of each entry: the sequence's length after the plan, less what is truncated since.
-        self.ends: list[int] = self.arrays.cache_seqlens.tolist()
+        self._ends: list[int] = self.arrays.cache_seqlens.tolist()
+        for sequence in sequences:
+            sequence._plans.add(self)
         cache._children.add(self)
 
     def tables(self, device: Any = None) -> Tables:
@@ -303,10 +304,10 @@ class Plan(Owner):
             device = f"cuda:{self.cache.attach().device}"
         return upload(torch, self.arrays, device)
 
-    def forget(self, sequence: Sequence, begin: int) -> None:
+    def _forget(self, sequence: Sequence, begin: int) -> None:
         """Forget a sequence's tokens from `begin` on: their slots may be another's."""
-        self.ends = [min(end, begin) if one is sequence else end
-                     for one, end in zip(self.sequences, self.ends, strict=True)]
+        self._ends = [min(end, begin) if one is sequence else end
+                      for one, end in zip(self.sequences, self._ends, strict=True)]
 
     def wrote(self) -> None:
         """Say that kernels launched on the current stream write this step's K and V in all layers.

@@ -261,7 +261,7 @@ class Cache(Owner):
                 attached.report()
                 status = sliced(make, timeout, (NO_BLOCKS, BUSY), self._open)
             check(status)
-        return Plan(handle, self, [sequence for sequence, _ in pairs], table)
+            return Plan(handle, self, [sequence for sequence, _ in pairs], table)
 
     # ---- blocks by hand ----
 

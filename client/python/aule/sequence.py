@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from ._native import SLICE_MS, TIMEOUT, Handle, Owner, check, ffi, lib, millisec
 from ._run import Runs
 
 if TYPE_CHECKING:
+    from ._attached import Plan
     from .cache import Cache
 
 PAUSE_S = 0.001  # in which a wait leaves its sequence to other threads: a lock is not fair
@@ -55,6 +57,7 @@ class Sequence(Owner):
         self._lock = threading.RLock()
         self._publishes = False
         self._own = (0, 0)  # tokens whose K and V plans have written, from and to
+        self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
         cache._children.add(self)
 
     @classmethod
@@ -172,6 +175,8 @@ class Sequence(Owner):
         with self._lock:
             check(lib.aule_sequence_truncate(self._open().pointer, num_tokens))
             self._own = (min(self._own[0], num_tokens), min(self._own[1], num_tokens))
+            for plan in list(self._plans):
+                plan._forget(self, num_tokens)
             if self.cache._attached is not None:
                 self.cache._attached.forget(self, num_tokens)
 
