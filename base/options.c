@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPTIONS = 64 }; // bits of options_line.given
-
 // Every program has these behind its own options.
 enum { HELP, VERSION, NUM_COMMON };
 static const struct option common[NUM_COMMON] = {
@@ -294,7 +292,7 @@ bool options_given(const struct options_program *program, const struct options_l
     for (size_t i = 0; i < count_set(program); i++) {
         const char *known = options_at(program, i)->name;
         if (known && strcmp(known, name) == 0)
-            return line->given >> i & 1;
+            return line->given[i];
     }
     return false;
 }
@@ -327,7 +325,7 @@ static int find(const struct options_program *program, const char *name, size_t 
 // The error names the options that begin with the word, except hidden ones.
 static bool fail_unknown(const struct reader *reader, const char *name, size_t length)
 {
-    const char *names[MAX_OPTIONS + NUM_COMMON + 1] = {NULL};
+    const char *names[OPTIONS_MOST + NUM_COMMON + 1] = {NULL};
     char list[OPTIONS_ERROR_SIZE / 2];
     size_t count = 0;
     for (size_t i = 0; i < options_count(reader->program); i++) {
@@ -368,7 +366,7 @@ static bool read_long(struct reader *reader, const char *word)
         reader->common[(size_t)place - num_set] = true;
         return true;
     }
-    reader->line->given |= UINT64_C(1) << place;
+    reader->line->given[place] = true;
     return set_value(option, value, reader->settings, error);
 }
 
@@ -447,7 +445,7 @@ static bool check_taken(const struct reader *reader)
     const struct options_line *line = reader->line;
     for (size_t i = 0; i < count_set(reader->program); i++) {
         const struct option *option = options_at(reader->program, i);
-        if (!(line->given >> i & 1) || options_taken(option, line->command))
+        if (!line->given[i] || options_taken(option, line->command))
             continue;
         const char *taker = only_taker(reader->program, option);
         return fail(reader->line->error, "%s takes no --%s%s%s%s", line->command->name,
@@ -470,8 +468,8 @@ enum options_result options_read(const struct options_program *program, int argc
 {
     struct reader reader = {program, argv, argc, argc ? 1 : 0, settings, line, {false}};
     *line = (struct options_line){.operands = argv + reader.next};
-    if (count_set(program) > MAX_OPTIONS) {
-        fail(line->error, "%s has more than %d options", program->name, MAX_OPTIONS);
+    if (count_set(program) > OPTIONS_MOST) {
+        fail(line->error, "%s has more than %d options", program->name, OPTIONS_MOST);
         return OPTIONS_BAD;
     }
     if (argc == 3 && strcmp(argv[1], "--print-options") == 0)

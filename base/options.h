@@ -121,7 +121,8 @@ struct options_program {
     const char *about;    // sentences below it
     const char *epilogue; // sentences at the end of --help
     const struct option *options;
-    size_t num_options; // --help, --version and those of commands come on top; at most 64 in all
+    size_t num_options; // --help, --version and those of commands come on top; at most OPTIONS_MOST
+                        // with headings
     const struct options_command *const *commands; // ends with NULL; NULL: the program has none
 };
 
@@ -130,10 +131,11 @@ enum options_result {
     OPTIONS_DONE, // --help or the like was answered on standard output
     OPTIONS_BAD,  // the sentence says why
 };
+enum { OPTIONS_MOST = 128 };       // of a program, each heading included
 enum { OPTIONS_ERROR_SIZE = 512 }; // of a sentence; what is longer is cut
 
 struct options_line {
-    uint64_t given;                        // bit i: the command line had options_at(i)
+    bool given[OPTIONS_MOST];              // [i]: the command line had options_at(i)
     const struct options_command *command; // NULL: the program has none
     char **operands; // [num_operands] the words that are no options, without the command
     int num_operands;

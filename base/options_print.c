@@ -233,8 +233,7 @@ void options_print_values(const struct options_program *program, const struct op
     for (size_t i = 0; i < options_count(program); i++) {
         const struct option *option = options_at(program, i);
         if (option->name && option->size)
-            put_assignments(out, option, line->given >> i & 1,
-                            options_field(option, (void *)settings));
+            put_assignments(out, option, line->given[i], options_field(option, (void *)settings));
     }
 }
 

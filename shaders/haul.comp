@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// haul - copies ranges of memory between host memory and a cache, beside runs. A few workgroups
-// share all tiles of all ranges, so that runs keep nearly all of the GPU: the bus is the limit, and
-// a workgroup has a tile under way at a time. All ranges are equally long, and none overlaps
-// another one.
+// haul - copies ranges between host memory and a cache, on a compute queue of its own. A few
+// workgroups share all tiles of all ranges, because few fill the bus: each workgroup copies one
+// tile at a time. All ranges are equally long, and none overlaps another one.
 //
 // Grid: x = any number. Bindings: none; ranges are reached by address. Push constants: struct
 // gpu_haul, with struct gpu_range[num_ranges]. Specialisation constants: none.

@@ -47,7 +47,8 @@ struct core_tiers {
     int64_t deadline_ns;  // how long an operation of a tier may take
     int64_t abandon_ns;   // after this time it is not waited for
     uint32_t max_errands; // loads and stores at once
-    // Bytes of a load's first window, and of one store; at least one block. 0 = as usual.
+    // Bytes of a load's first window, and of one store; at least one block. 0: FIRST_WINDOW in
+    // errand_load.c, STORE_BYTES in errand_store.c. For tests.
     uint64_t first_window, store_bytes;
 };
 

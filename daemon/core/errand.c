@@ -156,6 +156,15 @@ void errand_end(struct errand *errand)
 
 // ---- jobs ----
 
+// How long a store may take. Nobody waits for it, so it has all the time until it is abandoned,
+// less what the backend needs to end it first.
+static int64_t store_ns(const struct core_tiers *params)
+{
+    const int64_t abandon_ns = params->abandon_ns, deadline_ns = params->deadline_ns;
+    return abandon_ns == FOREVER || deadline_ns >= abandon_ns ? abandon_ns
+                                                              : abandon_ns - deadline_ns;
+}
+
 static int64_t after(int64_t now_ns, int64_t time_ns)
 {
     return time_ns == FOREVER ? FOREVER : now_ns + time_ns;
@@ -186,8 +195,8 @@ static void launch(struct errand *errand, struct tier *tier, struct tier_job *jo
     job->space = errand->space;
     job->share = errand->share;
     job->abandon_ns = after(now_ns, params->abandon_ns);
-    job->deadline_ns = job->kind == TIER_STORE ? job->abandon_ns // nobody waits for it
-                                               : after(now_ns, params->deadline_ns);
+    job->deadline_ns =
+        after(now_ns, job->kind == TIER_STORE ? store_ns(params) : params->deadline_ns);
     job->owner = errand;
     errand->num_jobs++;
     tier_start(tier, job);

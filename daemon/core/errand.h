@@ -56,7 +56,8 @@ struct errand {
     uint32_t last_done, last_copies;
     uint32_t window;           // blocks[num_done .. window) are being loaded
     uint64_t window_bytes;     // at most, but at least one block
-    uint64_t ramp_bytes;       // of the next window at most: the first ones are shorter
+    uint64_t ramp_bytes;       // limit of the next window in bytes; doubles with each window up to
+                               // window_bytes
     int32_t parent;            // the block before the first one, held; -1 = none
     struct core_prefix prefix; // the whole prompt up to its last block; owned
 

@@ -19,8 +19,8 @@ enum {
     LOAD_TRY_ONE_IN = 32,    // of the loads that seem too slow, so that the estimate can get better
     WINDOW_BYTES = 16 << 20, // as long as nothing is known of a tier's speed
     MOST_WINDOW = 128 << 20, // bytes: so that a window is checked while the one before is copied
-    // Bytes of the first window: nothing is copied while it is checked. Each later one is twice as
-    // long as the one before, up to the longest.
+    // Bytes of the first window, which is short, because no copy runs while it is checked. Each
+    // later one is twice as long as the one before, up to the longest.
     FIRST_WINDOW = 32 << 20,
     WINDOWS = 4, // that the memory has room for, at least
 };

@@ -13,8 +13,8 @@
 
 struct core;
 
-// Most hauls in flight in each direction. The GPU holds four in all; another one starts as soon as
-// one ends.
+// Most hauls in flight in each direction. The GPU holds at most eight: two in each of four lanes.
+// Another one starts as soon as one ends.
 enum { HAULS_IN_FLIGHT = 6 };
 
 struct hauls {

@@ -437,8 +437,8 @@ enum status engine_submit(struct engine *engine, const struct engine_submission 
                           uint64_t *sequence, struct error *error);
 
 // ---- hauls: copies between a cache and an arena, beside the submissions ----
-// A haul delays no submission: it runs on a queue of its own where the device has one. Hauls have
-// no order.
+// Submissions do not wait for a haul where the device has a queue for it; they share bandwidth.
+// Hauls have no order.
 
 struct engine_haul {
     // They stay until the haul has ended, with the chunks of the blocks.

@@ -47,10 +47,13 @@
                         [ENGINE_HAUL_ON] = "on", [ENGINE_HAUL_COPIES] = "copies"),                 \
            .initial = "auto",                                                                      \
            .help = "move blocks of tiers on queues of their own, beside the runs",                 \
-           .details = "`auto`: where the device has such queues. `off`: with the runs. `on`: "     \
-                      "apart from the runs also without such queues, on the queue of the runs. "   \
-                      "`copies`: as `on`, but only by copy engines. Otherwise a shader helps "     \
-                      "them while there are no runs.")                                             \
+           .details = "`auto`: where the device has such queues. `off`: by a shader, between the " \
+                      "runs. `on`: apart from the runs also without such queues, on the queue of " \
+                      "the runs. `copies`: as `on`, but only by copy commands. With `auto` and "   \
+                      "`on`, a shader loads blocks while there are no runs, and helps copy "       \
+                      "engines with stores. It does so beside runs, too, if the device has "       \
+                      "several compute queues, but no transfer queues; and never if the device "   \
+                      "has transfer queues, but one compute queue.")                               \
     OPTION(bool, validation, "validation", NULL, OPTION_FLAG,                                      \
            .help = "run with the Vulkan validation layer; the log has its messages and, at the "   \
                    "end, their number")                                                            \
@@ -156,6 +159,12 @@
            .help = "loads and stores of tiers at a time",                                          \
            .details = "With more under way, blocks are computed instead of loaded, and are "       \
                       "stored later.")                                                             \
+    OPTION(                                                                                        \
+        uint64_t, tier_threads, "tier-threads", "N", OPTION_COUNT, 1, 1024, AUTO,                  \
+        .help = "threads that check the blocks of tiers; auto: three quarters of the cores, 12 "   \
+                "at most",                                                                         \
+        .details = "They compute the checksums of blocks that are stored and loaded. Use fewer "   \
+                   "where workers need the cores.")                                                \
     OPTION(const char *, tier_key, "tier-key", "FILE", OPTION_TEXT, 1,                             \
            .otherwise = "an empty key",                                                            \
            .help = "key for the names of blocks in tiers, 16 to 4096 bytes",                       \

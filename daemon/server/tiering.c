@@ -82,12 +82,14 @@ static enum status import(struct tiering *tiering, struct engine *engine,
                      why.text);
 }
 
-static enum status open_host(struct tiering *tiering, struct error *error)
+static enum status open_host(struct tiering *tiering, const struct server_params *params,
+                             struct error *error)
 {
     const struct host_params host = {
         .base = tiering->core.base,
         .size = tiering->size,
         .part_bytes = engine_arena_part_bytes(tiering->core.arena),
+        .threads = params->tier_threads == SERVER_WORK_AUTO ? 0 : (uint32_t)params->tier_threads,
     };
     enum status status = host_open(&host, &tiering->core.area, error);
     return status == STATUS_OK
@@ -214,7 +216,7 @@ enum status tiering_open(struct tiering *tiering, struct engine *engine,
     if (status == STATUS_OK)
         status = import(tiering, engine, params, error);
     if (status == STATUS_OK)
-        status = open_host(tiering, error);
+        status = open_host(tiering, params, error);
     if (status == STATUS_OK)
         status = open_all_further(tiering, params, error);
     if (status == STATUS_OK)

@@ -18,9 +18,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-// So many check as fast as the bus of a large GPU moves: 12 check 60 to 70 GB/s, and PCIe 5 moves
-// 51.
-enum { MOST_THREADS = 12 };
+// Enough threads to check as fast as PCIe 5 moves; see docs/performance.md.
+enum { ENOUGH_THREADS = 12 };
 
 // A job in a queue, and until its last block is done.
 struct host_work {
@@ -37,7 +36,7 @@ struct host_queue {
 struct tier_backend {
     pthread_mutex_t lock;
     pthread_cond_t news;
-    pthread_t threads[MOST_THREADS];
+    pthread_t *threads; // [num_threads]; owned
     uint32_t num_threads;
     bool stops;
     struct host_queue loads, stores;
@@ -327,6 +326,7 @@ static void host_state(struct tier_backend *host, struct tier_state *out)
 
 static void host_free(struct tier_backend *host)
 {
+    free(host->threads);
     shelf_finish(&host->shelf);
     area_finish(&host->area);
     pthread_cond_destroy(&host->news);
@@ -371,18 +371,19 @@ static uint32_t num_threads(uint32_t asked)
     cpu_set_t set;
     const long cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
                                                                    : sysconf(_SC_NPROCESSORS_ONLN);
-    const uint32_t wanted = asked ? asked : cores < 4 ? 1 : (uint32_t)(cores * 3 / 4);
-    return wanted < MOST_THREADS ? wanted : MOST_THREADS;
+    const uint32_t wanted = cores < 4 ? 1 : (uint32_t)(cores * 3 / 4);
+    return asked ? asked : wanted < ENOUGH_THREADS ? wanted : ENOUGH_THREADS;
 }
 
 static bool start_threads(struct tier_backend *host, uint32_t count)
 {
-    while (host->num_threads < count) {
+    host->threads = calloc(count, sizeof *host->threads);
+    while (host->threads && host->num_threads < count) {
         if (pthread_create(&host->threads[host->num_threads], NULL, run_thread, host) != 0)
             return false;
         host->num_threads++;
     }
-    return true;
+    return host->threads != NULL;
 }
 
 enum status host_open(const struct host_params *params, struct tier_backend **out,
@@ -403,7 +404,9 @@ enum status host_open(const struct host_params *params, struct tier_backend **ou
         !start_threads(host, num_threads(params->threads))) {
         join_all(host);
         host_free(host);
-        return error_set(error, STATUS_NO_MEMORY, "no memory or thread for the host tier");
+        return error_set(error, STATUS_NO_MEMORY,
+                         "no memory for the host tier, or for its %u threads (--tier-threads)",
+                         num_threads(params->threads));
     }
     *out = host;
     return STATUS_OK;

@@ -111,7 +111,8 @@ START_TEST(defaults_are_set_by_the_table)
     ck_assert_double_eq(settings.share, 0.5);
     ck_assert_ptr_null(settings.name);
     ck_assert(!settings.loud);
-    ck_assert_uint_eq(line.given, 0);
+    for (int i = 0; i < OPTIONS_MOST; i++)
+        ck_assert(!line.given[i]);
 }
 END_TEST
 
@@ -258,6 +259,31 @@ START_TEST(an_option_of_one_command_is_taken_by_no_other)
 END_TEST
 
 // Sets options as a configuration file would.
+START_TEST(a_program_has_up_to_128_options_and_each_is_known_as_given)
+{
+    static char names[OPTIONS_MOST + 1][8];
+    static struct option many[OPTIONS_MOST + 1];
+    char text[16];
+    for (int i = 0; i <= OPTIONS_MOST; i++) {
+        snprintf(names[i], sizeof names[i], "o%d", i);
+        many[i] = (struct option){names[i], .kind = OPTION_FLAG,
+                                  .offset = offsetof(struct settings, loud), .size = 1};
+    }
+    struct options_program program = plain;
+    program.options = many;
+    program.num_options = OPTIONS_MOST;
+    for (int i = 0; i < OPTIONS_MOST; i++) {
+        snprintf(text, sizeof text, "--o%d", i);
+        ck_assert_int_eq(read_text(&program, text), OPTIONS_RUN);
+        for (int j = 0; j < OPTIONS_MOST; j++)
+            ck_assert(options_given(&program, &line, names[j]) == (i == j));
+    }
+    program.num_options++;
+    ck_assert_int_eq(read_text(&program, ""), OPTIONS_BAD);
+    ck_assert_str_eq(line.error, "prog has more than 128 options");
+}
+END_TEST
+
 START_TEST(options_are_set_by_name)
 {
     char error[OPTIONS_ERROR_SIZE];
@@ -492,6 +518,7 @@ int main(void)
                         sizeof refused / sizeof *refused);
     tcase_add_test(reading, a_command_takes_the_options_of_its_groups);
     tcase_add_test(reading, an_option_of_one_command_is_taken_by_no_other);
+    tcase_add_test(reading, a_program_has_up_to_128_options_and_each_is_known_as_given);
     tcase_add_test(reading, options_are_set_by_name);
     tcase_add_test(printing, values_are_lines_and_those_of_defaults_begin_with_a_hash);
     tcase_add_test(printing, values_have_no_password_of_a_url_and_one_line_each);

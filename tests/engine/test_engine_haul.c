@@ -334,15 +334,19 @@ START_TEST(hauls_that_wait_end_without_an_event_when_the_device_is_lost)
 }
 END_TEST
 
+static bool has_lane(enum lane_kind kind)
+{
+    return engine->device.lanes[kind].queue != NULL;
+}
+
+// Without further queues, lanes of both kinds share the queue of the runs.
 START_TEST(a_shader_moves_blocks_only_where_the_caller_lets_it)
 {
-    const struct device_lane *lanes = engine->device.lanes;
-    if (how == ENGINE_HAUL_COPIES) {
-        ck_assert_ptr_nonnull(lanes[LANE_COPY_1].queue);
-        ck_assert_ptr_null(lanes[LANE_SHADER_1].queue);
-    } else {
-        ck_assert(lanes[LANE_SHADER_1].queue || engine->device.adapter.num_haul_queues);
-    }
+    const struct adapter *adapter = &engine->device.adapter;
+    const bool transfers = adapter->num_haul_queues > 0, computes = adapter->num_queues > 1,
+               may_shade = how == ENGINE_HAUL_ON;
+    ck_assert(has_lane(LANE_COPY_1) == (transfers || !computes || !may_shade));
+    ck_assert(has_lane(LANE_SHADER_1) == (may_shade && (computes || !transfers)));
 }
 END_TEST
 
@@ -369,25 +373,124 @@ static void set_runs(uint32_t count, int64_t ended_ns)
     pthread_mutex_unlock(&engine->lock);
 }
 
-START_TEST(beside_runs_only_copy_commands_move_blocks)
+static const struct engine_copy in[] = {{ENGINE_COPY_ARENA, 3, 0}},
+                                out[] = {{1, ENGINE_COPY_ARENA, 0}};
+
+// Of the hauls since `before`, so many went by each kind of lane. If the device has one kind, all
+// went by this kind.
+static void expect_lanes(const uint64_t before[2], uint64_t copies, uint64_t shaders)
 {
-    struct engine_copy in[] = {{ENGINE_COPY_ARENA, 3, 0}}, out[] = {{1, ENGINE_COPY_ARENA, 0}};
-    const bool both =
-        engine->device.lanes[LANE_COPY_1].queue && engine->device.lanes[LANE_SHADER_1].queue;
-    const int64_t soon_ns = clock_now_ns() + 3600 * NS_PER_S;
-    uint64_t copies = 0, shaders = 0;
-    for (int i = 0; i < 6; i++) {
-        set_runs(i % 3 == 1, i % 3 == 2 ? soon_ns : 0);
-        expect_hauled(haul(i < 3 ? in : out, 1, 0));
-        const bool by_shader = both && i == 0; // one haul out: a copy engine is free
-        shaders += by_shader;
-        copies += !by_shader;
-        if (both || how == ENGINE_HAUL_COPIES) {
-            ck_assert_uint_eq(num_ended(LANE_SHADER_1), shaders);
-            ck_assert_uint_eq(num_ended(LANE_COPY_1), copies);
-        }
-    }
+    const bool copying = has_lane(LANE_COPY_1), shading = has_lane(LANE_SHADER_1);
+    const uint64_t all = copies + shaders;
+    ck_assert_uint_eq(num_ended(LANE_COPY_1) - before[0], !shading ? all : copying ? copies : 0);
+    ck_assert_uint_eq(num_ended(LANE_SHADER_1) - before[1], !copying ? all : shading ? shaders : 0);
+}
+
+static void expect_lane(const struct engine_copy *copies, bool shader)
+{
+    const uint64_t before[2] = {num_ended(LANE_COPY_1), num_ended(LANE_SHADER_1)};
+    expect_hauled(haul(copies, 1, 0));
+    expect_lanes(before, !shader, shader);
+}
+
+START_TEST(hauls_queued_while_there_are_runs_go_by_copy_commands)
+{
+    expect_lane(in, true);   // no run has ended yet
+    expect_lane(out, false); // a copy engine is free
+    set_runs(1, 0);
+    expect_lane(in, false);
+    expect_lane(out, false);
     set_runs(0, 0);
+}
+END_TEST
+
+START_TEST(a_moment_after_runs_hauls_still_go_by_copy_commands_and_later_by_a_shader)
+{
+    const uint64_t before[2] = {num_ended(LANE_COPY_1), num_ended(LANE_SHADER_1)};
+    uint64_t tries = 0, shaders;
+    int64_t ended_ns, queued_ns;
+    do { // a machine that stands still meanwhile lets the moment pass
+        shaders = num_ended(LANE_SHADER_1) - before[1];
+        ended_ns = clock_now_ns() - NS_PER_MS;
+        set_runs(0, ended_ns);
+        const uint64_t number = haul(in, 1, 0);
+        queued_ns = clock_now_ns();
+        expect_hauled(number);
+        tries++;
+    } while (queued_ns - ended_ns >= 5 * NS_PER_MS);
+    if (has_lane(LANE_COPY_1))
+        expect_lanes(before, tries - shaders, shaders);
+    set_runs(0, clock_now_ns() - NS_PER_S);
+    expect_lane(in, true);
+    set_runs(0, 0);
+}
+END_TEST
+
+// A submission without runs, which ends when the test lets go of the queue.
+static uint64_t hold_zeroes(void)
+{
+    static struct engine_zero zero;
+    zero = (struct engine_zero){cache, 0};
+    pthread_mutex_lock(&engine->device.queues[0].lock); // the submitter cannot reach the GPU
+    return submit(&(struct engine_submission){.zeroes = &zero, .num_zeroes = 1});
+}
+
+START_TEST(hauls_that_wait_for_a_shader_pass_to_copy_commands_when_runs_come)
+{
+    enum { HAULS = 4 }; // one for each block
+    const uint64_t before[2] = {num_ended(LANE_COPY_1), num_ended(LANE_SHADER_1)};
+    const uint64_t sequence = hold_zeroes();
+    for (int i = 0; i < HAULS; i++)
+        haul((struct engine_copy[]){{ENGINE_COPY_ARENA, i, (uint64_t)i * PLAIN}}, 1, sequence);
+    set_runs(1, 0);
+    pthread_mutex_unlock(&engine->device.queues[0].lock);
+    expect_done(sequence);
+    for (int i = 0; i < HAULS; i++)
+        expect_event(ENGINE_EVENT_HAULED);
+    expect_lanes(before, HAULS, 0);
+    set_runs(0, 0);
+}
+END_TEST
+
+START_TEST(hauls_out_go_by_a_shader_while_all_lanes_of_copies_are_busy)
+{
+    const uint64_t before[2] = {num_ended(LANE_COPY_1), num_ended(LANE_SHADER_1)};
+    const uint64_t sequence = hold_zeroes();
+    for (int i = 0; i < 4; i++)
+        haul((struct engine_copy[]){{1, ENGINE_COPY_ARENA, (uint64_t)i * PLAIN}}, 1, sequence);
+    pthread_mutex_unlock(&engine->device.queues[0].lock);
+    expect_done(sequence);
+    for (int i = 0; i < 4; i++)
+        expect_event(ENGINE_EVENT_HAULED);
+    expect_lanes(before, 2, 2);
+}
+END_TEST
+
+// Other processes may run kernels over the cache, and the engine does not see them.
+START_TEST(blocks_of_an_exported_cache_move_by_copy_commands_even_without_runs)
+{
+    if (!engine_device(engine)->memory_export) {
+        fprintf(stderr, "not tested: the device exports no memory\n");
+        return;
+    }
+    engine_cache_destroy(cache);
+    struct engine_cache_params params = shape(2, 1, 8, DTYPE_F32);
+    params.exported = true;
+    cache = open_cache(params);
+    grow_chunk(cache, 0);
+    expect_lane(in, false);
+    expect_lane(out, false);
+}
+END_TEST
+
+START_TEST(a_submission_without_runs_is_none)
+{
+    const uint64_t sequence = hold_zeroes();
+    ck_assert_uint_eq(num_with_runs(), 0);
+    pthread_mutex_unlock(&engine->device.queues[0].lock);
+    expect_done(sequence);
+    ck_assert_uint_eq(num_with_runs(), 0);
+    ck_assert_int_eq(engine->runs_ended_ns, 0);
 }
 END_TEST
 
@@ -437,7 +540,12 @@ void add_haul_tests(Suite *suite)
         host_memory_in_parts_serves_copies_of_the_other_kind_too_and_nothing_else,
         hauls_that_wait_end_without_an_event_when_the_device_is_lost,
         a_shader_moves_blocks_only_where_the_caller_lets_it,
-        beside_runs_only_copy_commands_move_blocks,
+        hauls_queued_while_there_are_runs_go_by_copy_commands,
+        a_moment_after_runs_hauls_still_go_by_copy_commands_and_later_by_a_shader,
+        hauls_that_wait_for_a_shader_pass_to_copy_commands_when_runs_come,
+        hauls_out_go_by_a_shader_while_all_lanes_of_copies_are_busy,
+        blocks_of_an_exported_cache_move_by_copy_commands_even_without_runs,
+        a_submission_without_runs_is_none,
         the_engine_knows_whether_there_are_runs,
         without_queues_of_their_own_there_are_hauls_only_if_the_caller_wants_them,
         NULL,

@@ -27,7 +27,7 @@ bool server_is_there(void)
 
 int server_free_port(void)
 {
-    const int port = port_free();
+    const int port = port_unused();
     ck_assert_int_ne(port, 0);
     // A cluster's servers talk to each other on this port and 10000.
     return port + 10000 <= UINT16_MAX ? port : port - 10000;

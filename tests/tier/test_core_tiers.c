@@ -541,6 +541,44 @@ START_TEST(workers_teach_what_computing_takes)
 }
 END_TEST
 
+// A short prompt takes less for each token. That must not halve what long ones have taught.
+START_TEST(one_fast_worker_among_many_does_not_replace_the_mean)
+{
+    struct cache *cache;
+    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
+    for (int i = 0; i < 8; i++)
+        teach(&a, tokens + 100 * i, 10000);
+    const int64_t mean_ns = cache->compute_ns;
+    ck_assert_int_ge(mean_ns, 10000);
+    teach(&a, tokens + 800, 1000);
+    ck_assert_int_lt(cache->compute_ns, mean_ns);
+    ck_assert_int_gt(cache->compute_ns, mean_ns / 2);
+}
+END_TEST
+
+// The host tier lives by the real clock. The job's deadline has passed when a thread looks at it,
+// but an hour is left until it would be abandoned.
+START_TEST(a_store_ends_by_its_deadline_before_it_is_abandoned)
+{
+    struct core_tiers *params = &world.core->params.tiers;
+    struct tier_counts counts;
+    world.now_ns = clock_now_ns();
+    params->abandon_ns = 3600 * NS_PER_S;
+    params->deadline_ns = params->abandon_ns - 1;
+    compute(&a, tokens, 4);
+    settle();
+    tier_counts(tier, &counts);
+    ck_assert_uint_eq(counts.stored, 0);
+    ck_assert_uint_eq(counts.failed[RECORD_TIMEOUT], 4);
+    ck_assert_uint_eq(counts.failed[RECORD_ABANDONED], 0);
+    params->deadline_ns = params->abandon_ns / 8;
+    compute(&a, tokens + 100, 4);
+    settle();
+    tier_counts(tier, &counts);
+    ck_assert_uint_eq(counts.stored, 4);
+}
+END_TEST
+
 // Loads what the tiers have of the text, and lets it go. It has the numbers of its tokens.
 static void fetch(struct worker *worker, const int32_t *text, uint32_t count)
 {
@@ -1030,6 +1068,8 @@ int main(void)
         other_tenants_find_nothing,
         what_an_older_claim_computes_is_not_loaded,
         workers_teach_what_computing_takes,
+        one_fast_worker_among_many_does_not_replace_the_mean,
+        a_store_ends_by_its_deadline_before_it_is_abandoned,
         random_loads_with_harm_never_bring_a_wrong_block,
         NULL,
     };

@@ -11,12 +11,28 @@
 #include "tier/host.h"
 #include "tier_world.h"
 
+#include <dirent.h>
+#include <poll.h>
+
 enum { BLOCK = 3 * RECORD_PART_BYTES / 2, ROOM = 4 }; // bytes: two parts; blocks
 
 static struct tier *tier;
 static struct tier_backend *host, *fault;
 static uint8_t *memory;
 static struct record_space space;
+static uint32_t num_others; // threads that are not the tier's
+
+// Of this process.
+static uint32_t num_threads(void)
+{
+    uint32_t count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    ck_assert_ptr_nonnull(tasks);
+    for (const struct dirent *entry; (entry = readdir(tasks));)
+        count += entry->d_name[0] != '.';
+    closedir(tasks);
+    return count;
+}
 
 static void open_with_threads(uint32_t threads)
 {
@@ -33,6 +49,7 @@ static void open_with_threads(uint32_t threads)
 
 static void open_host(void)
 {
+    num_others = num_threads();
     open_with_threads(0);
 }
 
@@ -247,6 +264,29 @@ START_TEST(random_stores_and_loads_give_right_bits_and_lose_no_memory)
 }
 END_TEST
 
+// A thread that was joined may be in the list for a moment.
+static void expect_threads(uint32_t count)
+{
+    for (int tries = 0; num_threads() != count && tries < 5000; tries++)
+        poll(NULL, 0, 1);
+    ck_assert_uint_eq(num_threads(), count);
+}
+
+START_TEST(a_tier_has_as_many_threads_as_the_caller_wants_else_twelve_at_most)
+{
+    const uint32_t wanted[] = {1, 12, 40};
+    const uint32_t chosen = num_threads() - num_others;
+    ck_assert_uint_ge(chosen, 1);
+    ck_assert_uint_le(chosen, 12);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        close_host();
+        open_with_threads(wanted[i]);
+        expect_threads(num_others + wanted[i]);
+        ck_assert(store(1, 0, 0, 0, 1));
+    }
+}
+END_TEST
+
 // The blocks are absent, so all that the threads do is to count them: the thread that counts the
 // last one ends the job, which the test frees at once.
 START_TEST(threads_that_share_a_job_end_it_once)
@@ -284,6 +324,7 @@ int main(void)
         a_deadline_that_has_passed_ends_a_job_without_its_blocks,
         an_erased_block_is_gone,
         random_stores_and_loads_give_right_bits_and_lose_no_memory,
+        a_tier_has_as_many_threads_as_the_caller_wants_else_twelve_at_most,
         threads_that_share_a_job_end_it_once,
         NULL,
     };

@@ -5,10 +5,12 @@
 // waits on the GPU for work that is not submitted yet. That would stop a queue that lanes share.
 //
 // Beside runs hauls go to copy engines. A shader is faster (haul_shader.c), but takes more from a
-// decode beside it: probably because a dispatch ends with its slowest workgroup, and some share a
-// multiprocessor with the shader.
+// decode beside it. Probably the shader slows the workgroups on its multiprocessors, and a dispatch
+// ends with its slowest workgroup.
 // While there are no runs, the shader gets hauls into a cache. Hauls out of a cache go to copy
-// engines first, and to the shader when these are busy.
+// engines first, and to the shader when these are busy. Runs that come meanwhile take the shader's
+// waiting hauls to the copy engines; at most CARRIER_SLOTS of each lane are on the GPU already.
+// A device that has lanes of one kind only uses these for all hauls.
 
 #include "carrier.h"
 
@@ -24,7 +26,8 @@
 #include <string.h>
 #include <utlist.h>
 
-static const int64_t moment_ns = 5 * NS_PER_MS;
+// A worker that decodes comes back within this time.
+static const int64_t runs_linger_ns = 5 * NS_PER_MS;
 
 // One haul runs, and one stands behind it.
 enum { CARRIER_SLOTS = 2, NUM_CARRIERS = NUM_LANES - LANE_FIRST_HAULS };
@@ -263,27 +266,92 @@ static bool end_oldest(struct carrier *carrier)
     return true;
 }
 
-// ---- the thread ----
+// ---- which lane carries a haul; with the lock held ----
 
-// With the lock held.
 static bool may_begin(const struct carrier *carrier)
 {
-    return carrier->waiting && carrier->waiting->after <= carrier->engine->completed;
+    return !carrier->engine->lost && carrier->waiting &&
+           carrier->waiting->after <= carrier->engine->completed;
 }
 
-// Takes the next haul. NULL: none can begin now. `sleeps`: waits for one; then NULL means that the
-// thread ends.
-static struct haul *take(struct carrier *carrier, bool sleeps)
+// The lane of the kind with the fewest hauls; NULL: there is none.
+static struct carrier *least_busy(struct carriers *carriers, bool by_shader)
 {
-    struct engine *engine = carrier->engine;
-    struct haul *haul = NULL;
-    pthread_mutex_lock(&engine->lock);
-    while (sleeps && !engine->lost && !may_begin(carrier) &&
-           !(carrier->stopping && !carrier->waiting))
-        pthread_cond_wait(&carrier->more, &engine->lock);
-    if (!engine->lost && may_begin(carrier)) {
+    struct carrier *least = NULL;
+    for (int i = 0; i < NUM_CARRIERS; i++) {
+        struct carrier *carrier = &carriers->list[i];
+        if (has_lane(carrier) && uses_shader(carrier) == by_shader &&
+            (!least || carrier->num_live < least->num_live))
+            least = carrier;
+    }
+    return least;
+}
+
+// There are runs, or there were a moment ago. The engine does not see the runs of processes that
+// use an exported cache by kernels of their own, so there may always be some.
+static bool has_runs(const struct engine *engine, const struct engine_cache *cache)
+{
+    return cache->params.exported || engine->num_with_runs ||
+           clock_now_ns() - engine->runs_ended_ns < runs_linger_ns;
+}
+
+static struct carrier *choose(struct carriers *carriers, const struct haul *haul)
+{
+    struct carrier *copies = least_busy(carriers, false), *shader = least_busy(carriers, true);
+    if (!copies || !shader)
+        return copies ? copies : shader;
+    return has_runs(copies->engine, haul->cache) || (haul->out && copies->num_live == 0) ? copies
+                                                                                         : shader;
+}
+
+static void give(struct carrier *carrier, struct haul *haul)
+{
+    haul->behind = NULL;
+    if (carrier->waiting)
+        carrier->newest->behind = haul;
+    else
+        carrier->waiting = haul;
+    carrier->newest = haul;
+    carrier->num_live++;
+    pthread_cond_signal(&carrier->more);
+}
+
+// Gives hauls that a shader would begin now to copy engines if there are runs by now. While the
+// engine ends, the threads of copy engines may have ended.
+static void pass_on(struct carrier *carrier)
+{
+    struct carriers *carriers = carrier->engine->carriers;
+    struct haul *haul;
+    while (uses_shader(carrier) && !carrier->stopping && may_begin(carrier) &&
+           has_runs(carrier->engine, carrier->waiting->cache) && least_busy(carriers, false)) {
         haul = carrier->waiting;
         carrier->waiting = haul->behind;
+        carrier->num_live--;
+        give(least_busy(carriers, false), haul);
+    }
+}
+
+// ---- the thread ----
+
+// With the lock held. Takes the next haul. NULL: none can begin now.
+static struct haul *take(struct carrier *carrier)
+{
+    pass_on(carrier);
+    struct haul *haul = may_begin(carrier) ? carrier->waiting : NULL;
+    if (haul)
+        carrier->waiting = haul->behind;
+    return haul;
+}
+
+// The same. `sleeps`: waits for a haul; then NULL means that the thread ends.
+static struct haul *await(struct carrier *carrier, bool sleeps)
+{
+    struct engine *engine = carrier->engine;
+    pthread_mutex_lock(&engine->lock);
+    struct haul *haul = take(carrier);
+    while (sleeps && !haul && !engine->lost && !(carrier->stopping && !carrier->waiting)) {
+        pthread_cond_wait(&carrier->more, &engine->lock);
+        haul = take(carrier);
     }
     pthread_mutex_unlock(&engine->lock);
     return haul;
@@ -305,7 +373,7 @@ static void *carrier_thread(void *argument)
     bool goes_on = true;
     while (goes_on) {
         const uint64_t flying = carrier->sent - carrier->ended;
-        struct haul *haul = flying < CARRIER_SLOTS ? take(carrier, flying == 0) : NULL;
+        struct haul *haul = flying < CARRIER_SLOTS ? await(carrier, flying == 0) : NULL;
         if (haul)
             begin(carrier, haul);
         else
@@ -340,48 +408,13 @@ static enum status check(const struct engine_haul *params, struct error *error)
     return STATUS_OK;
 }
 
-// With the lock held. The lane of the kind with the fewest hauls; NULL: there is none.
-static struct carrier *least_busy(struct carriers *carriers, bool by_shader)
-{
-    struct carrier *least = NULL;
-    for (int i = 0; i < NUM_CARRIERS; i++) {
-        struct carrier *carrier = &carriers->list[i];
-        if (has_lane(carrier) && uses_shader(carrier) == by_shader &&
-            (!least || carrier->num_live < least->num_live))
-            least = carrier;
-    }
-    return least;
-}
-
-// With the lock held. There are runs, or there were a moment ago: a worker that decodes comes back
-// soon.
-static bool has_runs(const struct engine *engine)
-{
-    return engine->num_with_runs || clock_now_ns() - engine->runs_ended_ns < moment_ns;
-}
-
-static struct carrier *choose(struct carriers *carriers, bool out)
-{
-    struct carrier *copies = least_busy(carriers, false), *shader = least_busy(carriers, true);
-    if (!copies || !shader)
-        return copies ? copies : shader;
-    return has_runs(copies->engine) || (out && copies->num_live == 0) ? copies : shader;
-}
-
 // With the lock held. Returns the haul's number; the lane's thread may free the haul as soon as the
 // lock is free.
 static uint64_t queue(struct carriers *carriers, struct haul *haul)
 {
-    struct carrier *carrier = choose(carriers, haul->out);
     haul->number = ++carriers->last;
     DL_APPEND(carriers->live, haul);
-    if (carrier->waiting)
-        carrier->newest->behind = haul;
-    else
-        carrier->waiting = haul;
-    carrier->newest = haul;
-    carrier->num_live++;
-    pthread_cond_signal(&carrier->more);
+    give(choose(carriers, haul), haul);
     return haul->number;
 }
 

@@ -24,7 +24,7 @@ struct haul_ranges {
     uint32_t room, count;
 };
 
-// The engine's pipelines are there.
+// Call after pipelines_init().
 enum status haul_shader_init(struct haul_shader *shader, struct engine *engine,
                              struct error *error);
 void haul_shader_finish(struct haul_shader *shader, struct device *device); // takes a zeroed one

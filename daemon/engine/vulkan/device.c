@@ -76,6 +76,12 @@ static uint32_t num_shader_queues(const struct device *device)
     return wanted ? at_most(device->adapter.num_queues - 1, LANES_OF_A_KIND) : 0;
 }
 
+static void forget_queues(struct device *device)
+{
+    for (int i = 0; i < NUM_LANES; i++)
+        device->queues[i].handle = VK_NULL_HANDLE;
+}
+
 static void take_queue(struct device *device, uint32_t place, uint32_t family, uint32_t index)
 {
     struct device_queue *queue = &device->queues[place];
@@ -253,6 +259,7 @@ static enum status open_for_kernels(struct device *device, struct error *error)
     if (native_probe(device))
         return STATUS_OK;
     vkDestroyDevice(device->handle, NULL);
+    forget_queues(device); // the other family may have fewer
     take_natives(&device->adapter, false);
     memset(&device->natives, 0, sizeof device->natives);
     return open_device(device, error);

@@ -7,6 +7,7 @@
 
 #include "rigs/text_world.h"
 
+#include <dirent.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -182,6 +183,31 @@ START_TEST(only_a_daemon_that_moves_blocks_beside_the_runs_counts_their_bytes)
 }
 END_TEST
 
+// Of a daemon with so many threads that check blocks.
+static int num_threads(const char *wanted)
+{
+    char path[64];
+    int count = 0;
+    rig_launch((const char *const[]){"--host-tier", "16M", "--tier-threads", wanted, NULL});
+    snprintf(path, sizeof path, "/proc/%d/task", (int)rig_daemon.pid);
+    DIR *tasks = opendir(path);
+    ck_assert_ptr_nonnull(tasks);
+    for (const struct dirent *entry; (entry = readdir(tasks));)
+        count += entry->d_name[0] != '.';
+    closedir(tasks);
+    rig_teardown();
+    return count;
+}
+
+// A driver may start a thread of its own at any time.
+START_TEST(an_option_says_how_many_threads_check_blocks)
+{
+    const int more = num_threads("60") - num_threads("10");
+    ck_assert_int_ge(more, 40);
+    ck_assert_int_le(more, 60);
+}
+END_TEST
+
 int main(void)
 {
     const TTest *const tests[] = {a_prompt_comes_back_with_the_same_bits_as_computed,
@@ -196,5 +222,7 @@ int main(void)
                         only_a_daemon_that_moves_blocks_beside_the_runs_counts_their_bytes, 0, 1);
     tcase_add_loop_test(beside, only_a_daemon_that_moves_blocks_beside_the_runs_counts_their_bytes,
                         1, 2);
+    const TTest *const threads[] = {an_option_says_how_many_threads_check_blocks, NULL};
+    check_new_case(suite, "threads", threads, 1);
     return check_main(suite);
 }

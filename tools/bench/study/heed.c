@@ -71,7 +71,7 @@ static bool clients_heed(const struct workload *workload, const struct options *
 }
 
 // Options of a few studies, which no workload takes.
-static bool prompts_heed(const struct workload *workload, const struct options *options)
+static bool study_options_heed(const struct workload *workload, const struct options *options)
 {
     static const char *const only[][2] = {
         {"prompt", "studies share and tiers"},
@@ -95,7 +95,7 @@ static bool heeds(const struct workload *workload, const struct options *options
     if (is_study(workload))
         return study_takes(workload->name, options);
     return types_heed(workload, options) && dim_heeds(options) && place_heeds(workload, options) &&
-           clients_heed(workload, options) && prompts_heed(workload, options);
+           clients_heed(workload, options) && study_options_heed(workload, options);
 }
 
 bool all_heed(const struct selection *selection, const struct options *options)

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <unistd.h>
 
-int port_free(void)
+int port_unused(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     socklen_t size = sizeof address;

@@ -8,6 +8,6 @@
 
 // A TCP port of the loopback device that no program uses. Another one may take it before the caller
 // does. 0: there is none, and errno says why.
-int port_free(void);
+int port_unused(void);
 
 #endif

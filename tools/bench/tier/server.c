@@ -68,7 +68,7 @@ static const char *wait_until_it_listens(struct server *server)
 
 bool server_start(struct server *server, const char *maxmemory)
 {
-    *server = (struct server){.port = port_free()};
+    *server = (struct server){.port = port_unused()};
     if (!server->port) {
         perror("no free port for a redis-server");
         return false;

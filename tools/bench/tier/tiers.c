@@ -19,7 +19,7 @@
 #include <string.h>
 
 // A daemon for each: without tiers; with host memory; one that stores in Redis; two that find
-// there what they never computed.
+// there what they never computed. DECIDER also stores what it learns from.
 enum place { PLAIN, HOST, WRITER, READER, DECIDER, NUM_PLACES };
 
 enum manner { COMPUTED, NOTHING_FOUND, FROM_HOST, HOST_AUTO, FROM_REDIS, REDIS_AUTO, NUM_MANNERS };
@@ -58,25 +58,25 @@ static bool open_all(struct tiers *t)
     if (!server_start(&t->server, "16gb"))
         return false;
     snprintf(url, sizeof url, "redis://127.0.0.1:%d", t->server.port);
-    const char *const none[] = {NULL}, *const host[] = {"--host-tier", full ? "12G" : "64M", NULL},
-                      *const writer[] =
-                          {"--tier",
-                           url,
-                           "--tier-memory",
-                           full ? "6G" : "64M",
-                           "--tier-queue",
-                           "4G",
-                           "--tier-deadline", // or a whole prompt at once comes too late
-                           "1000",
-                           NULL},
-                      *const reader[] = {"--tier",
-                                         url,
-                                         "--tier-memory",
-                                         full ? "1G" : "4M",
-                                         second ? "--device" : NULL,
-                                         second,
-                                         NULL};
-    const char *const *const more[NUM_PLACES] = {none, host, writer, reader, reader};
+    const char *const none[] = {NULL}, *const host[] = {"--host-tier", full ? "12G" : "64M", NULL};
+    const char *const reader[] = {"--device",         second, "--tier", url, "--tier-memory",
+                                  full ? "1G" : "4M", NULL};
+    // A whole prompt is stored at once, so it waits for long.
+    const char *const writer[] = {"--device",
+                                  second,
+                                  "--tier",
+                                  url,
+                                  "--tier-memory",
+                                  full ? "6G" : "64M",
+                                  "--tier-queue",
+                                  "4G",
+                                  "--tier-deadline",
+                                  "1000",
+                                  NULL};
+    enum { NO_DEVICE = 2 }; // how many words name the second device
+    const int skipped = second ? 0 : NO_DEVICE;
+    const char *const *const more[NUM_PLACES] = {none, host, writer + NO_DEVICE, reader + skipped,
+                                                 writer + skipped};
     for (int i = 0; i < NUM_PLACES; i++)
         if (!site_open(&t->sites[i], &t->study->options, t->shape, blocks, more[i]))
             return false;
@@ -124,15 +124,18 @@ static bool run_host_round(struct tiers *t, uint32_t round)
 }
 
 // The daemon sees a worker compute a prompt of this length. Making Q, K and V takes no time then,
-// as in a model whose matrices the GPU multiplies.
+// as in a model whose matrices the GPU multiplies. The blocks are stored before the next reading,
+// which is timed.
 static bool learn_to_compute(struct tiers *t, enum place place, uint32_t round)
 {
     struct site *site = &t->sites[place];
     struct reading ignored;
+    uint64_t before;
     site->model.stale = true;
-    const bool ok = site_read(site, STALE_TEXT + round, t->prompt, AULE_LOAD_NEVER, &ignored);
+    const bool ok = site_metric(site, stored_in_redis, &before) &&
+                    site_read(site, STALE_TEXT + round, t->prompt, AULE_LOAD_NEVER, &ignored);
     site->model.stale = false;
-    return ok && site_evict(site);
+    return ok && site_await(site, stored_in_redis, before, num_blocks(t)) && site_evict(site);
 }
 
 static bool run_redis_round(struct tiers *t, uint32_t round)
@@ -249,7 +252,7 @@ static bool decode_beside(const struct tiers *t, const char *queue, const char *
     return study_say(t->study, &figure);
 }
 
-// `on`: on transfer queues, or if the device has none on the queue of the runs, but apart.
+// `on`: on transfer and further compute queues; without them, on the queue of the runs, but apart.
 bool study_tiers(const struct study *study)
 {
     const struct options *options = &study->options;
