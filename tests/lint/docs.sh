@@ -80,7 +80,7 @@ program()
         aule-ctl | aule-worker | aule-bench) echo "$build/tools/${1#aule-}/$1" ;;
         build/release/*) echo "$build/${1#build/release/}" ;;
         tools/*) echo "$root/$1" ;;
-        ./example) echo true ;; # what the line before compiles
+        build/example) echo true ;; # what the line before compiles
         *) echo "$1" ;;
     esac
 }

@@ -216,6 +216,10 @@ def test_tensors_outlive_their_session(cuda: fake_cuda.Cuda, session: aule.Sessi
     del tensor
 
 
+def is_for_cpus() -> None:
+    raise AssertionError("Torch not compiled with CUDA enabled")
+
+
 def test_what_cannot_be_has_a_sentence(cuda: fake_cuda.Cuda, session: aule.Session,
                                        libcuda: Libcuda,
                                        monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,6 +239,10 @@ def test_what_cannot_be_has_a_sentence(cuda: fake_cuda.Cuda, session: aule.Sessi
             own.empty((4,), device="cuda")
         monkeypatch.setattr(libcuda, "refuses_imports", False)
         assert own.empty((0, 4), torch.float32, device="cuda").shape == (0, 4)
+    with aule.connect(session.socket, device_arena_size=4096) as own:
+        monkeypatch.setattr(torch.cuda, "init", is_for_cpus)
+        with pytest.raises(errors.UnsupportedError, match="torch cannot use CUDA: .*not compiled"):
+            own.empty((4,), device="cuda")
 
 
 def test_sessions_come_and_go_without_a_trace(cuda: fake_cuda.Cuda,

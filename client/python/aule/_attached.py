@@ -129,7 +129,7 @@ class Attached:
 
     def _map(self, handle: Handle, info: Any) -> list[Array]:
         torch = importlib.import_module("torch")
-        torch.cuda.init()
+        _device.start_cuda(torch)
         addresses, device = ffi.new("void *[]", int(info.num_layers)), ffi.new("int *")
         check(lib.aule_cache_map_cuda(handle.pointer, torch.cuda.current_device(), addresses,
                                       device))

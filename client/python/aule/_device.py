@@ -21,6 +21,14 @@ from ._native import Handle, check, ffi, lib, library_path
 Array = Any  # torch.Tensor
 
 
+def start_cuda(torch: Any) -> None:
+    """Start CUDA in torch. UnsupportedError: this torch or this machine has none."""
+    try:
+        torch.cuda.init()
+    except (AssertionError, RuntimeError) as reason:  # AssertionError: torch is not built for CUDA
+        raise errors.UnsupportedError(f"torch cannot use CUDA: {reason}") from reason
+
+
 class _Memory:
     """Bytes of the arena for torch, which keeps this object as long as a tensor needs them."""
 
@@ -63,7 +71,7 @@ class DeviceArena:
             raise errors.InvalidError("device='cuda' needs a session with a device arena: "
                                       "connect(device_arena_size=...)")
         base, device = ffi.new("void **"), ffi.new("int *")
-        torch.cuda.init()
+        start_cuda(torch)
         check(lib.aule_device_map_cuda(session.pointer, torch.cuda.current_device(), base, device))
         with self._lock:
             self._device = device[0]

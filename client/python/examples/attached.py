@@ -12,6 +12,7 @@ and read its blocks in place. At the end each process says tokens/s and hits: th
 prompt that it did not compute.
 Steps of one token a sequence use FlashInfer if it is installed; --kernel triton and --kernel
 flashinfer choose. Prompts always use the Triton kernel below.
+It needs torch for CUDA with Triton.
 Without --socket a private daemon is started. A daemon of your own needs --export-pool.
 """
 
