@@ -26,13 +26,14 @@ enum { FAREWELL_MS = 10000 };
 
 // ---- the handshake ----
 
-static void remember(struct attachment *attachment, const struct wire_hello_reply *hello)
+static void remember(struct attachment *attachment, const struct wire_hello_reply *hello,
+                     uint64_t places_size)
 {
     struct aule_session_info *info = &attachment->info;
     *info = (struct aule_session_info){
         .session = hello->session,
         .epoch = hello->epoch,
-        .arena_size = hello->arena_size,
+        .arena_size = hello->arena_size - places_size,
         .arena_imported = hello->arena_imported,
         .max_tickets = hello->max_tickets,
         .max_batches = hello->max_batches,
@@ -51,23 +52,30 @@ static void remember(struct attachment *attachment, const struct wire_hello_repl
              hello->export_socket ? hello->export_socket : "");
 }
 
+// The last places_size bytes of the arena are for the lane.
 static enum aule_status settle(struct attachment *attachment,
                                const struct aule_session_params *params,
-                               const struct lane_plan *plan, const struct wire_hello_reply *hello)
+                               const struct lane_plan *plan, uint64_t places_size,
+                               const struct wire_hello_reply *hello)
 {
     if (hello->major != WIRE_PROTOCOL_MAJOR)
         return fail(AULE_VERSION, "the daemon speaks protocol %u.%u, this library %u.%u",
                     hello->major, hello->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
     if (!hello->segment_name)
         return fail(AULE_MALFORMED, "the daemon's greeting names no segment");
-    remember(attachment, hello);
+    if (hello->arena_size < places_size)
+        return fail(AULE_MALFORMED,
+                    "the daemon's arena has %" PRIu64 " bytes, fewer than it was asked for",
+                    hello->arena_size);
+    remember(attachment, hello, places_size);
     enum aule_status status = segment_open(hello, &attachment->segment);
     if (status == AULE_OK)
-        status = arena_create(attachment->segment.arena_size, &attachment->arena);
+        status = arena_create(attachment->info.arena_size, &attachment->arena);
     if (status == AULE_OK)
         status = device_open(hello, params->device_arena_size, params->socket, &attachment->device);
     const struct lane_parts parts = {.segment = &attachment->segment,
-                                     .arena = attachment->arena,
+                                     .places_offset = attachment->info.arena_size,
+                                     .places_size = places_size,
                                      .connection = attachment->connection};
     if (status == AULE_OK)
         status = lane_open(plan, params->socket, hello, &parts, &attachment->lane);
@@ -75,25 +83,40 @@ static enum aule_status settle(struct attachment *attachment,
     return status;
 }
 
-static enum aule_status greet(struct attachment *attachment,
-                              const struct aule_session_params *params,
-                              const struct lane_plan *plan, const struct timeout *timeout)
+static enum aule_status say_hello(struct attachment *attachment,
+                                  const struct aule_session_params *params, uint64_t arena_size,
+                                  const struct timeout *timeout, struct answer *answer)
 {
-    struct wire_request request = {
+    const struct wire_request request = {
         .command = WIRE_COMMAND_HELLO,
         .hello = {.major = WIRE_PROTOCOL_MAJOR,
                   .minor = WIRE_PROTOCOL_MINOR,
                   .client_name = params->name ? params->name : program_invocation_short_name,
                   .tenant = params->tenant ? params->tenant : "",
-                  .arena_size = params->arena_size ? params->arena_size : DEFAULT_ARENA,
+                  .arena_size = arena_size,
                   .device_arena_size = params->device_arena_size},
     };
+    return connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_HELLO, answer);
+}
+
+// Asks for an arena with room for the lane's places. If that is too much, the caller's size alone
+// may do; then the lane has no places.
+static enum aule_status greet(struct attachment *attachment,
+                              const struct aule_session_params *params,
+                              const struct lane_plan *plan, const struct timeout *timeout)
+{
+    const uint64_t size = params->arena_size ? params->arena_size : DEFAULT_ARENA;
+    uint64_t places_size =
+        plan->choice == LANE_NNG || size > UINT64_MAX - LANE_PLACES ? 0 : LANE_PLACES;
     struct answer answer;
-    enum aule_status status =
-        connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_HELLO, &answer);
+    enum aule_status status = say_hello(attachment, params, size + places_size, timeout, &answer);
+    if (places_size && (status == AULE_LIMIT || status == AULE_NO_MEMORY)) {
+        places_size = 0;
+        status = say_hello(attachment, params, size, timeout, &answer);
+    }
     if (status != AULE_OK)
         return status;
-    status = settle(attachment, params, plan, &answer.reply.hello);
+    status = settle(attachment, params, plan, places_size, &answer.reply.hello);
     answer_finish(&answer);
     return status;
 }
@@ -275,8 +298,8 @@ enum aule_status attachment_check_life(const struct attachment *attachment, uint
         what, life, attachment_life(attachment));
 }
 
-// Other commands change the daemon's state. Without their answer the library could neither use nor
-// give back what the daemon did.
+// Other commands change the daemon's state. Without an answer that it can read, the library could
+// neither use nor give back what the daemon did.
 static bool only_reads(enum wire_command command)
 {
     return command == WIRE_COMMAND_CACHE_STATE || command == WIRE_COMMAND_PING;
@@ -288,13 +311,19 @@ enum aule_status attachment_call(struct attachment *attachment, struct wire_requ
     request->session = attachment->info.session;
     request->epoch = attachment->info.epoch;
     const struct timeout timeout = timeout_start(timeout_sum(wait_ms, attachment->grace_ms));
+    const char *command = wire_command_name(request->command);
     enum aule_status status;
     if (!lane_call(attachment->lane, request, &timeout, expected, answer, &status))
         status = connection_call(attachment->connection, request, &timeout, expected, answer);
     if (!answer->missing || only_reads(request->command))
         return status;
-    return connection_hang_up(attachment->connection, wire_command_name(request->command),
-                              timeout.ms);
+    connection_hang_up(attachment->connection, command);
+    if (status != AULE_TIMEOUT)
+        return status;
+    return fail(AULE_TIMEOUT,
+                "the daemon at %s did not answer %s within %d ms; the session is ended, "
+                "aule_session_reconnect() begins another",
+                connection_path(attachment->connection), command, timeout.ms);
 }
 
 uint64_t attachment_room(const struct attachment *attachment)

@@ -30,7 +30,9 @@ typedef enum fake_action (*fake_handler)(struct fake_daemon *fake,
                                          const struct wire_request *request,
                                          struct wire_reply *reply);
 
-enum { FAKE_ARENA = 4 << 20 }; // bytes
+// Bytes. The fake gives these in place of the library's default. To what a client asks for beyond a
+// multiple of them it adds as much.
+enum { FAKE_ARENA = 4 << 20 };
 
 struct fake_daemon {
     char path[108];
@@ -42,7 +44,7 @@ struct fake_daemon {
     atomic_bool stopping;
     char segment_name[64];
     uint8_t *segment; // of the last session; stays mapped until the stop
-    uint64_t segment_size;
+    uint64_t segment_size, arena_size;
     uint64_t head; // bytes before the arena; a page, if the test sets nothing else
     atomic_uint seen[WIRE_COMMAND_COUNT]; // requests so far, by command
     atomic_uint sessions;
