@@ -883,6 +883,11 @@ uint32_t wire_submission_size(uint32_t peer_minor)
     return peer_minor < 6 ? size_without_options : WIRE_SUBMISSION_SIZE;
 }
 
+uint64_t wire_places_size(uint32_t peer_minor)
+{
+    return peer_minor < 11 ? 0 : 128 << 10;
+}
+
 void wire_put_submission(const wire_submission *from, void *entry)
 {
     const w::Submission packed(

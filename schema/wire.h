@@ -100,6 +100,7 @@ void wire_reply_finish(struct wire_reply *reply);
 // Bytes of a submission's entry between this end and a peer of that minor. Before minor 6 an entry
 // had no options; its bytes are the first of today's.
 uint32_t wire_submission_size(uint32_t peer_minor);
+uint64_t wire_places_size(uint32_t peer_minor);   // bytes behind the arena of a client of that minor
 
 struct wire_submission {
     uint32_t sequence;

@@ -26,14 +26,13 @@ enum { FAREWELL_MS = 10000 };
 
 // ---- the handshake ----
 
-static void remember(struct attachment *attachment, const struct wire_hello_reply *hello,
-                     uint64_t places_size)
+static void remember(struct attachment *attachment, const struct wire_hello_reply *hello)
 {
     struct aule_session_info *info = &attachment->info;
     *info = (struct aule_session_info){
         .session = hello->session,
         .epoch = hello->epoch,
-        .arena_size = hello->arena_size - places_size,
+        .arena_size = hello->arena_size,
         .arena_imported = hello->arena_imported,
         .max_tickets = hello->max_tickets,
         .max_batches = hello->max_batches,
@@ -52,30 +51,22 @@ static void remember(struct attachment *attachment, const struct wire_hello_repl
              hello->export_socket ? hello->export_socket : "");
 }
 
-// The last places_size bytes of the arena are for the lane.
 static enum aule_status settle(struct attachment *attachment,
                                const struct aule_session_params *params,
-                               const struct lane_plan *plan, uint64_t places_size,
-                               const struct wire_hello_reply *hello)
+                               const struct lane_plan *plan, const struct wire_hello_reply *hello)
 {
     if (hello->major != WIRE_PROTOCOL_MAJOR)
         return fail(AULE_VERSION, "the daemon speaks protocol %u.%u, this library %u.%u",
                     hello->major, hello->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
     if (!hello->segment_name)
         return fail(AULE_MALFORMED, "the daemon's greeting names no segment");
-    if (hello->arena_size < places_size)
-        return fail(AULE_MALFORMED,
-                    "the daemon's arena has %" PRIu64 " bytes, fewer than it was asked for",
-                    hello->arena_size);
-    remember(attachment, hello, places_size);
+    remember(attachment, hello);
     enum aule_status status = segment_open(hello, &attachment->segment);
     if (status == AULE_OK)
-        status = arena_create(attachment->info.arena_size, &attachment->arena);
+        status = arena_create(attachment->segment.arena_size, &attachment->arena);
     if (status == AULE_OK)
         status = device_open(hello, params->device_arena_size, params->socket, &attachment->device);
     const struct lane_parts parts = {.segment = &attachment->segment,
-                                     .places_offset = attachment->info.arena_size,
-                                     .places_size = places_size,
                                      .connection = attachment->connection};
     if (status == AULE_OK)
         status = lane_open(plan, params->socket, hello, &parts, &attachment->lane);
@@ -83,40 +74,25 @@ static enum aule_status settle(struct attachment *attachment,
     return status;
 }
 
-static enum aule_status say_hello(struct attachment *attachment,
-                                  const struct aule_session_params *params, uint64_t arena_size,
-                                  const struct timeout *timeout, struct answer *answer)
+static enum aule_status greet(struct attachment *attachment,
+                              const struct aule_session_params *params,
+                              const struct lane_plan *plan, const struct timeout *timeout)
 {
-    const struct wire_request request = {
+    struct wire_request request = {
         .command = WIRE_COMMAND_HELLO,
         .hello = {.major = WIRE_PROTOCOL_MAJOR,
                   .minor = WIRE_PROTOCOL_MINOR,
                   .client_name = params->name ? params->name : program_invocation_short_name,
                   .tenant = params->tenant ? params->tenant : "",
-                  .arena_size = arena_size,
+                  .arena_size = params->arena_size ? params->arena_size : DEFAULT_ARENA,
                   .device_arena_size = params->device_arena_size},
     };
-    return connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_HELLO, answer);
-}
-
-// Asks for an arena with room for the lane's places. If that is too much, the caller's size alone
-// may do; then the lane has no places.
-static enum aule_status greet(struct attachment *attachment,
-                              const struct aule_session_params *params,
-                              const struct lane_plan *plan, const struct timeout *timeout)
-{
-    const uint64_t size = params->arena_size ? params->arena_size : DEFAULT_ARENA;
-    uint64_t places_size =
-        plan->choice == LANE_NNG || size > UINT64_MAX - LANE_PLACES ? 0 : LANE_PLACES;
     struct answer answer;
-    enum aule_status status = say_hello(attachment, params, size + places_size, timeout, &answer);
-    if (places_size && (status == AULE_LIMIT || status == AULE_NO_MEMORY)) {
-        places_size = 0;
-        status = say_hello(attachment, params, size, timeout, &answer);
-    }
+    enum aule_status status =
+        connection_call(attachment->connection, &request, timeout, WIRE_ANSWER_HELLO, &answer);
     if (status != AULE_OK)
         return status;
-    status = settle(attachment, params, plan, places_size, &answer.reply.hello);
+    status = settle(attachment, params, plan, &answer.reply.hello);
     answer_finish(&answer);
     return status;
 }

@@ -161,7 +161,7 @@ static enum status check_place(const struct session *session,
 {
     const char *name = wire_command_name((int)submission->command);
     const struct wire_span *message = &submission->message;
-    const uint64_t arena_size = session->segment.arena_size,
+    const uint64_t size = session->segment.arena_size + session->segment.places_size,
                    end = message->count > submission->room ? message->count : submission->room;
     if (message->count == 0)
         return error_set(error, STATUS_INVALID, "%s: its entry names no message", name);
@@ -169,11 +169,12 @@ static enum status check_place(const struct session *session,
         return error_set(error, STATUS_MISALIGNED,
                          "%s: a message at arena offset %" PRIu64 ", which is no multiple of %zu",
                          name, message->offset, sizeof(uint64_t));
-    if (end > arena_size || message->offset > arena_size - end)
+    if (end > size || message->offset > size - end)
         return error_set(error, STATUS_OUT_OF_RANGE,
                          "%s: a message of %" PRIu64 " bytes with room for %" PRIu64
-                         " at offset %" PRIu64 " reaches past the arena of %" PRIu64 " bytes",
-                         name, message->count, submission->room, message->offset, arena_size);
+                         " at offset %" PRIu64
+                         " reaches past the arena and its places, which have %" PRIu64 " bytes",
+                         name, message->count, submission->room, message->offset, size);
     return STATUS_OK;
 }
 

@@ -25,7 +25,7 @@ static void make_segment(struct fake_daemon *fake, uint64_t session)
         shm_unlink(fake->segment_name); // the last client ended before it mapped it
     snprintf(fake->segment_name, sizeof fake->segment_name, "%sfake-%d-%u", WIRE_SEGMENT_PREFIX,
              (int)getpid(), (unsigned)session);
-    fake->segment_size = fake->head + fake->arena_size;
+    fake->segment_size = fake->head + FAKE_ARENA + fake->places_size;
     int fd = shm_open(fake->segment_name, O_RDWR | O_CREAT | O_EXCL, 0600);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(ftruncate(fd, (off_t)fake->segment_size), 0);
@@ -40,14 +40,12 @@ static void make_segment(struct fake_daemon *fake, uint64_t session)
         .session = session,
         .segment_size = fake->segment_size,
         .arena_offset = fake->head,
-        .arena_size = fake->arena_size,
+        .arena_size = FAKE_ARENA,
     };
 }
 
-static void hello(struct fake_daemon *fake, const struct wire_hello *asked,
-                  struct wire_reply *reply)
+static void hello(struct fake_daemon *fake, struct wire_reply *reply)
 {
-    fake->arena_size = FAKE_ARENA + asked->arena_size % FAKE_ARENA;
     uint64_t session = atomic_fetch_add(&fake->sessions, 1) + 1;
     make_segment(fake, session);
     reply->answer = WIRE_ANSWER_HELLO;
@@ -59,7 +57,8 @@ static void hello(struct fake_daemon *fake, const struct wire_hello *asked,
         .segment_name = fake->segment_name,
         .segment_size = fake->segment_size,
         .arena_offset = fake->head,
-        .arena_size = fake->arena_size,
+        .arena_size = FAKE_ARENA,
+        .places_size = fake->places_size,
         .max_message = WIRE_MAX_MESSAGE,
         .max_tickets = 4,
         .max_batches = 4,
@@ -83,7 +82,7 @@ static void answer(struct fake_daemon *fake, const struct wire_request *request,
 {
     *reply = (struct wire_reply){.message = "", .answer = WIRE_ANSWER_EMPTY};
     switch (request->command) {
-    case WIRE_COMMAND_HELLO: hello(fake, &request->hello, reply); break;
+    case WIRE_COMMAND_HELLO: hello(fake, reply); break;
     case WIRE_COMMAND_MAPPED: shm_unlink(fake->segment_name); break;
     case WIRE_COMMAND_PING:
         reply->answer = WIRE_ANSWER_PING;

@@ -30,9 +30,7 @@ typedef enum fake_action (*fake_handler)(struct fake_daemon *fake,
                                          const struct wire_request *request,
                                          struct wire_reply *reply);
 
-// Bytes. The fake gives these in place of the library's default. To what a client asks for beyond a
-// multiple of them it adds as much.
-enum { FAKE_ARENA = 4 << 20 };
+enum { FAKE_ARENA = 4 << 20 }; // bytes
 
 struct fake_daemon {
     char path[108];
@@ -44,8 +42,9 @@ struct fake_daemon {
     atomic_bool stopping;
     char segment_name[64];
     uint8_t *segment; // of the last session; stays mapped until the stop
-    uint64_t segment_size, arena_size;
-    uint64_t head; // bytes before the arena; a page, if the test sets nothing else
+    uint64_t segment_size;
+    uint64_t head;        // bytes before the arena; a page, if the test sets nothing else
+    uint64_t places_size; // bytes behind it; 0, if the test sets nothing else
     atomic_uint seen[WIRE_COMMAND_COUNT]; // requests so far, by command
     atomic_uint sessions;
     atomic_uint connections_lost;

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum { PLACE = 32768, ROOM = 4096 }; // in the arena, behind the tensors of a step
+enum { END = ARENA + (128 << 10) };  // of the bytes for places, which follow the arena
 
 // Puts the request into the arena; the entry is the caller's to put.
 static struct wire_submission placed_at(struct ring_end *end, const struct wire_request *request,
@@ -274,6 +275,26 @@ START_TEST(a_session_with_heavy_entries_keeps_its_turn_short)
 }
 END_TEST
 
+// The arena is the program's alone.
+START_TEST(the_last_bytes_behind_the_arena_are_a_place_and_no_tensor)
+{
+    start(NULL);
+    struct ring_end end = open_end();
+    uint64_t batch = fresh_batch(end.raw, open_cache(end.raw, "c"));
+    const struct wire_request destroy = {.command = WIRE_COMMAND_BATCH_DESTROY,
+                                         .batch_destroy = {batch}};
+    struct wire_submission run = run_of(batch);
+    ck_assert_uint_eq(end.raw->hello.arena_size, ARENA);
+    ck_assert_uint_eq(end.raw->hello.places_size, END - ARENA);
+    run.run.entry.out.offset = ARENA;
+    const struct wire_completion refusal = call(&end, run);
+    ck_assert_msg(refusal.status == STATUS_OUT_OF_RANGE, "%s", refusal.text);
+    const struct wire_completion done = call(&end, placed_at(&end, &destroy, END - 512, 512));
+    ck_assert_msg(done.status == STATUS_OK, "%s", done.text);
+    close_end(&end);
+}
+END_TEST
+
 // ---- bad entries ----
 
 static const struct bad_place {
@@ -284,10 +305,11 @@ static const struct bad_place {
 } bad_places[] = {
     {"names no message", STATUS_INVALID, 0, PLACE, 0, ROOM},
     {"offset 32772, which is no multiple of 8", STATUS_MISALIGNED, 0, PLACE + 4, 128, ROOM},
-    {"8 bytes with room for 0 at offset 65536 reaches past the arena of 65536", STATUS_OUT_OF_RANGE,
-     0, ARENA, 8, 0},
-    {"16 bytes with room for 0 at offset 65528", STATUS_OUT_OF_RANGE, 0, ARENA - 8, 16, 0},
-    {"8 bytes with room for 16 at offset 65528", STATUS_OUT_OF_RANGE, 0, ARENA - 8, 8, 16},
+    {"8 bytes with room for 0 at offset 196608 reaches past the arena and its places, which have "
+     "196608",
+     STATUS_OUT_OF_RANGE, 0, END, 8, 0},
+    {"16 bytes with room for 0 at offset 196600", STATUS_OUT_OF_RANGE, 0, END - 8, 16, 0},
+    {"8 bytes with room for 16 at offset 196600", STATUS_OUT_OF_RANGE, 0, END - 8, 8, 16},
     {"18446744073709551615 bytes", STATUS_OUT_OF_RANGE, 0, 8, UINT64_MAX, 0},
     {"room for 18446744073709551615", STATUS_OUT_OF_RANGE, 0, 8, 8, UINT64_MAX},
     {"offset 18446744073709551608", STATUS_OUT_OF_RANGE, 0, UINT64_MAX - 7, 128, 128},
@@ -549,6 +571,7 @@ int main(void)
         refusals_are_those_of_messages,
         a_command_without_room_for_its_answer_is_not_done,
         a_session_with_heavy_entries_keeps_its_turn_short,
+        the_last_bytes_behind_the_arena_are_a_place_and_no_tensor,
         a_message_larger_than_any_may_be_is_refused_with_its_size,
         a_message_whose_last_page_is_lost_does_nothing_and_ends_its_session_alone,
         a_segment_shrunk_under_an_answer_ends_its_session_alone,

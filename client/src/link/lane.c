@@ -7,8 +7,8 @@
 // same answers.
 //
 // A command other than a run or a wait is encoded like a message and copied to a place; its answer
-// may come to the same place. Places lie behind the caller's part of the arena and have an
-// allocator of their own, so they take no room from the caller, and no call of the caller can free
+// may come to the same place. Places lie behind the arena and have an allocator of their own. So
+// they take no room from the caller, no call of the caller can free one, and no tensor can reach
 // one. A place ends with the answer. If no answer comes, the daemon may still write there, so the
 // place stays until the attachment ends.
 
@@ -38,7 +38,7 @@ struct lane {
     struct connection_watcher watcher;
     uint32_t minor;         // of the daemon
     uint8_t *bytes;         // of the arena
-    uint64_t places_offset; // where places begin in it
+    uint64_t places_offset; // from there on; a multiple of a page
     struct arena *places;   // which bytes of them are taken; owned; NULL: there are none
     bool open;              // `answers` is initialised
     struct answers answers;
@@ -180,13 +180,12 @@ static enum aule_status not_offered(const char *path, const struct wire_hello_re
                 path);
 }
 
-static enum aule_status make_places(struct lane *lane, const struct lane_parts *parts)
+static enum aule_status make_places(struct lane *lane, const struct segment *segment)
 {
-    lane->places_offset = (parts->places_offset + ARENA_ALIGNMENT - 1) & ~(ARENA_ALIGNMENT - 1ull);
-    const uint64_t skipped = lane->places_offset - parts->places_offset;
-    if (parts->places_size <= skipped)
+    if (segment->places_size == 0)
         return AULE_OK;
-    return arena_create(parts->places_size - skipped, &lane->places);
+    lane->places_offset = segment->arena_size;
+    return arena_create(segment->places_size, &lane->places);
 }
 
 enum aule_status lane_open(const struct lane_plan *plan, const char *path,
@@ -210,7 +209,7 @@ enum aule_status lane_open(const struct lane_plan *plan, const char *path,
     bool reached = false;
     enum aule_status status = check_rings(hello);
     if (status == AULE_OK)
-        status = make_places(lane, parts);
+        status = make_places(lane, parts->segment);
     if (status == AULE_OK)
         status = reach_bell(lane, plan->choice, path, hello->doorbell, &reached);
     if (reached) {

@@ -3,8 +3,8 @@
 //
 // lane.h - the ring lane of one attachment: sends commands through the rings of its segment,
 // without messages over the socket. A run or a wait lies in its entry, another command in a place:
-// bytes of the arena that are the lane's own. Knows entries, places, rings and the doorbell. Any
-// thread; answers.c says how threads wait.
+// bytes behind the arena that are the lane's own. Knows entries, places, rings and the doorbell.
+// Any thread; answers.c says how threads wait.
 
 #ifndef AULE_CLIENT_LANE_H
 #define AULE_CLIENT_LANE_H
@@ -13,9 +13,6 @@
 #include "segment.h"
 
 struct lane;
-
-// Bytes for places, behind the caller's part of the arena. The library asks for so many more.
-enum { LANE_PLACES = 128 << 10 };
 
 // Reads which lane AULE_LANE asks for, and how long a thread spins: by the session's parameter,
 // else by AULE_RING_SPIN, else by the rule. AULE_INVALID: one of them has an unknown value.
@@ -29,8 +26,6 @@ enum aule_status lane_choose(int spin_us, struct lane_plan *plan);
 // What the lane uses of an attachment. Segment and connection must live as long as the lane.
 struct lane_parts {
     const struct segment *segment;
-    uint64_t places_offset,
-        places_size; // in the arena; size 0: runs and waits alone go by the ring
     struct connection *connection;
 };
 // Opens the ring lane if the plan allows it, the daemon with the socket `path` offers it, and its

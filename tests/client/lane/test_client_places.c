@@ -16,8 +16,6 @@
 
 enum { ENTRIES = 4, SUBMISSIONS_AT = WIRE_PAGE, COMPLETIONS_AT = 3 * WIRE_PAGE };
 
-enum { PLACES = 128 << 10 }; // behind the caller's arena
-
 // What the fake's end of the ring does with a command in the arena.
 enum trick { HONEST, TOO_LARGE, OTHER_KIND, GARBAGE, REFUSED, REFUSED_IN_PLACE, SILENT };
 
@@ -25,7 +23,6 @@ static struct rings {
     struct ring_daemon end;
     atomic_int trick; // enum trick
     uint32_t minor, entries;
-    uint64_t max_arena; // 0: no limit
     pthread_t thread;
     atomic_bool stopping;
     atomic_uint seen[WIRE_COMMAND_COUNT]; // by ring
@@ -38,11 +35,6 @@ static enum fake_action greet(struct fake_daemon *daemon, const struct wire_requ
 {
     if (request->command != WIRE_COMMAND_HELLO)
         return FAKE_ANSWER;
-    if (rings.max_arena && daemon->arena_size > rings.max_arena) {
-        *reply = (struct wire_reply){
-            .status = STATUS_LIMIT, .message = "--max-arena", .answer = WIRE_ANSWER_EMPTY};
-        return FAKE_ANSWER;
-    }
     reply->hello.minor = rings.minor;
     reply->hello.ring_entries = rings.entries;
     reply->hello.ring_entry_size = WIRE_SUBMISSION_SIZE;
@@ -91,7 +83,7 @@ static void put_reply(const struct wire_submission *submission, struct wire_comp
     uint8_t *place = fake_arena(&fake) + submission->message.offset;
     ck_assert_uint_le(submission->message.count, sizeof message);
     ck_assert_uint_ge(submission->message.offset, FAKE_ARENA);
-    ck_assert_uint_le(submission->message.offset + submission->room, fake.arena_size);
+    ck_assert_uint_le(submission->message.offset + submission->room, FAKE_ARENA + fake.places_size);
     memcpy(message, place, submission->message.count);
     ck_assert_int_eq(wire_decode_request(message, submission->message.count, &request, &error),
                      STATUS_OK);
@@ -151,13 +143,12 @@ static void *serve_rings(void *context)
 static struct aule_session *session;
 static struct aule_cache *cache;
 
-static void open_limited(uint32_t minor, enum trick trick, uint64_t max_arena)
+static void open_with(uint32_t minor, enum trick trick, uint64_t places_size)
 {
     struct sockaddr_un *address = &rings.bell_address;
     rings.minor = minor;
     rings.trick = trick;
     rings.entries = ENTRIES;
-    rings.max_arena = max_arena;
     address->sun_family = AF_UNIX;
     snprintf(address->sun_path, sizeof address->sun_path, "%s/daemon.bell", folder);
     rings.bell = socket(AF_UNIX, SOCK_DGRAM, 0);
@@ -165,6 +156,7 @@ static void open_limited(uint32_t minor, enum trick trick, uint64_t max_arena)
     setenv("AULE_LANE", "ring", 1);
     fake_start(&fake, path, greet, NULL);
     fake.head = 8 * WIRE_PAGE;
+    fake.places_size = places_size;
     session = open_session(SHORT_MS);
     cache = open_cache(session);
     ck_assert_int_eq(pthread_create(&rings.thread, NULL, serve_rings, NULL), 0);
@@ -172,7 +164,7 @@ static void open_limited(uint32_t minor, enum trick trick, uint64_t max_arena)
 
 static void open_all(uint32_t minor, enum trick trick)
 {
-    open_limited(minor, trick, 0);
+    open_with(minor, trick, wire_places_size(minor));
 }
 
 static void close_all(void)
@@ -189,11 +181,7 @@ START_TEST(a_step_goes_by_the_ring_and_leaves_the_arena_empty)
 {
     int32_t blocks[3], expected[] = {40, 41, 42};
     const int64_t slot = 1;
-    struct aule_session_info info;
     open_all(WIRE_PROTOCOL_MINOR, HONEST);
-    ck_assert_uint_eq(fake.arena_size, FAKE_ARENA + PLACES);
-    ck_assert_int_eq(aule_session_info(session, &info), AULE_OK);
-    ck_assert_uint_eq(info.arena_size, FAKE_ARENA);
     ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
     ck_assert_mem_eq(blocks, expected, sizeof blocks);
     struct aule_batch *batch = create_batch(cache);
@@ -229,15 +217,10 @@ START_TEST(a_daemon_before_2_11_gets_messages_but_for_runs)
 }
 END_TEST
 
-START_TEST(a_daemon_that_allows_only_the_callers_arena_gets_messages_but_for_runs)
+START_TEST(a_daemon_that_gives_no_places_gets_messages_but_for_runs)
 {
     int32_t blocks[3];
-    struct aule_session_info info;
-    open_limited(WIRE_PROTOCOL_MINOR, HONEST, FAKE_ARENA);
-    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_HELLO], 2);
-    ck_assert_uint_eq(fake.arena_size, FAKE_ARENA);
-    ck_assert_int_eq(aule_session_info(session, &info), AULE_OK);
-    ck_assert_uint_eq(info.arena_size, FAKE_ARENA);
+    open_with(WIRE_PROTOCOL_MINOR, HONEST, 0);
     ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
     ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BLOCKS_LEASE], 1);
     struct aule_batch *batch = create_batch(cache);
@@ -397,7 +380,7 @@ int main(void)
     const struct entry places[] = {
         {a_step_goes_by_the_ring_and_leaves_the_arena_empty, 0},
         {a_daemon_before_2_11_gets_messages_but_for_runs, 0},
-        {a_daemon_that_allows_only_the_callers_arena_gets_messages_but_for_runs, 0},
+        {a_daemon_that_gives_no_places_gets_messages_but_for_runs, 0},
         {a_lease_that_waits_takes_nothing_from_the_caller, 0},
         {a_large_command_goes_as_a_message_and_so_does_one_that_finds_no_place, 0},
         {threads_of_a_session_share_the_ring_and_its_places, 0},
