@@ -238,15 +238,15 @@ END_TEST
 // turn may take, and its last one leases all blocks. The second session's lease comes before that.
 START_TEST(a_session_with_heavy_entries_keeps_its_turn_short)
 {
-    enum { ENTRIES_A_TURN = 32, COLUMNS = 200000, LARGE_ARENA = 4 << 20 };
+    enum { ENTRIES_A_TURN = 32, COLUMNS = 2 << 20, LARGE_ARENA = 16 << 20, TABLE = 1 << 20 };
     static const int32_t cu_seqlens_q[] = {0, 1}, seq_lens[] = {COLUMNS * BLOCK};
-    static int32_t table[COLUMNS];
     int32_t blocks[8];
     start((const char *const[]){"--max-blocks", "8", NULL});
     struct ring_end heavy = open_end_of(LARGE_ARENA), light = open_end();
     uint64_t cache = open_cache(heavy.raw, "c"), other = open_cache(light.raw, "c");
     lease(heavy.raw, cache, 8, blocks); // so that the pool has grown
     release(heavy.raw, cache, blocks + 1, 7);
+    int32_t *table = (int32_t *)(void *)(raw_arena(heavy.raw) + TABLE);
     for (int i = 0; i < COLUMNS - 1; i++)
         table[i] = blocks[0];
     table[COLUMNS - 1] = blocks[1]; // not held, so the batch is refused
@@ -256,9 +256,9 @@ START_TEST(a_session_with_heavy_entries_keeps_its_turn_short)
                                                          .max_blocks = COLUMNS,
                                                          .cu_seqlens_q = {cu_seqlens_q, 2},
                                                          .seq_lens_kv = {seq_lens, 1},
-                                                         .block_table = {table, COLUMNS}}};
+                                                         .block_table_span = {TABLE, COLUMNS}}};
     const struct wire_request all = lease_request(cache, 7, 0), one = lease_request(other, 1, 0);
-    const struct wire_submission batch = placed_at(&heavy, &create, 65536, 1 << 20),
+    const struct wire_submission batch = placed_at(&heavy, &create, 65536, ROOM),
                                  last = placed(&heavy, &all);
     ck_assert_int_eq(kill(daemon_.pid, SIGSTOP), 0);
     for (int i = 1; i < ENTRIES_A_TURN; i++)
