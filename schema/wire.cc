@@ -985,7 +985,7 @@ bool wire_command_by_ring(int command, uint32_t peer_minor)
     switch (command) {
 #define X(name, member, rules, since, ring_since)                                                  \
     case WIRE_COMMAND_##name:                                                                      \
-        return ((rules) & WIRE_BY_RING) != 0 && int64_t(peer_minor) >= ring_since;
+        return ((rules)&WIRE_BY_RING) != 0 && int64_t(peer_minor) >= ring_since;
         WIRE_RULES_MAP(X)
 #undef X
     default: return false;
