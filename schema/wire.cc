@@ -883,6 +883,11 @@ uint32_t wire_submission_size(uint32_t peer_minor)
     return peer_minor < 6 ? size_without_options : WIRE_SUBMISSION_SIZE;
 }
 
+uint64_t wire_places_size(uint32_t peer_minor)
+{
+    return peer_minor < 11 ? 0 : 128 << 10;
+}
+
 void wire_put_submission(const wire_submission *from, void *entry)
 {
     const w::Submission packed(
@@ -944,11 +949,21 @@ uint64_t wire_reply_room(const wire_request *request)
 {
     const uint64_t all_but_lists = 512;
     switch (request->command) {
+    case WIRE_COMMAND_BATCH_ADVANCE:
+    case WIRE_COMMAND_BATCH_CREATE:
+    case WIRE_COMMAND_BATCH_DESTROY:
+    case WIRE_COMMAND_BLOCKS_COPY:
+    case WIRE_COMMAND_BLOCKS_RELEASE:
+    case WIRE_COMMAND_CACHE_REPORT:
+    case WIRE_COMMAND_CLAIM_RELEASE:
+    case WIRE_COMMAND_MERGE:
+    case WIRE_COMMAND_RUN:
+    case WIRE_COMMAND_WAIT: return all_but_lists;
     case WIRE_COMMAND_BLOCKS_LEASE:
         return all_but_lists + request->blocks_lease.count * sizeof(int32_t);
     case WIRE_COMMAND_PREFIX_PUBLISH:
         return all_but_lists + request->prefix_publish.blocks.count * sizeof(int32_t);
-    default: return all_but_lists;
+    default: return 0;
     }
 }
 
@@ -957,11 +972,23 @@ uint64_t wire_reply_room(const wire_request *request)
 unsigned wire_command_rules(int command)
 {
     switch (command) {
-#define X(name, member, rules, since)                                                              \
+#define X(name, member, rules, since, ring_since)                                                  \
     case WIRE_COMMAND_##name: return rules;
         WIRE_RULES_MAP(X)
 #undef X
     default: return 0;
+    }
+}
+
+bool wire_command_by_ring(int command, uint32_t peer_minor)
+{
+    switch (command) {
+#define X(name, member, rules, since, ring_since)                                                  \
+    case WIRE_COMMAND_##name:                                                                      \
+        return ((rules)&WIRE_BY_RING) != 0 && int64_t(peer_minor) >= ring_since;
+        WIRE_RULES_MAP(X)
+#undef X
+    default: return false;
     }
 }
 

@@ -25,8 +25,8 @@
 extern "C" {
 #endif
 
-// Another major is refused. A higher minor only adds: WIRE_PROTOCOL_MINOR is the highest `since` of
-// aule.fbs.
+// Another major is refused. A higher minor only adds: WIRE_PROTOCOL_MINOR is the highest `since` or
+// `by_ring` of aule.fbs.
 #define WIRE_PROTOCOL_MAJOR 2u
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
 #define WIRE_LOOKUP_WAIT_MS 2000      // a look-up without a claim waits so long for tiers, at most
@@ -60,6 +60,8 @@ struct wire_names { const char *const *data; uint32_t count; };
 
 const char *wire_command_name(int command);   // "BLOCKS_LEASE"; "UNKNOWN" for none of them
 unsigned wire_command_rules(int command);     // enum wire_rule, bits; 0 for none of them
+// Whether it goes by the ring between this end and a peer of that minor.
+bool wire_command_by_ring(int command, uint32_t peer_minor);
 
 // ---- encode and decode ----
 
@@ -98,6 +100,7 @@ void wire_reply_finish(struct wire_reply *reply);
 // Bytes of a submission's entry between this end and a peer of that minor. Before minor 6 an entry
 // had no options; its bytes are the first of today's.
 uint32_t wire_submission_size(uint32_t peer_minor);
+uint64_t wire_places_size(uint32_t peer_minor);   // bytes behind the arena of a client of that minor
 
 struct wire_submission {
     uint32_t sequence;
@@ -123,7 +126,8 @@ void wire_put_submission(const struct wire_submission *submission, void *entry);
 void wire_get_submission(const void *entry, struct wire_submission *submission);
 void wire_put_completion(const struct wire_completion *completion, void *entry);
 void wire_get_completion(const void *entry, struct wire_completion *completion);
-// Room for the reply to a request whose command has WIRE_BY_RING, in bytes: no reply is larger.
+// Room for the reply to a command that lies in the arena, in bytes: no reply is larger. 0 for
+// commands without WIRE_BY_RING.
 uint64_t wire_reply_room(const struct wire_request *request);
 
 // ---- the shared-memory segment: one per session, made by the daemon ----

@@ -67,7 +67,6 @@ static enum aule_status settle(struct attachment *attachment,
     if (status == AULE_OK)
         status = device_open(hello, params->device_arena_size, params->socket, &attachment->device);
     const struct lane_parts parts = {.segment = &attachment->segment,
-                                     .arena = attachment->arena,
                                      .connection = attachment->connection};
     if (status == AULE_OK)
         status = lane_open(plan, params->socket, hello, &parts, &attachment->lane);
@@ -275,8 +274,8 @@ enum aule_status attachment_check_life(const struct attachment *attachment, uint
         what, life, attachment_life(attachment));
 }
 
-// Other commands change the daemon's state. Without their answer the library could neither use nor
-// give back what the daemon did.
+// Other commands change the daemon's state. Without an answer that it can read, the library could
+// neither use nor give back what the daemon did.
 static bool only_reads(enum wire_command command)
 {
     return command == WIRE_COMMAND_CACHE_STATE || command == WIRE_COMMAND_PING;
@@ -288,13 +287,19 @@ enum aule_status attachment_call(struct attachment *attachment, struct wire_requ
     request->session = attachment->info.session;
     request->epoch = attachment->info.epoch;
     const struct timeout timeout = timeout_start(timeout_sum(wait_ms, attachment->grace_ms));
+    const char *command = wire_command_name(request->command);
     enum aule_status status;
     if (!lane_call(attachment->lane, request, &timeout, expected, answer, &status))
         status = connection_call(attachment->connection, request, &timeout, expected, answer);
     if (!answer->missing || only_reads(request->command))
         return status;
-    return connection_hang_up(attachment->connection, wire_command_name(request->command),
-                              timeout.ms);
+    connection_hang_up(attachment->connection, command);
+    if (status != AULE_TIMEOUT)
+        return status;
+    return fail(AULE_TIMEOUT,
+                "the daemon at %s did not answer %s within %d ms; the session is ended, "
+                "aule_session_reconnect() begins another",
+                connection_path(attachment->connection), command, timeout.ms);
 }
 
 uint64_t attachment_room(const struct attachment *attachment)

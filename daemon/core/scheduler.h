@@ -24,10 +24,10 @@ enum {
     // Links that read the same prefix as the last one go along, up to twice this.
     SCHEDULER_BUDGET = 1 << 22,
     // A submission to an idle GPU takes so many waves that it has about this many links. So the GPU
-    // begins sooner, and what follows is prepared meanwhile. The next submission may have this many
-    // times as many waves, and so on, so that each is prepared before the one ahead of it ends. To
-    // prepare a wave takes a third of its GPU time or less, if its sessions share a long prompt.
+    // begins sooner, and what follows is prepared meanwhile.
     SCHEDULER_FIRST_LINKS = 32,
+    // Each further submission may have this many times the waves of the one before. If its sessions
+    // share a long prompt, preparing a wave takes at most a third of its GPU time.
     SCHEDULER_GROWTH = 3,
     // GPU time that a submission should not exceed. After one that does, learn_budget() closes the
     // next ones sooner.
@@ -56,7 +56,9 @@ struct scheduler {
     uint64_t submissions; // built so far; the number of one is kept in session->submission
     uint64_t budget;      // tokens attended after which the next submission is closed
     uint64_t prepared_ns; // of the last submission that ended: from engine_submit() to the GPU
-    uint32_t cut_at;      // waves of the newest submission, if more were ready; else 0
+    // Bound on the waves of the newest submission, if a session reached it with more queued; else
+    // 0.
+    uint32_t cut_at;
     uint32_t num_in_flight, first_in_flight; // `in_flight` is a ring: entries, and the oldest one
     struct submission in_flight[SCHEDULER_MAX_IN_FLIGHT];
     // Scratch for the submission that is being built or finished.

@@ -495,8 +495,10 @@ struct engine_event {
     struct error error; // CHUNK, HAULED: OK, or why not; LOST: what happened
 };
 
-// A submission will come soon. Wakes the thread that prepares it, which then polls for a bounded
-// time, so that the wake-up does not delay the submission. Does nothing where no thread polls.
+// A submission will come soon. Wakes the thread that prepares submissions, which then polls, so
+// that its wake-up does not delay the submission. If the thread that awaits the GPU already polls
+// for a submission, it goes on. Both stop after a bounded time until a submission comes, however
+// often this is called. Does nothing where no thread polls.
 void engine_expect(struct engine *engine);
 // True: what the line waited for has ended, well or not, and it is not put off any more. Call this
 // when all its runs have come back. False: an ENGINE_EVENT_COMPILED will come.

@@ -13,12 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// The attributes of a command's table in aule.fbs say when the command is served.
-static const struct command {
-    handler handle;
-    unsigned rules; // enum wire_rule
-} commands[WIRE_COMMAND_COUNT] = {
-#define COMMAND(NAME, name, rules, since) [WIRE_COMMAND_##NAME] = {handle_##name, rules},
+static const handler handlers[WIRE_COMMAND_COUNT] = {
+#define COMMAND(NAME, name, rules, since, ring_since) [WIRE_COMMAND_##NAME] = handle_##name,
     WIRE_RULES_MAP(COMMAND)
 #undef COMMAND
 };
@@ -133,14 +129,15 @@ static void free_scratch(struct call *call)
     }
 }
 
-static enum status check_state(const struct server *server, const struct command *command,
-                               const struct call *call, struct error *error)
+static enum status check_state(const struct server *server, const struct call *call,
+                               struct error *error)
 {
     const char *name = wire_command_name(call->request->command);
-    if (server->device_lost && !(command->rules & WIRE_WHILE_STOPPING))
+    const bool takes_work = !(wire_command_rules(call->request->command) & WIRE_WHILE_STOPPING);
+    if (server->device_lost && takes_work)
         return error_set(error, STATUS_DEVICE_LOST, "%s: the GPU is lost and the daemon ends",
                          name);
-    if (server->stopping && !(command->rules & WIRE_WHILE_STOPPING))
+    if (server->stopping && takes_work)
         return error_set(error, STATUS_STOPPING, "%s: the daemon is stopping and takes no new work",
                          name);
     return STATUS_OK;
@@ -171,13 +168,14 @@ static enum status check_operator(const struct call *call, struct error *error)
                      wire_command_name(command), geteuid(), call->peer->uid);
 }
 
-static enum status find_session(struct server *server, const struct command *command,
-                                struct call *call, struct error *error)
+// The attributes of the command's table in aule.fbs say when the command is served.
+static enum status find_session(struct server *server, struct call *call, struct error *error)
 {
     const struct wire_request *request = call->request;
     const char *name = wire_command_name(request->command);
+    const unsigned rules = wire_command_rules(request->command);
     struct session *session = call->peer->session;
-    if (command->rules & WIRE_NO_SESSION)
+    if (rules & WIRE_NO_SESSION)
         return check_operator(call, error);
     if (request->epoch != server->epoch && request->epoch != 0)
         return error_set(error, STATUS_EPOCH, "%s: epoch %" PRIu64 " is not this daemon's %" PRIu64,
@@ -188,7 +186,7 @@ static enum status find_session(struct server *server, const struct command *com
         return error_set(error, STATUS_EPOCH,
                          "%s: the request names no epoch; this daemon's is %" PRIu64, name,
                          server->epoch);
-    if (session->stage == SESSION_UNMAPPED && !(command->rules & WIRE_BEFORE_MAPPED))
+    if (session->stage == SESSION_UNMAPPED && !(rules & WIRE_BEFORE_MAPPED))
         return error_set(error, STATUS_INVALID, "%s: session %" PRIu64 " has not sent Mapped yet",
                          name, session->id);
     call->session = session;
@@ -197,11 +195,10 @@ static enum status find_session(struct server *server, const struct command *com
 
 static enum status serve(struct server *server, struct call *call)
 {
-    const struct command *command = &commands[call->request->command];
-    enum status status = find_session(server, command, call, &call->error);
+    enum status status = find_session(server, call, &call->error);
     if (status == STATUS_OK)
-        status = check_state(server, command, call, &call->error);
-    return status == STATUS_OK ? command->handle(call) : status;
+        status = check_state(server, call, &call->error);
+    return status == STATUS_OK ? handlers[call->request->command](call) : status;
 }
 
 static void finish_call(struct call *call, enum status status)

@@ -161,7 +161,7 @@ static enum status check_place(const struct session *session,
 {
     const char *name = wire_command_name((int)submission->command);
     const struct wire_span *message = &submission->message;
-    const uint64_t arena_size = session->segment.arena_size,
+    const uint64_t size = session->segment.arena_size + session->segment.places_size,
                    end = message->count > submission->room ? message->count : submission->room;
     if (message->count == 0)
         return error_set(error, STATUS_INVALID, "%s: its entry names no message", name);
@@ -169,11 +169,12 @@ static enum status check_place(const struct session *session,
         return error_set(error, STATUS_MISALIGNED,
                          "%s: a message at arena offset %" PRIu64 ", which is no multiple of %zu",
                          name, message->offset, sizeof(uint64_t));
-    if (end > arena_size || message->offset > arena_size - end)
+    if (end > size || message->offset > size - end)
         return error_set(error, STATUS_OUT_OF_RANGE,
                          "%s: a message of %" PRIu64 " bytes with room for %" PRIu64
-                         " at offset %" PRIu64 " reaches past the arena of %" PRIu64 " bytes",
-                         name, message->count, submission->room, message->offset, arena_size);
+                         " at offset %" PRIu64
+                         " reaches past the arena and its places, which have %" PRIu64 " bytes",
+                         name, message->count, submission->room, message->offset, size);
     return STATUS_OK;
 }
 
@@ -200,6 +201,10 @@ static enum status fetch_message(struct asker *asker, const struct wire_submissi
     if (request->command != submission->command)
         return error_set(error, STATUS_MALFORMED, "%s: its message is %s", name,
                          wire_command_name((int)request->command));
+    if (submission->room < wire_reply_room(request))
+        return error_set(error, STATUS_LIMIT,
+                         "%s: its answer may take %" PRIu64 " bytes, and its room has %" PRIu64,
+                         name, wire_reply_room(request), submission->room);
     asker->place = (struct wire_span){message->offset, submission->room};
     return STATUS_OK;
 }
@@ -234,6 +239,8 @@ static void serve(struct session *session, const struct wire_submission *submiss
     struct wire_request request;
     struct error error;
     if (request_of(&asker, submission, &request, &error) != STATUS_OK) {
+        log_debug("%s: entry %" PRIu32 " of its ring: %s: %s", session->label, asker.sequence,
+                  status_name(error.status), error.text);
         dispatch_refuse(server, session, &asker, &error);
         return;
     }
@@ -262,13 +269,14 @@ static bool serve_next(struct session *session)
     return lane->open;
 }
 
-static void serve_session(struct session *session)
+// Serves one entry at least, if there is one.
+static void serve_session(struct session *session, int64_t end_ns)
 {
-    int count = 0;
-    while (count < ENTRIES_A_TURN && serve_next(session))
-        count++;
-    if (count)
-        session->lane.busy_ns = clock_now_ns();
+    int64_t now_ns = 0;
+    for (int i = 0; i < ENTRIES_A_TURN && now_ns < end_ns && serve_next(session); i++)
+        now_ns = clock_now_ns();
+    if (now_ns)
+        session->lane.busy_ns = now_ns;
 }
 
 // A session that was served goes to the end of the list: if a turn ends early, the next one goes on
@@ -283,7 +291,7 @@ void lane_serve(struct server *server)
         struct session *session = server->awake;
         DL_DELETE2(server->awake, session, lane.prev, lane.next);
         DL_APPEND2(server->awake, session, lane.prev, lane.next);
-        serve_session(session);
+        serve_session(session, end_ns);
     }
 }
 

@@ -2,9 +2,10 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // lane.h - the ring lane: it takes requests from the sessions' submission rings and puts the
-// answers into the completion rings. A run or a wait lies in its entry; other commands lie in the
-// arena, and so do answers that no entry can hold. The handlers are those of messages. Knows
-// entries, rings and the doorbell, not what a command is. Dispatcher thread.
+// answers into the completion rings. A run or a wait lies in its entry; other commands lie in
+// places, behind the arena or in it, and so do answers that no entry can hold. The handlers are
+// those of messages. Knows entries, places, rings and the doorbell, not what a command does.
+// Dispatcher thread.
 //
 // Order: each lane serves its requests in the order in which they were sent. Between the lanes
 // there is no order, unless the client waits for the answer to one request before it sends the

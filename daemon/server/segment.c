@@ -147,7 +147,8 @@ static uint64_t round_up(uint64_t size, uint64_t alignment)
     return (size + alignment - 1) & ~(alignment - 1);
 }
 
-// Computes offsets and sizes: the header, the submission ring, the completion ring, the arena.
+// Computes offsets and sizes: the header, the submission ring, the completion ring, the arena,
+// the places.
 static void lay_out(const struct segment_params *params, struct segment *segment)
 {
     uint64_t end = WIRE_PAGE;
@@ -163,7 +164,8 @@ static void lay_out(const struct segment_params *params, struct segment *segment
     segment->arena_offset =
         round_up(end, params->alignment > WIRE_PAGE ? params->alignment : WIRE_PAGE);
     segment->arena_size = params->arena_size;
-    segment->size = segment->arena_offset + segment->arena_size;
+    segment->places_size = params->places_size;
+    segment->size = segment->arena_offset + segment->arena_size + segment->places_size;
 }
 
 enum status segment_create(const struct segment_params *params, struct segment *out,

@@ -19,6 +19,7 @@ struct segment_params {
     uint64_t epoch, session; // for the header
     uint32_t uid;            // the user that will open it
     uint64_t arena_size;     // bytes, a multiple of the page size; 0 = none
+    uint64_t places_size;    // bytes, a multiple of the page size; 0 = none
     uint32_t ring_entries;   // in each ring, a power of two; 0 = no rings
     uint64_t alignment;      // bytes: of the arena's address and offset; a power of two, >= a page
 };
@@ -28,7 +29,7 @@ struct segment {
     void *reserved;       // address space with the mapping inside, at an aligned address; owned
     size_t reserved_size; // bytes
     void *base;           // of the mapping, in `reserved`
-    uint64_t size, arena_offset, arena_size;                    // bytes
+    uint64_t size, arena_offset, arena_size, places_size;       // bytes
     uint64_t submissions_offset, completions_offset, ring_size; // bytes; 0 = there are none
     uint32_t ring_entries;
     int guard; // number in the SIGBUS guard, sigbus.h; -1 = none

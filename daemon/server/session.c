@@ -48,6 +48,7 @@ static void make_segment(struct session *session)
         .epoch = server->epoch,
         .session = session->id,
         .arena_size = session->segment.arena_size,
+        .places_size = server->ring_entries ? wire_places_size(session->minor) : 0,
         .ring_entries = server->ring_entries,
         .uid = session->uid,
         .alignment = arena_alignment(server),
@@ -200,6 +201,7 @@ static void answer_hello(struct session *session)
                 .doorbell = session->segment.ring_entries ? server->bell.name : "",
                 .device_arena_size = session->device_arena_size,
                 .export_socket = exports_name(server->exports),
+                .places_size = session->segment.places_size,
             },
     };
     memcpy(reply.hello.device_uuid, device->uuid, sizeof device->uuid);

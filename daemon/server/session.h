@@ -25,7 +25,7 @@ struct session *session_find(struct server *server, uint64_t id);
 void session_end_all(struct server *server, const char *why);
 void session_check_segments(struct server *server); // ends sessions whose segment was shrunk
 // Call this after a copy out of the session's segment, whose lost pages read as zeroes. NO_SESSION:
-// it was shrunk, and the session has ended. `what` was copied.
+// it was shrunk, and the session has ended. `what` names the copied thing in the error.
 enum status session_check_copy(struct session *session, const char *what, struct error *error);
 // Ends sessions whose Mapped did not come in time, and arms the deadlines of others.
 void session_expire(struct server *server, int64_t now_ns);

@@ -45,6 +45,10 @@ target_link_options(test_engine PRIVATE -Wl,--wrap=vkWaitSemaphores,--wrap=vkWai
 # Tuning's table, trial and file: no device.
 aule_check(test_tune SOURCES engine/test_tune.c LIBS aule_engine aule_shaders LABELS engine tsan)
 
+# Polling for announced submissions: no device.
+aule_check(test_expect SOURCES engine/test_expect.c LIBS aule_engine aule_shaders
+           LABELS engine tsan)
+
 # The queue of compiles: no device.
 aule_check(test_compiler SOURCES engine/test_compiler.c rigs/dice.c LIBS aule_engine aule_shaders
            LABELS engine tsan)

@@ -25,7 +25,7 @@ static void make_segment(struct fake_daemon *fake, uint64_t session)
         shm_unlink(fake->segment_name); // the last client ended before it mapped it
     snprintf(fake->segment_name, sizeof fake->segment_name, "%sfake-%d-%u", WIRE_SEGMENT_PREFIX,
              (int)getpid(), (unsigned)session);
-    fake->segment_size = fake->head + FAKE_ARENA;
+    fake->segment_size = fake->head + FAKE_ARENA + fake->places_size;
     int fd = shm_open(fake->segment_name, O_RDWR | O_CREAT | O_EXCL, 0600);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(ftruncate(fd, (off_t)fake->segment_size), 0);
@@ -58,6 +58,7 @@ static void hello(struct fake_daemon *fake, struct wire_reply *reply)
         .segment_size = fake->segment_size,
         .arena_offset = fake->head,
         .arena_size = FAKE_ARENA,
+        .places_size = fake->places_size,
         .max_message = WIRE_MAX_MESSAGE,
         .max_tickets = 4,
         .max_batches = 4,

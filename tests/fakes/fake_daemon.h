@@ -43,7 +43,8 @@ struct fake_daemon {
     char segment_name[64];
     uint8_t *segment; // of the last session; stays mapped until the stop
     uint64_t segment_size;
-    uint64_t head; // bytes before the arena; a page, if the test sets nothing else
+    uint64_t head;        // bytes before the arena; a page, if the test sets nothing else
+    uint64_t places_size; // bytes behind it; 0, if the test sets nothing else
     atomic_uint seen[WIRE_COMMAND_COUNT]; // requests so far, by command
     atomic_uint sessions;
     atomic_uint connections_lost;

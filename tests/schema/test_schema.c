@@ -217,34 +217,58 @@ END_TEST
 static void expect_room(const struct wire_request *request, const struct wire_reply *reply)
 {
     struct wire_buffer buffer = encoded_reply(reply);
-    ck_assert(wire_command_rules(request->command) & WIRE_BY_RING);
-    ck_assert_uint_le(buffer.size, wire_reply_room(request));
+    ck_assert_msg(buffer.size <= wire_reply_room(request),
+                  "%s: a reply of %zu bytes, but room for %ju", wire_command_name(request->command),
+                  buffer.size, (uintmax_t)wire_reply_room(request));
     wire_buffer_finish(&buffer);
+}
+
+// With `count` blocks, if the command has some.
+static void expect_room_for(enum wire_command command, uint32_t count)
+{
+    static const int32_t ids[5000];
+    struct wire_request request = {.command = command};
+    struct wire_reply reply = {.answer = WIRE_ANSWER_RUN, .ticket = 1, .run = {.ticket = 1}};
+    if (command == WIRE_COMMAND_BLOCKS_LEASE) {
+        request.blocks_lease.count = count;
+        reply.answer = WIRE_ANSWER_BLOCKS_LEASE;
+        reply.blocks_lease.blocks = (struct wire_ints){ids, count};
+    } else if (command == WIRE_COMMAND_PREFIX_PUBLISH) {
+        request.prefix_publish.blocks = (struct wire_ints){ids, count};
+        reply.answer = WIRE_ANSWER_PREFIX_PUBLISH;
+        reply.prefix_publish = (struct wire_prefix_publish_reply){{ids, count}, count, UINT64_MAX};
+    } else if (command == WIRE_COMMAND_BATCH_CREATE) {
+        reply.answer = WIRE_ANSWER_BATCH_CREATE;
+        reply.batch_create = (struct wire_batch_create_reply){1, 2};
+    } else if (command == WIRE_COMMAND_CACHE_REPORT) {
+        reply.answer = WIRE_ANSWER_CACHE_REPORT;
+        reply.cache_report.mark = 3;
+    }
+    expect_room(&request, &reply);
 }
 
 START_TEST(each_reply_fits_the_room_for_it)
 {
-    static const int32_t ids[5000];
-    struct wire_request request;
-    struct wire_reply reply;
+#define EXPECT(NAME, name, rules, since, ring_since)                                               \
+    if ((rules)&WIRE_BY_RING)                                                                      \
+        expect_room_for(WIRE_COMMAND_##NAME, count);
     for (uint32_t count = 0; count <= 5000; count = count * 3 + 1) {
-        request = (struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
-                                        .blocks_lease = {.count = count}};
-        reply = (struct wire_reply){.answer = WIRE_ANSWER_BLOCKS_LEASE, .ticket = 1};
-        reply.blocks_lease.blocks = (struct wire_ints){ids, count};
-        expect_room(&request, &reply);
-        request = (struct wire_request){.command = WIRE_COMMAND_PREFIX_PUBLISH};
-        request.prefix_publish.blocks = (struct wire_ints){ids, count};
-        reply = (struct wire_reply){.answer = WIRE_ANSWER_PREFIX_PUBLISH, .ticket = 1};
-        reply.prefix_publish = (struct wire_prefix_publish_reply){{ids, count}, count, UINT64_MAX};
-        expect_room(&request, &reply);
+        WIRE_RULES_MAP(EXPECT)
     }
-    request = (struct wire_request){.command = WIRE_COMMAND_BATCH_CREATE};
-    reply = (struct wire_reply){.answer = WIRE_ANSWER_BATCH_CREATE, .batch_create = {1, 2}};
-    expect_room(&request, &reply);
-    request = (struct wire_request){.command = WIRE_COMMAND_CACHE_REPORT};
-    reply = (struct wire_reply){.answer = WIRE_ANSWER_CACHE_REPORT, .cache_report = {3}};
-    expect_room(&request, &reply);
+#undef EXPECT
+}
+END_TEST
+
+START_TEST(only_runs_and_waits_went_by_the_ring_before_minor_11)
+{
+    for (int command = 0; command <= WIRE_COMMAND_COUNT; command++) {
+        const bool first = command == WIRE_COMMAND_RUN || command == WIRE_COMMAND_WAIT;
+        const bool now = (wire_command_rules(command) & WIRE_BY_RING) != 0;
+        ck_assert_int_eq(wire_command_by_ring(command, 10), first);
+        ck_assert_int_eq(wire_command_by_ring(command, WIRE_PROTOCOL_MINOR), now);
+    }
+    ck_assert(wire_command_by_ring(WIRE_COMMAND_BATCH_ADVANCE, 11));
+    ck_assert(!wire_command_by_ring(WIRE_COMMAND_PREFIX_LOOKUP, WIRE_PROTOCOL_MINOR));
 }
 END_TEST
 
@@ -444,6 +468,7 @@ static void add_rest(Suite *suite)
     tcase_add_test(tests, a_run_in_a_ring_is_the_run_of_a_message);
     tcase_add_test(tests, an_entry_says_where_another_command_lies);
     tcase_add_test(tests, each_reply_fits_the_room_for_it);
+    tcase_add_test(tests, only_runs_and_waits_went_by_the_ring_before_minor_11);
     tcase_add_test(tests, what_is_absent_decodes_to_empty);
     tcase_add_test(tests, empty_vectors_are_absent_wherever_they_lie);
     tcase_add_test(tests, an_empty_layout_is_not_an_absent_one);

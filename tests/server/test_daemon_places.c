@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 enum { PLACE = 32768, ROOM = 4096 }; // in the arena, behind the tensors of a step
+enum { END = ARENA + (128 << 10) };  // of the bytes for places, which follow the arena
 
 // Puts the request into the arena; the entry is the caller's to put.
 static struct wire_submission placed_at(struct ring_end *end, const struct wire_request *request,
@@ -213,7 +214,7 @@ START_TEST(refusals_are_those_of_messages)
 }
 END_TEST
 
-START_TEST(an_answer_without_room_is_told_and_writes_nothing)
+START_TEST(a_command_without_room_for_its_answer_is_not_done)
 {
     start(NULL);
     struct ring_end end = open_end();
@@ -225,9 +226,73 @@ START_TEST(an_answer_without_room_is_told_and_writes_nothing)
     memcpy(before, place, sizeof before);
     const struct wire_completion completion = call(&end, cramped);
     ck_assert_int_eq(completion.status, STATUS_LIMIT);
-    ck_assert_msg(strstr(completion.text, "exceeds the room of 20 bytes"), "%s", completion.text);
+    ck_assert_msg(strstr(completion.text, "may take 528 bytes, and its room has 20"), "%s",
+                  completion.text);
     ck_assert_mem_eq(place, before, sizeof before);
-    ck_assert_uint_eq(raw_inspect(end.raw).leased_blocks, 4); // until the session ends
+    ck_assert_uint_eq(raw_inspect(end.raw).leased_blocks, 0);
+    close_end(&end);
+}
+END_TEST
+
+// Both sessions' entries lie there before the daemon looks. Those of the first take longer than a
+// turn may take, and its last one leases all blocks. The second session's lease comes before that.
+START_TEST(a_session_with_heavy_entries_keeps_its_turn_short)
+{
+    enum { ENTRIES_A_TURN = 32, COLUMNS = 2 << 20, LARGE_ARENA = 16 << 20, TABLE = 1 << 20 };
+    static const int32_t cu_seqlens_q[] = {0, 1}, seq_lens[] = {COLUMNS * BLOCK};
+    int32_t blocks[8];
+    start((const char *const[]){"--max-blocks", "8", NULL});
+    struct ring_end heavy = open_end_of(LARGE_ARENA), light = open_end();
+    uint64_t cache = open_cache(heavy.raw, "c"), other = open_cache(light.raw, "c");
+    lease(heavy.raw, cache, 8, blocks); // so that the pool has grown
+    release(heavy.raw, cache, blocks + 1, 7);
+    int32_t *table = (int32_t *)(void *)(raw_arena(heavy.raw) + TABLE);
+    for (int i = 0; i < COLUMNS - 1; i++)
+        table[i] = blocks[0];
+    table[COLUMNS - 1] = blocks[1]; // not held, so the batch is refused
+    const struct wire_request create = {.command = WIRE_COMMAND_BATCH_CREATE,
+                                        .batch_create = {.cache = cache,
+                                                         .num_seqs = 1,
+                                                         .max_blocks = COLUMNS,
+                                                         .cu_seqlens_q = {cu_seqlens_q, 2},
+                                                         .seq_lens_kv = {seq_lens, 1},
+                                                         .block_table_span = {TABLE, COLUMNS}}};
+    const struct wire_request all = lease_request(cache, 7, 0), one = lease_request(other, 1, 0);
+    const struct wire_submission batch = placed_at(&heavy, &create, 65536, ROOM),
+                                 last = placed(&heavy, &all);
+    ck_assert_int_eq(kill(daemon_.pid, SIGSTOP), 0);
+    for (int i = 1; i < ENTRIES_A_TURN; i++)
+        put(&heavy, batch);
+    put(&heavy, last);
+    put(&light, placed(&light, &one));
+    ck_assert_int_eq(kill(daemon_.pid, SIGCONT), 0);
+    ck_assert_int_eq(get(&light).status, STATUS_OK);
+    for (int i = 1; i < ENTRIES_A_TURN; i++) {
+        const struct wire_completion completion = get(&heavy);
+        ck_assert_msg(strstr(completion.text, "is not held"), "%s", completion.text);
+    }
+    ck_assert_int_eq(get(&heavy).status, STATUS_NO_BLOCKS);
+    close_end(&light);
+    close_end(&heavy);
+}
+END_TEST
+
+// The arena is the program's alone.
+START_TEST(the_last_bytes_behind_the_arena_are_a_place_and_no_tensor)
+{
+    start(NULL);
+    struct ring_end end = open_end();
+    uint64_t batch = fresh_batch(end.raw, open_cache(end.raw, "c"));
+    const struct wire_request destroy = {.command = WIRE_COMMAND_BATCH_DESTROY,
+                                         .batch_destroy = {batch}};
+    struct wire_submission run = run_of(batch);
+    ck_assert_uint_eq(end.raw->hello.arena_size, ARENA);
+    ck_assert_uint_eq(end.raw->hello.places_size, END - ARENA);
+    run.run.entry.out.offset = ARENA;
+    const struct wire_completion refusal = call(&end, run);
+    ck_assert_msg(refusal.status == STATUS_OUT_OF_RANGE, "%s", refusal.text);
+    const struct wire_completion done = call(&end, placed_at(&end, &destroy, END - 512, 512));
+    ck_assert_msg(done.status == STATUS_OK, "%s", done.text);
     close_end(&end);
 }
 END_TEST
@@ -242,10 +307,11 @@ static const struct bad_place {
 } bad_places[] = {
     {"names no message", STATUS_INVALID, 0, PLACE, 0, ROOM},
     {"offset 32772, which is no multiple of 8", STATUS_MISALIGNED, 0, PLACE + 4, 128, ROOM},
-    {"8 bytes with room for 0 at offset 65536 reaches past the arena of 65536", STATUS_OUT_OF_RANGE,
-     0, ARENA, 8, 0},
-    {"16 bytes with room for 0 at offset 65528", STATUS_OUT_OF_RANGE, 0, ARENA - 8, 16, 0},
-    {"8 bytes with room for 16 at offset 65528", STATUS_OUT_OF_RANGE, 0, ARENA - 8, 8, 16},
+    {"8 bytes with room for 0 at offset 196608 reaches past the arena and its places, which have "
+     "196608",
+     STATUS_OUT_OF_RANGE, 0, END, 8, 0},
+    {"16 bytes with room for 0 at offset 196600", STATUS_OUT_OF_RANGE, 0, END - 8, 16, 0},
+    {"8 bytes with room for 16 at offset 196600", STATUS_OUT_OF_RANGE, 0, END - 8, 8, 16},
     {"18446744073709551615 bytes", STATUS_OUT_OF_RANGE, 0, 8, UINT64_MAX, 0},
     {"room for 18446744073709551615", STATUS_OUT_OF_RANGE, 0, 8, 8, UINT64_MAX},
     {"offset 18446744073709551608", STATUS_OUT_OF_RANGE, 0, UINT64_MAX - 7, 128, 128},
@@ -382,27 +448,99 @@ START_TEST(messages_of_any_bytes_are_answered_each_and_harm_nobody)
 }
 END_TEST
 
-// The rings stay, the arena's pages go.
-START_TEST(a_segment_shrunk_under_a_message_ends_its_session_alone)
+// Leaves `size` bytes of the arena. The rings stay.
+static void shrink_arena(struct ring_end *end, uint64_t size)
 {
-    const struct wire_request request = lease_request(1, 1, 0);
+    const uint64_t left = end->raw->hello.arena_offset + size;
+    ck_assert_int_eq(ftruncate(end->raw->segment_fd, (off_t)left), 0);
+}
+
+static void expect_end(struct ring_end *end)
+{
     struct wire_reply reply = {.status = STATUS_OK};
-    uint64_t entry[WIRE_SUBMISSION_SIZE / 8];
-    start(NULL);
-    struct ring_end good = open_end(), bad = open_end();
-    uint64_t batch = fresh_batch(good.raw, open_cache(good.raw, "c"));
-    const struct wire_submission submission = placed(&bad, &request);
-    wire_put_submission(&submission, entry);
-    ck_assert(ring_submit(&bad.ring, entry));
-    ck_assert_int_eq(ftruncate(bad.raw->segment_fd, (off_t)bad.raw->hello.arena_offset), 0);
-    ring_bell(&bad);
     for (int i = 0; i < DEADLINE_S * 100 && reply.status != STATUS_NO_SESSION; i++) {
-        raw_call(bad.raw, &(struct wire_request){.command = WIRE_COMMAND_CACHE_STATE}, &reply);
+        raw_call(end->raw, &(struct wire_request){.command = WIRE_COMMAND_CACHE_STATE}, &reply);
         nap();
     }
     ck_assert_int_eq(reply.status, STATUS_NO_SESSION);
-    others_still_work(&good, batch);
+}
+
+// The request ends on the first of two pages; the second page is lost. A daemon whose memcpy() goes
+// forward reads the whole request, but cannot know that. It must publish nothing.
+START_TEST(a_message_whose_last_page_is_lost_does_nothing_and_ends_its_session_alone)
+{
+    static const int32_t tokens[BLOCK] = {1, 2, 3, 4, 5, 6, 7, 8};
+    int32_t block;
+    int64_t slots[BLOCK];
+    uint64_t words[WIRE_SUBMISSION_SIZE / 8];
+    start(NULL);
+    struct ring_end good = open_end(), bad = open_end();
+    uint64_t cache = open_cache(bad.raw, "c"), same = open_cache(good.raw, "c");
+    lease_by_ring(&bad, cache, 1, &block);
+    slots_of(block, slots);
+    const struct wire_request create = fill_request(cache, &block, slots);
+    run_by_ring(&bad, ask(&bad, &create).batch_create.batch, 3);
+    const struct wire_request publish = {
+        .command = WIRE_COMMAND_PREFIX_PUBLISH,
+        .prefix_publish = {.cache = cache, .tokens = {tokens, BLOCK}, .blocks = {&block, 1}}};
+    struct wire_submission submission = placed_at(&bad, &publish, PLACE - WIRE_PAGE, ROOM);
+    submission.message.count = 2 * WIRE_PAGE;
+    submission.sequence = bad.ring.submitted;
+    wire_put_submission(&submission, words);
+    shrink_arena(&bad, PLACE);
+    ck_assert(ring_submit(&bad.ring, words));
+    ring_bell(&bad);
+    expect_end(&bad);
+    ck_assert_uint_eq(raw_inspect(good.raw).held_blocks, 0);
+    ck_assert_uint_eq(raw_inspect(good.raw).cached_blocks, 0);
+    others_still_work(&good, fresh_batch(good.raw, same));
     close_end(&bad);
+    close_end(&good);
+}
+END_TEST
+
+// Returns when the daemon has taken it. No command has the number of the entry behind it.
+static void put_parked(struct ring_end *end, struct wire_submission submission)
+{
+    put(end, submission);
+    const uint32_t behind = put(end, (struct wire_submission){.command = UINT32_MAX});
+    ck_assert_uint_eq(get(end).sequence, behind);
+}
+
+// The daemon writes the answer into pages that are gone.
+START_TEST(a_segment_shrunk_under_an_answer_ends_its_session_alone)
+{
+    int32_t blocks[8];
+    start((const char *const[]){"--max-blocks", "8", NULL});
+    struct ring_end good = open_end(), bad = open_end();
+    uint64_t cache = open_cache(good.raw, "c");
+    lease_by_ring(&good, cache, 8, blocks);
+    const struct wire_request more = lease_request(open_cache(bad.raw, "c"), 3, SLEEP_MS);
+    put_parked(&bad, placed(&bad, &more));
+    shrink_arena(&bad, 0);
+    release(good.raw, cache, blocks, 8);
+    expect_end(&bad);
+    others_still_work(&good, fresh_batch(good.raw, cache));
+    close_end(&bad);
+    close_end(&good);
+}
+END_TEST
+
+START_TEST(a_session_ends_while_a_lease_of_its_ring_waits)
+{
+    int32_t blocks[8];
+    start((const char *const[]){"--max-blocks", "8", NULL});
+    struct ring_end good = open_end(), bad = open_end();
+    uint64_t cache = open_cache(good.raw, "c");
+    lease_by_ring(&good, cache, 8, blocks);
+    const struct wire_request more = lease_request(open_cache(bad.raw, "c"), 3, SLEEP_MS);
+    put_parked(&bad, placed(&bad, &more));
+    close_end(&bad);
+    while (raw_inspect(good.raw).num_sessions > 1)
+        nap();
+    release(good.raw, cache, blocks, 8);
+    ck_assert_uint_eq(raw_inspect(good.raw).leased_blocks, 0);
+    others_still_work(&good, fresh_batch(good.raw, cache));
     close_end(&good);
 }
 END_TEST
@@ -414,9 +552,13 @@ int main(void)
         a_run_behind_an_advance_in_one_ring_computes_the_next_step,
         a_lease_that_waits_is_answered_in_its_place,
         refusals_are_those_of_messages,
-        an_answer_without_room_is_told_and_writes_nothing,
+        a_command_without_room_for_its_answer_is_not_done,
+        a_session_with_heavy_entries_keeps_its_turn_short,
+        the_last_bytes_behind_the_arena_are_a_place_and_no_tensor,
         a_message_larger_than_any_may_be_is_refused_with_its_size,
-        a_segment_shrunk_under_a_message_ends_its_session_alone,
+        a_message_whose_last_page_is_lost_does_nothing_and_ends_its_session_alone,
+        a_segment_shrunk_under_an_answer_ends_its_session_alone,
+        a_session_ends_while_a_lease_of_its_ring_waits,
         NULL,
     };
     const TTest *const places[] = {a_bad_place_is_refused_with_its_values, NULL};

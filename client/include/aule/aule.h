@@ -178,13 +178,14 @@ struct aule_session_params {
 
 /*
  * Lanes. Two lanes lead to the daemon. They differ only in speed.
- *   ring lane   runs, waits, and the other commands of a step: leases, releases, copies, merges,
- *               batches, reports and publishing. They go over rings in the session's shared memory.
- *               A command other than a run or a wait lies in the arena until it is answered. The
- *               daemon must offer the lane, and the doorbell, a socket beside the daemon's, must be
- *               reachable.
- *   nng lane    all other commands, as messages over the daemon's socket. So does a command that
- *               finds the ring full, or no room in the arena, or a daemon before protocol 2.11.
+ *   ring lane   runs, waits, merges, leases and releases of blocks, copies, batches, reports,
+ *               publishing, and releases of claims. They go over rings in the session's shared
+ *               memory. There the library has 128 KiB of its own behind the arena, for commands
+ *               other than runs and waits. The daemon must offer the lane, and the doorbell, a
+ *               socket beside the daemon's, must be reachable.
+ *   nng lane    all other commands go as messages over the daemon's socket. Commands of the ring
+ *               lane also go this way if the ring or these 128 KiB are full, or if the daemon is
+ *               older than 2.11.
  *
  * $AULE_LANE forces a lane. With "nng" the session uses messages only. With "ring" a session that
  * cannot have the ring lane is not opened:

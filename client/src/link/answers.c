@@ -38,11 +38,25 @@ void answers_finish(struct answers *answers)
 static int64_t expect(const struct answers *answers, const struct wire_submission *submission,
                       int64_t start_ns)
 {
+    int64_t end_ns = 0;
     if (submission->command == WIRE_COMMAND_WAIT)
-        return forecast_ticket_end(&answers->forecast, submission->wait.ticket);
-    if (submission->command == WIRE_COMMAND_RUN && submission->run.waits)
-        return forecast_end(&answers->forecast.times, submission->run.entry.batch, start_ns);
-    return 0;
+        end_ns = forecast_ticket_end(&answers->forecast, submission->wait.ticket);
+    else if (submission->command == WIRE_COMMAND_RUN && submission->run.waits)
+        end_ns = forecast_end(&answers->forecast.times, submission->run.entry.batch, start_ns);
+    return end_ns > start_ns ? end_ns : start_ns;
+}
+
+int64_t answers_expected(const struct answers *answers, int64_t now_ns)
+{
+    const struct waiter *waiter;
+    int64_t first_ns = INT64_MAX;
+    DL_FOREACH(answers->waiters, waiter)
+    {
+        const int64_t expected_ns = waiter->expected_ns;
+        if (!waiter->answered && expected_ns + answers->spin_ns > now_ns && expected_ns < first_ns)
+            first_ns = expected_ns;
+    }
+    return first_ns == INT64_MAX ? 0 : first_ns;
 }
 
 static void learn(struct answers *answers, const struct waiter *waiter)
@@ -131,34 +145,56 @@ static void rest(struct answers *answers, uint32_t consumed, int64_t end_ns)
         ring_sleep(&answers->ring, consumed, end_ns == FOREVER ? NULL : &left);
 }
 
-// Without the mutex. Waits until an answer is posted or left_ns are over; may return too early. If
-// the answer is expected much later, it sleeps first and spins only near that time.
-static void watch(struct answers *answers, uint32_t consumed, int64_t expected_ns, int64_t left_ns)
+// What the leader knows when it releases the mutex.
+struct outlook {
+    uint32_t consumed;
+    int64_t now_ns, end_ns;
+    int64_t expected_ns; // the earliest answer; 0: unknown
+    int64_t spin_end_ns; // until then it spins for that answer
+    int64_t next_ns;     // the earliest answer expected after that; FOREVER: none is known
+};
+
+static struct outlook look_ahead(const struct answers *answers, int left_ms)
 {
-    const int64_t now = clock_now_ns(), end_ns = left_ns < 0 ? FOREVER : now + left_ns;
-    bool sleeps_first = answers->spin_ns && expected_ns - now > 2 * early_ns;
-    int64_t spin_end_ns = (expected_ns > now ? expected_ns : now) + answers->spin_ns;
+    struct outlook look = {.consumed = answers->ring.consumed,
+                           .now_ns = clock_now_ns(),
+                           .end_ns = FOREVER,
+                           .next_ns = FOREVER};
+    if (left_ms >= 0)
+        look.end_ns = look.now_ns + left_ms * NS_PER_MS;
+    if (!answers->spin_ns)
+        return look;
+    look.expected_ns = answers_expected(answers, look.now_ns);
+    look.spin_end_ns =
+        (look.expected_ns > look.now_ns ? look.expected_ns : look.now_ns) + answers->spin_ns;
+    const int64_t next_ns = answers_expected(answers, look.spin_end_ns);
+    if (next_ns)
+        look.next_ns = next_ns;
+    return look;
+}
+
+// Without the mutex. Waits until an answer is posted or the time is over; may return too early. If
+// the answer is expected much later, it sleeps first and spins only near that time.
+static void watch(struct answers *answers, const struct outlook *look)
+{
+    bool sleeps_first = answers->spin_ns && look->expected_ns - look->now_ns > 2 * early_ns;
     if (sleeps_first)
-        rest(answers, consumed, earlier(expected_ns - early_ns, end_ns));
-    else if (!answers->spin_ns || !spin(answers, consumed, earlier(spin_end_ns, end_ns)))
-        rest(answers, consumed, end_ns);
+        rest(answers, look->consumed, earlier(look->expected_ns - early_ns, look->end_ns));
+    else if (!answers->spin_ns ||
+             !spin(answers, look->consumed, earlier(look->spin_end_ns, look->end_ns)))
+        rest(answers, look->consumed,
+             look->next_ns == FOREVER ? look->end_ns
+                                      : earlier(look->next_ns - early_ns, look->end_ns));
 }
 
 // With the mutex, which is released meanwhile. Looks for the earliest answer that any thread
 // expects.
 static void lead(struct answers *answers, int left_ms)
 {
-    const uint32_t consumed = answers->ring.consumed;
-    const struct waiter *waiter;
-    int64_t expected_ns = INT64_MAX;
-    DL_FOREACH(answers->waiters, waiter)
-    {
-        if (!waiter->answered && waiter->expected_ns < expected_ns)
-            expected_ns = waiter->expected_ns;
-    }
+    const struct outlook look = look_ahead(answers, left_ms);
     answers->led = true;
     pthread_mutex_unlock(&answers->mutex);
-    watch(answers, consumed, expected_ns, left_ms < 0 ? -1 : left_ms * NS_PER_MS);
+    watch(answers, &look);
     pthread_mutex_lock(&answers->mutex);
     answers->led = false;
 }

@@ -34,7 +34,7 @@ struct answers {
 // One request of a thread, in that thread's memory.
 struct waiter {
     const struct wire_submission *submission;
-    int64_t start_ns, expected_ns; // expected_ns 0: unknown
+    int64_t start_ns, expected_ns; // expected_ns: start_ns if nothing is known; 0: no thread spins
     bool answered, sleeps;
     pthread_cond_t news; // while it sleeps
     struct wire_completion completion;
@@ -58,5 +58,8 @@ enum answers_place answers_submit(struct answers *answers, struct wire_submissio
 // the ring is broken or ring_interrupt() was called.
 bool answers_await(struct answers *answers, struct waiter *waiter, const struct timeout *timeout);
 bool answers_broken(struct answers *answers);
+// With the mutex. When the earliest answer is expected; 0: no time is known. An answer whose time
+// and spin_ns are over does not count. So a lease that waits for long hides no forecast.
+int64_t answers_expected(const struct answers *answers, int64_t now_ns);
 
 #endif

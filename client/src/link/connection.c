@@ -227,18 +227,12 @@ void connection_interrupt(struct connection *connection)
     tell_end(connection);
 }
 
-enum aule_status connection_hang_up(struct connection *connection, const char *command,
-                                    int timeout_ms)
+void connection_hang_up(struct connection *connection, const char *command)
 {
     pthread_mutex_lock(&connection->mutex);
     connection->unanswered = command;
     pthread_mutex_unlock(&connection->mutex);
     end_pipe(connection);
-    return fail(AULE_TIMEOUT,
-                "the daemon at %s did not answer %s within %d ms; the session is ended, "
-                "aule_session_reconnect() begins "
-                "another",
-                connection->path, command, timeout_ms);
 }
 
 // ---- calling ----
@@ -401,9 +395,11 @@ static enum aule_status call_error(struct connection *connection, int error, con
     if (closed)
         return fail(AULE_DAEMON_GONE, "the session was closed before %s was answered", command);
     if (unanswered)
-        return fail(AULE_DAEMON_GONE,
-                    "no %s: the session ended when the daemon at %s did not answer %s in time",
-                    command, connection->path, unanswered);
+        return fail(
+            AULE_DAEMON_GONE,
+            "no %s: the session ended when the daemon at %s did not answer %s in time, or not "
+            "readably",
+            command, connection->path, unanswered);
     return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer", connection->path,
                 command);
 }
@@ -436,37 +432,55 @@ static enum aule_status encode(const struct wire_request *request, uint8_t **fra
     return result;
 }
 
-// *answer takes over the call's body.
-static enum aule_status decode(const struct call *call, const char *command, struct answer *answer)
+// ---- answers ----
+
+enum aule_status answer_decode(struct answer *answer, size_t size, const char *command)
 {
     struct error error = {.status = STATUS_OK};
-    answer->message = call->body;
-    enum status status = wire_decode_reply(answer->message, call->size, &answer->reply, &error);
+    enum status status = wire_decode_reply(answer->message, size, &answer->reply, &error);
     if (status != STATUS_OK)
         return fail((enum aule_status)status, "the answer to %s: %s", command, error.text);
     return AULE_OK;
 }
 
-static bool is_answer(const struct wire_request *request, enum wire_answer expected,
-                      enum wire_answer answer)
+enum aule_status answer_judge(const struct wire_reply *reply, enum wire_answer expected,
+                              const char *command)
 {
-    bool waits = request->command == WIRE_COMMAND_RUN && request->run.waits;
-    return answer == expected || (waits && answer == WIRE_ANSWER_RUN);
-}
-
-static enum aule_status judge(const struct wire_reply *reply, const struct wire_request *request,
-                              enum wire_answer expected)
-{
-    const char *command = wire_command_name(request->command);
     if (reply->status < STATUS_OK || reply->status > STATUS_INTERNAL)
         return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command,
                     reply->status, reply->message ? reply->message : "");
     if (reply->status != STATUS_OK)
         return fail((enum aule_status)reply->status, "%s", reply->message ? reply->message : "");
-    if (!is_answer(request, expected, reply->answer))
+    if (reply->answer != expected)
         return fail(AULE_MALFORMED, "%s was answered with kind %d instead of %d", command,
                     (int)reply->answer, (int)expected);
     return AULE_OK;
+}
+
+void answer_finish(struct answer *answer)
+{
+    wire_reply_finish(&answer->reply);
+    free(answer->message);
+    *answer = (struct answer){.message = NULL};
+}
+
+void answer_drop(struct answer *answer)
+{
+    const uint64_t ticket = answer->reply.ticket;
+    const bool missing = answer->missing;
+    answer_finish(answer);
+    answer->reply.ticket = ticket;
+    answer->missing = missing;
+}
+
+// ---- one call ----
+
+// A daemon before protocol 2.4 answers a Run that waits with a RUN.
+static enum wire_answer kind_of(const struct wire_request *request, enum wire_answer expected,
+                                const struct wire_reply *reply)
+{
+    const bool waits = request->command == WIRE_COMMAND_RUN && request->run.waits;
+    return waits && reply->answer == WIRE_ANSWER_RUN ? WIRE_ANSWER_RUN : expected;
 }
 
 static enum aule_status call(struct connection *connection, const struct wire_request *request,
@@ -486,14 +500,13 @@ static enum aule_status call(struct connection *connection, const struct wire_re
     status = call_error(connection, error, command, timeout);
     if (status != AULE_OK)
         return status;
-    status = decode(&exchanged, command, answer);
+    answer->message = exchanged.body;
+    status = answer_decode(answer, exchanged.size, command);
+    answer->missing = status != AULE_OK;
     if (status == AULE_OK)
-        status = judge(&answer->reply, request, expected);
-    if (status != AULE_OK) {
-        uint64_t ticket = answer->reply.ticket;
-        answer_finish(answer);
-        answer->reply.ticket = ticket;
-    }
+        status = answer_judge(&answer->reply, kind_of(request, expected, &answer->reply), command);
+    if (status != AULE_OK)
+        answer_drop(answer);
     return status;
 }
 
@@ -551,11 +564,4 @@ void connection_farewell(struct connection *connection, const struct wire_reques
     struct answer answer = {.message = NULL};
     if (call(connection, request, &timeout, true, WIRE_ANSWER_EMPTY, &answer) == AULE_OK)
         answer_finish(&answer);
-}
-
-void answer_finish(struct answer *answer)
-{
-    wire_reply_finish(&answer->reply);
-    free(answer->message);
-    *answer = (struct answer){.message = NULL};
 }

@@ -23,9 +23,19 @@ struct connection;
 struct answer {
     struct wire_reply reply;
     void *message; // owned
-    bool missing;  // after AULE_TIMEOUT: no answer came; else the daemon itself said TIMEOUT
+    // After a failure: no answer came, or none that could be read, so that what the daemon did is
+    // unknown. Else the daemon's answer is the failure.
+    bool missing;
 };
 void answer_finish(struct answer *answer); // takes a zeroed one
+// Finishes all but `missing` and the reply's ticket.
+void answer_drop(struct answer *answer);
+// Decodes answer->message of `size` bytes to answer->reply.
+enum aule_status answer_decode(struct answer *answer, size_t size, const char *command);
+// AULE_OK: the reply is a success of the kind `expected`. Else the daemon's status with its
+// sentence, or AULE_MALFORMED.
+enum aule_status answer_judge(const struct wire_reply *reply, enum wire_answer expected,
+                              const char *command);
 
 // Connects to the daemon at `path`. The connection keeps a copy of the path. Waits for what
 // `timeout` has left. AULE_DAEMON_GONE: nothing listens. AULE_DENIED: the file system refuses.
@@ -39,11 +49,10 @@ const char *connection_path(const struct connection *connection); // of the daem
 // descriptor; the parent's connection stays. Takes NULL.
 void connection_close(struct connection *connection);
 
-// Call this if `command` had no answer within timeout_ms. Closes the pipe, so that the daemon takes
-// back what the connection has and gives it nothing more. Every other call then returns
-// AULE_DAEMON_GONE. Returns AULE_TIMEOUT.
-enum aule_status connection_hang_up(struct connection *connection, const char *command,
-                                    int timeout_ms);
+// Call this if the answer to `command` is missing. Closes the pipe, so that the daemon takes back
+// what the connection has and gives it nothing more. Every other call then returns
+// AULE_DAEMON_GONE.
+void connection_hang_up(struct connection *connection, const char *command);
 
 // Every pending call and every later one returns AULE_DAEMON_GONE; the connection stays until
 // connection_close().

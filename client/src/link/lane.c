@@ -6,13 +6,16 @@
 // after the end of the session or connection, a message gets the reason. So both lanes give the
 // same answers.
 //
-// A command other than a run or a wait is encoded like a message and copied to an allocation of the
-// arena; its answer may come to the same place. The allocation ends with the answer. If no answer
-// comes, the daemon may still write there, so the allocation stays until the attachment ends.
+// A command other than a run or a wait is encoded like a message and copied to a place; its answer
+// may come to the same place. Places lie behind the arena and have an allocator of their own. So
+// they take no room from the caller, no call of the caller can free one, and no tensor can reach
+// one. A place ends with the answer. If no answer comes, the daemon may still write there, so the
+// place stays until the attachment ends.
 
 #include "lane.h"
 
 #include "answers.h"
+#include "client/src/arena.h"
 #include "client/src/error.h"
 
 #include <errno.h>
@@ -26,25 +29,25 @@
 #include <unistd.h>
 
 enum { LEAST_CORES_TO_SPIN = 3, SPIN_US = 50, MAX_SPIN_US = 1000000 };
-enum { FIRST_MINOR_WITH_PLACES = 11 }; // before, a ring takes only runs and waits
-// Bytes of a command in the arena. Larger ones go as messages, so that they take no room from the
-// caller's tensors even for a moment.
-enum { MAX_PLACE = 64 << 10 };
+enum { MAX_PLACE = 64 << 10 }; // bytes; larger commands go as messages
 
 struct lane {
     pid_t pid;
     struct connection *connection;
     int bell;
     struct connection_watcher watcher;
-    uint8_t *bytes;      // of the arena
-    struct arena *arena; // NULL: the daemon takes only runs and waits
-    bool open;           // `answers` is initialised
+    uint32_t minor;         // of the daemon
+    uint8_t *bytes;         // of the arena
+    uint64_t places_offset; // from there on; a multiple of a page
+    struct arena *places;   // which bytes of them are taken; owned; NULL: there are none
+    bool open;              // `answers` is initialised
     struct answers answers;
 };
 
 // Where a command and its answer lie in the arena.
 struct place {
     uint64_t offset, size; // size 0: none
+    void *copy;            // malloc'd: `size` bytes for the answer; NULL: it needs none
 };
 
 // ---- choosing ----
@@ -177,6 +180,14 @@ static enum aule_status not_offered(const char *path, const struct wire_hello_re
                 path);
 }
 
+static enum aule_status make_places(struct lane *lane, const struct segment *segment)
+{
+    if (segment->places_size == 0)
+        return AULE_OK;
+    lane->places_offset = segment->arena_size;
+    return arena_create(segment->places_size, &lane->places);
+}
+
 enum aule_status lane_open(const struct lane_plan *plan, const char *path,
                            const struct wire_hello_reply *hello, const struct lane_parts *parts,
                            struct lane **out)
@@ -192,11 +203,13 @@ enum aule_status lane_open(const struct lane_plan *plan, const char *path,
         return fail(AULE_NO_MEMORY, "no memory for the ring lane");
     lane->pid = getpid();
     lane->connection = parts->connection;
+    lane->minor = hello->minor;
     lane->bytes = parts->segment->arena;
-    lane->arena = hello->minor < FIRST_MINOR_WITH_PLACES ? NULL : parts->arena;
     lane->bell = -1;
     bool reached = false;
     enum aule_status status = check_rings(hello);
+    if (status == AULE_OK)
+        status = make_places(lane, parts->segment);
     if (status == AULE_OK)
         status = reach_bell(lane, plan->choice, path, hello->doorbell, &reached);
     if (reached) {
@@ -216,6 +229,7 @@ void lane_close(struct lane *lane)
         close(lane->bell);
     if (lane->open && lane->pid == getpid())
         answers_finish(&lane->answers);
+    arena_destroy(lane->places);
     free(lane);
 }
 
@@ -262,49 +276,71 @@ static bool ask(struct lane *lane, struct wire_submission *submission,
 
 // ---- commands in the arena ----
 
-static enum aule_status find_place(struct lane *lane, uint64_t size, struct place *place)
+// False: no place is free.
+static bool take_place(struct lane *lane, uint64_t size, struct place *place)
 {
-    place->size = size;
-    error_mute(true); // without room the command goes as a message
-    enum aule_status status = arena_alloc(lane->arena, size, &place->offset);
+    error_mute(true); // the command goes as a message then, so that nothing has failed
+    const bool taken = arena_alloc(lane->places, size, &place->offset) == AULE_OK;
     error_mute(false);
-    return status;
+    place->offset += lane->places_offset;
+    place->size = taken ? size : 0;
+    return taken;
 }
 
-// False: the command must go as a message. Nothing is allocated then.
+static void drop_place(struct lane *lane, struct place *place, bool answered)
+{
+    if (place->size && answered)
+        arena_free(lane->places, place->offset - lane->places_offset);
+    free(place->copy);
+    *place = (struct place){.size = 0};
+}
+
+static bool fits_entry(enum wire_answer answer)
+{
+    return answer == WIRE_ANSWER_EMPTY || answer == WIRE_ANSWER_RUN || answer == WIRE_ANSWER_WAIT;
+}
+
+// False: the command must go as a message, and nothing is taken. Once the daemon has the command,
+// its answer must not be lost for want of memory, so its copy is allocated here.
 static bool place_command(struct lane *lane, const struct wire_request *request,
-                          struct wire_submission *submission, struct place *place)
+                          enum wire_answer expected, struct wire_submission *submission,
+                          struct place *place)
 {
     struct wire_buffer buffer;
     if (wire_encode_request(request, &buffer, NULL) != STATUS_OK)
         return false;
     const uint64_t room = wire_reply_room(request), size = buffer.size > room ? buffer.size : room;
-    bool placed = size <= MAX_PLACE && find_place(lane, size, place) == AULE_OK;
+    const bool copies = !fits_entry(expected);
+    bool placed = size <= MAX_PLACE && (!copies || (place->copy = malloc(size))) &&
+                  take_place(lane, size, place);
     if (placed) {
         memcpy(lane->bytes + place->offset, buffer.data, buffer.size);
         submission->message = (struct wire_span){.offset = place->offset, .count = buffer.size};
         submission->room = size;
+    } else {
+        drop_place(lane, place, true);
     }
     wire_buffer_finish(&buffer);
     return placed;
 }
 
-// The answer that lies in the arena. The caller ends it.
-static enum aule_status read_place(const struct lane *lane, const struct place *place,
-                                   uint64_t size, const char *command, struct answer *answer)
+// The answer that lies in the place. Without it, what the daemon did is lost.
+static enum aule_status read_place(const struct lane *lane, struct place *place, uint64_t size,
+                                   const char *command, struct answer *answer)
 {
-    struct error error = {.status = STATUS_OK};
-    if (size > place->size)
-        return fail(AULE_MALFORMED, "%s was answered with %" PRIu64 " bytes in a place of %" PRIu64,
-                    command, size, place->size);
-    answer->message = malloc(size ? size : 1);
-    if (!answer->message)
-        return fail(AULE_NO_MEMORY, "no memory for the answer to %s", command);
-    memcpy(answer->message, lane->bytes + place->offset, size);
-    enum status status = wire_decode_reply(answer->message, size, &answer->reply, &error);
-    if (status != STATUS_OK)
-        return fail((enum aule_status)status, "the answer to %s: %s", command, error.text);
-    return AULE_OK;
+    enum aule_status status;
+    if (size > place->size) {
+        status =
+            fail(AULE_MALFORMED, "%s was answered with %" PRIu64 " bytes in a place of %" PRIu64,
+                 command, size, place->size);
+    } else {
+        answer->message = place->copy;
+        place->copy = NULL;
+        memcpy(answer->message, lane->bytes + place->offset, size);
+        status = answer_decode(answer, size, command);
+    }
+    answer->missing = status != AULE_OK;
+    return status;
 }
 
 // ---- answers ----
@@ -324,27 +360,16 @@ static enum aule_status read_wait(const struct wire_completion *completion, cons
     return AULE_OK;
 }
 
-static enum aule_status judge(const struct wire_completion *completion, enum wire_answer expected,
-                              const char *command)
-{
-    if (completion->status < STATUS_OK || completion->status > STATUS_INTERNAL)
-        return fail(AULE_MALFORMED, "%s was answered with the unknown status %d: %s", command,
-                    completion->status, completion->text);
-    if (completion->status != STATUS_OK)
-        return fail((enum aule_status)completion->status, "%s", completion->text);
-    if (completion->answer != expected)
-        return fail(AULE_MALFORMED, "%s was answered with kind %u instead of %d", command,
-                    completion->answer, (int)expected);
-    return AULE_OK;
-}
-
 // Turns the completion into the answer that a message would have brought.
-static enum aule_status read_answer(const struct lane *lane, const struct place *place,
+static enum aule_status read_answer(const struct lane *lane, struct place *place,
                                     const struct wire_completion *completion,
                                     enum wire_answer expected, const char *command,
                                     struct answer *answer)
 {
-    enum aule_status status = judge(completion, expected, command);
+    const struct wire_reply told = {.status = completion->status,
+                                    .message = completion->text,
+                                    .answer = (enum wire_answer)completion->answer};
+    enum aule_status status = answer_judge(&told, expected, command);
     answer->reply.ticket = completion->ticket;
     if (status != AULE_OK)
         return status;
@@ -356,11 +381,10 @@ static enum aule_status read_answer(const struct lane *lane, const struct place 
     default: break;
     }
     status = read_place(lane, place, completion->ticket, command, answer);
-    if (status == AULE_OK && answer->reply.answer != expected)
-        status = fail(AULE_MALFORMED, "%s was answered with kind %d instead of %d", command,
-                      (int)answer->reply.answer, (int)expected);
+    if (status == AULE_OK)
+        status = answer_judge(&answer->reply, expected, command);
     if (status != AULE_OK)
-        answer_finish(answer);
+        answer_drop(answer);
     return status;
 }
 
@@ -368,7 +392,8 @@ static enum aule_status read_answer(const struct lane *lane, const struct place 
 
 // False: the command must go as a message.
 static bool submission_of(struct lane *lane, const struct wire_request *request,
-                          struct wire_submission *submission, struct place *place)
+                          enum wire_answer expected, struct wire_submission *submission,
+                          struct place *place)
 {
     *submission = (struct wire_submission){.command = request->command};
     switch (request->command) {
@@ -376,8 +401,8 @@ static bool submission_of(struct lane *lane, const struct wire_request *request,
     case WIRE_COMMAND_WAIT: submission->wait = request->wait; return true;
     default: break;
     }
-    return lane->arena && wire_command_rules(request->command) & WIRE_BY_RING &&
-           place_command(lane, request, submission, place);
+    return lane->places && wire_command_by_ring(request->command, lane->minor) &&
+           place_command(lane, request, expected, submission, place);
 }
 
 bool lane_call(struct lane *lane, const struct wire_request *request, const struct timeout *timeout,
@@ -388,13 +413,12 @@ bool lane_call(struct lane *lane, const struct wire_request *request, const stru
     struct wire_completion completion;
     struct place place = {.size = 0};
     *answer = (struct answer){.message = NULL};
-    if (!lane || !submission_of(lane, request, &submission, &place))
+    if (!lane || !submission_of(lane, request, expected, &submission, &place))
         return false;
     const bool asked = ask(lane, &submission, timeout, answer, &completion, status);
     const bool answered = asked && *status == AULE_OK;
     if (answered)
         *status = read_answer(lane, &place, &completion, expected, command, answer);
-    if (place.size && (answered || !asked))
-        arena_free(lane->arena, place.offset);
+    drop_place(lane, &place, answered || !asked);
     return asked;
 }

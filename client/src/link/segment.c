@@ -26,12 +26,15 @@ static enum aule_status check_layout(const struct wire_hello_reply *hello)
         hello->arena_offset < sizeof(struct wire_segment_header) ||
         hello->arena_offset > hello->segment_size ||
         hello->arena_size > hello->segment_size - hello->arena_offset ||
+        hello->places_size > hello->segment_size - hello->arena_offset - hello->arena_size ||
+        (hello->places_size && hello->arena_size % WIRE_PAGE != 0) ||
         hello->segment_size > SIZE_MAX)
         return fail(AULE_MISMATCH,
                     "segment %s: a header at %" PRIu64 " and an arena of %" PRIu64
-                    " bytes at %" PRIu64 " do not fit its %" PRIu64 " bytes",
+                    " bytes at %" PRIu64 " with %" PRIu64 " bytes of places do not fit its %" PRIu64
+                    " bytes",
                     hello->segment_name, hello->header_offset, hello->arena_size,
-                    hello->arena_offset, hello->segment_size);
+                    hello->arena_offset, hello->places_size, hello->segment_size);
     return AULE_OK;
 }
 
@@ -74,7 +77,8 @@ static enum aule_status map(const struct wire_hello_reply *hello, int fd, struct
     *segment = (struct segment){.base = base,
                                 .size = (size_t)hello->segment_size,
                                 .arena = (char *)base + hello->arena_offset,
-                                .arena_size = hello->arena_size};
+                                .arena_size = hello->arena_size,
+                                .places_size = hello->places_size};
     return AULE_OK;
 }
 

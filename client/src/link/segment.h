@@ -11,9 +11,9 @@
 
 struct segment {
     void *base;
-    size_t size; // bytes mapped
-    void *arena; // inside the mapping
-    uint64_t arena_size;
+    size_t size;                      // bytes mapped
+    void *arena;                      // inside the mapping
+    uint64_t arena_size, places_size; // the places follow the arena
 };
 
 // Maps the segment that the daemon made, and checks that it is the one that `hello` describes. On

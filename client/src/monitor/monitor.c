@@ -57,7 +57,7 @@ void aule_monitor_close(struct aule_monitor *monitor)
 static enum aule_status check_known(struct aule_monitor *monitor, enum wire_command command)
 {
     static const uint32_t minors[WIRE_COMMAND_COUNT] = {
-#define MINOR(NAME, name, rules, since) [WIRE_COMMAND_##NAME] = (since),
+#define MINOR(NAME, name, rules, since, ring_since) [WIRE_COMMAND_##NAME] = (since),
         WIRE_RULES_MAP(MINOR)
 #undef MINOR
     };

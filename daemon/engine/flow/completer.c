@@ -27,7 +27,7 @@ static struct submission *head(struct engine *engine)
     bool may_look = engine->watch.look_ns > 0 && engine->completed > 0; // once after each end
     while (!engine->lost && !engine->flying && !engine->submitter_gone) {
         if (may_look)
-            engine_look_out(engine, &engine->num_flown);
+            engine_look_out(engine, &engine->num_flown, engine_patience_ns(engine));
         else
             pthread_cond_wait(&engine->changed, &engine->lock);
         may_look = false;

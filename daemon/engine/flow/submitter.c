@@ -33,20 +33,33 @@ static bool expects_more(const struct engine *engine, uint64_t looked_after)
            (idle || atomic_load(&engine->looking));
 }
 
+// Whether a submission will probably come soon, because engine_expect() says so.
+static bool is_announced(const struct engine *engine)
+{
+    return !engine->waiting && engine->patience_ns > 0 &&
+           atomic_load(&engine->num_expected) != engine->heard;
+}
+
+static int64_t longer(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 // The next submission, with a slot. NULL: there will be none.
 static struct submission *take(struct engine *engine)
 {
     struct submission *submission = NULL;
     struct slot *slot = NULL;
     uint64_t looked_after = UINT64_MAX;
-    unsigned heard = atomic_load(&engine->num_expected);
     pthread_mutex_lock(&engine->lock);
     while (!engine->lost &&
            !(engine->waiting ? (slot = free_slot(engine)) != NULL : engine->stopping)) {
-        const unsigned expected = atomic_load(&engine->num_expected);
-        if (expects_more(engine, looked_after) || (!engine->waiting && expected != heard)) {
-            heard = expected;
-            engine_look_out(engine, &engine->num_queued);
+        const bool more = expects_more(engine, looked_after);
+        if (more || is_announced(engine)) {
+            const int64_t least_ns = more ? engine->watch.look_ns : 0,
+                          most_ns = longer(engine->patience_ns, least_ns);
+            engine->heard = atomic_load(&engine->num_expected);
+            engine->patience_ns -= engine_look_out(engine, &engine->num_queued, most_ns);
             looked_after = engine->completed;
         } else {
             pthread_cond_wait(&engine->more, &engine->lock);
@@ -57,6 +70,8 @@ static struct submission *take(struct engine *engine)
         DL_DELETE(engine->waiting, submission);
         submission->slot = slot;
         slot->busy = true;
+        engine->heard = atomic_load(&engine->num_expected);
+        engine->patience_ns = engine_patience_ns(engine);
     }
     pthread_mutex_unlock(&engine->lock);
     return submission;
@@ -151,6 +166,7 @@ void *submitter_thread(void *argument)
 {
     struct engine *engine = argument;
     struct submission *submission;
+    engine->patience_ns = engine_patience_ns(engine);
     while ((submission = take(engine)))
         process(submission);
     pthread_mutex_lock(&engine->lock);

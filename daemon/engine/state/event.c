@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <utlist.h>
 
+enum { LOOKS_FOR_EXPECTED = 4 };
+
 // Threads that poll an atomic counter take the lock at the moment when the thread that changed the
 // counter holds it. A sleeping waiter would wake about 30 us late, so the mutex is adaptive: a
 // waiter spins for a moment before it sleeps.
@@ -121,8 +123,8 @@ void events_finish(struct engine *engine)
     }
 }
 
-// A call that comes when the submitter has looked and does not sleep yet is lost, which costs only
-// time.
+// The signal is lost if the submitter has just looked and is not asleep yet. Then the next
+// submission wakes it later.
 void engine_expect(struct engine *engine)
 {
     if (engine->watch.look_ns == 0)
@@ -131,21 +133,36 @@ void engine_expect(struct engine *engine)
     pthread_cond_signal(&engine->more); // makes no system call if the submitter is awake
 }
 
-void engine_look_out(struct engine *engine, const atomic_uint *count)
+int64_t engine_patience_ns(const struct engine *engine)
+{
+    return LOOKS_FOR_EXPECTED * engine->watch.look_ns;
+}
+
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int64_t engine_look_out(struct engine *engine, const atomic_uint *count, int64_t most_ns)
 {
     const unsigned before = atomic_load(count);
     unsigned expected = atomic_load(&engine->num_expected);
     pthread_mutex_unlock(&engine->lock);
     const int64_t look_ns = engine->watch.look_ns;
-    int64_t now = clock_now_ns(), end = now + look_ns;
+    int64_t now = clock_now_ns(), from = now, end = now + earlier(look_ns, most_ns);
     for (; atomic_load(count) == before && now < end; now = clock_now_ns()) {
         const unsigned newly = atomic_load(&engine->num_expected);
-        if (atomic_load(&engine->looking) || newly != expected)
+        if (atomic_load(&engine->looking)) {
+            from = now;
             end = now + look_ns;
+        } else if (newly != expected && end < from + most_ns) {
+            end = earlier(now + look_ns, from + most_ns);
+        }
         expected = newly;
         cpu_relax();
     }
     pthread_mutex_lock(&engine->lock);
+    return now - from;
 }
 
 enum status engine_wait(struct engine *engine, uint64_t sequence, int timeout_ms)

@@ -89,6 +89,10 @@ struct engine {
     atomic_uint num_queued;   // submissions queued so far; raised after the lock is released
     atomic_uint num_flown;    // submissions that the submitter has passed on; raised likewise
     atomic_uint num_expected; // calls of engine_expect()
+    unsigned heard;           // as many of them when the last submission was taken, or when the
+                              // submitter last polled because of one; submitter only
+    int64_t patience_ns;      // so long may the submitter poll because of them until a submission
+                              // comes; submitter only
     // The completer polls the GPU, because an end is near. Becomes true under the lock.
     atomic_bool looking;
     uint64_t completed;     // this submission and all before it are done

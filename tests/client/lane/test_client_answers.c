@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 enum { THREADS = 6, CALLS = 100, ENTRIES = 4, ROUNDS_KEPT = 3, ANSWER = 1000 };
 
@@ -262,6 +263,26 @@ START_TEST(an_answer_that_nobody_asked_for_breaks_the_ring)
 }
 END_TEST
 
+// As a thread with a forecast leads while another one waits for a lease without end.
+START_TEST(a_forecast_counts_beside_an_answer_that_is_overdue)
+{
+    struct waiter lease = {.expected_ns = 1000}, run = {.expected_ns = 90000},
+                  done = {.expected_ns = 50000, .answered = true};
+    open_world(ENTRIES, 5000);
+    DL_APPEND(world.answers.waiters, &lease);
+    ck_assert_int_eq(answers_expected(&world.answers, 1000), 1000);
+    ck_assert_int_eq(answers_expected(&world.answers, 7000), 0);
+    DL_APPEND(world.answers.waiters, &done);
+    DL_APPEND(world.answers.waiters, &run);
+    ck_assert_int_eq(answers_expected(&world.answers, 1000), 1000); // the lease may come at once
+    ck_assert_int_eq(answers_expected(&world.answers, 7000), 90000);
+    ck_assert_int_eq(answers_expected(&world.answers, 94000), 90000);
+    ck_assert_int_eq(answers_expected(&world.answers, 96000), 0);
+    world.answers.waiters = NULL;
+    close_world();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("client_answers");
@@ -271,6 +292,7 @@ int main(void)
     tcase_add_test(threads, a_leader_whose_time_is_over_leaves_the_watch_to_another);
     tcase_add_test(threads, a_thread_that_would_spin_for_hours_looks_no_longer_than_it_may_wait);
     tcase_add_test(threads, a_full_ring_and_one_that_is_over_have_no_place);
+    tcase_add_test(threads, a_forecast_counts_beside_an_answer_that_is_overdue);
     tcase_add_test(threads, an_answer_that_nobody_asked_for_breaks_the_ring);
     suite_add_tcase(suite, threads);
     return check_main(suite);

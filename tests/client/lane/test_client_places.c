@@ -17,7 +17,7 @@
 enum { ENTRIES = 4, SUBMISSIONS_AT = WIRE_PAGE, COMPLETIONS_AT = 3 * WIRE_PAGE };
 
 // What the fake's end of the ring does with a command in the arena.
-enum trick { HONEST, TOO_LARGE, OTHER_KIND, GARBAGE, REFUSED, SILENT };
+enum trick { HONEST, TOO_LARGE, OTHER_KIND, GARBAGE, REFUSED, REFUSED_IN_PLACE, SILENT };
 
 static struct rings {
     struct ring_daemon end;
@@ -66,6 +66,10 @@ static struct wire_reply reply_to(const struct wire_request *request)
         reply.answer = WIRE_ANSWER_BATCH_CREATE;
         reply.batch_create.batch = 99;
     }
+    if (rings.trick == REFUSED_IN_PLACE) {
+        reply.status = STATUS_QUOTA;
+        reply.message = "refused in the place";
+    }
     if (rings.trick == OTHER_KIND)
         reply.answer = WIRE_ANSWER_CACHE_STATE;
     return reply;
@@ -78,6 +82,8 @@ static void put_reply(const struct wire_submission *submission, struct wire_comp
     struct error error;
     uint8_t *place = fake_arena(&fake) + submission->message.offset;
     ck_assert_uint_le(submission->message.count, sizeof message);
+    ck_assert_uint_ge(submission->message.offset, FAKE_ARENA);
+    ck_assert_uint_le(submission->message.offset + submission->room, FAKE_ARENA + fake.places_size);
     memcpy(message, place, submission->message.count);
     ck_assert_int_eq(wire_decode_request(message, submission->message.count, &request, &error),
                      STATUS_OK);
@@ -137,7 +143,7 @@ static void *serve_rings(void *context)
 static struct aule_session *session;
 static struct aule_cache *cache;
 
-static void open_all(uint32_t minor, enum trick trick)
+static void open_with(uint32_t minor, enum trick trick, uint64_t places_size)
 {
     struct sockaddr_un *address = &rings.bell_address;
     rings.minor = minor;
@@ -150,9 +156,15 @@ static void open_all(uint32_t minor, enum trick trick)
     setenv("AULE_LANE", "ring", 1);
     fake_start(&fake, path, greet, NULL);
     fake.head = 8 * WIRE_PAGE;
+    fake.places_size = places_size;
     session = open_session(SHORT_MS);
     cache = open_cache(session);
     ck_assert_int_eq(pthread_create(&rings.thread, NULL, serve_rings, NULL), 0);
+}
+
+static void open_all(uint32_t minor, enum trick trick)
+{
+    open_with(minor, trick, wire_places_size(minor));
 }
 
 static void close_all(void)
@@ -205,21 +217,123 @@ START_TEST(a_daemon_before_2_11_gets_messages_but_for_runs)
 }
 END_TEST
 
-START_TEST(without_room_in_the_arena_or_with_a_large_command_a_message_goes)
+START_TEST(a_daemon_that_gives_no_places_gets_messages_but_for_runs)
 {
     int32_t blocks[3];
-    struct aule_tensor all;
-    open_all(WIRE_PROTOCOL_MINOR, HONEST);
-    int32_t *many = calloc(20000, sizeof *many);
-    ck_assert_int_eq(aule_blocks_release(cache, 20000, many), AULE_OK);
-    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BLOCKS_RELEASE], 1);
-    free(many);
-    ck_assert_int_eq(aule_tensor_create(session, AULE_F32, FAKE_ARENA / 256, 1, 64, &all), AULE_OK);
+    open_with(WIRE_PROTOCOL_MINOR, HONEST, 0);
     ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
     ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BLOCKS_LEASE], 1);
-    aule_tensor_destroy(session, &all);
-    ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
-    ck_assert_uint_eq(rings.seen[WIRE_COMMAND_BLOCKS_LEASE], 1);
+    struct aule_batch *batch = create_batch(cache);
+    submit_one(batch);
+    ck_assert_uint_eq(rings.seen[WIRE_COMMAND_RUN], 1);
+    aule_batch_destroy(batch);
+    expect_empty_arena(session);
+    close_all();
+}
+END_TEST
+
+static void *lease_in_vain(void *status)
+{
+    int32_t blocks[3];
+    *(enum aule_status *)status = aule_blocks_lease(cache, 3, 0, blocks);
+    return NULL;
+}
+
+static void wait_for_ring(enum wire_command command, unsigned count)
+{
+    for (int i = 0; i < DEADLINE_S * 1000 && atomic_load(&rings.seen[command]) < count; i++)
+        usleep(1000);
+    ck_assert_uint_eq(atomic_load(&rings.seen[command]), count);
+}
+
+// Each byte of the arena is the caller's, and a second free of the same memory frees no place.
+START_TEST(a_lease_that_waits_takes_nothing_from_the_caller)
+{
+    pthread_t thread;
+    enum aule_status status;
+    void *freed;
+    open_all(WIRE_PROTOCOL_MINOR, SILENT);
+    ck_assert_int_eq(aule_arena_alloc(session, 100, &freed, NULL), AULE_OK);
+    aule_arena_free(session, freed);
+    ck_assert_int_eq(pthread_create(&thread, NULL, lease_in_vain, &status), 0);
+    wait_for_ring(WIRE_COMMAND_BLOCKS_LEASE, 1);
+    aule_arena_free(session, freed);
+    aule_arena_free(session, (char *)aule_arena_base(session) + FAKE_ARENA);
+    ck_assert_msg(strstr(aule_error(), "no allocation begins"), "%s", aule_error());
+    expect_empty_arena(session);
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(status, AULE_TIMEOUT);
+    close_all();
+}
+END_TEST
+
+enum { LARGE = 15000 }; // blocks; two such lists fill the places
+static const int32_t many[20000];
+
+static void *release_in_vain(void *status)
+{
+    *(enum aule_status *)status = aule_blocks_release(cache, LARGE, many);
+    return NULL;
+}
+
+START_TEST(a_large_command_goes_as_a_message_and_so_does_one_that_finds_no_place)
+{
+    pthread_t threads[2];
+    enum aule_status statuses[2];
+    open_all(WIRE_PROTOCOL_MINOR, SILENT);
+    ck_assert_int_eq(aule_blocks_release(cache, 20000, many), AULE_OK);
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BLOCKS_RELEASE], 1);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, release_in_vain, &statuses[i]), 0);
+    wait_for_ring(WIRE_COMMAND_BLOCKS_RELEASE, 2);
+    ck_assert_int_eq(aule_blocks_release(cache, LARGE, many), AULE_OK);
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BLOCKS_RELEASE], 2);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert(statuses[0] == AULE_TIMEOUT || statuses[1] == AULE_TIMEOUT);
+    close_all();
+}
+END_TEST
+
+enum { THREADS = 6, ROUNDS = 60 };
+static struct aule_batch *common_batch;
+static atomic_int wrong;
+
+static void *step_often(void *context)
+{
+    int32_t blocks[3];
+    struct aule_ticket ticket;
+    struct aule_tensor tensor;
+    const struct aule_run_params run = {.num_heads = 1};
+    (void)context;
+    for (int i = 0; i < ROUNDS; i++) {
+        bool good = aule_blocks_lease(cache, 3, 0, blocks) == AULE_OK &&
+                    (blocks[0] == 40 || blocks[0] == 0) && blocks[2] == blocks[0] + 2 &&
+                    aule_tensor_create(session, AULE_F32, 16, 1, 64, &tensor) == AULE_OK &&
+                    aule_run_submit(common_batch, &run, 0, &ticket) == AULE_OK;
+        aule_tensor_destroy(session, &tensor);
+        good &= aule_blocks_release(cache, 3, blocks) == AULE_OK;
+        atomic_fetch_add(&wrong, !good);
+    }
+    return NULL;
+}
+
+// The ring has fewer entries than there are threads, so some commands go as messages.
+START_TEST(threads_of_a_session_share_the_ring_and_its_places)
+{
+    pthread_t threads[THREADS];
+    open_all(WIRE_PROTOCOL_MINOR, HONEST);
+    common_batch = create_batch(cache);
+    for (int i = 0; i < THREADS; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, step_often, NULL), 0);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    ck_assert_int_eq(wrong, 0);
+    ck_assert_uint_gt(rings.seen[WIRE_COMMAND_BLOCKS_LEASE], 0);
+    ck_assert_uint_eq(rings.seen[WIRE_COMMAND_BLOCKS_LEASE] + fake.seen[WIRE_COMMAND_BLOCKS_LEASE],
+                      THREADS * ROUNDS);
+    aule_batch_destroy(common_batch);
+    expect_empty_arena(session);
     close_all();
 }
 END_TEST
@@ -227,12 +341,14 @@ END_TEST
 static const struct {
     enum trick trick;
     enum aule_status status;
+    bool ends; // the session: the leased ids are lost
     const char *text;
 } tricks[] = {
-    {TOO_LARGE, AULE_MALFORMED, "BLOCKS_LEASE was answered with"},
-    {OTHER_KIND, AULE_MALFORMED, "BLOCKS_LEASE was answered with kind"},
-    {GARBAGE, AULE_MALFORMED, "the answer to BLOCKS_LEASE"},
-    {REFUSED, AULE_QUOTA, "no more than that"},
+    {TOO_LARGE, AULE_MALFORMED, true, "BLOCKS_LEASE was answered with"},
+    {OTHER_KIND, AULE_MALFORMED, false, "BLOCKS_LEASE was answered with kind"},
+    {GARBAGE, AULE_MALFORMED, true, "the answer to BLOCKS_LEASE"},
+    {REFUSED, AULE_QUOTA, false, "no more than that"},
+    {REFUSED_IN_PLACE, AULE_QUOTA, false, "refused in the place"},
 };
 
 START_TEST(an_answer_that_no_daemon_gives_is_an_error_with_its_values)
@@ -242,21 +358,19 @@ START_TEST(an_answer_that_no_daemon_gives_is_an_error_with_its_values)
     expect(aule_blocks_lease(cache, 3, 0, blocks), tricks[_i].status, tricks[_i].text);
     expect_empty_arena(session);
     rings.trick = HONEST;
-    ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
+    ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks),
+                     tricks[_i].ends ? AULE_DAEMON_GONE : AULE_OK);
     close_all();
 }
 END_TEST
 
-// The daemon may still write to the place, so the place stays taken.
-START_TEST(a_command_without_an_answer_ends_the_session_and_keeps_its_place)
+START_TEST(a_command_without_an_answer_ends_the_session)
 {
     int32_t blocks[3];
-    struct aule_tensor all;
     open_all(WIRE_PROTOCOL_MINOR, SILENT);
     expect(aule_blocks_lease(cache, 3, 0, blocks), AULE_TIMEOUT, "BLOCKS_LEASE");
     expect(aule_blocks_lease(cache, 3, 0, blocks), AULE_DAEMON_GONE, "BLOCKS_LEASE");
-    expect(aule_tensor_create(session, AULE_F32, FAKE_ARENA / 256, 1, 64, &all), AULE_NO_MEMORY,
-           "arena");
+    expect_empty_arena(session);
     close_all();
 }
 END_TEST
@@ -266,10 +380,13 @@ int main(void)
     const struct entry places[] = {
         {a_step_goes_by_the_ring_and_leaves_the_arena_empty, 0},
         {a_daemon_before_2_11_gets_messages_but_for_runs, 0},
-        {without_room_in_the_arena_or_with_a_large_command_a_message_goes, 0},
+        {a_daemon_that_gives_no_places_gets_messages_but_for_runs, 0},
+        {a_lease_that_waits_takes_nothing_from_the_caller, 0},
+        {a_large_command_goes_as_a_message_and_so_does_one_that_finds_no_place, 0},
+        {threads_of_a_session_share_the_ring_and_its_places, 0},
         {an_answer_that_no_daemon_gives_is_an_error_with_its_values,
          sizeof tricks / sizeof *tricks},
-        {a_command_without_an_answer_ends_the_session_and_keeps_its_place, 0},
+        {a_command_without_an_answer_ends_the_session, 0},
         {NULL, 0}};
     Suite *suite = suite_create("client, places");
     add(suite, "places", places);
