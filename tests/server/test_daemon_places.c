@@ -499,49 +499,50 @@ START_TEST(a_message_whose_last_page_is_lost_does_nothing_and_ends_its_session_a
 }
 END_TEST
 
-// Returns when the daemon has taken it. No command has the number of the entry behind it.
-static void put_parked(struct ring_end *end, struct wire_submission submission)
+// Two sessions: one holds all eight blocks, and a lease of the other waits for three, by ring.
+static struct waiting_lease {
+    struct ring_end holder, waiter;
+    uint64_t cache; // the holder's
+    int32_t blocks[8];
+} open_waiting_lease(void)
 {
-    put(end, submission);
-    const uint32_t behind = put(end, (struct wire_submission){.command = UINT32_MAX});
-    ck_assert_uint_eq(get(end).sequence, behind);
+    struct waiting_lease w;
+    start((const char *const[]){"--max-blocks", "8", NULL});
+    w.holder = open_end();
+    w.waiter = open_end();
+    w.cache = open_cache(w.holder.raw, "c");
+    lease_by_ring(&w.holder, w.cache, 8, w.blocks);
+    const struct wire_request more = lease_request(open_cache(w.waiter.raw, "c"), 3, SLEEP_MS);
+    put(&w.waiter, placed(&w.waiter, &more));
+    // No command has this number. When it is refused, the daemon has taken the lease, too.
+    const uint32_t behind = put(&w.waiter, (struct wire_submission){.command = UINT32_MAX});
+    ck_assert_uint_eq(get(&w.waiter).sequence, behind);
+    return w;
 }
 
 // The daemon writes the answer into pages that are gone.
 START_TEST(a_segment_shrunk_under_an_answer_ends_its_session_alone)
 {
-    int32_t blocks[8];
-    start((const char *const[]){"--max-blocks", "8", NULL});
-    struct ring_end good = open_end(), bad = open_end();
-    uint64_t cache = open_cache(good.raw, "c");
-    lease_by_ring(&good, cache, 8, blocks);
-    const struct wire_request more = lease_request(open_cache(bad.raw, "c"), 3, SLEEP_MS);
-    put_parked(&bad, placed(&bad, &more));
-    shrink_arena(&bad, 0);
-    release(good.raw, cache, blocks, 8);
-    expect_end(&bad);
-    others_still_work(&good, fresh_batch(good.raw, cache));
-    close_end(&bad);
-    close_end(&good);
+    struct waiting_lease w = open_waiting_lease();
+    shrink_arena(&w.waiter, 0);
+    release(w.holder.raw, w.cache, w.blocks, 8);
+    expect_end(&w.waiter);
+    others_still_work(&w.holder, fresh_batch(w.holder.raw, w.cache));
+    close_end(&w.waiter);
+    close_end(&w.holder);
 }
 END_TEST
 
 START_TEST(a_session_ends_while_a_lease_of_its_ring_waits)
 {
-    int32_t blocks[8];
-    start((const char *const[]){"--max-blocks", "8", NULL});
-    struct ring_end good = open_end(), bad = open_end();
-    uint64_t cache = open_cache(good.raw, "c");
-    lease_by_ring(&good, cache, 8, blocks);
-    const struct wire_request more = lease_request(open_cache(bad.raw, "c"), 3, SLEEP_MS);
-    put_parked(&bad, placed(&bad, &more));
-    close_end(&bad);
-    while (raw_inspect(good.raw).num_sessions > 1)
+    struct waiting_lease w = open_waiting_lease();
+    close_end(&w.waiter);
+    while (raw_inspect(w.holder.raw).num_sessions > 1)
         nap();
-    release(good.raw, cache, blocks, 8);
-    ck_assert_uint_eq(raw_inspect(good.raw).leased_blocks, 0);
-    others_still_work(&good, fresh_batch(good.raw, cache));
-    close_end(&good);
+    release(w.holder.raw, w.cache, w.blocks, 8);
+    ck_assert_uint_eq(raw_inspect(w.holder.raw).leased_blocks, 0);
+    others_still_work(&w.holder, fresh_batch(w.holder.raw, w.cache));
+    close_end(&w.holder);
 }
 END_TEST
 
