@@ -126,7 +126,7 @@ void wire_put_submission(const struct wire_submission *submission, void *entry);
 void wire_get_submission(const void *entry, struct wire_submission *submission);
 void wire_put_completion(const struct wire_completion *completion, void *entry);
 void wire_get_completion(const void *entry, struct wire_completion *completion);
-// Room for the reply to a command that lies in the arena, in bytes: no reply is larger. 0 for
+// Room for the reply to a command in a place, in bytes: no reply to it is larger. 0 for
 // commands without WIRE_BY_RING.
 uint64_t wire_reply_room(const struct wire_request *request);
 

@@ -202,8 +202,9 @@ struct aule_session_params {
  *   If aule_cache_state() gets no answer, it returns AULE_TIMEOUT, and the session goes on.
  *   If any other call gets no answer, the daemon may have carried it out, and the result is lost.
  *   So the call ends the session, and the daemon takes back everything that the session has. The
- *   call returns AULE_TIMEOUT, and its sentence says so. Pending calls of other threads and later
- *   calls return AULE_DAEMON_GONE until aule_session_reconnect().
+ *   call returns AULE_TIMEOUT, and its sentence says so. The same happens after an answer that the
+ *   library cannot read (AULE_MALFORMED) or has no memory for (AULE_NO_MEMORY). Pending calls of
+ *   other threads and later calls return AULE_DAEMON_GONE until aule_session_reconnect().
  */
 
 /*

@@ -306,8 +306,9 @@ class Plan(Owner):
 
     def _forget(self, sequence: Sequence, begin: int) -> None:
         """Forget a sequence's tokens from `begin` on: their slots may be another's."""
-        self._ends = [min(end, begin) if one is sequence else end
-                      for one, end in zip(self.sequences, self._ends, strict=True)]
+        for i, one in enumerate(self.sequences):
+            if one is sequence:  # the caller has its lock, and another thread may have another's
+                self._ends[i] = min(self._ends[i], begin)
 
     def wrote(self) -> None:
         """Say that kernels launched on the current stream write this step's K and V in all layers.

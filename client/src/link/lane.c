@@ -44,7 +44,7 @@ struct lane {
     struct answers answers;
 };
 
-// Where a command and its answer lie in the arena.
+// Where a command and its answer lie: a place, behind the arena.
 struct place {
     uint64_t offset, size; // size 0: none
     void *copy;            // malloc'd: `size` bytes for the answer; NULL: it needs none
@@ -246,10 +246,10 @@ static enum aule_status no_answer(struct lane *lane, const char *command,
     enum aule_status status = connection_end_error(lane->connection, command);
     if (status != AULE_OK)
         return status;
+    answer->missing = true;
     if (answers_broken(&lane->answers))
         return fail(AULE_MALFORMED, "%s: the daemon's ring has more answers than requests",
                     command);
-    answer->missing = true;
     return fail(AULE_TIMEOUT, "the daemon did not answer %s within %d ms", command, timeout->ms);
 }
 
@@ -274,7 +274,7 @@ static bool ask(struct lane *lane, struct wire_submission *submission,
     return true;
 }
 
-// ---- commands in the arena ----
+// ---- commands in places ----
 
 // False: no place is free.
 static bool take_place(struct lane *lane, uint64_t size, struct place *place)

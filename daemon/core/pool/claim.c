@@ -317,7 +317,7 @@ uint64_t claim_holder(const struct claim *claim)
 }
 
 // The first workers wait for pipelines to be compiled. So a much shorter time replaces the mean of
-// at most so many claims. Later it may be that of a short prompt, which takes less for a token.
+// fewer claims than these. Later it may be that of a short prompt, which takes less for a token.
 enum { FIRST_LEARNT = 4 };
 
 // A worker has computed all that it claimed. Its time for a token joins the cache's mean.
