@@ -19,6 +19,11 @@ int64_t clock_now_ns(void);
 int64_t clock_deadline_ns(int timeout_ms); // a negative timeout: FOREVER
 struct timespec clock_timespec(int64_t ns);
 
+static inline int64_t clock_earlier(int64_t a_ns, int64_t b_ns)
+{
+    return a_ns < b_ns ? a_ns : b_ns;
+}
+
 // Initialises a condition variable for clock_wait(). 0 or an errno.
 int clock_init_cond(pthread_cond_t *cond);
 // Waits for the condition until `deadline_ns`. Returns 0, ETIMEDOUT or another errno. 0 can also be

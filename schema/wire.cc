@@ -945,6 +945,11 @@ void wire_get_completion(const void *entry, wire_completion *to)
     memcpy(to->text, packed->text()->Data(), sizeof to->text - 1);
 }
 
+bool wire_fits_completion(wire_answer answer)
+{
+    return answer == WIRE_ANSWER_EMPTY || answer == WIRE_ANSWER_RUN || answer == WIRE_ANSWER_WAIT;
+}
+
 uint64_t wire_reply_room(const wire_request *request)
 {
     const uint64_t all_but_lists = 512;

@@ -126,6 +126,8 @@ void wire_put_submission(const struct wire_submission *submission, void *entry);
 void wire_get_submission(const void *entry, struct wire_submission *submission);
 void wire_put_completion(const struct wire_completion *completion, void *entry);
 void wire_get_completion(const void *entry, struct wire_completion *completion);
+// Whether a completion has all of such an answer. Others lie in the place of their request.
+bool wire_fits_completion(enum wire_answer answer);
 // Room for the reply to a command in a place, in bytes: no reply to it is larger. 0 for
 // commands without WIRE_BY_RING.
 uint64_t wire_reply_room(const struct wire_request *request);

@@ -156,7 +156,7 @@ void errand_end(struct errand *errand)
 
 // ---- jobs ----
 
-// How long a store may take. Nobody waits for it, so it has all the time until it is abandoned,
+// The time that a store may take. Nobody waits for it, so this is the time until it is abandoned,
 // less what the backend needs to end it first.
 static int64_t store_ns(const struct core_tiers *params)
 {

@@ -325,11 +325,6 @@ static struct wire_completion completion_of(const struct asker *asker,
     return completion;
 }
 
-static bool fits_entry(enum wire_answer answer)
-{
-    return answer == WIRE_ANSWER_EMPTY || answer == WIRE_ANSWER_RUN || answer == WIRE_ANSWER_WAIT;
-}
-
 // Writes the reply to the place of its request, and its size to the completion.
 static void put_reply(const struct asker *asker, const struct wire_reply *reply,
                       struct wire_completion *completion)
@@ -357,7 +352,7 @@ static void post(const struct asker *asker, const struct wire_reply *reply)
 {
     uint64_t entry[WIRE_COMPLETION_SIZE / sizeof(uint64_t)];
     struct wire_completion completion = completion_of(asker, reply);
-    if (!fits_entry(reply->answer))
+    if (!wire_fits_completion(reply->answer))
         put_reply(asker, reply, &completion);
     wire_put_completion(&completion, entry);
     ring_put(&asker->ring->lane.ring, entry);

@@ -376,8 +376,8 @@ static void set_runs(uint32_t count, int64_t ended_ns)
 static const struct engine_copy in[] = {{ENGINE_COPY_ARENA, 3, 0}},
                                 out[] = {{1, ENGINE_COPY_ARENA, 0}};
 
-// Of the hauls since `before`, so many went by each kind of lane. If the device has one kind, all
-// went by this kind.
+// Since `before`, so many hauls went by each kind of lane. If the device has one kind, all went by
+// this kind.
 static void expect_lanes(const uint64_t before[2], uint64_t copies, uint64_t shaders)
 {
     const bool copying = has_lane(LANE_COPY_1), shading = has_lane(LANE_SHADER_1);

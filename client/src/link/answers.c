@@ -131,11 +131,6 @@ static bool spin(const struct answers *answers, uint32_t consumed, int64_t end_n
     return false;
 }
 
-static int64_t earlier(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 // Sleeps until `end_ns` at the latest.
 static void rest(struct answers *answers, uint32_t consumed, int64_t end_ns)
 {
@@ -179,12 +174,12 @@ static void watch(struct answers *answers, const struct outlook *look)
 {
     bool sleeps_first = answers->spin_ns && look->expected_ns - look->now_ns > 2 * early_ns;
     if (sleeps_first)
-        rest(answers, look->consumed, earlier(look->expected_ns - early_ns, look->end_ns));
+        rest(answers, look->consumed, clock_earlier(look->expected_ns - early_ns, look->end_ns));
     else if (!answers->spin_ns ||
-             !spin(answers, look->consumed, earlier(look->spin_end_ns, look->end_ns)))
+             !spin(answers, look->consumed, clock_earlier(look->spin_end_ns, look->end_ns)))
         rest(answers, look->consumed,
              look->next_ns == FOREVER ? look->end_ns
-                                      : earlier(look->next_ns - early_ns, look->end_ns));
+                                      : clock_earlier(look->next_ns - early_ns, look->end_ns));
 }
 
 // With the mutex, which is released meanwhile. Looks for the earliest answer that any thread

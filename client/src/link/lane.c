@@ -295,11 +295,6 @@ static void drop_place(struct lane *lane, struct place *place, bool answered)
     *place = (struct place){.size = 0};
 }
 
-static bool fits_entry(enum wire_answer answer)
-{
-    return answer == WIRE_ANSWER_EMPTY || answer == WIRE_ANSWER_RUN || answer == WIRE_ANSWER_WAIT;
-}
-
 // False: the command must go as a message, and nothing is taken. Once the daemon has the command,
 // its answer must not be lost for want of memory, so its copy is allocated here.
 static bool place_command(struct lane *lane, const struct wire_request *request,
@@ -310,7 +305,7 @@ static bool place_command(struct lane *lane, const struct wire_request *request,
     if (wire_encode_request(request, &buffer, NULL) != STATUS_OK)
         return false;
     const uint64_t room = wire_reply_room(request), size = buffer.size > room ? buffer.size : room;
-    const bool copies = !fits_entry(expected);
+    const bool copies = !wire_fits_completion(expected);
     bool placed = size <= MAX_PLACE && (!copies || (place->copy = malloc(size))) &&
                   take_place(lane, size, place);
     if (placed) {

@@ -138,25 +138,20 @@ int64_t engine_patience_ns(const struct engine *engine)
     return LOOKS_FOR_EXPECTED * engine->watch.look_ns;
 }
 
-static int64_t earlier(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 int64_t engine_look_out(struct engine *engine, const atomic_uint *count, int64_t most_ns)
 {
     const unsigned before = atomic_load(count);
     unsigned expected = atomic_load(&engine->num_expected);
     pthread_mutex_unlock(&engine->lock);
     const int64_t look_ns = engine->watch.look_ns;
-    int64_t now = clock_now_ns(), from = now, end = now + earlier(look_ns, most_ns);
+    int64_t now = clock_now_ns(), from = now, end = now + clock_earlier(look_ns, most_ns);
     for (; atomic_load(count) == before && now < end; now = clock_now_ns()) {
         const unsigned newly = atomic_load(&engine->num_expected);
         if (atomic_load(&engine->looking)) {
             from = now;
             end = now + look_ns;
         } else if (newly != expected && end < from + most_ns) {
-            end = earlier(now + look_ns, from + most_ns);
+            end = clock_earlier(now + look_ns, from + most_ns);
         }
         expected = newly;
         cpu_relax();

@@ -183,7 +183,7 @@ START_TEST(only_a_daemon_that_moves_blocks_beside_the_runs_counts_their_bytes)
 }
 END_TEST
 
-// Of a daemon with so many threads that check blocks.
+// Returns how many threads a daemon with this --tier-threads has in all.
 static int num_threads(const char *wanted)
 {
     char path[64];
