@@ -130,7 +130,7 @@ static void on_compiled(void *owner, bool awaited)
     struct engine *engine = owner;
     pthread_mutex_lock(&engine->lock);
     engine->compiled |= awaited;
-    pthread_cond_broadcast(&engine->changed);
+    maker_wake(engine);
     pthread_mutex_unlock(&engine->lock);
     if (awaited)
         engine_wake(engine);
@@ -292,6 +292,7 @@ static bool stop_threads(struct engine *engine, int64_t deadline_ns)
     engine->tuner_gone |= !tuner_runs(engine);
     pthread_cond_broadcast(&engine->changed);
     pthread_cond_signal(&engine->more);
+    maker_wake(engine);
     carriers_stop(engine);
     bool gone = await(engine, all_gone, deadline_ns);
     pthread_mutex_unlock(&engine->lock);
@@ -386,7 +387,7 @@ bool engine_destroy_within(struct engine *engine, int timeout_ms)
     if (!engine)
         return true;
     const int64_t deadline_ns = clock_deadline_ns(timeout_ms);
-    if ((engine->changed_made && engine->more_made && !stop_threads(engine, deadline_ns)) ||
+    if ((engine->chores_made && !stop_threads(engine, deadline_ns)) ||
         !at_rest(engine, grace_left(deadline_ns))) {
         device_log(&engine->device, 0,
                    "device %s does not become idle; its memory is left to the driver",

@@ -12,6 +12,7 @@
 #include "carrier.h"
 #include "clocks.h"
 #include "engine/plan/submission.h"
+#include "engine/state/maker.h"
 #include "engine/state/state.h"
 #include "engine/tuning/tuning.h"
 #include "engine/vulkan/vk.h"
@@ -117,7 +118,7 @@ static void finish(struct submission *s)
 {
     struct engine *engine = s->engine;
     // Read first: the caller may free its submission as soon as the event is posted.
-    bool ours = s->sample != NULL;
+    bool ours = s->sample != NULL, due;
     s->node.event = (struct engine_event){
         .kind = ENGINE_EVENT_DONE,
         .sequence = s->sequence,
@@ -144,12 +145,15 @@ static void finish(struct submission *s)
         tell_tuner(s);
     else
         event_post(engine, &s->node);
+    due = jobs_are_due(engine);
     pthread_mutex_unlock(&engine->lock);
     if (ours)
         submission_free(s);
     else
-        engine_wake(engine); // before the submitter: a client waits for this
+        engine_wake(engine); // before the other threads: a client waits for this
     pthread_cond_signal(&engine->more);
+    if (due)
+        maker_wake(engine);
 }
 
 void *completer_thread(void *argument)
@@ -170,6 +174,7 @@ void *completer_thread(void *argument)
     pthread_mutex_lock(&engine->lock);
     engine->completer_gone = true;
     pthread_cond_broadcast(&engine->changed);
+    maker_wake(engine);
     pthread_mutex_unlock(&engine->lock);
     return NULL;
 }

@@ -34,7 +34,8 @@ enum status engine_locks_init(struct engine *engine, struct error *error)
     engine->lock_made = make_lock(engine);
     engine->changed_made = engine->lock_made && clock_init_cond(&engine->changed) == 0;
     engine->more_made = engine->changed_made && clock_init_cond(&engine->more) == 0;
-    if (engine->changed_made && engine->more_made)
+    engine->chores_made = engine->more_made && clock_init_cond(&engine->chores) == 0;
+    if (engine->chores_made)
         return STATUS_OK;
     return error_set(error, STATUS_NO_MEMORY, "no memory for the engine's lock");
 }
@@ -45,6 +46,8 @@ void engine_locks_finish(struct engine *engine)
         pthread_cond_destroy(&engine->changed);
     if (engine->more_made)
         pthread_cond_destroy(&engine->more);
+    if (engine->chores_made)
+        pthread_cond_destroy(&engine->chores);
     if (engine->lock_made)
         pthread_mutex_destroy(&engine->lock);
 }

@@ -78,7 +78,8 @@ struct engine {
     pthread_mutex_t lock;   // guards everything below
     pthread_cond_t changed; // signals any change below, except new submissions; monotonic clock
     pthread_cond_t more;    // wakes the submitter: a submission, a free slot, or the end
-    bool lock_made, changed_made, more_made;
+    pthread_cond_t chores;  // wakes the maker: see maker_wake()
+    bool lock_made, changed_made, more_made, chores_made;
     bool stopping;       // the submitter ends when `waiting` is empty
     bool submitter_gone; // the completer ends when `flying` is empty
     bool completer_gone; // the maker ends when no job can run
@@ -103,6 +104,7 @@ struct engine {
     struct event_node lost_event, compiled_event;
     bool compiled; // compiled_event is due
     struct job *jobs;
+    uint64_t jobs_due; // no job is ready before `completed` reaches it
     uint64_t freed_after; // submission after which the memory that caches last gave back is free
     struct engine_cache *caches; // live ones; engine_destroy() frees those that are left
     struct engine_batch *batches;
