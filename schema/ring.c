@@ -231,11 +231,12 @@ enum ring_look ring_take(struct ring_daemon *daemon, void *submission)
     return RING_TAKEN;
 }
 
-void ring_put(struct ring_daemon *daemon, const void *completion)
+bool ring_put(struct ring_daemon *daemon, const void *completion)
 {
     const struct ring_place *place = &daemon->place;
     port_copy_in(completion_at(place, daemon->posted), completion, place->completion_size);
     port_publish(posted_of(place), ++daemon->posted);
+    return port_look(sleepers_of(place)) != 0;
 }
 
 void ring_wake_sleepers(const struct ring_daemon *daemon)
@@ -247,8 +248,8 @@ void ring_wake_sleepers(const struct ring_daemon *daemon)
 
 void ring_post(struct ring_daemon *daemon, const void *completion)
 {
-    ring_put(daemon, completion);
-    ring_wake_sleepers(daemon);
+    if (ring_put(daemon, completion))
+        ring_wake_sleepers(daemon);
 }
 
 bool ring_fall_asleep(struct ring_daemon *daemon)

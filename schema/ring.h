@@ -100,8 +100,10 @@ struct ring_daemon {
 void ring_daemon_init(struct ring_daemon *daemon, const struct ring_place *place);
 bool ring_has_news(const struct ring_daemon *daemon);
 enum ring_look ring_take(struct ring_daemon *daemon, void *submission);
-// Call this once for each request that was taken, and ring_wake_sleepers() after one or several.
-void ring_put(struct ring_daemon *daemon, const void *completion);
+// Call this once for each request that was taken. True: a thread of the client sleeps, so call
+// ring_wake_sleepers() after this answer or after several. A thread that goes to sleep later has
+// seen the answer.
+bool ring_put(struct ring_daemon *daemon, const void *completion);
 void ring_wake_sleepers(const struct ring_daemon *daemon); // the client's, if there are any
 void ring_post(struct ring_daemon *daemon, const void *completion); // both
 // From now on the client must ring the doorbell. False: a request came meanwhile, and the daemon is

@@ -348,30 +348,39 @@ static void put_reply(const struct asker *asker, const struct wire_reply *reply,
     wire_buffer_finish(&buffer);
 }
 
-static void post(const struct asker *asker, const struct wire_reply *reply)
+// True: a thread of the client must be woken.
+static bool post(const struct asker *asker, const struct wire_reply *reply)
 {
     uint64_t entry[WIRE_COMPLETION_SIZE / sizeof(uint64_t)];
     struct wire_completion completion = completion_of(asker, reply);
     if (!wire_fits_completion(reply->answer))
         put_reply(asker, reply, &completion);
     wire_put_completion(&completion, entry);
-    ring_put(&asker->ring->lane.ring, entry);
+    return ring_put(&asker->ring->lane.ring, entry);
+}
+
+static void note_sleeper(struct session *session)
+{
+    struct lane *lane = &session->lane;
+    if (!lane->has_sleeper)
+        DL_APPEND2(session->server->sleepers, session, lane.sleeper_prev, lane.sleeper_next);
+    lane->has_sleeper = true;
 }
 
 static void wake_client(struct session *session)
 {
     struct lane *lane = &session->lane;
-    if (!lane->answered)
+    if (!lane->has_sleeper)
         return;
-    DL_DELETE2(session->server->answered, session, lane.answered_prev, lane.answered_next);
-    lane->answered = false;
+    DL_DELETE2(session->server->sleepers, session, lane.sleeper_prev, lane.sleeper_next);
+    lane->has_sleeper = false;
     ring_wake_sleepers(&lane->ring);
 }
 
 void lane_wake_clients(struct server *server)
 {
-    while (server->answered)
-        wake_client(server->answered);
+    while (server->sleepers)
+        wake_client(server->sleepers);
 }
 
 void lane_answer(struct server *server, const struct asker *asker, const struct wire_reply *reply)
@@ -380,10 +389,8 @@ void lane_answer(struct server *server, const struct asker *asker, const struct 
         return; // the session has ended, and its segment may be gone
     if (server->ring_spin_ns)
         wake_up(asker->ring); // a client that has its answer often asks the next thing soon
-    post(asker, reply);
-    if (!asker->ring->lane.answered)
-        DL_APPEND2(server->answered, asker->ring, lane.answered_prev, lane.answered_next);
-    asker->ring->lane.answered = true;
+    if (post(asker, reply))
+        note_sleeper(asker->ring);
 }
 
 // ---- the end ----

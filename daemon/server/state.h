@@ -60,8 +60,8 @@ struct lane {
     bool awake;                  // the dispatcher polls it, so the client need not ring the bell
     int64_t busy_ns;             // time of the last entry or answer
     struct session *prev, *next; // server->awake, while awake
-    bool answered;               // there are answers for which no sleeper was woken yet
-    struct session *answered_prev, *answered_next; // server->answered, while `answered`
+    bool has_sleeper; // its client has answers, and a thread of it slept and was not woken yet
+    struct session *sleeper_prev, *sleeper_next; // server->sleepers, while `has_sleeper`
 };
 
 // What a core_waker of the server is a part of.
@@ -194,7 +194,7 @@ struct server {
     uint32_t ring_entries;     // in each ring of a session; 0 = no ring lane
     int64_t ring_spin_ns;      // a ring is polled so long after its last entry or answer
     struct session *awake;     // sessions whose rings are polled, through session->lane
-    struct session *answered;  // sessions whose lane is `answered`
+    struct session *sleepers;  // sessions whose lane `has_sleeper`
     struct waker waker;        // writes wake_fd for the engine's threads
     struct groups *groups;     // owned; NULL = none
     struct listener *listener; // owned, as the next three

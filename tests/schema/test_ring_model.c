@@ -130,6 +130,7 @@ static void take_all(uint32_t *next, uint32_t all, int64_t *kept)
 {
     uint32_t request, completion;
     enum ring_look look;
+    bool sleeper = false;
     for (;;) {
         forget_but(3, *next, (uint32_t)*kept);
         look = ring_take(&world.daemon, &request);
@@ -143,14 +144,15 @@ static void take_all(uint32_t *next, uint32_t all, int64_t *kept)
             continue;
         }
         completion = request + ANSWER;
-        ring_put(&world.daemon, &completion);
+        sleeper |= ring_put(&world.daemon, &completion);
         if (*kept < 0)
             continue;
         completion = (uint32_t)*kept + ANSWER; // answers out of order
         *kept = -1;
-        ring_put(&world.daemon, &completion);
+        sleeper |= ring_put(&world.daemon, &completion);
     }
-    ring_wake_sleepers(&world.daemon);
+    if (sleeper)
+        ring_wake_sleepers(&world.daemon);
 }
 
 // As lane_close() does.
