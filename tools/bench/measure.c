@@ -89,6 +89,26 @@ static uint32_t finish(struct rounds *r)
                                                                                    : 0;
 }
 
+// Submissions that do not overlap are waited for at once, as one request.
+static uint32_t run_alone(struct rounds *r)
+{
+    const uint32_t steps = r->steps, set = r->set;
+    r->set = (r->set + steps) % r->lane->num_sets;
+    r->submitted = ++r->done;
+    return r->lane->run(r->lane->context, set, steps, r->gpu_ns) ? steps : 0;
+}
+
+// Queues what may be in flight, and waits for the oldest. Returns as finish() does.
+static uint32_t go_on(struct rounds *r, uint32_t in_flight)
+{
+    if (in_flight == 1 && r->lane->run)
+        return run_alone(r);
+    while (r->submitted < r->done + in_flight)
+        if (!submit(r))
+            return 0;
+    return finish(r);
+}
+
 // How many steps take about ROUND_US, given the time of one.
 static uint32_t steps_for(const struct rounds *r, double step_us)
 {
@@ -115,10 +135,7 @@ bool measure(const struct lane *lane, double seconds, uint32_t least,
     uint32_t in_flight = lane->in_flight < MOST_IN_FLIGHT ? lane->in_flight : MOST_IN_FLIGHT;
     double begin = now_us(), end = begin + seconds * 1e6, last = begin;
     while (now_us() < end || samples->count < least) {
-        while (r.submitted < r.done + in_flight)
-            if (!submit(&r))
-                return false;
-        uint32_t steps = finish(&r);
+        uint32_t steps = go_on(&r, in_flight);
         double now = now_us();
         if (!steps)
             return false;
