@@ -10,6 +10,7 @@
 
 #include "base/relax.h"
 
+#include <sys/prctl.h>
 #include <utlist.h>
 
 enum { SPINS_A_LOOK = 64 };
@@ -17,8 +18,9 @@ enum {
     BATCHES_KNOWN = 16, // a session runs few batches at a time
     CAUTION = 4,        // see forecast.h: other sessions' work also delays answers
 };
-// How late a sleep may end: timer slack, and the time to get a core.
+// How late a sleep may end: the time to get a core, which may have to wake first.
 static const int64_t early_ns = 100000;
+static const unsigned long slack_ns = 1000;
 
 void answers_init(struct answers *answers, const struct ring_place *place, int64_t spin_ns)
 {
@@ -168,18 +170,32 @@ static struct outlook look_ahead(const struct answers *answers, int left_ms)
     return look;
 }
 
+// Sleeps until shortly before `expected_ns`. The kernel may lengthen a sleep by the thread's timer
+// slack, 50 us unless the program has set another one. Then a client's run misses the dispatch of
+// the others, so the slack is short meanwhile.
+static void rest_before(struct answers *answers, const struct outlook *look, int64_t expected_ns)
+{
+    const int usual = prctl(PR_GET_TIMERSLACK);
+    const bool set = usual > (int)slack_ns && prctl(PR_SET_TIMERSLACK, slack_ns) == 0;
+    rest(answers, look->consumed, clock_earlier(expected_ns - early_ns, look->end_ns));
+    if (set)
+        prctl(PR_SET_TIMERSLACK, (unsigned long)usual);
+}
+
 // Without the mutex. Waits until an answer is posted or the time is over; may return too early. If
 // the answer is expected much later, it sleeps first and spins only near that time.
 static void watch(struct answers *answers, const struct outlook *look)
 {
     bool sleeps_first = answers->spin_ns && look->expected_ns - look->now_ns > 2 * early_ns;
     if (sleeps_first)
-        rest(answers, look->consumed, clock_earlier(look->expected_ns - early_ns, look->end_ns));
-    else if (!answers->spin_ns ||
-             !spin(answers, look->consumed, clock_earlier(look->spin_end_ns, look->end_ns)))
-        rest(answers, look->consumed,
-             look->next_ns == FOREVER ? look->end_ns
-                                      : clock_earlier(look->next_ns - early_ns, look->end_ns));
+        rest_before(answers, look, look->expected_ns);
+    else if (answers->spin_ns &&
+             spin(answers, look->consumed, clock_earlier(look->spin_end_ns, look->end_ns)))
+        return;
+    else if (look->next_ns != FOREVER)
+        rest_before(answers, look, look->next_ns);
+    else
+        rest(answers, look->consumed, look->end_ns);
 }
 
 // With the mutex, which is released meanwhile. Looks for the earliest answer that any thread

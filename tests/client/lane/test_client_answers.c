@@ -13,9 +13,12 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 #include <utlist.h>
 
 enum { THREADS = 6, CALLS = 100, ENTRIES = 4, ROUNDS_KEPT = 3, ANSWER = 1000 };
+enum { BATCH = 7, LATE_US = 2000, SLACK_NS = 70000 };
 
 static const struct timeout for_ever = {.ms = -1};
 
@@ -195,6 +198,37 @@ static void *ask_shortly(void *context)
     return NULL;
 }
 
+// Answers one request after a while.
+static void *serve_late(void *context)
+{
+    struct wire_submission submission;
+    (void)context;
+    while (!take(&submission))
+        sched_yield();
+    usleep(LATE_US);
+    post(&submission);
+    return NULL;
+}
+
+// The answer is expected long after it comes, so the thread sleeps on a timer until it is woken.
+START_TEST(a_timed_sleep_leaves_the_thread_its_timer_slack)
+{
+    struct wire_submission submission = {.command = WIRE_COMMAND_RUN,
+                                         .run = {.entry.batch = BATCH, .waits = true}};
+    struct waiter waiter;
+    pthread_t daemon;
+    open_world(ENTRIES, 20000);
+    forecast_learn(&world.answers.forecast.times, BATCH, NS_PER_S);
+    ck_assert_int_eq(prctl(PR_SET_TIMERSLACK, (unsigned long)SLACK_NS), 0);
+    begin(&daemon, 1, serve_late);
+    ck_assert_int_ne(answers_submit(&world.answers, &submission, &waiter), ANSWERS_NO_PLACE);
+    ck_assert(answers_await(&world.answers, &waiter, &for_ever));
+    ck_assert_int_eq(prctl(PR_GET_TIMERSLACK), SLACK_NS);
+    join(&daemon, 1);
+    close_world();
+}
+END_TEST
+
 // The first thread leads; the others sleep until it does.
 START_TEST(a_leader_whose_time_is_over_leaves_the_watch_to_another)
 {
@@ -289,6 +323,7 @@ int main(void)
     TCase *threads = tcase_create("threads");
     tcase_add_loop_test(threads, each_thread_gets_its_own_answers_in_any_order, 0, 2);
     tcase_add_loop_test(threads, the_end_of_the_connection_lets_every_thread_go, 0, 2);
+    tcase_add_test(threads, a_timed_sleep_leaves_the_thread_its_timer_slack);
     tcase_add_test(threads, a_leader_whose_time_is_over_leaves_the_watch_to_another);
     tcase_add_test(threads, a_thread_that_would_spin_for_hours_looks_no_longer_than_it_may_wait);
     tcase_add_test(threads, a_full_ring_and_one_that_is_over_have_no_place);
