@@ -9,6 +9,7 @@
 #include "engine/tuning/tuning.h"
 #include "items.h"
 #include "run_geometry.h"
+#include "submission.h"
 
 #include <string.h>
 
@@ -62,12 +63,29 @@ static struct geometry geometry_of_kernel(const struct submission *s, const stru
     return geometry;
 }
 
-void choice_make(struct choice *choice, const struct submission *s, const struct engine_run *run,
-                 uint64_t num_workgroups, bool alone)
+static struct choice_inputs inputs_of(const struct submission *s, const struct engine_run *run,
+                                      const struct cutting *cutting, uint64_t num_workgroups)
+{
+    return (struct choice_inputs){
+        .geometry = geometry_of_run(run),
+        .group = cutting->group,
+        .num_splits = cutting->num_splits,
+        .serving = cutting->serving,
+        .tune_keys = tuning_keys(run),
+        .has_line = run->line != 0,
+        .alone = cutting->alone,
+        .in_company = s->in_company,
+        .is_known = true,
+        .num_workgroups = num_workgroups,
+        .own_workgroups = batch_workgroups(run->batch),
+    };
+}
+
+static void make(struct choice *choice, const struct submission *s, const struct engine_run *run,
+                 const struct cutting *cutting, uint64_t num_workgroups)
 {
     const struct variant *variant = s->engine->pipelines.variant;
-    choice->cutting = cutting_of_run(run);
-    choice->cutting.alone = alone;
+    choice->cutting = *cutting;
     for (uint32_t i = 0; i < variant->num_kernels; i++) {
         // The last kernel also gets sequences without queries.
         if (!(choice->cutting.serving >> i & 1) && i != variant->num_kernels - 1) {
@@ -79,6 +97,20 @@ void choice_make(struct choice *choice, const struct submission *s, const struct
                                choice->geometries[i].spec[AULE_SPEC_LOCAL_SIZE]))
             choice->cutting.halves |= 1u << i;
     }
+}
+
+void choice_make(struct choice *choice, struct submission *s, const struct engine_run *run,
+                 uint64_t num_workgroups, bool alone)
+{
+    struct choice_memo *memo = &s->choice_memo;
+    struct cutting cutting = cutting_of_run(run);
+    cutting.alone = alone;
+    const struct choice_inputs inputs = inputs_of(s, run, &cutting, num_workgroups);
+    if (memcmp(&memo->inputs, &inputs, sizeof inputs) != 0) {
+        make(&memo->choice, s, run, &cutting, num_workgroups);
+        memo->inputs = inputs;
+    }
+    *choice = memo->choice;
 }
 
 bool choice_same(const struct choice *a, const struct choice *b, uint32_t num_kernels)

@@ -7,7 +7,10 @@
 #ifndef AULE_ENGINE_CHOICE_H
 #define AULE_ENGINE_CHOICE_H
 
-#include "submission.h"
+#include "engine/kernels/variant.h"
+#include "engine/memory/lists.h"
+
+struct submission;
 
 struct choice {
     // By the variant's kernels. Zeroed if cutting.serving says that the kernel does not serve the
@@ -16,12 +19,27 @@ struct choice {
     struct cutting cutting;
 };
 
+// What a choice depends on, besides the tuner's table and the pipelines that are there. No padding,
+// so that two can be compared as bytes.
+struct choice_inputs {
+    struct geometry geometry; // of the run, without a kernel
+    uint32_t group, num_splits, serving, tune_keys;
+    uint32_t has_line, alone, in_company, is_known;
+    uint64_t num_workgroups, own_workgroups;
+};
+
+// The choice that was made last. Most runs of a wave are alike.
+struct choice_memo {
+    struct choice_inputs inputs; // all 0: none
+    struct choice choice;
+};
+
 // Whether tuning may choose the kernel's workgroup size.
 bool choice_is_free(const struct kernel *kernel, const struct engine_run *run);
 // Sets *choice for `run`, an ENGINE_ATTEND. `num_workgroups` is an estimate for the whole wave;
-// UINT64_MAX: whole parts, no halves. `alone`: no cascade.
-void choice_make(struct choice *choice, const struct submission *submission,
-                 const struct engine_run *run, uint64_t num_workgroups, bool alone);
+// UINT64_MAX: whole parts, no halves. `alone`: no cascade. Keeps it in submission->choice_memo.
+void choice_make(struct choice *choice, struct submission *submission, const struct engine_run *run,
+                 uint64_t num_workgroups, bool alone);
 // Whether two runs with these choices are cut alike and use the same pipelines.
 bool choice_same(const struct choice *a, const struct choice *b, uint32_t num_kernels);
 

@@ -136,7 +136,7 @@ static bool may_meet(struct buckets *buckets, const struct submission *s, uint32
 }
 
 // Keeps the runs that use the same pipelines as the first. Returns their number.
-static uint32_t keep_same(struct buckets *buckets, const struct submission *s, uint32_t count,
+static uint32_t keep_same(struct buckets *buckets, struct submission *s, uint32_t count,
                           uint64_t num_workgroups, struct choice *first)
 {
     uint32_t kept = 1, num_kernels = s->engine->pipelines.variant->num_kernels;

@@ -45,36 +45,53 @@ static uint64_t line_of(const struct submission *s, uint32_t index)
     return line && s->planned[index].joint ? PIPELINE_LATER : line;
 }
 
-// Gets the pipelines that the share of `run` needs in `group`. BUSY: some are not there yet, and
-// all of these were asked for.
-static enum status get_pipelines(struct submission *s, uint32_t index, struct group *group,
-                                 struct error *error)
+// The group of the wave that begins at group `first`, of the same kind and geometry; NULL: none.
+static const struct group *find_like(const struct submission *s, uint32_t first,
+                                     const struct group *group)
 {
+    for (uint32_t i = first; i < s->num_groups; i++)
+        if (s->groups[i].kind == group->kind &&
+            memcmp(&s->groups[i].geometry, &group->geometry, sizeof group->geometry) == 0)
+            return &s->groups[i];
+    return NULL;
+}
+
+// Gets the pipelines that the share of `run` needs in `group`: those that a like group of the wave
+// has, and others by their keys. BUSY: some are not there yet, and all of these were asked for.
+static enum status get_pipelines(struct submission *s, uint32_t first, uint32_t index,
+                                 struct group *group, struct error *error)
+{
+    static const struct group no_group = {.num_runs = 0};
     const struct engine_run *run = &s->runs[index];
     const uint64_t line = line_of(s, index);
+    const struct group *found = find_like(s, first, group), *like = found ? found : &no_group;
     struct geometry redo = group->geometry;
     const struct {
         bool wanted;
         enum pipeline_kind kind;
-        VkPipeline *out;
+        VkPipeline *out, known;
         const struct geometry *geometry;
     } pipelines[] = {
-        {group->num_writers > 0, PIPELINE_KV_WRITE, &group->write, &group->geometry},
-        {run->kind == ENGINE_COPY, PIPELINE_COPY, &group->write, &group->geometry},
+        {group->num_writers > 0, PIPELINE_KV_WRITE, &group->write, like->write, &group->geometry},
+        {run->kind == ENGINE_COPY, PIPELINE_COPY, &group->write, like->write, &group->geometry},
         {run->kind == ENGINE_ATTEND && !group->is_native, PIPELINE_ATTENTION, &group->read,
-         &group->geometry},
-        {run->kind == ENGINE_GATHER, PIPELINE_GATHER, &group->read, &group->geometry},
-        {run->kind == ENGINE_MERGE, PIPELINE_MERGE, &group->read, &group->geometry},
-        {group->num_merges > 0, PIPELINE_SPLITS, &group->merge, &group->geometry},
-        {group->num_doubtful > 0, PIPELINE_ATTENTION, &group->redo, &redo},
+         like->read, &group->geometry},
+        {run->kind == ENGINE_GATHER, PIPELINE_GATHER, &group->read, like->read, &group->geometry},
+        {run->kind == ENGINE_MERGE, PIPELINE_MERGE, &group->read, like->read, &group->geometry},
+        {group->num_merges > 0, PIPELINE_SPLITS, &group->merge, like->merge, &group->geometry},
+        {group->num_doubtful > 0, PIPELINE_ATTENTION, &group->redo, like->redo, &redo},
     };
     enum status status = STATUS_OK;
     redo.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_REDO;
-    for (size_t i = 0; i < sizeof pipelines / sizeof *pipelines; i++)
-        if (pipelines[i].wanted && (status == STATUS_OK || status == STATUS_BUSY))
+    for (size_t i = 0; i < sizeof pipelines / sizeof *pipelines; i++) {
+        if (pipelines[i].wanted)
+            *pipelines[i].out = pipelines[i].known;
+        if (pipelines[i].wanted && !pipelines[i].known &&
+            (status == STATUS_OK || status == STATUS_BUSY))
             status =
                 worse(status, pipeline_get(&s->engine->pipelines, pipelines[i].kind,
                                            pipelines[i].geometry, line, pipelines[i].out, error));
+    }
     if (group->is_native && (status == STATUS_OK || status == STATUS_BUSY))
         status = worse(status, pipeline_native(&s->engine->pipelines, &group->geometry, line,
                                                &group->native, error));
@@ -179,7 +196,7 @@ static enum status check_scratch(const struct engine_run *run,
 }
 
 // The company's lists are made already.
-static enum status plan_jointly(const struct submission *s, uint32_t index, uint64_t num_workgroups,
+static enum status plan_jointly(struct submission *s, uint32_t index, uint64_t num_workgroups,
                                 struct choice *choice, struct work works[MOST_KERNELS],
                                 struct error *error)
 {
@@ -192,7 +209,7 @@ static enum status plan_jointly(const struct submission *s, uint32_t index, uint
 // Sets works[] to the run's work for each kernel. Tries the choice for `num_workgroups` first. If
 // memory or scratch space is short, it tries whole parts without a cascade. A tuning sample never
 // has a cascade: its sequences share blocks only to save memory.
-static enum status plan_work(const struct submission *s, const struct engine_run *run,
+static enum status plan_work(struct submission *s, const struct engine_run *run,
                              uint64_t num_workgroups, struct choice *choice,
                              struct work works[MOST_KERNELS], struct error *error)
 {
@@ -287,8 +304,9 @@ static bool share_is_there(const struct plan *plan, const struct share *share, u
 // Plans each share of a run as a group of its own. *failed: the share whose pipelines could not be
 // made; NO_KERNEL: the failure, if any, has another reason. BUSY: the pipelines that are not there
 // yet were asked for.
-static enum status plan_shares(struct submission *s, uint32_t index, uint64_t num_workgroups,
-                               struct plan *plan, uint32_t *failed, struct error *error)
+static enum status plan_shares(struct submission *s, uint32_t first, uint32_t index,
+                               uint64_t num_workgroups, struct plan *plan, uint32_t *failed,
+                               struct error *error)
 {
     const struct engine_run *run = &s->runs[index];
     struct share *shares = s->planned[index].shares;
@@ -311,7 +329,7 @@ static enum status plan_shares(struct submission *s, uint32_t index, uint64_t nu
         if (!share_is_there(plan, &shares[i], i))
             continue;
         plan->fresh[i] = group_of_share(s, index, i, &shares[i], &choice.geometries[i]);
-        status = worse(status, get_pipelines(s, index, &plan->fresh[i], error));
+        status = worse(status, get_pipelines(s, first, index, &plan->fresh[i], error));
         if (status != STATUS_OK && status != STATUS_BUSY)
             *failed = i;
         if (status == STATUS_OK && works[i].num_items &&
@@ -365,12 +383,12 @@ static enum status plan_run(struct submission *s, uint32_t first, uint32_t index
     uint32_t failed = NO_KERNEL;
     enum status status = engine_run_fits(s->engine, &s->runs[index], error);
     if (status == STATUS_OK)
-        status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
+        status = plan_shares(s, first, index, num_workgroups, &plan, &failed, error);
     if (status != STATUS_OK && !s->planned[index].joint && was_refused(s, &plan, failed))
-        status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
+        status = plan_shares(s, first, index, num_workgroups, &plan, &failed, error);
     if (status != STATUS_OK && status != STATUS_BUSY && go_without_helpers(s, failed, error) &&
         !s->planned[index].joint)
-        status = plan_shares(s, index, num_workgroups, &plan, &failed, error);
+        status = plan_shares(s, first, index, num_workgroups, &plan, &failed, error);
     for (uint32_t i = plan.first; i < plan.end && status == STATUS_OK; i++)
         if (share_is_there(&plan, &shares[i], i))
             shares[i].group = helped_by(s, i) == NO_KERNEL

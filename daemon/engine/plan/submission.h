@@ -8,6 +8,7 @@
 #ifndef AULE_ENGINE_SUBMISSION_H
 #define AULE_ENGINE_SUBMISSION_H
 
+#include "choice.h"
 #include "engine/memory/batch.h"
 #include "engine/state/event.h"
 #include "shaders/layout.h"
@@ -88,6 +89,7 @@ struct submission {
     bool apart;      // no companies in this submission: a run of one could not be planned with it
     bool in_company; // the wave that is being planned has a company
     bool native;     // a group is native: barriers name all stages
+    struct choice_memo choice_memo;
     struct engine *engine;
     uint64_t sequence;
     struct engine_zero *zeroes; // [num_zeroes]

@@ -18,14 +18,19 @@ enum { DEFAULT_TIME_MS = 200, DEFAULT_ENTRIES = 256 };
 
 // ---- choosing ----
 
+uint32_t tuning_keys(const struct engine_run *run)
+{
+    uint64_t num_seqs = run->batch->num_seqs ? run->batch->num_seqs : 1;
+    return tune_size(run->batch->num_keys / num_seqs, MOST_KEYS);
+}
+
 static struct tune_key key_of(const struct tuning *tuning, const struct engine_run *run,
                               const struct geometry *geometry, uint64_t num_workgroups)
 {
-    uint64_t num_seqs = run->batch->num_seqs ? run->batch->num_seqs : 1;
     struct tune_key key = {
         .shader = tuning->store.kernels[geometry->kernel],
         .num_workgroups = tune_size(num_workgroups, MOST_WORKGROUPS),
-        .num_keys = tune_size(run->batch->num_keys / num_seqs, MOST_KEYS),
+        .num_keys = tuning_keys(run),
         .num_splits = run->num_splits ? tune_size(run->num_splits, MOST_SPLITS) : 0,
     };
     memcpy(key.spec, geometry->spec, sizeof key.spec);

@@ -37,6 +37,8 @@ void tuning_finish(struct engine *engine); // no thread runs
 uint32_t tuning_local_size(const struct engine *engine, const struct sample *sample,
                            const struct engine_run *run, const struct geometry *geometry,
                            uint64_t num_workgroups);
+// The part of a kind that depends on the lengths of the run's sequences.
+uint32_t tuning_keys(const struct engine_run *run);
 // Submitter: there is such a dispatch, of `geometry` with its local size. If its kind is unknown,
 // it is measured later, as far as there is room.
 void tuning_want(const struct engine *engine, struct sample *sample, const struct engine_run *run,
