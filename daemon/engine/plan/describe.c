@@ -343,6 +343,16 @@ static void place_shares(const struct submission *s, uint32_t run, const struct 
     }
 }
 
+static bool has_turn(const struct submission *s, uint32_t run, enum turn turn)
+{
+    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+        const struct share *share = &s->planned[run].shares[i];
+        if (share->group != NO_GROUP && turn_of(s, share) == turn)
+            return true;
+    }
+    return false;
+}
+
 // Places the run's shares whose turn it is.
 static void place_run(const struct submission *s, uint32_t index, enum turn turn,
                       uint64_t *next_counter)
@@ -355,20 +365,11 @@ static void place_run(const struct submission *s, uint32_t index, enum turn turn
     uint64_t address = s->slot->piece.address + at;
     if (turn == WRITERS) // once for each run
         put_extras(s, run, &extras, (char *)s->slot->piece.mapped + at, address);
-    if (run->kind == ENGINE_COPY || run->kind == ENGINE_MERGE) // they have no gpu_run
+    const bool has_gpu_run = run->kind != ENGINE_COPY && run->kind != ENGINE_MERGE;
+    if (!has_gpu_run || !has_turn(s, index, turn))
         return;
     struct gpu_run gpu = describe(run, &extras, address);
     place_shares(s, index, &gpu, turn, next_counter);
-}
-
-static bool has_cascade(const struct submission *s, uint32_t run)
-{
-    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
-        const struct share *share = &s->planned[run].shares[i];
-        if (share->group != NO_GROUP && turn_of(s, share) == CASCADES)
-            return true;
-    }
-    return false;
 }
 
 // Places the cascades. Those of a company come together, when it is the leader's turn.
@@ -377,7 +378,7 @@ static void place_cascades(const struct submission *s, uint64_t *next_counter)
     for (uint32_t i = 0; i < s->num_runs; i++) {
         bool joint = s->planned[i].joint != NULL;
         uint32_t end = joint ? NO_RUN : i + 1;
-        if (joint ? s->planned[i].leader != i : !has_cascade(s, i))
+        if (joint ? s->planned[i].leader != i : !has_turn(s, i, CASCADES))
             continue;
         for (uint32_t run = i; run != end; run = joint ? s->planned[run].next : end)
             place_run(s, run, CASCADES, next_counter);

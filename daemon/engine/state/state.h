@@ -104,7 +104,7 @@ struct engine {
     struct event_node lost_event, compiled_event;
     bool compiled; // compiled_event is due
     struct job *jobs;
-    uint64_t jobs_due; // no job is ready before `completed` reaches it
+    uint64_t jobs_due;    // no job is ready before `completed` reaches it
     uint64_t freed_after; // submission after which the memory that caches last gave back is free
     struct engine_cache *caches; // live ones; engine_destroy() frees those that are left
     struct engine_batch *batches;
