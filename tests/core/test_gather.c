@@ -186,6 +186,22 @@ START_TEST(a_session_that_stays_away_is_waited_for_once)
 }
 END_TEST
 
+// As when one thread in ten returns has to be woken.
+static int64_t sometimes_woken(struct crowd *c, uint32_t member)
+{
+    return c->members[member].runs % (10 + member) == 0 ? 45 * US : 2 * US;
+}
+
+START_TEST(a_session_that_is_a_little_late_keeps_its_group)
+{
+    crowd_open(&crowd, ALL, 1, one_prompt, false);
+    crowd.gap_ns = sometimes_woken;
+    pass_us(5000);
+    expect_one_group(ALL);
+    crowd_close(&crowd);
+}
+END_TEST
+
 static int64_t slow(struct crowd *c, uint32_t member)
 {
     (void)member;
@@ -605,6 +621,7 @@ int main(void)
                (const TTest *const[]){
                    a_wait_ends_when_the_last_session_has_come,
                    a_session_that_stays_away_is_waited_for_once,
+                   a_session_that_is_a_little_late_keeps_its_group,
                    sessions_whose_gaps_outlast_the_gain_are_not_waited_for,
                    sessions_that_share_nothing_do_not_wait,
                    a_session_alone_with_its_prompt_does_not_wait,

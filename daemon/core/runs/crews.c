@@ -7,7 +7,10 @@
 
 #include "base/clock.h"
 
-enum { PS_A_NS = 1000 };
+enum {
+    PS_A_NS = 1000,
+    PATIENCE = 2, // a session may be late by this part of the GPU's time for it
+};
 
 bool crews_same_prefix(const struct reading *a, const struct reading *b)
 {
@@ -70,6 +73,15 @@ void crews_add_ready(struct crews *crews, const struct reading *reading, const s
         add(&crew->ready, reading, habit, gap);
 }
 
+// When a session is given up. A wait in vain costs its length. One that ends too early costs what
+// sharing saves, which is most of the GPU's time for the session, and parts the sessions for some
+// runs more.
+static int64_t due_at(const struct habit *habit, const struct habit_gap *gap, int64_t ended_ns)
+{
+    return ended_ns == FOREVER ? FOREVER
+                               : ended_ns + most(habit_gap_most_ns(gap), habit->gpu_ns / PATIENCE);
+}
+
 bool crews_add_expected(struct crews *crews, const struct habit *habit, int64_t ended_ns,
                         int64_t now_ns)
 {
@@ -77,7 +89,7 @@ bool crews_add_expected(struct crews *crews, const struct habit *habit, int64_t 
     const struct habit_gap *gap = habit_next(habit, &next);
     if (!gap)
         return false;
-    const int64_t due_ns = ended_ns == FOREVER ? FOREVER : ended_ns + habit_gap_most_ns(gap);
+    const int64_t due_ns = due_at(habit, gap, ended_ns);
     if (due_ns <= now_ns)
         return false;
     struct crew *crew = crews_get(crews, &next);
