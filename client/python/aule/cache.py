@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ class Cache(Owner):
         self._geometry = geometry
         self._pool: list[tuple[tuple[int, ...], Handle]] = []  # native steps to use again
         self._attached: Attached | None = None
+        self._attaching = threading.Lock()
         session._children.add(self)
 
     @classmethod
@@ -224,7 +226,10 @@ class Cache(Owner):
         if self._attached is None:
             from ._attached import Attached
 
-            self._attached = Attached(self)
+            with self._attaching:
+                if self._attached is None:
+                    self._attached = Attached(self)
+                return self._attached
         return self._attached
 
     @property
