@@ -23,11 +23,11 @@ POOL_SMALL, POOL = 256, 8192  # blocks of each cache
 
 
 def kernels() -> Any:
-    """Return the example, which has the Triton kernel."""
+    """Return the example's model, which has the Triton kernel."""
     sys.path.insert(0, str(ROOT / "client/python/examples"))
-    import attached
+    import attached_model
 
-    return attached
+    return attached_model
 
 
 def attach_to(size: Size, name: str, socket: str | None = None, blocks: int = 0,
