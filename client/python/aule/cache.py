@@ -47,8 +47,9 @@ class Cache(Owner):
                  block_size: int) -> None:
         super().__init__(handle)
         self.session = session
-        # The daemon's life and the name are equal for each Cache of one cache, of any session.
-        self._place = session._info["epoch"], name
+        # Equal for each Cache, of any session, whose sequences find the same blocks: the daemon's
+        # life, the tenant and the name.
+        self._place = session._info["epoch"], session._tenant, name
         self.block_size = block_size
         self._geometry = geometry
         self._pool: list[tuple[tuple[int, ...], Handle]] = []  # native steps to use again
