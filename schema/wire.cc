@@ -787,9 +787,9 @@ enum status build(const Any &in, uint8_t *memory, size_t size, wire_buffer *out,
     return STATUS_OK;
 }
 
-template <class Root, class Any> enum status encode(const Any &in, wire_buffer *out, error *error)
+// Checks a message. *size: bytes that build() needs for it.
+template <class Any> enum status check_size(const Any &in, size_t *size, error *error)
 {
-    *out = {};
     checker c{error, STATUS_INVALID};
     enum status status = check_message(c, in);
     if (status)
@@ -800,8 +800,17 @@ template <class Root, class Any> enum status encode(const Any &in, wire_buffer *
         return error_set(error, STATUS_INVALID, "a vector of %u elements has no data", m.missing);
     if (m.payload > WIRE_MAX_MESSAGE)
         return too_large(error, "at least ", m.payload);
-    size_t size =
-        (m.payload + m.overhead + TABLES_AT_MOST + 7) & ~size_t(7); // as FlatBuffers rounds it
+    *size = (m.payload + m.overhead + TABLES_AT_MOST + 7) & ~size_t(7); // as FlatBuffers rounds it
+    return STATUS_OK;
+}
+
+template <class Root, class Any> enum status encode(const Any &in, wire_buffer *out, error *error)
+{
+    size_t size = 0;
+    *out = {};
+    enum status status = check_size(in, &size, error);
+    if (status)
+        return status;
     auto *memory = static_cast<uint8_t *>(malloc(size));
     if (!memory)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a message of %zu bytes", size);
@@ -1024,6 +1033,22 @@ enum status wire_encode_request(const wire_request *request, wire_buffer *out, e
 enum status wire_encode_reply(const wire_reply *reply, wire_buffer *out, error *error)
 {
     return encode<w::Reply>(*reply, out, error);
+}
+
+enum status wire_encode_reply_in(const wire_reply *reply, void *memory, size_t room, size_t *size,
+                                 error *error)
+{
+    wire_buffer built;
+    size_t needed = 0;
+    enum status status = check_size(*reply, &needed, error);
+    if (status)
+        return status;
+    if (needed > room)
+        return error_set(error, STATUS_LIMIT, "a reply that may take %zu bytes has room for %zu",
+                         needed, room);
+    status = build<w::Reply>(*reply, static_cast<uint8_t *>(memory), needed, &built, error);
+    *size = built.size;
+    return status;
 }
 
 enum status wire_decode_request(const void *data, size_t size, wire_request *out, error *error)

@@ -81,6 +81,12 @@ enum status wire_encode_request(const struct wire_request *request, struct wire_
 enum status wire_encode_reply(const struct wire_reply *reply, struct wire_buffer *out,
                               struct error *error);
 
+// The same into `room` bytes at `memory` (8-byte aligned), of which *size are then the message. It
+// allocates only for a list of names. STATUS_LIMIT, too: the room is too small.
+enum { WIRE_ENCODE_ROOM = WIRE_MAX_MESSAGE + 8192 };   // enough for any reply without names
+enum status wire_encode_reply_in(const struct wire_reply *reply, void *memory, size_t room,
+                                 size_t *size, struct error *error);
+
 // Verifies `size` bytes at `data` (8-byte aligned) and fills *out. On failure *out is zeroed.
 // STATUS_MALFORMED: the message is too large, is truncated, or has another file identifier; a table
 // lies outside it; the command is missing or unknown; a required field is absent; lists of a reply

@@ -27,6 +27,7 @@ struct errand_block {
     struct record_chain chain;
     int32_t block;             // on the GPU; a load's is leased; -1 = none yet
     uint8_t source;            // a load's: index of the tier; ERRAND_NO_SOURCE = not known yet
+    uint8_t unknown;           // a load's: bits of the tiers that a look-up must ask
     uint8_t *data;             // in the host tier's memory, with a reference; NULL = none
     bool moved;                // a load's: its copy is queued
     enum record_reason reason; // of its last job

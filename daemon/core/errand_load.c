@@ -59,19 +59,20 @@ static enum status find(struct plan *plan, uint64_t cache, uint32_t max_tokens)
     return STATUS_OK;
 }
 
-// The source of a block; ERRAND_NO_SOURCE: a look-up must ask. TIERS_SOURCES: no tier has it.
-static uint32_t probe(const struct core *core, const struct record_space *space,
-                      const struct record_chain *chain)
+// Fills in the block's source: ERRAND_NO_SOURCE: a look-up must ask. False: no tier has it.
+static bool probe(const struct core *core, const struct record_space *space,
+                  const struct record_chain *chain, struct errand_block *block)
 {
-    uint32_t source = TIERS_SOURCES;
+    *block = (struct errand_block){.chain = *chain, .block = -1, .source = ERRAND_NO_SOURCE};
     for (uint32_t i = 0; i <= core->params.tiers.num_more; i++) {
-        const enum tier_answer answer = tier_probe(errand_tier(core, i), space, chain);
-        if (answer == TIER_THERE)
-            return i;
-        if (answer == TIER_UNKNOWN)
-            source = ERRAND_NO_SOURCE;
+        const enum tier_answer answer = tier_look(errand_tier(core, i), space, chain);
+        if (answer == TIER_THERE) {
+            block->source = (uint8_t)i;
+            return true;
+        }
+        block->unknown |= (uint8_t)((answer == TIER_UNKNOWN) << i);
     }
-    return source;
+    return block->unknown != 0;
 }
 
 static struct record_chain next_chain(const struct plan *plan)
@@ -97,11 +98,8 @@ static uint32_t probe_all(const struct plan *plan, struct errand_block *blocks, 
     for (; count < most; count++) {
         if (count)
             chain = record_chain_next(&chain, tokens + (size_t)count * block_size, block_size);
-        const uint32_t source = probe(plan->session->core, &space, &chain);
-        if (source == TIERS_SOURCES)
+        if (!probe(plan->session->core, &space, &chain, &blocks[count]))
             break;
-        blocks[count] =
-            (struct errand_block){.chain = chain, .block = -1, .source = (uint8_t)source};
     }
     return count;
 }
@@ -191,8 +189,7 @@ static bool claim_blocks(struct errand *errand)
 
 static bool needs_asking(const struct errand_block *block, uint32_t source)
 {
-    (void)source;
-    return block->source == ERRAND_NO_SOURCE;
+    return block->source == ERRAND_NO_SOURCE && block->unknown >> source & 1;
 }
 
 static void ask(struct errand *errand)

@@ -90,17 +90,17 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
     X(TIER_FILES_BROKEN, GAUGE, "aule_tier_broken{tier=\"files\"}", "",                            \
       "1 while a tier is not asked because it failed, else 0")                                     \
     X(TIER_HOST_HITS, COUNTER, "aule_tier_hits_blocks_total{tier=\"host\"}", "blocks",             \
-      "blocks asked for that a tier had")                                                          \
+      "blocks that look-ups asked a tier for, and that it had")                                    \
     X(TIER_REDIS_HITS, COUNTER, "aule_tier_hits_blocks_total{tier=\"redis\"}", "blocks",           \
-      "blocks asked for that a tier had")                                                          \
+      "blocks that look-ups asked a tier for, and that it had")                                    \
     X(TIER_FILES_HITS, COUNTER, "aule_tier_hits_blocks_total{tier=\"files\"}", "blocks",           \
-      "blocks asked for that a tier had")                                                          \
+      "blocks that look-ups asked a tier for, and that it had")                                    \
     X(TIER_HOST_MISSES, COUNTER, "aule_tier_misses_blocks_total{tier=\"host\"}", "blocks",         \
-      "blocks asked for that a tier lacked")                                                       \
+      "blocks that look-ups asked a tier for, and that it lacked")                                 \
     X(TIER_REDIS_MISSES, COUNTER, "aule_tier_misses_blocks_total{tier=\"redis\"}", "blocks",       \
-      "blocks asked for that a tier lacked")                                                       \
+      "blocks that look-ups asked a tier for, and that it lacked")                                 \
     X(TIER_FILES_MISSES, COUNTER, "aule_tier_misses_blocks_total{tier=\"files\"}", "blocks",       \
-      "blocks asked for that a tier lacked")                                                       \
+      "blocks that look-ups asked a tier for, and that it lacked")                                 \
     X(TIER_HOST_LOADED, COUNTER, "aule_tier_loaded_blocks_total{tier=\"host\"}", "blocks",         \
       "blocks that a tier gave")                                                                   \
     X(TIER_REDIS_LOADED, COUNTER, "aule_tier_loaded_blocks_total{tier=\"redis\"}", "blocks",       \

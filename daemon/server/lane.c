@@ -325,27 +325,28 @@ static struct wire_completion completion_of(const struct asker *asker,
     return completion;
 }
 
-// Writes the reply to the place of its request, and its size to the completion.
+// Writes the reply to the place of its request, and its size to the completion. Allocates nothing:
+// the command was done, and a client without its answer could not undo it.
 static void put_reply(const struct asker *asker, const struct wire_reply *reply,
                       struct wire_completion *completion)
 {
-    struct wire_buffer buffer;
+    uint8_t *encoded = asker->ring->server->reply;
     struct error error;
-    enum status status = wire_encode_reply(reply, &buffer, &error);
-    if (status == STATUS_OK && buffer.size > asker->place.count)
+    size_t size = 0;
+    enum status status = wire_encode_reply_in(reply, encoded, WIRE_ENCODE_ROOM, &size, &error);
+    if (status == STATUS_OK && size > asker->place.count)
         status = error_set(&error, STATUS_LIMIT,
                            "the command was done, but its answer of %zu bytes exceeds the room of "
                            "%" PRIu64 " bytes",
-                           buffer.size, asker->place.count);
+                           size, asker->place.count);
     if (status == STATUS_OK) {
-        memcpy(arena_at(asker->ring, asker->place.offset), buffer.data, buffer.size);
-        completion->ticket = buffer.size;
+        memcpy(arena_at(asker->ring, asker->place.offset), encoded, size);
+        completion->ticket = size;
     } else {
         completion->status = status;
         completion->answer = WIRE_ANSWER_EMPTY;
         set_text(completion, error.text);
     }
-    wire_buffer_finish(&buffer);
 }
 
 // True: a thread of the client must be woken.

@@ -292,8 +292,10 @@ static enum status draw_epoch(struct server *server, struct error *error)
             return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
     } while (server->epoch == 0); // on the wire 0 means "no epoch yet"
     server->message = calloc(1, WIRE_MAX_MESSAGE);
-    return server->message ? STATUS_OK
-                           : error_set(error, STATUS_NO_MEMORY, "no memory for a message");
+    server->reply = calloc(1, WIRE_ENCODE_ROOM);
+    return server->message && server->reply
+               ? STATUS_OK
+               : error_set(error, STATUS_NO_MEMORY, "no memory for a message");
 }
 
 static enum status start_jobs(struct server *server, struct error *error)
@@ -508,6 +510,7 @@ bool server_destroy(struct server *server)
     close_fd(server->epoll_fd);
     groups_destroy(server->groups);
     free(server->message);
+    free(server->reply);
     free(server);
     return true;
 }

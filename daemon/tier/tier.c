@@ -213,8 +213,6 @@ static void count_block(struct tier_counts *counts, const struct tier_job *job,
     if (job->kind == TIER_LOOKUP) {
         count_lookup(counts, block);
     } else if (job->kind == TIER_LOAD) {
-        counts->hits += done;
-        counts->misses += block->reason == RECORD_ABSENT;
         counts->loaded += done;
         counts->loaded_bytes += done ? job->space.block_bytes : 0;
     } else if (job->kind == TIER_STORE) {
@@ -247,6 +245,15 @@ enum tier_answer tier_probe(struct tier *tier, const struct record_space *space,
                             const struct record_chain *chain)
 {
     return tier->ops->probe ? tier->ops->probe(tier->backend, space, chain) : TIER_UNKNOWN;
+}
+
+enum tier_answer tier_look(struct tier *tier, const struct record_space *space,
+                           const struct record_chain *chain)
+{
+    const enum tier_answer answer = tier_probe(tier, space, chain);
+    tier->counts.hits += answer == TIER_THERE;
+    tier->counts.misses += answer == TIER_MISS;
+    return answer;
 }
 
 // ---- events ----

@@ -160,10 +160,14 @@ uint32_t tier_num_abandoned(const struct tier *tier); // of these
 
 enum tier_answer tier_probe(struct tier *tier, const struct record_space *space,
                             const struct record_chain *chain);
+// The same for a look-up: the answer is counted as a hit or a miss. After UNKNOWN that of a LOOKUP
+// is.
+enum tier_answer tier_look(struct tier *tier, const struct record_space *space,
+                           const struct record_chain *chain);
 
 // Counted by tier.c, in blocks where nothing else is said.
 struct tier_counts {
-    uint64_t hits, misses;   // of look-ups by jobs and loads
+    uint64_t hits, misses;   // answers to look-ups, each once; loads do not count
     uint64_t loaded, stored; // blocks
     uint64_t loaded_bytes, stored_bytes;
     uint64_t load_ns, store_ns;          // from start to end of the jobs that moved these bytes

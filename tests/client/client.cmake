@@ -89,9 +89,17 @@ aule_check(test_client_places SOURCES client/lane/test_client_places.c rigs/clie
            fakes/fake_daemon.c
            LIBS client_expect aule_schema nng::nng LABELS process tsan
            ENVIRONMENT ${tsan_environment})
+target_link_options(test_client_places PRIVATE -Wl,--wrap=strdup)
 aule_check(test_client_lane SOURCES client/lane/test_client_lane.c rigs/client_step.c LIBS client_expect
            aule_schema daemon_harness
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+
+# Every allocation of a call fails once in this suite.
+aule_check(test_client_memory SOURCES client/lane/test_client_memory.c rigs/client_step.c
+           LIBS client_expect aule_schema daemon_harness
+           LABELS process tsan ENVIRONMENT AULE_LANE=ring ${tsan_environment} VALIDATED)
+target_link_options(test_client_memory PRIVATE
+  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
 
 aule_lanes(test_client NARROW)
 aule_lanes(test_client_process NARROW)

@@ -24,8 +24,10 @@ foreach(suite ownership core_metadata core_death core_tenants offer prefix)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/ownership_world.c LIBS core_world
     LABELS core)
 endforeach()
-aule_check(test_core_tiers SOURCES tier/test_core_tiers.c rigs/ownership_world.c rigs/dice.c
-  LIBS core_world LABELS core tier)
+foreach(suite loads stores)
+  aule_check(test_core_${suite} SOURCES tier/test_core_${suite}.c tier/tiered_world.c
+    rigs/ownership_world.c rigs/dice.c LIBS core_world LABELS core tier)
+endforeach()
 aule_check(test_attached SOURCES core/attached/test_attached.c rigs/dice.c LIBS core_world LABELS core)
 aule_check(test_order SOURCES core/test_order.c rigs/dice.c LIBS core_world LABELS core)
 aule_check(test_evict SOURCES core/test_evict.c rigs/dice.c LIBS core_world LABELS core)

@@ -42,12 +42,20 @@ set_property(TEST test_engine APPEND PROPERTY ENVIRONMENT "CK_EXCLUDE_TAGS=kerne
 # So that a test decides when a deadline passes.
 target_link_options(test_engine PRIVATE -Wl,--wrap=vkWaitSemaphores,--wrap=vkWaitForFences)
 
+# The queues of a device that is opened twice. What Vulkan says of it is the test's.
+aule_check(test_device SOURCES engine/test_device.c rigs/engine_world.c rigs/dice.c
+           LIBS aule_core aule_engine aule_shaders LABELS engine)
+target_link_options(test_device PRIVATE
+  -Wl,--wrap=vkCreateDevice,--wrap=vkEnumerateDeviceExtensionProperties
+  -Wl,--wrap=vkGetInstanceProcAddr,--wrap=vkGetPhysicalDeviceQueueFamilyProperties
+  -Wl,--wrap=vkGetDeviceQueue,--wrap=native_probe)
+
 # Tuning's table, trial and file: no device.
 aule_check(test_tune SOURCES engine/test_tune.c LIBS aule_engine aule_shaders LABELS engine tsan)
 
-# Polling for announced submissions: no device.
-aule_check(test_expect SOURCES engine/test_expect.c LIBS aule_engine aule_shaders
-           LABELS engine tsan)
+# Polling for announced submissions: no device, no thread, and a clock of the test's own.
+aule_check(test_expect SOURCES engine/test_expect.c LIBS aule_engine aule_shaders LABELS engine)
+target_link_options(test_expect PRIVATE -Wl,--wrap=clock_now_ns)
 
 # The queue of compiles: no device.
 aule_check(test_compiler SOURCES engine/test_compiler.c rigs/dice.c LIBS aule_engine aule_shaders

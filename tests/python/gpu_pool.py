@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import signal
 import statistics
 import subprocess
@@ -23,11 +24,11 @@ POOL_SMALL, POOL = 256, 8192  # blocks of each cache
 
 
 def kernels() -> Any:
-    """Return the example, which has the Triton kernel."""
+    """Return the example's model, which has the Triton kernel."""
     sys.path.insert(0, str(ROOT / "client/python/examples"))
-    import attached
+    import attached_model
 
-    return attached
+    return attached_model
 
 
 def attach_to(size: Size, name: str, socket: str | None = None, blocks: int = 0,
@@ -415,7 +416,7 @@ def _example(size: Size, kernel: str) -> list[Row]:
 def flashinfer(size: Size) -> list[Row]:
     """Decode with FlashInfer over the pool: exactness, time, the example. It compiles first."""
     torch, own = cuda(), kernels()
-    if not own.flashinfer_is_there():
+    if importlib.util.find_spec("flashinfer") is None:
         raise RuntimeError("flashinfer is not installed here")
     started = time.perf_counter()
     wrapper = own.FlashInfer(size.heads, size.kv_heads, size.dim)

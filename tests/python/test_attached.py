@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from test_device import Libcuda, cuda, libcuda  # noqa: E402, F401
 DAEMON_OPTIONS = ["--export-pool", "64"]
 COUNT = 2 * BLOCK
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+DEADLINE_S, ROUNDS = 60, 20
 
 
 @pytest.fixture
@@ -397,3 +399,98 @@ def test_an_older_daemon_gets_a_report_and_then_a_publication(
         plan.wrote()
         assert text.publish() == 2
         assert not pool.attach()._written  # all slots were reported
+
+
+# ---- several threads ----
+
+def in_thread(call: Callable[[], object]) -> Callable[[], object]:
+    """Begin a call in another thread, on a stream of its own; returns what waits for its end."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(call()))
+    thread.start()
+
+    def end() -> object:
+        thread.join(DEADLINE_S)
+        assert results, "it has not ended, or raised"
+        return results[0]
+
+    return end
+
+
+def begin_report(cuda: fake_cuda.Cuda, pool: aule.Cache) -> Callable[[], None]:  # noqa: F811
+    """Report in another thread, whose stream does not pass until the returned call lets it."""
+    reached, lets = threading.Event(), threading.Event()
+
+    def gate() -> None:
+        reached.set()
+        assert lets.wait(DEADLINE_S)
+
+    def report() -> bool:
+        cuda.current = fake_cuda.Stream()
+        cuda.current.put(gate)
+        pool.attach().report()
+        return True
+
+    end = in_thread(report)
+    assert reached.wait(DEADLINE_S)
+
+    def let_go() -> None:
+        lets.set()
+        assert end()
+
+    return let_go
+
+
+def test_what_a_thread_writes_while_another_reports_waits_for_the_next_report(
+        cuda: fake_cuda.Cuda, pool: aule.Cache) -> None:  # noqa: F811
+    attached = pool.attach()
+    with pool.sequence(range(COUNT), publish=False) as text:
+        plan = pool.plan([text])
+        let_go = begin_report(cuda, pool)
+        plan.wrote()  # it does not wait
+        noted = attached._written[text]
+        let_go()
+        assert attached._written[text] == noted  # its stream may not have passed
+        assert text.publish() == 2
+
+
+def test_a_block_released_while_another_thread_waits_comes_free_with_the_next_report(
+        cuda: fake_cuda.Cuda, pool: aule.Cache) -> None:  # noqa: F811
+    text = pool.sequence(range(3), publish=False)
+    plan = pool.plan([text])
+    whole = free_blocks(pool)
+    let_go = begin_report(cuda, pool)
+    plan.wrote()  # kernels that the report does not wait for
+    text.close()
+    let_go()
+    assert free_blocks(pool) == whole
+    pool.attach().report()
+    assert free_blocks(pool) == whole + 1
+
+
+def test_threads_plan_write_publish_truncate_and_close_over_one_attached_cache(
+        cuda: fake_cuda.Cuda, pool: aule.Cache) -> None:  # noqa: F811
+    attached = pool.attach()
+
+    def work(number: int) -> int:
+        cuda.current = fake_cuda.Stream()
+        for i in range(ROUNDS):
+            first = 10_000 * number + 100 * i
+            with pool.sequence(range(first, first + BLOCK + 3)) as text:
+                for _ in range(3):
+                    plan = pool.plan([text])
+                    put(pool, plan.tables("cpu").slot_mapping, *kv(plan.num_tokens))
+                    plan.wrote()
+                    text.append(1)
+                if i % 3 == 0:
+                    text.truncate(BLOCK + 1)
+                elif i % 3 == 1:
+                    attached.report()
+                assert text.publish() == 1
+        return number
+
+    ends = [in_thread(lambda number=number: work(number)) for number in range(4)]
+    assert [end() for end in ends] == list(range(4))
+    attached.report()
+    assert not attached._written and not attached._events
+    assert pool.state()["available_blocks"] == 64

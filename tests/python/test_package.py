@@ -93,6 +93,29 @@ def test_the_style_is_clean() -> None:
     assert ran.returncode == 0, ran.stdout
 
 
+def stand_ins(folder: Path, **sources: str) -> dict[str, str]:
+    """An environment in which modules are these, whatever is installed."""
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source)
+    return {**os.environ, "PYTHONPATH": f"{folder}:{os.environ['PYTHONPATH']}"}
+
+
+def test_the_example_of_own_kernels_says_what_it_needs(folder: Path) -> None:
+    example = SOURCES / "examples/attached.py"
+    absent = "raise ImportError('it is not there')"
+    ran = run(PYTHON, example, "--help", env=stand_ins(folder, torch=absent, triton=absent))
+    assert ran.returncode == 0 and "--processes" in ran.stdout, ran.stderr
+    blind = "class cuda: is_available = staticmethod(lambda: False)\n__version__ = '9'"
+    ran = run(PYTHON, example, "--kernel", "triton",
+              env=stand_ins(folder, torch=blind, triton=absent))
+    assert ran.returncode == 1
+    assert ran.stderr == ("attached.py needs torch for CUDA with Triton: torch 9 finds no CUDA "
+                          "device\n")
+    ran = run(PYTHON, example, "--kernel", "flashinfer",
+              env=stand_ins(folder, torch=blind, triton=absent))
+    assert ran.returncode == 1 and "flashinfer is not installed" in ran.stderr
+
+
 def test_the_module_says_what_is_there_and_what_is_wrong(session: aule.Session,
                                                          folder: Path) -> None:
     ran = run(PYTHON, "-m", "aule")

@@ -112,3 +112,53 @@ uint64_t fresh_batch(struct raw_client *raw, uint64_t cache)
     const struct wire_request request = fill_request(cache, &block, slots);
     return create_batch(raw, &request);
 }
+
+// ---- commands in places ----
+
+struct wire_submission placed_at(struct ring_end *end, const struct wire_request *request,
+                                 uint64_t offset, uint64_t room)
+{
+    struct wire_request whole = *request;
+    struct wire_buffer buffer;
+    struct error error;
+    whole.session = whole.session ? whole.session : end->raw->session;
+    whole.epoch = whole.epoch ? whole.epoch : end->raw->epoch;
+    ck_assert_msg(wire_encode_request(&whole, &buffer, &error) == STATUS_OK, "%s", error.text);
+    memcpy(raw_arena(end->raw) + offset, buffer.data, buffer.size);
+    const struct wire_submission submission = {
+        .command = request->command, .message = {offset, buffer.size}, .room = room};
+    wire_buffer_finish(&buffer);
+    return submission;
+}
+
+struct wire_submission placed(struct ring_end *end, const struct wire_request *request)
+{
+    return placed_at(end, request, PLACE, ROOM);
+}
+
+struct wire_reply reply_of(const struct ring_end *end, const struct wire_completion *completion)
+{
+    static uint64_t copy[ROOM / 8];
+    struct wire_reply reply;
+    struct error error;
+    ck_assert_msg(completion->status == STATUS_OK, "%s", completion->text);
+    ck_assert_uint_le(completion->ticket, ROOM);
+    memcpy(copy, raw_arena(end->raw) + PLACE, completion->ticket);
+    ck_assert_msg(wire_decode_reply(copy, completion->ticket, &reply, &error) == STATUS_OK, "%s",
+                  error.text);
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    ck_assert_uint_eq(reply.answer, completion->answer);
+    return reply;
+}
+
+struct wire_reply ask_placed(struct ring_end *end, const struct wire_request *request)
+{
+    const struct wire_completion completion = call(end, placed(end, request));
+    return reply_of(end, &completion);
+}
+
+struct wire_request lease_request(uint64_t cache, uint32_t count, int timeout_ms)
+{
+    return (struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                 .blocks_lease = {cache, count, timeout_ms}};
+}

@@ -10,7 +10,8 @@
 #include "raw_client.h"
 #include "schema/ring.h"
 
-enum { SLEEP_MS = 100000 }; // long enough for every answer
+enum { SLEEP_MS = 100000 };          // long enough for every answer
+enum { PLACE = 32768, ROOM = 4096 }; // of a command, in the arena, behind the tensors of a step
 
 // A raw session with its end of the rings.
 struct ring_end {
@@ -33,5 +34,15 @@ struct wire_submission run_of(uint64_t batch); // as run_request(), with a wait 
 struct wire_submission wait_of(uint64_t ticket);
 // A block, and a batch that fills it. check_out() checks what a run of it wrote and read.
 uint64_t fresh_batch(struct raw_client *raw, uint64_t cache);
+
+// Puts the request into the arena, at PLACE or `offset`; the entry is the caller's to put.
+struct wire_submission placed(struct ring_end *end, const struct wire_request *request);
+struct wire_submission placed_at(struct ring_end *end, const struct wire_request *request,
+                                 uint64_t offset, uint64_t room);
+// The reply that the completion says lies at PLACE. Valid until the next call.
+struct wire_reply reply_of(const struct ring_end *end, const struct wire_completion *completion);
+struct wire_reply ask_placed(struct ring_end *end,
+                             const struct wire_request *request); // all of these
+struct wire_request lease_request(uint64_t cache, uint32_t count, int timeout_ms);
 
 #endif

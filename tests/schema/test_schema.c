@@ -452,6 +452,31 @@ START_TEST(an_allocation_that_fails_gives_no_memory_and_leaks_nothing)
 }
 END_TEST
 
+START_TEST(the_largest_reply_without_names_needs_no_memory_where_there_is_room)
+{
+    enum { FRAME = 256, MOST = (WIRE_MAX_MESSAGE - FRAME) / 4 };
+    int32_t *blocks = calloc(MOST, sizeof *blocks);
+    uint8_t *room = aligned_alloc(8, WIRE_ENCODE_ROOM);
+    const struct wire_reply reply = {.answer = WIRE_ANSWER_PREFIX_PUBLISH,
+                                     .message = "",
+                                     .prefix_publish = {.blocks = {blocks, MOST}}};
+    struct error error = {0};
+    size_t size = 0;
+    struct wire_buffer buffer = encoded_reply(&reply);
+    allocations_left = 0;
+    enum status status = wire_encode_reply_in(&reply, room, WIRE_ENCODE_ROOM, &size, &error);
+    allocations_left = -1;
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    ck_assert_uint_eq(size, buffer.size);
+    ck_assert_int_eq(memcmp(room, buffer.data, size), 0);
+    ck_assert_int_eq(wire_encode_reply_in(&reply, room, size, &size, &error), STATUS_LIMIT);
+    ck_assert_msg(strstr(error.text, "has room for 1048"), "%s", error.text);
+    wire_buffer_finish(&buffer);
+    free(room);
+    free(blocks);
+}
+END_TEST
+
 static void add_rest(Suite *suite)
 {
     TCase *tests = tcase_create("lists");
@@ -475,6 +500,7 @@ static void add_rest(Suite *suite)
     tcase_add_test(tests, encoding_refuses_what_is_no_command_or_too_long);
     tcase_add_test(tests, encoding_stops_at_the_largest_message_and_says_by_how_much);
     tcase_add_test(tests, an_allocation_that_fails_gives_no_memory_and_leaks_nothing);
+    tcase_add_test(tests, the_largest_reply_without_names_needs_no_memory_where_there_is_room);
     suite_add_tcase(suite, tests);
 }
 

@@ -55,6 +55,15 @@ if(TARGET aule_server)
                       -Wl,--wrap=engine_poll,--wrap=engine_wait,--wrap=engine_submit
                       -Wl,--wrap=engine_arena_create,--wrap=engine_arena_destroy
                       -Wl,--wrap=engine_destroy_within)
+  # Every allocation after a ring command was taken fails once in this suite.
+  aule_check(test_server_memory SOURCES server/test_server_memory.c rigs/ring_end.c
+             rigs/daemon_suite.c rigs/daemon_step.c rigs/raw_client.c
+             fakes/fake_engine.c fakes/fake_run.c LIBS daemon_harness aule_server
+             LABELS process tsan ENVIRONMENT ${tsan_environment})
+  target_link_options(test_server_memory PRIVATE
+    -Wl,--wrap=malloc,--wrap=calloc,--wrap=aligned_alloc,--wrap=realloc,--wrap=strdup
+    -Wl,--wrap=pages_map,--wrap=ring_take,--wrap=ring_put,--wrap=engine_poll
+    -Wl,--wrap=listener_receive,--wrap=dispatch_message)
 endif()
 
 foreach(suite ring places waits)

@@ -16,53 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PLACE = 32768, ROOM = 4096 }; // in the arena, behind the tensors of a step
-enum { END = ARENA + (128 << 10) };  // of the bytes for places, which follow the arena
-
-// Puts the request into the arena; the entry is the caller's to put.
-static struct wire_submission placed_at(struct ring_end *end, const struct wire_request *request,
-                                        uint64_t offset, uint64_t room)
-{
-    struct wire_request whole = *request;
-    struct wire_buffer buffer;
-    struct error error;
-    whole.session = whole.session ? whole.session : end->raw->session;
-    whole.epoch = whole.epoch ? whole.epoch : end->raw->epoch;
-    ck_assert_msg(wire_encode_request(&whole, &buffer, &error) == STATUS_OK, "%s", error.text);
-    memcpy(raw_arena(end->raw) + offset, buffer.data, buffer.size);
-    const struct wire_submission submission = {
-        .command = request->command, .message = {offset, buffer.size}, .room = room};
-    wire_buffer_finish(&buffer);
-    return submission;
-}
-
-static struct wire_submission placed(struct ring_end *end, const struct wire_request *request)
-{
-    return placed_at(end, request, PLACE, ROOM);
-}
-
-// The reply that the completion says lies in the place. Valid until the next call.
-static struct wire_reply reply_of(const struct ring_end *end,
-                                  const struct wire_completion *completion)
-{
-    static uint64_t copy[ROOM / 8];
-    struct wire_reply reply;
-    struct error error;
-    ck_assert_msg(completion->status == STATUS_OK, "%s", completion->text);
-    ck_assert_uint_le(completion->ticket, ROOM);
-    memcpy(copy, raw_arena(end->raw) + PLACE, completion->ticket);
-    ck_assert_msg(wire_decode_reply(copy, completion->ticket, &reply, &error) == STATUS_OK, "%s",
-                  error.text);
-    ck_assert_int_eq(reply.status, STATUS_OK);
-    ck_assert_uint_eq(reply.answer, completion->answer);
-    return reply;
-}
-
-static struct wire_reply ask(struct ring_end *end, const struct wire_request *request)
-{
-    const struct wire_completion completion = call(end, placed(end, request));
-    return reply_of(end, &completion);
-}
+enum { END = ARENA + (128 << 10) }; // of the bytes for places, which follow the arena
 
 // For a command whose answer is empty.
 static void tell(struct ring_end *end, const struct wire_request *request)
@@ -72,16 +26,10 @@ static void tell(struct ring_end *end, const struct wire_request *request)
     ck_assert_uint_eq(completion.answer, WIRE_ANSWER_EMPTY);
 }
 
-static struct wire_request lease_request(uint64_t cache, uint32_t count, int timeout_ms)
-{
-    return (struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
-                                 .blocks_lease = {cache, count, timeout_ms}};
-}
-
 static void lease_by_ring(struct ring_end *end, uint64_t cache, uint32_t count, int32_t *blocks)
 {
     const struct wire_request request = lease_request(cache, count, SLEEP_MS);
-    const struct wire_reply reply = ask(end, &request);
+    const struct wire_reply reply = ask_placed(end, &request);
     ck_assert_uint_eq(reply.blocks_lease.blocks.count, count);
     memcpy(blocks, reply.blocks_lease.blocks.data, count * sizeof *blocks);
 }
@@ -107,14 +55,14 @@ START_TEST(a_whole_step_goes_by_the_ring_without_a_message)
     lease_by_ring(&end, cache, 1, &block);
     slots_of(block, slots);
     const struct wire_request create = fill_request(cache, &block, slots);
-    const struct wire_reply made = ask(&end, &create);
+    const struct wire_reply made = ask_placed(&end, &create);
     uint64_t batch = made.batch_create.batch;
     ck_assert_uint_eq(made.batch_create.num_tokens, BLOCK);
     run_by_ring(&end, batch, 3);
     const struct wire_request publish = {
         .command = WIRE_COMMAND_PREFIX_PUBLISH,
         .prefix_publish = {.cache = cache, .tokens = {tokens, BLOCK}, .blocks = {&block, 1}}};
-    const struct wire_reply published = ask(&end, &publish);
+    const struct wire_reply published = ask_placed(&end, &publish);
     ck_assert_uint_eq(published.prefix_publish.blocks.count, 1);
     ck_assert_int_eq(published.prefix_publish.blocks.data[0], block);
     ck_assert_uint_eq(raw_inspect(end.raw).held_blocks, 1);
@@ -149,7 +97,7 @@ START_TEST(a_run_behind_an_advance_in_one_ring_computes_the_next_step)
                                                          .seq_lens_kv = {seq_lens, 1},
                                                          .block_table = {table, 2},
                                                          .slot_mapping = {slots, BLOCK}}};
-    uint64_t batch = ask(&end, &create).batch_create.batch;
+    uint64_t batch = ask_placed(&end, &create).batch_create.batch;
     run_by_ring(&end, batch, 1);
     slots_of(blocks[1], slots);
     const int32_t entry[] = {0, 1, blocks[1]};
@@ -479,7 +427,7 @@ START_TEST(a_message_whose_last_page_is_lost_does_nothing_and_ends_its_session_a
     lease_by_ring(&bad, cache, 1, &block);
     slots_of(block, slots);
     const struct wire_request create = fill_request(cache, &block, slots);
-    run_by_ring(&bad, ask(&bad, &create).batch_create.batch, 3);
+    run_by_ring(&bad, ask_placed(&bad, &create).batch_create.batch, 3);
     const struct wire_request publish = {
         .command = WIRE_COMMAND_PREFIX_PUBLISH,
         .prefix_publish = {.cache = cache, .tokens = {tokens, BLOCK}, .blocks = {&block, 1}}};

@@ -9,6 +9,7 @@
 #include "fakes/fake_engine.h"
 #include "rigs/check_main.h"
 #include "rigs/raw_client.h"
+#include "rigs/small_server.h"
 #include "server/log.h"
 #include "server/server.h"
 #include "server/socket_path.h"
@@ -197,22 +198,8 @@ static bool fork_server(uint32_t drain_timeout_ms)
 {
     int ends[2];
     char byte;
-    const struct server_params params = {
-        .socket = socket_path,
-        .memory_fraction = 0.5,
-        .max_blocks = BLOCK,
-        .max_sessions = 8,
-        .max_connections = 16,
-        .max_caches = 4,
-        .max_batches = 8,
-        .max_tickets = 8,
-        .max_offers = 4,
-        .max_arena = 1 << 20,
-        .max_metadata = 1 << 20,
-        .max_parked_bytes = 1 << 20,
-        .map_timeout_ms = 10000,
-        .drain_timeout_ms = drain_timeout_ms,
-    };
+    struct server_params params = small_server(socket_path);
+    params.drain_timeout_ms = drain_timeout_ms;
     ck_assert_int_eq(pipe(ends), 0);
     sigset_t signals; // see serve()
     sigemptyset(&signals);

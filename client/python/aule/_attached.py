@@ -3,8 +3,8 @@
 """A cache whose memory this process has mapped: its own kernels read and write blocks in place.
 
 The daemon cannot see CUDA's streams. So what kernels have written, and that they have passed, is
-reported after an event of their stream. This module knows torch's streams and events, no runs. One
-thread at a time uses an `Attached` and its plans.
+reported after an event of their stream. This module knows torch's streams and events, no runs. Any
+thread. Locks are taken in this order: a sequence's, `_reporting`, `_lock`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -84,6 +85,7 @@ def upload(torch: Any, tables: Tables, device: Any) -> Tables:
 class _Written(NamedTuple):
     """Slots of a sequence's tokens from `begin` on, -1: none."""
 
+    number: int  # of the note
     begin: int
     slots: Any
 
@@ -91,7 +93,7 @@ class _Written(NamedTuple):
         """Return its part from the token `begin` on and before `end`; None: to its last token."""
         first = max(begin, self.begin)
         last = None if end is None else max(end - self.begin, 0)
-        return _Written(first, self.slots[first - self.begin:last])
+        return _Written(self.number, first, self.slots[first - self.begin:last])
 
 
 class Attached:
@@ -104,12 +106,16 @@ class Attached:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
+        self._reporting = threading.RLock()  # from before the wait for streams to its report
+        self._lock = threading.RLock()  # of all below
+        self._threads: set[int] = set()  # those that launch kernels
+        self._noted = 0  # notes so far
         # Slots that are written and not reported: those of sequences, and those given by hand.
         # Slots that a sequence drops go at once: a publication may free their blocks for others.
         self._written: weakref.WeakKeyDictionary[Sequence, list[_Written]] = (
             weakref.WeakKeyDictionary())
-        self._given: list[Any] = []
-        self._events: list[Any] = []  # of the streams that wrote them
+        self._given: list[tuple[int, Any]] = []  # number, slots
+        self._events: list[Any] = []  # of the streams that wrote them, in the order of the notes
         # Sequences with full blocks that are not reported: the next plan or step does so.
         self._due: weakref.WeakSet[Sequence] = weakref.WeakSet()
         handle = cache._open()
@@ -150,35 +156,60 @@ class Attached:
         event.record(torch.cuda.current_stream(self.device))
         return event
 
+    def _enter(self) -> None:
+        """Know this thread. Its first kernels begin behind a report that knows of no other."""
+        me = threading.get_ident()
+        if me not in self._threads:
+            with self._reporting:
+                self._threads.add(me)
+
+    def _number(self) -> int:
+        self._noted += 1
+        return self._noted
+
     def wrote(self, slots: Any) -> None:
         """Note slots that kernels on the current stream write in all layers; see `report`."""
-        self._given.append(np.ascontiguousarray(slots, np.int64))
-        self._events.append(self._event())
+        self._enter()
+        array, event = np.ascontiguousarray(slots, np.int64), self._event()
+        with self._lock:
+            self._events.append(event)
+            self._given.append((self._number(), array))
 
     def planned(self, plan: Plan) -> None:
         """Note what a plan's kernels on the current stream write."""
+        self._enter()
+        event = self._event()
+        with self._lock:
+            self._events.append(event)  # before the notes: a report may come between
+        lengths = plan.arrays.cache_seqlens.tolist()
+        for i, (sequence, rows) in enumerate(zip(plan.sequences, plan.rows, strict=True)):
+            with sequence._lock, self._lock:
+                self._note(sequence, lengths[i] - (rows.stop - rows.start), plan._ends[i],
+                           plan.arrays.slot_mapping[rows])
+
+    def _note(self, sequence: Sequence, begin: int, end: int, slots: Any) -> None:
+        if sequence.closed or end <= begin:  # closed or truncated: its slots may be another's
+            return
         size = self._cache.block_size
-        for sequence, rows, length, end in zip(plan.sequences, plan.rows,
-                                               plan.arrays.cache_seqlens.tolist(), plan._ends,
-                                               strict=True):
-            begin = length - (rows.stop - rows.start)
-            if sequence.closed or end <= begin:  # closed or truncated: its slots may be another's
-                continue
-            self._written.setdefault(sequence, []).append(
-                _Written(begin, plan.arrays.slot_mapping[rows][:end - begin]))
-            sequence._own = (sequence._own[0] if sequence._own[1] == begin else begin, end)
-            if begin // size != end // size:
-                self._due.add(sequence)
-        self._events.append(self._event())
+        self._written.setdefault(sequence, []).append(
+            _Written(self._number(), begin, slots[:end - begin]))
+        sequence._own = (sequence._own[0] if sequence._own[1] == begin else begin, end)
+        if begin // size != end // size:
+            self._due.add(sequence)
 
     def settle(self, sequences: Iterable[Sequence]) -> None:
         """Publish what plans have written of these sequences, or report it. Steps call this."""
-        due = [sequence for sequence in sequences if sequence in self._due]
+        self._enter()
+        due = self._those_due(sequences)
         for sequence in due:
             if sequence._publishes and sequence._handle is not None:
                 sequence.publish()
-        if any(sequence in self._due for sequence in due):
+        if self._those_due(due):
             self.report()
+
+    def _those_due(self, sequences: Iterable[Sequence]) -> list[Sequence]:
+        with self._lock:
+            return [sequence for sequence in sequences if sequence in self._due]
 
     def publish(self, sequence: Sequence) -> None:
         """Publish a sequence whose unpublished full blocks plans have written: one message.
@@ -189,11 +220,11 @@ class Attached:
             self.report()
             check(lib.aule_sequence_publish(sequence._open().pointer))
             return
-        self._wait()
-        self._tell_given()  # their blocks may be released, and this frees what is
-        check(lib.aule_sequence_publish_written(sequence._open().pointer, PASSED_ALL, ffi.NULL))
-        self._keep(sequence, sequence.published * self._cache.block_size, None)
-        self._due.discard(sequence)
+        with self._passing() as (passed, last):
+            self._tell_given(last)  # their blocks may be released, and this frees what is
+            check(lib.aule_sequence_publish_written(sequence._open().pointer, passed, ffi.NULL))
+            self._keep(sequence, sequence.published * self._cache.block_size, None)
+            self._due.discard(sequence)
 
     def _keep(self, sequence: Sequence, begin: int, end: int | None) -> None:
         """Keep what is noted of the tokens from `begin` on and before `end`."""
@@ -204,21 +235,47 @@ class Attached:
 
     def forget(self, sequence: Sequence, begin: int = 0) -> None:
         """Forget what is noted of a sequence's tokens from `begin` on: they are gone."""
-        self._keep(sequence, 0, begin)
+        with self._lock:
+            self._keep(sequence, 0, begin)
 
     def close(self, sequence: Sequence) -> None:
         """Publish what plans have written of a sequence that is about to end."""
-        if sequence in self._due and sequence._publishes and sequence._handle is not None:
+        if (self._those_due([sequence]) and sequence._publishes
+                and sequence._handle is not None):
             # If that fails, its blocks go unpublished. RuntimeError: CUDA's; no kernel runs then.
             with contextlib.suppress(errors.AuleError, RuntimeError):
                 sequence.publish()
-        self._due.discard(sequence)
+        with self._lock:
+            self._due.discard(sequence)
 
-    def _wait(self) -> None:
-        """Wait for the current stream, and for those of `wrote`."""
-        for event in [*self._events, self._event()]:
-            _streams.wait_for(event, self._cache.session._stream_timeout)
-        self._events = []
+    def quiet(self) -> Any:
+        """Return what a `with` holds to keep reports away: none tells slots that go meanwhile."""
+        return self._lock
+
+    @contextlib.contextmanager
+    def _passing(self) -> Iterator[tuple[int, int]]:
+        """Wait for the current stream and for those that wrote, then keep new notes away.
+
+        Gives what a report may call passed, and the number of the last note whose stream has
+        passed. Kernels that other threads launch meanwhile may read what is released meanwhile: so
+        if there are others, only releases before the wait count.
+        """
+        self._enter()
+        with self._reporting:
+            passed = PASSED_ALL if len(self._threads) == 1 else self._mark()
+            with self._lock:
+                last, events = self._noted, list(self._events)
+            for event in [*events, self._event()]:
+                _streams.wait_for(event, self._cache.session._stream_timeout)
+            with self._lock:
+                del self._events[:len(events)]  # others have only appended
+                yield passed, last
+
+    def _mark(self) -> int:
+        """Return what stands for the releases up to now."""
+        mark = ffi.new("uint64_t *")
+        self._send(np.empty(0, np.int64), 0, mark)
+        return int(mark[0])
 
     def report(self) -> None:
         """Wait for the current stream, and for those of `wrote`, and tell the daemon.
@@ -226,40 +283,51 @@ class Attached:
         Noted slots count as written then, so their blocks can be published. Blocks that sequences
         have released since the last report are free for others, because no kernel that this process
         has launched on these streams can still read them. Other streams that read blocks: wait for
-        them before you call this.
+        them before you call this. If several threads use this object, what they release during the
+        wait comes free with the next report.
 
         If the daemon refuses a slot that `wrote` was given, all slots given so are dropped. Those
         of plans stay noted.
         """
-        self._wait()
-        self._tell_given()
-        self._tell([one.slots for some in self._written.values() for one in some], PASSED_ALL)
-        self._written.clear()  # if it fails, the next report tells them again
-        self._due.clear()
+        with self._passing() as (passed, last):
+            self._tell_given(last)
+            noted = list(self._written.items())  # keeps the sequences: the end of one releases
+            self._tell([one.slots for _, some in noted for one in some if one.number <= last],
+                       passed)  # if it fails, the next report tells them again
+            self._written.clear()
+            for sequence, some in noted:
+                later = [one for one in some if one.number > last]
+                if later:
+                    self._written[sequence] = later
+            self._due &= weakref.WeakSet(self._written)
 
-    def _tell_given(self) -> None:
-        if not self._given:
+    def _tell_given(self, last: int) -> None:
+        told = [slots for number, slots in self._given if number <= last]
+        if not told:
             return
         try:
-            self._tell(self._given, 0)
+            self._tell(told, 0)
         except errors.TimeoutError:
             raise
         except errors.AuleError:  # later reports must not fail for the same slot
-            self._given = []
+            del self._given[:len(told)]
             raise
-        self._given = []
+        del self._given[:len(told)]
 
     def _tell(self, arrays: list[Any], passed: int) -> None:
         slots = np.concatenate([np.empty(0, np.int64), *arrays])
         most = 100_000  # a message has 1 MiB
         for begin in range(0, max(len(slots), 1), most):
-            part = np.ascontiguousarray(slots[begin:begin + most])
             last = begin + most >= len(slots)  # what was released may have some of the slots
-            report = ffi.new("struct aule_report *", {
-                "slots": ffi.from_buffer("int64_t[]", part) if len(part) else ffi.NULL,
-                "num_slots": len(part), "passed": passed if last else 0})
-            check(lib.aule_cache_report_sized(self._cache._open().pointer, report,
-                                              ffi.sizeof(report[0]), ffi.NULL))
+            self._send(slots[begin:begin + most], passed if last else 0, ffi.NULL)
+
+    def _send(self, slots: Any, passed: int, mark: Any) -> None:
+        part = np.ascontiguousarray(slots)
+        report = ffi.new("struct aule_report *", {
+            "slots": ffi.from_buffer("int64_t[]", part) if len(part) else ffi.NULL,
+            "num_slots": len(part), "passed": passed})
+        check(lib.aule_cache_report_sized(self._cache._open().pointer, report,
+                                          ffi.sizeof(report[0]), mark))
 
 
 class Plan(Owner):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +47,14 @@ class Cache(Owner):
                  block_size: int) -> None:
         super().__init__(handle)
         self.session = session
-        # The daemon's life and the name are equal for each Cache of one cache, of any session.
-        self._place = session._info["epoch"], name
+        # Equal for each Cache, of any session, whose sequences find the same blocks: the daemon's
+        # life, the tenant and the name.
+        self._place = session._info["epoch"], session._tenant, name
         self.block_size = block_size
         self._geometry = geometry
         self._pool: list[tuple[tuple[int, ...], Handle]] = []  # native steps to use again
         self._attached: Attached | None = None
+        self._attaching = threading.Lock()
         session._children.add(self)
 
     @classmethod
@@ -224,7 +227,10 @@ class Cache(Owner):
         if self._attached is None:
             from ._attached import Attached
 
-            self._attached = Attached(self)
+            with self._attaching:
+                if self._attached is None:
+                    self._attached = Attached(self)
+                return self._attached
         return self._attached
 
     @property

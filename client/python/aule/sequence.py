@@ -172,13 +172,14 @@ class Sequence(Owner):
         """Drop the tokens from `num_tokens` on. OutOfRangeError: it has fewer."""
         if num_tokens < 0:
             raise errors.OutOfRangeError(f"truncate({num_tokens})")
-        with self._lock:
+        attached = self.cache._attached
+        with self._lock, attached.quiet() if attached else contextlib.nullcontext():
             check(lib.aule_sequence_truncate(self._open().pointer, num_tokens))
             self._own = (min(self._own[0], num_tokens), min(self._own[1], num_tokens))
             for plan in list(self._plans):
                 plan._forget(self, num_tokens)
-            if self.cache._attached is not None:
-                self.cache._attached.forget(self, num_tokens)
+            if attached is not None:
+                attached.forget(self, num_tokens)
 
     def fork(self) -> Sequence:
         """Make a sequence of the same tokens that shares all computed blocks.
@@ -231,16 +232,16 @@ class Sequence(Owner):
         handle, self._handle = self._handle, None  # first: a wait for a claim sees it
         left = handle
         try:
-            with self._lock:
+            with self._lock, attached.quiet() if attached else contextlib.nullcontext():
                 left = None
                 super().close()
                 if handle is not None:
                     handle.end()
+                if attached is not None:
+                    attached.forget(self)
         finally:
             if left is not None:  # Ctrl-C, and another thread may be using it
                 self._handle = left
-        if attached is not None:
-            attached.forget(self)
         self.cache._forget(id(self))
 
     def __del__(self) -> None:

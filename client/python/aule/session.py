@@ -37,9 +37,10 @@ class Session(Owner):
     _what = "session"
 
     def __init__(self, handle: Handle, daemon: PrivateDaemon | None,
-                 stream_timeout: float | None) -> None:
+                 stream_timeout: float | None, tenant: str) -> None:
         super().__init__(handle)
         self._daemon = daemon
+        self._tenant = tenant  # "": none is named
         info = ffi.new("struct aule_session_info *")
         check(lib.aule_session_info_sized(handle.pointer, info, ffi.sizeof(info[0])))
         self._info = fields(info[0])
@@ -236,7 +237,8 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
             "ring_spin_us": ring_spin_us, "device_arena_size": device_arena_size})
         pointer = ffi.new("struct aule_session **")
         check(lib.aule_session_open_sized(params, ffi.sizeof(params[0]), pointer))
-        return Session(Handle(pointer[0], lib.aule_session_close), daemon, stream_timeout)
+        return Session(Handle(pointer[0], lib.aule_session_close), daemon, stream_timeout,
+                       tenant or "")
     except errors.DaemonGoneError as error:
         if daemon:
             daemon.stop()

@@ -340,19 +340,18 @@ static enum aule_status read_place(const struct lane *lane, struct place *place,
 
 // ---- answers ----
 
-static enum aule_status read_wait(const struct wire_completion *completion, const char *command,
-                                  struct answer *answer)
+// Without memory for the sentence the status tells of the run: its ticket is gone by now.
+static void read_wait(const struct wire_completion *completion, struct answer *answer)
 {
-    if (completion->text[0] && !(answer->message = strdup(completion->text)))
-        return fail(AULE_NO_MEMORY, "no memory for the answer to %s", command);
+    if (completion->text[0])
+        answer->message = strdup(completion->text);
     answer->reply.wait = (struct wire_wait_reply){
         .run_status = completion->run_status,
         .gpu_ns = completion->gpu_ns,
         .num_runs = completion->num_runs,
         .num_sessions = completion->num_sessions,
-        .run_message = answer->message ? answer->message : "",
+        .run_message = answer->message,
     };
-    return AULE_OK;
 }
 
 // Turns the completion into the answer that a message would have brought.
@@ -372,7 +371,7 @@ static enum aule_status read_answer(const struct lane *lane, struct place *place
     switch (expected) {
     case WIRE_ANSWER_EMPTY: return AULE_OK;
     case WIRE_ANSWER_RUN: answer->reply.run.ticket = completion->ticket; return AULE_OK;
-    case WIRE_ANSWER_WAIT: return read_wait(completion, command, answer);
+    case WIRE_ANSWER_WAIT: read_wait(completion, answer); return AULE_OK;
     default: break;
     }
     status = read_place(lane, place, completion->ticket, command, answer);

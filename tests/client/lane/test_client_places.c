@@ -14,6 +14,16 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+// The library copies the sentence of a failed run. The linker redirects it here.
+static _Thread_local bool no_memory;
+char *__real_strdup(const char *text);
+char *__wrap_strdup(const char *text);
+
+char *__wrap_strdup(const char *text)
+{
+    return no_memory ? NULL : __real_strdup(text);
+}
+
 enum { ENTRIES = 4, SUBMISSIONS_AT = WIRE_PAGE, COMPLETIONS_AT = 3 * WIRE_PAGE };
 
 // What the fake's end of the ring does with a command in the arena.
@@ -116,6 +126,10 @@ static void answer(const struct wire_submission *submission)
         strcpy(completion.text, "no more than that");
     } else if (submission->message.count) {
         put_reply(submission, &completion);
+    } else if (submission->command == WIRE_COMMAND_WAIT) {
+        completion.answer = WIRE_ANSWER_WAIT;
+        completion.run_status = STATUS_SEALED;
+        strcpy(completion.text, "its block was sealed");
     } else {
         completion.answer = WIRE_ANSWER_RUN;
         completion.ticket = 1;
@@ -364,6 +378,22 @@ START_TEST(an_answer_that_no_daemon_gives_is_an_error_with_its_values)
 }
 END_TEST
 
+START_TEST(a_run_that_failed_is_told_by_its_status_if_its_sentence_has_no_memory)
+{
+    open_all(WIRE_PROTOCOL_MINOR, HONEST);
+    struct aule_batch *batch = create_batch(cache);
+    const struct aule_ticket ticket = submit_one(batch);
+    expect(aule_ticket_wait(session, ticket, SHORT_MS, NULL), AULE_SEALED, "its block was sealed");
+    no_memory = true;
+    const enum aule_status status = aule_ticket_wait(session, ticket, SHORT_MS, NULL);
+    no_memory = false;
+    expect(status, AULE_SEALED, aule_status_text(AULE_SEALED));
+    ck_assert_uint_eq(rings.seen[WIRE_COMMAND_WAIT], 2);
+    aule_batch_destroy(batch);
+    close_all();
+}
+END_TEST
+
 START_TEST(a_command_without_an_answer_ends_the_session)
 {
     int32_t blocks[3];
@@ -386,6 +416,7 @@ int main(void)
         {threads_of_a_session_share_the_ring_and_its_places, 0},
         {an_answer_that_no_daemon_gives_is_an_error_with_its_values,
          sizeof tricks / sizeof *tricks},
+        {a_run_that_failed_is_told_by_its_status_if_its_sentence_has_no_memory, 0},
         {a_command_without_an_answer_ends_the_session, 0},
         {NULL, 0}};
     Suite *suite = suite_create("client, places");

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// small_server.h - the parameters of a server in the test's own process, or in a child of it. Its
+// limits are small; a test changes those that it is about.
+
+#ifndef AULE_TESTS_SMALL_SERVER_H
+#define AULE_TESTS_SMALL_SERVER_H
+
+#include "server/params.h"
+
+static inline struct server_params small_server(const char *socket_path)
+{
+    return (struct server_params){
+        .socket = socket_path,
+        .memory_fraction = 0.5,
+        .max_blocks = 8,
+        .max_sessions = 8,
+        .max_connections = 16,
+        .max_caches = 4,
+        .max_batches = 8,
+        .max_tickets = 8,
+        .max_offers = 4,
+        .max_arena = 1 << 20,
+        .max_metadata = 1 << 20,
+        .max_parked_bytes = 1 << 20,
+        .map_timeout_ms = 10000,
+        .drain_timeout_ms = 200,
+    };
+}
+
+#endif
