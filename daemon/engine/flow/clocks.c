@@ -116,10 +116,8 @@ static void weigh_groups(struct submission *s)
     for (uint32_t i = 0; i < s->num_groups; i++)
         s->groups[i].bytes = 0;
     for (uint32_t i = 0; i < s->num_runs; i++)
-        for (uint32_t j = 0; j < MOST_KERNELS; j++) {
+        for (uint32_t j = 0; j < s->planned[i].num_shares; j++) {
             struct share *share = &s->planned[i].shares[j];
-            if (share->group == NO_GROUP)
-                continue;
             share->bytes = share_bytes(s, &s->runs[i], share);
             s->groups[share->group].bytes += share->bytes;
         }
@@ -174,10 +172,8 @@ static double wave_ns(const struct submission *s, uint32_t wave)
 static void read_run(struct submission *s, uint32_t run)
 {
     double ns = 0, own_ns = 0;
-    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+    for (uint32_t i = 0; i < s->planned[run].num_shares; i++) {
         const struct share *share = &s->planned[run].shares[i];
-        if (share->group == NO_GROUP)
-            continue;
         const struct group *group = &s->groups[share->group];
         ns += group->ns;
         own_ns += group->ns * part_of(share->bytes, group->bytes, group->num_runs);

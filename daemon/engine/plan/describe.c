@@ -305,7 +305,7 @@ static void place_share(const struct submission *s, uint32_t run, struct share *
 {
     struct group *group = &s->groups[share->group];
     const struct work *work = &share->work;
-    const bool parted = plan_num_tails(group) && plan_has_tail(s, group->geometry.kernel, work);
+    const bool parted = plan_num_tails(group) && plan_has_tail(s, share);
     gpu.items = work->items;
     gpu.first_item = group->num_items;
     gpu.first_token = group->num_tokens;
@@ -336,20 +336,18 @@ static enum turn turn_of(const struct submission *s, const struct share *share)
 static void place_shares(const struct submission *s, uint32_t run, const struct gpu_run *gpu,
                          enum turn turn, uint64_t *next_counter)
 {
-    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+    for (uint32_t i = 0; i < s->planned[run].num_shares; i++) {
         struct share *share = &s->planned[run].shares[i];
-        if (share->group != NO_GROUP && turn_of(s, share) == turn)
+        if (turn_of(s, share) == turn)
             place_share(s, run, share, *gpu, next_counter);
     }
 }
 
 static bool has_turn(const struct submission *s, uint32_t run, enum turn turn)
 {
-    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
-        const struct share *share = &s->planned[run].shares[i];
-        if (share->group != NO_GROUP && turn_of(s, share) == turn)
+    for (uint32_t i = 0; i < s->planned[run].num_shares; i++)
+        if (turn_of(s, &s->planned[run].shares[i]) == turn)
             return true;
-    }
     return false;
 }
 
@@ -402,10 +400,9 @@ static void place_tail(const struct submission *s, const struct share *share)
 static void place_tails(const struct submission *s)
 {
     for (uint32_t i = 0; i < s->num_runs; i++) {
-        for (uint32_t j = 0; j < MOST_KERNELS; j++) {
+        for (uint32_t j = 0; j < s->planned[i].num_shares; j++) {
             const struct share *share = &s->planned[i].shares[j];
-            if (share->group != NO_GROUP && plan_num_tails(&s->groups[share->group]) &&
-                plan_has_tail(s, j, &share->work))
+            if (plan_num_tails(&s->groups[share->group]) && plan_has_tail(s, share))
                 place_tail(s, share);
         }
     }

@@ -171,16 +171,29 @@ uint32_t plan_num_shares(const struct engine *engine, const struct engine_run *r
 
 uint32_t plan_group(const struct submission *s, uint32_t run)
 {
-    for (uint32_t i = 0; i < MOST_KERNELS; i++)
-        if (s->planned[run].shares[i].group != NO_GROUP)
-            return s->planned[run].shares[i].group;
-    return NO_GROUP;
+    const struct planned *planned = &s->planned[run];
+    return planned->num_shares ? planned->shares[0].group : NO_GROUP;
 }
 
 void plan_forget(struct submission *s, uint32_t run)
 {
-    for (uint32_t i = 0; i < MOST_KERNELS; i++)
-        s->planned[run].shares[i].group = NO_GROUP;
+    s->planned[run].num_shares = 0;
+}
+
+// Takes a run whose plan is to be made; nothing of it is known yet.
+static void begin_run(struct submission *s, uint32_t run)
+{
+    s->planned[run].num_shares = 0;
+    s->planned[run].joint = NULL;
+}
+
+// The run's share of `kernel`; NULL: it has none.
+static const struct share *share_of(const struct planned *planned, uint32_t kernel)
+{
+    for (uint32_t i = 0; i < planned->num_shares; i++)
+        if (planned->shares[i].kernel == kernel)
+            return &planned->shares[i];
+    return NULL;
 }
 
 static enum status check_scratch(const struct engine_run *run,
@@ -225,7 +238,7 @@ static enum status plan_work(struct submission *s, const struct engine_run *run,
     return status;
 }
 
-// Index of the share that writes the run's K and V: the first that has work. A run with tokens
+// Kernel of the share that writes the run's K and V: the first that has work. A run with tokens
 // always has one.
 static uint32_t first_share(const struct engine_run *run, uint32_t num_shares,
                             const struct work works[MOST_KERNELS])
@@ -236,15 +249,20 @@ static uint32_t first_share(const struct engine_run *run, uint32_t num_shares,
     return first;
 }
 
-static bool share_merges(const struct submission *s, uint32_t number, const struct work *work)
+static const struct kernel *kernel_of(const struct submission *s, const struct share *share)
 {
-    return work->num_merges > 0 && !s->engine->pipelines.variant->kernels[number]->merges;
+    return s->engine->pipelines.variant->kernels[share->kernel];
 }
 
-bool plan_has_tail(const struct submission *s, uint32_t number, const struct work *work)
+static bool share_merges(const struct submission *s, const struct share *share)
 {
-    return work->num_large && work->num_large < work->num_items &&
-           s->engine->pipelines.variant->kernels[number]->merges;
+    return share->work.num_merges > 0 && !kernel_of(s, share)->merges;
+}
+
+bool plan_has_tail(const struct submission *s, const struct share *share)
+{
+    const struct work *work = &share->work;
+    return work->num_large && work->num_large < work->num_items && kernel_of(s, share)->merges;
 }
 
 uint32_t plan_num_tails(const struct group *group)
@@ -252,30 +270,30 @@ uint32_t plan_num_tails(const struct group *group)
     return group->num_runs > 1 ? group->num_tails : 0;
 }
 
-// A group with nothing but share `number` of run `index`.
-static struct group group_of_share(const struct submission *s, uint32_t index, uint32_t number,
+// A group with nothing but this share of run `index`.
+static struct group group_of_share(const struct submission *s, uint32_t index,
                                    const struct share *share, const struct geometry *geometry)
 {
     const struct engine_run *run = &s->runs[index];
     const struct work *work = &share->work;
-    bool merges = share_merges(s, number, work);
+    bool merges = share_merges(s, share);
     bool has_tokens = share->writes || run->kind == ENGINE_GATHER || run->kind == ENGINE_MERGE;
     return (struct group){
         .kind = run->kind,
         .geometry = *geometry,
         .run = index,
-        .is_native =
-            run->kind == ENGINE_ATTEND && s->engine->pipelines.variant->kernels[number]->is_native,
+        .is_native = run->kind == ENGINE_ATTEND && kernel_of(s, share)->is_native,
         .num_runs = 1,
         .num_writers = share->writes,
         .num_split_runs = merges,
-        .num_tails = plan_has_tail(s, number, work),
+        .num_tails = plan_has_tail(s, share),
         .num_items = work->num_items,
         .num_tokens = has_tokens ? (uint32_t)run_num_tokens(run) : 0,
         .num_merges = merges ? work->num_merges : 0,
         .num_doubtful = work->num_doubtful,
-        .partial_bytes =
-            work->num_partials ? batch_partial_bytes(run->batch, number, work->num_partials) : 0,
+        .partial_bytes = work->num_partials
+                             ? batch_partial_bytes(run->batch, share->kernel, work->num_partials)
+                             : 0,
     };
 }
 
@@ -292,46 +310,43 @@ static uint32_t helped_by(const struct submission *s, uint32_t kernel)
 
 // The shares of a run, each as a group of its own before it joins another.
 struct plan {
-    struct group fresh[MOST_KERNELS];
-    uint32_t first, end; // shares [first, end); the first one writes K and V
+    struct group fresh[MOST_KERNELS]; // of planned.shares[0, count)
+    uint32_t count;
 };
 
-static bool share_is_there(const struct plan *plan, const struct share *share, uint32_t number)
-{
-    return number == plan->first || share->work.num_items || share->work.joins;
-}
-
-// Plans each share of a run as a group of its own. *failed: the share whose pipelines could not be
-// made; NO_KERNEL: the failure, if any, has another reason. BUSY: the pipelines that are not there
-// yet were asked for.
+// Plans each share of a run as a group of its own. *failed: the group whose pipelines could not be
+// made; NULL: the failure, if any, has another reason. BUSY: the pipelines that are not there yet
+// were asked for.
 static enum status plan_shares(struct submission *s, uint32_t first, uint32_t index,
-                               uint64_t num_workgroups, struct plan *plan, uint32_t *failed,
-                               struct error *error)
+                               uint64_t num_workgroups, struct plan *plan,
+                               const struct group **failed, struct error *error)
 {
     const struct engine_run *run = &s->runs[index];
     struct share *shares = s->planned[index].shares;
     struct work works[MOST_KERNELS] = {{0}};
     struct choice choice;
     enum status status = STATUS_OK;
-    *failed = NO_KERNEL;
+    plan->count = 0;
+    *failed = NULL;
     if (run->kind != ENGINE_ATTEND)
         choice.geometries[0] = geometry_of_run(run);
     else if (s->planned[index].joint)
         status = plan_jointly(s, index, num_workgroups, &choice, works, error);
     else
         status = plan_work(s, run, num_workgroups, &choice, works, error);
-    plan->end = plan_num_shares(s->engine, run);
-    plan->first = status == STATUS_OK ? first_share(run, plan->end, works) : 0;
-    for (uint32_t i = plan->first; i < plan->end && (status == STATUS_OK || status == STATUS_BUSY);
-         i++) {
-        shares[i].work = works[i];
-        shares[i].writes = i == plan->first && writes(run);
-        if (!share_is_there(plan, &shares[i], i))
+    const uint32_t end = plan_num_shares(s->engine, run),
+                   writer = status == STATUS_OK ? first_share(run, end, works) : 0;
+    for (uint32_t i = writer; i < end && (status == STATUS_OK || status == STATUS_BUSY); i++) {
+        if (i != writer && !works[i].num_items && !works[i].joins)
             continue;
-        plan->fresh[i] = group_of_share(s, index, i, &shares[i], &choice.geometries[i]);
-        status = worse(status, get_pipelines(s, first, index, &plan->fresh[i], error));
+        struct share *share = &shares[plan->count];
+        struct group *fresh = &plan->fresh[plan->count++];
+        *share = (struct share){
+            .kernel = i, .group = NO_GROUP, .writes = i == writer && writes(run), .work = works[i]};
+        *fresh = group_of_share(s, index, share, &choice.geometries[i]);
+        status = worse(status, get_pipelines(s, first, index, fresh, error));
         if (status != STATUS_OK && status != STATUS_BUSY)
-            *failed = i;
+            *failed = fresh;
         if (status == STATUS_OK && works[i].num_items &&
             choice_is_free(s->engine->pipelines.variant->kernels[i], run))
             tuning_want(s->engine, s->sample, run, &choice.geometries[i], num_workgroups);
@@ -342,9 +357,10 @@ static enum status plan_shares(struct submission *s, uint32_t first, uint32_t in
 // Cascade kernels are optional: without their pipeline, shared keys are read once for each
 // sequence. If memory was short, this submission goes without them; after another failure, all
 // later ones too.
-static bool go_without_helpers(struct submission *s, uint32_t failed, const struct error *error)
+static bool go_without_helpers(struct submission *s, const struct group *failed,
+                               const struct error *error)
 {
-    if (failed == NO_KERNEL || helped_by(s, failed) == NO_KERNEL ||
+    if (!failed || helped_by(s, failed->geometry.kernel) == NO_KERNEL ||
         error->status == STATUS_DEVICE_LOST)
         return false;
     s->alone = true;
@@ -354,49 +370,60 @@ static bool go_without_helpers(struct submission *s, uint32_t failed, const stru
     return true;
 }
 
-// Whether share `failed` is of a native kernel that was refused just now. Planned again, the run
-// goes to GLSL.
-static bool was_refused(const struct submission *s, const struct plan *plan, uint32_t failed)
+// Whether `failed` is of a native kernel that was refused just now. Planned again, the run goes to
+// GLSL.
+static bool was_refused(const struct submission *s, const struct group *failed)
 {
-    return failed != NO_KERNEL && plan->fresh[failed].is_native &&
-           pipeline_native_refused(&s->engine->pipelines, &plan->fresh[failed].geometry);
+    return failed && failed->is_native &&
+           pipeline_native_refused(&s->engine->pipelines, &failed->geometry);
 }
 
-// Whether share `number` of a run, a cascade, is in the group of those of its company that were
+// Whether this share of run `index`, a cascade, is in the group of those of its company that were
 // planned before. A full group can part a company.
-static bool stands_together(const struct submission *s, uint32_t index, uint32_t number)
+static bool stands_together(const struct submission *s, uint32_t index, const struct share *share)
 {
     const struct planned *planned = s->planned;
-    uint32_t group = planned[index].shares[number].group;
-    for (uint32_t other = planned[index].leader; other != NO_RUN; other = planned[other].next)
-        if (other < index && planned[other].shares[number].work.joins)
-            return planned[other].shares[number].group == group;
+    for (uint32_t other = planned[index].leader; other != NO_RUN; other = planned[other].next) {
+        const struct share *before =
+            other < index ? share_of(&planned[other], share->kernel) : NULL;
+        if (before && before->work.joins)
+            return before->group == share->group;
+    }
     return true;
+}
+
+// Adds the planned shares of a run to the groups of the wave that begins at group `first`.
+static void join_groups(struct submission *s, uint32_t first, uint32_t index,
+                        const struct plan *plan)
+{
+    struct planned *planned = &s->planned[index];
+    for (uint32_t i = 0; i < plan->count; i++) {
+        struct share *share = &planned->shares[i];
+        const uint32_t helped = helped_by(s, share->kernel);
+        share->group = helped == NO_KERNEL
+                           ? join_group(s, first, &plan->fresh[i])
+                           : join_helper(s, share_of(planned, helped)->group, &plan->fresh[i]);
+        planned->num_shares = i + 1;
+        s->apart |= share->work.joins && !stands_together(s, index, share);
+    }
 }
 
 // Adds run `index` to the groups of the wave that begins at group `first`: all its shares or none.
 static enum status plan_run(struct submission *s, uint32_t first, uint32_t index,
                             uint64_t num_workgroups, struct error *error)
 {
-    struct share *shares = s->planned[index].shares;
-    struct plan plan = {.end = 0};
-    uint32_t failed = NO_KERNEL;
+    struct plan plan;
+    const struct group *failed = NULL;
     enum status status = engine_run_fits(s->engine, &s->runs[index], error);
     if (status == STATUS_OK)
         status = plan_shares(s, first, index, num_workgroups, &plan, &failed, error);
-    if (status != STATUS_OK && !s->planned[index].joint && was_refused(s, &plan, failed))
+    if (status != STATUS_OK && !s->planned[index].joint && was_refused(s, failed))
         status = plan_shares(s, first, index, num_workgroups, &plan, &failed, error);
     if (status != STATUS_OK && status != STATUS_BUSY && go_without_helpers(s, failed, error) &&
         !s->planned[index].joint)
         status = plan_shares(s, first, index, num_workgroups, &plan, &failed, error);
-    for (uint32_t i = plan.first; i < plan.end && status == STATUS_OK; i++)
-        if (share_is_there(&plan, &shares[i], i))
-            shares[i].group = helped_by(s, i) == NO_KERNEL
-                                  ? join_group(s, first, &plan.fresh[i])
-                                  : join_helper(s, shares[helped_by(s, i)].group, &plan.fresh[i]);
-    for (uint32_t i = plan.first; i < plan.end && status == STATUS_OK; i++)
-        if (shares[i].work.joins && !stands_together(s, index, i))
-            s->apart = true;
+    if (status == STATUS_OK)
+        join_groups(s, first, index, &plan);
     return status;
 }
 
@@ -406,8 +433,8 @@ static void leave_group(const struct submission *s, struct group *group, const s
 {
     group->num_runs--;
     group->num_writers -= share->writes;
-    group->num_split_runs -= share_merges(s, group->geometry.kernel, &share->work);
-    group->num_tails -= plan_has_tail(s, group->geometry.kernel, &share->work);
+    group->num_split_runs -= share_merges(s, share);
+    group->num_tails -= plan_has_tail(s, share);
     group->num_doubtful -= share->work.num_doubtful;
     if (group->num_runs == 0)
         *group = (struct group){.kind = group->kind,
@@ -430,10 +457,9 @@ static void fail_run(struct submission *s, uint32_t run, const struct error *err
         return;
     }
     submission_fail(s, run, error);
-    for (uint32_t i = 0; i < MOST_KERNELS; i++) {
+    for (uint32_t i = 0; i < s->planned[run].num_shares; i++) {
         const struct share *share = &s->planned[run].shares[i];
-        if (share->group != NO_GROUP)
-            leave_group(s, &s->groups[share->group], share);
+        leave_group(s, &s->groups[share->group], share);
     }
     plan_forget(s, run);
     device_log(&s->engine->device, 0, "submission %llu: run %u fails: %s",
@@ -528,10 +554,11 @@ static void repeat_run(const struct submission *s, uint32_t run, uint32_t before
                        uint32_t num_groups)
 {
     struct planned *planned = &s->planned[run];
-    *planned = s->planned[before];
-    for (uint32_t i = 0; i < MOST_KERNELS; i++)
-        if (planned->shares[i].group != NO_GROUP)
-            planned->shares[i].group += num_groups;
+    const struct planned *same = &s->planned[before];
+    memcpy(planned, same,
+           offsetof(struct planned, shares) + same->num_shares * sizeof *same->shares);
+    for (uint32_t i = 0; i < planned->num_shares; i++)
+        planned->shares[i].group += num_groups;
     planned->leader += run - before;
     planned->next += planned->next == NO_RUN ? 0 : run - before;
 }
@@ -555,13 +582,13 @@ static void plan_wave(struct submission *s, uint32_t wave)
     uint32_t first = s->num_groups, begin = wave ? s->wave_ends[wave - 1] : 0;
     uint64_t num_workgroups = 0; // of the wave's runs, which share the device
     s->wave_groups[wave] = first;
-    for (uint32_t i = begin; i < s->wave_ends[wave]; i++)
-        num_workgroups += s->runs[i].kind == ENGINE_ATTEND ? batch_workgroups(s->runs[i].batch) : 0;
-    company_find(s, begin, s->wave_ends[wave], num_workgroups);
     for (uint32_t i = begin; i < s->wave_ends[wave]; i++) {
-        plan_forget(s, i);
-        plan_or_put_off(s, first, i, num_workgroups);
+        begin_run(s, i);
+        num_workgroups += s->runs[i].kind == ENGINE_ATTEND ? batch_workgroups(s->runs[i].batch) : 0;
     }
+    company_find(s, begin, s->wave_ends[wave], num_workgroups);
+    for (uint32_t i = begin; i < s->wave_ends[wave]; i++)
+        plan_or_put_off(s, first, i, num_workgroups);
 }
 
 // ---- memory for splits: counters of kernels that merge splits themselves; partial results ----
@@ -569,9 +596,8 @@ static void plan_wave(struct submission *s, uint32_t wave)
 // A cascade's share uses the counters of the share that it helps.
 uint64_t plan_counters(const struct submission *s, uint32_t run, const struct share *share)
 {
-    const struct group *group = share->group == NO_GROUP ? NULL : &s->groups[share->group];
-    if (!group || group->helps || share->work.num_merges == 0 ||
-        !s->engine->pipelines.variant->kernels[group->geometry.kernel]->merges)
+    if (s->groups[share->group].helps || share->work.num_merges == 0 ||
+        !kernel_of(s, share)->merges)
         return 0;
     return (uint64_t)share->work.num_merges * s->runs[run].batch->kv.num_kv_heads;
 }
@@ -579,7 +605,7 @@ uint64_t plan_counters(const struct submission *s, uint32_t run, const struct sh
 static uint64_t count_counters(const struct submission *s, uint32_t run)
 {
     uint64_t count = 0;
-    for (uint32_t i = 0; i < MOST_KERNELS; i++)
+    for (uint32_t i = 0; i < s->planned[run].num_shares; i++)
         count += plan_counters(s, run, &s->planned[run].shares[i]);
     return count;
 }
@@ -632,8 +658,8 @@ static void place_partials(struct submission *s, uint32_t wave)
 
 static bool is_split(const struct planned *planned)
 {
-    for (uint32_t i = 0; i < MOST_KERNELS; i++)
-        if (planned->shares[i].group != NO_GROUP && planned->shares[i].work.num_merges > 0)
+    for (uint32_t i = 0; i < planned->num_shares; i++)
+        if (planned->shares[i].work.num_merges > 0)
             return true;
     return false;
 }
@@ -733,8 +759,7 @@ static void plan_begin_again(struct submission *s)
     s->num_groups = 0;
     s->scratch_bytes = 0;
     for (uint32_t i = 0; i < s->num_runs; i++) {
-        s->planned[i] = (struct planned){0};
-        plan_forget(s, i);
+        begin_run(s, i);
         submission_fail(s, i, &(struct error){.status = STATUS_OK});
     }
 }

@@ -17,8 +17,8 @@ uint32_t plan_num_shares(const struct engine *engine, const struct engine_run *r
 uint32_t plan_group(const struct submission *submission, uint32_t run);
 // Takes the run out of its groups. The groups themselves do not change.
 void plan_forget(struct submission *submission, uint32_t run);
-// Whether a share of kernel `number` has large items and small ones, in a decode.
-bool plan_has_tail(const struct submission *submission, uint32_t number, const struct work *work);
+// Whether a share has large items and small ones, in a decode.
+bool plan_has_tail(const struct submission *submission, const struct share *share);
 // How many runs of a group stand in gpu_runs once more, with their small items.
 uint32_t plan_num_tails(const struct group *group);
 // Counters that the share needs because its kernel merges splits itself; else 0.

@@ -154,11 +154,11 @@ struct submission *submission_create(struct engine *engine, const struct engine_
     s->kept = copy(NULL, count_kept(params), 1);
     s->wave_ends = copy(params->wave_ends, params->num_waves, sizeof *s->wave_ends);
     s->results = copy(NULL, params->num_runs, sizeof *s->results);
-    // Most elements of `groups` and `gpu_runs` stay unused, so they are not zeroed. The plan writes
-    // each element that it uses as a whole.
+    // Most of `groups`, `planned` and `gpu_runs` stays unused, so they are not zeroed. The plan
+    // writes what it uses.
     s->groups = malloc((num_shares ? num_shares : 1) * sizeof *s->groups);
     s->wave_groups = copy(NULL, (uint64_t)params->num_waves + 1, sizeof *s->wave_groups);
-    s->planned = copy(NULL, params->num_runs, sizeof *s->planned);
+    s->planned = malloc((params->num_runs ? params->num_runs : 1) * sizeof *s->planned);
     s->gpu_runs = malloc((num_shares ? 3 * num_shares : 1) * sizeof *s->gpu_runs);
     s->ranges = copy(NULL, submission_count_ranges(params), sizeof *s->ranges);
     if (s->zeroes && s->runs && s->kept && s->wave_ends && s->results && s->groups &&

@@ -56,8 +56,9 @@ struct group {
 
 // A run's work in one group.
 struct share {
-    uint32_t group; // NO_GROUP: none
-    bool writes;    // the group writes the run's K and V
+    uint32_t kernel; // attention: its number in the variant's list; other kinds: 0
+    uint32_t group;
+    bool writes; // the group writes the run's K and V
     struct work work;
     uint32_t place; // in gpu_runs
     double bytes;   // its part of the group's `bytes`
@@ -65,8 +66,7 @@ struct share {
 
 // The plan of one run.
 struct planned {
-    // Attention: one for each kernel of the variant. Other kinds use only the first.
-    struct share shares[MOST_KERNELS];
+    uint32_t num_shares;         // 0: it has nothing to do, or it failed
     uint64_t partials, counters; // shader addresses, of a share that has a cascade; set when it is
                                  // placed
     uint64_t extras_at;          // offset in the slot's piece of the arrays that the run points to
@@ -74,6 +74,9 @@ struct planned {
     // next, .. NULL = it shares no keys with other runs.
     const struct joint *joint;
     uint32_t number, leader, next; // next of the last one: NO_RUN
+    // [num_shares]: attention has at most one for each kernel, in the order of the variant's list;
+    // other kinds have one. Last, because most runs have one or two.
+    struct share shares[MOST_KERNELS];
 };
 
 struct joint;
