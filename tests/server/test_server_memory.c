@@ -12,6 +12,7 @@
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
 #include "rigs/daemon_suite.h"
+#include "rigs/failing_memory.h"
 #include "rigs/ring_end.h"
 #include "rigs/small_server.h"
 #include "server/dispatch.h"
@@ -30,70 +31,18 @@ enum { MANY = 60 }; // the most allocations that one command has
 
 static atomic_uint fail_at;         // the n-th allocation after the next entry fails; 0: none does
 static atomic_uint fail_message_at; // the same of the next message, until it is served
-static atomic_uint failures;
-static _Thread_local unsigned countdown; // 0: nothing fails; the dispatcher's alone is set
-static uint32_t armed_sequence;          // of that entry; the dispatcher's
+static uint32_t armed_sequence;     // of that entry; the dispatcher's
 
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_aligned_alloc(size_t alignment, size_t size);
-void *__real_realloc(void *memory, size_t size);
-char *__real_strdup(const char *text);
-void *__real_pages_map(size_t size, bool large);
 enum ring_look __real_ring_take(struct ring_daemon *daemon, void *submission);
 void __real_ring_put(struct ring_daemon *daemon, const void *completion);
 bool __real_listener_receive(struct listener *listener, struct message *out);
 void __real_dispatch_message(struct server *for_server, const struct message *message);
 bool __real_engine_poll(struct engine *engine, struct engine_event *event);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_realloc(void *memory, size_t size);
-char *__wrap_strdup(const char *text);
-void *__wrap_pages_map(size_t size, bool large);
 enum ring_look __wrap_ring_take(struct ring_daemon *daemon, void *submission);
 void __wrap_ring_put(struct ring_daemon *daemon, const void *completion);
 bool __wrap_listener_receive(struct listener *listener, struct message *out);
 void __wrap_dispatch_message(struct server *for_server, const struct message *message);
 bool __wrap_engine_poll(struct engine *engine, struct engine_event *event);
-
-static bool fails(void)
-{
-    if (countdown == 0 || --countdown)
-        return false;
-    atomic_fetch_add(&failures, 1);
-    return true;
-}
-
-void *__wrap_malloc(size_t size)
-{
-    return fails() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    return fails() ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t size)
-{
-    return fails() ? NULL : __real_aligned_alloc(alignment, size);
-}
-
-void *__wrap_realloc(void *memory, size_t size)
-{
-    return fails() ? NULL : __real_realloc(memory, size);
-}
-
-char *__wrap_strdup(const char *text)
-{
-    return fails() ? NULL : __real_strdup(text);
-}
-
-void *__wrap_pages_map(size_t size, bool large)
-{
-    return fails() ? NULL : __real_pages_map(size, large);
-}
 
 enum ring_look __wrap_ring_take(struct ring_daemon *daemon, void *submission)
 {
@@ -101,7 +50,7 @@ enum ring_look __wrap_ring_take(struct ring_daemon *daemon, void *submission)
     const enum ring_look look = __real_ring_take(daemon, submission);
     const unsigned armed = look == RING_TAKEN ? atomic_exchange(&fail_at, 0) : 0;
     if (armed) {
-        countdown = armed;
+        failing_countdown = armed;
         armed_sequence = sequence;
     }
     return look;
@@ -112,26 +61,26 @@ void __wrap_ring_put(struct ring_daemon *daemon, const void *completion)
     struct wire_completion answer;
     wire_get_completion(completion, &answer);
     if (answer.sequence == armed_sequence)
-        countdown = 0;
+        failing_countdown = 0;
     __real_ring_put(daemon, completion);
 }
 
 // Messages of others are served meanwhile.
 bool __wrap_listener_receive(struct listener *listener, struct message *out)
 {
-    const unsigned left = countdown;
-    countdown = 0;
+    const uint64_t left = failing_countdown;
+    failing_countdown = 0;
     const bool received = __real_listener_receive(listener, out);
-    countdown = left;
+    failing_countdown = left;
     return received;
 }
 
 void __wrap_dispatch_message(struct server *for_server, const struct message *message)
 {
-    const unsigned left = countdown;
-    countdown = atomic_exchange(&fail_message_at, 0);
+    const uint64_t left = failing_countdown;
+    failing_countdown = atomic_exchange(&fail_message_at, 0);
     __real_dispatch_message(for_server, message);
-    countdown = left;
+    failing_countdown = left;
 }
 
 // Runs end by themselves.
@@ -445,12 +394,12 @@ static bool is_queued(const struct command *command, const struct wire_completio
 static struct wire_completion fail_and_repeat(const struct command *command, unsigned n)
 {
     struct blocks before = count_blocks();
-    atomic_store(&failures, 0);
+    atomic_store(&failing_count, 0);
     atomic_store(&fail_at, n);
     struct wire_completion completion = ask(command);
     if (completion.status == STATUS_OK)
         return completion;
-    ck_assert_msg(completion.status == STATUS_NO_MEMORY && atomic_load(&failures) == 1,
+    ck_assert_msg(completion.status == STATUS_NO_MEMORY && atomic_load(&failing_count) == 1,
                   "allocation %u: %d: %s", n, completion.status, completion.text);
     ck_assert_msg(strstr(completion.text, "no host memory") ||
                       strstr(completion.text, "has no memory"),
@@ -475,7 +424,7 @@ START_TEST(an_allocation_that_fails_after_a_ring_command_was_taken_loses_nothing
         const struct wire_completion done = fail_and_repeat(command, n);
         use_what_is_there(command, &done);
         close_scene();
-    } while (atomic_load(&failures) > 0);
+    } while (atomic_load(&failing_count) > 0);
     ck_assert(command->needs_none ? n == 1 : n > 1);
 }
 END_TEST
@@ -517,7 +466,7 @@ START_TEST(an_allocation_that_fails_after_a_message_was_taken_is_told_or_ends_th
         open_scene(100 * (int32_t)++n);
         const struct blocks before = count_blocks();
         const struct wire_request request = by_message[_i]->make();
-        atomic_store(&failures, 0);
+        atomic_store(&failing_count, 0);
         atomic_store(&fail_message_at, n);
         if (!ask_by_message(&request, &reply)) {
             expect_ended();
@@ -527,7 +476,7 @@ START_TEST(an_allocation_that_fails_after_a_message_was_taken_is_told_or_ends_th
             expect_blocks(before);
         }
         close_scene();
-    } while (atomic_load(&failures) > 0);
+    } while (atomic_load(&failing_count) > 0);
     ck_assert_uint_gt(num_ended, 0);
 }
 END_TEST
