@@ -7,9 +7,9 @@
 // bypasses the wrappers.
 
 #include "core/pool/session.h"
+#include "fakes/failing_memory.h"
 #include "rigs/check_main.h"
 #include "rigs/core_world.h"
-#include "rigs/failing_memory.h"
 
 #include <string.h>
 

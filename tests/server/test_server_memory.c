@@ -8,11 +8,11 @@
 // of the test. The linker wraps malloc and its kin; only the dispatcher's calls fail, and only
 // between the taking of an entry and its answer.
 
+#include "fakes/failing_memory.h"
 #include "fakes/fake_engine.h"
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
 #include "rigs/daemon_suite.h"
-#include "rigs/failing_memory.h"
 #include "rigs/ring_end.h"
 #include "rigs/small_server.h"
 #include "server/dispatch.h"
@@ -22,7 +22,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MANY = 60 }; // the most allocations that one command has

@@ -7,10 +7,9 @@
 // of. With the real daemon; the linker wraps malloc and its kin, which fail in the calling thread.
 
 #include "aule/sequence.h"
+#include "fakes/failing_memory.h"
 #include "rigs/client_step.h"
-#include "rigs/failing_memory.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { MANY = 60 }; // the most allocations that one call has
