@@ -1038,7 +1038,7 @@ enum status wire_encode_reply(const wire_reply *reply, wire_buffer *out, error *
 enum status wire_encode_reply_in(const wire_reply *reply, void *memory, size_t room, size_t *size,
                                  error *error)
 {
-    wire_buffer built;
+    wire_buffer built = {};
     size_t needed = 0;
     enum status status = check_size(*reply, &needed, error);
     if (status)

@@ -32,16 +32,34 @@ static void send_refusal(struct server *server, const struct route *route,
     send_reply(server, route, &reply);
 }
 
+// Only a list of names may need more than the server's own room. No command that changes something
+// is answered by one.
+static enum status encode(const struct server *server, const struct wire_reply *reply,
+                          struct wire_buffer *own, const void **data, size_t *size,
+                          struct error *error)
+{
+    enum status status = wire_encode_reply_in(reply, server->reply, WIRE_ENCODE_ROOM, size, error);
+    *own = (struct wire_buffer){.data = NULL};
+    *data = server->reply;
+    if (status != STATUS_LIMIT)
+        return status;
+    status = wire_encode_reply(reply, own, error);
+    *data = own->data;
+    *size = own->size;
+    return status;
+}
+
 static void send_reply(struct server *server, const struct route *route,
                        const struct wire_reply *reply)
 {
-    struct wire_buffer buffer;
+    struct wire_buffer own;
     struct error error = {.status = STATUS_OK};
-    if (wire_encode_reply(reply, &buffer, &error) == STATUS_OK) {
-        if (!listener_reply(server->listener, route, buffer.data, buffer.size))
-            log_error("daemon: no memory for a reply of %zu bytes; its client waits in vain",
-                      buffer.size);
-        wire_buffer_finish(&buffer);
+    const void *data;
+    size_t size;
+    if (encode(server, reply, &own, &data, &size, &error) == STATUS_OK) {
+        if (!listener_reply(server->listener, route, data, size))
+            log_error("daemon: no memory for a reply of %zu bytes; its connection is closed", size);
+        wire_buffer_finish(&own);
     } else if (reply->answer != WIRE_ANSWER_EMPTY) {
         log_error("daemon: a reply could not be encoded: %s", error.text);
         send_refusal(server, route, &error);

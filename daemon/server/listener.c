@@ -264,18 +264,27 @@ void message_finish(struct message *message)
     message->handle = NULL;
 }
 
+// nng writes it in network byte order.
+static nng_pipe pipe_of(const struct route *route)
+{
+    const uint8_t *h = route->header;
+    return (nng_pipe){.id =
+                          (uint32_t)h[0] << 24 | (uint32_t)h[1] << 16 | (uint32_t)h[2] << 8 | h[3]};
+}
+
 bool listener_reply(struct listener *listener, const struct route *route, const void *data,
                     size_t size)
 {
-    nng_msg *message;
-    if (nng_msg_alloc(&message, 0) != 0)
-        return false;
+    nng_msg *message = NULL;
+    const bool made = nng_msg_alloc(&message, 0) == 0;
     // This may block, but only briefly: an nng thread empties the queue, whatever the peers do.
-    if (nng_msg_append(message, data, size) == 0 &&
+    if (made && nng_msg_append(message, data, size) == 0 &&
         nng_msg_header_append(message, route->header, sizeof route->header) == 0 &&
         nng_sendmsg(listener->socket, message, 0) == 0)
         return true;
-    nng_msg_free(message);
+    if (made)
+        nng_msg_free(message);
+    nng_pipe_close(pipe_of(route));
     return false;
 }
 

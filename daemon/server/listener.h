@@ -71,7 +71,7 @@ void message_finish(struct message *message);
 // Never blocks on the peer. Up to max_replies replies are queued for a peer that does not read
 // them, or nng's 64 if they are large; further ones to this peer are lost. Without nng_cures.c the
 // queue has only 64, so that a burst could lose replies even to a peer that reads. False: no
-// memory.
+// memory. Then the connection is closed, because its client would wait in vain.
 bool listener_reply(struct listener *listener, const struct route *route, const void *data,
                     size_t size);
 

@@ -160,8 +160,8 @@ uint32_t tier_num_abandoned(const struct tier *tier); // of these
 
 enum tier_answer tier_probe(struct tier *tier, const struct record_space *space,
                             const struct record_chain *chain);
-// The same for a look-up: the answer is counted as a hit or a miss. After UNKNOWN that of a LOOKUP
-// is.
+// The same for a look-up: THERE counts as a hit, MISS as a miss. After UNKNOWN, a LOOKUP's answer
+// counts instead.
 enum tier_answer tier_look(struct tier *tier, const struct record_space *space,
                            const struct record_chain *chain);
 

@@ -98,8 +98,7 @@ aule_check(test_client_lane SOURCES client/lane/test_client_lane.c rigs/client_s
 aule_check(test_client_memory SOURCES client/lane/test_client_memory.c rigs/client_step.c
            LIBS client_expect aule_schema daemon_harness
            LABELS process tsan ENVIRONMENT AULE_LANE=ring ${tsan_environment} VALIDATED)
-target_link_options(test_client_memory PRIVATE
-  -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=strdup)
+failing_memory(test_client_memory)
 
 aule_lanes(test_client NARROW)
 aule_lanes(test_client_process NARROW)

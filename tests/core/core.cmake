@@ -47,6 +47,4 @@ aule_check(test_gather SOURCES core/test_gather.c rigs/crowd_world.c rigs/dice.c
   LABELS core)
 
 # Every allocation of core fails once in this suite.
-target_link_options(test_core_memory PRIVATE
-  -Wl,--wrap=malloc -Wl,--wrap=calloc -Wl,--wrap=aligned_alloc -Wl,--wrap=realloc -Wl,--wrap=strdup
-  -Wl,--wrap=pages_map)
+failing_memory(test_core_memory)

@@ -7,69 +7,15 @@
 // bypasses the wrappers.
 
 #include "core/pool/session.h"
+#include "fakes/failing_memory.h"
 #include "rigs/check_main.h"
 #include "rigs/core_world.h"
 
 #include <string.h>
 
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_aligned_alloc(size_t alignment, size_t size);
-void *__real_realloc(void *memory, size_t size);
-char *__real_strdup(const char *text);
-void *__real_pages_map(size_t size, bool large);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_realloc(void *memory, size_t size);
-char *__wrap_strdup(const char *text);
-void *__wrap_pages_map(size_t size, bool large);
-
-static bool armed;
-static uint64_t countdown, failures;
-
-static bool fails(void)
-{
-    if (!armed || countdown == 0 || --countdown)
-        return false;
-    failures++;
-    return true;
-}
-
-void *__wrap_malloc(size_t size)
-{
-    return fails() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    return fails() ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t size)
-{
-    return fails() ? NULL : __real_aligned_alloc(alignment, size);
-}
-
-void *__wrap_realloc(void *memory, size_t size)
-{
-    return fails() ? NULL : __real_realloc(memory, size);
-}
-
-char *__wrap_strdup(const char *text)
-{
-    return fails() ? NULL : __real_strdup(text);
-}
-
-void *__wrap_pages_map(size_t size, bool large)
-{
-    return fails() ? NULL : __real_pages_map(size, large);
-}
-
 static struct world world;
 static struct worker worker;
-static int32_t blocks[64], more[64],
-    tokens[512]; // check's assertions allocate, so there are none while `armed`
+static int32_t blocks[64], more[64], tokens[512];
 static uint64_t batch, local, ticket;
 
 // Each step is one call of core that may allocate. It returns the call's status.
@@ -303,13 +249,12 @@ static uint64_t sweep(size_t at)
 {
     for (uint64_t n = 1;; n++) {
         struct error error = {0};
-        countdown = n;
-        failures = 0;
-        armed = true;
+        atomic_store(&failing_count, 0);
+        failing_countdown = n;
         enum status status = steps[at].call(&error);
-        armed = false;
+        failing_countdown = 0;
         world_check(&world);
-        if (failures == 0) {
+        if (atomic_load(&failing_count) == 0) {
             ck_assert_msg(status == STATUS_OK, "step %zu: %s", at, error.text);
             return n - 1;
         }
@@ -345,10 +290,9 @@ START_TEST(without_memory_no_core_is_created)
                                        .max_tickets = 1,
                                        .max_offers = 4};
     struct error error = {0};
-    countdown = 1;
-    armed = true;
+    failing_countdown = 1;
     enum status status = core_create(&params, &core, &error);
-    armed = false;
+    failing_countdown = 0;
     ck_assert_int_eq((int)status, (int)STATUS_NO_MEMORY);
     ck_assert_ptr_null(core);
     engine_destroy(params.engine);

@@ -66,11 +66,16 @@ static void note_found(struct text *text)
     expect_state(text);
 }
 
+enum aule_load text_load;
+
 static void create(struct text_world *world, struct text *text, const int32_t *tokens,
                    uint32_t count, bool publish, bool claim)
 {
-    const struct aule_sequence_params params = {
-        .tokens = tokens, .num_tokens = count, .publish = publish, .claim = claim};
+    const struct aule_sequence_params params = {.tokens = tokens,
+                                                .num_tokens = count,
+                                                .publish = publish,
+                                                .claim = claim,
+                                                .load = text_load};
     *text = (struct text){.num_tokens = count};
     memcpy(text->tokens, tokens, count * sizeof *tokens);
     ok(aule_sequence_create(world->cache, &params, &text->sequence));

@@ -21,6 +21,7 @@ enum {
 };
 
 extern const struct aule_cache_params text_cache; // the cache of every text world
+extern enum aule_load text_load;                  // of texts that are made from now on
 
 struct text_world {
     struct aule_session *session;

@@ -60,9 +60,9 @@ if(TARGET aule_server)
              rigs/daemon_suite.c rigs/daemon_step.c rigs/raw_client.c
              fakes/fake_engine.c fakes/fake_run.c LIBS daemon_harness aule_server
              LABELS process tsan ENVIRONMENT ${tsan_environment})
+  failing_memory(test_server_memory)
   target_link_options(test_server_memory PRIVATE
-    -Wl,--wrap=malloc,--wrap=calloc,--wrap=aligned_alloc,--wrap=realloc,--wrap=strdup
-    -Wl,--wrap=pages_map,--wrap=ring_take,--wrap=ring_put,--wrap=engine_poll
+    -Wl,--wrap=ring_take,--wrap=ring_put,--wrap=engine_poll
     -Wl,--wrap=listener_receive,--wrap=dispatch_message)
 endif()
 

@@ -3,10 +3,12 @@
 //
 // test_server_memory.c - allocations of the server fail after it has taken a command from a ring:
 // each one that the command needs, once. The client is told NO_MEMORY, nothing has changed, and the
-// same command succeeds afterwards. The real server and core, over the fake engine, run in a thread
+// same command succeeds afterwards. If the answer to a message finds no memory, the session ends.
+// The real server and core, over the fake engine, run in a thread
 // of the test. The linker wraps malloc and its kin; only the dispatcher's calls fail, and only
 // between the taking of an entry and its answer.
 
+#include "fakes/failing_memory.h"
 #include "fakes/fake_engine.h"
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -20,78 +22,26 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MANY = 60 }; // the most allocations that one command has
 
 // ---- in the dispatcher ----
 
-static atomic_uint fail_at; // the n-th allocation after the next entry fails; 0: none does
-static atomic_uint failures;
-static _Thread_local unsigned countdown; // 0: nothing fails; the dispatcher's alone is set
-static uint32_t armed_sequence;          // of that entry; the dispatcher's
+static atomic_uint fail_at;         // the n-th allocation after the next entry fails; 0: none does
+static atomic_uint fail_message_at; // the same of the next message, until it is served
+static uint32_t armed_sequence;     // of that entry; the dispatcher's
 
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_aligned_alloc(size_t alignment, size_t size);
-void *__real_realloc(void *memory, size_t size);
-char *__real_strdup(const char *text);
-void *__real_pages_map(size_t size, bool large);
 enum ring_look __real_ring_take(struct ring_daemon *daemon, void *submission);
 void __real_ring_put(struct ring_daemon *daemon, const void *completion);
 bool __real_listener_receive(struct listener *listener, struct message *out);
 void __real_dispatch_message(struct server *for_server, const struct message *message);
 bool __real_engine_poll(struct engine *engine, struct engine_event *event);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_aligned_alloc(size_t alignment, size_t size);
-void *__wrap_realloc(void *memory, size_t size);
-char *__wrap_strdup(const char *text);
-void *__wrap_pages_map(size_t size, bool large);
 enum ring_look __wrap_ring_take(struct ring_daemon *daemon, void *submission);
 void __wrap_ring_put(struct ring_daemon *daemon, const void *completion);
 bool __wrap_listener_receive(struct listener *listener, struct message *out);
 void __wrap_dispatch_message(struct server *for_server, const struct message *message);
 bool __wrap_engine_poll(struct engine *engine, struct engine_event *event);
-
-static bool fails(void)
-{
-    if (countdown == 0 || --countdown)
-        return false;
-    atomic_fetch_add(&failures, 1);
-    return true;
-}
-
-void *__wrap_malloc(size_t size)
-{
-    return fails() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    return fails() ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t size)
-{
-    return fails() ? NULL : __real_aligned_alloc(alignment, size);
-}
-
-void *__wrap_realloc(void *memory, size_t size)
-{
-    return fails() ? NULL : __real_realloc(memory, size);
-}
-
-char *__wrap_strdup(const char *text)
-{
-    return fails() ? NULL : __real_strdup(text);
-}
-
-void *__wrap_pages_map(size_t size, bool large)
-{
-    return fails() ? NULL : __real_pages_map(size, large);
-}
 
 enum ring_look __wrap_ring_take(struct ring_daemon *daemon, void *submission)
 {
@@ -99,7 +49,7 @@ enum ring_look __wrap_ring_take(struct ring_daemon *daemon, void *submission)
     const enum ring_look look = __real_ring_take(daemon, submission);
     const unsigned armed = look == RING_TAKEN ? atomic_exchange(&fail_at, 0) : 0;
     if (armed) {
-        countdown = armed;
+        failing_countdown = armed;
         armed_sequence = sequence;
     }
     return look;
@@ -110,26 +60,26 @@ void __wrap_ring_put(struct ring_daemon *daemon, const void *completion)
     struct wire_completion answer;
     wire_get_completion(completion, &answer);
     if (answer.sequence == armed_sequence)
-        countdown = 0;
+        failing_countdown = 0;
     __real_ring_put(daemon, completion);
 }
 
 // Messages of others are served meanwhile.
 bool __wrap_listener_receive(struct listener *listener, struct message *out)
 {
-    const unsigned left = countdown;
-    countdown = 0;
+    const uint64_t left = failing_countdown;
+    failing_countdown = 0;
     const bool received = __real_listener_receive(listener, out);
-    countdown = left;
+    failing_countdown = left;
     return received;
 }
 
 void __wrap_dispatch_message(struct server *for_server, const struct message *message)
 {
-    const unsigned left = countdown;
-    countdown = 0;
+    const uint64_t left = failing_countdown;
+    failing_countdown = atomic_exchange(&fail_message_at, 0);
     __real_dispatch_message(for_server, message);
-    countdown = left;
+    failing_countdown = left;
 }
 
 // Runs end by themselves.
@@ -207,81 +157,77 @@ static void open_scene(int32_t first_token)
         scene.tokens[i] = first_token + i;
 }
 
-static struct wire_submission lease_two(void)
+static struct wire_request lease_two(void)
 {
-    const struct wire_request request = lease_request(scene.cache, 2, SLEEP_MS);
-    return placed(&scene.end, &request);
+    return lease_request(scene.cache, 2, SLEEP_MS);
 }
 
 // Only four are free.
-static struct wire_submission lease_five(void)
+static struct wire_request lease_five(void)
 {
-    const struct wire_request request = lease_request(scene.cache, 5, SLEEP_MS);
-    return placed(&scene.end, &request);
+    return lease_request(scene.cache, 5, SLEEP_MS);
 }
 
-static struct wire_submission create_another(void)
+static struct wire_request create_another(void)
 {
     slots_of(scene.blocks[1], scene.slots);
-    const struct wire_request request = fill_request(scene.cache, &scene.blocks[1], scene.slots);
-    return placed(&scene.end, &request);
+    return fill_request(scene.cache, &scene.blocks[1], scene.slots);
 }
 
 // The same tokens once more, into the second block.
-static struct wire_submission advance(void)
+static struct wire_request advance(void)
 {
     static const int32_t seq_lens[] = {BLOCK};
-    const int32_t entry[] = {0, 0, scene.blocks[1]};
+    static int32_t entry[3];
+    entry[2] = scene.blocks[1];
     slots_of(scene.blocks[1], scene.slots);
-    const struct wire_request request = {.command = WIRE_COMMAND_BATCH_ADVANCE,
-                                         .batch_advance = {.batch = scene.batch,
-                                                           .seq_lens_kv = {seq_lens, 1},
-                                                           .entries = {entry, 3},
-                                                           .slot_mapping = {scene.slots, BLOCK}}};
-    return placed(&scene.end, &request);
+    return (struct wire_request){.command = WIRE_COMMAND_BATCH_ADVANCE,
+                                 .batch_advance = {.batch = scene.batch,
+                                                   .seq_lens_kv = {seq_lens, 1},
+                                                   .entries = {entry, 3},
+                                                   .slot_mapping = {scene.slots, BLOCK}}};
 }
 
-static struct wire_submission run(void)
+static struct wire_request run(void)
 {
-    return run_of(scene.batch);
+    return run_request(scene.batch, SLEEP_MS);
 }
 
-static struct wire_submission run_and_wait(void)
+static struct wire_request run_and_wait(void)
 {
-    struct wire_submission submission = run_of(scene.batch);
-    submission.run.waits = true;
-    submission.run.wait_ms = SLEEP_MS;
-    return submission;
+    struct wire_request request = run_request(scene.batch, SLEEP_MS);
+    request.run.waits = true;
+    request.run.wait_ms = SLEEP_MS;
+    return request;
 }
 
-static struct wire_submission wait_for_run(void)
+static struct wire_request wait_for_run(void)
 {
-    return wait_of(scene.ticket);
+    return (struct wire_request){.command = WIRE_COMMAND_WAIT, .wait = {scene.ticket, SLEEP_MS}};
 }
 
-static struct wire_submission publish(void)
+static struct wire_request publish(void)
 {
-    const struct wire_request request = {.command = WIRE_COMMAND_PREFIX_PUBLISH,
-                                         .prefix_publish = {.cache = scene.cache,
-                                                            .tokens = {scene.tokens, BLOCK},
-                                                            .blocks = {scene.blocks, 1}}};
-    return placed(&scene.end, &request);
+    return (struct wire_request){.command = WIRE_COMMAND_PREFIX_PUBLISH,
+                                 .prefix_publish = {.cache = scene.cache,
+                                                    .tokens = {scene.tokens, BLOCK},
+                                                    .blocks = {scene.blocks, 1}}};
 }
 
-static struct wire_submission copy(void)
+static struct wire_request copy(void)
 {
-    const struct wire_request request = {.command = WIRE_COMMAND_BLOCKS_COPY,
-                                         .blocks_copy = {.cache = scene.cache,
-                                                         .from = {scene.blocks, 1},
-                                                         .to = {scene.blocks + 1, 1},
-                                                         .timeout_ms = SLEEP_MS}};
-    return placed(&scene.end, &request);
+    return (struct wire_request){.command = WIRE_COMMAND_BLOCKS_COPY,
+                                 .blocks_copy = {.cache = scene.cache,
+                                                 .from = {scene.blocks, 1},
+                                                 .to = {scene.blocks + 1, 1},
+                                                 .timeout_ms = SLEEP_MS}};
 }
 
-static struct wire_submission merge(void)
+static struct wire_request merge(void)
 {
-    const struct wire_tensor rows = {.dtype = DTYPE_F32, .token_stride = ROW, .head_stride = ROW};
-    const struct wire_tensor sums = {
+    static const struct wire_tensor rows = {
+        .dtype = DTYPE_F32, .token_stride = ROW, .head_stride = ROW};
+    static const struct wire_tensor sums = {
         .dtype = DTYPE_F32, .offset = K_AT, .token_stride = 16, .head_stride = 4};
     struct wire_request request = {.command = WIRE_COMMAND_MERGE,
                                    .merge = {.num_tokens = 4,
@@ -292,21 +238,19 @@ static struct wire_submission merge(void)
                                              .out = rows,
                                              .timeout_ms = SLEEP_MS}};
     request.merge.out.offset = OUT_AT;
-    return placed(&scene.end, &request);
+    return request;
 }
 
-static struct wire_submission release_one(void)
+static struct wire_request release_one(void)
 {
-    const struct wire_request request = {.command = WIRE_COMMAND_BLOCKS_RELEASE,
-                                         .blocks_release = {scene.cache, {scene.blocks + 1, 1}}};
-    return placed(&scene.end, &request);
+    return (struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE,
+                                 .blocks_release = {scene.cache, {scene.blocks + 1, 1}}};
 }
 
-static struct wire_submission destroy(void)
+static struct wire_request destroy(void)
 {
-    const struct wire_request request = {.command = WIRE_COMMAND_BATCH_DESTROY,
-                                         .batch_destroy = {scene.batch}};
-    return placed(&scene.end, &request);
+    return (struct wire_request){.command = WIRE_COMMAND_BATCH_DESTROY,
+                                 .batch_destroy = {scene.batch}};
 }
 
 // ---- what a client does with their answers ----
@@ -333,7 +277,7 @@ static void wait_for_answer(const struct wire_completion *completion)
 }
 
 static const struct command {
-    struct wire_submission (*make)(void);
+    struct wire_request (*make)(void);
     void (*uses)(const struct wire_completion *completion);
     bool waits;      // until the other session has released its blocks
     bool needs_none; // no allocation
@@ -383,10 +327,22 @@ static void give_way(void)
     scene.gave_way = true;
 }
 
+static struct wire_submission entry_of(const struct wire_request *request)
+{
+    switch (request->command) {
+    case WIRE_COMMAND_RUN:
+        return (struct wire_submission){.command = WIRE_COMMAND_RUN, .run = request->run};
+    case WIRE_COMMAND_WAIT:
+        return (struct wire_submission){.command = WIRE_COMMAND_WAIT, .wait = request->wait};
+    default: return placed(&scene.end, request);
+    }
+}
+
 // The other session gives way to a command that waits, once the server has parked the command.
 static struct wire_completion ask(const struct command *command)
 {
-    const uint32_t sequence = put(&scene.end, command->make());
+    const struct wire_request request = command->make();
+    const uint32_t sequence = put(&scene.end, entry_of(&request));
     if (!command->waits || scene.gave_way)
         return get(&scene.end);
     // No command has this number. When it is refused, the server has taken the lease, too.
@@ -408,8 +364,9 @@ static void use_what_is_there(const struct command *command, const struct wire_c
         command->uses(done);
     if (command->make != destroy && command->make != publish)
         wait_done(raw, submit(raw, scene.batch));
+    const struct wire_request end = destroy();
     if (command->make != destroy)
-        ck_assert_int_eq(call(&scene.end, destroy()).status, STATUS_OK);
+        raw_expect(raw, &end, STATUS_OK);
     release(raw, scene.cache, scene.blocks, command->make == release_one ? 1 : 2);
     const struct blocks left = count_blocks();
     ck_assert_uint_eq(left.leased, scene.gave_way ? 0 : 2);
@@ -436,12 +393,12 @@ static bool is_queued(const struct command *command, const struct wire_completio
 static struct wire_completion fail_and_repeat(const struct command *command, unsigned n)
 {
     struct blocks before = count_blocks();
-    atomic_store(&failures, 0);
+    atomic_store(&failing_count, 0);
     atomic_store(&fail_at, n);
     struct wire_completion completion = ask(command);
     if (completion.status == STATUS_OK)
         return completion;
-    ck_assert_msg(completion.status == STATUS_NO_MEMORY && atomic_load(&failures) == 1,
+    ck_assert_msg(completion.status == STATUS_NO_MEMORY && atomic_load(&failing_count) == 1,
                   "allocation %u: %d: %s", n, completion.status, completion.text);
     ck_assert_msg(strstr(completion.text, "no host memory") ||
                       strstr(completion.text, "has no memory"),
@@ -466,8 +423,60 @@ START_TEST(an_allocation_that_fails_after_a_ring_command_was_taken_loses_nothing
         const struct wire_completion done = fail_and_repeat(command, n);
         use_what_is_there(command, &done);
         close_scene();
-    } while (atomic_load(&failures) > 0);
+    } while (atomic_load(&failing_count) > 0);
     ck_assert(command->needs_none ? n == 1 : n > 1);
+}
+END_TEST
+
+// ---- by message ----
+
+// A connection that is closed takes its session along, and with it what the client was not told of.
+static void expect_ended(void)
+{
+    while (raw_inspect(scene.watcher).num_sessions > 1 || count_blocks().quarantined > 0)
+        nap();
+    const struct blocks left = count_blocks();
+    ck_assert_uint_eq(left.leased, 2); // the other session's
+    ck_assert_uint_eq(left.held, 0);
+}
+
+// False: the server has closed the connection instead.
+static bool ask_by_message(const struct wire_request *request, struct wire_reply *reply)
+{
+    struct raw_pending pending;
+    raw_begin(scene.end.raw, request, &pending);
+    nng_aio_wait(pending.aio);
+    if (nng_aio_result(pending.aio) != NNG_ECONNRESET) {
+        raw_end(&pending, reply);
+        return true;
+    }
+    nng_aio_free(pending.aio);
+    nng_ctx_close(pending.context);
+    return false;
+}
+
+START_TEST(an_allocation_that_fails_after_a_message_was_taken_is_told_or_ends_the_session)
+{
+    static const struct command *const by_message[] = {&commands[2], &commands[7], &commands[8]};
+    unsigned n = 0, num_ended = 0;
+    do {
+        struct wire_reply reply;
+        ck_assert_uint_lt(n, MANY);
+        open_scene(100 * (int32_t)++n);
+        const struct blocks before = count_blocks();
+        const struct wire_request request = by_message[_i]->make();
+        atomic_store(&failing_count, 0);
+        atomic_store(&fail_message_at, n);
+        if (!ask_by_message(&request, &reply)) {
+            expect_ended();
+            num_ended++;
+        } else if (reply.status != STATUS_OK) {
+            ck_assert_msg(reply.status == STATUS_NO_MEMORY, "%s", reply.message);
+            expect_blocks(before);
+        }
+        close_scene();
+    } while (atomic_load(&failing_count) > 0);
+    ck_assert_uint_gt(num_ended, 0);
 }
 END_TEST
 
@@ -476,6 +485,9 @@ int main(void)
     Suite *suite = suite_create("server, memory");
     const TTest *const tests[] = {
         an_allocation_that_fails_after_a_ring_command_was_taken_loses_nothing, NULL};
+    const TTest *const messages[] = {
+        an_allocation_that_fails_after_a_message_was_taken_is_told_or_ends_the_session, NULL};
     check_case(suite, "ring", start_server, stop_server, tests, sizeof commands / sizeof *commands);
+    check_case(suite, "messages", start_server, stop_server, messages, 3);
     return check_main(suite);
 }

@@ -236,8 +236,8 @@ class SharedCache(_Past):
     `Cache.sequence`. timeout: seconds to wait for blocks. One thread at a time. close(), `with` or
     its end releases the blocks; published ones stay in the daemon.
 
-    claim: of processes that begin with one prompt at the same time, one computes it; the others
-    wait `timeout` seconds for its blocks, then compute what is missing. It needs `publish`. A
+    claim: if processes begin with one prompt at the same time, one computes it; the others wait
+    `timeout` seconds for its blocks, then compute what is missing. It needs `publish`. A
     prompt that another SharedCache of this process is about to compute is not waited for.
     """
 

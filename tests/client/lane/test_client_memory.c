@@ -7,63 +7,26 @@
 // of. With the real daemon; the linker wraps malloc and its kin, which fail in the calling thread.
 
 #include "aule/sequence.h"
+#include "fakes/failing_memory.h"
 #include "rigs/client_step.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { MANY = 60 }; // the most allocations that one call has
 
 // ---- failing allocations ----
 
-static _Thread_local unsigned countdown; // the n-th allocation of the thread fails; 0: none does
-static unsigned fail_at, failures;
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *memory, size_t size);
-char *__real_strdup(const char *text);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *memory, size_t size);
-char *__wrap_strdup(const char *text);
-
-static bool fails(void)
-{
-    if (countdown == 0 || --countdown)
-        return false;
-    failures++;
-    return true;
-}
-
-void *__wrap_malloc(size_t size)
-{
-    return fails() ? NULL : __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    return fails() ? NULL : __real_calloc(count, size);
-}
-
-void *__wrap_realloc(void *memory, size_t size)
-{
-    return fails() ? NULL : __real_realloc(memory, size);
-}
-
-char *__wrap_strdup(const char *text)
-{
-    return fails() ? NULL : __real_strdup(text);
-}
+static unsigned fail_at; // the n-th allocation of the next call
 
 static enum aule_status told(enum aule_status status)
 {
-    countdown = fail_at = 0;
+    failing_countdown = 0;
+    fail_at = 0;
     return status;
 }
 
 // Allocation fail_at of this call fails. Check's assertions allocate, so there are none inside.
-#define FAILING(call) (countdown = fail_at, told(call))
+#define FAILING(call) (failing_countdown = fail_at, told(call))
 
 // ---- what a session has before the call ----
 
@@ -246,7 +209,7 @@ static enum aule_status plan(void)
 
 static enum aule_status destroy(void)
 {
-    countdown = fail_at;
+    failing_countdown = fail_at;
     aule_batch_destroy(scene.batch);
     scene.batch = NULL;
     return told(AULE_OK);
@@ -254,7 +217,7 @@ static enum aule_status destroy(void)
 
 static enum aule_status destroy_sequence(void)
 {
-    countdown = fail_at;
+    failing_countdown = fail_at;
     aule_sequence_destroy(scene.sequence);
     scene.sequence = NULL;
     return told(AULE_OK);
@@ -285,13 +248,13 @@ static const struct {
 // The n-th allocation of the call fails, if there is one.
 static void fail_and_repeat(enum aule_status (*call)(void), unsigned n)
 {
-    failures = 0;
+    atomic_store(&failing_count, 0);
     fail_at = n;
     enum aule_status status = call();
     if (status == AULE_OK)
         return;
-    ck_assert_msg(status == AULE_NO_MEMORY && failures == 1, "allocation %u: %s: %s", n,
-                  aule_status_name(status), aule_error());
+    ck_assert_msg(status == AULE_NO_MEMORY && atomic_load(&failing_count) == 1,
+                  "allocation %u: %s: %s", n, aule_status_name(status), aule_error());
     ok(call());
 }
 
@@ -305,7 +268,7 @@ START_TEST(an_allocation_that_fails_around_a_ring_command_loses_nothing)
         open_scene(_i * MANY + (int32_t)n);
         fail_and_repeat(calls[_i].make, ++n);
         close_scene();
-    } while (failures > 0);
+    } while (atomic_load(&failing_count) > 0);
     ck_assert(calls[_i].needs_none ? n == 1 : n > 1);
     aule_cache_close(watcher.cache);
     aule_session_close(watcher.session);

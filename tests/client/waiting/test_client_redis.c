@@ -67,8 +67,10 @@ static const char *const *options(void)
     return list;
 }
 
+// On a busy machine a load may seem slower than computing these short texts.
 static void open_sites(void)
 {
+    text_load = AULE_LOAD_ALWAYS;
     server_start(0, NULL);
     snprintf(url, sizeof url, "redis://127.0.0.1:%d", servers[0].port);
     for (int prompt = 0; prompt < 16; prompt++)
@@ -85,6 +87,7 @@ static void open_hasty(void)
     deadline_ms = "100";
     memory_option = "--host-tier";
     open_sites();
+    text_load = AULE_LOAD_AUTO;
 }
 
 static void open_narrow(void)
