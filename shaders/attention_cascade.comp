@@ -497,17 +497,27 @@ void members_end()
     }
 }
 
+// Sets `crowd`, and `run` to its run.
+void crowd_find(uint number)
+{
+    Runs runs = Runs(dispatch.runs);
+    run_number = 0;
+    if (dispatch.items != 0) { // the two loads do not wait for each other
+        run = runs.at[0];
+        crowd = Crowds(dispatch.items).at[number];
+        return;
+    }
+    RUN_FIND(runs, dispatch.num_runs, dispatch.each, first_item, number, run_number)
+    run = runs.at[run_number];
+    crowd = Crowds(run.items).at[number - run.first_item];
+}
+
 void main()
 {
     const uint number = gl_WorkGroupID.y + gl_WorkGroupID.z * dispatch.items_y;
     if (number >= dispatch.num_items)
         return;
-    Runs runs = Runs(dispatch.runs);
-    uint index;
-    RUN_FIND(runs, dispatch.num_runs, first_item, number, index)
-    run = runs.at[index];
-    run_number = index;
-    crowd = Crowds(run.items).at[number - run.first_item];
+    crowd_find(number);
     g = warp_lane() / 4;
     t = warp_lane() % 4;
     kv_head = gl_WorkGroupID.x;

@@ -27,7 +27,7 @@ bool item_find(out gpu_merge_item item)
         return false;
     Runs runs = Runs(dispatch.runs);
     uint index;
-    RUN_FIND(runs, dispatch.num_runs, first_merge, number, index)
+    RUN_FIND(runs, dispatch.num_runs, dispatch.each, first_merge, number, index)
     run = runs.at[index];
     item = MergeItems(run.items).at[number - run.first_merge];
     return true;

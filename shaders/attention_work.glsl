@@ -58,7 +58,7 @@ bool item_find_at(uint number, out gpu_item item)
         return true;
     }
     uint index;
-    RUN_FIND(runs, dispatch.num_runs, first_item, number, index)
+    RUN_FIND(runs, dispatch.num_runs, dispatch.each, first_item, number, index)
     run = runs.at[index];
     run_number = index;
     item = Items(run.items).at[number - run.first_item];

@@ -64,7 +64,7 @@ void main()
         return;
     Runs runs = Runs(dispatch.runs);
     uint index;
-    RUN_FIND(runs, dispatch.num_runs, first_token, number, index)
+    RUN_FIND(runs, dispatch.num_runs, dispatch.each, first_token, number, index)
     run = runs.at[index];
     const uint row = number - run.first_token;
     if (row >= run.num_tokens)

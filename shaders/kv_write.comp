@@ -227,7 +227,7 @@ void main()
         return;
     Runs runs = Runs(dispatch.runs);
     uint index;
-    RUN_FIND(runs, dispatch.num_runs, first_token, number, index)
+    RUN_FIND(runs, dispatch.num_runs, dispatch.each, first_token, number, index)
     run = runs.at[index];
     const uint token = number - run.first_token;
     if (run.slot_step == 0 || token >= run.num_tokens)

@@ -194,9 +194,10 @@ struct gpu_dispatch {
     AULE_U32 num_runs;
     AULE_U32 num_items;             // of all runs; K/V write, gather: tokens of all runs
     AULE_U32 items_y;               // y size of the grid
-    AULE_U32 reserved;
-    AULE_U64 items;                 // attention of one run: its `items`, so that loading them does
-                                    //   not wait for the run; else 0
+    AULE_U32 each;                  // entries of each run, if all have as many: then entry n is of
+                                    //   run n / each; 0: the run is searched
+    AULE_U64 items;                 // attention, if the first run has all items: its `items`, so
+                                    //   that loading them does not wait for the run; else 0
     AULE_U64 redo;                  // struct gpu_redo of a shader that may compute items twice; 0:
                                     //   none of these items needs it
 };

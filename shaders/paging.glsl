@@ -27,18 +27,30 @@ layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Add
 
 gpu_run run;
 
-// Finds the run of entry `number` by binary search: the last run whose first entry is not beyond
-// it. A run without entries begins where the next one does, so it is never found. FIELD is
-// first_item, first_token or first_merge.
-#define RUN_FIND(RUNS, NUM_RUNS, FIELD, NUMBER, FOUND)                                             \
+// Finds the run of entry `number`: the last run whose first entry is not beyond it. A run without
+// entries begins where the next one does, so it is never found. FIELD is first_item, first_token or
+// first_merge. With EACH nothing is loaded: see struct gpu_dispatch. Otherwise the loads of a round
+// do not wait for each other, and up to RUN_WAYS runs take one round. A binary search waits for one
+// load after the other, and each is a miss of the caches.
+const uint RUN_WAYS = 16;
+#define RUN_FIND(RUNS, NUM_RUNS, EACH, FIELD, NUMBER, FOUND)                                       \
     {                                                                                              \
-        uint low = 0, high = (NUM_RUNS);                                                           \
-        while (high - low > 1) {                                                                   \
-            const uint middle = (low + high) / 2;                                                  \
-            if ((RUNS).at[middle].FIELD <= (NUMBER))                                               \
-                low = middle;                                                                      \
-            else                                                                                   \
-                high = middle;                                                                     \
+        uint low = 0, count = (NUM_RUNS);                                                          \
+        if ((EACH) != 0) {                                                                         \
+            low = (NUMBER) / (EACH);                                                               \
+            count = 1;                                                                             \
+        }                                                                                          \
+        [[dont_unroll]] while (count > 1)                                                          \
+        {                                                                                          \
+            const uint step = (count + RUN_WAYS - 1) / RUN_WAYS;                                   \
+            uint before = 0;                                                                       \
+            [[unroll]] for (uint way = 1; way < RUN_WAYS; way++) {                                 \
+                const uint ahead = way * step;                                                     \
+                const uint first = (RUNS).at[low + min(ahead, count - 1)].FIELD;                   \
+                before += uint(ahead < count) & uint(first <= (NUMBER));                           \
+            }                                                                                      \
+            low += before * step;                                                                  \
+            count = min(step, count - before * step);                                              \
         }                                                                                          \
         FOUND = low;                                                                               \
     }

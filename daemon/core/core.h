@@ -56,6 +56,8 @@ struct core_params {
     struct engine *engine;     // lent; outlives core
     uint64_t pool_limit_bytes; // --memory-fraction times the device's budget
     uint64_t max_blocks;       // --max-blocks of all caches; 0 = only bytes limit the pool
+    uint32_t spare_blocks;     // --spare-blocks: free ones that an open cache has ahead of need;
+                               //   0 = caches grow when a lease needs it
     uint32_t export_pool;      // --export-pool: blocks of each cache, made at once, a power of two;
                                //   0 = caches grow
     uint32_t max_sessions;     // --max-sessions

@@ -63,6 +63,9 @@ static void count_blocks(const struct core *core, uint64_t *metrics)
         for (uint32_t i = 0; i < core->pool.num_caches; i++)
             metrics[states[state]] += core->pool.caches[i]->counts[state];
     }
+    metrics[METRIC_POOL_BLOCKS] = 0;
+    for (uint32_t i = 0; i < core->pool.num_caches; i++)
+        metrics[METRIC_POOL_BLOCKS] += cache_total(core->pool.caches[i]);
 }
 
 // The metrics of tiers come in groups of one name, in the order of these tiers.
@@ -133,7 +136,6 @@ uint64_t *core_metrics(struct core *core)
     metrics[METRIC_CACHES_LIMIT] = core->params.max_caches;
     metrics[METRIC_POOL_BYTES] = core->pool.bytes;
     metrics[METRIC_POOL_LIMIT_BYTES] = core->pool.limit_bytes;
-    metrics[METRIC_POOL_BLOCKS] = core->pool.blocks;
     metrics[METRIC_POOL_LIMIT_BLOCKS] = core->params.max_blocks;
     metrics[METRIC_ENDS_AWAKE] = core->delay.ends_awake;
     metrics[METRIC_ENDS_ASLEEP] = core->delay.ends_asleep;

@@ -26,7 +26,8 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
     X(SESSIONS_LIMIT, GAUGE, "aule_sessions_limit", "sessions", "--max-sessions")                  \
     X(CACHES, GAUGE, "aule_caches", "caches", "caches, open or not")                               \
     X(CACHES_LIMIT, GAUGE, "aule_caches_limit", "caches", "--max-caches")                          \
-    X(POOL_BYTES, GAUGE, "aule_pool_bytes", "bytes", "device memory of the pool")                  \
+    X(POOL_BYTES, GAUGE, "aule_pool_bytes", "bytes",                                               \
+      "device memory of the pool, with that which is being allocated")                             \
     X(POOL_LIMIT_BYTES, GAUGE, "aule_pool_limit_bytes", "bytes",                                   \
       "limit of the pool's device memory")                                                         \
     X(POOL_BLOCKS, GAUGE, "aule_pool_blocks", "blocks", "blocks that the pool has memory for")     \

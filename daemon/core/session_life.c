@@ -287,6 +287,7 @@ enum status core_cache_open(struct core_session *session,
     if (session->pool->num_caches > session->core->params.max_caches)
         cache_end_unused(session->pool); // last, because a failed open must not end a cache
     session->pool->refused_bytes = 0;
+    pool_keep_spare(cache);
     *out = (struct core_cache_info){cache->id, cache->chunk_blocks, cache->block_bytes};
     return STATUS_OK;
 }

@@ -207,6 +207,7 @@ static enum status open_core(struct server *server, struct error *error)
         .pool_limit_bytes =
             (uint64_t)((double)engine_budget_bytes(server->engine) * params->memory_fraction),
         .max_blocks = params->max_blocks,
+        .spare_blocks = params->spare_blocks,
         .max_sessions = params->max_sessions,
         .max_caches = params->max_caches,
         .max_batches = params->max_batches,

@@ -29,7 +29,7 @@ static void setup_staging(void)
 }
 
 static const char *const small[] = {
-    "--max-blocks", "16", "--max-tickets", "4", "--max-batches", "8", NULL};
+    "--max-blocks", "16", "--spare-blocks", "0", "--max-tickets", "4", "--max-batches", "8", NULL};
 
 static void setup_small(void)
 {

@@ -124,6 +124,35 @@ START_TEST(sessions_that_submit_whole_steps_wait_for_what_all_layers_save)
 }
 END_TEST
 
+enum { STEP_US = 1500 }; // a step of 8 layers, and a little more
+
+// Before its decode begins, a member is away for longer than all layers save, one for much longer.
+static int64_t decodes_after_prompts(struct crowd *c, uint32_t member)
+{
+    if (c->members[member].runs > 1)
+        return (60 + 20 * (int64_t)member) * US;
+    return (member == ALL - 1 ? 9 : 1) * STEP_US * US;
+}
+
+START_TEST(a_decode_after_prompts_becomes_one_group_in_a_few_steps)
+{
+    enum { STEP_LAYERS = 8, FEW = 5 };
+    crowd_open(&crowd, ALL, STEP_LAYERS, one_prompt, false);
+    crowd.whole = true;
+    crowd.gap_ns = decodes_after_prompts;
+    for (uint32_t i = 0; i < ALL; i++)
+        crowd.members[i].back_ns += 150 * (i % 3) * US;
+    pass_us((10 + FEW) * STEP_US); // until all decode, and for a few steps
+    const uint32_t prompts = crowd.prompts;
+    const uint64_t runs = crowd_runs(&crowd);
+    pass_us(10 * STEP_US);
+    const uint64_t steps = (crowd_runs(&crowd) - runs) / ALL;
+    ck_assert_uint_ge(steps, 6);
+    ck_assert_uint_le(crowd.prompts - prompts, (steps + 1) * STEP_LAYERS);
+    crowd_close(&crowd);
+}
+END_TEST
+
 START_TEST(each_of_two_prompts_has_its_group)
 {
     const uint32_t two_prompts[ALL] = {0, 1, 0, 1, 0, 1, 0, 1};
@@ -615,6 +644,7 @@ int main(void)
                                a_group_that_is_a_layer_ahead_waits_for_the_other,
                                sessions_all_around_the_circle_of_layers_become_one_group,
                                sessions_that_submit_whole_steps_wait_for_what_all_layers_save,
+                               a_decode_after_prompts_becomes_one_group_in_a_few_steps,
                                each_of_two_prompts_has_its_group, NULL},
         1);
     check_case(suite, "bounds", NULL, NULL,

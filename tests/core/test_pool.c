@@ -305,6 +305,121 @@ START_TEST(bytes_limit_the_pool_as_blocks_do)
 }
 END_TEST
 
+// ---- spare blocks, in chunks of 16 ----
+
+static uint32_t asked_chunks(const struct world *world)
+{
+    struct fake_counts counts;
+    fake_engine_counts(world->engine, &counts);
+    return counts.asked_chunks;
+}
+
+START_TEST(a_cache_grows_ahead_of_need_when_it_is_opened_and_when_few_blocks_are_left)
+{
+    struct world world;
+    struct worker a;
+    bool growing;
+    world_open(&world, &(struct core_params){.spare_blocks = 8});
+    worker_open(&a, &world, 1, "");
+    ck_assert_uint_eq(asked_chunks(&world), 1);
+    world_step(&world);
+    ck_assert_uint_eq(worker_counts(&a).free, 16);
+    fake_engine_hold_chunks(world.engine, true);
+    ck_assert_status(core_blocks_lease(a.session, a.cache, 8, blocks, &growing, &error), STATUS_OK);
+    ck_assert_uint_eq(asked_chunks(&world), 1); // 8 are left
+    for (int i = 8; i < 16; i++) // none of these waits, and one chunk is asked for once
+        ck_assert_status(core_blocks_lease(a.session, a.cache, 1, blocks + i, &growing, &error),
+                         STATUS_OK);
+    ck_assert_uint_eq(asked_chunks(&world), 2);
+    ck_assert(fake_engine_give_chunk(world.engine));
+    world_step(&world);
+    ck_assert_uint_eq(worker_counts(&a).free, 16);
+    world_check(&world);
+    world_close(&world);
+}
+END_TEST
+
+START_TEST(a_cache_grows_ahead_up_to_the_pools_limit_and_gives_what_it_has_ahead_to_others)
+{
+    struct world world;
+    struct worker a, b;
+    world_open(&world, &(struct core_params){.spare_blocks = 1000});
+    worker_open(&a, &world, 1, "");
+    world_step(&world);
+    ck_assert_uint_eq(worker_counts(&a).free, 64);
+    worker_open(&b, &world, 1, "");
+    b.cache = worker_open_cache(&b, "other");
+    world_step(&world);
+    ck_assert_uint_eq(worker_counts(&b).total, 0);
+    worker_lease(&b, 20, blocks);
+    ck_assert_uint_eq(worker_counts(&a).total, 32);
+    worker_lease(&a, 1, blocks + 32); // does not take them back
+    world_step(&world);
+    ck_assert_uint_eq(worker_counts(&b).total, 32);
+    ck_assert_uint_eq(totals(&world)[METRIC_POOL_BLOCKS], 64);
+    world_check(&world);
+    world_close(&world);
+}
+END_TEST
+
+static void publish_some(struct worker *worker, uint32_t count, int32_t first)
+{
+    int32_t ids[64], tokens[64 * WORLD_BLOCK];
+    count_tokens(tokens, count * WORLD_BLOCK, first);
+    worker_lease(worker, count, ids);
+    worker_write(worker, ids, tokens, count * WORLD_BLOCK);
+    worker_publish(worker, tokens, count * WORLD_BLOCK, ids);
+    worker_release(worker, ids, count);
+}
+
+START_TEST(nothing_is_evicted_so_that_a_cache_has_spare_blocks)
+{
+    struct world world;
+    struct worker a, b;
+    world_open(&world, &(struct core_params){.spare_blocks = 16});
+    fake_engine_automatic(world.engine, true);
+    worker_open(&a, &world, 1, "");
+    publish_some(&a, 60, 100);
+    ck_assert_uint_eq(worker_counts(&a).cached, 60);
+    worker_open(&b, &world, 1, "");
+    b.cache = worker_open_cache(&b, "other");
+    worker_lease(&a, 4, blocks);
+    world_step(&world);
+    ck_assert_uint_eq(worker_counts(&a).cached, 60);
+    ck_assert_uint_eq(worker_counts(&a).free, 0);
+    ck_assert_uint_eq(totals(&world)[METRIC_EVICTIONS], 0);
+    world_check(&world);
+    world_close(&world);
+}
+END_TEST
+
+START_TEST(memory_that_the_device_refuses_ahead_of_need_is_not_asked_for_by_each_lease)
+{
+    struct world world;
+    struct worker a;
+    world_open(&world, &(struct core_params){.spare_blocks = 24});
+    worker_open(&a, &world, 1, "");
+    ck_assert_uint_eq(asked_chunks(&world), 2);
+    fake_engine_refuse_chunks(world.engine, 1000);
+    world_step(&world); // none of them comes
+    fake_engine_refuse_chunks(world.engine, 0);
+    worker_open_cache(&a, "kv"); // asks again
+    world_step(&world);
+    ck_assert_uint_eq(worker_counts(&a).free, 32);
+    ck_assert_uint_eq(asked_chunks(&world), 4);
+    fake_engine_refuse_chunks(world.engine, 1000);
+    for (uint32_t i = 0; i < 32; i++) {
+        worker_lease(&a, 1, blocks + i);
+        world_step(&world);
+    }
+    ck_assert_uint_eq(asked_chunks(&world), 5);
+    ck_assert_refused(worker_try_lease(&a, 1, blocks + 32, &error), STATUS_NO_BLOCKS,
+                      "no memory for 8192 bytes more");
+    world_check(&world);
+    world_close(&world);
+}
+END_TEST
+
 // ---- several caches ----
 
 START_TEST(wholly_free_chunks_of_another_cache_are_given_back_for_a_lease)
@@ -331,16 +446,6 @@ START_TEST(wholly_free_chunks_of_another_cache_are_given_back_for_a_lease)
     world_close(&world);
 }
 END_TEST
-
-static void publish_some(struct worker *worker, uint32_t count, int32_t first)
-{
-    int32_t ids[64], tokens[64 * WORLD_BLOCK];
-    count_tokens(tokens, count * WORLD_BLOCK, first);
-    worker_lease(worker, count, ids);
-    worker_write(worker, ids, tokens, count * WORLD_BLOCK);
-    worker_publish(worker, tokens, count * WORLD_BLOCK, ids);
-    worker_release(worker, ids, count);
-}
 
 START_TEST(a_cache_that_nobody_has_open_lives_by_its_cached_blocks_until_memory_is_short)
 {
@@ -583,9 +688,10 @@ START_TEST(a_chunk_that_arrives_after_its_cache_has_ended_is_not_missed)
     fake_engine_hold_chunks(world.engine, true);
     ck_assert_status(core_blocks_lease(a.session, a.cache, 40, blocks, &growing, &error),
                      STATUS_NO_BLOCKS);
-    ck_assert_uint_eq(totals(&world)[METRIC_POOL_BLOCKS], 48);
+    ck_assert_uint_eq(totals(&world)[METRIC_POOL_BYTES], 48ull * WORLD_BLOCK_BYTES);
+    ck_assert_uint_eq(totals(&world)[METRIC_POOL_BLOCKS], 0); // none of them has come
     worker_close(&a, true);
-    ck_assert_uint_eq(totals(&world)[METRIC_POOL_BLOCKS], 0);
+    ck_assert_uint_eq(totals(&world)[METRIC_POOL_BYTES], 0);
     while (fake_engine_give_chunk(world.engine))
         world_step(&world);
     world_check(&world);
@@ -622,6 +728,13 @@ int main(void)
     tcase_add_test(growth, a_refused_growth_is_tried_again_after_many_wishes);
     tcase_add_test(growth, more_than_the_pool_can_ever_hold_is_a_limit_that_names_its_option);
     tcase_add_test(growth, two_sessions_cannot_have_more_than_the_pool_together);
+    tcase_add_test(growth,
+                   a_cache_grows_ahead_of_need_when_it_is_opened_and_when_few_blocks_are_left);
+    tcase_add_test(growth,
+                   a_cache_grows_ahead_up_to_the_pools_limit_and_gives_what_it_has_ahead_to_others);
+    tcase_add_test(growth, nothing_is_evicted_so_that_a_cache_has_spare_blocks);
+    tcase_add_test(growth,
+                   memory_that_the_device_refuses_ahead_of_need_is_not_asked_for_by_each_lease);
     tcase_add_test(sizes, a_chunk_is_the_largest_power_of_two_that_every_limit_allows);
     tcase_add_test(sizes, a_block_larger_than_the_pool_is_refused_when_its_cache_is_opened);
     tcase_add_test(sizes, bytes_limit_the_pool_as_blocks_do);

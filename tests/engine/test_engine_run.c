@@ -319,6 +319,63 @@ START_TEST(runs_of_one_geometry_share_one_dispatch)
 }
 END_TEST
 
+// Two sequences of one query each, which see a key of block 3.
+static struct engine_batch *two_readers(struct engine_cache *cache)
+{
+    return open_batch((struct engine_batch_params){
+        .cache = cache,
+        .num_seqs = 2,
+        .max_blocks = 1,
+        .num_tokens = 2,
+        .cu_seqlens_q = (int32_t[]){0, 1, 2},
+        .seq_lens_kv = (int32_t[]){1, 1},
+        .block_table = (int32_t[]){3, 3},
+    });
+}
+
+// Each run reads the key that it writes, in a layer of its own. If they are uneven, every third one
+// reads zeroes instead, with two sequences.
+static void check_many_runs(struct engine_cache *cache, uint32_t count, bool uneven)
+{
+    struct engine_batch *writer = one_key(cache, 0, true), *reader = two_readers(cache);
+    struct engine_run *runs = calloc(count, sizeof *runs);
+    ck_assert_ptr_nonnull(runs);
+    for (uint32_t i = 0; i < count; i++) {
+        runs[i] = plain_run(uneven && i % 3 == 1 ? reader : writer, i, 0, 64, 4096 + i * 32,
+                            65536 + i * 64);
+        fill(4096 + i * 32, (float)(i + count));
+        fill(65536 + i * 64, -100);
+        fill(65536 + i * 64 + 32, -100);
+    }
+    const struct engine_event event = expect_done(submit_runs(runs, count));
+    ck_assert_uint_eq(event.num_dispatches, 1);
+    for (uint32_t i = 0; i < count; i++) {
+        const bool reads = uneven && i % 3 == 1;
+        for (uint64_t n = 0; n < 16 && reads; n++)
+            ck_assert_float_eq(floats(65536 + i * 64)[n], 0);
+        if (!reads) {
+            expect_floats(65536 + i * 64, (float)(i + count));
+            expect_floats(65536 + i * 64 + 32, -100);
+        }
+    }
+    free(runs);
+    engine_batch_destroy(writer);
+    engine_batch_destroy(reader);
+}
+
+START_TEST(each_workgroup_finds_its_run_among_any_number_of_runs)
+{
+    const uint32_t counts[] = {2, 3, 15, 16, 17, 18, 31, 33, 255, 256, 257, 290};
+    struct engine_cache *cache = open_cache(shape(290, 1, 8, DTYPE_F32));
+    grow_chunk(cache, 0);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        check_many_runs(cache, counts[i], false);
+        check_many_runs(cache, counts[i], true);
+    }
+    engine_cache_destroy(cache);
+}
+END_TEST
+
 START_TEST(the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move)
 {
     struct engine_cache *cache = plain_cache(), *wide = open_cache(shape(1, 1, 16, DTYPE_F32));
@@ -766,6 +823,7 @@ void add_run_tests(Suite *suite)
                                  submissions_run_in_order_and_pass_results_on,
                                  arena_may_be_rewritten_between_submissions_in_flight,
                                  runs_of_one_geometry_share_one_dispatch,
+                                 each_workgroup_finds_its_run_among_any_number_of_runs,
                                  the_time_of_a_wave_is_shared_out_by_the_bytes_that_dispatches_move,
                                  the_time_of_a_dispatch_is_shared_out_by_the_keys_of_its_runs,
                                  a_window_counts_by_the_keys_that_it_has,

@@ -13,6 +13,10 @@ enum {
     SPREADS = 4,
     MEAN_PART = 8,
     SPREAD_PART = 4,
+    // A gap of less than half of the mean is a sign of other work, as when a prompt is computed and
+    // the decode begins. So little of the old mean stays. The spread stays large for a while.
+    OTHER_WORK = 2,
+    STAYS_PART = 4,
     LEAST_SPREAD_NS = 5000, // a thread that is woken is never steadier
     LEAST_SPREAD_PART = 4,  // of the mean
     // A gap up to so many times the longest one in time is a hiccup and halves the trust. A longer
@@ -53,7 +57,8 @@ static void learn_gap(struct habit_gap *gap, int64_t took_ns)
     }
     took_ns = took_ns < most_ns ? took_ns : most_ns;
     const int64_t off_ns = took_ns - gap->mean_ns;
-    gap->mean_ns += off_ns / MEAN_PART;
+    gap->mean_ns = took_ns < gap->mean_ns / OTHER_WORK ? took_ns - off_ns / STAYS_PART
+                                                       : gap->mean_ns + off_ns / MEAN_PART;
     gap->spread_ns += ((off_ns < 0 ? -off_ns : off_ns) - gap->spread_ns) / SPREAD_PART;
 }
 

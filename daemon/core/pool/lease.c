@@ -107,6 +107,8 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
         hold_fetch_ahead(table, blocks, i, count);
         lease_commit(table, block_find(table->cache, blocks[i]), account);
     }
+    if (status == STATUS_OK)
+        pool_keep_spare(table->cache);
     return status;
 }
 

@@ -171,6 +171,12 @@ static enum status grow_to(struct cache *cache, uint32_t count, struct error *er
     return status;
 }
 
+void pool_keep_spare(struct cache *cache)
+{
+    if (!cache->pool->fixed_blocks)
+        grow_to(cache, cache->pool->ledger->params->spare_blocks, NULL);
+}
+
 enum status pool_fill(struct cache *cache, struct error *error)
 {
     const struct pool *pool = cache->pool;

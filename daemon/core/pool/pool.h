@@ -70,6 +70,10 @@ void pool_refused(struct pool *pool, const struct cache *cache);
 
 // Makes the memory of a new cache if the pool is fixed. LIMIT: the pool has no room for it.
 enum status pool_fill(struct cache *cache, struct error *error);
+// Call this when a cache was opened, and after each lease. It begins to grow the cache if it has
+// too few spare blocks and the pool has room. Takes nothing from other caches, evicts nothing.
+// Without host memory it does nothing: the lease that needs the memory will say so.
+void pool_keep_spare(struct cache *cache);
 // Call this for a lease of `count` blocks by the table's session if fewer are free. It grows the
 // cache, takes spare memory from other caches, and evicts cached blocks of any cache, in this
 // order. OK: enough blocks are free now. NO_BLOCKS: too few are; *growing: chunks that are growing

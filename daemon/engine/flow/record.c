@@ -20,6 +20,8 @@
 #include "engine/state/state.h"
 #include "engine/vulkan/vk.h"
 
+#include <stddef.h>
+
 static void barrier(VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written,
                     VkPipelineStageFlags to, VkAccessFlags used)
 {
@@ -112,26 +114,42 @@ static struct grid fold(const struct submission *s, uint32_t x, uint32_t count)
     return (struct grid){x, y, (count + y - 1) / y};
 }
 
+// Entries of each run, if all have as many; 0: they do not, or nothing has to be found. `field` is
+// that of a run's first entry.
+static uint32_t entries_each(const struct gpu_run *runs, uint32_t num_runs, uint32_t count,
+                             size_t field)
+{
+    enum { MOST_RUNS = 16 }; // a shader searches so many in one round
+    const uint32_t each = num_runs ? count / num_runs : 0;
+    if (num_runs < 2 || num_runs > MOST_RUNS || each * num_runs != count)
+        return 0;
+    for (uint32_t i = 1; i < num_runs; i++)
+        if (*(const uint32_t *)((const char *)&runs[i] + field) != i * each)
+            return 0;
+    return each;
+}
+
 // Push constants for runs [first_run, first_run + num_runs), which have `count` items together.
 static struct gpu_dispatch constants_of(const struct submission *s, uint32_t first_run,
-                                        uint32_t num_runs, uint32_t count, const struct grid *grid)
+                                        uint32_t num_runs, uint32_t count, size_t field,
+                                        const struct grid *grid)
 {
     return (struct gpu_dispatch){
         .runs = s->slot->piece.address + first_run * sizeof *s->gpu_runs,
         .num_runs = num_runs,
         .num_items = count,
         .items_y = grid->y,
-        .items = num_runs == 1 ? s->gpu_runs[first_run].items : 0,
+        .each = entries_each(s->gpu_runs + first_run, num_runs, count, field),
     };
 }
 
 static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t first_run,
-                     uint32_t num_runs, uint32_t x, uint32_t count)
+                     uint32_t num_runs, uint32_t x, uint32_t count, size_t field)
 {
     if (count == 0)
         return;
     struct grid grid = fold(s, x, count);
-    struct gpu_dispatch constants = constants_of(s, first_run, num_runs, count, &grid);
+    struct gpu_dispatch constants = constants_of(s, first_run, num_runs, count, field, &grid);
     bind(s, pipeline, &constants, sizeof constants);
     vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
 }
@@ -139,8 +157,12 @@ static void dispatch(const struct submission *s, VkPipeline pipeline, uint32_t f
 static struct gpu_dispatch attention_constants(const struct submission *s,
                                                const struct group *group, const struct grid *grid)
 {
-    struct gpu_dispatch constants = constants_of(
-        s, group->first, group->num_runs + plan_num_tails(group), group->num_items, grid);
+    const uint32_t num_runs = group->num_runs + plan_num_tails(group);
+    const struct gpu_run *runs = s->gpu_runs + group->first;
+    struct gpu_dispatch constants = constants_of(s, group->first, num_runs, group->num_items,
+                                                 offsetof(struct gpu_run, first_item), grid);
+    if (num_runs == 1 || runs[1].first_item == group->num_items)
+        constants.items = runs[0].items;
     constants.redo = group->redo ? s->slot->piece.address + group->redo_at : 0;
     return constants;
 }
@@ -255,7 +277,8 @@ static bool record_write(const struct submission *s, const struct group *group)
     if (group->kind == ENGINE_COPY)
         dispatch_ranges(s, group->write, group->first_range, group->num_ranges);
     else
-        dispatch(s, group->write, group->first, group->num_writers, 1, group->num_tokens);
+        dispatch(s, group->write, group->first, group->num_writers, 1, group->num_tokens,
+                 offsetof(struct gpu_run, first_token));
     return true;
 }
 
@@ -268,7 +291,8 @@ static void record_read(const struct submission *s, const struct group *group)
     if (group->kind == ENGINE_MERGE)
         dispatch_merge(s, group);
     else if (group->kind == ENGINE_GATHER)
-        dispatch(s, group->read, group->first, group->num_runs, 1, group->num_tokens);
+        dispatch(s, group->read, group->first, group->num_runs, 1, group->num_tokens,
+                 offsetof(struct gpu_run, first_token));
     else
         dispatch_attention(s, group);
 }
@@ -277,7 +301,8 @@ static void record_followup(const struct submission *s, const struct group *grou
 {
     if (group->merge)
         dispatch(s, group->merge, group->first_split, group->num_split_runs,
-                 group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_merges);
+                 group->geometry.spec[AULE_SPEC_NUM_KV_HEADS], group->num_merges,
+                 offsetof(struct gpu_run, first_merge));
     if (group->redo)
         dispatch_redo(s, group);
 }

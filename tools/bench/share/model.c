@@ -60,12 +60,17 @@ static void fill_row(const struct model *m, const struct aule_tensor *tensor, ui
     memcpy(to, m->numbers + first, count * sizeof *to);
 }
 
-static void fill_token(const struct model *m, uint32_t row, int32_t token, uint32_t position)
+// Fills rows from `row` on with tokens [first, first + count) of the sequence.
+static void fill_tokens(const struct model *m, const struct model_inputs *inputs, uint32_t row,
+                        const struct aule_sequence *sequence, uint32_t first, uint32_t count)
 {
-    uint32_t seed = (uint32_t)token * 31 + position;
-    fill_row(m, &m->q, row, m->params.shape.num_heads, seed + 1);
-    fill_row(m, &m->k, row, m->params.shape.num_kv_heads, seed + 2);
-    fill_row(m, &m->v, row, m->params.shape.num_kv_heads, seed + 3);
+    const int32_t *tokens = aule_sequence_tokens(sequence);
+    for (uint32_t i = 0; !m->stale && i < count; i++) {
+        const uint32_t seed = (uint32_t)tokens[first + i] * 31 + first + i;
+        fill_row(m, &inputs->q, row + i, m->params.shape.num_heads, seed + 1);
+        fill_row(m, &inputs->k, row + i, m->params.shape.num_kv_heads, seed + 2);
+        fill_row(m, &inputs->v, row + i, m->params.shape.num_kv_heads, seed + 3);
+    }
 }
 
 // ---- opening ----
@@ -75,6 +80,14 @@ static bool make_tensor(struct model *m, uint32_t heads, struct aule_tensor *ten
     return model_fine(aule_tensor_create(m->session, AULE_F16, MODEL_CHUNK, heads,
                                          m->params.shape.head_dim, tensor),
                       "tensor");
+}
+
+static bool make_inputs(struct model *m, struct model_inputs *inputs)
+{
+    const struct model_shape *shape = &m->params.shape;
+    return make_tensor(m, shape->num_heads, &inputs->q) &&
+           make_tensor(m, shape->num_kv_heads, &inputs->k) &&
+           make_tensor(m, shape->num_kv_heads, &inputs->v);
 }
 
 bool model_open(struct model *m, const struct model_params *params)
@@ -90,11 +103,12 @@ bool model_open(struct model *m, const struct model_params *params)
                                             .v_dtype = AULE_F16,
                                             .block_size = shape->block_size};
     *m = (struct model){.params = *params};
+    m->now = &m->inputs[0];
     return make_numbers(m) && model_fine(aule_session_open(&session, &m->session), "session") &&
            model_fine(aule_cache_open(m->session, &cache, &m->cache), "cache") &&
            model_fine(aule_step_create(m->cache, &m->step), "step") &&
-           make_tensor(m, shape->num_heads, &m->q) && make_tensor(m, shape->num_kv_heads, &m->k) &&
-           make_tensor(m, shape->num_kv_heads, &m->v) && make_tensor(m, shape->num_heads, &m->out);
+           make_inputs(m, &m->inputs[0]) && make_inputs(m, &m->inputs[1]) &&
+           make_tensor(m, shape->num_heads, &m->out);
 }
 
 void model_close(struct model *m)
@@ -147,17 +161,22 @@ static bool note_run(struct model *m, const struct aule_run_result *result)
     return true;
 }
 
+static struct aule_run_params run_of(const struct model *m)
+{
+    return (struct aule_run_params){.num_heads = m->params.shape.num_heads,
+                                    .q = m->now->q,
+                                    .k = m->now->k,
+                                    .v = m->now->v,
+                                    .out = m->out,
+                                    .causal = true};
+}
+
 // Either all layers at once, or each waits for the one before. All layers have the same q, k and v,
 // so the last one leaves the same output.
 static bool run_all_layers(struct model *m)
 {
     struct aule_run_result result;
-    struct aule_run_params run = {.num_heads = m->params.shape.num_heads,
-                                  .q = m->q,
-                                  .k = m->k,
-                                  .v = m->v,
-                                  .out = m->out,
-                                  .causal = true};
+    struct aule_run_params run = run_of(m);
     const struct aule_layers layers = {.num_layers = m->params.shape.layers};
     struct aule_batch *batch = aule_step_batch(m->step);
     if (m->params.whole_steps)
@@ -170,32 +189,135 @@ static bool run_all_layers(struct model *m)
     return true;
 }
 
-static bool fill_entry(struct model *m, const struct aule_step_entry *entry)
+static bool make_step(struct model *m, struct aule_step_entry *entries, uint32_t num_entries)
 {
-    struct aule_sequence_info info;
-    const int32_t *tokens = aule_sequence_tokens(entry->sequence);
-    if (!model_fine(aule_sequence_info(entry->sequence, &info), "info"))
-        return false;
-    const uint32_t first = info.num_computed - entry->num_tokens;
-    for (uint32_t i = 0; !m->stale && i < entry->num_tokens; i++)
-        fill_token(m, entry->row + i, tokens[first + i], first + i);
+    const double begin_us = now_us();
+    const bool made =
+        model_fine(aule_step_make(m->step, entries, num_entries, MODEL_WAIT_MS), "step");
+    m->spent.making_us += now_us() - begin_us;
+    return made;
+}
+
+static void note_entry(struct model *m, const struct aule_step_entry *entry)
+{
     m->computed += entry->num_tokens;
     m->last_row = entry->row + entry->num_tokens - 1;
-    return true;
 }
 
 bool model_step(struct model *m, struct aule_step_entry *entries, uint32_t num_entries)
 {
-    const double make_us = now_us();
-    if (!model_fine(aule_step_make(m->step, entries, num_entries, MODEL_WAIT_MS), "step"))
+    struct aule_sequence_info info;
+    if (!make_step(m, entries, num_entries))
         return false;
     const double begin_us = now_us();
-    m->spent.making_us += begin_us - make_us;
-    for (uint32_t i = 0; i < num_entries; i++)
-        if (!fill_entry(m, &entries[i]))
+    for (uint32_t i = 0; i < num_entries; i++) {
+        const struct aule_step_entry *entry = &entries[i];
+        if (!model_fine(aule_sequence_info(entry->sequence, &info), "info"))
             return false;
+        fill_tokens(m, m->now, entry->row, entry->sequence, info.num_computed - entry->num_tokens,
+                    entry->num_tokens);
+        note_entry(m, entry);
+    }
     m->filled_us += now_us() - begin_us;
     return run_all_layers(m);
+}
+
+// ---- prompts ----
+
+// Waits for the last run of the step before.
+static bool reap(struct model *m)
+{
+    struct aule_run_result result;
+    const bool waits = m->waits;
+    m->waits = false;
+    return !waits ||
+           (model_fine(aule_ticket_wait(m->session, m->last, MODEL_WAIT_MS, &result), "wait") &&
+            note_run(m, &result));
+}
+
+// Submits the next layer, or with whole steps all of them.
+static bool submit(struct model *m, const struct aule_run_params *run)
+{
+    const struct aule_layers layers = {.num_layers = m->params.shape.layers};
+    struct aule_batch *batch = aule_step_batch(m->step);
+    struct aule_ticket ticket;
+    const enum aule_status status =
+        m->params.whole_steps ? aule_run_layers_submit(batch, run, &layers, MODEL_WAIT_MS, &ticket)
+                              : aule_run_submit(batch, run, MODEL_WAIT_MS, &ticket);
+    if (!model_fine(status, "run") || !reap(m)) // the step before has ended then
+        return false;
+    m->last = ticket;
+    m->waits = true;
+    return true;
+}
+
+static struct model_inputs *others(struct model *m)
+{
+    return m->now == &m->inputs[0] ? &m->inputs[1] : &m->inputs[0];
+}
+
+// Fills up to `count` tokens more of the next step.
+static void fill_ahead(struct model *m, uint32_t count)
+{
+    struct model_ahead *ahead = &m->ahead;
+    const uint32_t left = ahead->count - ahead->filled;
+    count = count < left ? count : left;
+    fill_tokens(m, others(m), ahead->filled, ahead->sequence, ahead->first + ahead->filled, count);
+    ahead->filled += count;
+}
+
+// Submits all layers. The last run is reaped by the next step's submit(). Each layer waits for the
+// one before, and the next step's inputs are filled meanwhile.
+static bool submit_all_layers(struct model *m)
+{
+    const uint32_t num_runs = m->params.whole_steps ? 1 : m->params.shape.layers,
+                   share = (m->ahead.count + num_runs - 1) / num_runs;
+    struct aule_run_params run = run_of(m);
+    for (; run.layer < num_runs; run.layer++) {
+        if ((run.layer && !reap(m)) || !submit(m, &run))
+            return false;
+        fill_ahead(m, share);
+    }
+    return true;
+}
+
+// Tokens of the prompt's next step, of `left` tokens.
+static uint32_t next_chunk(uint32_t left)
+{
+    const uint32_t most = left > 1 ? left - 1 : left;
+    return most < MODEL_CHUNK ? most : MODEL_CHUNK;
+}
+
+// The step computes `entry` from token `first` on. Its inputs were filled ahead, or are filled now.
+static void take_inputs(struct model *m, const struct aule_step_entry *entry, uint32_t first)
+{
+    const double begin_us = now_us();
+    if (m->ahead.sequence == entry->sequence && !m->stale)
+        m->now = others(m);
+    else
+        fill_tokens(m, m->now, entry->row, entry->sequence, first, entry->num_tokens);
+    m->filled_us += now_us() - begin_us;
+    note_entry(m, entry);
+}
+
+static void look_ahead(struct model *m, const struct aule_sequence *sequence, uint32_t first,
+                       uint32_t num_tokens)
+{
+    m->ahead = (struct model_ahead){.sequence = first < num_tokens ? sequence : NULL,
+                                    .first = first,
+                                    .count = next_chunk(num_tokens - first)};
+}
+
+static bool prompt_step(struct model *m, struct aule_sequence *sequence,
+                        const struct aule_sequence_info *info)
+{
+    struct aule_step_entry entry = {
+        .sequence = sequence, .num_tokens = next_chunk(info->num_tokens - info->num_computed)};
+    if (!make_step(m, &entry, 1))
+        return false;
+    take_inputs(m, &entry, info->num_computed);
+    look_ahead(m, sequence, info->num_computed + entry.num_tokens, info->num_tokens);
+    return submit_all_layers(m);
 }
 
 bool model_await(struct aule_sequence *sequence)
@@ -213,18 +335,12 @@ static bool compute(struct model *m, struct aule_sequence *sequence, bool publis
     struct aule_sequence_info info;
     if (!model_fine(aule_sequence_info(sequence, &info), "info"))
         return false;
-    while (info.num_computed < info.num_tokens) {
-        const uint32_t left = info.num_tokens - info.num_computed - 1;
-        struct aule_step_entry entry = {.sequence = sequence,
-                                        .num_tokens = !left                ? 1
-                                                      : left < MODEL_CHUNK ? left
-                                                                           : MODEL_CHUNK};
-        if (!model_step(m, &entry, 1) ||
+    while (info.num_computed < info.num_tokens)
+        if (!prompt_step(m, sequence, &info) ||
             (publishes && !model_fine(aule_sequence_publish(sequence), "publish")) ||
             !model_fine(aule_sequence_info(sequence, &info), "info"))
             return false;
-    }
-    return true;
+    return reap(m);
 }
 
 bool model_compute(struct model *m, struct aule_sequence *sequence)

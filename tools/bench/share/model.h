@@ -36,18 +36,34 @@ struct model_spent {
     double making_us;
 };
 
+// What a step reads: [MODEL_CHUNK, heads, head_dim] of f16 each.
+struct model_inputs {
+    struct aule_tensor q, k, v;
+};
+
+// Tokens of the prompt's next step. While the GPU computes a step, they are filled into the inputs
+// that it does not use.
+struct model_ahead {
+    const struct aule_sequence *sequence;
+    uint32_t first, count, filled;
+};
+
 struct model {
     struct model_params params; // lent
     struct aule_session *session;
     struct aule_cache *cache;
     struct aule_step *step;
-    struct aule_tensor q, k, v, out; // [MODEL_CHUNK, heads, head_dim] of f16
-    uint64_t computed;               // tokens so far
-    double filled_us;                // time spent on Q, K and V so far
-    bool stale;                      // Q, K and V stay as they are, where only the time counts
-    struct model_spent spent;        // so far; the user may clear it
-    uint32_t last_row;               // of `out`, that of the last token of the last step
-    uint16_t *numbers;               // owned
+    struct model_inputs inputs[2], *now; // `now`: the last step's
+    struct model_ahead ahead;
+    struct aule_ticket last; // of a prompt's last step: its last run
+    bool waits;              // `last` is not reaped
+    struct aule_tensor out;  // [MODEL_CHUNK, heads, head_dim] of f16
+    uint64_t computed;       // tokens so far
+    double filled_us; // time spent on Q, K and V so far, while the GPU had no step to compute
+    bool stale;       // Q, K and V stay as they are, where only the time counts
+    struct model_spent spent; // so far; the user may clear it
+    uint32_t last_row;        // of `out`, that of the last token of the last step
+    uint16_t *numbers;        // owned
 };
 
 // False, here and below: standard error says why.
@@ -68,7 +84,8 @@ bool model_sequence(struct model *model, const struct model_prompt *prompt,
 // Waits for what others compute or tiers bring.
 bool model_await(struct aule_sequence *sequence);
 // model_await(), then computes the rest and publishes it. The last token is a step of its own, as
-// if the others had been found, so its output has the same bits.
+// if the others had been found, so its output has the same bits. While the GPU computes a step, the
+// next one's inputs are filled, and its first run is submitted before the step has ended.
 bool model_prefill(struct model *model, struct aule_sequence *sequence);
 // Computes the rest and publishes nothing.
 bool model_compute(struct model *model, struct aule_sequence *sequence);
