@@ -187,6 +187,7 @@ struct gpu_merge {
     AULE_U32 reserved;
 };
 
+#define AULE_RUN_WAYS 16u           // runs among which a shader finds one in one round of loads
 // Push constants of attention, merge of splits, K/V write and gather. A workgroup's item is
 // gl_WorkGroupID.y + gl_WorkGroupID.z * items_y.
 struct gpu_dispatch {

@@ -30,9 +30,8 @@ gpu_run run;
 // Finds the run of entry `number`: the last run whose first entry is not beyond it. A run without
 // entries begins where the next one does, so it is never found. FIELD is first_item, first_token or
 // first_merge. With EACH nothing is loaded: see struct gpu_dispatch. Otherwise the loads of a round
-// do not wait for each other, and up to RUN_WAYS runs take one round. A binary search waits for one
-// load after the other, and each is a miss of the caches.
-const uint RUN_WAYS = 16;
+// do not wait for each other, and up to AULE_RUN_WAYS runs take one round. A binary search waits for
+// one load after the other, and each is a miss of the caches.
 #define RUN_FIND(RUNS, NUM_RUNS, EACH, FIELD, NUMBER, FOUND)                                       \
     {                                                                                              \
         uint low = 0, count = (NUM_RUNS);                                                          \
@@ -42,9 +41,9 @@ const uint RUN_WAYS = 16;
         }                                                                                          \
         [[dont_unroll]] while (count > 1)                                                          \
         {                                                                                          \
-            const uint step = (count + RUN_WAYS - 1) / RUN_WAYS;                                   \
+            const uint step = (count + AULE_RUN_WAYS - 1) / AULE_RUN_WAYS;                         \
             uint before = 0;                                                                       \
-            [[unroll]] for (uint way = 1; way < RUN_WAYS; way++) {                                 \
+            [[unroll]] for (uint way = 1; way < AULE_RUN_WAYS; way++) {                            \
                 const uint ahead = way * step;                                                     \
                 const uint first = (RUNS).at[low + min(ahead, count - 1)].FIELD;                   \
                 before += uint(ahead < count) & uint(first <= (NUMBER));                           \

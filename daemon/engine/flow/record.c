@@ -114,14 +114,14 @@ static struct grid fold(const struct submission *s, uint32_t x, uint32_t count)
     return (struct grid){x, y, (count + y - 1) / y};
 }
 
-// Entries of each run, if all have as many; 0: they do not, or nothing has to be found. `field` is
-// that of a run's first entry.
+// Entries of each run, if all have as many; 0: they do not, nothing has to be found, or there are
+// so many runs that looking at all of them would take too long. `field` is that of a run's first
+// entry.
 static uint32_t entries_each(const struct gpu_run *runs, uint32_t num_runs, uint32_t count,
                              size_t field)
 {
-    enum { MOST_RUNS = 16 }; // a shader searches so many in one round
     const uint32_t each = num_runs ? count / num_runs : 0;
-    if (num_runs < 2 || num_runs > MOST_RUNS || each * num_runs != count)
+    if (num_runs < 2 || num_runs > AULE_RUN_WAYS || each * num_runs != count)
         return 0;
     for (uint32_t i = 1; i < num_runs; i++)
         if (*(const uint32_t *)((const char *)&runs[i] + field) != i * each)
