@@ -109,7 +109,7 @@ static struct prefix_node *find_hashed(const struct cache *cache, const struct p
     struct node_search search = node_table_search(&cache->nodes, hash);
     struct prefix_node *node;
     while ((node = node_table_next(&cache->nodes, &search))) {
-        if (node->parent == parent && node->root == root &&
+        if (node->parent == parent && (parent || node->root == root) &&
             !memcmp(node->tokens, tokens, tokens_size(cache)))
             return node;
     }
@@ -134,12 +134,13 @@ static void fetch_found(const struct cache *cache, const struct prefix_node *nod
 
 void prefix_fetch_going(const struct cache *cache, const struct prefix_node *node)
 {
+    for (int i = 0; i < PREFIX_FARTHER && node->farther[i]; i++) {
+        prefetch(&node->farther[i]->prev);
+        prefetch(&node->farther[i]->hash);
+    }
     prefetch(node->block);
     prefetch(&node->block->stamp);
     node_table_fetch_run(&cache->nodes, node->hash);
-    prefetch(&node->prev);
-    if (node->skip)
-        prefetch(&node->skip->hash);
 }
 
 // The node that the search for `hash` will most likely find.
@@ -193,11 +194,13 @@ struct prefix_node *prefix_walk_next(struct prefix_walk *walk)
     return node;
 }
 
-static struct prefix_node *ancestor(struct prefix_node *node, int levels)
+static void note_ancestors(struct prefix_node *node)
 {
-    while (node && --levels)
-        node = node->parent;
-    return node;
+    struct prefix_node *above = node->parent;
+    for (int i = 0; i < PREFIX_FARTHER && above; i++) {
+        above = above->parent;
+        node->farther[i] = above;
+    }
 }
 
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
@@ -208,9 +211,9 @@ struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
         return NULL;
     *node = (struct prefix_node){.root = root,
                                  .parent = parent,
-                                 .skip = ancestor(parent, PREFIX_SKIP),
                                  .depth = parent ? parent->depth + 1 : 0,
                                  .hash = node_hash(cache, parent_hash(root, parent), tokens)};
+    note_ancestors(node);
     memcpy(node->tokens, tokens, tokens_size(cache));
     if (cache->pool->has_tiers)
         node->chain = record_chain_next(parent ? &parent->chain : &root->chain, tokens,
