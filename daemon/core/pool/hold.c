@@ -81,7 +81,8 @@ static struct block *block_at(const struct hold_table *table, uint32_t page, uin
 
 static void drop_all(struct hold_table *table, uint32_t page, uint32_t index)
 {
-    table->pages[page]->more_holds[index] = 0; // hold_drop() then drops the last one
+    table->pages[page]->again[index / 64] &= ~(UINT64_C(1) << (index % 64));
+    table->pages[page]->more_holds[index] = 0; // hold_drop() drops the last one
     hold_drop(table, block_at(table, page, index));
 }
 
@@ -169,7 +170,9 @@ static bool pages_reserve(struct hold_table *table, uint32_t page)
 static struct hold_page *page_create(const struct cache *cache)
 {
     // The bits of neighbouring chunks share pages of memory, because the counts lie elsewhere.
-    struct hold_page *page = calloc(1, sizeof *page + hold_words(cache) * sizeof *page->bits);
+    const uint32_t words = hold_words(cache);
+    struct hold_page *page =
+        calloc(1, sizeof *page + words * (sizeof *page->bits + sizeof *page->again));
     uint32_t *counts = page ? calloc(cache->chunk_blocks, 2 * sizeof *counts) : NULL;
     if (!counts) {
         free(page);
@@ -177,6 +180,7 @@ static struct hold_page *page_create(const struct cache *cache)
     }
     page->more_holds = counts;
     page->more_refs = counts + cache->chunk_blocks;
+    page->again = (uint64_t *)&page->bits[words];
     return page;
 }
 
@@ -215,10 +219,12 @@ void hold_take(struct hold_table *table, struct block *block)
         count(table, 1);
         block->users++;
     }
-    if (*held & bit)
+    if (*held & bit) {
         page->more_holds[index]++;
-    else
+        page->again[index / 64] |= bit;
+    } else {
         block->holders++;
+    }
     if (table->attached)
         attached_forgo_zeroes(table, block);
     *held |= bit;
@@ -229,11 +235,13 @@ void hold_drop(struct hold_table *table, struct block *block)
 {
     struct hold_page *page = hold_page(table, block->id);
     uint32_t index = hold_index(table, block->id);
-    if (page->more_holds[index]) {
-        page->more_holds[index]--;
+    uint64_t *again = &page->again[index / 64], bit = UINT64_C(1) << (index % 64);
+    if (*again & bit) {
+        if (!--page->more_holds[index])
+            *again &= ~bit;
         return;
     }
-    page->bits[index / 64].held &= ~(UINT64_C(1) << (index % 64));
+    page->bits[index / 64].held &= ~bit;
     block->holders--;
     if (table->attached)
         attached_linger(table, block);
@@ -295,17 +303,18 @@ enum status hold_check_quota(const struct core_session *session, struct hold_mor
 enum status hold_prepare(struct hold_table *table, const struct block *block,
                          struct hold_more *fresh, struct error *error)
 {
-    if (!hold_reserve(table, block->id))
+    if (!hold_page(table, block->id) && !hold_reserve(table, block->id))
         return error_set(error, STATUS_NO_MEMORY, "no host memory to hold block %" PRId32,
                          block->id);
     const struct hold_page *page = hold_page(table, block->id);
     const uint32_t index = hold_index(table, block->id);
-    if (hold_has(table, block->id) && page->more_holds[index] == UINT32_MAX - 1)
+    const bool used = hold_is_used(page, index);
+    if (used && hold_find(table, block->id).holds == UINT32_MAX)
         return error_set(error, STATUS_LIMIT,
                          "block %" PRId32 " is held %" PRIu32
                          " times, which is the most; release it",
                          block->id, UINT32_MAX);
-    fresh->session += !hold_is_used(page, index);
+    fresh->session += !used;
     fresh->tenant += block->charge == CHARGE_CACHED;
     return STATUS_OK;
 }

@@ -5,8 +5,7 @@
 // copies and offers name each. Dispatcher thread only.
 // The counts are in pages, one for each chunk, apart from struct block. Whether a session holds a
 // block is one bit. Checking a block table entry reads nothing else, and the bits of 100,000 blocks
-// fit into the L1 cache of a CPU core. A lease or a look-up of a block that the session does not
-// hold yet touches nothing else, either.
+// fit into the L1 cache of a CPU core. Counts beyond one are rare, and lie where nothing else does.
 
 #ifndef AULE_CORE_HOLD_H
 #define AULE_CORE_HOLD_H
@@ -30,7 +29,8 @@ struct hold_bits {
 struct hold_page {
     uint32_t *more_holds;    // [chunk_blocks] holds - 1 if held, else 0; owned
     uint32_t *more_refs;     // [chunk_blocks] refs - 1 if named, else 0; in the same allocation
-    struct hold_bits bits[]; // [ceil(chunk_blocks / 64)]
+    uint64_t *again;         // [hold_words()] a bit for each block: holds > 1; behind `bits`
+    struct hold_bits bits[]; // [hold_words()]
 };
 
 struct hold_table {
@@ -81,22 +81,23 @@ static inline bool hold_is_used(const struct hold_page *page, uint32_t index)
     return (bits->held | bits->named) >> (index % 64) & 1;
 }
 
+static inline bool hold_has(const struct hold_table *table, int64_t id)
+{
+    const struct hold_page *page = hold_page(table, id);
+    uint32_t index = hold_index(table, id);
+    return page && page->bits[index / 64].held >> (index % 64) & 1;
+}
+
 static inline struct hold hold_find(const struct hold_table *table, int64_t id)
 {
     const struct hold_page *page = hold_page(table, id);
     uint32_t index = hold_index(table, id);
     if (!page)
         return (struct hold){0};
-    const struct hold_bits *bits = &page->bits[index / 64];
-    const uint32_t held = bits->held >> (index % 64) & 1, named = bits->named >> (index % 64) & 1;
-    return (struct hold){held + page->more_holds[index], named + page->more_refs[index]};
-}
-
-static inline bool hold_has(const struct hold_table *table, int64_t id)
-{
-    const struct hold_page *page = hold_page(table, id);
-    uint32_t index = hold_index(table, id);
-    return page && page->bits[index / 64].held >> (index % 64) & 1;
+    const bool again = page->again[index / 64] >> (index % 64) & 1,
+               named = page->bits[index / 64].named >> (index % 64) & 1;
+    return (struct hold){again ? 1 + page->more_holds[index] : hold_has(table, id),
+                         named ? 1 + page->more_refs[index] : 0};
 }
 
 // Visits block `id` in a check. NONE: the session does not hold it. FIRST and AGAIN: it does, and
