@@ -72,19 +72,24 @@ void prefix_root_settle(struct cache *cache, struct prefix_root *root);
 struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
                                 const struct prefix_node *parent, const int32_t *tokens);
 // Follows a prompt from its root on, block by block. Prefetches what it reads, and the blocks.
-enum { PREFIX_LEAST_AHEAD = 32, PREFIX_MOST_AHEAD = 64 };
+enum { PREFIX_AHEAD = 32 };
 struct prefix_walk {
     const struct cache *cache;
     const struct prefix_root *root; // NULL: the index has nothing of the prompt
     struct prefix_node *last;       // the node before the next one; NULL: the root
     const int32_t *tokens;          // of the next block
-    uint32_t left;                  // blocks
-    uint32_t ahead, at;             // hashes[at .. ahead) are the next blocks'
-    uint32_t batch;                 // blocks to prefetch next; 0 = PREFIX_LEAST_AHEAD. It doubles
-    uint64_t hashes[PREFIX_MOST_AHEAD];
+    uint32_t left;                  // blocks, with the next one
+    // Blocks so far: passed, hashed, whose nodes are known, and whose blocks are prefetched. The
+    // last three are ahead of the first. Hashes and nodes lie at the block's number % PREFIX_AHEAD.
+    uint32_t at, hashed, known, fetched;
+    uint64_t hashes[PREFIX_AHEAD];
+    struct prefix_node *nodes[PREFIX_AHEAD]; // that have the hashes; keys are not compared yet
 };
 // The node of the next block, visible or not. NULL: there is none.
 struct prefix_node *prefix_walk_next(struct prefix_walk *walk);
+// The node that will most likely be returned after `skipped` others, if its block is prefetched.
+// NULL: it is not known.
+const struct prefix_node *prefix_walk_peek(const struct prefix_walk *walk, uint32_t skipped);
 // Prefetches what it takes to remove the node, which has a block.
 void prefix_fetch_going(const struct cache *cache, const struct prefix_node *node);
 // A new child without a block. NULL: no memory.
