@@ -193,7 +193,7 @@ static void name_in_tiers(struct cache *cache)
 
 // Bytes of the arrays of a chunk, in the order in which they lie side by side.
 struct chunk_sizes {
-    size_t blocks, free, written, reserved, whole;
+    size_t blocks, whole, free, written, reserved;
 };
 
 static struct chunk_sizes chunk_sizes(const struct cache *cache)
@@ -201,10 +201,10 @@ static struct chunk_sizes chunk_sizes(const struct cache *cache)
     const size_t count = cache->chunk_blocks;
     return (struct chunk_sizes){
         .blocks = count * sizeof(struct block),
+        .whole = (count + 63) / 64 * sizeof(uint64_t), // `free` behind it is aligned
         .free = count * sizeof(uint32_t),
         .written = count * cache->identity.num_layers * cache->layer_bytes,
         .reserved = count * cache->layer_bytes,
-        .whole = (count + 7) / 8,
     };
 }
 
@@ -221,7 +221,7 @@ static void measure(struct cache *cache, uint32_t chunk_blocks, uint64_t block_b
                offsetof(struct prefix_node, prev));
     const struct chunk_sizes sizes = chunk_sizes(cache);
     stock_init(&cache->block_stock,
-               sizes.blocks + sizes.free + sizes.written + sizes.reserved + sizes.whole, 0);
+               sizes.blocks + sizes.whole + sizes.free + sizes.written + sizes.reserved, 0);
 }
 
 static bool registry_reserve(struct pool *pool)
@@ -483,10 +483,10 @@ enum status cache_grow(struct cache *cache, struct error *error)
     const struct chunk_sizes sizes = chunk_sizes(cache);
     number_set_remove(&cache->absent, chunk->number);
     chunk->blocks = blocks;
-    chunk->free = (uint32_t *)((char *)blocks + sizes.blocks);
+    chunk->whole = (uint8_t *)blocks + sizes.blocks;
+    chunk->free = (uint32_t *)(void *)(chunk->whole + sizes.whole);
     chunk->written = (uint8_t *)chunk->free + sizes.free;
     chunk->reserved = chunk->written + sizes.written;
-    chunk->whole = chunk->reserved + sizes.reserved;
     chunk->state = CHUNK_GROWING;
     cache->num_growing++;
     pool_take(cache->pool, cache);
