@@ -6,7 +6,6 @@
 #include "number_set.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { WORD = 64 };
 
