@@ -232,10 +232,10 @@ static bool check_free_stack(const struct cache *cache, const struct chunk *chun
         EXPECT(block->stamp != stamp, "block %" PRId32 " is on the free stack twice", block->id);
         block->stamp = stamp;
     }
-    EXPECT(in_heap(&cache->usable, &chunk->usable) == (length > 0),
-           "chunk %" PRIu32 " is wrongly in or not in the usable heap", chunk->number);
-    EXPECT(in_heap(&cache->empty, &chunk->spare) == (length == cache->chunk_blocks),
-           "chunk %" PRIu32 " is wrongly in or not in the empty heap", chunk->number);
+    EXPECT(number_set_has(&cache->usable, chunk->number) == (length > 0),
+           "chunk %" PRIu32 " is wrongly usable or not", chunk->number);
+    EXPECT(number_set_has(&cache->empty, chunk->number) == (length == cache->chunk_blocks),
+           "chunk %" PRIu32 " is wrongly empty or not", chunk->number);
     return true;
 }
 
@@ -266,9 +266,13 @@ static bool check_chunk(const struct core *core, const struct cache *cache,
                         const struct chunk *chunk, uint64_t counts[CORE_ABSENT],
                         struct error *error)
 {
-    EXPECT(in_heap(&cache->absent, &chunk->spare) == (chunk->state == CHUNK_ABSENT),
-           "chunk %" PRIu32 " is wrongly in or not in the absent heap", chunk->number);
-    if (chunk->state != CHUNK_PRESENT)
+    const bool present = chunk->state == CHUNK_PRESENT;
+    EXPECT(number_set_has(&cache->absent, chunk->number) == (chunk->state == CHUNK_ABSENT),
+           "chunk %" PRIu32 " is wrongly absent or not", chunk->number);
+    EXPECT(present || (!number_set_has(&cache->usable, chunk->number) &&
+                       !number_set_has(&cache->empty, chunk->number)),
+           "chunk %" PRIu32 " has no memory and is usable or empty", chunk->number);
+    if (!present)
         return true;
     for (uint32_t i = 0; i < cache->chunk_blocks; i++) {
         if (!check_block(core, cache, &chunk->blocks[i], error))
@@ -373,9 +377,10 @@ static bool check_claims(const struct cache *cache, struct error *error)
 
 static bool check_heaps(const struct cache *cache, struct error *error)
 {
-    const struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->ranks};
-    for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
-        EXPECT(heap_sound(heaps[i]), "heap %zu of cache %" PRIu64 " is out of order", i, cache->id);
+    const struct number_set *sets[] = {&cache->usable, &cache->empty, &cache->absent};
+    for (size_t i = 0; i < sizeof sets / sizeof(struct number_set *); i++)
+        EXPECT(number_set_sound(sets[i]), "set %zu of cache %" PRIu64 " is unsound", i, cache->id);
+    EXPECT(heap_sound(&cache->ranks), "the ranks of cache %" PRIu64 " are out of order", cache->id);
     return true;
 }
 

@@ -38,14 +38,30 @@ static uint64_t count_entries(const struct hold_table *table)
     return entries;
 }
 
+static bool check_counts(const struct core_session *session, const struct hold_page *page,
+                         uint32_t number, uint32_t i, struct error *error)
+{
+    const struct hold_bits *bits = &page->bits[i / 64];
+    const uint64_t bit = UINT64_C(1) << (i % 64);
+    EXPECT(!(bits->seen & bit),
+           "session %" PRIu64 ": page %" PRIu32 " has a seen bit outside a check", session->id,
+           number);
+    EXPECT(!(page->again[i / 64] & bit) == !page->more_holds[i] &&
+               (bits->held & bit || !page->more_holds[i]) &&
+               (bits->named & bit || !page->more_refs[i]),
+           "session %" PRIu64 ": page %" PRIu32 ": bits and counts of block %" PRIu32 " disagree",
+           session->id, number, i);
+    return true;
+}
+
 static bool check_pages(const struct core_session *session, const struct hold_table *table,
                         struct error *error)
 {
     for (uint32_t page = 0; page < table->num_pages; page++) {
-        for (uint32_t i = 0; table->pages[page] && i < table->cache->chunk_blocks; i += 64)
-            EXPECT(!table->pages[page]->bits[i / 64].seen,
-                   "session %" PRIu64 ": page %" PRIu32 " has a seen bit outside a check",
-                   session->id, page);
+        for (uint32_t i = 0; table->pages[page] && i < table->cache->chunk_blocks; i++) {
+            if (!check_counts(session, table->pages[page], page, i, error))
+                return false;
+        }
     }
     return true;
 }

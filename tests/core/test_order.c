@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_order.c - the queue of victims and the table of the prefix index, each against a plain list
-// that is searched from end to end; and the memory of nodes and blocks.
+// test_order.c - the queue of victims, the set of chunk numbers and the table of the prefix index,
+// each against a plain list that is searched from end to end; and the memory of nodes and blocks.
 
 #include "base/pages.h"
 #include "core/pool/node_table.h"
+#include "core/pool/number_set.h"
 #include "core/pool/order.h"
 #include "core/pool/stock.h"
 #include "rigs/check_main.h"
@@ -84,6 +85,72 @@ START_TEST(an_order_that_reserved_nothing_is_empty)
     ck_assert_ptr_null(order_first(&none));
     ck_assert(order_sound(&none));
     order_finish(&none);
+}
+END_TEST
+
+// ---- the set ----
+
+enum { MOST_NUMBERS = 70000 }; // four levels
+
+static bool has[MOST_NUMBERS];
+
+static void check_ends(const struct number_set *set, uint32_t capacity)
+{
+    uint32_t first = 0, last = capacity;
+    while (first < capacity && !has[first])
+        first++;
+    while (last > 0 && !has[last - 1])
+        last--;
+    ck_assert_int_eq(set->size > 0, last > 0);
+    if (!set->size)
+        return;
+    ck_assert_uint_eq(number_set_first(set), first);
+    ck_assert_uint_eq(number_set_last(set), last - 1);
+}
+
+// Draws numbers near both ends, near multiples of 64 and 4096, and anywhere.
+static uint32_t draw_number(struct dice *dice, uint32_t capacity)
+{
+    const uint32_t near = dice_below(dice, 3), anywhere = dice_below(dice, capacity);
+    const uint32_t drawn[] = {near, capacity - 1 - near % capacity, anywhere,
+                              anywhere / 64 * 64 + near, anywhere / 4096 * 4096 + near};
+    return drawn[dice_below(dice, sizeof drawn / sizeof *drawn)] % capacity;
+}
+
+START_TEST(a_set_knows_its_smallest_and_its_largest_number)
+{
+    const uint32_t capacities[] = {1, 63, 64, 65, 4096, 4097, MOST_NUMBERS};
+    struct dice dice = {.state = 22};
+    struct number_set set = {0};
+    ck_assert(!number_set_has(&set, 0));
+    ck_assert(number_set_sound(&set));
+    number_set_remove(&set, 0); // of one that is not in it it does nothing
+    for (size_t i = 0; i < sizeof capacities / sizeof *capacities; i++) {
+        ck_assert(number_set_reserve(&set, capacities[i])); // it keeps its numbers
+        ck_assert(number_set_sound(&set));
+        check_ends(&set, capacities[i]);
+        for (uint32_t step = 0; step < 300; step++) {
+            const uint32_t number = draw_number(&dice, capacities[i]);
+            ck_assert_int_eq(number_set_has(&set, number), has[number]);
+            if (!has[number])
+                number_set_add(&set, number);
+            else
+                number_set_remove(&set, number);
+            has[number] = !has[number];
+            ck_assert(number_set_sound(&set));
+            check_ends(&set, capacities[i]);
+        }
+    }
+    while (set.size) {
+        const uint32_t first = number_set_first(&set);
+        ck_assert(has[first]);
+        has[first] = false;
+        number_set_remove(&set, first);
+        number_set_remove(&set, first);
+    }
+    check_ends(&set, MOST_NUMBERS);
+    ck_assert(number_set_sound(&set));
+    number_set_finish(&set);
 }
 END_TEST
 
@@ -221,10 +288,10 @@ static void give_object(uint32_t index, size_t size)
 }
 
 // The number of objects out rises and falls several times between 0 and `most`.
-static void walk_stock(size_t size, uint32_t most)
+static void walk_stock(size_t size, size_t link, uint32_t most)
 {
     struct dice dice = {.state = size};
-    stock_init(&stock, size);
+    stock_init(&stock, size, link);
     num_out = 0;
     for (uint32_t step = 0; step < STEPS; step++) {
         const bool rises = step / (2 * most) % 2 == 0;
@@ -241,16 +308,17 @@ static void walk_stock(size_t size, uint32_t most)
 
 START_TEST(objects_are_zeroed_and_keep_what_is_written)
 {
-    walk_stock(256, MOST_OUT);
-    walk_stock(1, MOST_OUT);
-    walk_stock(1000, MOST_OUT);
+    walk_stock(256, 0, MOST_OUT);
+    walk_stock(1, 0, MOST_OUT);
+    walk_stock(1000, 64, MOST_OUT);
+    walk_stock(192, 184, MOST_OUT);
 }
 END_TEST
 
 START_TEST(a_region_has_at_least_one_object_however_large)
 {
     enum { LARGE = 3 << 20, MANY = 4 };
-    stock_init(&stock, LARGE);
+    stock_init(&stock, LARGE, LARGE - 8);
     num_out = 0;
     for (int i = 0; i < MANY; i++)
         take_object(LARGE);
@@ -289,6 +357,8 @@ int main(void)
                (const TTest *const[]){the_first_node_of_an_order_is_the_one_with_the_smallest_key,
                                       an_order_that_reserved_nothing_is_empty, NULL},
                1);
+    check_case(suite, "set", NULL, NULL,
+               (const TTest *const[]){a_set_knows_its_smallest_and_its_largest_number, NULL}, 1);
     check_case(suite, "table", NULL, NULL,
                (const TTest *const[]){the_table_finds_each_node_that_it_has_and_no_other,
                                       a_table_grows_in_steps_that_have_a_bound,

@@ -6,7 +6,6 @@
 
 #include "block.h"
 
-#include "base/container_of.h"
 #include "base/prefetch.h"
 #include "cache.h"
 #include "pool.h"
@@ -67,7 +66,6 @@ void block_fetch_place(const struct cache *cache, const struct block *block)
     const struct chunk *chunk = block_chunk(cache, block);
     prefetch(chunk);
     prefetch(&chunk->blocks);
-    prefetch(&chunk->usable);
     order_fetch(&block->eviction);
 }
 
@@ -112,9 +110,9 @@ static void push_free(struct cache *cache, struct block *block)
     struct chunk *chunk = block_chunk(cache, block);
     chunk->free[chunk->num_free] = (uint32_t)block->id & (cache->chunk_blocks - 1);
     if (chunk->num_free++ == 0)
-        heap_add(&cache->usable, &chunk->usable, chunk->number);
-    if (chunk->num_free == cache->chunk_blocks) // cache_shrink() takes the highest chunk first
-        heap_add(&cache->empty, &chunk->spare, UINT32_MAX - chunk->number);
+        number_set_add(&cache->usable, chunk->number);
+    if (chunk->num_free == cache->chunk_blocks)
+        number_set_add(&cache->empty, chunk->number);
 }
 
 // ---- chunks that could be emptied ----
@@ -264,17 +262,23 @@ void block_resort(struct cache *cache, struct block *block)
     chunk_settle(cache, chunk);
 }
 
+// There is one.
+static struct chunk *lowest_usable(const struct cache *cache)
+{
+    return cache->chunks[number_set_first(&cache->usable)];
+}
+
 struct block *block_take(struct cache *cache)
 {
-    struct chunk *chunk = container_of(heap_first(&cache->usable), struct chunk, usable);
+    struct chunk *chunk = lowest_usable(cache);
     const uint32_t index = chunk->free[chunk->num_free - 1];
     struct block *block = &chunk->blocks[index];
     if (chunk->num_free > BLOCK_AHEAD)
         prefetch(&chunk->blocks[chunk->free[chunk->num_free - 1 - BLOCK_AHEAD]]);
     if (chunk->num_free == cache->chunk_blocks)
-        heap_remove(&cache->empty, &chunk->spare);
+        number_set_remove(&cache->empty, chunk->number);
     if (--chunk->num_free == 0)
-        heap_remove(&cache->usable, &chunk->usable);
+        number_set_remove(&cache->usable, chunk->number);
     block->filled = 0;
     memset(block_written(cache, block, 0), 0,
            (size_t)cache->identity.num_layers * cache->layer_bytes);
@@ -285,7 +289,7 @@ struct block *block_take(struct cache *cache)
 
 bool block_prefer_zeroed(struct cache *cache, uint32_t count, uint64_t zeroed)
 {
-    struct chunk *chunk = container_of(heap_first(&cache->usable), struct chunk, usable);
+    struct chunk *chunk = lowest_usable(cache);
     uint32_t top = chunk->num_free;
     for (uint32_t i = chunk->num_free; i-- > 0 && count;) {
         const uint32_t index = chunk->free[i];

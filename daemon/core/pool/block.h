@@ -73,19 +73,20 @@ struct chunk {
     struct account *owner;       // that block's account; NULL = that account has ended
     struct order_node idle;      // in owner->idle while it has cached blocks and none is used
 
-    struct block *blocks; // [chunk_blocks] unless ABSENT; owned
-    // [chunk_blocks, num_layers, block_size / 8] unless ABSENT: a bit is set if an accepted run of
-    // that layer writes the slot; owned.
-    uint8_t *written;
-    // [chunk_blocks, block_size / 8] unless ABSENT: a bit is set if a live batch writes the slot
-    // and has not run yet; in the allocation of `written`.
-    uint8_t *reserved;
-    // [chunk_blocks / 8, rounded up] unless ABSENT: a bit is set if the block is whole: all its
-    // slots are written in all layers; likewise.
+    // NULL while ABSENT. The other four lie behind the blocks, in the same object of block_stock
+    // and in this order. A full pool takes a block's `whole` bit and its place in `free` from one
+    // page.
+    struct block *blocks; // [chunk_blocks]; owned
+    // [chunk_blocks / 8, rounded up]: a bit is set if the block is whole: all its slots are written
+    // in all layers.
     uint8_t *whole;
-    uint32_t *free;          // [chunk_blocks] unless ABSENT: a stack of free blocks' indices; owned
-    struct heap_node usable; // in cache->usable while it has free blocks; lowest chunk first
-    struct heap_node spare;  // in cache->absent while ABSENT, in cache->empty while all are free
+    uint32_t *free; // [chunk_blocks] a stack of free blocks' indices
+    // [chunk_blocks, num_layers, block_size / 8]: a bit is set if an accepted run of that layer
+    // writes the slot.
+    uint8_t *written;
+    // [chunk_blocks, block_size / 8]: a bit is set if a live batch writes the slot and has not run
+    // yet.
+    uint8_t *reserved;
 };
 
 // `id` may be any number. NULL: no present chunk has this block.

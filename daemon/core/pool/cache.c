@@ -6,7 +6,6 @@
 
 #include "cache.h"
 
-#include "base/container_of.h"
 #include "pool.h"
 #include "prefix.h"
 #include "tenant.h"
@@ -192,6 +191,23 @@ static void name_in_tiers(struct cache *cache)
     record_fingerprint(&all, sizeof all, cache->name_in_tiers);
 }
 
+// Bytes of the arrays of a chunk, in the order in which they lie side by side.
+struct chunk_sizes {
+    size_t blocks, whole, free, written, reserved;
+};
+
+static struct chunk_sizes chunk_sizes(const struct cache *cache)
+{
+    const size_t count = cache->chunk_blocks;
+    return (struct chunk_sizes){
+        .blocks = count * sizeof(struct block),
+        .whole = (count + 63) / 64 * sizeof(uint64_t), // `free` behind it is aligned
+        .free = count * sizeof(uint32_t),
+        .written = count * cache->identity.num_layers * cache->layer_bytes,
+        .reserved = count * cache->layer_bytes,
+    };
+}
+
 static void measure(struct cache *cache, uint32_t chunk_blocks, uint64_t block_bytes)
 {
     cache->block_bytes = block_bytes;
@@ -200,8 +216,12 @@ static void measure(struct cache *cache, uint32_t chunk_blocks, uint64_t block_b
     cache->chunk_bytes = block_bytes * chunk_blocks;
     cache->layer_bytes = cache->identity.kv.block_size / 8;
     stock_init(&cache->node_stock,
-               sizeof(struct prefix_node) + cache->identity.kv.block_size * sizeof(int32_t));
-    stock_init(&cache->block_stock, chunk_blocks * sizeof(struct block));
+               offsetof(struct prefix_node, tokens) +
+                   cache->identity.kv.block_size * sizeof(int32_t),
+               offsetof(struct prefix_node, prev));
+    const struct chunk_sizes sizes = chunk_sizes(cache);
+    stock_init(&cache->block_stock,
+               sizes.blocks + sizes.whole + sizes.free + sizes.written + sizes.reserved, 0);
 }
 
 static bool registry_reserve(struct pool *pool)
@@ -337,8 +357,6 @@ static void chunk_destroy(struct cache *cache, struct chunk *chunk)
     if (!chunk)
         return;
     stock_give(&cache->block_stock, chunk->blocks);
-    free(chunk->free);
-    free(chunk->written);
     free(chunk);
 }
 
@@ -367,9 +385,10 @@ void cache_destroy(struct cache *cache)
         account_finish(cache->accounts);
     drop_chunks(cache);
     stock_finish(&cache->block_stock);
-    struct heap *heaps[] = {&cache->usable, &cache->empty, &cache->absent, &cache->ranks};
-    for (size_t i = 0; i < sizeof heaps / sizeof(struct heap *); i++)
-        heap_finish(heaps[i]);
+    number_set_finish(&cache->usable);
+    number_set_finish(&cache->empty);
+    number_set_finish(&cache->absent);
+    heap_finish(&cache->ranks);
     if (cache->engine) {
         engine_cache_destroy(cache->engine);
         ledger_log(pool->ledger, CORE_LOG_INFO, "cache %" PRIu64 " \"%s\" ends", cache->id,
@@ -413,20 +432,19 @@ static bool chunks_reserve(struct cache *cache)
     return true;
 }
 
-// Reserves all that num_chunks chunks can ever need in the heaps, so block_settle() cannot fail.
-static bool heaps_reserve(struct cache *cache)
+// Reserves all that num_chunks chunks can ever need in the sets, so block_settle() cannot fail.
+static bool sets_reserve(struct cache *cache)
 {
-    size_t chunks = cache->num_chunks;
-    return heap_reserve(&cache->usable, chunks) && heap_reserve(&cache->empty, chunks) &&
-           heap_reserve(&cache->absent, chunks);
+    const uint32_t chunks = cache->num_chunks;
+    return number_set_reserve(&cache->usable, chunks) &&
+           number_set_reserve(&cache->empty, chunks) && number_set_reserve(&cache->absent, chunks);
 }
 
 // The absent chunk with the lowest number, or a new one, which is absent. NULL: no memory.
 static struct chunk *chunk_get(struct cache *cache)
 {
-    struct heap_node *node = heap_first(&cache->absent);
-    if (node)
-        return container_of(node, struct chunk, spare);
+    if (cache->absent.size)
+        return cache->chunks[number_set_first(&cache->absent)];
     if (!chunks_reserve(cache))
         return NULL;
     struct chunk *chunk = aligned_alloc(alignof(struct chunk), sizeof *chunk);
@@ -434,50 +452,41 @@ static struct chunk *chunk_get(struct cache *cache)
         return NULL;
     *chunk = (struct chunk){.number = cache->num_chunks};
     cache->chunks[cache->num_chunks++] = chunk;
-    if (!heaps_reserve(cache)) {
+    if (!sets_reserve(cache)) {
         cache->num_chunks--;
         free(chunk);
         return NULL;
     }
-    heap_add(&cache->absent, &chunk->spare, chunk->number);
+    number_set_add(&cache->absent, chunk->number);
     return chunk;
 }
 
 static void chunk_clear(struct cache *cache, struct chunk *chunk)
 {
     stock_give(&cache->block_stock, chunk->blocks);
-    free(chunk->free);
-    free(chunk->written);
     chunk->blocks = NULL;
     chunk->free = NULL;
     chunk->written = chunk->reserved = chunk->whole = NULL;
     chunk->num_free = 0;
     chunk->state = CHUNK_ABSENT;
-    heap_add(&cache->absent, &chunk->spare, chunk->number);
+    number_set_add(&cache->absent, chunk->number);
 }
 
 enum status cache_grow(struct cache *cache, struct error *error)
 {
     struct chunk *chunk = chunk_get(cache);
-    size_t written = (size_t)cache->chunk_blocks * cache->identity.num_layers * cache->layer_bytes;
     struct block *blocks = chunk ? stock_take(&cache->block_stock) : NULL;
-    uint32_t *places = blocks ? calloc(cache->chunk_blocks, sizeof *places) : NULL;
-    size_t reserved = (size_t)cache->chunk_blocks * cache->layer_bytes;
-    size_t whole = ((size_t)cache->chunk_blocks + 7) / 8;
-    uint8_t *bits = places ? calloc(written + reserved + whole, 1) : NULL;
-    if (!bits) {
-        free(places);
-        stock_give(&cache->block_stock, blocks);
+    if (!blocks)
         return error_set(error, STATUS_NO_MEMORY,
                          "no host memory to grow cache \"%.64s\" by %" PRIu32 " blocks",
                          cache->name, cache->chunk_blocks);
-    }
-    heap_remove(&cache->absent, &chunk->spare);
+    const struct chunk_sizes sizes = chunk_sizes(cache);
+    number_set_remove(&cache->absent, chunk->number);
     chunk->blocks = blocks;
-    chunk->free = places;
-    chunk->written = bits;
-    chunk->reserved = bits + written;
-    chunk->whole = chunk->reserved + reserved;
+    chunk->whole = (uint8_t *)blocks + sizes.blocks;
+    chunk->free = (uint32_t *)(void *)(chunk->whole + sizes.whole);
+    chunk->written = (uint8_t *)chunk->free + sizes.free;
+    chunk->reserved = chunk->written + sizes.written;
     chunk->state = CHUNK_GROWING;
     cache->num_growing++;
     pool_take(cache->pool, cache);
@@ -497,8 +506,8 @@ static void chunk_open(struct cache *cache, struct chunk *chunk)
     }
     cache->num_present++;
     cache->counts[CORE_FREE] += cache->chunk_blocks;
-    heap_add(&cache->usable, &chunk->usable, chunk->number);
-    heap_add(&cache->empty, &chunk->spare, UINT32_MAX - chunk->number);
+    number_set_add(&cache->usable, chunk->number);
+    number_set_add(&cache->empty, chunk->number);
 }
 
 void cache_grown(struct cache *cache, uint32_t number, const struct error *outcome)
@@ -520,8 +529,8 @@ void cache_grown(struct cache *cache, uint32_t number, const struct error *outco
 
 void cache_give_back(struct cache *cache, struct chunk *chunk)
 {
-    heap_remove(&cache->empty, &chunk->spare);
-    heap_remove(&cache->usable, &chunk->usable);
+    number_set_remove(&cache->empty, chunk->number);
+    number_set_remove(&cache->usable, chunk->number);
     zeroes_forget(cache->pool, cache, chunk);
     cache->num_present--;
     cache->counts[CORE_FREE] -= cache->chunk_blocks;
@@ -532,9 +541,8 @@ void cache_give_back(struct cache *cache, struct chunk *chunk)
 
 bool cache_shrink(struct cache *cache)
 {
-    struct heap_node *node = heap_first(&cache->empty);
-    if (!node)
+    if (!cache->empty.size)
         return false;
-    cache_give_back(cache, container_of(node, struct chunk, spare));
+    cache_give_back(cache, cache->chunks[number_set_last(&cache->empty)]);
     return true;
 }

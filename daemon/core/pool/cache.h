@@ -12,6 +12,7 @@
 #include "block.h"
 #include "core/core.h"
 #include "node_table.h"
+#include "number_set.h"
 #include "stock.h"
 
 enum { CORE_MAX_CACHE_NAME = 255, CORE_MIN_BLOCK_SIZE = 8, CORE_MAX_BLOCK_SIZE = 256 };
@@ -38,9 +39,9 @@ struct cache {
 
     struct chunk **chunks; // [num_chunks]; owned; entries stay when their memory goes
     uint32_t num_chunks, chunk_capacity, num_present, num_growing;
-    struct heap usable;       // chunks with free blocks, lowest number first
-    struct heap empty;        // chunks whose blocks are all free, highest number first
-    struct heap absent;       // chunks without memory, lowest number first
+    struct number_set usable; // chunks with free blocks; the lowest one is used first
+    struct number_set empty;  // chunks whose blocks are all free; the highest one goes first
+    struct number_set absent; // chunks without memory; the lowest one grows first
     uint64_t num_pinned;      // cached blocks that are pinned
     struct account *accounts; // one for each tenant with blocks here; owned
     uint32_t num_accounts;    // in `accounts`
@@ -56,7 +57,7 @@ struct cache {
     uint64_t num_learnt;       // claims that compute_ns was learnt from
     struct node_table nodes;   // of the trees below the roots
     struct stock node_stock;   // of these nodes
-    struct stock block_stock;  // of the chunks' blocks
+    struct stock block_stock;  // of the chunks' blocks and what lies behind them
     struct claim_node *claims; // by (parent, tokens); claim.h
     uint64_t num_nodes;        // nodes with a block
     uint64_t num_pending;      // of these, nodes whose block has writes that are not over

@@ -6,6 +6,7 @@
 #include "evict.h"
 
 #include "base/container_of.h"
+#include "base/prefetch.h"
 #include "cache.h"
 #include "hold.h"
 #include "pool.h"
@@ -51,15 +52,10 @@ static void unlink_counted(struct cache *cache, struct prefix_node *node)
     cache->pool->ledger->metrics[METRIC_EVICTIONS] += before - tenant->cached;
 }
 
-static struct block *first_victim(const struct account *account)
+// The node of the account's first victim; there is one.
+static struct prefix_node *first_victim(const struct account *account)
 {
-    struct order_node *node = account ? order_first(&account->victims) : NULL;
-    return node ? container_of(node, struct block, eviction) : NULL;
-}
-
-static struct prefix_node *first_to_go(const struct account *account)
-{
-    return lowest_cached(first_victim(account)->node);
+    return container_of(order_first(&account->victims), struct block, eviction)->node;
 }
 
 static void evict_node(struct account *account, struct prefix_node *node)
@@ -88,44 +84,51 @@ static const struct prefix_node *foreseen(const struct evictions *e, uint32_t nu
 }
 
 // The end of the chain that goes after the first victim's, or after `chains` more. NULL: not known.
+// Prefetches the block of the end behind it.
 static const struct prefix_node *next_end(const struct account *account, uint32_t chains)
 {
     const struct order_node *victim = order_first(&account->victims);
     for (chains++; victim && chains; chains--)
         victim = order_next(&account->victims, victim);
+    if (victim)
+        prefetch(order_next(&account->victims, victim));
     return victim ? container_of(victim, const struct block, eviction)->node : NULL;
 }
 
 // The node that goes after the last one that is foreseen.
-static const struct prefix_node *foresee(struct evictions *e, const struct account *account)
+static const struct prefix_node *foresee(struct evictions *e, const struct account *account,
+                                         const struct prefix_node *first)
 {
     const struct prefix_node *last = e->end > e->begin ? foreseen(e, e->end - 1) : NULL;
     if (!last)
-        return first_victim(account)->node;
+        return first;
     if (last->parent && is_only_child(last))
         return last->parent;
     return next_end(account, e->chains++);
 }
 
-// Call this before each eviction. If evictions go another way than was foreseen, it begins anew.
-// Each node that is foreseen counts, so a lease foresees no more nodes than it needs blocks.
-static void fetch_victims(struct evictions *e, const struct account *account)
+// Call this before each eviction, with the node of the first victim. If evictions go another way
+// than was foreseen, it begins anew. Each node that is foreseen counts, so a lease foresees no more
+// nodes than it needs blocks.
+static void fetch_victims(struct evictions *e, const struct account *account,
+                          const struct prefix_node *first)
 {
     const struct cache *cache = account->cache;
     const struct prefix_node *node;
-    if (e->begin == e->end || foreseen(e, e->begin) != first_victim(account)->node)
+    if (e->begin == e->end || foreseen(e, e->begin) != first)
         e->begin = e->end = e->placed = e->freed = e->chains = 0;
-    while (e->end - e->begin < EVICT_AHEAD && e->wanted && (node = foresee(e, account))) {
+    while (e->end - e->begin < EVICT_AHEAD && e->wanted && (node = foresee(e, account, first))) {
         e->nodes[e->end++ % EVICT_AHEAD] = node;
         e->wanted--;
         prefix_fetch_going(cache, node);
     }
-    for (; e->placed < e->end && e->placed - e->begin < PLACED_AHEAD; e->placed++)
-        block_fetch_place(cache, foreseen(e, e->placed)->block);
-    for (; e->freed < e->placed && e->freed - e->begin < FREED_AHEAD; e->freed++) {
-        block_fetch_freeing(cache, foreseen(e, e->freed)->block);
-        hold_fetch_page(e->table, foreseen(e, e->freed)->block->id);
+    for (; e->placed < e->end && e->placed - e->begin < PLACED_AHEAD; e->placed++) {
+        const struct block *block = foreseen(e, e->placed)->block;
+        block_fetch_place(cache, block);
+        hold_fetch_page(e->table, block->id);
     }
+    for (; e->freed < e->placed && e->freed - e->begin < FREED_AHEAD; e->freed++)
+        block_fetch_freeing(cache, foreseen(e, e->freed)->block);
 }
 
 // The node goes, and all behind it: no other node that is foreseen may be among these.
@@ -245,6 +248,7 @@ struct choice {
     struct account *own;  // its first victim goes; NULL = none
     struct account *from; // of another cache
     struct chunk *chunk;  // of `from`; NULL = none
+    uint64_t age;         // while the first victim of `own` is not younger, no chunk goes instead
 };
 
 static uint64_t age_of(const struct account *account)
@@ -256,7 +260,7 @@ static uint64_t age_of(const struct account *account)
 static struct choice choose(const struct tenant *tenant, const struct cache *cache,
                             const struct tenant *asking)
 {
-    struct choice choice = {.own = NULL};
+    struct choice choice = {.age = UINT64_MAX};
     struct account *account;
     DL_FOREACH(tenant->accounts, account)
     {
@@ -266,8 +270,10 @@ static struct choice choose(const struct tenant *tenant, const struct cache *cac
     DL_FOREACH(tenant->accounts, account)
     {
         const struct order_node *first = order_first(&account->idle);
-        if (account->cache == cache || !first || cache->pool->fixed_blocks ||
-            (choice.own && age_of(choice.own) <= first->key) ||
+        if (account->cache == cache || !first || cache->pool->fixed_blocks)
+            continue;
+        choice.age = first->key < choice.age ? first->key : choice.age;
+        if ((choice.own && age_of(choice.own) <= first->key) ||
             (choice.chunk && choice.chunk->idle.key <= first->key))
             continue;
         struct chunk *chunk = oldest_chunk(account, asking);
@@ -280,18 +286,41 @@ static struct choice choose(const struct tenant *tenant, const struct cache *cac
     return choice;
 }
 
+static bool is_before(const struct tenant *tenant, const struct heap_node *rival)
+{
+    const uint64_t key = tenant_rank_key(tenant);
+    return !rival || key < rival->key || (key == rival->key && tenant->id < rival->order);
+}
+
+// Evicts up to `most` blocks of the account, as long as the same choice would be made again. No
+// other tenant's rank changes meanwhile.
+static void evict_own(const struct choice *choice, uint64_t most, struct evictions *evictions)
+{
+    struct account *own = choice->own;
+    struct cache *cache = own->cache;
+    struct tenant *tenant = tenant_ref(own->tenant); // it may end with its last root
+    const struct heap_node *beside = heap_first_beside(&cache->ranks, &own->rank),
+                           *elsewhere = heap_first_beside(&cache->pool->ranks, &tenant->rank);
+    do {
+        struct prefix_node *first = first_victim(own);
+        fetch_victims(evictions, own, first);
+        struct prefix_node *node = lowest_cached(first);
+        forget(evictions, node);
+        unlink_counted(cache, node);
+    } while (--most && own->victims.size && age_of(own) <= choice->age && tenant_surplus(tenant) &&
+             is_before(tenant, beside) && is_before(tenant, elsewhere));
+    tenant_unref(tenant);
+}
+
 static bool evict_from(const struct tenant *tenant, const struct cache *cache,
-                       const struct tenant *asking, struct evictions *evictions)
+                       const struct tenant *asking, uint64_t most, struct evictions *evictions)
 {
     const struct choice choice = choose(tenant, cache, asking);
     if (choice.chunk) {
         evictions->begin = evictions->end; // nodes may end
         empty_chunk(choice.from->cache, choice.chunk);
     } else if (choice.own) {
-        fetch_victims(evictions, choice.own);
-        struct prefix_node *node = first_to_go(choice.own);
-        forget(evictions, node);
-        evict_node(choice.own, node);
+        evict_own(&choice, most, evictions);
     }
     return choice.chunk || choice.own;
 }
@@ -308,7 +337,8 @@ struct tenant *evict_first(const struct cache *cache)
     return idle ? container_of(idle, struct tenant, rank) : NULL;
 }
 
-bool evict_for(struct cache *cache, const struct tenant *asking, struct evictions *evictions)
+bool evict_for(struct cache *cache, const struct tenant *asking, uint64_t most,
+               struct evictions *evictions)
 {
     struct heap *ranks = &cache->pool->ranks;
     struct tenant *skipped = NULL, *tenant, *next; // linked by `next_rank`
@@ -317,7 +347,8 @@ bool evict_for(struct cache *cache, const struct tenant *asking, struct eviction
     // A tenant with victims in the cache always helps. One without helps unless its chunks are all
     // in this cache, or floors keep them.
     while (!done && (tenant = evict_first(cache))) {
-        done = evict_from(tenant, cache, asking, evictions);
+        // An eviction may help a tenant that could not.
+        done = evict_from(tenant, cache, asking, skipped ? 1 : most, evictions);
         if (done)
             break;
         heap_remove(ranks, &tenant->rank);
@@ -330,7 +361,7 @@ bool evict_for(struct cache *cache, const struct tenant *asking, struct eviction
         tenant_unref(skipped);
     }
     // Its floor holds only for others' leases.
-    return done || evict_from(asking, cache, asking, evictions);
+    return done || evict_from(asking, cache, asking, 1, evictions);
 }
 
 // ---- caps ----
@@ -352,7 +383,7 @@ void evict_trim(struct pool *pool)
     while (pool->over) {
         struct account *account = oldest_account(pool->over);
         struct cache *cache = account->cache; // `account` may end with its tenant
-        evict_node(account, first_to_go(account));
+        evict_node(account, lowest_cached(first_victim(account)));
         cache_settle(cache);
     }
 }

@@ -37,9 +37,11 @@ struct evictions {
     const struct prefix_node *nodes[EVICT_AHEAD];
 };
 
-// Evicts one cached block of `cache`, or empties a chunk of another cache and gives its memory back
-// to the pool, for a lease of the tenant `asking`. False: nothing may go.
-bool evict_for(struct cache *cache, const struct tenant *asking, struct evictions *evictions);
+// Evicts cached blocks of `cache`, at most `most`, or empties a chunk of another cache and gives
+// its memory back to the pool, for a lease of the tenant `asking`. Fewer blocks go when the next
+// one to go is another tenant's or in another cache: call it again. False: nothing may go.
+bool evict_for(struct cache *cache, const struct tenant *asking, uint64_t most,
+               struct evictions *evictions);
 // Whom evict_for() asks first. Call it after tenants_rank().
 struct tenant *evict_first(const struct cache *cache);
 // Evicts what tenants have above their caps. May end caches without users. Call this at the end of

@@ -80,6 +80,14 @@ struct heap_node *heap_first(const struct heap *heap)
     return heap->size ? heap->entries[0].node : NULL;
 }
 
+struct heap_node *heap_first_beside(const struct heap *heap, const struct heap_node *node)
+{
+    if (heap_first(heap) != node)
+        return heap_first(heap);
+    const size_t second = first_child(heap, 0);
+    return second < heap->size ? heap->entries[second].node : NULL;
+}
+
 void heap_add_as(struct heap *heap, struct heap_node *node, uint64_t key, uint64_t order)
 {
     node->key = key;

@@ -33,6 +33,8 @@ struct heap {
 bool heap_reserve(struct heap *heap, size_t capacity);
 void heap_finish(struct heap *heap);                   // does not touch the nodes
 struct heap_node *heap_first(const struct heap *heap); // NULL: empty
+// The one that would be first without `node`. NULL: there is no other one.
+struct heap_node *heap_first_beside(const struct heap *heap, const struct heap_node *node);
 // There is room. Among equal keys the node that was added first comes first.
 void heap_add(struct heap *heap, struct heap_node *node, uint64_t key);
 // The same with an order of the caller's, which all nodes of the heap must have.

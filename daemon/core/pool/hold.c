@@ -46,6 +46,13 @@ struct hold_table *hold_table_get(struct core_session *session, struct cache *ca
     return table;
 }
 
+static void page_destroy(struct hold_page *page)
+{
+    if (page)
+        free(page->more_holds);
+    free(page);
+}
+
 void hold_table_settle(struct hold_table *table)
 {
     if (table->opens || table->num_blocks || table->num_users)
@@ -53,7 +60,7 @@ void hold_table_settle(struct hold_table *table)
     struct cache *cache = table->cache;
     HASH_DEL(table->session->tables, table);
     for (uint32_t i = 0; i < table->num_pages; i++)
-        free(table->pages[i]);
+        page_destroy(table->pages[i]);
     DL_DELETE(cache->tables, table);
     free(table->pages);
     free(table);
@@ -74,35 +81,42 @@ static struct block *block_at(const struct hold_table *table, uint32_t page, uin
 
 static void drop_all(struct hold_table *table, uint32_t page, uint32_t index)
 {
-    uint32_t *holds = &table->pages[page]->holds[index];
-    if (!*holds)
-        return;
-    *holds = 1; // hold_drop() then drops the last one
+    table->pages[page]->again[index / 64] &= ~(UINT64_C(1) << (index % 64));
+    table->pages[page]->more_holds[index] = 0; // hold_drop() drops the last one
     hold_drop(table, block_at(table, page, index));
+}
+
+static void bury(struct hold_table *table, uint32_t page, uint32_t index)
+{
+    struct block *block = block_at(table, page, index);
+    block->dead_users++;
+    block_settle(table->cache, block);
+}
+
+// Calls `visit` for each block that the session holds, and if `named`, for those that it names,
+// too.
+static void for_each(struct hold_table *table, bool named,
+                     void (*visit)(struct hold_table *table, uint32_t page, uint32_t index))
+{
+    for (uint32_t page = 0; page < table->num_pages; page++) {
+        const struct hold_page *holds = table->pages[page];
+        for (uint32_t word = 0; holds && word < hold_words(table->cache); word++) {
+            uint64_t bits = holds->bits[word].held | (named ? holds->bits[word].named : 0);
+            for (; bits; bits &= bits - 1)
+                visit(table, page, word * 64 + (uint32_t)__builtin_ctzll(bits));
+        }
+    }
 }
 
 void hold_table_release_all(struct hold_table *table)
 {
-    for (uint32_t page = 0; page < table->num_pages; page++) {
-        struct hold_page *holds = table->pages[page];
-        for (uint32_t i = 0; holds && holds->used && i < table->cache->chunk_blocks; i++)
-            drop_all(table, page, i);
-    }
+    for_each(table, false, drop_all);
 }
 
 void hold_table_bury(struct hold_table *table)
 {
     table->dead = true;
-    for (uint32_t page = 0; page < table->num_pages; page++) {
-        const struct hold_page *holds = table->pages[page];
-        for (uint32_t i = 0; holds && holds->used && i < table->cache->chunk_blocks; i++) {
-            if (!hold_is_used(holds, i))
-                continue;
-            struct block *block = block_at(table, page, i);
-            block->dead_users++;
-            block_settle(table->cache, block);
-        }
-    }
+    for_each(table, true, bury);
 }
 
 void hold_fetch(const struct hold_table *table, int32_t id)
@@ -155,31 +169,33 @@ static bool pages_reserve(struct hold_table *table, uint32_t page)
 
 static struct hold_page *page_create(const struct cache *cache)
 {
-    const size_t bits = hold_words(cache) * sizeof(struct hold_bits),
-                 counts = 2 * (size_t)cache->chunk_blocks * sizeof(uint32_t);
-    struct hold_page *page = calloc(1, sizeof *page + bits + counts);
-    if (!page)
+    // The bits of neighbouring chunks share pages of memory, because the counts lie elsewhere.
+    const uint32_t words = hold_words(cache);
+    struct hold_page *page =
+        calloc(1, sizeof *page + words * (sizeof *page->bits + sizeof *page->again));
+    uint32_t *counts = page ? calloc(cache->chunk_blocks, 2 * sizeof *counts) : NULL;
+    if (!counts) {
+        free(page);
         return NULL;
-    page->holds = (uint32_t *)&page->bits[hold_words(cache)];
-    page->more_refs = page->holds + cache->chunk_blocks;
+    }
+    page->more_holds = counts;
+    page->more_refs = counts + cache->chunk_blocks;
+    page->again = (uint64_t *)&page->bits[words];
     return page;
 }
 
-bool hold_reserve(struct hold_table *table, const struct block *block)
+bool hold_reserve(struct hold_table *table, int32_t id)
 {
-    uint32_t page = (uint32_t)block->id >> table->cache->chunk_shift;
+    uint32_t page = (uint32_t)id >> table->cache->chunk_shift;
     if (!pages_reserve(table, page))
         return false;
     if (!table->pages[page])
         table->pages[page] = page_create(table->cache);
-    if (table->pages[page])
-        prefetch(&table->pages[page]->holds[hold_index(table, block->id)]);
     return table->pages[page] != NULL;
 }
 
-static void count(struct hold_table *table, struct hold_page *page, int by)
+static void count(struct hold_table *table, int by)
 {
-    page->used += (uint32_t)by;
     table->num_blocks += (uint64_t)(int64_t)by;
     table->session->num_blocks += (uint64_t)(int64_t)by;
     if (table->session->num_blocks <= 1)
@@ -187,9 +203,9 @@ static void count(struct hold_table *table, struct hold_page *page, int by)
 }
 
 // The session neither holds nor names the block any more.
-static void leave(struct hold_table *table, struct hold_page *page, struct block *block)
+static void leave(struct hold_table *table, struct block *block)
 {
-    count(table, page, -1);
+    count(table, -1);
     block->users--;
     block->dead_users -= table->dead;
 }
@@ -198,15 +214,20 @@ void hold_take(struct hold_table *table, struct block *block)
 {
     struct hold_page *page = hold_page(table, block->id);
     uint32_t index = hold_index(table, block->id);
+    uint64_t *held = &page->bits[index / 64].held, bit = UINT64_C(1) << (index % 64);
     if (!hold_is_used(page, index)) {
-        count(table, page, 1);
+        count(table, 1);
         block->users++;
     }
-    if (page->holds[index]++ == 0)
+    if (*held & bit) {
+        page->more_holds[index]++;
+        page->again[index / 64] |= bit;
+    } else {
         block->holders++;
+    }
     if (table->attached)
         attached_forgo_zeroes(table, block);
-    page->bits[index / 64].held |= UINT64_C(1) << (index % 64);
+    *held |= bit;
     block_settle(table->cache, block);
 }
 
@@ -214,14 +235,18 @@ void hold_drop(struct hold_table *table, struct block *block)
 {
     struct hold_page *page = hold_page(table, block->id);
     uint32_t index = hold_index(table, block->id);
-    if (--page->holds[index])
+    uint64_t *again = &page->again[index / 64], bit = UINT64_C(1) << (index % 64);
+    if (*again & bit) {
+        if (!--page->more_holds[index])
+            *again &= ~bit;
         return;
-    page->bits[index / 64].held &= ~(UINT64_C(1) << (index % 64));
+    }
+    page->bits[index / 64].held &= ~bit;
     block->holders--;
     if (table->attached)
         attached_linger(table, block);
     if (!hold_is_used(page, index))
-        leave(table, page, block);
+        leave(table, block);
     block_settle(table->cache, block);
 }
 
@@ -253,7 +278,7 @@ void hold_unref(struct hold_table *table, int32_t id)
     if (hold_is_used(page, index))
         return; // it is held
     struct block *block = block_find(table->cache, id);
-    leave(table, page, block);
+    leave(table, block);
     block_settle(table->cache, block);
 }
 
@@ -278,17 +303,18 @@ enum status hold_check_quota(const struct core_session *session, struct hold_mor
 enum status hold_prepare(struct hold_table *table, const struct block *block,
                          struct hold_more *fresh, struct error *error)
 {
-    if (!hold_reserve(table, block))
+    if (!hold_page(table, block->id) && !hold_reserve(table, block->id))
         return error_set(error, STATUS_NO_MEMORY, "no host memory to hold block %" PRId32,
                          block->id);
     const struct hold_page *page = hold_page(table, block->id);
     const uint32_t index = hold_index(table, block->id);
-    if (hold_has(table, block->id) && page->holds[index] == UINT32_MAX)
+    const bool used = hold_is_used(page, index);
+    if (used && hold_find(table, block->id).holds == UINT32_MAX)
         return error_set(error, STATUS_LIMIT,
                          "block %" PRId32 " is held %" PRIu32
                          " times, which is the most; release it",
-                         block->id, page->holds[index]);
-    fresh->session += !hold_is_used(page, index);
+                         block->id, UINT32_MAX);
+    fresh->session += !used;
     fresh->tenant += block->charge == CHARGE_CACHED;
     return STATUS_OK;
 }

@@ -5,7 +5,7 @@
 // copies and offers name each. Dispatcher thread only.
 // The counts are in pages, one for each chunk, apart from struct block. Whether a session holds a
 // block is one bit. Checking a block table entry reads nothing else, and the bits of 100,000 blocks
-// fit into the L1 cache of a CPU core.
+// fit into the L1 cache of a CPU core. Counts beyond one are rare, and lie where nothing else does.
 
 #ifndef AULE_CORE_HOLD_H
 #define AULE_CORE_HOLD_H
@@ -27,10 +27,10 @@ struct hold_bits {
 
 // The blocks of one chunk.
 struct hold_page {
-    uint32_t used;           // blocks that are held or named
-    uint32_t *holds;         // [chunk_blocks]; in the same allocation
+    uint32_t *more_holds;    // [chunk_blocks] holds - 1 if held, else 0; owned
     uint32_t *more_refs;     // [chunk_blocks] refs - 1 if named, else 0; in the same allocation
-    struct hold_bits bits[]; // [ceil(chunk_blocks / 64)]
+    uint64_t *again;         // [hold_words()] a bit for each block: holds > 1; behind `bits`
+    struct hold_bits bits[]; // [hold_words()]
 };
 
 struct hold_table {
@@ -81,21 +81,23 @@ static inline bool hold_is_used(const struct hold_page *page, uint32_t index)
     return (bits->held | bits->named) >> (index % 64) & 1;
 }
 
+static inline bool hold_has(const struct hold_table *table, int64_t id)
+{
+    const struct hold_page *page = hold_page(table, id);
+    uint32_t index = hold_index(table, id);
+    return page && page->bits[index / 64].held >> (index % 64) & 1;
+}
+
 static inline struct hold hold_find(const struct hold_table *table, int64_t id)
 {
     const struct hold_page *page = hold_page(table, id);
     uint32_t index = hold_index(table, id);
     if (!page)
         return (struct hold){0};
-    bool named = page->bits[index / 64].named >> (index % 64) & 1;
-    return (struct hold){page->holds[index], named + page->more_refs[index]};
-}
-
-static inline bool hold_has(const struct hold_table *table, int64_t id)
-{
-    const struct hold_page *page = hold_page(table, id);
-    uint32_t index = hold_index(table, id);
-    return page && page->bits[index / 64].held >> (index % 64) & 1;
+    const bool again = page->again[index / 64] >> (index % 64) & 1,
+               named = page->bits[index / 64].named >> (index % 64) & 1;
+    return (struct hold){again ? 1 + page->more_holds[index] : hold_has(table, id),
+                         named ? 1 + page->more_refs[index] : 0};
 }
 
 // Visits block `id` in a check. NONE: the session does not hold it. FIRST and AGAIN: it does, and
@@ -136,17 +138,13 @@ static inline uint32_t hold_words(const struct cache *cache) // of a page's bits
     return (cache->chunk_blocks + 63) / 64;
 }
 
-// Prefetches where the session's hold of the block is counted, if that exists. Does not read the
-// page.
+// Prefetches where the session's first hold of the block is noted, if that exists. Does not read
+// the page.
 static inline void hold_fetch_page(const struct hold_table *table, int32_t id)
 {
     const struct hold_page *page = hold_page(table, id);
-    const uint32_t index = hold_index(table, id);
-    if (!page)
-        return;
-    prefetch(page);
-    prefetch(&page->bits[index / 64]);
-    prefetch((const uint32_t *)&page->bits[hold_words(table->cache)] + index);
+    if (page)
+        prefetch(&page->bits[hold_index(table, id) / 64]);
 }
 
 // Checks that the session holds block `id`. OUT_OF_RANGE: no such id. NOT_HELD: the session does
@@ -156,8 +154,8 @@ enum status hold_probe(const struct hold_table *table, int64_t id, struct block 
 enum status hold_check(const struct hold_table *table, uint64_t index, int64_t id,
                        struct block **out, struct error *error);
 
-// Makes room, so that hold_take() of the block cannot fail. False: no memory.
-bool hold_reserve(struct hold_table *table, const struct block *block);
+// Makes room, so that hold_take() of block `id` cannot fail. False: no memory.
+bool hold_reserve(struct hold_table *table, int32_t id);
 void hold_take(struct hold_table *table, struct block *block); // one hold more; settles the block
 void hold_drop(struct hold_table *table, struct block *block); // one hold less; settles the block
 // A batch or copy names the block, which the session holds.

@@ -34,8 +34,7 @@ static enum status lease_take(struct hold_table *table, uint32_t count, int32_t 
         hold_fetch_page(table, blocks[i]);
     }
     uint32_t reserved = 0;
-    while (room && reserved < count &&
-           hold_reserve(table, block_find(table->cache, blocks[reserved])))
+    while (room && reserved < count && hold_reserve(table, blocks[reserved]))
         reserved++;
     if (room && reserved == count)
         return STATUS_OK;
@@ -103,10 +102,8 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
     }
     if (status == STATUS_OK)
         status = lease_take(table, count, blocks, &account, error);
-    for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
-        hold_fetch_ahead(table, blocks, i, count);
+    for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
         lease_commit(table, block_find(table->cache, blocks[i]), account);
-    }
     if (status == STATUS_OK)
         pool_keep_spare(table->cache);
     return status;

@@ -45,10 +45,14 @@ struct lookup {
 
 static enum status walk(struct lookup *l, const struct prefix_root *root, struct error *error)
 {
+    enum { PREPARED_AHEAD = 4 };
     struct prefix_walk walk = {
         .cache = l->table->cache, .root = root, .tokens = l->prefix->tokens, .left = l->num_blocks};
     struct prefix_node *node;
     while ((node = prefix_walk_next(&walk)) && prefix_visible(node)) {
+        const struct prefix_node *soon = prefix_walk_peek(&walk, PREPARED_AHEAD);
+        if (soon)
+            hold_fetch_page(l->table, soon->block->id);
         enum status status = hold_prepare(l->table, node->block, &l->fresh, error);
         if (status != STATUS_OK)
             return status;

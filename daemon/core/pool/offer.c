@@ -519,7 +519,7 @@ static void accept(struct offer *offer, const struct hold_table *table, uint8_t 
 enum status core_offer_settle(struct core_session *session, uint64_t id, bool accepted,
                               uint8_t *access, struct error *error)
 {
-    const struct core_offer *view;
+    const struct core_offer *view = NULL;
     struct hold_table *table;
     enum status status = core_offer_find(session, id, &view, error);
     if (status != STATUS_OK)

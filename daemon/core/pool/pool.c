@@ -236,7 +236,7 @@ enum status pool_make_room(const struct hold_table *table, uint32_t count, bool 
     struct evictions evictions = {.table = table, .wanted = count};
     enum status status = grow_to(cache, count, error);
     while (status == STATUS_OK && expected(cache) < count &&
-           (take_spare(cache) || evict_for(cache, asking, &evictions)))
+           (take_spare(cache) || evict_for(cache, asking, count - expected(cache), &evictions)))
         status = grow_to(cache, count, error);
     if (status != STATUS_OK || cache->counts[CORE_FREE] >= count)
         return status;

@@ -102,18 +102,24 @@ static uint64_t parent_hash(const struct prefix_root *root, const struct prefix_
     return parent ? parent->hash : root->id;
 }
 
+static bool is_child(const struct cache *cache, const struct prefix_node *node,
+                     const struct prefix_root *root, const struct prefix_node *parent,
+                     const int32_t *tokens)
+{
+    return node->parent == parent && (parent || node->root == root) &&
+           !memcmp(node->tokens, tokens, tokens_size(cache));
+}
+
 static struct prefix_node *find_hashed(const struct cache *cache, const struct prefix_root *root,
                                        const struct prefix_node *parent, const int32_t *tokens,
                                        uint64_t hash)
 {
     struct node_search search = node_table_search(&cache->nodes, hash);
     struct prefix_node *node;
-    while ((node = node_table_next(&cache->nodes, &search))) {
-        if (node->parent == parent && node->root == root &&
-            !memcmp(node->tokens, tokens, tokens_size(cache)))
-            return node;
-    }
-    return NULL;
+    do
+        node = node_table_next(&cache->nodes, &search);
+    while (node && !is_child(cache, node, root, parent, tokens));
+    return node;
 }
 
 struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
@@ -134,56 +140,62 @@ static void fetch_found(const struct cache *cache, const struct prefix_node *nod
 
 void prefix_fetch_going(const struct cache *cache, const struct prefix_node *node)
 {
+    for (int i = 0; i < PREFIX_FARTHER && node->farther[i]; i++) {
+        prefetch(&node->farther[i]->prev);
+        prefetch(&node->farther[i]->hash);
+    }
     prefetch(node->block);
     prefetch(&node->block->stamp);
     node_table_fetch_run(&cache->nodes, node->hash);
-    prefetch(&node->prev);
-    if (node->skip)
-        prefetch(&node->skip->hash);
 }
 
-// The node that the search for `hash` will most likely find.
-static struct prefix_node *guess(const struct cache *cache, uint64_t hash)
-{
-    struct node_search search = node_table_search(&cache->nodes, hash);
-    return node_table_next(&cache->nodes, &search);
-}
-
-// Three passes, because each one reads what the one before has prefetched.
-static void look_ahead(struct prefix_walk *walk)
+static void hash_next(struct prefix_walk *walk)
 {
     const struct cache *cache = walk->cache;
-    const struct prefix_node *nodes[PREFIX_MOST_AHEAD];
-    uint64_t hash = parent_hash(walk->root, walk->last);
-    walk->batch = walk->batch ? 2 * walk->batch : PREFIX_LEAST_AHEAD;
-    if (walk->batch > PREFIX_MOST_AHEAD)
-        walk->batch = PREFIX_MOST_AHEAD;
-    walk->ahead = walk->left < walk->batch ? walk->left : walk->batch;
-    walk->at = 0;
-    for (uint32_t i = 0; i < walk->ahead; i++) {
-        const int32_t *tokens = walk->tokens + (size_t)i * cache->identity.kv.block_size;
-        hash = node_hash(cache, hash, tokens);
-        walk->hashes[i] = hash;
-        node_table_fetch(&cache->nodes, hash);
-    }
-    for (uint32_t i = 0; i < walk->ahead; i++) {
-        nodes[i] = guess(cache, walk->hashes[i]);
-        if (!nodes[i]) // what follows is not there either
-            return;
-        fetch_found(cache, nodes[i]);
-    }
-    for (uint32_t i = 0; i < walk->ahead; i++)
-        prefetch(nodes[i]->block);
+    const uint32_t ahead = walk->hashed - walk->at;
+    const uint64_t before = ahead ? walk->hashes[(walk->hashed - 1) % PREFIX_AHEAD]
+                                  : parent_hash(walk->root, walk->last);
+    const uint64_t hash =
+        node_hash(cache, before, walk->tokens + (size_t)ahead * cache->identity.kv.block_size);
+    walk->hashes[walk->hashed++ % PREFIX_AHEAD] = hash;
+    node_table_fetch(&cache->nodes, hash);
+}
+
+// False: no node has the hash, so what follows is not there, either.
+static bool guess_next(struct prefix_walk *walk)
+{
+    const uint32_t place = walk->known % PREFIX_AHEAD;
+    struct node_search search = node_table_search(&walk->cache->nodes, walk->hashes[place]);
+    struct prefix_node *node = node_table_next(&walk->cache->nodes, &search);
+    if (!node)
+        return false;
+    fetch_found(walk->cache, node);
+    walk->nodes[place] = node;
+    walk->known++;
+    return true;
+}
+
+// Each step reads what the one before has prefetched some blocks ago.
+static void look_ahead(struct prefix_walk *walk)
+{
+    enum { KNOWN_AHEAD = 20, FETCHED_AHEAD = 12 };
+    while (walk->hashed - walk->at < PREFIX_AHEAD && walk->hashed - walk->at < walk->left)
+        hash_next(walk);
+    while (walk->known < walk->hashed && walk->known - walk->at < KNOWN_AHEAD && guess_next(walk))
+        ;
+    for (; walk->fetched < walk->known && walk->fetched - walk->at < FETCHED_AHEAD; walk->fetched++)
+        prefetch(walk->nodes[walk->fetched % PREFIX_AHEAD]->block);
 }
 
 struct prefix_node *prefix_walk_next(struct prefix_walk *walk)
 {
     if (!walk->root || !walk->left)
         return NULL;
-    if (walk->at == walk->ahead)
-        look_ahead(walk);
-    struct prefix_node *node =
-        find_hashed(walk->cache, walk->root, walk->last, walk->tokens, walk->hashes[walk->at]);
+    look_ahead(walk);
+    const uint32_t place = walk->at % PREFIX_AHEAD;
+    struct prefix_node *node = walk->known > walk->at ? walk->nodes[place] : NULL;
+    if (node && !is_child(walk->cache, node, walk->root, walk->last, walk->tokens))
+        node = find_hashed(walk->cache, walk->root, walk->last, walk->tokens, walk->hashes[place]);
     if (!node)
         return NULL;
     walk->at++;
@@ -193,11 +205,19 @@ struct prefix_node *prefix_walk_next(struct prefix_walk *walk)
     return node;
 }
 
-static struct prefix_node *ancestor(struct prefix_node *node, int levels)
+const struct prefix_node *prefix_walk_peek(const struct prefix_walk *walk, uint32_t skipped)
 {
-    while (node && --levels)
-        node = node->parent;
-    return node;
+    const uint32_t number = walk->at + skipped;
+    return number < walk->fetched ? walk->nodes[number % PREFIX_AHEAD] : NULL;
+}
+
+static void note_ancestors(struct prefix_node *node)
+{
+    struct prefix_node *above = node->parent;
+    for (int i = 0; i < PREFIX_FARTHER && above; i++) {
+        above = above->parent;
+        node->farther[i] = above;
+    }
 }
 
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
@@ -208,9 +228,9 @@ struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
         return NULL;
     *node = (struct prefix_node){.root = root,
                                  .parent = parent,
-                                 .skip = ancestor(parent, PREFIX_SKIP),
                                  .depth = parent ? parent->depth + 1 : 0,
                                  .hash = node_hash(cache, parent_hash(root, parent), tokens)};
+    note_ancestors(node);
     memcpy(node->tokens, tokens, tokens_size(cache));
     if (cache->pool->has_tiers)
         node->chain = record_chain_next(parent ? &parent->chain : &root->chain, tokens,

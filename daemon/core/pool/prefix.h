@@ -14,36 +14,39 @@
 #include "salt.h"
 
 #include <stdalign.h>
+#include <stddef.h>
 
-// In cache->node_stock, so it begins at a cache line, and so do its parts.
+enum { PREFIX_FARTHER = 3 };
+
+// In cache->node_stock, so it begins at a cache line, and so do its parts. Two lines side by side
+// cost little more than one: a look-up reads the third one and the tokens behind it, an eviction
+// the second and the third.
 struct prefix_node {
-    // Removing the node reads this line, and the one that a look-up reads.
+    struct record_chain chain; // its name in tiers; unset while pool->has_tiers is not
+    struct prefix_node *prev_fresh, *next_fresh; // cache->fresh, while is_fresh
+    uint64_t id;                                 // from ledger->last_id
+    int64_t attached_ns;                         // the ledger's time when it got the block
+
     alignas(64) struct prefix_node *prev; // siblings
     struct prefix_node *next;
     struct prefix_node *children; // a list through prev and next; owned
     struct claim_node *claim;     // the same chain in cache->claims; NULL: no claim has it
-    enum core_keep keep;          // of the prefix that ends with this node
-    bool is_fresh;                // its block became visible and is not stored yet
-    uint64_t id;                  // from ledger->last_id
-    int64_t attached_ns;          // the ledger's time when it got the block
-
-    alignas(64) struct record_chain chain; // its name in tiers; unset while pool->has_tiers is not
-    struct prefix_node *prev_fresh, *next_fresh; // cache->fresh, while is_fresh
-
-    // A look-up reads what follows.
-    alignas(64) uint64_t hash;  // of the parent's hash and the tokens; in cache->nodes
-    struct prefix_root *root;   // of its tree
-    struct prefix_node *parent; // NULL: a child of the root
-    struct prefix_node *skip;   // PREFIX_SKIP levels above; NULL: there is none
-    struct block *block;        // sealed; K and V of these tokens behind their ancestors'
-    uint64_t hits;              // look-ups that found the block
-    uint32_t depth;             // 0: a child of the root
+    struct prefix_root *root;     // of its tree
     // Nodes with this `keep` among the node itself and those behind it. So a kept prefix keeps all
     // its blocks, and a block is never kept less than one that continues its prefix.
     uint32_t num_keeps[CORE_NUM_KEEPS];
-    int32_t tokens[]; // [block_size]
+    enum core_keep keep; // of the prefix that ends with this node
+    bool is_fresh;       // its block became visible and is not stored yet
+
+    alignas(64) uint64_t hash;  // of the parent's hash and the tokens; in cache->nodes
+    struct prefix_node *parent; // NULL: a child of the root
+    struct prefix_node *farther[PREFIX_FARTHER]; // 2, 3 and 4 levels above; NULL: there is none
+    struct block *block; // sealed; K and V of its tokens behind its ancestors'
+    uint64_t hits;       // look-ups that found the block
+    uint32_t depth;      // 0: a child of the root
+    int32_t tokens[];    // [block_size]
 };
-enum { PREFIX_SKIP = 4 };
+_Static_assert(offsetof(struct prefix_node, tokens) <= 192, "tokens begin in the third line");
 
 struct prefix_root {
     UT_hash_handle hh;            // cache->roots, by key
@@ -69,19 +72,24 @@ void prefix_root_settle(struct cache *cache, struct prefix_root *root);
 struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
                                 const struct prefix_node *parent, const int32_t *tokens);
 // Follows a prompt from its root on, block by block. Prefetches what it reads, and the blocks.
-enum { PREFIX_LEAST_AHEAD = 32, PREFIX_MOST_AHEAD = 64 };
+enum { PREFIX_AHEAD = 32 };
 struct prefix_walk {
     const struct cache *cache;
     const struct prefix_root *root; // NULL: the index has nothing of the prompt
     struct prefix_node *last;       // the node before the next one; NULL: the root
     const int32_t *tokens;          // of the next block
-    uint32_t left;                  // blocks
-    uint32_t ahead, at;             // hashes[at .. ahead) are the next blocks'
-    uint32_t batch;                 // blocks to prefetch next; 0 = PREFIX_LEAST_AHEAD. It doubles
-    uint64_t hashes[PREFIX_MOST_AHEAD];
+    uint32_t left;                  // blocks, with the next one
+    // Blocks so far: passed, hashed, whose nodes are known, and whose blocks are prefetched. The
+    // last three are ahead of the first. Hashes and nodes lie at the block's number % PREFIX_AHEAD.
+    uint32_t at, hashed, known, fetched;
+    uint64_t hashes[PREFIX_AHEAD];
+    struct prefix_node *nodes[PREFIX_AHEAD]; // that have the hashes; keys are not compared yet
 };
 // The node of the next block, visible or not. NULL: there is none.
 struct prefix_node *prefix_walk_next(struct prefix_walk *walk);
+// The node that will most likely be returned after `skipped` others, if its block is prefetched.
+// NULL: it is not known.
+const struct prefix_node *prefix_walk_peek(const struct prefix_walk *walk, uint32_t skipped);
 // Prefetches what it takes to remove the node, which has a block.
 void prefix_fetch_going(const struct cache *cache, const struct prefix_node *node);
 // A new child without a block. NULL: no memory.

@@ -21,26 +21,33 @@
 
 enum { LINE = 64 };
 
-struct stock_object {
-    struct stock_object *next;
+// A free object's link.
+struct stock_link {
+    void *next; // object
 };
 
 struct stock_region {
     struct stock_region *prev, *next; // stock->usable or stock->full
-    struct stock_object *free;
+    void *free;                       // objects, linked
     uint32_t begun, used;
 };
 _Static_assert(sizeof(struct stock_region) <= LINE, "objects begin behind the first line");
 
-void stock_init(struct stock *stock, size_t object_bytes)
+void stock_init(struct stock *stock, size_t object_bytes, size_t link)
 {
     const size_t bytes = (object_bytes + LINE - 1) & -(size_t)LINE,
                  fits = (PAGES_LARGE - LINE) / bytes, count = fits ? fits : 1;
     *stock = (struct stock){
         .object_bytes = bytes,
         .region_bytes = (LINE + count * bytes + PAGES_LARGE - 1) & -PAGES_LARGE,
+        .link = link,
         .per_region = (uint32_t)count,
     };
+}
+
+static struct stock_link *link_of(const struct stock *stock, void *object)
+{
+    return (struct stock_link *)((char *)object + stock->link);
 }
 
 static char *objects_of(struct stock_region *region)
@@ -78,13 +85,13 @@ void *stock_take(struct stock *stock)
     struct stock_region *region = stock->usable ? stock->usable : region_create(stock);
     if (!region)
         return NULL;
-    struct stock_object *object = region->free;
+    void *object = region->free;
     const bool fresh = !object;
     if (fresh)
-        object = (void *)(objects_of(region) + region->begun++ * stock->object_bytes);
+        object = objects_of(region) + region->begun++ * stock->object_bytes;
     ASAN_UNPOISON_MEMORY_REGION(object, stock->object_bytes);
     if (!fresh) {
-        region->free = object->next;
+        region->free = link_of(stock, object)->next;
         memset(object, 0, stock->object_bytes);
     }
     if (++region->used == stock->per_region) {
@@ -99,7 +106,6 @@ void stock_give(struct stock *stock, void *object)
     if (!object)
         return;
     struct stock_region *region = region_of(object);
-    struct stock_object *given = object;
     if (region->used-- == stock->per_region) {
         DL_DELETE(stock->full, region);
         DL_PREPEND(stock->usable, region);
@@ -109,8 +115,8 @@ void stock_give(struct stock *stock, void *object)
         region_destroy(stock, region);
         return;
     }
-    given->next = region->free;
-    region->free = given;
+    link_of(stock, object)->next = region->free;
+    region->free = object;
     ASAN_POISON_MEMORY_REGION(object, stock->object_bytes);
 }
 

@@ -17,13 +17,16 @@ struct stock_region;
 
 struct stock {
     size_t object_bytes, region_bytes;
+    size_t link;         // of a free object's bytes, those with its link begin here
     uint32_t per_region; // objects
     uint32_t num_regions;
     struct stock_region *usable; // regions with room for an object
     struct stock_region *full;
 };
 
-void stock_init(struct stock *stock, size_t object_bytes);
+// stock_give() writes 8 bytes of the object, from `link` on, a multiple of 8: best in a line that
+// the caller has just used.
+void stock_init(struct stock *stock, size_t object_bytes, size_t link);
 // A zeroed object. NULL: no memory.
 void *stock_take(struct stock *stock);
 void stock_give(struct stock *stock, void *object); // takes NULL

@@ -100,11 +100,10 @@ enum status limits_check(const struct core_limits *limits, const char *label, st
                      limits->floor, limits->cached);
 }
 
-// Puts a node of the tenant into the heap or takes it out. The tenant with the most bytes comes
-// first, then the oldest one.
+// Puts a node of the tenant into the heap or takes it out.
 static void rank(struct heap *ranks, struct heap_node *node, const struct tenant *tenant, bool in)
 {
-    const uint64_t key = UINT64_MAX - tenant->cached_bytes;
+    const uint64_t key = tenant_rank_key(tenant);
     if (in && node->place && node->key == key)
         return;
     heap_remove(ranks, node);

@@ -94,6 +94,11 @@ void tenant_outdate(struct tenant *tenant);
 void tenants_rank(struct pool *pool);
 // Puts the tenant into pool->ranks if it belongs there.
 void tenant_rank(struct tenant *tenant);
+// Its key in these heaps: the tenant with the most cached bytes comes first, then the oldest one.
+static inline uint64_t tenant_rank_key(const struct tenant *tenant)
+{
+    return UINT64_MAX - tenant->cached_bytes;
+}
 // Cached blocks above the floor.
 uint64_t tenant_surplus(const struct tenant *tenant);
 // QUOTA if `more` leased, held or pinned blocks would bring the tenant over its limit.
