@@ -119,7 +119,9 @@ enum status core_session_open(struct core *core, const struct core_session_param
     if (!session)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a session");
     core->num_sessions++;
-    core->pool.refused_bytes = 0; // the device may have memory again: let the next lease ask
+    // The device may have memory again: let the next lease ask.
+    core->pool.refused_bytes = 0;
+    core->pool.refused_ahead = false;
     *out = session;
     return STATUS_OK;
 }
@@ -287,6 +289,7 @@ enum status core_cache_open(struct core_session *session,
     if (session->pool->num_caches > session->core->params.max_caches)
         cache_end_unused(session->pool); // last, because a failed open must not end a cache
     session->pool->refused_bytes = 0;
+    session->pool->refused_ahead = false;
     pool_keep_spare(cache);
     *out = (struct core_cache_info){cache->id, cache->chunk_blocks, cache->block_bytes};
     return STATUS_OK;

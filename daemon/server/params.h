@@ -65,14 +65,14 @@
            .help = "blocks of all caches together; 0: `--memory-fraction` alone limits the pool")  \
     OPTION(uint32_t, spare_blocks, "spare-blocks", "N", OPTION_COUNT, 0, INT32_MAX,                \
            .initial = "128",                                                                       \
-           .help = "free blocks that each open cache has ahead of need, if there is memory left; " \
-                   "0: a cache grows only when a lease needs it",                                  \
-           .details = "A cache grows as soon as it is opened, or as a lease leaves it fewer free " \
-                      "blocks. So leases need not wait for the device's memory. A cache never "    \
-                      "grows ahead beyond `--memory-fraction` or `--max-blocks`, and never "       \
-                      "evicts blocks for it; what it has ahead goes to other caches that need "    \
-                      "it. With more blocks than the pool may have, the first cache takes all "    \
-                      "memory at once.")                                                           \
+           .help = "free blocks that each open cache keeps ready, as far as memory allows; 0: a "  \
+                   "cache grows only when a lease needs it",                                       \
+           .details = "A cache grows when it is opened, and when a lease leaves it fewer free "    \
+                      "blocks than this. So leases need not wait for the device's memory. A "      \
+                      "cache never grows ahead beyond `--memory-fraction` or `--max-blocks`, and " \
+                      "never evicts blocks for it; what it has ahead goes to other caches that "   \
+                      "need it. With more blocks than the pool may have, the first cache takes "   \
+                      "all memory at once.")                                                       \
     OPTION(uint32_t, export_pool, "export-pool", "N", OPTION_COUNT, 0, 1u << 24,                   \
            .power_of_two = true, .initial = "0",                                                   \
            .help = "make N blocks for each cache at once, a power of two, which attached "         \

@@ -415,6 +415,32 @@ START_TEST(memory_that_the_device_refuses_ahead_of_need_is_not_asked_for_by_each
     ck_assert_uint_eq(asked_chunks(&world), 5);
     ck_assert_refused(worker_try_lease(&a, 1, blocks + 32, &error), STATUS_NO_BLOCKS,
                       "no memory for 8192 bytes more");
+    ck_assert_uint_eq(asked_chunks(&world), 6); // a lease asks all the same
+    world_check(&world);
+    world_close(&world);
+}
+END_TEST
+
+START_TEST(a_lease_waits_for_what_another_cache_will_have_ahead)
+{
+    struct world world;
+    struct worker a, b;
+    bool growing;
+    world_open(&world, &(struct core_params){.spare_blocks = 1000});
+    fake_engine_hold_chunks(world.engine, true);
+    worker_open(&a, &world, 1, ""); // its cache asks for the whole pool
+    worker_open(&b, &world, 1, "");
+    b.cache = worker_open_cache(&b, "other");
+    world_step(&world);
+    ck_assert_refused(core_blocks_lease(b.session, b.cache, 20, blocks, &growing, &error),
+                      STATUS_NO_BLOCKS, "could get 0 now");
+    ck_assert(growing);
+    ck_assert(core_cache_grows(b.session, b.cache));
+    fake_engine_hold_chunks(world.engine, false);
+    while (fake_engine_give_chunk(world.engine))
+        world_step(&world);
+    worker_lease(&b, 20, blocks);
+    ck_assert_uint_eq(worker_counts(&a).total, 32);
     world_check(&world);
     world_close(&world);
 }
@@ -735,6 +761,7 @@ int main(void)
     tcase_add_test(growth, nothing_is_evicted_so_that_a_cache_has_spare_blocks);
     tcase_add_test(growth,
                    memory_that_the_device_refuses_ahead_of_need_is_not_asked_for_by_each_lease);
+    tcase_add_test(growth, a_lease_waits_for_what_another_cache_will_have_ahead);
     tcase_add_test(sizes, a_chunk_is_the_largest_power_of_two_that_every_limit_allows);
     tcase_add_test(sizes, a_block_larger_than_the_pool_is_refused_when_its_cache_is_opened);
     tcase_add_test(sizes, bytes_limit_the_pool_as_blocks_do);

@@ -472,7 +472,7 @@ static void chunk_clear(struct cache *cache, struct chunk *chunk)
     number_set_add(&cache->absent, chunk->number);
 }
 
-enum status cache_grow(struct cache *cache, struct error *error)
+enum status cache_grow(struct cache *cache, bool ahead, struct error *error)
 {
     struct chunk *chunk = chunk_get(cache);
     struct block *blocks = chunk ? stock_take(&cache->block_stock) : NULL;
@@ -489,6 +489,7 @@ enum status cache_grow(struct cache *cache, struct error *error)
     chunk->reserved = chunk->written + sizes.written;
     chunk->state = CHUNK_GROWING;
     cache->num_growing++;
+    cache->num_ahead += ahead;
     pool_take(cache->pool, cache);
     engine_cache_grow(cache->engine, chunk->number);
     return STATUS_OK;
@@ -514,15 +515,17 @@ void cache_grown(struct cache *cache, uint32_t number, const struct error *outco
 {
     struct chunk *chunk = cache->chunks[number];
     struct pool *pool = cache->pool;
+    const bool ahead = cache->num_ahead > 0; // if others grow too, it does not matter which it is
     cache->num_growing--;
+    cache->num_ahead -= ahead;
     pool->ledger->news = true;
     if (outcome->status == STATUS_OK) {
         chunk_open(cache, chunk);
         return;
     }
     chunk_clear(cache, chunk);
-    pool_refused(pool, cache);
-    ledger_log(pool->ledger, CORE_LOG_WARNING,
+    pool_refused(pool, cache, ahead);
+    ledger_log(pool->ledger, ahead ? CORE_LOG_INFO : CORE_LOG_WARNING,
                "cache %" PRIu64 " \"%s\": the device gave no %" PRIu64 " bytes more: %s", cache->id,
                cache->name, cache->chunk_bytes, outcome->text);
 }

@@ -39,6 +39,7 @@ struct cache {
 
     struct chunk **chunks; // [num_chunks]; owned; entries stay when their memory goes
     uint32_t num_chunks, chunk_capacity, num_present, num_growing;
+    uint32_t num_ahead;       // of num_growing, those that began ahead of need
     struct number_set usable; // chunks with free blocks; the lowest one is used first
     struct number_set empty;  // chunks whose blocks are all free; the highest one goes first
     struct number_set absent; // chunks without memory; the lowest one grows first
@@ -88,9 +89,10 @@ void cache_settle(struct cache *cache);
 uint64_t cache_total(const struct cache *cache);   // blocks in chunks that are present
 uint64_t cache_num_ids(const struct cache *cache); // ids run from 0 to this - 1
 
-// Asks the engine for one chunk more; the pool has room for it. NO_MEMORY: the host has no memory,
+// Asks the engine for one chunk more; the pool has room for it. `ahead`: no lease needs it yet, so
+// that a refusal keeps no lease from asking. NO_MEMORY: the host has no memory,
 // and nothing has changed.
-enum status cache_grow(struct cache *cache, struct error *error);
+enum status cache_grow(struct cache *cache, bool ahead, struct error *error);
 // The engine's answer, ENGINE_EVENT_CHUNK: chunk `number` is present, or could not be made.
 void cache_grown(struct cache *cache, uint32_t number, const struct error *outcome);
 // Gives back the highest chunk whose blocks are all free. False: there is none.

@@ -14,7 +14,8 @@ enum {
     MEAN_PART = 8,
     SPREAD_PART = 4,
     // A gap of less than half of the mean is a sign of other work, as when a prompt is computed and
-    // the decode begins. So little of the old mean stays. The spread stays large for a while.
+    // the decode begins. Then only a quarter of the old mean stays. The spread stays large for a
+    // while.
     OTHER_WORK = 2,
     STAYS_PART = 4,
     LEAST_SPREAD_NS = 5000, // a thread that is woken is never steadier

@@ -80,11 +80,15 @@ void pool_give_back(struct pool *pool, const struct cache *cache)
     pool->bytes -= cache->chunk_bytes;
     pool->blocks -= cache->chunk_blocks;
     pool->refused_bytes = 0;
+    pool->refused_ahead = false;
 }
 
-void pool_refused(struct pool *pool, const struct cache *cache)
+void pool_refused(struct pool *pool, const struct cache *cache, bool ahead)
 {
     pool_give_back(pool, cache);
+    pool->refused_ahead = true;
+    if (ahead)
+        return;
     pool->refused_bytes = cache->chunk_bytes;
     pool->refused_wishes = 0;
 }
@@ -163,18 +167,32 @@ static uint64_t expected(const struct cache *cache)
     return cache->counts[CORE_FREE] + (uint64_t)cache->num_growing * cache->chunk_blocks;
 }
 
-static enum status grow_to(struct cache *cache, uint32_t count, struct error *error)
+static enum status grow_to(struct cache *cache, uint32_t count, bool ahead, struct error *error)
 {
     enum status status = STATUS_OK;
     while (status == STATUS_OK && expected(cache) < count && growable(cache, 0, 0))
-        status = cache_grow(cache, error);
+        status = cache_grow(cache, ahead, error);
     return status;
 }
 
 void pool_keep_spare(struct cache *cache)
 {
-    if (!cache->pool->fixed_blocks)
-        grow_to(cache, cache->pool->ledger->params->spare_blocks, NULL);
+    if (!cache->pool->fixed_blocks && !cache->pool->refused_ahead)
+        grow_to(cache, cache->pool->ledger->params->spare_blocks, true, NULL);
+}
+
+static bool others_grow(const struct cache *cache)
+{
+    const struct pool *pool = cache->pool;
+    for (uint32_t i = 0; i < pool->num_caches && !pool->fixed_blocks; i++)
+        if (pool->caches[i] != cache && pool->caches[i]->num_growing)
+            return true;
+    return false;
+}
+
+bool pool_grows(const struct cache *cache)
+{
+    return cache->num_growing > 0 || others_grow(cache);
 }
 
 enum status pool_fill(struct cache *cache, struct error *error)
@@ -184,7 +202,7 @@ enum status pool_fill(struct cache *cache, struct error *error)
         return STATUS_OK;
     if (pool->limit_bytes - pool->bytes >= cache->chunk_bytes &&
         pool->limit_blocks - pool->blocks >= cache->chunk_blocks)
-        return cache_grow(cache, error);
+        return cache_grow(cache, false, error);
     return error_set(error, STATUS_LIMIT,
                      "cache \"%.64s\" takes %" PRIu64 " bytes (--export-pool %" PRIu32
                      "); other caches have %" PRIu64 " of the pool's %" PRIu64
@@ -206,10 +224,11 @@ static bool take_spare(const struct cache *cache)
 }
 
 static enum status no_blocks(const struct cache *cache, const struct tenant *asking, uint32_t count,
-                             struct error *error)
+                             bool *growing, struct error *error)
 {
     const struct pool *pool = cache->pool;
     char refused[96] = "";
+    *growing = pool_grows(cache);
     if (pool->refused_bytes)
         snprintf(refused, sizeof refused, "; the device has no memory for %" PRIu64 " bytes more",
                  pool->refused_bytes);
@@ -232,14 +251,15 @@ enum status pool_make_room(const struct hold_table *table, uint32_t count, bool 
     if (pool->refused_bytes && ++pool->refused_wishes >= POOL_RETRY_AFTER)
         pool->refused_bytes = 0;
     if (pool_available(cache, asking) < count) // evicting would lose prefixes for nothing
-        return no_blocks(cache, asking, count, error);
+        return no_blocks(cache, asking, count, growing, error);
     struct evictions evictions = {.table = table, .wanted = count};
-    enum status status = grow_to(cache, count, error);
+    enum status status = grow_to(cache, count, false, error);
+    // Nothing is evicted while another cache grows, which may be ahead of need.
     while (status == STATUS_OK && expected(cache) < count &&
-           (take_spare(cache) || evict_for(cache, asking, count - expected(cache), &evictions)))
-        status = grow_to(cache, count, error);
+           (take_spare(cache) ||
+            (!others_grow(cache) && evict_for(cache, asking, count - expected(cache), &evictions))))
+        status = grow_to(cache, count, false, error);
     if (status != STATUS_OK || cache->counts[CORE_FREE] >= count)
         return status;
-    *growing = cache->num_growing > 0;
-    return no_blocks(cache, asking, count, error);
+    return no_blocks(cache, asking, count, growing, error);
 }

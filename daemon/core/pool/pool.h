@@ -24,6 +24,7 @@ struct pool {
     uint64_t bytes, blocks;  // of all chunks that are present or growing
     uint64_t refused_bytes;  // size of the last chunk that the device had no memory for; 0 = none
     uint32_t refused_wishes; // leases that needed memory since then
+    bool refused_ahead;      // the device had no memory for a chunk ahead of need; leases may ask
 
     struct ledger *ledger; // core's
     bool has_tiers;        // blocks are also kept outside the GPU: tiers.h
@@ -66,7 +67,7 @@ uint64_t pool_available(const struct cache *cache, const struct tenant *asking);
 void pool_take(struct pool *pool, const struct cache *cache);      // counts one chunk more
 void pool_give_back(struct pool *pool, const struct cache *cache); // counts one chunk less
 // The device had no memory for a chunk that pool_take() had counted.
-void pool_refused(struct pool *pool, const struct cache *cache);
+void pool_refused(struct pool *pool, const struct cache *cache, bool ahead);
 
 // Makes the memory of a new cache if the pool is fixed. LIMIT: the pool has no room for it.
 enum status pool_fill(struct cache *cache, struct error *error);
@@ -74,6 +75,9 @@ enum status pool_fill(struct cache *cache, struct error *error);
 // too few spare blocks and the pool has room. Takes nothing from other caches, evicts nothing.
 // Without host memory it does nothing: the lease that needs the memory will say so.
 void pool_keep_spare(struct cache *cache);
+// Whether chunks that the cache could get are on their way: its own, or those of another cache,
+// which may give back what it has ahead of need.
+bool pool_grows(const struct cache *cache);
 // Call this for a lease of `count` blocks by the table's session if fewer are free. It grows the
 // cache, takes spare memory from other caches, and evicts cached blocks of any cache, in this
 // order. OK: enough blocks are free now. NO_BLOCKS: too few are; *growing: chunks that are growing

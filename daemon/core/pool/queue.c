@@ -392,8 +392,7 @@ struct core_waiter *queue_next(struct pool *pool)
 bool core_cache_grows(const struct core_session *session, uint64_t cache)
 {
     struct hold_table *table;
-    return hold_table_find(session, cache, &table, NULL) == STATUS_OK &&
-           table->cache->num_growing > 0;
+    return hold_table_find(session, cache, &table, NULL) == STATUS_OK && pool_grows(table->cache);
 }
 
 enum status core_lease_turn(const struct core_session *session, const struct core_waiter *waiter,
