@@ -18,7 +18,7 @@ enum {
     BATCHES_KNOWN = 16, // a session runs few batches at a time
     CAUTION = 4,        // see forecast.h: other sessions' work also delays answers
 };
-// How late a sleep may end: the time to get a core, which may have to wake first.
+// How late a sleep may end: a core may have to wake first.
 static const int64_t early_ns = 100000;
 static const unsigned long slack_ns = 1000;
 
@@ -175,9 +175,12 @@ static struct outlook look_ahead(const struct answers *answers, int left_ms)
 // the others, so the slack is short meanwhile.
 static void rest_before(struct answers *answers, const struct outlook *look, int64_t expected_ns)
 {
+    const int64_t end_ns = clock_earlier(expected_ns - early_ns, look->end_ns);
+    if (end_ns <= clock_now_ns())
+        return;
     const int usual = prctl(PR_GET_TIMERSLACK);
     const bool set = usual > (int)slack_ns && prctl(PR_SET_TIMERSLACK, slack_ns) == 0;
-    rest(answers, look->consumed, clock_earlier(expected_ns - early_ns, look->end_ns));
+    rest(answers, look->consumed, end_ns);
     if (set)
         prctl(PR_SET_TIMERSLACK, (unsigned long)usual);
 }

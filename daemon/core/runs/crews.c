@@ -9,7 +9,7 @@
 
 enum {
     PS_A_NS = 1000,
-    PATIENCE = 2, // a session may be late by this part of the GPU's time for it
+    PATIENCE = 2, // a session is waited for at least this part of the GPU's time for it
 };
 
 bool crews_same_prefix(const struct reading *a, const struct reading *b)

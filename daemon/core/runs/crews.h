@@ -11,8 +11,8 @@
 //   already waits for this one.
 // A wait may let the GPU idle. It does so only if the usual gap of the sessions and the preparing
 // of a submission take no longer than reading the shared tokens again, in all layers of the runs.
-// That time also limits the wait. A session is waited for up to its longest gap in time, or half of
-// the GPU's time for it, if that is longer.
+// That time also limits the wait. A session is waited for up to the longest gap that counts as in
+// time, or half of the GPU's time for it, if that is longer.
 
 #ifndef AULE_CORE_CREWS_H
 #define AULE_CORE_CREWS_H

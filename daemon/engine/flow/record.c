@@ -114,9 +114,8 @@ static struct grid fold(const struct submission *s, uint32_t x, uint32_t count)
     return (struct grid){x, y, (count + y - 1) / y};
 }
 
-// Entries of each run, if all have as many; 0: they do not, nothing has to be found, or there are
-// so many runs that looking at all of them would take too long. `field` is that of a run's first
-// entry.
+// Entries of each run if all have the same number. 0: the numbers differ, there is one run, or
+// there are more than AULE_RUN_WAYS. `field` is that of a run's first entry.
 static uint32_t entries_each(const struct gpu_run *runs, uint32_t num_runs, uint32_t count,
                              size_t field)
 {

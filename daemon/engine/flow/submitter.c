@@ -51,6 +51,7 @@ static int64_t longer(int64_t a, int64_t b)
 // Without the lock. After a short submission the completer polls the GPU at once. If the submitter
 // went to sleep before that, the completer would have to wake it, and would see the end as much
 // later, some 35 us. So the submitter waits for a moment until it knows, unless more is queued.
+// After a long submission, which the completer sleeps through at first, it waits in vain.
 static void await_completer(const struct engine *engine)
 {
     const int64_t end_ns = clock_now_ns() + engine->watch.look_ns / BRIEF;
@@ -170,12 +171,14 @@ static void process(struct submission *s)
     plan_build(s);
     if (stage_in(s) && send(s, &error) != STATUS_OK)
         give_up(s, &error);
+    const bool sent = s->sent; // the completer may free `s` from here on
     pthread_mutex_lock(&engine->lock);
     DL_APPEND(engine->flying, s);
     pthread_mutex_unlock(&engine->lock);
     atomic_fetch_add(&engine->num_flown, 1);
     pthread_cond_broadcast(&engine->changed); // wakes the completer, which takes the lock
-    await_completer(engine);
+    if (sent)
+        await_completer(engine);
 }
 
 void *submitter_thread(void *argument)

@@ -8,7 +8,6 @@
 #include "engine/file.h"
 #include "engine/vulkan/vk.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,12 +55,11 @@ static bool file_says(const char *path, const char *driver, const char *after)
 static bool write_driver(int fd, const char *driver)
 {
     const size_t size = strlen(driver);
-    return flock(fd, LOCK_EX | LOCK_NB) == 0 && ftruncate(fd, 0) == 0 &&
-           write(fd, driver, size) == (ssize_t)size && fsync(fd) == 0;
+    return ftruncate(fd, 0) == 0 && write(fd, driver, size) == (ssize_t)size && fsync(fd) == 0;
 }
 
-// Without a mark the test goes on all the same. Another process that tests the kernel now holds the
-// mark, and that mark tells the next start.
+// Without a mark the test goes on all the same. Usually another process that tests the kernel holds
+// the mark; until it ends, its mark stands for both.
 static struct mark mark_set(const struct hopper_states *states, uint32_t number)
 {
     struct mark mark = {.path = path_of(states, number), .fd = -1};
@@ -69,13 +67,13 @@ static struct mark mark_set(const struct hopper_states *states, uint32_t number)
         return mark;
     mark.again = file_says(mark.path, states->device->adapter.info.driver, lost_once);
     mark.fd = open(mark.path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (mark.fd >= 0 && write_driver(mark.fd, states->device->adapter.info.driver))
+    const bool is_held = mark.fd >= 0 && flock(mark.fd, LOCK_EX | LOCK_NB) != 0;
+    if (mark.fd >= 0 && !is_held && write_driver(mark.fd, states->device->adapter.info.driver))
         return mark;
-    if (mark.fd < 0 || errno != EWOULDBLOCK)
-        device_log(states->device, 1,
-                   "%s cannot be written: if native kernel %s hangs, the next start "
-                   "does not know it",
-                   mark.path, hopper_code_at(number)->name);
+    device_log(states->device, is_held ? 2 : 1,
+               "%s %s: if native kernel %s hangs, the next start may not know it", mark.path,
+               is_held ? "is held by another process" : "cannot be written",
+               hopper_code_at(number)->name);
     if (mark.fd >= 0)
         close(mark.fd);
     mark.fd = -1;

@@ -27,6 +27,9 @@ struct choice_inputs {
     uint32_t has_line, alone, in_company, is_known;
     uint64_t num_workgroups, own_workgroups;
 };
+_Static_assert(sizeof(struct choice_inputs) ==
+                   sizeof(struct geometry) + 8 * sizeof(uint32_t) + 2 * sizeof(uint64_t),
+               "it has no padding");
 
 // The choice that was made last. Most runs of a wave are alike.
 struct choice_memo {

@@ -183,7 +183,7 @@ void plan_forget(struct submission *s, uint32_t run)
 // Takes a run whose plan is to be made; nothing of it is known yet.
 static void begin_run(struct submission *s, uint32_t run)
 {
-    s->planned[run].num_shares = 0;
+    plan_forget(s, run);
     s->planned[run].joint = NULL;
 }
 
@@ -559,6 +559,8 @@ static void repeat_run(const struct submission *s, uint32_t run, uint32_t before
            offsetof(struct planned, shares) + same->num_shares * sizeof *same->shares);
     for (uint32_t i = 0; i < planned->num_shares; i++)
         planned->shares[i].group += num_groups;
+    if (!planned->joint)
+        return;
     planned->leader += run - before;
     planned->next += planned->next == NO_RUN ? 0 : run - before;
 }
