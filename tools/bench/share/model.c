@@ -292,7 +292,8 @@ static uint32_t next_chunk(uint32_t left)
 static void take_inputs(struct model *m, const struct aule_step_entry *entry, uint32_t first)
 {
     const double begin_us = now_us();
-    if (m->ahead.sequence == entry->sequence && !m->stale)
+    if (m->ahead.sequence == entry->sequence && m->ahead.first == first &&
+        m->ahead.filled == entry->num_tokens && !m->stale)
         m->now = others(m);
     else
         fill_tokens(m, m->now, entry->row, entry->sequence, first, entry->num_tokens);
