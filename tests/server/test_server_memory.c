@@ -33,12 +33,12 @@ static atomic_uint fail_message_at; // the same of the next message, until it is
 static uint32_t armed_sequence;     // of that entry; the dispatcher's
 
 enum ring_look __real_ring_take(struct ring_daemon *daemon, void *submission);
-void __real_ring_put(struct ring_daemon *daemon, const void *completion);
+bool __real_ring_put(struct ring_daemon *daemon, const void *completion);
 bool __real_listener_receive(struct listener *listener, struct message *out);
 void __real_dispatch_message(struct server *for_server, const struct message *message);
 bool __real_engine_poll(struct engine *engine, struct engine_event *event);
 enum ring_look __wrap_ring_take(struct ring_daemon *daemon, void *submission);
-void __wrap_ring_put(struct ring_daemon *daemon, const void *completion);
+bool __wrap_ring_put(struct ring_daemon *daemon, const void *completion);
 bool __wrap_listener_receive(struct listener *listener, struct message *out);
 void __wrap_dispatch_message(struct server *for_server, const struct message *message);
 bool __wrap_engine_poll(struct engine *engine, struct engine_event *event);
@@ -55,13 +55,13 @@ enum ring_look __wrap_ring_take(struct ring_daemon *daemon, void *submission)
     return look;
 }
 
-void __wrap_ring_put(struct ring_daemon *daemon, const void *completion)
+bool __wrap_ring_put(struct ring_daemon *daemon, const void *completion)
 {
     struct wire_completion answer;
     wire_get_completion(completion, &answer);
     if (answer.sequence == armed_sequence)
         failing_countdown = 0;
-    __real_ring_put(daemon, completion);
+    return __real_ring_put(daemon, completion);
 }
 
 // Messages of others are served meanwhile.
