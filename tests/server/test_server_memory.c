@@ -162,10 +162,10 @@ static struct wire_request lease_two(void)
     return lease_request(scene.cache, 2, SLEEP_MS);
 }
 
-// Only four are free.
-static struct wire_request lease_five(void)
+// One more than are free: both sessions have two.
+static struct wire_request lease_too_many(void)
 {
-    return lease_request(scene.cache, 5, SLEEP_MS);
+    return lease_request(scene.cache, SMALL_BLOCKS - 2 - 2 + 1, SLEEP_MS);
 }
 
 static struct wire_request create_another(void)
@@ -257,7 +257,7 @@ static struct wire_request destroy(void)
 
 static void release_leased(const struct wire_completion *completion)
 {
-    int32_t blocks[8];
+    int32_t blocks[SMALL_BLOCKS];
     const struct wire_ints leased = reply_of(&scene.end, completion).blocks_lease.blocks;
     memcpy(blocks, leased.data, leased.count * sizeof *blocks);
     release(scene.end.raw, scene.cache, blocks, leased.count);
@@ -283,7 +283,7 @@ static const struct command {
     bool needs_none; // no allocation
 } commands[] = {
     {.make = lease_two, .uses = release_leased},
-    {.make = lease_five, .uses = release_leased, .waits = true},
+    {.make = lease_too_many, .uses = release_leased, .waits = true},
     {.make = create_another, .uses = destroy_created},
     {.make = advance},
     {.make = run, .uses = wait_for_answer},
