@@ -468,6 +468,30 @@ def test_a_block_released_while_another_thread_waits_comes_free_with_the_next_re
     assert free_blocks(pool) == whole + 1
 
 
+def test_a_plan_that_waits_gets_the_blocks_that_another_thread_releases_meanwhile(
+        pool: aule.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    holds, reported = threading.Event(), threading.Event()
+    report = _attached.Attached.report
+
+    def report_and_say_so(attached: _attached.Attached) -> None:
+        report(attached)
+        reported.set()
+
+    def hold_until_reported() -> bool:
+        count = pool.attach().num_blocks * BLOCK
+        with pool.sequence(range(count), publish=False) as text:
+            pool.plan([text])
+            holds.set()
+            return reported.wait(DEADLINE_S)
+
+    end = in_thread(hold_until_reported)
+    assert holds.wait(DEADLINE_S)
+    monkeypatch.setattr(_attached.Attached, "report", report_and_say_so)
+    with pool.sequence(range(3), publish=False) as text:
+        assert pool.plan([text], timeout=DEADLINE_S).num_tokens == 3
+    assert end()
+
+
 def test_threads_plan_write_publish_truncate_and_close_over_one_attached_cache(
         cuda: fake_cuda.Cuda, pool: aule.Cache) -> None:  # noqa: F811
     attached = pool.attach()

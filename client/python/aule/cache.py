@@ -243,7 +243,8 @@ class Cache(Owner):
 
         As `step`, but nothing is sent unless blocks are leased or published. Call `Plan.wrote`
         behind its last kernel. If too few blocks are free, it waits for the current stream and
-        reports, because this session's own released blocks may be what is missing.
+        reports, because this session's own released blocks may be what is missing. While it waits,
+        it reports again and again, for what other threads release meanwhile.
         Source: aule_step_plan() in sequence.h.
         """
         from ._attached import Plan
@@ -260,12 +261,15 @@ class Cache(Owner):
         def make(ms: int) -> int:
             return int(lib.aule_step_plan(handle.pointer, table, len(pairs), ms))
 
+        def report_and_make(ms: int) -> int:
+            attached.report()
+            return make(ms)
+
         with locked(pairs):
             fill(table, pairs)
             status = make(0)
             if status in (NO_BLOCKS, QUOTA, BUSY):
-                attached.report()
-                status = sliced(make, timeout, (NO_BLOCKS, BUSY), self._open)
+                status = sliced(report_and_make, timeout, (NO_BLOCKS, BUSY), self._open)
             check(status)
             return Plan(handle, self, [sequence for sequence, _ in pairs], table)
 
