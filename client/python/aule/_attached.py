@@ -115,7 +115,9 @@ class Attached:
         self._written: weakref.WeakKeyDictionary[Sequence, list[_Written]] = (
             weakref.WeakKeyDictionary())
         self._given: list[tuple[int, Any]] = []  # number, slots
-        self._events: list[Any] = []  # of the streams that wrote them, in the order of the notes
+        # Of streams that wrote them, in the order of the notes, and of those whose threads have
+        # released blocks, which their kernels may still read.
+        self._events: list[Any] = []
         # Sequences with full blocks that are not reported: the next plan or step does so.
         self._due: weakref.WeakSet[Sequence] = weakref.WeakSet()
         handle = cache._open()
@@ -248,9 +250,21 @@ class Attached:
         with self._lock:
             self._due.discard(sequence)
 
-    def quiet(self) -> Any:
-        """Return what a `with` holds to keep reports away: none tells slots that go meanwhile."""
-        return self._lock
+    @contextlib.contextmanager
+    def releasing(self, num_blocks: int) -> Iterator[None]:
+        """Keep reports away while this thread releases blocks; 0: it releases none.
+
+        A report could tell slots that go meanwhile. One that counts the release as passed waits for
+        what this thread has launched, whichever thread reports.
+        """
+        event = None
+        if num_blocks > 0:
+            with contextlib.suppress(RuntimeError):  # CUDA's; no kernel runs then
+                event = self._event()
+        with self._lock:
+            if event is not None:
+                self._events.append(event)
+            yield
 
     @contextlib.contextmanager
     def _passing(self) -> Iterator[tuple[int, int]]:

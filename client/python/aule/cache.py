@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -295,9 +296,10 @@ class Cache(Owner):
 
     def release(self, ids: Any) -> None:
         """Release blocks, leased or held. NotHeldError: nothing was released."""
-        array = int32(ids, "ids")
-        check(lib.aule_blocks_release(self._open().pointer, len(array),
-                                      ffi.from_buffer("int32_t[]", array)))
+        array, attached = int32(ids, "ids"), self._attached
+        with attached.releasing(len(array)) if attached else contextlib.nullcontext():
+            check(lib.aule_blocks_release(self._open().pointer, len(array),
+                                          ffi.from_buffer("int32_t[]", array)))
 
     def lookup(self, tokens: Any, *, extra_key: bytes = b"", max_tokens: int = 0) -> Any:
         """Hold the published blocks that begin `tokens`; returns their ids, int32 [n]."""
