@@ -48,8 +48,9 @@ class Cache(Owner):
                  block_size: int) -> None:
         super().__init__(handle)
         self.session = session
-        # Equal for each Cache, of any session, whose sequences find the same blocks: the daemon's
-        # life, the tenant and the name.
+        # The daemon's life, the tenant as the caller gave it, and the name. If equal, sequences of
+        # both caches find the same blocks. The converse does not hold: with --tenant groups, no
+        # tenant and the name of the user's group are one.
         self._place = session._info["epoch"], session._tenant, name
         self.block_size = block_size
         self._geometry = geometry
