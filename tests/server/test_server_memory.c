@@ -4,9 +4,9 @@
 // test_server_memory.c - allocations of the server fail after it has taken a command from a ring:
 // each one that the command needs, once. The client is told NO_MEMORY, nothing has changed, and the
 // same command succeeds afterwards. If the answer to a message finds no memory, the session ends.
-// The real server and core, over the fake engine, run in a thread
-// of the test. The linker wraps malloc and its kin; only the dispatcher's calls fail, and only
-// between the taking of an entry and its answer.
+// The real server and core, over the fake engine, run in a thread of the test. The linker wraps
+// malloc and its kin; only the dispatcher's calls fail, and only between the taking of an entry and
+// its answer.
 
 #include "fakes/failing_memory.h"
 #include "fakes/fake_engine.h"
