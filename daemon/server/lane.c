@@ -368,20 +368,21 @@ static void note_sleeper(struct session *session)
     lane->has_sleeper = true;
 }
 
-static void wake_client(struct session *session)
+static void forget_sleeper(struct session *session)
 {
     struct lane *lane = &session->lane;
-    if (!lane->has_sleeper)
-        return;
-    DL_DELETE2(session->server->sleepers, session, lane.sleeper_prev, lane.sleeper_next);
+    if (lane->has_sleeper)
+        DL_DELETE2(session->server->sleepers, session, lane.sleeper_prev, lane.sleeper_next);
     lane->has_sleeper = false;
-    ring_wake_sleepers(&lane->ring);
 }
 
 void lane_wake_clients(struct server *server)
 {
-    while (server->sleepers)
-        wake_client(server->sleepers);
+    while (server->sleepers) {
+        struct session *session = server->sleepers;
+        forget_sleeper(session);
+        ring_wake_sleepers(&session->lane.ring);
+    }
 }
 
 void lane_answer(struct server *server, const struct asker *asker, const struct wire_reply *reply)
@@ -415,7 +416,7 @@ void lane_close(struct session *session, const char *why)
         const struct asker asker = {.ring = session, .sequence = lane->ring.taken - 1};
         post(&asker, &refusal);
     }
-    wake_client(session);
+    forget_sleeper(session);
     ring_wake_sleepers(&lane->ring);
     lane->open = false;
 }

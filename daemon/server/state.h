@@ -60,7 +60,8 @@ struct lane {
     bool awake;                  // the dispatcher polls it, so the client need not ring the bell
     int64_t busy_ns;             // time of the last entry or answer
     struct session *prev, *next; // server->awake, while awake
-    bool has_sleeper; // its client has answers, and a thread of it slept and was not woken yet
+    // The client has unread answers, and one of its threads slept when they were posted.
+    bool has_sleeper;
     struct session *sleeper_prev, *sleeper_next; // server->sleepers, while `has_sleeper`
 };
 

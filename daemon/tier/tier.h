@@ -167,7 +167,9 @@ enum tier_answer tier_look(struct tier *tier, const struct record_space *space,
 
 // Counted by tier.c, in blocks where nothing else is said.
 struct tier_counts {
-    uint64_t hits, misses;   // answers to look-ups, each once; loads do not count
+    // A hit is a block that a look-up asked for and the tier had; a miss is one that it lacked. An
+    // answer that failed is neither, and a load does not count again.
+    uint64_t hits, misses;
     uint64_t loaded, stored; // blocks
     uint64_t loaded_bytes, stored_bytes;
     uint64_t load_ns, store_ns;          // from start to end of the jobs that moved these bytes

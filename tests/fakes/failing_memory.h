@@ -12,8 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The n-th allocation of this thread from now on fails; 0: none does. Check's assertions allocate,
-// so there are none while this is set.
+// The n-th allocation of this thread from now on fails; 0: none does. A test must not assert
+// while this is set: Check's assertions allocate.
 extern _Thread_local uint64_t failing_countdown;
 extern atomic_uint failing_count; // how many have failed; the test resets it
 

@@ -468,6 +468,89 @@ def test_a_block_released_while_another_thread_waits_comes_free_with_the_next_re
     assert free_blocks(pool) == whole + 1
 
 
+def closes(text: aule.Sequence) -> None:
+    text.close()
+
+
+def truncates(text: aule.Sequence) -> None:
+    text.truncate(0)
+
+
+@pytest.mark.parametrize("ends", [closes, truncates])
+def test_a_report_waits_for_what_another_thread_launched_before_it_released_blocks(
+        cuda: fake_cuda.Cuda, pool: aule.Cache,  # noqa: F811
+        ends: Callable[[aule.Sequence], None]) -> None:
+    attached, passed = pool.attach(), []
+    whole = free_blocks(pool)
+
+    def write_read_and_end() -> aule.Sequence:
+        cuda.current = fake_cuda.Stream()
+        text = pool.sequence(range(3), publish=False)
+        pool.plan([text]).wrote()
+        cuda.current.put(lambda: passed.append("a kernel that reads"))
+        ends(text)
+        return text
+
+    text = in_thread(write_read_and_end)()
+    attached.report()
+    assert passed and free_blocks(pool) == whole
+    assert isinstance(text, aule.Sequence)
+    text.close()
+
+
+def test_a_read_before_blocks_are_released_by_hand_is_waited_for(
+        cuda: fake_cuda.Cuda, pool: aule.Cache) -> None:  # noqa: F811
+    attached, passed = pool.attach(), []
+
+    def read_and_release() -> bool:
+        cuda.current = fake_cuda.Stream()
+        ids = pool.lease(1)
+        cuda.current.put(lambda: passed.append("a kernel that reads"))
+        pool.release(ids)
+        return True
+
+    assert in_thread(read_and_release)()
+    attached.report()
+    assert passed
+
+
+def test_only_what_releases_blocks_is_noted_for_reports(pool: aule.Cache) -> None:
+    attached = pool.attach()
+    pool.sequence(range(BLOCK), publish=False).close()  # has leased nothing
+    with pool.sequence(range(BLOCK), publish=False) as text:
+        pool.plan([text])
+        text.truncate(BLOCK - 1)
+        assert not attached._events
+        text.truncate(0)
+        assert len(attached._events) == 1
+    attached.report()
+    assert not attached._events
+
+
+def test_a_plan_that_waits_gets_the_blocks_that_another_thread_releases_meanwhile(
+        pool: aule.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    holds, reported = threading.Event(), threading.Event()
+    report = _attached.Attached.report
+
+    def report_and_say_so(attached: _attached.Attached) -> None:
+        report(attached)
+        reported.set()
+
+    def hold_until_reported() -> bool:
+        count = pool.attach().num_blocks * BLOCK
+        with pool.sequence(range(count), publish=False) as text:
+            pool.plan([text])
+            holds.set()
+            return reported.wait(DEADLINE_S)
+
+    end = in_thread(hold_until_reported)
+    assert holds.wait(DEADLINE_S)
+    monkeypatch.setattr(_attached.Attached, "report", report_and_say_so)
+    with pool.sequence(range(3), publish=False) as text:
+        assert pool.plan([text], timeout=DEADLINE_S).num_tokens == 3
+    assert end()
+
+
 def test_threads_plan_write_publish_truncate_and_close_over_one_attached_cache(
         cuda: fake_cuda.Cuda, pool: aule.Cache) -> None:  # noqa: F811
     attached = pool.attach()

@@ -94,7 +94,7 @@ def test_the_style_is_clean() -> None:
 
 
 def stand_ins(folder: Path, **sources: str) -> dict[str, str]:
-    """An environment in which modules are these, whatever is installed."""
+    """Return an environment whose modules of these names have these sources."""
     for name, source in sources.items():
         (folder / f"{name}.py").write_text(source)
     return {**os.environ, "PYTHONPATH": f"{folder}:{os.environ['PYTHONPATH']}"}
@@ -109,10 +109,11 @@ def test_the_example_of_own_kernels_says_what_it_needs(folder: Path) -> None:
     ran = run(PYTHON, example, "--kernel", "triton",
               env=stand_ins(folder, torch=blind, triton=absent))
     assert ran.returncode == 1
-    assert ran.stderr == ("attached.py needs torch for CUDA with Triton: torch 9 finds no CUDA "
-                          "device\n")
+    assert ran.stderr == "attached.py cannot run here: torch 9 finds no CUDA device\n"
+    hides = "import sys\nsys.modules['flashinfer'] = None"  # Python runs it first
     ran = run(PYTHON, example, "--kernel", "flashinfer",
-              env=stand_ins(folder, torch=blind, triton=absent))
+              env=stand_ins(folder, torch=blind, triton=absent, flashinfer="",
+                            sitecustomize=hides))
     assert ran.returncode == 1 and "flashinfer is not installed" in ran.stderr
 
 

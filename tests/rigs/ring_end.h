@@ -41,8 +41,8 @@ struct wire_submission placed_at(struct ring_end *end, const struct wire_request
                                  uint64_t offset, uint64_t room);
 // The reply that the completion says lies at PLACE. Valid until the next call.
 struct wire_reply reply_of(const struct ring_end *end, const struct wire_completion *completion);
-struct wire_reply ask_placed(struct ring_end *end,
-                             const struct wire_request *request); // all of these
+// Places and puts the request, gets its completion, and returns the reply.
+struct wire_reply ask_placed(struct ring_end *end, const struct wire_request *request);
 struct wire_request lease_request(uint64_t cache, uint32_t count, int timeout_ms);
 
 #endif

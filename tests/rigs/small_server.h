@@ -9,12 +9,14 @@
 
 #include "server/params.h"
 
+enum { SMALL_BLOCKS = 8 }; // of its pool
+
 static inline struct server_params small_server(const char *socket_path)
 {
     return (struct server_params){
         .socket = socket_path,
         .memory_fraction = 0.5,
-        .max_blocks = 8,
+        .max_blocks = SMALL_BLOCKS,
         .max_sessions = 8,
         .max_connections = 16,
         .max_caches = 4,

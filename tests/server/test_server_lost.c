@@ -333,7 +333,7 @@ enum asks { RUN_AND_WAIT, RUN_THAT_WAITS, NUM_ASKS };
 static void park_endless(enum asks asks, struct raw_client *raw, uint64_t cache,
                          uint32_t num_blocks, struct raw_pending *pending)
 {
-    int32_t blocks[BLOCK];
+    int32_t blocks[SMALL_BLOCKS];
     struct wire_request request = {.command = WIRE_COMMAND_WAIT, .wait = {.timeout_ms = -1}};
     if (asks == RUN_AND_WAIT) {
         request.wait.ticket = submit_endless(raw, cache, blocks, num_blocks);
@@ -406,7 +406,7 @@ START_TEST(a_lost_device_answers_all_that_waits_and_ends_with_3)
                                        .blocks_lease = {cache, 1, -1}};
     struct raw_pending run, blocked;
     pthread_t thread;
-    park_endless((enum asks)_i, worker, cache, BLOCK, &run); // all blocks of the pool
+    park_endless((enum asks)_i, worker, cache, SMALL_BLOCKS, &run);
     park(waiting, &lease, &blocked);
     ck_assert_int_eq(pthread_create(&thread, NULL, lose, NULL), 0);
     struct wire_reply reply = answer_to(&run);

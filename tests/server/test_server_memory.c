@@ -4,9 +4,9 @@
 // test_server_memory.c - allocations of the server fail after it has taken a command from a ring:
 // each one that the command needs, once. The client is told NO_MEMORY, nothing has changed, and the
 // same command succeeds afterwards. If the answer to a message finds no memory, the session ends.
-// The real server and core, over the fake engine, run in a thread
-// of the test. The linker wraps malloc and its kin; only the dispatcher's calls fail, and only
-// between the taking of an entry and its answer.
+// The real server and core, over the fake engine, run in a thread of the test. The linker wraps
+// malloc and its kin; only the dispatcher's calls fail, and only between the taking of an entry and
+// its answer.
 
 #include "fakes/failing_memory.h"
 #include "fakes/fake_engine.h"
@@ -33,12 +33,12 @@ static atomic_uint fail_message_at; // the same of the next message, until it is
 static uint32_t armed_sequence;     // of that entry; the dispatcher's
 
 enum ring_look __real_ring_take(struct ring_daemon *daemon, void *submission);
-void __real_ring_put(struct ring_daemon *daemon, const void *completion);
+bool __real_ring_put(struct ring_daemon *daemon, const void *completion);
 bool __real_listener_receive(struct listener *listener, struct message *out);
 void __real_dispatch_message(struct server *for_server, const struct message *message);
 bool __real_engine_poll(struct engine *engine, struct engine_event *event);
 enum ring_look __wrap_ring_take(struct ring_daemon *daemon, void *submission);
-void __wrap_ring_put(struct ring_daemon *daemon, const void *completion);
+bool __wrap_ring_put(struct ring_daemon *daemon, const void *completion);
 bool __wrap_listener_receive(struct listener *listener, struct message *out);
 void __wrap_dispatch_message(struct server *for_server, const struct message *message);
 bool __wrap_engine_poll(struct engine *engine, struct engine_event *event);
@@ -55,13 +55,13 @@ enum ring_look __wrap_ring_take(struct ring_daemon *daemon, void *submission)
     return look;
 }
 
-void __wrap_ring_put(struct ring_daemon *daemon, const void *completion)
+bool __wrap_ring_put(struct ring_daemon *daemon, const void *completion)
 {
     struct wire_completion answer;
     wire_get_completion(completion, &answer);
     if (answer.sequence == armed_sequence)
         failing_countdown = 0;
-    __real_ring_put(daemon, completion);
+    return __real_ring_put(daemon, completion);
 }
 
 // Messages of others are served meanwhile.
@@ -162,10 +162,10 @@ static struct wire_request lease_two(void)
     return lease_request(scene.cache, 2, SLEEP_MS);
 }
 
-// Only four are free.
-static struct wire_request lease_five(void)
+// One more than are free: both sessions have two.
+static struct wire_request lease_too_many(void)
 {
-    return lease_request(scene.cache, 5, SLEEP_MS);
+    return lease_request(scene.cache, SMALL_BLOCKS - 2 - 2 + 1, SLEEP_MS);
 }
 
 static struct wire_request create_another(void)
@@ -257,7 +257,7 @@ static struct wire_request destroy(void)
 
 static void release_leased(const struct wire_completion *completion)
 {
-    int32_t blocks[8];
+    int32_t blocks[SMALL_BLOCKS];
     const struct wire_ints leased = reply_of(&scene.end, completion).blocks_lease.blocks;
     memcpy(blocks, leased.data, leased.count * sizeof *blocks);
     release(scene.end.raw, scene.cache, blocks, leased.count);
@@ -283,7 +283,7 @@ static const struct command {
     bool needs_none; // no allocation
 } commands[] = {
     {.make = lease_two, .uses = release_leased},
-    {.make = lease_five, .uses = release_leased, .waits = true},
+    {.make = lease_too_many, .uses = release_leased, .waits = true},
     {.make = create_another, .uses = destroy_created},
     {.make = advance},
     {.make = run, .uses = wait_for_answer},

@@ -12,16 +12,19 @@ if [ "$(id -u)" != 0 ] || ! unshare -m true 2>/dev/null; then
     exit 77
 fi
 folder=$(mktemp -d)
-segment=/dev/shm/aule-leftovers-$$
+segment=/dev/shm/aule-leftovers-$$-own
 running=()
-trap 'kill "${running[@]}" 2>/dev/null || true; rm -rf "$folder" "$segment"' EXIT
+trap 'kill "${running[@]}" 2>/dev/null || true; rm -rf "$folder" "$segment"{,.longer}' EXIT
 mkdir "$folder/own" "$folder/other"
 for one in own other; do cp "$(command -v sleep)" "$folder/$one/program"; done
 "$leftovers" --segments >"$folder/before"
 
-expect() { # LINE: all that is found; a process' number comes first
+# LINE: all that is found in the test's own folder and segments; a process' number comes first.
+# Other tests of the same run make segments of their own.
+expect() {
     local found
     found=$("$leftovers" "$folder/before" "$folder/own")
+    found=$(grep -F -e "$folder/" -e "$segment" <<<"$found") || true
     [ "$found" = "$1" ] || { echo "found '$found' instead of '$1'"; exit 1; }
 }
 stop() {
@@ -56,5 +59,12 @@ time.sleep(1000)' "$segment" &
 running=($!)
 until grep -qsF "$segment" "/proc/${running[0]}/maps"; do kill -0 "${running[0]}"; sleep 0.01; done
 expect "" # another run's daemon has just made it
+mv "$segment" "$segment.longer" # the process maps it by the longer path now
+head -c 4096 /dev/zero >"$segment"
+expect "$segment"
+rm "$segment.longer"
 stop
 expect "$segment"
+
+found=$("$leftovers" "$folder/none" "$folder/own" 2>&1) && { echo "it read no list"; exit 1; }
+[ "$found" = "leftovers: cannot read $folder/none" ] || { echo "it said '$found'"; exit 1; }

@@ -108,14 +108,18 @@ class Attached:
         self._cache = cache
         self._reporting = threading.RLock()  # from before the wait for streams to its report
         self._lock = threading.RLock()  # of all below
-        self._threads: set[int] = set()  # those that launch kernels
+        # Identifiers of threads that launch kernels. None is ever forgotten, also not when its
+        # thread ends: once there are two, each report takes a message more.
+        self._threads: set[int] = set()
         self._noted = 0  # notes so far
         # Slots that are written and not reported: those of sequences, and those given by hand.
         # Slots that a sequence drops go at once: a publication may free their blocks for others.
         self._written: weakref.WeakKeyDictionary[Sequence, list[_Written]] = (
             weakref.WeakKeyDictionary())
         self._given: list[tuple[int, Any]] = []  # number, slots
-        self._events: list[Any] = []  # of the streams that wrote them, in the order of the notes
+        # Of streams that wrote them, in the order of the notes, and of those whose threads have
+        # released blocks, which their kernels may still read.
+        self._events: list[Any] = []
         # Sequences with full blocks that are not reported: the next plan or step does so.
         self._due: weakref.WeakSet[Sequence] = weakref.WeakSet()
         handle = cache._open()
@@ -157,7 +161,11 @@ class Attached:
         return event
 
     def _enter(self) -> None:
-        """Know this thread. Its first kernels begin behind a report that knows of no other."""
+        """Add this thread to the known ones, before it launches its first kernel.
+
+        A report that knows of one thread counts all releases as passed. So a new thread first waits
+        until the report that is under way has ended.
+        """
         me = threading.get_ident()
         if me not in self._threads:
             with self._reporting:
@@ -212,9 +220,10 @@ class Attached:
             return [sequence for sequence in sequences if sequence in self._due]
 
     def publish(self, sequence: Sequence) -> None:
-        """Publish a sequence whose unpublished full blocks plans have written: one message.
+        """Publish a sequence whose unpublished full blocks plans have written.
 
-        The caller has the sequence's lock.
+        This takes one message, or two if several threads use the cache. The caller has the
+        sequence's lock.
         """
         if self._cache.session.info["protocol_minor"] < 10:
             self.report()
@@ -248,17 +257,30 @@ class Attached:
         with self._lock:
             self._due.discard(sequence)
 
-    def quiet(self) -> Any:
-        """Return what a `with` holds to keep reports away: none tells slots that go meanwhile."""
-        return self._lock
+    @contextlib.contextmanager
+    def releasing(self, num_blocks: int) -> Iterator[None]:
+        """Keep reports away while this thread releases blocks; 0: it releases none.
+
+        A report could tell slots that go meanwhile. One that counts the release as passed waits for
+        what this thread has launched, whichever thread reports.
+        """
+        event = None
+        if num_blocks > 0:
+            with contextlib.suppress(RuntimeError):  # CUDA's; no kernel runs then
+                event = self._event()
+        with self._lock:
+            if event is not None:
+                self._events.append(event)
+            yield
 
     @contextlib.contextmanager
     def _passing(self) -> Iterator[tuple[int, int]]:
-        """Wait for the current stream and for those that wrote, then keep new notes away.
+        """Wait for the current stream and for the noted events, then keep new notes away.
 
-        Gives what a report may call passed, and the number of the last note whose stream has
-        passed. Kernels that other threads launch meanwhile may read what is released meanwhile: so
-        if there are others, only releases before the wait count.
+        Gives the mark up to which a report may count releases as passed, and the number of the last
+        note whose stream has passed. Other threads may launch kernels during the wait, and then
+        release blocks that these kernels read. So if there are other threads, only releases before
+        the wait count.
         """
         self._enter()
         with self._reporting:
@@ -278,13 +300,15 @@ class Attached:
         return int(mark[0])
 
     def report(self) -> None:
-        """Wait for the current stream, and for those of `wrote`, and tell the daemon.
+        """Wait for the current stream and for noted ones, and tell the daemon.
 
-        Noted slots count as written then, so their blocks can be published. Blocks that sequences
-        have released since the last report are free for others, because no kernel that this process
-        has launched on these streams can still read them. Other streams that read blocks: wait for
-        them before you call this. If several threads use this object, what they release during the
-        wait comes free with the next report.
+        `wrote`, Sequence.close(), Sequence.truncate() and Cache.release() note the current stream
+        of their thread. Noted slots count as written then, so their blocks can be published. Blocks
+        that were released since the last report are free for others. No kernel that was launched on
+        a noted stream before that call can still read them. Before you call this, wait for other
+        streams that read blocks, and for those of sequences that are dropped without close(). If
+        several threads use this object, what they release during the wait comes free with the next
+        report.
 
         If the daemon refuses a slot that `wrote` was given, all slots given so are dropped. Those
         of plans stay noted.
@@ -382,8 +406,9 @@ class Plan(Owner):
         """Say that kernels launched on the current stream write this step's K and V in all layers.
 
         Tokens that were truncated since the plan was made do not count. Call it after the last
-        launch. It does not wait. If a block of a sequence has become full, the next plan, publish()
-        or close() of the sequence waits for the stream and publishes it.
+        launch. It does not wait for the stream. If a block of a sequence has become full, the next
+        plan, publish() or close() of the sequence waits for the stream and publishes the block. A
+        thread's first call of the cache may wait for another thread's report.
         """
         self.cache.attach().planned(self)
 

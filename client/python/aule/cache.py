@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -47,8 +48,9 @@ class Cache(Owner):
                  block_size: int) -> None:
         super().__init__(handle)
         self.session = session
-        # Equal for each Cache, of any session, whose sequences find the same blocks: the daemon's
-        # life, the tenant and the name.
+        # The daemon's life, the tenant as the caller gave it, and the name. If equal, sequences of
+        # both caches find the same blocks. The converse does not hold: with --tenant groups, no
+        # tenant and the name of the user's group are one.
         self._place = session._info["epoch"], session._tenant, name
         self.block_size = block_size
         self._geometry = geometry
@@ -243,7 +245,8 @@ class Cache(Owner):
 
         As `step`, but nothing is sent unless blocks are leased or published. Call `Plan.wrote`
         behind its last kernel. If too few blocks are free, it waits for the current stream and
-        reports, because this session's own released blocks may be what is missing.
+        reports, because this session's own released blocks may be what is missing. While it waits,
+        it reports again and again, for what other threads release meanwhile.
         Source: aule_step_plan() in sequence.h.
         """
         from ._attached import Plan
@@ -260,12 +263,15 @@ class Cache(Owner):
         def make(ms: int) -> int:
             return int(lib.aule_step_plan(handle.pointer, table, len(pairs), ms))
 
+        def report_and_make(ms: int) -> int:
+            attached.report()
+            return make(ms)
+
         with locked(pairs):
             fill(table, pairs)
             status = make(0)
             if status in (NO_BLOCKS, QUOTA, BUSY):
-                attached.report()
-                status = sliced(make, timeout, (NO_BLOCKS, BUSY), self._open)
+                status = sliced(report_and_make, timeout, (NO_BLOCKS, BUSY), self._open)
             check(status)
             return Plan(handle, self, [sequence for sequence, _ in pairs], table)
 
@@ -291,9 +297,10 @@ class Cache(Owner):
 
     def release(self, ids: Any) -> None:
         """Release blocks, leased or held. NotHeldError: nothing was released."""
-        array = int32(ids, "ids")
-        check(lib.aule_blocks_release(self._open().pointer, len(array),
-                                      ffi.from_buffer("int32_t[]", array)))
+        array, attached = int32(ids, "ids"), self._attached
+        with attached.releasing(len(array)) if attached else contextlib.nullcontext():
+            check(lib.aule_blocks_release(self._open().pointer, len(array),
+                                          ffi.from_buffer("int32_t[]", array)))
 
     def lookup(self, tokens: Any, *, extra_key: bytes = b"", max_tokens: int = 0) -> Any:
         """Hold the published blocks that begin `tokens`; returns their ids, int32 [n]."""

@@ -21,7 +21,7 @@ from ._native import SLICE_MS, TIMEOUT, Handle, Owner, check, ffi, lib, millisec
 from ._run import Runs
 
 if TYPE_CHECKING:
-    from ._attached import Plan
+    from ._attached import Attached, Plan
     from .cache import Cache
 
 PAUSE_S = 0.001  # in which a wait leaves its sequence to other threads: a lock is not fair
@@ -110,10 +110,11 @@ class Sequence(Owner):
                 time.sleep(PAUSE_S)
         return True
 
-    def _info(self) -> Any:
+    def _info(self, handle: Handle | None = None) -> Any:
         info = ffi.new("struct aule_sequence_info *")
         with self._lock:
-            check(lib.aule_sequence_info_sized(self._open().pointer, info, ffi.sizeof(info[0])))
+            check(lib.aule_sequence_info_sized((handle or self._open()).pointer, info,
+                                               ffi.sizeof(info[0])))
         return info
 
     def __len__(self) -> int:
@@ -173,13 +174,21 @@ class Sequence(Owner):
         if num_tokens < 0:
             raise errors.OutOfRangeError(f"truncate({num_tokens})")
         attached = self.cache._attached
-        with self._lock, attached.quiet() if attached else contextlib.nullcontext():
+        with self._lock, self._releasing(attached, self._open(), num_tokens):
             check(lib.aule_sequence_truncate(self._open().pointer, num_tokens))
             self._own = (min(self._own[0], num_tokens), min(self._own[1], num_tokens))
             for plan in list(self._plans):
                 plan._forget(self, num_tokens)
             if attached is not None:
                 attached.forget(self, num_tokens)
+
+    def _releasing(self, attached: Attached | None, handle: Handle | None,
+                   num_tokens: int) -> contextlib.AbstractContextManager[None]:
+        """Return what a `with` holds while the blocks behind `num_tokens` tokens are released."""
+        if attached is None or handle is None:
+            return contextlib.nullcontext()
+        kept = -(-num_tokens // self.cache.block_size)
+        return attached.releasing(self._info(handle).num_blocks - kept)
 
     def fork(self) -> Sequence:
         """Make a sequence of the same tokens that shares all computed blocks.
@@ -232,7 +241,7 @@ class Sequence(Owner):
         handle, self._handle = self._handle, None  # first: a wait for a claim sees it
         left = handle
         try:
-            with self._lock, attached.quiet() if attached else contextlib.nullcontext():
+            with self._lock, self._releasing(attached, handle, 0):
                 left = None
                 super().close()
                 if handle is not None:

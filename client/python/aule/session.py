@@ -40,7 +40,7 @@ class Session(Owner):
                  stream_timeout: float | None, tenant: str) -> None:
         super().__init__(handle)
         self._daemon = daemon
-        self._tenant = tenant  # "": none is named
+        self._tenant = tenant  # as the caller gave it; "": none
         info = ffi.new("struct aule_session_info *")
         check(lib.aule_session_info_sized(handle.pointer, info, ffi.sizeof(info[0])))
         self._info = fields(info[0])
@@ -212,11 +212,13 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
     socket: the path; None: $AULE_SOCKET, else where `aule-daemon` listens by default.
     autostart: start a private daemon with `daemon_options`, and end it with the session or with
     the process. `session.socket` is its path, for other processes. name: shown by aule-ctl.
-    tenant: sessions share prefixes only inside one tenant. arena_size: bytes of shared memory; 0:
-    64 MiB. timeout: seconds for the handshake, and the grace for later answers; None: for ever.
-    paged_threshold: keys from which `attention()` copies into the pool; 0: 2048. ring_spin_us: as
-    in aule.h. device_arena_size: bytes of GPU memory that torch's CUDA shares with the daemon; runs
-    whose q is a CUDA tensor then pass nothing through host memory (docs/gpu-workers.md).
+    tenant: sessions share prefixes only inside one tenant. With --tenant groups, None and the name
+    of the user's group are one tenant; use one of the two in a process. arena_size: bytes of shared
+    memory; 0: 64 MiB. timeout: seconds for the handshake, and the grace for later answers; None:
+    for ever. paged_threshold: keys from which `attention()` copies into the pool; 0: 2048.
+    ring_spin_us: as in aule.h. device_arena_size: bytes of GPU memory that torch's CUDA shares with
+    the daemon; runs whose q is a CUDA tensor then pass nothing through host memory
+    (docs/gpu-workers.md).
     stream_timeout: seconds to wait for a CUDA stream before a run or a report; None: for ever.
 
     DaemonGoneError: nothing listens. VersionError: the daemon has another version. Others: those

@@ -101,7 +101,7 @@ def main() -> int:
     options = parser.parse_args()
     lacks = missing(options.kernel)
     if lacks:
-        print(f"attached.py needs torch for CUDA with Triton: {lacks}", file=sys.stderr)
+        print(f"attached.py cannot run here: {lacks}", file=sys.stderr)
         return 1
     if options.index is not None:
         print("RESULT " + json.dumps(worker(options)), flush=True)

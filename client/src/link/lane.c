@@ -340,7 +340,8 @@ static enum aule_status read_place(const struct lane *lane, struct place *place,
 
 // ---- answers ----
 
-// Without memory for the sentence the status tells of the run: its ticket is gone by now.
+// The daemon has ended the ticket already. So if there is no memory for the sentence, the status
+// alone is reported.
 static void read_wait(const struct wire_completion *completion, struct answer *answer)
 {
     if (completion->text[0])
