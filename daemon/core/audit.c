@@ -472,7 +472,8 @@ static bool check_cache(const struct core *core, const struct cache *cache, stru
         if (!check_chunk(core, cache, cache->chunks[i], counts, error))
             return false;
     }
-    EXPECT(present == cache->num_present && growing == cache->num_growing,
+    EXPECT(present == cache->num_present && growing == cache->num_growing &&
+               cache->num_ahead <= growing,
            "cache %" PRIu64 " miscounts its chunks", cache->id);
     for (int state = 0; state < CORE_ABSENT; state++) {
         EXPECT(counts[state] == cache->counts[state],

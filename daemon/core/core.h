@@ -199,7 +199,8 @@ enum status core_cache_counts(struct core_session *session, uint64_t cache, stru
 // ---- blocks ----
 
 // Leases `count` blocks; their contents are undefined. All or nothing.
-// NO_BLOCKS: too few are free now; *growing: a chunk is being made, so ask again soon.
+// NO_BLOCKS: too few are free now; *growing: a chunk is being made, of this cache or by another one
+// ahead of need, so ask again soon.
 // QUOTA: the session must release blocks first. LIMIT: the pool can never have `count` blocks.
 enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint32_t count,
                               int32_t *blocks, bool *growing, struct error *error);
@@ -224,12 +225,13 @@ void core_wait_end(struct core_waiter *waiter); // before its session closes
 // A round over the leases that may be granted, or that must be refused, since something has
 // changed: ask core_retry_next() until it returns NULL, and try each waiter that it names once.
 // That may end the waiter. A round costs O(log tenants) for each waiter that it names. It names one
-// for each cache and one more, those that wait only for growth once a cache has free blocks or
-// grows no more, and those of tenants whose sessions all wait. If one was granted, begin another
-// round.
+// for each cache and one more, those that wait only for growth once a cache has free blocks, a
+// chunk has come, or nothing grows any more, and those of tenants whose sessions all wait. If one
+// was granted, begin another round.
 void core_retry_begin(struct core *core);
 struct core_waiter *core_retry_next(struct core *core);
-// True: a chunk of the cache is being made, so a lease that lost its turn may soon get it.
+// True: a chunk is being made that the cache may get, so a lease that lost its turn may soon get
+// it.
 bool core_cache_grows(const struct core_session *session, uint64_t cache);
 // A command of the session begins or ceases to wait for what another session does: a claim or the
 // take of an offer. Leases that wait are counted already.

@@ -120,8 +120,7 @@ enum status core_session_open(struct core *core, const struct core_session_param
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a session");
     core->num_sessions++;
     // The device may have memory again: let the next lease ask.
-    core->pool.refused_bytes = 0;
-    core->pool.refused_ahead = false;
+    pool_ask_again(&core->pool);
     *out = session;
     return STATUS_OK;
 }
@@ -288,8 +287,7 @@ enum status core_cache_open(struct core_session *session,
         cache->open_sessions++;
     if (session->pool->num_caches > session->core->params.max_caches)
         cache_end_unused(session->pool); // last, because a failed open must not end a cache
-    session->pool->refused_bytes = 0;
-    session->pool->refused_ahead = false;
+    pool_ask_again(session->pool);
     pool_keep_spare(cache);
     *out = (struct core_cache_info){cache->id, cache->chunk_blocks, cache->block_bytes};
     return STATUS_OK;

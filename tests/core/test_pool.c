@@ -421,6 +421,35 @@ START_TEST(memory_that_the_device_refuses_ahead_of_need_is_not_asked_for_by_each
 }
 END_TEST
 
+START_TEST(nothing_is_evicted_while_another_cache_grows_ahead)
+{
+    struct world world;
+    struct worker a, b;
+    bool growing;
+    world_open(&world, &(struct core_params){.spare_blocks = 16, .max_blocks = 80});
+    fake_engine_automatic(world.engine, true);
+    worker_open(&a, &world, 1, "");
+    worker_open(&b, &world, 1, "");
+    b.cache = worker_open_cache(&b, "other");
+    publish_some(&b, 30, 100);
+    world_step(&world);
+    ck_assert_uint_eq(worker_counts(&b).total, 48);
+    fake_engine_hold_chunks(world.engine, true);
+    worker_lease(&a, 1, blocks); // leaves few, so its cache asks for the pool's last chunk
+    ck_assert_refused(core_blocks_lease(b.session, b.cache, 20, blocks, &growing, &error),
+                      STATUS_NO_BLOCKS, "");
+    ck_assert(growing);
+    ck_assert(fake_engine_give_chunk(world.engine));
+    fake_engine_hold_chunks(world.engine, false);
+    world_step(&world);
+    worker_lease(&b, 20, blocks);
+    ck_assert_uint_eq(worker_counts(&a).total, 16);
+    ck_assert_uint_eq(totals(&world)[METRIC_EVICTIONS], 0);
+    world_check(&world);
+    world_close(&world);
+}
+END_TEST
+
 START_TEST(a_lease_waits_for_what_another_cache_will_have_ahead)
 {
     struct world world;
@@ -761,6 +790,7 @@ int main(void)
     tcase_add_test(growth, nothing_is_evicted_so_that_a_cache_has_spare_blocks);
     tcase_add_test(growth,
                    memory_that_the_device_refuses_ahead_of_need_is_not_asked_for_by_each_lease);
+    tcase_add_test(growth, nothing_is_evicted_while_another_cache_grows_ahead);
     tcase_add_test(growth, a_lease_waits_for_what_another_cache_will_have_ahead);
     tcase_add_test(sizes, a_chunk_is_the_largest_power_of_two_that_every_limit_allows);
     tcase_add_test(sizes, a_block_larger_than_the_pool_is_refused_when_its_cache_is_opened);

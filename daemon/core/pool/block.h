@@ -74,8 +74,8 @@ struct chunk {
     struct order_node idle;      // in owner->idle while it has cached blocks and none is used
 
     // NULL while ABSENT. The other four lie behind the blocks, in the same object of block_stock
-    // and in this order. A full pool takes a block's `whole` bit and its place in `free` from one
-    // page.
+    // and in this order. `whole` and `free` come first, so that freeing a block of a full chunk
+    // touches one page of both.
     struct block *blocks; // [chunk_blocks]; owned
     // [chunk_blocks / 8, rounded up]: a bit is set if the block is whole: all its slots are written
     // in all layers.
@@ -87,6 +87,7 @@ struct chunk {
     // [chunk_blocks, block_size / 8]: a bit is set if a live batch writes the slot and has not run
     // yet.
     uint8_t *reserved;
+    bool ahead; // while GROWING: no lease needed it when it began
 };
 
 // `id` may be any number. NULL: no present chunk has this block.

@@ -488,6 +488,7 @@ enum status cache_grow(struct cache *cache, bool ahead, struct error *error)
     chunk->written = (uint8_t *)chunk->free + sizes.free;
     chunk->reserved = chunk->written + sizes.written;
     chunk->state = CHUNK_GROWING;
+    chunk->ahead = ahead;
     cache->num_growing++;
     cache->num_ahead += ahead;
     pool_take(cache->pool, cache);
@@ -515,12 +516,14 @@ void cache_grown(struct cache *cache, uint32_t number, const struct error *outco
 {
     struct chunk *chunk = cache->chunks[number];
     struct pool *pool = cache->pool;
-    const bool ahead = cache->num_ahead > 0; // if others grow too, it does not matter which it is
+    const bool ahead = chunk->ahead;
     cache->num_growing--;
     cache->num_ahead -= ahead;
     pool->ledger->news = true;
     if (outcome->status == STATUS_OK) {
         chunk_open(cache, chunk);
+        pool->num_arrived++;
+        pool->refused_ahead = false;
         return;
     }
     chunk_clear(cache, chunk);

@@ -293,7 +293,7 @@ static bool is_before(const struct tenant *tenant, const struct heap_node *rival
 }
 
 // Evicts up to `most` blocks of the account, as long as the same choice would be made again. No
-// other tenant's rank changes meanwhile.
+// other tenant comes earlier meanwhile.
 static void evict_own(const struct choice *choice, uint64_t most, struct evictions *evictions)
 {
     struct account *own = choice->own;
@@ -301,14 +301,15 @@ static void evict_own(const struct choice *choice, uint64_t most, struct evictio
     struct tenant *tenant = tenant_ref(own->tenant); // it may end with its last root
     const struct heap_node *beside = heap_first_beside(&cache->ranks, &own->rank),
                            *elsewhere = heap_first_beside(&cache->pool->ranks, &tenant->rank);
+    const uint64_t least = tenant->cached > most ? tenant->cached - most : 0;
     do {
         struct prefix_node *first = first_victim(own);
         fetch_victims(evictions, own, first);
         struct prefix_node *node = lowest_cached(first);
         forget(evictions, node);
         unlink_counted(cache, node);
-    } while (--most && own->victims.size && age_of(own) <= choice->age && tenant_surplus(tenant) &&
-             is_before(tenant, beside) && is_before(tenant, elsewhere));
+    } while (tenant->cached > least && own->victims.size && age_of(own) <= choice->age &&
+             tenant_surplus(tenant) && is_before(tenant, beside) && is_before(tenant, elsewhere));
     tenant_unref(tenant);
 }
 

@@ -5,7 +5,8 @@
 // copies and offers name each. Dispatcher thread only.
 // The counts are in pages, one for each chunk, apart from struct block. Whether a session holds a
 // block is one bit. Checking a block table entry reads nothing else, and the bits of 100,000 blocks
-// fit into the L1 cache of a CPU core. Counts beyond one are rare, and lie where nothing else does.
+// fit into the L1 cache of a CPU core. Counts beyond one are rare, so they have an allocation of
+// their own.
 
 #ifndef AULE_CORE_HOLD_H
 #define AULE_CORE_HOLD_H

@@ -75,17 +75,27 @@ void pool_take(struct pool *pool, const struct cache *cache)
     pool->blocks += cache->chunk_blocks;
 }
 
-void pool_give_back(struct pool *pool, const struct cache *cache)
+static void take_off(struct pool *pool, const struct cache *cache)
 {
     pool->bytes -= cache->chunk_bytes;
     pool->blocks -= cache->chunk_blocks;
+}
+
+void pool_give_back(struct pool *pool, const struct cache *cache)
+{
+    take_off(pool, cache);
+    pool_ask_again(pool);
+}
+
+void pool_ask_again(struct pool *pool)
+{
     pool->refused_bytes = 0;
     pool->refused_ahead = false;
 }
 
 void pool_refused(struct pool *pool, const struct cache *cache, bool ahead)
 {
-    pool_give_back(pool, cache);
+    take_off(pool, cache);
     pool->refused_ahead = true;
     if (ahead)
         return;
@@ -177,15 +187,17 @@ static enum status grow_to(struct cache *cache, uint32_t count, bool ahead, stru
 
 void pool_keep_spare(struct cache *cache)
 {
-    if (!cache->pool->fixed_blocks && !cache->pool->refused_ahead)
-        grow_to(cache, cache->pool->ledger->params->spare_blocks, true, NULL);
+    const struct pool *pool = cache->pool;
+    if (!pool->fixed_blocks && !pool->refused_ahead && !pool->lanes)
+        grow_to(cache, pool->ledger->params->spare_blocks, true, NULL);
 }
 
+// Another cache grows ahead of need, so that this cache may take the chunk when it is there.
 static bool others_grow(const struct cache *cache)
 {
     const struct pool *pool = cache->pool;
     for (uint32_t i = 0; i < pool->num_caches && !pool->fixed_blocks; i++)
-        if (pool->caches[i] != cache && pool->caches[i]->num_growing)
+        if (pool->caches[i] != cache && pool->caches[i]->num_ahead)
             return true;
     return false;
 }
@@ -224,11 +236,10 @@ static bool take_spare(const struct cache *cache)
 }
 
 static enum status no_blocks(const struct cache *cache, const struct tenant *asking, uint32_t count,
-                             bool *growing, struct error *error)
+                             struct error *error)
 {
     const struct pool *pool = cache->pool;
     char refused[96] = "";
-    *growing = pool_grows(cache);
     if (pool->refused_bytes)
         snprintf(refused, sizeof refused, "; the device has no memory for %" PRIu64 " bytes more",
                  pool->refused_bytes);
@@ -249,9 +260,11 @@ enum status pool_make_room(const struct hold_table *table, uint32_t count, bool 
     struct pool *pool = cache->pool;
     const struct tenant *asking = table->session->salt->tenant;
     if (pool->refused_bytes && ++pool->refused_wishes >= POOL_RETRY_AFTER)
-        pool->refused_bytes = 0;
-    if (pool_available(cache, asking) < count) // evicting would lose prefixes for nothing
-        return no_blocks(cache, asking, count, growing, error);
+        pool_ask_again(pool);
+    if (pool_available(cache, asking) < count) { // evicting would lose prefixes for nothing
+        *growing = others_grow(cache);
+        return no_blocks(cache, asking, count, error);
+    }
     struct evictions evictions = {.table = table, .wanted = count};
     enum status status = grow_to(cache, count, false, error);
     // Nothing is evicted while another cache grows, which may be ahead of need.
@@ -261,5 +274,6 @@ enum status pool_make_room(const struct hold_table *table, uint32_t count, bool 
         status = grow_to(cache, count, false, error);
     if (status != STATUS_OK || cache->counts[CORE_FREE] >= count)
         return status;
-    return no_blocks(cache, asking, count, growing, error);
+    *growing = pool_grows(cache);
+    return no_blocks(cache, asking, count, error);
 }

@@ -24,7 +24,8 @@ struct pool {
     uint64_t bytes, blocks;  // of all chunks that are present or growing
     uint64_t refused_bytes;  // size of the last chunk that the device had no memory for; 0 = none
     uint32_t refused_wishes; // leases that needed memory since then
-    bool refused_ahead;      // the device had no memory for a chunk ahead of need; leases may ask
+    bool refused_ahead;      // the device refused a chunk, so no cache grows ahead of need now
+    uint64_t num_arrived;    // chunks that the device has made so far
 
     struct ledger *ledger; // core's
     bool has_tiers;        // blocks are also kept outside the GPU: tiers.h
@@ -67,13 +68,14 @@ uint64_t pool_available(const struct cache *cache, const struct tenant *asking);
 void pool_take(struct pool *pool, const struct cache *cache);      // counts one chunk more
 void pool_give_back(struct pool *pool, const struct cache *cache); // counts one chunk less
 // The device had no memory for a chunk that pool_take() had counted.
+void pool_ask_again(struct pool *pool); // the device may have memory again
 void pool_refused(struct pool *pool, const struct cache *cache, bool ahead);
 
 // Makes the memory of a new cache if the pool is fixed. LIMIT: the pool has no room for it.
 enum status pool_fill(struct cache *cache, struct error *error);
 // Call this when a cache was opened, and after each lease. It begins to grow the cache if it has
 // too few spare blocks and the pool has room. Takes nothing from other caches, evicts nothing.
-// Without host memory it does nothing: the lease that needs the memory will say so.
+// Without host memory, or while leases wait, it does nothing.
 void pool_keep_spare(struct cache *cache);
 // Whether chunks that the cache could get are on their way: its own, or those of another cache,
 // which may give back what it has ahead of need.

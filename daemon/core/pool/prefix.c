@@ -213,11 +213,12 @@ const struct prefix_node *prefix_walk_peek(const struct prefix_walk *walk, uint3
 
 static void note_ancestors(struct prefix_node *node)
 {
-    struct prefix_node *above = node->parent;
-    for (int i = 0; i < PREFIX_FARTHER && above; i++) {
-        above = above->parent;
-        node->farther[i] = above;
-    }
+    const struct prefix_node *parent = node->parent;
+    if (!parent)
+        return;
+    node->farther[0] = parent->parent;
+    for (int i = 1; i < PREFIX_FARTHER; i++)
+        node->farther[i] = parent->farther[i - 1];
 }
 
 struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,

@@ -19,8 +19,8 @@
 enum { PREFIX_FARTHER = 3 };
 
 // In cache->node_stock, so it begins at a cache line, and so do its parts. Two lines side by side
-// cost little more than one: a look-up reads the third one and the tokens behind it, an eviction
-// the second and the third.
+// cost little more than one: a look-up reads the line of `hash` and the tokens behind it, an
+// eviction the line of `prev` and that of `hash`.
 struct prefix_node {
     struct record_chain chain; // its name in tiers; unset while pool->has_tiers is not
     struct prefix_node *prev_fresh, *next_fresh; // cache->fresh, while is_fresh
@@ -46,7 +46,7 @@ struct prefix_node {
     uint32_t depth;      // 0: a child of the root
     int32_t tokens[];    // [block_size]
 };
-_Static_assert(offsetof(struct prefix_node, tokens) <= 192, "tokens begin in the third line");
+_Static_assert(offsetof(struct prefix_node, tokens) < 192, "tokens begin in the third line");
 
 struct prefix_root {
     UT_hash_handle hh;            // cache->roots, by key

@@ -42,6 +42,7 @@ struct queue_lane {
     struct core_waiter *growth; // those that wait only for growth, oldest first
     struct core_waiter *retry;  // of these, the next one to be tried in round `retry_round`
     uint64_t retry_round;
+    uint64_t arrived; // pool->num_arrived when `growth` was tried last
 };
 
 // The leases of one tenant in a lane that do not wait only for growth.
@@ -330,17 +331,20 @@ static struct core_waiter *try_first(const struct heap *turns, bool of_lane, uin
     return waiter;
 }
 
-// Those that wait for growth may have their turn if there are free blocks, and give up if nothing
-// grows any more.
-static struct core_waiter *next_of_growth(struct queue_lane *lane, uint64_t round)
+// Those that wait for growth may have their turn if there are free blocks or a chunk has come,
+// which another cache may give back. They give up if nothing grows any more.
+static struct core_waiter *next_of_growth(const struct pool *pool, struct queue_lane *lane)
 {
+    const uint64_t round = pool->round;
     struct core_waiter *first = lane->growth;
     if (first && lane->retry_round != round)
         lane->retry = has_free(first->session, lane->cache, 1) ||
+                              lane->arrived != pool->num_arrived ||
                               !core_cache_grows(first->session, lane->cache)
                           ? first
                           : NULL;
     lane->retry_round = round;
+    lane->arrived = pool->num_arrived;
     struct core_waiter *waiter = lane->retry;
     if (waiter)
         lane->retry = waiter->beside_next;
@@ -351,7 +355,7 @@ static struct core_waiter *next_of_lanes(const struct pool *pool)
 {
     struct core_waiter *waiter = NULL;
     for (struct queue_lane *lane = pool->lanes; lane && !waiter; lane = lane->hh.next) {
-        waiter = next_of_growth(lane, pool->round);
+        waiter = next_of_growth(pool, lane);
         if (!waiter)
             waiter = try_first(&lane->turns, true, pool->round);
     }
