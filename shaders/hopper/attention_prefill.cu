@@ -26,10 +26,11 @@
 // - late: the tiles between look for no maxima. A row whose sum of weights in a lane is not below
 //   2^15, which f16 still holds, divides weights, sums and O by 2^k and adds k to its base.
 //
-// What grows by more than 2^127 within one tile is infinite or NaN at the end of the item. Such a
-// warpgroup notes the item, and the block computes it again at its end, with all tiles exact, with
-// base in units of scores, 2^((S - base) c), and with V's infinite and NaN values kept from the
-// rows that do not see their keys.
+// What grows by more than 2^127 within one tile is infinite or NaN at the end of the item. A large
+// base has lost the digits that weights need. Such a warpgroup notes the item, and the block
+// computes it again at its end, with all tiles exact, with base in units of scores,
+// 2^((S - base) c), and with V's infinite and NaN values kept from the rows that do not see their
+// keys.
 //
 // Bits: a row's arithmetic depends on its own item only, never on the block that takes it.
 
@@ -1366,8 +1367,12 @@ template <bool AGAIN> DEVICE void attend(worker &w, const task &task, uint32_t t
     }
 }
 
-// Whether one of the lane's rows may be wrong: something is not a finite number, or the weight of
-// the largest score, which is 1 but for rounding S c, is far from it (|S c| beyond 2^26).
+// From this magnitude of S c on, f32's rounding of a base changes weights visibly. A base of 2^31
+// does not even change if shrink() adds k to it. Source: FAR of attention_prefill.comp.
+const float FAR = 4096;
+
+// Whether one of the lane's rows may be wrong: something is not a finite number, no weight is near
+// 1, or the base is FAR.
 DEVICE bool doubtful(const worker &w)
 {
     float zero[2] = {0, 0}; // or NaN
@@ -1377,7 +1382,8 @@ DEVICE bool doubtful(const worker &w)
         zero[i >> 1 & 1] = fused(w.o[i], 0.0f, zero[i >> 1 & 1]);
 #pragma unroll
     for (uint32_t r = 0; r < 2; r++)
-        doubt |= w.count[r] > 0 && !(zero[r] == 0 && w.sum[r] > 0.25f && w.sum[r] < 3.0e38f);
+        doubt |= w.count[r] > 0 && !(zero[r] == 0 && w.sum[r] > 0.25f && w.sum[r] < 3.0e38f &&
+                                     __builtin_fabsf(w.base[r]) < FAR);
     return doubt;
 }
 

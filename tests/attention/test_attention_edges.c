@@ -100,6 +100,20 @@ static float most_key_wave(const struct place *at)
     return most(at) * sign_of(at->d + at->token);
 }
 
+// Its square has more digits than the square of a power of two. All dtypes but those of 8 bits hold
+// it.
+static const float heavy = 65280;
+
+static float heavy_wave(const struct place *at)
+{
+    return heavy * sign_of(at->d);
+}
+
+static float heavy_key_wave(const struct place *at)
+{
+    return heavy * sign_of(at->d + at->token);
+}
+
 static float value_wave(const struct place *at)
 {
     return most_value(at) * sign_of(at->token);
@@ -213,7 +227,8 @@ static const struct {
     {3, 1, {80, 20, 150}, {80, 330, 300}},
     {6, 3, {1, 2, 1, 1, 2, 1}, {600, 600, 600, 600, 600, 600}},
 };
-enum { BLOCK = 32, SHARED_BATCH = 2, SHARED_BLOCKS = 16, COLUMNS = 19 };
+enum { BLOCK = 32, PROMPTS = 1, SHARED_BATCH = 2, SHARED_BLOCKS = 16, COLUMNS = 19 };
+static const float K_SCALE = 0.5f; // also V's; exact
 
 // Of SHARED_BATCH: the sequences have 16 blocks in common and 3 of their own.
 static const int32_t *shared_table(void)
@@ -307,16 +322,58 @@ static void style_run(struct stage *stage, const struct style *style)
     stage->cache = NULL;
 }
 
+static void edges_set(struct stage *stage, uint64_t kind, const struct attention_wish *wish)
+{
+    stage_set(stage, kind, wish);
+    struct attention_parameters *parameters = &stage->problem->parameters[0];
+    parameters->window_left = 40, parameters->window_right = -1;
+    parameters->k_scale = parameters->v_scale = K_SCALE;
+}
+
 START_TEST(numbers_at_the_edge_agree_with_the_oracle)
 {
     struct stage stage;
     struct attention_wish wish = edge_wish(_i / (int)COUNT(BATCHES), _i % (int)COUNT(BATCHES));
-    stage_set(&stage, 400 + (uint64_t)_i, &wish);
-    struct attention_parameters *parameters = &stage.problem->parameters[0];
-    parameters->window_left = 40, parameters->window_right = -1;
-    parameters->k_scale = parameters->v_scale = 0.5f;
+    edges_set(&stage, 400 + (uint64_t)_i, &wish);
     for (size_t i = 0; i < COUNT(STYLES); i++)
         style_run(&stage, &STYLES[i]);
+    stage_clear(&stage);
+}
+END_TEST
+
+// ---- equal scores with large weights ----
+
+// A kernel may compute weights as 2^(score * factor - base) with one rounding. The base is the
+// largest score * factor, rounded to f32. Then a row's largest weights are 2^rest, not 1.
+static double rest_of(double score, float scale)
+{
+    const float factor = (float)((double)scale * 1.4426950408889634), base = (float)score * factor;
+    return score * (double)factor - (double)base;
+}
+
+// A scale for which f16 holds such weights, while their sum in a tile is beyond it.
+static float heavy_scale(int kind)
+{
+    const float factor = KINDS[kind].mode == SCALE_PER_TENSOR ? K_SCALE : 1;
+    uint8_t key[sizeof(float)];
+    oracle_store(key, KINDS[kind].kv, 0, heavy / factor);
+    const double score = DIM * (double)heavy * oracle_load(key, KINDS[kind].kv, 0) * (double)factor;
+    float scale = 0.0625f;
+    while (!(rest_of(score, scale) >= 12 && rest_of(score, scale) < 15) && scale < 16)
+        scale *= 1.0001f;
+    ck_assert_float_lt(scale, 16);
+    return scale;
+}
+
+START_TEST(equal_scores_weigh_the_same_in_all_tiles)
+{
+    static const struct style equal = {"equal scores with large weights: ", heavy_wave,
+                                       heavy_key_wave, any, false};
+    struct stage stage;
+    struct attention_wish wish = edge_wish(_i, PROMPTS);
+    wish.shape.scale = heavy_scale(_i);
+    edges_set(&stage, 500 + (uint64_t)_i, &wish);
+    style_run(&stage, &equal);
     stage_clear(&stage);
 }
 END_TEST
@@ -325,4 +382,5 @@ void suite_add_edges(Suite *suite)
 {
     TCase *edges = suite_part(suite, "edges");
     check_loop(edges, numbers_at_the_edge_agree_with_the_oracle, COUNT(KINDS) * COUNT(BATCHES));
+    check_loop(edges, equal_scores_weigh_the_same_in_all_tiles, COUNT(KINDS));
 }
