@@ -344,7 +344,7 @@ enum { POOL_LIMIT = 2048, CHUNK = 512, GROWTH = 1500, CYCLES = 1000, CYCLE = 100
 
 static void setup_pool(void)
 {
-    seed_launch((const char *const[]){"--max-blocks", "2048", NULL});
+    seed_launch((const char *const[]){"--max-blocks", "2048", "--spare-blocks", "0", NULL});
 }
 
 // test_block_pool_allocation
