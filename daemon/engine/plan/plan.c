@@ -45,13 +45,19 @@ static uint64_t line_of(const struct submission *s, uint32_t index)
     return line && s->planned[index].joint ? PIPELINE_LATER : line;
 }
 
-// The group of the wave that begins at group `first`, of the same kind and geometry; NULL: none.
+// Whether both groups need the same pipelines.
+static bool alike(const struct group *one, const struct group *other)
+{
+    return one->kind == other->kind &&
+           memcmp(&one->geometry, &other->geometry, sizeof one->geometry) == 0;
+}
+
+// A group like this one in the wave that begins at group `first`; NULL: none.
 static const struct group *find_like(const struct submission *s, uint32_t first,
                                      const struct group *group)
 {
     for (uint32_t i = first; i < s->num_groups; i++)
-        if (s->groups[i].kind == group->kind &&
-            memcmp(&s->groups[i].geometry, &group->geometry, sizeof group->geometry) == 0)
+        if (alike(&s->groups[i], group))
             return &s->groups[i];
     return NULL;
 }
@@ -109,8 +115,7 @@ static uint64_t units(const struct group *group)
 // Whether `fresh`, a group of one share, can join `group`.
 static bool joins(const struct submission *s, const struct group *group, const struct group *fresh)
 {
-    return group->kind == fresh->kind && group->kind != ENGINE_MERGE &&
-           memcmp(&group->geometry, &fresh->geometry, sizeof group->geometry) == 0 &&
+    return alike(group, fresh) && group->kind != ENGINE_MERGE &&
            units(group) + units(fresh) <= INT32_MAX &&
            group->num_items <= INT32_MAX - fresh->num_items &&
            group->num_tokens <= INT32_MAX - fresh->num_tokens &&
@@ -347,8 +352,7 @@ static enum status plan_shares(struct submission *s, uint32_t first, uint32_t in
         status = worse(status, get_pipelines(s, first, index, fresh, error));
         if (status != STATUS_OK && status != STATUS_BUSY)
             *failed = fresh;
-        if (status == STATUS_OK && works[i].num_items &&
-            choice_is_free(s->engine->pipelines.variant->kernels[i], run))
+        if (status == STATUS_OK && works[i].num_items && choice_is_free(kernel_of(s, share), run))
             tuning_want(s->engine, s->sample, run, &choice.geometries[i], num_workgroups);
     }
     return status;
