@@ -84,7 +84,7 @@ enum status wire_encode_reply(const struct wire_reply *reply, struct wire_buffer
 // The same into `room` bytes at `memory` (8-byte aligned), of which *size are then the message. It
 // allocates only for a list of names. STATUS_LIMIT, too: the room is too small.
 // `room` must exceed the message by up to 8192 bytes, and by 32 more for each name.
-enum { WIRE_ENCODE_ROOM = WIRE_MAX_MESSAGE + 8192 };   // enough for any reply without names
+enum { WIRE_ENCODE_ROOM = WIRE_MAX_MESSAGE + 8192 }; // enough for any reply without names
 enum status wire_encode_reply_in(const struct wire_reply *reply, void *memory, size_t room,
                                  size_t *size, struct error *error);
 

@@ -30,8 +30,8 @@ gpu_run run;
 // Finds the run of entry `number`: the last run whose first entry is not beyond it. A run without
 // entries begins where the next one does, so it is never found. FIELD is first_item, first_token or
 // first_merge. With EACH nothing is loaded: see struct gpu_dispatch. Otherwise the loads of a round
-// do not wait for each other, and up to AULE_RUN_WAYS runs take one round. A binary search waits for
-// one load after the other, and each is a miss of the caches.
+// do not wait for each other, and up to AULE_RUN_WAYS runs take one round. A binary search waits
+// for one load after the other, and each is a miss of the caches.
 #define RUN_FIND(RUNS, NUM_RUNS, EACH, FIELD, NUMBER, FOUND)                                       \
     {                                                                                              \
         uint low = 0, count = (NUM_RUNS);                                                          \

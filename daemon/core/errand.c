@@ -156,8 +156,8 @@ void errand_end(struct errand *errand)
 
 // ---- jobs ----
 
-// The time that a store may take. Nobody waits for it, so this is the time until it is abandoned,
-// less what the backend needs to end it first.
+// How long a store may take. Nobody waits for it, so it has nearly the time after which it would be
+// abandoned; the backend needs the rest to end it.
 static int64_t store_ns(const struct core_tiers *params)
 {
     const int64_t abandon_ns = params->abandon_ns, deadline_ns = params->deadline_ns;

@@ -59,7 +59,7 @@ static enum status find(struct plan *plan, uint64_t cache, uint32_t max_tokens)
     return STATUS_OK;
 }
 
-// Fills in the block's source: ERRAND_NO_SOURCE: a look-up must ask. False: no tier has it.
+// Fills in the block's source. ERRAND_NO_SOURCE: only a look-up can say. False: no tier has it.
 static bool probe(const struct core *core, const struct record_space *space,
                   const struct record_chain *chain, struct errand_block *block)
 {

@@ -90,8 +90,7 @@ uint64_t cache_total(const struct cache *cache);   // blocks in chunks that are 
 uint64_t cache_num_ids(const struct cache *cache); // ids run from 0 to this - 1
 
 // Asks the engine for one chunk more; the pool has room for it. `ahead`: no lease needs it yet; a
-// refusal does not stop leases from asking. NO_MEMORY: the host has no memory,
-// and nothing has changed.
+// refusal does not stop leases from asking. NO_MEMORY: the host has none, and nothing has changed.
 enum status cache_grow(struct cache *cache, bool ahead, struct error *error);
 // The engine's answer, ENGINE_EVENT_CHUNK: chunk `number` is present, or could not be made.
 void cache_grown(struct cache *cache, uint32_t number, const struct error *outcome);

@@ -267,7 +267,7 @@ enum status pool_make_room(const struct hold_table *table, uint32_t count, bool 
     }
     struct evictions evictions = {.table = table, .wanted = count};
     enum status status = grow_to(cache, count, false, error);
-    // Nothing is evicted while another cache grows, which may be ahead of need.
+    // Nothing is evicted while another cache grows ahead of need: this one may take that chunk.
     while (status == STATUS_OK && expected(cache) < count &&
            (take_spare(cache) ||
             (!others_grow(cache) && evict_for(cache, asking, count - expected(cache), &evictions))))

@@ -67,9 +67,9 @@ uint64_t pool_available(const struct cache *cache, const struct tenant *asking);
 
 void pool_take(struct pool *pool, const struct cache *cache);      // counts one chunk more
 void pool_give_back(struct pool *pool, const struct cache *cache); // counts one chunk less
-// The device had no memory for a chunk that pool_take() had counted.
-void pool_ask_again(struct pool *pool); // the device may have memory again
+// The device had no memory for a chunk that pool_take() had counted. `ahead`: as in cache_grow().
 void pool_refused(struct pool *pool, const struct cache *cache, bool ahead);
+void pool_ask_again(struct pool *pool); // the device may have memory again
 
 // Makes the memory of a new cache if the pool is fixed. LIMIT: the pool has no room for it.
 enum status pool_fill(struct cache *cache, struct error *error);

@@ -75,11 +75,10 @@ struct engine {
     atomic_bool has_news; // engine_poll() may have an event: set after posting, before `wake`;
                           // cleared under the lock
 
-    pthread_mutex_t lock; // guards everything below
-    pthread_cond_t
-        changed;           // any change below that `more` and `chores` are not for; monotonic clock
-    pthread_cond_t more;   // wakes the submitter: a submission, a free slot, or the end
-    pthread_cond_t chores; // wakes the maker: see maker_wake()
+    pthread_mutex_t lock;   // guards everything below
+    pthread_cond_t more;    // wakes the submitter: a submission, a free slot, or the end
+    pthread_cond_t chores;  // wakes the maker: see maker_wake()
+    pthread_cond_t changed; // any other change below; monotonic clock
     bool lock_made, changed_made, more_made, chores_made;
     bool stopping;       // the submitter ends when `waiting` is empty
     bool submitter_gone; // the completer ends when `flying` is empty
