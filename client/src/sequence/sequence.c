@@ -482,6 +482,22 @@ enum aule_status aule_sequence_truncate(struct aule_sequence *sequence, uint32_t
     return AULE_OK;
 }
 
+enum aule_status aule_sequence_keep_private(struct aule_sequence *sequence, uint32_t num_tokens)
+{
+    REQUIRE(sequence);
+    if (num_tokens > sequence->num_tokens)
+        return fail(AULE_OUT_OF_RANGE, "a sequence of %u tokens has no token %u to keep private",
+                    sequence->num_tokens, num_tokens);
+    uint32_t published = sequence->num_published * sequence->cache->block_size;
+    if (num_tokens < published)
+        return fail(AULE_SEALED, "tokens from %u on cannot be private: %u are published",
+                    num_tokens, published);
+    release_claim(sequence, num_tokens);
+    if (sequence->num_known > num_tokens)
+        sequence->num_known = num_tokens;
+    return AULE_OK;
+}
+
 const int32_t *aule_sequence_tokens(const struct aule_sequence *sequence)
 {
     return sequence && sequence->num_known == sequence->num_tokens ? sequence->tokens : NULL;
