@@ -17,7 +17,16 @@ import transformers
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 
 from . import errors
-from ._hf_attention import BATCH_NAME, NAME, options_of
+from ._hf_attention import (
+    BATCH_NAME,
+    HARMLESS,
+    NAME,
+    OF_BATCHES,
+    SERVED,
+    of_one_type,
+    options_of,
+)
+from ._hf_mask import pattern_of_batch
 from .cache import Cache
 from .session import Session
 
@@ -72,8 +81,11 @@ def batch_attention_forward(module: Any, query: Any, key: Any, value: Any,
     if not isinstance(cache, PagedCache):
         raise errors.UnsupportedError(f"{BATCH_NAME!r} is for generate_batch inside of "
                                       f"aule.hf.share_batches(); use {NAME!r}")
-    run = options_of(module, query, dropout, scaling, options)
-    return cache.attend(module.layer_idx, query, key, value, run), None
+    run = options_of(module, (query, key, value), dropout, scaling, options,
+                     SERVED | HARMLESS | OF_BATCHES)
+    pattern = pattern_of_batch(attention_mask, options.get("sliding_window"))
+    query, key, value = of_one_type((query, key, value))
+    return cache.attend(module.layer_idx, query, key, value, {**pattern._asdict(), **run}), None
 
 
 class _Manager(ContinuousBatchingManager):

@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: The aule authors
 """Caches of transformers whose K and V lie in the daemon: of a generate, or of a worker's own step.
 
-A layer's update hands its K and V on to the attention function, by `hand_over`. This module knows
+A layer's update hands its K and V on to the attention function, by `hand_over`. What a forward pass
+publishes was computed as the plain prompt's: `_hf_pass` checks its arguments. This module knows
 transformers' interface of caches; it knows no model.
 """
 
@@ -12,9 +13,10 @@ import hashlib
 import json
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +25,10 @@ from transformers.cache_utils import CacheLayerMixin
 
 from . import errors
 from ._hf_attention import NAME
+from ._hf_geometry import geometry_of, latent_of, rope_border, text_config
+from ._hf_mask import Rows, pattern_of, pattern_of_batch
+from ._hf_pass import Flaw, ForwardPass, plain_positions, watch, watch_prompts
+from ._hf_texts import Media, Text, Tokens, digests_of, host, texts_of
 from ._native import milliseconds
 from .cache import Cache
 from .sequence import Sequence, Step
@@ -36,10 +42,20 @@ _prompting: weakref.WeakSet[SharedCache] = weakref.WeakSet()
 _prompting_lock = threading.Lock()
 
 
+class Handed(NamedTuple):
+    """K and V of a layer's new tokens, on their way from the cache to the attention function."""
+
+    past: _Past
+    layer: int
+    key: Any
+    value: Any
+
+
 class _HandOver(threading.local):
     """What the cache of this thread's model has handed to the next attention call."""
 
-    pending: tuple[_Past, int, Any] | None = None
+    pending: Handed | None = None
+    handed: dict[int, Handed] = {}  # noqa: RUF012  # of this forward pass, by the key's id()
 
 
 hand_over = _HandOver()
@@ -69,16 +85,12 @@ def open_cache(session: Session, model: Any, name: str | None = None, *, dtype: 
     fingerprint keeps models with other weights or another configuration out: MismatchError.
     Other options, and errors: as in `aule.Cache.open`.
     """
-    config = model.config.get_text_config(decoder=True)
+    config = text_config(model)
     name = name or getattr(config, "_name_or_path", "") or model.config._name_or_path
     if not name:
         raise errors.InvalidError(f"{type(model).__name__} has no name or path; give the cache's "
                                   "name to open_cache()")
-    heads = config.num_attention_heads
-    values = {"num_layers": config.num_hidden_layers,
-              "num_kv_heads": getattr(config, "num_key_value_heads", None) or heads,
-              "head_dim": getattr(config, "head_dim", None) or config.hidden_size // heads,
-              "fingerprint": fingerprint(model)}
+    values = {**geometry_of(model), "fingerprint": fingerprint(model)}
     return session.cache(name, dtype=dtype or model.dtype, block_size=block_size,
                          **{**values, **identity})
 
@@ -107,58 +119,35 @@ class _Layer(CacheLayerMixin):
     def update(self, key_states: Any, value_states: Any, *_args: Any,
                **_options: Any) -> tuple[Any, Any]:
         """Hand K and V of the new tokens on to the attention function."""
-        self._past._hand_on(self._index, key_states)
+        self._past._hand_on(self._index, key_states, value_states)
         return key_states, value_states
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return (keys, offset)."""
-        return self._past.get_seq_length() + query_length, 0
+        return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Return the tokens before the next forward pass."""
-        return self._past._length
+        """Return how many tokens this layer has."""
+        return self._past._length_of(self._index)
 
     def get_max_length(self) -> int:
         """Return -1: there is no limit but the pool."""
         return -1
 
 
-class _Row:
-    """One text of the batch: its sequence, and the padding at its left."""
-
-    def __init__(self, sequence: Sequence, pad: int) -> None:
-        self.sequence, self.pad = sequence, pad
-
-    def append(self, tokens: Any, computed: int) -> None:
-        """Take the tokens of a forward pass; those of the prompt must be the prompt's."""
-        known = len(self.sequence) - computed
-        if known > 0:
-            prompt = self.sequence.tokens[computed:computed + len(tokens)]
-            if not np.array_equal(prompt, tokens[:known]):
-                raise errors.InvalidError(
-                    f"the model computes other tokens from position {computed} on than the prompt "
-                    "that this SharedCache was made for")
-        if len(tokens) > max(known, 0):
-            self.sequence.append(tokens[max(known, 0):])
-
-    def rewind(self, computed: int, count: int) -> None:
-        """Keep the first `count` tokens, and of what was computed the first `computed`."""
-        if self.sequence.computed > computed or len(self.sequence) > count:
-            tokens = self.sequence.tokens
-            self.sequence.truncate(computed)
-            self.sequence.append(tokens[computed:count])
-
-
 class _Past(TransformersCache):
     """A cache whose K and V lie in the daemon: it leads each layer's update to its attention."""
 
-    def __init__(self, model: Any) -> None:
-        config = model.config.get_text_config(decoder=True)
+    def __init__(self, model: Any, cache: Cache) -> None:
+        config = text_config(model)
         if config._attn_implementation != NAME:
             raise errors.InvalidError(
                 f"the model's attention is {config._attn_implementation!r}: call "
                 f"aule.hf.register() and model.set_attn_implementation({NAME!r})")
+        self._num_layers = geometry_of(model)["num_layers"]
         super().__init__(layers=[_Layer(self, i) for i in range(config.num_hidden_layers)])
+        self._what = type(model).__name__
+        self._geometry, self._latent = cache._geometry, latent_of(config)
         self._length = 0  # tokens before the next forward pass
         self._step: Step | None = None
         self._done: set[int] = set()
@@ -167,29 +156,70 @@ class _Past(TransformersCache):
         """Set _step for a forward pass over `batch` rows of `count` tokens."""
         raise NotImplementedError
 
-    def _attend(self, layer: int, query: Any, key: Any, value: Any, mask: Any,
+    def _attend(self, handed: Handed, query: Any, mask: Any, options: dict[str, Any],
                 run: dict[str, Any]) -> Any:
+        """Compute one layer. options: the keyword arguments that the model passes."""
         raise NotImplementedError
+
+    def _length_of(self, _layer: int) -> int:
+        """Return how many tokens a layer has."""
+        return self._length
 
     def _begin(self) -> None:
         """Forget a forward pass, also one that failed."""
-        if hand_over.pending is not None and hand_over.pending[0] is self:
+        if hand_over.pending is not None and hand_over.pending.past is self:
             hand_over.pending = None
+        hand_over.handed = {}
         self._step = None
         self._done.clear()
 
-    def _hand_on(self, layer: int, key: Any) -> None:
-        if hand_over.pending is not None and hand_over.pending[0] is self:
-            raise errors.InvalidError(
-                f"layer {hand_over.pending[1]} did not call aule's attention; attn_implementation "
-                f"must be {NAME!r} in all layers")
+    def _hand_on(self, layer: int, key: Any, value: Any) -> None:
+        self._check_called()
         if self._step is None:
             self._make_step(key.shape[0], key.shape[2])
         if layer in self._done:
             raise errors.InvalidError(f"layer {layer} runs twice in one forward pass; call the "
                                       f"model that this {type(self).__name__} was made for")
+        if (key.shape[1], key.shape[3], value.shape[3]) != self._latent:
+            self._check_shape(layer, key, value)
         self._done.add(layer)
-        hand_over.pending = self, layer, key
+        hand_over.pending = hand_over.handed[id(key)] = Handed(self, layer, key, value)
+
+    def _check_shape(self, layer: int, key: Any, value: Any) -> None:
+        shape, got = self._geometry, (key.shape[1], key.shape[3], value.shape[3])
+        wanted = shape.num_kv_heads, shape.head_dim, shape.out_dim
+        if got != wanted or layer >= shape.num_layers:
+            raise errors.UnsupportedError(
+                f"layer {layer} of {self._what} has K and V of {got[0]} heads, dims {got[1]} and "
+                f"{got[2]}; this cache has {shape.num_layers} layers of {wanted[0]} heads, dims "
+                f"{wanted[1]} and {wanted[2]}. Give open_cache() other values if all layers are "
+                "alike")
+
+    def _check_handed(self, handed: Handed, module: Any, key: Any, value: Any) -> None:
+        """Raise UnsupportedError if attention gets other K and V than the cache has got."""
+        if (handed.key.shape[1], handed.key.shape[3], handed.value.shape[3]) == self._latent:
+            self._check_shape(handed.layer, key, value)  # MLA has expanded them
+        elif handed.key is not key or handed.value is not value:
+            raise errors.UnsupportedError(
+                f"layer {handed.layer}: {type(module).__name__} changes K or V after the cache's "
+                f"update; a {type(self).__name__} cannot serve it, transformers' own caches can")
+
+    def _check_called(self) -> None:
+        """Raise InvalidError if a layer took no notice of aule's attention."""
+        if hand_over.pending is not None and hand_over.pending.past is self:
+            raise errors.InvalidError(
+                f"layer {hand_over.pending.layer} of {self._what} did not call aule's attention; "
+                f"attn_implementation must be {NAME!r} in all layers, and a model whose code "
+                "computes attention by itself cannot use this cache")
+
+    def _check_whole(self) -> None:
+        """Raise InvalidError if the pass that ends has left layers out."""
+        self._check_called()
+        missing = sorted(set(range(self._num_layers)) - self._done)
+        if missing:
+            raise errors.InvalidError(
+                f"the forward pass of {self._what} ended, and layers {missing} have not used "
+                f"this {type(self).__name__}; its K and V are incomplete")
 
 
 class StepCache(_Past):
@@ -200,7 +230,7 @@ class StepCache(_Past):
     """
 
     def __init__(self, model: Any, step: Step) -> None:
-        super().__init__(model)
+        super().__init__(model, step.cache)
         self._given = step
 
     @property
@@ -214,14 +244,14 @@ class StepCache(_Past):
         if (batch, count) != (1, self._given.num_tokens):
             raise errors.InvalidError(f"the model computes {batch} rows of {count} tokens; the "
                                       f"step has 1 row of {self._given.num_tokens}")
+        hand_over.handed = {}
         self._step = self._given
 
-    def _attend(self, layer: int, query: Any, key: Any, value: Any, mask: Any,
+    def _attend(self, handed: Handed, query: Any, mask: Any, options: dict[str, Any],
                 run: dict[str, Any]) -> Any:
-        if mask is not None:
-            raise errors.UnsupportedError("a StepCache takes no mask")
-        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-        return self._given.attend(layer, q, k, v, **run)[None]
+        pattern = pattern_of_batch(mask, options.get("sliding_window"))
+        q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, handed.key, handed.value))
+        return self._given.attend(handed.layer, q, k, v, **pattern._asdict(), **run)[None]
 
 
 class SharedCache(_Past):
@@ -229,8 +259,9 @@ class SharedCache(_Past):
 
     Make one for each call of `generate`, from the same input_ids [batch, tokens] and, for prompts
     with padding at the left, the same attention_mask. transformers then computes only the tokens
-    behind `cached`. It can be passed to `generate` again with the longer text. Beams and chunks of
-    a prompt work; the model's attn_implementation must be "aule".
+    behind `cached`. It can be passed to `generate` again with the longer text; copy.deepcopy()
+    makes another one that goes on from the same text. Beams, assistants and chunks of a prompt
+    work; the model's attn_implementation must be "aule".
 
     where: a session, or what `open_cache` returned, which is cheaper. publish, extra_key: as in
     `Cache.sequence`. timeout: seconds to wait for blocks. One thread at a time. close(), `with` or
@@ -239,59 +270,86 @@ class SharedCache(_Past):
     claim: if processes begin with one prompt at the same time, one computes it; the others wait
     `timeout` seconds for its blocks, then compute what is missing. It needs `publish`. A
     prompt that another SharedCache of this process is about to compute is not waited for.
+
+    inputs: what else the processor has made, such as pixel_values and mm_token_type_ids. Blocks
+    from the first image on serve only prompts with the same images.
+
+    Only what was computed as the plain prompt is published. A forward pass with another mask,
+    other positions or images publishes nothing from there on, and a warning says so once. If it
+    would need cached blocks, which other passes have computed: InvalidError.
     """
 
     def __init__(self, where: Session | Cache, model: Any, input_ids: Any,
                  attention_mask: Any = None, *, publish: bool = True,
                  extra_key: bytes | str = b"", timeout: float | None = 10.0,
-                 claim: bool = True) -> None:
-        super().__init__(model)
-        self._owns_cache = isinstance(where, Session)
+                 claim: bool = True, **inputs: Any) -> None:
         self._cache = open_cache(where, model) if isinstance(where, Session) else where
+        self._owners = [1] if isinstance(where, Session) else [2]  # of _cache, copies included
+        super().__init__(model, self._cache)
         self._timeout = timeout
-        self._ids: Any = None
+        self._model = model
+        self._outer: Any = None
         self._entries: list[tuple[int, int]] = []  # of the step: (row, padding in this pass)
-        self._undo: tuple[int, list[int]] | None = None  # of a pass: _length, and the rows' tokens
-        self._publishes = publish
+        self._pass: ForwardPass | None = None
+        self._undo: tuple[int, list[int]] | None = None  # of a pass: _length, and the texts' sizes
+        self._warned = False
+        self._publishes, self._claims = publish, claim and publish
         self._firsts: set[tuple[Any, ...]] = set()  # first blocks of prompts that it claims
-        self._rows = self._make_rows(_texts(input_ids, attention_mask), extra_key, claim)
+        self._key = extra_key.encode() if isinstance(extra_key, str) else extra_key
+        self._border = rope_border(text_config(model))
+        self._prompts = texts_of(input_ids, attention_mask)
+        self._beyond = self._border is not None and any(
+            len(ids) > self._border.tokens for ids, _ in self._prompts)
+        self._media = Media(model, inputs)
+        self._texts: list[Text] = []
+        self._found = [0] * len(self._prompts)
+        # Images that the first forward pass brings: what of the prompt is cached depends on them.
+        self._asks = not (self._media or self._key) and any(
+            len(self._media.at(ids)) for ids, _ in self._prompts)
+        if not self._asks:
+            self._look_up()
+        self._hooks = watch(self, model)
+        watch_prompts(model, SharedCache)
+
+    def _look_up(self) -> None:
+        """Make the texts' sequences, which take what is cached of the prompts."""
+        self._asks = False
+        self._texts = self._make_texts(self._prompts, _key_of(self._key, self._media, self._prompts,
+                                                              self._beyond))
         self._skip_cached()
-        self._hooks = _watch(self, model.base_model)
 
     @property
     def cached(self) -> int:
         """How many tokens of the prompts, all rows together, need no computing."""
-        return self._found
+        return sum(self._found)
 
     @property
     def sequences(self) -> list[Sequence]:
         """The sequences of the rows."""
-        return [row.sequence for row in self._rows]
+        return [text.sequence for text in self._texts]
 
-    def _make_rows(self, texts: list[tuple[Any, int]], extra_key: bytes | str,
-                   claim: bool) -> list[_Row]:
-        """Make the rows' sequences; claims in one order, so that processes wait in no circle."""
-        claim = claim and self._publishes
-        key = extra_key.encode() if isinstance(extra_key, str) else extra_key
+    def _make_texts(self, texts: list[tuple[Any, int]], key: bytes) -> list[Text]:
+        """Make the texts' sequences; claims in one order, so that processes wait in no circle."""
         left = _countdown(self._timeout)
         with _prompting_lock:
             busy = set().union(*(peer._firsts for peer in _prompting))
         firsts: set[tuple[Any, ...]] = set()
-        rows: dict[int, _Row] = {}
+        made: dict[int, Text] = {}
         for i in sorted(range(len(texts)), key=lambda i: texts[i][0].tolist()):
-            tokens, pad = texts[i]
-            first = *self._cache._place, key, *tokens[:self._cache.block_size].tolist()
+            ids, pad = texts[i]
+            names = self._media.names(ids)
+            first = *self._cache._place, key, *names[:self._cache.block_size].tolist()
             sequence = self._cache.sequence(
-                tokens, publish=self._publishes, extra_key=key, claim=claim,
+                names, publish=self._publishes, extra_key=key, claim=self._claims,
                 timeout=0.0 if first in busy or first in firsts else left())
-            if sequence.cached + self._cache.block_size <= len(tokens):
+            if sequence.cached + self._cache.block_size <= len(ids):
                 firsts.add(first)
-            rows[i] = _Row(sequence, pad)
+            made[i] = Text(sequence, Tokens(ids), Tokens(names), pad)
         with _prompting_lock:
             self._firsts = firsts
-            if claim and firsts:
+            if self._claims and firsts:
                 _prompting.add(self)
-        return [rows[i] for i in range(len(texts))]
+        return [made[i] for i in range(len(texts))]
 
     def _no_prompts(self) -> None:
         """Say that this process computes the claimed prompts no more."""
@@ -303,47 +361,52 @@ class SharedCache(_Past):
         """Publish the prompts, because others may wait for them."""
         self._no_prompts()
         if self._publishes:
-            for row in self._rows:
-                row.sequence.publish()
-
-    def _begin(self) -> None:
-        super()._begin()
-        if self._undo is not None:  # Ctrl-C: torch calls the hook after other exceptions only
-            self._finish(failed=True)
-            raise errors.InvalidError("the last forward pass with this SharedCache was interrupted "
-                                      "and is undone now; call the model again")
+            for text in self._texts:
+                text.sequence.publish()
 
     def _skip_cached(self) -> None:
         """Begin where every row still has something to compute."""
-        self._length = min(row.pad + row.sequence.computed for row in self._rows)
-        self._found = sum(self._computed(row) for row in self._rows)
-        for row in self._rows:
-            row.rewind(self._computed(row), len(row.sequence))
+        self._length = min(text.pad + text.sequence.computed for text in self._texts)
+        if self._beyond and self._border is not None and self._border.kind == "dynamic":
+            self._length = 0  # each length rotates K in its own way
+        self._length = self._before_images(self._length)
+        self._found = [self._computed(text) for text in self._texts]
+        for text in self._texts:
+            text.rewind(self._computed(text), len(text.ids))
 
-    def _computed(self, row: _Row) -> int:
+    def _begin_anew(self) -> None:
+        """Compute the prompts from their first token on."""
+        self._length, self._found = 0, [0] * len(self._texts)
+        for text in self._texts:
+            text.rewind(0, len(text.ids))
+
+    def _before_images(self, length: int) -> int:
+        """Return `length` if the images lie all before it or all behind, else where they begin."""
+        at = [text.pad + int(where) for text in self._texts for where in self._media.at(text.ids[:])]
+        if not at:
+            return 0 if self._media else length
+        placed = self._media.token_types is not None or not hasattr(self._model.base_model,
+                                                                    "get_rope_index")
+        return length if placed and max(at) < length else min(length, *at)
+
+    def _length_of(self, layer: int) -> int:
+        """Return how many tokens a layer has; in a pass some layers have not got theirs."""
+        return self._length if self._undo is None or layer in self._done else self._undo[0]
+
+    def _computed(self, text: Text) -> int:
         """Return how many tokens of a row the forward passes have computed."""
-        return max(0, self._length - row.pad)
-
-    def _finish(self, failed: bool) -> None:
-        """End a forward pass. One that failed is undone: its tokens count as not computed."""
-        undo, self._undo = self._undo, None
-        if failed and undo is not None:
-            self._step = None
-            self._length = undo[0]
-            for row, tokens in zip(self._rows, undo[1], strict=True):
-                row.rewind(self._computed(row), tokens)
-        elif undo is not None and self._firsts and not any(
-                len(row.sequence) > self._computed(row) for row in self._rows):
-            self._prompted()
+        return max(0, self._length - text.pad)
 
     def close(self) -> None:
         """Release the blocks. A second call does nothing."""
         self._unhook()
         self._step = None
         self._no_prompts()
-        for row in self._rows:
-            row.sequence.close()
-        if self._owns_cache:
+        for text in self._texts:
+            text.sequence.close()
+        owners, self._owners = self._owners, [2]
+        owners[0] -= 1
+        if not owners[0]:
             self._cache.close()
 
     def __enter__(self) -> SharedCache:
@@ -359,36 +422,136 @@ class SharedCache(_Past):
         for hook in getattr(self, "_hooks", ()):
             hook.remove()
 
+    def __deepcopy__(self, _memo: Any) -> SharedCache:
+        """Return a cache of its own that goes on from the same text."""
+        self._finish(failed=True)  # one that Ctrl-C has ended
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)
+        copied.layers = [_Layer(copied, i) for i in range(len(self.layers))]
+        copied._texts = [text.fork() for text in self._texts]
+        copied._found = list(self._found)
+        copied._step, copied._done, copied._firsts = None, set(), set()
+        copied._owners[0] += 1
+        copied._outer, copied._hooks = None, watch(copied, copied._model)
+        return copied
+
     # ---- a forward pass ----
 
+    def _check_text(self, input_ids: Any) -> None:
+        """Raise InvalidError if generate() goes on from another text than this cache has."""
+        if self._asks:
+            return
+        for i, row in enumerate(host(input_ids)):
+            text = self._texts[i * len(self._texts) // len(input_ids)]
+            text.check(row[text.pad:][:self._computed(text)], 0)
+
+    def _before(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Take the arguments of a forward pass, and return those that the model gets."""
+        self._begin()
+        if self._undo is not None:  # Ctrl-C: torch calls the hook after other exceptions only
+            self._finish(failed=True)
+            raise errors.InvalidError("the last forward pass with this SharedCache was interrupted "
+                                      "and is undone now; call the model again")
+        self._pass, ids = None, options.get("input_ids")
+        if ids is None or ids.ndim != 2:
+            return options
+        asks = self._asks
+        if asks:
+            self._media = Media(self._model, self._media.picked(options))
+            self._look_up()
+            if ids.shape[1] != max(pad + len(one) for one, pad in self._prompts):
+                self._begin_anew()
+        if len(ids) != len(self._texts) and len(ids) % len(self._texts) == 0:
+            self.batch_repeat_interleave(len(ids) // len(self._texts))
+        if len(ids) != len(self._texts):
+            raise errors.InvalidError(f"the model computes {len(ids)} rows; this SharedCache was "
+                                      f"made for {len(self._texts)}")
+        self._pass = one = ForwardPass(self._texts, self._length, ids, options)
+        begins = self._length == max(text.pad + found for text, found
+                                     in zip(self._texts, self._found, strict=True))
+        if self._length > 0 and (asks or one.whole()):
+            one.cut()
+            options["input_ids"] = ids[:, self._length:]
+        if begins:
+            self._place_images(one)
+        return options
+
+    def _place_images(self, one: ForwardPass) -> None:
+        """Leave out images whose placeholders are cached; set the positions of a prompt's rest."""
+        if any(self._found) and not any(len(self._media.at(row)) for row in one.ids):
+            for name in digests_of(one.options):
+                one.options[name] = None
+        given, base = one.options.get("position_ids"), self._model.base_model
+        ends = all(len(text.ids) + text.pad == self._length + one.count for text in self._texts)
+        if not any(self._found) or not ends or given is None or given.ndim != 3:
+            return
+        whole = np.stack([np.concatenate([np.zeros(text.pad, np.int64), text.ids[:]])
+                          for text in self._texts])
+        positions = plain_positions(base, whole, [text.pad for text in self._texts], self._media)
+        if positions is not None:
+            rest = given[:given.shape[0] - positions.shape[0]]
+            one.options["position_ids"] = torch.cat(
+                [rest, positions[..., self._length:].to(given)])
+
+    def _flaw(self, one: ForwardPass) -> Flaw | None:
+        """Return why K and V of this pass are not those of the plain prompt."""
+        # A caller's extra key may stand for images that are not among the inputs.
+        strange = self._media.differs(one.options) if self._media or not self._key else []
+        if strange:
+            return Flaw(f"it gets {', '.join(strange)}, and this SharedCache was not made with the "
+                        f"same: SharedCache(..., {strange[0]}=...)", [0] * len(self._texts))
+        return one.flaw(self._border, self._beyond, bool(self._media))
+
+    def _heed(self, flaw: Flaw | None) -> None:
+        """Publish nothing of this pass. InvalidError: it builds on blocks of plain prompts."""
+        if flaw is None:
+            return
+        for text, found, key in zip(self._texts, self._found, flaw.keys, strict=True):
+            if found > key:
+                raise errors.InvalidError(
+                    f"the forward pass cannot use the {found} tokens that this SharedCache has "
+                    f"found: {flaw.why}. Use transformers' own cache for it")
+            text.sequence.keep_private(max(self._computed_before(text), text.sequence.published
+                                           * self._cache.block_size))
+        if self._publishes and not self._warned:
+            self._warned = True
+            warnings.warn(f"aule publishes no blocks of this SharedCache from here on: {flaw.why}",
+                          RuntimeWarning, stacklevel=2)
+
+    def _computed_before(self, text: Text) -> int:
+        """Return how many tokens of a row were computed before the pass that runs."""
+        return max(0, (self._undo[0] if self._undo is not None else self._length) - text.pad)
+
     def _make_step(self, batch: int, count: int) -> None:
-        ids = self._ids
-        if ids is None or ids.ndim != 2 or tuple(ids.shape) != (batch, count):
+        one = self._pass
+        if one is None or one.ids.shape != (batch, count):
+            self._outer = None
             raise errors.InvalidError(
                 f"K has {batch} rows of {count} tokens, and their input_ids are not known; a "
                 "SharedCache needs input_ids, and one forward pass for all of them")
-        if batch != len(self._rows) and batch % len(self._rows) == 0:
-            self.batch_repeat_interleave(batch // len(self._rows))
-        if batch != len(self._rows):
-            raise errors.InvalidError(f"the model computes {batch} rows; this SharedCache was made "
-                                      f"for {len(self._rows)}")
-        tokens = ids.detach().cpu().numpy()
-        self._undo = self._length, [len(row.sequence) for row in self._rows]
+        flaw = self._flaw(one)
+        self._undo = self._length, [len(text.ids) for text in self._texts]
         self._entries = []
-        for i, row in enumerate(self._rows):
-            skip = min(max(0, row.pad - self._length), count)
+        for i, text in enumerate(self._texts):
+            skip = min(max(0, text.pad - self._length), count)
             if skip < count:
-                row.append(tokens[i, skip:], self._computed(row))
+                text.append(one.ids[i, skip:], self._computed(text))
                 self._entries.append((i, skip))
-        entries = [(self._rows[i].sequence, count - skip) for i, skip in self._entries]
+        self._heed(flaw)
+        entries = [(self._texts[i].sequence, count - skip) for i, skip in self._entries]
         self._step = self._cache.step(entries, timeout=self._timeout)
         self._length += count
 
-    def _attend(self, layer: int, query: Any, key: Any, value: Any, mask: Any,
+    def _attend(self, handed: Handed, query: Any, mask: Any, options: dict[str, Any],
                 run: dict[str, Any]) -> Any:
         step = self._step
         assert step is not None  # _hand_on() made it
         batch, heads, count, _ = query.shape
+        rows = tuple(Rows(i, self._texts[i].pad, skip) for i, skip in self._entries)
+        pattern = pattern_of(mask, rows, count, self._length)
+        if pattern.mask is not None:
+            self._heed(Flaw("its mask is neither causal, nor a window, nor chunks",
+                            [0] * len(self._texts)))
         padded = any(skip for _, skip in self._entries) or len(self._entries) != batch
         pick = None
         if padded:
@@ -399,15 +562,32 @@ class SharedCache(_Past):
             flat = tensor.transpose(1, 2).flatten(0, 1)
             return flat if pick is None else flat[pick]
 
-        run["mask"] = None if mask is None else [
-            mask[i if mask.shape[0] > 1 else 0, 0, skip:, self._rows[i].pad:]
-            for i, skip in self._entries]
-        out = step.attend(layer, rows_of(query), rows_of(key), rows_of(value), **run)
+        out = step.attend(handed.layer, rows_of(query), rows_of(handed.key),
+                          rows_of(handed.value), **pattern._asdict(), **run)
         if pick is not None:
             whole = out.new_zeros((batch * count, heads, out.shape[-1]))
             whole[pick] = out
             out = whole
         return out.view(batch, count, heads, out.shape[-1])
+
+    def _finish(self, failed: bool) -> None:
+        """End a forward pass. One that failed is undone: its tokens count as not computed."""
+        undo, hand_over.handed = self._undo, {}
+        if not failed and undo is not None:
+            try:
+                self._check_whole()
+            except errors.InvalidError:
+                self._finish(failed=True)
+                raise
+        self._undo = None
+        if failed and undo is not None:
+            self._step = None
+            self._length = undo[0]
+            for text, tokens in zip(self._texts, undo[1], strict=True):
+                text.rewind(self._computed(text), tokens)
+        elif undo is not None and self._firsts and not any(
+                len(text.ids) > self._computed(text) for text in self._texts):
+            self._prompted()
 
     # ---- what transformers does to a cache besides ----
 
@@ -419,14 +599,16 @@ class SharedCache(_Past):
         """Keep the rows of these indices; a row that is named twice is forked."""
         self._finish(failed=True)  # one that Ctrl-C has ended
         self._step = None
-        old = self._rows
-        self._rows = [_Row(old[i].sequence.fork(), old[i].pad) for i in map(int, indices)]
-        for row in old:
-            row.sequence.close()
+        old = self._texts
+        chosen = [int(i) for i in indices]
+        self._texts = [old[i].fork() for i in chosen]
+        self._found = [self._found[i] for i in chosen]
+        for text in old:
+            text.sequence.close()
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Continue each row `repeats` times."""
-        self.batch_select_indices([i for i in range(len(self._rows)) for _ in range(repeats)])
+        self.batch_select_indices([i for i in range(len(self._texts)) for _ in range(repeats)])
 
     def crop(self, tokens_to_remove: int) -> None:
         """Drop the last -tokens_to_remove tokens. InvalidError: it is positive."""
@@ -436,12 +618,21 @@ class SharedCache(_Past):
         self._finish(failed=True)  # one that Ctrl-C has ended
         self._step = None
         self._length = max(0, self._length + tokens_to_remove)
-        for row in self._rows:
-            row.sequence.truncate(max(0, self._length - row.pad))
+        for text in self._texts:
+            text.truncate(max(0, self._length - text.pad))
 
     def reset(self) -> None:
         """Drop all tokens."""
         self.crop(-self._length)
+
+
+def _key_of(key: bytes, media: Media, texts: list[tuple[Any, int]], beyond: bool) -> bytes:
+    """Return the extra key of a prompt's blocks: the caller's, and what tokens do not say."""
+    if beyond:
+        key += b"/longrope"
+    if media and any(not len(media.at(ids)) for ids, _ in texts):
+        key += b"/media:" + media.digest
+    return key
 
 
 def _countdown(timeout: float | None) -> Callable[[], float | None]:
@@ -451,48 +642,3 @@ def _countdown(timeout: float | None) -> Callable[[], float | None]:
         return lambda: None
     end = time.monotonic() + timeout
     return lambda: max(0.0, end - time.monotonic())
-
-
-def _texts(input_ids: Any, attention_mask: Any) -> list[tuple[Any, int]]:
-    """Return the tokens of each row without padding, and the padding's length."""
-    ids = np.asarray(input_ids.detach().cpu() if isinstance(input_ids, torch.Tensor)
-                     else input_ids)
-    ids = ids[None] if ids.ndim == 1 else ids
-    if ids.ndim != 2 or ids.dtype.kind not in "iu" or not ids.size:
-        raise errors.InvalidError(f"input_ids is {ids.dtype} {list(ids.shape)}; it must be "
-                                  "integers [batch, tokens]")
-    pads = np.zeros(len(ids), int)
-    if attention_mask is not None:
-        seen = np.asarray(attention_mask.detach().cpu()
-                          if isinstance(attention_mask, torch.Tensor) else attention_mask) != 0
-        if seen.shape != ids.shape:
-            raise errors.InvalidError(f"attention_mask is {list(seen.shape)}, input_ids "
-                                      f"{list(ids.shape)}")
-        pads = seen.argmax(axis=1)
-        if any(not row[pad:].all() or not row.any() for row, pad in zip(seen, pads, strict=True)):
-            raise errors.InvalidError("attention_mask has zeros behind a one, or a row without "
-                                      "tokens; padding must be at the left")
-    return [(row[pad:], int(pad)) for row, pad in zip(ids, pads, strict=True)]
-
-
-def _watch(cache: SharedCache, base: Any) -> tuple[Any, Any]:
-    """Tell the cache the ids of each forward pass that gets it, and how the pass ends."""
-    reference = weakref.ref(cache)
-
-    def mine(options: dict[str, Any]) -> SharedCache | None:
-        past = options.get("past_key_values")
-        return past if isinstance(past, SharedCache) and past is reference() else None
-
-    def before(_module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        past = mine(options)
-        if past is not None:
-            past._begin()
-            past._ids = options.get("input_ids", args[0] if args else None)
-
-    def after(_module: Any, _args: Any, options: dict[str, Any], output: Any) -> None:
-        past = mine(options)
-        if past is not None:
-            past._finish(failed=output is None)
-
-    return (base.register_forward_pre_hook(before, with_kwargs=True),
-            base.register_forward_hook(after, with_kwargs=True, always_call=True))

@@ -19,19 +19,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from transformers import AttentionInterface
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.masking_utils import AttentionMaskInterface
 
-from . import errors
-from ._hf_attention import BATCH_NAME, NAME, options_of
+from . import _hf_classes, errors
+from ._hf_attention import BATCH_NAME, NAME, of_one_type, options_of, without_mask
 from ._hf_cache import SharedCache, StepCache, fingerprint, hand_over, open_cache
+from ._hf_mask import Pattern, Rows, mask_for, pattern_of
 from .cache import Cache
 from .session import Session, connect
 
 if TYPE_CHECKING:
     from ._hf_batch import SharedBatches
 
-__all__ = ["SharedCache", "StepCache", "attention_forward", "attention_mask_of",
-           "batch_attention_forward", "fingerprint", "open_cache", "register", "share_batches"]
+__all__ = ["SharedCache", "StepCache", "attention_forward", "batch_attention_forward",
+           "fingerprint", "open_cache", "register", "share_batches"]
 
 _contiguous: list[Session] = []  # the session for attention without a SharedCache
 
@@ -50,8 +51,10 @@ def register(session: Session | None = None) -> None:
             "pip install 'transformers<5.24'")
     _contiguous[:] = [session] if session else []
     AttentionInterface.register(NAME, attention_forward)
-    AttentionMaskInterface.register(NAME, attention_mask_of)
     AttentionInterface.register(BATCH_NAME, batch_attention_forward)
+    for name, attend in ((NAME, attention_forward), (BATCH_NAME, batch_attention_forward)):
+        AttentionMaskInterface.register(name, mask_for)
+        _hf_classes.enter(name, attend)
 
 
 def batch_attention_forward(module: Any, query: Any, key: Any, value: Any,
@@ -88,60 +91,38 @@ def share_batches(where: Session | Cache, model: Any, *, publish: bool = True,
 # ---- the functions that register() registers ----
 
 
-def attention_mask_of(batch_size: int, q_length: int, kv_length: int, q_offset: Any = 0,
-                      kv_offset: Any = 0, attention_mask: Any = None,
-                      local_size: int | None = None, allow_is_causal_skip: bool = True,
-                      config: Any = None, **options: Any) -> Any:
-    """Return a mask, bool [batch, 1, q, kv], or None if causal and the layer's window say all.
-
-    transformers calls it once a forward pass and kind of layer. Its own rule for sdpa returns None
-    less often: aule aligns queries with the last keys, and knows windows.
-    """
-    plain = (allow_is_causal_skip and int(q_offset) + q_length == int(kv_offset) + kv_length
-             and (local_size is None or local_size != getattr(config, "attention_chunk_size", None))
-             and (attention_mask is None or bool(attention_mask.all())))
-    if plain:
-        return None
-    return sdpa_mask(batch_size=batch_size, q_length=q_length, kv_length=kv_length,
-                     q_offset=q_offset, kv_offset=kv_offset, attention_mask=attention_mask,
-                     local_size=local_size, allow_is_causal_skip=False, config=config, **options)
-
-
 def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None,
                       dropout: float = 0.0, scaling: float | None = None,
                       **options: Any) -> tuple[Any, None]:
     """Compute one layer's attention: query [B, Hq, T, D], key and value [B, Hkv, S, D].
 
-    Returns (out [B, T, Hq, D], None). After a SharedCache's update key and value have only the new
-    tokens, and the run reads the older ones in the daemon.
+    Returns (out [B, T, Hq, Dv], None). The mask says alone which keys a query sees. After a
+    SharedCache's update key and value have only the new tokens, and the run reads the older ones
+    in the daemon. UnsupportedError: the sentence names what the model asks for.
     """
     pending, hand_over.pending = hand_over.pending, None
     if options.get("cache") is not None:  # of generate_batch
         raise errors.UnsupportedError(f"a batch of generate_batch met the attention {NAME!r}: it "
                                       "ran on after close() of what share_batches() returned")
-    run = options_of(module, query, dropout, scaling, options)
-    mask = _checked_mask(attention_mask)
-    if mask is not None:
-        run["window"] = None  # the mask has it
-    if pending is None:
-        return _attend_contiguous(query, key, value, mask, run), None
-    cache, layer, handed = pending
-    if handed is not key:
-        raise errors.InvalidError(f"layer {layer}: the model changes K after the cache's update; "
-                                  "a SharedCache cannot serve it")
-    return cache._attend(layer, query, key, value, mask, run), None
+    run = options_of(module, (query, key, value), dropout, scaling, options)
+    handed = pending or hand_over.handed.get(id(key))  # layers may share their K and V
+    if handed is not None:
+        handed.past._check_handed(handed, module, key, value)
+    query, key, value = of_one_type((query, key, value))
+    if handed is None:
+        return _attend_contiguous(module, query, key, value, attention_mask, options, run), None
+    handed = handed._replace(key=key, value=value)
+    return handed.past._attend(handed, query, attention_mask, options, run), None
 
 
-def _checked_mask(mask: Any) -> Any:
-    if mask is not None and (mask.dtype != torch.bool or mask.ndim != 4 or mask.shape[1] != 1):
-        raise errors.UnsupportedError(f"the mask is {mask.dtype} {list(mask.shape)}; aule takes "
-                                      "bool [batch, 1, queries, keys]")
-    return mask
-
-
-def _attend_contiguous(query: Any, key: Any, value: Any, mask: Any, run: dict[str, Any]) -> Any:
+def _attend_contiguous(module: Any, query: Any, key: Any, value: Any, mask: Any,
+                       options: dict[str, Any], run: dict[str, Any]) -> Any:
     if not _contiguous:
         _contiguous.append(connect(name="transformers"))
-    masks = None if mask is None else list(mask[:, 0].expand(query.shape[0], -1, -1))
-    out = _contiguous[0].attention(query, key, value, layout="bhsd", mask=masks, **run)
+    if mask is None:
+        pattern = Pattern(causal=without_mask(module, query, key, options))
+    else:
+        rows = tuple(Rows(i) for i in range(len(query)))
+        pattern = pattern_of(mask, rows, query.shape[2], key.shape[2])
+    out = _contiguous[0].attention(query, key, value, layout="bhsd", **pattern._asdict(), **run)
     return out.transpose(1, 2).contiguous()

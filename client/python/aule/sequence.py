@@ -182,6 +182,16 @@ class Sequence(Owner):
             if attached is not None:
                 attached.forget(self, num_tokens)
 
+    def keep_private(self, num_tokens: int) -> None:
+        """Publish no block that has a token from `num_tokens` on, now or later.
+
+        Call this before the next step if K and V of these tokens are not those of the plain
+        prompt. SealedError: such a block is published already. Source:
+        aule_sequence_keep_private() in sequence.h.
+        """
+        with self._lock:
+            check(lib.aule_sequence_keep_private(self._open().pointer, num_tokens))
+
     def _releasing(self, attached: Attached | None, handle: Handle | None,
                    num_tokens: int) -> contextlib.AbstractContextManager[None]:
         """Return what a `with` holds while the blocks behind `num_tokens` tokens are released."""
@@ -334,7 +344,12 @@ class Step(Runs):
 
 
 def pack_mask(mask: Any, shapes: list[tuple[int, int]]) -> bytes:
-    """Pack bool masks [queries, keys], one a sequence, as struct aule_batch_params has them."""
+    """Pack bool masks [queries, keys], one a sequence, as struct aule_batch_params has them.
+
+    Bytes are packed already.
+    """
+    if isinstance(mask, bytes):
+        return mask
     parts = [mask] if len(shapes) == 1 and getattr(mask, "ndim", 0) == 2 else list(mask)
     if len(parts) != len(shapes):
         raise errors.InvalidError(f"mask has {len(parts)} parts for {len(shapes)} sequences")
