@@ -26,6 +26,7 @@ from ._hf_attention import (
     of_one_type,
     options_of,
 )
+from ._hf_geometry import check_packed
 from ._hf_mask import pattern_of_batch
 from .cache import Cache
 from .session import Session
@@ -79,13 +80,15 @@ def batch_attention_forward(module: Any, query: Any, key: Any, value: Any,
                             **options: Any) -> tuple[Any, None]:
     """Compute one layer of generate_batch; returns (out [1, T, Hq, D], None)."""
     if not isinstance(cache, PagedCache):
-        raise errors.UnsupportedError(f"{BATCH_NAME!r} is for generate_batch inside of "
-                                      f"aule.hf.share_batches(); use {NAME!r}")
+        raise errors.UnsupportedError(
+            f"{type(module).__name__} does not hand generate_batch's cache to its attention: "
+            f"generate() with a SharedCache may serve the model; {BATCH_NAME!r} is for "
+            "generate_batch inside of aule.hf.share_batches()")
     run = options_of(module, (query, key, value), dropout, scaling, options,
                      SERVED | HARMLESS | OF_BATCHES)
     pattern = pattern_of_batch(attention_mask, options.get("sliding_window"))
     query, key, value = of_one_type((query, key, value))
-    return cache.attend(module.layer_idx, query, key, value, {**pattern._asdict(), **run}), None
+    return cache.attend(module, query, key, value, pattern, run), None
 
 
 class _Manager(ContinuousBatchingManager):
@@ -204,6 +207,7 @@ class SharedBatches:
     def __init__(self, cache: Cache, owns_cache: bool, model: Any, publish: bool,
                  extra_key: bytes | str, timeout: float | None) -> None:
         check_version()
+        check_packed(model, 0)
         if "init_continuous_batching" in model.__dict__:
             raise errors.InvalidError("this model's generate_batch is shared already: close what "
                                       "share_batches() returned first")

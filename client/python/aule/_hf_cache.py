@@ -25,7 +25,15 @@ from transformers.cache_utils import CacheLayerMixin
 
 from . import errors
 from ._hf_attention import NAME
-from ._hf_geometry import geometry_of, latent_of, rope_border, text_config
+from ._hf_geometry import (
+    check_packed,
+    check_window,
+    geometry_of,
+    latent_of,
+    rope_border,
+    text_config,
+    windows_of,
+)
 from ._hf_mask import Rows, pattern_of, pattern_of_batch
 from ._hf_pass import Flaw, ForwardPass, plain_positions, watch, watch_prompts
 from ._hf_texts import Media, Text, Tokens, digests_of, host, texts_of
@@ -148,6 +156,7 @@ class _Past(TransformersCache):
         super().__init__(layers=[_Layer(self, i) for i in range(config.num_hidden_layers)])
         self._what = type(model).__name__
         self._geometry, self._latent = cache._geometry, latent_of(config)
+        self._windows = windows_of(config)
         self._length = 0  # tokens before the next forward pass
         self._step: Step | None = None
         self._done: set[int] = set()
@@ -231,6 +240,7 @@ class StepCache(_Past):
 
     def __init__(self, model: Any, step: Step) -> None:
         super().__init__(model, step.cache)
+        check_packed(model, max(step._lengths))
         self._given = step
 
     @property
@@ -250,6 +260,7 @@ class StepCache(_Past):
     def _attend(self, handed: Handed, query: Any, mask: Any, options: dict[str, Any],
                 run: dict[str, Any]) -> Any:
         pattern = pattern_of_batch(mask, options.get("sliding_window"))
+        check_window(self._what, self._windows[handed.layer], pattern, max(self._given._lengths))
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, handed.key, handed.value))
         return self._given.attend(handed.layer, q, k, v, **pattern._asdict(), **run)[None]
 
@@ -271,8 +282,8 @@ class SharedCache(_Past):
     `timeout` seconds for its blocks, then compute what is missing. It needs `publish`. A
     prompt that another SharedCache of this process is about to compute is not waited for.
 
-    inputs: what else the processor has made, such as pixel_values and mm_token_type_ids. Blocks
-    from the first image on serve only prompts with the same images.
+    Images: the first forward pass brings them, so it looks up the prompt, and `cached` is 0 before.
+    Blocks from the first image on serve only prompts with the same images.
 
     Only what was computed as the plain prompt is published. A forward pass with another mask,
     other positions or images publishes nothing from there on, and a warning says so once. If it
@@ -282,7 +293,7 @@ class SharedCache(_Past):
     def __init__(self, where: Session | Cache, model: Any, input_ids: Any,
                  attention_mask: Any = None, *, publish: bool = True,
                  extra_key: bytes | str = b"", timeout: float | None = 10.0,
-                 claim: bool = True, **inputs: Any) -> None:
+                 claim: bool = True) -> None:
         self._cache = open_cache(where, model) if isinstance(where, Session) else where
         self._owners = [1] if isinstance(where, Session) else [2]  # of _cache, copies included
         super().__init__(model, self._cache)
@@ -300,12 +311,10 @@ class SharedCache(_Past):
         self._prompts = texts_of(input_ids, attention_mask)
         self._beyond = self._border is not None and any(
             len(ids) > self._border.tokens for ids, _ in self._prompts)
-        self._media = Media(model, inputs)
+        self._media = Media(model.config)
         self._texts: list[Text] = []
         self._found = [0] * len(self._prompts)
-        # Images that the first forward pass brings: what of the prompt is cached depends on them.
-        self._asks = not (self._media or self._key) and any(
-            len(self._media.at(ids)) for ids, _ in self._prompts)
+        self._asks = any(len(self._media.at(ids)) for ids, _ in self._prompts)
         if not self._asks:
             self._look_up()
         self._hooks = watch(self, model)
@@ -314,8 +323,8 @@ class SharedCache(_Past):
     def _look_up(self) -> None:
         """Make the texts' sequences, which take what is cached of the prompts."""
         self._asks = False
-        self._texts = self._make_texts(self._prompts, _key_of(self._key, self._media, self._prompts,
-                                                              self._beyond))
+        key = self._key + (b"/longrope" if self._beyond else b"")
+        self._texts = self._make_texts(self._prompts, key)
         self._skip_cached()
 
     @property
@@ -383,11 +392,11 @@ class SharedCache(_Past):
     def _before_images(self, length: int) -> int:
         """Return `length` if the images lie all before it or all behind, else where they begin."""
         at = [text.pad + int(where) for text in self._texts for where in self._media.at(text.ids[:])]
-        if not at:
-            return 0 if self._media else length
+        if not at or length <= min(at):
+            return length
         placed = self._media.token_types is not None or not hasattr(self._model.base_model,
                                                                     "get_rope_index")
-        return length if placed and max(at) < length else min(length, *at)
+        return length if placed and max(at) < length else min(at)
 
     def _length_of(self, layer: int) -> int:
         """Return how many tokens a layer has; in a pass some layers have not got theirs."""
@@ -457,7 +466,7 @@ class SharedCache(_Past):
             return options
         asks = self._asks
         if asks:
-            self._media = Media(self._model, self._media.picked(options))
+            self._media = Media(self._model.config, options)
             self._look_up()
             if ids.shape[1] != max(pad + len(one) for one, pad in self._prompts):
                 self._begin_anew()
@@ -495,11 +504,10 @@ class SharedCache(_Past):
 
     def _flaw(self, one: ForwardPass) -> Flaw | None:
         """Return why K and V of this pass are not those of the plain prompt."""
-        # A caller's extra key may stand for images that are not among the inputs.
-        strange = self._media.differs(one.options) if self._media or not self._key else []
+        strange = self._media.differs(one.options)
         if strange:
-            return Flaw(f"it gets {', '.join(strange)}, and this SharedCache was not made with the "
-                        f"same: SharedCache(..., {strange[0]}=...)", [0] * len(self._texts))
+            return Flaw(f"it gets {', '.join(strange)}, which the prompt's tokens do not show",
+                        [0] * len(self._texts))
         return one.flaw(self._border, self._beyond, bool(self._media))
 
     def _heed(self, flaw: Flaw | None) -> None:
@@ -549,6 +557,7 @@ class SharedCache(_Past):
         batch, heads, count, _ = query.shape
         rows = tuple(Rows(i, self._texts[i].pad, skip) for i, skip in self._entries)
         pattern = pattern_of(mask, rows, count, self._length)
+        check_window(self._what, self._windows[handed.layer], pattern, self._length)
         if pattern.mask is not None:
             self._heed(Flaw("its mask is neither causal, nor a window, nor chunks",
                             [0] * len(self._texts)))
@@ -624,15 +633,6 @@ class SharedCache(_Past):
     def reset(self) -> None:
         """Drop all tokens."""
         self.crop(-self._length)
-
-
-def _key_of(key: bytes, media: Media, texts: list[tuple[Any, int]], beyond: bool) -> bytes:
-    """Return the extra key of a prompt's blocks: the caller's, and what tokens do not say."""
-    if beyond:
-        key += b"/longrope"
-    if media and any(not len(media.at(ids)) for ids, _ in texts):
-        key += b"/media:" + media.digest
-    return key
 
 
 def _countdown(timeout: float | None) -> Callable[[], float | None]:

@@ -12,6 +12,7 @@ import inspect
 from typing import Any, NamedTuple
 
 from . import errors
+from ._hf_mask import Pattern
 
 KEPT = ("full_attention", "sliding_attention", "chunked_attention")  # layers with K and V
 ELSEWHERE = ("dummy", "moe", "mlp")  # layers that use other layers' K and V, or none
@@ -28,12 +29,58 @@ def text_config(model: Any) -> Any:
 
 def _layer_types(config: Any) -> list[str]:
     """Return the kind of each layer, as transformers' own cache would see it."""
-    types = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    types = getattr(config, "layer_types", None)
+    if not types:
+        window, chunk = (getattr(config, name, None)
+                         for name in ("sliding_window", "attention_chunk_size"))
+        kind = ("sliding_attention" if window is not None
+                else "full_attention" if chunk is None else "chunked_attention")
+        types = [kind] * config.num_hidden_layers
     modes = getattr(config, "kv_sharing_modes", None)
     if modes is not None:
         types = ["dummy" if mode == "reuse" else kind
                  for kind, mode in zip(types, modes, strict=True)]
     return list(types)
+
+
+def windows_of(config: Any) -> list[int | None]:
+    """Return how many keys transformers' own cache would keep of each layer; None: all."""
+    return [getattr(config, "sliding_window", None) if kind == "sliding_attention" else None
+            for kind in _layer_types(config)]
+
+
+def check_window(name: str, window: int | None, pattern: Pattern, keys: int) -> None:
+    """Raise UnsupportedError if only transformers' cache hides keys, and not the mask."""
+    if window and keys > window and pattern == Pattern():
+        raise errors.UnsupportedError(
+            f"{name}: the configuration has a window of {window} keys, and the model's mask has "
+            f"none for {keys} keys: transformers' own cache drops keys that the mask shows, and "
+            "aule's does not")
+
+
+def check_packed(model: Any, longest: int) -> None:
+    """Raise UnsupportedError if a model cannot compute several texts in one row.
+
+    longest: tokens of the longest text.
+    """
+    config, name = text_config(model), type(model).__name__
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise errors.UnsupportedError(
+            f"{name} takes no position_ids: it cannot compute several texts in one row")
+    if getattr(config, "attn_temperature_tuning", None):
+        raise errors.UnsupportedError(
+            f"{name} scales queries by their place in the row (attn_temperature_tuning): it cannot "
+            "compute several texts in one row")
+    check_rope(config, longest)
+
+
+def check_rope(config: Any, longest: int) -> None:
+    """Raise UnsupportedError if a text of `longest` tokens would rotate the others' K."""
+    border = rope_border(config)
+    if border is not None and longest > border.tokens:
+        raise errors.UnsupportedError(
+            f"RoPE ({border.kind}) rotates by the length of the text beyond {border.tokens} "
+            f"tokens, and a text has {longest}: it cannot share a row with others")
 
 
 def _shape(config: Any) -> dict[str, int]:
@@ -45,7 +92,7 @@ def _shape(config: Any) -> dict[str, int]:
                 "head_dim_v": config.v_head_dim}
     one = getattr(config, "multi_query", False) and not getattr(
         config, "new_decoder_architecture", False)
-    given = [getattr(place, name, None) for place in (config, getattr(config, "attn_config", None))
+    given = [getattr(place, name, None) for place in (getattr(config, "attn_config", None), config)
              for name in ("num_key_value_heads", "num_kv_heads", "kv_n_heads")]
     kv_heads = 1 if one else next((count for count in given if count), heads)
     dim = getattr(config, "head_dim", None) or config.hidden_size // heads

@@ -14,6 +14,8 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 
 from . import errors
 from ._hf_attention import BATCH_NAME
+from ._hf_geometry import check_rope, check_window, windows_of
+from ._hf_mask import Pattern
 from .cache import Cache
 from .sequence import Sequence, Step
 
@@ -70,6 +72,8 @@ class PagedCache(PagedAttentionCache):
         self._delayed: set[str] = set()  # requests that are about to be put back into the queue
         self._entries: list[tuple[Sequence, int]] = []  # of the next forward pass
         self._step: Step | None = None
+        self._given: dict[int, tuple[Any, Any]] = {}  # K and V of each layer of this step
+        self._windows = windows_of(config)
         self._full = False  # in this round of the scheduler no block was free
         state = cache.state()
         self.num_blocks = state["limit_blocks"]
@@ -222,8 +226,11 @@ class PagedCache(PagedAttentionCache):
         """Note a request of the next forward pass. The order is that of its tokens."""
         sequence = self.sequences[request_id]
         if sequence.computed != past_length:
-            raise errors.InternalError(f"request {request_id} has {sequence.computed} computed "
-                                       f"tokens; transformers goes on behind {past_length}")
+            raise errors.UnsupportedError(
+                f"request {request_id} has {sequence.computed} computed tokens, and transformers "
+                f"goes on behind {past_length}: the model does not hand generate_batch's cache to "
+                "its attention; generate() with a SharedCache may serve it")
+        check_rope(self.config, past_length + query_length)
         if query_length:  # 0: a prompt of one token that is to be forked
             self._entries.append((sequence, query_length))
 
@@ -232,16 +239,33 @@ class PagedCache(PagedAttentionCache):
         raise errors.UnsupportedError("a layer reads K and V of a cache of aule, and its "
                                       f"attention is not {BATCH_NAME!r}")
 
-    def attend(self, layer: int, query: Any, key: Any, value: Any, run: dict[str, Any]) -> Any:
+    def attend(self, module: Any, query: Any, key: Any, value: Any, pattern: Pattern,
+               run: dict[str, Any]) -> Any:
         """Compute a layer: query [1, Hq, T, D], key and value [1, Hkv, T, D]."""
         if self._entries:
             self._step = self.cache.step(self._entries, timeout=self.timeout)
-            self._entries = []
+            self._entries, self._given = [], {}
         if self._step is None or query.shape[2] != self._step.num_tokens:
-            raise errors.InvalidError(f"layer {layer} has {query.shape[2]} tokens; the batch has "
-                                      f"{self._step.num_tokens if self._step else 0}")
+            raise errors.InvalidError(f"{type(module).__name__} has {query.shape[2]} tokens; the "
+                                      f"batch has {self._step.num_tokens if self._step else 0}")
+        layer = self._layer_of(module, key, value)
+        check_window(type(module).__name__, self._windows[layer], pattern,
+                     max(self._step._lengths))
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-        return self._step.attend(layer, q, k, v, **run)[None]
+        return self._step.attend(layer, q, k, v, **pattern._asdict(), **run)[None]
+
+    def _layer_of(self, module: Any, key: Any, value: Any) -> int:
+        """Return the layer whose K and V these are; layers may share them."""
+        layer: int = module.layer_idx
+        for known, (its_key, its_value) in self._given.items():
+            if its_key is key and its_value is value:
+                return known
+        if layer in self._given:
+            raise errors.UnsupportedError(
+                f"{type(module).__name__} computes layer {layer} twice in a forward pass, with "
+                "other K and V; aule keeps one K and V for each token and layer")
+        self._given[layer] = key, value
+        return layer
 
 
 def _extend(sequence: Sequence, state: Any, count: int) -> None:

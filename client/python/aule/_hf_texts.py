@@ -10,6 +10,7 @@ the text before it serve all. No layer, no step.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,24 +63,24 @@ class Tokens:
 class Media:
     """What a prompt has besides its tokens: images, sounds, and the sizes of these.
 
-    inputs: the arguments that a forward pass gets; names that a pass checks by itself are left out.
+    options: the arguments of the forward pass that brings them. generate() brings features that
+    it has encoded before. None: nothing is known yet.
     """
 
-    def __init__(self, model: Any, inputs: dict[str, Any]) -> None:
-        self._digests = digests_of(inputs)
-        self.token_types = inputs.get("mm_token_type_ids")
-        self.sizes = {name: value for name, value in inputs.items()
-                      if name in self._digests and name.endswith("_grid_thw")}
-        config = model.config
-        self.placeholders = {getattr(config, name) for name in PLACEHOLDERS
-                             if getattr(config, name, None) is not None}
+    def __init__(self, config: Any, options: dict[str, Any] | None = None) -> None:
+        options = options or {}
+        self._digests = digests_of(options)
+        self.token_types = options.get("mm_token_type_ids")
+        self.sizes = {name: options[name] for name in self._digests if name.endswith("_grid_thw")}
+        self._placeholders = [getattr(config, name) for name in PLACEHOLDERS
+                              if getattr(config, name, None) is not None]
 
     def __bool__(self) -> bool:
         return bool(self._digests)
 
-    def differs(self, inputs: dict[str, Any]) -> list[str]:
+    def differs(self, options: dict[str, Any]) -> list[str]:
         """Return the names of arguments that are not those which this was made of."""
-        return [name for name, digest in digests_of(inputs).items()
+        return [name for name, digest in digests_of(options).items()
                 if self._digests.get(name) != digest]
 
     @property
@@ -88,14 +89,9 @@ class Media:
         return hashlib.sha256(b"".join(self._digests[name] for name in sorted(self._digests))
                               ).digest()
 
-    def picked(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what of a forward pass's arguments a prompt's media are made of."""
-        names = [*digests_of(options), "mm_token_type_ids"]
-        return {name: options[name] for name in names if options.get(name) is not None}
-
     def at(self, ids: Any) -> Any:
         """Return where placeholders stand: indices into `ids`."""
-        return np.flatnonzero(np.isin(ids, list(self.placeholders)))
+        return np.flatnonzero(np.isin(ids, self._placeholders))
 
     def names(self, ids: Any) -> Any:
         """Return the ids of a text, int32, with names made from the media for placeholders.
@@ -103,20 +99,36 @@ class Media:
         Names are negative, so no token has one. Each has 31 bits of the digest's stream.
         """
         names, at = np.array(ids, np.int32), self.at(ids)
-        if not self:
-            return names
-        stream = hashlib.shake_256(self.digest).digest(4 * len(at))
-        names[at] = np.frombuffer(stream, np.int32) | np.int32(-2**31)
+        if self:
+            stream = hashlib.shake_256(self.digest).digest(4 * len(at))
+            names[at] = np.frombuffer(stream, np.int32) | np.int32(-2**31)
         return names
 
 
-def digests_of(inputs: dict[str, Any]) -> dict[str, bytes]:
-    """Return a digest of each tensor argument that is not in PLAIN."""
-    return {name: hashlib.sha256(f"{name} {value.dtype} {tuple(value.shape)} ".encode()
-                                 + value.detach().cpu().contiguous().view(torch.uint8).numpy()
-                                 .tobytes() if value.numel() else name.encode()).digest()
-            for name, value in inputs.items()
-            if name not in PLAIN and isinstance(value, torch.Tensor)}
+def digests_of(options: dict[str, Any]) -> dict[str, bytes]:
+    """Return a digest of each argument outside of PLAIN that has tensors in it."""
+    found = {name: list(_tensors(value)) for name, value in options.items() if name not in PLAIN}
+    return {name: _digest(name, tensors) for name, tensors in found.items() if tensors}
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(one)
+
+
+def _digest(name: str, tensors: list[Any]) -> bytes:
+    digest = hashlib.sha256(name.encode())
+    for tensor in tensors:
+        digest.update(f" {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return digest.digest()
 
 
 class Text:
