@@ -156,6 +156,11 @@ class Handle:
 
         return ffi.gc(pointer, give_back)
 
+    @property
+    def ended(self) -> bool:
+        """Whether end() was called."""
+        return not self._own
+
     def end(self) -> None:
         """Give the owner's token back. No call may use the pointer any more; so ask locks first."""
         try:
@@ -191,6 +196,14 @@ class Owner:
             raise errors.ClosedError(f"this {self._what} is closed")
         return handle
 
+    def _living(self) -> list[Owner]:
+        """Return what was made from this and still is."""
+        while True:
+            try:
+                return list(self._children)
+            except RuntimeError:  # another thread has added one meanwhile
+                continue
+
     @property
     def closed(self) -> bool:
         """Whether close() was called."""
@@ -203,7 +216,7 @@ class Owner:
         the same, later.
         """
         handle, self._handle = self._handle, None  # first: a wait that holds a child's lock sees it
-        for child in list(self._children):
+        for child in self._living():
             child.close()
         del handle
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 SCALES = {"none": lib.AULE_SCALE_NONE, "tensor": lib.AULE_SCALE_PER_TENSOR,
           "token_head": lib.AULE_SCALE_PER_TOKEN_HEAD}
 NO_BLOCKS, BUSY, QUOTA = int(lib.AULE_NO_BLOCKS), int(lib.AULE_BUSY), int(lib.AULE_QUOTA)
+SHORT = (NO_BLOCKS, QUOTA, BUSY)  # what may change once idle native steps let go of their blocks
 
 Entries = Iterable[Sequence | tuple[Sequence, int]]
 
@@ -55,6 +57,7 @@ class Cache(Owner):
         self.block_size = block_size
         self._geometry = geometry
         self._pool: list[tuple[tuple[int, ...], Handle]] = []  # native steps to use again
+        self._steps: dict[int, weakref.ref[Step]] = {}  # those that are open
         self._attached: Attached | None = None
         self._attaching = threading.Lock()
         session._children.add(self)
@@ -139,23 +142,34 @@ class Cache(Owner):
         try:
             with locked(pairs):
                 self._make(handle, pairs, table, timeout)
+                return Step(handle, self, [sequence for sequence, _ in pairs], table)
         except BaseException:
             handle.end()
             raise
-        return Step(handle, self, [sequence for sequence, _ in pairs], table)
 
     def _make(self, handle: Handle, pairs: list[tuple[Sequence, int]], table: Any,
               timeout: float | None) -> None:
         fill(table, pairs)
-        status = sliced(
-            lambda ms: int(lib.aule_step_make(handle.pointer, table, len(pairs), ms)),
-            0 if self._pool else timeout, (NO_BLOCKS, BUSY), self._open)
-        if status in (NO_BLOCKS, BUSY) and self._pool:
-            self._forget(None)  # their batches keep blocks
-            status = sliced(
-                lambda ms: int(lib.aule_step_make(handle.pointer, table, len(pairs), ms)),
-                timeout, (NO_BLOCKS, BUSY), self._open)
-        check(status)
+        check(self._for_blocks(
+            lambda ms: int(lib.aule_step_make(handle.pointer, table, len(pairs), ms)), timeout))
+
+    def _for_blocks(self, call: Callable[[int], int], timeout: float | None,
+                    again: tuple[int, ...] = (NO_BLOCKS, BUSY)) -> int:
+        """Call what leases blocks as sliced() does, and return its status.
+
+        If there are too few, the session's idle native steps let go of theirs before it waits.
+        """
+        def ask(ms: int) -> int:
+            caches = [cache for cache in self.session._living()
+                      if isinstance(cache, Cache) and cache._pool]
+            status = call(0 if caches else ms)
+            if not caches or status not in SHORT:
+                return status
+            for cache in caches:
+                cache._forget(None)
+            return call(ms)
+
+        return sliced(ask, timeout, again, self._open)
 
     def reserve(self, entries: Iterable[tuple[Sequence, int]], *,
                 timeout: float | None = 0.0) -> None:
@@ -169,8 +183,8 @@ class Cache(Owner):
         table = ffi.new("struct aule_step_entry[]", len(pairs))
         with locked(pairs):
             fill(table, pairs)
-            check(sliced(lambda ms: int(lib.aule_sequences_reserve(table, len(pairs), ms)),
-                         timeout, (NO_BLOCKS, BUSY), self._open))
+            check(self._for_blocks(
+                lambda ms: int(lib.aule_sequences_reserve(table, len(pairs), ms)), timeout))
 
     # ---- native steps, which are cheaper to advance than to make ----
 
@@ -191,18 +205,34 @@ class Cache(Owner):
             return False  # another thread was faster
         return True
 
-    def _give(self, key: tuple[int, ...], handle: Handle) -> None:
-        """Keep the native step of a Step that has gone, until its sequences step again."""
-        if self._handle is None:
+    def _give(self, sequences: list[Sequence], handle: Handle, *, keep: bool) -> None:
+        """Keep the native step of a Step that has gone, until its sequences step again.
+
+        Its batch names their blocks. So it is not kept if one of them has ended. keep: False: nor
+        otherwise.
+        """
+        if handle.ended or not keep:
             handle.end()
             return
-        self._pool.append((key, handle))
-        for entry in list(self._pool)[:-2]:
+        given = tuple(id(sequence) for sequence in sequences), handle
+        self._pool.append(given)  # before the look at the sequences: one that ends looks here then
+        surplus = list(self._pool)[:-2]
+        if self._handle is None or any(sequence.closed for sequence in sequences):
+            surplus.append(given)
+        for entry in surplus:
             if self._remove(entry):
                 entry[1].end()
 
+    def _let_go(self, sequence: Sequence, num_blocks: int) -> None:
+        """Drop native steps, as far as they are idle, that name later blocks of a sequence."""
+        for reference in list(self._steps.values()):
+            step = reference()
+            if step is not None:
+                step._leave(sequence, num_blocks)
+        self._forget(id(sequence))
+
     def _forget(self, sequence: int | None) -> None:
-        """Drop native steps of a sequence that ends, with their blocks; None: all."""
+        """Drop the kept native steps of a sequence, with their blocks; None: all."""
         for entry in list(self._pool):
             if (sequence is None or sequence in entry[0]) and self._remove(entry):
                 entry[1].end()  # an exception's traceback may still have it
@@ -270,8 +300,8 @@ class Cache(Owner):
         with locked(pairs):
             fill(table, pairs)
             status = make(0)
-            if status in (NO_BLOCKS, QUOTA, BUSY):
-                status = sliced(report_and_make, timeout, (NO_BLOCKS, BUSY), self._open)
+            if status in SHORT:
+                status = self._for_blocks(report_and_make, timeout)
             check(status)
             return Plan(handle, self, [sequence for sequence, _ in pairs], table)
 
@@ -289,8 +319,8 @@ class Cache(Owner):
         ids = np.empty(count, np.int32)
         array = ffi.from_buffer("int32_t[]", ids)
         try:
-            check(sliced(lambda ms: int(lib.aule_blocks_lease(pointer, count, ms, array)),
-                         timeout, (NO_BLOCKS,), self._open))
+            check(self._for_blocks(lambda ms: int(lib.aule_blocks_lease(pointer, count, ms, array)),
+                                   timeout, (NO_BLOCKS,)))
         finally:
             users.clear()  # a traceback would keep it
         return ids

@@ -174,13 +174,17 @@ class Sequence(Owner):
         if num_tokens < 0:
             raise errors.OutOfRangeError(f"truncate({num_tokens})")
         attached = self.cache._attached
+        kept = -(-num_tokens // self.cache.block_size)
         with self._lock, self._releasing(attached, self._open(), num_tokens):
+            releases = self.num_blocks > kept
             check(lib.aule_sequence_truncate(self._open().pointer, num_tokens))
             self._own = (min(self._own[0], num_tokens), min(self._own[1], num_tokens))
             for plan in list(self._plans):
                 plan._forget(self, num_tokens)
             if attached is not None:
                 attached.forget(self, num_tokens)
+        if releases:
+            self.cache._let_go(self, kept)
 
     def keep_private(self, num_tokens: int) -> None:
         """Publish no block that has a token from `num_tokens` on, now or later.
@@ -238,8 +242,10 @@ class Sequence(Owner):
         return bool(first < end and self._own[0] <= first and self._own[1] >= end)
 
     def close(self) -> None:
-        """End the sequence; steps that are over let go of its blocks, too.
+        """End the sequence. Steps that are over end, too, and let go of its blocks.
 
+        A step is over if a run of each layer was submitted, a later step has one of its sequences,
+        or all of its sequences have ended.
         If plans have written full blocks and it publishes, it waits for their stream and publishes.
 
         A wait() in another thread raises ClosedError. A step of it that another thread makes, and
@@ -261,10 +267,11 @@ class Sequence(Owner):
         finally:
             if left is not None:  # Ctrl-C, and another thread may be using it
                 self._handle = left
-        self.cache._forget(id(self))
+        self.cache._let_go(self, 0)
 
     def __del__(self) -> None:
-        if self._handle is not None:
+        handle, self._handle = self._handle, None  # a step of the same circle sees it
+        if handle is not None:
             self.cache._forget(id(self))
 
 
@@ -298,7 +305,8 @@ class Step(Runs):
     """One model step over sequences: `num_tokens` rows, those of entry i are `rows[i]`.
 
     `cache.step(entries)` makes it. Submit every layer before the next step of these sequences.
-    If a run fails, truncate the sequences to what they had.
+    If a run fails, truncate the sequences to what they had. A step that is over ends with the
+    first of its sequences, see `Sequence.close`.
     """
 
     _what = "step"
@@ -308,12 +316,48 @@ class Step(Runs):
         self.cache = cache
         self.sequences = sequences
         self._masked: tuple[bytes, Handle] | None = None
+        self._layers: set[int] = set()  # of which a run was submitted
+        self._later = False  # a later step has one of its sequences
+        self._left: set[int] = set()  # places of sequences that have ended, or dropped its blocks
+        self._lengths: list[int] = []
         super().__init__(handle, cache.session, cache._geometry)
         self.rows = [slice(row.row, row.row + row.num_tokens) for row in table]
         self.num_tokens = self.rows[-1].stop
         self._lengths = [sequence.computed for sequence in sequences]
         self._pointer = lib.aule_step_batch(handle.pointer)
+        self._end_older()
+        cache._steps[id(self)] = weakref.ref(self)
         cache._children.add(self)
+
+    def _end_older(self) -> None:
+        """End steps with one of these sequences, as far as blocks that they name have gone."""
+        for reference in list(self.cache._steps.values()):
+            older = reference()
+            if older is not None and not set(older.sequences).isdisjoint(self.sequences):
+                older._later = True
+                older._end_if_over()
+
+    def _submitted(self, layers: range) -> None:
+        self._layers.update(layers)
+
+    def _leave(self, sequence: Sequence, num_blocks: int) -> None:
+        """Note that a sequence has now only its first `num_blocks` blocks."""
+        size = self.cache.block_size
+        for place, (its, length) in enumerate(zip(self.sequences, self._lengths, strict=True)):
+            if its is sequence and -(-length // size) > num_blocks:
+                self._left.add(place)
+                self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        """End the step if its batch is needed no more, but names blocks that nobody has."""
+        if self._left and (self._later or len(self._left) == len(self.sequences)
+                           or len(self._layers) >= self._geometry.num_layers):
+            self.close()
+
+    def _open(self) -> Handle:
+        if self._handle is None and self._left:
+            raise errors.ClosedError("this step is over: a sequence of it was closed or truncated")
+        return super()._open()
 
     def _batch(self, mask: Any) -> Any:
         if mask is None:
@@ -331,12 +375,13 @@ class Step(Runs):
     def close(self) -> None:
         """End the step. Its runs go on, and its sequences stay."""
         handle, self._handle = self._handle, None  # first: a wait for a ticket sees it
+        self.cache._steps.pop(id(self), None)
         with self._lock:
             if self._masked is not None:
                 self._masked[1].end()
             self._masked = None
         if handle is not None:
-            self.cache._give(tuple(id(sequence) for sequence in self.sequences), handle)
+            self.cache._give(self.sequences, handle, keep=not self._left)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
