@@ -149,13 +149,12 @@ def test_ctrl_c_right_after_a_submission_keeps_its_tensors_until_the_run_ends(
 def test_a_step_of_a_sequence_that_closes_meanwhile_ends_quietly(
         cache: aule.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     sequence = cache.sequence(range(4))
-    made = cache._make
 
-    def late(*arguments: Any) -> None:
-        made(*arguments)
+    def late(*arguments: Any) -> aule.Step:
         sequence.close()
+        return aule.Step(*arguments)
 
-    monkeypatch.setattr(cache, "_make", late)
+    monkeypatch.setattr(aule.cache, "Step", late)
     unraisable: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
     with pytest.raises(errors.ClosedError):

@@ -7,6 +7,7 @@ It knows no cache and no tensor. Any thread.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -31,6 +32,7 @@ except ImportError as reason:  # a checkout, not a package
 ffi: Any = _cffi.ffi
 SLICE_MS = 100  # a wait looks at signals and at closed sessions this often
 FOREVER = -1
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.001, 0.02  # of a coroutine, between asks; each is twice the last
 
 
 def library_path() -> Path:
@@ -122,6 +124,26 @@ def sliced(call: Callable[[int], int], timeout: float | None, again: tuple[int, 
             break
         alive()
         status = call(rest)
+    return status
+
+
+async def polled(ask: Callable[[], int], timeout: float | None, again: tuple[int, ...],
+                 alive: Callable[[], object]) -> int:
+    """Do for a coroutine what sliced() does for a thread. `ask` waits for nothing.
+
+    Between asks the event loop runs. A cancellation comes there only, so an ask that succeeds is
+    not lost.
+    """
+    milliseconds(timeout)  # InvalidError
+    end = None if timeout is None else time.monotonic() + timeout
+    pause = FIRST_PAUSE_S
+    while (status := ask()) in again:
+        left = pause if end is None else min(pause, end - time.monotonic())
+        if left <= 0:
+            break
+        await asyncio.sleep(left)
+        pause = min(2 * pause, LAST_PAUSE_S)
+        alive()
     return status
 
 

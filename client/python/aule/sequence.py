@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import dtypes, errors
-from ._native import SLICE_MS, TIMEOUT, Handle, Owner, check, ffi, lib, milliseconds
+from ._native import OK, SLICE_MS, TIMEOUT, Handle, Owner, check, ffi, lib, milliseconds, polled
 from ._run import Runs
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class Sequence(Owner):
         cache._children.add(self)
 
     @classmethod
-    def create(cls, cache: Cache, tokens: Any, publish: bool, extra_key: bytes | str, claim: bool,
-               timeout: float | None) -> Sequence:
-        """Do what `Cache.sequence` says."""
+    def create(cls, cache: Cache, tokens: Any, publish: bool, extra_key: bytes | str,
+               claim: bool) -> Sequence:
+        """Do what `Cache.sequence` says, and wait for nothing."""
         array = int32(tokens, "tokens")
         key = extra_key.encode() if isinstance(extra_key, str) else extra_key
         keep = ffi.from_buffer("int32_t[]", array), ffi.from_buffer(key)
@@ -71,19 +71,12 @@ class Sequence(Owner):
             "tokens": keep[0], "num_tokens": len(array),
             "extra_key": keep[1] if key else ffi.NULL, "extra_key_size": len(key),
             "publish": publish, "claim": claim})
-        milliseconds(timeout)  # InvalidError comes before a claim
         pointer = ffi.new("struct aule_sequence **")
         parent = cache._open()
         check(lib.aule_sequence_create_sized(parent.pointer, params, ffi.sizeof(params[0]),
                                              pointer))
         sequence = cls(Handle(pointer[0], lib.aule_sequence_destroy, parent), cache)
         sequence._publishes = publish
-        if claim:
-            try:
-                sequence.wait(timeout)
-            except BaseException:
-                sequence.close()
-                raise
         return sequence
 
     def wait(self, timeout: float | None = 10.0) -> bool:
@@ -109,6 +102,20 @@ class Sequence(Owner):
             elif left > 0:
                 time.sleep(PAUSE_S)
         return True
+
+    async def wait_async(self, timeout: float | None = 10.0) -> bool:
+        """Do what `wait` does, without blocking the event loop."""
+        def ask() -> int:
+            with locked([self], wait=False) as mine:
+                status = OK if mine else TIMEOUT
+                while status == OK and self.promised:
+                    status = int(lib.aule_sequence_wait(self._open().pointer, 0))
+            return status
+
+        status = await polled(ask, timeout, (TIMEOUT,), self._open)
+        if status != TIMEOUT:
+            check(status)
+        return status != TIMEOUT
 
     def _info(self, handle: Handle | None = None) -> Any:
         info = ffi.new("struct aule_sequence_info *")
@@ -293,12 +300,18 @@ def entries_of(entries: Iterable[Any], cache: Cache) -> list[tuple[Sequence, int
 
 
 @contextlib.contextmanager
-def locked(pairs: list[tuple[Sequence, int]]) -> Iterator[None]:
-    """Keep other threads from these sequences. The order avoids a deadlock."""
+def locked(sequences: Iterable[Sequence], *, wait: bool = True) -> Iterator[bool]:
+    """Keep other threads from these sequences. The order avoids a deadlock.
+
+    False: `wait` is false, and another thread uses one of them.
+    """
     with contextlib.ExitStack() as stack:
-        for sequence in sorted({pair[0] for pair in pairs}, key=id):
-            stack.enter_context(sequence._lock)
-        yield
+        for sequence in sorted(set(sequences), key=id):
+            if not sequence._lock.acquire(blocking=wait):
+                yield False
+                return
+            stack.callback(sequence._lock.release)
+        yield True
 
 
 class Step(Runs):
