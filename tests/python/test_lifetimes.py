@@ -437,7 +437,7 @@ def test_only_a_daemon_that_is_gone_ends_the_default_session(
         session: aule.Session, monkeypatch: pytest.MonkeyPatch, failure: type[errors.AuleError],
         stays: bool) -> None:
     with aule.default_session() as default:
-        monkeypatch.setattr(aule._native, "lost", True)
+        monkeypatch.setattr(aule._native, "losses", aule._native.losses + 1)
         monkeypatch.setattr(aule.Session, "_probe", lambda _: failure.status)
         assert (aule.default_session() is default) == stays
         aule.default_session().close()

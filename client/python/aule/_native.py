@@ -79,16 +79,26 @@ OK: int = lib.AULE_OK
 TIMEOUT: int = lib.AULE_TIMEOUT
 
 
-lost = False  # True after a call failed because its daemon was gone
+losses = 0  # calls that failed because their daemon was gone
+
+_WAY_OUT = ("A session that has ended has lost its caches, sequences and blocks: call "
+            "aule.connect() again, open the caches, and make the sequences anew from their tokens. "
+            "Functions that were given no session connect anew by themselves")
+
+
+def opening_error(status: int) -> errors.AuleError:
+    """Make the exception of this thread's last failing call, which opened a session."""
+    return errors.of(status, text(lib.aule_error()) or text(lib.aule_status_text(status)))
 
 
 def error(status: int) -> errors.AuleError:
     """Make the exception of this thread's last failing call."""
-    global lost  # noqa: PLW0603
-    if issubclass(errors.CLASSES.get(status, errors.AuleError), ConnectionError):
-        lost = True
-    sentence = text(lib.aule_error()) or text(lib.aule_status_text(status))
-    return errors.of(status, sentence)
+    global losses  # noqa: PLW0603
+    failure = opening_error(status)
+    if not isinstance(failure, ConnectionError):
+        return failure
+    losses += 1
+    return errors.of(status, f"{failure}. {_WAY_OUT}")
 
 
 def check(status: int) -> None:
@@ -97,13 +107,22 @@ def check(status: int) -> None:
         raise error(status)
 
 
-def milliseconds(timeout: float | None) -> int:
+def milliseconds(timeout: float | None, name: str = "timeout") -> int:
     """Turn seconds (None: for ever) into what C takes, rounded up."""
     if timeout is None:
         return FOREVER
     if not timeout >= 0:
-        raise errors.InvalidError(f"timeout = {timeout} seconds; it is at least 0, or None")
+        raise errors.InvalidError(f"{name} = {timeout} seconds; it is at least 0, or None")
     return min(int(timeout * 1000 + 0.999), 2**31 - 1)
+
+
+def countdown(timeout: float | None, name: str = "timeout") -> Callable[[], float]:
+    """Return what says how many of `timeout` seconds (None: for ever) are left."""
+    milliseconds(timeout, name)  # InvalidError
+    if timeout is None:
+        return lambda: float("inf")
+    end = time.monotonic() + timeout
+    return lambda: max(0.0, end - time.monotonic())
 
 
 def sliced(call: Callable[[int], int], timeout: float | None, again: tuple[int, ...],
@@ -134,14 +153,10 @@ async def polled(ask: Callable[[], int], timeout: float | None, again: tuple[int
     Between asks the event loop runs. A cancellation comes there only, so an ask that succeeds is
     not lost.
     """
-    milliseconds(timeout)  # InvalidError
-    end = None if timeout is None else time.monotonic() + timeout
+    left = countdown(timeout)
     pause = FIRST_PAUSE_S
-    while (status := ask()) in again:
-        left = pause if end is None else min(pause, end - time.monotonic())
-        if left <= 0:
-            break
-        await asyncio.sleep(left)
+    while (status := ask()) in again and left():
+        await asyncio.sleep(min(pause, left()))
         pause = min(2 * pause, LAST_PAUSE_S)
         alive()
     return status
