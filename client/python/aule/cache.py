@@ -147,7 +147,7 @@ class Cache(Owner):
         """
         milliseconds(timeout)
         making = asyncio.get_running_loop().run_in_executor(
-            None, Sequence.create, self, tokens, publish, extra_key, claim)
+            None, Sequence.create, self, int32(tokens, "tokens"), publish, extra_key, claim)
         try:
             sequence = await asyncio.shield(making)
         except asyncio.CancelledError:
