@@ -211,6 +211,27 @@ def test_too_many_tickets_are_busy_and_not_a_hang(session: aule.Session,
             ticket.wait()
 
 
+def test_a_session_may_be_closed_while_another_thread_opens_a_cache(
+        session: aule.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set that grows while it is listed is listed again."""
+    other = aule.connect(session.socket, **OPTIONS)
+    cache = other.cache("listed", **IDENTITY)
+    late: list[aule.Cache] = []
+    real = type(other._children).__iter__
+
+    def lists(children: Any) -> Any:
+        for child in real(children):
+            if not late:
+                late.append(other.cache("late", **IDENTITY))
+                raise RuntimeError("Set changed size during iteration")
+            yield child
+
+    monkeypatch.setattr(type(other._children), "__iter__", lists)
+    cache.step([cache.sequence(range(4))])
+    other.close()
+    assert cache.closed and late[0].closed
+
+
 def test_a_failed_wait_for_blocks_takes_its_time_and_ends(session: aule.Session) -> None:
     cache = session.cache("full", **IDENTITY)
     most = cache.state()["limit_blocks"]

@@ -177,7 +177,10 @@ class Sequence(Owner):
                                            ffi.from_buffer("int32_t[]", array), len(array)))
 
     def truncate(self, num_tokens: int) -> None:
-        """Drop the tokens from `num_tokens` on. OutOfRangeError: it has fewer."""
+        """Drop the tokens from `num_tokens` on. OutOfRangeError: it has fewer.
+
+        Steps that are over let go of the released blocks, as in close().
+        """
         if num_tokens < 0:
             raise errors.OutOfRangeError(f"truncate({num_tokens})")
         attached = self.cache._attached
