@@ -276,6 +276,22 @@ static enum status check_device_arena(const struct server *server, uint64_t size
                      size, server->device_arena_bytes, most);
 }
 
+// Sessions that have ended count while their attached processes run.
+static enum status check_number(const struct server *server, struct error *error)
+{
+    const uint32_t live = server->num_live, ghosts = server->num_ghosts;
+    const uint32_t most = server->params->max_sessions;
+    if (live + ghosts < most)
+        return STATUS_OK;
+    if (ghosts == 0)
+        return error_set(error, STATUS_LIMIT, "%u sessions are open; --max-sessions is %u", live,
+                         most);
+    return error_set(error, STATUS_LIMIT,
+                     "%u sessions are open, and of %u more the attached process still runs; "
+                     "--max-sessions is %u",
+                     live, ghosts, most);
+}
+
 static enum status check_hello(const struct server *server, const struct peer *peer,
                                const struct wire_hello *hello, struct error *error)
 {
@@ -300,12 +316,7 @@ static enum status check_hello(const struct server *server, const struct peer *p
     enum status status = check_device_arena(server, hello->device_arena_size, error);
     if (status != STATUS_OK)
         return status;
-    if (server->num_live + server->num_ghosts >= server->params->max_sessions)
-        return error_set(error, STATUS_LIMIT,
-                         "%u sessions are open, and of %u the attached process still runs; "
-                         "--max-sessions is %u",
-                         server->num_live, server->num_ghosts, server->params->max_sessions);
-    return STATUS_OK;
+    return check_number(server, error);
 }
 
 static void set_label(struct session *session)

@@ -31,10 +31,17 @@ static void expect_open(enum aule_status expected, const char *words)
     ck_assert_msg(strstr(aule_error(), words) != NULL, "\"%s\" lacks \"%s\"", aule_error(), words);
 }
 
+// Who waits for a daemon tells by these words whether one can come.
+static void expect_words_first(const char *words)
+{
+    ck_assert_msg(strncmp(aule_error(), words, strlen(words)) == 0, "\"%s\"", aule_error());
+}
+
 START_TEST(nobody_listening_is_told_at_once)
 {
     expect_open(AULE_DAEMON_GONE, path);
     expect_open(AULE_DAEMON_GONE, "there is no such socket; aule-daemon --socket /");
+    expect_words_first("no daemon listens at /");
 }
 END_TEST
 
@@ -46,6 +53,7 @@ START_TEST(a_socket_that_a_daemon_left_behind_is_told_from_none)
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     close(fd);
     expect_open(AULE_DAEMON_GONE, "the daemon that made it has ended");
+    expect_words_first("no daemon listens at /");
     unlink(path);
 }
 END_TEST
@@ -57,6 +65,7 @@ START_TEST(a_file_at_the_path_is_no_daemon_and_stays)
     ck_assert_int_ge(fd, 0);
     close(fd);
     expect_open(AULE_DAEMON_GONE, "this is another file, no socket, and a daemon leaves it alone");
+    expect_words_first("no daemon can listen at /");
     ck_assert_int_eq(stat(path, &info), 0);
 }
 END_TEST
@@ -65,6 +74,7 @@ START_TEST(a_folder_at_the_path_is_no_place_where_a_daemon_is_advised)
 {
     ck_assert_int_eq(mkdir(path, 0700), 0);
     expect_open(AULE_DAEMON_GONE, "this is a folder, no socket, and a daemon leaves it alone");
+    expect_words_first("no daemon can listen at /");
     ck_assert_ptr_null(strstr(aule_error(), "starts one"));
     ck_assert_int_eq(rmdir(path), 0);
 }
@@ -99,6 +109,7 @@ START_TEST(what_is_no_daemon_is_told_and_not_waited_for)
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     expect_open(AULE_DAEMON_GONE, "that socket takes datagrams and no connections");
+    expect_words_first("no daemon can listen at /");
     close(fd);
     unlink(path);
 }

@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 from aule import _notice, _ticket, errors
 from conftest import (
+    BLOCK,
     DIM,
     HEADS,
     IDENTITY,
     KV_HEADS,
+    LAYERS,
     PYTHON,
     drawn,
     expected,
@@ -28,6 +30,7 @@ from conftest import (
     segments,
 )
 
+DAEMON_OPTIONS = ["--max-blocks", "4096"]  # tests lease all of them
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 QKV = [drawn(4, heads, DIM, seed=heads) for heads in (HEADS, KV_HEADS, KV_HEADS)]
 WANTED = expected(*QKV)[0]
@@ -441,3 +444,175 @@ except KeyboardInterrupt:
     print("interrupted")
 """], capture_output=True, text=True, timeout=60, check=False)
     assert ran.stdout == "interrupted\n" and ran.returncode == 0 and not ran.stderr, ran.stderr
+
+
+# ---- claims and blocks ----
+
+
+PROMPT = range(10 * BLOCK)
+
+
+def computed(step: aule.Step) -> None:
+    for layer in range(LAYERS):
+        step.attend(layer, *[drawn(step.num_tokens, heads, DIM)
+                             for heads in (HEADS, KV_HEADS, KV_HEADS)])
+
+
+def settled(cache: aule.Cache) -> tuple[int, int]:
+    """The leased and held blocks, once they are 0; the daemon frees some a little later."""
+    deadline = time.monotonic() + 10
+    while True:
+        state = cache.state()
+        counts = state["leased_blocks"], state["held_blocks"]
+        if counts == (0, 0) or time.monotonic() > deadline:
+            return counts
+        time.sleep(0.01)
+
+
+def test_coroutines_of_one_loop_compute_a_common_prompt_once(cache: aule.Cache) -> None:
+    async def serve() -> int:
+        with await cache.sequence_async(PROMPT, claim=True, timeout=30) as sequence:
+            found = sequence.cached
+            computed(await cache.step_async([sequence]))
+            await asyncio.sleep(0)
+            sequence.publish()
+            return found
+
+    async def main() -> list[int]:
+        return await asyncio.gather(*[serve() for _ in range(4)])
+
+    assert sorted(asyncio.run(main())) == [0] + 3 * [len(PROMPT)]
+
+
+def test_a_claim_that_ends_lets_the_next_coroutine_compute(cache: aule.Cache) -> None:
+    async def main() -> None:
+        first = await cache.sequence_async(PROMPT, claim=True)
+        second = await cache.sequence_async(PROMPT, claim=True, timeout=0)
+        assert second.promised == len(PROMPT) and not await second.wait_async(0.01)
+        asyncio.get_running_loop().call_later(0.05, first.close)
+        assert await second.wait_async(None) and not second.promised and not second.cached
+        second.close()
+
+    asyncio.run(main())
+
+
+ASKS: dict[str, Any] = {
+    "reserve": lambda cache, new, **options: cache.reserve_async([(new, len(new))], **options),
+    "step": lambda cache, new, **options: cache.step_async([new], **options)}
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_a_coroutine_gets_blocks_that_another_one_releases(cache: aule.Cache, ask: str) -> None:
+    async def main() -> None:
+        held = cache.lease(cache.state()["available_blocks"])
+        new = cache.sequence(PROMPT, publish=False)
+        for timeout in (0, 0.05):
+            with pytest.raises(errors.NoBlocksError):
+                await ASKS[ask](cache, new, timeout=timeout)
+        waits = asyncio.ensure_future(ASKS[ask](cache, new, timeout=None))
+        await asyncio.sleep(0.05)  # the loop runs on
+        assert not waits.done()
+        cache.release(held)
+        await asyncio.wait_for(waits, 30)
+        assert new.num_blocks == 10
+        new.close()
+
+    asyncio.run(main())
+
+
+async def a_claim(cache: aule.Cache, new: aule.Sequence) -> None:
+    await cache.sequence_async(PROMPT, claim=True, timeout=None)
+
+
+async def a_look_up(cache: aule.Cache, new: aule.Sequence) -> None:
+    await cache.sequence_async(PROMPT)
+
+
+async def a_step(cache: aule.Cache, new: aule.Sequence) -> None:
+    await cache.step_async([new], timeout=None)
+
+
+async def a_reservation(cache: aule.Cache, new: aule.Sequence) -> None:
+    await cache.reserve_async([(new, len(new))], timeout=None)
+
+
+@pytest.mark.parametrize("what", [a_claim, a_look_up, a_step, a_reservation])
+def test_a_wait_that_is_cancelled_leaves_nothing_leased_held_or_claimed(
+        cache: aule.Cache, monkeypatch: pytest.MonkeyPatch, what: Any) -> None:
+    made: list[aule.Sequence] = []
+    may, create = threading.Event(), aule.Sequence.create
+
+    def late(*arguments: Any) -> aule.Sequence:
+        may.wait(30)
+        made.append(create(*arguments))
+        return made[-1]
+
+    async def main() -> None:
+        first = cache.sequence(PROMPT, claim=True)
+        new = cache.sequence(range(1000, 1000 + 10 * BLOCK), publish=False)
+        held = cache.lease(cache.state()["available_blocks"])
+        monkeypatch.setattr(aule.cache.Sequence, "create", late)
+        if what is not a_look_up:
+            may.set()
+        waits = asyncio.ensure_future(what(cache, new))
+        await asyncio.sleep(0.1)
+        waits.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+        may.set()
+        if what in (a_claim, a_look_up):
+            await until(lambda: made and made[0].closed)
+        assert not new.computed and not new.num_blocks
+        cache.release(held)
+        first.close()
+        with cache.sequence(PROMPT, claim=True, timeout=0) as last:  # nobody claims it
+            assert not last.promised
+        new.close()
+
+    asyncio.run(main())
+    assert settled(cache) == (0, 0) and not cache._steps
+
+
+def test_a_sequence_that_another_thread_uses_does_not_block_the_loop(cache: aule.Cache) -> None:
+    sequence = cache.sequence(PROMPT)
+    entered, may_go = threading.Event(), threading.Event()
+
+    def use() -> None:
+        with sequence._lock:
+            entered.set()
+            may_go.wait(30)
+
+    async def main() -> None:
+        with pytest.raises(errors.BusyError, match="another thread uses one of these sequences"):
+            await cache.step_async([sequence], timeout=0.05)
+        waits = [asyncio.ensure_future(cache.step_async([sequence], timeout=None)),
+                 asyncio.ensure_future(sequence.wait_async(None))]
+        await asyncio.sleep(0.05)
+        assert not any(one.done() for one in waits)
+        may_go.set()
+        step, nothing_promised = await asyncio.wait_for(asyncio.gather(*waits), 30)
+        assert step.num_tokens == len(PROMPT) and nothing_promised
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    assert entered.wait(30)
+    asyncio.run(main())
+    thread.join(30)
+
+
+def test_a_session_that_is_closed_ends_coroutines_that_wait_for_it(session: aule.Session) -> None:
+    async def main() -> None:
+        other = aule.connect(session.socket, arena_size=1 << 20)
+        cache = other.cache("closed while awaited", **IDENTITY)
+        held = cache.lease(cache.state()["available_blocks"])
+        first = cache.sequence(PROMPT, claim=True)
+        new = cache.sequence(range(1000, 1000 + len(PROMPT)))
+        waits = [asyncio.ensure_future(what(cache, new))
+                 for what in (a_claim, a_step, a_reservation)]
+        await asyncio.sleep(0.05)
+        other.close()
+        for said in await asyncio.gather(*waits, return_exceptions=True):
+            assert isinstance(said, errors.ClosedError)
+        assert len(held) and first.closed
+
+    asyncio.run(main())

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import asyncio
 import importlib
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,58 @@ def test_the_paged_lesson_emits_the_tokens_of_transformers(session: aule.Session
     right = [own.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)
              [0, len(prompt):].tolist() for prompt in prompts]
     assert [ast.literal_eval(line) for line in out.splitlines()] == right
+
+
+@pytest.mark.parametrize("leaves", ["cancelled", "leaves the loop", "while it waits"])
+def test_a_client_that_goes_away_ends_its_request_and_no_other(
+        session: aule.Session, monkeypatch: pytest.MonkeyPatch, leaves: str) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    engine_of = importlib.import_module("serve").Engine
+    model, own = hf_models.model_of("llama"), hf_models.model_of("llama", "sdpa")
+    prompts = [hf_models.prompt(seed, 60)[0].tolist() for seed in range(3)]
+    endless = 500
+
+    async def stays(engine: Any, prompt: list[int]) -> list[int]:
+        return [token async for token in engine.generate(prompt, NEW)]
+
+    async def goes(engine: Any, prompt: list[int]) -> None:
+        async for _ in engine.generate(prompt, endless):
+            if leaves == "leaves the loop":
+                return
+            got_one.set()
+
+    async def main(cache: aule.Cache) -> list[list[int]]:
+        engine = engine_of(model, cache, step_tokens=32, most=1 if "waits" in leaves else 8)
+        runner = asyncio.create_task(engine.run())
+        rest = [asyncio.create_task(stays(engine, prompt)) for prompt in prompts[1:]]
+        if "waits" in leaves:
+            while not engine.running:
+                await asyncio.sleep(0)
+        client = asyncio.create_task(goes(engine, prompts[0]))
+        if leaves == "cancelled":
+            await got_one.wait()
+        else:
+            await asyncio.sleep(0)
+        if leaves != "leaves the loop":
+            client.cancel()
+        await asyncio.gather(client, return_exceptions=True)
+        texts = await asyncio.gather(*rest)
+        while engine.running or engine.waiting:
+            await asyncio.sleep(0.001)
+            assert not runner.done()
+        assert engine.new_tokens < len(rest) * NEW + endless
+        runner.cancel()
+        await asyncio.gather(runner, return_exceptions=True)
+        return texts
+
+    got_one = asyncio.Event()
+    with aule.hf.open_cache(session, model, f"gone {leaves}", block_size=hf_models.BLOCK) as cache:
+        texts = asyncio.run(main(cache))
+        deadline = time.monotonic() + 10
+        while cache.state()["leased_blocks"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert cache.state()["leased_blocks"] == 0
+    for text, prompt in zip(texts, prompts[1:], strict=True):
+        ids = torch.tensor([prompt])
+        right = own.generate(ids, max_new_tokens=NEW, do_sample=False)[0, len(prompt):]
+        assert text == right.tolist()

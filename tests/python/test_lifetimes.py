@@ -21,12 +21,15 @@ import numpy as np
 import pytest
 from aule import errors
 from conftest import (
+    BLOCK,
     DIM,
     HEADS,
     IDENTITY,
     KV_HEADS,
+    LAYERS,
     PYTHON,
     drawn,
+    expected,
     open_descriptors,
     resident_bytes,
     segments,
@@ -146,13 +149,12 @@ def test_ctrl_c_right_after_a_submission_keeps_its_tensors_until_the_run_ends(
 def test_a_step_of_a_sequence_that_closes_meanwhile_ends_quietly(
         cache: aule.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     sequence = cache.sequence(range(4))
-    made = cache._make
 
-    def late(*arguments: Any) -> None:
-        made(*arguments)
+    def late(*arguments: Any) -> aule.Step:
         sequence.close()
+        return aule.Step(*arguments)
 
-    monkeypatch.setattr(cache, "_make", late)
+    monkeypatch.setattr(aule.cache, "Step", late)
     unraisable: list[Any] = []
     monkeypatch.setattr("sys.unraisablehook", unraisable.append)
     with pytest.raises(errors.ClosedError):
@@ -207,6 +209,27 @@ def test_too_many_tickets_are_busy_and_not_a_hang(session: aule.Session,
                 tickets.append(step.submit(0, *qkv(), timeout=0.2))
         for ticket in tickets:
             ticket.wait()
+
+
+def test_a_session_may_be_closed_while_another_thread_opens_a_cache(
+        session: aule.Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set that grows while it is listed is listed again."""
+    other = aule.connect(session.socket, **OPTIONS)
+    cache = other.cache("listed", **IDENTITY)
+    late: list[aule.Cache] = []
+    real = type(other._children).__iter__
+
+    def lists(children: Any) -> Any:
+        for child in real(children):
+            if not late:
+                late.append(other.cache("late", **IDENTITY))
+                raise RuntimeError("Set changed size during iteration")
+            yield child
+
+    monkeypatch.setattr(type(other._children), "__iter__", lists)
+    cache.step([cache.sequence(range(4))])
+    other.close()
+    assert cache.closed and late[0].closed
 
 
 def test_a_failed_wait_for_blocks_takes_its_time_and_ends(session: aule.Session) -> None:
@@ -435,7 +458,198 @@ def test_only_a_daemon_that_is_gone_ends_the_default_session(
         session: aule.Session, monkeypatch: pytest.MonkeyPatch, failure: type[errors.AuleError],
         stays: bool) -> None:
     with aule.default_session() as default:
-        monkeypatch.setattr(aule._native, "lost", True)
+        monkeypatch.setattr(aule._native, "losses", aule._native.losses + 1)
         monkeypatch.setattr(aule.Session, "_probe", lambda _: failure.status)
         assert (aule.default_session() is default) == stays
         aule.default_session().close()
+
+
+# ---- steps and the blocks of their sequences ----
+
+
+LENGTH = 20 * BLOCK
+
+
+def computed(cache: aule.Cache, *sequences: aule.Sequence) -> aule.Step:
+    """A step of whole prompts whose runs have ended, of all layers."""
+    step = cache.step(sequences)
+    for layer in range(LAYERS):
+        step.attend(layer, *qkv(step.num_tokens))
+    return step
+
+
+def leased(cache: aule.Cache, wanted: int) -> int:
+    """The cache's leased blocks, once they are as wanted; the daemon frees some a little later."""
+    deadline = time.monotonic() + 10
+    while (count := cache.state()["leased_blocks"]) != wanted and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return count
+
+
+def closed_then_dropped(cache: aule.Cache) -> Any:
+    with cache.sequence(range(LENGTH), publish=False) as sequence:
+        step = computed(cache, sequence)
+    del step
+
+
+def closed_then_step_closed(cache: aule.Cache) -> Any:
+    with cache.sequence(range(LENGTH), publish=False) as sequence:
+        step = computed(cache, sequence)
+    step.close()
+    return step
+
+
+def closed_before_its_step_is_used(cache: aule.Cache) -> Any:
+    with cache.sequence(range(LENGTH), publish=False) as sequence:
+        return cache.step([sequence])
+
+
+def both_closed_by_an_error(cache: aule.Cache) -> Any:
+    try:
+        with cache.sequence(range(LENGTH), publish=False) as sequence:
+            computed(cache, sequence)
+            raise KeyError
+    except KeyError as error:
+        return error  # its traceback has the frame
+
+
+def closed_with_a_fork(cache: aule.Cache) -> Any:
+    with cache.sequence(range(LENGTH), publish=False) as sequence:
+        step = computed(cache, sequence)
+        fork = sequence.fork()
+    fork.append([1, 2])
+    with fork:
+        return step, computed(cache, fork)
+
+
+def truncated(cache: aule.Cache) -> Any:
+    sequence = cache.sequence(range(LENGTH), publish=False)
+    step = computed(cache, sequence)
+    sequence.truncate(0)
+    return sequence, step
+
+
+def truncated_while_idle(cache: aule.Cache) -> Any:
+    sequence = cache.sequence(range(LENGTH), publish=False)
+    computed(cache, sequence).close()
+    sequence.truncate(0)
+    return sequence
+
+
+def one_of_two_closed(cache: aule.Cache) -> Any:
+    two = [cache.sequence(range(n, n + LENGTH), publish=False) for n in (0, 1000)]
+    step = computed(cache, *two)
+    two[0].close()
+    two[1].truncate(0)
+    return two, step
+
+
+def a_circle(cache: aule.Cache) -> Any:
+    sequence: Any = cache.sequence(range(LENGTH), publish=False)
+    sequence.step = computed(cache, sequence)
+    del sequence
+    gc.collect()
+
+
+@pytest.mark.parametrize("way", [
+    closed_then_dropped, closed_then_step_closed, closed_before_its_step_is_used,
+    both_closed_by_an_error, closed_with_a_fork, truncated, truncated_while_idle,
+    one_of_two_closed, a_circle])
+def test_no_step_keeps_the_blocks_of_sequences_that_have_gone(cache: aule.Cache, way: Any) -> None:
+    kept = way(cache)
+    assert leased(cache, 0) == 0
+    del kept
+
+
+def test_the_collector_may_end_a_sequence_before_its_step(cache: aule.Cache) -> None:
+    sequence = cache.sequence(range(LENGTH), publish=False)
+    step = computed(cache, sequence)
+    sequence.__del__()  # as in a circle
+    step.__del__()
+    del sequence, step
+    assert not cache._pool and leased(cache, 0) == 0
+
+
+def test_a_step_that_is_over_ends_with_its_first_sequence_and_says_so(cache: aule.Cache) -> None:
+    two = [cache.sequence(range(n, n + LENGTH), publish=False) for n in (0, 1000)]
+    step = computed(cache, *two)
+    two[0].close()
+    assert leased(cache, 20) == 20
+    with pytest.raises(errors.ClosedError, match="this step is over: a sequence of it was closed"):
+        step.attend(0, *qkv(2 * LENGTH))
+
+
+def test_a_step_whose_layers_are_not_all_submitted_goes_on_without_a_sequence(
+        cache: aule.Cache) -> None:
+    two = [cache.sequence(range(n, n + LENGTH), publish=False) for n in (0, 1000)]
+    step = cache.step(two)
+    tensors = qkv(2 * LENGTH)
+    step.attend(0, *tensors)
+    two[0].close()
+    out = step.attend(1, *tensors)
+    wanted = expected(*[x[LENGTH:] for x in tensors])[0]
+    np.testing.assert_allclose(out[LENGTH:], wanted, rtol=1e-4, atol=1e-4)
+    two[1].append(1)
+    with cache.step([two[1]]):  # now the first step is over
+        assert leased(cache, 21) == 21
+
+
+@pytest.mark.parametrize("truncates", [False, True])
+def test_a_sequence_that_steps_on_uses_its_native_step_again(cache: aule.Cache,
+                                                             truncates: bool) -> None:
+    """Advancing costs less than making. A truncation that releases no block changes nothing."""
+    with cache.sequence(range(5)) as sequence:
+        computed(cache, sequence).close()
+        [(_, native)] = cache._pool
+        sequence.append([1, 2])
+        if truncates:
+            sequence.truncate(6)
+        with computed(cache, sequence) as step:
+            assert step._open() is native
+
+
+ASKS: dict[str, Any] = {
+    "reserve": lambda cache, new: cache.reserve([(new, len(new))]),
+    "lease": lambda cache, new: cache.release(cache.lease(len(new) // BLOCK)),
+    "step": lambda cache, new: cache.step([new], timeout=0).close()}
+
+
+def idle_blocks(cache: aule.Cache) -> aule.Sequence:
+    """A sequence of 20 blocks, and an idle step whose batch alone names 20 others.
+
+    Publishing has replaced these by those of another session.
+    """
+    with aule.connect(cache.session.socket or os.environ["AULE_SOCKET"], **OPTIONS) as other:
+        twin = other.cache(cache._place[2], **IDENTITY)
+        its, mine = twin.sequence(range(LENGTH)), cache.sequence(range(LENGTH))
+        for one in (its, mine):
+            computed(one.cache, one).close()
+            assert one.publish() == 20
+    assert cache._pool
+    return mine
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_idle_steps_give_their_blocks_if_the_pool_has_too_few(cache: aule.Cache, ask: str) -> None:
+    mine = idle_blocks(cache)
+    rest = cache.lease(cache.state()["available_blocks"])
+    with cache.sequence(range(10**6, 10**6 + 10 * BLOCK), publish=False) as new:
+        ASKS[ask](cache, new)
+    assert not cache._pool and len(rest) and not mine.closed
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_idle_steps_of_all_caches_give_their_blocks_at_the_sessions_limit(
+        session: aule.Session, ask: str) -> None:
+    with aule.connect(os.environ["AULE_SOCKET"], **OPTIONS) as own:
+        one, two = (own.cache(f"{ask} {n}", **IDENTITY) for n in range(2))
+        mine = idle_blocks(one)
+        limit = f"session:{own.info['session']}=blocks:45"
+        subprocess.run([os.environ["AULE_CTL"], "--socket", str(session.socket), "limit", limit],
+                       check=True)
+        with two.sequence(range(10 * BLOCK), publish=False) as new:
+            ASKS[ask](two, new)
+        with pytest.raises(errors.QuotaError), \
+                two.sequence(range(30 * BLOCK), publish=False) as new:
+            ASKS[ask](two, new)
+        assert not one._pool and not mine.closed

@@ -1,19 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
-"""The session of functions that are called without one. Any thread."""
+"""Sessions of functions that are called without one. Any thread."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from . import _native, errors
 from .session import Session, connect
 
 ARENA_SIZE = 256 << 20  # bytes; these functions mostly get tensors that must be copied in
 
-_lock = threading.Lock()
-_session: Session | None = None
+T = TypeVar("T")
+
+
+class KeptSession:
+    """A session that functions share. After its daemon has gone, the next get() connects anew.
+
+    options: of `aule.connect()`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._losses = 0  # of _native, when the session was last known to live
+
+    def get(self, **options: Any) -> Session:
+        """Return the session; the first call connects, also with these options."""
+        with self._lock:
+            losses = _native.losses
+            session = self._session
+            if session is not None and losses != self._losses and not session.closed and issubclass(
+                    errors.CLASSES.get(session._probe(), errors.AuleError), ConnectionError):
+                session.close()
+            self._losses = losses
+            if session is None or session.closed:
+                session = self._session = connect(**{**self._options, **options})
+            elif options:
+                raise errors.InvalidError(f"the default session is open; close it before "
+                                          f"{', '.join(options)} can change")
+            return session
+
+    def call(self, function: Callable[[Session], T]) -> T:
+        """Return function(session), which keeps nothing in the daemon.
+
+        If the daemon has gone, it is called once more, with a new session.
+        """
+        session = self.get()
+        try:
+            return function(session)
+        except ConnectionError:
+            again = self.get()
+            if again is session:
+                raise
+        return function(again)
+
+
+_default = KeptSession(arena_size=ARENA_SIZE)
 
 
 def default_session(**options: Any) -> Session:
@@ -25,16 +71,4 @@ def default_session(**options: Any) -> Session:
     readable.
     InvalidError: options are given, but the session is open.
     """
-    global _session  # noqa: PLW0603
-    with _lock:
-        if _native.lost and _session is not None and not _session.closed:
-            _native.lost = False
-            if issubclass(errors.CLASSES.get(_session._probe(), errors.AuleError),
-                          ConnectionError):
-                _session.close()
-        if _session is None or _session.closed:
-            _session = connect(**{"arena_size": ARENA_SIZE, **options})
-        elif options:
-            raise errors.InvalidError(
-                f"the default session is open; close it before {', '.join(options)} can change")
-        return _session
+    return _default.get(**options)

@@ -7,6 +7,7 @@ It knows no cache and no tensor. Any thread.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -31,6 +32,7 @@ except ImportError as reason:  # a checkout, not a package
 ffi: Any = _cffi.ffi
 SLICE_MS = 100  # a wait looks at signals and at closed sessions this often
 FOREVER = -1
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.001, 0.02  # of a coroutine, between asks; each is twice the last
 
 
 def library_path() -> Path:
@@ -77,16 +79,26 @@ OK: int = lib.AULE_OK
 TIMEOUT: int = lib.AULE_TIMEOUT
 
 
-lost = False  # True after a call failed because its daemon was gone
+losses = 0  # calls that failed because their daemon was gone
+
+_WAY_OUT = ("A session that has ended has lost its caches, sequences and blocks: call "
+            "aule.connect() again, open the caches, and make the sequences anew from their tokens. "
+            "Functions that were given no session connect anew by themselves")
+
+
+def opening_error(status: int) -> errors.AuleError:
+    """Make the exception of this thread's last failing call, which opened a session."""
+    return errors.of(status, text(lib.aule_error()) or text(lib.aule_status_text(status)))
 
 
 def error(status: int) -> errors.AuleError:
     """Make the exception of this thread's last failing call."""
-    global lost  # noqa: PLW0603
-    if issubclass(errors.CLASSES.get(status, errors.AuleError), ConnectionError):
-        lost = True
-    sentence = text(lib.aule_error()) or text(lib.aule_status_text(status))
-    return errors.of(status, sentence)
+    global losses  # noqa: PLW0603
+    failure = opening_error(status)
+    if not isinstance(failure, ConnectionError):
+        return failure
+    losses += 1
+    return errors.of(status, f"{failure}. {_WAY_OUT}")
 
 
 def check(status: int) -> None:
@@ -95,13 +107,22 @@ def check(status: int) -> None:
         raise error(status)
 
 
-def milliseconds(timeout: float | None) -> int:
+def milliseconds(timeout: float | None, name: str = "timeout") -> int:
     """Turn seconds (None: for ever) into what C takes, rounded up."""
     if timeout is None:
         return FOREVER
     if not timeout >= 0:
-        raise errors.InvalidError(f"timeout = {timeout} seconds; it is at least 0, or None")
+        raise errors.InvalidError(f"{name} = {timeout} seconds; it is at least 0, or None")
     return min(int(timeout * 1000 + 0.999), 2**31 - 1)
+
+
+def countdown(timeout: float | None, name: str = "timeout") -> Callable[[], float]:
+    """Return what says how many of `timeout` seconds (None: for ever) are left."""
+    milliseconds(timeout, name)  # InvalidError
+    if timeout is None:
+        return lambda: float("inf")
+    end = time.monotonic() + timeout
+    return lambda: max(0.0, end - time.monotonic())
 
 
 def sliced(call: Callable[[int], int], timeout: float | None, again: tuple[int, ...],
@@ -122,6 +143,22 @@ def sliced(call: Callable[[int], int], timeout: float | None, again: tuple[int, 
             break
         alive()
         status = call(rest)
+    return status
+
+
+async def polled(ask: Callable[[], int], timeout: float | None, again: tuple[int, ...],
+                 alive: Callable[[], object]) -> int:
+    """Do for a coroutine what sliced() does for a thread. `ask` waits for nothing.
+
+    Between asks the event loop runs. A cancellation comes there only, so an ask that succeeds is
+    not lost.
+    """
+    left = countdown(timeout)
+    pause = FIRST_PAUSE_S
+    while (status := ask()) in again and left():
+        await asyncio.sleep(min(pause, left()))
+        pause = min(2 * pause, LAST_PAUSE_S)
+        alive()
     return status
 
 
@@ -155,6 +192,11 @@ class Handle:
             self._drop()
 
         return ffi.gc(pointer, give_back)
+
+    @property
+    def ended(self) -> bool:
+        """Whether end() was called."""
+        return not self._own
 
     def end(self) -> None:
         """Give the owner's token back. No call may use the pointer any more; so ask locks first."""
@@ -191,6 +233,14 @@ class Owner:
             raise errors.ClosedError(f"this {self._what} is closed")
         return handle
 
+    def _living(self) -> list[Owner]:
+        """Return what was made from this and still is."""
+        while True:
+            try:
+                return list(self._children)
+            except RuntimeError:  # another thread has added one meanwhile
+                continue
+
     @property
     def closed(self) -> bool:
         """Whether close() was called."""
@@ -203,7 +253,7 @@ class Owner:
         the same, later.
         """
         handle, self._handle = self._handle, None  # first: a wait that holds a child's lock sees it
-        for child in list(self._children):
+        for child in self._living():
             child.close()
         del handle
 

@@ -83,6 +83,9 @@ class Runs(Owner):
         """Return the struct aule_batch of these runs."""
         raise NotImplementedError
 
+    def _submitted(self, layers: range) -> None:
+        """Note that runs of these layers were submitted. The caller has the lock."""
+
     # ---- what users call ----
 
     def attend(self, layer: int, q: Array, k: Array, v: Array | None = None,
@@ -149,6 +152,7 @@ class Runs(Owner):
                                 timeout, (_BUSY,), self._open)
             if status:
                 raise error(status)
+            self._submitted(range(layer, layer + 1))
             return ticket
 
     def attend_layers(self, q: Array, k: Array, v: Array | None = None, out: Array | None = None,
@@ -196,6 +200,8 @@ class Runs(Owner):
             check(sliced(lambda ms: int(_submit_layers(batch, self._params, _run_size, layers,
                                                        _layers_size, ms, ticket._ticket)),
                          timeout, (_BUSY,), self._open))
+            step = layer_step or 1
+            self._submitted(range(first_layer, first_layer + step * q.shape[0], step))
             return ticket
 
     # ---- filling in ----

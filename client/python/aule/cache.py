@@ -4,19 +4,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import dtypes, errors
-from ._native import Handle, Owner, check, ffi, fields, lib, sliced
+from ._native import OK, Handle, Owner, check, ffi, fields, lib, milliseconds, polled, sliced
 from ._run import Geometry
 from .sequence import Sequence, Step, entries_of, int32, locked
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._attached import Attached, Plan
     from .batch import Batch
     from .session import Session
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 SCALES = {"none": lib.AULE_SCALE_NONE, "tensor": lib.AULE_SCALE_PER_TENSOR,
           "token_head": lib.AULE_SCALE_PER_TOKEN_HEAD}
 NO_BLOCKS, BUSY, QUOTA = int(lib.AULE_NO_BLOCKS), int(lib.AULE_BUSY), int(lib.AULE_QUOTA)
+IN_USE = -1  # by another thread; no status of the library
+SHORT = (NO_BLOCKS, QUOTA, BUSY)  # what may change once idle native steps let go of their blocks
 
 Entries = Iterable[Sequence | tuple[Sequence, int]]
 
@@ -55,6 +61,7 @@ class Cache(Owner):
         self.block_size = block_size
         self._geometry = geometry
         self._pool: list[tuple[tuple[int, ...], Handle]] = []  # native steps to use again
+        self._steps: dict[int, weakref.ref[Step]] = {}  # those that are open
         self._attached: Attached | None = None
         self._attaching = threading.Lock()
         session._children.add(self)
@@ -119,7 +126,40 @@ class Cache(Owner):
         InvalidError: `claim` without `publish`. LimitError: --max-claimed-blocks.
         Source: aule_sequence_create() in sequence.h.
         """
-        return Sequence.create(self, tokens, publish, extra_key, claim, timeout)
+        milliseconds(timeout)  # InvalidError comes before a claim
+        sequence = Sequence.create(self, tokens, publish, extra_key, claim)
+        if claim:
+            try:
+                sequence.wait(timeout)
+            except BaseException:
+                sequence.close()
+                raise
+        return sequence
+
+    async def sequence_async(self, tokens: Any = (), *, publish: bool = True,
+                             extra_key: bytes | str = b"", claim: bool = False,
+                             timeout: float | None = 10.0) -> Sequence:
+        """Do what `sequence` does, without blocking the event loop.
+
+        A thread of the loop's default executor looks the prompt up, which can load blocks from a
+        slow tier. Coroutines of one loop may claim one prompt, as processes may. If it is
+        cancelled, nothing is held or claimed.
+        """
+        milliseconds(timeout)
+        making = asyncio.get_running_loop().run_in_executor(
+            None, Sequence.create, self, int32(tokens, "tokens"), publish, extra_key, claim)
+        try:
+            sequence = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_close_made)
+            raise
+        if claim:
+            try:
+                await sequence.wait_async(timeout)
+            except BaseException:
+                sequence.close()
+                raise
+        return sequence
 
     def step(self, entries: Entries, *, timeout: float | None = 10.0) -> Step:
         """Make one model step over sequences: all their tokens that are not computed yet.
@@ -130,32 +170,52 @@ class Cache(Owner):
         NoBlocksError, QuotaError: no blocks; nothing has changed. InvalidError: a sequence twice,
         or more tokens than it has. Source: aule_step_make() in sequence.h.
         """
-        pairs = entries_of(entries, self)
-        if self._attached is not None:
-            self._attached.settle([sequence for sequence, _ in pairs])
-        key = tuple(id(sequence) for sequence, _ in pairs)
-        handle = self._take(key)
-        table = ffi.new("struct aule_step_entry[]", len(pairs))
-        try:
-            with locked(pairs):
-                self._make(handle, pairs, table, timeout)
-        except BaseException:
-            handle.end()
-            raise
-        return Step(handle, self, [sequence for sequence, _ in pairs], table)
+        making = _Making(self, entries)
+        with making, locked(making.sequences):
+            check(self._for_blocks(making.ask, timeout))
+        return making.step
 
-    def _make(self, handle: Handle, pairs: list[tuple[Sequence, int]], table: Any,
-              timeout: float | None) -> None:
-        fill(table, pairs)
-        status = sliced(
-            lambda ms: int(lib.aule_step_make(handle.pointer, table, len(pairs), ms)),
-            0 if self._pool else timeout, (NO_BLOCKS, BUSY), self._open)
-        if status in (NO_BLOCKS, BUSY) and self._pool:
-            self._forget(None)  # their batches keep blocks
-            status = sliced(
-                lambda ms: int(lib.aule_step_make(handle.pointer, table, len(pairs), ms)),
-                timeout, (NO_BLOCKS, BUSY), self._open)
+    async def step_async(self, entries: Entries, *, timeout: float | None = 10.0) -> Step:
+        """Do what `step` does, without blocking the event loop while it waits for blocks.
+
+        If a block that sequences share must be copied, it blocks until the copy is made. If it is
+        cancelled, nothing has changed.
+        """
+        with _Making(self, entries) as making:
+            await self._await_blocks(making.sequences, making.ask, timeout)
+        return making.step
+
+    def _for_blocks(self, call: Callable[[int], int], timeout: float | None,
+                    again: tuple[int, ...] = (NO_BLOCKS, BUSY)) -> int:
+        """Call what leases blocks as sliced() does, and return its status."""
+        return sliced(lambda ms: self._relieved(call, ms), timeout, again, self._open)
+
+    async def _await_blocks(self, sequences: list[Sequence], call: Callable[[int], int],
+                            timeout: float | None) -> None:
+        """Call what leases blocks for these sequences until it has them, or raise its error."""
+        def ask() -> int:
+            with locked(sequences, wait=False) as mine:
+                return self._relieved(call, 0) if mine else IN_USE
+
+        status = await polled(ask, timeout, (NO_BLOCKS, BUSY, IN_USE), self._open)
+        if status == IN_USE:
+            raise errors.BusyError("another thread uses one of these sequences, such as in a call "
+                                   "that waits")
         check(status)
+
+    def _relieved(self, call: Callable[[int], int], ms: int) -> int:
+        """Call what leases blocks, and return its status.
+
+        If there are too few, the session's idle native steps let go of theirs before it waits.
+        """
+        caches = [cache for cache in self.session._living()
+                  if isinstance(cache, Cache) and cache._pool]
+        status = call(0 if caches else ms)
+        if not caches or status not in SHORT:
+            return status
+        for cache in caches:
+            cache._forget(None)
+        return call(ms)
 
     def reserve(self, entries: Iterable[tuple[Sequence, int]], *,
                 timeout: float | None = 0.0) -> None:
@@ -165,12 +225,25 @@ class Cache(Owner):
         `timeout` seconds. NoBlocksError, QuotaError: nothing is leased.
         Source: aule_sequences_reserve() in sequence.h.
         """
+        sequences, ask = self._reservation(entries)
+        with locked(sequences):
+            check(self._for_blocks(ask, timeout))
+
+    async def reserve_async(self, entries: Iterable[tuple[Sequence, int]], *,
+                            timeout: float | None = 0.0) -> None:
+        """Do what `reserve` does, as `step_async` does it."""
+        await self._await_blocks(*self._reservation(entries), timeout)
+
+    def _reservation(self, entries: Iterable[tuple[Sequence, int]]
+                     ) -> tuple[list[Sequence], Callable[[int], int]]:
         pairs = entries_of(entries, self)
         table = ffi.new("struct aule_step_entry[]", len(pairs))
-        with locked(pairs):
+
+        def ask(ms: int) -> int:
             fill(table, pairs)
-            check(sliced(lambda ms: int(lib.aule_sequences_reserve(table, len(pairs), ms)),
-                         timeout, (NO_BLOCKS, BUSY), self._open))
+            return int(lib.aule_sequences_reserve(table, len(pairs), ms))
+
+        return [sequence for sequence, _ in pairs], ask
 
     # ---- native steps, which are cheaper to advance than to make ----
 
@@ -191,18 +264,34 @@ class Cache(Owner):
             return False  # another thread was faster
         return True
 
-    def _give(self, key: tuple[int, ...], handle: Handle) -> None:
-        """Keep the native step of a Step that has gone, until its sequences step again."""
-        if self._handle is None:
+    def _give(self, sequences: list[Sequence], handle: Handle, *, keep: bool) -> None:
+        """Keep the native step of a Step that has gone, until its sequences step again.
+
+        Its batch names their blocks. So it is not kept if one of them has ended. keep: False: nor
+        otherwise.
+        """
+        if handle.ended or not keep:
             handle.end()
             return
-        self._pool.append((key, handle))
-        for entry in list(self._pool)[:-2]:
+        given = tuple(id(sequence) for sequence in sequences), handle
+        self._pool.append(given)  # before the look at the sequences: one that ends looks here then
+        surplus = list(self._pool)[:-2]
+        if self._handle is None or any(sequence.closed for sequence in sequences):
+            surplus.append(given)
+        for entry in surplus:
             if self._remove(entry):
                 entry[1].end()
 
+    def _let_go(self, sequence: Sequence, num_blocks: int) -> None:
+        """Drop native steps, as far as they are idle, that name later blocks of a sequence."""
+        for reference in list(self._steps.values()):
+            step = reference()
+            if step is not None:
+                step._leave(sequence, num_blocks)
+        self._forget(id(sequence))
+
     def _forget(self, sequence: int | None) -> None:
-        """Drop native steps of a sequence that ends, with their blocks; None: all."""
+        """Drop the kept native steps of a sequence, with their blocks; None: all."""
         for entry in list(self._pool):
             if (sequence is None or sequence in entry[0]) and self._remove(entry):
                 entry[1].end()  # an exception's traceback may still have it
@@ -267,11 +356,11 @@ class Cache(Owner):
             attached.report()
             return make(ms)
 
-        with locked(pairs):
+        with locked(sequence for sequence, _ in pairs):
             fill(table, pairs)
             status = make(0)
-            if status in (NO_BLOCKS, QUOTA, BUSY):
-                status = sliced(report_and_make, timeout, (NO_BLOCKS, BUSY), self._open)
+            if status in SHORT:
+                status = self._for_blocks(report_and_make, timeout)
             check(status)
             return Plan(handle, self, [sequence for sequence, _ in pairs], table)
 
@@ -289,8 +378,8 @@ class Cache(Owner):
         ids = np.empty(count, np.int32)
         array = ffi.from_buffer("int32_t[]", ids)
         try:
-            check(sliced(lambda ms: int(lib.aule_blocks_lease(pointer, count, ms, array)),
-                         timeout, (NO_BLOCKS,), self._open))
+            check(self._for_blocks(lambda ms: int(lib.aule_blocks_lease(pointer, count, ms, array)),
+                                   timeout, (NO_BLOCKS,)))
         finally:
             users.clear()  # a traceback would keep it
         return ids
@@ -335,6 +424,40 @@ class Cache(Owner):
         from .batch import Batch
 
         return Batch.of_cache(self, **arrays)
+
+
+class _Making:
+    """A step that is not made yet. After `with` its native step has ended, unless it is."""
+
+    def __init__(self, cache: Cache, entries: Entries) -> None:
+        self._cache = cache
+        self._pairs = entries_of(entries, cache)
+        self.sequences = [sequence for sequence, _ in self._pairs]
+        self.step: Step
+        if cache._attached is not None:
+            cache._attached.settle(self.sequences)
+        self._table = ffi.new("struct aule_step_entry[]", len(self._pairs))
+        self._handle = cache._take(tuple(map(id, self.sequences)))
+
+    def ask(self, ms: int) -> int:
+        """Make it if there are blocks within `ms`; the caller has the sequences' locks."""
+        fill(self._table, self._pairs)
+        status = int(lib.aule_step_make(self._handle.pointer, self._table, len(self._pairs), ms))
+        if status == OK:
+            self.step = Step(self._handle, self._cache, self.sequences, self._table)
+        return status
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, failure: object, *_: object) -> None:
+        if failure is not None:
+            self._handle.end()
+
+
+def _close_made(making: asyncio.Future[Sequence]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result().close()
 
 
 def fill(table: Any, pairs: list[tuple[Sequence, int]]) -> None:

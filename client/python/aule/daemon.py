@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from . import errors
 
 START_S = 60  # a software device compiles its first shaders in this time
 STOP_S = 20
+
+_ERROR = re.compile(r"\S+Z error |aule-daemon: ")  # how the daemon begins such a line
 
 # A guardian between this process and the daemon: a line on its standard input, or the end of this
 # process, ends the daemon and removes the folder. It exits as the daemon does.
@@ -78,13 +81,16 @@ class PrivateDaemon:
                 if self._process.poll() is not None:
                     raise errors.DaemonGoneError(
                         f"the private daemon ended with code {self._process.returncode}: "
-                        f"{self._last_line()}")
+                        f"{self.last_words}")
         raise errors.TimeoutError(f"the private daemon was not ready after {START_S} s: "
-                                  f"{self._last_line()}")
+                                  f"{self.last_words}")
 
-    def _last_line(self) -> str:
+    @property
+    def last_words(self) -> str:
+        """The daemon's last lines that say an error, else its last line."""
         lines = self.log.strip().splitlines()
-        return lines[-1] if lines else "it wrote nothing"
+        wrong = [line for line in lines if _ERROR.match(line)]
+        return "; ".join(wrong[-3:] or lines[-1:]) or "it wrote nothing"
 
     def stop(self) -> None:
         """End the daemon and remove its folder. A forked child does nothing."""

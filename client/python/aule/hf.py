@@ -22,11 +22,12 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from . import _hf_classes, errors
+from ._default import KeptSession
 from ._hf_attention import BATCH_NAME, NAME, of_one_type, options_of, without_mask
 from ._hf_cache import SharedCache, StepCache, fingerprint, hand_over, open_cache
 from ._hf_mask import Pattern, Rows, mask_for, pattern_of
 from .cache import Cache
-from .session import Session, connect
+from .session import Session
 
 if TYPE_CHECKING:
     from ._hf_batch import SharedBatches
@@ -34,14 +35,16 @@ if TYPE_CHECKING:
 __all__ = ["SharedCache", "StepCache", "attention_forward", "batch_attention_forward",
            "fingerprint", "open_cache", "register", "share_batches"]
 
-_contiguous: list[Session] = []  # the session for attention without a SharedCache
+_given: list[Session] = []  # to register(), for attention without a SharedCache
+_own = KeptSession(name="transformers")  # for the same, if none was given
 
 
 def register(session: Session | None = None) -> None:
     """Make attn_implementation="aule" known to transformers. Call it before a model uses the name.
 
     session: for models that run without a SharedCache, by `session.attention`; None: the first
-    such call connects to the default daemon. A second call replaces the session.
+    such call connects to the default daemon, and connects anew if that has restarted. A second
+    call replaces the session.
     UnsupportedError: this transformers hands a cache to its layers in another way.
     """
     version = transformers.__version__
@@ -49,7 +52,7 @@ def register(session: Session | None = None) -> None:
         raise errors.UnsupportedError(
             f"transformers {version}: aule.hf knows 5.0 to 5.23, and is tested with 5.23; "
             "pip install 'transformers<5.24'")
-    _contiguous[:] = [session] if session else []
+    _given[:] = [session] if session else []
     AttentionInterface.register(NAME, attention_forward)
     AttentionInterface.register(BATCH_NAME, batch_attention_forward)
     for name, attend in ((NAME, attention_forward), (BATCH_NAME, batch_attention_forward)):
@@ -117,12 +120,20 @@ def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_m
 
 def _attend_contiguous(module: Any, query: Any, key: Any, value: Any, mask: Any,
                        options: dict[str, Any], run: dict[str, Any]) -> Any:
-    if not _contiguous:
-        _contiguous.append(connect(name="transformers"))
     if mask is None:
         pattern = Pattern(causal=without_mask(module, query, key, options))
     else:
         rows = tuple(Rows(i) for i in range(len(query)))
         pattern = pattern_of(mask, rows, query.shape[2], key.shape[2])
-    out = _contiguous[0].attention(query, key, value, layout="bhsd", **pattern._asdict(), **run)
+
+    def attend(session: Session) -> Any:
+        return session.attention(query, key, value, layout="bhsd", **pattern._asdict(), **run)
+
+    try:
+        out = attend(_given[0]) if _given else _own.call(attend)
+    except (ConnectionError, errors.ClosedError) as reason:
+        if not _given:
+            raise
+        raise type(reason)(f"{reason}. This session was given to aule.hf.register(): call "
+                           "aule.hf.register() again, with a new session or none") from None
     return out.transpose(1, 2).contiguous()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import dtypes, errors
-from ._native import SLICE_MS, TIMEOUT, Handle, Owner, check, ffi, lib, milliseconds
+from ._native import OK, SLICE_MS, TIMEOUT, Handle, Owner, check, ffi, lib, milliseconds, polled
 from ._run import Runs
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class Sequence(Owner):
         cache._children.add(self)
 
     @classmethod
-    def create(cls, cache: Cache, tokens: Any, publish: bool, extra_key: bytes | str, claim: bool,
-               timeout: float | None) -> Sequence:
-        """Do what `Cache.sequence` says."""
+    def create(cls, cache: Cache, tokens: Any, publish: bool, extra_key: bytes | str,
+               claim: bool) -> Sequence:
+        """Do what `Cache.sequence` says, and wait for nothing."""
         array = int32(tokens, "tokens")
         key = extra_key.encode() if isinstance(extra_key, str) else extra_key
         keep = ffi.from_buffer("int32_t[]", array), ffi.from_buffer(key)
@@ -71,19 +71,12 @@ class Sequence(Owner):
             "tokens": keep[0], "num_tokens": len(array),
             "extra_key": keep[1] if key else ffi.NULL, "extra_key_size": len(key),
             "publish": publish, "claim": claim})
-        milliseconds(timeout)  # InvalidError comes before a claim
         pointer = ffi.new("struct aule_sequence **")
         parent = cache._open()
         check(lib.aule_sequence_create_sized(parent.pointer, params, ffi.sizeof(params[0]),
                                              pointer))
         sequence = cls(Handle(pointer[0], lib.aule_sequence_destroy, parent), cache)
         sequence._publishes = publish
-        if claim:
-            try:
-                sequence.wait(timeout)
-            except BaseException:
-                sequence.close()
-                raise
         return sequence
 
     def wait(self, timeout: float | None = 10.0) -> bool:
@@ -109,6 +102,20 @@ class Sequence(Owner):
             elif left > 0:
                 time.sleep(PAUSE_S)
         return True
+
+    async def wait_async(self, timeout: float | None = 10.0) -> bool:
+        """Do what `wait` does, without blocking the event loop."""
+        def ask() -> int:
+            with locked([self], wait=False) as mine:
+                status = OK if mine else TIMEOUT
+                while status == OK and self.promised:
+                    status = int(lib.aule_sequence_wait(self._open().pointer, 0))
+            return status
+
+        status = await polled(ask, timeout, (TIMEOUT,), self._open)
+        if status != TIMEOUT:
+            check(status)
+        return status != TIMEOUT
 
     def _info(self, handle: Handle | None = None) -> Any:
         info = ffi.new("struct aule_sequence_info *")
@@ -170,17 +177,24 @@ class Sequence(Owner):
                                            ffi.from_buffer("int32_t[]", array), len(array)))
 
     def truncate(self, num_tokens: int) -> None:
-        """Drop the tokens from `num_tokens` on. OutOfRangeError: it has fewer."""
+        """Drop the tokens from `num_tokens` on. OutOfRangeError: it has fewer.
+
+        Steps that are over let go of the released blocks, as in close().
+        """
         if num_tokens < 0:
             raise errors.OutOfRangeError(f"truncate({num_tokens})")
         attached = self.cache._attached
+        kept = -(-num_tokens // self.cache.block_size)
         with self._lock, self._releasing(attached, self._open(), num_tokens):
+            releases = self.num_blocks > kept
             check(lib.aule_sequence_truncate(self._open().pointer, num_tokens))
             self._own = (min(self._own[0], num_tokens), min(self._own[1], num_tokens))
             for plan in list(self._plans):
                 plan._forget(self, num_tokens)
             if attached is not None:
                 attached.forget(self, num_tokens)
+        if releases:
+            self.cache._let_go(self, kept)
 
     def keep_private(self, num_tokens: int) -> None:
         """Publish no block that has a token from `num_tokens` on, now or later.
@@ -238,8 +252,10 @@ class Sequence(Owner):
         return bool(first < end and self._own[0] <= first and self._own[1] >= end)
 
     def close(self) -> None:
-        """End the sequence; steps that are over let go of its blocks, too.
+        """End the sequence. Steps that are over end, too, and let go of its blocks.
 
+        A step is over if a run of each layer was submitted, a later step has one of its sequences,
+        or all of its sequences have ended.
         If plans have written full blocks and it publishes, it waits for their stream and publishes.
 
         A wait() in another thread raises ClosedError. A step of it that another thread makes, and
@@ -261,10 +277,11 @@ class Sequence(Owner):
         finally:
             if left is not None:  # Ctrl-C, and another thread may be using it
                 self._handle = left
-        self.cache._forget(id(self))
+        self.cache._let_go(self, 0)
 
     def __del__(self) -> None:
-        if self._handle is not None:
+        handle, self._handle = self._handle, None  # a step of the same circle sees it
+        if handle is not None:
             self.cache._forget(id(self))
 
 
@@ -286,19 +303,26 @@ def entries_of(entries: Iterable[Any], cache: Cache) -> list[tuple[Sequence, int
 
 
 @contextlib.contextmanager
-def locked(pairs: list[tuple[Sequence, int]]) -> Iterator[None]:
-    """Keep other threads from these sequences. The order avoids a deadlock."""
+def locked(sequences: Iterable[Sequence], *, wait: bool = True) -> Iterator[bool]:
+    """Keep other threads from these sequences. The order avoids a deadlock.
+
+    False: `wait` is false, and another thread uses one of them.
+    """
     with contextlib.ExitStack() as stack:
-        for sequence in sorted({pair[0] for pair in pairs}, key=id):
-            stack.enter_context(sequence._lock)
-        yield
+        for sequence in sorted(set(sequences), key=id):
+            if not sequence._lock.acquire(blocking=wait):
+                yield False
+                return
+            stack.callback(sequence._lock.release)
+        yield True
 
 
 class Step(Runs):
     """One model step over sequences: `num_tokens` rows, those of entry i are `rows[i]`.
 
     `cache.step(entries)` makes it. Submit every layer before the next step of these sequences.
-    If a run fails, truncate the sequences to what they had.
+    If a run fails, truncate the sequences to what they had. A step that is over ends with the
+    first of its sequences, see `Sequence.close`.
     """
 
     _what = "step"
@@ -308,12 +332,48 @@ class Step(Runs):
         self.cache = cache
         self.sequences = sequences
         self._masked: tuple[bytes, Handle] | None = None
+        self._layers: set[int] = set()  # of which a run was submitted
+        self._later = False  # a later step has one of its sequences
+        self._left: set[int] = set()  # places of sequences that have ended, or dropped its blocks
+        self._lengths: list[int] = []
         super().__init__(handle, cache.session, cache._geometry)
         self.rows = [slice(row.row, row.row + row.num_tokens) for row in table]
         self.num_tokens = self.rows[-1].stop
         self._lengths = [sequence.computed for sequence in sequences]
         self._pointer = lib.aule_step_batch(handle.pointer)
+        self._end_older()
+        cache._steps[id(self)] = weakref.ref(self)
         cache._children.add(self)
+
+    def _end_older(self) -> None:
+        """End steps with one of these sequences, as far as blocks that they name have gone."""
+        for reference in list(self.cache._steps.values()):
+            older = reference()
+            if older is not None and not set(older.sequences).isdisjoint(self.sequences):
+                older._later = True
+                older._end_if_over()
+
+    def _submitted(self, layers: range) -> None:
+        self._layers.update(layers)
+
+    def _leave(self, sequence: Sequence, num_blocks: int) -> None:
+        """Note that a sequence has now only its first `num_blocks` blocks."""
+        size = self.cache.block_size
+        for place, (its, length) in enumerate(zip(self.sequences, self._lengths, strict=True)):
+            if its is sequence and -(-length // size) > num_blocks:
+                self._left.add(place)
+                self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        """End the step if its batch is needed no more, but names blocks that nobody has."""
+        if self._left and (self._later or len(self._left) == len(self.sequences)
+                           or len(self._layers) >= self._geometry.num_layers):
+            self.close()
+
+    def _open(self) -> Handle:
+        if self._handle is None and self._left:
+            raise errors.ClosedError("this step is over: a sequence of it was closed or truncated")
+        return super()._open()
 
     def _batch(self, mask: Any) -> Any:
         if mask is None:
@@ -331,12 +391,13 @@ class Step(Runs):
     def close(self) -> None:
         """End the step. Its runs go on, and its sequences stay."""
         handle, self._handle = self._handle, None  # first: a wait for a ticket sees it
+        self.cache._steps.pop(id(self), None)
         with self._lock:
             if self._masked is not None:
                 self._masked[1].end()
             self._masked = None
         if handle is not None:
-            self.cache._give(tuple(id(sequence) for sequence in self.sequences), handle)
+            self.cache._give(self.sequences, handle, keep=not self._left)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:

@@ -8,13 +8,25 @@ import atexit
 import collections
 import contextlib
 import threading
+import time
 import weakref
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING, Any
 
 from . import dtypes, errors
 from ._cuda import CudaCopies
-from ._native import Handle, Owner, check, ffi, fields, lib, milliseconds
+from ._native import (
+    Handle,
+    Owner,
+    check,
+    countdown,
+    ffi,
+    fields,
+    lib,
+    milliseconds,
+    opening_error,
+)
 from ._notice import Notice
 from ._tensors import Arena, Array, Copied
 from .daemon import PrivateDaemon
@@ -23,6 +35,9 @@ if TYPE_CHECKING:
     from ._ticket import Ticket
     from .batch import Batch
     from .cache import Cache
+
+LOOK_S = 0.05  # between looks for a daemon that starts
+NONE_LISTENS = "no daemon listens at "  # the library's sentence then begins so
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -206,7 +221,7 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
             arena_size: int = 0, timeout: float | None = 10.0, paged_threshold: int = 0,
             ring_spin_us: int = 0, device_arena_size: int = 0,
             stream_timeout: float | None = 60.0, autostart: bool = False,
-            daemon_options: ListOf[str] = ()) -> Session:
+            daemon_options: ListOf[str] = (), wait: float | None = 0.0) -> Session:
     """Connect to a daemon. Call this once a process.
 
     socket: the path; None: $AULE_SOCKET, else where `aule-daemon` listens by default.
@@ -221,6 +236,9 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
     (docs/gpu-workers.md).
     stream_timeout: seconds to wait for a CUDA stream before a run or a report; None: for ever.
 
+    wait: seconds to wait for a daemon that starts; None: for ever. It tries again while none
+    listens, or the one that listens is stopping. Any other error is raised at once.
+
     DaemonGoneError: nothing listens. VersionError: the daemon has another version. Others: those
     of aule_session_open() in aule.h.
     """
@@ -229,6 +247,9 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
             f"socket = {socket!r} with autostart: a private daemon has a socket of its own")
     if daemon_options and not autostart:
         raise errors.InvalidError("daemon_options without autostart: the daemon runs already")
+    if wait != 0 and autostart:
+        raise errors.InvalidError(f"wait = {wait} with autostart: a private daemon is waited for")
+    left = countdown(wait, "wait")
     daemon = PrivateDaemon(daemon_options) if autostart else None
     keep = [ffi.new("char[]", value.encode()) if value is not None else ffi.NULL
             for value in (daemon.socket if daemon else socket, name, tenant)]
@@ -237,20 +258,30 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
             "socket": keep[0], "name": keep[1], "tenant": keep[2], "arena_size": arena_size,
             "timeout_ms": milliseconds(timeout) or 1, "paged_threshold": paged_threshold,
             "ring_spin_us": ring_spin_us, "device_arena_size": device_arena_size})
-        pointer = ffi.new("struct aule_session **")
-        check(lib.aule_session_open_sized(params, ffi.sizeof(params[0]), pointer))
-        return Session(Handle(pointer[0], lib.aule_session_close), daemon, stream_timeout,
-                       tenant or "")
-    except errors.DaemonGoneError as error:
-        if daemon:
-            daemon.stop()
-        raise errors.DaemonGoneError(
-            f"{error}. Start a daemon with 'aule-daemon', or call connect(autostart=True); "
-            "'python -m aule' says more") from None
+        return Session(_open_session(params, left, daemon), daemon, stream_timeout, tenant or "")
     except BaseException:
         if daemon:
             daemon.stop()
         raise
+
+
+def _open_session(params: Any, left: Callable[[], float], daemon: PrivateDaemon | None) -> Handle:
+    """Open the session as soon as a daemon listens, for at most `left()` seconds."""
+    pointer = ffi.new("struct aule_session **")
+    while status := lib.aule_session_open_sized(params, ffi.sizeof(params[0]), pointer):
+        failure = opening_error(status)
+        absent = str(failure).startswith(NONE_LISTENS)
+        if (absent or isinstance(failure, errors.StoppingError)) and left() > 0:
+            time.sleep(min(LOOK_S, left()))
+        elif daemon and isinstance(failure, (ConnectionError, errors.TimeoutError)):
+            raise type(failure)(f"{failure}; the private daemon's last words: {daemon.last_words}")
+        elif absent:
+            raise type(failure)(f"{failure}. Start a daemon with 'aule-daemon', or call connect("
+                                "autostart=True); connect(wait=SECONDS) waits for one; 'python -m "
+                                "aule' says more")
+        else:
+            raise failure
+    return Handle(pointer[0], lib.aule_session_close)
 
 
 @atexit.register

@@ -6,8 +6,9 @@
 
 Each process serves requests that begin with the same system prompt, as tokens of the model's
 vocabulary. A step computes one token of each request that decodes, and fills up with parts of
-prompts. Tokens are streamed by asyncio. At the end each process says tokens/s and hits: the tokens
-of its prompts that it did not compute, because it or another process had.
+prompts. Tokens are streamed by asyncio. If a client goes away, its request ends. At the end each
+process says tokens/s and hits: the tokens of its prompts that it did not compute, because it or
+another process had.
 Without --socket a private daemon is started. With --device cuda the model runs there; q, k, v and
 out then stay on the GPU, in a device arena of --device-arena bytes. 0: they go through host memory.
 """
@@ -35,6 +36,7 @@ class Request:
         self.prompt, self.left = prompt, new_tokens
         self.new: asyncio.Queue[int | BaseException | None] = asyncio.Queue()
         self.sequence: Any = None
+        self.gone = False  # nobody reads `new` any more
 
 
 class Engine:
@@ -49,20 +51,27 @@ class Engine:
         self._work = asyncio.Event()
 
     async def generate(self, prompt: list[int], new_tokens: int) -> AsyncIterator[int]:
-        """Yield the tokens that follow `prompt`, greedily, as they come."""
+        """Yield the tokens that follow `prompt`, greedily, as they come.
+
+        If the caller is cancelled or leaves the loop, the request ends before the next step.
+        """
         request = Request(prompt, new_tokens)
         self.waiting.append(request)
         self._work.set()
-        while (token := await request.new.get()) is not None:
-            if isinstance(token, BaseException):
-                raise token
-            yield token
+        try:
+            while (token := await request.new.get()) is not None:
+                if isinstance(token, BaseException):
+                    raise token
+                yield token
+        finally:
+            request.gone = True  # a step may be using its sequence now
 
     async def run(self) -> None:
         """Serve until cancelled."""
         try:
             while True:
                 await self._work.wait()
+                self._end_gone()
                 self._admit()
                 if self.running:
                     await self._step()
@@ -77,6 +86,16 @@ class Engine:
         finally:
             for request in self.running:
                 request.sequence.close()
+
+    def _end_gone(self) -> None:
+        """End requests whose clients went away: their blocks are for others."""
+        self.waiting = deque(one for one in self.waiting if not one.gone)
+        for request in [one for one in self.running if one.gone]:
+            self._end(request)
+
+    def _end(self, request: Request) -> None:
+        request.sequence.close()
+        self.running.remove(request)
 
     def _admit(self) -> None:
         """Let requests in while the pool has blocks for all that they may need.
@@ -129,8 +148,7 @@ class Engine:
                 request.sequence.append(token)
             else:
                 request.new.put_nowait(None)
-                request.sequence.close()
-                self.running.remove(request)
+                self._end(request)
 
     def _forward(self, plan: list[tuple[Request, int]]) -> list[int]:
         """Compute one step; returns the token after the last one of each entry."""

@@ -81,8 +81,8 @@ static enum aule_status take_answer(int peer, const char *path, int *fd)
     *fd = -1;
     if (size != (ssize_t)sizeof answer || answer.status == STATUS_OK)
         return fail(answer.status == STATUS_OK ? AULE_NO_MEMORY : AULE_MALFORMED,
-                    "the answer of the export socket %s has %zd bytes and no descriptor; has this "
-                    "process reached its limit of descriptors?",
+                    "the answer of the export socket %s has %zd bytes and no descriptor; this "
+                    "process may have reached its limit of descriptors",
                     path, size);
     return fail((enum aule_status)answer.status, "the export socket %s: %s", path, answer.message);
 }

@@ -32,7 +32,8 @@ static bool folder_can_be(const char *path)
     return (stat(folder, &info) == 0 || stat(dirname(folder), &info) == 0) && S_ISDIR(info.st_mode);
 }
 
-// The sentence advises to start a daemon only if one could start there.
+// The sentence advises to start a daemon only if one could start there. Python's connect() waits
+// for a daemon only after a sentence that begins "no daemon listens".
 static enum aule_status nobody_listens(const char *path)
 {
     struct stat info;
@@ -41,7 +42,8 @@ static enum aule_status nobody_listens(const char *path)
         why = errno == ENOENT || errno == ENOTDIR ? "there is no such socket" : strerror(errno);
     else if (!S_ISSOCK(info.st_mode))
         return fail(AULE_DAEMON_GONE,
-                    "no daemon listens at %s: this is %s, no socket, and a daemon leaves it alone",
+                    "no daemon can listen at %s: this is %s, no socket, and a daemon leaves it "
+                    "alone",
                     path, S_ISDIR(info.st_mode) ? "a folder" : "another file");
     if (!folder_can_be(path))
         return fail(AULE_DAEMON_GONE,
@@ -82,8 +84,8 @@ enum aule_status knock(const char *path)
     case ENOBUFS: return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
     case EDESTADDRREQ:
         return fail(AULE_DAEMON_GONE,
-                    "no daemon listens at %s: that socket takes datagrams and no connections",
+                    "no daemon can listen at %s: that socket takes datagrams and no connections",
                     path);
-    default: return fail(AULE_DAEMON_GONE, "no daemon listens at %s: %s", path, strerror(error));
+    default: return fail(AULE_DAEMON_GONE, "no daemon can listen at %s: %s", path, strerror(error));
     }
 }

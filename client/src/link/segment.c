@@ -86,7 +86,7 @@ static enum aule_status open_error(const char *name, int error)
 {
     switch (error) {
     case ENOENT:
-        return fail(AULE_DAEMON_GONE, "segment %s is gone; does the daemon see another /dev/shm?",
+        return fail(AULE_DAEMON_GONE, "segment %s is gone; the daemon may see another /dev/shm",
                     name);
     case EMFILE:
     case ENFILE: return fail_no_descriptor(name);
