@@ -36,7 +36,8 @@ REASONS = {
 
 
 def options_of(module: Any, tensors: tuple[Any, Any, Any], dropout: float, scaling: Any,
-               options: dict[str, Any], known: frozenset[str] = SERVED | HARMLESS) -> dict[str, Any]:
+               options: dict[str, Any],
+               known: frozenset[str] = SERVED | HARMLESS) -> dict[str, Any]:
     """Translate the keyword arguments of an attention function for `attend`, but for the mask."""
     what = type(module).__name__
     if dropout:

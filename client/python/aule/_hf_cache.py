@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from transformers.cache_utils import Cache as TransformersCache
 from transformers.cache_utils import CacheLayerMixin
@@ -35,7 +34,7 @@ from ._hf_geometry import (
     windows_of,
 )
 from ._hf_mask import Rows, pattern_of, pattern_of_batch
-from ._hf_pass import Flaw, ForwardPass, plain_positions, watch, watch_prompts
+from ._hf_pass import Flaw, ForwardPass, text_positions, watch, watch_prompts
 from ._hf_texts import Media, Text, Tokens, digests_of, host, texts_of
 from ._native import milliseconds
 from .cache import Cache
@@ -391,12 +390,9 @@ class SharedCache(_Past):
 
     def _before_images(self, length: int) -> int:
         """Return `length` if the images lie all before it or all behind, else where they begin."""
-        at = [text.pad + int(where) for text in self._texts for where in self._media.at(text.ids[:])]
-        if not at or length <= min(at):
-            return length
-        placed = self._media.token_types is not None or not hasattr(self._model.base_model,
-                                                                    "get_rope_index")
-        return length if placed and max(at) < length else min(at)
+        at = [text.pad + int(where) for text in self._texts
+              for where in self._media.at(text.ids[:])]
+        return length if not at or length <= min(at) or max(at) < length else min(at)
 
     def _length_of(self, layer: int) -> int:
         """Return how many tokens a layer has; in a pass some layers have not got theirs."""
@@ -486,21 +482,15 @@ class SharedCache(_Past):
         return options
 
     def _place_images(self, one: ForwardPass) -> None:
-        """Leave out images whose placeholders are cached; set the positions of a prompt's rest."""
-        if any(self._found) and not any(len(self._media.at(row)) for row in one.ids):
+        """Leave out images whose placeholders are cached, and set the positions of mere text."""
+        if not any(self._found):
+            return
+        if not any(len(self._media.at(row)) for row in one.ids):
             for name in digests_of(one.options):
                 one.options[name] = None
-        given, base = one.options.get("position_ids"), self._model.base_model
-        ends = all(len(text.ids) + text.pad == self._length + one.count for text in self._texts)
-        if not any(self._found) or not ends or given is None or given.ndim != 3:
-            return
-        whole = np.stack([np.concatenate([np.zeros(text.pad, np.int64), text.ids[:]])
-                          for text in self._texts])
-        positions = plain_positions(base, whole, [text.pad for text in self._texts], self._media)
+        positions = None if self._media else text_positions(self._model.base_model, one)
         if positions is not None:
-            rest = given[:given.shape[0] - positions.shape[0]]
-            one.options["position_ids"] = torch.cat(
-                [rest, positions[..., self._length:].to(given)])
+            one.options["position_ids"] = positions
 
     def _flaw(self, one: ForwardPass) -> Flaw | None:
         """Return why K and V of this pass are not those of the plain prompt."""

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The aule authors
 """transformers' attention masks, made only when they are read, and what a mask means in a run.
 
-transformers asks for a mask once a forward pass and kind of layer, and models hand it to each layer.
+transformers asks for a mask once a forward pass and kind of layer; models hand it to each layer.
 `LazyMask` stands for the mask of eager attention: 0 or the least number. aule's attention asks it
 for a `Pattern`, mostly without making the mask. This module knows no model and no cache.
 """
@@ -63,7 +63,7 @@ class Pattern(NamedTuple):
         return seen
 
 
-class LazyMask(torch.Tensor):
+class LazyMask(torch.Tensor):  # type: ignore[misc]
     """The mask of eager attention [batch, 1, queries, keys] that is made when it is read.
 
     asked: the arguments of transformers' mask interface. Views and casts of it are such masks, too.
@@ -85,7 +85,7 @@ class LazyMask(torch.Tensor):
             (like.shape, like.dtype, like.device) if like is not None else
             ((asked["batch_size"], 1, asked["q_length"], asked["kv_length"]), asked["dtype"],
              asked["device"]))
-        mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        mask: LazyMask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
         mask.asked, mask.made = asked, made if same is None else same.made
         mask.patterns = {} if same is None else same.patterns
         return mask
@@ -120,15 +120,19 @@ class LazyMask(torch.Tensor):
         if any(one.is_floating_point() and one.ndim > 2 for one in others):
             config = type(masks[0].asked.get("config")).__name__.removesuffix("Config")
             raise errors.UnsupportedError(
-                f"{config}: its code puts the attention mask and other numbers together "
-                f"({func}). Either it computes attention by itself, or it adds a bias to the "
-                "scores; aule serves neither. Use attn_implementation='eager'")
-        real_args, real_kwargs = tree_map(
-            lambda one: one.make() if isinstance(one, LazyMask) else one, (args, kwargs))
+                f"{config}: its code reads the attention mask by itself ({func}): it computes "
+                "attention without transformers' attention interface, or adds a bias to the "
+                "scores. aule serves neither; use attn_implementation='eager'. A model that was "
+                "loaded with another attention may have to be loaded with 'aule'")
+        real_args, real_kwargs = tree_map(_real, (args, kwargs))
         out = func(*real_args, **real_kwargs)
         if isinstance(out, torch.Tensor) and out.ndim == 4 and not others:
             return cls(masks[0].asked, out)
         return out
+
+
+def _real(one: Any) -> Any:
+    return one.make() if isinstance(one, LazyMask) else one
 
 
 def _keeps(func: Any, mask: LazyMask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -138,7 +142,8 @@ def _keeps(func: Any, mask: LazyMask, args: tuple[Any, ...], kwargs: dict[str, A
         length = mask.shape[dim]
         return (start or 0) == 0 and (end is None or end >= length) and step == 1
     if func is _aten.expand.default:
-        return all(size in (-1, own) for size, own in zip(args[1], mask.shape, strict=True))
+        return len(args[1]) == 4 and all(
+            size in (-1, own) for size, own in zip(args[1], mask.shape, strict=True))
     if func is _aten._to_copy.default:
         return (kwargs.get("dtype") in (None, mask.dtype)
                 and kwargs.get("device") in (None, mask.device))
@@ -189,7 +194,7 @@ def _of_asked(asked: dict[str, Any], rows: tuple[Rows, ...]) -> list[Any]:
             at = keys - pad - count + first + cut  # the last query is aligned with the last key
             seen = part[row, cut:, pad:]
             candidates[:] = [one for one in candidates
-                             if torch.equal(seen, one.sees(*seen.shape, at, seen.device))]
+                             if torch.equal(seen, one.sees(seen.shape[0], keys - pad, at, seen.device))]
         if not all(left):
             whole = torch.cat([part for _, part in _parts(asked)], 1)
             return [whole[row, skip:, pad:] for row, pad, skip in rows]

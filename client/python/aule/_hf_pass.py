@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
-"""What a forward pass with a SharedCache was given: whether it computes K and V of the plain prompt.
+"""The arguments of a forward pass with a SharedCache, and whether they are the plain prompt's.
 
 Blocks that are published serve every process with these tokens. So the mask, the positions, the
 rotation and the images of a pass must be those of the prompt that the SharedCache was made for.
@@ -20,7 +20,7 @@ import torch
 
 from . import errors
 from ._hf_geometry import RopeBorder
-from ._hf_texts import Media, Text, host
+from ._hf_texts import Text, host
 
 PER_TOKEN = ("position_ids", "token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
 
@@ -207,23 +207,17 @@ def _without_self(function: Any, _self: Any, *args: Any, **options: Any) -> Any:
     return function(*args, **options)
 
 
-def plain_positions(base: Any, text_ids: Any, pads: Any, media: Media) -> Any:
-    """Return position_ids [axes, batch, tokens] of a model whose images have positions of their own.
+def text_positions(base: Any, one: ForwardPass) -> Any:
+    """Return position_ids [axes, batch, tokens] of a pass without images, as `one` has them.
 
-    text_ids: the whole batch. None: positions of this model are those of the tokens.
+    A model whose images have positions of their own keeps the shift that its last images made, and
+    generate() adds it to the positions of any prompt that begins with cached tokens. None: this
+    model keeps none, or the pass has other positions.
     """
-    index = getattr(base, "get_rope_index", None)
-    if index is None or not hasattr(base, "rope_deltas"):
+    given = one.options.get("position_ids")
+    if given is None or given.ndim != 3 or not hasattr(base, "rope_deltas"):
         return None
-    device = base.device
-    ids = torch.as_tensor(text_ids, device=device)
-    mask = torch.arange(ids.shape[1], device=device) >= torch.as_tensor(pads, device=device)[:, None]
-    if not media:
-        at = (mask.long().cumsum(-1) - 1).clamp(min=0)
-        base.rope_deltas = torch.zeros(len(ids), 1, dtype=torch.long, device=device)
-        return at.expand(3, -1, -1)
-    types_of = torch.as_tensor(host(media.token_types), device=device)
-    positions, base.rope_deltas = index(
-        ids, mm_token_type_ids=types_of, attention_mask=mask.long(),
-        **{name: value.to(device) for name, value in media.sizes.items()})
-    return positions
+    base.rope_deltas = torch.zeros(len(one.texts), 1, dtype=torch.long, device=given.device)
+    pads = torch.tensor([[text.pad] for text in one.texts], device=given.device)
+    at = torch.arange(one.length, one.length + one.count, device=given.device)
+    return (at - pads).clamp(min=0).to(given.dtype).expand(given.shape)

@@ -68,10 +68,7 @@ class Media:
     """
 
     def __init__(self, config: Any, options: dict[str, Any] | None = None) -> None:
-        options = options or {}
-        self._digests = digests_of(options)
-        self.token_types = options.get("mm_token_type_ids")
-        self.sizes = {name: options[name] for name in self._digests if name.endswith("_grid_thw")}
+        self._digests = digests_of(options or {})
         self._placeholders = [getattr(config, name) for name in PLACEHOLDERS
                               if getattr(config, name, None) is not None]
 

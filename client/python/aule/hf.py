@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 import transformers
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
