@@ -155,7 +155,7 @@ class _Manager(ContinuousBatchingManager):
         self._use_prefix_sharing = cache.use_prefix_sharing
         update_cb_config_after_cache_creation(cb_config=batching, num_blocks=cache.num_blocks,
                                               max_batch_tokens=cache.max_batch_tokens)
-        scheduler_of: Any = SCHEDULER_MAPPING[batching.scheduler_type]
+        scheduler_of: Any = _checking(SCHEDULER_MAPPING[batching.scheduler_type])
         scheduler = scheduler_of(
             cache=cache, safety_margin=batching.safety_margin,
             max_requests_per_batch=batching.max_requests_per_batch)
@@ -167,6 +167,20 @@ class _Manager(ContinuousBatchingManager):
             background_thread_status=self.background_thread_status,
             model_device=self.model.device, model_dtype=self.model.dtype, scheduler=scheduler,
             distributed_helper=self.distributed_helper)
+
+
+def _checking(scheduler: Any) -> Any:
+    """Return a scheduler that refuses a request which the cache cannot serve; the others go on."""
+
+    class Scheduler(scheduler):  # type: ignore[misc]
+        """A scheduler of transformers."""
+
+        def add_waiting_request(self, state: Any) -> None:
+            """Take a request. An exception is this request's error."""
+            self.cache.check_request(state)
+            super().add_waiting_request(state)
+
+    return Scheduler
 
 
 def _checked(batching: Any) -> Any:

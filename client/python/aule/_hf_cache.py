@@ -62,7 +62,7 @@ class _HandOver(threading.local):
     """What the cache of this thread's model has handed to the next attention call."""
 
     pending: Handed | None = None
-    handed: dict[int, Handed] = {}  # noqa: RUF012  # of this forward pass, by the key's id()
+    handed: dict[int, Handed] = {}  # noqa: RUF012  # of this forward pass, by the key's address
 
 
 hand_over = _HandOver()
@@ -123,16 +123,19 @@ class _Layer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
         """Do nothing: the cache is open."""
 
+    @torch.compiler.disable
     def update(self, key_states: Any, value_states: Any, *_args: Any,
                **_options: Any) -> tuple[Any, Any]:
         """Hand K and V of the new tokens on to the attention function."""
         self._past._hand_on(self._index, key_states, value_states)
         return key_states, value_states
 
+    @torch.compiler.disable
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return (keys, offset)."""
         return self.get_seq_length() + query_length, 0
 
+    @torch.compiler.disable
     def get_seq_length(self) -> int:
         """Return how many tokens this layer has."""
         return self._past._length_of(self._index)
@@ -164,9 +167,8 @@ class _Past(TransformersCache):
         """Set _step for a forward pass over `batch` rows of `count` tokens."""
         raise NotImplementedError
 
-    def _attend(self, handed: Handed, query: Any, mask: Any, options: dict[str, Any],
-                run: dict[str, Any]) -> Any:
-        """Compute one layer. options: the keyword arguments that the model passes."""
+    def _attend(self, handed: Handed, query: Any, mask: Any, run: dict[str, Any]) -> Any:
+        """Compute one layer."""
         raise NotImplementedError
 
     def _length_of(self, _layer: int) -> int:
@@ -191,7 +193,7 @@ class _Past(TransformersCache):
         if (key.shape[1], key.shape[3], value.shape[3]) != self._latent:
             self._check_shape(layer, key, value)
         self._done.add(layer)
-        hand_over.pending = hand_over.handed[id(key)] = Handed(self, layer, key, value)
+        hand_over.pending = hand_over.handed[key.data_ptr()] = Handed(self, layer, key, value)
 
     def _check_shape(self, layer: int, key: Any, value: Any) -> None:
         shape, got = self._geometry, (key.shape[1], key.shape[3], value.shape[3])
@@ -203,14 +205,14 @@ class _Past(TransformersCache):
                 f"{wanted[1]} and {wanted[2]}. Give open_cache() other values if all layers are "
                 "alike")
 
-    def _check_handed(self, handed: Handed, module: Any, key: Any, value: Any) -> None:
+    def _check_handed(self, handed: Handed, key: Any, value: Any) -> None:
         """Raise UnsupportedError if attention gets other K and V than the cache has got."""
         if (handed.key.shape[1], handed.key.shape[3], handed.value.shape[3]) == self._latent:
             self._check_shape(handed.layer, key, value)  # MLA has expanded them
-        elif handed.key is not key or handed.value is not value:
+        elif not (_same(handed.key, key) and _same(handed.value, value)):
             raise errors.UnsupportedError(
-                f"layer {handed.layer}: {type(module).__name__} changes K or V after the cache's "
-                f"update; a {type(self).__name__} cannot serve it, transformers' own caches can")
+                f"{self._what} changes K or V of layer {handed.layer} after the cache's update; a "
+                f"{type(self).__name__} cannot serve it, transformers' own caches can")
 
     def _check_called(self) -> None:
         """Raise InvalidError if a layer took no notice of aule's attention."""
@@ -256,9 +258,8 @@ class StepCache(_Past):
         hand_over.handed = {}
         self._step = self._given
 
-    def _attend(self, handed: Handed, query: Any, mask: Any, options: dict[str, Any],
-                run: dict[str, Any]) -> Any:
-        pattern = pattern_of_batch(mask, options.get("sliding_window"))
+    def _attend(self, handed: Handed, query: Any, mask: Any, run: dict[str, Any]) -> Any:
+        pattern = pattern_of_batch(mask, None)
         check_window(self._what, self._windows[handed.layer], pattern, max(self._given._lengths))
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, handed.key, handed.value))
         return self._given.attend(handed.layer, q, k, v, **pattern._asdict(), **run)[None]
@@ -540,8 +541,7 @@ class SharedCache(_Past):
         self._step = self._cache.step(entries, timeout=self._timeout)
         self._length += count
 
-    def _attend(self, handed: Handed, query: Any, mask: Any, options: dict[str, Any],
-                run: dict[str, Any]) -> Any:
+    def _attend(self, handed: Handed, query: Any, mask: Any, run: dict[str, Any]) -> Any:
         step = self._step
         assert step is not None  # _hand_on() made it
         batch, heads, count, _ = query.shape
@@ -623,6 +623,12 @@ class SharedCache(_Past):
     def reset(self) -> None:
         """Drop all tokens."""
         self.crop(-self._length)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Say whether two tensors are one; a graph of torch.compile may have another object for it."""
+    return one is other or (one.data_ptr() == other.data_ptr() and one.shape == other.shape
+                            and one.stride() == other.stride() and one.dtype == other.dtype)
 
 
 def _countdown(timeout: float | None) -> Callable[[], float | None]:

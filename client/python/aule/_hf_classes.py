@@ -13,9 +13,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from . import errors
+from ._hf_mask import windowed
 
 MODELS = "transformers.models"
 
@@ -34,6 +33,8 @@ def _falcon(module: Any, attend: Callable[..., Any]) -> type:
                                               "aule serves Falcon with rotary positions")
             q, k, v = (part.transpose(1, 2) for part in
                        self._split_heads(self.query_key_value(hidden_states)))
+            group = k.shape[1] // self.num_kv_heads  # the new architecture repeats its heads
+            k, v = k[:, ::group], v[:, ::group]
             q, k = module.apply_rotary_pos_emb(q, k, *position_embeddings)
             if layer_past is not None:
                 k, v = layer_past.update(k, v, self.layer_idx)
@@ -58,15 +59,12 @@ def _gptj(module: Any, attend: Callable[..., Any]) -> type:
 
 def _gpt_neo(module: Any, attend: Callable[..., Any]) -> type:
     class AuleGPTNeoSelfAttention(module.GPTNeoSelfAttention):  # type: ignore[misc]
-        """GPT-Neo's attention by aule. Every second layer hides what its `bias` does not show."""
+        """GPT-Neo's attention by aule. Local layers have a window, which the mask lacks."""
 
         def _attn(self, query: Any, key: Any, value: Any,
                   attention_mask: Any = None) -> tuple[Any, None]:
             if self.attention_type == "local":
-                count, end = attention_mask.shape[2:]
-                local = self.bias[:, :, end - count:end, :end]
-                attention_mask = torch.where(local, attention_mask,
-                                             torch.finfo(attention_mask.dtype).min)
+                attention_mask = windowed(attention_mask, self.config.window_size)
             out, _ = attend(self, query, key, value, attention_mask, scaling=1.0)
             return out.transpose(1, 2), None
 

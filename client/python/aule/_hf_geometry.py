@@ -11,6 +11,8 @@ from __future__ import annotations
 import inspect
 from typing import Any, NamedTuple
 
+import torch
+
 from . import errors
 from ._hf_mask import Pattern
 
@@ -64,9 +66,12 @@ def check_packed(model: Any, longest: int) -> None:
     longest: tokens of the longest text.
     """
     config, name = text_config(model), type(model).__name__
-    if "position_ids" not in inspect.signature(model.forward).parameters:
+    one = torch.zeros((1, 1), dtype=torch.long, device=model.device)
+    inputs = model.prepare_inputs_for_generation(one, position_ids=one,
+                                                 attention_mask=torch.ones_like(one))
+    if not {"position_ids"} <= inputs.keys() & inspect.signature(model.forward).parameters.keys():
         raise errors.UnsupportedError(
-            f"{name} takes no position_ids: it cannot compute several texts in one row")
+            f"{name} counts positions by itself: it cannot compute several texts in one row")
     if getattr(config, "attn_temperature_tuning", None):
         raise errors.UnsupportedError(
             f"{name} scales queries by their place in the row (attn_temperature_tuning): it cannot "

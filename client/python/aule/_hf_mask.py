@@ -15,7 +15,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
-from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_mask
+from transformers.masking_utils import (
+    and_masks,
+    causal_mask_function,
+    eager_mask,
+    sdpa_mask,
+    sliding_window_overlay,
+)
 
 from . import errors
 from .sequence import pack_mask
@@ -160,6 +166,16 @@ def mask_for(**asked: Any) -> Any:
         return eager_mask(**asked)
     asked["q_offset"], asked["kv_offset"] = int(asked["q_offset"]), int(asked["kv_offset"])
     return LazyMask(asked)
+
+
+def windowed(mask: Any, keys: int) -> Any:
+    """Return a causal mask whose queries see no more than their last `keys` keys."""
+    if isinstance(mask, LazyMask):
+        return LazyMask({**mask.asked, "local_size": keys, "mask_function": and_masks(
+            mask.asked["mask_function"], sliding_window_overlay(keys))})
+    at = torch.arange(mask.shape[2], device=mask.device)[:, None] + mask.shape[3] - mask.shape[2]
+    far = torch.arange(mask.shape[3], device=mask.device)[None] <= at - keys
+    return mask.masked_fill(far, torch.finfo(mask.dtype).min)
 
 
 def _candidates(asked: dict[str, Any]) -> Iterator[Pattern]:

@@ -95,6 +95,23 @@ class PagedCache(PagedAttentionCache):
 
     # ---- what the scheduler asks ----
 
+    def check_request(self, state: Any) -> None:
+        """Raise for a request that could never end. Its other requests would wait with it.
+
+        InvalidError: it has no tokens. NoBlocksError: it is larger than the pool.
+        UnsupportedError: its length changes the rotation of K.
+        """
+        prompt, new = len(state.initial_tokens), state.max_new_tokens or 1
+        if not prompt:
+            raise errors.InvalidError(f"request {state.request_id} has no tokens")
+        blocks = -(-(prompt + new) // self.cache.block_size)
+        if blocks > self.num_blocks:
+            raise errors.NoBlocksError(
+                f"request {state.request_id} needs {blocks} blocks for {prompt} tokens and {new} "
+                f"new ones; the pool has {self.num_blocks} at most: lower max_new_tokens, or see "
+                "--max-blocks and --memory-fraction of aule-daemon")
+        check_rope(self.config, prompt + new)
+
     def compute_free_capacity(self, relative: bool = True) -> float:
         """Return the free part of the pool. Each round of the scheduler begins with this call."""
         self._full = False

@@ -21,10 +21,10 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from . import _hf_classes, errors
-from ._default import KeptSession
-from ._hf_attention import BATCH_NAME, NAME, of_one_type, options_of, without_mask
-from ._hf_cache import SharedCache, StepCache, fingerprint, hand_over, open_cache
-from ._hf_mask import Pattern, Rows, mask_for, pattern_of
+from ._hf_attention import BATCH_NAME, NAME
+from ._hf_cache import SharedCache, StepCache, fingerprint, open_cache
+from ._hf_forward import attention_forward, use_session
+from ._hf_mask import mask_for
 from .cache import Cache
 from .session import Session
 
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SharedCache", "StepCache", "attention_forward", "batch_attention_forward",
            "fingerprint", "open_cache", "register", "share_batches"]
-
-_given: list[Session] = []  # to register(), for attention without a SharedCache
-_own = KeptSession(name="transformers")  # for the same, if none was given
-
 
 def register(session: Session | None = None) -> None:
     """Make attn_implementation="aule" known to transformers. Call it before a model uses the name.
@@ -51,7 +47,7 @@ def register(session: Session | None = None) -> None:
         raise errors.UnsupportedError(
             f"transformers {version}: aule.hf knows 5.0 to 5.23, and is tested with 5.23; "
             "pip install 'transformers<5.24'")
-    _given[:] = [session] if session else []
+    use_session(session)
     AttentionInterface.register(NAME, attention_forward)
     AttentionInterface.register(BATCH_NAME, batch_attention_forward)
     for name, attend in ((NAME, attention_forward), (BATCH_NAME, batch_attention_forward)):
@@ -88,51 +84,3 @@ def share_batches(where: Session | Cache, model: Any, *, publish: bool = True,
     from ._hf_batch import share
 
     return share(where, model, publish=publish, extra_key=extra_key, timeout=timeout)
-
-
-# ---- the functions that register() registers ----
-
-
-def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None,
-                      dropout: float = 0.0, scaling: float | None = None,
-                      **options: Any) -> tuple[Any, None]:
-    """Compute one layer's attention: query [B, Hq, T, D], key and value [B, Hkv, S, D].
-
-    Returns (out [B, T, Hq, Dv], None). The mask says alone which keys a query sees. After a
-    SharedCache's update key and value have only the new tokens, and the run reads the older ones
-    in the daemon. UnsupportedError: the sentence names what the model asks for.
-    """
-    pending, hand_over.pending = hand_over.pending, None
-    if options.get("cache") is not None:  # of generate_batch
-        raise errors.UnsupportedError(f"a batch of generate_batch met the attention {NAME!r}: it "
-                                      "ran on after close() of what share_batches() returned")
-    run = options_of(module, (query, key, value), dropout, scaling, options)
-    handed = pending or hand_over.handed.get(id(key))  # layers may share their K and V
-    if handed is not None:
-        handed.past._check_handed(handed, module, key, value)
-    query, key, value = of_one_type((query, key, value))
-    if handed is None:
-        return _attend_contiguous(module, query, key, value, attention_mask, options, run), None
-    handed = handed._replace(key=key, value=value)
-    return handed.past._attend(handed, query, attention_mask, options, run), None
-
-
-def _attend_contiguous(module: Any, query: Any, key: Any, value: Any, mask: Any,
-                       options: dict[str, Any], run: dict[str, Any]) -> Any:
-    if mask is None:
-        pattern = Pattern(causal=without_mask(module, query, key, options))
-    else:
-        rows = tuple(Rows(i) for i in range(len(query)))
-        pattern = pattern_of(mask, rows, query.shape[2], key.shape[2])
-
-    def attend(session: Session) -> Any:
-        return session.attention(query, key, value, layout="bhsd", **pattern._asdict(), **run)
-
-    try:
-        out = attend(_given[0]) if _given else _own.call(attend)
-    except (ConnectionError, errors.ClosedError) as reason:
-        if not _given:
-            raise
-        raise type(reason)(f"{reason}. This session was given to aule.hf.register(): call "
-                           "aule.hf.register() again, with a new session or none") from None
-    return out.transpose(1, 2).contiguous()
