@@ -27,7 +27,6 @@ from ._hf_attention import (
     options_of,
 )
 from ._hf_geometry import check_packed
-from ._hf_mask import pattern_of_batch
 from .cache import Cache
 from .session import Session
 
@@ -86,9 +85,8 @@ def batch_attention_forward(module: Any, query: Any, key: Any, value: Any,
             "generate_batch inside of aule.hf.share_batches()")
     run = options_of(module, (query, key, value), dropout, scaling, options,
                      SERVED | HARMLESS | OF_BATCHES)
-    pattern = pattern_of_batch(attention_mask, options.get("sliding_window"))
-    query, key, value = of_one_type((query, key, value))
-    return cache.attend(module, query, key, value, pattern, run), None
+    tensors = of_one_type((query, key, value))
+    return cache.attend(module, *tensors, attention_mask, options.get("sliding_window"), run), None
 
 
 class _Manager(ContinuousBatchingManager):

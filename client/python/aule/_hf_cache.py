@@ -259,7 +259,8 @@ class StepCache(_Past):
         self._step = self._given
 
     def _attend(self, handed: Handed, query: Any, mask: Any, run: dict[str, Any]) -> Any:
-        pattern = pattern_of_batch(mask, None)
+        pattern = pattern_of_batch(mask, None, [
+            rows.stop - rows.start for rows in self._given.rows])
         check_window(self._what, self._windows[handed.layer], pattern, max(self._given._lengths))
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, handed.key, handed.value))
         return self._given.attend(handed.layer, q, k, v, **pattern._asdict(), **run)[None]
@@ -311,6 +312,8 @@ class SharedCache(_Past):
         self._prompts = texts_of(input_ids, attention_mask)
         self._beyond = self._border is not None and any(
             len(ids) > self._border.tokens for ids, _ in self._prompts)
+        self._counts_alone = any(hasattr(module, "create_position_ids_from_input_ids")
+                                 for module in model.modules())
         self._media = Media(model.config)
         self._texts: list[Text] = []
         self._found = [0] * len(self._prompts)
@@ -472,7 +475,7 @@ class SharedCache(_Past):
         if len(ids) != len(self._texts):
             raise errors.InvalidError(f"the model computes {len(ids)} rows; this SharedCache was "
                                       f"made for {len(self._texts)}")
-        self._pass = one = ForwardPass(self._texts, self._length, ids, options)
+        self._pass = one = ForwardPass(self._texts, self._length, ids, options, self._counts_alone)
         begins = self._length == max(text.pad + found for text, found
                                      in zip(self._texts, self._found, strict=True))
         if self._length > 0 and (asks or one.whole()):

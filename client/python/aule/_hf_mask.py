@@ -77,7 +77,7 @@ class LazyMask(torch.Tensor):  # type: ignore[misc]
 
     asked: dict[str, Any]
     made: Any  # the eager mask; None: nobody has read it
-    patterns: dict[Any, Pattern]
+    patterns: dict[tuple[Any, ...], Pattern]  # that it was found to be
 
     @staticmethod
     def __new__(cls, asked: dict[str, Any], made: Any = None,
@@ -209,8 +209,8 @@ def _of_asked(asked: dict[str, Any], rows: tuple[Rows, ...]) -> list[Any]:
             cut = max(0, skip - first)
             at = keys - pad - count + first + cut  # the last query is aligned with the last key
             seen = part[row, cut:, pad:]
-            candidates[:] = [one for one in candidates
-                             if torch.equal(seen, one.sees(seen.shape[0], keys - pad, at, seen.device))]
+            candidates[:] = [one for one in candidates if torch.equal(
+                seen, one.sees(part.shape[1] - cut, keys - pad, at, seen.device))]
         if not all(left):
             whole = torch.cat([part for _, part in _parts(asked)], 1)
             return [whole[row, skip:, pad:] for row, pad, skip in rows]
@@ -290,29 +290,38 @@ def pattern_of(mask: Any, rows: tuple[Rows, ...], queries: int, keys: int) -> Pa
     return pattern
 
 
-def pattern_of_batch(mask: Any, window: int | None) -> Pattern:
-    """Return what each text of generate_batch sees. Its mask was asked for all texts in one row.
+def pattern_of_batch(mask: Any, window: int | None, counts: list[int]) -> Pattern:
+    """Return what each text of a row of texts sees. Its mask was asked for all of them together.
 
     window: keys that a query sees, as the model passes it to its attention; None: it does not.
-    UnsupportedError: transformers asked for a mask that no option of a run says.
+    counts: the tokens of each text in this row. UnsupportedError: transformers asked for a mask
+    that no option of a run says.
     """
-    local = None
-    if isinstance(mask, LazyMask):
-        asked = mask.asked
-        config, local = asked["config"], asked.get("local_size")
-        chunk = getattr(config, "attention_chunk_size", None)
-        if (not mask.untouched or asked.get("use_vmap") or not getattr(config, "is_causal", True)
-                or (local and local == chunk == getattr(config, "sliding_window", None))):
-            raise errors.UnsupportedError(
-                f"{type(config).__name__}: generate_batch has a mask that is neither causal, nor a "
-                "window, nor chunks; aule.hf.SharedCache and generate() serve such models")
-        if local and local == chunk:
-            return Pattern(attention_chunk=chunk)
-    elif mask is not None:
-        raise errors.UnsupportedError(f"generate_batch has a mask {list(mask.shape)}; aule takes "
-                                      "none there")
-    if local and window and local != window:
-        raise errors.UnsupportedError(f"the mask has a window of {local} keys, and the model "
-                                      f"passes sliding_window = {window}")
-    keys = local or window
-    return Pattern(window=(keys - 1, -1) if keys else None)
+    if mask is None:
+        return Pattern(window=(window - 1, -1) if window else None)
+    if not isinstance(mask, LazyMask) or not mask.untouched or mask.shape[2] != sum(counts):
+        raise errors.UnsupportedError(f"the mask of a row of texts is {list(mask.shape)}; aule "
+                                      "takes the one that transformers asked for, and no other")
+    key = (window, *counts)
+    if key not in mask.patterns:
+        mask.patterns[key] = _of_batch(mask.asked, window, counts)
+    return mask.patterns[key]
+
+
+def _of_batch(asked: dict[str, Any], window: int | None, counts: list[int]) -> Pattern:
+    device = asked["device"]
+    text = torch.repeat_interleave(torch.tensor(counts, device=device))
+    config = asked["config"]
+    # A row of single tokens shows no window, so the first hint that fits is that of the config.
+    chunk = getattr(config, "attention_chunk_size", None) == asked.get("local_size")
+    left = [one for one in _candidates(asked) if one.causal and not (chunk and one.window)]
+    for first, part in _parts(asked):
+        same = text[first:first + part.shape[1], None] == text[None]
+        left = [one for one in left if bool(
+            (~same | (part[0] == one.sees(*part.shape[1:], first, device))).all())]
+    if not left or (window and left[0].window != (window - 1, -1)):
+        raise errors.UnsupportedError(
+            f"{type(config).__name__}: the mask of a row of texts is neither causal, nor a window, "
+            "nor chunks, or the model passes another window; generate() with a SharedCache may "
+            "serve the model")
+    return left[0]

@@ -15,7 +15,7 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 from . import errors
 from ._hf_attention import BATCH_NAME
 from ._hf_geometry import check_rope, check_window, windows_of
-from ._hf_mask import Pattern
+from ._hf_mask import pattern_of_batch
 from .cache import Cache
 from .sequence import Sequence, Step
 
@@ -256,15 +256,20 @@ class PagedCache(PagedAttentionCache):
         raise errors.UnsupportedError("a layer reads K and V of a cache of aule, and its "
                                       f"attention is not {BATCH_NAME!r}")
 
-    def attend(self, module: Any, query: Any, key: Any, value: Any, pattern: Pattern,
-               run: dict[str, Any]) -> Any:
-        """Compute a layer: query [1, Hq, T, D], key and value [1, Hkv, T, D]."""
+    def attend(self, module: Any, query: Any, key: Any, value: Any, mask: Any,
+               window: int | None, run: dict[str, Any]) -> Any:
+        """Compute a layer: query [1, Hq, T, D], key and value [1, Hkv, T, D].
+
+        mask, window: as for `pattern_of_batch`.
+        """
         if self._entries:
             self._step = self.cache.step(self._entries, timeout=self.timeout)
             self._entries, self._given = [], {}
         if self._step is None or query.shape[2] != self._step.num_tokens:
             raise errors.InvalidError(f"{type(module).__name__} has {query.shape[2]} tokens; the "
                                       f"batch has {self._step.num_tokens if self._step else 0}")
+        pattern = pattern_of_batch(mask, window, [
+            rows.stop - rows.start for rows in self._step.rows])
         layer = self._layer_of(module, key, value)
         check_window(type(module).__name__, self._windows[layer], pattern,
                      max(self._step._lengths))

@@ -39,11 +39,14 @@ class Flaw(NamedTuple):
 class ForwardPass:
     """The arguments of one forward pass, for the texts of a SharedCache.
 
-    length: columns of the batch that were computed before, padding included.
+    length: columns of the batch that were computed before, padding included. counts_alone: without
+    position_ids the model's positions do not begin with 0.
     """
 
-    def __init__(self, texts: list[Text], length: int, ids: Any, options: dict[str, Any]) -> None:
+    def __init__(self, texts: list[Text], length: int, ids: Any, options: dict[str, Any],
+                 counts_alone: bool = False) -> None:
         self.texts, self.length, self.options = texts, length, options
+        self.counts_alone = counts_alone
         self.ids = host(ids)
         self.count = self.ids.shape[1]
 
@@ -79,7 +82,7 @@ class ForwardPass:
         positions = self.options.get("position_ids")
         own = images and positions is not None and positions.ndim == 3
         return (self._mask_flaw() or (None if own else self._position_flaw())
-                or self._rope_flaw(border, beyond))
+                or (None if images else self._type_flaw()) or self._rope_flaw(border, beyond))
 
     def _mask_flaw(self) -> Flaw | None:
         mask, end = self.options.get("attention_mask"), self.length + self.count
@@ -111,6 +114,9 @@ class ForwardPass:
 
     def _position_flaw(self) -> Flaw | None:
         given = self.options.get("position_ids")
+        if given is None and self.counts_alone:
+            return Flaw("it has no position_ids, and the model's own are others than generate()'s",
+                        [0] * len(self.texts))
         at = np.arange(self.length, self.length + self.count)[None]
         positions = at if given is None else host(given)
         if positions.shape[-1] != self.count:
@@ -121,6 +127,12 @@ class ForwardPass:
             return Flaw("its position_ids are not those of the plain prompt",
                         [0] * len(self.texts))
         return None
+
+    def _type_flaw(self) -> Flaw | None:
+        given = self.options.get("token_type_ids")
+        if given is None or not bool((given != 0).any()):
+            return None
+        return Flaw("its token_type_ids are not 0", [0] * len(self.texts))
 
     def _rope_flaw(self, border: RopeBorder | None, beyond: bool) -> Flaw | None:
         if border is None:
