@@ -317,6 +317,51 @@ def test_the_older_names_of_run_replace_the_options_of_the_plan() -> None:
         np.testing.assert_allclose(got, whole[ends], **CLOSE)
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_parts_of_the_keys_are_merged_as_flashinfer_merges_them(kind: str, tokens: int) -> None:
+    v, s = drawn(tokens, 3, HEADS, DIM), 9 * drawn(tokens, 3, HEADS, seed=1)
+    s[:2, 1] = -np.inf
+    weights = np.exp2(s.astype(np.float64))
+    wanted = ((weights[..., None] * v).sum(1) / weights.sum(1)[..., None], np.log2(weights.sum(1)))
+    given: tuple[Any, Any] = (v, s)
+    if kind == "torch":
+        torch = pytest.importorskip("torch")
+        given = torch.from_numpy(v), torch.from_numpy(s)
+    parts = [(given[0][:, n], given[1][:, n]) for n in range(3)]
+    two = flashinfer.merge_state(*parts[0], *parts[1])
+    for got in (flashinfer.merge_states(*given), flashinfer.merge_state(*two, *parts[2])):
+        assert type(got[0]) is type(given[0])
+        for array, right in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(array, right, **CLOSE)
+    mask = np.arange(tokens) % 2 == 0
+    flashinfer.merge_state_in_place(*two, *parts[2], mask=mask)
+    flashinfer.merge_state_in_place(*two, *parts[2], mask=~mask)
+    for array, right in zip(two, wanted, strict=True):
+        np.testing.assert_allclose(array, right, **CLOSE)
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"v": drawn(5, HEADS, 16)}, r"v_other is float32 \[5, 4, 32\] and v float32 \[5, 4, 16\]"),
+    ({"v_other": drawn(5, HEADS, DIM, dtype=np.float16)}, "v_other is float16"),
+    ({"s": drawn(4, HEADS)}, r"s is float32 \[4, 4\]"),
+    ({"s_other": drawn(5, HEADS, dtype=np.float64)}, "s_other: dtype float64"),
+    ({"s_other": None}, "s_other is a NoneType"),
+    ({"mask": [True]}, r"mask is bool \[1\]; it must be bool \[5\]"),
+    ({"mask": [1.0] * 5}, "mask is float64"),
+    ({"session": 7}, "session = 7"),
+])
+def test_parts_that_do_not_fit_are_refused_by_name(change: Any, sentence: str) -> None:
+    given = {"v": drawn(5, HEADS, DIM), "s": drawn(5, HEADS), "v_other": drawn(5, HEADS, DIM),
+             "s_other": drawn(5, HEADS), **change}
+    before = given["v"].tobytes()
+    with pytest.raises(errors.InvalidError, match=sentence):
+        flashinfer.merge_state_in_place(**given)
+    assert given["v"].tobytes() == before
+    with pytest.raises(errors.InvalidError, match="at least one|parts"):
+        flashinfer.merge_states(drawn(5, 0, HEADS, DIM), drawn(5, 0, HEADS))
+
+
 def test_a_wrapper_takes_buffers_and_backends_and_refuses_what_it_does_not_know() -> None:
     for kind, buffers in ((flashinfer.BatchPrefillWithPagedKVCacheWrapper, 7),
                           (flashinfer.BatchDecodeWithPagedKVCacheWrapper, 5)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
-"""FlashInfer's wrappers of paged attention: a plan once a step, a run once a layer.
+"""FlashInfer's wrappers of paged attention, a plan once a step, a run once a layer; and merging.
 
 An argument that aule cannot serve or does not know raises UnsupportedError. Workspaces, backends,
 data types and scheduling options are taken and have no effect. One thread at a time uses a wrapper.
@@ -26,7 +26,8 @@ from ._args import (
     offsets,
     real,
 )
-from ._blocks import permuted, run_blocks, unsupported
+from ._blocks import index_of, permuted, run_blocks, unsupported
+from ._merge import merged
 from ._run import cap_of, scale_of
 from ._tensors import Array, array_of
 from .session import Session
@@ -279,6 +280,53 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
                              (pos_encoding_mode, rope_scale, rope_theta), q_scale=q_scale,
                              k_scale=k_scale, v_scale=v_scale, return_lse=return_lse)
 
+
+# ---- merging ----
+
+def merge_state(v_a: Array, s_a: Array, v_b: Array, s_b: Array, *,
+                session: Session | None = None) -> tuple[Array, Array]:
+    """Merge attention over two parts of the keys; returns new (v, s).
+
+    v_a, v_b: [tokens, num_heads, head_dim], of one type. s_a, s_b: their LSE as `run` returns it,
+    f32 [tokens, num_heads] to the base 2. session: None: the default one.
+    """
+    return merged(session, [("v_a", v_a, "s_a", s_a), ("v_b", v_b, "s_b", s_b)])
+
+
+def merge_state_in_place(v: Array, s: Array, v_other: Array, s_other: Array, mask: Any = None, *,
+                         session: Session | None = None) -> None:
+    """Merge another part of the keys into (v, s), as `merge_state` does.
+
+    mask: bool [tokens], rows that are merged; None: all.
+    """
+    v, s = array_of(v, "v"), array_of(s, "s")
+    rows = None if mask is None else host(mask, "mask")
+    if rows is not None and (rows.dtype != np.bool_ or rows.shape != tuple(v.shape[:1])):
+        raise errors.InvalidError(f"mask is {rows.dtype} {list(rows.shape)}; it must be bool "
+                                  f"{list(v.shape[:1])}")
+    for name, array in (("v", v), ("s", s)):
+        if not dtypes.is_torch(array) and not array.flags.writeable:
+            raise errors.InvalidError(f"{name} is read-only")
+    new = merged(session, [("v", v, "s", s), ("v_other", v_other, "s_other", s_other)])
+    at = ... if rows is None else index_of(v, np.flatnonzero(rows))
+    for target, source in zip((v, s), new, strict=True):
+        target[at] = source[at]
+
+
+def merge_states(v: Array, s: Array, *, session: Session | None = None) -> tuple[Array, Array]:
+    """Merge attention over several parts of the keys; returns (v, s) as `merge_state`.
+
+    v: [tokens, parts, num_heads, head_dim], at least one part. s: f32 [tokens, parts, num_heads].
+    """
+    v, s = array_of(v, "v"), array_of(s, "s")
+    if v.ndim != 4 or s.ndim != 3 or v.shape[1] != s.shape[1] or not v.shape[1]:
+        raise errors.InvalidError(f"v {tuple(v.shape)} and s {tuple(s.shape)} must be [tokens, "
+                                  "parts, heads, dim] and [tokens, parts, heads]")
+    return merged(session, [(f"v[:, {n}]", v[:, n], f"s[:, {n}]", s[:, n])
+                            for n in range(v.shape[1])])
+
+
+# ---- metadata ----
 
 def _table(indptr: Any, indices: Any, last_page_len: Any, page_size: int) -> tuple[Any, Any]:
     """Turn pages in compressed rows into lengths and a block table."""
