@@ -283,6 +283,8 @@ SCALARS: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda session, cache: aule.vulkan.BlockTable(1, 2**31), "max_blocks = 2147483648"),
     (lambda session, cache: aule.vulkan.BlockTable(1, 1).set(0, 0, 2**31), "physical_block = 2147"),
     (lambda session, cache: aule.vulkan.BlockTable(1, 1).get(0, 0.5), "logical_block = 0.5"),
+    (lambda session, cache: aule.drop_cache("a\0b"), r"name = 'a\x00b'"),
+    (lambda session, cache: aule.drop_cache("x", timeout=-1), "timeout = -1 seconds"),
 ]
 
 
@@ -363,6 +365,26 @@ def test_every_way_into_a_run_refuses_to_cut_a_gradient(session: aule.Session, c
     with pytest.raises(errors.InvalidError, match="q is a tensor that has no memory"):
         torch.func.vmap(lambda q: session.attention(q, *many[1:]))(many[0][None])
     batch.close()
+
+
+def test_a_dropped_cache_is_forgotten(session: aule.Session) -> None:
+    q, k, v = (drawn(32, heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS))
+    socket = session.socket
+    with session.cache("dropped", **IDENTITY) as cache:
+        with cache.sequence(range(32)) as sequence:
+            step = cache.step([sequence])
+            for layer in range(IDENTITY["num_layers"]):
+                step.attend(layer, q, k, v)
+        with cache.sequence(range(32)) as sequence:
+            assert sequence.cached == 32
+        with pytest.raises(errors.BusyError, match="dropped.* is open in 1 session"):
+            aule.drop_cache("dropped", socket=socket)
+    assert aule.drop_cache("dropped") == 2
+    with pytest.raises(errors.NotFoundError, match="name = 'dropped'"):
+        aule.drop_cache("dropped", socket=socket)
+    with session.cache("dropped", **{**IDENTITY, "num_layers": 1}) as cache, \
+            cache.sequence(range(32)) as sequence:
+        assert sequence.cached == 0
 
 
 def test_a_wrong_shape_of_memory_raises_a_sentence(session: aule.Session) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import dtypes, errors
-from ._args import INT32, choice, flag, int32, integer, key, text
+from ._args import INT32, choice, flag, int32, integer, key, path, said, text
 from ._native import (
     NULL,
     OK,
@@ -25,6 +26,7 @@ from ._native import (
     fields,
     lib,
     milliseconds,
+    opening_error,
     polled,
     sliced,
 )
@@ -489,3 +491,35 @@ def _prefix(tokens: Any, extra_key: bytes | str) -> tuple[Any, Any]:
         "tokens": keep[0], "num_tokens": len(tokens),
         "extra_key": keep[1] if extra else NULL, "extra_key_size": len(extra)})
     return prefix, keep
+
+
+def drop_cache(name: str, *, socket: str | None = None, timeout: float | None = 10.0) -> int:
+    """Let the daemon forget a cache, and return how many blocks were cached in it.
+
+    All that was published under this name goes, of all tenants. A cache that is opened with the
+    name later is empty, and may have another shape. socket, timeout: as in `aule.connect`.
+    NotFoundError: the daemon has no such cache. BusyError: a session, of any process, has it open.
+    Source: aule_monitor_drop_cache() in aule.h.
+    """
+    wanted = text(name, "name")
+    where = NULL if socket is None else ffi.new("char[]", path(socket, "socket"))
+    monitor, views, count = (ffi.new(kind) for kind in (
+        "struct aule_monitor **", "struct aule_cache_view **", "uint32_t *"))
+
+    def ask(status: int) -> None:
+        if status:
+            raise opening_error(status)  # no session is lost
+
+    ask(lib.aule_monitor_open(where, milliseconds(timeout) or 1, monitor))
+    try:
+        ask(lib.aule_monitor_caches_sized(
+            monitor[0], views, ffi.sizeof("struct aule_cache_view"), count))
+        found = [(view.cache, view.cached_blocks) for view in views[0][0:count[0]]
+                 if ffi.string(view.name) == wanted] if count[0] else []
+        ctypes.CDLL(None).free(ctypes.c_void_p(int(ffi.cast("uintptr_t", views[0]))))
+        if not found:
+            raise errors.NotFoundError(f"name = {said(name)}: the daemon has no such cache")
+        ask(lib.aule_monitor_drop_cache(monitor[0], found[0][0]))
+        return int(found[0][1])
+    finally:
+        lib.aule_monitor_close(monitor[0])
