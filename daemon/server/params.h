@@ -62,7 +62,10 @@
            .help = "part of the device's free memory that the caches may take",                    \
            .details = "The pool grows chunk by chunk up to this limit.")                           \
     OPTION(uint64_t, max_blocks, "max-blocks", "N", OPTION_COUNT, 0, INT32_MAX, .initial = "0",    \
-           .help = "blocks of all caches together; 0: `--memory-fraction` alone limits the pool")  \
+           .help = "blocks of all caches together, of which a cache gets whole chunks; 0: "        \
+                   "`--memory-fraction` alone limits the pool",                                    \
+           .details = "A chunk has a power of two of blocks: at most 512, and at most a quarter "  \
+                      "of N. So with N = 9 a cache gets at most 8 blocks.")                        \
     OPTION(uint32_t, spare_blocks, "spare-blocks", "N", OPTION_COUNT, 0, INT32_MAX,                \
            .initial = "128",                                                                       \
            .help = "free blocks that each open cache keeps ready, as far as memory allows; 0: a "  \

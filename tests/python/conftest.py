@@ -99,13 +99,15 @@ def expected(q: Any, k: Any, v: Any, *, causal: bool = True, window: tuple[int, 
         seen = seen & (key <= at + window[1])
     if chunk:
         seen = seen & (key // chunk == at // chunk)
-    weights = np.where(seen[None], np.exp(scores), 0.0)
-    total = weights.sum(-1)
-    if sinks is not None:
-        total = total + np.exp(np.asarray(sinks, np.float64))[:, None]
+    scores = np.where(seen[None], scores, -np.inf)
+    sink = np.full(q.shape[1], -np.inf) if sinks is None else np.asarray(sinks, np.float64)
+    largest = np.maximum(scores.max(-1, initial=-np.inf), sink[:, None])
+    largest = np.where(np.isfinite(largest), largest, 0.0)  # no exponential overflows
+    weights = np.exp(scores - largest[..., None])
+    total = weights.sum(-1) + np.exp(sink[:, None] - largest)
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.nan_to_num(np.einsum("hqk,khd->qhd", weights, v) / total.T[:, :, None])
-        return out, np.log(total).T
+        return out, (largest + np.log(total)).T
 
 
 def _say(pipe: Any, function: Any, arguments: tuple[Any, ...]) -> None:

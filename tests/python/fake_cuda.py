@@ -164,7 +164,8 @@ class Tensor(torch.Tensor):
                 fake.copy(args[0], args[1], options.get("non_blocking", False))
                 return args[0]
             if name not in ("device", "dtype", "shape", "stride", "data_ptr", "detach", "dim",
-                            "numel", "new_empty", "size", "ndim", "nbytes"):
+                            "numel", "new_empty", "size", "ndim", "nbytes",
+                            "requires_grad", "is_nested"):
                 fake.current.run()
             out = function(*args, **options)
         wrap = isinstance(out, torch.Tensor) and name not in ("cpu", "numpy")

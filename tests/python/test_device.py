@@ -226,7 +226,7 @@ def test_what_cannot_be_has_a_sentence(cuda: fake_cuda.Cuda, session: aule.Sessi
     with pytest.raises(errors.InvalidError, match="device_arena_size"):
         session.empty((4,), device="cuda")
     with aule.connect(session.socket, device_arena_size=4096) as own:
-        with pytest.raises(errors.InvalidError, match="neither 'cpu' nor 'cuda'"):
+        with pytest.raises(errors.InvalidError, match="device = 'tpu' is none of cpu, cuda"):
             own.empty((4,), device="tpu")
         with pytest.raises(errors.InvalidError, match="numpy has no arrays"):
             own.empty((4,), kind="numpy", device="cuda")

@@ -87,11 +87,11 @@ def test_seqused_k_gives_the_lengths_of_paged_keys() -> None:
     ({"return_attn_probs": True}, errors.UnsupportedError, "return_lse gives"),
     ({"qv": 1}, errors.UnsupportedError, "qv is given"),
     ({"k_descale": 1}, errors.UnsupportedError, "k_descale is given"),
-    ({"attention_chunk": -4}, errors.InvalidError, "wrong value"),
+    ({"attention_chunk": -4}, errors.InvalidError, "attention_chunk = -4"),
     ({"seqused_k": LENS}, errors.UnsupportedError, "without block_table"),
     ({"softmax_scale": 0.0}, errors.InvalidError, "softmax_scale = 0.0"),
     ({"max_seqlen_q": 8}, errors.AuleError, "max_seqlen_q"),
-    ({"cu_seqlens_k": [0, 20, 19, 62]}, errors.InvalidError, "must rise from 0 to the 62 rows"),
+    ({"cu_seqlens_k": [0, 20, 19, 62]}, errors.InvalidError, "must rise from 0"),
     ({"cu_seqlens_k": [0, 20, 53, 63]}, errors.InvalidError, "must rise from 0 to the 62 rows"),
     ({"cu_seqlens_k": None}, errors.InvalidError, "neither cu_seqlens_k nor seqused_k"),
     ({"block_table": TABLE}, errors.InvalidError, "with block_table 4"),
@@ -172,6 +172,40 @@ def test_without_new_keys_the_cache_is_only_read() -> None:
     assert (k_cache.tobytes(), v_cache.tobytes()) == before
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch", "arena"])
+def test_a_cache_of_any_length_and_with_gaps_is_appended_in_place(default: aule.Session,
+                                                                  kind: str) -> None:
+    """21 rows are no whole number of blocks, and every third sequence is another's."""
+    both = [default.empty((6, 21, KV_HEADS, DIM)) if kind == "arena" else
+            np.zeros((6, 21, KV_HEADS, DIM), np.float32) for _ in range(2)]
+    for n, cache in enumerate(both):
+        cache[...] = drawn(6, 21, KV_HEADS, DIM, seed=5 + n)
+    wanted = [cache.copy() for cache in both]
+    q, k, v = (drawn(2, 2, heads, DIM, seed=n) for n, heads in enumerate((4, 2, 2)))
+    given: list[Any] = [q, *[cache[::3] for cache in both], k, v]
+    if kind == "torch":
+        torch = pytest.importorskip("torch")
+        given = [torch.from_numpy(array) for array in given]
+    out = np.asarray(flash_attn_with_kvcache(*given, cache_seqlens=[19, 3], causal=True))
+    for s, length in enumerate((19, 3)):
+        for cache, new in zip(wanted, (k, v), strict=True):
+            cache[3 * s, length:length + 2] = new[s]
+        keys, values = (cache[3 * s, :length + 2] for cache in wanted)
+        np.testing.assert_allclose(out[s], expected(q[s], keys, values)[0], **CLOSE)
+    for cache, right in zip(both, wanted, strict=True):
+        np.testing.assert_array_equal(cache, right)
+
+
+def test_a_slot_that_two_sequences_share_is_refused_in_pages_that_are_copied_by_rows() -> None:
+    cache, new = drawn(4, 3, KV_HEADS, DIM), drawn(2, 1, KV_HEADS, DIM)
+    before = cache.tobytes()
+    with pytest.raises(errors.UnsupportedError, match="slot 3 of a new token is in the block table "
+                                                      "2 times"):
+        flash_attn_with_kvcache(drawn(2, 1, HEADS, DIM), cache, cache.copy(), new, new,
+                                cache_seqlens=[0, 3], block_table=[[1, 0], [1, 2]])
+    assert cache.tobytes() == before
+
+
 def test_ragged_queries_of_version_3_are_served() -> None:
     q, k, v = ragged()
     out, lse = flash_attn_with_kvcache(q, *paged(k, v), cache_seqlens=LENS, page_table=TABLE,
@@ -186,12 +220,12 @@ def test_ragged_queries_of_version_3_are_served() -> None:
     ({"qv": 1}, errors.UnsupportedError, "qv is given"),
     ({"cache_seqlens": [24]}, errors.OutOfRangeError, "needs column"),
     ({"cache_seqlens": [-1]}, errors.InvalidError, "must be 1 numbers from 0"),
-    ({"cache_batch_idx": [1]}, errors.OutOfRangeError, r"rows \[1\] of a cache of 1"),
+    ({"cache_batch_idx": [1]}, errors.OutOfRangeError, r"\[1\]: rows of a cache of 1"),
     ({"v": None}, errors.InvalidError, "k and v come together"),
     ({"k": drawn(1, 2, KV_HEADS, DIM)}, errors.UnsupportedError, "one key for each query"),
     ({"block_table": [[0]], "page_table": [[0]]}, errors.InvalidError, "two names of one"),
     ({"block_table": [[0]], "cache_batch_idx": [0]}, errors.InvalidError, "exclude each other"),
-    ({"k_cache": drawn(1, 20, KV_HEADS, DIM)}, errors.UnsupportedError, "20 rows a sequence"),
+    ({"k_cache": drawn(1, 20, KV_HEADS, DIM)}, errors.InvalidError, "have other rows or heads"),
     ({"q": drawn(1, HEADS, DIM)}, errors.InvalidError, "the caches have 4 dimensions"),
 ])
 def test_what_the_cache_function_cannot_serve_is_refused_by_name(change: Any, error: Any,
@@ -253,6 +287,81 @@ def test_a_planned_decode_is_as_float64_layer_after_layer() -> None:
                                        **CLOSE)
 
 
+def test_the_older_names_of_run_replace_the_options_of_the_plan() -> None:
+    q, k, v = ragged()
+    caches = tuple(paged(k, v))
+    wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper()
+    with pytest.raises(errors.InvalidError, match=r"call plan\(\) before forward"):
+        wrapper.forward(q, caches)
+    wrapper.begin_forward(CU_Q, INDPTR, INDICES, LAST, HEADS, KV_HEADS, DIM, PAGE, causal=True)
+    out, lse = wrapper.run_return_lse(q, caches)
+    expect(out, lse.T * math.log(2))
+    expect(wrapper.forward(q, caches), causal=False)
+    out, lse = wrapper.forward_return_lse(q, caches, causal=True, sm_scale=0.3, window_left=3,
+                                          logits_soft_cap=2.0)
+    expect(out, lse.T * math.log(2), scale=0.3, window=(3, -1), soft_cap=2.0)
+    expect(wrapper.run(q, caches), scale=0.3, window=(3, -1), soft_cap=2.0)
+    wrapper.end_forward()
+    with pytest.raises(errors.UnsupportedError, match="rope_theta is given"):
+        wrapper.forward(q, caches, rope_theta=1e4)
+    decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper()
+    decode.begin_forward(INDPTR, INDICES, LAST, HEADS, KV_HEADS, DIM, PAGE)
+    ends = np.array(CU_Q[1:]) - 1  # a decode's query stands last
+    for got in (decode.forward(q[ends], caches, q_scale=0.5),
+                decode.forward_return_lse(q[ends], caches, q_scale=0.5)[0]):
+        whole = np.zeros_like(q)
+        for s in range(3):
+            keys = slice(CU_K[s], CU_K[s + 1])
+            whole[ends[s]] = expected(q[ends[s]][None], k[keys], v[keys],
+                                      scale=0.5 * DIM ** -0.5)[0][0]
+        np.testing.assert_allclose(got, whole[ends], **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_parts_of_the_keys_are_merged_as_flashinfer_merges_them(kind: str, tokens: int) -> None:
+    v, s = drawn(tokens, 3, HEADS, DIM), 9 * drawn(tokens, 3, HEADS, seed=1)
+    s[:2, 1] = -np.inf
+    weights = np.exp2(s.astype(np.float64))
+    wanted = ((weights[..., None] * v).sum(1) / weights.sum(1)[..., None], np.log2(weights.sum(1)))
+    given: tuple[Any, Any] = (v, s)
+    if kind == "torch":
+        torch = pytest.importorskip("torch")
+        given = torch.from_numpy(v), torch.from_numpy(s)
+    parts = [(given[0][:, n], given[1][:, n]) for n in range(3)]
+    two = flashinfer.merge_state(*parts[0], *parts[1])
+    for got in (flashinfer.merge_states(*given), flashinfer.merge_state(*two, *parts[2])):
+        assert type(got[0]) is type(given[0])
+        for array, right in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(array, right, **CLOSE)
+    mask = np.arange(tokens) % 2 == 0
+    flashinfer.merge_state_in_place(*two, *parts[2], mask=mask)
+    flashinfer.merge_state_in_place(*two, *parts[2], mask=~mask)
+    for array, right in zip(two, wanted, strict=True):
+        np.testing.assert_allclose(array, right, **CLOSE)
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"v": drawn(5, HEADS, 16)}, r"v_other is float32 \[5, 4, 32\] and v float32 \[5, 4, 16\]"),
+    ({"v_other": drawn(5, HEADS, DIM, dtype=np.float16)}, "v_other is float16"),
+    ({"s": drawn(4, HEADS)}, r"s is float32 \[4, 4\]"),
+    ({"s_other": drawn(5, HEADS, dtype=np.float64)}, "s_other: dtype float64"),
+    ({"s_other": None}, "s_other is a NoneType"),
+    ({"mask": [True]}, r"mask is bool \[1\]; it must be bool \[5\]"),
+    ({"mask": [1.0] * 5}, "mask is float64"),
+    ({"session": 7}, "session = 7"),
+])
+def test_parts_that_do_not_fit_are_refused_by_name(change: Any, sentence: str) -> None:
+    given = {"v": drawn(5, HEADS, DIM), "s": drawn(5, HEADS), "v_other": drawn(5, HEADS, DIM),
+             "s_other": drawn(5, HEADS), **change}
+    before = given["v"].tobytes()
+    with pytest.raises(errors.InvalidError, match=sentence):
+        flashinfer.merge_state_in_place(**given)
+    assert given["v"].tobytes() == before
+    with pytest.raises(errors.InvalidError, match="at least one|parts"):
+        flashinfer.merge_states(drawn(5, 0, HEADS, DIM), drawn(5, 0, HEADS))
+
+
 def test_a_wrapper_takes_buffers_and_backends_and_refuses_what_it_does_not_know() -> None:
     for kind, buffers in ((flashinfer.BatchPrefillWithPagedKVCacheWrapper, 7),
                           (flashinfer.BatchDecodeWithPagedKVCacheWrapper, 5)):
@@ -271,6 +380,11 @@ def test_a_wrapper_takes_buffers_and_backends_and_refuses_what_it_does_not_know(
     ({"paged_kv_indptr": [0, 2, 5, 7]}, errors.OutOfRangeError, "there are 6 paged_kv_indices"),
     ({"qo_indptr": [0, 5]}, errors.InvalidError, "qo_indptr has 2 entries for 3 sequences"),
     ({"custom_mask": np.ones(3, bool)}, errors.InvalidError, r"custom_mask has shape \(3,\)"),
+    ({"custom_mask": np.zeros(5 * 20 + 33 + 81, np.float32)}, errors.InvalidError,
+     "custom_mask has shape .* and is float32; these sequences need bool"),
+    ({"page_size": 0}, errors.InvalidError, "page_size = 0"),
+    ({"head_dim_vo": 64}, errors.InvalidError, "head_dim_vo 64"),
+    ({"window_left": -2}, errors.InvalidError, "window_left = -2"),
     ({"packed_custom_mask": 1}, errors.UnsupportedError, "packed_custom_mask is given"),
     ({"prefix_len_ptr": [1]}, errors.UnsupportedError, "prefix_len_ptr is given"),
     ({"o_data_type": "float16", "non_blocking": True, "q_data_type": "float32"},
@@ -318,9 +432,24 @@ def test_two_daemons_give_the_bits_of_one(group: aule.Group, split: Any, kv_head
     assert out.tobytes() == aule.page_attention(*arguments, attn_scale=0.3).tobytes()
 
 
+def test_a_group_takes_a_batch_without_sequences_and_cuts_no_gradient(group: aule.Group) -> None:
+    query, keys, values, *_ = decode(2)
+    for split in ("heads", "sequences"):
+        out = group.page_attention(query[:0], keys, values, [], np.zeros((0, 3), int), split=split)
+        assert out.shape == (0, HEADS, DIM)
+    torch = pytest.importorskip("torch")
+    query = torch.from_numpy(query).requires_grad_()
+    with pytest.raises(errors.UnsupportedError, match="query requires a gradient"):
+        group.page_attention(query, keys, values, np.array(LENS), TABLE)
+
+
 def test_a_group_refuses_what_it_cannot_split(group: aule.Group) -> None:
     with pytest.raises(errors.InvalidError, match="split = 'layers' is none of heads, sequences"):
         group.page_attention(*decode(2), split="layers")
+    with pytest.raises(errors.InvalidError, match="context_lens is int64"):
+        group.page_attention(*decode(2)[:3], [*LENS, 9], TABLE, split="sequences")
+    with pytest.raises(errors.InvalidError, match="sockets = '/tmp/x'; it is a list of str"):
+        aule.Group("/tmp/x")
     with pytest.raises(errors.OutOfRangeError, match="max_context_len"):
         group.page_attention(*decode(2), max_context_len=8)
     with pytest.raises(errors.InvalidError, match="at least one, and each once"):

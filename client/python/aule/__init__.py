@@ -22,7 +22,7 @@ from ._run import Rope
 from ._tensors import Copied
 from ._ticket import RunResult, Ticket
 from .batch import Batch
-from .cache import Cache
+from .cache import Cache, drop_cache
 from .errors import AuleError
 from .flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 from .group import Group
@@ -48,6 +48,7 @@ __all__ = [
     "attn_paged",
     "connect",
     "default_session",
+    "drop_cache",
     "errors",
     "flash_attention",
     "flash_attn_varlen_func",

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import _device, _streams, dtypes, errors
+from ._args import int32
 from ._native import Handle, Owner, check, ffi, lib
-from .sequence import Sequence, int32
+from .sequence import Sequence
 
 if TYPE_CHECKING:
     from .cache import Cache

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from . import _native, errors
+from ._args import said
 from .session import Session, connect
 
 ARENA_SIZE = 256 << 20  # bytes; these functions mostly get tensors that must be copied in
@@ -60,6 +61,13 @@ class KeptSession:
 
 
 _default = KeptSession(arena_size=ARENA_SIZE)
+
+
+def session_of(session: Session | None) -> Session:
+    """Return a session that a function was given; None: the default one."""
+    if session is not None and not isinstance(session, Session):
+        raise errors.InvalidError(f"session = {said(session)}; it is an aule.Session or None")
+    return default_session() if session is None else session
 
 
 def default_session(**options: Any) -> Session:

@@ -24,7 +24,7 @@ from transformers.masking_utils import (
 )
 
 from . import errors
-from .sequence import pack_mask
+from ._args import pack_mask
 
 ELEMENTS = 1 << 24  # of a mask that are compared at once
 

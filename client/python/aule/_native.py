@@ -8,6 +8,8 @@ It knows no cache and no tensor. Any thread.
 from __future__ import annotations
 
 import asyncio
+import math
+import numbers
 import os
 import re
 import time
@@ -111,7 +113,7 @@ def milliseconds(timeout: float | None, name: str = "timeout") -> int:
     """Turn seconds (None: for ever) into what C takes, rounded up."""
     if timeout is None:
         return FOREVER
-    if not timeout >= 0:
+    if not isinstance(timeout, numbers.Real) or not 0 <= timeout < math.inf:
         raise errors.InvalidError(f"{name} = {timeout} seconds; it is at least 0, or None")
     return min(int(timeout * 1000 + 0.999), 2**31 - 1)
 

@@ -9,12 +9,14 @@ copies, not where the batch comes from.
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from . import dtypes, errors
-from ._native import NULL, Handle, Owner, check, error, ffi, lib, sliced
+from ._args import INT32, flag, floats, host, integer, no_gradient, real, said
+from ._native import NULL, Handle, Owner, check, error, ffi, lib, milliseconds, sliced
 from ._tensors import Array, array_of, ordinary
 from ._ticket import Ticket
 
@@ -43,17 +45,34 @@ class Geometry(NamedTuple):
     num_layers: int
 
 
-class Rope(NamedTuple):
+@dataclass(frozen=True)
+class Rope:
     """Rotary embedding of q, and of k as it is written; struct aule_rope in aule.h.
 
     dim: elements of each head, even. theta: base of the frequencies. interleaved: pairs are
-    elements (2n, 2n + 1), else (n, n + dim / 2). frequencies: radians a position, [dim / 2].
+    elements (2n, 2n + 1), else (n, n + dim / 2). frequencies: radians a position, [dim / 2]; an
+    array or a list, which is copied.
     """
 
     dim: int
     theta: float = 10000.0
     interleaved: bool = False
     frequencies: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        plain: dict[str, Any] = {
+            "dim": integer(self.dim, "dim"), "theta": real(self.theta, "theta"),
+            "interleaved": flag(self.interleaved, "interleaved")}
+        if self.frequencies is not None:
+            no_gradient(self.frequencies, "frequencies")
+            array = host(self.frequencies, "frequencies")
+            if array.shape != (plain["dim"] // 2,) or array.dtype.kind not in "fiu":
+                raise errors.InvalidError(
+                    f"frequencies is {array.dtype} {list(array.shape)}; a rope of dim "
+                    f"{plain['dim']} needs {plain['dim'] // 2} frequencies")
+            plain["frequencies"] = tuple(map(float, array))
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
 
 
 class Runs(Owner):
@@ -122,14 +141,16 @@ class Runs(Owner):
         timeout: seconds to wait for a free ticket. BusyError: none came free.
         """
         session = self._session
+        milliseconds(timeout)
         if session._orphans:
             session._sweep()
         with self._lock:
             self._open()
-            self._set_layer(layer)
+            self._params.layer = integer(layer, "layer")
             options = (causal, window, soft_cap, scale, num_splits, k_scale, v_scale, rope,
                        attention_chunk)
-            if options != self._options or sinks is not None or alibi_slopes is not None:
+            if (sinks is not None or alibi_slopes is not None
+                    or not _are(options, self._options)):
                 self._set_options(options)
             batch = self._batch(mask)
             keep: list[Any] = [self._pools]
@@ -174,6 +195,7 @@ class Runs(Owner):
                       timeout: float | None = 10.0) -> Ticket:
         """Queue what `attend_layers` does, and return its ticket."""
         session = self._session
+        milliseconds(timeout)
         session._sweep()
         q = array_of(q, "q")
         if q.ndim != 4:
@@ -181,14 +203,15 @@ class Runs(Owner):
                                       "[layers, tokens, heads, head_dim]")
         with self._lock:
             self._open()
-            self._set_layer(first_layer)
+            self._params.layer = integer(first_layer, "first_layer")
             self._set_options((causal, window, soft_cap, scale, num_splits, k_scale,
                                v_scale, rope, attention_chunk))
             batch = self._batch(mask)
             keep: list[Any] = [self._pools]
             back: list[tuple[Array, Array]] = []
             layers = ffi.new("struct aule_layers *",
-                             {"num_layers": q.shape[0], "layer_step": layer_step})
+                             {"num_layers": integer(q.shape[0], "the number of layers"),
+                              "layer_step": integer(layer_step, "layer_step")})
             try:
                 output = self._set_tensors(q, k, v, out, lse, keep, back, (q.shape[0],), layers)
             finally:
@@ -206,50 +229,41 @@ class Runs(Owner):
 
     # ---- filling in ----
 
-    def _set_layer(self, layer: int) -> None:
-        try:
-            self._params.layer = layer
-        except (OverflowError, TypeError) as reason:
-            raise errors.InvalidError(f"layer = {layer!r}: {reason}") from None
-
     def _set_options(self, options: tuple[Any, ...]) -> None:
         (causal, window, soft_cap, scale, num_splits, k_scale, v_scale, rope,
          attention_chunk) = options
+        causal, window = flag(causal, "causal"), window_of(window, "window")
+        soft_cap, scale = cap_of(soft_cap, "soft_cap"), scale_of(scale, "scale")
+        k_scale, v_scale = number_of(k_scale, "k_scale"), number_of(v_scale, "v_scale")
+        num_splits = integer(num_splits, "num_splits")
+        attention_chunk = integer(attention_chunk, "attention_chunk")
         self._options = ()
         params = self._params
-        try:
-            params.causal = bool(causal)
-            params.scale = scale_of(scale, "scale") or 0.0
-            params.logits_soft_cap = soft_cap or 0.0
-            params.num_splits = num_splits
-            params.attention_chunk = attention_chunk
-            params.k_scale = k_scale or self._scales[0]
-            params.v_scale = v_scale or self._scales[1]
-            self._set_window(window)
-            self._set_rope(rope)
-        except (OverflowError, TypeError, ValueError) as reason:
-            raise errors.InvalidError(f"an option of the run has a wrong value: {reason}") from None
+        params.causal = causal
+        params.scale = scale or 0.0
+        params.logits_soft_cap = soft_cap
+        params.num_splits = num_splits
+        params.attention_chunk = attention_chunk
+        params.k_scale = k_scale or self._scales[0]
+        params.v_scale = v_scale or self._scales[1]
+        params.window.enabled = window is not None
+        params.window.left, params.window.right = (
+            (0, 0) if window is None else (window, -1) if isinstance(window, int) else window)
+        self._set_rope(rope)
         params.sinks = params.alibi_slopes = NULL
         self._arrays = self._arrays[:0] if rope is None else self._arrays[:1]
-        self._options = options
-
-    def _set_window(self, window: Window) -> None:
-        target = self._params.window
-        if window is None:
-            target.enabled = False
-            target.left = target.right = 0
-            return
-        target.enabled = True
-        target.left, target.right = (window, -1) if isinstance(window, int) else window
+        # The caller may change an array that an option is: what is compared later is plain.
+        self._options = (causal, window, soft_cap, scale, num_splits, k_scale, v_scale, rope,
+                         attention_chunk)
 
     def _set_rope(self, rope: Rope | None) -> None:
+        if rope is not None and not isinstance(rope, Rope):
+            raise errors.InvalidError(f"rope = {said(rope)}; it is an aule.Rope or None")
         target = self._params.rope
         target.dim = rope.dim if rope else 0
         target.theta = rope.theta if rope else 0
         target.interleaved = bool(rope and rope.interleaved)
         frequencies = rope.frequencies if rope else None
-        if rope and frequencies is not None and len(frequencies) != rope.dim // 2:
-            raise ValueError(f"rope has {len(frequencies)} frequencies and dim {rope.dim}")
         array = ffi.new("double[]", frequencies) if frequencies is not None else NULL
         self._arrays = [array]
         target.frequencies = array
@@ -260,7 +274,7 @@ class Runs(Owner):
         for name, value in (("sinks", sinks), ("alibi_slopes", slopes)):
             pointer, stride = NULL, 0
             if value is not None:
-                array = _floats(value, name)
+                array = floats(value, name)
                 if array.shape == (*lead, heads) and lead:
                     stride = heads * 4
                 elif array.shape != (heads,):
@@ -290,6 +304,8 @@ class Runs(Owner):
         self._on_device = bool(self._session._arena.device.size and not self._pools
                                and dtypes.is_torch(q) and q.is_cuda)
         in_place, code = self._place("q", q, (*rows, heads, dim), keep, layers)
+        if code not in (dtypes.F32, dtypes.F16, dtypes.BF16):
+            raise errors.UnsupportedError(f"q is {dtypes.name(code)}; it may be f32, f16 or bf16")
         if self._writes:
             self._place("k", k, (*rows, kv_heads, dim), keep, layers)
             if dim_v:
@@ -340,6 +356,8 @@ class Runs(Owner):
         if place is None:
             array = array_of(array, name)
             place = arena.look(array)
+        elif place.torch and array is not None and array.requires_grad:  # since it was seen
+            no_gradient(array, name)
         if place.shape != shape:
             raise errors.InvalidError(f"{name} has shape {place.shape}; this run needs {shape}")
         in_place = place.on_device if self._on_device else place.in_place
@@ -405,18 +423,41 @@ class Runs(Owner):
 
 def scale_of(scale: Any, name: str) -> float | None:
     """Return a softmax scale. InvalidError: it is 0."""
-    if scale is not None and not float(scale) != 0:
+    value = None if scale is None else real(scale, name)
+    if value == 0:
         raise errors.InvalidError(f"{name} = {scale}; it is a number other than 0, or None")
-    return None if scale is None else float(scale)
+    return value
 
 
-def _floats(value: Any, name: str) -> Any:
-    """Return `value` as a dense float32 array of numpy."""
-    if dtypes.is_torch(value):
-        value = value.detach().to("cpu").float().numpy()
+def number_of(value: Any, name: str) -> float:
+    """Return a number; None means 0, as 0 means none."""
+    return 0.0 if value is None else real(value, name)
+
+
+def cap_of(value: Any, name: str) -> float:
+    """Return a soft cap; 0 and None: none."""
+    cap = number_of(value, name)
+    if cap < 0:
+        raise errors.InvalidError(f"{name} = {said(value)}; it is a number above 0, or 0 for none")
+    return cap
+
+
+def window_of(window: Any, name: str) -> Window:
+    """Return a window as an int or a tuple of two, from -1; None: none."""
+    if window is None or isinstance(window, int) or getattr(window, "ndim", 1) == 0:
+        return None if window is None else integer(window, name, -1, INT32)
     try:
-        return np.ascontiguousarray(value, dtype=np.float32)
-    except (TypeError, ValueError) as reason:
-        raise errors.InvalidError(f"{name} is no array of numbers: {reason}") from None
+        left, right = window
+    except (TypeError, ValueError):
+        raise errors.InvalidError(f"{name} = {said(window)}; it is keys on the left, or (left, "
+                                  "right), or None") from None
+    return (integer(left, f"the left side of {name}", -1, INT32),
+            integer(right, f"the right side of {name}", -1, INT32))
 
 
+def _are(options: tuple[Any, ...], plain: tuple[Any, ...]) -> bool:
+    """Say whether options have the values of `plain` ones. An array is none of these."""
+    try:
+        return bool(options == plain)
+    except (RuntimeError, TypeError, ValueError):
+        return False

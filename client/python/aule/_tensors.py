@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import dtypes, errors
+from ._args import UINT64, no_gradient
 from ._cuda import CudaCopies, PageLock, Sent
 from ._device import DeviceArena
 from ._native import Handle, check, ffi, lib
@@ -67,13 +68,13 @@ def allocate(session: Handle, shape: tuple[int, ...], code: int, torch: bool) ->
     count = math.prod(shape)
     size = count * dtypes.SIZES[code]
     data = ffi.new(_void)
-    check(lib.aule_arena_alloc(session.pointer, size or 1, data, ffi.NULL))
+    check(lib.aule_arena_alloc(session.pointer, min(size or 1, UINT64), data, ffi.NULL))
     memory = ffi.buffer(session.lend(data[0], lib.aule_arena_free), size)
     if not torch:
         return np.ndarray(shape, dtypes.numpy_dtype(code), memory)
     module = importlib.import_module("torch")
     dtype = dtypes.torch_dtype(code)
-    if count == 0:
+    if count == 0:  # torch gives it no memory: see Place
         return module.empty(shape, dtype=dtype)
     return module.frombuffer(memory, dtype=dtype).view(shape)
 
@@ -98,9 +99,13 @@ class Place:
         else:
             self.steps = self.strides = array.strides  # bytes
             self.address = array.__array_interface__["data"][0]
-        offset = self.address - start if not self.torch or array.is_cpu else -1
-        self.offset = offset if 0 <= offset < size else -1  # -1: outside of the arena
-        self.device_offset = device.offset_of(self.address) if self.torch and array.is_cuda else -1
+        if 0 in self.shape:
+            self._lie_anywhere(device)
+        else:
+            offset = self.address - start if not self.torch or array.is_cpu else -1
+            self.offset = offset if 0 <= offset < size else -1  # -1: outside of the arena
+            self.device_offset = (device.offset_of(self.address)
+                                  if self.torch and array.is_cuda else -1)
         # Runs can use it where it lies. Other strides need a copy.
         fits = ((self.offset if self.offset >= 0 else self.device_offset) % ALIGNMENT == 0
                 and self.strides[-1:] in ((), (dtypes.SIZES[self.code],))
@@ -109,10 +114,37 @@ class Place:
         self.on_device = self.device_offset >= 0 and fits
         self.packed: bytes | None = None
 
+    def _lie_anywhere(self, device: DeviceArena) -> None:
+        """Place an array without elements, which torch gives no address: nobody reads it."""
+        on_device = bool(device.size and self.ref().is_cuda) if self.torch else False
+        self.offset, self.device_offset = (-1, 0) if on_device else (0, -1)
+        step, steps = dtypes.SIZES[self.code], []
+        for length in reversed(self.shape):
+            steps.append(step)
+            step *= max(length, 1)
+        self.strides = tuple(reversed(steps))
+
 
 def array_of(value: Any, what: str) -> Array:
-    """Return `value` as numpy's or torch's array, by DLPack if it is neither; no copy."""
-    if isinstance(value, np.ndarray) or dtypes.is_torch(value):
+    """Return `value` as numpy's or torch's array, by DLPack if it is neither; no copy.
+
+    InvalidError: its type is none of aule's. UnsupportedError: torch would expect a gradient of it.
+    """
+    if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray):
+            raise errors.InvalidError(f"{what} is a masked array; fill it first")
+        dtypes.code_of(value.dtype, what)
+        return value
+    if dtypes.is_torch(value):
+        no_gradient(value, what)
+        try:
+            value.data_ptr()
+        except RuntimeError as reason:  # sparse, or inside of torch.func.vmap
+            raise errors.InvalidError(f"{what} is a tensor that has no memory: {reason}") from None
+        if value.is_nested:
+            raise errors.InvalidError(f"{what} is a nested tensor; aule takes ragged sequences "
+                                      "by cu_seqlens")
+        dtypes.code_of(value.dtype, what)
         return value
     if not hasattr(value, "__dlpack__"):
         raise errors.InvalidError(
@@ -127,6 +159,9 @@ def array_of(value: Any, what: str) -> Array:
         except ImportError:
             raise errors.InvalidError(f"{what}: numpy cannot take it by DLPack: {reason}; "
                                       "torch, which may, is not installed") from None
+        except (BufferError, RuntimeError, TypeError, ValueError) as torchs:
+            raise errors.InvalidError(f"{what}: neither numpy nor torch can take it by DLPack: "
+                                      f"{torchs}") from None
 
 
 class Arena:

@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from . import dtypes, errors
-from ._native import check, ffi, lib, sliced
+from ._args import choice, int32, pack_mask
+from ._native import NULL, check, ffi, lib, milliseconds, sliced
 from ._run import Geometry, Rope, Runs, Window, _at
 from ._tensors import Array, array_of
 from ._ticket import Ticket
-from .sequence import int32, pack_mask
 
 if TYPE_CHECKING:
     from .session import Session
@@ -62,10 +62,8 @@ def submit(session: Session, q: Array, k: Array, v: Array, out: Array | None = N
            kv_lens: Any = None, num_splits: int = 0, rope: Rope | None = None,
            attention_chunk: int = 0, timeout: float | None = 10.0) -> Ticket:
     """Queue what `attention` does, and return its ticket; `ticket.path` says the way taken."""
-    if layout not in LAYOUTS:
-        raise errors.InvalidError(f"layout = {layout!r} is none of {', '.join(LAYOUTS)}")
-    if path not in PATHS:
-        raise errors.InvalidError(f"path = {path!r} is none of {', '.join(PATHS)}")
+    choice(layout, "layout", LAYOUTS)
+    choice(path, "path", PATHS)
     session._sweep()
     tensors = [array_of(value, name) for value, name in ((q, "q"), (k, "k"), (v, "v"))]
     for name, value in zip("qkv", tensors, strict=True):
@@ -82,7 +80,8 @@ def submit(session: Session, q: Array, k: Array, v: Array, out: Array | None = N
     runs._set_options((causal, window, soft_cap, scale, num_splits, 0.0, 0.0, rope,
                        attention_chunk))
     whole = runs.whole
-    whole.num_seqs, whole.q_len, whole.kv_len = num, q_len, kv_len
+    # Without sequences the run is that of one without queries and keys: all else is checked.
+    whole.num_seqs, whole.q_len, whole.kv_len = (num, q_len, kv_len) if num else (1, 0, 0)
     whole.num_kv_heads, whole.head_dim, whole.head_dim_v = kv_heads, dim, dim_v
     whole.path = PATHS[path]
     whole.run.num_heads = heads
@@ -94,7 +93,7 @@ def submit(session: Session, q: Array, k: Array, v: Array, out: Array | None = N
             if array.shape != (num,):
                 raise errors.InvalidError(f"{name} has {len(array)} entries for {num} sequences")
             keep.append(array)
-            setattr(whole, name, ffi.from_buffer("int32_t[]", array))
+            setattr(whole, name, ffi.from_buffer("int32_t[]", array) if num else NULL)
     if mask is not None:
         keys = lens[1][2]
         packed = pack_mask(mask, [(q_len, kv_len if keys is None else int(keys[i]))
@@ -137,4 +136,5 @@ def attention(session: Session, q: Array, k: Array, v: Array, out: Array | None 
 
     Source: aule_attention() in aule.h.
     """
+    milliseconds(wait, "wait")
     return submit(session, q, k, v, out, **options).wait(wait)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import dtypes, errors
+from ._args import int32, integer, integers, pack_mask
 from ._native import Handle, check, ffi, lib
-from ._run import Geometry, Runs, _at
+from ._run import Geometry, Runs, _at, number_of
 from ._tensors import Array, array_of
-from .sequence import int32, pack_mask
 
 if TYPE_CHECKING:
     from .cache import Cache
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class _Arrays:
-    """struct aule_batch_params over arrays that live as long as this."""
+    """struct aule_batch_params over arrays that live as long as this.
+
+    They may be the caller's own. So this lives no longer than the call, which copies them.
+    """
 
     def __init__(self, *, cu_seqlens_q: Any, seq_lens_kv: Any, block_table: Any = None,
                  slot_mapping: Any = None, positions: Any = None, mask: Any = None,
@@ -41,19 +44,20 @@ class _Arrays:
         params.num_seqs = len(lens)
         params.cu_seqlens_q = self._point(cu)
         params.seq_lens_kv = self._point(lens)
-        params.max_context_len, params.max_seqlen_q = max_context_len, max_seqlen_q
+        params.max_context_len = integer(max_context_len, "max_context_len")
+        params.max_seqlen_q = integer(max_seqlen_q, "max_seqlen_q")
         if block_table is not None:
-            table = array_of(block_table, "block_table")
-            if table.ndim != 2 or table.shape[0] != len(lens):
-                raise errors.InvalidError(f"block_table has shape {tuple(table.shape)} for "
-                                          f"{len(lens)} sequences")
+            table = integers(block_table, "block_table", (len(lens), None))
             params.max_blocks = table.shape[1]
-            params.block_table = self._point(int32(table.reshape(-1), "block_table"))
-        self._rows("slot_mapping", slot_mapping, self.num_tokens, np.int64)
-        self._rows("positions", positions, self.num_tokens, np.int32)
-        self._rows("token_rows", token_rows, self.num_tokens, np.int32)
-        self._rows("q_lens", q_lens, len(lens), np.int32)
-        self._rows("kv_starts", kv_starts, len(lens), np.int32)
+            params.block_table = self._point(table)
+        for name, values, count, kind in (
+                ("slot_mapping", slot_mapping, self.num_tokens, np.int64),
+                ("positions", positions, self.num_tokens, np.int32),
+                ("token_rows", token_rows, self.num_tokens, np.int32),
+                ("q_lens", q_lens, len(lens), np.int32),
+                ("kv_starts", kv_starts, len(lens), np.int32)):
+            if values is not None:
+                setattr(params, name, self._point(integers(values, name, (count,), kind)))
         self.writes = slot_mapping is not None
         if mask is not None:
             packed = pack_mask(mask, [(int(cu[i + 1] - cu[i]), int(lens[i]))
@@ -64,17 +68,6 @@ class _Arrays:
     def _point(self, array: Any) -> Any:
         self._keep.append(array)
         return ffi.from_buffer(f"{array.dtype.name}_t[]", array)
-
-    def _rows(self, name: str, values: Any, count: int, dtype: Any) -> None:
-        if values is None:
-            return
-        if dtypes.is_torch(values):
-            values = values.detach().cpu().numpy()
-        array = np.asarray(values)
-        if array.shape != (count,) or (count and array.dtype.kind not in "iu"):
-            raise errors.InvalidError(f"{name} is {array.dtype} {list(array.shape)}; it must be "
-                                      f"{count} integers")
-        setattr(self.params, name, self._point(np.ascontiguousarray(array, dtype)))
 
 
 class Batch(Runs):
@@ -144,7 +137,9 @@ class Batch(Runs):
             raise errors.InvalidError(f"values has shape {tuple(values.shape)}, keys "
                                       f"{tuple(keys.shape)}")
         paged = len(keys.shape) == 4
-        dim_v = int(values.shape[-1]) if values is not None else head_dim_v
+        k_scale, v_scale = number_of(k_scale, "k_scale"), number_of(v_scale, "v_scale")
+        dim_v = (int(values.shape[-1]) if values is not None
+                 else integer(head_dim_v, "head_dim_v"))
         layout = ffi.new("struct aule_kv_layout *", {
             "num_kv_heads": keys.shape[-2], "head_dim": keys.shape[-1], "head_dim_v": dim_v,
             "v_is_k_prefix": values is None, "k_dtype": dtypes.code_of(keys.dtype),

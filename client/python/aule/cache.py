@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Iterable
@@ -14,9 +15,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import dtypes, errors
-from ._native import OK, Handle, Owner, check, ffi, fields, lib, milliseconds, polled, sliced
+from ._args import INT32, choice, flag, int32, integer, key, path, said, text
+from ._native import (
+    NULL,
+    OK,
+    Handle,
+    Owner,
+    check,
+    ffi,
+    fields,
+    lib,
+    milliseconds,
+    opening_error,
+    polled,
+    sliced,
+)
 from ._run import Geometry
-from .sequence import Sequence, Step, entries_of, int32, locked
+from .sequence import Sequence, Step, entries_of, locked
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,6 +42,7 @@ if TYPE_CHECKING:
 
 SCALES = {"none": lib.AULE_SCALE_NONE, "tensor": lib.AULE_SCALE_PER_TENSOR,
           "token_head": lib.AULE_SCALE_PER_TOKEN_HEAD}
+MANY = 1 << 20  # blocks: such a lease asks what there is before it makes room for the ids
 NO_BLOCKS, BUSY, QUOTA = int(lib.AULE_NO_BLOCKS), int(lib.AULE_BUSY), int(lib.AULE_QUOTA)
 IN_USE = -1  # by another thread; no status of the library
 SHORT = (NO_BLOCKS, QUOTA, BUSY)  # what may change once idle native steps let go of their blocks
@@ -36,9 +52,7 @@ Entries = Iterable[Sequence | tuple[Sequence, int]]
 
 def scale_mode(scale: str) -> int:
     """Return the number of a scale mode's name."""
-    if scale not in SCALES:
-        raise errors.InvalidError(f"scale = {scale!r} is none of {', '.join(SCALES)}")
-    return int(SCALES[scale])
+    return int(SCALES[choice(scale, "scale", SCALES)])
 
 
 class Cache(Owner):
@@ -81,19 +95,21 @@ class Cache(Owner):
         MismatchError: the name exists with other values. UnsupportedError: no shader for this
         shape or type. LimitError: --max-caches. Source: aule_cache_open() in aule.h.
         """
-        mark = fingerprint.encode() if isinstance(fingerprint, str) else fingerprint
-        keep = ffi.new("char[]", name.encode()), ffi.from_buffer(mark)
+        mark = key(fingerprint, "fingerprint")
+        keep = ffi.new("char[]", text(name, "name")), ffi.from_buffer(mark)
+        num_layers, num_kv_heads, head_dim, head_dim_v, block_size = (
+            integer(value, what) for value, what in (
+                (num_layers, "num_layers"), (num_kv_heads, "num_kv_heads"),
+                (head_dim, "head_dim"), (head_dim_v, "head_dim_v"), (block_size, "block_size")))
+        v_is_k_prefix = flag(v_is_k_prefix, "v_is_k_prefix")
         k_code = dtypes.code_of(dtype)
-        try:
-            params = ffi.new("struct aule_cache_params *", {
-                "name": keep[0], "num_layers": num_layers, "num_kv_heads": num_kv_heads,
-                "head_dim": head_dim, "head_dim_v": head_dim_v, "v_is_k_prefix": v_is_k_prefix,
-                "k_dtype": k_code,
-                "v_dtype": k_code if v_dtype is None else dtypes.code_of(v_dtype),
-                "scale_mode": scale_mode(scale), "block_size": block_size,
-                "fingerprint": keep[1] if mark else ffi.NULL, "fingerprint_size": len(mark)})
-        except (OverflowError, TypeError) as reason:
-            raise errors.InvalidError(f"cache {name!r}: {reason}") from None
+        params = ffi.new("struct aule_cache_params *", {
+            "name": keep[0], "num_layers": num_layers, "num_kv_heads": num_kv_heads,
+            "head_dim": head_dim, "head_dim_v": head_dim_v, "v_is_k_prefix": v_is_k_prefix,
+            "k_dtype": k_code,
+            "v_dtype": k_code if v_dtype is None else dtypes.code_of(v_dtype, "v_dtype"),
+            "scale_mode": scale_mode(scale), "block_size": block_size,
+            "fingerprint": keep[1] if mark else NULL, "fingerprint_size": len(mark)})
         parent = session._open()
         pointer = ffi.new("struct aule_cache **")
         check(lib.aule_cache_open_sized(parent.pointer, params, ffi.sizeof(params[0]), pointer))
@@ -371,10 +387,12 @@ class Cache(Owner):
 
         NoBlocksError: not enough came free in `timeout` seconds. Source: aule_blocks_lease().
         """
+        if integer(count, "count", 1, INT32) >= MANY:
+            most = self.state()["limit_blocks"]
+            if count > most:
+                raise errors.LimitError(f"count = {count}; the pool has at most {most} blocks")
         users = [self._open()]
         pointer = users[0].pointer
-        if count < 1:
-            raise errors.InvalidError(f"count = {count}; a lease takes at least one block")
         ids = np.empty(count, np.int32)
         array = ffi.from_buffer("int32_t[]", ids)
         try:
@@ -391,9 +409,9 @@ class Cache(Owner):
             check(lib.aule_blocks_release(self._open().pointer, len(array),
                                           ffi.from_buffer("int32_t[]", array)))
 
-    def lookup(self, tokens: Any, *, extra_key: bytes = b"", max_tokens: int = 0) -> Any:
+    def lookup(self, tokens: Any, *, extra_key: bytes | str = b"", max_tokens: int = 0) -> Any:
         """Hold the published blocks that begin `tokens`; returns their ids, int32 [n]."""
-        array = int32(tokens, "tokens")
+        array, max_tokens = int32(tokens, "tokens"), integer(max_tokens, "max_tokens")
         prefix, keep = _prefix(array, extra_key)
         ids = np.empty(len(array) // self.block_size, np.int32)
         count = ffi.new("uint32_t *")
@@ -403,7 +421,7 @@ class Cache(Owner):
         del keep
         return ids[:count[0]]
 
-    def publish(self, tokens: Any, ids: Any, *, extra_key: bytes = b"") -> Any:
+    def publish(self, tokens: Any, ids: Any, *, extra_key: bytes | str = b"") -> Any:
         """Publish the full blocks of `tokens`; returns the ids to use from now on.
 
         Source: aule_prefix_publish() in aule.h.
@@ -466,9 +484,42 @@ def fill(table: Any, pairs: list[tuple[Sequence, int]]) -> None:
         row.sequence, row.num_tokens = sequence._open().pointer, count
 
 
-def _prefix(tokens: Any, extra_key: bytes) -> tuple[Any, Any]:
-    keep = ffi.from_buffer("int32_t[]", tokens), ffi.from_buffer(extra_key)
+def _prefix(tokens: Any, extra_key: bytes | str) -> tuple[Any, Any]:
+    extra = key(extra_key, "extra_key")
+    keep = ffi.from_buffer("int32_t[]", tokens), ffi.from_buffer(extra)
     prefix = ffi.new("struct aule_prefix *", {
         "tokens": keep[0], "num_tokens": len(tokens),
-        "extra_key": keep[1] if extra_key else ffi.NULL, "extra_key_size": len(extra_key)})
+        "extra_key": keep[1] if extra else NULL, "extra_key_size": len(extra)})
     return prefix, keep
+
+
+def drop_cache(name: str, *, socket: str | None = None, timeout: float | None = 10.0) -> int:
+    """Let the daemon forget a cache, and return how many blocks were cached in it.
+
+    All that was published under this name goes, of all tenants. A cache that is opened with the
+    name later is empty, and may have another shape. socket, timeout: as in `aule.connect`.
+    NotFoundError: the daemon has no such cache. BusyError: a session, of any process, has it open.
+    Source: aule_monitor_drop_cache() in aule.h.
+    """
+    wanted = text(name, "name")
+    where = NULL if socket is None else ffi.new("char[]", path(socket, "socket"))
+    monitor, views, count = (ffi.new(kind) for kind in (
+        "struct aule_monitor **", "struct aule_cache_view **", "uint32_t *"))
+
+    def ask(status: int) -> None:
+        if status:
+            raise opening_error(status)  # no session is lost
+
+    ask(lib.aule_monitor_open(where, milliseconds(timeout) or 1, monitor))
+    try:
+        ask(lib.aule_monitor_caches_sized(
+            monitor[0], views, ffi.sizeof("struct aule_cache_view"), count))
+        found = [(view.cache, view.cached_blocks) for view in views[0][0:count[0]]
+                 if ffi.string(view.name) == wanted] if count[0] else []
+        ctypes.CDLL(None).free(ctypes.c_void_p(int(ffi.cast("uintptr_t", views[0]))))
+        if not found:
+            raise errors.NotFoundError(f"name = {said(name)}: the daemon has no such cache")
+        ask(lib.aule_monitor_drop_cache(monitor[0], found[0][0]))
+        return int(found[0][1])
+    finally:
+        lib.aule_monitor_close(monitor[0])

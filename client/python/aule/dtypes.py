@@ -48,29 +48,31 @@ def accepted() -> str:
 _known: dict[Any, int] = {}  # what code_of() has found out, by numpy's or torch's type
 
 
-def code_of(dtype: Any) -> int:
+def code_of(dtype: Any, what: str = "") -> int:
     """Return the number of a dtype: numpy's, ml_dtypes', torch's, or its name.
 
-    InvalidError: aule has no such type.
+    what: the name of an array that has it. InvalidError: aule has no such type.
     """
     try:
         return _known[dtype]
     except (KeyError, TypeError):
         pass
-    spelled = str(dtype).removeprefix("torch.")
+    spelled, of_what = str(dtype).removeprefix("torch."), f"{what}: " if what else ""
     if not isinstance(dtype, str) and not spelled.startswith("float8"):
-        with contextlib.suppress(TypeError):
+        of_numpy = None
+        with contextlib.suppress(TypeError, ValueError):
             of_numpy = np.dtype(dtype)
+        if of_numpy is not None:
             if not of_numpy.isnative:
-                raise errors.InvalidError(f"dtype {of_numpy.str} has another byte order than this "
-                                          "machine; convert the array by astype()")
+                raise errors.InvalidError(f"{of_what}dtype {of_numpy.str} has another byte order "
+                                          "than this machine; convert the array by astype()")
             spelled = of_numpy.name
     code = _CODES.get(spelled, 0)
     for short, spellings in _SPELLINGS.items():
         if spelled in spellings:
             code = _CODES[short]
     if not code:
-        raise errors.InvalidError(f"dtype {dtype} is none of aule's: {accepted()}")
+        raise errors.InvalidError(f"{of_what}dtype {dtype} is none of aule's: {accepted()}")
     if not isinstance(dtype, type):
         _known[dtype] = code
     return code

@@ -9,15 +9,16 @@ effect. Any thread.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from . import dtypes, errors
-from ._blocks import permuted, run_blocks, run_rows, table_of, unsupported
-from ._run import scale_of
+from ._args import INT32, bounded, flag, floats, integer, integers, lengths, offsets, said, starts
+from ._blocks import SIZES, permuted, run_blocks, run_rows, table_of, unsupported
+from ._run import cap_of, number_of, scale_of
 from ._tensors import Array, array_of
-from .sequence import int32
 from .session import Session
 
 _ROTARY = "aule rotates by angles, not by tables; rotate q and k first, or give aule.Rope to a run"
@@ -27,10 +28,8 @@ _DESCALE = "K and V of 8 bits belong into an aule cache; see Session.cache"
 def _slopes(slopes: Any) -> Any:
     if slopes is None:
         return None
-    if dtypes.is_torch(slopes):
-        slopes = slopes.detach().cpu().numpy()
-    array = np.asarray(slopes, np.float32)
-    if array.ndim == 2:
+    array = floats(slopes, "alibi_slopes")
+    if array.ndim == 2 and len(array):
         if (array != array[:1]).any():
             raise errors.UnsupportedError("alibi_slopes differ between sequences; aule takes one "
                                           "row [heads] for all")
@@ -41,18 +40,28 @@ def _slopes(slopes: Any) -> Any:
 def _options(softmax_scale: float | None, causal: bool, window_size: Any, softcap: float,
              alibi_slopes: Any, s_aux: Any, num_splits: int,
              attention_chunk: int) -> dict[str, Any]:
-    left, right = (-1 if side is None else int(side) for side in window_size)
+    try:
+        left, right = (-1, -1) if window_size is None else window_size
+    except (TypeError, ValueError):
+        raise errors.InvalidError(f"window_size = {said(window_size)}; it is (left, right)"
+                                  ) from None
+    left, right = (-1 if side is None else integer(side, f"window_size[{i}]", -1, INT32)
+                   for i, side in enumerate((left, right)))
     return {"scale": scale_of(softmax_scale, "softmax_scale"), "causal": causal,
-            "window": None if left < 0 and right < 0 else (left, right), "soft_cap": softcap,
-            "alibi_slopes": _slopes(alibi_slopes), "sinks": s_aux, "num_splits": num_splits,
+            "window": None if left < 0 and right < 0 else (left, right),
+            "soft_cap": cap_of(softcap, "softcap"), "alibi_slopes": _slopes(alibi_slopes),
+            "sinks": None if s_aux is None else floats(s_aux, "s_aux"), "num_splits": num_splits,
             "attention_chunk": attention_chunk}
 
 
 def _one_table(block_table: Any, page_table: Any) -> Any:
+    """Return the table, numpy's int64 [n, columns], or None."""
     if block_table is not None and page_table is not None:
         raise errors.InvalidError("block_table and page_table are two names of one argument; give "
                                   "one of them")
-    return page_table if block_table is None else block_table
+    if block_table is not None:
+        return table_of(block_table)
+    return None if page_table is None else table_of(page_table, "page_table")
 
 
 def flash_attn_varlen_func(
@@ -75,9 +84,11 @@ def flash_attn_varlen_func(
     UnsupportedError: the sentence names the argument. InvalidError, OutOfRangeError: its values.
     """
     del deterministic, pack_gqa, sm_margin
+    return_lse = flag(return_lse, "return_lse")
     probs = return_attn_probs, "aule keeps no probabilities; return_lse gives the log-sum-exp"
-    unsupported(dropout_p=(dropout_p or None, "aule is for inference"), return_attn_probs=probs,
-                qv=(qv, "aule has no second query"), seqused_q=(seqused_q, "cut q instead"),
+    unsupported(dropout_p=(number_of(dropout_p, "dropout_p") or None, "aule is for inference"),
+                return_attn_probs=probs, qv=(qv, "aule has no second query"),
+                seqused_q=(seqused_q, "cut q instead"),
                 q_descale=(q_descale, _DESCALE), k_descale=(k_descale, _DESCALE),
                 v_descale=(v_descale, _DESCALE))
     options = _options(softmax_scale, causal, window_size, softcap, alibi_slopes, s_aux, num_splits,
@@ -87,39 +98,49 @@ def flash_attn_varlen_func(
     if table is None and seqused_k is not None:
         raise errors.UnsupportedError("seqused_k is given without block_table: shorten "
                                       "cu_seqlens_k instead")
-    if k.ndim != (3 if table is None else 4) or v.ndim != k.ndim:
-        raise errors.InvalidError(f"k {tuple(k.shape)} and v {tuple(v.shape)} have "
-                                  "3 dimensions, or with block_table 4")
+    if k.ndim != (3 if table is None else 4) or k.shape[:-1] != v.shape[:-1]:
+        raise errors.InvalidError(f"k {tuple(k.shape)} and v {tuple(v.shape)} have 3 dimensions, "
+                                  "or with block_table 4; all but the last are equal")
     if cu_seqlens_k is None and seqused_k is None:
         raise errors.InvalidError("neither cu_seqlens_k nor seqused_k is given")
+    sums = starts(cu_seqlens_q, "cu_seqlens_q", q)
+    most_q, most_k = (integer(value, name) for value, name in (
+        (max_seqlen_q, "max_seqlen_q"), (max_seqlen_k, "max_seqlen_k")))
     if table is not None:
-        lens = (int32(seqused_k, "seqused_k") if seqused_k is not None
-                else np.diff(int32(cu_seqlens_k, "cu_seqlens_k")))
-        pending = run_blocks(session, q, k, v, cu_seqlens_q=cu_seqlens_q, lens=lens,
-                             table=table_of(table), max_seqlen_q=max_seqlen_q,
-                             max_context_len=max_seqlen_k, lse=return_lse, **options)
+        lens = (lengths(seqused_k, "seqused_k", len(sums) - 1) if seqused_k is not None
+                else np.diff(offsets(cu_seqlens_k, "cu_seqlens_k", len(sums) - 1)))
+        bounded(lens, most_k, "max_seqlen_k")
+        pending = run_blocks(session, q, k, v, cu_seqlens_q=sums, lens=lens,
+                             table=table, max_seqlen_q=most_q, lse=return_lse,
+                             names=("k", "v"), **options)
     else:
-        pending = run_rows(session, q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-                           max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, lse=return_lse,
-                           **options)
+        starts_k = offsets(cu_seqlens_k, "cu_seqlens_k", len(sums) - 1)
+        bounded(np.diff(starts_k), most_k, "max_seqlen_k")
+        pending = run_rows(session, q, k, v, cu_seqlens_q=sums, cu_seqlens_k=starts_k,
+                           max_seqlen_q=most_q, lse=return_lse, **options)
     if not return_lse:
         return pending.wait()
     out, lse = pending.wait()
     return out, permuted(lse, (1, 0))
 
 
-def _as_blocks(cache: Array, name: str) -> tuple[Array, int]:
-    """Return [batch, rows, heads, dim] as a view of blocks, and the number of blocks a sequence."""
+def _as_blocks(cache: Array, size: int) -> Array:
+    """Return [batch, rows, heads, dim] as a view of blocks of `size` rows, which divides rows."""
     batch, rows = cache.shape[:2]
-    size = next((size for size in (256, 128, 64, 32, 16, 8) if rows % size == 0), 0)
-    if not size or rows == 0:
-        raise errors.UnsupportedError(f"{name} has {rows} rows a sequence; without block_table it "
-                                      "must be a multiple of 8")
-    strides = cache.stride() if dtypes.is_torch(cache) else cache.strides
-    if batch > 1 and strides[0] != rows * strides[1]:
-        raise errors.UnsupportedError(f"{name} has gaps between its sequences; without "
-                                      "block_table they must follow one another")
-    return cache.reshape(batch * (rows // size), size, *cache.shape[2:]), rows // size
+    return cache.reshape(batch * (rows // size), size, *cache.shape[2:])
+
+
+def _block_size(caches: list[Array]) -> int:
+    """Return by how many rows the caches can be cut into blocks without a copy.
+
+    If the kernels take no divisor, or sequences have gaps between them, a sequence is one block.
+    """
+    batch, rows = caches[0].shape[:2]
+    for cache in caches:
+        strides = cache.stride() if dtypes.is_torch(cache) else cache.strides
+        if batch > 1 and strides[0] != rows * strides[1]:
+            return int(rows)
+    return next((size for size in SIZES[::-1] if rows and rows % size == 0), int(rows))
 
 
 def flash_attn_with_kvcache(
@@ -138,7 +159,8 @@ def flash_attn_with_kvcache(
 
     q: [batch, q_len, num_heads, head_dim], or [T, ...] with cu_seqlens_q. k_cache, v_cache:
     [num_blocks, page_size, num_kv_heads, head_dim] with block_table (page_table) [batch, columns],
-    else [cache_batch, rows, num_kv_heads, head_dim]; page_size is a power of two from 8 to 256.
+    else [cache_batch, rows, num_kv_heads, head_dim], with any number of rows. Pages of another
+    size than a power of two from 8 to 256 are read by a copy of their rows.
     k, v: one row for each row of q, written behind the first cache_seqlens keys; None: nothing is
     written. cache_seqlens: [batch] or one number; None: all rows of the cache. Causal attention is
     aligned with the last key. s_aux: sinks, [num_heads]. return_softmax_lse: returns (out, lse),
@@ -146,6 +168,7 @@ def flash_attn_with_kvcache(
     UnsupportedError: the sentence names the argument. InvalidError, OutOfRangeError: its values.
     """
     del rotary_interleaved, scheduler_metadata, pack_gqa, sm_margin
+    return_softmax_lse = flag(return_softmax_lse, "return_softmax_lse")
     unsupported(rotary_cos=(rotary_cos, _ROTARY), rotary_sin=(rotary_sin, _ROTARY),
                 rotary_seqlens=(rotary_seqlens, _ROTARY), qv=(qv, "aule has no second query"),
                 cache_leftpad=(cache_leftpad, "keys begin with row 0 of a sequence"),
@@ -160,8 +183,8 @@ def flash_attn_with_kvcache(
         raise errors.InvalidError(
             f"q {tuple(q.shape)}, k_cache {tuple(k_cache.shape)} and v_cache "
             f"{tuple(v_cache.shape)}: the caches have 4 dimensions, and q {3 if ragged else 4}")
-    sums = (int32(cu_seqlens_q, "cu_seqlens_q") if ragged
-            else np.arange(q.shape[0] + 1, dtype=np.int32) * q.shape[1])
+    sums = (starts(cu_seqlens_q, "cu_seqlens_q", q) if ragged
+            else np.arange(q.shape[0] + 1, dtype=np.int64) * q.shape[1])
     table = _one_table(block_table, page_table)
     k_cache, v_cache, table, rows = _paged(k_cache, v_cache, table, cache_batch_idx,
                                            len(sums) - 1)
@@ -172,21 +195,22 @@ def flash_attn_with_kvcache(
     if k is not None and v is not None:
         k, v = array_of(k, "k"), array_of(v, "v")
         _check_new(q, k, v, sums, cu_seqlens_k_new)
-        k, v = (new.reshape(-1, *new.shape[-2:]) for new in (k, v))
-        lens = old + np.diff(sums)
+        k, v = (new.reshape(math.prod(new.shape[:-2]), *new.shape[-2:]) for new in (k, v))
+        lens = old.astype(np.int64) + np.diff(sums)
         slots = _slots(old, sums, table, k_cache)
-    flat = q if ragged else q.reshape(-1, *q.shape[2:])
+    flat = q if ragged else q.reshape(q.shape[0] * q.shape[1], *q.shape[2:])
     pending = run_blocks(session, flat, k_cache, v_cache, cu_seqlens_q=sums, lens=lens,
-                         table=table, slots=slots, k=k, v=v, max_seqlen_q=max_seqlen_q or 0,
-                         lse=return_softmax_lse, **options)
+                         table=table, slots=slots, k=k, v=v,
+                         max_seqlen_q=0 if max_seqlen_q is None else max_seqlen_q,
+                         names=("k_cache", "v_cache"), lse=return_softmax_lse, **options)
     if not return_softmax_lse:
         out = pending.wait()
-        return out if ragged else out.reshape(*q.shape[:3], -1)
+        return out if ragged else out.reshape(*q.shape[:3], out.shape[-1])
     out, lse = pending.wait()
     if ragged:
         return out, permuted(lse, (1, 0))
     lse = lse.reshape(*q.shape[:3])
-    return out.reshape(*q.shape[:3], -1), permuted(lse, (0, 2, 1))
+    return out.reshape(*q.shape[:3], out.shape[-1]), permuted(lse, (0, 2, 1))
 
 
 def _paged(keys: Array, values: Array, table: Any, batch_idx: Any,
@@ -195,38 +219,41 @@ def _paged(keys: Array, values: Array, table: Any, batch_idx: Any,
     if table is not None:
         if batch_idx is not None:
             raise errors.InvalidError("cache_batch_idx and block_table exclude each other")
-        given = table_of(table)
-        return keys, values, given, given.shape[1] * keys.shape[1]
-    keys, columns = _as_blocks(keys, "k_cache")
-    values, _ = _as_blocks(values, "v_cache")
+        return keys, values, table, table.shape[1] * keys.shape[1]
+    if keys.shape[:3] != values.shape[:3]:
+        raise errors.InvalidError(f"k_cache {tuple(keys.shape)} and v_cache "
+                                  f"{tuple(values.shape)} have other rows or heads")
+    batch, rows = keys.shape[:2]
     which = (np.arange(num_seqs) if batch_idx is None
-             else int32(batch_idx, "cache_batch_idx").astype(np.int64))
-    if len(which) != num_seqs or (which < 0).any() or (which >= keys.shape[0] // columns).any():
+             else integers(batch_idx, "cache_batch_idx", (num_seqs,)).astype(np.int64))
+    if (which < 0).any() or (which >= batch).any():
         raise errors.OutOfRangeError(
-            f"{num_seqs} sequences with rows {which.tolist()} of a cache of "
-            f"{keys.shape[0] // columns} sequences")
+            f"cache_batch_idx = {said(which.tolist())}: rows of a cache of {batch} sequences")
+    size = _block_size([keys, values])
+    columns = rows // size if size else 0
     table = which[:, None] * columns + np.arange(columns)[None, :]
-    return keys, values, table, columns * keys.shape[1]
+    keys, values = (_as_blocks(cache, size) if size else cache for cache in (keys, values))
+    return keys, values, table, columns * size
 
 
 def _lengths(cache_seqlens: Any, num_seqs: int, rows: int) -> Any:
     if cache_seqlens is None:
         cache_seqlens = rows
-    if not hasattr(cache_seqlens, "__len__"):
-        cache_seqlens = np.full(num_seqs, int(cache_seqlens))
-    lens = int32(cache_seqlens, "cache_seqlens")
-    if len(lens) != num_seqs or (lens < 0).any():
-        raise errors.InvalidError(f"cache_seqlens = {lens.tolist()} must be {num_seqs} numbers "
-                                  "from 0")
+    if isinstance(cache_seqlens, int) or getattr(cache_seqlens, "ndim", 1) == 0:
+        cache_seqlens = np.full(num_seqs, integer(cache_seqlens, "cache_seqlens", 0, INT32))
+    lens = lengths(cache_seqlens, "cache_seqlens", num_seqs)
+    for s in np.flatnonzero(lens > rows)[:1]:
+        raise errors.OutOfRangeError(f"cache_seqlens[{s}] = {lens[s]}: there are {rows} rows for "
+                                     "a sequence")
     return lens
 
 
 def _check_new(q: Array, k: Array, v: Array, sums: Any, cu_seqlens_k_new: Any) -> None:
     if cu_seqlens_k_new is not None and not np.array_equal(
-            int32(cu_seqlens_k_new, "cu_seqlens_k_new"), sums):
+            offsets(cu_seqlens_k_new, "cu_seqlens_k_new"), sums):
         raise errors.UnsupportedError("cu_seqlens_k_new differs from cu_seqlens_q; aule writes one "
                                       "key for each query")
-    if tuple(k.shape[:-2]) != tuple(q.shape[:-2]) or tuple(v.shape[:-2]) != tuple(q.shape[:-2]):
+    if any(new.ndim < 3 or tuple(new.shape[:-2]) != tuple(q.shape[:-2]) for new in (k, v)):
         raise errors.UnsupportedError(
             f"k {tuple(k.shape)} and v {tuple(v.shape)} have other rows than q {tuple(q.shape)}; "
             "aule writes one key for each query")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
-"""FlashInfer's wrappers of paged attention: a plan once a step, a run once a layer.
+"""FlashInfer's wrappers of paged attention, a plan once a step, a run once a layer; and merging.
 
 An argument that aule cannot serve or does not know raises UnsupportedError. Workspaces, backends,
 data types and scheduling options are taken and have no effect. One thread at a time uses a wrapper.
@@ -14,10 +14,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import dtypes, errors
-from ._blocks import permuted, run_blocks, unsupported
-from ._run import scale_of
+from ._args import (
+    INT32,
+    choice,
+    flag,
+    host,
+    int32,
+    integer,
+    integers,
+    lengths,
+    offsets,
+    real,
+)
+from ._blocks import index_of, permuted, run_blocks, unsupported
+from ._merge import merged
+from ._run import cap_of, scale_of
 from ._tensors import Array, array_of
-from .sequence import int32
 from .session import Session
 
 LAYOUTS = ("NHD", "HND")
@@ -35,11 +47,24 @@ def _check_ignored(options: dict[str, Any]) -> None:
                    for name, value in options.items() if name not in _IGNORED})
 
 
+def _check_positions(encoding: Any, rope_scale: Any, rope_theta: Any) -> None:
+    if not isinstance(encoding, str) or encoding != "NONE":
+        raise errors.UnsupportedError(f"pos_encoding_mode = {encoding!r}: aule takes 'NONE'; "
+                                      "rotate q and k first")
+    unsupported(rope_scale=(rope_scale, "rotate q and k first"),
+                rope_theta=(rope_theta, "rotate q and k first"))
+
+
+def _window(left: Any) -> int:
+    return integer(left, "window_left", -1, INT32)
+
+
 class _Plan(NamedTuple):
     qo_indptr: Any
     lens: Any
     table: Any
     heads: tuple[int, int, int]  # query heads, KV heads, dim
+    dim_v: int
     page_size: int
     causal: bool
     scale: float | None
@@ -58,9 +83,9 @@ class _Wrapper:
                  use_cuda_graph: bool = False, *unused: Any, session: Session | None = None,
                  **ignored: Any) -> None:
         del float_workspace_buffer
-        if kv_layout not in LAYOUTS:
-            raise errors.InvalidError(f"kv_layout = {kv_layout!r} is none of {', '.join(LAYOUTS)}")
-        unsupported(use_cuda_graph=(use_cuda_graph, "aule's runs are no CUDA kernels"),
+        choice(kv_layout, "kv_layout", LAYOUTS)
+        graph = flag(use_cuda_graph, "use_cuda_graph")
+        unsupported(use_cuda_graph=(graph, "aule's runs are no CUDA kernels"),
                     jit_args=(unused[self._unused:] or None, "aule compiles no variants"))
         _check_ignored(ignored)
         self._layout = kv_layout
@@ -70,27 +95,26 @@ class _Wrapper:
     def _keep(self, qo_indptr: Any, indptr: Any, indices: Any, last_page_len: Any,
               heads: tuple[int, int, int], page_size: int, *, causal: bool, custom_mask: Any,
               sm_scale: float | None, window_left: int, logits_soft_cap: float | None,
-              options: dict[str, Any], ignored: dict[str, Any]) -> None:
+              positions: tuple[Any, ...], ignored: dict[str, Any],
+              dim_name: str = "head_dim", dim_v: Any = None) -> None:
         out_type = ignored.pop("o_data_type", None)
         _check_ignored(ignored)
-        encoding = options.get("pos_encoding_mode", "NONE")
-        if encoding != "NONE":
-            raise errors.UnsupportedError(f"pos_encoding_mode = {encoding!r}: aule takes 'NONE'; "
-                                          "rotate q and k first")
-        unsupported(
-            packed_custom_mask=(options.get("packed_custom_mask"), "give custom_mask"),
-            rope_scale=(options.get("rope_scale"), "rotate q and k first"),
-            rope_theta=(options.get("rope_theta"), "rotate q and k first"))
-        lens, table = _table(int32(indptr, "paged_kv_indptr"), int32(indices, "paged_kv_indices"),
-                             int32(last_page_len, "paged_kv_last_page_len"), page_size)
-        sums = int32(qo_indptr, "qo_indptr")
-        if len(sums) != len(lens) + 1:
+        _check_positions(*positions)
+        page_size = integer(page_size, "page_size", 1, INT32)
+        heads = tuple(integer(value, name, 1) for value, name in zip(  # type: ignore[assignment]
+            heads, ("num_qo_heads", "num_kv_heads", dim_name), strict=True))
+        dim_v = heads[2] if dim_v is None else integer(dim_v, "head_dim_vo", 1)
+        lens, table = _table(offsets(indptr, "paged_kv_indptr"), int32(indices, "paged_kv_indices"),
+                             last_page_len, page_size)
+        sums = offsets(qo_indptr, "qo_indptr").copy()  # the caller may fill it anew before run()
+        if len(sums) != len(lens) + 1 or sums[0] != 0:
             raise errors.InvalidError(f"qo_indptr has {len(sums)} entries for {len(lens)} "
-                                      "sequences")
+                                      f"sequences, and begins with {sums[0]}; it begins with 0")
         masks = None if custom_mask is None else _masks(custom_mask, np.diff(sums), lens)
-        self._planned = _Plan(sums, lens, table, heads, page_size, causal,
-                              scale_of(sm_scale, "sm_scale"), window_left, logits_soft_cap or 0.0,
-                              masks, 0 if out_type is None else dtypes.code_of(out_type))
+        self._planned = _Plan(sums, lens, table, heads, dim_v, page_size, flag(causal, "causal"),
+                              scale_of(sm_scale, "sm_scale"), _window(window_left),
+                              cap_of(logits_soft_cap, "logits_soft_cap"), masks,
+                              0 if out_type is None else dtypes.code_of(out_type, "o_data_type"))
 
     def run(self, q: Array, paged_kv_cache: Any, *unused: Any, q_scale: float | None = None,
             k_scale: float | None = None, v_scale: float | None = None, out: Array | None = None,
@@ -113,23 +137,33 @@ class _Wrapper:
         q = array_of(q, "q")
         keys, values = _caches(paged_kv_cache, self._layout)
         got = (*q.shape[1:2], *keys.shape[2:])
-        if q.ndim != 3 or got != plan.heads or keys.shape[1] != plan.page_size:
+        if (q.ndim != 3 or got != plan.heads or keys.shape[1] != plan.page_size
+                or values.shape[3] != plan.dim_v):
             raise errors.InvalidError(
-                f"q {tuple(q.shape)} and K {tuple(keys.shape)} do not fit plan(): heads and dim "
-                f"{plan.heads}, page_size {plan.page_size}")
+                f"q {tuple(q.shape)}, K {tuple(keys.shape)} and V {tuple(values.shape)} of "
+                "paged_kv_cache do not fit plan(): num_qo_heads {}, num_kv_heads {}, head_dim {}, "
+                "head_dim_vo {}, page_size {}".format(*plan.heads, plan.dim_v, plan.page_size))
         if plan.out_type not in (0, dtypes.code_of(q.dtype)):
             raise errors.UnsupportedError(f"o_data_type is {dtypes.name(plan.out_type)} and q is "
                                           f"{q.dtype}; aule's output has q's type")
-        left = plan.window_left if window_left is None else window_left
-        scale = (plan.scale or plan.heads[2] ** -0.5) * (q_scale or 1.0) * (k_scale or 1.0)
+        left = plan.window_left if window_left is None else _window(window_left)
+        scale = ((plan.scale or plan.heads[2] ** -0.5) * (scale_of(q_scale, "q_scale") or 1.0)
+                 * (scale_of(k_scale, "k_scale") or 1.0))
+        v_scale = 1.0 if v_scale is None else real(v_scale, "v_scale")
+        if lse is not None:
+            lse = array_of(lse, "lse")
+            if tuple(lse.shape) != tuple(q.shape[:2]):
+                raise errors.InvalidError(f"lse has shape {tuple(lse.shape)}; this run makes "
+                                          f"{tuple(q.shape[:2])}")
         pending = run_blocks(self._session, q, keys, values, cu_seqlens_q=plan.qo_indptr,
-                             lens=plan.lens, table=plan.table, what="page table", mask=plan.masks,
+                             lens=plan.lens, table=plan.table, what="page table",
+                             names=("K of paged_kv_cache", "V of paged_kv_cache"), mask=plan.masks,
                              causal=plan.causal, scale=scale, soft_cap=plan.soft_cap, sinks=sinks,
                              window=None if left < 0 else (left, -1),
-                             lse=return_lse or lse is not None, out=out)
+                             lse=flag(return_lse, "return_lse") or lse is not None, out=out)
         result = pending.wait()
         result, logs = result if isinstance(result, tuple) else (result, None)
-        if v_scale not in (None, 1.0):
+        if v_scale != 1.0:
             result *= v_scale
         if logs is None:
             return result
@@ -138,6 +172,34 @@ class _Wrapper:
             lse[...] = logs
             logs = lse
         return (result, logs) if return_lse else result
+
+    def run_return_lse(self, q: Array, paged_kv_cache: Any, *unused: Any, **options: Any) -> Any:
+        """Do what `run` does with return_lse=True."""
+        return self.run(q, paged_kv_cache, *unused, **{**options, "return_lse": True})
+
+    def end_forward(self) -> None:
+        """Do nothing, as FlashInfer's."""
+
+    def _forward(self, q: Array, paged_kv_cache: Any, causal: bool, sm_scale: float | None,
+                 window_left: int, logits_soft_cap: float | None, positions: tuple[Any, ...],
+                 **options: Any) -> Any:
+        """Run with options that replace those of the plan, for good, as in FlashInfer."""
+        if self._planned is None:
+            raise errors.InvalidError("call plan() before forward()")
+        _check_positions(*positions)
+        self._planned = self._planned._replace(
+            causal=flag(causal, "causal"), scale=scale_of(sm_scale, "sm_scale"),
+            window_left=_window(window_left),
+            soft_cap=cap_of(logits_soft_cap, "logits_soft_cap"))
+        return self.run(q, paged_kv_cache, **options)
+
+    def forward_return_lse(self, *arguments: Any, **options: Any) -> Any:
+        """Do what `forward` does, and return (out, lse)."""
+        return self.forward(*arguments, **options, return_lse=True)
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        """Run with options of its own."""
+        raise NotImplementedError
 
 
 class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
@@ -156,15 +218,33 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
         qo_indptr, paged_kv_indptr: [n + 1]. paged_kv_indices: pages of all sequences, one after
         another. paged_kv_last_page_len: [n], 1 to page_size. custom_mask: bool, the [q_len,
         kv_len] of all sequences flattened; replaces causal. sm_scale: None: 1 / sqrt(head_dim).
+        All arrays are copied. page_size: any; other pages than powers of two from 8 to 256 are
+        read by a copy of their rows.
         """
-        del head_dim_vo, use_fp16_qk_reduction
+        del use_fp16_qk_reduction
+        unsupported(packed_custom_mask=(packed_custom_mask, "give custom_mask"))
         self._keep(qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len,
                    (num_qo_heads, num_kv_heads, head_dim_qk), page_size, causal=causal,
                    custom_mask=custom_mask, sm_scale=sm_scale, window_left=window_left,
-                   logits_soft_cap=logits_soft_cap,
-                   options={"pos_encoding_mode": pos_encoding_mode, "rope_scale": rope_scale,
-                            "packed_custom_mask": packed_custom_mask, "rope_theta": rope_theta},
-                   ignored=ignored)
+                   logits_soft_cap=logits_soft_cap, dim_name="head_dim_qk", dim_v=head_dim_vo,
+                   positions=(pos_encoding_mode, rope_scale, rope_theta), ignored=ignored)
+
+    begin_forward = plan
+
+    def forward(self, q: Array, paged_kv_cache: Any, causal: bool = False,
+                pos_encoding_mode: str = "NONE", use_fp16_qk_reduction: bool = False,
+                k_scale: float | None = None, v_scale: float | None = None, window_left: int = -1,
+                logits_soft_cap: float | None = None, sm_scale: float | None = None,
+                rope_scale: float | None = None, rope_theta: float | None = None, *,
+                return_lse: bool = False) -> Any:
+        """Do what `run` does, with options that replace those of the plan: its older name.
+
+        All of them do, so causal is False unless it is given here.
+        """
+        del use_fp16_qk_reduction
+        return self._forward(q, paged_kv_cache, causal, sm_scale, window_left, logits_soft_cap,
+                             (pos_encoding_mode, rope_scale, rope_theta), k_scale=k_scale,
+                             v_scale=v_scale, return_lse=return_lse)
 
 
 class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
@@ -180,20 +260,80 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
              rope_theta: float | None = None, **ignored: Any) -> None:
         """Check and keep the metadata of a step; arrays are as for prefill."""
         del q_data_type, kv_data_type, data_type
-        self._keep(np.arange(max(len(indptr), 1)), indptr, indices, last_page_len,
+        indptr = offsets(indptr, "indptr")
+        self._keep(np.arange(len(indptr)), indptr, indices, last_page_len,
                    (num_qo_heads, num_kv_heads, head_dim), page_size, causal=True,
                    custom_mask=None, sm_scale=sm_scale, window_left=window_left,
                    logits_soft_cap=logits_soft_cap,
-                   options={"pos_encoding_mode": pos_encoding_mode, "rope_scale": rope_scale,
-                            "rope_theta": rope_theta}, ignored=ignored)
+                   positions=(pos_encoding_mode, rope_scale, rope_theta), ignored=ignored)
+
+    begin_forward = plan
+
+    def forward(self, q: Array, paged_kv_cache: Any,
+                pos_encoding_mode: str = "NONE", q_scale: float | None = None,
+                k_scale: float | None = None, v_scale: float | None = None, window_left: int = -1,
+                logits_soft_cap: float | None = None, sm_scale: float | None = None,
+                rope_scale: float | None = None, rope_theta: float | None = None, *,
+                return_lse: bool = False) -> Any:
+        """Do what `run` does, with options that replace those of the plan: its older name."""
+        return self._forward(q, paged_kv_cache, True, sm_scale, window_left, logits_soft_cap,
+                             (pos_encoding_mode, rope_scale, rope_theta), q_scale=q_scale,
+                             k_scale=k_scale, v_scale=v_scale, return_lse=return_lse)
 
 
-def _table(indptr: Any, indices: Any, last: Any, page_size: int) -> tuple[Any, Any]:
+# ---- merging ----
+
+def merge_state(v_a: Array, s_a: Array, v_b: Array, s_b: Array, *,
+                session: Session | None = None) -> tuple[Array, Array]:
+    """Merge attention over two parts of the keys; returns new (v, s).
+
+    v_a, v_b: [tokens, num_heads, head_dim], of one type. s_a, s_b: their LSE as `run` returns it,
+    f32 [tokens, num_heads] to the base 2. session: None: the default one.
+    """
+    return merged(session, [("v_a", v_a, "s_a", s_a), ("v_b", v_b, "s_b", s_b)])
+
+
+def merge_state_in_place(v: Array, s: Array, v_other: Array, s_other: Array, mask: Any = None, *,
+                         session: Session | None = None) -> None:
+    """Merge another part of the keys into (v, s), as `merge_state` does.
+
+    mask: bool [tokens], rows that are merged; None: all.
+    """
+    v, s = array_of(v, "v"), array_of(s, "s")
+    rows = None if mask is None else host(mask, "mask")
+    if rows is not None and (rows.dtype != np.bool_ or rows.shape != tuple(v.shape[:1])):
+        raise errors.InvalidError(f"mask is {rows.dtype} {list(rows.shape)}; it must be bool "
+                                  f"{list(v.shape[:1])}")
+    for name, array in (("v", v), ("s", s)):
+        if not dtypes.is_torch(array) and not array.flags.writeable:
+            raise errors.InvalidError(f"{name} is read-only")
+    new = merged(session, [("v", v, "s", s), ("v_other", v_other, "s_other", s_other)])
+    at = ... if rows is None else index_of(v, np.flatnonzero(rows))
+    for target, source in zip((v, s), new, strict=True):
+        target[at] = source[at]
+
+
+def merge_states(v: Array, s: Array, *, session: Session | None = None) -> tuple[Array, Array]:
+    """Merge attention over several parts of the keys; returns (v, s) as `merge_state`.
+
+    v: [tokens, parts, num_heads, head_dim], at least one part. s: f32 [tokens, parts, num_heads].
+    """
+    v, s = array_of(v, "v"), array_of(s, "s")
+    if v.ndim != 4 or s.ndim != 3 or v.shape[1] != s.shape[1] or not v.shape[1]:
+        raise errors.InvalidError(f"v {tuple(v.shape)} and s {tuple(s.shape)} must be [tokens, "
+                                  "parts, heads, dim] and [tokens, parts, heads]")
+    return merged(session, [(f"v[:, {n}]", v[:, n], f"s[:, {n}]", s[:, n])
+                            for n in range(v.shape[1])])
+
+
+# ---- metadata ----
+
+def _table(indptr: Any, indices: Any, last_page_len: Any, page_size: int) -> tuple[Any, Any]:
     """Turn pages in compressed rows into lengths and a block table."""
-    pages = np.diff(indptr)
-    if len(indptr) != len(last) + 1 or indptr[0] != 0 or (pages < 0).any():
-        raise errors.InvalidError(f"paged_kv_indptr = {indptr.tolist()} must rise from 0, with one "
-                                  f"entry more than the {len(last)} last page lengths")
+    pages = np.diff(indptr).astype(np.int64)
+    last = integers(last_page_len, "paged_kv_last_page_len", (len(pages),))
+    if indptr[0] != 0:
+        raise errors.InvalidError(f"paged_kv_indptr[0] = {indptr[0]}; it must rise from 0")
     if indptr[-1] > len(indices):
         raise errors.OutOfRangeError(f"paged_kv_indptr ends with {indptr[-1]}; there are "
                                      f"{len(indices)} paged_kv_indices")
@@ -203,25 +343,26 @@ def _table(indptr: Any, indices: Any, last: Any, page_size: int) -> tuple[Any, A
     table = np.full((len(last), max(int(pages.max(initial=0)), 1)), -1, np.int64)
     for s, count in enumerate(pages.tolist()):
         table[s, :count] = indices[indptr[s]:indptr[s + 1]]
-    return np.where(pages > 0, (pages - 1) * page_size + last, 0).astype(np.int32), table
+    lens = np.where(pages > 0, (pages - 1) * page_size + last, 0)
+    return lengths(lens, f"page_size = {page_size}: the number of keys", len(last)), table
 
 
 def _masks(mask: Any, q_lens: Any, lens: Any) -> list[Any]:
-    """Cut a flattened mask into those of the sequences."""
-    if dtypes.is_torch(mask):
-        mask = mask.detach().cpu().numpy()
-    flat = np.asarray(mask)
+    """Cut a flattened mask into copies, one a sequence."""
+    flat = host(mask, "custom_mask")
     sizes = q_lens.astype(np.int64) * lens
-    if flat.shape != (sizes.sum(),):
-        raise errors.InvalidError(f"custom_mask has shape {flat.shape}; these sequences need "
-                                  f"({sizes.sum()},)")
-    parts = np.split(flat.astype(bool), np.cumsum(sizes)[:-1])
-    return [part.reshape(q_len, length)
-            for part, q_len, length in zip(parts, q_lens, lens, strict=True)]
+    if flat.shape != (sizes.sum(),) or flat.dtype != np.bool_:
+        raise errors.InvalidError(f"custom_mask has shape {flat.shape} and is {flat.dtype}; these "
+                                  f"sequences need bool ({sizes.sum()},)")
+    ends = np.cumsum(sizes)
+    return [flat[end - size:end].reshape(q_len, length).copy()
+            for end, size, q_len, length in zip(ends, sizes, q_lens, lens, strict=True)]
 
 
 def _caches(given: Any, layout: str) -> tuple[Array, Array]:
     if isinstance(given, (tuple, list)):
+        if len(given) != 2:
+            raise errors.InvalidError(f"paged_kv_cache has {len(given)} parts; it is (K, V)")
         keys, values = (array_of(cache, "paged_kv_cache") for cache in given)
     else:
         both = array_of(given, "paged_kv_cache")

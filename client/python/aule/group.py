@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import errors
-from ._blocks import Pending, joined
+from ._args import choice, lengths, texts
+from ._blocks import Pending, joined, table_of
+from ._native import milliseconds
 from ._tensors import Array, array_of
 from .paged import submit_page_attention
 from .session import Session, connect
@@ -29,9 +31,10 @@ class Group:
     """
 
     def __init__(self, sockets: ListOf[str], **options: Any) -> None:
+        sockets = texts(sockets, "sockets")
         if not sockets or len(set(sockets)) != len(sockets):
-            raise errors.InvalidError(f"sockets = {list(sockets)}; a group has at least one, and "
-                                      "each once")
+            raise errors.InvalidError(f"sockets = {sockets}; a group has at least one, and each "
+                                      "once")
         self.sessions: list[Session] = []
         try:
             for socket in sockets:
@@ -59,9 +62,11 @@ class Group:
         kv_heads, heads = keys.shape[1], query.shape[1]
         if split is None:
             split = "heads" if kv_heads >= len(self.sessions) else "sequences"
-        if split not in SPLITS:
-            raise errors.InvalidError(f"split = {split!r} is none of {', '.join(SPLITS)}")
-        if heads % kv_heads:
+        choice(split, "split", SPLITS)
+        milliseconds(timeout)
+        context_lens = lengths(context_lens, "context_lens", query.shape[0])
+        block_tables = table_of(block_tables, "block_tables")
+        if not kv_heads or heads % kv_heads:
             raise errors.InvalidError(f"{heads} query heads are no multiple of {kv_heads} KV heads")
         by_heads = split == "heads"
         count = kv_heads if by_heads else query.shape[0]
@@ -69,8 +74,8 @@ class Group:
         queued: list[Pending] = []
         try:
             for session, start, stop in zip(self.sessions, bounds[:-1], bounds[1:], strict=True):
-                if start == stop:
-                    continue
+                if start == stop and (count or queued):
+                    continue  # without any sequence the first daemon checks the arguments
                 if by_heads:
                     each = heads // kv_heads
                     part = (query[:, start * each:stop * each], keys[:, start:stop],

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 
 from . import errors
+from ._args import int32, integer, lengths, real, said, starts
 from ._blocks import Pending, permuted, run_blocks, table_of, unsupported
-from ._run import scale_of
+from ._run import cap_of, scale_of
 from ._tensors import Array, array_of
 from .flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
-from .sequence import int32
 from .session import Session
 
 MASK_VALUE = -2.381976426469702e38
+META = ("cu_seqlens_q", "seq_lens_kv", "block_table", "block_size")  # what attn_paged reads
 
 
 def submit_page_attention(query: Array, key_cache: Array, value_cache: Array, context_lens: Any,
@@ -36,10 +37,11 @@ def submit_page_attention(query: Array, key_cache: Array, value_cache: Array, co
                           session: Session | None = None) -> Pending:
     """Queue what `page_attention` does."""
     del pages_per_compute_block, megacore_mode, inline_seq_dim  # they schedule a TPU
-    if platform not in (None, "auto"):
+    if platform is not None and (not isinstance(platform, str) or platform != "auto"):
         raise errors.UnsupportedError(f"platform = {platform!r}: aule computes by Vulkan; leave it "
                                       "out, or say 'auto'")
     unsupported(cfg=(cfg, "it tunes ejkernel's own kernels; leave it out"))
+    mask_value = real(mask_value, "mask_value", infinite=True)
     if mask_value == 0:
         raise errors.InvalidError("mask_value = 0 excludes no key; it is -inf or at most -1e30")
     query = array_of(query, "query")
@@ -52,10 +54,12 @@ def submit_page_attention(query: Array, key_cache: Array, value_cache: Array, co
     order = (0, 2, 1, 3)
     return run_blocks(
         session, query, permuted(keys, order), permuted(values, order),
-        cu_seqlens_q=np.arange(query.shape[0] + 1), lens=context_lens,
+        cu_seqlens_q=np.arange(query.shape[0] + 1),
+        lens=lengths(context_lens, "context_lens", query.shape[0]),
         table=table_of(block_tables, "block_tables"), what="block_tables", mask_value=mask_value,
-        max_context_len=max_context_len or 0, num_splits=num_splits, causal=False,
-        scale=scale_of(attn_scale, "attn_scale"), soft_cap=attn_logits_soft_cap or 0.0)
+        max_context_len=0 if max_context_len is None else max_context_len, num_splits=num_splits,
+        causal=False, scale=scale_of(attn_scale, "attn_scale"),
+        soft_cap=cap_of(attn_logits_soft_cap, "attn_logits_soft_cap"))
 
 
 def page_attention(query: Array, key_cache: Array, value_cache: Array, context_lens: Any,
@@ -107,14 +111,21 @@ def attn_paged(q: Array, K_cache: Array, V_cache: Array, meta: Any, *,
     Source: attn_paged_torch() of mini_sglang's lesson L3, section 3.4.
     """
     q, keys = array_of(q, "q"), array_of(K_cache, "K_cache")
+    missing = [name for name in META if not hasattr(meta, name)]
+    if missing:
+        raise errors.InvalidError(f"meta = {said(meta)} has no {', '.join(missing)}; a ForwardMeta "
+                                  "has")
     wanted = ("q", q, 3, 1, "H_q", H_q), ("K_cache", keys, 4, 2, "H_kv", H_kv), \
              ("K_cache", keys, 4, 1, "block_size", meta.block_size)
     for name, array, ndim, at, what, value in wanted:
-        if array.ndim != ndim or (value is not None and array.shape[at] != value):
+        if array.ndim != ndim or (value is not None and array.shape[at] != integer(value, what)):
             raise errors.InvalidError(f"{name} has shape {tuple(array.shape)}; it needs {ndim} "
                                       f"dimensions and {what} = {value}")
-    return run_blocks(session, q, keys, V_cache, cu_seqlens_q=meta.cu_seqlens_q,
-                      lens=meta.seq_lens_kv, table=table_of(meta.block_table), **options).wait()
+    sums = starts(meta.cu_seqlens_q, "cu_seqlens_q", q)
+    return run_blocks(session, q, keys, V_cache, cu_seqlens_q=sums,
+                      lens=lengths(meta.seq_lens_kv, "seq_lens_kv", len(sums) - 1),
+                      table=table_of(meta.block_table), names=("K_cache", "V_cache"),
+                      **options).wait()
 
 
 def paged_attention_forward(module: Any, q: Array, k: Array, v: Array, attention_mask: Any,

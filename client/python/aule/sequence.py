@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import dtypes, errors
+from . import errors
+from ._args import INT32, flag, int32, integer, key, pack_mask
 from ._native import OK, SLICE_MS, TIMEOUT, Handle, Owner, check, ffi, lib, milliseconds, polled
 from ._run import Runs
 
@@ -25,21 +26,6 @@ if TYPE_CHECKING:
     from .cache import Cache
 
 PAUSE_S = 0.001  # in which a wait leaves its sequence to other threads: a lock is not fair
-
-
-def int32(values: Any, what: str) -> Any:
-    """Return integers of any kind as a dense int32 array [n]."""
-    if dtypes.is_torch(values):
-        values = values.detach().cpu().numpy()
-    array = np.asarray(values if hasattr(values, "__len__") else list(values))
-    if array.size == 0:
-        return np.empty(0, np.int32)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise errors.InvalidError(f"{what} is {array.dtype} {list(array.shape)}; it must be one "
-                                  "row of integers")
-    if array.min() < -(2**31) or array.max() >= 2**31:
-        raise errors.OutOfRangeError(f"{what} has {array.min()} up to {array.max()}, beyond int32")
-    return np.ascontiguousarray(array, np.int32)
 
 
 class Sequence(Owner):
@@ -65,11 +51,12 @@ class Sequence(Owner):
                claim: bool) -> Sequence:
         """Do what `Cache.sequence` says, and wait for nothing."""
         array = int32(tokens, "tokens")
-        key = extra_key.encode() if isinstance(extra_key, str) else extra_key
-        keep = ffi.from_buffer("int32_t[]", array), ffi.from_buffer(key)
+        extra, publish, claim = (key(extra_key, "extra_key"), flag(publish, "publish"),
+                                 flag(claim, "claim"))
+        keep = ffi.from_buffer("int32_t[]", array), ffi.from_buffer(extra)
         params = ffi.new("struct aule_sequence_params *", {
             "tokens": keep[0], "num_tokens": len(array),
-            "extra_key": keep[1] if key else ffi.NULL, "extra_key_size": len(key),
+            "extra_key": keep[1] if extra else ffi.NULL, "extra_key_size": len(extra),
             "publish": publish, "claim": claim})
         pointer = ffi.new("struct aule_sequence **")
         parent = cache._open()
@@ -171,7 +158,8 @@ class Sequence(Owner):
 
     def append(self, tokens: Any) -> None:
         """Append tokens for later steps: one id, or any array of ids. Sends no message."""
-        array = int32([tokens] if isinstance(tokens, (int, np.integer)) else tokens, "tokens")
+        one = isinstance(tokens, int) or getattr(tokens, "ndim", 1) == 0
+        array = int32([tokens] if one else tokens, "tokens")
         with self._lock:
             check(lib.aule_sequence_append(self._open().pointer,
                                            ffi.from_buffer("int32_t[]", array), len(array)))
@@ -181,8 +169,7 @@ class Sequence(Owner):
 
         Steps that are over let go of the released blocks, as in close().
         """
-        if num_tokens < 0:
-            raise errors.OutOfRangeError(f"truncate({num_tokens})")
+        num_tokens = integer(num_tokens, "num_tokens", beyond=errors.OutOfRangeError)
         attached = self.cache._attached
         kept = -(-num_tokens // self.cache.block_size)
         with self._lock, self._releasing(attached, self._open(), num_tokens):
@@ -288,16 +275,17 @@ class Sequence(Owner):
 def entries_of(entries: Iterable[Any], cache: Cache) -> list[tuple[Sequence, int]]:
     """Return (sequence, number of tokens) of each entry; 0: all that are left."""
     pairs: list[tuple[Sequence, int]] = []
+    if not isinstance(entries, (Sequence, Iterable)):
+        raise errors.InvalidError(f"entries = {entries!r}; it is a list of sequences")
     for entry in [entries] if isinstance(entries, Sequence) else entries:
-        whole = isinstance(entry, Sequence)
         sequence, count = entry if isinstance(entry, tuple) and len(entry) == 2 else (entry, 0)
-        if not isinstance(sequence, Sequence) or not isinstance(count, int):
+        if not isinstance(sequence, Sequence):
             raise errors.InvalidError(f"entry {len(pairs)} is {entry!r}, no sequence and no "
                                       "(sequence, number of tokens)")
         if sequence.cache is not cache:
             raise errors.InvalidError(f"entry {len(pairs)}: the sequence is of another cache")
-        if not 0 <= count < 2**31 or (count == 0 and not whole):
-            raise errors.InvalidError(f"entry {len(pairs)}: {count} tokens; at least 1")
+        if sequence is not entry:
+            count = integer(count, f"entry {len(pairs)}: its number of tokens", 1, INT32)
         pairs.append((sequence, count))
     return pairs
 
@@ -402,23 +390,3 @@ class Step(Runs):
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
             self.close()
-
-
-def pack_mask(mask: Any, shapes: list[tuple[int, int]]) -> bytes:
-    """Pack bool masks [queries, keys], one a sequence, as struct aule_batch_params has them.
-
-    Bytes are packed already.
-    """
-    if isinstance(mask, bytes):
-        return mask
-    parts = [mask] if len(shapes) == 1 and getattr(mask, "ndim", 0) == 2 else list(mask)
-    if len(parts) != len(shapes):
-        raise errors.InvalidError(f"mask has {len(parts)} parts for {len(shapes)} sequences")
-    packed = []
-    for i, (part, shape) in enumerate(zip(parts, shapes, strict=True)):
-        array = part.detach().cpu().numpy() if dtypes.is_torch(part) else np.asarray(part)
-        if array.shape != shape or array.dtype != np.bool_:
-            raise errors.InvalidError(f"mask of sequence {i} is {array.dtype} "
-                                      f"{list(array.shape)}; it must be bool {list(shape)}")
-        packed.append(np.packbits(array, axis=None, bitorder="little").tobytes())
-    return b"".join(packed)

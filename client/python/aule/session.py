@@ -7,16 +7,19 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import math
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING, Any
 
 from . import dtypes, errors
+from ._args import INT32, UINT64, choice, flag, integer, path, said, text, texts
 from ._cuda import CudaCopies
 from ._native import (
+    NULL,
     Handle,
     Owner,
     check,
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from .batch import Batch
     from .cache import Cache
 
+LONGEST = 2**60  # elements of 8 bytes are counted in an int64
 LOOK_S = 0.05  # between looks for a daemon that starts
 NONE_LISTENS = "no daemon listens at "  # the library's sentence then begins so
 
@@ -113,13 +117,17 @@ class Session(Owner):
         NoMemoryError: the arena has no gap of this size; see arena_size of connect().
         Source: aule_arena_alloc() in aule.h.
         """
-        dims = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
-        if any(n < 0 for n in dims):
-            raise errors.InvalidError(f"shape {dims} has a negative length")
-        if kind not in (None, "numpy", "torch"):
-            raise errors.InvalidError(f"kind {kind!r} is neither 'numpy' nor 'torch'")
-        if device not in ("cpu", "cuda"):
-            raise errors.InvalidError(f"device {device!r} is neither 'cpu' nor 'cuda'")
+        if isinstance(shape, int) or getattr(shape, "ndim", 1) == 0:
+            shape = (shape,)  # type: ignore[assignment]
+        if not isinstance(shape, Iterable):
+            raise errors.InvalidError(f"shape = {said(shape)}; it is a list of lengths")
+        dims = tuple([integer(n, "a length of shape", 0, LONGEST) for n in shape])
+        if len(dims) > 32 or math.prod(max(n, 1) for n in dims) > LONGEST:
+            raise errors.NoMemoryError(f"shape = {said(dims)} has too many dimensions or elements "
+                                       "for any arena")
+        if kind is not None:
+            choice(kind, "kind", ("numpy", "torch"))
+        choice(device, "device", ("cpu", "cuda"))
         if device == "cuda":
             if kind == "numpy":
                 raise errors.InvalidError("numpy has no arrays in the memory of a GPU")
@@ -242,22 +250,31 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
     DaemonGoneError: nothing listens. VersionError: the daemon has another version. Others: those
     of aule_session_open() in aule.h.
     """
+    autostart = flag(autostart, "autostart")
     if autostart and socket is not None:
         raise errors.InvalidError(
             f"socket = {socket!r} with autostart: a private daemon has a socket of its own")
-    if daemon_options and not autostart:
+    given: dict[str, Any] = {
+        "socket": NULL if socket is None else ffi.new("char[]", path(socket, "socket")),
+        "name": NULL if name is None else ffi.new("char[]", text(name, "name")),
+        "tenant": NULL if tenant is None else ffi.new("char[]", text(tenant, "tenant")),
+        "arena_size": integer(arena_size, "arena_size", 0, UINT64),
+        "timeout_ms": milliseconds(timeout) or 1,
+        "paged_threshold": integer(paged_threshold, "paged_threshold"),
+        "ring_spin_us": integer(ring_spin_us, "ring_spin_us", -1, INT32),
+        "device_arena_size": integer(device_arena_size, "device_arena_size", 0, UINT64)}
+    milliseconds(stream_timeout, "stream_timeout")
+    options = texts(daemon_options, "daemon_options")
+    if options and not autostart:
         raise errors.InvalidError("daemon_options without autostart: the daemon runs already")
+    left = countdown(wait, "wait")
     if wait != 0 and autostart:
         raise errors.InvalidError(f"wait = {wait} with autostart: a private daemon is waited for")
-    left = countdown(wait, "wait")
-    daemon = PrivateDaemon(daemon_options) if autostart else None
-    keep = [ffi.new("char[]", value.encode()) if value is not None else ffi.NULL
-            for value in (daemon.socket if daemon else socket, name, tenant)]
+    daemon = PrivateDaemon(options) if autostart else None
     try:
-        params = ffi.new("struct aule_session_params *", {
-            "socket": keep[0], "name": keep[1], "tenant": keep[2], "arena_size": arena_size,
-            "timeout_ms": milliseconds(timeout) or 1, "paged_threshold": paged_threshold,
-            "ring_spin_us": ring_spin_us, "device_arena_size": device_arena_size})
+        if daemon:
+            given["socket"] = ffi.new("char[]", path(daemon.socket, "socket"))
+        params = ffi.new("struct aule_session_params *", given)
         return Session(_open_session(params, left, daemon), daemon, stream_timeout, tenant or "")
     except BaseException:
         if daemon:

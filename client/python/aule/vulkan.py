@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import errors
-from ._default import ARENA_SIZE, default_session
+from ._args import INT32, flag, integer
+from ._default import ARENA_SIZE, session_of
 from ._tensors import Array
 from .attention import submit
 from .session import Session, connect
@@ -47,7 +48,7 @@ def flash_attention(q: Array, k: Array, v: Array, causal: bool = True,
     bits. session: None: `aule.default_session()`. options: window, soft_cap, kv_lens and others of
     `aule.attention.attention`.
     """
-    return _attention(session or default_session(), q, k, v, causal, scale, "auto", options)
+    return _attention(session_of(session), q, k, v, causal, scale, "auto", options)
 
 
 class Aule:
@@ -58,8 +59,7 @@ class Aule:
     """
 
     def __init__(self, paged_threshold: int = 2048, **options: Any) -> None:
-        if paged_threshold < 1:
-            raise errors.InvalidError(f"paged_threshold = {paged_threshold}; it is at least 1")
+        integer(paged_threshold, "paged_threshold", 1)
         self.session = connect(paged_threshold=paged_threshold,
                                **{"arena_size": ARENA_SIZE, **options})
         self.path = ""
@@ -71,6 +71,8 @@ class Aule:
 
         NoBlocksError and others: force_paged, and the pool has no room.
         """
+        force_paged = flag(force_paged, "force_paged")
+        force_contiguous = flag(force_contiguous, "force_contiguous")
         if force_paged and force_contiguous:
             raise errors.InvalidError("force_paged and force_contiguous exclude each other")
         path = "paged" if force_paged else "contiguous" if force_contiguous else "auto"
@@ -104,15 +106,13 @@ class BlockPool:
 
     def __init__(self, blocks: int = CHUNK, max_blocks: int = MAX_BLOCKS, *,
                  session: Session | None = None, **identity: Any) -> None:
-        if not 1 <= blocks <= max_blocks:
-            raise errors.InvalidError(f"blocks = {blocks} is not from 1 to max_blocks = "
-                                      f"{max_blocks}")
-        self.max_blocks = max_blocks
+        self.max_blocks = integer(max_blocks, "max_blocks", 1, INT32)
+        blocks = integer(blocks, "blocks", 1, self.max_blocks)
         self.total_blocks = 0
         self.free_blocks: list[int] = []  # the last one goes first
         self._used: set[int] = set()
         self._lock = threading.Lock()
-        self.cache = (session or default_session()).cache(
+        self.cache = session_of(session).cache(
             f"aule.vulkan.BlockPool {os.getpid()} {next(_numbers)}",
             **{"num_layers": 1, "num_kv_heads": 1, "head_dim": 64, **identity})
         self.block_size = self.cache.block_size
@@ -147,7 +147,7 @@ class BlockPool:
     def free(self, block: int) -> None:
         """Give a block back to the pool. NotHeldError: it is not allocated."""
         with self._lock:
-            if block not in self._used:
+            if integer(block, "block", 0, INT32) not in self._used:
                 raise errors.NotHeldError(f"block {block} is not allocated from this pool")
             self._used.remove(block)
             self.free_blocks.append(block)
@@ -174,13 +174,16 @@ class BlockTable:
     """
 
     def __init__(self, batch: int, max_blocks: int) -> None:
-        if batch < 1 or max_blocks < 1:
-            raise errors.InvalidError(f"batch = {batch} and max_blocks = {max_blocks} must be at "
-                                      "least 1")
-        self.array = np.full((batch, max_blocks), -1, np.int32)
+        shape = integer(batch, "batch", 1, INT32), integer(max_blocks, "max_blocks", 1, INT32)
+        if shape[0] * shape[1] > INT32:
+            raise errors.InvalidError(f"batch = {batch} and max_blocks = {max_blocks} make more "
+                                      f"than {INT32} entries")
+        self.array = np.full(shape, -1, np.int32)
 
     def _place(self, request_id: int, logical_block: int) -> tuple[int, int]:
         batch, columns = self.array.shape
+        request_id = integer(request_id, "request_id", -INT32, INT32)
+        logical_block = integer(logical_block, "logical_block", -INT32, INT32)
         if not (0 <= request_id < batch and 0 <= logical_block < columns):
             raise errors.OutOfRangeError(f"table[{request_id}, {logical_block}] lies outside of "
                                          f"[{batch}, {columns}]")
@@ -188,9 +191,8 @@ class BlockTable:
 
     def set(self, request_id: int, logical_block: int, physical_block: int) -> None:
         """Enter a block; -1 takes the entry out."""
-        if physical_block < -1:
-            raise errors.OutOfRangeError(f"physical_block = {physical_block} is no block")
-        self.array[self._place(request_id, logical_block)] = physical_block
+        self.array[self._place(request_id, logical_block)] = integer(
+            physical_block, "physical_block", -1, INT32, errors.OutOfRangeError)
 
     def get(self, request_id: int, logical_block: int) -> int:
         """Return the block of an entry; -1: none."""
