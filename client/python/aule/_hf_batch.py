@@ -170,7 +170,7 @@ class _Manager(ContinuousBatchingManager):
 def _checking(scheduler: Any) -> Any:
     """Return a scheduler that refuses a request which the cache cannot serve; the others go on."""
 
-    class Scheduler(scheduler):  # type: ignore[misc]
+    class Scheduler(scheduler):
         """A scheduler of transformers."""
 
         def add_waiting_request(self, state: Any) -> None:

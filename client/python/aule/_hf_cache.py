@@ -16,7 +16,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from transformers.cache_utils import Cache as TransformersCache
@@ -42,6 +42,8 @@ from .sequence import Sequence, Step
 from .session import Session
 
 SAMPLE = 16  # elements at each end of a parameter that a fingerprint reads
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 # Shared caches of this process that have claimed prompts and not computed them yet. The lock guards
 # it, and their _firsts.
@@ -102,6 +104,12 @@ def open_cache(session: Session, model: Any, name: str | None = None, *, dtype: 
                          **{**values, **identity})
 
 
+def _outside_graphs(method: Method) -> Method:
+    """Let torch.compile leave its graph for a method that asks the cache's owner."""
+    left: Method = torch.compiler.disable(method)
+    return left
+
+
 class _Layer(CacheLayerMixin):
     """What transformers asks a single layer; its K and V are in the daemon."""
 
@@ -123,19 +131,19 @@ class _Layer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Any, value_states: Any) -> None:
         """Do nothing: the cache is open."""
 
-    @torch.compiler.disable
+    @_outside_graphs
     def update(self, key_states: Any, value_states: Any, *_args: Any,
                **_options: Any) -> tuple[Any, Any]:
         """Hand K and V of the new tokens on to the attention function."""
         self._past._hand_on(self._index, key_states, value_states)
         return key_states, value_states
 
-    @torch.compiler.disable
+    @_outside_graphs
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return (keys, offset)."""
         return self.get_seq_length() + query_length, 0
 
-    @torch.compiler.disable
+    @_outside_graphs
     def get_seq_length(self) -> int:
         """Return how many tokens this layer has."""
         return self._past._length_of(self._index)

@@ -76,16 +76,19 @@ def _attend(query: Any, key: Any, value: Any, mask: Any, causal: bool,
     return out.transpose(1, 2).contiguous()
 
 
-@torch.library.custom_op("aule::attention", mutates_args=())  # type: ignore[misc]
 def _operator(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
               mask: torch.Tensor | None, sinks: torch.Tensor | None, scale: float | None,
               soft_cap: float, causal: bool) -> torch.Tensor:
     """Be the node of a graph: what `attention_forward` does outside of one."""
-    return _attend(query, key, value, mask, causal,
-                   {"scale": scale, "soft_cap": soft_cap, "sinks": sinks})
+    out: torch.Tensor = _attend(query, key, value, mask, causal,
+                                {"scale": scale, "soft_cap": soft_cap, "sinks": sinks})
+    return out
 
 
-@_operator.register_fake  # type: ignore[misc]
-def _(query: torch.Tensor, _key: torch.Tensor, value: torch.Tensor, *_: Any) -> torch.Tensor:
+def _shape_of(query: torch.Tensor, _key: torch.Tensor, value: torch.Tensor,
+              *_: Any) -> torch.Tensor:
     batch, heads, count, _dim = query.shape
     return query.new_empty(batch, count, heads, value.shape[-1])
+
+
+torch.library.custom_op("aule::attention", _operator, mutates_args=()).register_fake(_shape_of)

@@ -318,7 +318,7 @@ def _of_batch(asked: dict[str, Any], window: int | None, counts: list[int]) -> P
     for first, part in _parts(asked):
         same = text[first:first + part.shape[1], None] == text[None]
         left = [one for one in left if bool(
-            (~same | (part[0] == one.sees(*part.shape[1:], first, device))).all())]
+            (~same | (part[0] == one.sees(part.shape[1], part.shape[2], first, device))).all())]
     if not left or (window and left[0].window != (window - 1, -1)):
         raise errors.UnsupportedError(
             f"{type(config).__name__}: the mask of a row of texts is neither causal, nor a window, "
