@@ -110,3 +110,10 @@ def work(socket: str, kind: str, pairs: list[tuple[int, int]]) -> list[dict[str,
                 out = generate(model, ids, past_key_values=past)
                 said.append({"seed": seed, "cached": past.cached, "ids": out[0].tolist()})
     return said
+
+
+def fingerprint_after(more: int) -> bytes:
+    """The fingerprint of a model with one other row of embeddings."""
+    model = model_of("llama")
+    model.get_input_embeddings().weight.data[50] += more
+    return aule.hf.fingerprint(model)

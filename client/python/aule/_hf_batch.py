@@ -27,6 +27,7 @@ from ._hf_attention import (
     options_of,
 )
 from ._hf_geometry import check_packed
+from ._hf_identity import check_model
 from .cache import Cache
 from .session import Session
 
@@ -220,6 +221,7 @@ class SharedBatches:
                  extra_key: bytes | str, timeout: float | None) -> None:
         check_version()
         check_packed(model, 0)
+        check_model(cache, model)
         if "init_continuous_batching" in model.__dict__:
             raise errors.InvalidError("this model's generate_batch is shared already: close what "
                                       "share_batches() returned first")

@@ -9,8 +9,6 @@ transformers' interface of caches; it knows no model.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 import time
 import warnings
@@ -33,6 +31,7 @@ from ._hf_geometry import (
     text_config,
     windows_of,
 )
+from ._hf_identity import ModelCache, check_model, one_look
 from ._hf_mask import Rows, pattern_of, pattern_of_batch
 from ._hf_pass import Flaw, ForwardPass, text_positions, watch, watch_prompts
 from ._hf_texts import Media, Text, Tokens, digests_of, host, texts_of
@@ -40,8 +39,6 @@ from ._native import milliseconds
 from .cache import Cache
 from .sequence import Sequence, Step
 from .session import Session
-
-SAMPLE = 16  # elements at each end of a parameter that a fingerprint reads
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -70,28 +67,15 @@ class _HandOver(threading.local):
 hand_over = _HandOver()
 
 
-def fingerprint(model: Any) -> bytes:
-    """Return 32 bytes that tell models apart: the configuration, and a sample of each parameter."""
-    digest = hashlib.sha256()
-    config = {name: value for name, value in model.config.to_dict().items()
-              if name not in ("transformers_version", "torch_dtype", "_attn_implementation",
-                              "_name_or_path")}
-    digest.update(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, parameter in model.named_parameters():
-        digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
-        if parameter.device.type != "meta" and parameter.numel():
-            flat = parameter.detach().reshape(-1)
-            ends = torch.cat([flat[:SAMPLE], flat[-SAMPLE:]]).cpu().contiguous()
-            digest.update(ends.view(torch.uint8).numpy().tobytes())
-    return digest.digest()
-
-
 def open_cache(session: Session, model: Any, name: str | None = None, *, dtype: Any = None,
-               block_size: int = 32, **identity: Any) -> Cache:
+               block_size: int = 32, fingerprint: bytes | str | None = None,
+               **identity: Any) -> ModelCache:
     """Open the cache of a model, which all processes share that run the same model.
 
-    name: None: the model's name or path. dtype: of stored K and V; None: the model's. The
-    fingerprint keeps models with other weights or another configuration out: MismatchError.
+    name: None: the model's name or path. dtype: of stored K and V; None: the model's.
+    fingerprint: up to 64 bytes that name the weights, configuration and adapters; nothing is read
+    then. None: a hash of all of them, see `aule.hf.fingerprint`. It keeps other models out:
+    MismatchError. Weights that change later: see `ModelCache`, the class of the result.
     Other options, and errors: as in `aule.Cache.open`.
     """
     config = text_config(model)
@@ -99,9 +83,8 @@ def open_cache(session: Session, model: Any, name: str | None = None, *, dtype: 
     if not name:
         raise errors.InvalidError(f"{type(model).__name__} has no name or path; give the cache's "
                                   "name to open_cache()")
-    values = {**geometry_of(model), "fingerprint": fingerprint(model)}
-    return session.cache(name, dtype=dtype or model.dtype, block_size=block_size,
-                         **{**values, **identity})
+    return ModelCache.of_model(session, model, name, fingerprint, dtype=dtype or model.dtype,
+                               block_size=block_size, **{**geometry_of(model), **identity})
 
 
 def _outside_graphs(method: Method) -> Method:
@@ -306,6 +289,7 @@ class SharedCache(_Past):
         self._cache = open_cache(where, model) if isinstance(where, Session) else where
         self._owners = [1] if isinstance(where, Session) else [2]  # of _cache, copies included
         super().__init__(model, self._cache)
+        check_model(self._cache, model)
         self._timeout = timeout
         self._model = model
         self._outer: Any = None
@@ -335,7 +319,8 @@ class SharedCache(_Past):
         """Make the texts' sequences, which take what is cached of the prompts."""
         self._asks = False
         key = self._key + (b"/longrope" if self._beyond else b"")
-        self._texts = self._make_texts(self._prompts, key)
+        with one_look(self._cache):
+            self._texts = self._make_texts(self._prompts, key)
         self._skip_cached()
 
     @property

@@ -84,7 +84,7 @@ class Cache(Owner):
     def open(cls, session: Session, name: str, *, num_layers: int, num_kv_heads: int,
              head_dim: int, head_dim_v: int = 0, dtype: Any = "f16", v_dtype: Any = None,
              scale: str = "none", block_size: int = 32, v_is_k_prefix: bool = False,
-             fingerprint: bytes | str = b"") -> Cache:
+             fingerprint: bytes | str = b"") -> Self:
         """Open the cache of this name, or create it.
 
         Sessions that open one name agree in every value. dtype: of stored K, and of V unless

@@ -22,8 +22,9 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from . import _hf_classes, errors
 from ._hf_attention import BATCH_NAME, NAME
-from ._hf_cache import SharedCache, StepCache, fingerprint, open_cache
+from ._hf_cache import SharedCache, StepCache, open_cache
 from ._hf_forward import attention_forward, use_session
+from ._hf_identity import fingerprint
 from ._hf_mask import mask_for
 from .cache import Cache
 from .session import Session

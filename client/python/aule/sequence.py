@@ -42,6 +42,7 @@ class Sequence(Owner):
         self.cache = cache
         self._lock = threading.RLock()
         self._publishes = False
+        self._weights: Any = None  # of a model's cache: the weights that it was made for
         self._own = (0, 0)  # tokens whose K and V plans have written, from and to
         self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
         cache._children.add(self)
@@ -214,7 +215,7 @@ class Sequence(Owner):
         with self._lock:
             check(lib.aule_sequence_fork(self._open().pointer, pointer))
         fork = type(self)(Handle(pointer[0], lib.aule_sequence_destroy, parent), self.cache)
-        fork._publishes = self._publishes
+        fork._publishes, fork._weights = self._publishes, self._weights
         return fork
 
     def publish(self) -> int:
