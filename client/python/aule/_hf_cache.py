@@ -9,12 +9,14 @@ transformers' interface of caches; it knows no model.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from transformers.cache_utils import Cache as TransformersCache
@@ -24,6 +26,7 @@ from . import errors
 from ._hf_attention import NAME
 from ._hf_geometry import (
     check_packed,
+    check_shape,
     check_window,
     geometry_of,
     latent_of,
@@ -39,6 +42,9 @@ from ._native import milliseconds
 from .cache import Cache
 from .sequence import Sequence, Step
 from .session import Session
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -182,24 +188,14 @@ class _Past(TransformersCache):
             raise errors.InvalidError(f"layer {layer} runs twice in one forward pass; call the "
                                       f"model that this {type(self).__name__} was made for")
         if (key.shape[1], key.shape[3], value.shape[3]) != self._latent:
-            self._check_shape(layer, key, value)
+            check_shape(self._what, layer, self._geometry, key, value)
         self._done.add(layer)
         hand_over.pending = hand_over.handed[key.data_ptr()] = Handed(self, layer, key, value)
-
-    def _check_shape(self, layer: int, key: Any, value: Any) -> None:
-        shape, got = self._geometry, (key.shape[1], key.shape[3], value.shape[3])
-        wanted = shape.num_kv_heads, shape.head_dim, shape.out_dim
-        if got != wanted or layer >= shape.num_layers:
-            raise errors.UnsupportedError(
-                f"layer {layer} of {self._what} has K and V of {got[0]} heads, dims {got[1]} and "
-                f"{got[2]}; this cache has {shape.num_layers} layers of {wanted[0]} heads, dims "
-                f"{wanted[1]} and {wanted[2]}. Give open_cache() other values if all layers are "
-                "alike")
 
     def _check_handed(self, handed: Handed, key: Any, value: Any) -> None:
         """Raise UnsupportedError if attention gets other K and V than the cache has got."""
         if (handed.key.shape[1], handed.key.shape[3], handed.value.shape[3]) == self._latent:
-            self._check_shape(handed.layer, key, value)  # MLA has expanded them
+            check_shape(self._what, handed.layer, self._geometry, key, value)  # MLA expands them
         elif not (_same(handed.key, key) and _same(handed.value, value)):
             raise errors.UnsupportedError(
                 f"{self._what} changes K or V of layer {handed.layer} after the cache's update; a "
@@ -286,6 +282,38 @@ class SharedCache(_Past):
                  attention_mask: Any = None, *, publish: bool = True,
                  extra_key: bytes | str = b"", timeout: float | None = 10.0,
                  claim: bool = True) -> None:
+        self._prepare(where, model, input_ids, attention_mask, publish, extra_key, timeout, claim)
+        if not self._asks:
+            self._look_up()
+        self._begin_watching()
+
+    @classmethod
+    async def create(cls, where: Session | Cache, model: Any, input_ids: Any,
+                     attention_mask: Any = None, *, publish: bool = True,
+                     extra_key: bytes | str = b"", timeout: float | None = 10.0,
+                     claim: bool = True) -> Self:
+        """Make one without blocking the event loop while others compute the prompt.
+
+        A thread of the loop's default executor opens the cache, if `where` is a session. If it is
+        cancelled, nothing is held or claimed.
+        """
+        past = cls.__new__(cls)
+        past._texts, past._owners, past._firsts = [], [2], set()
+        try:
+            await asyncio.to_thread(past._prepare, where, model, input_ids, attention_mask,
+                                    publish, extra_key, timeout, claim)
+            if not past._asks:
+                await past._look_up_async()
+        except BaseException:
+            past.close()
+            raise
+        past._begin_watching()
+        return past
+
+    def _prepare(self, where: Session | Cache, model: Any, input_ids: Any, attention_mask: Any,
+                 publish: bool, extra_key: bytes | str, timeout: float | None,
+                 claim: bool) -> None:
+        """Set everything but what the daemon says of the prompts."""
         self._cache = open_cache(where, model) if isinstance(where, Session) else where
         self._owners = [1] if isinstance(where, Session) else [2]  # of _cache, copies included
         super().__init__(model, self._cache)
@@ -310,17 +338,27 @@ class SharedCache(_Past):
         self._texts: list[Text] = []
         self._found = [0] * len(self._prompts)
         self._asks = any(len(self._media.at(ids)) for ids, _ in self._prompts)
-        if not self._asks:
-            self._look_up()
-        self._hooks = watch(self, model)
-        watch_prompts(model, SharedCache)
+
+    def _begin_watching(self) -> None:
+        self._hooks = watch(self, self._model)
+        watch_prompts(self._model, SharedCache)
 
     def _look_up(self) -> None:
         """Make the texts' sequences, which take what is cached of the prompts."""
-        self._asks = False
-        key = self._key + (b"/longrope" if self._beyond else b"")
-        with one_look(self._cache):
-            self._texts = self._make_texts(self._prompts, key)
+        with one_look(self._cache), contextlib.suppress(StopIteration):
+            making = self._make_texts()
+            wanted = next(making)
+            while True:
+                wanted = making.send(self._cache.sequence(**wanted))
+        self._skip_cached()
+
+    async def _look_up_async(self) -> None:
+        with contextlib.suppress(StopIteration):
+            making = self._make_texts()
+            wanted = next(making)
+            while True:
+                sequence = await self._cache.sequence_async(**wanted)
+                wanted = making.send(sequence)
         self._skip_cached()
 
     @property
@@ -333,28 +371,35 @@ class SharedCache(_Past):
         """The sequences of the rows."""
         return [text.sequence for text in self._texts]
 
-    def _make_texts(self, texts: list[tuple[Any, int]], key: bytes) -> list[Text]:
-        """Make the texts' sequences; claims in one order, so that processes wait in no circle."""
-        left = _countdown(self._timeout)
+    def _make_texts(self) -> Generator[dict[str, Any], Sequence, None]:
+        """Set _texts. Yields the arguments of each sequence that it needs, and is sent that.
+
+        They claim in one order, and each waits before the next one claims: so processes wait in no
+        circle.
+        """
+        self._asks, left = False, _countdown(self._timeout)
+        key = self._key + (b"/longrope" if self._beyond else b"")
         with _prompting_lock:
             busy = set().union(*(peer._firsts for peer in _prompting))
         firsts: set[tuple[Any, ...]] = set()
         made: dict[int, Text] = {}
-        for i in sorted(range(len(texts)), key=lambda i: texts[i][0].tolist()):
-            ids, pad = texts[i]
+        for i in sorted(range(len(self._prompts)), key=lambda i: self._prompts[i][0].tolist()):
+            ids, pad = self._prompts[i]
             names = self._media.names(ids)
             first = *self._cache._place, key, *names[:self._cache.block_size].tolist()
-            sequence = self._cache.sequence(
-                names, publish=self._publishes, extra_key=key, claim=self._claims,
-                timeout=0.0 if first in busy or first in firsts else left())
+            sequence = yield {
+                "tokens": names, "publish": self._publishes, "extra_key": key,
+                "claim": self._claims,
+                "timeout": 0.0 if first in busy or first in firsts else left()}
+            made[i] = Text(sequence, Tokens(ids), Tokens(names), pad)
+            self._texts = list(made.values())  # what close() ends
             if sequence.cached + self._cache.block_size <= len(ids):
                 firsts.add(first)
-            made[i] = Text(sequence, Tokens(ids), Tokens(names), pad)
+        self._texts = [made[i] for i in range(len(self._prompts))]
         with _prompting_lock:
             self._firsts = firsts
             if self._claims and firsts:
                 _prompting.add(self)
-        return [made[i] for i in range(len(texts))]
 
     def _no_prompts(self) -> None:
         """Say that this process computes the claimed prompts no more."""
@@ -541,6 +586,10 @@ class SharedCache(_Past):
         step = self._step
         assert step is not None  # _hand_on() made it
         batch, heads, count, _ = query.shape
+        if count != handed.key.shape[2]:
+            raise errors.UnsupportedError(
+                f"layer {handed.layer} of {self._what} has {count} queries for "
+                f"{handed.key.shape[2]} new keys; a SharedCache takes one for each")
         rows = tuple(Rows(i, self._texts[i].pad, skip) for i, skip in self._entries)
         pattern = pattern_of(mask, rows, count, self._length)
         check_window(self._what, self._windows[handed.layer], pattern, self._length)

@@ -15,6 +15,7 @@ import torch
 
 from . import errors
 from ._hf_mask import Pattern
+from ._run import Geometry
 
 KEPT = ("full_attention", "sliding_attention", "chunked_attention")  # layers with K and V
 ELSEWHERE = ("dummy", "moe", "mlp")  # layers that use other layers' K and V, or none
@@ -66,10 +67,10 @@ def check_packed(model: Any, longest: int) -> None:
     longest: tokens of the longest text.
     """
     config, name = text_config(model), type(model).__name__
-    one = torch.zeros((1, 1), dtype=torch.long, device=model.device)
-    inputs = model.prepare_inputs_for_generation(one, position_ids=one,
-                                                 attention_mask=torch.ones_like(one))
-    if not {"position_ids"} <= inputs.keys() & inspect.signature(model.forward).parameters.keys():
+    if "chunked_attention" in _layer_types(config):
+        raise errors.UnsupportedError(
+            f"{name} has chunks of attention, which generate_batch of transformers does not know")
+    if not _hands_on_positions(model):
         raise errors.UnsupportedError(
             f"{name} counts positions by itself: it cannot compute several texts in one row")
     if getattr(config, "attn_temperature_tuning", None):
@@ -77,6 +78,18 @@ def check_packed(model: Any, longest: int) -> None:
             f"{name} scales queries by their place in the row (attn_temperature_tuning): it cannot "
             "compute several texts in one row")
     check_rope(config, longest)
+
+
+def _hands_on_positions(model: Any) -> bool:
+    """Say whether generate() of this model hands on position_ids."""
+    one = torch.zeros((1, 1), dtype=torch.long, device=model.device)
+    try:
+        inputs = model.prepare_inputs_for_generation(one, position_ids=one,
+                                                     attention_mask=torch.ones_like(one))
+    except (AttributeError, TypeError, ValueError):  # it needs more than token ids
+        return False
+    return "position_ids" in inputs and "position_ids" in inspect.signature(
+        model.forward).parameters
 
 
 def check_rope(config: Any, longest: int) -> None:
@@ -102,6 +115,20 @@ def _shape(config: Any) -> dict[str, int]:
     kv_heads = 1 if one else next((count for count in given if count), heads)
     dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     return {"num_kv_heads": kv_heads, "head_dim": dim, "head_dim_v": 0}
+
+
+def check_shape(name: str, layer: int, geometry: Geometry, key: Any, value: Any) -> None:
+    """Raise UnsupportedError if K and V of a layer are not those of the cache.
+
+    key, value: [batch, heads, tokens, dim].
+    """
+    got = key.shape[1], key.shape[3], value.shape[3]
+    wanted = geometry.num_kv_heads, geometry.head_dim, geometry.out_dim
+    if got != wanted or layer >= geometry.num_layers:
+        raise errors.UnsupportedError(
+            f"layer {layer} of {name} has K and V of {got[0]} heads, dims {got[1]} and {got[2]}; "
+            f"this cache has {geometry.num_layers} layers of {wanted[0]} heads, dims {wanted[1]} "
+            f"and {wanted[2]}. Give open_cache() other values if all layers are alike")
 
 
 def latent_of(config: Any) -> tuple[int, int, int] | None:

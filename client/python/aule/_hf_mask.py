@@ -144,7 +144,8 @@ def _real(one: Any) -> Any:
 def _keeps(func: Any, mask: LazyMask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Say whether the result of an operation of `_KEEPS` is the mask itself."""
     if func is _aten.slice.Tensor:
-        dim, start, end, step = (*args[1:], *(0, 0, None, 1)[len(args) - 1:])
+        given: tuple[Any, ...] = (*args[1:], *(0, 0, None, 1)[len(args) - 1:])
+        dim, start, end, step = given
         length = mask.shape[dim]
         return (start or 0) == 0 and (end is None or end >= length) and step == 1
     if func is _aten.expand.default:

@@ -14,7 +14,7 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 
 from . import errors
 from ._hf_attention import BATCH_NAME
-from ._hf_geometry import check_rope, check_window, windows_of
+from ._hf_geometry import check_rope, check_shape, check_window, windows_of
 from ._hf_identity import hold, let_go
 from ._hf_mask import pattern_of_batch
 from .cache import Cache
@@ -274,6 +274,7 @@ class PagedCache(PagedAttentionCache):
         pattern = pattern_of_batch(mask, window, [
             rows.stop - rows.start for rows in self._step.rows])
         layer = self._layer_of(module, key, value)
+        check_shape(type(module).__name__, layer, self.cache._geometry, key, value)
         check_window(type(module).__name__, self._windows[layer], pattern,
                      max(self._step._lengths))
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
