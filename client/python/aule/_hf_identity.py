@@ -29,7 +29,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from . import errors
+from . import _args, errors
 from .cache import Cache, Entries
 from .sequence import Sequence, Step
 
@@ -526,9 +526,7 @@ class ModelCache(Cache):
         It reads all weights. fingerprint: a name of these weights, such as a training step, that
         processes with the same weights have in common; nothing is read then.
         """
-        name = fingerprint.encode() if isinstance(fingerprint, str) else fingerprint
-        if not isinstance(name, (bytes, type(None))):
-            raise errors.InvalidError(f"fingerprint = {fingerprint!r}; it is bytes or a str")
+        name = None if fingerprint is None else _args.key(fingerprint, "fingerprint")
         with self._weights.lock:
             self._weights.forget()
             if self._weights.model is None:
@@ -550,9 +548,8 @@ class ModelCache(Cache):
             return now, b"" if digest == self._digest else digest
 
     def _keyed(self, extra_key: bytes | str, weights: bytes) -> bytes:
-        """Return the key of these weights; what is no key goes on to where it is refused."""
-        key = extra_key.encode() if isinstance(extra_key, str) else extra_key
-        return hashlib.sha256(weights + key).digest() if weights and isinstance(key, bytes) else key
+        key = _args.key(extra_key, "extra_key")
+        return hashlib.sha256(weights + key).digest() if weights else key
 
     def sequence(self, tokens: Any = (), *, extra_key: bytes | str = b"",
                  **options: Any) -> Sequence:
