@@ -233,6 +233,26 @@ START_TEST(truncating_into_a_published_block_copies_it)
 }
 END_TEST
 
+START_TEST(private_tokens_are_published_never_and_those_before_them_are)
+{
+    struct text first, second;
+    text_create(&world, &first, words(40), 4 * TEXT_BLOCK, true);
+    expect(aule_sequence_keep_private(first.sequence, 4 * TEXT_BLOCK + 1), AULE_OUT_OF_RANGE,
+           "has no token 33 to keep private");
+    ok(aule_sequence_keep_private(first.sequence, 2 * TEXT_BLOCK + 3));
+    ck_assert_ptr_null(aule_sequence_tokens(first.sequence));
+    step_all(&first);
+    ok(aule_sequence_publish(first.sequence));
+    ck_assert_uint_eq(info_of(&first).num_published, 2);
+    expect(aule_sequence_keep_private(first.sequence, TEXT_BLOCK), AULE_SEALED,
+           "tokens from 8 on cannot be private: 16 are published");
+    text_destroy(&first);
+    text_create(&world, &second, words(40), 4 * TEXT_BLOCK, true);
+    ck_assert_uint_eq(info_of(&second).num_found, 2 * TEXT_BLOCK);
+    text_destroy(&second);
+}
+END_TEST
+
 START_TEST(a_sequence_publishes_when_it_is_asked_to)
 {
     struct text text, found;
@@ -651,6 +671,7 @@ int main(void)
         a_fork_may_outlive_its_parent,
         what_was_truncated_is_written_anew,
         truncating_into_a_published_block_copies_it,
+        private_tokens_are_published_never_and_those_before_them_are,
         a_sequence_publishes_when_it_is_asked_to,
         what_is_published_before_its_writes_have_ended_is_found_whole_with_the_same_bits,
         a_step_takes_a_custom_mask,

@@ -324,7 +324,7 @@ class SharedCache(_Past):
         self._entries: list[tuple[int, int]] = []  # of the step: (row, padding in this pass)
         self._pass: ForwardPass | None = None
         self._undo: tuple[int, list[int]] | None = None  # of a pass: _length, and the texts' sizes
-        self._warned = False
+        self._flawed = self._warned = False  # this pass is none of the plain prompt; it was said
         self._publishes, self._claims = publish, claim and publish
         self._firsts: set[tuple[Any, ...]] = set()  # first blocks of prompts that it claims
         self._key = extra_key.encode() if isinstance(extra_key, str) else extra_key
@@ -570,6 +570,7 @@ class SharedCache(_Past):
                 f"K has {batch} rows of {count} tokens, and their input_ids are not known; a "
                 "SharedCache needs input_ids, and one forward pass for all of them")
         flaw = self._flaw(one)
+        self._flawed = flaw is not None
         self._undo = self._length, [len(text.ids) for text in self._texts]
         self._entries = []
         for i, text in enumerate(self._texts):
@@ -593,7 +594,8 @@ class SharedCache(_Past):
         rows = tuple(Rows(i, self._texts[i].pad, skip) for i, skip in self._entries)
         pattern = pattern_of(mask, rows, count, self._length)
         check_window(self._what, self._windows[handed.layer], pattern, self._length)
-        if pattern.mask is not None:
+        if pattern.mask is not None and not self._flawed:
+            self._flawed = True
             self._heed(Flaw("its mask is neither causal, nor a window, nor chunks",
                             [0] * len(self._texts)))
         padded = any(skip for _, skip in self._entries) or len(self._entries) != batch
