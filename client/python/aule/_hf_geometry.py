@@ -81,15 +81,16 @@ def check_packed(model: Any, longest: int) -> None:
 
 
 def _hands_on_positions(model: Any) -> bool:
-    """Say whether generate() of this model hands on position_ids."""
+    """Say whether generate() of this model hands on position_ids as they are."""
     one = torch.zeros((1, 1), dtype=torch.long, device=model.device)
     try:
         inputs = model.prepare_inputs_for_generation(one, position_ids=one,
                                                      attention_mask=torch.ones_like(one))
     except (AttributeError, TypeError, ValueError):  # it needs more than token ids
         return False
-    return "position_ids" in inputs and "position_ids" in inspect.signature(
-        model.forward).parameters
+    positions = inputs.get("position_ids")
+    return (positions is not None and not bool(positions.any())
+            and "position_ids" in inspect.signature(model.forward).parameters)
 
 
 def check_rope(config: Any, longest: int) -> None:
