@@ -66,14 +66,30 @@ def test_two_processes_serve_what_transformers_generates(session: aule.Session, 
     assert len(hits) == 2 and all(int(n) > 0 for n in hits), out
 
 
-def test_a_step_cache_takes_the_tokens_of_its_step_only(session: aule.Session) -> None:
-    model = hf_models.model_of("llama")
-    with aule.hf.open_cache(session, model, "step", block_size=hf_models.BLOCK) as cache:
-        step = cache.step([cache.sequence(range(2, 7)), cache.sequence(range(9, 12))])
-        past = aule.hf.StepCache(model, step)
-        assert past.position_ids.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2]]
-        with torch.no_grad(), pytest.raises(aule.errors.InvalidError, match="1 row of 8"):
-            model(torch.ones((1, 7), dtype=torch.long), past_key_values=past)
+ROW = torch.tensor([[2, 3, 4, 5, 6, 9, 10, 11]])
+AT = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2]])
+
+
+@pytest.mark.parametrize(("ids", "options", "sentence"), [
+    (ROW[:, :7], {"position_ids": AT[:, :7]}, "input_ids are not the tokens of the step"),
+    (ROW.flip(1), {"position_ids": AT}, "input_ids are not the tokens of the step"),
+    (ROW, {}, "position_ids are not those of the step"),
+    (ROW, {"position_ids": torch.arange(8)[None]}, "position_ids are not those of the step"),
+    (ROW, {"position_ids": AT, "attention_mask": torch.ones_like(AT)}, "takes no attention_mask"),
+])
+def test_a_step_cache_takes_the_tokens_of_its_step_only(
+        session: aule.Session, ids: Any, options: dict[str, Any], sentence: str) -> None:
+    model, own = hf_models.model_of("llama"), hf_models.model_of("llama", "sdpa")
+    with torch.no_grad(), aule.hf.open_cache(session, model, "step",
+                                             block_size=hf_models.BLOCK) as cache:
+        with cache.sequence(range(2, 7)) as one, cache.sequence(range(9, 12)) as other:
+            past = aule.hf.StepCache(model, cache.step([one, other]))
+            assert past.position_ids.tolist() == AT.tolist()
+            with pytest.raises(aule.AuleError, match=sentence):
+                model(ids, past_key_values=past, **options)
+            got = model(ROW, position_ids=past.position_ids, past_key_values=past).logits[0]
+        for text, rows in ((ROW[:, :5], slice(0, 5)), (ROW[:, 5:], slice(5, 8))):
+            torch.testing.assert_close(got[rows], own(text).logits[0], rtol=1e-4, atol=1e-3)
 
 
 def test_the_paged_lesson_emits_the_tokens_of_transformers(session: aule.Session, run: Any,

@@ -26,7 +26,7 @@ from ._hf_attention import (
     of_one_type,
     options_of,
 )
-from ._hf_geometry import check_packed
+from ._hf_geometry import check_batches
 from ._hf_identity import check_model
 from .cache import Cache
 from .session import Session
@@ -220,7 +220,7 @@ class SharedBatches:
     def __init__(self, cache: Cache, owns_cache: bool, model: Any, publish: bool,
                  extra_key: bytes | str, timeout: float | None) -> None:
         check_version()
-        check_packed(model, 0)
+        check_batches(model)
         check_model(cache, model)
         if "init_continuous_batching" in model.__dict__:
             raise errors.InvalidError("this model's generate_batch is shared already: close what "

@@ -25,7 +25,7 @@ from transformers.cache_utils import CacheLayerMixin
 from . import errors
 from ._hf_attention import NAME
 from ._hf_geometry import (
-    check_packed,
+    check_row,
     check_shape,
     check_window,
     geometry_of,
@@ -228,8 +228,14 @@ class StepCache(_Past):
 
     def __init__(self, model: Any, step: Step) -> None:
         super().__init__(model, step.cache)
-        check_packed(model, max(step._lengths))
+        check_row(model, max(step._lengths))
         self._given = step
+        self._outer: Any = None
+        self._hooks = watch(self, model)
+
+    def __del__(self) -> None:
+        for hook in getattr(self, "_hooks", ()):
+            hook.remove()
 
     @property
     def position_ids(self) -> Any:
@@ -238,11 +244,42 @@ class StepCache(_Past):
         return torch.cat([torch.arange(end - (rows.stop - rows.start), end)
                           for rows, end in ends])[None]
 
+    def _before(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Check the arguments of the forward pass: they must be the step's."""
+        self._begin()
+        ids, positions = options.get("input_ids"), options.get("position_ids")
+        if ids is None or host(ids).tolist() != [self._tokens()]:
+            raise errors.InvalidError("input_ids are not the tokens of the step: one row, those of "
+                                      "its sequences one after another")
+        if positions is None or (host(positions) != host(self.position_ids)).any():
+            raise errors.InvalidError("position_ids are not those of the step: give the model "
+                                      "StepCache.position_ids")
+        more = [*digests_of(options), *(["attention_mask"] if options.get("attention_mask")
+                                        is not None else [])]
+        if more:
+            raise errors.UnsupportedError(f"a StepCache takes no {', '.join(more)}")
+        return options
+
+    def _tokens(self) -> list[int]:
+        """Return the ids of the step's tokens."""
+        step, ids = self._given, []
+        for sequence, rows, end in zip(step.sequences, step.rows, step._lengths, strict=True):
+            known = sequence.tokens
+            if known is None:
+                raise errors.InvalidError("a sequence of the step has tokens whose ids are not "
+                                          "known")
+            ids += known[end - (rows.stop - rows.start):end].tolist()
+        return ids
+
+    def _finish(self, failed: bool) -> None:
+        hand_over.handed = {}
+        if not failed:
+            self._check_whole()
+
     def _make_step(self, batch: int, count: int) -> None:
         if (batch, count) != (1, self._given.num_tokens):
             raise errors.InvalidError(f"the model computes {batch} rows of {count} tokens; the "
                                       f"step has 1 row of {self._given.num_tokens}")
-        hand_over.handed = {}
         self._step = self._given
 
     def _attend(self, handed: Handed, query: Any, mask: Any, run: dict[str, Any]) -> Any:

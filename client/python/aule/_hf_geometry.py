@@ -61,16 +61,13 @@ def check_window(name: str, window: int | None, pattern: Pattern, keys: int) -> 
             "aule's does not")
 
 
-def check_packed(model: Any, longest: int) -> None:
+def check_row(model: Any, longest: int) -> None:
     """Raise UnsupportedError if a model cannot compute several texts in one row.
 
     longest: tokens of the longest text.
     """
     config, name = text_config(model), type(model).__name__
-    if "chunked_attention" in _layer_types(config):
-        raise errors.UnsupportedError(
-            f"{name} has chunks of attention, which generate_batch of transformers does not know")
-    if not _hands_on_positions(model):
+    if "position_ids" not in inspect.signature(model.forward).parameters:
         raise errors.UnsupportedError(
             f"{name} counts positions by itself: it cannot compute several texts in one row")
     if getattr(config, "attn_temperature_tuning", None):
@@ -78,6 +75,18 @@ def check_packed(model: Any, longest: int) -> None:
             f"{name} scales queries by their place in the row (attn_temperature_tuning): it cannot "
             "compute several texts in one row")
     check_rope(config, longest)
+
+
+def check_batches(model: Any) -> None:
+    """Raise UnsupportedError if generate_batch cannot serve a model."""
+    name = type(model).__name__
+    check_row(model, 0)
+    if "chunked_attention" in _layer_types(text_config(model)):
+        raise errors.UnsupportedError(
+            f"{name} has chunks of attention, which generate_batch of transformers does not know")
+    if not _hands_on_positions(model):
+        raise errors.UnsupportedError(
+            f"{name} counts positions by itself: it cannot compute several texts in one row")
 
 
 def _hands_on_positions(model: Any) -> bool:
@@ -89,8 +98,7 @@ def _hands_on_positions(model: Any) -> bool:
     except (AttributeError, TypeError, ValueError):  # it needs more than token ids
         return False
     positions = inputs.get("position_ids")
-    return (positions is not None and not bool(positions.any())
-            and "position_ids" in inspect.signature(model.forward).parameters)
+    return positions is not None and not bool(positions.any())
 
 
 def check_rope(config: Any, longest: int) -> None:
