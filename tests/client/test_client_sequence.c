@@ -238,7 +238,7 @@ START_TEST(private_tokens_are_published_never_and_those_before_them_are)
     struct text first, second;
     text_create(&world, &first, words(40), 4 * TEXT_BLOCK, true);
     expect(aule_sequence_keep_private(first.sequence, 4 * TEXT_BLOCK + 1), AULE_OUT_OF_RANGE,
-           "has no token 33 to keep private");
+           "num_tokens = 33 is more than the sequence's 32 tokens");
     ok(aule_sequence_keep_private(first.sequence, 2 * TEXT_BLOCK + 3));
     ck_assert_ptr_null(aule_sequence_tokens(first.sequence));
     step_all(&first);
@@ -250,6 +250,22 @@ START_TEST(private_tokens_are_published_never_and_those_before_them_are)
     text_create(&world, &second, words(40), 4 * TEXT_BLOCK, true);
     ck_assert_uint_eq(info_of(&second).num_found, 2 * TEXT_BLOCK);
     text_destroy(&second);
+}
+END_TEST
+
+START_TEST(tokens_that_are_appended_behind_a_private_end_are_private)
+{
+    struct text text;
+    int32_t more[2 * TEXT_BLOCK] = {7};
+    text_create(&world, &text, words(41), TEXT_BLOCK, true);
+    ok(aule_sequence_keep_private(text.sequence, TEXT_BLOCK));
+    ck_assert_ptr_nonnull(aule_sequence_tokens(text.sequence));
+    ok(aule_sequence_append(text.sequence, more, TEXT_BLOCK));
+    ck_assert_ptr_null(aule_sequence_tokens(text.sequence));
+    ok(aule_sequence_truncate(text.sequence, TEXT_BLOCK)); // public again
+    ok(aule_sequence_append(text.sequence, more, TEXT_BLOCK));
+    ck_assert_ptr_nonnull(aule_sequence_tokens(text.sequence));
+    text_destroy(&text);
 }
 END_TEST
 
@@ -672,6 +688,7 @@ int main(void)
         what_was_truncated_is_written_anew,
         truncating_into_a_published_block_copies_it,
         private_tokens_are_published_never_and_those_before_them_are,
+        tokens_that_are_appended_behind_a_private_end_are_private,
         a_sequence_publishes_when_it_is_asked_to,
         what_is_published_before_its_writes_have_ended_is_found_whole_with_the_same_bits,
         a_step_takes_a_custom_mask,

@@ -105,10 +105,11 @@ AULE_API enum aule_status aule_sequence_truncate(struct aule_sequence *sequence,
                                                  uint32_t num_tokens);
 
 /*
- * Publishes no block that has a token from `num_tokens` on, now or later. The tokens and their K and
- * V stay. A claim on such blocks ends. Call this before the next step of the sequence if K and V of
- * these tokens are not those of the plain prompt, for instance under another mask.
- * aule_sequence_tokens() returns NULL from then on. AULE_OUT_OF_RANGE: the sequence has fewer
+ * Publishes no block that has a token from `num_tokens` on, until the sequence is truncated to
+ * `num_tokens` tokens or fewer. The tokens and their K and V stay. A claim on such blocks ends. Call
+ * this before the next step of the sequence if K and V of these tokens are not those of the plain
+ * prompt, for instance under another mask. aule_sequence_tokens() returns NULL while there are such
+ * tokens. AULE_OUT_OF_RANGE: the sequence has fewer
  * tokens. AULE_SEALED: a block with such a token is published already; nothing has changed.
  */
 AULE_API enum aule_status aule_sequence_keep_private(struct aule_sequence *sequence,

@@ -130,7 +130,7 @@ class _Manager(ContinuousBatchingManager):
 
     def _settle(self) -> None:
         """Undo what _prepare() has done. The thread has ended."""
-        self.model.set_attn_implementation(NAME)
+        self.model.set_attn_implementation(self._owner._attentions)
         self.batch_processor = None
         made, self._made = self._made, None
         if made is not None:
@@ -166,6 +166,15 @@ class _Manager(ContinuousBatchingManager):
             background_thread_status=self.background_thread_status,
             model_device=self.model.device, model_dtype=self.model.dtype, scheduler=scheduler,
             distributed_helper=self.distributed_helper)
+
+
+def _attentions(model: Any) -> dict[str, str]:
+    """Return what `set_attn_implementation` takes to give each part of a model its own attention."""
+    config = model.config
+    parts = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
+    return {"": config._attn_implementation,
+            **{name: part._attn_implementation for name, part in parts.items()
+               if part is not None and part._attn_implementation is not None}}
 
 
 def _checking(scheduler: Any) -> Any:
@@ -230,6 +239,7 @@ class SharedBatches:
                 f"the model's attention is {model.config._attn_implementation!r}: call "
                 f"aule.hf.register() and model.set_attn_implementation({NAME!r})")
         self._cache, self._owns_cache, self._model = cache, owns_cache, model
+        self._attentions = _attentions(model)  # as they were, of all parts of the model
         self._options: dict[str, Any] = {"publish": publish, "extra_key": extra_key,
                                          "timeout": timeout}
         self._found = self._asked = 0
@@ -252,7 +262,7 @@ class SharedBatches:
         if config.eos_token_id is None:
             config = copy.deepcopy(config)
             config.eos_token_id = -1  # what transformers takes for none
-        before = self._model.config._attn_implementation  # another if a manager is running
+        before = _attentions(self._model)  # others if a manager is running
         try:
             with torch.no_grad():
                 return _Manager(self, continuous_batching_config, model=self._model,
@@ -277,7 +287,7 @@ class SharedBatches:
         if self._model.__dict__.get("init_continuous_batching") == self._init:
             del self._model.init_continuous_batching
             if self._model.config._attn_implementation == BATCH_NAME:  # a manager was not stopped
-                self._model.set_attn_implementation(NAME)
+                self._model.set_attn_implementation(self._attentions)
         if self._owns_cache:
             self._cache.close()
 

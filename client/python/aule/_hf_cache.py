@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import threading
 import time
 import warnings
@@ -36,7 +37,7 @@ from ._hf_geometry import (
 )
 from ._hf_identity import ModelCache, check_model, one_look
 from ._hf_mask import Rows, pattern_of, pattern_of_batch
-from ._hf_pass import Flaw, ForwardPass, text_positions, watch, watch_prompts
+from ._hf_pass import Flaw, ForwardPass, joined, text_positions, watch, watch_prompts
 from ._hf_texts import Media, Text, Tokens, digests_of, host, texts_of
 from ._native import milliseconds
 from .cache import Cache
@@ -66,8 +67,9 @@ class Handed(NamedTuple):
 class _HandOver(threading.local):
     """What the cache of this thread's model has handed to the next attention call."""
 
-    pending: Handed | None = None
-    handed: dict[int, Handed] = {}  # noqa: RUF012  # of this forward pass, by the key's address
+    def __init__(self) -> None:
+        self.pending: Handed | None = None
+        self.handed: dict[int, Handed] = {}  # of this forward pass, by the key's address
 
 
 hand_over = _HandOver()
@@ -174,11 +176,16 @@ class _Past(TransformersCache):
 
     def _begin(self) -> None:
         """Forget a forward pass, also one that failed."""
+        self._end_pass()
+        self._step = None
+        self._done.clear()
+
+    def _end_pass(self) -> None:
+        """Let go of the K and V that a forward pass has handed on."""
         if hand_over.pending is not None and hand_over.pending.past is self:
             hand_over.pending = None
         hand_over.handed = {}
-        self._step = None
-        self._done.clear()
+        self._seen: Any = None  # the input_ids that the model got
 
     def _hand_on(self, layer: int, key: Any, value: Any) -> None:
         self._check_called()
@@ -201,13 +208,18 @@ class _Past(TransformersCache):
                 f"{self._what} changes K or V of layer {handed.layer} after the cache's update; a "
                 f"{type(self).__name__} cannot serve it, transformers' own caches can")
 
+    def _is_inner(self, options: dict[str, Any]) -> bool:
+        """Say whether these are arguments of a module inside of the one whose pass runs."""
+        ids = options.get("input_ids")
+        return self._seen is not None and (ids is None or ids is self._seen)
+
     def _check_called(self) -> None:
         """Raise InvalidError if a layer took no notice of aule's attention."""
         if hand_over.pending is not None and hand_over.pending.past is self:
             raise errors.InvalidError(
-                f"layer {hand_over.pending.layer} of {self._what} did not call aule's attention; "
-                f"attn_implementation must be {NAME!r} in all layers, and a model whose code "
-                "computes attention by itself cannot use this cache")
+                f"layer {hand_over.pending.layer} of {self._what} did not call aule's attention: "
+                f"attn_implementation must be {NAME!r} in all layers. A model whose code computes "
+                "attention by itself cannot use this cache")
 
     def _check_whole(self) -> None:
         """Raise InvalidError if the pass that ends has left layers out."""
@@ -258,7 +270,11 @@ class StepCache(_Past):
                                         is not None else [])]
         if more:
             raise errors.UnsupportedError(f"a StepCache takes no {', '.join(more)}")
+        self._seen = ids
         return options
+
+    def __deepcopy__(self, _memo: Any) -> StepCache:
+        raise errors.UnsupportedError("a StepCache is of one step: fork the step's sequences")
 
     def _tokens(self) -> list[int]:
         """Return the ids of the step's tokens."""
@@ -272,9 +288,11 @@ class StepCache(_Past):
         return ids
 
     def _finish(self, failed: bool) -> None:
-        hand_over.handed = {}
-        if not failed:
-            self._check_whole()
+        try:
+            if not failed:
+                self._check_whole()
+        finally:
+            self._end_pass()
 
     def _make_step(self, batch: int, count: int) -> None:
         if (batch, count) != (1, self._given.num_tokens):
@@ -360,7 +378,8 @@ class SharedCache(_Past):
         self._outer: Any = None
         self._entries: list[tuple[int, int]] = []  # of the step: (row, padding in this pass)
         self._pass: ForwardPass | None = None
-        self._undo: tuple[int, list[int]] | None = None  # of a pass: _length, and the texts' sizes
+        # Before the pass that runs: _length, and each text's length; None: no pass runs.
+        self._undo: tuple[int, list[int]] | None = None
         self._flawed = self._warned = False  # this pass is none of the plain prompt; it was said
         self._publishes, self._claims = publish, claim and publish
         self._firsts: set[tuple[Any, ...]] = set()  # first blocks of prompts that it claims
@@ -368,7 +387,7 @@ class SharedCache(_Past):
         self._border = rope_border(text_config(model))
         self._prompts = texts_of(input_ids, attention_mask)
         self._beyond = self._border is not None and any(
-            len(ids) > self._border.tokens for ids, _ in self._prompts)
+            self._border.passed(len(ids)) for ids, _ in self._prompts)
         self._counts_alone = any(hasattr(module, "create_position_ids_from_input_ids")
                                  for module in model.modules())
         self._media = Media(model.config)
@@ -415,7 +434,9 @@ class SharedCache(_Past):
         circle.
         """
         self._asks, left = False, _countdown(self._timeout)
-        key = self._key + (b"/longrope" if self._beyond else b"")
+        key = self._key
+        if self._border is not None and self._beyond and self._border.kind == "longrope":
+            key = hashlib.sha256(b"longrope " + key).digest()
         with _prompting_lock:
             busy = set().union(*(peer._firsts for peer in _prompting))
         firsts: set[tuple[Any, ...]] = set()
@@ -514,7 +535,7 @@ class SharedCache(_Past):
         copied.layers = [_Layer(copied, i) for i in range(len(self.layers))]
         copied._texts = [text.fork() for text in self._texts]
         copied._found = list(self._found)
-        copied._step, copied._done, copied._firsts = None, set(), set()
+        copied._step, copied._pass, copied._done, copied._firsts = None, None, set(), set()
         copied._owners[0] += 1
         copied._outer, copied._hooks = None, watch(copied, copied._model)
         return copied
@@ -543,7 +564,10 @@ class SharedCache(_Past):
         if asks:
             self._media = Media(self._model.config, options)
             self._look_up()
-            if ids.shape[1] != max(pad + len(one) for one, pad in self._prompts):
+            # A part of the prompt, or positions that the model would make for the prompt's rest.
+            if ids.shape[1] != max(pad + len(one) for one, pad in self._prompts) or (
+                    options.get("position_ids") is None
+                    and hasattr(self._model.base_model, "rope_deltas")):
                 self._begin_anew()
         if len(ids) != len(self._texts) and len(ids) % len(self._texts) == 0:
             self.batch_repeat_interleave(len(ids) // len(self._texts))
@@ -558,6 +582,7 @@ class SharedCache(_Past):
             options["input_ids"] = ids[:, self._length:]
         if begins:
             self._place_images(one)
+        self._seen = options["input_ids"]
         return options
 
     def _place_images(self, one: ForwardPass) -> None:
@@ -573,11 +598,18 @@ class SharedCache(_Past):
 
     def _flaw(self, one: ForwardPass) -> Flaw | None:
         """Return why K and V of this pass are not those of the plain prompt."""
-        strange = self._media.differs(one.options)
+        placed = [self._media.at(row[max(0, text.pad - self._length):])
+                  for row, text in zip(one.ids, self._texts, strict=True)]
+        keys = [self._computed(text) + int(at[0]) if len(at) else 0
+                for text, at in zip(self._texts, placed, strict=True)]
+        strange, flaw = self._media.differs(one.options), None
         if strange:
-            return Flaw(f"it gets {', '.join(strange)}, which the prompt's tokens do not show",
-                        [0] * len(self._texts))
-        return one.flaw(self._border, self._beyond, bool(self._media))
+            flaw = Flaw(f"it gets {', '.join(strange)}, which the prompt's tokens do not show",
+                        keys)
+        elif any(len(at) and self._computed(text) + int(at[-1]) >= len(text.ids)
+                 for at, text in zip(placed, self._texts, strict=True)):
+            flaw = Flaw("it has images behind the prompt", keys)
+        return joined([flaw, one.flaw(self._border, self._beyond, bool(self._media))])
 
     def _heed(self, flaw: Flaw | None) -> None:
         """Publish nothing of this pass. InvalidError: it builds on blocks of plain prompts."""
@@ -629,11 +661,14 @@ class SharedCache(_Past):
                 f"layer {handed.layer} of {self._what} has {count} queries for "
                 f"{handed.key.shape[2]} new keys; a SharedCache takes one for each")
         rows = tuple(Rows(i, self._texts[i].pad, skip) for i, skip in self._entries)
-        pattern = pattern_of(mask, rows, count, self._length)
+        if mask is None:
+            raise errors.UnsupportedError(f"layer {handed.layer} of {self._what} gives no mask to "
+                                          "its attention; a SharedCache needs it")
+        pattern = pattern_of(mask, rows, count, self._length, self._windows[handed.layer])
         check_window(self._what, self._windows[handed.layer], pattern, self._length)
-        if pattern.mask is not None and not self._flawed:
+        if (pattern.mask is not None or not pattern.causal) and not self._flawed:
             self._flawed = True
-            self._heed(Flaw("its mask is neither causal, nor a window, nor chunks",
+            self._heed(Flaw("its mask is neither causal, nor a causal window, nor chunks",
                             [0] * len(self._texts)))
         padded = any(skip for _, skip in self._entries) or len(self._entries) != batch
         pick = None
@@ -655,14 +690,15 @@ class SharedCache(_Past):
 
     def _finish(self, failed: bool) -> None:
         """End a forward pass. One that failed is undone: its tokens count as not computed."""
-        undo, hand_over.handed = self._undo, {}
+        undo = self._undo
         if not failed and undo is not None:
             try:
                 self._check_whole()
             except errors.InvalidError:
                 self._finish(failed=True)
                 raise
-        self._undo = None
+        self._undo = self._pass = None
+        self._end_pass()
         if failed and undo is not None:
             self._step = None
             self._length = undo[0]
@@ -702,7 +738,9 @@ class SharedCache(_Past):
         self._step = None
         self._length = max(0, self._length + tokens_to_remove)
         for text in self._texts:
-            text.truncate(max(0, self._length - text.pad))
+            text.truncate(self._computed(text))
+        self._found = [min(found, self._computed(text))
+                       for text, found in zip(self._texts, self._found, strict=True)]
 
     def reset(self) -> None:
         """Drop all tokens."""

@@ -36,22 +36,28 @@ def attention_forward(module: Any, query: Any, key: Any, value: Any, attention_m
     SharedCache's update key and value have only the new tokens, and the run reads the older ones
     in the daemon. UnsupportedError: the sentence names what the model asks for.
     """
+    compiling = torch.compiler.is_compiling()
+    handed = None if compiling else _take_handed(key)
     if options.get("cache") is not None:  # of generate_batch
-        raise errors.UnsupportedError(f"a batch of generate_batch met the attention {NAME!r}: it "
-                                      "ran on after close() of what share_batches() returned")
+        raise errors.UnsupportedError(f"a batch of generate_batch met the attention {NAME!r}: "
+                                      "generate_batch was running when share_batches() was closed")
     run = options_of(module, (query, key, value), dropout, scaling, options)
     causal = attention_mask is not None or without_mask(module, query, key, options)
-    if torch.compiler.is_compiling():
+    if compiling:
         tensors = of_one_type((query, key, value))
         return torch.ops.aule.attention(*tensors, attention_mask, run["sinks"], run["scale"],
                                         run["soft_cap"], causal), None
-    return _attend(query, key, value, attention_mask, causal, run), None
+    return _attend(handed, query, key, value, attention_mask, causal, run), None
 
 
-def _attend(query: Any, key: Any, value: Any, mask: Any, causal: bool,
-            run: dict[str, Any]) -> Any:
+def _take_handed(key: Any) -> Handed | None:
+    """Return what a cache has handed on for this layer; layers may share their K and V."""
     pending, hand_over.pending = hand_over.pending, None
-    handed = pending or hand_over.handed.get(key.data_ptr())  # layers may share their K and V
+    return pending or hand_over.handed.get(key.data_ptr())
+
+
+def _attend(handed: Handed | None, query: Any, key: Any, value: Any, mask: Any, causal: bool,
+            run: dict[str, Any]) -> Any:
     if handed is not None:
         handed.past._check_handed(handed, key, value)
     query, key, value = of_one_type((query, key, value))
@@ -80,7 +86,7 @@ def _operator(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
               mask: torch.Tensor | None, sinks: torch.Tensor | None, scale: float | None,
               soft_cap: float, causal: bool) -> torch.Tensor:
     """Be the node of a graph: what `attention_forward` does outside of one."""
-    out: torch.Tensor = _attend(query, key, value, mask, causal,
+    out: torch.Tensor = _attend(_take_handed(key), query, key, value, mask, causal,
                                 {"scale": scale, "soft_cap": soft_cap, "sinks": sinks})
     return out
 

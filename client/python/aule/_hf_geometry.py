@@ -104,10 +104,10 @@ def _hands_on_positions(model: Any) -> bool:
 def check_rope(config: Any, longest: int) -> None:
     """Raise UnsupportedError if a text of `longest` tokens would rotate the others' K."""
     border = rope_border(config)
-    if border is not None and longest > border.tokens:
+    if border is not None and border.passed(longest):
         raise errors.UnsupportedError(
-            f"RoPE ({border.kind}) rotates by the length of the text beyond {border.tokens} "
-            f"tokens, and a text has {longest}: it cannot share a row with others")
+            f"RoPE ({border.kind}) rotates by the length of the text from {border.tokens} "
+            f"tokens on, and a text has {longest}: it cannot share a row with others")
 
 
 def _shape(config: Any) -> dict[str, int]:
@@ -186,6 +186,13 @@ class RopeBorder(NamedTuple):
 
     tokens: int
     kind: str  # "dynamic": on each length beyond; "longrope": only on whether it is beyond
+
+    def passed(self, length: int) -> bool:
+        """Say whether a text of this length may be rotated as a longer one.
+
+        A text that ends at the border of "dynamic" keeps what a longer one has left.
+        """
+        return length >= self.tokens if self.kind == "dynamic" else length > self.tokens
 
 
 def rope_border(config: Any) -> RopeBorder | None:

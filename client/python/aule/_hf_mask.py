@@ -9,7 +9,6 @@ for a `Pattern`, mostly without making the mask. This module knows no model and 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -130,6 +129,9 @@ class LazyMask(torch.Tensor):  # type: ignore[misc]
                 "attention without transformers' attention interface, or adds a bias to the "
                 "scores. aule serves neither; use attn_implementation='eager'. A model that was "
                 "loaded with another attention may have to be loaded with 'aule'")
+        if func._schema.is_mutable:
+            raise errors.UnsupportedError(
+                f"the model writes into the attention mask ({func}), which aule does not see")
         real_args, real_kwargs = tree_map(_real, (args, kwargs))
         out = func(*real_args, **real_kwargs)
         if isinstance(out, torch.Tensor) and out.ndim == 4 and not others:
@@ -223,7 +225,8 @@ def _plain(asked: dict[str, Any]) -> bool:
     padding = asked.get("attention_mask")
     return (asked["mask_function"] is causal_mask_function and not asked.get("local_size")
             and asked["q_offset"] + asked["q_length"] == asked["kv_offset"] + asked["kv_length"]
-            and (padding is None or bool(padding.all())))
+            and (padding is None or (bool(padding.all()) and padding.shape[-1]
+                                     >= asked["kv_offset"] + asked["kv_length"])))
 
 
 def _seen(mask: Any, queries: int, keys: int) -> Any:
@@ -246,10 +249,10 @@ def _seen(mask: Any, queries: int, keys: int) -> Any:
     return mask[:, 0]
 
 
-def _of_seen(seen: Any) -> Any:
+def _of_seen(seen: Any, window: int | None) -> Any:
     """Return the Pattern of bool [queries, keys] if there is one, else these."""
     queries, keys = seen.shape
-    for pattern in (Pattern(), Pattern(causal=False)):
+    for pattern in _candidates({"local_size": window}):
         if torch.equal(seen, pattern.sees(queries, keys, keys - queries, seen.device)):
             return pattern
     return seen
@@ -264,14 +267,12 @@ def _joined(of_texts: list[Any], shapes: list[tuple[int, int]], device: Any) -> 
     return Pattern(mask=pack_mask(bits, shapes))
 
 
-_last: list[tuple[Any, int, tuple[Rows, ...], Pattern]] = []  # of a mask that somebody has made
-
-
-def pattern_of(mask: Any, rows: tuple[Rows, ...], queries: int, keys: int) -> Pattern:
+def pattern_of(mask: Any, rows: tuple[Rows, ...], queries: int, keys: int,
+               window: int | None = None) -> Pattern:
     """Return what the texts `rows` of a batch see.
 
-    mask: [batch or 1, 1, queries, keys], padding included. UnsupportedError: it has another shape,
-    or it is a bias.
+    mask: [batch or 1, 1, queries, keys], padding included. window: keys of a window that the model
+    may have. UnsupportedError: the mask has another shape, or it is a bias.
     """
     shapes = [(queries - one.skip, keys - one.pad) for one in rows]
     if isinstance(mask, LazyMask):
@@ -281,14 +282,10 @@ def pattern_of(mask: Any, rows: tuple[Rows, ...], queries: int, keys: int) -> Pa
                     _of_asked(mask.asked, rows), shapes, mask.device)
             return mask.patterns[rows]
         mask = mask.make()
-    for weak, version, of, pattern in _last:
-        if weak() is mask and version == mask._version and of == rows:
-            return pattern
+    # A caller may change its mask without a trace, so nothing is remembered.
     seen = _seen(mask, queries, keys)
-    pattern = _joined([_of_seen(seen[one.row if len(seen) > 1 else 0, one.skip:, one.pad:])
-                       for one in rows], shapes, mask.device)
-    _last[:] = [(weakref.ref(mask), mask._version, rows, pattern)]
-    return pattern
+    return _joined([_of_seen(seen[one.row if len(seen) > 1 else 0, one.skip:, one.pad:], window)
+                    for one in rows], shapes, mask.device)
 
 
 def pattern_of_batch(mask: Any, window: int | None, counts: list[int]) -> Pattern:

@@ -28,12 +28,21 @@ PER_TOKEN = ("position_ids", "token_type_ids", "mm_token_type_ids", "moe_mm_toke
 class Flaw(NamedTuple):
     """Why K and V of a pass are not those of the plain prompt.
 
-    keys: from which key of each text on they differ. With no cached key from there on, the pass
-    may use cached blocks, but publishes none.
+    keys: the first key of each text that differs. The pass may use cached blocks that end before
+    it; it publishes none.
     """
 
     why: str
     keys: list[int]
+
+
+def joined(flaws: list[Flaw | None]) -> Flaw | None:
+    """Return what all of these say together; None: there is none."""
+    found = [flaw for flaw in flaws if flaw is not None]
+    if not found:
+        return None
+    return Flaw("; ".join(flaw.why for flaw in found),
+                [min(keys) for keys in zip(*(flaw.keys for flaw in found), strict=True)])
 
 
 class ForwardPass:
@@ -81,8 +90,8 @@ class ForwardPass:
         """
         positions = self.options.get("position_ids")
         own = images and positions is not None and positions.ndim == 3
-        return (self._mask_flaw() or (None if own else self._position_flaw())
-                or (None if images else self._type_flaw()) or self._rope_flaw(border, beyond))
+        return joined([self._mask_flaw(), None if own else self._position_flaw(),
+                       None if images else self._type_flaw(), self._rope_flaw(border, beyond)])
 
     def _mask_flaw(self) -> Flaw | None:
         mask, end = self.options.get("attention_mask"), self.length + self.count
@@ -96,7 +105,7 @@ class ForwardPass:
             return None
         if not isinstance(mask, torch.Tensor) or mask.ndim != 2:
             return Flaw("its attention_mask is not [batch, tokens]", nothing)
-        seen = host(mask) != 0
+        seen = host(mask != 0)
         if seen.shape != (len(self.texts), end):
             return Flaw(f"its attention_mask is {list(seen.shape)}, not [{len(self.texts)}, "
                         f"{end}]", nothing)
@@ -115,7 +124,7 @@ class ForwardPass:
     def _position_flaw(self) -> Flaw | None:
         given = self.options.get("position_ids")
         if given is None and self.counts_alone:
-            return Flaw("it has no position_ids, and the model's own are others than generate()'s",
+            return Flaw("it has no position_ids, and the model would make others than generate() does",
                         [0] * len(self.texts))
         at = np.arange(self.length, self.length + self.count)[None]
         positions = at if given is None else host(given)
@@ -135,12 +144,9 @@ class ForwardPass:
         return Flaw("its token_type_ids are not 0", [0] * len(self.texts))
 
     def _rope_flaw(self, border: RopeBorder | None, beyond: bool) -> Flaw | None:
-        if border is None:
-            return None
         end = self.length + self.count - min(text.pad for text in self.texts)
-        if end <= border.tokens and not beyond:
-            return None
-        if border.kind == "longrope" and beyond and end > border.tokens:
+        if border is None or (border.passed(end) == beyond and not (
+                beyond and border.kind == "dynamic")):
             return None
         return Flaw(f"its RoPE ({border.kind}) rotates by the length of the text: {end} tokens, "
                     f"and the border is {border.tokens}", [end] * len(self.texts))
@@ -149,9 +155,12 @@ class ForwardPass:
 class Watched(Protocol):
     """A cache that wants to know the arguments of the passes that get it."""
 
-    _outer: Any  # the module whose forward pass runs with it; modules inside of it say the same
+    _outer: Any  # the module whose forward pass runs with it
 
     def _before(self, options: dict[str, Any]) -> dict[str, Any]: ...
+
+    def _is_inner(self, options: dict[str, Any]) -> bool:
+        """Say whether these are arguments of a module inside of the one whose pass runs."""
 
     def _finish(self, failed: bool) -> None: ...
 
@@ -176,7 +185,7 @@ def watch(cache: Watched, model: Any) -> list[Any]:
     def before(module: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         options = named(module, args, options)
         past = mine(options)
-        if past is None or (past._outer is not None and past._outer is not module):
+        if past is None or (past._outer not in (None, module) and past._is_inner(options)):
             return None
         past._outer = module
         return (), past._before(options)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from . import errors
+from ._hf_attention import HARMLESS
 from .sequence import Sequence
 
 # Arguments of a forward pass that say nothing of K and V beyond the tokens, or that are checked.
@@ -103,29 +104,40 @@ class Media:
 
 
 def digests_of(options: dict[str, Any]) -> dict[str, bytes]:
-    """Return a digest of each argument outside of PLAIN that has tensors in it."""
-    found = {name: list(_tensors(value)) for name, value in options.items() if name not in PLAIN}
-    return {name: _digest(name, tensors) for name, tensors in found.items() if tensors}
+    """Return a digest of each argument that may change K and V, and that nobody else checks."""
+    return {name: _digest(name, value) for name, value in options.items()
+            if name not in PLAIN and name not in HARMLESS and not _is_nothing(value)}
 
 
-def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _tensors(one)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one)
+def _is_nothing(value: Any) -> bool:
+    return value is None or value is False or (isinstance(value, (Mapping, list, tuple))
+                                               and not value)
 
 
-def _digest(name: str, tensors: list[Any]) -> bytes:
+def _digest(name: str, value: Any) -> bytes:
     digest = hashlib.sha256(name.encode())
-    for tensor in tensors:
-        digest.update(f" {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    for part in _parts(value):
+        if isinstance(part, torch.Tensor):
+            digest.update(f" {part.dtype} {tuple(part.shape)} ".encode())
+            flat = part.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+        else:
+            digest.update(f" {part!r} ".encode())
     return digest.digest()
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield the tensors and plain values inside of a value."""
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield name
+            yield from _parts(one)
+    elif isinstance(value, (list, tuple)):
+        yield len(value)
+        for one in value:
+            yield from _parts(one)
+    else:
+        yield value
 
 
 class Text:
@@ -184,7 +196,8 @@ def texts_of(input_ids: Any, attention_mask: Any) -> list[tuple[Any, int]]:
                                   "integers [batch, tokens]")
     pads = np.zeros(len(ids), int)
     if attention_mask is not None:
-        seen = host(attention_mask) != 0
+        seen = host(attention_mask != 0 if isinstance(attention_mask, torch.Tensor)
+                    else attention_mask) != 0
         if seen.shape != ids.shape:
             raise errors.InvalidError(f"attention_mask is {list(seen.shape)}, input_ids "
                                       f"{list(ids.shape)}")

@@ -94,7 +94,8 @@ enum aule_status sequence_keep_tokens(struct aule_sequence *sequence, const int3
     if (wanted > INT32_MAX)
         return fail(AULE_LIMIT, "a sequence of %u tokens and %u more; one has %d at most",
                     sequence->num_tokens, count, INT32_MAX);
-    if (tokens && count > 0 && sequence->num_known == sequence->num_tokens) {
+    if (tokens && count > 0 && sequence->num_known == sequence->num_tokens &&
+        sequence->num_tokens < sequence->num_public) {
         if (wanted > sequence->token_room) {
             void *grown = grow(sequence->tokens, &sequence->token_room, wanted, sizeof *tokens);
             if (!grown)
@@ -145,6 +146,7 @@ enum aule_status sequence_make(struct aule_cache *cache, const struct aule_seque
     sequence_touch(sequence);
     sequence->cache = cache;
     sequence->publish = params->publish;
+    sequence->num_public = UINT32_MAX;
     sequence->extra_key_size = (uint32_t)params->extra_key_size;
     if (params->extra_key_size > 0)
         memcpy(sequence->extra_key, params->extra_key, params->extra_key_size);
@@ -470,6 +472,8 @@ enum aule_status aule_sequence_truncate(struct aule_sequence *sequence, uint32_t
     sequence->num_tokens = num_tokens;
     if (sequence->num_known > num_tokens)
         sequence->num_known = num_tokens;
+    if (sequence->num_public >= num_tokens)
+        sequence->num_public = UINT32_MAX;
     if (sequence->num_stored > num_tokens)
         sequence->num_stored = num_tokens;
     if (sequence->num_computed > num_tokens)
@@ -486,13 +490,15 @@ enum aule_status aule_sequence_keep_private(struct aule_sequence *sequence, uint
 {
     REQUIRE(sequence);
     if (num_tokens > sequence->num_tokens)
-        return fail(AULE_OUT_OF_RANGE, "a sequence of %u tokens has no token %u to keep private",
-                    sequence->num_tokens, num_tokens);
+        return fail(AULE_OUT_OF_RANGE, "num_tokens = %u is more than the sequence's %u tokens",
+                    num_tokens, sequence->num_tokens);
     uint32_t published = sequence->num_published * sequence->cache->block_size;
     if (num_tokens < published)
         return fail(AULE_SEALED, "tokens from %u on cannot be private: %u are published",
                     num_tokens, published);
     release_claim(sequence, num_tokens);
+    if (sequence->num_public > num_tokens)
+        sequence->num_public = num_tokens;
     if (sequence->num_known > num_tokens)
         sequence->num_known = num_tokens;
     return AULE_OK;
@@ -537,6 +543,7 @@ enum aule_status aule_sequence_fork(const struct aule_sequence *sequence,
         sequence_end(child);
         return status;
     }
+    child->num_public = sequence->num_public;
     child->num_tokens = sequence->num_tokens;
     child->num_stored = sequence->num_stored;
     child->num_computed = sequence->num_computed;
