@@ -253,6 +253,36 @@ def test_a_compiled_model_computes_what_it_computes_uncompiled(session: aule.Ses
             assert texts(mine, past).tolist() == texts(eager).tolist()
 
 
+@pytest.mark.parametrize("window", [None, 24])
+def test_a_compiled_model_finds_what_an_uncompiled_one_has_published(
+        session: aule.Session, window: int | None) -> None:
+    eager, mine = pair(hf.MistralForCausalLM, hf.MistralConfig(
+        **{**BASE, "bos_token_id": 1}, sliding_window=window))
+    with aule.hf.open_cache(session, mine, block_size=16) as cache:
+        for cached in (0, 32):
+            with aule.hf.SharedCache(cache, mine, IDS) as past:
+                assert past.cached == cached
+                assert texts(mine, past).tolist() == texts(eager).tolist()
+            mine.forward = torch.compile(mine.forward, backend="eager")
+
+
+def test_a_mask_that_is_shorter_than_the_keys_hides_the_rest() -> None:
+    eager, mine = pair(hf.LlamaForCausalLM, hf.LlamaConfig(**BASE))
+    short = torch.ones((1, 9), dtype=torch.long)
+    same(logits(mine, ids=IDS[:, :14], attention_mask=short),
+         logits(eager, ids=IDS[:, :14], attention_mask=short))
+
+
+def test_a_mask_is_right_in_inference_mode_and_after_a_silent_change() -> None:
+    eager, mine = pair(hf.LlamaForCausalLM, hf.LlamaConfig(**BASE))
+    seen = torch.ones(40, 40).tril().bool()[None, None]
+    for _ in range(2):
+        additive = torch.zeros(1, 1, 40, 40).masked_fill(~seen, torch.finfo(torch.float32).min)
+        with torch.inference_mode():
+            same(mine(IDS, attention_mask=seen).logits, eager(IDS, attention_mask=additive).logits)
+        seen.data[..., 3:, :3] = False
+
+
 # ---- masks ----
 
 CONFIG = hf.LlamaConfig(**BASE)
@@ -327,3 +357,5 @@ def test_views_of_a_mask_are_the_mask_and_others_are_made() -> None:
     assert torch.equal(shown, right)
     with pytest.raises(errors.UnsupportedError, match="reads the attention mask by itself"):
         torch.zeros(2, 4, 4, 6) + mask
+    with pytest.raises(errors.UnsupportedError, match="writes into the attention mask"):
+        mask[:, :, :, :3] = 0

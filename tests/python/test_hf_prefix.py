@@ -157,6 +157,68 @@ def test_a_copied_model_watches_its_own_texts(cache: aule.Cache, plain: list[int
         generate(copied, IDS.flip(1), attention_mask=ONES, past_key_values=past)
 
 
+def test_two_flaws_together_are_refused_like_each(cache: aule.Cache, llama: Any,
+                                                  plain: list[int]) -> None:
+    check_clean(cache, llama, plain)
+    late = ONES.clone()
+    late[0, 66:68] = 0
+    with torch.no_grad(), aule.hf.SharedCache(cache, llama, IDS) as past, \
+            pytest.raises(errors.InvalidError, match="hides tokens.*position_ids are not"):
+        llama(IDS[:, 64:], past_key_values=past, attention_mask=late,
+              position_ids=torch.arange(64, 70)[None] * 2)
+
+
+def test_a_text_that_is_computed_in_both_directions_publishes_nothing(
+        session: aule.Session) -> None:
+    both_ways, right = model_of("llama"), model_of("llama", "eager")
+    for model in (both_ways, right):
+        model.config.is_causal = False
+    with aule.hf.open_cache(session, both_ways, "both ways", block_size=BLOCK) as cache:
+        for ids in (IDS, torch.cat([IDS[:, :60], IDS[:, :10]], 1)):
+            with torch.no_grad(), aule.hf.SharedCache(cache, both_ways, ids) as past, \
+                    pytest.warns(RuntimeWarning, match="its mask is neither"):
+                assert past.cached == 0
+                torch.testing.assert_close(both_ways(ids, past_key_values=past).logits,
+                                           right(ids).logits, rtol=1e-4, atol=1e-3)
+
+
+def test_what_a_failed_pass_has_handed_on_is_used_by_no_other(cache: aule.Cache, llama: Any,
+                                                              plain: list[int]) -> None:
+    right = model_of("llama", "eager")
+    with torch.no_grad(), aule.hf.SharedCache(cache, llama, IDS) as past:
+        with pytest.raises(errors.UnsupportedError, match="passes novelty"):
+            llama(IDS, past_key_values=past, novelty=1)
+        torch.testing.assert_close(llama(IDS.flip(1)).logits, right(IDS.flip(1)).logits, rtol=1e-4,
+                                   atol=1e-3)
+    check_clean(cache, llama, plain)
+
+
+def test_a_base_model_is_watched_also_after_an_interrupt_of_the_whole(
+        cache: aule.Cache, llama: Any) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with torch.no_grad(), aule.hf.SharedCache(cache, llama, IDS) as past:
+        hook = llama.model.embed_tokens.register_forward_pre_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            llama(IDS, past_key_values=past)
+        hook.remove()
+        with pytest.raises(errors.InvalidError, match="other tokens from position 0 on"):
+            llama.model(IDS.flip(1), past_key_values=past)
+
+
+def test_a_cache_that_was_reset_takes_any_pass(cache: aule.Cache, llama: Any,
+                                               plain: list[int]) -> None:
+    check_clean(cache, llama, plain)
+    right = model_of("llama", "eager")
+    with torch.no_grad(), aule.hf.SharedCache(cache, llama, IDS) as past:
+        past.reset()
+        with pytest.warns(RuntimeWarning, match="position_ids are not"):
+            got = llama(IDS, past_key_values=past, position_ids=torch.arange(70)[None] * 2).logits
+        torch.testing.assert_close(got, right(IDS, position_ids=torch.arange(70)[None] * 2).logits,
+                                   rtol=1e-4, atol=1e-3)
+
+
 # ---- rotation by the text's length ----
 
 
@@ -199,6 +261,26 @@ def test_blocks_of_a_short_prompt_do_not_serve_one_beyond_the_border_of_rope(
                     assert past.cached == cached
                     torch.testing.assert_close(last_logits(model, ids[:, :count], past),
                                                right[count], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:aule publishes no blocks")
+def test_a_prompt_at_the_border_does_not_publish_what_a_longer_one_has_left(
+        session: aule.Session) -> None:
+    """transformers keeps the longer text's rotation for a text of exactly that many tokens."""
+    model = by_length("dynamic")
+    fresh = copy.deepcopy(model)
+    ids = torch.randint(3, 97, (1, 120), generator=torch.Generator().manual_seed(6))
+    right = last_logits(fresh, ids[:, :64])
+    model.set_attn_implementation("aule")
+    fresh.set_attn_implementation("aule")
+    with aule.hf.open_cache(session, model, block_size=BLOCK) as cache:
+        last_logits(model, ids)
+        with aule.hf.SharedCache(cache, model, ids[:, :64]) as past:
+            last_logits(model, ids[:, :64], past)
+    with aule.hf.open_cache(session, fresh, block_size=BLOCK) as cache, \
+            aule.hf.SharedCache(cache, fresh, ids[:, :64]) as past:
+        torch.testing.assert_close(last_logits(fresh, ids[:, :64], past), right, rtol=1e-4,
+                                   atol=1e-3)
 
 
 def test_generate_batch_refuses_a_text_that_would_rotate_the_others(session: aule.Session) -> None:
@@ -262,19 +344,21 @@ def test_an_image_is_a_part_of_the_prompt_from_where_it_stands(session: aule.Ses
     assert found == [0, 40, 24]
 
 
-def test_an_argument_that_the_tokens_do_not_show_publishes_nothing(session: aule.Session) -> None:
+@pytest.mark.parametrize("extra", [torch.ones(1), ["adapter"], 2])
+def test_an_argument_that_the_tokens_do_not_show_publishes_nothing(session: aule.Session,
+                                                                   extra: Any) -> None:
     mine = pictures()
     mine.set_attn_implementation("aule")
     with torch.no_grad(), aule.hf.open_cache(session, mine, block_size=8) as cache:
         with aule.hf.SharedCache(cache, mine, TEXT) as past, \
                 pytest.warns(RuntimeWarning, match="it gets extra"):
-            with_extra(mine, past)
+            with_extra(mine, past, extra)
         with aule.hf.SharedCache(cache, mine, TEXT) as past:
             assert past.cached == 0
 
 
-def with_extra(model: Any, past: Any) -> None:
-    """A forward pass with a tensor that nobody knows; eager attention ignores it."""
+def with_extra(model: Any, past: Any, value: Any) -> None:
+    """A forward pass with an argument that nobody knows; eager attention ignores it."""
     attention = aule.hf.attention_forward
 
     def ignores(*args: Any, extra: Any = None, **options: Any) -> Any:
@@ -282,9 +366,41 @@ def with_extra(model: Any, past: Any) -> None:
 
     hf.AttentionInterface.register("aule", ignores)
     try:
-        model(TEXT, past_key_values=past, extra=torch.ones(1))
+        model(TEXT, past_key_values=past, extra=value)
     finally:
         hf.AttentionInterface.register("aule", attention)
+
+
+def test_a_chat_whose_second_turn_has_an_image_goes_on_from_cached_text(
+        session: aule.Session) -> None:
+    model = pictures()
+    mine = copy.deepcopy(model)
+    mine.set_attn_implementation("aule")
+    image = torch.randn(1, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    whole = torch.cat([TEXT, torch.full((1, 4), 100), TEXT.flip(1)[:, :6]], 1)
+    with torch.no_grad():
+        right = model(whole, pixel_values=image).logits[:, 24:]
+    with torch.no_grad(), aule.hf.open_cache(session, mine, block_size=8) as cache:
+        for cached in (0, 23):
+            with aule.hf.SharedCache(cache, mine, TEXT) as past:
+                assert past.cached == cached
+                mine(TEXT[:, cached:], past_key_values=past)
+                with pytest.warns(RuntimeWarning, match="it gets pixel_values"):
+                    got = mine(whole[:, 24:], pixel_values=image, past_key_values=past).logits
+                torch.testing.assert_close(got, right, rtol=1e-4, atol=1e-3)
+
+
+def test_parts_of_a_model_get_their_attention_back_after_batches(session: aule.Session) -> None:
+    mine = pictures()
+    mine.set_attn_implementation({"": "aule", "text_config": "aule", "vision_config": "eager"})
+    greedy = hf.GenerationConfig(max_new_tokens=NEW, do_sample=False, eos_token_id=-1,
+                                 pad_token_id=0)
+    with aule.hf.share_batches(session, mine):
+        [output] = mine.generate_batch([TEXT[0].tolist()], generation_config=greedy,
+                                       progress_bar=False).values()
+    assert len(output.generated_tokens) == NEW
+    assert mine.config.vision_config._attn_implementation == "eager"
+    assert mine.config.text_config._attn_implementation == "aule"
 
 
 # ---- a cache's life ----
@@ -352,10 +468,16 @@ def test_an_event_loop_runs_on_while_a_shared_cache_waits(
                 assert past.cached == 0
                 assert generate(llama, IDS, attention_mask=ONES,
                                 past_key_values=past)[0].tolist() == plain
-            again = asyncio.create_task(aule.hf.SharedCache.create(cache, llama, IDS.flip(1)))
+            claimed = theirs.sequence(IDS[0].flip(0), claim=True)
+            again = asyncio.create_task(
+                aule.hf.SharedCache.create(cache, llama, IDS.flip(1), timeout=60))
+            await asyncio.sleep(0.2)
             again.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await again
+            claimed.close()
+            free = theirs.sequence(IDS[0].flip(0), claim=True, timeout=0)
+            assert free.promised == 0  # the cancelled one claims nothing
 
     asyncio.run(both())
     held = cache.state()
