@@ -141,7 +141,7 @@ def test_a_client_that_goes_away_ends_its_request_and_no_other(
         while engine.running or engine.waiting:
             await asyncio.sleep(0.001)
             assert not runner.done()
-        assert engine.new_tokens < len(rest) * NEW + endless
+        assert engine.new_tokens < len(rest) * NEW + endless // 10
         runner.cancel()
         await asyncio.gather(runner, return_exceptions=True)
         return texts

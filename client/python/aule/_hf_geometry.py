@@ -61,6 +61,11 @@ def check_window(name: str, window: int | None, pattern: Pattern, keys: int) -> 
             "aule's does not")
 
 
+def _counts_alone(name: str) -> errors.UnsupportedError:
+    return errors.UnsupportedError(
+        f"{name} counts positions by itself: it cannot compute several texts in one row")
+
+
 def check_row(model: Any, longest: int) -> None:
     """Raise UnsupportedError if a model cannot compute several texts in one row.
 
@@ -68,8 +73,7 @@ def check_row(model: Any, longest: int) -> None:
     """
     config, name = text_config(model), type(model).__name__
     if "position_ids" not in inspect.signature(model.forward).parameters:
-        raise errors.UnsupportedError(
-            f"{name} counts positions by itself: it cannot compute several texts in one row")
+        raise _counts_alone(name)
     if getattr(config, "attn_temperature_tuning", None):
         raise errors.UnsupportedError(
             f"{name} scales queries by their place in the row (attn_temperature_tuning): it cannot "
@@ -85,8 +89,7 @@ def check_batches(model: Any) -> None:
         raise errors.UnsupportedError(
             f"{name} has chunks of attention, which generate_batch of transformers does not know")
     if not _hands_on_positions(model):
-        raise errors.UnsupportedError(
-            f"{name} counts positions by itself: it cannot compute several texts in one row")
+        raise _counts_alone(name)
 
 
 def _hands_on_positions(model: Any) -> bool:
