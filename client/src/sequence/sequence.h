@@ -25,7 +25,7 @@ struct aule_sequence {
     struct aule_cache *cache; // the caller's
     int32_t *tokens;          // [token_room], owned; known ones are [0, num_known)
     uint32_t token_room, num_tokens, num_known;
-    uint32_t num_public;      // tokens behind these stay unknown; UINT32_MAX: none do
+    uint32_t num_public; // tokens behind these stay unknown; UINT32_MAX: none do
     uint32_t num_stored, num_computed, num_found;
     struct seq_block **blocks; // [block_room], owned; the first num_blocks hold tokens or will
     uint32_t block_room, num_blocks;
