@@ -450,11 +450,29 @@ def step(draw: Any) -> tuple[Any, dict[str, Any], Any]:
     return call, given, check
 
 
+def merge(draw: Any) -> tuple[Any, dict[str, Any], Any]:
+    """Two parts of the keys, of any number of heads."""
+    count, heads = draw(st.integers(0, 5)), draw(st.sampled_from([1, 3, 4, 6]))
+    v_a, s_a, v_b, s_b = one_kind(draw, *[(count, heads, DIM), (count, heads)] * 2)
+
+    def check(given: dict[str, Any], got: Any) -> None:
+        v, s = (np.stack([plain(given[f"{name}_{part}"]) for part in "ab"]).astype(np.float64)
+                for name in "vs")
+        weights = np.exp2(s)
+        total = weights.sum(0)
+        assert all(plain(given[name]).dtype == np.float32 for name in ("s_a", "s_b"))
+        for array, wanted in zip(got, ((weights[..., None] * v).sum(0) / total[..., None],
+                                       np.log2(total)), strict=True):
+            close_to = CLOSE[plain(given["v_a"]).dtype.name]
+            np.testing.assert_allclose(plain(array), wanted, rtol=close_to, atol=close_to)
+    return flashinfer.merge_state, {"v_a": v_a, "s_a": s_a, "v_b": v_b, "s_b": s_b}, check
+
+
 CASES: dict[str, Callable[[Any], tuple[Any, dict[str, Any], Any]]] = {
     "varlen": varlen, "varlen_paged": varlen_paged, "kvcache": kvcache,
     "flash_attention": contiguous, "page_attention": page_attention, "attn_paged": attn_paged,
     "prefill": lambda draw: planned(draw, False), "decode": lambda draw: planned(draw, True),
-    "step": step}
+    "step": step, "merge": merge}
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -29,8 +29,8 @@ def _checked(parts: list[tuple[str, Array, str, Array]]) -> list[tuple[Array, Ar
     return arrays
 
 
-def merged(session: Session | None, parts: list[tuple[str, Array, str, Array]],
-           timeout: float | None = None) -> tuple[Array, Array]:
+def merged(session: Session | None,
+           parts: list[tuple[str, Array, str, Array]]) -> tuple[Array, Array]:
     """Return (out, lse) of parts (name of v, v, name of s, s): new arrays where the first v is.
 
     v: [tokens, heads, dim], f32, f16 or bf16. s: f32 [tokens, heads], to the base 2.
@@ -41,10 +41,13 @@ def merged(session: Session | None, parts: list[tuple[str, Array, str, Array]],
     handle, arena = session._open(), session._arena
     keep: list[Any] = []
 
+    def inside(array: Array, name: str) -> Array:
+        """Return an input, or a copy of it if runs cannot use it where it lies."""
+        return array if arena.look(array).in_place else arena.copy_in(
+            handle, array, dtypes.code_of(array.dtype), name)
+
     def place(array: Array, name: str, at: Any) -> None:
-        """Fill in a tensor, an input by a copy if it lies elsewhere."""
-        if not arena.look(array).in_place:
-            array = arena.copy_in(handle, array, dtypes.code_of(array.dtype), name)
+        """Fill in a tensor as it lies. Rows of an LSE need no alignment."""
         found = arena.look(array)
         strides = found.strides if array.ndim == 3 else (found.strides[0], 4, 4)
         ffi.buffer(at)[:] = arena.pack(found, strides, name)
@@ -59,8 +62,8 @@ def merged(session: Session | None, parts: list[tuple[str, Array, str, Array]],
     back = []
     try:
         for n, ((v, s), (v_name, _, s_name, _)) in enumerate(zip(arrays, parts, strict=True)):
-            place(v, v_name, ffi.addressof(outs, n))
-            place(s, s_name, ffi.addressof(lses, n))
+            place(inside(v, v_name), v_name, ffi.addressof(outs, n))
+            place(inside(s, s_name), s_name, ffi.addressof(lses, n))
     finally:
         arena.arrive()
     for like, name in ((first, "out"), (arrays[0][1], "lse")):
@@ -70,7 +73,7 @@ def merged(session: Session | None, parts: list[tuple[str, Array, str, Array]],
         place(copy, name, ffi.addressof(params, name))
     ticket = Ticket(session, (back[0][1], back[1][1]), keep, back)
     check(sliced(lambda ms: int(lib.aule_merge_submit_sized(
-        handle.pointer, params, ffi.sizeof(params[0]), ms, ticket._ticket)), timeout,
+        handle.pointer, params, ffi.sizeof(params[0]), ms, ticket._ticket)), None,
         (int(lib.AULE_BUSY),), session._open))
     out, lse = ticket.wait()
     return out, lse
