@@ -115,6 +115,20 @@ START_TEST(what_is_no_daemon_is_told_and_not_waited_for)
 }
 END_TEST
 
+START_TEST(a_socket_of_packets_is_no_place_where_a_daemon_is_advised)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(fd, 4), 0);
+    expect_open(AULE_DAEMON_GONE, "that socket takes packets and no streams");
+    expect_words_first("no daemon can listen at /");
+    close(fd);
+    unlink(path);
+}
+END_TEST
+
 START_TEST(a_peer_of_another_protocol_is_no_daemon)
 {
     char url[160];
@@ -123,6 +137,7 @@ START_TEST(a_peer_of_another_protocol_is_no_daemon)
     ck_assert_int_eq(nng_pub0_open(&other), 0);
     ck_assert_int_eq(nng_listen(other, url, NULL, 0), 0);
     expect_open(AULE_DAEMON_GONE, "is no daemon");
+    expect_words_first("no daemon can listen at /");
     nng_close(other);
 }
 END_TEST
@@ -472,6 +487,7 @@ int main(void)
             {a_folder_at_the_path_is_no_place_where_a_daemon_is_advised, 0},
             {a_daemon_that_never_greets_runs_into_the_timeout, 0},
             {what_is_no_daemon_is_told_and_not_waited_for, 0},
+            {a_socket_of_packets_is_no_place_where_a_daemon_is_advised, 0},
             {a_peer_of_another_protocol_is_no_daemon, 0},
             {a_timeout_that_is_none_is_refused, 0},
             {a_greeting_that_is_wrong_is_refused_with_its_values, NUM_HELLO_CASES},

@@ -400,6 +400,7 @@ static enum aule_status call_error(struct connection *connection, int error, con
             "no %s: the session ended when the daemon at %s did not answer %s in time, or not "
             "readably",
             command, connection->path, unanswered);
+    // Python's connect() waits for another daemon after a sentence that begins so.
     return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer", connection->path,
                 command);
 }

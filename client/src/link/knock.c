@@ -33,7 +33,7 @@ static bool folder_can_be(const char *path)
 }
 
 // The sentence advises to start a daemon only if one could start there. Python's connect() waits
-// for a daemon only after a sentence that begins "no daemon listens".
+// for a daemon that is absent only after a sentence that begins "no daemon listens".
 static enum aule_status nobody_listens(const char *path)
 {
     struct stat info;

@@ -45,7 +45,8 @@ static enum aule_status too_late(const char *path, const struct timeout *timeout
                 timeout->ms);
 }
 
-static enum aule_status no_daemon(const char *path)
+// Python's connect() waits for a daemon after a sentence that begins so: one may start anew there.
+static enum aule_status hung_up(const char *path)
 {
     return fail(AULE_DAEMON_GONE,
                 "what listens at %s hung up at once: it is no daemon, has just ended, or has as "
@@ -68,6 +69,9 @@ static enum aule_status try_to_connect(int fd, const char *path, int wait_ms, bo
         return fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
     if (errno == EACCES || errno == EPERM)
         return fail(AULE_DENIED, "the permissions of %s refuse this process", path);
+    if (errno == EPROTOTYPE) // knock() cannot tell these from streams
+        return fail(AULE_DAEMON_GONE,
+                    "no daemon can listen at %s: that socket takes packets and no streams", path);
     return fail(AULE_DAEMON_GONE, "no daemon listens at %s any more: %s", path, strerror(errno));
 }
 
@@ -96,7 +100,7 @@ static enum aule_status read_greeting(int fd, const char *path, const struct tim
         int ready = poll(&readable, 1, timeout_look(timeout));
         ssize_t count = ready > 0 ? read(fd, greeting + got, GREETING - got) : 0;
         if (ready > 0 && count <= 0)
-            return no_daemon(path);
+            return hung_up(path);
         got += (size_t)count;
         enum aule_status status = ready > 0 ? AULE_OK : knock(path);
         if (status != AULE_OK)
@@ -104,14 +108,19 @@ static enum aule_status read_greeting(int fd, const char *path, const struct tim
         if (ready <= 0 && left == 0)
             return too_late(path, timeout);
     }
-    return memcmp(greeting, their_greeting, GREETING) == 0 ? AULE_OK : no_daemon(path);
+    if (memcmp(greeting, their_greeting, GREETING) != 0)
+        return fail(AULE_DAEMON_GONE,
+                    "no daemon can listen at %s: what listens there is no daemon, it speaks "
+                    "another protocol",
+                    path);
+    return AULE_OK;
 }
 
 static enum aule_status greet(int fd, const char *path, const struct timeout *timeout)
 {
     bool gone = false;
     if (pipe_send(fd, our_greeting, GREETING, timeout, &gone) != GREETING)
-        return gone ? no_daemon(path) : too_late(path, timeout);
+        return gone ? hung_up(path) : too_late(path, timeout);
     return read_greeting(fd, path, timeout);
 }
 
