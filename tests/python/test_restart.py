@@ -100,14 +100,28 @@ def a_socket_of_datagrams(path: Path) -> socket.socket:
     return its
 
 
-def one_that_hangs_up(path: Path) -> threading.Thread:
+def a_socket_of_packets(path: Path) -> socket.socket:
+    its = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    its.bind(str(path))
+    its.listen()
+    return its
+
+
+GREETING = 8  # bytes
+
+
+def one_that_hangs_up(path: Path, greeting: bytes) -> threading.Thread:
+    """A listener that ends after one connection, which it has greeted."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()
 
     def hang_up() -> None:
-        with listener:
-            listener.accept()[0].close()
+        with listener, listener.accept()[0] as connection:
+            if greeting:
+                connection.sendall(greeting)
+                connection.recv(GREETING)
+                connection.recv(1)  # hello
 
     thread = threading.Thread(target=hang_up)
     thread.start()
@@ -121,8 +135,12 @@ def one_that_is_silent(path: Path) -> socket.socket:
     return silent
 
 
-@pytest.mark.parametrize("what", [a_folder, a_file, a_socket_of_datagrams, one_that_hangs_up,
-                                  one_that_is_silent])
+def one_of_another_protocol(path: Path) -> threading.Thread:
+    return one_that_hangs_up(path, b"HTTP/1.1")
+
+
+@pytest.mark.parametrize("what", [a_folder, a_file, a_socket_of_datagrams, a_socket_of_packets,
+                                  one_of_another_protocol, one_that_is_silent])
 def test_connect_neither_waits_nor_advises_a_daemon_where_none_can_start_or_one_runs(
         folder: Path, pauses: list[float], what: Callable[[Path], Any]) -> None:
     path = folder / "taken"
@@ -134,6 +152,32 @@ def test_connect_neither_waits_nor_advises_a_daemon_where_none_can_start_or_one_
         kept.join(30)
     elif kept is not None:
         kept.close()
+
+
+@pytest.mark.parametrize(("greeting", "sentence"), [
+    (b"", "hung up at once"), (b"\0SP\0\0\x31\0\0", "is gone; HELLO has no answer")])
+def test_connect_waits_for_the_daemon_that_follows_one_which_hangs_up(
+        daemon: Restarted, monkeypatch: pytest.MonkeyPatch, greeting: bytes,
+        sentence: str) -> None:
+    """A daemon that is restarted may end between a connection and its hello."""
+    path = Path(daemon.path)
+    old = one_that_hangs_up(path, greeting)
+    with pytest.raises(errors.DaemonGoneError, match=sentence) as raised:
+        aule.connect()
+    old.join(60)
+    assert ADVICE not in str(raised.value)
+    path.unlink()
+    old, sleep = one_that_hangs_up(path, greeting), aule.session.time.sleep
+
+    def restart(pause: float) -> None:
+        if path.exists() and old.join(60) is None and not daemon._process:
+            path.unlink()
+            daemon.start()
+        sleep(pause)
+
+    monkeypatch.setattr(aule.session.time, "sleep", restart)
+    with aule.connect(wait=60) as session:
+        assert session.alive
 
 
 def test_connect_waits_for_the_daemon_that_follows_one_which_is_stopping(
@@ -227,11 +271,41 @@ def test_a_call_that_keeps_nothing_does_not_notice_a_restart(daemon: Restarted) 
             kept.call(lambda session: session.attention(*tensors))
 
 
+def test_a_call_does_not_notice_that_another_thread_has_closed_the_lost_session(
+        daemon: Restarted) -> None:
+    daemon.restart()
+    kept = _default.KeptSession(arena_size=1 << 20)
+    tensors = [drawn(1, 5, 2, 32, seed=seed) for seed in range(3)]
+    used: list[aule.Session] = []
+
+    def attention(session: aule.Session) -> Any:
+        used.append(session)
+        if len(used) == 1:
+            daemon.restart()
+            with pytest.raises(ConnectionError):
+                session.cache("lost", **IDENTITY)
+            assert kept.get() is not session and session.closed  # as another thread's call does
+        return session.attention(*tensors)
+
+    kept.call(attention)
+    assert len(used) == 2
+
+    def close(session: aule.Session) -> Any:
+        used.append(session)
+        session.close()
+        return session.attention(*tensors)
+
+    with pytest.raises(errors.ClosedError):
+        kept.call(close)
+    assert len(used) == 3
+
+
 def test_a_model_without_a_shared_cache_does_not_notice_a_restart(daemon: Restarted) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
     import aule.hf
     import hf_models
+    from aule import _hf_forward
 
     daemon.restart()
     model, ids = hf_models.model_of("llama"), hf_models.prompt(1, 20)
@@ -256,4 +330,4 @@ def test_a_model_without_a_shared_cache_does_not_notice_a_restart(daemon: Restar
         logits()
     aule.hf.register()
     assert torch.equal(logits(), right)
-    aule.hf._own.get().close()
+    _hf_forward._own.get().close()

@@ -36,6 +36,7 @@ class KeptSession:
             session = self._session
             if session is not None and losses != self._losses and not session.closed and issubclass(
                     errors.CLASSES.get(session._probe(), errors.AuleError), ConnectionError):
+                self._session = None  # before the close, which calls of other threads notice
                 session.close()
             self._losses = losses
             if session is None or session.closed:
@@ -48,12 +49,15 @@ class KeptSession:
     def call(self, function: Callable[[Session], T]) -> T:
         """Return function(session), which keeps nothing in the daemon.
 
-        If the daemon has gone, it is called once more, with a new session.
+        If the daemon has gone, it is called once more, with a new session. Another thread may have
+        closed the old one meanwhile, in get().
         """
         session = self.get()
         try:
             return function(session)
-        except ConnectionError:
+        except (ConnectionError, errors.ClosedError) as failure:
+            if isinstance(failure, errors.ClosedError) and self._session is session:
+                raise  # get() has not closed it
             again = self.get()
             if again is session:
                 raise

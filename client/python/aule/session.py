@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 LONGEST = 2**60  # elements of 8 bytes are counted in an int64
 LOOK_S = 0.05  # between looks for a daemon that starts
-NONE_LISTENS = "no daemon listens at "  # the library's sentence then begins so
+# How the library's sentences begin: no daemon is there; one was there, and has hung up.
+NONE_LISTENS, HUNG_UP = "no daemon listens at ", ("what listens at ", "the daemon at ")
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -245,7 +246,7 @@ def connect(socket: str | None = None, *, name: str | None = None, tenant: str |
     stream_timeout: seconds to wait for a CUDA stream before a run or a report; None: for ever.
 
     wait: seconds to wait for a daemon that starts; None: for ever. It tries again while none
-    listens, or the one that listens is stopping. Any other error is raised at once.
+    listens, or the one that listens is stopping or hangs up. Any other error is raised at once.
 
     DaemonGoneError: nothing listens. VersionError: the daemon has another version. Others: those
     of aule_session_open() in aule.h.
@@ -287,8 +288,11 @@ def _open_session(params: Any, left: Callable[[], float], daemon: PrivateDaemon 
     pointer = ffi.new("struct aule_session **")
     while status := lib.aule_session_open_sized(params, ffi.sizeof(params[0]), pointer):
         failure = opening_error(status)
-        absent = str(failure).startswith(NONE_LISTENS)
-        if (absent or isinstance(failure, errors.StoppingError)) and left() > 0:
+        gone = isinstance(failure, errors.DaemonGoneError)
+        absent = gone and str(failure).startswith(NONE_LISTENS)
+        ends = isinstance(failure, errors.StoppingError) or (
+            gone and str(failure).startswith(HUNG_UP))
+        if (absent or ends) and left() > 0:
             time.sleep(min(LOOK_S, left()))
         elif daemon and isinstance(failure, (ConnectionError, errors.TimeoutError)):
             raise type(failure)(f"{failure}; the private daemon's last words: {daemon.last_words}")
