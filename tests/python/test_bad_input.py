@@ -133,6 +133,9 @@ def test_an_output_that_cannot_be_written_raises_a_sentence(session: aule.Sessio
     out.flags.writeable = False
     with pytest.raises(errors.InvalidError, match="out is read-only"):
         step.attend(0, q, k, v, out)
+    wide = np.lib.stride_tricks.as_strided(np.empty_like(q), q.shape, (0, *q.strides[1:]))
+    with pytest.raises(errors.InvalidError, match="out .* has elements that share memory"):
+        step.attend(0, q, k, v, wide)
     inside = in_arena(session, q)
     with pytest.raises(errors.InvalidError, match="overlap"):
         step.attend(0, inside, k, v, inside)
@@ -210,12 +213,13 @@ SCALARS: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda session, cache: aule.connect(paged_threshold=1.5), "paged_threshold = 1.5"),
     (lambda session, cache: aule.connect(ring_spin_us="fast"), "ring_spin_us = 'fast'"),
     (lambda session, cache: aule.connect(device_arena_size=None), "device_arena_size = None"),
-    (lambda session, cache: aule.connect(timeout="soon"), "timeout = soon seconds"),
-    (lambda session, cache: aule.connect(timeout=float("inf")), "timeout = inf seconds"),
+    (lambda session, cache: aule.connect(timeout="soon"), "timeout = 'soon' seconds"),
+    (lambda session, cache: aule.connect(timeout=float("inf")),
+     "timeout = inf seconds; it is a finite number from 0, or None for ever"),
     (lambda session, cache: aule.connect(stream_timeout=-1), "stream_timeout = -1 seconds"),
     (lambda session, cache: aule.connect(autostart="yes"), "autostart = 'yes'"),
     (lambda session, cache: session.attention(*[np.zeros((1, 1, 4, 8), np.float32)] * 3, wait="x"),
-     "wait = x seconds"),
+     "wait = 'x' seconds"),
     (lambda session, cache: session.empty(1, np.zeros(1, complex)), "is none of aule's"),
     (lambda session, cache: aule.connect("a\0b"), r"socket = 'a\x00b'; it is a path without NUL"),
     (lambda session, cache: aule.connect(5), "socket = 5"),
@@ -237,7 +241,9 @@ SCALARS: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda session, cache: session.cache("none", **IDENTITY, fingerprint=8), "fingerprint = 8"),
     (lambda session, cache: cache.lease(2**40), "count = 1099511627776"),
     (lambda session, cache: cache.lease(1 << 24), "count = 16777216; the pool has at most"),
-    (lambda session, cache: cache.lease(1, timeout="x"), "timeout = x seconds"),
+    (lambda session, cache: cache.lease(1, timeout="x"), "timeout = 'x' seconds"),
+    (lambda session, cache: cache.lease(1, timeout=True), "timeout = True seconds"),
+    (lambda session, cache: cache.sequence([1]).wait("x"), "timeout = 'x' seconds"),
     (lambda session, cache: cache.release("x"), "ids is 'x'"),
     (lambda session, cache: cache.release(None), "ids is None"),
     (lambda session, cache: cache.lookup([1], max_tokens=-1), "max_tokens = -1"),
@@ -250,6 +256,8 @@ SCALARS: list[tuple[Callable[[Any, Any], Any], str]] = [
     (lambda session, cache: cache.sequence([1]).append(1.5), "tokens is 1.5"),
     (lambda session, cache: cache.sequence([1]).truncate(2**32), "num_tokens = 4294967296"),
     (lambda session, cache: cache.sequence([1]).truncate(0.0), "num_tokens = 0.0"),
+    *[(lambda session, cache, wrong=wrong: cache.sequence([1]).keep_private(wrong),
+       f"num_tokens = {wrong}") for wrong in (-1, None, 1.0, 2**40)],
     (lambda session, cache: cache.step(5), "entries = 5"),
     (lambda session, cache: cache.step([(cache.sequence([1]), 1.0)]),
      "entry 0: its number of tokens = 1.0"),

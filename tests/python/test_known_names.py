@@ -319,8 +319,10 @@ def test_the_older_names_of_run_replace_the_options_of_the_plan() -> None:
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize("tokens", [0, 5])
-def test_parts_of_the_keys_are_merged_as_flashinfer_merges_them(kind: str, tokens: int) -> None:
-    v, s = drawn(tokens, 3, HEADS, DIM), 9 * drawn(tokens, 3, HEADS, seed=1)
+@pytest.mark.parametrize("heads", [1, 3, 4, 6])
+def test_parts_of_the_keys_are_merged_as_flashinfer_merges_them(kind: str, tokens: int,
+                                                                heads: int) -> None:
+    v, s = drawn(tokens, 3, heads, DIM), 9 * drawn(tokens, 3, heads, seed=1)
     s[:2, 1] = -np.inf
     weights = np.exp2(s.astype(np.float64))
     wanted = ((weights[..., None] * v).sum(1) / weights.sum(1)[..., None], np.log2(weights.sum(1)))
@@ -360,6 +362,53 @@ def test_parts_that_do_not_fit_are_refused_by_name(change: Any, sentence: str) -
     assert given["v"].tobytes() == before
     with pytest.raises(errors.InvalidError, match="at least one|parts"):
         flashinfer.merge_states(drawn(5, 0, HEADS, DIM), drawn(5, 0, HEADS))
+
+
+def read_only(array: Any) -> Any:
+    array.flags.writeable = False
+    return array
+
+
+def expanded(array: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.from_numpy(array[:1].copy()).expand(array.shape)
+
+
+@pytest.mark.parametrize("change", [read_only, expanded])
+def test_arrays_that_cannot_be_written_are_refused_before_a_run(change: Any) -> None:
+    k, v = (drawn(2, PAGE, KV_HEADS, DIM, seed=seed) for seed in (1, 2))
+    new = [drawn(1, 1, heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    for wrong, name in enumerate(("k_cache", "v_cache")):
+        caches = [change(cache.copy()) if n == wrong else cache for n, cache in enumerate((k, v))]
+        before = [plain.copy() for plain in map(np.asarray, caches)]
+        with pytest.raises(errors.InvalidError, match=f"{name} .*(read-only|share memory)"):
+            flash_attn_with_kvcache(new[0], *caches, *new[1:], cache_seqlens=[3],
+                                    block_table=[[1]])
+        for cache, old in zip(caches, before, strict=True):
+            np.testing.assert_array_equal(cache, old)
+    decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper()
+    decode.plan([0, 1], [0], [5], HEADS, KV_HEADS, DIM, PAGE)
+    wrong_lse = change(drawn(HEADS, 1)).T
+    with pytest.raises(errors.InvalidError, match="lse .*(read-only|share memory)"):
+        decode.run(new[0][0], (k, v), lse=wrong_lse)
+    parts = [drawn(5, HEADS, DIM), drawn(5, HEADS)] * 2
+    for wrong, name in enumerate(("v", "s")):
+        given = [change(part) if n == wrong else part for n, part in enumerate(parts)]
+        with pytest.raises(errors.InvalidError, match=f"{name} .*(read-only|share memory)"):
+            flashinfer.merge_state_in_place(*given)
+
+
+def test_a_wrapper_fills_an_lse_only_of_f32() -> None:
+    k, v = (drawn(2, PAGE, KV_HEADS, DIM, seed=seed) for seed in (1, 2))
+    decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper()
+    decode.plan([0, 1], [0], [5], HEADS, KV_HEADS, DIM, PAGE)
+    q, lse = drawn(1, HEADS, DIM), np.zeros((1, HEADS), np.float32)
+    _, wanted = decode.run(q, (k, v), return_lse=True)
+    decode.run(q, (k, v), lse=lse)
+    np.testing.assert_array_equal(lse, wanted)
+    for kind in (np.float16, np.float64, np.int32):
+        with pytest.raises(errors.InvalidError, match="lse"):
+            decode.run(q, (k, v), lse=np.zeros((1, HEADS), kind))
 
 
 def test_a_wrapper_takes_buffers_and_backends_and_refuses_what_it_does_not_know() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from . import dtypes, errors
 from ._args import int32, integers, said
 from ._default import session_of
-from ._tensors import Array, array_of, ordinary
+from ._tensors import Array, array_of, ordinary, writable
 from ._ticket import Ticket
 from .batch import Batch
 from .session import Session
@@ -107,7 +107,7 @@ class _Copied(NamedTuple):
 def _whole_blocks(arrays: list[Array], table: Any, used: Any, slots: Any) -> _Copied:
     """Copy the blocks that the table names."""
     blocks = np.unique(table[used])
-    if not len(blocks):  # an unread one: a cache has at least one
+    if not len(blocks):  # nothing is read, but a cache needs a block
         return _Copied([ordinary(array, (1, *array.shape[1:])) for array in arrays], table, slots)
     if slots is not None:
         size = arrays[0].shape[1]
@@ -176,6 +176,9 @@ def run_blocks(session: Session | None, q: Array, keys: Array, values: Array, *,
     if keys.ndim != 4 or values.ndim != 4 or tuple(values.shape[:3]) != tuple(keys.shape[:3]):
         raise errors.InvalidError(f"{names[0]} {tuple(keys.shape)} and {names[1]} "
                                   f"{tuple(values.shape)} have 4 dimensions, of which 3 are equal")
+    if slots is not None:
+        for name, array in zip(names, (keys, values), strict=True):
+            writable(array, name)
     lens = int32(lens, "the lengths")
     if len(lens) != len(table):
         raise errors.InvalidError(f"{what} has {len(table)} rows for {len(lens)} sequences")

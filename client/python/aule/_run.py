@@ -17,7 +17,7 @@ import numpy as np
 from . import dtypes, errors
 from ._args import INT32, flag, floats, host, integer, no_gradient, real, said
 from ._native import NULL, Handle, Owner, check, error, ffi, lib, milliseconds, sliced
-from ._tensors import Array, array_of, ordinary
+from ._tensors import Array, array_of, ordinary, writable
 from ._ticket import Ticket
 
 if TYPE_CHECKING:
@@ -380,8 +380,7 @@ class Runs(Owner):
         if place.code != code:
             raise errors.InvalidError(f"{name} is {dtypes.name(place.code)}; this run makes "
                                       f"{dtypes.name(code)}")
-        if not place.torch and not array.flags.writeable:
-            raise errors.InvalidError(f"{name} is read-only")
+        writable(array, name)
         offset = place.device_offset if self._on_device else place.offset
         fits = place.on_device if self._on_device else place.in_place
         if fits or (name == "lse" and offset >= 0):
@@ -456,7 +455,10 @@ def window_of(window: Any, name: str) -> Window:
 
 
 def _are(options: tuple[Any, ...], plain: tuple[Any, ...]) -> bool:
-    """Say whether options have the values of `plain` ones. An array is none of these."""
+    """Say whether options have the values of `plain` ones. False for arrays.
+
+    They do not compare to one bool.
+    """
     try:
         return bool(options == plain)
     except (RuntimeError, TypeError, ValueError):

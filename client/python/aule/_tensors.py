@@ -164,6 +164,17 @@ def array_of(value: Any, what: str) -> Array:
                                       f"{torchs}") from None
 
 
+def writable(array: Array, name: str) -> None:
+    """Raise InvalidError if an array is read-only, or has several elements at one address."""
+    steps = array.stride() if dtypes.is_torch(array) else array.strides
+    if not dtypes.is_torch(array) and not array.flags.writeable:
+        raise errors.InvalidError(f"{name} is read-only")
+    if 0 not in array.shape and any(
+            step == 0 and length > 1 for step, length in zip(steps, array.shape, strict=True)):
+        raise errors.InvalidError(f"{name} {list(array.shape)} has elements that share memory, as "
+                                  "after expand(); it cannot be written")
+
+
 class Arena:
     """Where a session's arena lies, and how tensors get in and out."""
 

@@ -29,7 +29,7 @@ from ._args import (
 from ._blocks import index_of, permuted, run_blocks, unsupported
 from ._merge import merged
 from ._run import cap_of, scale_of
-from ._tensors import Array, array_of
+from ._tensors import Array, array_of, writable
 from .session import Session
 
 LAYOUTS = ("NHD", "HND")
@@ -150,17 +150,12 @@ class _Wrapper:
         scale = ((plan.scale or plan.heads[2] ** -0.5) * (scale_of(q_scale, "q_scale") or 1.0)
                  * (scale_of(k_scale, "k_scale") or 1.0))
         v_scale = 1.0 if v_scale is None else real(v_scale, "v_scale")
-        if lse is not None:
-            lse = array_of(lse, "lse")
-            if tuple(lse.shape) != tuple(q.shape[:2]):
-                raise errors.InvalidError(f"lse has shape {tuple(lse.shape)}; this run makes "
-                                          f"{tuple(q.shape[:2])}")
         pending = run_blocks(self._session, q, keys, values, cu_seqlens_q=plan.qo_indptr,
                              lens=plan.lens, table=plan.table, what="page table",
                              names=("K of paged_kv_cache", "V of paged_kv_cache"), mask=plan.masks,
                              causal=plan.causal, scale=scale, soft_cap=plan.soft_cap, sinks=sinks,
                              window=None if left < 0 else (left, -1),
-                             lse=flag(return_lse, "return_lse") or lse is not None, out=out)
+                             lse=flag(return_lse, "return_lse") if lse is None else lse, out=out)
         result = pending.wait()
         result, logs = result if isinstance(result, tuple) else (result, None)
         if v_scale != 1.0:
@@ -168,9 +163,6 @@ class _Wrapper:
         if logs is None:
             return result
         logs *= math.log2(math.e)
-        if lse is not None:
-            lse[...] = logs
-            logs = lse
         return (result, logs) if return_lse else result
 
     def run_return_lse(self, q: Array, paged_kv_cache: Any, *unused: Any, **options: Any) -> Any:
@@ -305,11 +297,10 @@ def merge_state_in_place(v: Array, s: Array, v_other: Array, s_other: Array, mas
         raise errors.InvalidError(f"mask is {rows.dtype} {list(rows.shape)}; it must be bool "
                                   f"{list(v.shape[:1])}")
     for name, array in (("v", v), ("s", s)):
-        if not dtypes.is_torch(array) and not array.flags.writeable:
-            raise errors.InvalidError(f"{name} is read-only")
+        writable(array, name)
     new = merged(session, [("v", v, "s", s), ("v_other", v_other, "s_other", s_other)])
-    at = ... if rows is None else index_of(v, np.flatnonzero(rows))
     for target, source in zip((v, s), new, strict=True):
+        at = ... if rows is None else index_of(target, np.flatnonzero(rows))
         target[at] = source[at]
 
 
