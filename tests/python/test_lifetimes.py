@@ -13,6 +13,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -568,6 +569,30 @@ def test_the_collector_may_end_a_sequence_before_its_step(cache: aule.Cache) -> 
     step.__del__()
     del sequence, step
     assert not cache._pool and leased(cache, 0) == 0
+
+
+class Changing(dict[int, Any]):
+    """Changes its size once while it is listed, as a finaliser or another thread does it."""
+
+    changes = 1
+
+    def values(self) -> Any:
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from list(super().values())
+        while self.changes:
+            self.changes -= 1
+            raise RuntimeError("dictionary changed size during iteration")
+
+
+def test_steps_that_end_while_they_are_listed_disturb_no_sequence(cache: aule.Cache) -> None:
+    sequence = cache.sequence(range(LENGTH), publish=False)
+    steps: list[Callable[[], Any]] = [lambda: cache.step([sequence]), sequence.close]
+    for change in steps:
+        cache._steps = changing = Changing(cache._steps)
+        change()
+        assert not changing.changes
 
 
 def test_a_step_that_is_over_ends_with_its_first_sequence_and_says_so(cache: aule.Cache) -> None:

@@ -109,7 +109,7 @@ def key(value: Any, name: str) -> bytes:
 
 
 def texts(values: Any, name: str) -> list[str]:
-    """Return a list of str. One str is none: it would count as one for each character."""
+    """Return a list of str. A single str is refused; it would be read as a list of characters."""
     found: list[str] | None = None
     if not isinstance(values, str):
         with contextlib.suppress(TypeError):

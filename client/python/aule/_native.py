@@ -14,9 +14,9 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import errors
 
@@ -34,6 +34,7 @@ except ImportError as reason:  # a checkout, not a package
 ffi: Any = _cffi.ffi
 SLICE_MS = 100  # a wait looks at signals and at closed sessions this often
 FOREVER = -1
+T = TypeVar("T")
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.001, 0.02  # of a coroutine, between asks; each is twice the last
 
 
@@ -113,8 +114,12 @@ def milliseconds(timeout: float | None, name: str = "timeout") -> int:
     """Turn seconds (None: for ever) into what C takes, rounded up."""
     if timeout is None:
         return FOREVER
-    if not isinstance(timeout, numbers.Real) or not 0 <= timeout < math.inf:
-        raise errors.InvalidError(f"{name} = {timeout} seconds; it is at least 0, or None")
+    if (isinstance(timeout, bool) or not isinstance(timeout, numbers.Real)
+            or not 0 <= timeout < math.inf):
+        from ._args import said  # which imports this module
+
+        raise errors.InvalidError(f"{name} = {said(timeout)} seconds; it is a finite number from "
+                                  "0, or None for ever")
     return min(int(timeout * 1000 + 0.999), 2**31 - 1)
 
 
@@ -152,8 +157,7 @@ async def polled(ask: Callable[[], int], timeout: float | None, again: tuple[int
                  alive: Callable[[], object]) -> int:
     """Do for a coroutine what sliced() does for a thread. `ask` waits for nothing.
 
-    Between asks the event loop runs. A cancellation comes there only, so an ask that succeeds is
-    not lost.
+    Between asks it sleeps. Cancellation can only happen in the sleep, so no lease is lost.
     """
     left = countdown(timeout)
     pause = FIRST_PAUSE_S
@@ -219,6 +223,18 @@ class Handle:
             handle = parent
 
 
+def listed(things: Iterable[T]) -> list[T]:
+    """Return a list of a set's or dict's entries, which others change meanwhile.
+
+    They are other threads, and finalisers, which run at any moment.
+    """
+    while True:
+        try:
+            return list(things)
+        except RuntimeError:  # its size has changed
+            continue
+
+
 class Owner:
     """What has a close(): a context manager over one Handle and over what was made from it."""
 
@@ -237,11 +253,7 @@ class Owner:
 
     def _living(self) -> list[Owner]:
         """Return what was made from this and still is."""
-        while True:
-            try:
-                return list(self._children)
-            except RuntimeError:  # another thread has added one meanwhile
-                continue
+        return listed(self._children)
 
     @property
     def closed(self) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from . import errors
-from ._native import Handle, check, ffi, lib
+from ._native import Handle, check, ffi, lib, listed
 
 if TYPE_CHECKING:
     from ._ticket import Ticket
@@ -133,7 +133,7 @@ class Notice:
             session = self._session()
             some = session is not None and session._sweep()
             running: int | None = None  # tickets end in the order of their ids
-            for reference in list(self._flying.values()):
+            for reference in listed(self._flying.values()):
                 ticket = reference()
                 if ticket is None or (running is not None and ticket._id > running):
                     continue
@@ -150,7 +150,7 @@ class Notice:
 
     def close(self) -> None:
         """Wake all who wait, and leave the loops. The session is closed."""
-        for reference in list(self._flying.values()):
+        for reference in listed(self._flying.values()):
             ticket = reference()
             if ticket is not None:
                 ticket._wake()

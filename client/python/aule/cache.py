@@ -25,6 +25,7 @@ from ._native import (
     ffi,
     fields,
     lib,
+    listed,
     milliseconds,
     opening_error,
     polled,
@@ -283,8 +284,8 @@ class Cache(Owner):
     def _give(self, sequences: list[Sequence], handle: Handle, *, keep: bool) -> None:
         """Keep the native step of a Step that has gone, until its sequences step again.
 
-        Its batch names their blocks. So it is not kept if one of them has ended. keep: False: nor
-        otherwise.
+        Its batch names their blocks. So it is not kept if one of them has ended. keep: False: end
+        it at once.
         """
         if handle.ended or not keep:
             handle.end()
@@ -300,7 +301,7 @@ class Cache(Owner):
 
     def _let_go(self, sequence: Sequence, num_blocks: int) -> None:
         """Drop native steps, as far as they are idle, that name later blocks of a sequence."""
-        for reference in list(self._steps.values()):
+        for reference in listed(self._steps.values()):
             step = reference()
             if step is not None:
                 step._leave(sequence, num_blocks)
@@ -445,7 +446,7 @@ class Cache(Owner):
 
 
 class _Making:
-    """A step that is not made yet. After `with` its native step has ended, unless it is."""
+    """A step that is not made yet. If the `with` block fails, the native step ends."""
 
     def __init__(self, cache: Cache, entries: Entries) -> None:
         self._cache = cache

@@ -18,7 +18,19 @@ import numpy as np
 
 from . import errors
 from ._args import INT32, flag, int32, integer, key, pack_mask
-from ._native import OK, SLICE_MS, TIMEOUT, Handle, Owner, check, ffi, lib, milliseconds, polled
+from ._native import (
+    OK,
+    SLICE_MS,
+    TIMEOUT,
+    Handle,
+    Owner,
+    check,
+    countdown,
+    ffi,
+    lib,
+    listed,
+    polled,
+)
 from ._run import Runs
 
 if TYPE_CHECKING:
@@ -74,17 +86,15 @@ class Sequence(Owner):
         yet; wait again, or compute them: `cached` says how many tokens were found so far.
         Source: aule_sequence_wait() in sequence.h.
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        milliseconds(timeout)
+        left_s = countdown(timeout)
         asked = False
         while self.promised:
-            left = SLICE_MS if end is None else int((end - time.monotonic()) * 1000)
+            left = int(min(left_s() * 1000, SLICE_MS))
             if left <= 0 and asked:
                 return False
             asked = True
             with self._lock:
-                status = lib.aule_sequence_wait(self._open().pointer,
-                                                max(0, min(left, SLICE_MS)))
+                status = lib.aule_sequence_wait(self._open().pointer, left)
             if status != TIMEOUT:
                 check(status)
             elif left > 0:
@@ -177,7 +187,7 @@ class Sequence(Owner):
             releases = self.num_blocks > kept
             check(lib.aule_sequence_truncate(self._open().pointer, num_tokens))
             self._own = (min(self._own[0], num_tokens), min(self._own[1], num_tokens))
-            for plan in list(self._plans):
+            for plan in listed(self._plans):
                 plan._forget(self, num_tokens)
             if attached is not None:
                 attached.forget(self, num_tokens)
@@ -191,6 +201,7 @@ class Sequence(Owner):
         prompt. SealedError: such a block is published already. Source:
         aule_sequence_keep_private() in sequence.h.
         """
+        num_tokens = integer(num_tokens, "num_tokens", beyond=errors.OutOfRangeError)
         with self._lock:
             check(lib.aule_sequence_keep_private(self._open().pointer, num_tokens))
 
@@ -336,7 +347,7 @@ class Step(Runs):
 
     def _end_older(self) -> None:
         """End steps with one of these sequences, as far as blocks that they name have gone."""
-        for reference in list(self.cache._steps.values()):
+        for reference in listed(self.cache._steps.values()):
             older = reference()
             if older is not None and not set(older.sequences).isdisjoint(self.sequences):
                 older._later = True
@@ -354,7 +365,7 @@ class Step(Runs):
                 self._end_if_over()
 
     def _end_if_over(self) -> None:
-        """End the step if its batch is needed no more, but names blocks that nobody has."""
+        """End the step if it is over, but holds blocks that its sequences have released."""
         if self._left and (self._later or len(self._left) == len(self.sequences)
                            or len(self._layers) >= self._geometry.num_layers):
             self.close()
