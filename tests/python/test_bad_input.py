@@ -121,9 +121,13 @@ def test_a_wrong_argument_of_a_run_raises_a_sentence(step: aule.Step, change: An
 
 def test_pools_in_the_arena_that_runs_cannot_write_raise_a_sentence(session: aule.Session) -> None:
     wide = session.empty((4, 16, KV_HEADS, DIM + 1))
-    with pytest.raises(errors.InvalidError, match="keys is off 16 bytes in the arena"):
-        session.batch(keys=wide[..., 1:], values=wide[..., 1:], cu_seqlens_q=[0, 1],
-                      seq_lens_kv=[1], block_table=np.array([[0]]), slot_mapping=[0])
+    read_only = session.empty((4, 16, KV_HEADS, DIM))
+    read_only.flags.writeable = False
+    for keys, sentence in ((wide[..., 1:], "keys is off 16 bytes in the arena"),
+                           (read_only, "keys is read-only")):
+        with pytest.raises(errors.InvalidError, match=sentence):
+            session.batch(keys=keys, values=keys, cu_seqlens_q=[0, 1],
+                          seq_lens_kv=[1], block_table=np.array([[0]]), slot_mapping=[0])
 
 
 def test_an_output_that_cannot_be_written_raises_a_sentence(session: aule.Session,

@@ -15,7 +15,7 @@ from . import dtypes, errors
 from ._args import int32, integer, integers, pack_mask
 from ._native import Handle, check, ffi, lib
 from ._run import Geometry, Runs, _at, number_of
-from ._tensors import Array, array_of
+from ._tensors import Array, array_of, writable
 
 if TYPE_CHECKING:
     from .cache import Cache
@@ -167,6 +167,8 @@ class Batch(Runs):
         session = self._session
         arena = session._arena
         place = arena.look(array)
+        if self._writes:
+            writable(array, name)
         if not place.in_place:
             if self._writes:
                 where = "is off 16 bytes" if place.offset >= 0 else "does not lie"
