@@ -169,7 +169,7 @@ class _Manager(ContinuousBatchingManager):
 
 
 def _attentions(model: Any) -> dict[str, str]:
-    """Return what `set_attn_implementation` takes to give each part of a model its own attention."""
+    """Return what `set_attn_implementation` takes to give each part its own attention."""
     config = model.config
     parts = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
     return {"": config._attn_implementation,

@@ -124,7 +124,7 @@ class ForwardPass:
     def _position_flaw(self) -> Flaw | None:
         given = self.options.get("position_ids")
         if given is None and self.counts_alone:
-            return Flaw("it has no position_ids, and the model would make others than generate() does",
+            return Flaw("it has no position_ids, and the model would make others than generate()",
                         [0] * len(self.texts))
         at = np.arange(self.length, self.length + self.count)[None]
         positions = at if given is None else host(given)
