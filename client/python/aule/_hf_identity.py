@@ -33,6 +33,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from . import _args, errors
+from ._hf_geometry import check_is_model
 from .cache import Cache, Entries
 from .sequence import Sequence
 
@@ -453,9 +454,7 @@ _weights_lock = threading.Lock()
 
 def _weights_of(model: Any) -> _Weights:
     model = getattr(model, "_orig_mod", model)  # of torch.compile
-    if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
-        raise errors.InvalidError(f"model = {_args.said(model)}; it is a model of transformers, or "
-                                  "another module with a config")
+    check_is_model(model)
     with _weights_lock:
         if model not in _weights:
             _weights[model] = _Weights(model)
