@@ -241,6 +241,15 @@ def test_a_fingerprint_covers_weights_that_are_no_parameters(change: Change) -> 
     assert aule.hf.fingerprint(model) != before
 
 
+def test_the_order_of_attributes_is_of_no_account() -> None:
+    models = [model_of("llama") for _ in range(2)]
+    for model, names in zip(models, ("abc", "cba"), strict=True):
+        model.model.layers[0].mlp = Scaled(model.model.layers[0].mlp)
+        for name in names:
+            setattr(scaled(model), name, torch.full((3,), float(ord(name))))
+    assert aule.hf.fingerprint(models[0]) == aule.hf.fingerprint(models[1])
+
+
 @pytest.mark.parametrize("change", [
     lambda m: setattr(m, "alpha", 1.0), lambda m: setattr(m, "_beta", 1.0),
     lambda m: m.vector[1].add_(1), lambda m: setattr(m, "vector", torch.ones(3))])

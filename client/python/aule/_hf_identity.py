@@ -204,10 +204,11 @@ def _names(kind: Any, names: tuple[str, ...]) -> list[str]:
     """
     library = _library(kind)
     if issubclass(kind, PreTrainedModel):
-        known = dir(PreTrainedModel)
-        names = () if library == "transformers" else tuple(set(names).difference(known))
-    return [name for name in names if name not in STATE and not (library in OWN and name[0] == "_")
-            and not callable(getattr(kind, name, None))]
+        known = dir(PreTrainedModel) if library != "transformers" else names
+        names = tuple(set(names).difference(known))
+    return sorted(name for name in names if name not in STATE
+                  and not (library in OWN and name[0] == "_")
+                  and not callable(getattr(kind, name, None)))
 
 
 def _moves(rope_type: Any) -> bool:
@@ -508,9 +509,14 @@ class ModelCache(Cache):
     weights: they find nothing that others have computed with old ones, and blocks of old weights
     age out. Processes with the same new weights share. If the weights come back, so does the key.
 
-    A change is noticed when a sequence is made, by version counters, addresses, shapes, and a
-    sample of each tensor. A change of a few elements through `.data` or numpy shows in none of
-    them: call renew(). What hooks and replaced methods compute is not seen: give an extra_key.
+    A change is noticed when a sequence is made, and before a step fills a block, by version
+    counters, addresses, shapes, and a sample of each tensor. A change of a few elements through
+    `.data` or numpy shows in none of them: call renew(). Attributes of modules are seen as far as
+    they are numbers, text, enums, dtypes, functions' names, tensors, numpy arrays, modules, or
+    containers and dataclasses of these. Other objects, and what hooks and replaced methods
+    compute, are not seen: give an extra_key.
+
+    While a module is in training mode, nothing is shared: K and V may be random there.
     """
 
     _weights: _Weights
@@ -585,25 +591,30 @@ class ModelCache(Cache):
     def _entries(self, entries: Entries) -> list[tuple[Sequence, int]]:
         """Do what `Cache._entries` says. InvalidError: a sequence was made for other weights.
 
-        A step that fills a block looks at all, so no other block is ever published.
+        A step that fills a block looks at everything before: nothing is published unchecked. A
+        step of single tokens that fills none looks at marks of weights only. So an attribute that
+        is switched, and back again before the block is full, is not seen.
         """
         pairs = super()._entries(entries)
         infos = [sequence._info() for sequence, _ in pairs]
-        fills = any(count != 1 or (info.num_computed + 1) % self.block_size == 0
-                    for info, (_, count) in zip(infos, pairs, strict=True))
-        now = self._key() if fills else None
+        now = self._key() if any(map(self._fills, infos, (count for _, count in pairs))) else None
         for info, (sequence, _) in zip(infos, pairs, strict=True):
             made = sequence._weights
-            if made is None or not (made.look.moved() if now is None else
-                                    made.look is not now[0] or now[0].trains):
+            if made is None or (now is None and not made.look.moved()):
                 continue
             look, weights = now = now or self._key()
-            if weights == made.weights and (made.alone or not look.trains):
-                continue
-            if not made.look.same(look, in_pass=True) or not (made.alone or not look.trains):
+            differs = weights != made.weights
+            if (look.trains and not made.alone) or (
+                    differs and not made.look.same(look, in_pass=True)):
                 raise errors.InvalidError(
                     "the model's weights, adapters or training mode have changed since this "
                     "sequence (or SharedCache) was made, so its K and V are of other weights: "
                     "make a new one")
-            sequence.keep_private(max(info.num_computed, info.num_published * self.block_size))
+            if differs:  # what may be a pass's own doing, such as a counter
+                sequence.keep_private(max(info.num_computed, info.num_published * self.block_size))
         return pairs
+
+    def _fills(self, info: Any, count: int) -> bool:
+        """Whether a step of a sequence fills a block, or has more tokens than one."""
+        count = count or info.num_tokens - info.num_computed
+        return count != 1 or (info.num_computed + 1) % self.block_size == 0
