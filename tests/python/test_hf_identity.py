@@ -4,7 +4,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import dataclasses
+import enum
+import functools
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +38,12 @@ from hf_models import (  # noqa: E402
     prompt,
 )
 from torch import nn  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers import (  # noqa: E402
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 Change = Callable[[Any], Any]
 ids = prompt(3, 70)
@@ -78,6 +89,7 @@ class Packed(nn.Module):
     def __init__(self, linear: Any) -> None:
         super().__init__()
         scale = linear.weight.detach().abs().amax() / 127
+        self.rank = 2
         self.register_buffer("qweight", (linear.weight.detach() / scale).round().to(torch.int8))
         self.meta = {"scale": scale}
 
@@ -99,6 +111,40 @@ class Adapter(nn.Module):
         return self.base(x) + more
 
 
+class Mode(enum.Enum):
+    FAST = 1
+    SLOW = 2
+
+
+@dataclasses.dataclass
+class Setting:
+    factor: float
+    tensors: list[Any]
+
+
+class Scaled(nn.Module):
+    """A layer of another library; `by` may be of any type."""
+
+    def __init__(self, base: Any) -> None:
+        super().__init__()
+        self.base, self.by, self.other = base, None, object()
+
+    def forward(self, x: Any) -> Any:
+        return self.base(x)
+
+
+def scaled(model: Any) -> Any:
+    return model.model.layers[0].mlp
+
+
+class Steered(LlamaForCausalLM):
+    """A caller's own class, whose attributes change what it computes."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.alpha, self._beta, self.vector = 0.0, 0.0, torch.zeros(3)
+
+
 def packed() -> Any:
     model = model_of("llama")
     model.model.layers[0].self_attn.k_proj = Packed(model.model.layers[0].self_attn.k_proj)
@@ -108,7 +154,7 @@ def packed() -> Any:
 def adapted(model: Any) -> Any:
     torch.manual_seed(1)
     attention = model.model.layers[0].self_attn
-    attention.v_proj = Adapter(attention.v_proj)
+    attention.v_proj = Adapter(attention.v_proj).eval()
     with torch.no_grad():
         attention.v_proj.up.weight.normal_(std=2.0)
     return attention.v_proj
@@ -145,12 +191,27 @@ CHANGES: dict[str, Change] = {
     "the head": lambda m: m.lm_head.weight.data[50, 3].add_(1),
     "a plain number of a module": lambda m: setattr(m.model.norm, "variance_epsilon", 1e-3),
     "another type": lambda m: m.to(torch.bfloat16),
-    "another module": lambda m: setattr(m.model.layers[0].mlp, "act_fn", nn.GELU()),
+    "another module": lambda m: setattr(m.model.layers[1].mlp, "act_fn", nn.GELU()),
     "a parametrization": lambda m: nn.utils.parametrize.register_parametrization(
         m.model.layers[0].self_attn.v_proj, "weight", nn.Identity()),
-    "training with dropout": lambda m: (setattr(m.model.layers[0].self_attn,
-                                                "attention_dropout", 0.5), m.train()),
     "an adapter": adapted,
+    "attention that is not causal": lambda m: setattr(m.config, "is_causal", False),
+    "a number of a module of another library": lambda m: setattr(scaled(m), "by", 2.0),
+    "a scalar of numpy": lambda m: setattr(scaled(m), "by", np.float64(2)),
+    "an array of numpy": lambda m: setattr(scaled(m), "by", np.arange(4.0)),
+    "an array of objects": lambda m: setattr(scaled(m), "by", np.array([2, "x"], object)),
+    "an enum": lambda m: setattr(scaled(m), "by", Mode.SLOW),
+    "a dataclass": lambda m: setattr(scaled(m), "by", Setting(2.0, [torch.ones(3)])),
+    "a tensor in a dataclass": lambda m: setattr(scaled(m), "by", Setting(1.0, [torch.ones(3)])),
+    "a function": lambda m: setattr(scaled(m), "by", nn.functional.silu),
+    "a function's argument": lambda m: setattr(
+        scaled(m), "by", functools.partial(nn.functional.gelu, approximate="tanh")),
+    "a tensor that a module of transformers has": lambda m: setattr(
+        m.model.layers[0].self_attn, "table", torch.ones(3)),
+    "a list that a module of torch has": lambda m: setattr(
+        m.model.layers[0].self_attn.k_proj, "ranks", [1, 2]),
+    "a configuration that only a module has": lambda m: setattr(
+        m.model.layers[1].mlp, "config", LlamaConfig(**{**COMMON, "hidden_act": "gelu"})),
 }
 
 
@@ -158,7 +219,11 @@ CHANGES: dict[str, Change] = {
 def test_a_fingerprint_tells_apart(what: str) -> None:
     """In a model that was never read, and in one that was: by a read of all after renew()."""
     model, read = model_of("llama"), model_of("llama")
+    same = model_of("llama")
+    for one in (model, read, same):
+        one.model.layers[0].mlp = Scaled(one.model.layers[0].mlp).eval()
     before = aule.hf.fingerprint(read)
+    assert before == aule.hf.fingerprint(same)
     CHANGES[what](model)
     CHANGES[what](read)
     identity._weights_of(read).forget()
@@ -174,6 +239,52 @@ def test_a_fingerprint_covers_weights_that_are_no_parameters(change: Change) -> 
     assert aule.hf.fingerprint(packed()) == before
     change(model)
     assert aule.hf.fingerprint(model) != before
+
+
+def test_the_order_of_attributes_is_of_no_account() -> None:
+    models = [model_of("llama") for _ in range(2)]
+    for model, names in zip(models, ("abc", "cba"), strict=True):
+        model.model.layers[0].mlp = Scaled(model.model.layers[0].mlp)
+        for name in names:
+            setattr(scaled(model), name, torch.full((3,), float(ord(name))))
+    assert aule.hf.fingerprint(models[0]) == aule.hf.fingerprint(models[1])
+
+
+@pytest.mark.parametrize("change", [
+    lambda m: setattr(m, "alpha", 1.0), lambda m: setattr(m, "_beta", 1.0),
+    lambda m: m.vector[1].add_(1), lambda m: setattr(m, "vector", torch.ones(3))])
+def test_a_fingerprint_covers_attributes_of_a_callers_model(change: Change) -> None:
+    def made() -> Any:
+        torch.manual_seed(5)
+        return Steered(LlamaConfig(**COMMON)).eval()
+
+    model = made()
+    before = aule.hf.fingerprint(model)
+    assert aule.hf.fingerprint(made()) == before
+    model.name_or_path = "elsewhere"
+    assert aule.hf.fingerprint(model) == before
+    change(model)
+    assert aule.hf.fingerprint(model) != before
+
+
+@pytest.mark.parametrize("dtype", ["int1", "uint4", "float8_e8m0fnu", "float4_e2m1fn_x2"])
+def test_a_fingerprint_covers_buffers_of_small_types(dtype: str) -> None:
+    model = model_of("llama")
+    bytes_of = torch.zeros(40, dtype=torch.uint8)
+    model.model.norm.register_buffer("packed", bytes_of.view(getattr(torch, dtype)))
+    before = aule.hf.fingerprint(model)
+    bytes_of[3] = 1
+    identity._weights_of(model).forget()
+    assert aule.hf.fingerprint(model) != before
+
+
+@pytest.mark.parametrize("model", [None, 7, nn.Linear(2, 2)])
+def test_what_is_no_model_is_refused(session: aule.Session, model: Any) -> None:
+    for call in (lambda: aule.hf.fingerprint(model), lambda: open_cache(session, model, "none"),
+                 lambda: aule.hf.SharedCache(session, model, ids),
+                 lambda: aule.hf.share_batches(session, model)):
+        with pytest.raises(errors.InvalidError, match="it is a model of transformers"):
+            call()
 
 
 def test_a_fingerprint_covers_packed_weights_of_torch() -> None:
@@ -563,6 +674,110 @@ def test_a_text_does_not_go_on_with_other_weights(session: aule.Session, change:
                 go_on()
         with aule.hf.SharedCache(cache, model, longer) as anew:
             assert anew.cached == 0
+
+
+def forward(model: Any, cache: aule.Cache, tokens: Any) -> tuple[Any, int]:
+    """The last token's logits, and how many tokens were cached."""
+    with torch.no_grad(), aule.hf.SharedCache(cache, model, tokens) as past:
+        return model(tokens[:, past.cached:], past_key_values=past).logits[0, -1], past.cached
+
+
+DECODES: dict[str, tuple[Change, Change, bool]] = {  # on, off, whether it is refused
+    "an adapter": (lambda m: setattr(m.model.layers[0].self_attn.v_proj, "enabled", True),
+                   lambda m: setattr(m.model.layers[0].self_attn.v_proj, "enabled", False), True),
+    "a parameter": (lambda m: torch.no_grad()(rows_of(m).neg_)(),
+                    lambda m: torch.no_grad()(rows_of(m).neg_)(), True),
+    "a parameter without a trace": (lambda m: rows_of(m).data.neg_(),
+                                    lambda m: rows_of(m).data.neg_(), True),
+    "a buffer of transformers": (lambda m: m.model.rotary_emb.inv_freq.div_(2),
+                                 lambda m: m.model.rotary_emb.inv_freq.mul_(2), True),
+    "a buffer of another library": (
+        lambda m: m.model.layers[0].self_attn.k_proj.qweight.neg_(),
+        lambda m: m.model.layers[0].self_attn.k_proj.qweight.neg_(), False),
+    "a tensor of another library": (
+        lambda m: m.model.layers[0].self_attn.k_proj.meta["scale"].div_(2),
+        lambda m: m.model.layers[0].self_attn.k_proj.meta["scale"].mul_(2), False),
+    "a number of another library": (
+        lambda m: setattr(m.model.layers[0].self_attn.k_proj, "rank", 2),
+        lambda m: setattr(m.model.layers[0].self_attn.k_proj, "rank", 3), False),
+    "training mode": (lambda m: m.eval(), lambda m: m.train(), True),
+}
+
+
+@pytest.mark.parametrize("what", DECODES)
+def test_single_tokens_of_changed_weights_are_not_published(session: aule.Session,
+                                                            what: str) -> None:
+    model = packed().eval()
+    adapted(model)
+    on, off, refused = DECODES[what]
+    on(model)
+    more = prompt(9, 2 * BLOCK)
+    with open_cache(session, model, f"decode {what}") as cache:
+        with torch.no_grad(), aule.hf.SharedCache(cache, model, ids) as past:
+            model(ids, past_key_values=past)
+            off(model)
+            told = 0
+            for token in more[0]:
+                try:
+                    model(token.view(1, 1), past_key_values=past)
+                except errors.InvalidError as error:
+                    assert "have changed since this sequence" in str(error)
+                    told += 1
+            assert bool(told) == refused
+        on(model)
+        longer = torch.cat([ids, more, prompt(2, 5)], 1)
+        assert cache.sequence(longer[0]).cached == CACHED
+        got, cached = forward(model, cache, longer)
+        model.set_attn_implementation("sdpa")
+        with torch.no_grad():
+            torch.testing.assert_close(got, model(longer).logits[0, -1], rtol=1e-3, atol=1e-3)
+        assert cached == CACHED
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral"])
+def test_training_mode_shares_nothing(session: aule.Session, kind: str) -> None:
+    """Dropout, a router's jitter and the like make each K and V another one."""
+    model = model_of("llama")
+    if kind == "mixtral":
+        torch.manual_seed(5)
+        model = MixtralForCausalLM(MixtralConfig(
+            **COMMON, router_jitter_noise=0.5, num_local_experts=4))
+        model.set_attn_implementation("aule")
+    before = aule.hf.fingerprint(model)
+    with open_cache(session, model, f"training {kind}") as cache:
+        model.train()
+        for _ in range(2):
+            with pytest.warns(RuntimeWarning, match=r"while \w+ is in training mode"):
+                assert forward(model, cache, ids)[1] == 0
+        assert aule.hf.fingerprint(model) == before
+        model.eval()
+        assert [forward(model, cache, ids)[1] for _ in range(2)] == [0, CACHED]
+        cache.renew("step 8")
+        model.train().eval()
+        assert [forward(model, cache, ids)[1] for _ in range(2)] == [0, CACHED]
+
+
+def test_tokens_are_read_before_a_wait(session: aule.Session) -> None:
+    model = model_of("llama")
+    shape = {"num_layers": 1, "num_kv_heads": 2, "head_dim": 16, "dtype": "f32"}
+    may = threading.Event()
+
+    async def main(cache: aule.Cache) -> None:
+        asyncio.get_running_loop().set_default_executor(concurrent.futures.ThreadPoolExecutor(1))
+        busy = asyncio.get_running_loop().run_in_executor(None, may.wait, 30)
+        buffer = np.arange(40, dtype=np.int32)
+        making = asyncio.ensure_future(cache.sequence_async(buffer))
+        await asyncio.sleep(0)
+        buffer[:] = 7
+        may.set()
+        await busy
+        with await making as sequence:
+            assert sequence.tokens.tolist() == list(range(40))
+
+    for cache in (session.cache("buffer", **shape), open_cache(session, model, "its buffer")):
+        may.clear()
+        asyncio.run(main(cache))
+        cache.close()
 
 
 def test_a_layer_that_counts_its_passes_stops_no_text(session: aule.Session) -> None:

@@ -35,7 +35,7 @@ from ._hf_geometry import (
     text_config,
     windows_of,
 )
-from ._hf_identity import ModelCache, check_model, one_look
+from ._hf_identity import ModelCache, check_model
 from ._hf_mask import Rows, pattern_of, pattern_of_batch
 from ._hf_pass import Flaw, ForwardPass, joined, text_positions, watch, watch_prompts
 from ._hf_texts import Media, Text, Tokens, digests_of, host, texts_of
@@ -401,7 +401,7 @@ class SharedCache(_Past):
 
     def _look_up(self) -> None:
         """Make the texts' sequences, which take what is cached of the prompts."""
-        with one_look(self._cache), contextlib.suppress(StopIteration):
+        with contextlib.suppress(StopIteration):
             making = self._make_texts()
             wanted = next(making)
             while True:
@@ -411,8 +411,9 @@ class SharedCache(_Past):
     async def _look_up_async(self) -> None:
         with contextlib.suppress(StopIteration):
             making = self._make_texts()
-            wanted = next(making)
-            while True:
+            # It looks at the weights, and reads them if they have changed.
+            wanted = await asyncio.to_thread(next, making, None)
+            while wanted is not None:
                 sequence = await self._cache.sequence_async(**wanted)
                 wanted = making.send(sequence)
         self._skip_cached()
@@ -437,6 +438,7 @@ class SharedCache(_Past):
         key = self._key
         if self._border is not None and self._beyond and self._border.kind == "longrope":
             key = hashlib.sha256(b"longrope " + key).digest()
+        key = self._cache._extra(key)  # one look at the weights serves all rows
         with _prompting_lock:
             busy = set().union(*(peer._firsts for peer in _prompting))
         firsts: set[tuple[Any, ...]] = set()

@@ -12,8 +12,10 @@ import inspect
 from typing import Any, NamedTuple
 
 import torch
+from transformers import PreTrainedConfig
 
 from . import errors
+from ._args import said
 from ._hf_mask import Pattern
 from ._run import Geometry
 
@@ -21,8 +23,17 @@ KEPT = ("full_attention", "sliding_attention", "chunked_attention")  # layers wi
 ELSEWHERE = ("dummy", "moe", "mlp")  # layers that use other layers' K and V, or none
 
 
+def check_is_model(model: Any) -> None:
+    """Raise InvalidError if this is no module with a configuration of transformers."""
+    if not (isinstance(model, torch.nn.Module)
+            and isinstance(getattr(model, "config", None), PreTrainedConfig)):
+        raise errors.InvalidError(f"model = {said(model)}; it is a model of transformers, or "
+                                  "another module with such a model's config")
+
+
 def text_config(model: Any) -> Any:
     """Return the configuration of the decoder. UnsupportedError: it is no decoder alone."""
+    check_is_model(model)
     if model.config.is_encoder_decoder:
         raise errors.UnsupportedError(
             f"{type(model).__name__} is an encoder-decoder: aule's caches have the prompts of "

@@ -2,39 +2,42 @@
 # SPDX-FileCopyrightText: The aule authors
 """Which weights K and V come from: the fingerprint of a model, and what has changed since.
 
-A fingerprint covers the configuration, the modules with their plain attributes, and every byte of
+A fingerprint covers the configuration, the modules with their attributes, and every byte of
 parameters, buffers and other tensors of modules. A model's weights are read once. After that, a
 check compares addresses, version counters, shapes and a sample of each tensor. If these differ, the
 tensors that may have changed are read again.
 
 Sequences of a cache take the present weights into their extra key, unless they are the cache's own.
-So blocks of other weights are never found, and age out. This module knows nothing of attention.
+So they find no blocks of weights that a check tells apart, and old blocks age out. This module
+knows nothing of attention.
 """
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
-import contextlib
+import dataclasses
+import enum
+import functools
 import hashlib
+import secrets
 import threading
+import types
+import warnings
 import weakref
 from collections.abc import Iterable, Iterator
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.modules.dropout import _DropoutNd
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from . import _args, errors
+from ._hf_geometry import check_is_model
 from .cache import Cache, Entries
-from .sequence import Sequence, Step
+from .sequence import Sequence
 
 if TYPE_CHECKING:
-    from ._attached import Plan
     from .session import Session
 
 CHUNK = 1 << 12  # words of 4 bytes that one sum covers
@@ -46,17 +49,34 @@ SAMPLE = 16  # elements of each tensor that a check reads
 # Settings that change no K and no V. Names that begin with "_" are left out, too.
 NEUTRAL = frozenset((
     "transformers_version", "dtype", "torch_dtype", "architectures", "use_cache", "return_dict",
-    "output_attentions", "output_hidden_states", "is_causal", "pad_token_id", "bos_token_id",
-    "eos_token_id", "id2label", "label2id", "problem_type"))
+    "output_attentions", "output_hidden_states", "pad_token_id", "bos_token_id", "eos_token_id",
+    "id2label", "label2id", "problem_type"))
 # Attributes that a forward pass, or the way of loading, sets.
 STATE = frozenset((
-    "training", "max_seq_len_cached", "gradient_checkpointing", "_is_hf_initialized",
-    "compute_dtype", "compute_type_is_set", *vars(torch.nn.Module())))
+    "training", "max_seq_len_cached", "gradient_checkpointing", "compute_dtype",
+    "compute_type_is_set", "name_or_path", "hf_device_map", "_is_hf_initialized", "_use_kernels",
+    "_weight_conversions", *vars(torch.nn.Module())))
+# RoPE that follows the length of a text sets attributes that end like this.
+MOVING = ("inv_freq", "attention_scaling", "max_seq_len_cached")
 OWN = frozenset(("torch", "transformers", "transformers_modules"))
 SCALARS = frozenset((bool, int, float, str, bytes, complex, type(None)))
 
 
 # ---- what a model is made of ----
+
+
+class _Tensor(NamedTuple):
+    """A tensor of a model, which this keeps not alive."""
+
+    name: str
+    reference: Any
+    steady: bool  # no forward pass changes it
+    mark: tuple[Any, ...]
+    sample: bytes
+
+    def same(self, now: _Tensor) -> bool:
+        """Whether nothing tells it from a tensor of a later look."""
+        return self.reference is now.reference and self[2:] == now[2:] and self.name == now.name
 
 
 class _Look:
@@ -66,136 +86,129 @@ class _Look:
         self.settings: list[tuple[Any, ...]] = []
         self.facts: list[tuple[Any, ...]] = []  # of modules; last, a dict of attributes
         self.numbers: list[tuple[Any, ...]] = []  # of others' modules: some count in a forward pass
-        self.names: list[str] = []
-        self.tensors: list[Any] = []  # until keep()
-        self.marks: list[tuple[Any, ...]] = []
-        self.sample: list[bytes] = []
+        self.trains: str | None = None  # a module in training mode
         self.digest: bytes | None = None
-        self._references: list[Any] = []
-        self._parameters: list[int] = []
+        self._found: list[tuple[str, Any, bool]] = []
         self._seen: dict[int, str] = {}
         self._settings("", model.config)
         self._module("", model)
+        samples = _sample([tensor for _, tensor, _ in self._found])
+        self.tensors = [
+            _Tensor(name, weakref.ref(tensor), steady, _mark(tensor), sample)
+            for (name, tensor, steady), sample in zip(self._found, samples, strict=True)]
+        del self._found, self._seen
 
-    def keep(self) -> None:
-        """Keep no tensor alive."""
-        self._references = [weakref.ref(tensor) for tensor in self.tensors]
-        self.tensors = []
+    def same(self, now: _Look, in_pass: bool = False) -> bool:
+        """Whether nothing differs in a later look; in_pass: nothing that no forward pass changes.
 
-    def same(self, other: _Look) -> bool:
-        """Whether nothing differs from an older, kept look."""
-        return (self is other or (
-            self.marks == other.marks and self.facts == other.facts
-            and self.numbers == other.numbers and self.settings == other.settings
-            and self.sample == other.sample
-            and all(reference() is tensor for reference, tensor in
-                    zip(other._references, self._all(), strict=True))))
+        Training mode is not compared.
+        """
+        if self is now:
+            return True
+        ours, theirs = ([one for one in look.tensors if one.steady or not in_pass]
+                        for look in (self, now))
+        return (self.facts == now.facts and len(ours) == len(theirs)
+                and all(map(_Tensor.same, ours, theirs))
+                and (in_pass or (self.settings, self.numbers) == (now.settings, now.numbers)))
+
+    def moved(self) -> bool:
+        """Whether a tensor has changed that no forward pass changes, as far as its mark tells."""
+        return any((tensor := one.reference()) is None or _mark(tensor) != one.mark
+                   for one in self.tensors if one.steady)
 
     def differs_silently(self, now: _Look) -> bool:
-        """Whether a tensor has another sample now, though its mark is the same."""
-        old = dict(zip(self.names, zip(self.marks, self.sample, strict=True), strict=True))
-        return any(name in old and old[name][0] == mark and old[name][1] != sample
-                   for name, mark, sample in zip(now.names, now.marks, now.sample, strict=True))
-
-    def same_in_pass(self, now: _Look) -> bool:
-        """Whether nothing differs from this kept look that no forward pass changes."""
-        return self.facts == now.facts and not self.moved() and all(
-            self.sample[i] == now.sample[i] for i in self._parameters)
+        """Whether a tensor has another sample in a later look, though its mark is the same."""
+        old = {one.name: one for one in self.tensors}
+        return any(one.name in old and old[one.name].mark == one.mark
+                   and old[one.name].sample != one.sample for one in now.tensors)
 
     def text(self) -> str:
         """Return all but the tensors. The order of attributes may differ between processes."""
         return repr((self.settings, [(*fact[:-1], sorted(fact[-1].items()))
                                      for fact in (*self.facts, *self.numbers)]))
 
-    def moved(self) -> bool:
-        """Whether a parameter of this kept look has changed."""
-        return any((tensor := self._references[i]()) is None or _mark(tensor) != self.marks[i]
-                   for i in self._parameters)
-
-    def _all(self) -> list[Any]:
-        return self.tensors or [reference() for reference in self._references]
-
     def _module(self, path: str, module: Any) -> None:
         if id(module) in self._seen:
             self.facts.append((path, {"is": self._seen[id(module)]}))
             return
         self._seen[id(module)] = path
-        kind, own, first = type(module), vars(module), len(self.tensors)
-        moving = "rope_type" in own and _moves(own["rope_type"])
-        if own["_parameters"]:
-            self._tensors(path, own["_parameters"], False)
-            self._parameters.extend(range(first, len(self.tensors)))
-        if own["_buffers"]:
-            self._tensors(path, own["_buffers"], moving)
-        facts: dict[str, Any] = {}
-        if isinstance(module, PreTrainedModel):
-            pass  # its attributes follow from its configuration, or are state
-        elif kind.__module__.partition(".")[0] in OWN:
-            facts = {name: own[name] for name in _public(tuple(own)) if type(own[name]) in SCALARS}
-            if moving:
-                facts.pop("attention_scaling", None)
-        else:
-            facts = {name: value for name, item in own.items() if name not in STATE
-                     and (value := self._value(f"{path}{name}", item)) is not None}
+        kind: Any = type(module)
+        own, library = vars(module), _library(kind)
+        moves = "rope_type" in own and _moves(own["rope_type"])
+        for tensors, steady in ((own["_parameters"], True), (own["_buffers"], library in OWN)):
+            for name, tensor in tensors.items():
+                if tensor is not None and not (moves and _is_moving(name)):
+                    self._tensor(f"{path}{name}", tensor, steady)
+        facts = {name: value for name in _names(kind, tuple(own))
+                 if not (moves and _is_moving(name))
+                 and (value := self._value(f"{path}{name}", own[name])) is not None}
+        if library not in OWN:
             self.numbers.append((path, {name: facts.pop(name) for name in list(facts)
-                                        if type(facts[name]) is int}))
-        drops = own["training"] and _drops(module, own)
-        self.facts.append((path, kind.__qualname__, drops, facts))
+                                        if _counts(own[name])}))
+        if own["training"] and self.trains is None:
+            self.trains = f"{path}{kind.__name__}"
+        self.facts.append((path, kind.__qualname__, facts))
         for name, child in own["_modules"].items():
             if child is not None:
                 self._module(path if name == "_orig_mod" else f"{path}{name}.", child)
 
-    def _tensors(self, path: str, tensors: dict[str, Any], moving: bool) -> None:
-        for name, tensor in tensors.items():
-            if tensor is not None and not (moving and name.endswith("inv_freq")
-                                           and not name.endswith("original_inv_freq")):
-                self._tensor(f"{path}{name}", tensor)
-
-    def _tensor(self, path: str, tensor: Any) -> None:
+    def _tensor(self, path: str, tensor: Any, steady: bool) -> None:
         flatten = getattr(tensor, "__tensor_flatten__", None)
         if flatten is None:
-            self.names.append(path)
-            self.tensors.append(tensor)
-            self.marks.append(_mark(tensor))
+            self._found.append((path, tensor, steady))
             return
         names, context = flatten()
         self.facts.append((path, type(tensor).__qualname__,
                            {"context": self._value(path, context)}))
         for name in names:
-            self._tensor(f"{path}.{name}", getattr(tensor, name))
+            self._tensor(f"{path}.{name}", getattr(tensor, name), steady)
 
     def _value(self, path: str, value: Any) -> Any:
         """Return what equal values have in common; tensors and modules inside are noted."""
         if type(value) in SCALARS:
             return value
-        if isinstance(value, dict):
-            return tuple((str(key), self._value(f"{path}.{key}", item))
-                         for key, item in sorted(value.items(), key=lambda pair: str(pair[0])))
-        if isinstance(value, (list, tuple)):
-            return tuple(self._value(f"{path}.{i}", item) for i, item in enumerate(value))
-        if isinstance(value, (set, frozenset)):
-            return tuple(sorted(map(str, value)))
         if isinstance(value, torch.Tensor):
-            self._tensor(path, value)
+            self._tensor(path, value, False)
         elif isinstance(value, torch.nn.Module):
             self._module(f"{path}.", value)
-        elif isinstance(value, torch.dtype):
-            return str(value)
-        return None  # such as a function: nothing tells what it does
+        elif isinstance(value, PreTrainedConfig):
+            self._settings(f"{path}.", value)
+        elif (parts := _parts(value)) is not None:
+            return tuple((str(key), self._value(f"{path}.{key}", item)) for key, item in parts)
+        else:
+            return _leaf(value)
+        return None
 
     def _settings(self, path: str, config: Any) -> None:
+        if id(config) in self._seen:
+            return  # modules have the model's configuration, too
+        self._seen[id(config)] = path
         for name, value in sorted(vars(config).items()):
-            if name[0] == "_" or name in NEUTRAL:
-                continue
+            if name[0] == "_" or name in NEUTRAL or (name == "is_causal" and value is True):
+                continue  # generate_batch sets is_causal, which is True anyway
             if hasattr(value, "to_dict"):
                 self._settings(f"{path}{name}.", value)
             else:
                 self.settings.append((path, name, self._value(name, value)))
 
 
-@lru_cache(4096)
-def _public(names: tuple[str, ...]) -> list[str]:
-    return [name for name in names if name[0] != "_" and name not in STATE]
+def _library(kind: Any) -> str:
+    return str(kind.__module__.partition(".")[0])
+
+
+@functools.lru_cache(4096)
+def _names(kind: Any, names: tuple[str, ...]) -> list[str]:
+    """Return which attributes of a module are looked at; no replaced methods.
+
+    Those of transformers' models follow from the configuration, or are state.
+    """
+    library = _library(kind)
+    if issubclass(kind, PreTrainedModel):
+        known = dir(PreTrainedModel) if library != "transformers" else names
+        names = tuple(set(names).difference(known))
+    return sorted(name for name in names if name not in STATE
+                  and not (library in OWN and name[0] == "_")
+                  and not callable(getattr(kind, name, None)))
 
 
 def _moves(rope_type: Any) -> bool:
@@ -204,10 +217,41 @@ def _moves(rope_type: Any) -> bool:
     return any("dynamic" in str(kind) or kind == "longrope" for kind in kinds)
 
 
-def _drops(module: Any, own: dict[str, Any]) -> bool:
-    """Whether a module drops elements while it is in training."""
-    return bool(module.p) if isinstance(module, _DropoutNd) else any(
-        "dropout" in name and type(value) is float and value for name, value in own.items())
+def _is_moving(name: str) -> bool:
+    return name.endswith(MOVING) and not name.endswith("original_inv_freq")
+
+
+def _counts(value: Any) -> bool:
+    """Whether a forward pass may count in such an attribute."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, (bool, enum.Enum))
+
+
+def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """Return the parts of a value and their names; None: it has none that are known."""
+    if isinstance(value, functools.partial):
+        return enumerate((value.func, value.args, value.keywords))
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, dict)):
+        return [(field.name, getattr(value, field.name, None))
+                for field in dataclasses.fields(value)]
+    if isinstance(value, types.SimpleNamespace):
+        value = vars(value)
+    if isinstance(value, dict):
+        return sorted(value.items(), key=lambda pair: str(pair[0]))
+    return enumerate(value) if isinstance(value, (list, tuple)) else None
+
+
+def _leaf(value: Any) -> Any:
+    """Return what equal values without parts have in common; None: it is not known."""
+    if isinstance(value, (enum.Enum, torch.dtype)):
+        return str(value)
+    if isinstance(value, (set, frozenset)):
+        return tuple(sorted(map(str, value)))
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        return f"{value.__module__}.{value.__qualname__}"
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return None
+    content = str(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
+    return value.dtype.str, value.shape, hashlib.sha256(content).hexdigest()
 
 
 def _mark(tensor: Any) -> tuple[Any, ...]:
@@ -228,7 +272,7 @@ def _is_readable(tensor: Any) -> bool:
 # ---- the values of tensors ----
 
 
-@cache
+@functools.cache
 def _keys(device: torch.device) -> Any:
     """Odd random numbers, int64 [CHUNK]; the same in each process."""
     random = hashlib.shake_128(b"aule: one odd key for each word of a chunk").digest(8 * CHUNK)
@@ -297,6 +341,8 @@ def _sample(tensors: list[Any]) -> list[bytes]:
                 (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
             count = min(SAMPLE, span)
             part = tensor.as_strided((count,), (span // count,))
+            if tensor.itemsize == 1:
+                part = part.view(torch.uint8)  # torch cannot copy all small types
             groups.setdefault((tensor.dtype, tensor.device), []).append(part)
             places.setdefault((tensor.dtype, tensor.device), []).append(i)
     said = [b""] * len(tensors)
@@ -317,8 +363,7 @@ class _Weights:
         self._last: _Look | None = None
         # For each cache's name: the weights' digest when this process opened it first.
         self.opened: dict[str, bytes] = {}
-        # For each tensor's name: the tensor, its mark, and its digest.
-        self._digests: dict[str, tuple[Any, tuple[Any, ...], bytes]] = {}
+        self._digests: dict[str, tuple[_Tensor, bytes]] = {}  # by the tensors' names
         self.lock = threading.RLock()
 
     @property
@@ -326,24 +371,19 @@ class _Weights:
         """The model; None: it is gone."""
         return self._model()
 
-    def glance(self) -> _Look | None:
-        """Look without a sample; None: the model is gone."""
-        model = self.model
-        return None if model is None else _Look(model)
-
     def look(self) -> _Look:
         """Return the last look, or a new one if anything has changed."""
         with self.lock, torch.inference_mode():  # its views cost half
-            now, last = self.glance(), self._last
-            if now is None:  # the model is gone
+            model, last = self.model, self._last
+            if model is None:
                 assert last is not None
                 return last
-            now.sample = _sample(now.tensors)
-            if last is not None and now.same(last):
+            now = _Look(model)
+            if last is not None and last.same(now):
+                last.trains = now.trains
                 return last
             if last is not None and last.differs_silently(now):
                 self._digests.clear()  # and where no sample shows it
-            now.keep()
             self._last = now
             return now
 
@@ -363,11 +403,8 @@ class _Weights:
 
     def _read(self, look: _Look) -> bytes:
         model = self.model
-        tensors = look._all()
-        fresh = {name: (tensor, mark) for name, tensor, mark in
-                 zip(look.names, tensors, look.marks, strict=True)
-                 if not self._knows(name, tensor, mark)}
-        absent = [name for name, (tensor, _) in fresh.items()
+        fresh = [(one, one.reference()) for one in look.tensors if not self._knows(one)]
+        absent = [one.name for one, tensor in fresh
                   if tensor is None or not _is_readable(tensor)]
         if absent or model is None:
             raise errors.UnsupportedError(
@@ -375,25 +412,28 @@ class _Weights:
                 " as with offloaded weights), so its values cannot be told: give open_cache() a "
                 "fingerprint= that names these weights")
         once: dict[tuple[Any, ...], bytes] = {}  # tied weights are read once
-        with logging.tqdm(total=sum(tensor.nbytes for tensor, _ in fresh.values()), unit="B",
+        with logging.tqdm(total=sum(tensor.nbytes for _, tensor in fresh), unit="B",
                           unit_scale=True, delay=1, desc="fingerprint of the weights") as bar:
-            for name, (tensor, mark) in fresh.items():
-                if mark not in once:
-                    once[mark] = hashlib.sha256(sums_of(tensor)).digest()
-                self._digests[name] = weakref.ref(tensor), mark, once[mark]
+            for one, tensor in fresh:
+                if one.mark not in once:
+                    once[one.mark] = hashlib.sha256(sums_of(tensor)).digest()
+                self._digests[one.name] = one, once[one.mark]
                 bar.update(tensor.nbytes)
         digest = hashlib.sha256(look.text().encode())
-        for name, tensor in zip(look.names, tensors, strict=True):
-            digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-            digest.update(self._digests[name][2])
-        for value in _hidden("", model.state_dict(keep_vars=True), set(map(id, tensors))):
+        known = set()
+        for one in look.tensors:
+            tensor = one.reference()
+            known.add(id(tensor))
+            digest.update(f"{one.name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            digest.update(self._digests[one.name][1])
+        for value in _hidden("", model.state_dict(keep_vars=True), known):
             digest.update(value)
         return digest.digest()
 
-    def _knows(self, name: str, tensor: Any, mark: tuple[Any, ...]) -> bool:
-        known = self._digests.get(name)
-        return known is not None and tensor is not None and (
-            known[0]() is tensor and known[1] == mark)
+    def _knows(self, one: _Tensor) -> bool:
+        known = self._digests.get(one.name)
+        return (known is not None and one.reference() is not None
+                and known[0].reference is one.reference and known[0].mark == one.mark)
 
 
 def _hidden(name: str, value: Any, known: set[int]) -> Iterator[bytes]:
@@ -415,6 +455,7 @@ _weights_lock = threading.Lock()
 
 def _weights_of(model: Any) -> _Weights:
     model = getattr(model, "_orig_mod", model)  # of torch.compile
+    check_is_model(model)
     with _weights_lock:
         if model not in _weights:
             _weights[model] = _Weights(model)
@@ -426,7 +467,7 @@ def fingerprint(model: Any) -> bytes:
 
     The weights are read once, on the device they lie on, with a progress bar above a second. A
     later call only checks whether they have changed.
-    UnsupportedError: a weight is not in memory.
+    InvalidError: it is no module with a config. UnsupportedError: a weight is not in memory.
     """
     weights = _weights_of(model)
     with weights.lock:
@@ -434,34 +475,6 @@ def fingerprint(model: Any) -> bytes:
 
 
 # ---- a cache that knows its model's weights ----
-
-
-class _Held(threading.local):
-    """What the sequences that this thread makes use, instead of a look of their own."""
-
-    weights: tuple[_Look, bytes] | None = None
-
-
-@contextlib.contextmanager
-def one_look(cache: Cache) -> Iterator[None]:
-    """Let this thread's sequences inside of a `with` use one look at the weights."""
-    hold(cache)
-    try:
-        yield
-    finally:
-        let_go(cache)
-
-
-def hold(cache: Cache) -> None:
-    """Let this thread's sequences use one look at the weights, until let_go()."""
-    if isinstance(cache, ModelCache) and cache._held.weights is None:
-        cache._held.weights = cache._key()
-
-
-def let_go(cache: Cache) -> None:
-    """Let this thread's sequences look at the weights again."""
-    if isinstance(cache, ModelCache):
-        cache._held.weights = None
 
 
 def check_model(cache: Cache, model: Any) -> None:
@@ -480,6 +493,14 @@ def check_model(cache: Cache, model: Any) -> None:
                 "weights than the model that is given; open_cache() with this one")
 
 
+class _Key(bytes):
+    """An extra key, and the weights that it stands for."""
+
+    look: _Look
+    weights: bytes  # b"": those that need no key
+    alone: bool  # no other key is equal: the model was in training mode
+
+
 class ModelCache(Cache):
     """The cache of a model, as `aule.hf.open_cache` returns it.
 
@@ -488,14 +509,18 @@ class ModelCache(Cache):
     weights: they find nothing that others have computed with old ones, and blocks of old weights
     age out. Processes with the same new weights share. If the weights come back, so does the key.
 
-    A change is noticed when a sequence is made, by version counters, addresses, shapes, and a
-    sample of each tensor. A change of a few elements through `.data` or numpy shows in none of
-    them: call renew(). What hooks and replaced methods compute is not seen: give an extra_key.
+    A change is noticed when a sequence is made, and before a step fills a block, by version
+    counters, addresses, shapes, and a sample of each tensor. A change of a few elements through
+    `.data` or numpy shows in none of them: call renew(). Attributes of modules are seen as far as
+    they are numbers, text, enums, dtypes, functions' names, tensors, numpy arrays, modules, or
+    containers and dataclasses of these. Other objects, and what hooks and replaced methods
+    compute, are not seen: give an extra_key.
+
+    While a module is in training mode, nothing is shared: K and V may be random there.
     """
 
     _weights: _Weights
     _named: list[tuple[_Look, bytes]]  # what was seen when these weights were named, and their key
-    _held: _Held
     _digest: bytes | None  # of the weights that need no key; None: the caller named them
 
     @classmethod
@@ -515,7 +540,7 @@ class ModelCache(Cache):
             cache = cls.open(session, name, fingerprint=fingerprint, **identity)
             if first is not None:
                 weights.opened[name] = first
-            cache._weights, cache._digest, cache._held = weights, first, _Held()
+            cache._weights, cache._digest = weights, first
             cache._named = [(look, b"")] if digest == first else []
             return cache
 
@@ -547,63 +572,49 @@ class ModelCache(Cache):
             digest = self._weights.digest(now)
             return now, b"" if digest == self._digest else digest
 
-    def _keyed(self, extra_key: bytes | str, weights: bytes) -> bytes:
-        key = _args.key(extra_key, "extra_key")
-        return hashlib.sha256(weights + key).digest() if weights else key
+    def _extra(self, extra_key: bytes | str) -> bytes:
+        """Return a key with the model's present weights. One that has them stays as it is."""
+        if isinstance(extra_key, _Key):
+            return extra_key
+        extra = _args.key(extra_key, "extra_key")
+        look, weights = self._key()
+        alone = look.trains is not None
+        if alone:
+            warnings.warn(
+                f"aule shares no blocks while {look.trains} is in training mode, where K and V may "
+                "be random: call the model's eval()", RuntimeWarning, stacklevel=2)
+        marks = weights + (secrets.token_bytes(32) if alone else b"")
+        key = _Key(hashlib.sha256(marks + extra).digest() if marks else extra)
+        key.look, key.weights, key.alone = look, weights, alone
+        return key
 
-    def sequence(self, tokens: Any = (), *, extra_key: bytes | str = b"",
-                 **options: Any) -> Sequence:
-        """Do what `Cache.sequence` says, for the model's present weights."""
-        weights = self._held.weights or self._key()
-        sequence = super().sequence(tokens, extra_key=self._keyed(extra_key, weights[1]), **options)
-        sequence._weights = weights
-        return sequence
+    def _entries(self, entries: Entries) -> list[tuple[Sequence, int]]:
+        """Do what `Cache._entries` says. InvalidError: a sequence was made for other weights.
 
-    async def sequence_async(self, tokens: Any = (), *, extra_key: bytes | str = b"",
-                             **options: Any) -> Sequence:
-        """Do what `Cache.sequence_async` says, for the model's present weights."""
-        weights = await asyncio.to_thread(self._key)
-        sequence = await super().sequence_async(
-            tokens, extra_key=self._keyed(extra_key, weights[1]), **options)
-        sequence._weights = weights
-        return sequence
-
-    def lookup(self, tokens: Any, *, extra_key: bytes | str = b"", **options: Any) -> Any:
-        """Do what `Cache.lookup` says, for the model's present weights."""
-        return super().lookup(tokens, extra_key=self._keyed(extra_key, self._key()[1]), **options)
-
-    def publish(self, tokens: Any, ids: Any, *, extra_key: bytes | str = b"") -> Any:
-        """Do what `Cache.publish` says, for the model's present weights."""
-        return super().publish(tokens, ids, extra_key=self._keyed(extra_key, self._key()[1]))
-
-    def step(self, entries: Entries, *, timeout: float | None = 10.0) -> Step:
-        """Do what `Cache.step` says. InvalidError: a sequence was made for other weights."""
-        return super().step(self._checked(entries), timeout=timeout)
-
-    async def step_async(self, entries: Entries, *, timeout: float | None = 10.0) -> Step:
-        """Do what `Cache.step_async` says. InvalidError: a sequence was made for other weights."""
-        return await super().step_async(self._checked(entries), timeout=timeout)
-
-    def plan(self, entries: Entries, *, timeout: float | None = 10.0) -> Plan:
-        """Do what `Cache.plan` says. InvalidError: a sequence was made for other weights."""
-        return super().plan(self._checked(entries), timeout=timeout)
-
-    def _checked(self, entries: Entries) -> Entries:
-        """Return the entries. Raises if the weights have changed since a sequence was made.
-
-        A pass of single tokens, as in generate, looks at parameters only.
+        A step that fills a block looks at everything before: nothing is published unchecked. A
+        step of single tokens that fills none looks at marks of weights only. So an attribute that
+        is switched, and back again before the block is full, is not seen.
         """
-        if not isinstance(entries, Iterable):
-            return entries  # to where it is refused
-        pairs = list(entries)
-        sequences = [(*entry, None)[0] if isinstance(entry, tuple) else entry for entry in pairs]
-        decodes = all(isinstance(entry, tuple) and entry[1:] == (1,) for entry in pairs)
-        made = {id(one._weights): one._weights for one in sequences
-                if isinstance(one, Sequence) and one._weights}
-        now = None if decodes else self._weights.look()
-        if any((look.moved() if now is None else not look.same_in_pass(now))
-               and self._key()[1] != key for look, key in made.values()):
-            raise errors.InvalidError(
-                "the model's weights or adapters have changed since this sequence (or SharedCache) "
-                "was made, so its K and V are of other weights: make a new one")
+        pairs = super()._entries(entries)
+        infos = [sequence._info() for sequence, _ in pairs]
+        now = self._key() if any(map(self._fills, infos, (count for _, count in pairs))) else None
+        for info, (sequence, _) in zip(infos, pairs, strict=True):
+            made = sequence._weights
+            if made is None or (now is None and not made.look.moved()):
+                continue
+            look, weights = now = now or self._key()
+            differs = weights != made.weights
+            if (look.trains and not made.alone) or (
+                    differs and not made.look.same(look, in_pass=True)):
+                raise errors.InvalidError(
+                    "the model's weights, adapters or training mode have changed since this "
+                    "sequence (or SharedCache) was made, so its K and V are of other weights: "
+                    "make a new one")
+            if differs:  # what may be a pass's own doing, such as a counter
+                sequence.keep_private(max(info.num_computed, info.num_published * self.block_size))
         return pairs
+
+    def _fills(self, info: Any, count: int) -> bool:
+        """Whether a step of a sequence fills a block, or has more tokens than one."""
+        count = count or info.num_tokens - info.num_computed
+        return count != 1 or (info.num_computed + 1) % self.block_size == 0

@@ -15,7 +15,6 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 from . import errors
 from ._hf_attention import BATCH_NAME
 from ._hf_geometry import check_rope, check_shape, check_window, windows_of
-from ._hf_identity import hold, let_go
 from ._hf_mask import pattern_of_batch
 from .cache import Cache
 from .sequence import Sequence, Step
@@ -75,6 +74,7 @@ class PagedCache(PagedAttentionCache):
         self._step: Step | None = None
         self._given: dict[int, tuple[Any, Any]] = {}  # K and V of each layer of this step
         self._windows = windows_of(config)
+        self._key: bytes | None = None  # with one look at the weights for this round
         self._full = False  # in this round of the scheduler no block was free
         state = cache.state()
         self.num_blocks = state["limit_blocks"]
@@ -116,7 +116,7 @@ class PagedCache(PagedAttentionCache):
     def compute_free_capacity(self, relative: bool = True) -> float:
         """Return the free part of the pool. Each round of the scheduler begins with this call."""
         self._full = False
-        let_go(self.cache)
+        self._key = None
         self._entries.clear()
         state = self.cache.state()
         free = state["available_blocks"]
@@ -127,8 +127,9 @@ class PagedCache(PagedAttentionCache):
         if self._full:
             return 0
         self._end(request_id)  # it waited; meanwhile others may have published blocks
-        hold(self.cache)  # one look at the weights serves the round
-        sequence = self.cache.sequence(prompt_ids, publish=self.publish, extra_key=self.extra_key)
+        if self._key is None:
+            self._key = self.cache._extra(self.extra_key)
+        sequence = self.cache.sequence(prompt_ids, publish=self.publish, extra_key=self._key)
         self.sequences[request_id] = sequence
         # transformers holds the last token back until it has forked the request. A batch of such
         # requests alone would have no token, and models cannot compute that.

@@ -126,6 +126,16 @@ class Cache(Owner):
         check(lib.aule_cache_state_sized(self._open().pointer, state, ffi.sizeof(state[0])))
         return fields(state[0])
 
+    # ---- what a model's cache adds ----
+
+    def _extra(self, extra_key: bytes | str) -> bytes:
+        """Return the extra key that blocks have."""
+        return key(extra_key, "extra_key")
+
+    def _entries(self, entries: Entries) -> list[tuple[Sequence, int]]:
+        """Return (sequence, number of tokens) of each entry of a step; 0: all that are left."""
+        return entries_of(entries, self)
+
     # ---- sequences ----
 
     def sequence(self, tokens: Any = (), *, publish: bool = True, extra_key: bytes | str = b"",
@@ -164,7 +174,7 @@ class Cache(Owner):
         """
         milliseconds(timeout)
         making = asyncio.get_running_loop().run_in_executor(
-            None, Sequence.create, self, int32(tokens, "tokens"), publish, extra_key, claim)
+            None, Sequence.create, self, int32(tokens, "tokens").copy(), publish, extra_key, claim)
         try:
             sequence = await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -358,7 +368,7 @@ class Cache(Owner):
         from ._attached import Plan
 
         attached = self.attach()
-        pairs = entries_of(entries, self)
+        pairs = self._entries(entries)
         attached.settle([sequence for sequence, _ in pairs])
         parent = self._open()
         pointer = ffi.new("struct aule_step **")
@@ -413,7 +423,7 @@ class Cache(Owner):
     def lookup(self, tokens: Any, *, extra_key: bytes | str = b"", max_tokens: int = 0) -> Any:
         """Hold the published blocks that begin `tokens`; returns their ids, int32 [n]."""
         array, max_tokens = int32(tokens, "tokens"), integer(max_tokens, "max_tokens")
-        prefix, keep = _prefix(array, extra_key)
+        prefix, keep = _prefix(array, self._extra(extra_key))
         ids = np.empty(len(array) // self.block_size, np.int32)
         count = ffi.new("uint32_t *")
         check(lib.aule_prefix_lookup_sized(
@@ -431,7 +441,7 @@ class Cache(Owner):
         if len(blocks) < len(array) // self.block_size:
             raise errors.InvalidError(f"{len(blocks)} ids for {len(array) // self.block_size} "
                                       "full blocks")
-        prefix, keep = _prefix(array, extra_key)
+        prefix, keep = _prefix(array, self._extra(extra_key))
         check(lib.aule_prefix_publish_sized(
             self._open().pointer, prefix, ffi.sizeof(prefix[0]),
             ffi.from_buffer("int32_t[]", blocks), ffi.NULL))
@@ -450,7 +460,7 @@ class _Making:
 
     def __init__(self, cache: Cache, entries: Entries) -> None:
         self._cache = cache
-        self._pairs = entries_of(entries, cache)
+        self._pairs = cache._entries(entries)
         self.sequences = [sequence for sequence, _ in self._pairs]
         self.step: Step
         if cache._attached is not None:
@@ -485,8 +495,7 @@ def fill(table: Any, pairs: list[tuple[Sequence, int]]) -> None:
         row.sequence, row.num_tokens = sequence._open().pointer, count
 
 
-def _prefix(tokens: Any, extra_key: bytes | str) -> tuple[Any, Any]:
-    extra = key(extra_key, "extra_key")
+def _prefix(tokens: Any, extra: bytes) -> tuple[Any, Any]:
     keep = ffi.from_buffer("int32_t[]", tokens), ffi.from_buffer(extra)
     prefix = ffi.new("struct aule_prefix *", {
         "tokens": keep[0], "num_tokens": len(tokens),

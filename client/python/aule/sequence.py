@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import errors
-from ._args import INT32, flag, int32, integer, key, pack_mask
+from ._args import INT32, flag, int32, integer, pack_mask
 from ._native import (
     OK,
     SLICE_MS,
@@ -54,7 +54,7 @@ class Sequence(Owner):
         self.cache = cache
         self._lock = threading.RLock()
         self._publishes = False
-        self._weights: Any = None  # of a model's cache: the weights that it was made for
+        self._weights: Any = None  # of a model's cache: its key, with the weights that it is for
         self._own = (0, 0)  # tokens whose K and V plans have written, from and to
         self._plans: weakref.WeakSet[Plan] = weakref.WeakSet()
         cache._children.add(self)
@@ -64,8 +64,8 @@ class Sequence(Owner):
                claim: bool) -> Sequence:
         """Do what `Cache.sequence` says, and wait for nothing."""
         array = int32(tokens, "tokens")
-        extra, publish, claim = (key(extra_key, "extra_key"), flag(publish, "publish"),
-                                 flag(claim, "claim"))
+        publish, claim = flag(publish, "publish"), flag(claim, "claim")
+        extra = cache._extra(extra_key)
         keep = ffi.from_buffer("int32_t[]", array), ffi.from_buffer(extra)
         params = ffi.new("struct aule_sequence_params *", {
             "tokens": keep[0], "num_tokens": len(array),
@@ -77,6 +77,7 @@ class Sequence(Owner):
                                              pointer))
         sequence = cls(Handle(pointer[0], lib.aule_sequence_destroy, parent), cache)
         sequence._publishes = publish
+        sequence._weights = extra if hasattr(extra, "weights") else None
         return sequence
 
     def wait(self, timeout: float | None = 10.0) -> bool:
