@@ -33,6 +33,7 @@ import aule
 import aule.hf
 import torch
 import transformers
+from aule import _hf_forward
 from aule.daemon import PrivateDaemon
 from hf_tiny import (
     BLOCK,
@@ -327,13 +328,13 @@ def verdict(mode: Callable[[], str]) -> str:
 
 
 def count_calls() -> None:
-    inner = transformers.AttentionInterface()["aule"]
+    inner = _hf_forward._attend
 
     def counted(*arguments: Any, **options: Any) -> Any:
         calls[0] += 1
         return inner(*arguments, **options)
 
-    transformers.AttentionInterface.register("aule", counted)
+    _hf_forward._attend = counted
 
 
 def watch_errors() -> None:
@@ -437,7 +438,7 @@ def worst(modes: dict[str, str], names: Iterable[str]) -> str:
 def cells(modes: dict[str, str]) -> list[str]:
     """Return what the table says of a class, without numbers of notes."""
     kinds = [kind_of(worst(modes, names)) for names in COLUMNS.values()]
-    own = OWN in modes["forward"]
+    own = modes["forward"].endswith(f"({OWN})")  # however the model was given its attention
     return ["own" if own and kind == "equal" else SHOWN.get(kind, kind) for kind in kinds]
 
 
@@ -455,7 +456,7 @@ NOTE_FORMS = (
     (r"\b\w*[A-Z]\w*(For[A-Z]\w+|LMHead\w*|Attention\w*|Model|Decoder|Config|_V3)\b", "CLASS"),
     (r"^\w+: its", "CLASS: its"), (r"\b\d+\b", "N"),
     (r"layers of the kind [\w, ]+:", "layers of the kind KIND:"))
-NOTE = 240  # characters of a note
+NOTE = 400  # characters of a note
 
 
 def markdown(found: dict[str, dict[str, str]]) -> str:

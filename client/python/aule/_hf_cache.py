@@ -152,7 +152,8 @@ class _Past(TransformersCache):
         if config._attn_implementation != NAME:
             raise errors.InvalidError(
                 f"the model's attention is {config._attn_implementation!r}: call "
-                f"aule.hf.register() and model.set_attn_implementation({NAME!r})")
+                f"aule.hf.register() and model.set_attn_implementation({NAME!r}). A model that "
+                "transformers cannot switch must be loaded with attn_implementation='aule'")
         self._num_layers = geometry_of(model)["num_layers"]
         super().__init__(layers=[_Layer(self, i) for i in range(config.num_hidden_layers)])
         self._what = type(model).__name__
@@ -325,6 +326,9 @@ class SharedCache(_Past):
     `timeout` seconds for its blocks, then compute what is missing. It needs `publish`. A
     prompt that another SharedCache of this process is about to compute is not waited for.
 
+    Other arguments that a tokenizer or processor makes, such as token_type_ids, may be given, too.
+    The forward passes bring them again, and are checked.
+
     Images: the first forward pass brings them, so it looks up the prompt, and `cached` is 0 before.
     Blocks from the first image on serve only prompts with the same images.
 
@@ -336,7 +340,7 @@ class SharedCache(_Past):
     def __init__(self, where: Session | Cache, model: Any, input_ids: Any,
                  attention_mask: Any = None, *, publish: bool = True,
                  extra_key: bytes | str = b"", timeout: float | None = 10.0,
-                 claim: bool = True) -> None:
+                 claim: bool = True, **_inputs: Any) -> None:
         self._prepare(where, model, input_ids, attention_mask, publish, extra_key, timeout, claim)
         if not self._asks:
             self._look_up()
@@ -346,7 +350,7 @@ class SharedCache(_Past):
     async def create(cls, where: Session | Cache, model: Any, input_ids: Any,
                      attention_mask: Any = None, *, publish: bool = True,
                      extra_key: bytes | str = b"", timeout: float | None = 10.0,
-                     claim: bool = True) -> Self:
+                     claim: bool = True, **_inputs: Any) -> Self:
         """Make one without blocking the event loop while others compute the prompt.
 
         A thread of the loop's default executor opens the cache, if `where` is a session. If it is
@@ -369,6 +373,9 @@ class SharedCache(_Past):
                  publish: bool, extra_key: bytes | str, timeout: float | None,
                  claim: bool) -> None:
         """Set everything but what the daemon says of the prompts."""
+        if not isinstance(where, (Session, Cache)):
+            raise errors.InvalidError(f"where is a {type(where).__name__}; it must be a session, or "
+                                      "what open_cache() returned")
         self._cache = open_cache(where, model) if isinstance(where, Session) else where
         self._owners = [1] if isinstance(where, Session) else [2]  # of _cache, copies included
         super().__init__(model, self._cache)
@@ -546,8 +553,13 @@ class SharedCache(_Past):
 
     def _check_text(self, input_ids: Any) -> None:
         """Raise InvalidError if generate() goes on from another text than this cache has."""
-        if self._asks:
+        if self._asks or self._undo is not None:  # Ctrl-C: _before() says so
             return
+        if input_ids.shape[1] <= self._length:
+            raise errors.InvalidError(
+                f"this SharedCache has {self._length} tokens already, and generate() gets "
+                f"{input_ids.shape[1]}: make a new one for each generate(), or go on with a longer "
+                "text")
         for i, row in enumerate(host(input_ids)):
             text = self._texts[i * len(self._texts) // len(input_ids)]
             text.check(row[text.pad:][:self._computed(text)], 0)

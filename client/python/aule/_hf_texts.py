@@ -160,7 +160,8 @@ class Text:
         if len(wrong):
             raise errors.InvalidError(
                 f"the model computes other tokens from position {at + int(wrong[0])} on than the "
-                "prompt that this SharedCache was made for")
+                "prompt that this SharedCache was made for. A call of the model itself takes "
+                "ids[:, past.get_seq_length():]")
 
     def append(self, tokens: Any, computed: int) -> None:
         """Take the tokens of a forward pass; those of the prompt must be the prompt's."""
@@ -189,7 +190,10 @@ class Text:
 
 def texts_of(input_ids: Any, attention_mask: Any) -> list[tuple[Any, int]]:
     """Return the tokens of each row without padding, and the padding's length."""
-    ids = host(input_ids)
+    try:
+        ids = host(input_ids)
+    except ValueError as reason:  # rows of several lengths
+        raise errors.InvalidError(f"input_ids: {reason}; pad the rows at the left") from None
     ids = ids[None] if ids.ndim == 1 else ids
     if ids.ndim != 2 or ids.dtype.kind not in "iu" or not ids.size:
         raise errors.InvalidError(f"input_ids is {ids.dtype} {list(ids.shape)}; it must be "

@@ -4,7 +4,8 @@
 
     aule.hf.register()
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="aule")
-    past = aule.hf.SharedCache(aule.connect(), model, ids)
+    session = aule.connect()  # one for each process
+    past = aule.hf.SharedCache(session, model, ids)
     out = model.generate(ids, past_key_values=past)
 
 A second process that runs these lines computes only what follows the longest common prefix of full
