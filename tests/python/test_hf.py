@@ -322,6 +322,12 @@ def test_what_cannot_be_served_is_refused_with_a_sentence(session: aule.Session)
             aule.hf.SharedCache(cache, other, ids)
         with pytest.raises(errors.InvalidError, match=r"input_ids is float32 \[1, 3\]"):
             aule.hf.SharedCache(cache, llama, torch.ones((1, 3)))
+        for wrong, sentence in (({"extra_key": 5}, "extra_key = 5"),
+                                ({"input_ids": [[1, 2], [3]]}, "pad the rows at the left")):
+            with pytest.raises(errors.InvalidError, match=sentence):
+                aule.hf.SharedCache(cache, llama, **{"input_ids": ids, **wrong})
+        with pytest.raises(errors.InvalidError, match="where is a LlamaForCausalLM"):
+            aule.hf.SharedCache(llama, llama, ids)
         with pytest.raises(errors.InvalidError, match="padding must be at the left"):
             aule.hf.SharedCache(cache, llama, ids, (torch.arange(40) < 30).long()[None])
         with aule.hf.SharedCache(cache, llama, ids) as past:

@@ -23,7 +23,7 @@ import torch
 from transformers.cache_utils import Cache as TransformersCache
 from transformers.cache_utils import CacheLayerMixin
 
-from . import errors
+from . import _args, errors
 from ._hf_attention import NAME
 from ._hf_geometry import (
     check_row,
@@ -374,8 +374,8 @@ class SharedCache(_Past):
                  claim: bool) -> None:
         """Set everything but what the daemon says of the prompts."""
         if not isinstance(where, (Session, Cache)):
-            raise errors.InvalidError(f"where is a {type(where).__name__}; it must be a session, or "
-                                      "what open_cache() returned")
+            raise errors.InvalidError(f"where is a {type(where).__name__}; it must be a session "
+                                      "or what open_cache() returned")
         self._cache = open_cache(where, model) if isinstance(where, Session) else where
         self._owners = [1] if isinstance(where, Session) else [2]  # of _cache, copies included
         super().__init__(model, self._cache)
@@ -390,7 +390,7 @@ class SharedCache(_Past):
         self._flawed = self._warned = False  # this pass is none of the plain prompt; it was said
         self._publishes, self._claims = publish, claim and publish
         self._firsts: set[tuple[Any, ...]] = set()  # first blocks of prompts that it claims
-        self._key = extra_key.encode() if isinstance(extra_key, str) else extra_key
+        self._key = _args.key(extra_key, "extra_key")
         self._border = rope_border(text_config(model))
         self._prompts = texts_of(input_ids, attention_mask)
         self._beyond = self._border is not None and any(
