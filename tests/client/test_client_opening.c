@@ -31,7 +31,7 @@ static void expect_open(enum aule_status expected, const char *words)
     ck_assert_msg(strstr(aule_error(), words) != NULL, "\"%s\" lacks \"%s\"", aule_error(), words);
 }
 
-// Who waits for a daemon tells by these words whether one can come.
+// These words tell a client that waits for a daemon whether one can come.
 static void expect_words_first(const char *words)
 {
     ck_assert_msg(strncmp(aule_error(), words, strlen(words)) == 0, "\"%s\"", aule_error());
