@@ -504,7 +504,7 @@ bool core_check(const struct core *core, struct error *error)
            "the pool counts %" PRIu64 " bytes, has %" PRIu64, core->pool.bytes, bytes);
     EXPECT(bytes <= core->pool.limit_bytes && blocks <= core->pool.limit_blocks,
            "the pool exceeds its limit");
-    EXPECT(heap_sound(&core->scheduler.turns.ready), "the scheduler's heap is out of order");
+    EXPECT(turns_sound(&core->scheduler.turns), "the scheduler's heaps are out of order");
     for (uint32_t i = 0; i < core->pool.num_zeroes; i++)
         EXPECT(core->pool.zero_blocks[i]->zeroing &&
                    core->pool.zero_blocks[i]->id == core->pool.zeroes[i].block,

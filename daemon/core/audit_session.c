@@ -190,8 +190,7 @@ static bool check_session(const struct core_session *session, struct error *erro
            "session %" PRIu64 " has a queued run that is over", session->id);
     EXPECT(!session->put_off || session->queued,
            "session %" PRIu64 " is put off and has no queued run", session->id);
-    EXPECT((session->queued != NULL && !session->put_off) ==
-               in_heap(&session->core->scheduler.turns.ready, &session->ready),
+    EXPECT((session->queued != NULL && !session->put_off) == turns_is_ready(session),
            "session %" PRIu64 " has queued runs but is not in the ready heap, or the reverse",
            session->id);
     EXPECT(session->num_in_flight == in_flight,

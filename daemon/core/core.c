@@ -112,7 +112,7 @@ void core_destroy(struct core *core)
         cache_destroy(core->pool.caches[core->pool.num_caches - 1]);
     offers_finish(&core->offers);
     tenants_finish(&core->pool);
-    heap_finish(&core->scheduler.turns.ready);
+    turns_finish(&core->scheduler.turns);
     free(core->pool.caches);
     free(core->pool.zeroes);
     free(core->pool.zero_blocks);
@@ -262,5 +262,5 @@ bool core_idle(const struct core *core)
     if (session->put_off)
         return false;
     return !core->scheduler.num_in_flight && !core->scheduler.hauls.num_flying &&
-           !heap_first(&core->scheduler.turns.ready) && !core->tiers.num_errands;
+           !core->scheduler.turns.num_ready && !core->tiers.num_errands;
 }

@@ -6,7 +6,6 @@
 #include "gather.h"
 
 #include "base/clock.h"
-#include "base/container_of.h"
 #include "core/pool/tenant.h"
 #include "state.h"
 
@@ -14,11 +13,6 @@ void gather_init(struct gather *gather)
 {
     gather->spare_ns = (int64_t)GATHER_TENANTS * GATHER_SPARE_NS;
     gather->wake_ns = FOREVER;
-}
-
-static struct core_session *ready_session(const struct heap *ready, size_t i)
-{
-    return container_of(ready->entries[i].node, struct core_session, ready);
 }
 
 // Until when the session's run may wait; 0: it may not.
@@ -40,11 +34,11 @@ static int64_t waits_until(const struct core_session *session, int64_t now_ns)
 
 static bool add_ready(struct core *core)
 {
-    const struct heap *ready = &core->scheduler.turns.ready;
+    const struct turns *turns = &core->scheduler.turns;
     struct crews *crews = &core->scheduler.gather.crews;
+    const struct core_session *session = NULL;
     crews->count = 0;
-    for (size_t i = 0; i < ready->size; i++) {
-        const struct core_session *session = ready_session(ready, i);
+    while ((session = turns_next(turns, session))) {
         if (waits_until(session, core->ledger.now_ns))
             crews_add_ready(crews, &session->queued->reading, &session->habit,
                             session->held_ns != 0);
@@ -83,10 +77,10 @@ static void add_expected(struct core *core)
 static void put_aside(struct core *core)
 {
     struct gather *g = &core->scheduler.gather;
-    struct heap *ready = &core->scheduler.turns.ready;
+    const struct turns *turns = &core->scheduler.turns;
+    struct core_session *session = NULL;
     const int64_t now_ns = core->ledger.now_ns;
-    for (size_t i = 0; i < ready->size && g->num_aside < GATHER_MOST; i++) {
-        struct core_session *session = ready_session(ready, i);
+    while (g->num_aside < GATHER_MOST && (session = turns_next(turns, session))) {
         const int64_t most_ns = waits_until(session, now_ns);
         const struct crew *crew = most_ns ? crews_get(&g->crews, &session->queued->reading) : NULL;
         if (!crew || !crew->until_ns)
@@ -97,27 +91,26 @@ static void put_aside(struct core *core)
         session->held_ns = session->held_ns ? session->held_ns : now_ns;
     }
     for (uint32_t i = 0; i < g->num_aside; i++)
-        heap_remove(ready, &g->aside[i]->ready);
+        turns_leave(g->aside[i]);
 }
 
 // The GPU becomes or stays idle because all ready runs wait.
 static bool is_idle(const struct core *core)
 {
     const struct scheduler *s = &core->scheduler;
-    return !s->num_in_flight && !heap_first(&s->turns.ready);
+    return !s->num_in_flight && !s->turns.num_ready;
 }
 
-static uint32_t num_ready(const struct core *core)
-{
-    return (uint32_t)core->scheduler.turns.ready.size + core->scheduler.gather.num_aside;
-}
-
-// Session `i` of those that are ready, whether they wait or not.
-static struct core_session *any_ready(const struct core *core, uint32_t i)
+// The ready session behind `session`, whether it waits or not; behind NULL: the first one. *aside,
+// from 0, counts those that wait. NULL: there is no further one.
+static struct core_session *any_ready(const struct core *core, const struct core_session *session,
+                                      uint32_t *aside)
 {
     const struct gather *g = &core->scheduler.gather;
-    return i < g->num_aside ? g->aside[i]
-                            : ready_session(&core->scheduler.turns.ready, i - g->num_aside);
+    if (*aside < g->num_aside)
+        return g->aside[(*aside)++];
+    const bool in_turns = session && session->ready.place;
+    return turns_next(&core->scheduler.turns, in_turns ? session : NULL);
 }
 
 // NULL: no wait is for the prefix of this session's run.
@@ -149,9 +142,10 @@ static void begin_idle(struct core *core)
 static void find_vain_waits(struct core *core)
 {
     struct gather *g = &core->scheduler.gather;
-    uint32_t counts[CREWS_MOST] = {0};
-    for (uint32_t i = 0; i < num_ready(core); i++) {
-        const struct gather_wait *wait = wait_of(g, any_ready(core, i));
+    uint32_t counts[CREWS_MOST] = {0}, aside = 0;
+    const struct core_session *session = NULL;
+    while ((session = any_ready(core, session, &aside))) {
+        const struct gather_wait *wait = wait_of(g, session);
         if (wait)
             counts[wait - g->waits]++;
     }
@@ -166,6 +160,8 @@ static void settle_idle(struct core *core)
     struct gather *g = &core->scheduler.gather;
     const int64_t took_ns = core->ledger.now_ns - g->idle_ns;
     const uint64_t stamp = ++core->ledger.last_stamp;
+    const struct core_session *session = NULL;
+    uint32_t aside = 0;
     bool all_in_vain = true;
     if (!g->idle_ns)
         return;
@@ -174,8 +170,7 @@ static void settle_idle(struct core *core)
     for (uint32_t i = 0; i < g->num_waits; i++)
         all_in_vain &= g->waits[i].in_vain;
     g->spare_ns -= all_in_vain ? took_ns : 0;
-    for (uint32_t i = 0; i < num_ready(core); i++) {
-        const struct core_session *session = any_ready(core, i);
+    while ((session = any_ready(core, session, &aside))) {
         struct tenant *tenant = session->salt->tenant;
         const struct gather_wait *wait = wait_of(g, session);
         if (!wait || !wait->in_vain || tenant->stamp == stamp)
@@ -207,7 +202,7 @@ bool gather_part(struct core *core)
     } else if (!g->idle_ns) {
         begin_idle(core);
     }
-    return heap_first(&core->scheduler.turns.ready) != NULL;
+    return core->scheduler.turns.num_ready > 0;
 }
 
 void gather_rejoin(struct core *core)

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// scheduler.c - builds submissions by fair queuing: the session with the least service is next. The
-// cost of a link is weight.c's estimate in tokens attended. Does not compute costs (weight.c) and
-// does not check for conflicts (beside.c). Dispatcher thread.
+// scheduler.c - builds submissions by fair queuing: the tenant with the least service is next, and
+// within it the session with the least service. The cost of a link is weight.c's estimate in tokens
+// attended. Does not compute costs (weight.c) and does not check for conflicts (beside.c).
+// Dispatcher thread.
 //
-// Turns. Each link adds its weight to its session's `served` count, a virtual time. Sessions with
-// queued runs wait in a heap ordered by served / TURNS_QUANTUM, so picking a link takes O(log
-// sessions). An idle session earns no credit. A layer is never split. After a heavy layer its
-// session waits until the others were served as much.
+// Turns. Each link adds its weight to the `served` counts of its tenant and its session, which are
+// virtual times. Tenants with queued runs wait in a heap ordered by served / TURNS_QUANTUM, and the
+// sessions of a tenant in one of its own. So picking a link takes O(log tenants + log sessions).
+// Idle tenants and sessions earn no credit. A layer is never split. After a heavy layer its tenant
+// waits until the others were served as much. Sessions that read the same prefix in the same layer
+// take their tenant's turn together, and the tenant pays for all of them.
 //
 // Layers. A run of several layers is scheduled layer by layer (struct link). So a run of many
 // layers delays other sessions no longer than the same layers in single runs.
@@ -34,7 +37,6 @@
 
 #include "scheduler.h"
 
-#include "base/container_of.h"
 #include "core/pool/zeroes.h"
 #include "core/runs/beside.h"
 #include "session_life.h"
@@ -52,18 +54,11 @@ void scheduler_init(struct scheduler *scheduler)
 
 // ---- building a submission ----
 
-// Takes the next link of the session whose turn it is; there is one. `number` is that of the
-// submission.
-static struct link pick(struct scheduler *scheduler, uint64_t number)
+// Takes the run's next link. It is its session's first queued run, and the session is ready.
+// `number` is that of the submission.
+static struct link pick(struct run *run, uint64_t number)
 {
-    struct core_session *session =
-        container_of(heap_first(&scheduler->turns.ready), struct core_session, ready);
-    struct run *run = session->queued;
-    heap_remove(&scheduler->turns.ready, &session->ready);
-    if (session->served > scheduler->turns.now)
-        scheduler->turns.now = session->served;
-    if (__builtin_add_overflow(session->served, run->weight, &session->served))
-        session->served = UINT64_MAX;
+    struct core_session *session = run->session;
     if (session->submission != number)
         beside_begin(session);
     session->submission = number;
@@ -72,48 +67,50 @@ static struct link pick(struct scheduler *scheduler, uint64_t number)
         .run = run, .number = run->num_picked, .wave = beside_place(session, run)};
     if (++run->num_picked == run->num_links)
         session->queued = run_next_live(run);
-    if (session->queued)
-        turns_wait(session);
+    turns_serve(session, run->weight);
     return link;
 }
 
-static struct run *first_run(const struct scheduler *scheduler)
+// The next run of the tenant that was served last, if its next link reads a prefix that the last
+// link reads, too. NULL: it does not, or none was picked.
+static struct run *companion(const struct scheduler *scheduler, uint32_t count)
 {
-    struct heap_node *first = heap_first(&scheduler->turns.ready);
-    return first ? container_of(first, struct core_session, ready)->queued : NULL;
+    const struct link *last = count ? &scheduler->picked[count - 1] : NULL;
+    const struct core_session *beside = last ? turns_first_beside(last->run->session) : NULL;
+    if (!beside)
+        return NULL;
+    const struct link next = {.run = beside->queued, .number = beside->queued->num_picked};
+    return gather_shares(last, &next) ? next.run : NULL;
 }
 
-// Ends runs that waited too long. Returns the run whose turn it is then; NULL: none.
-static struct run *first_unexpired_run(const struct scheduler *scheduler)
+// Ends runs that waited too long. Returns the run whose turn it is then; NULL: none. `full`: only a
+// companion of the last one.
+static struct run *next_run(const struct scheduler *scheduler, uint32_t count, bool full)
 {
-    struct run *run = first_run(scheduler);
-    while (run && run_expire(run))
-        run = first_run(scheduler);
-    return run;
-}
-
-// True: the run's next link reads a prefix that the last one that was picked reads, too.
-static bool goes_along(const struct scheduler *scheduler, uint32_t count, struct run *run)
-{
-    const struct link next = {.run = run, .number = run->num_picked};
-    return gather_shares(&scheduler->picked[count - 1], &next);
+    for (;;) {
+        struct run *run = companion(scheduler, count);
+        const struct core_session *first = run || full ? NULL : turns_first(&scheduler->turns);
+        run = first ? first->queued : run;
+        if (!run || !run_expire(run))
+            return run;
+    }
 }
 
 // How many waves a submission may have now.
 static uint32_t most_waves(const struct scheduler *scheduler)
 {
-    const size_t ready = scheduler->turns.ready.size;
+    const uint32_t ready = scheduler->turns.num_ready;
     if (scheduler->num_in_flight && scheduler->cut_at)
         return scheduler->cut_at * SCHEDULER_GROWTH;
     if (scheduler->num_in_flight || !ready)
         return UINT32_MAX;
-    return ready < SCHEDULER_FIRST_LINKS ? SCHEDULER_FIRST_LINKS / (uint32_t)ready : 1;
+    return ready < SCHEDULER_FIRST_LINKS ? SCHEDULER_FIRST_LINKS / ready : 1;
 }
 
 // The session has its part of the submission, but more runs or layers are queued.
 static void halt(struct scheduler *scheduler, struct core_session *session)
 {
-    heap_remove(&scheduler->turns.ready, &session->ready);
+    turns_leave(session);
     scheduler->halted[scheduler->num_halted++] = session;
 }
 
@@ -133,11 +130,11 @@ static uint32_t pick_links(struct core *core, uint64_t number)
              room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
     const uint32_t waves = most_waves(scheduler);
     struct run *run;
-    while (count < SCHEDULER_MAX_RUNS && beyond && (run = first_unexpired_run(scheduler))) {
+    while (count < SCHEDULER_MAX_RUNS && beyond && (run = next_run(scheduler, count, !budget))) {
         uint64_t *left = budget ? &budget : &beyond;
-        if ((count && run->work > room) || (!budget && !goes_along(scheduler, count, run)))
+        if (count && run->work > room)
             break;
-        const struct link link = pick(scheduler, number);
+        const struct link link = pick(run, number);
         *left -= link.run->weight < *left ? link.run->weight : *left;
         room -= link.run->work < room ? link.run->work : room;
         scheduler->picked[count++] = link;
@@ -383,11 +380,11 @@ void scheduler_submit(struct core *core)
     struct scheduler *s = &core->scheduler;
     submit_hauls(core);
     delay_begin_step(&core->delay);
-    gather_begin_step(&s->gather, heap_first(&s->turns.ready) != NULL);
+    gather_begin_step(&s->gather, s->turns.num_ready > 0);
     if (core->num_proven && !core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT)
         submit_fence(core);
-    while (!core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT &&
-           heap_first(&s->turns.ready) && !keeps_back(core)) {
+    while (!core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT && s->turns.num_ready &&
+           !keeps_back(core)) {
         uint32_t zeroes = core->pool.num_zeroes, waiting = s->num_in_flight;
         const bool some = gather_part(core);
         if (zeroes)

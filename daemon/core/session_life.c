@@ -94,8 +94,9 @@ static struct core_session *session_create(struct core *core, struct salt *salt,
         .waker = p->waker,
     };
     if (!session->name || !session->salt ||
-        !heap_reserve(&core->scheduler.turns.ready,
-                      (size_t)core->num_sessions + core->num_errands + 1)) {
+        !turns_reserve(session->turns, session->salt->tenant,
+                       (size_t)core->num_sessions + core->num_errands + 1,
+                       (size_t)session->salt->tenant->opens + 1)) {
         session_free(session);
         return NULL;
     }

@@ -637,6 +637,145 @@ START_TEST(a_session_that_waited_for_a_compile_is_not_owed_that_time)
 }
 END_TEST
 
+// ---- tenants ----
+
+enum { CROWD = 40, CROWD_RUNS = 8 };
+
+static struct world crowded;
+static struct worker crowd[CROWD], lone;
+static uint64_t crowd_readers[CROWD], lone_reader;
+
+static uint64_t open_reader(struct worker *worker, uint32_t uid, const char *tenant)
+{
+    int32_t own[8];
+    worker_open(worker, &crowded, uid, tenant);
+    worker_lease(worker, 8, own);
+    return make_reader(worker, own, 64, 1024); // 2^16 tokens
+}
+
+// A tenant with CROWD sessions, and one with a single session.
+static void open_crowd(void)
+{
+    world_open(&crowded, &(struct core_params){.max_blocks = 512, .max_sessions = 64});
+    for (int i = 0; i < CROWD; i++)
+        crowd_readers[i] = open_reader(&crowd[i], 1, "crowd");
+    lone_reader = open_reader(&lone, 2, "lone");
+    world_finish_all(&crowded);
+}
+
+static void close_crowd(void)
+{
+    world_finish_all(&crowded);
+    world_close(&crowded);
+}
+
+// Its ticket is reaped by nobody.
+static void queue_detached(struct worker *worker, uint64_t batch)
+{
+    struct core_run_params params = worker_run_params(worker, batch, 0, 64, NULL);
+    params.entry.flags |= WIRE_RUN_DETACHED;
+    worker_queue(worker, &params);
+}
+
+static void queue_crowd(void)
+{
+    for (int j = 0; j < CROWD_RUNS; j++) {
+        for (int i = 0; i < CROWD; i++)
+            queue_detached(&crowd[i], crowd_readers[i]);
+    }
+}
+
+static void queue_lone(void)
+{
+    for (int i = 0; i < 60; i++)
+        queue_detached(&lone, lone_reader);
+}
+
+static void finish_crowded(void)
+{
+    world_step(&crowded);
+    ck_assert(fake_engine_finish(crowded.engine));
+    world_step(&crowded);
+}
+
+// How many runs of the worker have ended.
+static uint64_t done(const struct worker *worker)
+{
+    struct core_session_counts counts;
+    core_session_counts(worker->session, &counts);
+    return counts.runs_done;
+}
+
+static uint64_t done_by_crowd(void)
+{
+    uint64_t sum = 0, least = UINT64_MAX, most = 0;
+    for (int i = 0; i < CROWD; i++) {
+        const uint64_t own = done(&crowd[i]);
+        least = own < least ? own : least;
+        most = own > most ? own : most;
+        sum += own;
+    }
+    ck_assert_uint_le(most - least, 1); // its sessions share alike
+    return sum;
+}
+
+// Finishes submissions until `runs` more runs of the lone session have ended. Returns how many of
+// the crowd's have ended meanwhile.
+static uint64_t serve_lone(uint64_t runs)
+{
+    const uint64_t until = done(&lone) + runs, before = done_by_crowd();
+    while (done(&lone) < until) {
+        finish_crowded();
+        world_check(&crowded);
+    }
+    return done_by_crowd() - before;
+}
+
+// A submission takes 64 runs of 2^16 tokens.
+START_TEST(a_tenant_with_forty_sessions_gets_as_many_tokens_as_one_with_a_single_session)
+{
+    queue_crowd();
+    queue_lone();
+    const uint64_t of_crowd = serve_lone(60);
+    ck_assert_uint_ge(of_crowd, 50);
+    ck_assert_uint_le(of_crowd, 110); // most_waves(): the first one takes one run of each session
+}
+END_TEST
+
+// Each run is of another session, which had none queued before.
+START_TEST(sessions_that_come_one_after_another_share_the_part_of_their_tenant)
+{
+    const uint64_t before = done_by_crowd(), until = done(&lone) + 40;
+    queue_lone();
+    for (int next = 0; done(&lone) < until; next = (next + 8) % CROWD) {
+        for (int i = next; i < next + 8; i++)
+            queue_detached(&crowd[i], crowd_readers[i]);
+        crowded.core->scheduler.budget = 4 << 16;
+        finish_crowded();
+    }
+    ck_assert_uint_ge(done_by_crowd() - before, 30);
+    ck_assert_uint_le(done_by_crowd() - before, 60);
+}
+END_TEST
+
+// The lone session was alone, or the crowd.
+START_TEST(a_tenant_that_was_away_is_not_owed_what_it_did_not_ask_for)
+{
+    for (int i = 0; i < 8; i++) {
+        if (_i)
+            queue_crowd();
+        else
+            queue_lone();
+        world_finish_all(&crowded);
+    }
+    queue_lone();
+    queue_crowd();
+    const uint64_t of_crowd = serve_lone(60);
+    ck_assert_uint_ge(of_crowd, 50);
+    ck_assert_uint_le(of_crowd, 110);
+}
+END_TEST
+
 // ---- waiting for company ----
 
 static uint32_t in_flight(void)
@@ -991,6 +1130,15 @@ int main(void)
                    small_work_says_nothing_about_how_much_is_too_much,
                    a_session_that_was_away_is_not_owed_what_it_did_not_ask_for, NULL},
                1);
+    check_case(suite, "tenants", open_crowd, close_crowd,
+               (const TTest *const[]){
+                   a_tenant_with_forty_sessions_gets_as_many_tokens_as_one_with_a_single_session,
+                   sessions_that_come_one_after_another_share_the_part_of_their_tenant, NULL},
+               1);
+    check_case(
+        suite, "tenants away", open_crowd, close_crowd,
+        (const TTest *const[]){a_tenant_that_was_away_is_not_owed_what_it_did_not_ask_for, NULL},
+        2);
     check_case(suite, "too late", open_three, close_all,
                (const TTest *const[]){
                    a_run_that_waited_too_long_ends_when_its_turn_comes,

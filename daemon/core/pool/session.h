@@ -68,15 +68,16 @@ struct core_session {
     uint32_t num_in_flight; // links (layers of runs) in submissions that have not ended
 
     // The scheduler's.
-    struct heap_node ready; // in turns->ready while runs are queued, unless they are put off
-    bool put_off;           // its first queued run waits for a compile: engine_line_resume()
-    uint64_t served;        // weight of its picked links, in tokens of virtual time; turns.h
-    uint64_t submission;    // scheduler.submissions when a link of it was last picked
-    uint64_t expected;      // number of the last ended submission that served it; 0 = none, or it
-                            // has queued a run since then
-    struct habit habit;     // when its next run is expected, and what that reads
-    int64_t held_ns;        // its first queued run was first held back then; 0 = it was not
-    bool is_away;           // it is in turns->away
+    struct heap_node
+        ready;           // in its tenant's `ready` while runs are queued, unless they are put off
+    bool put_off;        // its first queued run waits for a compile: engine_line_resume()
+    uint64_t served;     // weight of its picked links, in tokens of virtual time; turns.h
+    uint64_t submission; // scheduler.submissions when a link of it was last picked
+    uint64_t expected;   // number of the last ended submission that served it; 0 = none, or it
+                         // has queued a run since then
+    struct habit habit;  // when its next run is expected, and what that reads
+    int64_t held_ns;     // its first queued run was first held back then; 0 = it was not
+    bool is_away;        // it is in turns->away
     struct core_session *away_prev, *away_next;
     bool hauls;      // an errand: its runs are hauls, because the engine has these
     bool is_hauling; // it is in turns->hauling

@@ -433,7 +433,7 @@ void run_put_back(struct run *run)
         return;
     }
     run->num_picked--;
-    session->served -= run->weight < session->served ? run->weight : session->served;
+    turns_unserve(session, run->weight);
     if (!session->queued || run->ticket < session->queued->ticket)
         session->queued = run;
     session->put_off = true;
