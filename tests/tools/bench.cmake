@@ -46,6 +46,9 @@ if(TARGET aule-bench)
     "from host memory[^\n]*.computed.:1,[^\n]*.checked.:true.*store_gb_per_s.*"
     "from Redis[^\n]*.computed.:1,[^\n]*.checked.:true.*"
     "queue of their own[^\n]*moved_gb_per_s[^\n]*.checked.:true")
+  add_test(NAME test_bench_isolation COMMAND
+    ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_bench_isolation.sh $<TARGET_FILE:aule-bench>)
+  set_tests_properties(test_bench_isolation PROPERTIES LABELS device TIMEOUT 600)
   find_program(AULE_REDIS_SERVER redis-server)
   if(AULE_REDIS_SERVER)
     bench_test(bench_finds_a_prompt_in_host_memory_and_in_redis device "${expected}" run tiers

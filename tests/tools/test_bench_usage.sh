@@ -85,7 +85,7 @@ refused "study border takes no --clients: its cases determine that" \
     run D1 border --clients 3 --check
 refused "D6 has K and V in fp8_e4m3 and cannot take --kv-dtype bf16" run D5 D6 --kv-dtype bf16
 
-for study in border step clients fairness copies growth share tiers; do
+for study in border step clients fairness copies growth share tiers isolation; do
     for option in via clients kv-dtype contiguous no-cascade baseline; do
         read -ra words <<<"--$option $(value "$option")"
         [ "$option" != clients ] || words=(--clients 1)
@@ -94,15 +94,16 @@ for study in border step clients fairness copies growth share tiers; do
             run D5 "$study" "${words[@]}"
     done
 done
-for study in border step copies growth share tiers; do
+for study in border step copies growth share tiers isolation; do
     for option in splits pool; do
         refused "study $study takes no --$option: its cases determine that" \
             run "$study" "--$option" 1
     done
 done
 refused "study border takes no --prompt: its cases determine that" run border --prompt 9
+refused "study isolation takes no --prompt: its cases determine that" run isolation --prompt 9
 refused "--prompt goes with the studies share and tiers only, not with D5" run D5 --prompt 9
-refused "--full goes with the studies share and tiers only, not with D5" run D5 --full
+refused "--full goes with the studies share, tiers and isolation only, not with D5" run D5 --full
 refused "--whole-steps goes with the study share only, not with D5" run D5 --whole-steps
 refused "study border takes no --whole-steps: its cases determine that" run border --whole-steps
 refused "--second-device goes with the study tiers only, not with D5" run D5 --second-device 1

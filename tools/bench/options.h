@@ -77,7 +77,7 @@ enum {
                "4096 or 16384 with `--full`, else 512 or 256")                                     \
     OPTION(bool, full, "full", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,                          \
            .help = "studies share and tiers: 32 layers of D1's geometry, not the few of a "        \
-                   "software device")                                                              \
+                   "software device; study isolation: a GPU's sizes")                              \
     OPTION(bool, whole_steps, "whole-steps", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,            \
            .help = "study share: submit all layers of a step at once, not one after another",      \
            .details = "A worker on the CPU needs a layer's output before it has the next layer's " \

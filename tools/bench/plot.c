@@ -6,6 +6,7 @@
 #include "plot.h"
 
 #include "points.h"
+#include "spread.h"
 #include "tools/complaint/same_file.h"
 #include "tools/svg/svg.h"
 
@@ -120,7 +121,7 @@ static bool is_bar(const struct points *points, const struct point *p)
 
 static bool is_drawn(const struct points *points, const struct point *p)
 {
-    return is_bar(points, p) || is_share(p) || on_curve(points, p);
+    return is_bar(points, p) || is_share(p) || spread_takes(p) || on_curve(points, p);
 }
 
 static bool is_first_left_out(const struct points *points, uint32_t index)
@@ -404,7 +405,7 @@ static void draw(FILE *file, const struct points *points)
     bool has[NUM_CHARTS];
     double bars = count_bars(points) ? 2 * TITLE + BAR * (double)count_bars(points) : TITLE,
            shares = count_shares(points) ? TITLE + BAR * (double)count_shares(points) : 0,
-           height = bars + shares;
+           spread = spread_height(points), height = bars + shares + spread;
     char title[600];
     for (int i = 0; i < NUM_CHARTS; i++) {
         has[i] = frame_fit(&charts[i], points, height + TITLE, &frames[i]);
@@ -417,6 +418,8 @@ static void draw(FILE *file, const struct points *points)
         draw_bars(file, points, 2 * TITLE - 12);
     if (shares > 0)
         draw_shares(file, points, bars + TITLE - 12);
+    if (spread > 0)
+        spread_draw(file, points, bars + shares);
     for (int i = 0; i < NUM_CHARTS; i++) {
         if (has[i])
             draw_chart(file, &charts[i], points, &frames[i]);

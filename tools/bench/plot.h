@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// plot.h - draws results: a bar for each workload against its ceiling, and time over context length
-// and batch size. It knows the lines that result.c prints, and no device.
+// plot.h - draws results: a bar for each workload against its ceiling, time over context length
+// and batch size, and a neighbour's times (spread.h). It knows the lines that result.c prints, and
+// no device.
 
 #ifndef AULE_BENCH_PLOT_H
 #define AULE_BENCH_PLOT_H

@@ -42,6 +42,11 @@ static void take_point(const cJSON *json, struct point *point)
         .prefilled_ratio = take_number(json, "prefilled_ratio"),
         .kv_ratio = take_number(json, "kv_ratio"),
         .decode_over_own = take_number(json, "decode_over_own"),
+        .alone_us = take_number(json, "alone_us"),
+        .alone_p99_us = take_number(json, "alone_p99_us"),
+        .alone_worst_us = take_number(json, "alone_worst_us"),
+        .p99_us = take_number(json, "p99_us"),
+        .worst_us = take_number(json, "worst_us"),
         .peer_us = take_number(json, "peer_us"),
         .checked = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "checked")),
     };

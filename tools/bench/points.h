@@ -18,6 +18,8 @@ struct point {
     double floor_us, seqs, longest, clients, size, head_dim; // head_dim 0: unknown
     // Study share.
     double prompt, whole_steps, first_token_ratio, prefilled_ratio, kv_ratio, decode_over_own;
+    // Study isolation: of the neighbour alone, and beside the load.
+    double alone_us, alone_p99_us, alone_worst_us, p99_us, worst_us;
     char peer[32];  // another engine, whose time on the same device was added to the line
     double peer_us; // 0: none
     bool checked;

@@ -74,6 +74,7 @@ const struct workload workloads[] = {
     {"cached", "a look-up, an append, a fork and an eviction with 100 to 1,000,000 cached blocks", STUDY},
     {"share", "eight workers with a common prompt: one cache, a cache each, one process", STUDY},
     {"tiers", "a prompt from host memory and from Redis, and a decode while blocks move", STUDY},
+    {"isolation", "a light neighbour's decode alone, and beside heavy work of each kind", STUDY},
 };
 // clang-format on
 

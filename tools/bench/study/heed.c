@@ -75,7 +75,7 @@ static bool study_options_heed(const struct workload *workload, const struct opt
 {
     static const char *const only[][2] = {
         {"prompt", "studies share and tiers"},
-        {"full", "studies share and tiers"},
+        {"full", "studies share, tiers and isolation"},
         {"whole-steps", "study share"},
         {"second-device", "study tiers"},
     };

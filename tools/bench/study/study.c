@@ -23,6 +23,7 @@ static const struct known {
     {"cached", study_cached, {NULL}},
     {"share", study_share, {"daemon", "prompt", "full", "whole-steps"}},
     {"tiers", study_tiers, {"daemon", "prompt", "full", "second-device"}},
+    {"isolation", study_isolation, {"daemon", "dtype", "full"}},
 };
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 

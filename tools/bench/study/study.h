@@ -24,11 +24,12 @@ bool study_border(const struct study *study); // border.c
 bool study_step(const struct study *study);
 bool study_clients(const struct study *study); // crowd.c
 bool study_fairness(const struct study *study);
-bool study_copies(const struct study *study); // copies.c
-bool study_growth(const struct study *study); // costs.c
-bool study_cached(const struct study *study); // cached.c
-bool study_share(const struct study *study);  // share/share.c
-bool study_tiers(const struct study *study);  // tier/tiers.c
+bool study_copies(const struct study *study);    // copies.c
+bool study_growth(const struct study *study);    // costs.c
+bool study_cached(const struct study *study);    // cached.c
+bool study_share(const struct study *study);     // share/share.c
+bool study_tiers(const struct study *study);     // tier/tiers.c
+bool study_isolation(const struct study *study); // isolation/isolation.c
 
 // By name. False also if there is no such study.
 bool study_run(const struct study *study);
