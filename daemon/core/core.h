@@ -129,10 +129,9 @@ struct core_waker *core_next_woken(struct core *core);
 struct core_session_params {
     uint64_t id;                // told to the client; never used twice in the daemon's life
     uint32_t uid;               // the peer's user
-    const char *group;          // of params.groups; NULL = none: the session's tenant is the pair
-                                //   of `uid` and `tenant`
-    const char *tenant;         // a name of the client's; "" = none; copied. Sessions share
-                                //   prefixes if group (without one, uid) and name are equal
+    const char *group;          // of params.groups: the session's tenant; NULL = `uid` is
+    const char *tenant;         // a name of the client's; "" = none; copied. Sessions of a tenant
+                                //   share prefixes if these names are equal
     const char *name;           // for logs; copied
     struct engine_arena *arena; // lent until session_gone(); NULL = a session without an arena
     uint64_t arena_size;        // bytes
@@ -624,7 +623,7 @@ void core_session_limit(struct core_session *session, uint64_t blocks);
 
 struct core_tenant_view {
     uint64_t tenant;   // id
-    const char *label; // "uid:1000", "uid:1000/name", or the group's name; lent until the next call
+    const char *label; // "uid:1000", or the group's name; lent until the next call
     struct core_limits limits;
     uint32_t sessions;             // that are open
     uint64_t used, pinned, cached; // blocks; `used` includes `pinned`
@@ -685,7 +684,8 @@ void core_block_at(const struct core *core, uint64_t cache, uint32_t block,
                    struct core_block_view *out);
 struct core_prefix_view {
     uint64_t tree;            // id; trees differ by tenant or by extra key
-    const char *tenant;       // its label; lent, as the next one, until a call changes anything
+    const char *tenant;       // its label and the client-given name; lent, as the next one, until
+                              //   a call changes anything
     const int32_t *tokens;    // [num_tokens] of this block; lent
     uint32_t num_tokens;      // the cache's block size
     const uint8_t *extra_key; // lent

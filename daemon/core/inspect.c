@@ -327,7 +327,7 @@ bool core_prefix_at(const struct core *core, uint64_t id, uint32_t index,
     const struct prefix_root *root = node->root;
     *out = (struct core_prefix_view){
         .tree = root->id,
-        .tenant = root->salt->tenant->label,
+        .tenant = root->salt->label,
         .tokens = node->tokens,
         .num_tokens = cache->identity.kv.block_size,
         .extra_key = root->key + sizeof root->salt->id,

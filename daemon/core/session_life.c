@@ -20,15 +20,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-// "uid:1000" or "uid:1000/name"; a group's name never begins so.
-enum { LABEL_ROOM = 320 };
+enum { LABEL_ROOM = 320, SALT_ROOM = LABEL_ROOM + 2 + UINT8_MAX };
 
 // Other machines with the same key give the same tenant and name the same salt.
-static void name_in_tiers(const struct core *core, struct salt *salt, const char *label,
-                          const char *name)
+static void name_in_tiers(const struct core *core, struct salt *salt, const char *name)
 {
-    char text[LABEL_ROOM + 2 + UINT8_MAX];
-    const int size = snprintf(text, sizeof text, "%s%c%s", label, 0, name);
+    char text[SALT_ROOM];
+    const int size = snprintf(text, sizeof text, "%s%c%s", salt->tenant->label, 0, name);
     record_salt(core->params.tiers.key, core->params.tiers.key_size, text,
                 size < (int)sizeof text ? (size_t)size : sizeof text, salt->name_in_tiers);
 }
@@ -40,7 +38,7 @@ static struct salt *salt_of(struct core *core, const struct core_session_params 
     if (params->group)
         snprintf(label, sizeof label, "%s", params->group);
     else
-        snprintf(label, sizeof label, "uid:%" PRIu32 "%s%s", params->uid, *name ? "/" : "", name);
+        snprintf(label, sizeof label, "uid:%" PRIu32, params->uid); // no group is named so
     struct tenant *tenant = tenant_get(&core->pool, label);
     if (!tenant)
         return NULL;
@@ -49,7 +47,7 @@ static struct salt *salt_of(struct core *core, const struct core_session_params 
         name = "";
     struct salt *salt = salt_get(&core->salts, &core->ledger.last_id, tenant, name);
     if (salt && core->pool.has_tiers)
-        name_in_tiers(core, salt, label, name);
+        name_in_tiers(core, salt, name);
     tenant_unref(tenant);
     return salt;
 }

@@ -95,7 +95,7 @@
                "and about 150 bytes more for each block, until the claim ends.")                   \
     OPTION(                                                                                        \
         struct option_texts, tenants, "tenant", "SPEC", OPTION_TEXTS, 1,                           \
-        .otherwise = "each user and tenant name on its own",                                       \
+        .otherwise = "each user on its own",                                       \
         .help =                                                                                    \
             "a group of users that share prefixes and limits: `NAME=uid:N,gid:N,blocks:N,...`",    \
         .details =                                                                                 \
@@ -107,12 +107,12 @@
             "nor the daemon's user, but then only open sessions and ping.")                        \
     OPTION(uint64_t, tenant_blocks, "tenant-blocks", "N", OPTION_COUNT, 0, INT32_MAX,              \
            .initial = "0",                                                                         \
-           .help = "leased, held and pinned blocks of a tenant without `--tenant`; 0: no limit")   \
+           .help = "leased, held and pinned blocks of a user without `--tenant`; 0: no limit")   \
     OPTION(uint64_t, tenant_cached, "tenant-cached", "N", OPTION_COUNT, 0, INT32_MAX,              \
-           .initial = "0", .help = "other cached blocks of such a tenant; 0: no limit")            \
+           .initial = "0", .help = "other cached blocks of such a user; 0: no limit")            \
     OPTION(uint64_t, tenant_floor, "tenant-floor", "N", OPTION_COUNT, 0, INT32_MAX,                \
            .initial = "0",                                                                         \
-           .help = "cached blocks of such a tenant that are not evicted for others")               \
+           .help = "cached blocks of such a user that are not evicted for others")               \
     OPTION(                                                                                        \
         uint64_t, host_tier, "host-tier", "BYTES", OPTION_BYTES, 0, 16 * ONE_TIB, .initial = "0",  \
         .help = "host memory for blocks that leave the GPU; 0: they are dropped",                  \

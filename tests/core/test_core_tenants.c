@@ -8,6 +8,9 @@
 #include "rigs/check_main.h"
 #include "rigs/ownership_world.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 START_TEST(a_block_that_changes_its_tenant_is_zeroed_before_anything_else_runs)
 {
     worker_open(&c, &world, 1, "other");
@@ -205,6 +208,49 @@ START_TEST(a_look_up_searches_the_same_keys_whatever_other_tenants_have_cached)
 }
 END_TEST
 
+static void open_limited(void)
+{
+    world_open(&world, &(struct core_params){.tenant_limits = {.blocks = 20, .floor = 10}});
+    count_tokens(tokens, 2048, 1000);
+}
+
+// A client chooses its name, but not its uid: so names part prefixes and no more.
+START_TEST(all_names_of_a_user_pay_as_one_tenant_and_share_no_prefix)
+{
+    static struct worker names[8];
+    struct core_tenant_view view;
+    char name[8];
+    for (uint32_t i = 0; i < 8; i++) {
+        snprintf(name, sizeof name, "n%" PRIu32, i);
+        worker_open(&names[i], &world, 1, name);
+        if (i < 4)
+            worker_lease(&names[i], 5, blocks + 5 * i);
+    }
+    for (int i = 4; i < 8; i++)
+        ck_assert_refused(worker_try_lease(&names[i], 1, found, &error), STATUS_QUOTA,
+                          "1 blocks more would exceed the limit of 20 of tenant \"uid:1\" "
+                          "(--tenant, --tenant-blocks); it uses 20");
+    for (int i = 0; i < 4; i++)
+        worker_release(&names[i], blocks + 5 * i, 5);
+    for (int i = 0; i < 8; i++) {
+        publish_and_leave(&names[i], 5, tokens + 100 * i);
+        ck_assert_uint_eq(worker_lookup(&names[(i + 1) % 8], tokens + 100 * i, 40, found), 0);
+    }
+    ck_assert(core_tenant_at(world.core, 0, &view) && !core_tenant_at(world.core, 1, &view));
+    ck_assert_str_eq(view.label, "uid:1");
+    ck_assert_uint_eq(view.cached, 40);
+    worker_open(&c, &world, 2, "");
+    worker_lease(&c, 20, blocks);
+    worker_open(&a, &world, 3, "");
+    worker_lease(&a, 20, blocks + 20); // all names together have one floor
+    worker_open(&b, &world, 4, "");
+    ck_assert_status(worker_try_lease(&b, 15, found, &error), STATUS_NO_BLOCKS);
+    worker_lease(&b, 14, blocks + 40);
+    for (int i = 0; i < 8; i++)
+        worker_close(&names[i], false);
+}
+END_TEST
+
 static void open_groups(void)
 {
     static const struct core_group groups[] = {{"team", {.blocks = 20}}};
@@ -335,12 +381,12 @@ END_TEST
 START_TEST(a_lease_takes_from_the_tenant_with_the_most_and_spares_floors_and_open_sessions)
 {
     struct core_tenant_view view;
-    worker_open(&c, &world, 1, "small");
+    worker_open(&c, &world, 3, "");
     c.cache = worker_open_cache(&c, "other");
     publish_and_leave(&c, 16, tokens); // one chunk of another cache, which stays open
     publish_and_leave(&a, 48, tokens); // the rest of the pool
     ck_assert(core_tenant_at(world.core, 1, &view));
-    ck_assert_str_eq(view.label, "uid:1/small");
+    ck_assert_str_eq(view.label, "uid:3");
     const struct core_limits floor = {.floor = 10}, none = {0};
     ck_assert_status(core_tenant_limit(world.core, view.tenant, &floor, &error), STATUS_OK);
     worker_lease(&b, 20, found); // b has a's tenant
@@ -434,7 +480,7 @@ END_TEST
 START_TEST(leases_wait_in_order_inside_a_tenant_and_the_smaller_tenant_goes_first)
 {
     struct core_waiter large, other;
-    worker_open(&c, &world, 1, "other");
+    worker_open(&c, &world, 2, "");
     worker_lease(&a, 50, blocks);
     ck_assert_status(core_wait(a.session, &large, a.cache, 20, false, &error),
                      STATUS_OK); // 14 are free
@@ -547,6 +593,9 @@ int main(void)
                    a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_only_for_growth,
                    NULL},
                1);
+    check_case(
+        suite, "names", open_limited, close_all,
+        (const TTest *const[]){all_names_of_a_user_pay_as_one_tenant_and_share_no_prefix, NULL}, 1);
     check_case(suite, "groups", open_groups, close_all,
                (const TTest *const[]){
                    users_of_one_group_share_prompts_and_limits_and_others_share_nothing, NULL},

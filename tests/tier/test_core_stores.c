@@ -110,8 +110,8 @@ static void open_quotas(void)
     further_fault = fault_open(&files_ops, files, &ops);
     ck_assert_status(tier_create(ops, further_fault, &further[0], &error), STATUS_OK);
     open_world(0);
-    worker_open(&c, &world, 1, "second");
-    worker_open(&d, &world, 1, "third");
+    worker_open(&c, &world, 2, "");
+    worker_open(&d, &world, 3, "");
     for (int i = 0; i < 3 * TEXTS; i++)
         for (int t = 0; t < LENGTH * BLOCK; t++)
             own_texts[i / TEXTS][i % TEXTS][t] = 1000 * (i + 1) + t;
@@ -202,7 +202,7 @@ START_TEST(a_tenant_that_comes_back_has_one_limit_in_each_tier)
     worker_close(&c, false);
     settle();
     ck_assert_uint_eq(core_num_tenants(world.core), before - 1);
-    worker_open(&c, &world, 1, "second");
+    worker_open(&c, &world, 2, "");
     compute(&c, own_texts[1][1], LENGTH);
     ck_assert_uint_eq(count_there(tier, 1), 3);
     await_limits(further[0], 1, 3);
@@ -226,7 +226,6 @@ static void order_any(struct dice *dice)
 // A worker of tenant `t` dies, mostly with stores and loads under way, and another one comes.
 static void kill_worker(int t, struct dice *dice)
 {
-    static const char *const names[] = {"", "second", "third"};
     const int32_t *text = own_texts[t][dice_below(dice, TEXTS)];
     struct worker *worker = tenants[t];
     int32_t ids[LENGTH];
@@ -241,7 +240,7 @@ static void kill_worker(int t, struct dice *dice)
         fake_engine_finish(engine);
     worker_close(worker, true);
     settle();
-    worker_open(worker, &world, 1, names[t]);
+    worker_open(worker, &world, (uint32_t)t + 1, "");
 }
 
 // Three tenants that store and load at random, with harm and deaths: one with a limit, one with a

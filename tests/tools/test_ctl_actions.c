@@ -61,7 +61,7 @@ START_TEST(limits_of_tenants_and_sessions_change_while_the_daemon_serves)
     struct aule_session_info info;
     open_worker("worker");
     publish_two_blocks(blocks);
-    snprintf(name, sizeof(name), "uid:%u/tenant-a", (unsigned)geteuid());
+    snprintf(name, sizeof(name), "uid:%u", (unsigned)geteuid());
     cJSON *json = document(ASK("tenants", "--json"));
     const cJSON *entry = cJSON_GetArrayItem(list(json, "tenants", 1), 0);
     ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(entry, "name")), name);

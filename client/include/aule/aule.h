@@ -1536,7 +1536,7 @@ struct aule_prefix_state {
     enum aule_block_kind state;
     uint32_t holders;             /* sessions */
     enum aule_keep keep;          /* the strictest among the prefixes that it is part of */
-    char tenant[256];             /* its label, as of aule_monitor_tenants() */
+    char tenant[256];             /* as of aule_monitor_tenants(), with "/NAME" of its sessions */
     uint32_t extra_key_size;      /* bytes */
     bool visible;                 /* look-ups find it: all writes have ended */
     int32_t tokens[4];            /* its first token ids */
@@ -1593,12 +1593,13 @@ AULE_API enum aule_status aule_monitor_unpin(struct aule_monitor *monitor, uint6
                                              uint64_t *num_blocks);
 
 /*
- * Tenants. The sessions of a tenant share prefixes and limits. A tenant is a group of users that
- * the operator named (aule-daemon --tenant), else a user with a session's tenant name.
+ * Tenants. The sessions of a tenant share its limits. A tenant is a group of users that the operator
+ * named (aule-daemon --tenant), else a user. Sessions of a tenant share prefixes if they gave the
+ * same aule_session_params.tenant.
  */
 struct aule_tenant_state {
     uint64_t tenant;              /* its id */
-    char name[300];               /* the group's, "uid:1000" or "uid:1000/name" */
+    char name[300];               /* the group's, or "uid:1000" */
     uint64_t limit_blocks;        /* of used_blocks; 0: no limit */
     uint64_t limit_cached;        /* of cached_blocks; 0: no limit */
     uint64_t floor;               /* so many cached blocks are not evicted for others */

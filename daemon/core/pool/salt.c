@@ -7,18 +7,23 @@
 
 #include "tenant.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static struct salt *salt_create(const struct tenant *tenant, const char *name)
 {
-    size_t size = strlen(name) + 1;
-    struct salt *salt = calloc(1, sizeof *salt + sizeof tenant->id + size);
+    enum { LABEL_ROOM = 256 };
+    const size_t size = strlen(name) + 1, key_size = sizeof tenant->id + size;
+    struct salt *salt = calloc(1, sizeof *salt + key_size + LABEL_ROOM);
     if (!salt)
         return NULL;
-    salt->key_size = (uint32_t)(sizeof tenant->id + size);
+    char *label = (char *)salt->key + key_size;
+    salt->key_size = (uint32_t)key_size;
     memcpy(salt->key, &tenant->id, sizeof tenant->id);
     memcpy(salt->key + sizeof tenant->id, name, size);
+    snprintf(label, LABEL_ROOM, "%s%s%s", tenant->label, *name ? "/" : "", name);
+    salt->label = label;
     return salt;
 }
 

@@ -23,7 +23,8 @@ struct salt {
     uint32_t refs;                          // freed at 0
     uint32_t key_size;                      // bytes
     struct tenant *tenant;                  // referenced
-    uint8_t key[];                          // the tenant's id, then the name with its NUL
+    const char *label; // "uid:1000", "uid:1000/name", "group" or "group/name"; at most 255 bytes
+    uint8_t key[];     // the tenant's id, then the name with its NUL, then the label
 };
 
 // Finds the pair in *table, or makes it with the id ++*last_id, and adds a reference. An empty

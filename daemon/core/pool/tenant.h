@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// tenant.h - who blocks are charged to: the operator's groups of users, and for everybody else each
-// pair of user and client-given name. A block that is not free belongs to one tenant. A tenant has
-// limits, and an account for each cache in which it has blocks. Knows no session and no eviction
-// order (evict.h has it). Dispatcher thread only.
+// tenant.h - who blocks are charged to: the operator's groups of users, and each other user. Names
+// that clients choose part their prefixes (salt.h), not what they pay. A block that is not free
+// belongs to one tenant. A tenant has limits, and an account for each cache in which it has blocks.
+// Knows no session and no eviction order (evict.h has it). Dispatcher thread only.
 
 #ifndef AULE_CORE_TENANT_H
 #define AULE_CORE_TENANT_H
@@ -23,7 +23,7 @@ struct tenant {
     UT_hash_handle hh; // pool->tenants, by label
     struct pool *pool;
     uint64_t id; // from ledger->last_id
-    char *label; // the group's name, "uid:1000" or "uid:1000/name"; owned
+    char *label; // the group's name or "uid:1000"; owned
     struct core_limits limits;
     uint32_t refs;  // salts, and one for a tenant that the operator named or limited
     bool declared;  // the operator named or limited it, so it stays
