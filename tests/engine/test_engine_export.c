@@ -123,7 +123,7 @@ START_TEST(an_arena_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests)
     if (!can_export())
         return;
     VkSemaphore gate = close_gate();
-    engine->device.watchdog_ns = 20000000;
+    shorten_watchdog(20);
     const uint64_t bytes = atomic_load(&engine->device.buffer_bytes);
     ck_assert_int_eq(engine_arena_create_exported(engine, ARENA_BYTES, &exported, &error),
                      STATUS_DEVICE_LOST);

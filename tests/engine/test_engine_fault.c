@@ -8,7 +8,10 @@
 #include "engine/plan/submission.h"
 #include "rigs/engine_world.h"
 
+#include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 START_TEST(oversized_batch_is_refused_with_the_limit)
 {
@@ -148,7 +151,7 @@ START_TEST(watchdog_loses_the_device_once_and_for_all)
     struct engine_batch *batch = one_key(cache, 0, true);
     struct engine_run run = plain_run(batch, 0, 0, 64, 128, 192);
     expect_done(submit_runs(&run, 1));
-    engine->device.watchdog_ns = 20000000;
+    shorten_watchdog(20);
     VkSemaphore gate = close_gate();
     uint64_t sequence = submit_runs(&run, 1);
     ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_DEVICE_LOST);
@@ -389,8 +392,9 @@ END_TEST
 
 // The linker replaces the engine's waits with this function, so that the test decides when a
 // deadline passes.
-static atomic_uint semaphore_waits, fence_waits;
-static atomic_bool first_is_passed;
+static atomic_uint semaphore_waits;
+static _Atomic uint64_t fence_waits_ns;
+static atomic_bool first_is_passed, wait_reports_loss;
 
 VkResult __real_vkWaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo *info,
                                  uint64_t timeout);
@@ -404,21 +408,23 @@ VkResult __wrap_vkWaitForFences(VkDevice device, uint32_t count, const VkFence *
 VkResult __wrap_vkWaitSemaphores(VkDevice device, const VkSemaphoreWaitInfo *info, uint64_t timeout)
 {
     atomic_fetch_add(&semaphore_waits, 1);
-    return __real_vkWaitSemaphores(device, info, timeout);
+    const VkResult result = __real_vkWaitSemaphores(device, info, timeout);
+    return result == VK_TIMEOUT && atomic_load(&wait_reports_loss) ? VK_ERROR_DEVICE_LOST : result;
 }
 
-// A submission passes while the first one waits; the second one has its full time.
+// A submission passes when the first deadline is over; the second one never is.
 VkResult __wrap_vkWaitForFences(VkDevice device, uint32_t count, const VkFence *fences,
                                 VkBool32 all, uint64_t timeout)
 {
     if (!atomic_load(&first_is_passed))
         return __real_vkWaitForFences(device, count, fences, all, timeout);
-    bool first = atomic_fetch_add(&fence_waits, 1) == 0;
-    VkResult result =
-        __real_vkWaitForFences(device, count, fences, all, first ? timeout : UINT64_MAX);
-    if (first)
+    const uint64_t before_ns = atomic_fetch_add(&fence_waits_ns, timeout),
+                   limit_ns = engine->device.watchdog_ns;
+    if (before_ns >= limit_ns)
+        return __real_vkWaitForFences(device, count, fences, all, UINT64_MAX);
+    if (before_ns + timeout >= limit_ns)
         atomic_fetch_add(&engine->device.num_passed, 1);
-    return result;
+    return __real_vkWaitForFences(device, count, fences, all, timeout);
 }
 
 // The transfer waits longer than the watchdog allows, but a submission before it ends meanwhile.
@@ -432,9 +438,9 @@ START_TEST(transfer_behind_slow_submissions_is_no_hang)
     uint64_t sequence = submit_runs(&run, 1);
     AWAIT(DEADLINE_S, atomic_load(&semaphore_waits) > before); // its own watchdog is set
     atomic_store(&first_is_passed, true);
-    engine->device.watchdog_ns = UINT64_C(100000000);
+    shorten_watchdog(100);
     engine_cache_grow(cache, 1);
-    AWAIT(DEADLINE_S, atomic_load(&fence_waits) > 1);
+    AWAIT(DEADLINE_S, atomic_load(&fence_waits_ns) > engine->device.watchdog_ns);
     engine->device.watchdog_ns = DEVICE_WATCHDOG_NS;
     open_gate(gate, sequence);
     expect_done_and_grown();
@@ -443,12 +449,96 @@ START_TEST(transfer_behind_slow_submissions_is_no_hang)
 }
 END_TEST
 
+static void await_slice_of(uint32_t before)
+{
+    AWAIT(DEADLINE_S, atomic_load(&semaphore_waits) > before);
+}
+
+// Waits in many slices, far more than a GPU would get.
+static void await_slices(uint32_t before)
+{
+    AWAIT(DEADLINE_S, atomic_load(&semaphore_waits) > before + 100);
+}
+
+START_TEST(slow_software_device_is_not_lost)
+{
+    VkSemaphore gate;
+    struct engine_event event;
+    if (!engine_device(engine)->software)
+        return;
+    engine->device.watchdog_ns = 20 * NS_PER_MS;
+    const uint32_t before = atomic_load(&semaphore_waits);
+    const uint64_t sequence = submit_behind(&gate);
+    await_slices(before);
+    ck_assert(!engine_poll(engine, &event));
+    open_and_destroy(gate, sequence);
+}
+END_TEST
+
+// The engine's end has its own deadline.
+START_TEST(engine_of_a_slow_software_device_ends_at_its_deadline)
+{
+    VkSemaphore gate;
+    if (!engine_device(engine)->software)
+        return;
+    engine->device.watchdog_ns = 20 * NS_PER_MS;
+    const uint32_t before = atomic_load(&semaphore_waits);
+    const uint64_t sequence = submit_behind(&gate);
+    await_slices(before);
+    ck_assert(!engine_destroy_within(engine, 50));
+    open_and_destroy(gate, sequence);
+}
+END_TEST
+
+START_TEST(software_device_whose_driver_reports_the_loss_is_lost)
+{
+    VkSemaphore gate;
+    const uint32_t before = atomic_load(&semaphore_waits);
+    const uint64_t sequence = submit_behind(&gate);
+    await_slice_of(before);
+    atomic_store(&wait_reports_loss, true);
+    ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_DEVICE_LOST);
+    expect_event(ENGINE_EVENT_LOST);
+    atomic_store(&wait_reports_loss, false);
+    open_gate(gate, sequence);
+}
+END_TEST
+
+// Stops this process for `ms`. Another process lets it go on.
+static void stand_still(unsigned ms)
+{
+    const pid_t stopped = getpid(), other = fork();
+    if (other == 0) {
+        usleep(ms * 1000);
+        kill(stopped, SIGCONT);
+        _exit(0);
+    }
+    ck_assert_int_gt(other, 0);
+    kill(stopped, SIGSTOP);
+    ck_assert_int_eq(waitpid(other, NULL, 0), other);
+}
+
+// The stop alone takes longer than the watchdog allows.
+START_TEST(time_in_which_the_process_is_stopped_does_not_count)
+{
+    enum { WATCHDOG_MS = 2000 };
+    VkSemaphore gate;
+    shorten_watchdog(WATCHDOG_MS);
+    const uint32_t before = atomic_load(&semaphore_waits);
+    const uint64_t sequence = submit_behind(&gate);
+    await_slice_of(before);
+    stand_still(WATCHDOG_MS + 200);
+    await_slice_of(atomic_load(&semaphore_waits) + 1);
+    open_and_destroy(gate, sequence);
+}
+END_TEST
+
 // The GPU has the fill, but does not start it.
 START_TEST(chunk_whose_zeroing_hangs_keeps_its_memory_until_the_gpu_rests)
 {
     struct engine_cache *cache = plain_cache();
     VkSemaphore gate = close_gate();
-    engine->device.watchdog_ns = 20000000;
+    shorten_watchdog(20);
     engine_cache_grow(cache, 1);
     struct engine_event event = expect_event(ENGINE_EVENT_LOST);
     ck_assert_ptr_nonnull(strstr(event.error.text, "a transfer did not end in 20 ms"));
@@ -579,6 +669,10 @@ void add_fault_tests(Suite *suite)
     tcase_add_test(tcase, run_that_no_dispatch_can_count_fails_alone);
     tcase_add_test(tcase, submission_that_cannot_be_recorded_fails_and_the_next_one_runs);
     tcase_add_test(tcase, watchdog_loses_the_device_once_and_for_all);
+    tcase_add_test(tcase, slow_software_device_is_not_lost);
+    tcase_add_test(tcase, engine_of_a_slow_software_device_ends_at_its_deadline);
+    tcase_add_test(tcase, software_device_whose_driver_reports_the_loss_is_lost);
+    tcase_add_test(tcase, time_in_which_the_process_is_stopped_does_not_count);
     tcase_add_test(tcase, destroy_of_a_busy_engine_gives_up_at_its_deadline_and_frees_nothing);
     tcase_add_test(tcase, destroy_of_a_lost_engine_waits_for_what_the_gpu_has);
     tcase_add_test(tcase, nothing_that_the_gpu_may_read_ends_before_it_is_done);

@@ -345,6 +345,12 @@ static VkSemaphore make_gate(void)
     return gate;
 }
 
+void shorten_watchdog(unsigned ms)
+{
+    engine->device.patient = false;
+    engine->device.watchdog_ns = ms * (uint64_t)NS_PER_MS;
+}
+
 // Submissions from now on wait until open_gate().
 VkSemaphore close_gate(void)
 {

@@ -82,6 +82,9 @@ void expect_bytes(const void *got, const void *wanted, size_t size, const char *
 void expect_block(struct engine_cache *cache, uint32_t layer, int32_t block, const void *wanted);
 void write_pattern(struct engine_cache *cache, uint32_t layer, int32_t block, unsigned char *bytes);
 
+// As on a GPU, with another watchdog.
+void shorten_watchdog(unsigned ms);
+
 // ---- the gate: submissions after close_gate() wait on the GPU until open_gate() ----
 
 VkSemaphore close_gate(void);

@@ -248,8 +248,7 @@ static bool end_oldest(struct carrier *carrier)
     const struct haul *haul = slot->haul;
     const uint64_t bytes =
         haul->num_copies * haul->cache->layer_block_bytes * haul->cache->params.num_layers;
-    const VkResult result =
-        device_wait(device, carrier->lane, carrier->ended + 1, device->watchdog_ns);
+    const VkResult result = device_watch_lane(device, carrier->lane, carrier->ended + 1);
     if (result != VK_SUCCESS) {
         if (result == VK_TIMEOUT)
             atomic_store(&device->hung, true);

@@ -3,8 +3,8 @@
 //
 // completer.c - the thread that waits for the GPU, one submission after the other, and posts their
 // events. base/forecast.h decides when it sleeps, polls and waits. After an end it polls for the
-// next submission. It is also the watchdog: if a submission does not end in time, the device is
-// lost.
+// next submission. It is also the watchdog: if a submission of a GPU does not end in time, the
+// device is lost.
 
 #include "completer.h"
 
@@ -84,7 +84,7 @@ static bool wait_for_end(void *submission)
     struct engine *engine = s->engine;
     struct device *device = &engine->device;
     atomic_store(&engine->looking, false);
-    VkResult result = device_wait(device, LANE_RUNS, s->sequence, device->watchdog_ns);
+    VkResult result = device_watch_lane(device, LANE_RUNS, s->sequence);
     if (result == VK_SUCCESS)
         return true;
     if (result != VK_TIMEOUT) {

@@ -7,6 +7,7 @@
 
 #include "device.h"
 
+#include "base/clock.h"
 #include "native.h"
 #include "vk.h"
 
@@ -286,6 +287,7 @@ enum status device_init(struct device *device, const struct engine_params *param
         device_finish(device);
         return status;
     }
+    device->patient = device->adapter.info.software;
     load_functions(device);
     DEVICE_NAME(device, DEVICE, device->handle, "aule");
     name_queues(device);
@@ -317,7 +319,8 @@ void device_lose(struct device *device, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(why, sizeof why, format, arguments);
     va_end(arguments);
-    device_log(device, 0, "device %s is lost: %s", device->adapter.info.name, why);
+    if (!atomic_exchange(&device->lost, true))
+        device_log(device, 0, "device %s is lost: %s", device->adapter.info.name, why);
     if (device->on_lost)
         device->on_lost(device->owner, why);
 }
@@ -405,4 +408,41 @@ VkResult device_wait(const struct device *device, enum lane_kind lane, uint64_t 
         .pValues = &value,
     };
     return vkWaitSemaphores(device->handle, &info, timeout_ns);
+}
+
+enum { SLICES = 16 };
+static const uint64_t longest_slice_ns = NS_PER_S;
+
+// A slice counts as long as it was asked to take, however long it took: that it took longer means
+// that the process did not run.
+VkResult device_watch(const struct device *device, uint64_t limit_ns, device_waiter *wait,
+                      const void *what)
+{
+    const uint64_t part_ns = limit_ns / SLICES + 1,
+                   slice_ns = part_ns < longest_slice_ns ? part_ns : longest_slice_ns;
+    VkResult result;
+    uint64_t waited_ns = 0;
+    do {
+        result = wait(device, what, slice_ns);
+        waited_ns += slice_ns;
+    } while (result == VK_TIMEOUT &&
+             (device->patient ? !atomic_load(&device->lost) : waited_ns < limit_ns));
+    return result;
+}
+
+struct lane_value {
+    enum lane_kind lane;
+    uint64_t value;
+};
+
+static VkResult wait_for_lane(const struct device *device, const void *what, uint64_t timeout_ns)
+{
+    const struct lane_value *awaited = what;
+    return device_wait(device, awaited->lane, awaited->value, timeout_ns);
+}
+
+VkResult device_watch_lane(const struct device *device, enum lane_kind lane, uint64_t value)
+{
+    const struct lane_value awaited = {lane, value};
+    return device_watch(device, device->watchdog_ns, wait_for_lane, &awaited);
 }

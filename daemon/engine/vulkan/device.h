@@ -16,7 +16,7 @@
 
 // Longest wait for a submission. A submission of a few thousand tokens takes less than a second,
 // and a driver's own watchdog fires within tens of seconds. So a GPU that is silent for this long
-// will not answer any more.
+// will not answer any more. A software device has no such limit: see device_watch().
 #define DEVICE_WATCHDOG_NS UINT64_C(120000000000)
 
 struct device_queue {
@@ -70,8 +70,10 @@ struct device {
     atomic_ullong buffer_bytes; // of our allocations in all heaps
     // Submissions that the GPU has finished. While it grows, the GPU is not hung.
     atomic_ullong num_passed;
+    atomic_bool lost;             // device_lose() was called
     atomic_bool hung;             // a deadline passed, so the GPU may still use what it was given
     _Atomic uint64_t watchdog_ns; // DEVICE_WATCHDOG_NS, or less in tests
+    atomic_bool patient;          // waits without limit: a software device, except in tests
     atomic_ullong metrics[NUM_ENGINE_METRICS];
     void (*on_lost)(void *owner, const char *why);
     void *owner;
@@ -84,8 +86,8 @@ enum status device_init(struct device *device, const struct engine_params *param
                         uint32_t least_shared_memory, bool natives, struct error *error);
 void device_finish(struct device *device); // takes a zeroed one; its objects are destroyed
 
-// Reports the loss of the device; on_lost handles only the first. Any thread, never under the
-// engine's lock.
+// Reports the loss of the device; the log has only the first, and on_lost handles only the first.
+// Any thread, never under the engine's lock.
 void device_lose(struct device *device, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 #define device_log(device, level, ...) instance_log(&(device)->instance, level, __VA_ARGS__)
@@ -110,6 +112,18 @@ VkResult device_submit(struct device *device, enum lane_kind lane, VkCommandBuff
 // Waits until the lane's timeline has reached `value`.
 VkResult device_wait(const struct device *device, enum lane_kind lane, uint64_t value,
                      uint64_t timeout_ns);
+
+// A wait that returns VK_TIMEOUT after `timeout_ns`.
+typedef VkResult device_waiter(const struct device *device, const void *what, uint64_t timeout_ns);
+// Waits for work of the GPU for `limit_ns` at most: then it returns VK_TIMEOUT, and the caller
+// reports the device as hung. Time in which this process was stopped, or its machine, does not
+// count. A software device has no limit, because it computes on busy cores: the wait then ends with
+// the work, or with the device. Any thread.
+VkResult device_watch(const struct device *device, uint64_t limit_ns, device_waiter *wait,
+                      const void *what);
+// device_watch() until the lane's timeline has reached `value`; the limit is watchdog_ns.
+VkResult device_watch_lane(const struct device *device, enum lane_kind lane, uint64_t value);
+
 static inline bool device_hauls(const struct device *device)
 {
     return device->lanes[LANE_COPY_1].queue || device->lanes[LANE_SHADER_1].queue;

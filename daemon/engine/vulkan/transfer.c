@@ -97,16 +97,21 @@ static uint64_t limit_of(const struct transfer *transfer)
     return limit_ns && limit_ns < watchdog_ns ? limit_ns : watchdog_ns;
 }
 
+static VkResult wait_for_fence(const struct device *device, const void *fence, uint64_t timeout_ns)
+{
+    return vkWaitForFences(device->handle, 1, fence, VK_TRUE, timeout_ns);
+}
+
 // Submissions that are earlier in the queue take time of their own. So the deadline begins anew
 // whenever one of them has ended.
-static VkResult wait_for_fence(struct transfer *transfer)
+static VkResult watch_fence(struct transfer *transfer)
 {
     struct device *device = transfer->device;
     VkResult result = VK_TIMEOUT;
     unsigned long long before, passed = atomic_load(&device->num_passed);
     do {
         before = passed;
-        result = vkWaitForFences(device->handle, 1, &transfer->fence, VK_TRUE, limit_of(transfer));
+        result = device_watch(device, limit_of(transfer), wait_for_fence, &transfer->fence);
         passed = atomic_load(&device->num_passed);
     } while (result == VK_TIMEOUT && passed != before);
     return result;
@@ -116,7 +121,7 @@ static enum status wait(struct transfer *transfer, struct error *error)
 {
     struct device *device = transfer->device;
     enum status status = STATUS_OK;
-    VkResult result = wait_for_fence(transfer);
+    VkResult result = watch_fence(transfer);
     if (result == VK_TIMEOUT) {
         const unsigned long long ms = limit_of(transfer) / 1000000;
         atomic_store(&device->hung, true);
