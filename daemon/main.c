@@ -6,6 +6,7 @@
 // --list-devices. The main thread becomes the dispatcher. exit_code.h has the exit codes.
 
 #include "base/exit_code.h"
+#include "base/process.h"
 #include "base/uuid.h"
 #include "engine/engine.h"
 #include "options.h"
@@ -176,6 +177,9 @@ const char *__tsan_default_suppressions(void)
 }
 #endif
 
+// After this time a reader that does not read loses the rest of the log.
+enum { LOG_END_MS = 1000 };
+
 static int serve(struct server_params *params)
 {
     char folder[PATH_MAX];
@@ -183,6 +187,10 @@ static int serve(struct server_params *params)
     struct error error;
     log_set_level(params->log_level);
     block_signals();
+    if (!log_start()) {
+        log_error("daemon: cannot start: no thread for the log: %s", strerror(errno));
+        return EXIT_CODE_FAILED;
+    }
     raise_descriptor_limit();
     params->cache_folder = cache_folder(params->cache_folder, folder);
     params->variant = variant_name(params->variant);
@@ -194,6 +202,7 @@ static int serve(struct server_params *params)
         log_error("daemon: cannot start: %s", error.text);
     bool ended = server_destroy(server);
     log_info("daemon: ended with exit code %d", code);
+    log_stop(LOG_END_MS);
     if (!ended)
         _exit(code); // threads still run and use memory that exit() would free
     return code;
@@ -202,6 +211,7 @@ static int serve(struct server_params *params)
 int main(int argc, char **argv)
 {
     struct server_params params;
+    process_begin();
     switch (options_parse(argc, argv, &params)) {
     case OPTIONS_DONE: return EXIT_CODE_DONE;
     case OPTIONS_BAD: return EXIT_CODE_USAGE;

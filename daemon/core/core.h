@@ -86,8 +86,8 @@ struct core_params {
                      //   see core_wake_ns(); up to 3 times as long after runs
                      //   have waited (delay.h). 0 = the caller never polls, and
                      //   runs never wait for other sessions
-    void (*log)(void *context, int level, const char *text); // levels of engine.h; NULL = silent
-    void *context;                                           // passed to session_gone() and log()
+    void (*log)(void *context, int level, const char *format, const char *text); // as engine.h's
+    void *context; // passed to session_gone() and log()
 };
 
 enum status core_create(const struct core_params *params, struct core **out, struct error *error);

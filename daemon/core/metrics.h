@@ -22,6 +22,8 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
     X(UPTIME_SECONDS, GAUGE, "aule_uptime_seconds", "seconds", "time since the daemon started")    \
     X(STOPPING, GAUGE, "aule_stopping", "",                                                        \
       "1 while the daemon stops and takes no new work, else 0")                                    \
+    X(LOG_DROPPED_LINES, COUNTER, "aule_log_dropped_lines_total", "lines",                         \
+      "lines of the log that were dropped: standard error was not read, or not writable")          \
     X(SESSIONS, GAUGE, "aule_sessions", "sessions", "open sessions")                               \
     X(SESSIONS_LIMIT, GAUGE, "aule_sessions_limit", "sessions", "--max-sessions")                  \
     X(CACHES, GAUGE, "aule_caches", "caches", "caches, open or not")                               \

@@ -71,8 +71,9 @@ struct engine_params {
     uint64_t tune_memory_bytes; // most device memory for the measured work; 0 = 256 MiB
     // Called on engine threads when engine_poll() has an event. Must not block.
     void (*wake)(void *context);
-    // Called on any thread. Level 0 error, 1 warning, 2 info, 3 debug. NULL = silent.
-    void (*log)(void *context, int level, const char *text);
+    // Called on any thread. Level 0 error, 1 warning, 2 info, 3 debug. `format` is what `text` was
+    // made by: the kind of line. NULL = silent.
+    void (*log)(void *context, int level, const char *format, const char *text);
     void *context; // passed to `wake` and `log`
 };
 

@@ -79,21 +79,6 @@ void dispatch_reply(struct server *server, const struct asker *asker,
         send_reply(server, &asker->route, &told);
 }
 
-// One line a second at most. It has the figures of the last refusal, and how many there were since
-// the line before, this one included.
-static void log_refusal(struct server *server, const struct session *session,
-                        const struct error *error)
-{
-    int64_t now_ns = clock_now_ns();
-    server->unlogged_refusals++;
-    if (server->refusal_logged_ns && now_ns - server->refusal_logged_ns < NS_PER_S)
-        return;
-    log_info("%s: refused, %s: %s (%" PRIu64 " refusals since the last such line)", session->label,
-             status_name(error->status), error->text, server->unlogged_refusals);
-    server->refusal_logged_ns = now_ns;
-    server->unlogged_refusals = 0;
-}
-
 // Counts a request once, when it is refused for good, not at each retry while it was parked.
 void dispatch_refuse(struct server *server, struct session *session, const struct asker *asker,
                      const struct error *error)
@@ -101,7 +86,7 @@ void dispatch_refuse(struct server *server, struct session *session, const struc
     bool counts = error->status == STATUS_NO_BLOCKS || error->status == STATUS_QUOTA;
     if (counts && session && session->core) {
         core_count_refusal(session->core, error->status);
-        log_refusal(server, session, error);
+        log_info("%s: refused, %s: %s", session->label, status_name(error->status), error->text);
     }
     const struct wire_reply reply = {
         .status = error->status, .message = error->text, .answer = WIRE_ANSWER_EMPTY};

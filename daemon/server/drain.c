@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 static const int64_t linger_ns = 200 * NS_PER_MS;
+enum { FAREWELL_LOG_MS = 200 };
 
 static void refuse_parked(struct server *server, bool waits_too, enum status status,
                           const char *why)
@@ -62,6 +63,7 @@ static void end_at_once(const struct server *server)
 {
     log_warn("daemon: a second signal: ends without draining");
     server_remove_traces(server);
+    log_stop(FAREWELL_LOG_MS);
     _exit(server_exit_code(server));
 }
 

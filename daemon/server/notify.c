@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -30,6 +31,10 @@ void notify_manager(const char *state)
     if (path[0] == '@')
         address.sun_path[0] = 0; // an abstract address, unix(7)
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    // A manager that does not read must not stop the daemon.
+    const struct timeval patience = {.tv_sec = 1};
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + size);
     if (fd < 0 ||
         sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address, length) < 0)

@@ -52,11 +52,11 @@ static void wake(void *context)
     waker_wake(&server->waker);
 }
 
-static void log_below(void *context, int level, const char *text)
+static void log_below(void *context, int level, const char *format, const char *text)
 {
     (void)context;
-    log_write(level < 0 || level >= LOG_LEVEL_COUNT ? LOG_LEVEL_DEBUG : (enum log_level)level, "%s",
-              text);
+    log_write_text(level < 0 || level >= LOG_LEVEL_COUNT ? LOG_LEVEL_DEBUG : (enum log_level)level,
+                   format, text);
 }
 
 // ---- making ----

@@ -221,8 +221,6 @@ struct server {
     int64_t next_deadline_ns; // at most the nearest deadline
     bool retry;               // something came free: call park_retry()
 
-    int64_t refusal_logged_ns;  // when the log last told of a refused request; 0 = never
-    uint64_t unlogged_refusals; // since then
     uint64_t *message;     // WIRE_MAX_MESSAGE bytes: a private copy of the request in hand; owned
     void *reply;           // WIRE_ENCODE_ROOM bytes: an answer on its way to its client; owned
     bool stopping;         // SIGTERM or SIGINT came, or the device is lost

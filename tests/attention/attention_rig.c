@@ -40,9 +40,10 @@ static void rig_wake_nobody(void *context)
     (void)context;
 }
 
-static void rig_log(void *context, int level, const char *text)
+static void rig_log(void *context, int level, const char *format, const char *text)
 {
     (void)context;
+    (void)format;
     if (level <= 1)
         fprintf(stderr, "engine: %s\n", text);
 }

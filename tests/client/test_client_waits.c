@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,16 +62,26 @@ static float *find_values(struct scene *scene, const float *values)
     return NULL;
 }
 
-// How many commands the daemon has sent back because they waited long enough. It counts before the
-// library gets the answer.
-static int count_sent_back(void)
+static int count_in_log(const char *words)
 {
     char *log = daemon_log_text(&daemon_);
     int count = 0;
-    for (const char *at = log; at && (at = strstr(at, "parked command: ")); at++)
+    for (const char *at = log; at && (at = strstr(at, words)); at++)
         count++;
     free(log);
     return count;
+}
+
+// How many commands the daemon has sent back because they waited long enough. It logs that before
+// the library gets the answer. Another thread writes the log, in order: once the line of a SIGHUP
+// is there, all lines before are.
+static int count_sent_back(void)
+{
+    const int before = count_in_log("SIGHUP");
+    ck_assert_int_eq(kill(daemon_.pid, SIGHUP), 0);
+    while (count_in_log("SIGHUP") == before)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return count_in_log("parked command: ");
 }
 
 // Another run, which does not wait, is told about it.

@@ -42,9 +42,10 @@ static struct buffer buffer;
 static VkCooperativeMatrixPropertiesKHR *shapes;
 static uint32_t num_shapes, noise = 4711;
 
-static void on_log(void *context, int level, const char *text)
+static void on_log(void *context, int level, const char *format, const char *text)
 {
     (void)context;
+    (void)format;
     (void)level;
     if (strstr(text, "validation:"))
         ck_abort_msg("%s", text);

@@ -554,10 +554,11 @@ static struct engine engine;
 static struct tune_store store;
 static char log_text[1 << 12];
 
-static void keep_log(void *context, int level, const char *line)
+static void keep_log(void *context, int level, const char *format, const char *line)
 {
     const size_t used = strlen(log_text);
     (void)context;
+    (void)format;
     snprintf(log_text + used, sizeof log_text - used, "%d %s\n", level, line);
 }
 

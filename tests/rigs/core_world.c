@@ -24,9 +24,10 @@ static void session_gone(void *context, void *owner)
     worker->memory = NULL;
 }
 
-static void keep_warning(void *context, int level, const char *text)
+static void keep_warning(void *context, int level, const char *format, const char *text)
 {
     struct world *world = context;
+    (void)format;
     if (level <= 1)
         snprintf(world->last_warning, sizeof(world->last_warning), "%s", text);
 }

@@ -76,6 +76,20 @@ bool daemon_init(struct daemon *daemon)
     return open_notify(daemon);
 }
 
+// In the child.
+static void direct_output(const struct daemon *daemon)
+{
+    if (daemon->output_fd < 0) {
+        close_range(STDIN_FILENO, STDERR_FILENO, 0);
+        return;
+    }
+    int log = daemon->output_fd;
+    if (log == 0)
+        log = open(daemon->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (log < 0 || dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0)
+        _exit(126);
+}
+
 // In the child: never returns.
 static void become_daemon(const struct daemon *daemon, const char *const *options, pid_t parent)
 {
@@ -100,9 +114,7 @@ static void become_daemon(const struct daemon *daemon, const char *const *option
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(126);
-    int log = open(daemon->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (log < 0 || dup2(log, STDOUT_FILENO) < 0 || dup2(log, STDERR_FILENO) < 0)
-        _exit(126);
+    direct_output(daemon);
     setenv("NOTIFY_SOCKET", daemon->notify, 1);
     if (daemon->by_rule)
         setenv("AULE_RUNTIME_DIR", daemon->folder, 1);
@@ -243,11 +255,22 @@ char *daemon_log_text(const struct daemon *daemon)
     return text;
 }
 
-bool daemon_log_contains(const struct daemon *daemon, const char *text)
+bool daemon_log_contains_now(const struct daemon *daemon, const char *text)
 {
     char *log = daemon_log_text(daemon);
     bool found = log && strstr(log, text);
     free(log);
+    return found;
+}
+
+bool daemon_log_contains(const struct daemon *daemon, const char *text)
+{
+    bool found = daemon_log_contains_now(daemon, text);
+    const int64_t deadline_ns = clock_now_ns() + 2 * NS_PER_S;
+    while (!found && daemon->pid > 0 && clock_now_ns() < deadline_ns) {
+        nanosleep(&(struct timespec){.tv_nsec = 5 * NS_PER_MS}, NULL);
+        found = daemon_log_contains_now(daemon, text);
+    }
     return found;
 }
 

@@ -22,6 +22,7 @@ struct daemon {
     int notify_fd;   // owned
     bool by_rule;   // set by the test: no --socket, but AULE_RUNTIME_DIR=FOLDER, which must lead to
                     // the same path
+    int output_fd;  // set by the test, for stdout and stderr: 0 = the log, -1 = 0 to 2 are closed
     int exit_code;  // of the last run: the exit status, minus the number of the signal, or
                     // DAEMON_SPOKE; see daemon_wait()
     bool validated; // this run has --validation and became ready
@@ -57,7 +58,9 @@ void daemon_kill(struct daemon *daemon); // sends SIGKILL and reaps it
 
 // The whole log as a malloc'd string; "" if there is none; NULL: no memory.
 char *daemon_log_text(const struct daemon *daemon);
+// While the daemon runs, waits up to two seconds for it: another thread writes the log.
 bool daemon_log_contains(const struct daemon *daemon, const char *text);
+bool daemon_log_contains_now(const struct daemon *daemon, const char *text); // does not wait
 
 // Kills the daemon if it runs, and removes the folder. Accepts a zeroed struct.
 void daemon_finish(struct daemon *daemon);

@@ -22,9 +22,10 @@ static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 char log_text[LOG_BYTES];
 static size_t log_used;
 
-static void on_log(void *context, int level, const char *text)
+static void on_log(void *context, int level, const char *format, const char *text)
 {
     (void)context;
+    (void)format;
     pthread_mutex_lock(&log_lock);
     if (log_used < sizeof log_text)
         log_used += (size_t)snprintf(log_text + log_used, sizeof log_text - log_used, "%d %s\n",

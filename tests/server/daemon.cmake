@@ -15,7 +15,7 @@ endif()
 
 find_path(NNG_HEADERS nng/nng.h REQUIRED)
 find_library(NNG_SHARED NAMES nng REQUIRED)   # the daemon links it static, a client shared
-foreach(suite test_daemon test_daemon_work test_daemon_leases test_daemon_ends test_daemon_limits
+foreach(suite test_daemon test_daemon_log test_daemon_work test_daemon_leases test_daemon_ends test_daemon_limits
   test_daemon_commands test_daemon_refused)
   aule_check(${suite} SOURCES server/${suite}.c rigs/daemon_suite.c rigs/daemon_step.c
              rigs/raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}
@@ -40,6 +40,7 @@ set_property(TEST test_daemon_commands test_daemon_connections test_daemon_hosti
 if(TARGET aule_server)
   aule_check(test_server_parts SOURCES server/test_server_parts.c LIBS aule_server LABELS unit tsan)
   target_link_options(test_server_parts PRIVATE -Wl,--wrap=mmap)
+  aule_check(test_server_log SOURCES server/test_server_log.c LIBS aule_server LABELS unit tsan)
   aule_check(test_server_wait SOURCES server/test_server_wait.c LIBS aule_server LABELS unit)
   target_link_options(test_server_wait PRIVATE
     -Wl,--wrap=epoll_pwait2,--wrap=engine_has_news,--wrap=core_wake_ns,--wrap=core_slept)

@@ -69,7 +69,7 @@ START_TEST(a_connection_too_many_is_told_the_option_until_another_goes)
     second = raw_session(daemon_.socket, ARENA);
     ck_assert_int_eq(greet_once(message, sizeof message), STATUS_LIMIT);
     ck_assert_str_eq(message, "the daemon has 2 connections already; --max-connections is 2");
-    for (int i = 0; i < DEADLINE_S * 100 && !daemon_log_contains(&daemon_, message); i++)
+    for (int i = 0; i < DEADLINE_S * 100 && !daemon_log_contains_now(&daemon_, message); i++)
         nap();
     ck_assert(daemon_log_contains(&daemon_, message));
     ck_assert_int_eq(raw_metric(second, "aule_refused_connections_total"), 1);
@@ -96,7 +96,8 @@ START_TEST(connections_far_beyond_the_limit_are_closed_at_once_and_the_log_names
     memset(fds, -1, sizeof fds);
     start((const char *const[]){"--max-connections", "1", NULL});
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
-    for (int i = 0; i < DEADLINE_S * 100 && !daemon_log_contains(&daemon_, "closed at once"); i++) {
+    for (int i = 0; i < DEADLINE_S * 100 && !daemon_log_contains_now(&daemon_, "closed at once");
+         i++) {
         int *fd = &fds[i % HELD];
         if (*fd >= 0)
             close(*fd);

@@ -5,6 +5,7 @@
 // check again, print.
 
 #include "base/exit_code.h"
+#include "base/process.h"
 #include "plot.h"
 #include "result.h"
 #include "tools/bench/fleet/client.h"
@@ -337,6 +338,7 @@ static bool said(void)
 int main(int argc, char **argv)
 {
     struct bench b = {0};
+    process_begin();
     signal(SIGPIPE, SIG_IGN); // a dead client must be an error message, and its daemon must be
                               // stopped
     switch (options_parse(argc, argv, &b.options)) {

@@ -29,9 +29,10 @@ static void wake(void *context)
     (void)context; // engine_wait() does all the waiting
 }
 
-static void complain(void *context, int level, const char *text)
+static void complain(void *context, int level, const char *format, const char *text)
 {
     (void)context;
+    (void)format;
     if (level <= 1)
         fprintf(stderr, "aule-bench: %s\n", text);
 }
@@ -42,10 +43,10 @@ static bool failed(const struct error *error)
     return false;
 }
 
-static void tell(void *context, int level, const char *text)
+static void tell(void *context, int level, const char *format, const char *text)
 {
     (void)level;
-    complain(context, 0, text);
+    complain(context, 0, format, text);
 }
 
 struct engine *world_engine(const struct options *options)

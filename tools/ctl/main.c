@@ -3,6 +3,7 @@
 //
 // main.c - aule-ctl: runs the command, and says how it went by the exit code. One thread.
 
+#include "base/process.h"
 #include "ctl.h"
 #include "options.h"
 
@@ -56,6 +57,7 @@ int main(int argc, char **argv)
     struct ctl ctl;
     const struct command *command;
     enum exit_code code;
+    process_begin();
     if (options_parse(argc, argv, &ctl, &command, &code))
         code = run(&ctl, command);
     // What was printed is written here at the latest: the disk may be full, the pipe closed.

@@ -4,6 +4,7 @@
 // main.c - aule-worker: takes a prompt and generates tokens. Joins the parts: options, prompt,
 // attention, generation, report.
 
+#include "base/process.h"
 #include "files.h"
 #include "generate.h"
 #include "options.h"
@@ -156,6 +157,7 @@ static enum exit_code work(const struct options *options, struct logit_files *fi
 int main(int argc, char **argv)
 {
     struct options options;
+    process_begin();
     switch (options_parse(&options, argc, argv)) {
     case OPTIONS_DONE: return EXIT_CODE_DONE;
     case OPTIONS_BAD: return EXIT_CODE_USAGE;

@@ -18,7 +18,7 @@ void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    ledger->params->log(ledger->params->context, level, text);
+    ledger->params->log(ledger->params->context, level, format, text);
 }
 
 void ledger_wake(struct ledger *ledger, struct core_waker *waker)

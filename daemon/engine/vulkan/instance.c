@@ -47,7 +47,7 @@ void instance_log(const struct instance *instance, int level, const char *format
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    instance->log(instance->context, level, text);
+    instance->log(instance->context, level, format, text);
 }
 
 // The layer gives its own threads ten seconds. On loaded cores they need more, and it reports "most

@@ -17,7 +17,7 @@ struct instance {
     uint32_t layer_version;          // Vulkan version of the validation layer; 0 = it is not in use
     bool debug_utils;                // VK_EXT_debug_utils is enabled, so objects get names
     atomic_uint validation_messages; // warnings and errors so far
-    void (*log)(void *context, int level, const char *text);
+    void (*log)(void *context, int level, const char *format, const char *text);
     void *context;
 };
 

@@ -5,6 +5,7 @@
 // state and change nothing. Dispatcher thread.
 
 #include "page.h"
+#include "server/log.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -21,6 +22,7 @@ static const uint64_t *measure(const struct server *server)
     uint64_t *metrics = core_metrics(server->core);
     metrics[METRIC_UPTIME_SECONDS] = milliseconds_since(server->started_ns) / 1000;
     metrics[METRIC_STOPPING] = server->stopping;
+    metrics[METRIC_LOG_DROPPED_LINES] = log_dropped();
     metrics[METRIC_SESSIONS] = server->num_live;
     metrics[METRIC_SESSIONS_LIMIT] = server->params->max_sessions;
     return metrics;
