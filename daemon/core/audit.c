@@ -320,14 +320,14 @@ static bool check_queue(const struct cache *cache, const struct claim_node *node
            "claim node %" PRIu64 " has other tokens than its node of the index", node->id);
     DL_FOREACH(node->queue, place)
     {
-        EXPECT(place->queued && place->node == node && place->claim->id > last,
+        EXPECT(place->queued && place->node == node && place->claim->rank > last,
                "the queue of claim node %" PRIu64 " is out of order", node->id);
-        last = place->claim->id;
+        last = place->claim->rank;
     }
     return true;
 }
 
-static bool check_claim(const struct claim *claim, struct error *error)
+static bool check_claim(const struct cache *cache, const struct claim *claim, struct error *error)
 {
     uint32_t queued = 0;
     for (uint32_t i = 0; i < claim->num_blocks; i++) {
@@ -339,6 +339,9 @@ static bool check_claim(const struct claim *claim, struct error *error)
         EXPECT(!place->queued || i >= claim->num_found,
                "claim %" PRIu64 " wants block %" PRIu32 ", which it has", claim->id, i);
     }
+    EXPECT(in_heap(&cache->pool->due, &claim->due) ==
+               (cache->pool->ledger->params->claim_timeout_ns && !(claim->rank & CLAIM_LATE)),
+           "claim %" PRIu64 " is wrongly in or not in the heap of deadlines", claim->id);
     EXPECT(queued && queued == claim->num_queued,
            "claim %" PRIu64 " wants %" PRIu32 " blocks, counted %" PRIu32, claim->id,
            claim->num_queued, queued);
@@ -361,7 +364,7 @@ static bool check_claims(const struct cache *cache, struct error *error)
         DL_FOREACH(table->claims, claim)
         {
             places += claim->num_blocks;
-            if (!check_claim(claim, error))
+            if (!check_claim(cache, claim, error))
                 return false;
         }
     }

@@ -6,6 +6,7 @@
 
 #include "core.h"
 
+#include "core/pool/claim.h"
 #include "core/pool/evict.h"
 #include "core/pool/prefix.h"
 #include "core/pool/queue.h"
@@ -111,6 +112,7 @@ void core_destroy(struct core *core)
     while (core->pool.num_caches)
         cache_destroy(core->pool.caches[core->pool.num_caches - 1]);
     offers_finish(&core->offers);
+    heap_finish(&core->pool.due);
     tenants_finish(&core->pool);
     turns_finish(&core->scheduler.turns);
     free(core->pool.caches);
@@ -227,11 +229,12 @@ bool core_step(struct core *core, int64_t now_ns)
         }
     }
     offers_expire(&core->offers, now_ns);
+    claims_expire(&core->pool, now_ns);
     tiers_step(core);
     evict_trim(&core->pool);
     scheduler_submit(core);
     core->wake_ns = first_of(first_of(scheduler_wake_ns(core), offers_wake_ns(&core->offers)),
-                             tiers_wake_ns(core));
+                             first_of(claims_wake_ns(&core->pool), tiers_wake_ns(core)));
     core->woken = false;
     bool news = core->ledger.news;
     core->ledger.news = false;

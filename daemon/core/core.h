@@ -74,6 +74,8 @@ struct core_params {
     uint64_t max_batch_memory; // --max-batch-memory: metadata of a session's batches and arrays
                                //   of its runs; 0 = no limit
     uint64_t max_claimed;      // --max-claimed-blocks: of the chains of a session's claims
+    int64_t claim_timeout_ns;  // --claim-timeout: a claim without progress for so long loses its
+                               //   turn; 0 = never
     uint64_t max_run_work;     // --max-run-work: multiply-adds of one run, and of all runs of
                                //   one submission; 0 = no limit
     uint64_t hash_seed;        // random and secret: clients choose the keys of the prefix index
@@ -337,8 +339,9 @@ struct core_claim {
 // core_prefix_lookup() that also claims the full blocks that are missing. The session should
 // compute those behind the promised ones; other claims wait for them. A claim ends when its session
 // has published or got all of its blocks, when it is released, and with the session or its last
-// close of the cache. Then the next oldest claim of each block inherits it. A wait cannot deadlock:
-// claims wait only for older ones. LIMIT names --max-claimed-blocks; nothing is held then.
+// close of the cache. Then the next oldest claim of each block inherits it, as it does when a claim
+// made no progress for claim_timeout_ns. A wait cannot deadlock: claims wait only for those before
+// them in one order. LIMIT names --max-claimed-blocks; nothing is held then.
 enum status core_prefix_claim(struct core_session *session, uint64_t cache,
                               const struct core_prefix *prefix, uint32_t max_tokens,
                               int32_t *blocks, struct core_claim *out, struct error *error);

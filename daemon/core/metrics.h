@@ -60,6 +60,8 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
       "tokens that were looked up and found")                                                      \
     X(CLAIMS, COUNTER, "aule_prefix_claims_total", "claims",                                       \
       "look-ups that claimed what was missing")                                                    \
+    X(CLAIMS_LATE, COUNTER, "aule_prefix_claims_late_total", "claims",                             \
+      "claims without progress for --claim-timeout, whose blocks others may compute")              \
     X(CLAIM_TOKENS, COUNTER, "aule_prefix_claim_hits_tokens_total", "tokens",                      \
       "claimed tokens that another session computed")                                              \
     X(TIER_LOADED_TOKENS, COUNTER, "aule_tier_loaded_tokens_total", "tokens",                      \

@@ -93,6 +93,14 @@
                "A look-up may claim the blocks that are missing, so that other sessions wait for " \
                "them instead of computing them. The daemon keeps the token ids of these prompts, " \
                "and about 150 bytes more for each block, until the claim ends.")                   \
+    OPTION(uint32_t, claim_timeout_ms, "claim-timeout", "MS", OPTION_COUNT, 0, INT32_MAX,          \
+           .initial = "60000",                                                                     \
+           .help = "time without progress after which other sessions compute what a claim names; " \
+                   "0: never",                                                                     \
+           .details =                                                                              \
+               "A claim makes progress when its session publishes or takes a block of it. Time "   \
+               "in which its next block is another session's to compute does not count. A block "  \
+               "that the late session publishes after all is found as any other.")                 \
     OPTION(                                                                                        \
         struct option_texts, tenants, "tenant", "SPEC", OPTION_TEXTS, 1,                           \
         .otherwise = "each user on its own",                                       \

@@ -73,6 +73,107 @@ static void open_three(void)
     worker_release(&a, blocks, 1);
 }
 
+// ---- deadlines ----
+
+enum { DEADLINE = 100 };
+
+static void open_timed(void)
+{
+    world_open(&world, &(struct core_params){.claim_timeout_ns = DEADLINE});
+    worker_open(&a, &world, 1, "");
+    worker_open(&b, &world, 1, "");
+    worker_open(&c, &world, 1, "");
+    count_tokens(tokens, 2048, 1000);
+}
+
+static void pass_time(int64_t ns)
+{
+    world.now_ns += ns;
+    world_step(&world);
+    world_check(&world);
+}
+
+static uint64_t num_late(void)
+{
+    return core_metrics(world.core)[METRIC_CLAIMS_LATE];
+}
+
+START_TEST(
+    the_next_inherits_from_a_session_that_stands_still_and_what_that_publishes_late_is_harmless)
+{
+    int32_t ids[4], late[4];
+    pass_time(1);
+    struct core_claim first = claim(&a, tokens, 4), second = claim(&b, tokens, 4), third;
+    ck_assert_uint_eq(second.num_promised, 4);
+    pass_time(DEADLINE - 1);
+    take_nothing(&b, &second);
+    ck_assert_int_eq(core_wake_ns(world.core), world.now_ns + 1);
+    pass_time(1);
+    take(&b, &second, 0);
+    ck_assert_uint_eq(second.num_promised, 0);
+    compute(&b, tokens, ids, 0, 2);
+    pass_time(1);
+    compute(&a, tokens, late, 0, 3); // it goes on after all: two of its blocks are there already
+    ck_assert(late[0] == ids[0] && late[1] == ids[1]);
+    ck_assert_uint_eq(num_late(), 1);
+    pass_time(1);
+    take(&b, &second, 3); // also a's block
+    ids[2] = found[2];
+    third = claim(&c, tokens, 4);
+    ck_assert_uint_eq(third.num_found, 3);
+    ck_assert_uint_eq(third.num_promised, 1);
+    compute(&b, tokens, ids, 3, 4);
+    ck_assert(ended(&b, &second));
+    take(&a, &first, 4);
+    take(&c, &third, 1);
+}
+END_TEST
+
+START_TEST(progress_renews_a_claim_and_time_in_which_it_waits_does_not_count)
+{
+    int32_t ids[8], text[8 * BLOCK];
+    memcpy(text, tokens, sizeof text);
+    struct core_claim first = claim(&a, tokens, 4), second = claim(&b, text, 8),
+                      third = claim(&c, text, 8);
+    for (uint32_t i = 0; i < 4; i++) {
+        pass_time(DEADLINE - 1);
+        ck_assert(!ended(&a, &first));
+        compute(&a, tokens, ids, i, i + 1);
+    }
+    ck_assert(ended(&a, &first));
+    pass_time(DEADLINE - 1); // b's turn came with a's last block
+    take(&c, &third, 4);
+    take_nothing(&c, &third);
+    take(&b, &second, 4);
+    pass_time(DEADLINE - 1); // a take is progress, too
+    take_nothing(&c, &third);
+    ck_assert_uint_eq(num_late(), 0);
+    pass_time(1);
+    take(&c, &third, 0);
+    ck_assert_uint_eq(third.num_promised, 0);
+    ck_assert_uint_eq(num_late(), 1);
+    release(&b, &second, 0);
+    release(&c, &third, 0);
+}
+END_TEST
+
+START_TEST(a_claim_that_comes_after_a_late_one_goes_first_and_a_late_one_alone_keeps_its_turn)
+{
+    struct core_claim first = claim(&a, tokens, 2);
+    pass_time(5 * DEADLINE);
+    ck_assert_uint_eq(num_late(), 1);
+    take(&a, &first, 0); // nobody else computes it
+    ck_assert_uint_eq(first.num_promised, 0);
+    struct core_claim second = claim(&b, tokens, 2);
+    ck_assert_uint_eq(second.num_promised, 0);
+    take_nothing(&a, &first);
+    worker_close(&b, true);
+    take(&a, &first, 0);
+    ck_assert_uint_eq(first.num_promised, 0);
+    release(&a, &first, 0);
+}
+END_TEST
+
 // ---- two workers ----
 
 START_TEST(the_first_claim_computes_and_the_second_gets_block_by_block)
@@ -630,6 +731,7 @@ START_TEST(no_order_of_events_leaves_all_claims_waiting_or_one_unwoken)
         worker_open(&crowd[w], &world, 1, "");
     for (int i = 0; i < EVENTS; i++) {
         one_event(&dice);
+        world.now_ns += dice_below(&dice, 5); // claims become late, if they have a deadline
         world_step(&world);
         check_waits();
         if (i % 10 == 0)
@@ -675,6 +777,18 @@ int main(void)
                    the_blocks_of_claims_have_a_limit,
                    a_quota_refuses_what_was_waited_for_and_changes_nothing, NULL},
                1);
+    check_case(
+        suite, "deadlines", open_timed, close_all,
+        (const TTest *const[]){
+            the_next_inherits_from_a_session_that_stands_still_and_what_that_publishes_late_is_harmless,
+            progress_renews_a_claim_and_time_in_which_it_waits_does_not_count,
+            a_claim_that_comes_after_a_late_one_goes_first_and_a_late_one_alone_keeps_its_turn,
+            NULL},
+        1);
+    check_case(
+        suite, "at random, with deadlines", open_timed, close_all,
+        (const TTest *const[]){no_order_of_events_leaves_all_claims_waiting_or_one_unwoken, NULL},
+        check_is_long() ? 200 : 10);
     check_case(
         suite, "at random", open_three, close_all,
         (const TTest *const[]){no_order_of_events_leaves_all_claims_waiting_or_one_unwoken, NULL},

@@ -6,6 +6,8 @@
 
 #include "claim.h"
 
+#include "base/clock.h"
+#include "base/container_of.h"
 #include "ledger.h"
 #include "pool.h"
 #include "session.h"
@@ -85,17 +87,22 @@ static void node_unref(struct cache *cache, struct claim_node *node)
 
 // ---- queues ----
 
-// Claims come in the order of their ids, so the place is nearly always at the end.
-static void enqueue(struct claim_place *place)
+// Claims come in the order of their ranks, so the place is nearly always at the end.
+static void insert(struct claim_place *place)
 {
     struct claim_node *node = place->node;
     struct claim_place *before = node->queue ? node->queue->prev : NULL; // the last one
-    while (before && before->claim->id > place->claim->id)
+    while (before && before->claim->rank > place->claim->rank)
         before = before == node->queue ? NULL : before->prev;
     if (before)
         DL_APPEND_ELEM(node->queue, before, place);
     else
         DL_PREPEND(node->queue, place);
+}
+
+static void enqueue(struct claim_place *place)
+{
+    insert(place);
     place->queued = true;
     place->claim->num_queued++;
 }
@@ -109,11 +116,14 @@ static void wake_claimers(const struct claim *claim)
     }
 }
 
-// The place may have news for those that wait for it.
+// The place may have news for those that wait for it. Its claim's deadline begins anew.
 static void wake(const struct claim_place *place)
 {
-    const struct claim *claim = place ? place->claim : NULL;
-    if (claim && place == &claim->places[claim->num_found])
+    struct claim *claim = place ? place->claim : NULL;
+    if (!claim)
+        return;
+    claim->progress_ns = claim->table->session->ledger->now_ns;
+    if (place == &claim->places[claim->num_found])
         wake_claimers(claim);
 }
 
@@ -138,6 +148,79 @@ static void dequeue(struct claim_place *place)
     place->claim->table->session->ledger->news = true; // the next in the queue may inherit
     if (first)
         wake(place->node->queue);
+}
+
+// ---- deadlines ----
+
+static void set_due(struct claim *claim, int64_t from_ns)
+{
+    struct pool *pool = claim->table->cache->pool;
+    const int64_t timeout_ns = pool->ledger->params->claim_timeout_ns;
+    if (timeout_ns)
+        heap_add(&pool->due, &claim->due, (uint64_t)(from_ns + timeout_ns));
+}
+
+// All of its places at once, so that one order holds in all queues.
+static void move_to(struct claim *claim, uint64_t rank)
+{
+    for (uint32_t i = claim->num_found; i < claim->num_blocks; i++) {
+        struct claim_place *place = &claim->places[i];
+        if (place->queued)
+            DL_DELETE(place->node->queue, place);
+    }
+    claim->rank = rank;
+    for (uint32_t i = claim->num_found; i < claim->num_blocks; i++) {
+        struct claim_place *place = &claim->places[i];
+        if (!place->queued)
+            continue;
+        insert(place);
+        if (place->node->queue != place)
+            wake(place->node->queue); // it inherits
+    }
+}
+
+// Its session has done something for it.
+static void renew(struct claim *claim)
+{
+    struct ledger *ledger = claim->table->session->ledger;
+    claim->progress_ns = ledger->now_ns;
+    if (!(claim->rank & CLAIM_LATE))
+        return;
+    move_to(claim, ++ledger->last_id);
+    set_due(claim, ledger->now_ns);
+}
+
+// True: the block that the chain lacks next is the claim's to compute, and nothing of it has been
+// published.
+static bool has_turn(const struct claim *claim)
+{
+    const struct claim_place *place = &claim->places[claim->num_found],
+                             *end = &claim->places[claim->num_blocks];
+    while (place < end && place->node->node && prefix_visible(place->node->node))
+        place++;
+    return place < end && !place->node->node && place->node->queue == place;
+}
+
+int64_t claims_wake_ns(const struct pool *pool)
+{
+    const struct heap_node *first = heap_first(&pool->due);
+    return first ? (int64_t)first->key : FOREVER;
+}
+
+void claims_expire(struct pool *pool, int64_t now_ns)
+{
+    while (claims_wake_ns(pool) <= now_ns) {
+        struct claim *claim = container_of(heap_first(&pool->due), struct claim, due);
+        heap_remove(&pool->due, &claim->due);
+        if (claim->progress_ns + pool->ledger->params->claim_timeout_ns > now_ns) {
+            set_due(claim, claim->progress_ns);
+        } else if (has_turn(claim)) {
+            pool->ledger->metrics[METRIC_CLAIMS_LATE]++;
+            move_to(claim, CLAIM_LATE | ++pool->ledger->last_id);
+        } else {
+            set_due(claim, now_ns);
+        }
+    }
 }
 
 // ---- the life of a claim ----
@@ -192,6 +275,8 @@ static void claim_free(struct claim *claim)
     struct cache *cache = claim->table->cache;
     part_from_claimers(claim);
     drop_places(claim, 0);
+    heap_remove(&cache->pool->due, &claim->due);
+    cache->pool->num_claims--;
     claim->root->claims--;
     prefix_root_settle(cache, claim->root);
     free(claim);
@@ -201,8 +286,11 @@ struct claim *claim_create(struct hold_table *table, const struct core_prefix *p
                            uint32_t num_blocks, uint32_t num_found)
 {
     struct core_session *session = table->session;
+    struct pool *pool = session->pool;
     struct claim *claim =
-        calloc(1, sizeof *claim + (size_t)num_blocks * sizeof(struct claim_place));
+        heap_reserve(&pool->due, (size_t)pool->num_claims + 1)
+            ? calloc(1, sizeof *claim + (size_t)num_blocks * sizeof(struct claim_place))
+            : NULL;
     struct prefix_root *root = claim ? prefix_root_get(table->cache, session->salt, prefix) : NULL;
     if (!root) {
         free(claim);
@@ -211,13 +299,15 @@ struct claim *claim_create(struct hold_table *table, const struct core_prefix *p
     claim->table = table;
     claim->root = root;
     claim->num_found = num_found;
-    claim->created_ns = session->ledger->now_ns;
+    claim->created_ns = claim->progress_ns = session->ledger->now_ns;
     root->claims++;
+    pool->num_claims++;
     if (!fill_places(claim, prefix->tokens, num_blocks)) {
         claim_free(claim);
         return NULL;
     }
-    claim->id = ++session->ledger->last_id;
+    claim->id = claim->rank = ++session->ledger->last_id;
+    set_due(claim, claim->created_ns);
     for (uint32_t i = num_found; i < num_blocks; i++)
         enqueue(&claim->places[i]);
     DL_APPEND(table->claims, claim);
@@ -264,6 +354,8 @@ void claim_truncate(struct claim *claim, uint32_t num_blocks)
 
 bool claim_advance(struct claim *claim, uint32_t num_found)
 {
+    if (claim->num_found < num_found)
+        renew(claim);
     for (; claim->num_found < num_found; claim->num_found++)
         dequeue(&claim->places[claim->num_found]);
     return end_if_over(claim);
@@ -369,8 +461,10 @@ void claim_publish(struct cache *cache, struct prefix_node *node,
     struct claim_place *own = node->claim ? node->claim->queue : NULL;
     while (own && (own->published || own->claim->table->session != session))
         own = own->next;
-    if (own)
+    if (own) {
         own->published = true;
+        renew(own->claim);
+    }
     if (prefix_visible(node)) // perhaps by replacing a block whose publishers' claims still wait
         claim_visible(cache, node);
 }

@@ -8,9 +8,15 @@
 // first one computes the block; the others wait for it. So prompts that share only their first
 // blocks wait for these only. Knows holds as little as the index does. Dispatcher thread only.
 //
-// Claims cannot deadlock. Every queue has the order of the claims' ids, so a claim waits only for
-// older ones, and the oldest claim waits for none. A session with two claims may still wait with
-// one of them for a session that waits for the other one. Then the deadline of the wait ends it.
+// A claim whose turn it is has a deadline (--claim-timeout), from its last progress on: a block
+// that its session has published or taken, or that became visible. After the deadline the claim is
+// late: it goes behind all others in all of its queues, and the next ones inherit. What its session
+// publishes later counts as ever, and ends the lateness.
+//
+// Claims cannot deadlock. Every queue has the order of the claims' ranks: those that are not late,
+// by age, then the others. So a claim waits only for claims before it in one order, and the first
+// one waits for none. A session with two claims may still wait with one of them for a session that
+// waits for the other one. Then the deadline of the wait ends it.
 
 #ifndef AULE_CORE_CLAIM_H
 #define AULE_CORE_CLAIM_H
@@ -27,7 +33,7 @@ struct claim_node {
     UT_hash_handle hh;         // cache->claims, by key
     uint64_t id;               // from ledger->last_id
     struct prefix_node *node;  // the same chain in the prefix index; NULL: it is not there
-    struct claim_place *queue; // by claim id
+    struct claim_place *queue; // by rank
     uint32_t refs;             // claims whose chain has it; freed at 0
     struct claim_key key;      // ends with the tokens
 };
@@ -43,6 +49,12 @@ struct claim_place {
 
 struct claim {
     uint64_t id; // from ledger->last_id, so claims are numbered by age
+    // Of all its places: the id; CLAIM_LATE and the time's last id while it is late; after that,
+    // an id of that time.
+    uint64_t rank;
+    int64_t progress_ns;  // the ledger's time of its last progress, or when its turn came
+    struct heap_node due; // in pool->due unless it is late, by a time that its deadline is not
+                          // before
     struct hold_table *table;
     struct claim *prev, *next;     // table->claims
     struct prefix_root *root;      // counted in root->claims
@@ -54,6 +66,12 @@ struct claim {
     struct core_claimer *claimers; // takes that wait for its next block
     struct claim_place places[];
 };
+
+#define CLAIM_LATE (UINT64_C(1) << 63)
+
+// Makes the claims late whose deadline has passed.
+void claims_expire(struct pool *pool, int64_t now_ns);
+int64_t claims_wake_ns(const struct pool *pool); // when to call this next; FOREVER: never
 
 // The blocks that a session's claims name, the found ones included, count against
 // --max-claimed-blocks. LIMIT: `count` more would exceed it.

@@ -49,6 +49,9 @@ struct pool {
     bool retry_all, retries_all; // the next round, this round tries all leases that wait
     struct tenant *over;         // tenants above their cap: evict_trim() evicts
 
+    struct heap due;     // claims that are not late (claim.h)
+    uint32_t num_claims; // of all tables
+
     struct engine_zero *zeroes; // [num_zeroes] blocks to zero before the next run (zeroes.h); owned
     struct block **zero_blocks; // [num_zeroes] the same blocks; owned
     uint32_t num_zeroes, zero_capacity;
