@@ -29,16 +29,27 @@ static struct shared {
     atomic_bool halfway;          // the worker that stops has computed its first part
 } * shared;
 
-static void open_shared(void)
+static void share(void)
 {
     pthread_barrierattr_t attributes;
-    rig_setup();
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ck_assert_ptr_ne(shared, MAP_FAILED);
     pthread_barrierattr_init(&attributes);
     pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
     pthread_barrier_init(&shared->start, &attributes, WORKERS);
     pthread_barrierattr_destroy(&attributes);
+}
+
+static void open_shared(void)
+{
+    rig_setup();
+    share();
+}
+
+static void open_impatient(void)
+{
+    rig_launch((const char *const[]){"--claim-timeout", "500", NULL});
+    share();
 }
 
 static void make_text(int worker, int32_t tokens[PROMPT + OWN])
@@ -92,7 +103,7 @@ static void expect_exit(pid_t pid)
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a worker ended with %#x", status);
 }
 
-static void whole_worker(int worker)
+static void compute_all(int worker, void (*close)(struct text_world *world))
 {
     struct text_world world;
     struct text text;
@@ -104,7 +115,23 @@ static void whole_worker(int worker)
     wait_for_others(&text, worker);
     compute(&world, &text, worker, PROMPT + OWN);
     text_destroy(&text);
-    text_close(&world);
+    close(&world);
+}
+
+static void whole_worker(int worker)
+{
+    compute_all(worker, text_close);
+}
+
+static void end_session(struct text_world *world)
+{
+    aule_session_close(world->session);
+}
+
+// Its neighbour stands still and holds blocks.
+static void neighbour(int worker)
+{
+    compute_all(worker, end_session);
 }
 
 START_TEST(four_workers_that_start_with_one_prompt_at_the_same_instant_compute_it_once)
@@ -157,6 +184,22 @@ START_TEST(when_the_worker_that_computes_is_killed_one_of_the_others_goes_on)
     }
     ck_assert_int_eq(rest, 1);
     ck_assert_int_eq(sum, PROMPT - CHUNK + (WORKERS - 1) * OWN);
+}
+END_TEST
+
+// On a busy machine others may be late, too. Then more than one computes, with the same rows.
+START_TEST(when_the_worker_that_computes_stands_still_the_others_end_all_the_same)
+{
+    pid_t pids[WORKERS];
+    for (int i = 0; i < WORKERS; i++)
+        pids[i] = start(i ? neighbour : stopping_worker, i);
+    while (!shared->halfway)
+        usleep(1000);
+    kill(pids[0], SIGSTOP);
+    for (int i = 1; i < WORKERS; i++)
+        expect_exit(pids[i]);
+    kill(pids[0], SIGKILL);
+    ck_assert_int_eq(waitpid(pids[0], NULL, 0), pids[0]);
 }
 END_TEST
 
@@ -234,5 +277,8 @@ int main(void)
                 when_the_worker_that_computes_is_killed_one_of_the_others_goes_on,
                 a_waiting_sequence_gets_block_by_block_and_may_go_on_alone,
                 truncating_and_destroying_a_sequence_let_the_next_one_compute, NULL});
+    rig_add(suite, "deadlines", open_impatient,
+            (const TTest *const[]){
+                when_the_worker_that_computes_stands_still_the_others_end_all_the_same, NULL});
     return check_main(suite);
 }
