@@ -402,7 +402,7 @@ static void charge_account(const struct account *account, struct charged *sum)
         bool used = block->charge == CHARGE_USED;
         sum->used += used;
         sum->cached += !used;
-        sum->pinned += used && block->state == CORE_CACHED;
+        sum->pinned += block->node && prefix_keeps(block->node, CORE_KEEP_PINNED);
         sum->used_bytes += used ? cache->block_bytes : 0;
         sum->cached_bytes += used ? 0 : cache->block_bytes;
     }
@@ -417,19 +417,22 @@ static bool check_tenant(const struct pool *pool, const struct tenant *tenant, s
 {
     const struct account *account;
     struct charged sum = {0};
+    uint64_t pinned_bytes = 0;
     DL_FOREACH(tenant->accounts, account)
     {
-        uint64_t before = sum.used + sum.cached;
+        uint64_t before = sum.used + sum.cached, pinned = sum.pinned;
         charge_account(account, &sum);
-        EXPECT(account->blocks == sum.used + sum.cached - before,
+        pinned_bytes += (sum.pinned - pinned) * account->cache->block_bytes;
+        EXPECT(account->blocks == sum.used + sum.cached - before &&
+                   account->pinned == sum.pinned - pinned,
                "tenant \"%s\" miscounts its blocks of cache %" PRIu64, tenant->label,
                account->cache->id);
         EXPECT(order_sound(&account->victims) && order_sound(&account->idle),
                "a queue of tenant \"%s\" is out of order", tenant->label);
     }
     EXPECT(sum.used == tenant->used && sum.cached == tenant->cached &&
-               sum.pinned == tenant->pinned && sum.used_bytes == tenant->used_bytes &&
-               sum.cached_bytes == tenant->cached_bytes,
+               sum.pinned == tenant->pinned && pinned_bytes == tenant->pinned_bytes &&
+               sum.used_bytes == tenant->used_bytes && sum.cached_bytes == tenant->cached_bytes,
            "tenant \"%s\" counts %" PRIu64 " used, %" PRIu64 " cached, %" PRIu64
            " pinned; has %" PRIu64 ", %" PRIu64 ", %" PRIu64,
            tenant->label, tenant->used, tenant->cached, tenant->pinned, sum.used, sum.cached,
@@ -461,7 +464,8 @@ static bool check_tenants(const struct pool *pool, struct error *error)
         if (!check_tenant(pool, tenant, error))
             return false;
     }
-    EXPECT(heap_sound(&pool->ranks), "the heap of tenants is out of order");
+    EXPECT(heap_sound(&pool->ranks) && heap_sound(&pool->away),
+           "a heap of tenants is out of order");
     return true;
 }
 

@@ -139,15 +139,6 @@ enum status core_cache_drop(struct core *core, uint64_t id, struct error *error)
     return STATUS_OK;
 }
 
-static uint32_t unpin_all(struct cache *cache)
-{
-    uint32_t count = 0;
-    for (struct prefix_root *root = cache->roots; root; root = root->hh.next)
-        for (struct prefix_node *node = root->children; node; node = node->next)
-            count += prefix_unpin(cache, node);
-    return count;
-}
-
 enum status core_prefix_unpin(struct core *core, uint64_t id, int32_t index,
                               struct core_unpinned *out, struct error *error)
 {
@@ -157,16 +148,16 @@ enum status core_prefix_unpin(struct core *core, uint64_t id, int32_t index,
     if (status != STATUS_OK)
         return status;
     const struct block *block = block_find(cache, index);
-    const uint64_t pinned = cache->num_pinned;
+    const uint64_t before = cache_evictable(cache);
     if (index == -1)
-        out->num_prefixes = unpin_all(cache);
+        out->num_prefixes = prefix_unpin_all(cache, NULL);
     else if (block && block->node)
         out->num_prefixes = prefix_unpin(cache, block->node);
     if (index != -1 && !out->num_prefixes)
         return error_set(error, STATUS_NOT_FOUND,
                          "block %" PRId32 " of cache %" PRIu64 " is in no pinned prefix", index,
                          id);
-    out->num_blocks = pinned - cache->num_pinned;
+    out->num_blocks = cache_evictable(cache) - before;
     evict_trim(&core->pool);
     core->ledger.news = true;
     return STATUS_OK;
@@ -230,11 +221,15 @@ bool core_step(struct core *core, int64_t now_ns)
     }
     offers_expire(&core->offers, now_ns);
     claims_expire(&core->pool, now_ns);
+    tenants_expire(&core->pool, now_ns);
     tiers_step(core);
     evict_trim(&core->pool);
     scheduler_submit(core);
-    core->wake_ns = first_of(first_of(scheduler_wake_ns(core), offers_wake_ns(&core->offers)),
-                             first_of(claims_wake_ns(&core->pool), tiers_wake_ns(core)));
+    const int64_t times_ns[] = {offers_wake_ns(&core->offers), claims_wake_ns(&core->pool),
+                                tenants_wake_ns(&core->pool), tiers_wake_ns(core)};
+    core->wake_ns = scheduler_wake_ns(core);
+    for (size_t i = 0; i < sizeof times_ns / sizeof *times_ns; i++)
+        core->wake_ns = first_of(core->wake_ns, times_ns[i]);
     core->woken = false;
     bool news = core->ledger.news;
     core->ledger.news = false;

@@ -69,7 +69,11 @@ struct core_params {
     uint64_t quota_blocks;     // --session-blocks: leased and held blocks of a session;
                                //   0 = no limit
     struct core_limits tenant_limits; // --tenant-blocks, ...: of each tenant that is not a group
-    const struct core_group *groups;  // [num_groups]; --tenant
+    double tenant_pinned;      // --tenant-pinned: part of the pool for a tenant's pinned blocks;
+                               //   0 = no limit
+    int64_t tenant_timeout_ns; // --tenant-timeout: a tenant without sessions keeps floor and pins
+                               //   for so long; 0 = for ever
+    const struct core_group *groups; // [num_groups]; --tenant
     uint32_t num_groups;
     uint64_t max_batch_memory; // --max-batch-memory: metadata of a session's batches and arrays
                                //   of its runs; 0 = no limit
@@ -370,8 +374,9 @@ bool core_claim_waits(struct core_session *session, uint64_t cache, uint64_t cla
 enum status core_claim_release(struct core_session *session, uint64_t cache, uint64_t claim,
                                uint32_t num_blocks, struct error *error);
 
-// PREFERRED: evicted after all normal blocks of the tenant. PINNED: never evicted; counts as held
-// for the tenant until it is kept otherwise or the cache is dropped.
+// PREFERRED: evicted after all normal blocks of the tenant. PINNED: not evicted; counts as held for
+// the tenant until it is kept otherwise, the cache is dropped, or tenant_timeout_ns has passed
+// since the tenant's last session. QUOTA names tenant_pinned.
 enum core_keep { CORE_KEEP_NORMAL, CORE_KEEP_PREFERRED, CORE_KEEP_PINNED, CORE_NUM_KEEPS };
 // Keeps the cached part of a prefix, *num_tokens long (0: nothing is cached). A block is kept as
 // the strictest keep among the prefixes that it is part of.
@@ -380,7 +385,7 @@ enum status core_prefix_keep(struct core_session *session, uint64_t cache,
                              uint32_t *num_tokens, struct error *error);
 struct core_unpinned {
     uint32_t num_prefixes;
-    uint64_t num_blocks; // cached ones that no pin keeps any more
+    uint64_t num_blocks; // cached ones that may be evicted again
 };
 // Unpins, for an operator, all prefixes that `block` is part of, or all of the cache if it is -1.
 // Their blocks may be evicted again. NOT_FOUND: no such cache, or the block is in no pinned prefix.
@@ -629,7 +634,7 @@ struct core_tenant_view {
     const char *label; // "uid:1000", or the group's name; lent until the next call
     struct core_limits limits;
     uint32_t sessions;             // that are open
-    uint64_t used, pinned, cached; // blocks; `used` includes `pinned`
+    uint64_t used, pinned, cached; // blocks; `used` includes `pinned`, whoever holds these
     uint64_t used_bytes, cached_bytes;
     uint64_t evicted, refused_no_blocks, refused_quota; // since the tenant appeared
 };

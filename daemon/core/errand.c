@@ -39,7 +39,7 @@ static uint64_t number_in_tiers(const struct tenant *tenant)
 
 struct tier_share errand_share(const struct tenant *tenant)
 {
-    return (struct tier_share){number_in_tiers(tenant), tenant->limits.floor,
+    return (struct tier_share){number_in_tiers(tenant), tenant_floor(tenant),
                                tenant->limits.cached};
 }
 

@@ -99,7 +99,8 @@ static struct core_session *session_create(struct core *core, struct salt *salt,
         return NULL;
     }
     DL_APPEND(core->sessions, session);
-    session->salt->tenant->opens++;
+    if (params)
+        tenant_enter(session->salt->tenant);
     DL_APPEND2(session->salt->tenant->sessions, session, tenant_prev, tenant_next);
     return session;
 }
@@ -188,7 +189,8 @@ bool core_session_close(struct core_session *session, bool died)
     run_deliver(session);
     core->ledger.metrics[METRIC_SESSION_DEATHS] += died;
     *(session->errand ? &core->num_errands : &core->num_sessions) -= 1;
-    session->salt->tenant->opens--;
+    if (!session->errand)
+        tenant_leave(session->salt->tenant);
     core->ledger.news = true;
     DL_DELETE(core->sessions, session);
     DL_APPEND(core->leaving, session);

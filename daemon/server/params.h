@@ -103,7 +103,7 @@
                "that the late session publishes after all is found as any other.")                 \
     OPTION(                                                                                        \
         struct option_texts, tenants, "tenant", "SPEC", OPTION_TEXTS, 1,                           \
-        .otherwise = "each user on its own",                                       \
+        .otherwise = "each user on its own",                                                       \
         .help =                                                                                    \
             "a group of users that share prefixes and limits: `NAME=uid:N,gid:N,blocks:N,...`",    \
         .details =                                                                                 \
@@ -115,12 +115,20 @@
             "nor the daemon's user, but then only open sessions and ping.")                        \
     OPTION(uint64_t, tenant_blocks, "tenant-blocks", "N", OPTION_COUNT, 0, INT32_MAX,              \
            .initial = "0",                                                                         \
-           .help = "leased, held and pinned blocks of a user without `--tenant`; 0: no limit")   \
+           .help = "leased, held and pinned blocks of a user without `--tenant`; 0: no limit")     \
     OPTION(uint64_t, tenant_cached, "tenant-cached", "N", OPTION_COUNT, 0, INT32_MAX,              \
-           .initial = "0", .help = "other cached blocks of such a user; 0: no limit")            \
+           .initial = "0", .help = "other cached blocks of such a user; 0: no limit")              \
     OPTION(uint64_t, tenant_floor, "tenant-floor", "N", OPTION_COUNT, 0, INT32_MAX,                \
-           .initial = "0",                                                                         \
-           .help = "cached blocks of such a user that are not evicted for others")               \
+           .initial = "0", .help = "cached blocks of such a user that are not evicted for others") \
+    OPTION(double, tenant_pinned, "tenant-pinned", "F", OPTION_NUMBER, 0, 1, .initial = "0.5",     \
+           .help = "part of the pool that the pinned blocks of one tenant may take",               \
+           .details = "A tenant is a group of `--tenant`, or a user without one.")                 \
+    OPTION(uint32_t, tenant_timeout_s, "tenant-timeout", "S", OPTION_COUNT, 0, INT32_MAX,          \
+           .initial = "3600",                                                                      \
+           .help = "seconds after a tenant's last session at which its floor ends and its "        \
+                   "prefixes are unpinned; 0: never",                                              \
+           .details = "The blocks stay cached until others need the room. The floor holds again "  \
+                      "when a session of the tenant comes.")                                       \
     OPTION(                                                                                        \
         uint64_t, host_tier, "host-tier", "BYTES", OPTION_BYTES, 0, 16 * ONE_TIB, .initial = "0",  \
         .help = "host memory for blocks that leave the GPU; 0: they are dropped",                  \

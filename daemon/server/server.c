@@ -216,6 +216,8 @@ static enum status open_core(struct server *server, struct error *error)
         .max_offers = params->max_offers,
         .quota_blocks = params->session_blocks,
         .tenant_limits = {params->tenant_blocks, params->tenant_cached, params->tenant_floor},
+        .tenant_pinned = params->tenant_pinned,
+        .tenant_timeout_ns = params->tenant_timeout_s * NS_PER_S,
         .groups = groups,
         .num_groups = num_groups,
         .max_batch_memory = params->max_batch_memory,

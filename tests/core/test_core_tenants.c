@@ -4,6 +4,7 @@
 // test_core_tenants.c - a block that moves to another tenant is zeroed before use: when, in which
 // slices, and after refused submissions and freed memory.
 
+#include "core/pool/tenant.h"
 #include "core/state.h"
 #include "rigs/check_main.h"
 #include "rigs/ownership_world.h"
@@ -363,6 +364,85 @@ START_TEST(an_operator_unpins_the_prefixes_behind_a_block_or_all)
 }
 END_TEST
 
+static void open_pinning(void)
+{
+    world_open(&world, &(struct core_params){.tenant_pinned = 0.25,
+                                             .tenant_timeout_ns = 100,
+                                             .tenant_limits = {.floor = 4}});
+    worker_open(&a, &world, 1, "");
+    worker_open(&b, &world, 2, "");
+    count_tokens(tokens, 2048, 1000);
+}
+
+static struct core_tenant_view view_of(const struct worker *worker)
+{
+    struct core_tenant_view view;
+    uint32_t index = 0;
+    while (core_tenant_at(world.core, index, &view) &&
+           view.tenant != worker->session->salt->tenant->id)
+        index++;
+    return view;
+}
+
+// The pool has 64 blocks.
+START_TEST(a_tenant_pins_its_part_of_the_pool_whoever_holds_the_blocks)
+{
+    const struct core_prefix longer = {.tokens = tokens, .num_tokens = 17 * WORLD_BLOCK},
+                             other = {.tokens = tokens + 500, .num_tokens = WORLD_BLOCK};
+    uint32_t kept;
+    worker_open(&c, &world, 1, "name"); // no tenant of its own
+    publish_and_leave(&a, 17, tokens);
+    ck_assert_uint_eq(worker_lookup(&a, tokens, 17 * WORLD_BLOCK, found), 17);
+    pin(&a, tokens, 16 * WORLD_BLOCK);
+    pin(&a, tokens, 16 * WORLD_BLOCK); // again, and a part of it
+    pin(&a, tokens, 2 * WORLD_BLOCK);
+    ck_assert_uint_eq(view_of(&a).pinned, 16);
+    ck_assert_refused(
+        core_prefix_keep(a.session, a.cache, &longer, CORE_KEEP_PINNED, &kept, &error),
+        STATUS_QUOTA,
+        "1 pinned blocks more would exceed tenant \"uid:1\"'s part of the pool "
+        "(--tenant-pinned 0.25)");
+    publish_and_leave(&c, 1, tokens + 500);
+    ck_assert_refused(core_prefix_keep(c.session, c.cache, &other, CORE_KEEP_PINNED, &kept, &error),
+                      STATUS_QUOTA, "--tenant-pinned");
+    publish_and_leave(&b, 1, tokens);
+    pin(&b, tokens, WORLD_BLOCK);
+    worker_release(&a, found, 17);
+    ck_assert_uint_eq(view_of(&a).pinned, 16);
+    unpin(-1, 3, 17);
+    ck_assert_uint_eq(view_of(&a).pinned, 0);
+}
+END_TEST
+
+START_TEST(pins_and_floor_of_a_tenant_end_after_its_last_session_and_the_floor_comes_back)
+{
+    worker_open(&c, &world, 1, "name");
+    publish_and_leave(&a, 8, tokens);
+    pin(&a, tokens, 4 * WORLD_BLOCK);
+    world.now_ns = 1000;
+    world_step(&world);
+    worker_close(&a, true);
+    worker_lease(&b, 56, found);
+    ck_assert_status(worker_try_lease(&b, 1, found + 56, &error), STATUS_NO_BLOCKS);
+    world.now_ns = 2000; // c is a session of the tenant
+    world_step(&world);
+    worker_close(&c, true);
+    world.now_ns = 2099;
+    world_step(&world);
+    ck_assert_int_eq(core_wake_ns(world.core), 2100);
+    ck_assert_status(worker_try_lease(&b, 1, found + 56, &error), STATUS_NO_BLOCKS);
+    world.now_ns = 2100;
+    ck_assert(world_step(&world));
+    world_check(&world);
+    worker_lease(&b, 1, found + 56);
+    worker_open(&a, &world, 1, "");
+    ck_assert_uint_eq(worker_lookup(&a, tokens, 64, blocks), 7); // they stayed until now
+    worker_release(&a, blocks, 7);
+    ck_assert_status(worker_try_lease(&b, 4, found + 57, &error), STATUS_NO_BLOCKS);
+    worker_lease(&b, 3, found + 57);
+}
+END_TEST
+
 START_TEST(all_pins_of_a_cache_end_together_whoever_set_them)
 {
     static int32_t other[24];
@@ -591,6 +671,12 @@ int main(void)
                    when_the_last_session_that_could_release_begins_to_wait_leases_are_tried_again,
                    a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_in_another_cache,
                    a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_only_for_growth,
+                   NULL},
+               1);
+    check_case(suite, "pins", open_pinning, close_all,
+               (const TTest *const[]){
+                   a_tenant_pins_its_part_of_the_pool_whoever_holds_the_blocks,
+                   pins_and_floor_of_a_tenant_end_after_its_last_session_and_the_floor_comes_back,
                    NULL},
                1);
     check_case(

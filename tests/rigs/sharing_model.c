@@ -60,7 +60,7 @@ static bool kept(int cache, const struct block_model *top, int keep)
 
 bool model_is_pinned(int cache, const struct block_model *block)
 {
-    return block->published && !model_is_held(block) && kept(cache, block, CORE_KEEP_PINNED);
+    return block->published && kept(cache, block, CORE_KEEP_PINNED);
 }
 
 bool model_may_go(int cache, const struct block_model *block)

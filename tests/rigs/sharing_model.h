@@ -56,9 +56,9 @@ uint32_t key_cut(uint32_t key, uint32_t depth);
 // The tenant's published block of this key; NONE: there is none.
 int model_find(int cache, int tenant, uint32_t key);
 bool model_is_held(const struct block_model *block);
-bool model_is_pinned(int cache, const struct block_model *block); // and not held
-bool model_may_go(int cache, const struct block_model *block);    // it may be evicted
-bool model_is_used(int cache, const struct block_model *block);   // it counts towards `blocks`
+bool model_is_pinned(int cache, const struct block_model *block);
+bool model_may_go(int cache, const struct block_model *block);  // it may be evicted
+bool model_is_used(int cache, const struct block_model *block); // it counts towards `blocks`
 // The tenant's blocks that `is` says; cache NONE: in both caches.
 uint64_t model_count(int tenant, int cache, bool (*is)(int, const struct block_model *));
 uint64_t model_distinct(int s); // blocks that session s holds

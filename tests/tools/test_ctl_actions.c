@@ -176,6 +176,36 @@ START_TEST(unpin_lets_a_pinned_prefix_go_that_its_worker_left)
 }
 END_TEST
 
+static void start_forgetful(void)
+{
+    ck_assert(daemon_launch(
+        &server, (const char *const[]){"--tenant-timeout", "1", "--tenant-pinned", "0.5", NULL}));
+}
+
+// The daemon has nothing else to do meanwhile, so its own clock ends the pin.
+START_TEST(a_pin_ends_after_its_tenants_last_session)
+{
+    int32_t blocks[2];
+    open_worker("worker");
+    publish_two_blocks(blocks);
+    pin();
+    sleep(2);
+    assert_kept("pinned", 1);
+    aule_cache_close(cache);
+    aule_session_close(session);
+    session = NULL;
+    cache = NULL;
+    for (int lines = 1; lines; usleep(100000)) {
+        cJSON *json = document(ASK("prefix", "--kept", "pinned", "--json"));
+        lines = cJSON_GetArraySize(cJSON_GetObjectItem(json, "prefix"));
+        cJSON_Delete(json);
+    }
+    cJSON *json = document(ASK("prefix", "--json")); // the blocks are still cached
+    list(json, "prefix", 1);
+    cJSON_Delete(json);
+}
+END_TEST
+
 // The colon may be part of the name.
 START_TEST(unpin_without_a_block_means_all_of_the_cache)
 {
@@ -333,6 +363,10 @@ int main(void)
     tcase_add_test(tests, commands_that_a_complaint_names_ask_the_same_daemon);
     tcase_add_test(tests, log_level_changes_what_the_running_daemon_writes);
     tcase_add_test(tests, options_shows_what_the_command_line_names_and_the_defaults);
+    suite_add_tcase(suite, tests);
+    tests = tcase_create("with a daemon that forgets");
+    tcase_add_checked_fixture(tests, start_forgetful, stop);
+    tcase_add_test(tests, a_pin_ends_after_its_tenants_last_session);
     suite_add_tcase(suite, tests);
     return check_main(suite);
 }

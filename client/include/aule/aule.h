@@ -644,7 +644,8 @@ AULE_INLINE enum aule_status aule_prefix_lookup(struct aule_cache *cache,
 enum aule_keep {
     AULE_KEEP_NORMAL,             /* evicted when memory is short, least recently used first */
     AULE_KEEP_PREFERRED,          /* evicted after all normal blocks of the tenant */
-    AULE_KEEP_PINNED              /* never evicted; counts as held against the tenant's limit */
+    AULE_KEEP_PINNED              /* not evicted; counts as held against the tenant's limit. Ends
+                                     after the tenant's last session (--tenant-timeout) */
 };
 /*
  * Says how the cached part of a prefix is kept from now on, also after this session. A block is
@@ -652,7 +653,7 @@ enum aule_keep {
  * *num_tokens: tokens of the cached part; 0 if nothing of the prefix is cached. Without
  * AULE_OK it is 0. A later call with the same prefix replaces the keep; make it when as much of the
  * prefix is cached. Evicting or dropping the blocks ends it.
- * AULE_QUOTA: the pin would exceed the tenant's limit. AULE_UNSUPPORTED: the daemon is too old.
+ * AULE_QUOTA: the pin would exceed the tenant's limit, or --tenant-pinned. AULE_UNSUPPORTED: the daemon is too old.
  */
 AULE_INLINE enum aule_status aule_prefix_keep(struct aule_cache *cache,
                                               const struct aule_prefix *prefix,
@@ -1605,7 +1606,7 @@ struct aule_tenant_state {
     uint64_t floor;               /* so many cached blocks are not evicted for others */
     uint32_t sessions;            /* that are open */
     uint64_t used_blocks;         /* leased, held, quarantined or pinned */
-    uint64_t pinned_blocks;       /* of used_blocks: cached, but pinned */
+    uint64_t pinned_blocks;       /* of used_blocks: of pinned prefixes */
     uint64_t cached_blocks;       /* that may be evicted */
     uint64_t used_bytes, cached_bytes;
     uint64_t evicted_blocks, refused_no_blocks, refused_quota; /* since the tenant appeared */

@@ -196,8 +196,6 @@ static void uncharge(struct cache *cache, struct block *block, struct chunk *chu
         account->tenant->used--;
         queue_outdate(account->tenant);
         account->tenant->used_bytes -= cache->block_bytes;
-        account->tenant->pinned -= block->state == CORE_CACHED;
-        cache->num_pinned -= block->state == CORE_CACHED;
     } else if (block->charge == CHARGE_CACHED) {
         remove_victim(block, chunk);
         chunk->num_cached--;
@@ -215,8 +213,6 @@ static void charge(struct cache *cache, struct block *block, struct chunk *chunk
         account->tenant->used++;
         queue_outdate(account->tenant);
         account->tenant->used_bytes += cache->block_bytes;
-        account->tenant->pinned += block->state == CORE_CACHED;
-        cache->num_pinned += block->state == CORE_CACHED;
     } else if (block->charge == CHARGE_CACHED) {
         block_touch(cache, block);
         chunk_rest(chunk);

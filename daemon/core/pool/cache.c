@@ -299,10 +299,10 @@ static bool may_end(const struct cache *cache)
     const struct account *account;
     DL_FOREACH2(cache->accounts, account, next_beside)
     {
-        if (account->victims.size && account->victims.size > tenant_surplus(account->tenant))
+        if (account->pinned || account->victims.size > tenant_surplus(account->tenant))
             return false;
     }
-    return !cache->num_tables && !cache->num_pinned;
+    return !cache->num_tables;
 }
 
 // The cache that has been unused the longest and may end; NULL: there is none.
@@ -405,6 +405,17 @@ void cache_settle(struct cache *cache)
 {
     if (!cache->num_tables && !cache->counts[CORE_CACHED])
         cache_destroy(cache);
+}
+
+uint64_t cache_evictable(const struct cache *cache)
+{
+    const struct account *account;
+    uint64_t count = 0;
+    DL_FOREACH2(cache->accounts, account, next_beside)
+    {
+        count += account->victims.size;
+    }
+    return count;
 }
 
 uint64_t cache_total(const struct cache *cache)

@@ -43,7 +43,6 @@ struct cache {
     struct number_set usable; // chunks with free blocks; the lowest one is used first
     struct number_set empty;  // chunks whose blocks are all free; the highest one goes first
     struct number_set absent; // chunks without memory; the lowest one grows first
-    uint64_t num_pinned;      // cached blocks that are pinned
     struct account *accounts; // one for each tenant with blocks here; owned
     uint32_t num_accounts;    // in `accounts`
     struct heap ranks; // accounts with victims whose tenants are above their floors, the tenant
@@ -86,8 +85,9 @@ void cache_destroy(struct cache *cache); // it is unused; takes NULL
 bool cache_end_unused(struct pool *pool);
 // Ends the cache if it is unused and has no cached block.
 void cache_settle(struct cache *cache);
-uint64_t cache_total(const struct cache *cache);   // blocks in chunks that are present
-uint64_t cache_num_ids(const struct cache *cache); // ids run from 0 to this - 1
+uint64_t cache_evictable(const struct cache *cache); // cached blocks that are not pinned
+uint64_t cache_total(const struct cache *cache);     // blocks in chunks that are present
+uint64_t cache_num_ids(const struct cache *cache);   // ids run from 0 to this - 1
 
 // Asks the engine for one chunk more; the pool has room for it. `ahead`: no lease needs it yet; a
 // refusal does not stop leases from asking. NO_MEMORY: the host has none, and nothing has changed.

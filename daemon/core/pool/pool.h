@@ -47,6 +47,7 @@ struct pool {
     struct queue_lane *lanes;    // caches in which leases wait, by id
     uint64_t last_age, round;    // numbers given to core_waiter: age; tried
     bool retry_all, retries_all; // the next round, this round tries all leases that wait
+    struct heap away;            // tenants without sessions: tenants_expire()
     struct tenant *over;         // tenants above their cap: evict_trim() evicts
 
     struct heap due;     // claims that are not late (claim.h)

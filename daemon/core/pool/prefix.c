@@ -11,6 +11,7 @@
 #include "base/prefetch.h"
 #include "claim.h"
 #include "pool.h"
+#include "tenant.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -276,16 +277,29 @@ bool prefix_keeps(const struct prefix_node *node, enum core_keep keep)
     return node->num_keeps[keep] > 0;
 }
 
-static void count_keep(struct prefix_node *node, enum core_keep keep, uint32_t by)
+// A pin begins or ceases to keep the block.
+static void count_pinned(struct cache *cache, const struct prefix_node *node, int by)
 {
-    for (; node && keep != CORE_KEEP_NORMAL; node = node->parent)
-        node->num_keeps[keep] += by;
+    struct account *account = node->block->account;
+    account->pinned += (uint64_t)(int64_t)by;
+    account->tenant->pinned += (uint64_t)(int64_t)by;
+    account->tenant->pinned_bytes += (uint64_t)((int64_t)by * (int64_t)cache->block_bytes);
+}
+
+static void count_keep(struct cache *cache, struct prefix_node *node, enum core_keep keep, int by)
+{
+    for (; node && keep != CORE_KEEP_NORMAL; node = node->parent) {
+        const bool had = prefix_keeps(node, keep);
+        node->num_keeps[keep] += (uint32_t)by;
+        if (keep == CORE_KEEP_PINNED && had != prefix_keeps(node, keep))
+            count_pinned(cache, node, by);
+    }
 }
 
 void prefix_set_keep(struct cache *cache, struct prefix_node *node, enum core_keep keep)
 {
-    count_keep(node, node->keep, UINT32_MAX); // adding UINT32_MAX subtracts 1
-    count_keep(node, keep, 1);
+    count_keep(cache, node, node->keep, -1);
+    count_keep(cache, node, keep, 1);
     node->keep = keep;
     for (; node; node = node->parent) {
         block_settle(cache, node->block);

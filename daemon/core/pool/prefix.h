@@ -107,6 +107,9 @@ bool prefix_keeps(const struct prefix_node *node, enum core_keep keep);
 void prefix_set_keep(struct cache *cache, struct prefix_node *node, enum core_keep keep);
 // Unpins each prefix that this node is part of. Returns their number.
 uint32_t prefix_unpin(struct cache *cache, struct prefix_node *node);
+// Unpins each prefix of the tenant; NULL: of all tenants. Returns their number. keep.c
+struct tenant;
+uint32_t prefix_unpin_all(struct cache *cache, const struct tenant *tenant);
 // True: all writes to its block have ended, so look-ups may find it.
 bool prefix_visible(const struct prefix_node *node);
 // The node got a block and is visible. With tiers the block is to be stored: it joins cache->fresh.

@@ -30,7 +30,9 @@ static struct tenant *tenant_create(struct pool *pool, const char *label)
     tenant->pool = pool;
     tenant->label = strdup(label);
     tenant->limits = pool->ledger->params->tenant_limits;
-    bool made = tenant->label && heap_reserve(&pool->ranks, HASH_COUNT(pool->tenants) + (size_t)1);
+    const size_t count = HASH_COUNT(pool->tenants) + (size_t)1;
+    bool made =
+        tenant->label && heap_reserve(&pool->ranks, count) && heap_reserve(&pool->away, count);
     if (made) {
         HASH_ADD_KEYPTR(hh, pool->tenants, tenant->label, strlen(tenant->label), tenant);
         made = HASH_ADDED(tenant);
@@ -69,6 +71,7 @@ void tenant_unref(struct tenant *tenant)
     if (tenant->turn_is_old)
         DL_DELETE2(tenant->pool->old_turns, tenant, prev_old, next_old);
     heap_remove(&tenant->pool->turns, &tenant->turn);
+    heap_remove(&tenant->pool->away, &tenant->away);
     if (tenant->pool->cursor.tenant == tenant)
         tenant->pool->cursor.tenant = tenant->hh.next;
     else if (tenant->pool->cursor.tenant && tenant->id < tenant->pool->cursor.tenant->id)
@@ -90,6 +93,7 @@ void tenants_finish(struct pool *pool)
     }
     heap_finish(&pool->ranks);
     heap_finish(&pool->turns);
+    heap_finish(&pool->away);
 }
 
 enum status limits_check(const struct core_limits *limits, const char *label, struct error *error)
@@ -167,9 +171,32 @@ void tenant_declare(struct tenant *tenant, const struct core_limits *limits)
     settle(tenant);
 }
 
+uint64_t tenant_floor(const struct tenant *tenant)
+{
+    return tenant->lapsed ? 0 : tenant->limits.floor;
+}
+
 uint64_t tenant_surplus(const struct tenant *tenant)
 {
-    return tenant->cached > tenant->limits.floor ? tenant->cached - tenant->limits.floor : 0;
+    const uint64_t floor = tenant_floor(tenant);
+    return tenant->cached > floor ? tenant->cached - floor : 0;
+}
+
+void tenant_enter(struct tenant *tenant)
+{
+    tenant->opens++;
+    heap_remove(&tenant->pool->away, &tenant->away);
+    if (tenant->lapsed)
+        tenant_outdate(tenant);
+    tenant->lapsed = false;
+}
+
+void tenant_leave(struct tenant *tenant)
+{
+    const struct ledger *ledger = tenant->pool->ledger;
+    const int64_t timeout_ns = ledger->params->tenant_timeout_ns;
+    if (--tenant->opens == 0 && timeout_ns)
+        heap_add(&tenant->pool->away, &tenant->away, (uint64_t)(ledger->now_ns + timeout_ns));
 }
 
 enum status tenant_check(const struct tenant *tenant, uint64_t more, struct error *error)

@@ -25,18 +25,21 @@ struct tenant {
     uint64_t id; // from ledger->last_id
     char *label; // the group's name or "uid:1000"; owned
     struct core_limits limits;
-    uint32_t refs;  // salts, and one for a tenant that the operator named or limited
-    bool declared;  // the operator named or limited it, so it stays
-    uint32_t opens; // sessions that are open
+    uint32_t refs;         // salts, and one for a tenant that the operator named or limited
+    bool declared;         // the operator named or limited it, so it stays
+    uint32_t opens;        // sessions that are open, without errands
+    struct heap_node away; // in pool->away while it has no session, by the end of
+                           // --tenant-timeout
+    bool lapsed;           // that end has come: its floor holds no more
 
-    struct account *accounts; // a list; owned
-    uint64_t used;            // blocks that are leased, held, quarantined or pinned
-    uint64_t cached;          // blocks that may be evicted
-    uint64_t cached_bytes;    // of these
-    uint64_t pinned;          // of `used`: cached, but pinned
-    struct heap_node rank;    // in pool->ranks: it has cached blocks above its floor, and
-                              // chunks that could be emptied
-    bool stale;               // it is in pool->stale: ranks of it and its accounts are old
+    struct account *accounts;      // a list; owned
+    uint64_t used;                 // blocks that are leased, held, quarantined or pinned
+    uint64_t cached;               // blocks that may be evicted
+    uint64_t cached_bytes;         // of these
+    uint64_t pinned, pinned_bytes; // blocks of pinned prefixes, whoever holds them: count_keep()
+    struct heap_node rank;         // in pool->ranks: it has cached blocks above its floor, and
+                                   // chunks that could be emptied
+    bool stale;                    // it is in pool->stale: ranks of it and its accounts are old
     struct tenant *prev_stale, *next_stale;
     struct core_session *sessions; // a list, also of those that are leaving
     struct core_waiter *waiters;   // leases that wait, oldest first
@@ -69,6 +72,7 @@ struct account {
     struct account *prev, *next;               // tenant->accounts
     struct account *prev_beside, *next_beside; // cache->accounts
     uint64_t blocks;                           // that are not free
+    uint64_t pinned;                           // of these, blocks of pinned prefixes
     struct order victims; // blocks that may be evicted; the next one to go comes first
     struct order idle; // chunks that could be emptied; their latest used block is of this account
     struct heap_node rank; // in cache->ranks: it has victims, and its tenant is above its floor
@@ -83,6 +87,13 @@ void tenant_unref(struct tenant *tenant); // takes NULL
 void tenants_finish(struct pool *pool);   // no session and no cache is left
 // Keeps the tenant, whether it has sessions and blocks or not. Its limits follow.
 void tenant_declare(struct tenant *tenant, const struct core_limits *limits);
+
+// A session of the tenant opens or closes; the ledger has the time.
+void tenant_enter(struct tenant *tenant);
+void tenant_leave(struct tenant *tenant);
+// Tenants that have had no session for --tenant-timeout: their floors end, and their pins. keep.c
+void tenants_expire(struct pool *pool, int64_t now_ns);
+int64_t tenants_wake_ns(const struct pool *pool); // when to call this next; FOREVER: never
 
 // The tenant's account in `cache`, with room for `more` blocks. NULL: no memory.
 struct account *account_get(struct tenant *tenant, struct cache *cache, uint64_t more);
@@ -102,6 +113,7 @@ static inline uint64_t tenant_rank_key(const struct tenant *tenant)
 {
     return UINT64_MAX - tenant->cached_bytes;
 }
+uint64_t tenant_floor(const struct tenant *tenant); // the one that holds now
 // Cached blocks above the floor.
 uint64_t tenant_surplus(const struct tenant *tenant);
 // QUOTA if `more` leased, held or pinned blocks would bring the tenant over its limit.
