@@ -459,16 +459,17 @@ static int rest_ms(int64_t deadline_ns)
     return rest < 0 ? 0 : (int)rest;
 }
 
-// The GPU does not become idle. The memory that it may still use, and the objects that driver
-// threads may still call, stay until the process ends.
-static bool leave_behind(const struct server *server)
+static const char gpu_is_busy[] = "the GPU does not become idle";
+
+// The GPU or a tier does not end. The memory that it may still use, and the objects that threads may
+// still call, stay until the process ends.
+static bool leave_behind(const struct server *server, const char *why)
 {
     const unsigned num_sessions = HASH_COUNT(server->sessions);
     if (num_sessions)
-        log_warn("daemon: the GPU does not become idle; it may still use memory of %u sessions",
-                 num_sessions);
+        log_warn("daemon: %s; it may still use memory of %u sessions", why, num_sessions);
     else
-        log_warn("daemon: the GPU does not become idle");
+        log_warn("daemon: %s", why);
     server_remove_traces(server);
     return false;
 }
@@ -485,7 +486,7 @@ bool server_destroy(struct server *server)
         return true;
     const int64_t deadline_ns = end_deadline_ns(server);
     if (server->core && !end_sessions(server, deadline_ns))
-        return leave_behind(server);
+        return leave_behind(server, gpu_is_busy);
     lane_close_bell(server);
     exports_close(server->exports);
     server->exports = NULL;
@@ -498,13 +499,13 @@ bool server_destroy(struct server *server)
     listener_close(server->listener);
     jobs_destroy(server->jobs);
     if (!tiering_close(&server->tiering, deadline_ns))
-        return leave_behind(server);
+        return leave_behind(server, "a tier's disk or server does not answer");
     if (server->engine && server->params->validation)
         log_info("validation: %u messages", engine_validation_messages(server->engine));
     bool ended = engine_destroy_within(server->engine, rest_ms(deadline_ns));
     server_block_signals();
     if (!ended)
-        return leave_behind(server);
+        return leave_behind(server, gpu_is_busy);
     if (server->guarded)
         sigbus_guard_finish();
     socket_lock_release(&server->lock);

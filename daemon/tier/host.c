@@ -11,6 +11,7 @@
 #include "area.h"
 #include "base/clock.h"
 #include "shelf.h"
+#include "threads.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -36,8 +37,7 @@ struct host_queue {
 struct tier_backend {
     pthread_mutex_t lock;
     pthread_cond_t news;
-    pthread_t *threads; // [num_threads]; owned
-    uint32_t num_threads;
+    struct threads threads;
     bool stops;
     struct host_queue loads, stores;
     struct area area;
@@ -198,7 +198,7 @@ static void end_block(struct host_work *work)
     tier_job_end(job);
 }
 
-static void *run_thread(void *argument)
+static void run_thread(void *argument)
 {
     struct tier_backend *host = argument;
     uint32_t index;
@@ -217,7 +217,6 @@ static void *run_thread(void *argument)
         pthread_mutex_lock(&host->lock);
     }
     pthread_mutex_unlock(&host->lock);
-    return NULL;
 }
 
 // ---- the calls ----
@@ -326,7 +325,6 @@ static void host_state(struct tier_backend *host, struct tier_state *out)
 
 static void host_free(struct tier_backend *host)
 {
-    free(host->threads);
     shelf_finish(&host->shelf);
     area_finish(&host->area);
     pthread_cond_destroy(&host->news);
@@ -334,21 +332,19 @@ static void host_free(struct tier_backend *host)
     free(host);
 }
 
-static void join_all(struct tier_backend *host)
+static bool end_threads(struct tier_backend *host, int64_t deadline_ns)
 {
     pthread_mutex_lock(&host->lock);
     host->stops = true;
     pthread_cond_broadcast(&host->news);
     pthread_mutex_unlock(&host->lock);
-    for (uint32_t i = 0; i < host->num_threads; i++)
-        pthread_join(host->threads[i], NULL);
+    return threads_end(&host->threads, deadline_ns);
 }
 
-// Its jobs only compute, so they end.
 static bool host_close(struct tier_backend *host, int64_t deadline_ns)
 {
-    (void)deadline_ns;
-    join_all(host);
+    if (!end_threads(host, deadline_ns))
+        return false;
     host_free(host);
     return true;
 }
@@ -377,13 +373,12 @@ static uint32_t num_threads(uint32_t asked)
 
 static bool start_threads(struct tier_backend *host, uint32_t count)
 {
-    host->threads = calloc(count, sizeof *host->threads);
-    while (host->threads && host->num_threads < count) {
-        if (pthread_create(&host->threads[host->num_threads], NULL, run_thread, host) != 0)
+    if (!threads_init(&host->threads, count))
+        return false;
+    for (uint32_t i = 0; i < count; i++)
+        if (!threads_start(&host->threads, run_thread, host))
             return false;
-        host->num_threads++;
-    }
-    return host->threads != NULL;
+    return true;
 }
 
 enum status host_open(const struct host_params *params, struct tier_backend **out,
@@ -402,8 +397,7 @@ enum status host_open(const struct host_params *params, struct tier_backend **ou
     pthread_cond_init(&host->news, NULL);
     if (!area_init(&host->area, params->base, params->size, params->part_bytes) ||
         !start_threads(host, num_threads(params->threads))) {
-        join_all(host);
-        host_free(host);
+        (void)host_close(host, clock_deadline_ns(THREADS_END_MS));
         return error_set(error, STATUS_NO_MEMORY,
                          "no memory for the host tier, or for its %u threads (--tier-threads)",
                          num_threads(params->threads));

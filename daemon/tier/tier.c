@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "threads.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -137,7 +138,7 @@ enum status tier_create(const struct tier_ops *ops, struct tier_backend *backend
         if (fd >= 0)
             close(fd);
         free(tier);
-        ops->close(backend, FOREVER);
+        (void)ops->close(backend, clock_deadline_ns(THREADS_END_MS));
         return error_set(error, STATUS_NO_MEMORY, "tier %s: no memory or descriptor", ops->name);
     }
     tier->ops = ops;

@@ -230,6 +230,20 @@ int __wrap_unlinkat(int fd, const char *name, int flags)
     return -1;
 }
 
+// ---- a disk that does not answer, as of a file server that is gone ----
+
+int __real_openat64(int fd, const char *name, int flags, mode_t mode);
+int __wrap_openat64(int fd, const char *name, int flags, mode_t mode);
+
+static atomic_bool hangs; // openat() does not return
+
+int __wrap_openat64(int fd, const char *name, int flags, mode_t mode)
+{
+    while (atomic_load(&hangs))
+        usleep(1000);
+    return __real_openat64(fd, name, flags, mode);
+}
+
 // ---- the tests ----
 
 START_TEST(what_is_stored_comes_back_with_the_same_bits)
@@ -560,6 +574,45 @@ START_TEST(a_folder_that_vanishes_gives_misses_and_failures)
     ck_assert_int_eq(system(moved), 0);
     ck_assert_int_eq(load(1), RECORD_ABSENT);
     ck_assert_int_eq(store(2), RECORD_STORE);
+    ck_assert_msg(strstr(said, "writing failed: No such file or directory") != NULL, "%s", said);
+}
+END_TEST
+
+START_TEST(a_folder_that_is_made_anew_or_moved_here_is_used)
+{
+    char command[320], old[sizeof path + 8];
+    store(1);
+    snprintf(old, sizeof old, "%s.old", path);
+    ck_assert_int_eq(rename(path, old), 0);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    while (!strstr(said, "0 blocks are in the folder that this path leads to now"))
+        usleep(10000);
+    ck_assert_int_eq(load(1), RECORD_ABSENT);
+    ck_assert_int_eq(store(1), RECORD_OK);
+    ck_assert_uint_eq(count_entries(), 1);
+    snprintf(command, sizeof command, "rm -r %s && mv %s %s", path, old, path);
+    ck_assert_int_eq(system(command), 0);
+    while (!strstr(said, "1 blocks are in the folder"))
+        usleep(10000);
+    ck_assert_int_eq(load(1), RECORD_OK);
+    ck_assert_int_eq(store(2), RECORD_OK);
+    ck_assert_uint_eq(count_entries(), 2);
+}
+END_TEST
+
+START_TEST(a_disk_that_does_not_answer_delays_an_end_until_its_deadline_only)
+{
+    uint8_t *data = calloc(1, BLOCK);
+    struct tier_job *job = tier_world_job(TIER_STORE, &space, 1, 1);
+    job->blocks[0].data = data;
+    atomic_store(&hangs, true);
+    tier_start(tier, job);
+    usleep(20000); // a thread has the job, or not yet
+    ck_assert(!tier_close(tier, clock_deadline_ns(50)));
+    atomic_store(&hangs, false);
+    ck_assert(tier_close(tier, FOREVER));
+    free(data);
+    open_tier(0);
 }
 END_TEST
 
@@ -785,6 +838,8 @@ int main(void)
         two_daemons_see_each_others_blocks_and_keep_one_limit,
         a_full_disk_is_counted_and_tried_again_later,
         a_folder_that_vanishes_gives_misses_and_failures,
+        a_folder_that_is_made_anew_or_moved_here_is_used,
+        a_disk_that_does_not_answer_delays_an_end_until_its_deadline_only,
         folders_that_others_could_use_are_refused,
         a_missing_folder_is_made_for_its_owner_alone,
         what_the_fault_tier_does_is_a_miss_and_counted,

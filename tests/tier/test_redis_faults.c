@@ -336,23 +336,45 @@ END_TEST
 
 struct liar {
     int listener;
-    const char *lie;    // sent after each command but INFO
-    size_t size;        // of the lie
-    bool closes;        // then it closes the connection
-    _Atomic bool stops; // the test is over
+    const char *info, *slots; // what it answers to INFO, and to CLUSTER SLOTS
+    const char *lie;          // and to each other command
+    bool closes;              // then it closes the connection
+    bool drips;               // it sends the answer to INFO byte by byte, again and again
+    _Atomic bool stops;       // the test is over
 };
+
+static bool say_all(int fd, const char *text)
+{
+    return send(fd, text, strlen(text), MSG_NOSIGNAL) >= 0;
+}
+
+static bool drip(const struct liar *liar, int fd)
+{
+    for (size_t at = 0; !liar->stops; at = (at + 1) % strlen(liar->info)) {
+        if (send(fd, liar->info + at, 1, MSG_NOSIGNAL) < 0)
+            return false;
+        usleep(2000);
+    }
+    return false;
+}
+
+static bool asks(const char *data, ssize_t size, const char *word)
+{
+    return memmem(data, (size_t)size, word, strlen(word)) != NULL;
+}
 
 static void serve_lies(const struct liar *liar, int fd)
 {
     char data[65536];
     ssize_t got;
-    while ((got = read(fd, data, sizeof data)) > 0) {
-        const bool info = got >= 4 && memmem(data, (size_t)got, "INFO", 4);
-        if (info ? write(fd, "$0\r\n\r\n", 6) < 0
-                 : send(fd, liar->lie, liar->size, MSG_NOSIGNAL) < 0)
-            break;
-        if (!info && liar->closes)
-            break;
+    bool goes_on = true;
+    while (goes_on && (got = read(fd, data, sizeof data)) > 0) {
+        if (asks(data, got, "INFO"))
+            goes_on = liar->drips ? drip(liar, fd) : say_all(fd, liar->info);
+        else if (asks(data, got, "SLOTS"))
+            goes_on = say_all(fd, liar->slots);
+        else
+            goes_on = say_all(fd, liar->lie) && !liar->closes;
     }
     close(fd);
 }
@@ -392,13 +414,14 @@ static void knock(int port)
     close(fd);
 }
 
-static void meet_liar(const char *text, bool closes)
+// Asks the liar until the breaker opens. The operator is told `told`.
+static void meet_liar(struct liar liar, const char *told)
 {
     int port;
     char url[64];
     pthread_t thread;
     struct tier_state state = {0};
-    struct liar liar = {listen_somewhere(&port), text, strlen(text), closes, false};
+    liar.listener = listen_somewhere(&port);
     ck_assert_int_eq(pthread_create(&thread, NULL, lie, &liar), 0);
     snprintf(url, sizeof url, "redis://127.0.0.1:%d", port);
     world_open(0, &(struct redis_params){.url = url, .connections = 1, .stall_ms = 20}, 1000);
@@ -410,6 +433,7 @@ static void meet_liar(const char *text, bool closes)
         world_free(job);
         tier_state(world.tier, &state);
     }
+    ck_assert_msg(world_was_told(told), "%s, not: %.1000s", told, world.said);
     world_close();
     liar.stops = true;
     knock(port);
@@ -422,26 +446,98 @@ START_TEST(a_server_that_lies_opens_the_breaker)
     static const struct {
         const char *text;
         bool closes;
+        const char *told;
     } lies[] = {
-        {"hello\r\n", false},
-        {"*2\r\n$3\r\nabc\r\n$3\r\nabc\r\n", false},
-        {"*1\r\n*1\r\n$-1\r\n", false},
-        {"*1\r\n$1064\r\nabc", true},
-        {"*1\r\n$1064\r\nabc", false},
-        {"*1\r\n$67108864\r\nabc", false},
-        {"*1\r\n$67108865\r\n", false},
-        {"$5\r\nabcde\r\n", false},
-        {":-5\r\n", false},
-        {":77\r\n", false},
-        {"+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n", false},
-        {"-LOADING it reads its file\r\n", false},
-        {"-MOVED 99999 127.0.0.1:1\r\n", false},
-        {"-MOVED 1\r\n", false},
-        {"", false},
-        {"", true},
+        {"hello\r\n", false, "with \"hello\", which Redis does not"},
+        {"*2\r\n$3\r\nabc\r\n$3\r\nabc\r\n", false, "with \"*2\""},
+        {"*1\r\n*1\r\n$-1\r\n", false, "with \"*1\""},
+        {"*1\r\n$1064\r\nabc", true, ""},
+        {"*1\r\n$1064\r\nabc", false, ""},
+        {"*1\r\n$2097152\r\nabc", false, ""},
+        {"*1\r\n$2097153\r\n", false, ""},
+        {"*2147483647\r\n*2147483647\r\n", false, "with \"*2147483647\""},
+        {"$5\r\nabcde\r\n", false, "with \"$5\""},
+        {":-5\r\n", false, "with \":-5\""},
+        {":77\r\n", false, "with \":77\""},
+        {"+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n", false, "with \"+OK\""},
+        {"%1\r\n+a\r\n:1\r\n", false, "with \"%1\""},
+        {">2\r\n+a\r\n:1\r\n", false, "with \">2\""},
+        {"|1\r\n+a\r\n:1\r\n:1\r\n", false, "with \"|1\""},
+        {"=5\r\ntxt:a\r\n", false, "with \"=5\""},
+        {"(3492890328409238509324850943850943825024385\r\n", false, "with \"(349"},
+        {"-\x1b[2JLOADING it reads its file\r\n", false, "?[2JLOADING it reads"},
+        {"-MOVED 99999 127.0.0.1:1\r\n", false,
+         "3 answers in a row were wrong; the last: MOVED 999"},
+        {"-MOVED 1\r\n", false, "MOVED 1"},
+        {"", false, ""},
+        {"", true, ""},
     };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
-        meet_liar(lies[i].text, lies[i].closes);
+        meet_liar(
+            (struct liar){.info = "$0\r\n\r\n", .lie = lies[i].text, .closes = lies[i].closes},
+            lies[i].told);
+}
+END_TEST
+
+#define MANY "*2147483647\r\n"
+#define LINE "some thirty bytes of a long line"
+
+START_TEST(a_welcome_that_lies_opens_the_breaker)
+{
+    static const char *const lies[] = {
+        MANY MANY MANY MANY MANY MANY MANY,
+        "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",
+        "$2147483647\r\nabc",
+        "$1048577\r\nabc",
+        "$-1\r\n",
+        "$3\r\nabcde",
+        "+" LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE
+            LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE
+                LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE LINE
+                    LINE,
+        "%2147483647\r\n",
+        "~1\r\n:1\r\n",
+        ">1\r\n+message\r\n",
+        "|1\r\n+key\r\n+value\r\n",
+        "=15\r\ntxt:Some string\r\n",
+        "(3492890328409238509324850943850943825024385\r\n",
+        ",1.5\r\n",
+        "#t\r\n",
+        "_\r\n",
+        "$?\r\n;4\r\nword\r\n;0\r\n",
+        "HTTP/1.1 400 Bad Request\r\n",
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
+        meet_liar((struct liar){.info = lies[i], .lie = ""},
+                  "no welcome: it answered INFO with \"");
+}
+END_TEST
+
+START_TEST(a_map_of_a_cluster_that_lies_opens_the_breaker)
+{
+    static const char cluster[] = "$19\r\ncluster_enabled:1\r\n\r\n";
+    static const char *const lies[] = {
+        MANY MANY MANY MANY MANY MANY MANY,
+        "*16384\r\n" MANY,
+        "*16385\r\n",
+        "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",
+        "*1\r\n*3\r\n:0\r\n:9\r\n*2\r\n$256\r\n",
+        "*1\r\n*3\r\n:0\r\n:9\r\n*2\r\n$2000000\r\n",
+        "*1\r\n%1\r\n",
+        "*1\r\n-ERR no\r\n",
+        ":1\r\n",
+        "*-1\r\n",
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++)
+        meet_liar((struct liar){.info = cluster, .slots = lies[i], .lie = ""},
+                  "it answered CLUSTER SLOTS with \"");
+}
+END_TEST
+
+START_TEST(a_welcome_that_never_ends_opens_the_breaker)
+{
+    meet_liar((struct liar){.info = "$1000000\r\na", .lie = "", .drips = true},
+              "it does not answer in time");
 }
 END_TEST
 
@@ -519,6 +615,9 @@ void add_redis_faults(Suite *suite)
         a_queue_that_is_full_refuses_jobs,
         a_tier_closes_while_jobs_wait_for_a_server_that_stands_still,
         a_server_that_lies_opens_the_breaker,
+        a_welcome_that_lies_opens_the_breaker,
+        a_map_of_a_cluster_that_lies_opens_the_breaker,
+        a_welcome_that_never_ends_opens_the_breaker,
         whatever_happens_no_byte_is_wrong_and_each_job_ends,
         NULL,
     };

@@ -206,11 +206,22 @@ START_TEST(what_is_no_reply_is_refused)
         ":12x\r\n",
         ":\r\n",
         "$-2\r\n",
+        "$2097153\r\n",
         "$99999999999\r\n",
         "$9999999999999999999999\r\n",
         "*-7\r\n",
         "$2\r\nabcd\r\n",
         "%3\r\n",
+        "~1\r\n",
+        ">1\r\n",
+        "|1\r\n",
+        "=5\r\ntxt:a\r\n",
+        "(123\r\n",
+        ",1.5\r\n",
+        "#t\r\n",
+        "_\r\n",
+        "$?\r\n",
+        "*?\r\n",
     };
     struct reading *reading = malloc(sizeof *reading);
     struct dice dice = {check_seed()};

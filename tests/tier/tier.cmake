@@ -7,5 +7,5 @@ foreach(suite record tier host files)
   aule_check(test_${suite} SOURCES tier/test_${suite}.c tier/tier_world.c rigs/dice.c
     LIBS aule_tier LABELS unit tier)
 endforeach()
-# So that a test decides which file can be removed.
-target_link_options(test_files PRIVATE -Wl,--wrap=unlinkat)
+# So that a test decides which file can be removed, and when a disk answers.
+target_link_options(test_files PRIVATE -Wl,--wrap=unlinkat,--wrap=openat64)

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "folder.h"
+#include "tier/threads.h"
 #include "watch.h"
 
 #include <errno.h>
@@ -53,13 +54,12 @@ struct tier_backend {
     struct files_params params; // with defaults, so no field is 0
 
     pthread_mutex_t lock;
-    pthread_cond_t news;  // for threads: work, or the end
-    pthread_cond_t ended; // for close(): a thread has ended
+    pthread_cond_t news; // for threads: work, or the end
     struct work *queues[NUM_QUEUES];
     uint32_t num_storing; // threads
     bool stops;
-    pthread_t threads[FILES_MOST_THREADS], watcher;
-    uint32_t num_threads, num_running; // started; of these and the watcher, not ended
+    struct threads threads;
+    uint32_t num_threads; // of these, all but the watcher
 
     struct shelf shelf;
     struct owner *owners;   // a hash table of MOST_OWNERS at most; owned
@@ -70,13 +70,14 @@ struct tier_backend {
     uint32_t foreign;        // entries of the folder that are no blocks
 };
 
-static void say(const struct tier_backend *files, const char *what, uint64_t number)
+// `why`: an errno, or 0.
+static void say(const struct tier_backend *files, const char *what, uint64_t number, int why)
 {
     char sentence[512];
     if (!files->params.say)
         return;
-    snprintf(sentence, sizeof sentence, "files://%.300s: %" PRIu64 " %s", files->params.path,
-             number, what);
+    snprintf(sentence, sizeof sentence, "files://%.300s: %" PRIu64 " %s%s%s", files->params.path,
+             number, what, why ? ": " : "", why ? strerror(why) : "");
     files->params.say(files->params.say_context, sentence);
 }
 
@@ -176,7 +177,7 @@ static bool note_file(struct tier_backend *files, const struct folder_file *file
 }
 
 // A disk that is full or fails is left alone for a while.
-static void note_disk(struct tier_backend *files, enum record_reason reason)
+static void note_disk(struct tier_backend *files, enum record_reason reason, int why)
 {
     if (reason == RECORD_OK) {
         files->complained = false;
@@ -191,7 +192,7 @@ static void note_disk(struct tier_backend *files, enum record_reason reason)
             reason == RECORD_FULL     ? "ms without stores, because the disk has no room"
             : reason == RECORD_DENIED ? "ms without stores, because writing is not permitted"
                                       : "ms without stores, because writing failed",
-            files->params.pause_ms);
+            files->params.pause_ms, why);
     files->complained = true;
 }
 
@@ -231,7 +232,7 @@ static enum record_reason make_room(struct tier_backend *files, const struct tie
         if (!item)
             return RECORD_FULL;
         if (!drop(files, item)) {
-            note_disk(files, RECORD_DENIED);
+            note_disk(files, RECORD_DENIED, errno);
             return RECORD_DENIED;
         }
     }
@@ -244,7 +245,7 @@ static void keep_cap(struct tier_backend *files, const struct shelf_key *key)
     const struct shelf_item *item, *excess;
     while ((item = shelf_find(&files->shelf, key)) && (excess = shelf_excess(item->tenant))) {
         if (!drop(files, excess)) {
-            note_disk(files, RECORD_DENIED);
+            note_disk(files, RECORD_DENIED, errno);
             return;
         }
     }
@@ -256,11 +257,12 @@ static enum record_reason write_block(struct tier_backend *files, struct tier_jo
                                       const struct tier_block *block, const struct shelf_key *key,
                                       uint64_t bytes)
 {
-    enum record_reason reason = folder_store(&files->folder, job, block);
+    int why = 0;
+    enum record_reason reason = folder_store(&files->folder, job, block, &why);
     const struct folder_file file = {*key, bytes, wall_now_ns()};
     pthread_mutex_lock(&files->lock);
     files->writing_bytes -= bytes;
-    note_disk(files, reason);
+    note_disk(files, reason, why);
     if (reason == RECORD_OK && note_file(files, &file, &job->share))
         keep_cap(files, key);
     else if (reason == RECORD_OK)
@@ -380,13 +382,6 @@ static void end_block(struct tier_backend *files, struct work *work)
     pthread_mutex_lock(&files->lock);
 }
 
-static void end_thread(struct tier_backend *files)
-{
-    files->num_running--;
-    pthread_cond_signal(&files->ended);
-    pthread_mutex_unlock(&files->lock);
-}
-
 // A write beyond the process's limit for files is an error, not a signal.
 static void block_signal(void)
 {
@@ -396,7 +391,7 @@ static void block_signal(void)
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
 }
 
-static void *run_thread(void *argument)
+static void run_thread(void *argument)
 {
     struct tier_backend *files = argument;
     uint32_t index;
@@ -421,8 +416,7 @@ static void *run_thread(void *argument)
             pthread_cond_signal(&files->news); // for a thread that had to wait
         end_block(files, work);
     }
-    end_thread(files);
-    return NULL;
+    pthread_mutex_unlock(&files->lock);
 }
 
 // ---- what others do to the folder ----
@@ -465,14 +459,30 @@ static void news_lost(void *context)
     folder_scan(&files->folder, learn, files, &foreign);
 }
 
-static void *run_watcher(void *argument)
+// What the daemon knew was of the old folder.
+static void follow(void *context)
+{
+    struct tier_backend *files = context;
+    if (!folder_follow(&files->folder))
+        return;
+    watch_follow(&files->watch, files->params.path);
+    pthread_mutex_lock(&files->lock);
+    shelf_finish(&files->shelf);
+    files->shelf = (struct shelf){0};
+    files->paused_until_ns = 0;
+    pthread_mutex_unlock(&files->lock);
+    news_lost(files);
+    pthread_mutex_lock(&files->lock);
+    const uint64_t count = files->shelf.num_items;
+    pthread_mutex_unlock(&files->lock);
+    say(files, "blocks are in the folder that this path leads to now", count, 0);
+}
+
+static void run_watcher(void *argument)
 {
     struct tier_backend *files = argument;
-    const struct watch_calls calls = {file_came, file_went, news_lost, files};
+    const struct watch_calls calls = {file_came, file_went, news_lost, follow, files};
     watch_run(&files->watch, &calls);
-    pthread_mutex_lock(&files->lock);
-    end_thread(files);
-    return NULL;
 }
 
 // ---- the calls ----
@@ -542,7 +552,6 @@ static void destroy(struct tier_backend *files)
     shelf_finish(&files->shelf);
     watch_close(&files->watch);
     folder_close(&files->folder);
-    pthread_cond_destroy(&files->ended);
     pthread_cond_destroy(&files->news);
     pthread_mutex_destroy(&files->lock);
     free(files);
@@ -554,17 +563,9 @@ static bool end_threads(struct tier_backend *files, int64_t deadline_ns)
     pthread_mutex_lock(&files->lock);
     files->stops = true;
     pthread_cond_broadcast(&files->news);
-    watch_stop(&files->watch);
-    while (files->num_running && clock_now_ns() < deadline_ns)
-        clock_wait(&files->ended, &files->lock, deadline_ns);
-    const bool all_ended = !files->num_running;
     pthread_mutex_unlock(&files->lock);
-    if (!all_ended)
-        return false;
-    for (uint32_t i = 0; i < files->num_threads; i++)
-        pthread_join(files->threads[i], NULL);
-    pthread_join(files->watcher, NULL);
-    return true;
+    watch_stop(&files->watch);
+    return threads_end(&files->threads, deadline_ns);
 }
 
 static bool files_close(struct tier_backend *files, int64_t deadline_ns)
@@ -638,26 +639,19 @@ static enum status find_files(struct tier_backend *files, struct error *error)
         return error_set(error, STATUS_NO_MEMORY,
                          "files://%s: no memory for the names of its files", files->params.path);
     if (files->foreign)
-        say(files, "entries are no blocks of this version; they are left alone", files->foreign);
+        say(files, "entries are no blocks of this version; they are left alone", files->foreign, 0);
     return STATUS_OK;
 }
 
 static bool start_threads(struct tier_backend *files)
 {
-    files->num_running = 1; // the watcher
-    if (pthread_create(&files->watcher, NULL, run_watcher, files)) {
-        files->num_running = 0;
+    files->num_threads = files->params.threads;
+    if (!threads_init(&files->threads, files->num_threads + 1) ||
+        !threads_start(&files->threads, run_watcher, files))
         return false;
-    }
-    for (uint32_t i = 0; i < files->params.threads; i++) {
-        pthread_mutex_lock(&files->lock);
-        const bool started = !pthread_create(&files->threads[i], NULL, run_thread, files);
-        files->num_threads += started;
-        files->num_running += started;
-        pthread_mutex_unlock(&files->lock);
-        if (!started)
+    for (uint32_t i = 0; i < files->num_threads; i++)
+        if (!threads_start(&files->threads, run_thread, files))
             return false;
-    }
     return true;
 }
 
@@ -670,7 +664,6 @@ static void apply(struct tier_backend *files, const struct files_params *params)
     files->folder.fd = files->watch.fd = files->watch.stop_fd = -1;
     pthread_mutex_init(&files->lock, NULL);
     pthread_cond_init(&files->news, NULL);
-    clock_init_cond(&files->ended);
 }
 
 // Watches before it looks, so that nothing is missed.
@@ -684,8 +677,6 @@ static enum status find_and_start(struct tier_backend *files, struct error *erro
         status = find_files(files, error);
     if (status != STATUS_OK || start_threads(files))
         return status;
-    if (files->num_running)
-        end_threads(files, FOREVER);
     return error_set(error, STATUS_NO_MEMORY, "files://%s: no thread is left", files->params.path);
 }
 
@@ -702,7 +693,7 @@ enum status files_create(const struct files_params *params, struct tier_backend 
     apply(files, params);
     const enum status status = find_and_start(files, error);
     if (status != STATUS_OK) {
-        destroy(files);
+        (void)files_close(files, clock_deadline_ns(THREADS_END_MS));
         return status;
     }
     *out = files;

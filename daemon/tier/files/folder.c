@@ -63,6 +63,21 @@ void folder_close(struct folder *folder)
     folder->fd = -1;
 }
 
+bool folder_follow(struct folder *folder)
+{
+    struct stat own, there;
+    struct error error;
+    if (fstat(folder->fd, &own) || stat(folder->path, &there) ||
+        (own.st_dev == there.st_dev && own.st_ino == there.st_ino))
+        return false;
+    const int fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const bool follows = fd >= 0 && check_owner(folder->path, fd, &error) == STATUS_OK &&
+                         dup3(fd, folder->fd, O_CLOEXEC) >= 0;
+    if (fd >= 0)
+        close(fd);
+    return follows;
+}
+
 // ---- names: "<fingerprint>-<salt>-<chain>.aule1", ids in hex ----
 
 static char *put_id(char *to, const uint8_t id[RECORD_ID_BYTES], char behind)
@@ -226,8 +241,15 @@ static bool is_late(const struct tier_job *job)
     return clock_now_ns() >= job->deadline_ns;
 }
 
+// An errno of a file that is being written. ENOENT: the folder is gone.
+static enum record_reason reason_of_store(int *why)
+{
+    *why = errno;
+    return errno == ENOENT ? RECORD_STORE : reason_of(errno);
+}
+
 static enum record_reason write_parts(int fd, const struct tier_job *job,
-                                      const struct tier_block *block)
+                                      const struct tier_block *block, int *why)
 {
     const struct record_space *space = &job->space;
     const uint32_t num_parts = record_num_parts(space->block_bytes);
@@ -239,13 +261,13 @@ static enum record_reason write_parts(int fd, const struct tier_job *job,
         record_header_fill(&header, space, &block->chain, i, payload);
         struct iovec pieces[2] = {{&header, sizeof header}, {payload, header.payload_bytes}};
         if (move_all(fd, writev, pieces) < 0)
-            return reason_of(errno);
+            return reason_of_store(why);
     }
     return RECORD_OK;
 }
 
 enum record_reason folder_store(struct folder *folder, const struct tier_job *job,
-                                const struct tier_block *block)
+                                const struct tier_block *block, int *why)
 {
     const struct shelf_key key = shelf_key_of(&job->space, &block->chain);
     char part[sizeof unfinished + 32], name[FOLDER_NAME_ROOM];
@@ -257,12 +279,11 @@ enum record_reason folder_store(struct folder *folder, const struct tier_job *jo
         fd = openat(folder->fd, part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     } while (fd < 0 && errno == EEXIST); // of a daemon with the same pid in another namespace
     if (fd < 0)
-        return errno == ENOENT ? RECORD_STORE : reason_of(errno); // ENOENT: the folder is gone
-    enum record_reason reason = flock(fd, LOCK_EX | LOCK_NB) ? RECORD_STORE : RECORD_OK;
-    if (reason == RECORD_OK)
-        reason = write_parts(fd, job, block);
+        return reason_of_store(why);
+    enum record_reason reason =
+        flock(fd, LOCK_EX | LOCK_NB) ? reason_of_store(why) : write_parts(fd, job, block, why);
     if (reason == RECORD_OK && renameat(folder->fd, part, folder->fd, name))
-        reason = errno == ENOENT ? RECORD_STORE : reason_of(errno);
+        reason = reason_of_store(why);
     if (reason != RECORD_OK)
         unlinkat(folder->fd, part, 0);
     close(fd);

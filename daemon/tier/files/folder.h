@@ -26,6 +26,9 @@ struct folder {
 // STATUS_INVALID: the path is not absolute, or others than this process's user may use the folder.
 enum status folder_open(struct folder *folder, const char *path, struct error *error);
 void folder_close(struct folder *folder);
+// Whether the path leads to another folder now. If this process may use that one, it takes the
+// place of the open one for all threads; else nothing changes. One thread.
+bool folder_follow(struct folder *folder);
 
 // A file with a block's name.
 struct folder_file {
@@ -50,9 +53,9 @@ bool folder_remove(const struct folder *folder, const struct shelf_key *key);
 void folder_touch(const struct folder *folder, const struct shelf_key *key);
 
 uint64_t folder_file_bytes(uint64_t block_bytes);
-// FULL: the disk has no room. DENIED, STORE, MEMORY, TIMEOUT.
+// FULL: the disk has no room. DENIED, STORE, MEMORY, TIMEOUT. *why: an errno, where one tells more.
 enum record_reason folder_store(struct folder *folder, const struct tier_job *job,
-                                const struct tier_block *block);
+                                const struct tier_block *block, int *why);
 // Loads block `index` of the job. The reasons of tier_part_check(), and ABSENT, DENIED, STORE,
 // MEMORY, TIMEOUT.
 enum record_reason folder_load(const struct folder *folder, struct tier_job *job, uint32_t index);

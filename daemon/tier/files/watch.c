@@ -13,14 +13,26 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-enum { NEWS_BYTES = 16384 };
+enum { NEWS_BYTES = 16384, TICK_MS = 1000 };
+
+static bool add(struct watch *watch, const char *path)
+{
+    watch->wd = inotify_add_watch(watch->fd, path, IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE);
+    return watch->wd >= 0;
+}
 
 bool watch_open(struct watch *watch, const char *path)
 {
     watch->fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     watch->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    return watch->fd >= 0 && watch->stop_fd >= 0 &&
-           inotify_add_watch(watch->fd, path, IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE) >= 0;
+    return watch->fd >= 0 && watch->stop_fd >= 0 && add(watch, path);
+}
+
+void watch_follow(struct watch *watch, const char *path)
+{
+    if (watch->wd >= 0)
+        inotify_rm_watch(watch->fd, watch->wd);
+    add(watch, path);
 }
 
 void watch_close(struct watch *watch)
@@ -29,7 +41,7 @@ void watch_close(struct watch *watch)
         close(watch->fd);
     if (watch->stop_fd >= 0)
         close(watch->stop_fd);
-    *watch = (struct watch){-1, -1};
+    *watch = (struct watch){-1, -1, -1};
 }
 
 void watch_stop(struct watch *watch)
@@ -55,7 +67,10 @@ void watch_run(struct watch *watch, const struct watch_calls *calls)
     struct pollfd fds[2] = {{.fd = watch->fd, .events = POLLIN},
                             {.fd = watch->stop_fd, .events = POLLIN}};
     while (!fds[1].revents) {
-        if (poll(fds, 2, -1) < 0)
+        const int ready = poll(fds, 2, TICK_MS);
+        if (ready == 0)
+            calls->tick(calls->context);
+        if (ready <= 0)
             continue;
         const ssize_t size = read(watch->fd, news, sizeof news);
         for (ssize_t at = 0; at < size;) {

@@ -5,12 +5,17 @@
 
 #include "hello.h"
 
+#include "slots.h"
+
 #include <hiredis/hiredis.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_FED = 1 << 20 }; // bytes of all answers; a cluster's map is the largest
+enum {
+    MOST_BYTES = 1 << 20,    // of all values of the answers
+    MOST_ELEMENTS = 1 << 14, // of an array; a cluster has as many slots
+};
 
 // ---- commands ----
 
@@ -54,16 +59,14 @@ static bool say_slots(struct hello *hello)
 
 bool hello_begin(struct hello *hello, const struct redis_url *url, bool wants_map)
 {
-    *hello = (struct hello){.wants_map = wants_map, .reader = redisReaderCreate()};
-    return hello->reader && (url->password[0] ? say_auth(hello, url) : say_info(hello));
+    *hello = (struct hello){.wants_map = wants_map};
+    return url->password[0] ? say_auth(hello, url) : say_info(hello);
 }
 
 void hello_finish(struct hello *hello)
 {
-    if (hello->reader)
-        redisReaderFree(hello->reader);
-    if (hello->map)
-        freeReplyObject(hello->map);
+    free(hello->info);
+    free(hello->ranges);
     if (hello->out) {
         explicit_bzero(hello->out, hello->out_size);
         redisFreeCommand(hello->out);
@@ -115,100 +118,220 @@ static bool begins(const char *text, const char *word)
     return strncmp(text, word, strlen(word)) == 0;
 }
 
+static const char *command(const struct hello *hello)
+{
+    return hello->step == HELLO_AUTH   ? "AUTH"
+           : hello->step == HELLO_INFO ? "INFO"
+                                       : "CLUSTER SLOTS";
+}
+
 static enum hello_result refused(struct hello *hello, const char *text)
 {
-    snprintf(hello->why, sizeof hello->why, "%s: %s",
-             hello->step == HELLO_AUTH   ? "AUTH"
-             : hello->step == HELLO_INFO ? "INFO"
-                                         : "CLUSTER SLOTS",
-             text);
+    snprintf(hello->why, sizeof hello->why, "%s: %.128s", command(hello), text);
     return begins(text, "LOADING") || begins(text, "CLUSTERDOWN") ? HELLO_LOADING : HELLO_DENIED;
 }
 
-static enum hello_result no_redis(struct hello *hello, const char *why)
+static enum hello_result no_redis(struct hello *hello, const struct reply *reply)
 {
-    snprintf(hello->why, sizeof hello->why, "it does not answer as Redis does: %.80s", why);
+    reply_quote(reply, command(hello), hello->why, sizeof hello->why);
     return HELLO_FAILED;
 }
 
-// A user without the right to INFO may still read and write: the facts stay unknown.
-static enum hello_result take_info(struct hello *hello, const redisReply *reply)
+static enum hello_result no_memory(struct hello *hello)
 {
-    if (reply->type == REDIS_REPLY_ERROR && !begins(reply->str, "NOPERM"))
-        return refused(hello, reply->str);
-    if (reply->type == REDIS_REPLY_STRING && find_number(reply->str, "loading") == 1)
-        return refused(hello, "LOADING its data from disk");
-    if (reply->type == REDIS_REPLY_STRING)
-        read_info(&hello->facts, reply->str);
-    else if (reply->type != REDIS_REPLY_ERROR)
-        return no_redis(hello, "INFO gives no text");
+    snprintf(hello->why, sizeof hello->why, "%s: no memory", command(hello));
+    return HELLO_FAILED;
+}
+
+// A value begins. False: its answer is larger than any of Redis.
+static bool may_ask(struct hello *hello, const struct reply *reply)
+{
+    if (reply->number > 0)
+        hello->asked += (uint64_t)reply->number;
+    return hello->asked <= MOST_BYTES;
+}
+
+// ---- AUTH ----
+
+static enum hello_result take_auth(struct hello *hello, const struct reply *reply)
+{
+    if (reply->type == '-')
+        return refused(hello, reply->text);
+    if (reply->type != '+')
+        return no_redis(hello, reply);
+    return say_info(hello) ? HELLO_GOES_ON : no_memory(hello);
+}
+
+// ---- the end of INFO ----
+
+static enum hello_result know_facts(struct hello *hello)
+{
     if (!hello->wants_map || !hello->facts.cluster)
         return HELLO_DONE;
-    return say_slots(hello) ? HELLO_GOES_ON : no_redis(hello, "no memory");
+    return say_slots(hello) ? HELLO_GOES_ON : no_memory(hello);
 }
 
-// Takes the reply or frees it.
-static enum hello_result take(struct hello *hello, redisReply *reply)
+// A user without the right to INFO may still read and write: the facts stay unknown.
+static enum hello_result take_info(struct hello *hello, struct reply *reply)
 {
-    enum hello_result result;
-    if (hello->step == HELLO_INFO) {
-        result = take_info(hello, reply);
-    } else if (reply->type == REDIS_REPLY_ERROR) {
-        result = refused(hello, reply->str);
-    } else if (hello->step == HELLO_AUTH) {
-        result = say_info(hello) ? HELLO_GOES_ON : no_redis(hello, "no memory");
-    } else {
-        hello->map = reply;
-        return HELLO_DONE;
-    }
-    freeReplyObject(reply);
-    return result;
+    if (reply->type == '-')
+        return begins(reply->text, "NOPERM") ? know_facts(hello) : refused(hello, reply->text);
+    if (reply->type != '$' || reply->number < 0 || !may_ask(hello, reply))
+        return no_redis(hello, reply);
+    hello->info = calloc(1, (size_t)reply->number + 1);
+    if (!hello->info)
+        return no_memory(hello);
+    const struct iovec place = {hello->info, (size_t)reply->number};
+    reply_places(reply, &place, 1);
+    return HELLO_GOES_ON;
 }
 
-enum hello_result hello_feed(struct hello *hello, const char *data, size_t size)
+static enum hello_result end_info(struct hello *hello)
+{
+    if (find_number(hello->info, "loading") == 1)
+        return refused(hello, "LOADING its data from disk");
+    read_info(&hello->facts, hello->info);
+    return know_facts(hello);
+}
+
+// ---- CLUSTER SLOTS: [first, last, [host, port, ...], replicas...] for each range ----
+
+static bool keep_range(struct hello *hello)
+{
+    const struct slot_range *range = &hello->range;
+    if (range->first < 0 || range->last < range->first || range->last >= NUM_SLOTS ||
+        range->port <= 0 || range->port > UINT16_MAX)
+        return true; // of no use
+    if (hello->num_ranges == hello->room) {
+        const uint32_t room = 2 * hello->room + 16;
+        struct slot_range *more = reallocarray(hello->ranges, room, sizeof *more);
+        if (!more)
+            return false;
+        hello->ranges = more;
+        hello->room = room;
+    }
+    hello->ranges[hello->num_ranges++] = *range;
+    return true;
+}
+
+// The element is over, and perhaps arrays that it is the last one of.
+static enum hello_result end_element(struct hello *hello)
+{
+    while (hello->depth > 0 && hello->at[hello->depth - 1] == hello->sizes[hello->depth - 1]) {
+        if (hello->depth-- == 2 && !keep_range(hello))
+            return no_memory(hello);
+        if (hello->depth == 0)
+            return HELLO_DONE;
+        hello->at[hello->depth - 1]++;
+    }
+    return HELLO_GOES_ON;
+}
+
+// A range's first server is its master.
+static bool is_of_master(const struct hello *hello, uint32_t index)
+{
+    return hello->depth == 3 && hello->at[1] == 2 && hello->at[2] == index;
+}
+
+static void take_slots_number(struct hello *hello, int64_t number)
+{
+    if (hello->depth == 2 && hello->at[1] == 0)
+        hello->range.first = number;
+    else if (hello->depth == 2 && hello->at[1] == 1)
+        hello->range.last = number;
+    else if (is_of_master(hello, 1))
+        hello->range.port = number;
+}
+
+static bool begin_array(struct hello *hello, const struct reply *reply)
+{
+    if (hello->depth == HELLO_DEPTH || reply->number < 0 || reply->number > MOST_ELEMENTS)
+        return false;
+    if (hello->depth == 1)
+        hello->range = (struct slot_range){-1, -1, -1, ""};
+    hello->sizes[hello->depth] = (uint32_t)reply->number;
+    hello->at[hello->depth++] = 0;
+    return true;
+}
+
+// A name that is too long belongs to no range.
+static bool begin_host(struct hello *hello, struct reply *reply)
+{
+    const struct iovec place = {hello->range.host, (size_t)reply->number};
+    if (!is_of_master(hello, 0))
+        return true;
+    if (reply->number >= REDIS_HOST_SIZE)
+        return false;
+    reply_places(reply, &place, 1);
+    return true;
+}
+
+static enum hello_result take_slots(struct hello *hello, struct reply *reply)
+{
+    bool right = hello->depth > 0;
+    if (!right && reply->type == '-')
+        return refused(hello, reply->text);
+    switch (reply->type) {
+    case '*':
+        right = begin_array(hello, reply);
+        return right ? end_element(hello) : no_redis(hello, reply);
+    case ':': take_slots_number(hello, reply->number); break;
+    case '$':
+        right = right && may_ask(hello, reply);
+        if (right && reply->number >= 0)
+            return begin_host(hello, reply) ? HELLO_GOES_ON : no_redis(hello, reply);
+        break;
+    default: right = false;
+    }
+    if (!right)
+        return no_redis(hello, reply);
+    hello->at[hello->depth - 1]++;
+    return end_element(hello);
+}
+
+// ---- what came ----
+
+static enum hello_result take_line(struct hello *hello, struct reply *reply)
+{
+    switch (hello->step) {
+    case HELLO_AUTH: return take_auth(hello, reply);
+    case HELLO_INFO: return take_info(hello, reply);
+    default: return take_slots(hello, reply);
+    }
+}
+
+static enum hello_result take_value(struct hello *hello)
+{
+    if (hello->step == HELLO_INFO)
+        return end_info(hello);
+    hello->at[hello->depth - 1]++;
+    return end_element(hello);
+}
+
+enum hello_result hello_take(struct hello *hello, struct reply *reply)
 {
     enum hello_result result = HELLO_GOES_ON;
-    hello->fed += size;
-    if (hello->fed > MOST_FED)
-        return no_redis(hello, "it sends more than 1 MiB");
-    redisReaderFeed(hello->reader, data, size);
     while (result == HELLO_GOES_ON) {
-        void *reply = NULL;
-        if (redisReaderGetReply(hello->reader, &reply) != REDIS_OK)
-            return no_redis(hello, hello->reader->errstr);
-        if (!reply)
-            break;
-        result = take(hello, reply);
+        switch (reply_next(reply)) {
+        case REPLY_MORE: return HELLO_GOES_ON;
+        case REPLY_LINE: result = take_line(hello, reply); break;
+        case REPLY_BULK: result = take_value(hello); break;
+        case REPLY_BROKEN: return no_redis(hello, reply);
+        }
     }
     return result;
 }
 
 // ---- the map ----
 
-static const redisReply *element(const redisReply *array, size_t index, int type)
-{
-    return array && array->type == REDIS_REPLY_ARRAY && index < array->elements &&
-                   array->element[index]->type == type
-               ? array->element[index]
-               : NULL;
-}
-
-// [first, last, [host, port, ...], replicas...]
 void hello_each_range(const struct hello *hello,
                       void (*each)(void *context, uint32_t first, uint32_t last, const char *host,
                                    uint16_t port),
                       void *context)
 {
-    const redisReply *map = hello->map;
-    for (size_t i = 0; map && map->type == REDIS_REPLY_ARRAY && i < map->elements; i++) {
-        const redisReply *range = map->element[i], *first = element(range, 0, REDIS_REPLY_INTEGER),
-                         *last = element(range, 1, REDIS_REPLY_INTEGER),
-                         *server = element(range, 2, REDIS_REPLY_ARRAY),
-                         *host = element(server, 0, REDIS_REPLY_STRING),
-                         *port = element(server, 1, REDIS_REPLY_INTEGER);
-        if (first && last && port && first->integer >= 0 && last->integer >= first->integer &&
-            last->integer < 16384 && port->integer > 0 && port->integer <= UINT16_MAX)
-            each(context, (uint32_t)first->integer, (uint32_t)last->integer, host ? host->str : "",
-                 (uint16_t)port->integer);
+    for (uint32_t i = 0; i < hello->num_ranges; i++) {
+        const struct slot_range *range = &hello->ranges[i];
+        each(context, (uint32_t)range->first, (uint32_t)range->last, range->host,
+             (uint16_t)range->port);
     }
 }

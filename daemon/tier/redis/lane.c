@@ -24,7 +24,6 @@ struct lane {
     struct tier_backend *redis;
     uint32_t index;
     int epoll, doorbell; // owned
-    pthread_t thread;
 
     pthread_mutex_t lock;
     struct unit *inbox; // guarded by `lock`
@@ -205,7 +204,7 @@ void lane_clear(struct lane *lane)
             node_stop(redis->nodes[i], RECORD_CLOSED);
 }
 
-static void *run(void *argument)
+static void run(void *argument)
 {
     struct lane *lane = argument;
     sigset_t signals;
@@ -220,7 +219,6 @@ static void *run(void *argument)
         wait_and_serve(lane, driven_ns < deadline_ns ? driven_ns : deadline_ns);
     }
     lane_clear(lane);
-    return NULL;
 }
 
 // ---- the life of a lane ----
@@ -258,13 +256,12 @@ struct lane *lane_create(struct tier_backend *redis, uint32_t index)
 
 bool lane_start(struct lane *lane)
 {
-    return pthread_create(&lane->thread, NULL, run, lane) == 0;
+    return threads_start(&lane->redis->threads, run, lane);
 }
 
 void lane_stop(struct lane *lane)
 {
     ring(lane);
-    pthread_join(lane->thread, NULL);
 }
 
 void lane_destroy(struct lane *lane)

@@ -16,7 +16,7 @@ struct link;
 
 struct lane *lane_create(struct tier_backend *redis, uint32_t index); // NULL: no memory
 bool lane_start(struct lane *lane); // the thread; its servers exist
-// Ends all units with RECORD_CLOSED, and the thread; not the nodes. The backend is stopping.
+// The backend is stopping: soon all units end with RECORD_CLOSED, and then the thread. Any thread.
 void lane_stop(struct lane *lane);
 // All lanes have stopped: ends units that one had sent to another meanwhile.
 void lane_clear(struct lane *lane);

@@ -6,6 +6,7 @@
 
 #include "link.h"
 
+#include "base/clock.h"
 #include "lane.h"
 #include "node.h"
 #include "tls.h"
@@ -20,6 +21,12 @@ enum {
     MOST_UNIT_PIECES = 6,
     MOST_UNIT_TEXT = UNIT_PARTS * (RECORD_NAME_ROOM + 16) + 128,
     READS_AT_ONCE = 16, // then other links have their turn
+    HELLO_TIMES = 8,    // a welcome as a whole may take so many times what a byte may
+};
+
+static const char *const commands[] = {
+    [SENT_ASKING] = "ASKING", [SENT_EXISTS] = "EXISTS", [SENT_LOAD] = "MGET",
+    [SENT_STORE] = "SET",     [SENT_DELETE] = "UNLINK",
 };
 
 void link_init(struct link *link, struct node *node)
@@ -38,6 +45,15 @@ bool link_waits(const struct link *link)
 {
     return link->state == LINK_CONNECTING || link->state == LINK_SECURING ||
            link->state == LINK_HELLO || link->num_sents > 0;
+}
+
+int64_t link_stalls_ns(const struct link *link)
+{
+    const int64_t stall_ns = link->node->redis->stall_ns;
+    const int64_t still_ns = link->progress_ns + stall_ns;
+    return link->state == LINK_HELLO
+               ? clock_earlier(still_ns, link->greeted_ns + HELLO_TIMES * stall_ns)
+               : still_ns;
 }
 
 static void watch(struct link *link)
@@ -144,12 +160,10 @@ void link_put(struct link *link, struct unit *unit, int64_t now_ns)
         add_sent(link, SENT_ASKING, NULL);
     }
     struct sent *sent = add_sent(link, kinds[unit->work->job->kind], unit);
-    switch (sent->kind) {
-    case SENT_EXISTS: add_names(link, unit, "EXISTS"); break;
-    case SENT_LOAD: add_names(link, unit, "MGET"); break;
-    case SENT_DELETE: add_names(link, unit, "UNLINK"); break;
-    default: add_store(link, unit); break;
-    }
+    if (sent->kind == SENT_STORE)
+        add_store(link, unit);
+    else
+        add_names(link, unit, commands[sent->kind]);
     sent->num_parts = unit->num_parts;
     sent->bytes = unit_bytes(unit);
     sent->last_piece = link->pieces_sent + (link->num_pieces - link->piece) - 1;
@@ -239,7 +253,7 @@ static void answer_error(struct link *link, const char *text, int64_t now_ns)
     } else if (begins(text, "NOAUTH") || begins(text, "NOPERM") || begins(text, "ERR unknown")) {
         answer(link, RECORD_DENIED);
     } else {
-        node_value(link->node, false); // LOADING, CLUSTERDOWN, READONLY, MISCONF and others
+        node_value(link->node, text); // LOADING, CLUSTERDOWN, READONLY, MISCONF and others
         answer(link, RECORD_STORE);
     }
 }
@@ -293,7 +307,7 @@ static void end_value(struct link *link)
     enum record_reason reason = RECORD_OK;
     if (sent->unit) {
         reason = check_value(link, sent->unit, sent->num_parts - sent->to_come);
-        node_value(link->node, reason == RECORD_OK);
+        node_value(link->node, reason == RECORD_OK ? NULL : record_reason_labels[reason]);
     }
     end_element(link, reason);
 }
@@ -348,6 +362,14 @@ static bool take_line(struct link *link, int64_t now_ns)
     }
 }
 
+static void fail_wrong(struct link *link, int64_t now_ns)
+{
+    char why[128];
+    reply_quote(&link->reply, front(link) ? commands[front(link)->kind] : "nothing", why,
+                sizeof why);
+    node_link_failed(link, RECORD_STORE, why, now_ns);
+}
+
 // False: the link failed and is closed.
 static bool consume(struct link *link, int64_t now_ns)
 {
@@ -360,7 +382,7 @@ static bool consume(struct link *link, int64_t now_ns)
         case REPLY_BROKEN: right = false; break;
         }
         if (!right) {
-            node_link_failed(link, RECORD_STORE, "it does not answer as Redis does", now_ns);
+            fail_wrong(link, now_ns);
             return false;
         }
     }
@@ -376,24 +398,32 @@ static void end_of_stream(struct link *link, const char *why, int64_t now_ns)
         link_close(link, RECORD_CONNECTION);
 }
 
+// Reads once. False: nothing came, or the link is closed. *filled: there may be more.
+static bool read_some(struct link *link, int64_t now_ns, bool *filled)
+{
+    struct iovec to[REPLY_VECTORS];
+    const int count = reply_wants(&link->reply, to);
+    size_t wanted = 0;
+    for (int v = 0; v < count; v++)
+        wanted += to[v].iov_len;
+    const ssize_t got = stream_read(&link->stream, to, count);
+    if (got < 0 && errno == EAGAIN)
+        return false;
+    if (got <= 0) {
+        end_of_stream(link, got < 0 ? strerror(errno) : "it closed the connection", now_ns);
+        return false;
+    }
+    link->progress_ns = now_ns;
+    reply_got(&link->reply, (size_t)got);
+    *filled = (size_t)got == wanted;
+    return true;
+}
+
 static void receive(struct link *link, int64_t now_ns)
 {
+    bool filled;
     for (int i = 0; i < READS_AT_ONCE || stream_has_more(&link->stream); i++) {
-        struct iovec to[REPLY_VECTORS];
-        const int count = reply_wants(&link->reply, to);
-        size_t wanted = 0;
-        for (int v = 0; v < count; v++)
-            wanted += to[v].iov_len;
-        const ssize_t got = stream_read(&link->stream, to, count);
-        if (got < 0 && errno == EAGAIN)
-            return;
-        if (got <= 0) {
-            end_of_stream(link, got < 0 ? strerror(errno) : "it closed the connection", now_ns);
-            return;
-        }
-        link->progress_ns = now_ns;
-        reply_got(&link->reply, (size_t)got);
-        if (!consume(link, now_ns) || (size_t)got < wanted)
+        if (!read_some(link, now_ns, &filled) || !consume(link, now_ns) || !filled)
             return;
     }
 }
@@ -421,34 +451,31 @@ void link_greet(struct link *link, int64_t now_ns)
 {
     struct tier_backend *redis = link->node->redis;
     link->state = LINK_HELLO;
-    link->progress_ns = now_ns;
+    link->progress_ns = link->greeted_ns = now_ns;
     if (hello_begin(&link->hello, &redis->url, atomic_load(&redis->wants_map)))
         send_hello(link, now_ns);
     else
         node_link_failed(link, RECORD_MEMORY, "no memory", now_ns);
 }
 
+static void welcome(struct link *link, int64_t now_ns)
+{
+    link->state = LINK_UP;
+    node_connected(link);
+    link->greeted = true;
+    hello_finish(&link->hello);
+    if (consume(link, now_ns)) // more than was asked is a failure
+        watch(link);
+}
+
 static void hear_some(struct link *link, int64_t now_ns)
 {
-    char data[4096];
-    struct iovec to = {data, sizeof data};
-    const ssize_t got = stream_read(&link->stream, &to, 1);
-    if (got < 0 && errno == EAGAIN)
+    bool filled;
+    if (!read_some(link, now_ns, &filled))
         return;
-    if (got <= 0) {
-        end_of_stream(link, got < 0 ? strerror(errno) : "it closed the connection", now_ns);
-        return;
-    }
-    link->progress_ns = now_ns;
-    switch (hello_feed(&link->hello, data, (size_t)got)) {
+    switch (hello_take(&link->hello, &link->reply)) {
     case HELLO_GOES_ON: send_hello(link, now_ns); break;
-    case HELLO_DONE:
-        link->state = LINK_UP;
-        node_connected(link);
-        link->greeted = true;
-        hello_finish(&link->hello);
-        watch(link);
-        break;
+    case HELLO_DONE: welcome(link, now_ns); break;
     case HELLO_DENIED: node_link_failed(link, RECORD_DENIED, link->hello.why, now_ns); break;
     case HELLO_LOADING:
     case HELLO_FAILED: node_link_failed(link, RECORD_STORE, link->hello.why, now_ns); break;

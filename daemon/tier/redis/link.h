@@ -40,7 +40,8 @@ struct link {
     uint32_t events;     // that epoll watches
     int64_t progress_ns; // a byte moved, or the link began to wait
     struct hello hello;
-    bool greeted; // the server has said hello on this connection
+    int64_t greeted_ns; // LINK_HELLO: since when
+    bool greeted;       // the server has said hello on this connection
 
     struct sent sents[LINK_DEPTH]; // a ring
     uint32_t first_sent, num_sents;
@@ -74,5 +75,7 @@ bool link_forget(struct link *link, struct unit *unit);
 void link_close(struct link *link, enum record_reason reason);
 // It waits for its server.
 bool link_waits(const struct link *link);
+// When a link that waits has waited too long.
+int64_t link_stalls_ns(const struct link *link);
 
 #endif

@@ -133,9 +133,11 @@ void node_answered(struct unit *unit, enum record_reason reason)
     end_unit(unit, reason);
 }
 
-void node_value(struct node *node, bool right)
+void node_value(struct node *node, const char *wrong)
 {
-    node->odd = right ? 0 : node->odd + 1;
+    node->odd = wrong ? node->odd + 1 : 0;
+    if (wrong)
+        snprintf(node->oddity, sizeof node->oddity, "%s", wrong);
 }
 
 void node_full(struct node *node, int64_t now_ns)
@@ -164,7 +166,7 @@ void node_sent_elsewhere(struct unit *unit, const char *text)
     unsigned slot;
     struct node *from = unit->node, *to = read_target(from, text, &slot);
     if (!to || unit->moves++ == MOST_MOVES) {
-        node_value(from, false);
+        node_value(from, text);
         end_unit(unit, RECORD_STORE);
         return;
     }
@@ -331,7 +333,7 @@ void node_connected(struct link *link)
     atomic_store(&node->wants_facts, false);
     if (link->hello.facts.cluster)
         atomic_store(&node->redis->is_cluster, true);
-    if (link->hello.map) {
+    if (link->hello.step == HELLO_SLOTS) {
         hello_each_range(&link->hello, take_range, &reader);
         atomic_store(&node->redis->wants_map, false);
     }
@@ -434,16 +436,15 @@ static void ask_for_news(struct node *node, int64_t now_ns)
 // Ends links on which nothing moves. Returns when the next one may be so.
 static int64_t check_stalls(struct node *node, int64_t now_ns)
 {
-    const int64_t stall_ns = node->redis->stall_ns;
     int64_t wake_ns = FOREVER;
     for (int i = 0; i < MOST_LINKS; i++) {
         struct link *link = &node->links[i];
         // This thread may have had no processor, so what has come meanwhile is read first.
-        if (link_waits(link) && link->progress_ns + stall_ns <= now_ns)
+        if (link_waits(link) && link_stalls_ns(link) <= now_ns)
             link_event(link, EPOLLIN, now_ns);
         if (!link_waits(link))
             continue;
-        const int64_t until_ns = link->progress_ns + stall_ns;
+        const int64_t until_ns = link_stalls_ns(link);
         if (until_ns > now_ns)
             wake_ns = until_ns < wake_ns ? until_ns : wake_ns;
         else
@@ -465,7 +466,10 @@ static void work(struct node *node, int64_t now_ns)
 int64_t node_drive(struct node *node, int64_t now_ns)
 {
     if (node->odd >= MOST_ODD) {
-        note(node, "what it answers is wrong again and again");
+        char sentence[sizeof node->note];
+        snprintf(sentence, sizeof sentence, "%d answers in a row were wrong; the last: %s", MOST_ODD,
+                 node->oddity);
+        note(node, sentence);
         node->odd = 0;
         failed(node, RECORD_STORE, true, now_ns);
     }

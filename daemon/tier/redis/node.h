@@ -43,6 +43,7 @@ struct node {
     uint32_t num_queued;
     uint64_t bytes_under_way; // on all links
     uint32_t odd;             // answers in a row that were wrong
+    char oddity[64];          // the last one of them
     int64_t full_until_ns;    // stores are refused for lack of memory
     bool wants_trial;         // connect, although nothing is queued
 
@@ -73,8 +74,9 @@ void node_stop(struct node *node, enum record_reason reason);
 void node_connected(struct link *link); // the server has said hello
 void node_answered(struct unit *unit, enum record_reason reason);
 void node_sent_elsewhere(struct unit *unit, const char *text); // "MOVED ..." or "ASK ..."
-void node_value(struct node *node, bool right);                // a value came; or an answer was odd
-void node_full(struct node *node, int64_t now_ns);             // it has no memory for a store
+// An answer came. `wrong`: what is wrong with it; may have the server's words. NULL: it is right.
+void node_value(struct node *node, const char *wrong);
+void node_full(struct node *node, int64_t now_ns); // it has no memory for a store
 // The link failed and is closed by this. `why` may have the server's words.
 void node_link_failed(struct link *link, enum record_reason reason, const char *why,
                       int64_t now_ns);

@@ -172,13 +172,13 @@ static void destroy(struct tier_backend *redis)
     free(redis);
 }
 
-// Nothing of it blocks, so it always ends.
 static bool close_redis(struct tier_backend *redis, int64_t deadline_ns)
 {
-    (void)deadline_ns;
     atomic_store(&redis->stopping, true);
     for (uint32_t i = 0; i < redis->num_lanes; i++)
         lane_stop(redis->lanes[i]);
+    if (!threads_end(&redis->threads, deadline_ns))
+        return false;
     for (uint32_t i = 0; i < redis->num_lanes; i++)
         lane_clear(redis->lanes[i]);
     destroy(redis);
@@ -238,14 +238,11 @@ static bool make_parts(struct tier_backend *redis, const struct redis_params *pa
 
 static bool start_threads(struct tier_backend *redis)
 {
-    for (uint32_t i = 0; i < redis->num_lanes; i++) {
-        if (lane_start(redis->lanes[i]))
-            continue;
-        atomic_store(&redis->stopping, true);
-        while (i-- > 0)
-            lane_stop(redis->lanes[i]);
+    if (!threads_init(&redis->threads, redis->num_lanes))
         return false;
-    }
+    for (uint32_t i = 0; i < redis->num_lanes; i++)
+        if (!lane_start(redis->lanes[i]))
+            return false;
     return true;
 }
 
@@ -280,7 +277,7 @@ enum status redis_create(const struct redis_params *params, struct tier_backend 
     }
     apply(redis, params);
     if (!make_parts(redis, params) || !start_threads(redis)) {
-        destroy(redis);
+        (void)close_redis(redis, clock_deadline_ns(THREADS_END_MS));
         return error_set(error, STATUS_NO_MEMORY, "the redis tier has no memory or no thread");
     }
     *out = redis;

@@ -6,7 +6,7 @@
 
 #include "reply.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 void reply_init(struct reply *reply)
@@ -14,6 +14,7 @@ void reply_init(struct reply *reply)
     reply->in_bulk = false;
     reply->begin = reply->end = 0;
     reply->num_places = reply->place = 0;
+    reply->said[0] = '\0';
 }
 
 // ---- a value ----
@@ -127,6 +128,14 @@ static bool parse_number(const char *from, const char *end, int64_t *number)
     return true;
 }
 
+// The text goes into sentences, and a terminal obeys control characters.
+static void copy_printable(char *to, const char *from, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        to[i] = from[i] >= ' ' && from[i] <= '~' ? from[i] : '?';
+    to[size] = '\0';
+}
+
 static enum reply_event parse_line(struct reply *reply, const char *from, const char *end)
 {
     reply->type = *from++;
@@ -134,10 +143,7 @@ static enum reply_event parse_line(struct reply *reply, const char *from, const 
     reply->text[0] = '\0';
     switch (reply->type) {
     case '+':
-    case '-':
-        memcpy(reply->text, from, (size_t)(end - from));
-        reply->text[end - from] = '\0';
-        return REPLY_LINE;
+    case '-': copy_printable(reply->text, from, (size_t)(end - from)); return REPLY_LINE;
     case '$':
         if (!parse_number(from, end, &reply->number) || reply->number > (int64_t)REPLY_BULK_MOST)
             return REPLY_BROKEN;
@@ -151,12 +157,26 @@ static enum reply_event parse_line(struct reply *reply, const char *from, const 
     }
 }
 
+static void note_line(struct reply *reply, const char *from, size_t have)
+{
+    size_t size = 0;
+    while (size < have && size < REPLY_SAID && from[size] != '\r' && from[size] != '\n')
+        size++;
+    copy_printable(reply->said, from, size);
+}
+
+void reply_quote(const struct reply *reply, const char *command, char *to, size_t size)
+{
+    snprintf(to, size, "it answered %s with \"%s\", which Redis does not", command, reply->said);
+}
+
 enum reply_event reply_next(struct reply *reply)
 {
     if (reply->in_bulk)
         return next_of_bulk(reply);
     const char *from = reply->buffer + reply->begin;
     size_t have = reply->end - reply->begin;
+    note_line(reply, from, have);
     const char *line_feed = memchr(from, '\n', have < REPLY_LINE_MOST ? have : REPLY_LINE_MOST);
     if (!line_feed)
         return have < REPLY_LINE_MOST ? REPLY_MORE : REPLY_BROKEN;

@@ -16,11 +16,12 @@
 enum {
     REPLY_BUFFER = 16384, // bytes; at most so many of a value are copied
     REPLY_LINE_MOST = 512,
+    REPLY_SAID = 40,  // letters of a line that a sentence quotes
     REPLY_PIECES = 2, // places of one value
     REPLY_VECTORS = REPLY_PIECES + 1,
 };
-// More than this is no value of ours, and is not read to its end.
-#define REPLY_BULK_MOST (UINT64_C(64) << 20)
+// Twice the largest part of a block. A longer value is none of ours, and is not read to its end.
+#define REPLY_BULK_MOST (UINT64_C(2) << 20)
 
 enum reply_event {
     REPLY_MORE,   // read more bytes
@@ -34,6 +35,7 @@ struct reply {
     char type;                  // '+' '-' ':' '$' '*'
     int64_t number;             // of ':' '$' '*'; -1 is nil
     char text[REPLY_LINE_MOST]; // of '+' and '-', without its end
+    char said[REPLY_SAID + 1];  // how the last line begins, also one that is broken; printable
     // the value that is being read
     bool in_bulk;
     uint64_t bulk_left; // bytes to come, with the CR LF
@@ -52,6 +54,8 @@ enum reply_event reply_next(struct reply *reply);
 void reply_places(struct reply *reply, const struct iovec *places, uint32_t num_places);
 // The rest of the value is dropped. The places are not touched again.
 void reply_drop(struct reply *reply);
+// Says what the server answered to `command`: a sentence without its end.
+void reply_quote(const struct reply *reply, const char *command, char *to, size_t size);
 // Where the next bytes go: fills `to` and returns how many of its entries.
 int reply_wants(struct reply *reply, struct iovec to[REPLY_VECTORS]);
 void reply_got(struct reply *reply, size_t bytes); // at most what it wanted

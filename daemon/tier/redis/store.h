@@ -9,6 +9,7 @@
 
 #include "redis.h"
 #include "slots.h"
+#include "tier/threads.h"
 #include "url.h"
 #include "work.h"
 
@@ -36,6 +37,7 @@ struct tier_backend {
     void *say_context;
     struct lane *lanes[MOST_LANES];
     uint32_t num_lanes;
+    struct threads threads; // of the lanes
 
     atomic_uint_least64_t queue_bytes, queue_units;
     atomic_uint_least64_t connects;
