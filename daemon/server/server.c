@@ -461,8 +461,8 @@ static int rest_ms(int64_t deadline_ns)
 
 static const char gpu_is_busy[] = "the GPU does not become idle";
 
-// The GPU or a tier does not end. The memory that it may still use, and the objects that threads may
-// still call, stay until the process ends.
+// The GPU or a tier does not end. The memory that it may still use, and the objects that threads
+// may still call, stay until the process ends.
 static bool leave_behind(const struct server *server, const char *why)
 {
     const unsigned num_sessions = HASH_COUNT(server->sessions);

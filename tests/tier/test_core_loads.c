@@ -345,6 +345,51 @@ START_TEST(workers_teach_what_computing_takes)
 }
 END_TEST
 
+// The worker looks the text up without a claim, computes `now` of its blocks and then the rest, and
+// goes on with a block that it generates, `each_ns` for a token.
+static void teach_without_claim(struct worker *worker, const int32_t *text, uint32_t now,
+                                int64_t each_ns)
+{
+    int32_t ids[5];
+    uint32_t num_found;
+    ck_assert_uint_eq(worker_lookup(worker, text, 4 * BLOCK, ids), 0);
+    worker_lease(worker, 5, ids);
+    for (uint32_t done = 0; done < 5; done += num_found) {
+        num_found = done ? done < 4 ? 4 - done : 1 : now;
+        worker_write(worker, ids + done, text + done * BLOCK, num_found * BLOCK);
+        world.now_ns += (done < 4 ? each_ns : NS_PER_S) * num_found * BLOCK;
+        world_step(&world);
+        worker_publish(worker, text, (done + num_found) * BLOCK, ids);
+        settle();
+    }
+    worker_release(worker, ids, 5);
+}
+
+START_TEST(workers_without_claims_teach_what_computing_takes_and_what_they_generate_does_not_count)
+{
+    struct cache *cache;
+    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
+    teach_without_claim(&a, tokens, 4, 100000);
+    ck_assert_int_ge(cache->compute_ns, 100000);
+    ck_assert_int_lt(cache->compute_ns, 101000);
+    teach_without_claim(&b, tokens + 100, 1, 1000);
+    ck_assert_int_ge(cache->compute_ns, 1000);
+    ck_assert_int_lt(cache->compute_ns, 2000);
+    ck_assert_uint_eq(cache->num_learnt, 2);
+}
+END_TEST
+
+START_TEST(a_slow_tier_is_declined_also_if_nobody_claims)
+{
+    compute(&a, tokens, 4);
+    evict_all(&a);
+    teach_without_claim(&a, tokens + 100, 4, 1000);
+    world.core->tiers.load_ns[0] = 1000 * NS_PER_MS;
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 0);
+    ck_assert_uint_eq(metric(METRIC_TIER_DECLINED), 4);
+}
+END_TEST
+
 // A short prompt takes less for each token. That must not halve what long ones have taught.
 START_TEST(one_fast_worker_among_many_does_not_replace_the_mean)
 {
@@ -560,6 +605,8 @@ int main(void)
         other_tenants_find_nothing,
         what_an_older_claim_computes_is_not_loaded,
         workers_teach_what_computing_takes,
+        workers_without_claims_teach_what_computing_takes_and_what_they_generate_does_not_count,
+        a_slow_tier_is_declined_also_if_nobody_claims,
         one_fast_worker_among_many_does_not_replace_the_mean,
         random_loads_with_harm_never_bring_a_wrong_block,
         NULL,

@@ -53,8 +53,8 @@ struct cache {
     struct prefix_node *fresh; // nodes whose blocks tiers shall store, oldest first; prefix.h
     uint8_t name_in_tiers[RECORD_ID_BYTES]; // record_space.fingerprint
     bool too_large;                         // for tiers: the log has been told
-    int64_t compute_ns;        // a token takes a worker so long, learnt from claims; 0 = unknown
-    uint64_t num_learnt;       // claims that compute_ns was learnt from
+    int64_t compute_ns;        // a token takes a worker so long, learnt by pace.c; 0 = unknown
+    uint64_t num_learnt;       // prompts that compute_ns was learnt from
     struct node_table nodes;   // of the trees below the roots
     struct stock node_stock;   // of these nodes
     struct stock block_stock;  // of the chunks' blocks and what lies behind them

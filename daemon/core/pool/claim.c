@@ -408,24 +408,13 @@ uint64_t claim_holder(const struct claim *claim)
     return first ? first->claim->table->session->id : 0;
 }
 
-// The first workers wait for pipelines to be compiled. So a much shorter time replaces the mean of
-// fewer claims than these. Later it may be that of a short prompt, which takes less for a token.
-enum { FIRST_LEARNT = 4 };
-
-// A worker has computed all that it claimed. Its time for a token joins the cache's mean.
+// A worker has computed all that it claimed.
 static void learn(const struct claim *claim)
 {
     const struct hold_table *table = claim->table;
-    struct cache *cache = table->cache;
-    const uint64_t tokens = (uint64_t)claim->num_own * cache->identity.kv.block_size;
-    const int64_t took_ns = table->session->ledger->now_ns - claim->created_ns;
-    if (claim->num_queued || table->session->errand || took_ns <= 0)
-        return;
-    const int64_t each_ns = took_ns / (int64_t)tokens + 1, before_ns = cache->compute_ns;
-    const bool replaces =
-        !before_ns || (cache->num_learnt < FIRST_LEARNT && each_ns < before_ns / 2);
-    cache->compute_ns = replaces ? each_ns : before_ns + (each_ns - before_ns) / 4;
-    cache->num_learnt++;
+    if (!claim->num_queued && !table->session->errand)
+        pace_learn(table->cache, claim->num_own,
+                   table->session->ledger->now_ns - claim->created_ns);
 }
 
 // ---- the prefix index ----
