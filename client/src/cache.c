@@ -183,6 +183,15 @@ enum aule_status aule_cache_state_sized(struct aule_cache *cache, struct aule_ca
 
 // ---- blocks ----
 
+static _Thread_local bool asks_again;
+
+int aule_wait_goes_on(int goes_on)
+{
+    const int before = asks_again;
+    asks_again = goes_on != 0;
+    return before;
+}
+
 enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t count, int timeout_ms,
                                    int32_t *block_ids)
 {
@@ -195,7 +204,10 @@ enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t count, int
         return status;
     struct wire_request request = {
         .command = WIRE_COMMAND_BLOCKS_LEASE,
-        .blocks_lease = {.cache = cache->id, .count = count, .timeout_ms = timeout_ms},
+        .blocks_lease = {.cache = cache->id,
+                         .count = count,
+                         .timeout_ms = timeout_ms,
+                         .again = asks_again},
     };
     struct answer answer;
     status =

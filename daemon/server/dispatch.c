@@ -79,11 +79,13 @@ void dispatch_reply(struct server *server, const struct asker *asker,
         send_reply(server, &asker->route, &told);
 }
 
-// Counts a request once, when it is refused for good, not at each retry while it was parked.
+// Counts a request once, when it is refused for good: not at each retry while it was parked, nor
+// for each part of a client's wait.
 void dispatch_refuse(struct server *server, struct session *session, const struct asker *asker,
                      const struct error *error)
 {
-    bool counts = error->status == STATUS_NO_BLOCKS || error->status == STATUS_QUOTA;
+    bool counts =
+        (error->status == STATUS_NO_BLOCKS && !asker->again) || error->status == STATUS_QUOTA;
     if (counts && session && session->core) {
         core_count_refusal(session->core, error->status);
         log_info("%s: refused, %s: %s", session->label, status_name(error->status), error->text);

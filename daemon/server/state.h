@@ -51,6 +51,7 @@ struct asker {
     bool waits;
     int64_t deadline_ns; // if it waits: for the ticket and for the end together
     uint64_t ticket;     // if it waits: its ticket; 0 = it has none yet
+    bool again;          // it asks again after NO_BLOCKS, so that is no refusal
 };
 
 // The daemon's side of a session's rings: lane.c.

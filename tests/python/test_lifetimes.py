@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import multiprocessing
@@ -242,6 +243,40 @@ def test_a_failed_wait_for_blocks_takes_its_time_and_ends(session: aule.Session)
         cache.lease(2, timeout=0.3)
     assert time.monotonic() - started > 0.25
     cache.release(held)
+    cache.close()
+
+
+def refusals(session: aule.Session) -> int:
+    """Return how many requests the daemon has refused for want of blocks."""
+    ran = subprocess.run([os.environ["AULE_CTL"], "--socket", str(session.socket), "metrics"],
+                         capture_output=True, text=True, check=True)
+    name = 'aule_refused_requests_total{status="NO_BLOCKS"}'
+    return next(int(line.split()[1]) for line in ran.stdout.splitlines() if line.startswith(name))
+
+
+@pytest.mark.parametrize("loop", [False, True])
+def test_a_wait_counts_as_refused_only_if_it_fails(session: aule.Session, loop: bool) -> None:
+    cache = session.cache("full", **IDENTITY)
+    new = cache.sequence(range(160), publish=False)
+
+    def reserve(timeout: float) -> None:
+        if loop:
+            asyncio.run(cache.reserve_async([(new, 160)], timeout=timeout))
+        else:
+            cache.reserve([(new, 160)], timeout=timeout)
+
+    held = cache.lease(cache.state()["limit_blocks"] - 1)
+    before = refusals(session)
+    for failed, timeout in enumerate((0, 0.05, 0.35)):
+        with pytest.raises(errors.NoBlocksError):
+            reserve(timeout)
+        assert refusals(session) == before + failed + 1
+    release = threading.Timer(0.4, cache.release, (held,))
+    release.start()
+    reserve(60)
+    release.join()
+    assert refusals(session) == before + 3
+    new.close()
     cache.close()
 
 

@@ -191,7 +191,18 @@ START_TEST(a_session_that_ends_answers_everything_of_it_that_waits)
 }
 END_TEST
 
-START_TEST(a_lease_that_is_refused_counts_once)
+// Two parts of a wait that goes on, and so would not end here.
+static void lease_in_parts(struct raw_client *raw, uint64_t cache, enum status expected)
+{
+    for (int timeout_ms = 0; timeout_ms <= 20; timeout_ms += 20) {
+        const struct wire_request part = {
+            .command = WIRE_COMMAND_BLOCKS_LEASE,
+            .blocks_lease = {.cache = cache, .count = 1, .timeout_ms = timeout_ms, .again = true}};
+        raw_expect(raw, &part, expected);
+    }
+}
+
+START_TEST(a_lease_that_is_refused_counts_once_and_a_part_of_a_wait_not_at_all)
 {
     static const char no_blocks[] = "aule_refused_requests_total{status=\"NO_BLOCKS\"}",
                       quota[] = "aule_refused_requests_total{status=\"QUOTA\"}";
@@ -209,6 +220,10 @@ START_TEST(a_lease_that_is_refused_counts_once)
     ck_assert_int_eq(lease_status(other, same, 1, 50, &none), STATUS_NO_BLOCKS);
     ck_assert_int_eq(raw_metric(owner, no_blocks), 2);
     ck_assert_int_eq(raw_metric(owner, quota), 1);
+    lease_in_parts(other, same, STATUS_NO_BLOCKS);
+    ck_assert_int_eq(raw_metric(owner, no_blocks), 2);
+    lease_in_parts(owner, cache, STATUS_QUOTA); // waiting is of no use
+    ck_assert_int_eq(raw_metric(owner, quota), 3);
     raw_close(owner);
     raw_close(other);
     stop_clean();
@@ -219,13 +234,14 @@ int main(void)
 {
     Suite *suite = suite_create("daemon leases");
     suite_add(suite, "leases",
-              (const TTest *const[]){a_lease_waits_until_another_session_releases,
-                                     a_lease_waits_until_a_step_lets_go_of_a_block,
-                                     a_small_lease_goes_while_a_large_one_cannot_be_met,
-                                     freed_blocks_go_to_the_oldest_lease_first,
-                                     a_parked_lease_is_told_that_the_daemon_stops,
-                                     a_session_that_ends_answers_everything_of_it_that_waits,
-                                     a_lease_that_is_refused_counts_once, NULL},
+              (const TTest *const[]){
+                  a_lease_waits_until_another_session_releases,
+                  a_lease_waits_until_a_step_lets_go_of_a_block,
+                  a_small_lease_goes_while_a_large_one_cannot_be_met,
+                  freed_blocks_go_to_the_oldest_lease_first,
+                  a_parked_lease_is_told_that_the_daemon_stops,
+                  a_session_that_ends_answers_everything_of_it_that_waits,
+                  a_lease_that_is_refused_counts_once_and_a_part_of_a_wait_not_at_all, NULL},
               1);
     return check_main(suite);
 }

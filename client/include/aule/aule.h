@@ -600,6 +600,15 @@ AULE_API enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t c
                                             int timeout_ms, int32_t *block_ids);
 
 /*
+ * For a program that waits in parts, so that it can look after other things between them: the
+ * daemon counts and logs a request that is refused with AULE_NO_BLOCKS, but not a part of a wait.
+ * goes_on 1: if this thread's next calls return AULE_NO_BLOCKS, it calls again. 0, at the latest
+ * before the last part: AULE_NO_BLOCKS is final. It holds for the calling thread. Returns what was
+ * set before.
+ */
+AULE_API int aule_wait_goes_on(int goes_on);
+
+/*
  * Releases `count` blocks, leased or held. A block that two look-ups took needs two releases; one
  * call may name it twice. A released block stays in use until the last batch that names it, and the
  * last run over such a batch, is gone.

@@ -132,6 +132,18 @@ def countdown(timeout: float | None, name: str = "timeout") -> Callable[[], floa
     return lambda: max(0.0, end - time.monotonic())
 
 
+def part(call: Callable[..., int], *args: int) -> int:
+    """Return call(*args), a part of a wait: if it is refused, it is called again.
+
+    The daemon counts no refusal then. Source: aule_wait_goes_on().
+    """
+    before = lib.aule_wait_goes_on(1)
+    try:
+        return call(*args)
+    finally:
+        lib.aule_wait_goes_on(before)
+
+
 def sliced(call: Callable[[int], int], timeout: float | None, again: tuple[int, ...],
            alive: Callable[[], object]) -> int:
     """Call `call(timeout_ms)` in slices, so that Ctrl-C ends a wait, and return its status.
@@ -140,17 +152,14 @@ def sliced(call: Callable[[int], int], timeout: float | None, again: tuple[int, 
     `alive` raises once another thread has closed the object.
     """
     left = milliseconds(timeout)
-    status = call(min(left, SLICE_MS) if left >= 0 else SLICE_MS)
-    if status not in again:
-        return status
-    end = None if timeout is None else time.monotonic() + timeout - SLICE_MS / 1000
-    while status in again:
-        rest = SLICE_MS if end is None else min(int((end - time.monotonic()) * 1000), SLICE_MS)
-        if rest <= 0:
-            break
+    end = None if timeout is None else time.monotonic() + timeout
+    while not 0 <= left <= SLICE_MS:
+        status = part(call, SLICE_MS)
+        if status not in again:
+            return status
         alive()
-        status = call(rest)
-    return status
+        left = FOREVER if end is None else max(int((end - time.monotonic()) * 1000), 0)
+    return call(left)
 
 
 async def polled(ask: Callable[[], int], timeout: float | None, again: tuple[int, ...],
@@ -161,11 +170,14 @@ async def polled(ask: Callable[[], int], timeout: float | None, again: tuple[int
     """
     left = countdown(timeout)
     pause = FIRST_PAUSE_S
-    while (status := ask()) in again and left():
+    while left():
+        status = part(ask)
+        if status not in again:
+            return status
         await asyncio.sleep(min(pause, left()))
         pause = min(2 * pause, LAST_PAUSE_S)
         alive()
-    return status
+    return ask()
 
 
 class Handle:

@@ -28,6 +28,7 @@ from ._native import (
     listed,
     milliseconds,
     opening_error,
+    part,
     polled,
     sliced,
 )
@@ -237,7 +238,7 @@ class Cache(Owner):
         """
         caches = [cache for cache in self.session._living()
                   if isinstance(cache, Cache) and cache._pool]
-        status = call(0 if caches else ms)
+        status = part(call, 0) if caches else call(ms)
         if not caches or status not in SHORT:
             return status
         for cache in caches:

@@ -148,6 +148,7 @@ enum status handle_blocks_lease(struct call *call)
 {
     const struct wire_blocks_lease *lease = &call->request->blocks_lease;
     bool growing = false;
+    call->asker.again = lease->again;
     enum status status = check_lease(call, lease);
     if (status != STATUS_OK)
         return status;

@@ -467,8 +467,8 @@ int64_t node_drive(struct node *node, int64_t now_ns)
 {
     if (node->odd >= MOST_ODD) {
         char sentence[sizeof node->note];
-        snprintf(sentence, sizeof sentence, "%d answers in a row were wrong; the last: %s", MOST_ODD,
-                 node->oddity);
+        snprintf(sentence, sizeof sentence, "%d answers in a row were wrong; the last: %s",
+                 MOST_ODD, node->oddity);
         note(node, sentence);
         node->odd = 0;
         failed(node, RECORD_STORE, true, now_ns);
