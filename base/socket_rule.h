@@ -11,6 +11,10 @@
 #include <stdint.h>
 
 enum { SOCKET_PATH_MAX = 107 }; // bytes, without the NUL: what sockaddr_un takes
+// The control socket lies beside the daemon's, and has its name and this. It is the longest name of
+// the daemon's sockets, so the path of a daemon's socket has at most so many bytes:
+#define SOCKET_CONTROL ".control"
+enum { SOCKET_DAEMON_MAX = SOCKET_PATH_MAX - (sizeof SOCKET_CONTROL - 1) };
 enum { SOCKET_FILE_SIZE = 16 }; // "4294967295.sock" and the NUL
 
 // The first of $AULE_RUNTIME_DIR, $XDG_RUNTIME_DIR/aule and /run/aule. An empty variable counts as

@@ -598,7 +598,7 @@ END {
     vector_type["long"] = "struct wire_longs"
     vector_type["ubyte"] = "struct wire_bytes"
     vector_type["string"] = "struct wire_names"
-    num_rules = split("no_session before_mapped while_stopping by_ring", rule, " ")
+    num_rules = split("no_session before_mapped while_stopping by_ring by_control", rule, " ")
     parse()
     for (name in kind_of)
         check_nesting(name)

@@ -170,7 +170,22 @@ static enum status check_operator(const struct call *call, struct error *error)
         listener_is_operator(call->peer))
         return STATUS_OK;
     return error_set(error, STATUS_DENIED, "%s: only uid %u and root may; the caller has uid %u",
-                     wire_command_name(command), geteuid(), call->peer->uid);
+                     wire_command_name(command), geteuid(), call->peer->user.uid);
+}
+
+// A worker changes nothing of others, not even of its own user's other workers.
+static enum status check_control(const struct call *call, struct error *error)
+{
+    const enum wire_command command = call->request->command;
+    const bool wanted = wire_command_rules(command) & WIRE_BY_CONTROL;
+    if (wanted && !call->peer->by_control)
+        return error_set(error, STATUS_DENIED, "%s is served only on the control socket, %s%s",
+                         wire_command_name(command), call->server->socket, SOCKET_CONTROL);
+    if (command == WIRE_COMMAND_HELLO && call->peer->by_control)
+        return error_set(error, STATUS_DENIED,
+                         "the control socket has no sessions; %s is the socket of workers",
+                         call->server->socket);
+    return STATUS_OK;
 }
 
 // The attributes of the command's table in aule.fbs say when the command is served.
@@ -180,8 +195,10 @@ static enum status find_session(struct server *server, struct call *call, struct
     const char *name = wire_command_name(request->command);
     const unsigned rules = wire_command_rules(request->command);
     struct session *session = call->peer->session;
-    if (rules & WIRE_NO_SESSION)
-        return check_operator(call, error);
+    if (rules & WIRE_NO_SESSION) {
+        enum status status = check_operator(call, error);
+        return status == STATUS_OK ? check_control(call, error) : status;
+    }
     if (request->epoch != server->epoch && request->epoch != 0)
         return error_set(error, STATUS_EPOCH, "%s: epoch %" PRIu64 " is not this daemon's %" PRIu64,
                          name, request->epoch, server->epoch);
@@ -235,18 +252,6 @@ enum status dispatch_verify(struct server *server, const void *data, size_t size
     return wire_decode_request(server->message, size, request, error);
 }
 
-void dispatch_explain(const struct server *server, const struct peer *peer, struct error *error)
-{
-    if (peer->refusal == STATUS_DENIED)
-        error_set(error, STATUS_DENIED,
-                  "this daemon serves uid %u%s and root; the caller has uid %u", geteuid(),
-                  server->groups ? ", the members of its --tenant groups" : "", peer->uid);
-    else
-        error_set(error, STATUS_LIMIT,
-                  "the daemon has %u connections already; --max-connections is %u",
-                  server->num_connections, server->params->max_connections);
-}
-
 void dispatch_request(struct server *server, struct peer *peer, const struct asker *asker,
                       const struct wire_request *request)
 {
@@ -261,16 +266,26 @@ void dispatch_request(struct server *server, struct peer *peer, const struct ask
     finish_call(&call, status);
 }
 
+static enum status check_size(const struct server *server, const struct message *message,
+                              struct error *error)
+{
+    if (message->data || message->size > WIRE_MAX_MESSAGE)
+        return STATUS_OK; // dispatch_verify() refuses what is larger than any message
+    return error_set(error, STATUS_LIMIT,
+                     "a message of %zu bytes; a connection without a session sends at most %zu",
+                     message->size, listener_max_request(server->listener, message->peer));
+}
+
 void dispatch_message(struct server *server, const struct message *message)
 {
     const struct asker asker = {.route = message->route};
     struct wire_request request;
     struct error error;
-    if (message->peer->refusal != STATUS_OK) {
-        dispatch_explain(server, message->peer, &error);
-        send_refusal(server, &message->route, &error);
-    } else if (dispatch_verify(server, message->data, message->size, &request, &error) !=
-               STATUS_OK) {
+    if (message->peer->refusal) {
+        send_refusal(server, &message->route, message->peer->refusal);
+    } else if (check_size(server, message, &error) != STATUS_OK ||
+               dispatch_verify(server, message->data, message->size, &request, &error) !=
+                   STATUS_OK) {
         log_debug("connection of pid %" PRIu64 ": %s", message->peer->pid, error.text);
         send_refusal(server, &message->route, &error);
     } else {

@@ -33,8 +33,6 @@ enum status call_check_time(struct call *call, const char *name, int32_t ms);
 typedef enum status (*handler)(struct call *call);
 
 void dispatch_message(struct server *server, const struct message *message);
-// Fills *error with why a peer is refused: the answer to each of its commands.
-void dispatch_explain(const struct server *server, const struct peer *peer, struct error *error);
 // Copies the `size` bytes of a request to server->message, once, and verifies the copy. It lives
 // until the next call. `data` may be memory that the client can write. MALFORMED, NO_MEMORY.
 enum status dispatch_verify(struct server *server, const void *data, size_t size,

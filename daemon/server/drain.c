@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // drain.c - how the daemon ends. After a signal it takes no new work and finishes what is in
-// flight. Then it lingers for a moment, because nng drops answers that it has not written when it
-// closes. If the GPU is lost, it answers all waiting commands, lingers, and ends with another exit
-// code. Dispatcher thread.
+// flight. Then it lingers for a moment, because answers that the kernel has not taken are lost
+// when it closes. If the GPU is lost, it answers all waiting commands, lingers, and ends with
+// another exit code. Dispatcher thread.
 
 #include "dispatch.h"
 #include "log.h"
@@ -46,7 +46,7 @@ void server_remove_traces(const struct server *server)
         return; // without the lock these files are another daemon's
     segment_sweep(server->segment_prefix);
     if (server->listener)
-        unlink(server->socket);
+        listener_unlink(server->listener);
     if (server->bell.fd >= 0)
         unlink(server->bell.path);
     if (server->exports)

@@ -35,7 +35,6 @@ struct exports_params {
     void *context;
 };
 
-// *out NULL with OK: the socket's path would be too long. The log says so.
 enum status exports_open(const struct exports_params *params, struct exports **out,
                          struct error *error);
 void exports_close(struct exports *exports);             // removes the socket; takes NULL

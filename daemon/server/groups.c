@@ -22,6 +22,7 @@ struct group {
     struct member members[MAX_MEMBERS];
     uint32_t num_members;
     struct core_limits limits;
+    struct group_places places;
 };
 
 struct groups {
@@ -60,9 +61,11 @@ static bool parse_part(struct group *group, const char *part, size_t length)
     } keys[] = {
         {"uid:", UID, 0},
         {"gid:", GID, 0},
-        {"blocks:", LIMIT, offsetof(struct core_limits, blocks)},
-        {"cached:", LIMIT, offsetof(struct core_limits, cached)},
-        {"floor:", LIMIT, offsetof(struct core_limits, floor)},
+        {"blocks:", LIMIT, offsetof(struct group, limits.blocks)},
+        {"cached:", LIMIT, offsetof(struct group, limits.cached)},
+        {"floor:", LIMIT, offsetof(struct group, limits.floor)},
+        {"connections:", LIMIT, offsetof(struct group, places.connections)},
+        {"sessions:", LIMIT, offsetof(struct group, places.sessions)},
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         size_t key = strlen(keys[i].key);
@@ -73,7 +76,7 @@ static bool parse_part(struct group *group, const char *part, size_t length)
             return false;
         if (keys[i].kind != LIMIT)
             return add_member(group, keys[i].kind == GID, number);
-        memcpy((char *)&group->limits + keys[i].offset, &number, sizeof number);
+        memcpy((char *)group + keys[i].offset, &number, sizeof number);
         return true;
     }
     return false;
@@ -92,6 +95,8 @@ static bool parse_group(const char *spec, struct group *group)
             return false;
         part += length + (part[length] == ',');
     }
+    group->places.name = group->name;
+    group->places.one_user = group->num_members == 1 && !group->members[0].is_gid;
     return group->num_members > 0;
 }
 
@@ -124,9 +129,9 @@ enum status groups_create(const char *const *specs, uint32_t count, struct group
         if (!parse_group(specs[i], group) || find_name(groups, group->name)) {
             groups_destroy(groups);
             return error_set(error, STATUS_INVALID,
-                             "--tenant \"%.200s\" is not NAME=uid:N,gid:N,... with one or more of "
-                             "blocks:N, cached:N and floor:N, at most %d members, and a new name "
-                             "of at most %d bytes without : and /",
+                             "--tenant \"%.200s\" is not NAME=uid:N,gid:N,... with any of "
+                             "blocks:N, cached:N, floor:N, connections:N and sessions:N, at most "
+                             "%d members, and a new name of at most %d bytes without : and /",
                              specs[i], MAX_MEMBERS, GROUP_NAME_MAX);
         }
         groups->core[i] = (struct core_group){group->name, group->limits};
@@ -169,9 +174,10 @@ static const struct group *first_with(const struct groups *groups, uint32_t uid,
     return NULL;
 }
 
-bool groups_have(const struct groups *groups, uint32_t uid, uint32_t gid)
+const struct group_places *groups_places(const struct groups *groups, uint32_t uid, uint32_t gid)
 {
-    return first_with(groups, uid, gid) != NULL;
+    const struct group *group = first_with(groups, uid, gid);
+    return group ? &group->places : NULL;
 }
 
 enum status groups_find(const struct groups *groups, uint32_t uid, uint32_t gid, const char *name,

@@ -39,17 +39,10 @@ static int64_t spin_ns(const struct server *server)
 enum status lane_open_bell(struct server *server, struct error *error)
 {
     struct side_socket *bell = &server->bell;
-    bool named = side_socket_name(bell, server->socket, ".bell", "doorbell", SOCK_DGRAM);
+    side_socket_name(bell, server->socket, ".bell", "doorbell", SOCK_DGRAM);
     struct error unheard; // without a doorbell, a file of its name does no harm
     if (server->params->ring_entries == 0) {
-        if (named)
-            side_socket_clear(bell, &unheard);
-        return STATUS_OK;
-    }
-    if (!named) {
-        log_warn(
-            "daemon: no ring lane: %s leaves no room for its doorbell's name, at most %zu bytes",
-            server->socket, sizeof bell->path - 1);
+        side_socket_clear(bell, &unheard);
         return STATUS_OK;
     }
     server->bell_watch = (struct watch){WATCH_BELL, NULL};

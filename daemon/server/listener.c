@@ -1,30 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// listener.c - see listener.h. nng calls on_pipe_event() on its own threads and under its own
-// locks; there only the pipe's options may be read. One lock guards the table of peers and the
-// queue of events. An entry contains its two events, so queueing them cannot fail. Only the
-// dispatcher removes entries, so its pointers to them stay valid.
+// listener.c - see listener.h. channel.c has the bytes of one connection. The sockets and all
+// connections are in one epoll set. Its events name a connection by its number, so an event of a
+// connection that has ended finds none.
 
 #include "listener.h"
 
+#include "base/clock.h"
 #include "base/container_of.h"
 #include "base/hash.h"
-#include "groups.h"
-#include "waker.h"
+#include "channel.h"
+#include "log.h"
+#include "schema/wire.h"
+#include "side_socket.h"
 
-#include <nng/nng.h>
-#include <nng/protocol/reqrep0/rep.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
-enum { REPLY_QUEUE = 1024, REQUEST_QUEUE = 64, MAX_SURPLUS = 16 };
+enum { EVENTS_A_TURN = 64, ACCEPTS_A_TURN = 32 };
+enum { WORKERS, CONTROL, NUM_EARS }; // numbers of their events; connections have larger ones
+enum { MAX_CONTROL = 32, MAX_SURPLUS = 16, SURPLUS_OF_USER = 4 };
+// Without a session a peer sends nothing larger; it is not read while its answers take more.
+enum { SMALL_MESSAGE = 16 << 10, UNREAD_PAUSE = 256 << 10, MAX_PARTING = 8192 + 1024 };
 
-static atomic_uint max_replies; // read by nng's threads, through nng_cures.c
+static const int64_t greeting_ns = 10 * NS_PER_S, request_ns = 30 * NS_PER_S;
+static const int64_t refused_stay_ns = 3 * NS_PER_S;
 
 struct event {
     struct entry *entry;
@@ -32,27 +39,54 @@ struct event {
     struct event *next;
 };
 
+// A user with connections.
+struct holder {
+    uint32_t uid, num_entries;
+    uint64_t held;     // bytes of all its connections
+    UT_hash_handle hh; // by uid
+};
+
 struct entry {
     struct peer peer;
-    bool gone; // the connection has ended, but messages of it may still be in nng's queue
+    struct channel channel;
+    struct error refusal;
+    struct holder *holder;
+    bool gone;         // closed; the caller has not forgotten it yet
+    bool paused;       // it does not read its answers, so its requests are not read
+    bool spared;       // its time was over, but bytes had come that were not read yet
+    int64_t opened_ns; // also: when the request that comes now began
+    int64_t moved_ns;  // when a byte went in or out
     struct event added_event, removed_event;
     UT_hash_handle hh; // by peer.pipe
 };
 
 struct listener {
-    const struct groups *groups; // lent
-    nng_socket socket;
-    bool is_open;
-    int receive_fd, wake_fd; // nng's; not owned
-    uint32_t max_connections;
-    pthread_mutex_t lock;  // guards all below
-    struct entry *entries; // by pipe; owned
-    struct event *events;  // oldest first
-    uint32_t num_surplus;  // entries that are refused with LIMIT
-    uint32_t num_refused;  // connections closed at once since listener_num_refused()
+    struct listener_params params;
+    struct side_socket ears[NUM_EARS];
+    int epoll_fd, spare_fd; // spare_fd: closed to accept and refuse when there are no descriptors
+    struct epoll_event ready[EVENTS_A_TURN];
+    int next_ready, num_ready;
+    uint32_t last_pipe;
+    struct entry *entries;  // by pipe; owned
+    struct holder *holders; // owned
+    struct event *events;   // oldest first
+    uint64_t held;          // bytes of all connections: params.max_bytes
+    int64_t deadline_ns;    // at most the nearest deadline
+    uint32_t num_refused;
+    struct error refused; // the last one that was closed at once
 };
 
-// Called under the lock.
+bool listener_is_operator(const struct peer *peer)
+{
+    return places_is_operator(peer->user.uid);
+}
+
+static void arm(struct listener *listener, int64_t deadline_ns)
+{
+    if (deadline_ns < listener->deadline_ns)
+        listener->deadline_ns = deadline_ns;
+}
+
 static void push_event(struct listener *listener, struct event *event, struct entry *entry,
                        bool removed)
 {
@@ -61,113 +95,476 @@ static void push_event(struct listener *listener, struct event *event, struct en
     LL_APPEND(listener->events, event);
 }
 
-bool listener_is_operator(const struct peer *peer)
+// ---- ends ----
+
+// Tells the peer why, if its socket has room: a frame that answers no request.
+static void part(struct channel *channel, const struct error *why)
 {
-    return peer->uid == 0 || peer->uid == geteuid();
+    _Alignas(8) static uint8_t bytes[MAX_PARTING];
+    const struct wire_reply reply = {
+        .status = why->status, .message = why->text, .answer = WIRE_ANSWER_EMPTY};
+    size_t size;
+    if (!channel->answers &&
+        wire_encode_reply_in(&reply, bytes, sizeof bytes, &size, NULL) == STATUS_OK)
+        (void)channel_write(channel, CHANNEL_PARTING, bytes, size);
 }
 
-static bool read_credentials(const struct listener *listener, nng_pipe pipe, struct peer *peer)
+// `why` NULL: the peer has hung up.
+static void end(struct listener *listener, struct entry *entry, const struct error *why)
 {
-    uint64_t uid, gid, pid = 0;
-    if (nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_UID, &uid) != 0 ||
-        nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_GID, &gid) != 0)
+    if (entry->gone)
+        return;
+    if (why)
+        part(&entry->channel, why);
+    listener->held -= channel_held(&entry->channel);
+    entry->holder->held -= channel_held(&entry->channel);
+    channel_close(&entry->channel);
+    entry->gone = true;
+    push_event(listener, &entry->removed_event, entry, true);
+}
+
+// Ends a connection that harms others, or could.
+static void end_offender(struct listener *listener, struct entry *entry, const struct error *why)
+{
+    log_info("connection of pid %" PRIu64 ", uid %u: closed: %s", entry->peer.pid,
+             entry->peer.user.uid, why->text);
+    end(listener, entry, why);
+}
+
+// ---- memory of all connections ----
+
+static struct entry *find_offender(const struct listener *listener)
+{
+    struct entry *worst = NULL;
+    for (struct entry *entry = listener->entries; entry; entry = entry->hh.next) {
+        if (entry->gone || channel_held(&entry->channel) == 0)
+            continue;
+        const uint64_t held = entry->holder->held, most = worst ? worst->holder->held : 0;
+        if (held > most || (held == most && entry->moved_ns < worst->moved_ns))
+            worst = entry;
+    }
+    return worst;
+}
+
+// `before`: what the connection held before it read or was written to.
+static void account(struct listener *listener, const struct entry *entry, size_t before)
+{
+    struct entry *worst;
+    const uint64_t more = channel_held(&entry->channel) - before; // may wrap, as the sums do
+    listener->held += more;
+    entry->holder->held += more;
+    while (listener->held > listener->params.max_bytes && (worst = find_offender(listener))) {
+        struct error error;
+        error_set(&error, STATUS_LIMIT,
+                  "requests that are not whole and answers that are not read exceed "
+                  "--max-message-memory %" PRIu64 "; this connection has %zu bytes of them",
+                  listener->params.max_bytes, channel_held(&worst->channel));
+        end_offender(listener, worst, &error);
+    }
+}
+
+// ---- connections that come ----
+
+// The places that its kind of connection shares: those of refused ones, those of a socket.
+static bool shares_places(const struct peer *one, const struct peer *other)
+{
+    if (!one->refusal != !other->refusal || one->by_control != other->by_control)
         return false;
-    nng_pipe_get_uint64(pipe, NNG_OPT_IPC_PEER_PID, &pid);
-    peer->pipe = (uint32_t)nng_pipe_id(pipe);
-    peer->uid = (uint32_t)uid;
-    peer->pid = pid;
-    peer->gid = (uint32_t)gid;
-    bool served = listener_is_operator(peer) || groups_have(listener->groups, peer->uid, peer->gid);
-    peer->refusal = served ? STATUS_OK : STATUS_DENIED;
+    return !one->refusal || one->refusal->status == other->refusal->status;
+}
+
+static struct places_taken count_places(const struct listener *listener, const struct peer *peer)
+{
+    struct places_taken taken = {0};
+    for (const struct entry *entry = listener->entries; entry; entry = entry->hh.next)
+        if (!entry->gone && shares_places(peer, &entry->peer))
+            places_count(&taken, &peer->user, &entry->peer.user);
+    return taken;
+}
+
+static enum status check_place(const struct listener *listener, const struct peer *peer,
+                               struct error *error)
+{
+    const struct listener_params *params = &listener->params;
+    const struct places places = {.what = "connections",
+                                  .option = "--max-connections",
+                                  .most = params->max_connections,
+                                  .group_word = "connections:N of its --tenant; ",
+                                  .group_field = offsetof(struct group_places, connections)};
+    enum status status = places_check_user(params->groups, &peer->user, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct places_taken taken = count_places(listener, peer);
+    if (!peer->by_control)
+        return places_check(&places, &taken, &peer->user, error);
+    if (taken.all < MAX_CONTROL)
+        return STATUS_OK;
+    return error_set(error, STATUS_LIMIT, "the control socket has all of its %d connections",
+                     MAX_CONTROL);
+}
+
+// Some are kept for a moment although there is no place, so that their commands can be answered.
+static bool may_stay(const struct listener *listener, const struct peer *peer)
+{
+    if (!peer->refusal)
+        return true;
+    const struct places_taken taken = count_places(listener, peer);
+    return taken.all < MAX_SURPLUS && taken.of_user < SURPLUS_OF_USER;
+}
+
+static bool watch(const struct listener *listener, struct entry *entry, int operation)
+{
+    struct channel *channel = &entry->channel;
+    struct epoll_event event = {.data.u64 = entry->peer.pipe};
+    event.events = (entry->paused ? 0 : EPOLLIN) | (channel->answers ? EPOLLOUT : 0);
+    return epoll_ctl(listener->epoll_fd, operation, channel->fd, &event) == 0;
+}
+
+static bool read_credentials(const struct listener *listener, int fd, struct peer *peer)
+{
+    struct ucred credentials;
+    socklen_t size = sizeof credentials;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+        return false;
+    peer->user = places_user(listener->params.groups, credentials.uid, credentials.gid);
+    peer->pid = (uint64_t)credentials.pid;
     return true;
 }
 
-// Called under the lock. Up to MAX_SURPLUS connections above max_connections are accepted, so that
-// their commands can be answered LIMIT. False: this one must be closed at once.
-static bool find_place(struct listener *listener, struct peer *peer)
+// Closes a connection that is in no table, and tells it why.
+static void turn_away(struct listener *listener, int fd, const struct error *why)
 {
-    if (HASH_COUNT(listener->entries) - listener->num_surplus < listener->max_connections)
-        return true;
-    peer->refusal = STATUS_LIMIT;
-    return listener->num_surplus < MAX_SURPLUS;
+    struct channel channel;
+    channel_open(&channel, fd);
+    part(&channel, why);
+    channel_close(&channel);
+    listener->num_refused++;
+    listener->refused = *why;
 }
 
-// False: close the connection.
-static bool add(struct listener *listener, nng_pipe pipe)
+static uint32_t free_pipe(struct listener *listener)
+{
+    struct entry *taken;
+    do {
+        if (++listener->last_pipe < NUM_EARS)
+            listener->last_pipe = NUM_EARS;
+        HASH_FIND(hh, listener->entries, &listener->last_pipe, sizeof listener->last_pipe, taken);
+    } while (taken);
+    return listener->last_pipe;
+}
+
+static struct holder *find_holder(struct listener *listener, uint32_t uid)
+{
+    struct holder *holder;
+    HASH_FIND(hh, listener->holders, &uid, sizeof uid, holder);
+    if (holder || !(holder = calloc(1, sizeof *holder)))
+        return holder;
+    holder->uid = uid;
+    HASH_ADD(hh, listener->holders, uid, sizeof holder->uid, holder);
+    if (HASH_ADDED(holder))
+        return holder;
+    free(holder);
+    return NULL;
+}
+
+static void leave_holder(struct listener *listener, struct holder *holder)
+{
+    if (--holder->num_entries > 0)
+        return;
+    HASH_DEL(listener->holders, holder);
+    free(holder);
+}
+
+static bool enter(struct listener *listener, struct entry *entry, int fd)
+{
+    entry->holder = find_holder(listener, entry->peer.user.uid);
+    if (!entry->holder)
+        return false;
+    entry->holder->num_entries++;
+    HASH_ADD(hh, listener->entries, peer.pipe, sizeof entry->peer.pipe, entry);
+    entry->channel.fd = fd;
+    if (HASH_ADDED(entry) && watch(listener, entry, EPOLL_CTL_ADD))
+        return true;
+    if (HASH_ADDED(entry))
+        HASH_DEL(listener->entries, entry);
+    leave_holder(listener, entry->holder);
+    return false;
+}
+
+static bool add(struct listener *listener, struct entry *entry, int fd)
+{
+    entry->peer.pipe = free_pipe(listener);
+    entry->opened_ns = entry->moved_ns = entry->peer.active_ns = clock_now_ns();
+    if (!enter(listener, entry, fd))
+        return false;
+    channel_open(&entry->channel, fd);
+    push_event(listener, &entry->added_event, entry, false);
+    arm(listener, entry->opened_ns + (entry->peer.refusal ? refused_stay_ns : greeting_ns));
+    return true;
+}
+
+static void admit(struct listener *listener, int fd, bool by_control)
 {
     struct entry *entry = calloc(1, sizeof *entry);
-    pthread_mutex_lock(&listener->lock);
-    if (entry && read_credentials(listener, pipe, &entry->peer) &&
-        find_place(listener, &entry->peer))
-        HASH_ADD(hh, listener->entries, peer.pipe, sizeof entry->peer.pipe, entry);
-    bool added = entry && HASH_ADDED(entry);
-    if (added) {
-        push_event(listener, &entry->added_event, entry, false);
-        listener->num_surplus += entry->peer.refusal == STATUS_LIMIT;
-    } else {
-        listener->num_refused++;
-    }
-    pthread_mutex_unlock(&listener->lock);
-    if (!added)
+    struct error error;
+    error_set(&error, STATUS_NO_MEMORY, "no memory for another connection");
+    if (!entry || !read_credentials(listener, fd, &entry->peer)) {
+        turn_away(listener, fd, &error);
         free(entry);
-    return added;
-}
-
-static void mark_removed(struct listener *listener, nng_pipe pipe)
-{
-    uint32_t id = (uint32_t)nng_pipe_id(pipe);
-    struct entry *entry;
-    pthread_mutex_lock(&listener->lock);
-    HASH_FIND(hh, listener->entries, &id, sizeof id, entry);
-    if (entry && !entry->gone) { // no entry: add() refused it
-        entry->gone = true;
-        push_event(listener, &entry->removed_event, entry, true);
+        return;
     }
-    pthread_mutex_unlock(&listener->lock);
+    struct peer *peer = &entry->peer;
+    peer->by_control = by_control;
+    if (check_place(listener, peer, &entry->refusal) != STATUS_OK)
+        peer->refusal = &entry->refusal;
+    if (!may_stay(listener, peer))
+        turn_away(listener, fd, peer->refusal);
+    else if (!add(listener, entry, fd))
+        turn_away(listener, fd, &error);
+    else
+        return;
+    free(entry);
 }
 
-static void on_pipe_event(nng_pipe pipe, nng_pipe_ev event, void *context)
+// A descriptor was kept for this. Without it the sockets would stay readable, and no client would
+// learn why nobody accepts.
+static void refuse_without_descriptors(struct listener *listener, int ear)
 {
-    struct listener *listener = context;
-    if (event == NNG_PIPE_EV_REM_POST)
-        mark_removed(listener, pipe);
-    else if (!add(listener, pipe))
-        nng_pipe_close(pipe);
-    waker_ring(listener->wake_fd);
+    struct error error;
+    error_set(&error, STATUS_LIMIT,
+              "the daemon has no descriptor for another connection (RLIMIT_NOFILE of its process)");
+    if (listener->spare_fd >= 0)
+        close(listener->spare_fd);
+    int fd = accept4(ear, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0)
+        turn_away(listener, fd, &error);
+    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-static int set_options(nng_socket socket, const struct listener_params *params)
+static void accept_some(struct listener *listener, uint32_t ear)
 {
-    int reason = nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, params->max_message);
-    if (!reason)
-        // Clients connect directly, so the header of a message has 8 bytes: struct route.
-        reason = nng_socket_set_int(socket, NNG_OPT_MAXTTL, 1);
-    if (!reason)
-        reason = nng_socket_set_int(socket, NNG_OPT_RECVBUF, REQUEST_QUEUE);
-    if (!reason)
-        reason = nng_socket_set_int(socket, NNG_OPT_SENDBUF, REPLY_QUEUE);
-    return reason;
+    for (int i = 0; i < ACCEPTS_A_TURN; i++) {
+        int fd = accept4(listener->ears[ear].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0)
+            admit(listener, fd, ear == CONTROL);
+        else if (errno == EMFILE || errno == ENFILE)
+            refuse_without_descriptors(listener, listener->ears[ear].fd);
+        else if (errno != ECONNABORTED && errno != EINTR)
+            return;
+    }
 }
 
-static int watch_pipes(struct listener *listener)
+// ---- requests and answers ----
+
+size_t listener_max_request(const struct listener *listener, const struct peer *peer)
 {
-    int reason = nng_pipe_notify(listener->socket, NNG_PIPE_EV_ADD_PRE, on_pipe_event, listener);
-    return reason
-               ? reason
-               : nng_pipe_notify(listener->socket, NNG_PIPE_EV_REM_POST, on_pipe_event, listener);
+    return peer->session ? listener->params.max_message : SMALL_MESSAGE;
 }
 
-static int start(struct listener *listener, const struct listener_params *params)
+// Reads or stops to read, by what the peer has not read.
+static void set_pause(struct listener *listener, struct entry *entry)
 {
-    char url[160];
-    nng_listener ear;
-    snprintf(url, sizeof url, "ipc://%s", params->path);
-    int reason = nng_listener_create(&ear, listener->socket, url);
-    if (!reason)
-        reason = nng_listener_set_int(ear, NNG_OPT_IPC_PERMISSIONS, params->groups ? 0666 : 0600);
-    if (!reason)
-        reason = nng_listener_set_size(ear, NNG_OPT_RECVMAXSZ, params->max_message);
-    return reason ? reason : nng_listener_start(ear, 0);
+    entry->paused = entry->channel.unread > UNREAD_PAUSE;
+    watch(listener, entry, EPOLL_CTL_MOD);
+}
+
+static bool give(struct entry *entry, const struct channel_request *request, struct message *out)
+{
+    entry->peer.active_ns = clock_now_ns();
+    entry->spared = false;
+    *out = (struct message){.peer = &entry->peer,
+                            .route = {entry->peer.pipe, request->number},
+                            .data = request->data,
+                            .size = request->size,
+                            .handle = request->data};
+    return true;
+}
+
+// True: a request is whole.
+static bool read_from(struct listener *listener, struct entry *entry, struct message *out)
+{
+    struct channel_request request;
+    struct channel *channel = &entry->channel;
+    const size_t before = channel_held(channel);
+    const bool was_amid = channel_is_amid(channel);
+    const int64_t now_ns = clock_now_ns();
+    enum channel_news news =
+        channel_read(channel, listener_max_request(listener, &entry->peer), &request);
+    entry->moved_ns = now_ns;
+    account(listener, entry, before);
+    if (news == CHANNEL_OVER)
+        end(listener, entry, NULL);
+    if (entry->gone) {
+        if (news == CHANNEL_REQUEST)
+            free(request.data);
+        return false;
+    }
+    if (channel_is_amid(channel) && !was_amid) {
+        entry->opened_ns = now_ns;
+        arm(listener, now_ns + request_ns);
+    }
+    return news == CHANNEL_REQUEST && give(entry, &request, out);
+}
+
+static void write_to(struct listener *listener, struct entry *entry)
+{
+    const size_t before = channel_held(&entry->channel);
+    const bool lives = channel_flush(&entry->channel);
+    if (channel_held(&entry->channel) < before)
+        entry->moved_ns = entry->peer.active_ns = clock_now_ns();
+    account(listener, entry, before);
+    if (!lives)
+        end(listener, entry, NULL);
+    if (!entry->gone)
+        set_pause(listener, entry);
+}
+
+static struct entry *find(struct listener *listener, uint32_t pipe)
+{
+    struct entry *entry;
+    HASH_FIND(hh, listener->entries, &pipe, sizeof pipe, entry);
+    return entry && !entry->gone ? entry : NULL;
+}
+
+static bool serve(struct listener *listener, const struct epoll_event *ready, struct message *out)
+{
+    if (ready->data.u64 < NUM_EARS) {
+        accept_some(listener, (uint32_t)ready->data.u64);
+        return false;
+    }
+    struct entry *entry = find(listener, (uint32_t)ready->data.u64);
+    if (entry && ready->events & EPOLLOUT)
+        write_to(listener, entry);
+    if (!entry || entry->gone)
+        return false;
+    if (!entry->paused && ready->events & (EPOLLIN | EPOLLHUP | EPOLLERR))
+        return read_from(listener, entry, out);
+    if (ready->events & (EPOLLHUP | EPOLLERR))
+        end(listener, entry, NULL);
+    return false;
+}
+
+bool listener_receive(struct listener *listener, struct message *out)
+{
+    if (listener->next_ready == listener->num_ready) {
+        listener->next_ready = 0;
+        listener->num_ready = epoll_wait(listener->epoll_fd, listener->ready, EVENTS_A_TURN, 0);
+        if (listener->num_ready < 0)
+            listener->num_ready = 0;
+    }
+    while (listener->next_ready < listener->num_ready)
+        if (serve(listener, &listener->ready[listener->next_ready++], out))
+            return true;
+    return false;
+}
+
+void message_finish(struct message *message)
+{
+    free(message->handle);
+    message->handle = NULL;
+}
+
+bool listener_reply(struct listener *listener, const struct route *route, const void *data,
+                    size_t size)
+{
+    struct entry *entry = find(listener, route->pipe);
+    if (!entry)
+        return true;
+    const size_t before = channel_held(&entry->channel);
+    const bool idle = before == 0;
+    const bool sent = channel_write(&entry->channel, route->number, data, size);
+    account(listener, entry, before);
+    if (entry->gone)
+        return true;
+    entry->peer.active_ns = clock_now_ns();
+    if (idle)
+        entry->moved_ns = entry->peer.active_ns;
+    if (sent && entry->channel.answers)
+        set_pause(listener, entry);
+    if (!sent)
+        end(listener, entry, NULL);
+    return sent;
+}
+
+// ---- time ----
+
+static int64_t due_ns(const struct listener *listener, const struct entry *entry)
+{
+    const struct peer *peer = &entry->peer;
+    if (peer->refusal)
+        return entry->opened_ns + refused_stay_ns;
+    if (!entry->channel.greeted)
+        return entry->opened_ns + greeting_ns;
+    if (channel_is_amid(&entry->channel) && !entry->paused)
+        return entry->opened_ns + request_ns;
+    return peer->session ? FOREVER : peer->active_ns + listener->params.idle_ns;
+}
+
+static void expire_one(struct listener *listener, struct entry *entry)
+{
+    struct error error;
+    if (entry->peer.refusal) {
+        end(listener, entry, entry->peer.refusal);
+    } else if (channel_is_amid(&entry->channel) && !entry->paused) {
+        error_set(&error, STATUS_TIMEOUT, "a %s did not come whole within %" PRId64 " s",
+                  entry->channel.greeted ? "request" : "greeting",
+                  (entry->channel.greeted ? request_ns : greeting_ns) / NS_PER_S);
+        end_offender(listener, entry, &error);
+    } else {
+        error_set(&error, STATUS_NO_SESSION,
+                  "the daemon closes connections without a session that ask nothing for %" PRId64
+                  " s (--idle-timeout)",
+                  listener->params.idle_ns / NS_PER_S);
+        end(listener, entry, &error);
+    }
+}
+
+// Bytes that have come in time, but were not read in time, count: perhaps the daemon stood still.
+static bool has_bytes(const struct entry *entry)
+{
+    uint8_t byte;
+    return !entry->paused && recv(entry->channel.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
+static void spare(struct listener *listener, struct entry *entry, int64_t now_ns)
+{
+    entry->spared = true;
+    arm(listener, now_ns + NS_PER_S);
+}
+
+void listener_expire(struct listener *listener, int64_t now_ns)
+{
+    struct entry *entry, *next;
+    listener->deadline_ns = FOREVER;
+    HASH_ITER(hh, listener->entries, entry, next)
+    {
+        const int64_t at_ns = entry->gone ? FOREVER : due_ns(listener, entry);
+        if (at_ns > now_ns)
+            arm(listener, at_ns);
+        else if (entry->spared || entry->peer.refusal || !has_bytes(entry))
+            expire_one(listener, entry);
+        else
+            spare(listener, entry, now_ns);
+    }
+}
+
+int64_t listener_deadline_ns(const struct listener *listener)
+{
+    return listener->events ? 0 : listener->deadline_ns;
+}
+
+// ---- opening and closing ----
+
+static enum status open_ear(struct listener *listener, uint32_t number, struct error *error)
+{
+    static const struct {
+        const char *suffix, *what;
+    } kinds[NUM_EARS] = {{"", "socket"}, {SOCKET_CONTROL, "control socket"}};
+    const struct listener_params *params = &listener->params;
+    struct side_socket *ear = &listener->ears[number];
+    side_socket_name(ear, params->path, kinds[number].suffix, kinds[number].what, SOCK_STREAM);
+    return side_socket_open(ear, number == WORKERS && params->groups, listener->epoll_fd,
+                            (void *)(uintptr_t)number, error);
 }
 
 enum status listener_open(const struct listener_params *params, struct listener **out,
@@ -176,152 +573,81 @@ enum status listener_open(const struct listener_params *params, struct listener 
     struct listener *listener = calloc(1, sizeof *listener);
     if (!listener)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the listener");
-    pthread_mutex_init(&listener->lock, NULL);
-    listener->wake_fd = params->wake_fd;
-    listener->max_connections = params->max_connections;
-    listener->groups = params->groups;
-    atomic_store(&max_replies, params->max_replies);
-    int reason = nng_rep0_open_raw(&listener->socket);
-    listener->is_open = reason == 0;
-    if (!reason)
-        reason = set_options(listener->socket, params);
-    if (!reason)
-        reason = watch_pipes(listener);
-    if (!reason)
-        reason = start(listener, params);
-    if (!reason)
-        reason = nng_socket_get_int(listener->socket, NNG_OPT_RECVFD, &listener->receive_fd);
-    if (reason) {
+    listener->params = *params;
+    listener->deadline_ns = FOREVER;
+    listener->ears[WORKERS].fd = listener->ears[CONTROL].fd = -1;
+    listener->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    enum status status = STATUS_OK;
+    if (listener->epoll_fd < 0 || listener->spare_fd < 0)
+        status = error_set(error, STATUS_INTERNAL, "no descriptor for the listener: %s",
+                           strerror(errno));
+    // The control socket first: a client that finds the other one can rely on it.
+    for (uint32_t number = NUM_EARS; status == STATUS_OK && number-- > 0;)
+        status = open_ear(listener, number, error);
+    if (status == STATUS_OK)
+        *out = listener;
+    else
         listener_close(listener);
-        return error_set(error, STATUS_INVALID, "cannot listen at %s: %s", params->path,
-                         nng_strerror(reason));
-    }
-    *out = listener;
-    return STATUS_OK;
+    return status;
+}
+
+void listener_unlink(const struct listener *listener)
+{
+    for (uint32_t i = 0; i < NUM_EARS; i++)
+        if (listener->ears[i].fd >= 0)
+            unlink(listener->ears[i].path);
 }
 
 void listener_close(struct listener *listener)
 {
+    struct entry *entry, *next;
     if (!listener)
         return;
-    if (listener->is_open)
-        nng_close(listener->socket);
-    nng_fini(); // joins nng's threads, so no callback comes after this
-    struct entry *entry, *next;
+    for (uint32_t i = 0; i < NUM_EARS; i++)
+        side_socket_close(&listener->ears[i]);
     HASH_ITER(hh, listener->entries, entry, next)
     {
-        HASH_DEL(listener->entries, entry);
-        free(entry);
+        channel_close(&entry->channel);
+        listener_forget(listener, &entry->peer);
     }
-    pthread_mutex_destroy(&listener->lock);
+    if (listener->epoll_fd >= 0)
+        close(listener->epoll_fd);
+    if (listener->spare_fd >= 0)
+        close(listener->spare_fd);
     free(listener);
-}
-
-uint32_t listener_max_replies(void)
-{
-    return atomic_load(&max_replies);
 }
 
 int listener_fd(const struct listener *listener)
 {
-    return listener->receive_fd;
+    return listener->epoll_fd;
 }
 
-static struct peer *find_living(struct listener *listener, nng_msg *message)
-{
-    uint32_t id = (uint32_t)nng_pipe_id(nng_msg_get_pipe(message));
-    struct entry *entry;
-    pthread_mutex_lock(&listener->lock);
-    HASH_FIND(hh, listener->entries, &id, sizeof id, entry);
-    struct peer *peer = entry && !entry->gone ? &entry->peer : NULL;
-    pthread_mutex_unlock(&listener->lock);
-    return peer;
-}
-
-bool listener_receive(struct listener *listener, struct message *out)
-{
-    nng_msg *message;
-    while (nng_recvmsg(listener->socket, &message, NNG_FLAG_NONBLOCK) == 0) {
-        struct peer *peer = find_living(listener, message);
-        if (peer && nng_msg_header_len(message) == sizeof out->route.header) {
-            *out = (struct message){
-                .peer = peer,
-                .data = nng_msg_body(message),
-                .size = nng_msg_len(message),
-                .handle = message,
-            };
-            memcpy(out->route.header, nng_msg_header(message), sizeof out->route.header);
-            return true;
-        }
-        nng_msg_free(message);
-    }
-    return false;
-}
-
-void message_finish(struct message *message)
-{
-    nng_msg_free(message->handle);
-    message->handle = NULL;
-}
-
-// nng writes it in network byte order.
-static nng_pipe pipe_of(const struct route *route)
-{
-    const uint8_t *h = route->header;
-    return (nng_pipe){.id =
-                          (uint32_t)h[0] << 24 | (uint32_t)h[1] << 16 | (uint32_t)h[2] << 8 | h[3]};
-}
-
-bool listener_reply(struct listener *listener, const struct route *route, const void *data,
-                    size_t size)
-{
-    nng_msg *message = NULL;
-    const bool made = nng_msg_alloc(&message, 0) == 0;
-    // This may block, but only briefly: an nng thread empties the queue, whatever the peers do.
-    if (made && nng_msg_append(message, data, size) == 0 &&
-        nng_msg_header_append(message, route->header, sizeof route->header) == 0 &&
-        nng_sendmsg(listener->socket, message, 0) == 0)
-        return true;
-    if (made)
-        nng_msg_free(message);
-    nng_pipe_close(pipe_of(route));
-    return false;
-}
+// ---- events ----
 
 bool listener_next_event(struct listener *listener, struct peer **peer, bool *removed)
 {
-    pthread_mutex_lock(&listener->lock);
     struct event *event = listener->events;
-    if (event) {
-        LL_DELETE(listener->events, event);
-        *peer = &event->entry->peer;
-        *removed = event->removed;
-    }
-    pthread_mutex_unlock(&listener->lock);
-    return event != NULL;
+    if (!event)
+        return false;
+    LL_DELETE(listener->events, event);
+    *peer = &event->entry->peer;
+    *removed = event->removed;
+    return true;
 }
 
 void listener_forget(struct listener *listener, struct peer *peer)
 {
     struct entry *entry = container_of(peer, struct entry, peer);
-    pthread_mutex_lock(&listener->lock);
     HASH_DEL(listener->entries, entry);
-    listener->num_surplus -= peer->refusal == STATUS_LIMIT;
-    pthread_mutex_unlock(&listener->lock);
+    leave_holder(listener, entry->holder);
     free(entry);
 }
 
-void listener_hang_up(struct listener *listener, const struct peer *peer)
+uint32_t listener_num_refused(struct listener *listener, const char **why)
 {
-    (void)listener;
-    nng_pipe_close((nng_pipe){.id = peer->pipe});
-}
-
-uint32_t listener_num_refused(struct listener *listener)
-{
-    pthread_mutex_lock(&listener->lock);
     uint32_t count = listener->num_refused;
     listener->num_refused = 0;
-    pthread_mutex_unlock(&listener->lock);
+    *why = listener->refused.text;
     return count;
 }

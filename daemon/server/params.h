@@ -110,7 +110,9 @@
             "Once for each group. `uid:N` and `gid:N` name members; a gid is that of the process " \
             "when it connects. `blocks:N` limits leased, held and pinned blocks, `cached:N` "      \
             "limits other cached blocks, and `floor:N` of these are not evicted for others; 0 is " \
-            "no limit. A session belongs to the group that its client names as its tenant, else "  \
+            "no limit. `connections:N` and `sessions:N` limit what the members may have of "       \
+            "`--max-connections` and `--max-sessions`; without them it is a half. A session "      \
+            "belongs to the group that its client names as its tenant, else "                      \
             "to the first one with its user. Members may connect even if they are neither root "   \
             "nor the daemon's user, but then only open sessions and ping.")                        \
     OPTION(uint64_t, tenant_blocks, "tenant-blocks", "N", OPTION_COUNT, 0, INT32_MAX,              \
@@ -233,7 +235,24 @@
                       "makes it with mode 0700. It makes no folder above that one. See FILES.")    \
     OPTION(uint32_t, max_connections, "max-connections", "N", OPTION_COUNT, 1, 1u << 20,           \
            .initial = "1024", .help = "connections at a time, with or without a session",          \
-           .details = "The daemon refuses a further connection with a sentence, and closes it.")   \
+           .details =                                                                              \
+               "The daemon refuses a further connection with a sentence, and closes it. Users of " \
+               "`--tenant` groups have three quarters of them at most. A group has half of them, " \
+               "or `connections:N`. One user of a group has half of these, unless the group is "   \
+               "this one user. The same shares hold for `--max-sessions`, with `sessions:N`, and " \
+               "for `--max-exports`. The control socket has 32 connections of its own.")           \
+    OPTION(uint32_t, idle_timeout_s, "idle-timeout", "S", OPTION_COUNT, 1, INT32_MAX,              \
+           .initial = "300",                                                                       \
+           .help = "close a connection without a session that asks nothing for so many seconds",   \
+           .details = "The library connects anew by itself when such a client asks again.")        \
+    OPTION(uint64_t, max_message_memory, "max-message-memory", "BYTES", OPTION_BYTES, 4 << 20,     \
+           ONE_TIB, .initial = "64M",                                                              \
+           .help =                                                                                 \
+               "requests that are not whole and answers that are not read, of all connections",    \
+           .details =                                                                              \
+               "With more, the user with the most of it loses the connection that stands still "   \
+               "for the longest time. A request must be whole after 30 seconds in any case. "      \
+               "While a client leaves 256 KiB of answers unread, its requests are not read.")      \
     OPTION(uint32_t, max_exports, "max-exports", "N", OPTION_COUNT, 1, 65536, .initial = "64",     \
            .help = "connections at a time to the socket that passes descriptors of GPU memory",    \
            .details = "Each ends with its answer, or after two seconds. Others wait.")             \
@@ -293,8 +312,8 @@
             "Then it polls, so that the end need not wake it: for this long at most, or for "      \
             "three times as long after runs were kept waiting. `aule-ctl status` counts the ends " \
             "that woke it. Until such an end is near, new runs wait for the sessions that were "   \
-            "just served, so that they share the next dispatch. No run waits like this with 0, "   \
-            "with `--ring-entries 0`, or if the doorbell's path is too long.")                     \
+            "just served, so that they share the next dispatch. No run waits like this with 0 or " \
+            "with `--ring-entries 0`.")                                                            \
     OPTION(uint64_t, completion_poll_us, "completion-poll", "US", OPTION_COUNT, 0, 10000, AUTO,    \
            .help = "poll the GPU for this long around the predicted end of work; auto: 100 on a "  \
                    "GPU with 4 cores, else 0",                                                     \

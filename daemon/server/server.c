@@ -236,16 +236,14 @@ static enum status open_core(struct server *server, struct error *error)
 
 static enum status open_listener(struct server *server, struct error *error)
 {
+    const struct server_params *p = server->params;
     const struct listener_params params = {
         .path = server->socket,
-        .max_connections = server->params->max_connections,
         .groups = server->groups,
-        // All parked commands of a session and all messages of one turn may be answered at once.
-        .max_replies = park_max(server->params) + MESSAGES_A_TURN,
-        // nng closes the connection of a longer message without a reason. With some bytes to spare,
-        // a message that is a little too long reaches the decoder, which answers with a reason.
-        .max_message = WIRE_MAX_MESSAGE + 4096,
-        .wake_fd = server->wake_fd,
+        .max_connections = p->max_connections,
+        .max_message = WIRE_MAX_MESSAGE,
+        .max_bytes = p->max_message_memory,
+        .idle_ns = p->idle_timeout_s * NS_PER_S,
     };
     enum status status = listener_open(&params, &server->listener, error);
     if (status != STATUS_OK)
@@ -334,19 +332,20 @@ enum status server_create(const struct server_params *params, struct server **ou
 
 // ---- running ----
 
-// Bounded in number and time, so that rings and finished runs get their turn. Messages that are
-// left keep nng's descriptor readable.
+// Bounded in number and time, so that rings and finished runs get their turn. What is left keeps
+// the listener's descriptor readable.
 static void take_messages(struct server *server)
 {
     struct message message;
-    const int64_t end_ns = clock_now_ns() + messages_ns;
-    for (int i = 0; i < MESSAGES_A_TURN && clock_now_ns() < end_ns &&
+    const int64_t end_ns = server->has_requests ? clock_now_ns() + messages_ns : 0;
+    for (int i = 0; server->has_requests && i < MESSAGES_A_TURN && clock_now_ns() < end_ns &&
                     listener_receive(server->listener, &message);
          i++) {
         dispatch_message(server, &message);
         message_finish(&message);
         fault_step(&server->fault, server->core);
     }
+    server->has_requests = false;
 }
 
 static void expire(struct server *server)
@@ -357,7 +356,7 @@ static void expire(struct server *server)
     server->next_deadline_ns = FOREVER; // each deadline that is left arms it again
     park_expire(server, now_ns);
     session_expire(server, now_ns);
-    connections_expire(server, now_ns);
+    listener_expire(server->listener, now_ns);
     server_arm(server, exports_expire(server->exports, now_ns));
 }
 
@@ -376,8 +375,8 @@ static void advance(struct server *server)
 static void turn(struct server *server)
 {
     wait_for_events(server);
-    connections_take(server);
     take_messages(server);
+    connections_take(server);
     lane_serve(server);
     session_check_segments(server);
     jobs_finish_done(server->jobs, server);
@@ -386,6 +385,7 @@ static void turn(struct server *server)
     advance(server);
     server_step_drain(server);
     lane_wake_clients(server);
+    server_arm(server, listener_deadline_ns(server->listener));
 }
 
 static void log_readiness(const struct server *server)
@@ -491,8 +491,8 @@ bool server_destroy(struct server *server)
     exports_close(server->exports);
     server->exports = NULL;
     if (server->lock.fd >= 0 && server->listener)
-        unlink(server->socket);
-    // From here on nng or a driver may hang, and then no code reads the signalfd. So signals end
+        listener_unlink(server->listener);
+    // From here on a driver may hang, and then no code reads the signalfd. So signals end
     // the process by themselves.
     if (server->stopping)
         server_unblock_signals(server);
@@ -509,7 +509,6 @@ bool server_destroy(struct server *server)
     if (server->guarded)
         sigbus_guard_finish();
     socket_lock_release(&server->lock);
-    connections_forget(server);
     close_fd(server->signal_fd);
     close_fd(server->wake_fd);
     close_fd(server->epoll_fd);

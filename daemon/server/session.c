@@ -211,8 +211,12 @@ static void answer_hello(struct session *session)
 // The session no longer counts for --max-sessions, and its connection may send Hello again.
 static void leave(struct session *session)
 {
-    if (session->peer)
+    if (session->peer) {
         session->peer->session = NULL;
+        session->peer->active_ns = clock_now_ns(); // --idle-timeout begins
+        server_arm(session->server,
+                   session->peer->active_ns + session->server->params->idle_timeout_s * NS_PER_S);
+    }
     session->peer = NULL;
     session->stage = SESSION_ENDING;
     session->server->num_live--;
@@ -264,10 +268,6 @@ static enum status check_device_arena(const struct server *server, uint64_t size
         return error_set(error, STATUS_UNSUPPORTED,
                          "device %s exports no memory, so no session has a device arena",
                          engine_device(server->engine)->name);
-    if (most && !server->exports)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "no session has a device arena: --socket leaves no room for the name of "
-                         "the export socket");
     if (size <= most && server->device_arena_bytes <= most - size)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
@@ -277,19 +277,32 @@ static enum status check_device_arena(const struct server *server, uint64_t size
 }
 
 // Sessions that have ended count while their attached processes run.
-static enum status check_number(const struct server *server, struct error *error)
+static bool has_place(const struct session *session)
 {
-    const uint32_t live = server->num_live, ghosts = server->num_ghosts;
-    const uint32_t most = server->params->max_sessions;
-    if (live + ghosts < most)
-        return STATUS_OK;
-    if (ghosts == 0)
-        return error_set(error, STATUS_LIMIT, "%u sessions are open; --max-sessions is %u", live,
-                         most);
+    return session->stage != SESSION_ENDING || session->ghost;
+}
+
+static enum status check_number(const struct server *server, const struct peer *peer,
+                                struct error *error)
+{
+    const struct places places = {.what = "sessions",
+                                  .option = "--max-sessions",
+                                  .most = server->params->max_sessions,
+                                  .group_word = "sessions:N of its --tenant; ",
+                                  .group_field = offsetof(struct group_places, sessions)};
+    struct places_taken taken = {0};
+    struct session *session, *next;
+    HASH_ITER(hh, server->sessions, session, next)
+    {
+        if (has_place(session))
+            places_count(&taken, &peer->user, &session->user);
+    }
+    if (server->num_ghosts == 0 || taken.all < places.most || !listener_is_operator(peer))
+        return places_check(&places, &taken, &peer->user, error);
     return error_set(error, STATUS_LIMIT,
-                     "%u sessions are open, and of %u more the attached process still runs; "
+                     "%u sessions are open, and the attached processes of %u more still run; "
                      "--max-sessions is %u",
-                     live, ghosts, most);
+                     server->num_live, server->num_ghosts, server->params->max_sessions);
 }
 
 static enum status check_hello(const struct server *server, const struct peer *peer,
@@ -316,7 +329,7 @@ static enum status check_hello(const struct server *server, const struct peer *p
     enum status status = check_device_arena(server, hello->device_arena_size, error);
     if (status != STATUS_OK)
         return status;
-    return check_number(server, error);
+    return check_number(server, peer, error);
 }
 
 static void set_label(struct session *session)
@@ -331,7 +344,8 @@ enum status session_start(struct server *server, struct peer *peer, const struct
     const char *group = NULL;
     enum status status = check_hello(server, peer, hello, error);
     if (status == STATUS_OK)
-        status = groups_find(server->groups, peer->uid, peer->gid, hello->tenant, &group, error);
+        status = groups_find(server->groups, peer->user.uid, peer->user.gid, hello->tenant, &group,
+                             error);
     if (status != STATUS_OK)
         return status;
     struct session *session = calloc(1, sizeof *session);
@@ -350,7 +364,8 @@ enum status session_start(struct server *server, struct peer *peer, const struct
         .name = name,
         .tenant = tenant,
         .pid = peer->pid,
-        .uid = peer->uid,
+        .uid = peer->user.uid,
+        .user = peer->user,
         .group = group,
         .pidfd = -1,
         .segment = {.guard = -1, .arena_size = (hello->arena_size + page - 1) / page * page},
@@ -425,10 +440,6 @@ static enum status check_attacher(const struct session *session, struct error *e
                          "the process of session %" PRIu64
                          " cannot be watched (another pid namespace?), so it cannot attach",
                          session->id);
-    if (!session->server->exports)
-        return error_set(error, STATUS_UNSUPPORTED,
-                         "no process can attach to a cache: --socket leaves no room for the name "
-                         "of the export socket");
     return STATUS_OK;
 }
 

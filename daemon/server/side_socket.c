@@ -6,6 +6,7 @@
 #include "side_socket.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -13,18 +14,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-bool side_socket_name(struct side_socket *side, const char *socket, const char *suffix,
+void side_socket_name(struct side_socket *side, const char *socket, const char *suffix,
                       const char *what, int type)
 {
     *side = (struct side_socket){.what = what, .type = type, .fd = -1};
-    const size_t length = strlen(socket), more = strlen(suffix) + 1;
-    if (length + more > sizeof side->path)
-        return false;
-    memcpy(side->path, socket, length);
-    memcpy(side->path + length, suffix, more);
+    snprintf(side->path, sizeof side->path, "%s%s", socket, suffix);
     const char *slash = strrchr(side->path, '/');
     side->name = slash ? slash + 1 : side->path;
-    return true;
 }
 
 static struct sockaddr_un address_of(const struct side_socket *side)

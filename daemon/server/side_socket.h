@@ -12,15 +12,15 @@
 #include "schema/status.h"
 
 struct side_socket {
-    const char *what;               // "doorbell", for sentences
-    int type;                       // SOCK_DGRAM, SOCK_SEQPACKET
-    int fd;                         // owned; -1 = not open
-    char path[SOCKET_PATH_MAX + 1]; // "" = the name does not fit
-    const char *name;               // the file name, inside `path`
+    const char *what; // "doorbell", for sentences
+    int type;         // SOCK_DGRAM, SOCK_SEQPACKET
+    int fd;           // owned; -1 = not open
+    char path[SOCKET_PATH_MAX + 1];
+    const char *name; // the file name, inside `path`
 };
 
-// Sets all fields but fd, which becomes -1. False: the path would be too long.
-bool side_socket_name(struct side_socket *side, const char *socket, const char *suffix,
+// Sets all fields but fd, which becomes -1. `suffix` is at most as long as SOCKET_CONTROL.
+void side_socket_name(struct side_socket *side, const char *socket, const char *suffix,
                       const char *what, int type);
 // Removes what a killed daemon left at the path. INVALID: something else lies there, and stays.
 enum status side_socket_clear(const struct side_socket *side, struct error *error);

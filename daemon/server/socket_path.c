@@ -24,8 +24,9 @@
 static enum status too_long(const char *path, struct error *error)
 {
     return error_set(error, STATUS_INVALID,
-                     "socket path \"%.200s\" has %zu bytes; at most %d fit (see --socket)", path,
-                     strlen(path), SOCKET_PATH_ROOM - 1);
+                     "socket path \"%.200s\" has %zu bytes; at most %d fit, because the control "
+                     "socket's name adds " SOCKET_CONTROL " (see --socket)",
+                     path, strlen(path), SOCKET_DAEMON_MAX);
 }
 
 // Makes only the last folder of the path: if more is missing, the path is probably a mistake.

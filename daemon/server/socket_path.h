@@ -10,7 +10,7 @@
 #include "base/socket_rule.h"
 #include "schema/status.h"
 
-enum { SOCKET_PATH_ROOM = SOCKET_PATH_MAX + 1 };
+enum { SOCKET_PATH_ROOM = SOCKET_DAEMON_MAX + 1 };
 
 // The absolute path of the socket: `option`, or by the rule of base/socket_rule.h if that is NULL.
 // `number` is the device's place in --list-devices. The folder is made, with mode 0700, if only its

@@ -42,8 +42,8 @@ struct watch {
 
 // Where the answer to a command goes.
 struct asker {
-    struct route route;   // by nng, unless `ring` is given
-    struct session *ring; // by the completion ring of this session; NULL = by nng
+    struct route route;   // by message, unless `ring` is given
+    struct session *ring; // by the completion ring of this session; NULL = by message
     uint32_t sequence;    // by ring: number of the submission entry
     // By ring: bytes of the session's arena that may take the reply; checked. count 0 = none.
     struct wire_span place;
@@ -98,6 +98,7 @@ struct session {
     char label[320];     // "session 7 (worker, pid 123)", for logs
     uint64_t pid;        // the peer's; 0 = of another pid namespace
     uint32_t uid;
+    struct place_user user;            // its peer's
     const char *group;                 // of server->groups; NULL = none
     struct segment segment;            // owned
     struct engine_arena *arena;        // owned; NULL without an arena
@@ -188,6 +189,7 @@ struct server {
     char segment_prefix[SEGMENT_PREFIX_ROOM];
     struct socket_lock lock;
     int wake_fd, signal_fd, epoll_fd; // owned; -1 = not open
+    bool has_requests;                // listener_fd() is readable
     struct watch request_watch, wake_watch, signal_watch, bell_watch, export_watch;
     struct watch tier_watches[1 + CORE_MAX_TIERS];
     struct side_socket bell;
@@ -212,12 +214,7 @@ struct server {
     uint32_t num_ghosts;         // sessions with a ghost; they count for --max-sessions, too
     uint64_t device_arena_bytes; // of the device arenas of all sessions: --device-arenas
     uint64_t next_session;       // id of the next one
-    uint32_t num_connections;    // open ones, without those above --max-connections
-    struct refused {
-        struct peer *peer;
-        struct refused *next;
-    } * refused; // connections of other users or above --max-connections; closed at close_at_ns
-    struct parked *parked; // owned
+    struct parked *parked;       // owned
     uint32_t num_parked, num_parked_leases, num_parked_attaches;
     int64_t next_deadline_ns; // at most the nearest deadline
     bool retry;               // something came free: call park_retry()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// wait.c - see wait.h. To sleep is one epoll_pwait2() over nng's receive descriptor, an eventfd
-// (engine, jobs, connections, SIGBUS guard), a signalfd, the doorbell and the pidfds of sessions.
+// wait.c - see wait.h. To sleep is one epoll_pwait2() over the listener's descriptor, an eventfd
+// (engine, jobs, SIGBUS guard), a signalfd, the doorbell and the pidfds of sessions.
 // To poll is to read rings and the engine's news with plain loads, then to ask epoll without
 // sleeping. The loads take some microseconds, however many rings are awake.
 
@@ -100,7 +100,7 @@ void wait_for_events(struct server *server)
     for (int i = 0; i < count; i++) {
         const struct watch *mark = events[i].data.ptr;
         switch (mark->kind) {
-        case WATCH_REQUESTS: break; // take_messages() looks in every turn
+        case WATCH_REQUESTS: server->has_requests = true; break;
         case WATCH_WAKE: wait_drain(server); break;
         case WATCH_SIGNALS: server_read_signals(server); break;
         case WATCH_OWNER: session_process_gone(mark->session); break;

@@ -5,6 +5,8 @@
 
 #include "raw_client.h"
 
+#include "base/socket_rule.h"
+
 #include <check.h>
 #include <fcntl.h>
 #include <nng/protocol/reqrep0/req.h>
@@ -39,6 +41,7 @@ struct raw_client *raw_open(const char *socket_path)
     char url[160];
     ck_assert_ptr_nonnull(raw);
     raw->segment_fd = -1;
+    snprintf(raw->path, sizeof raw->path, "%s", socket_path);
     snprintf(url, sizeof url, "ipc://%s", socket_path);
     ck_assert_int_eq(nng_req0_open(&raw->socket), 0);
     nng_socket_set_ms(raw->socket, NNG_OPT_REQ_RESENDTIME, NNG_DURATION_INFINITE);
@@ -54,6 +57,7 @@ void raw_close(struct raw_client *raw)
     if (!raw)
         return;
     nng_close(raw->socket);
+    raw_close(raw->control);
     if (raw->segment)
         munmap(raw->segment, raw->hello.segment_size);
     if (raw->segment_fd >= 0)
@@ -103,8 +107,21 @@ static struct wire_buffer encode(struct raw_client *raw, const struct wire_reque
     return buffer;
 }
 
+static struct raw_client *control_of(struct raw_client *raw)
+{
+    char path[sizeof raw->path + sizeof SOCKET_CONTROL];
+    snprintf(path, sizeof path, "%s" SOCKET_CONTROL, raw->path);
+    if (!raw->control) {
+        raw->control = raw_open(path);
+        raw->control->one_socket = true;
+    }
+    return raw->control;
+}
+
 void raw_call(struct raw_client *raw, const struct wire_request *request, struct wire_reply *reply)
 {
+    if (!raw->one_socket && wire_command_rules(request->command) & WIRE_BY_CONTROL)
+        raw = control_of(raw);
     struct wire_buffer buffer = encode(raw, request);
     raw_send(raw, buffer.data, buffer.size, reply);
     wire_buffer_finish(&buffer);

@@ -13,6 +13,9 @@
 #include <nng/nng.h>
 
 struct raw_client {
+    char path[128];             // of the socket
+    bool one_socket;            // all commands go to it; set by the test
+    struct raw_client *control; // for commands that only the control socket serves; NULL: not yet
     nng_socket socket;
     uint64_t session, epoch;       // of its handshake; sent with every command
     int segment_fd;                // stays open, so that a test can shrink it; -1 = none
@@ -29,7 +32,8 @@ void raw_close(struct raw_client *raw);
 // Sends bytes as they are, and waits for the answer. *reply is valid until the next call;
 // wire_reply_finish() frees its arrays.
 void raw_send(struct raw_client *raw, const void *data, size_t size, struct wire_reply *reply);
-// Sets session and epoch (if they are 0), encodes, sends.
+// Sets session and epoch (if they are 0), encodes, sends. A command that only the control socket
+// serves goes there.
 void raw_call(struct raw_client *raw, const struct wire_request *request, struct wire_reply *reply);
 // The same in two parts, so that one command can wait in the daemon while others of its session are
 // sent. raw_begin() returns when the message is on its way. The daemon handles the messages of a

@@ -19,6 +19,8 @@ static inline struct server_params small_server(const char *socket_path)
         .max_blocks = SMALL_BLOCKS,
         .max_sessions = 8,
         .max_connections = 16,
+        .idle_timeout_s = 300,
+        .max_message_memory = 64 << 20,
         .max_caches = 4,
         .max_batches = 8,
         .max_tickets = 8,

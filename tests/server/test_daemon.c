@@ -192,14 +192,14 @@ START_TEST(a_place_or_device_that_is_not_to_be_had_is_named)
 }
 END_TEST
 
-START_TEST(a_socket_path_beyond_107_bytes_is_refused)
+START_TEST(a_socket_path_beyond_99_bytes_is_refused)
 {
     char path[256];
     ck_assert(daemon_init(&daemon_));
     snprintf(path, sizeof path, "%s/%0100d", daemon_.folder, 0);
     ck_assert(!daemon_start(&daemon_, (const char *const[]){"--socket", path, NULL}));
     ck_assert_int_eq(daemon_.exit_code, 1);
-    ck_assert(daemon_log_contains(&daemon_, "at most 107 fit"));
+    ck_assert(daemon_log_contains(&daemon_, "at most 99 fit"));
 }
 END_TEST
 
@@ -299,7 +299,7 @@ int main(void)
                   a_second_daemon_on_the_same_socket_is_refused_with_a_sentence,
                   the_next_daemon_removes_the_files_of_a_killed_one,
                   a_regular_file_at_the_path_is_refused_and_stays,
-                  a_socket_path_beyond_107_bytes_is_refused, information_options_end_0,
+                  a_socket_path_beyond_99_bytes_is_refused, information_options_end_0,
                   a_second_signal_ends_at_once_and_clean, hangup_signal_changes_nothing,
                   an_idle_daemon_sleeps, NULL},
               1);

@@ -33,7 +33,8 @@ START_TEST(sessions_and_arenas_have_limits_that_the_sentence_names)
     expect_hello(clients[0], 65536, STATUS_OK, NULL);
     expect_hello(clients[0], 65536, STATUS_INVALID, "already");
     expect_hello(clients[1], 0, STATUS_OK, NULL);
-    expect_hello(clients[2], 0, STATUS_LIMIT, "2 sessions are open; --max-sessions is 2");
+    expect_hello(clients[2], 0, STATUS_LIMIT,
+                 "the daemon has 2 sessions already; --max-sessions is 2");
     raw_expect(clients[0], &(struct wire_request){.command = WIRE_COMMAND_CLOSE_SESSION},
                STATUS_OK);
     expect_hello(clients[2], 0, STATUS_OK, NULL);

@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_server_listener.c - only the server's listener, with bare connections: a connection that the
-// daemon closes while requests arrive, and answers that their peer does not read. No device, no
-// sessions.
+// test_server_listener.c - only the server's listener, with bare connections: requests that are cut
+// or too large, answers that are not read, connections that ask nothing, and the places of users.
+// Time is given to listener_expire(), so no test waits for a time-out. No device, no sessions.
 
+#include "base/clock.h"
 #include "rigs/check_main.h"
 #include "rigs/raw_client.h"
 #include "server/listener.h"
 
+#include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdio.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { ROUNDS = 400, DEADLINE_MS = 100000, MAX_MESSAGE = 65536, MAX_REPLIES = 320 };
+enum { DEADLINE_MS = 100000, MAX_MESSAGE = 1 << 20, MAX_REPLIES = 320, MAX_BYTES = 4 << 20 };
+enum { IDLE_S = 300, REQUEST_S = 30 };
 
 static char folder[64], path[96];
 static struct listener *listener;
-static int wake_fd;
+static char no_session; // stands for a session of a peer
 
 static void open_listener(void)
 {
@@ -28,80 +30,220 @@ static void open_listener(void)
     strcpy(folder, "/tmp/aule-listener-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(path, sizeof path, "%s/s", folder);
-    wake_fd = eventfd(0, EFD_CLOEXEC);
     const struct listener_params params = {.path = path,
                                            .max_connections = 8,
-                                           .max_replies = MAX_REPLIES,
                                            .max_message = MAX_MESSAGE,
-                                           .wake_fd = wake_fd};
-    ck_assert_int_eq(listener_open(&params, &listener, &error), STATUS_OK);
+                                           .max_bytes = MAX_BYTES,
+                                           .idle_ns = IDLE_S * NS_PER_S};
+    ck_assert_msg(listener_open(&params, &listener, &error) == STATUS_OK, "%s", error.text);
 }
 
 static void close_listener(void)
 {
     listener_close(listener);
-    close(wake_fd);
-    rmdir(folder);
+    ck_assert_msg(rmdir(folder) == 0, "a file of the listener is left");
 }
 
-// The next event, which must be of this kind. Messages stay queued.
+// Takes what has come until a request is there.
+static struct message await_message(void)
+{
+    struct message message;
+    struct pollfd ready = {.fd = listener_fd(listener), .events = POLLIN};
+    do
+        ck_assert_int_eq(poll(&ready, 1, DEADLINE_MS), 1);
+    while (!listener_receive(listener, &message));
+    return message;
+}
+
+// The next event, which must be of this kind. No request may come meanwhile.
 static struct peer *await_event(bool removed)
 {
+    struct message message;
     struct peer *peer;
     bool was_removed;
+    struct pollfd ready = {.fd = listener_fd(listener), .events = POLLIN};
     while (!listener_next_event(listener, &peer, &was_removed)) {
-        struct pollfd fd = {.fd = wake_fd, .events = POLLIN};
-        uint64_t count;
-        ck_assert_msg(poll(&fd, 1, DEADLINE_MS) == 1,
-                      "a connection that was hung up is not gone after %d ms", DEADLINE_MS);
-        ck_assert_int_eq(read(wake_fd, &count, sizeof count), sizeof count);
+        ck_assert_int_eq(poll(&ready, 1, DEADLINE_MS), 1);
+        ck_assert(!listener_receive(listener, &message));
     }
     ck_assert_int_eq(was_removed, removed);
     return peer;
 }
 
-// Answers them; meanwhile the connection may be closed.
-static void take_messages(int count)
+// bare_connect() waits for the greeting, which only the listener sends; here both are one thread.
+static int connect_peer(struct peer **peer)
 {
-    while (count) {
-        struct message message;
-        struct pollfd fd = {.fd = listener_fd(listener), .events = POLLIN};
-        ck_assert_int_eq(poll(&fd, 1, DEADLINE_MS), 1);
-        if (!listener_receive(listener, &message))
-            continue;
-        ck_assert(listener_reply(listener, &message.route, "an answer", 10));
+    static const uint8_t greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    uint8_t answer[8];
+    int fd = bare_connect(path, false);
+    *peer = await_event(false);
+    ck_assert_int_eq(send(fd, greeting, sizeof greeting, MSG_NOSIGNAL), sizeof greeting);
+    ck_assert_int_eq(recv(fd, answer, sizeof answer, MSG_WAITALL), sizeof answer);
+    ck_assert_uint_eq(answer[5], 0x31);
+    return fd;
+}
+
+// Reads what the listener's sockets have, without a request.
+static void settle(void)
+{
+    struct message message;
+    struct pollfd ready = {.fd = listener_fd(listener), .events = POLLIN};
+    while (poll(&ready, 1, 0) == 1)
+        ck_assert(!listener_receive(listener, &message));
+}
+
+static void expire_in(int seconds)
+{
+    settle();
+    listener_expire(listener, clock_now_ns() + seconds * NS_PER_S);
+}
+
+// What the listener said when it closed the connection.
+static void expect_parting(int fd, enum status status, const char *words)
+{
+    static _Alignas(8) uint8_t message[4096];
+    uint8_t head[13];
+    struct wire_reply reply;
+    struct error error;
+    ck_assert_int_eq(recv(fd, head, sizeof head, MSG_WAITALL), sizeof head);
+    const uint32_t number = (uint32_t)head[11] << 8 | head[12];
+    ck_assert_uint_eq(number, 0);
+    const ssize_t size = recv(fd, message, sizeof message, MSG_WAITALL);
+    ck_assert_int_gt(size, 0);
+    ck_assert_int_eq(wire_decode_reply(message, (size_t)size, &reply, &error), STATUS_OK);
+    ck_assert_int_eq(reply.status, status);
+    ck_assert_msg(strstr(reply.message, words), "%s", reply.message);
+    ck_assert_int_eq(recv(fd, head, sizeof head, 0), 0);
+}
+
+// ---- requests ----
+
+// A head that claims `size` bytes of a message.
+static void send_head(int fd, uint32_t size)
+{
+    const uint32_t length = size + 4;
+    const uint8_t head[13] = {1,
+                              0,
+                              0,
+                              0,
+                              0,
+                              (uint8_t)(length >> 24),
+                              (uint8_t)(length >> 16),
+                              (uint8_t)(length >> 8),
+                              (uint8_t)length,
+                              0x80,
+                              0,
+                              0,
+                              7};
+    ck_assert_int_eq(send(fd, head, sizeof head, MSG_NOSIGNAL), sizeof head);
+}
+
+START_TEST(a_request_that_is_not_whole_in_time_ends_its_connection_with_a_reason)
+{
+    struct peer *peer, *idle;
+    int fd = connect_peer(&peer), other = connect_peer(&idle);
+    send_head(fd, 100);
+    expire_in(REQUEST_S - 1);
+    expire_in(REQUEST_S + 1);
+    ck_assert_ptr_eq(await_event(true), peer);
+    expect_parting(fd, STATUS_TIMEOUT, "a request did not come whole within 30 s");
+    listener_forget(listener, peer);
+    close(fd);
+    close(other);
+}
+END_TEST
+
+START_TEST(a_peer_that_does_not_greet_is_hung_up_on)
+{
+    int fd = bare_connect(path, false);
+    struct peer *peer = await_event(false);
+    uint8_t greeting[8];
+    expire_in(11);
+    ck_assert_ptr_eq(await_event(true), peer);
+    ck_assert_int_eq(recv(fd, greeting, sizeof greeting, MSG_WAITALL), sizeof greeting);
+    expect_parting(fd, STATUS_TIMEOUT, "a greeting did not come whole within 10 s");
+    close(fd);
+}
+END_TEST
+
+START_TEST(a_connection_without_a_session_that_asks_nothing_is_closed_and_told_the_option)
+{
+    struct peer *asks, *idle, *works;
+    int asking = connect_peer(&asks), silent = connect_peer(&idle), worker = connect_peer(&works);
+    works->session = &no_session;
+    settle();
+    asks->active_ns += 2 * NS_PER_S;
+    expire_in(IDLE_S + 1);
+    ck_assert_ptr_eq(await_event(true), idle);
+    expect_parting(silent, STATUS_NO_SESSION, "(--idle-timeout)");
+    listener_forget(listener, idle);
+    ck_assert(bare_send(asking, "ask", 4, 1));
+    struct message message = await_message();
+    ck_assert_ptr_eq(message.peer, asks);
+    message_finish(&message);
+    expire_in(10 * IDLE_S);
+    ck_assert_ptr_eq(await_event(true), asks);
+    listener_forget(listener, asks);
+    struct peer *none;
+    bool removed;
+    ck_assert(!listener_next_event(listener, &none, &removed));
+    close(asking);
+    close(silent);
+    close(worker);
+}
+END_TEST
+
+// As after a pause of the daemon: the bytes had come in time.
+START_TEST(time_in_which_the_daemon_did_not_read_does_not_count)
+{
+    struct peer *peer;
+    int fd = connect_peer(&peer);
+    settle();
+    ck_assert(bare_send(fd, "ask", 4, 1));
+    listener_expire(listener, clock_now_ns() + 10 * IDLE_S * NS_PER_S);
+    struct message message = await_message();
+    ck_assert_ptr_eq(message.peer, peer);
+    message_finish(&message);
+    close(fd);
+}
+END_TEST
+
+START_TEST(without_a_session_a_large_request_is_dropped_and_can_be_answered)
+{
+    static const uint8_t large[100000];
+    struct peer *peer;
+    int fd = connect_peer(&peer);
+    for (int session = 0; session < 2; session++) {
+        peer->session = session ? &no_session : NULL;
+        ck_assert(bare_send(fd, large, sizeof large, 5));
+        struct message message = await_message();
+        ck_assert_uint_eq(message.size, sizeof large);
+        ck_assert_int_eq(message.data != NULL, session);
         message_finish(&message);
-        count--;
     }
+    close(fd);
 }
+END_TEST
 
-// Waits until the other end is closed.
-static void *pour(void *context)
+// Each claims a MiB and sends none of it; the limit is four.
+START_TEST(requests_that_are_not_whole_share_one_limit)
 {
-    const uint8_t payload[16] = {0};
-    const int fd = *(const int *)context;
-    struct pollfd writable = {.fd = fd, .events = POLLOUT};
-    for (uint32_t i = 0;; i++) {
-        poll(&writable, 1, DEADLINE_MS);
-        if (!bare_send(fd, payload, sizeof payload, i) && writable.revents & (POLLERR | POLLHUP))
-            return NULL;
+    enum { NUM = 5 };
+    struct peer *peers[NUM];
+    int fds[NUM];
+    for (int i = 0; i < NUM; i++) {
+        fds[i] = connect_peer(&peers[i]);
+        peers[i]->session = &no_session;
     }
-}
-
-START_TEST(a_connection_that_is_hung_up_between_a_messages_head_and_its_body_is_gone_all_the_same)
-{
-    for (int round = 0; round < ROUNDS; round++) {
-        pthread_t thread;
-        int fd = bare_connect(path, true);
-        struct peer *peer = await_event(false);
-        ck_assert_int_eq(pthread_create(&thread, NULL, pour, &fd), 0);
-        take_messages(1 + round % 7);
-        listener_hang_up(listener, peer);
-        ck_assert_ptr_eq(await_event(true), peer);
-        listener_forget(listener, peer);
-        ck_assert_int_eq(pthread_join(thread, NULL), 0);
-        close(fd);
+    for (int i = 0; i < NUM; i++) {
+        send_head(fds[i], MAX_MESSAGE);
+        settle();
     }
+    ck_assert_ptr_eq(await_event(true), peers[0]);
+    expect_parting(fds[0], STATUS_LIMIT, "exceed --max-message-memory 4194304");
+    listener_forget(listener, peers[0]);
+    for (int i = 0; i < NUM; i++)
+        close(fds[i]);
 }
 END_TEST
 
@@ -115,32 +257,31 @@ static const uint8_t answer[ANSWER_BYTES];
 // Takes one request. Returns what is needed to answer it.
 static struct route ask(int fd, uint32_t id)
 {
-    struct message message;
-    struct pollfd readable = {.fd = listener_fd(listener), .events = POLLIN};
     ck_assert(bare_send(fd, "ask", 4, id));
-    do
-        ck_assert_int_eq(poll(&readable, 1, DEADLINE_MS), 1);
-    while (!listener_receive(listener, &message));
+    struct message message = await_message();
     struct route route = message.route;
     message_finish(&message);
     return route;
 }
 
+// Lets the listener send what it has kept.
 static void read_answer(int fd, uint32_t id)
 {
-    const struct timeval deadline = {.tv_sec = DEADLINE_MS / 1000};
     uint8_t frame[FRAME_BYTES];
-    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline), 0);
-    ck_assert_msg(recv(fd, frame, sizeof frame, MSG_WAITALL) == sizeof frame,
-                  "answer %u did not come", id);
+    for (size_t got = 0; got < sizeof frame;) {
+        ssize_t count = recv(fd, frame + got, sizeof frame - got, MSG_DONTWAIT);
+        ck_assert_msg(count > 0 || (count < 0 && errno == EAGAIN), "answer %u did not come", id);
+        got += count > 0 ? (size_t)count : 0;
+        settle();
+    }
     ck_assert_uint_eq((uint32_t)frame[11] << 8 | frame[12], id);
 }
 
 START_TEST(of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once)
 {
     struct route routes[MAX_REPLIES];
-    int fd = bare_connect(path, true);
-    await_event(false);
+    struct peer *peer;
+    int fd = connect_peer(&peer);
     for (uint32_t i = 0; i < MAX_REPLIES; i++)
         routes[i] = ask(fd, i);
     for (uint32_t i = 0; i < MAX_REPLIES; i++)
@@ -151,68 +292,102 @@ START_TEST(of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_give
 }
 END_TEST
 
-START_TEST(a_peer_that_never_reads_keeps_nobody_elses_answer)
+START_TEST(a_peer_that_does_not_read_its_answers_is_not_read_until_it_does)
 {
-    int deaf = bare_connect(path, true), other = bare_connect(path, true);
+    static uint8_t large[1 << 20];
+    struct peer *peer;
+    int fd = connect_peer(&peer);
+    struct route route = ask(fd, 1);
+    ck_assert(listener_reply(listener, &route, large, sizeof large));
+    ck_assert(bare_send(fd, "ask", 4, 2));
+    settle(); // asserts that no request came
+    for (size_t got = 0; got < sizeof large + 13;) {
+        ssize_t count =
+            recv(fd, large,
+                 sizeof large + 13 - got < sizeof large ? sizeof large + 13 - got : sizeof large,
+                 MSG_DONTWAIT);
+        got += count > 0 ? (size_t)count : 0;
+        struct message message;
+        if (count <= 0 && listener_receive(listener, &message)) {
+            ck_assert_uint_eq(message.route.number & 0xffff, 2);
+            message_finish(&message);
+            close(fd);
+            return;
+        }
+    }
+    struct message message = await_message();
+    ck_assert_uint_eq(message.route.number & 0xffff, 2);
+    message_finish(&message);
+    close(fd);
+}
+END_TEST
+
+START_TEST(answers_that_are_not_read_share_one_limit_and_the_others_live)
+{
+    static const uint8_t large[65536];
+    struct peer *deaf_peer, *other_peer;
+    int deaf = connect_peer(&deaf_peer), other = connect_peer(&other_peer);
     struct route route = ask(deaf, 1);
-    for (int i = 0; i < 10 * MAX_REPLIES; i++)
-        ck_assert(listener_reply(listener, &route, answer, sizeof answer));
+    for (size_t given = 0; given < 2 * MAX_BYTES; given += sizeof large)
+        ck_assert(listener_reply(listener, &route, large, sizeof large));
     route = ask(other, 2);
     ck_assert(listener_reply(listener, &route, answer, sizeof answer));
     read_answer(other, 2);
+    ck_assert_ptr_eq(await_event(true), deaf_peer);
+    listener_forget(listener, deaf_peer);
     close(deaf);
     close(other);
 }
 END_TEST
 
-// Counts bytes until none arrives for a while.
-static size_t read_all(int fd)
-{
-    const struct timeval pause = {.tv_sec = 1};
-    static uint8_t bytes[1 << 20];
-    size_t sum = 0;
-    ssize_t got;
-    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &pause, sizeof pause), 0);
-    while ((got = recv(fd, bytes, sizeof bytes, 0)) > 0)
-        sum += (size_t)got;
-    return sum;
-}
+// ---- the control socket ----
 
-// nng keeps 64; the socket and the layers between keep some more.
-START_TEST(large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound)
+START_TEST(the_control_socket_has_places_of_its_own_and_only_its_user_may_open_it)
 {
-    static const uint8_t large[65536];
-    int deaf = bare_connect(path, true), other = bare_connect(path, true);
-    struct route route = ask(deaf, 1);
-    for (int i = 0; i < MAX_REPLIES; i++)
-        ck_assert(listener_reply(listener, &route, large, sizeof large));
-    route = ask(other, 2);
-    ck_assert(listener_reply(listener, &route, answer, sizeof answer));
-    read_answer(
-        other,
-        2); // nng moves answers in order, so all for the deaf client are kept or dropped by now
-    size_t came = read_all(deaf);
-    ck_assert_uint_gt(came, 0);
-    ck_assert_uint_le(came, 80 * sizeof large);
-    close(deaf);
-    close(other);
+    char control[128];
+    struct stat info;
+    int fds[20];
+    snprintf(control, sizeof control, "%s.control", path);
+    ck_assert_int_eq(stat(control, &info), 0);
+    ck_assert_int_eq(info.st_mode & 07777, 0600);
+    for (int i = 0; i < 20; i++)
+        fds[i] = bare_connect(path, false);
+    settle();
+    int fd = bare_connect(control, false);
+    settle();
+    struct peer *peer, *last = NULL;
+    bool removed;
+    while (listener_next_event(listener, &peer, &removed))
+        last = peer;
+    ck_assert(last->by_control);
+    ck_assert_ptr_null(last->refusal);
+    close(fd);
+    for (int i = 0; i < 20; i++)
+        close(fds[i]);
 }
 END_TEST
 
 int main(void)
 {
     Suite *suite = suite_create("server, listener");
-    check_case(
-        suite, "hang up", open_listener, close_listener,
-        (const TTest *const[]){
-            a_connection_that_is_hung_up_between_a_messages_head_and_its_body_is_gone_all_the_same,
-            NULL},
-        1);
+    check_case(suite, "requests", open_listener, close_listener,
+               (const TTest *const[]){
+                   a_request_that_is_not_whole_in_time_ends_its_connection_with_a_reason,
+                   a_peer_that_does_not_greet_is_hung_up_on,
+                   a_connection_without_a_session_that_asks_nothing_is_closed_and_told_the_option,
+                   time_in_which_the_daemon_did_not_read_does_not_count,
+                   without_a_session_a_large_request_is_dropped_and_can_be_answered,
+                   requests_that_are_not_whole_share_one_limit, NULL},
+               1);
     check_case(suite, "answers", open_listener, close_listener,
                (const TTest *const[]){
                    of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once,
-                   a_peer_that_never_reads_keeps_nobody_elses_answer,
-                   large_answers_to_a_peer_that_does_not_read_are_kept_to_a_bound, NULL},
+                   a_peer_that_does_not_read_its_answers_is_not_read_until_it_does,
+                   answers_that_are_not_read_share_one_limit_and_the_others_live, NULL},
+               1);
+    check_case(suite, "control", open_listener, close_listener,
+               (const TTest *const[]){
+                   the_control_socket_has_places_of_its_own_and_only_its_user_may_open_it, NULL},
                1);
     return check_main(suite);
 }

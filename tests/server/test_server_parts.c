@@ -109,20 +109,20 @@ START_TEST(paths_that_name_no_file_or_lie_open_are_refused)
 }
 END_TEST
 
-START_TEST(a_path_has_at_most_107_bytes)
+START_TEST(a_path_has_at_most_99_bytes)
 {
     char option[256], path[SOCKET_PATH_ROOM];
     memset(option, 'x', sizeof option);
     memcpy(option, "/tmp/", 5);
-    option[107] = 0;
+    option[99] = 0;
     ck_assert_int_eq(socket_path_resolve(option, 0, path, &error), STATUS_OK);
     ck_assert_str_eq(path, option);
-    option[107] = 'x';
+    option[99] = 'x';
     option[125] = 0;
     ck_assert_int_eq(socket_path_resolve(option, 0, path, &error), STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.text, "has 125 bytes; at most 107 fit"));
+    ck_assert_ptr_nonnull(strstr(error.text, "has 125 bytes; at most 99 fit"));
     ck_assert_ptr_nonnull(strstr(error.text, option));
-    option[108] = 0;
+    option[100] = 0;
     ck_assert_int_eq(socket_path_resolve(option, 0, path, &error), STATUS_INVALID);
 }
 END_TEST
@@ -542,7 +542,7 @@ int main(void)
     tcase_add_test(paths, the_rule_takes_option_then_runtime_dir_then_xdg);
     tcase_add_test(paths, the_last_folder_of_a_path_is_made_for_its_owner_alone);
     tcase_add_test(paths, paths_that_name_no_file_or_lie_open_are_refused);
-    tcase_add_test(paths, a_path_has_at_most_107_bytes);
+    tcase_add_test(paths, a_path_has_at_most_99_bytes);
     tcase_add_test(paths, a_lock_has_one_owner_and_names_it);
     tcase_add_test(paths, a_symlink_cannot_stand_in_for_the_lock);
     tcase_add_test(paths, only_a_socket_that_nobody_listens_on_is_cleared);

@@ -11,6 +11,7 @@
 
 #include "client/src/error.h"
 #include "client/src/fork.h"
+#include "knock.h"
 #include "pipe.h"
 
 #include <errno.h>
@@ -49,7 +50,10 @@ struct connection {
     uint32_t last_id;
     bool gone; // the pipe went
     bool interrupted;
-    const char *unanswered;              // the command that ended the connection, or NULL
+    bool read_out;          // the reader has ended: it has read all that the daemon sent
+    bool answered;          // an answer has come
+    struct error parting;   // why the daemon closed the connection; OK = it did not say
+    const char *unanswered; // the command that ended the connection, or NULL
     struct connection_watcher *watchers; // the callers'
 };
 
@@ -117,9 +121,29 @@ static void tell_posted(struct call *call, void *body, size_t size)
     free(call);
 }
 
+static void hear_parting(struct connection *connection, const void *body, size_t size)
+{
+    struct error error;
+    struct wire_reply reply;
+    if (!body || wire_decode_reply(body, size, &reply, &error) != STATUS_OK)
+        return;
+    pthread_mutex_lock(&connection->mutex);
+    if (reply.status > STATUS_OK && reply.status <= STATUS_INTERNAL)
+        error_set(&connection->parting, (enum status)reply.status, "%s",
+                  reply.message ? reply.message : "");
+    pthread_mutex_unlock(&connection->mutex);
+    wire_reply_finish(&reply);
+}
+
 static void deliver(struct connection *connection, uint32_t id, void *body, size_t size)
 {
+    if (id == PIPE_PARTING) {
+        hear_parting(connection, body, size);
+        free(body);
+        return;
+    }
     pthread_mutex_lock(&connection->mutex);
+    connection->answered = true;
     struct call *call = find_pending(connection, id), *posted = call && call->heard ? call : NULL;
     if (posted) {
         DL_DELETE(connection->pending, posted);
@@ -144,6 +168,9 @@ static void *read_answers(void *context)
     size_t size;
     while (pipe_receive(connection->fd, &id, &body, &size))
         deliver(connection, id, body, size);
+    pthread_mutex_lock(&connection->mutex);
+    connection->read_out = true;
+    pthread_mutex_unlock(&connection->mutex);
     end_pipe(connection);
     return NULL;
 }
@@ -375,6 +402,38 @@ static int exchange(struct connection *connection, uint8_t *frame, size_t size,
     return error;
 }
 
+// The pipe is gone, so the reader ends as soon as it has read what the daemon sent before.
+static struct error read_parting(struct connection *connection)
+{
+    const struct timeout limit = timeout_start(1000);
+    pthread_mutex_lock(&connection->mutex);
+    while (!connection->read_out && !pthread_equal(pthread_self(), connection->reader) &&
+           wait_on(connection, &connection->sendable, &limit))
+        ;
+    const struct error parting = connection->parting;
+    pthread_mutex_unlock(&connection->mutex);
+    return parting;
+}
+
+// Python's connect() waits for another daemon after a sentence that begins "the daemon at".
+static enum aule_status gone_error(struct connection *connection, const char *command)
+{
+    const struct error parting = read_parting(connection);
+    if (parting.status != STATUS_OK && (!connection->answered || parting.status == STATUS_DENIED ||
+                                        parting.status == STATUS_NO_SESSION))
+        return fail((enum aule_status)parting.status, "%s", parting.text);
+    if (parting.status != STATUS_OK)
+        return fail(AULE_DAEMON_GONE, "the daemon at %s has closed this connection: %s",
+                    connection->path, parting.text);
+    if (knock(connection->path) == AULE_OK)
+        return fail(AULE_DAEMON_GONE,
+                    "the daemon at %s has closed this connection, or has ended and another one "
+                    "listens there (its log says why); %s has no answer",
+                    connection->path, command);
+    return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer", connection->path,
+                command);
+}
+
 static enum aule_status call_error(struct connection *connection, int error, const char *command,
                                    const struct timeout *timeout)
 {
@@ -400,9 +459,15 @@ static enum aule_status call_error(struct connection *connection, int error, con
             "no %s: the session ended when the daemon at %s did not answer %s in time, or not "
             "readably",
             command, connection->path, unanswered);
-    // Python's connect() waits for another daemon after a sentence that begins so.
-    return fail(AULE_DAEMON_GONE, "the daemon at %s is gone; %s has no answer", connection->path,
-                command);
+    return gone_error(connection, command);
+}
+
+bool connection_was_idle(struct connection *connection)
+{
+    pthread_mutex_lock(&connection->mutex);
+    const bool was = connection->gone && connection->parting.status == STATUS_NO_SESSION;
+    pthread_mutex_unlock(&connection->mutex);
+    return was;
 }
 
 enum aule_status connection_end_error(struct connection *connection, const char *command)

@@ -93,6 +93,10 @@ void connection_watch(struct connection *connection, struct connection_watcher *
 // return.
 enum aule_status connection_end_error(struct connection *connection, const char *command);
 
+// True: the daemon has closed the connection because it had no session and asked nothing for long
+// (--idle-timeout). A request that has no answer was not served. Does not wait.
+bool connection_was_idle(struct connection *connection);
+
 // Sends the last request of a connection that was interrupted, as connection_call() does, and drops
 // the answer.
 void connection_farewell(struct connection *connection, const struct wire_request *request,

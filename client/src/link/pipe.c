@@ -48,10 +48,11 @@ static enum aule_status too_late(const char *path, const struct timeout *timeout
 // Python's connect() waits for a daemon after a sentence that begins so: one may start anew there.
 static enum aule_status hung_up(const char *path)
 {
-    return fail(AULE_DAEMON_GONE,
-                "what listens at %s hung up at once: it is no daemon, has just ended, or has as "
-                "many connections as it may (--max-connections; its log says so)",
-                path);
+    return fail(
+        AULE_DAEMON_GONE,
+        "what listens at %s hung up at once: it is no daemon, has just ended, or is too old "
+        "to say why",
+        path);
 }
 
 // More may wait to be accepted than the socket's queue holds, as when a host's workers start at

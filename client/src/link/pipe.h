@@ -26,6 +26,8 @@
 enum aule_status pipe_open(const char *path, const struct timeout *timeout, int *fd);
 
 enum { PIPE_HEAD = 13 }; // bytes before a body
+// The id of a frame that answers no request: it says why the daemon closes the connection.
+#define PIPE_PARTING (UINT32_C(1) << 31)
 void pipe_write_head(uint8_t head[PIPE_HEAD], uint32_t id, size_t body_size);
 
 // Sends `size` bytes, and waits for room in the socket until `timeout` has passed. Returns the

@@ -17,6 +17,23 @@
 #include <string.h>
 #include <unistd.h>
 
+// ---- the connection ----
+
+// Operators use the control socket, which serves all commands and keeps places for them. Others
+// cannot open it, and an older daemon has none.
+static enum aule_status open_connection(const char *path, int timeout_ms, struct connection **out)
+{
+    char control[SOCKET_PATH_MAX + 1];
+    const struct timeout timeout = timeout_start(timeout_ms);
+    if (strlen(path) <= SOCKET_DAEMON_MAX) {
+        snprintf(control, sizeof control, "%s" SOCKET_CONTROL, path);
+        enum aule_status status = connection_open(control, &timeout, out);
+        if (status != AULE_DAEMON_GONE && status != AULE_DENIED)
+            return status;
+    }
+    return connection_open(path, &timeout, out);
+}
+
 enum aule_status aule_monitor_open(const char *socket, int timeout_ms, struct aule_monitor **out)
 {
     REQUIRE(out);
@@ -34,22 +51,72 @@ enum aule_status aule_monitor_open(const char *socket, int timeout_ms, struct au
     }
     monitor->pid = getpid();
     monitor->timeout_ms = timeout_ms ? timeout_ms : TIMEOUT_DEFAULT_MS;
-    const struct timeout timeout = timeout_start(monitor->timeout_ms);
-    status = connection_open(path, &timeout, &monitor->connection);
-    free(path);
+    monitor->path = path;
+    pthread_mutex_init(&monitor->mutex, NULL);
+    pthread_cond_init(&monitor->unused, NULL);
+    status = open_connection(path, monitor->timeout_ms, &monitor->connection);
     if (status == AULE_OK)
         *out = monitor;
     else
-        free(monitor);
+        aule_monitor_close(monitor);
     return status;
 }
 
+// In a forked child a thread of the parent may have held the lock, so it is not destroyed.
 void aule_monitor_close(struct aule_monitor *monitor)
 {
     if (!monitor)
         return;
     connection_close(monitor->connection);
+    if (monitor->pid == getpid()) {
+        pthread_cond_destroy(&monitor->unused);
+        pthread_mutex_destroy(&monitor->mutex);
+    }
+    free(monitor->path);
     free(monitor);
+}
+
+// Lends the connection for a call. If the daemon has closed it because it was idle, opens another
+// one as soon as no call uses the old one.
+static enum aule_status take_connection(struct aule_monitor *monitor, struct connection **out)
+{
+    enum aule_status status = AULE_OK;
+    pthread_mutex_lock(&monitor->mutex);
+    while (monitor->num_users > 0 && connection_was_idle(monitor->connection))
+        pthread_cond_wait(&monitor->unused, &monitor->mutex);
+    if (!monitor->connection || connection_was_idle(monitor->connection)) {
+        connection_close(monitor->connection);
+        monitor->connection = NULL;
+        status = open_connection(monitor->path, monitor->timeout_ms, &monitor->connection);
+    }
+    monitor->num_users += status == AULE_OK;
+    *out = monitor->connection;
+    pthread_mutex_unlock(&monitor->mutex);
+    return status;
+}
+
+static void give_back(struct aule_monitor *monitor)
+{
+    pthread_mutex_lock(&monitor->mutex);
+    if (--monitor->num_users == 0)
+        pthread_cond_broadcast(&monitor->unused);
+    pthread_mutex_unlock(&monitor->mutex);
+}
+
+// *again: the daemon has closed the connection and not served the request.
+static enum aule_status ask_once(struct aule_monitor *monitor, const struct wire_request *request,
+                                 enum wire_answer expected, struct answer *answer, bool *again)
+{
+    struct connection *connection;
+    enum aule_status status = take_connection(monitor, &connection);
+    *again = false;
+    if (status != AULE_OK)
+        return status;
+    const struct timeout timeout = timeout_start(monitor->timeout_ms);
+    status = connection_call(connection, request, &timeout, expected, answer);
+    *again = status != AULE_OK && connection_was_idle(connection);
+    give_back(monitor);
+    return status;
 }
 
 // An older daemon would call a command that it does not know malformed, so its version is asked
@@ -81,8 +148,9 @@ enum aule_status monitor_ask(struct aule_monitor *monitor, const struct wire_req
         status = check_known(monitor, request->command);
     if (status != AULE_OK)
         return status;
-    const struct timeout timeout = timeout_start(monitor->timeout_ms);
-    return connection_call(monitor->connection, request, &timeout, expected, answer);
+    bool again;
+    status = ask_once(monitor, request, expected, answer, &again);
+    return again ? ask_once(monitor, request, expected, answer, &again) : status;
 }
 
 // ---- one answer each ----

@@ -8,13 +8,18 @@
 
 #include "client/src/link/connection.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/types.h>
 
 struct aule_monitor {
     pid_t pid; // of the process that opened it
     int timeout_ms;
-    struct connection *connection; // owned
+    char *path;                    // of the daemon's socket; owned
+    pthread_mutex_t mutex;         // guards all below
+    pthread_cond_t unused;         // num_users became 0
+    uint32_t num_users;            // calls that use the connection
+    struct connection *connection; // owned; NULL: opening it anew failed
 };
 
 // Copies a string of an answer to a char array of the caller's struct; NULL becomes "".

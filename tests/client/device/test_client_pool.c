@@ -457,7 +457,7 @@ START_TEST(a_lost_connection_counts_as_a_session_while_its_attached_process_live
     for (int i = 0; i < DEADLINE_S * 200 && state_of(step.cache).quarantined_blocks != 10; i++)
         pause_briefly();
     expect(aule_session_open(&params, &third), AULE_LIMIT,
-           "1 sessions are open, and of 1 more the attached process still runs");
+           "1 sessions are open, and the attached processes of 1 more still run");
     kill_worker(worker);
     await_free(BLOCKS - 4);
     ok(aule_session_open(&params, &third));

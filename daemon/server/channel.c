@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// channel.c - see channel.h.
+
+#include "channel.h"
+
+#include "base/hash.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+// A larger request is no request. Those above `most` and below this are dropped and answered.
+enum { GREETING = 8, KIND_AND_LENGTH = 9, NUMBER = 4, MAX_DROPPED = 8 << 20 };
+static const uint32_t top_bit = UINT32_C(1) << 31; // a request's number has it
+static const uint8_t our_greeting[GREETING] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
+static const uint8_t their_greeting[GREETING] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+
+struct channel_answer {
+    struct channel_answer *next;
+    size_t size, sent; // bytes
+    uint8_t bytes[];   // [size]
+};
+
+static void write_number(uint8_t *bytes, unsigned size, uint64_t number)
+{
+    for (unsigned i = 0; i < size; i++)
+        bytes[i] = (uint8_t)(number >> 8 * (size - 1 - i));
+}
+
+static uint64_t read_number(const uint8_t *bytes, unsigned size)
+{
+    uint64_t number = 0;
+    for (unsigned i = 0; i < size; i++)
+        number = number << 8 | bytes[i];
+    return number;
+}
+
+void channel_open(struct channel *channel, int fd)
+{
+    *channel = (struct channel){.fd = fd};
+    // The queue of a new socket is empty, so it takes all of it.
+    (void)send(fd, our_greeting, sizeof our_greeting, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void channel_close(struct channel *channel)
+{
+    struct channel_answer *answer, *next;
+    if (channel->fd < 0)
+        return;
+    close(channel->fd); // leaves an epoll set with it
+    free(channel->body);
+    LL_FOREACH_SAFE(channel->answers, answer, next)
+    {
+        free(answer);
+    }
+    *channel = (struct channel){.fd = -1};
+}
+
+bool channel_is_amid(const struct channel *channel)
+{
+    return !channel->greeted || channel->in_body || channel->got > 0;
+}
+
+size_t channel_held(const struct channel *channel)
+{
+    return (channel->body ? channel->size : 0) + channel->unread;
+}
+
+// ---- in ----
+
+// Receives until `to` has `size` bytes, channel->got of which have come before.
+static enum channel_news fill(struct channel *channel, uint8_t *to, size_t size)
+{
+    while (channel->got < size) {
+        ssize_t count = recv(channel->fd, to + channel->got, size - channel->got, MSG_DONTWAIT);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return CHANNEL_NOTHING;
+        if (count <= 0)
+            return CHANNEL_OVER;
+        channel->got += (size_t)count;
+    }
+    return CHANNEL_REQUEST;
+}
+
+// The same for bytes that nobody wants.
+static enum channel_news drop(struct channel *channel)
+{
+    uint8_t dropped[16384];
+    while (channel->got < channel->size) {
+        const size_t rest = channel->size - channel->got;
+        ssize_t count =
+            recv(channel->fd, dropped, rest < sizeof dropped ? rest : sizeof dropped, MSG_DONTWAIT);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return CHANNEL_NOTHING;
+        if (count <= 0)
+            return CHANNEL_OVER;
+        channel->got += (size_t)count;
+    }
+    return CHANNEL_REQUEST;
+}
+
+static enum channel_news read_greeting(struct channel *channel)
+{
+    enum channel_news news = fill(channel, channel->head, GREETING);
+    if (news != CHANNEL_REQUEST)
+        return news;
+    channel->greeted = true;
+    channel->got = 0;
+    return memcmp(channel->head, their_greeting, GREETING) == 0 ? CHANNEL_REQUEST : CHANNEL_OVER;
+}
+
+static bool head_is_sound(const struct channel *channel)
+{
+    const uint64_t length = read_number(channel->head + 1, 8);
+    return channel->got < KIND_AND_LENGTH ||
+           (channel->head[0] == 1 && length >= NUMBER && length <= MAX_DROPPED);
+}
+
+static enum channel_news read_head(struct channel *channel, size_t most)
+{
+    enum channel_news news = fill(channel, channel->head, CHANNEL_HEAD);
+    if (news == CHANNEL_OVER || !head_is_sound(channel))
+        return CHANNEL_OVER;
+    if (news != CHANNEL_REQUEST)
+        return news;
+    channel->in_body = true;
+    channel->got = 0;
+    channel->size = (size_t)read_number(channel->head + 1, 8) - NUMBER;
+    if (channel->size > most)
+        return CHANNEL_REQUEST;
+    channel->body = malloc(channel->size ? channel->size : 1);
+    return channel->body ? CHANNEL_REQUEST : CHANNEL_OVER;
+}
+
+static enum channel_news read_body(struct channel *channel, struct channel_request *out)
+{
+    enum channel_news news =
+        channel->body ? fill(channel, channel->body, channel->size) : drop(channel);
+    if (news != CHANNEL_REQUEST)
+        return news;
+    *out = (struct channel_request){(uint32_t)read_number(channel->head + KIND_AND_LENGTH, NUMBER),
+                                    channel->body, channel->size};
+    channel->body = NULL;
+    channel->in_body = false;
+    channel->got = 0;
+    return CHANNEL_REQUEST;
+}
+
+enum channel_news channel_read(struct channel *channel, size_t most, struct channel_request *out)
+{
+    enum channel_news news = channel->greeted ? CHANNEL_REQUEST : read_greeting(channel);
+    if (news == CHANNEL_REQUEST && !channel->in_body)
+        news = read_head(channel, most);
+    if (news == CHANNEL_REQUEST)
+        news = read_body(channel, out);
+    // Without the bit it is a number of a forwarder's, and no answer would find its way. More that
+    // has come waits for the next call, so that one peer cannot hold the caller.
+    if (news != CHANNEL_REQUEST || out->number & top_bit)
+        return news;
+    free(out->data);
+    return CHANNEL_NOTHING;
+}
+
+// ---- out ----
+
+// Bytes that the kernel took; -1: the peer has hung up.
+static ssize_t send_parts(int fd, struct iovec *parts, size_t count)
+{
+    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
+    ssize_t sent;
+    do
+        sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS))
+        return 0;
+    return sent;
+}
+
+static bool keep(struct channel *channel, const uint8_t *head, const void *data, size_t size,
+                 size_t sent)
+{
+    struct channel_answer *answer = malloc(sizeof *answer + CHANNEL_HEAD + size);
+    if (!answer)
+        return false;
+    *answer = (struct channel_answer){.size = CHANNEL_HEAD + size, .sent = sent};
+    memcpy(answer->bytes, head, CHANNEL_HEAD);
+    memcpy(answer->bytes + CHANNEL_HEAD, data, size);
+    LL_APPEND(channel->answers, answer);
+    channel->unread += answer->size;
+    return true;
+}
+
+bool channel_write(struct channel *channel, uint32_t number, const void *data, size_t size)
+{
+    uint8_t head[CHANNEL_HEAD] = {1};
+    write_number(head + 1, 8, NUMBER + size);
+    write_number(head + KIND_AND_LENGTH, NUMBER, number | top_bit);
+    struct iovec parts[] = {{head, sizeof head}, {(void *)data, size}};
+    ssize_t sent = channel->answers ? 0 : send_parts(channel->fd, parts, 2);
+    if (sent < 0 || (size_t)sent == CHANNEL_HEAD + size)
+        return sent >= 0;
+    return keep(channel, head, data, size, (size_t)sent);
+}
+
+bool channel_flush(struct channel *channel)
+{
+    while (channel->answers) {
+        struct channel_answer *answer = channel->answers;
+        struct iovec rest = {answer->bytes + answer->sent, answer->size - answer->sent};
+        ssize_t sent = send_parts(channel->fd, &rest, 1);
+        if (sent <= 0)
+            return sent == 0;
+        answer->sent += (size_t)sent;
+        if (answer->sent < answer->size)
+            continue;
+        LL_DELETE(channel->answers, answer);
+        channel->unread -= answer->size;
+        free(answer);
+    }
+    return true;
+}
