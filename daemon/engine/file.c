@@ -191,6 +191,9 @@ void file_sweep(const char *path)
 enum status file_replace(const char *path, const struct iovec *pieces, int num_pieces,
                          struct error *error)
 {
+    struct stat there;
+    if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISLNK(there.st_mode))
+        return error_set(error, STATUS_LIMIT, "it is no file");
     char *beside = name_beside(path);
     if (!beside)
         return error_set(error, STATUS_NO_MEMORY, "no memory");

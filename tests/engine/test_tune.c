@@ -455,6 +455,20 @@ START_TEST(a_temporary_file_of_a_killed_process_is_reused_or_removed)
 }
 END_TEST
 
+START_TEST(what_is_no_file_is_not_replaced)
+{
+    struct stat there;
+    struct error error = {0};
+    const struct iovec piece = {(void *)"mine", 4};
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    ck_assert_int_ne(file_replace(path, &piece, 1, &error), STATUS_OK);
+    ck_assert_str_eq(error.text, "it is no file");
+    ck_assert_int_eq(lstat(path, &there), 0);
+    ck_assert(S_ISFIFO(there.st_mode));
+    ck_assert_int_eq(unlink(path), 0);
+}
+END_TEST
+
 START_TEST(a_file_that_another_is_writing_is_left_alone)
 {
     char beside[256];
@@ -714,6 +728,7 @@ int main(void)
     tcase_add_test(tcase, entries_come_back_as_they_were);
     tcase_add_test(tcase, a_file_without_entries_goes);
     tcase_add_test(tcase, a_temporary_file_of_a_killed_process_is_reused_or_removed);
+    tcase_add_test(tcase, what_is_no_file_is_not_replaced);
     tcase_add_test(tcase, a_file_that_another_is_writing_is_left_alone);
     tcase_add_test(tcase, a_spoilt_file_or_another_devices_is_ignored_with_the_reason);
     tcase_add_test(tcase, a_damaged_entry_is_left_out_and_counted_and_the_others_stay);

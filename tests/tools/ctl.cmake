@@ -14,6 +14,11 @@ if(TARGET aule-ctl)
   endforeach()
   target_sources(test_ctl PRIVATE ${PROJECT_SOURCE_DIR}/tools/ctl/units.c)
   target_include_directories(test_ctl PRIVATE ${PROJECT_SOURCE_DIR})
+  pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+  aule_check(test_savefile SOURCES tools/test_savefile.c ${PROJECT_SOURCE_DIR}/tools/ctl/savefile.c
+    LIBS aule-client PkgConfig::XXHASH LABELS unit)
+  target_include_directories(test_savefile PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/tools/ctl)
+  target_link_options(test_savefile PRIVATE -Wl,--wrap=open)
   aule_check(test_tuning SOURCES tools/test_tuning.c LIBS aule-client daemon_harness LABELS process
     VALIDATED)
   target_compile_definitions(test_tuning PRIVATE CTL="$<TARGET_FILE:aule-ctl>")

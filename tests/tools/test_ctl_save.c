@@ -335,6 +335,18 @@ START_TEST(files_that_are_none_are_refused)
 }
 END_TEST
 
+START_TEST(two_files_in_one_are_told)
+{
+    char both[8 * sizeof file];
+    publish_all(0);
+    cJSON_Delete(save());
+    snprintf(both, sizeof both, "cat %s >> %s.two; cat %s >> %s.two; mv %s.two %s", file, file,
+             file, file, file, file);
+    ck_assert_int_eq(system(both), 0);
+    assert_fails(ASK("load", file, "--tenant", "tenant-a"), FAILED, "goes on behind its end");
+}
+END_TEST
+
 START_TEST(a_save_that_fails_leaves_the_old_file_and_no_other)
 {
     const struct rlimit large = {RLIM_INFINITY, RLIM_INFINITY};
@@ -345,7 +357,6 @@ START_TEST(a_save_that_fails_leaves_the_old_file_and_no_other)
     cJSON_Delete(save());
     const off_t size = size_of(file);
     const struct rlimit small = {(rlim_t)size / 2, RLIM_INFINITY};
-    signal(SIGXFSZ, SIG_IGN); // aule-ctl inherits it, and sees a full disk
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
     assert_fails(ASK("save", file, "--tenant", "tenant-a"), FAILED, "cannot be written");
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &large), 0);
@@ -418,6 +429,7 @@ int main(void)
         a_tenant_saves_and_finds_its_own_prefixes_only,
         another_identity_is_refused_with_both_values,
         files_that_are_none_are_refused,
+        two_files_in_one_are_told,
         a_save_that_fails_leaves_the_old_file_and_no_other,
         save_asks_which_cache_if_there_are_several,
         a_terminal_shows_how_far_a_save_is,

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,6 +79,84 @@ static bool put(struct savefile *file, const void *bytes, uint64_t size)
     return true;
 }
 
+// Only a regular file is replaced, and through a symlink its target: a device, a socket or a FIFO
+// would be lost, and would not get the data either.
+static bool find_target(struct savefile *file)
+{
+    struct stat there;
+    if (stat(file->path, &there) != 0) {
+        if (errno != ENOENT)
+            return refuse(file, "%s: %s", file->path, strerror(errno));
+        if (lstat(file->path, &there) == 0)
+            return refuse(file, "%s is a symlink to a file that does not exist", file->path);
+        file->target = strdup(file->path);
+    } else if (!S_ISREG(there.st_mode)) {
+        return refuse(file, "%s is no regular file, so it is not replaced", file->path);
+    } else {
+        file->target = realpath(file->path, NULL);
+    }
+    return file->target || refuse(file, "%s: %s", file->path, strerror(errno));
+}
+
+// The signals that usually end a program remove the unfinished file first.
+static const int ends[] = {SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM};
+enum { NUM_ENDS = sizeof ends / sizeof *ends };
+static const char *volatile removed_at_end; // of the file that is being written; NULL = none
+
+static void on_end(int number)
+{
+    if (removed_at_end)
+        unlink(removed_at_end);
+    raise(number); // SA_RESETHAND: as without this handler
+}
+
+static void watch_ends(struct savefile *file, bool watched)
+{
+    const struct sigaction remove = {.sa_handler = on_end, .sa_flags = (int)SA_RESETHAND};
+    const struct sigaction usual = {.sa_handler = SIG_DFL};
+    struct sigaction now;
+    if (watched)
+        removed_at_end = file->unfinished;
+    for (int i = 0; i < NUM_ENDS; i++) {
+        sigaction(ends[i], NULL, &now);
+        if (now.sa_handler != SIG_IGN)
+            sigaction(ends[i], watched ? &remove : &usual, NULL);
+    }
+    if (!watched)
+        removed_at_end = NULL;
+}
+
+// A file without a name, where the file system has such files: then even SIGKILL leaves nothing.
+static int open_nameless(const struct savefile *file)
+{
+    const char *slash = strrchr(file->target, '/');
+    char *folder = slash ? strndup(file->target, (size_t)(slash - file->target) + 1) : strdup(".");
+    const int fd = folder ? open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600) : -1;
+    free(folder);
+    return fd;
+}
+
+static bool open_unfinished(struct savefile *file)
+{
+    if (asprintf(&file->unfinished, "%s.part-%d", file->target, (int)getpid()) < 0) {
+        file->unfinished = NULL;
+        return refuse(file, "no memory for the name of %s", file->path);
+    }
+    file->fd = open_nameless(file);
+    file->nameless = file->fd >= 0;
+    if (!file->nameless)
+        file->fd =
+            open(file->unfinished, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file->fd >= 0) {
+        watch_ends(file, true);
+        return true;
+    }
+    refuse(file, "%s cannot be made: %s", file->unfinished, strerror(errno));
+    free(file->unfinished);
+    file->unfinished = NULL;
+    return false;
+}
+
 bool savefile_create(struct savefile *file, const char *path,
                      const struct savefile_identity *identity, uint64_t expected)
 {
@@ -86,17 +165,8 @@ bool savefile_create(struct savefile *file, const char *path,
                         .expected = expected,
                         .identity = *identity};
     *file = (struct savefile){.fd = -1, .path = path, .identity = *identity, .expected = expected};
-    if (asprintf(&file->unfinished, "%s.part-%d", path, (int)getpid()) < 0) {
-        file->unfinished = NULL;
-        return refuse(file, "no memory for the name of %s", path);
-    }
-    file->fd = open(file->unfinished, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (file->fd < 0) {
-        refuse(file, "%s cannot be made: %s", file->unfinished, strerror(errno));
-        free(file->unfinished);
-        file->unfinished = NULL;
+    if (!find_target(file) || !open_unfinished(file))
         return false;
-    }
     memcpy(head.magic, "AULESAVE", sizeof head.magic);
     head.checksum = CHECKSUM(head);
     return put(file, &head, sizeof head);
@@ -120,6 +190,15 @@ bool savefile_write(struct savefile *file, const struct savefile_block *block, c
            put(file, bytes, file->identity.block_bytes);
 }
 
+static bool name_it(const struct savefile *file)
+{
+    char open_file[64];
+    if (!file->nameless)
+        return true;
+    snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", file->fd);
+    return linkat(AT_FDCWD, open_file, AT_FDCWD, file->unfinished, AT_SYMLINK_FOLLOW) == 0;
+}
+
 bool savefile_finish(struct savefile *file)
 {
     struct record record = {.number = file->count};
@@ -127,11 +206,9 @@ bool savefile_finish(struct savefile *file)
     record.checksum = CHECKSUM(record);
     if (!put(file, &record, sizeof record))
         return false;
-    if (fsync(file->fd) || rename(file->unfinished, file->path))
+    if (fsync(file->fd) || !name_it(file) || rename(file->unfinished, file->target))
         return refuse(file, "%s cannot be completed: %s", file->path, strerror(errno));
-    free(file->unfinished);
-    file->unfinished = NULL;
-    savefile_close(file);
+    savefile_close(file); // there is nothing left to remove
     return true;
 }
 
@@ -139,9 +216,12 @@ void savefile_close(struct savefile *file)
 {
     if (file->unfinished) {
         unlink(file->unfinished);
+        watch_ends(file, false);
         free(file->unfinished);
         file->unfinished = NULL;
     }
+    free(file->target);
+    file->target = NULL;
     if (file->path && file->fd >= 0)
         close(file->fd);
     file->fd = -1;
@@ -222,6 +302,16 @@ static bool is_block(const struct savefile *file, const struct record *record)
            (record->parent == SAVEFILE_NO_PARENT || record->parent < file->count);
 }
 
+static enum savefile_next at_end(struct savefile *file, uint64_t end)
+{
+    struct stat stat;
+    if (fstat(file->fd, &stat) == 0 && (uint64_t)stat.st_size == end)
+        return SAVEFILE_END;
+    refuse(file, "%s goes on behind its end, at byte %" PRIu64 "; two files in one?", file->path,
+           end);
+    return SAVEFILE_DAMAGED;
+}
+
 enum savefile_next savefile_next(struct savefile *file, struct savefile_block *block)
 {
     struct record record;
@@ -231,7 +321,7 @@ enum savefile_next savefile_next(struct savefile *file, struct savefile_block *b
     if (record.checksum != CHECKSUM(record))
         return damaged(file);
     if (is_end(file, &record))
-        return SAVEFILE_END;
+        return at_end(file, at + sizeof record);
     if (!is_block(file, &record))
         return damaged(file);
     *block = (struct savefile_block){

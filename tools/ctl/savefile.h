@@ -34,10 +34,12 @@ struct savefile_block {
 
 struct savefile {
     int fd;
-    const char *path; // lent
-    char *unfinished; // of a file that is written: the name that it has until it is complete; owned
-    uint64_t offset;  // where the next record is
-    uint64_t count;   // blocks so far
+    const char *path;  // lent
+    char *target;      // of a file that is written: `path`, or what a symlink there names; owned
+    char *unfinished;  // likewise: the name that it has until it is complete; owned
+    bool nameless;     // it has no name at all until it is complete
+    uint64_t offset;   // where the next record is
+    uint64_t count;    // blocks so far
     uint64_t expected; // blocks that the file's first record announces
     struct savefile_identity identity;
     char error[SAVEFILE_ERROR_SIZE]; // a sentence after a failure
@@ -45,11 +47,13 @@ struct savefile {
 
 // ---- writing ----
 
+// Nothing or a regular file must be at `path`; a symlink to one is followed. Until the end a signal
+// that ends the process removes the unfinished file. One file at a time.
 // False: see file->error. End with savefile_finish() or savefile_close().
 bool savefile_create(struct savefile *file, const char *path,
                      const struct savefile_identity *identity, uint64_t expected);
 bool savefile_write(struct savefile *file, const struct savefile_block *block, const void *bytes);
-// Completes the file and gives it its name, instead of one that has it already.
+// Completes the file and gives it its name, instead of a file that has it already.
 bool savefile_finish(struct savefile *file);
 
 // ---- reading ----
