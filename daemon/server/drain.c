@@ -47,11 +47,9 @@ void server_remove_traces(const struct server *server)
     segment_sweep(server->segment_prefix);
     if (server->listener)
         listener_unlink(server->listener);
-    if (server->bell.fd >= 0)
-        unlink(server->bell.path);
-    if (server->exports)
-        unlink(exports_path(server->exports));
-    unlink(server->lock.path);
+    side_socket_remove(&server->bell);
+    exports_remove(server->exports);
+    bound_remove(&server->lock.bound, server->lock.path);
 }
 
 enum server_exit server_exit_code(const struct server *server)
@@ -70,13 +68,14 @@ static void end_at_once(const struct server *server)
 // For on_signal(), which may use only async-signal-safe calls and constant data.
 static struct {
     char lock_path[sizeof((struct socket_lock *)NULL)->path];
+    struct bound lock;
     enum server_exit code;
 } last;
 
 static void on_signal(int number)
 {
     (void)number;
-    unlink(last.lock_path);
+    bound_remove(&last.lock, last.lock_path);
     _exit(last.code);
 }
 
@@ -93,6 +92,7 @@ void server_unblock_signals(const struct server *server)
 {
     const struct sigaction action = {.sa_handler = on_signal};
     memcpy(last.lock_path, server->lock.path, sizeof last.lock_path);
+    last.lock = server->lock.bound;
     last.code = server_exit_code(server);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);

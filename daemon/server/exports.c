@@ -97,9 +97,10 @@ void exports_close(struct exports *exports)
     free(exports);
 }
 
-const char *exports_path(const struct exports *exports)
+void exports_remove(const struct exports *exports)
 {
-    return exports ? exports->side.path : NULL;
+    if (exports)
+        side_socket_remove(&exports->side);
 }
 
 const char *exports_name(const struct exports *exports)

@@ -37,8 +37,8 @@ struct exports_params {
 
 enum status exports_open(const struct exports_params *params, struct exports **out,
                          struct error *error);
-void exports_close(struct exports *exports);             // removes the socket; takes NULL
-const char *exports_path(const struct exports *exports); // NULL = no socket
+void exports_close(struct exports *exports);        // removes the socket; takes NULL
+void exports_remove(const struct exports *exports); // removes the socket's file alone; takes NULL
 const char *exports_name(const struct exports *exports); // the file name; "" = no socket
 
 // Accepts, reads, answers. Bounded; never blocks.

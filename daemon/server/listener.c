@@ -595,8 +595,7 @@ enum status listener_open(const struct listener_params *params, struct listener 
 void listener_unlink(const struct listener *listener)
 {
     for (uint32_t i = 0; i < NUM_EARS; i++)
-        if (listener->ears[i].fd >= 0)
-            unlink(listener->ears[i].path);
+        side_socket_remove(&listener->ears[i]);
 }
 
 void listener_close(struct listener *listener)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// segment.c - see segment.h. The name has 64 random bits, so that no other process can make it
-// first.
+// segment.c - see segment.h.
 
 #include "segment.h"
 
@@ -20,6 +19,7 @@
 #include <linux/posix_acl_xattr.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -31,20 +31,41 @@ static_assert(sizeof(struct wire_segment_header) <= WIRE_PAGE, "the header fits 
 
 static const char shm_folder[] = "/dev/shm";
 
-static enum status open_random(const char *prefix, struct segment *segment, int *fd,
-                               struct error *error)
+// A name that ends so is of a segment that its daemon locks.
+static const char locked_mark[] = "-locked";
+enum { MOST_TRIES = 16 };
+
+// The name has 64 random bits, so that no other process can make it first. -1 with errno.
+static int open_random(const char *prefix, char name[SEGMENT_NAME_ROOM])
 {
     uint64_t random;
     if (getrandom(&random, sizeof random, 0) != sizeof random)
-        return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
-    snprintf(segment->name, sizeof segment->name, "/%s%016" PRIx64, prefix, random);
-    *fd = shm_open(segment->name, O_RDWR | O_CREAT | O_EXCL, 0600);
-    if (*fd < 0) {
-        int reason = errno;
-        segment->name[0] = 0; // it may be another process's: do not unlink it
-        return error_set(error, STATUS_NO_MEMORY, "shm_open: %s", strerror(reason));
+        return -1;
+    snprintf(name, SEGMENT_NAME_ROOM, "/%s%016" PRIx64 "%s", prefix, random, locked_mark);
+    return shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+}
+
+// False: a daemon that starts took the file for a dead one's, before it was locked.
+static bool take_lock(int fd)
+{
+    struct stat info;
+    return flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &info) == 0 && info.st_nlink > 0;
+}
+
+static enum status open_locked(const char *prefix, struct segment *segment, struct error *error)
+{
+    for (int tries = 0; tries < MOST_TRIES; tries++) {
+        segment->lock = open_random(prefix, segment->name);
+        if (segment->lock < 0) {
+            int reason = errno;
+            segment->name[0] = 0; // it may be another process's: do not unlink it
+            return error_set(error, STATUS_NO_MEMORY, "shm_open: %s", strerror(reason));
+        }
+        if (take_lock(segment->lock))
+            return STATUS_OK;
+        segment_unlink(segment);
     }
-    return STATUS_OK;
+    return error_set(error, STATUS_NO_MEMORY, "a file in %s cannot be locked", shm_folder);
 }
 
 static enum status no_room(uint64_t size, int reason, struct error *error)
@@ -171,18 +192,15 @@ static void lay_out(const struct segment_params *params, struct segment *segment
 enum status segment_create(const struct segment_params *params, struct segment *out,
                            struct error *error)
 {
-    int fd = -1;
-    *out = (struct segment){.guard = -1};
+    *out = (struct segment){.guard = -1, .lock = -1};
     lay_out(params, out);
-    enum status status = open_random(params->prefix, out, &fd, error);
+    enum status status = open_locked(params->prefix, out, error);
     if (status == STATUS_OK)
-        status = give_access(fd, params->uid, error);
+        status = give_access(out->lock, params->uid, error);
     if (status == STATUS_OK)
-        status = fill(fd, out->size, error);
+        status = fill(out->lock, out->size, error);
     if (status == STATUS_OK)
-        status = map(fd, params->alignment, out, error);
-    if (fd >= 0)
-        close(fd);
+        status = map(out->lock, params->alignment, out, error);
     if (status != STATUS_OK) {
         segment_destroy(out);
         return status;
@@ -193,9 +211,12 @@ enum status segment_create(const struct segment_params *params, struct segment *
 
 void segment_unlink(struct segment *segment)
 {
-    if (segment->name[0])
-        shm_unlink(segment->name);
+    if (!segment->name[0])
+        return;
+    shm_unlink(segment->name);
     segment->name[0] = 0;
+    close(segment->lock);
+    segment->lock = -1;
 }
 
 void segment_destroy(struct segment *segment)
@@ -205,7 +226,7 @@ void segment_destroy(struct segment *segment)
         return;
     sigbus_guard_remove(segment->guard);
     munmap(segment->reserved, segment->reserved_size); // with the mapping inside
-    *segment = (struct segment){.guard = -1};
+    *segment = (struct segment){.guard = -1, .lock = -1};
 }
 
 bool segment_is_dead(const struct segment *segment)
@@ -213,16 +234,52 @@ bool segment_is_dead(const struct segment *segment)
     return segment->base && sigbus_guard_is_dead(segment->guard);
 }
 
-unsigned segment_sweep(const char *prefix)
+static bool begins(const char *name, const char *prefix)
+{
+    return prefix[0] && strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+static bool is_marked(const char *name)
+{
+    const size_t length = strlen(name), mark = sizeof locked_mark - 1;
+    return begins(name, WIRE_SEGMENT_PREFIX + 1) && length > mark &&
+           strcmp(name + length - mark, locked_mark) == 0;
+}
+
+// Removes it while this process has the lock, so that no daemon takes it for its own.
+static bool remove_unlocked(int folder, const char *name)
+{
+    const int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const bool removed =
+        fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(folder, name, 0) == 0;
+    if (fd >= 0)
+        close(fd);
+    return removed;
+}
+
+unsigned segment_sweep_dead(const char *prefix)
 {
     unsigned swept = 0;
-    DIR *entries = prefix[0] ? opendir(shm_folder) : NULL; // an empty prefix would match all files
+    DIR *entries = opendir(shm_folder);
     for (struct dirent *entry; entries && (entry = readdir(entries));) {
-        if (strncmp(entry->d_name, prefix, strlen(prefix)) == 0 &&
-            unlinkat(dirfd(entries), entry->d_name, 0) == 0)
-            swept++;
+        const char *name = entry->d_name;
+        if (is_marked(name))
+            swept += remove_unlocked(dirfd(entries), name);
+        else if (begins(name, prefix))
+            swept += unlinkat(dirfd(entries), name, 0) == 0;
     }
     if (entries)
         closedir(entries);
     return swept;
+}
+
+void segment_sweep(const char *prefix)
+{
+    DIR *entries = opendir(shm_folder);
+    for (struct dirent *entry; entries && (entry = readdir(entries));) {
+        if (begins(entry->d_name, prefix))
+            unlinkat(dirfd(entries), entry->d_name, 0);
+    }
+    if (entries)
+        closedir(entries);
 }

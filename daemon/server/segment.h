@@ -32,6 +32,7 @@ struct segment {
     uint64_t size, arena_offset, arena_size, places_size;       // bytes
     uint64_t submissions_offset, completions_offset, ring_size; // bytes; 0 = there are none
     uint32_t ring_entries;
+    int lock;  // a descriptor with the lock that says that this daemon lives; owned; -1 = none
     int guard; // number in the SIGBUS guard, sigbus.h; -1 = none
 };
 
@@ -43,8 +44,12 @@ void segment_destroy(struct segment *segment); // takes a zeroed or half-made on
 // True: the client shrank it, and a thread touched a lost page.
 bool segment_is_dead(const struct segment *segment);
 
-// Removes every segment whose name begins with `prefix`: these are what a killed daemon left.
-// Returns their number.
-unsigned segment_sweep(const char *prefix);
+// A segment is locked for as long as it has a name, and its lock ends with its daemon. So any
+// daemon that may remove a segment without a lock does so when it starts: those of other sockets,
+// and those of containers with the same /dev/shm. Segments of aule before 0.2.0 have no lock; of
+// these only those with this `prefix` go. Returns their number.
+unsigned segment_sweep_dead(const char *prefix);
+// Removes every segment whose name begins with `prefix`; at the end of their daemon.
+void segment_sweep(const char *prefix);
 
 #endif

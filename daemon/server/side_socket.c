@@ -63,8 +63,11 @@ enum status side_socket_open(struct side_socket *side, bool for_all, int epoll_f
     const struct sockaddr_un address = address_of(side);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = mark};
     side->fd = socket(AF_UNIX, side->type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (side->fd < 0 || bind(side->fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
-        chmod(side->path, for_all ? 0666 : 0600) != 0 ||
+    const bool made =
+        side->fd >= 0 && bind(side->fd, (const struct sockaddr *)&address, sizeof address) == 0;
+    if (made)
+        side->bound = bound_at(side->path);
+    if (!made || chmod(side->path, for_all ? 0666 : 0600) != 0 ||
         (side->type != SOCK_DGRAM && listen(side->fd, SOMAXCONN) != 0) ||
         epoll_ctl(epoll_fd, EPOLL_CTL_ADD, side->fd, &event) != 0)
         return error_set(error, STATUS_INTERNAL, "the %s %s: %s", side->what, side->path,
@@ -72,11 +75,17 @@ enum status side_socket_open(struct side_socket *side, bool for_all, int epoll_f
     return STATUS_OK;
 }
 
+void side_socket_remove(const struct side_socket *side)
+{
+    if (side->fd >= 0)
+        bound_remove(&side->bound, side->path);
+}
+
 void side_socket_close(struct side_socket *side)
 {
     if (side->fd < 0)
         return;
-    unlink(side->path);
+    side_socket_remove(side);
     close(side->fd); // leaves the epoll set with it
     side->fd = -1;
 }

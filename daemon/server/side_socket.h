@@ -9,12 +9,14 @@
 #define AULE_SERVER_SIDE_SOCKET_H
 
 #include "base/socket_rule.h"
+#include "bound.h"
 #include "schema/status.h"
 
 struct side_socket {
-    const char *what; // "doorbell", for sentences
-    int type;         // SOCK_DGRAM, SOCK_SEQPACKET
-    int fd;           // owned; -1 = not open
+    const char *what;   // "doorbell", for sentences
+    int type;           // SOCK_DGRAM, SOCK_SEQPACKET
+    int fd;             // owned; -1 = not open
+    struct bound bound; // its file
     char path[SOCKET_PATH_MAX + 1];
     const char *name; // the file name, inside `path`
 };
@@ -28,7 +30,9 @@ enum status side_socket_clear(const struct side_socket *side, struct error *erro
 // Watches it in `epoll_fd` with `mark`.
 enum status side_socket_open(struct side_socket *side, bool for_all, int epoll_fd, void *mark,
                              struct error *error);
-// Removes the file and closes the socket. Takes one that is not open.
+// Removes the file, unless another one lies there now. Takes one that is not open.
+void side_socket_remove(const struct side_socket *side);
+// The same, and closes the socket.
 void side_socket_close(struct side_socket *side);
 
 #endif

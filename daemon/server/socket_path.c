@@ -147,6 +147,7 @@ enum status socket_lock_take(const char *socket_path, struct socket_lock *lock, 
         }
         if (lock_is_current(lock, fd)) {
             lock->fd = fd;
+            lock->bound = bound_at(lock->path);
             break;
         }
         close(fd);
@@ -161,7 +162,7 @@ void socket_lock_release(struct socket_lock *lock)
 {
     if (lock->fd < 0)
         return;
-    unlink(lock->path);
+    bound_remove(&lock->bound, lock->path);
     close(lock->fd);
     lock->fd = -1;
 }

@@ -8,6 +8,7 @@
 #define AULE_SERVER_SOCKET_PATH_H
 
 #include "base/socket_rule.h"
+#include "bound.h"
 #include "schema/status.h"
 
 enum { SOCKET_PATH_ROOM = SOCKET_DAEMON_MAX + 1 };
@@ -22,18 +23,19 @@ enum status socket_path_resolve(const char *option, uint32_t number, char path[S
 struct socket_lock {
     int fd;                          // owned; -1 = not held
     char path[SOCKET_PATH_ROOM + 8]; // SOCKET.lock
+    struct bound bound;              // the file
 };
 // BUSY with the owner's pid if another process holds it; DENIED if the file cannot be made.
 enum status socket_lock_take(const char *socket_path, struct socket_lock *lock,
                              struct error *error);
-void socket_lock_release(struct socket_lock *lock); // removes the file; takes one that is not held
+// Removes the file, unless it is another daemon's now; takes one that is not held.
+void socket_lock_release(struct socket_lock *lock);
 
 // Frees the path; call this under the lock. Removes a socket that no program listens on. INVALID:
 // something else lies there, which stays; nng would delete it.
 enum status socket_path_clear(const char *path, struct error *error);
 
-// The prefix of the names of this daemon's segments in /dev/shm, without a slash. It is derived
-// from the path, so that the next daemon under the same lock finds what a killed one left.
+// The prefix of the names of this path's segments in /dev/shm, without a slash.
 enum { SEGMENT_PREFIX_ROOM = 32 };
 void socket_path_segment_prefix(const char *path, char prefix[SEGMENT_PREFIX_ROOM]);
 

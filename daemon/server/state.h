@@ -186,7 +186,7 @@ struct server {
     uint64_t epoch;                     // random, not 0; tells one daemon's life from another's
     int64_t started_ns;
     char socket[SOCKET_PATH_ROOM];
-    char segment_prefix[SEGMENT_PREFIX_ROOM];
+    char segment_prefix[SEGMENT_PREFIX_ROOM + 16]; // of the names of this daemon's segments
     struct socket_lock lock;
     int wake_fd, signal_fd, epoll_fd; // owned; -1 = not open
     bool has_requests;                // listener_fd() is readable

@@ -81,6 +81,54 @@ START_TEST(a_second_daemon_on_the_same_socket_is_refused_with_a_sentence)
 }
 END_TEST
 
+// A start script that clears the folder although the daemon runs.
+static void clear_place(void)
+{
+    static const char *const suffixes[] = {"", ".bell", ".control", ".export", ".lock"};
+    char path[128];
+    for (int i = 0; i < 5; i++) {
+        snprintf(path, sizeof path, "%s%s", daemon_.socket, suffixes[i]);
+        unlink(path);
+    }
+}
+
+static bool is_there(const char *suffix)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s%s", daemon_.socket, suffix);
+    return access(path, F_OK) == 0;
+}
+
+// `_i` 1: by two signals, the second of which ends it at once.
+START_TEST(the_end_of_a_daemon_leaves_the_files_of_the_next_one)
+{
+    struct daemon next;
+    struct wire_reply reply;
+    start(NULL);
+    clear_place();
+    ck_assert(daemon_init(&next));
+    memcpy(next.socket, daemon_.socket, sizeof next.socket);
+    ck_assert(daemon_start(&next, NULL));
+    const bool exports = is_there(".export");
+    struct raw_client *waiting = raw_open(next.socket);
+    raw_hello(waiting, ARENA, &reply); // its segment keeps its name
+    ck_assert_int_eq(reply.status, STATUS_OK);
+    for (int i = 0; i < 1 + _i; i++)
+        kill(daemon_.pid, SIGTERM);
+    ck_assert(daemon_wait(&daemon_, DEADLINE_S));
+    ck_assert_int_eq(daemon_count_segments(&next), 1);
+    ck_assert(is_there("") && is_there(".bell") && is_there(".control") && is_there(".lock"));
+    ck_assert_int_eq(is_there(".export"), exports);
+    raw_close(waiting);
+    raw_close(raw_session(next.socket, ARENA));
+    ck_assert_int_eq(daemon_stop(&next), 0);
+    ck_assert(!is_there("") && !is_there(".bell") && !is_there(".lock"));
+    ck_assert(!is_there(".control") && !is_there(".export"));
+    ck_assert_int_eq(daemon_count_segments(&next), 0);
+    daemon_finish(&next);
+}
+END_TEST
+
 START_TEST(the_next_daemon_removes_the_files_of_a_killed_one)
 {
     struct wire_reply reply;
@@ -93,10 +141,11 @@ START_TEST(the_next_daemon_removes_the_files_of_a_killed_one)
     daemon_kill(&daemon_);
     raw_close(raw);
     ck_assert_int_eq(access(daemon_.socket, F_OK), 0);
-    ck_assert_int_eq(daemon_count_segments(&daemon_), 1);
-    ck_assert(daemon_start(&daemon_, NULL));
+    struct daemon other; // at another socket; daemons of other tests sweep, too
+    ck_assert(daemon_launch(&other, NULL));
     ck_assert_int_eq(daemon_count_segments(&daemon_), 0);
-    ck_assert(daemon_log_contains(&daemon_, "removed 1 segments"));
+    ck_assert_int_eq(daemon_end(&other), 0);
+    ck_assert(daemon_start(&daemon_, NULL));
     raw = raw_session(daemon_.socket, ARENA);
     ck_assert_uint_ne(raw->epoch, epoch);
     raw_close(raw);
@@ -303,6 +352,9 @@ int main(void)
                   a_second_signal_ends_at_once_and_clean, hangup_signal_changes_nothing,
                   an_idle_daemon_sleeps, NULL},
               1);
+    suite_add(suite, "two at one place",
+              (const TTest *const[]){the_end_of_a_daemon_leaves_the_files_of_the_next_one, NULL},
+              2);
     suite_add(suite, "bad options",
               (const TTest *const[]){a_bad_option_is_refused_with_its_value, NULL},
               NUM_BAD_OPTIONS);

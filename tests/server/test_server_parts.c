@@ -12,6 +12,7 @@
 #include "server/socket_path.h"
 #include "server/waker.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -213,6 +214,16 @@ static void close_guard(void)
     close(wake_fd);
 }
 
+static int count_segments(const char *prefix)
+{
+    int count = 0;
+    DIR *entries = opendir("/dev/shm");
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        count += strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    closedir(entries);
+    return count;
+}
+
 static struct segment_params params_of(uint64_t arena_size, uint64_t alignment)
 {
     return (struct segment_params){.prefix = own_prefix,
@@ -240,7 +251,7 @@ START_TEST(a_segment_has_header_arena_and_alignment)
         segment_destroy(&segment);
         segment_destroy(&segment); // a second time does nothing
     }
-    ck_assert_uint_eq(segment_sweep(own_prefix), 0);
+    ck_assert_int_eq(count_segments(own_prefix), 0);
 }
 END_TEST
 
@@ -251,21 +262,47 @@ START_TEST(a_segment_without_room_is_refused_with_numbers)
     ck_assert_int_eq(segment_create(&params, &segment, &error), STATUS_NO_MEMORY);
     ck_assert_ptr_nonnull(strstr(error.text, "1125899906846"));
     ck_assert_ptr_nonnull(strstr(error.text, "/dev/shm has"));
-    ck_assert_uint_eq(segment_sweep(own_prefix), 0);
+    ck_assert_int_eq(count_segments(own_prefix), 0);
 }
 END_TEST
 
-START_TEST(a_sweep_removes_what_has_the_prefix_and_nothing_else)
+START_TEST(the_last_sweep_removes_what_has_the_prefix_and_nothing_else)
 {
     struct segment segments[2];
     struct segment_params params = params_of(4096, 4096);
     ck_assert_int_eq(segment_create(&params, &segments[0], &error), STATUS_OK);
     params.prefix = other_prefix;
     ck_assert_int_eq(segment_create(&params, &segments[1], &error), STATUS_OK);
-    ck_assert_uint_eq(segment_sweep(own_prefix), 1);
-    ck_assert_uint_eq(segment_sweep(other_prefix), 1);
+    segment_sweep(own_prefix);
+    ck_assert_int_eq(count_segments(own_prefix), 0);
+    ck_assert_int_eq(count_segments(other_prefix), 1);
     segment_destroy(&segments[0]);
     segment_destroy(&segments[1]);
+    ck_assert_int_eq(count_segments(other_prefix), 0);
+}
+END_TEST
+
+// Other daemons of this machine may sweep at the same time.
+START_TEST(a_dead_daemons_segment_is_swept_by_any_other_and_a_living_ones_is_not)
+{
+    struct segment segment;
+    const struct segment_params params = params_of(4096, 4096);
+    fflush(NULL);
+    const pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0)
+        _exit(segment_create(&params, &segment, &error) != STATUS_OK); // as if it was killed
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    segment_sweep_dead(other_prefix);
+    ck_assert_int_eq(count_segments(own_prefix), 0);
+    ck_assert_int_eq(segment_create(&params, &segment, &error), STATUS_OK);
+    segment_sweep_dead(other_prefix);
+    segment_sweep_dead(own_prefix);
+    ck_assert_int_eq(count_segments(own_prefix), 1);
+    segment_destroy(&segment);
+    ck_assert_int_eq(count_segments(own_prefix), 0);
 }
 END_TEST
 
@@ -549,7 +586,8 @@ int main(void)
     tcase_add_checked_fixture(segments, open_guard, close_guard);
     tcase_add_test(segments, a_segment_has_header_arena_and_alignment);
     tcase_add_test(segments, a_segment_without_room_is_refused_with_numbers);
-    tcase_add_test(segments, a_sweep_removes_what_has_the_prefix_and_nothing_else);
+    tcase_add_test(segments, the_last_sweep_removes_what_has_the_prefix_and_nothing_else);
+    tcase_add_test(segments, a_dead_daemons_segment_is_swept_by_any_other_and_a_living_ones_is_not);
     tcase_add_test(segments, more_segments_than_the_guard_holds_are_refused_by_name);
     tcase_add_test(segments,
                    a_touch_of_a_lost_page_survives_in_any_thread_and_marks_its_segment_alone);
