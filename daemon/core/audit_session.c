@@ -6,7 +6,9 @@
 #include "audit_session.h"
 
 #include "base/clock.h"
+#include "core/pool/claim.h"
 #include "core/pool/hold.h"
+#include "core/pool/tenant.h"
 #include "core/runs/run.h"
 #include "state.h"
 
@@ -106,6 +108,8 @@ static bool check_batch_memory(const struct core_session *session, struct error 
         bytes += bytes_of(batch);
     for (const struct offer *offer = session->given; offer; offer = offer->given_next)
         bytes += offer->bytes;
+    for (const struct offer *offer = session->taken; offer; offer = offer->taken_next)
+        bytes += offer->bytes;
     DL_FOREACH(session->runs, run)
     {
         bytes += run->bytes + (audit_first_mention(session, run) ? bytes_of(run->batch) : 0);
@@ -117,6 +121,33 @@ static bool check_batch_memory(const struct core_session *session, struct error 
     EXPECT(bytes == session->batch_memory,
            "session %" PRIu64 " counts %" PRIu64 " bytes of batch memory, has %" PRIu64,
            session->id, session->batch_memory, bytes);
+    for (const struct hold_table *table = session->tables; table; table = table->hh.next)
+        for (const struct claim *claim = table->claims; claim; claim = claim->next)
+            bytes += claim->bytes;
+    EXPECT(bytes <= session->memory, // the caller keeps the rest
+           "session %" PRIu64 " counts %" PRIu64 " bytes of memory, has %" PRIu64, session->id,
+           session->memory, bytes);
+    return true;
+}
+
+// The sums of sessions that tenants and the pool count.
+static bool check_memory(const struct core *core, struct error *error)
+{
+    uint64_t all = 0;
+    for (const struct tenant *tenant = core->pool.tenants; tenant; tenant = tenant->hh.next) {
+        uint64_t bytes = 0;
+        const struct core_session *session;
+        DL_FOREACH2(tenant->sessions, session, tenant_next)
+        {
+            bytes += session->memory;
+        }
+        EXPECT(bytes == tenant->memory,
+               "tenant \"%s\" counts %" PRIu64 " bytes of memory, has %" PRIu64, tenant->label,
+               tenant->memory, bytes);
+        all += bytes;
+    }
+    EXPECT(all == core->pool.memory, "%" PRIu64 " bytes of memory, counted %" PRIu64, all,
+           core->pool.memory);
     return true;
 }
 
@@ -230,6 +261,8 @@ bool audit_sessions(const struct core *core, struct error *error)
     EXPECT(away == listed, "%" PRIu32 " sessions are away, %" PRIu32 " in the list", away, listed);
     EXPECT(offers == core->offers.num && heap_sound(&core->offers.expiring),
            "%" PRIu32 " offers, counted %" PRIu32, core->offers.num, offers);
+    if (!check_memory(core, error))
+        return false;
     EXPECT(open == core->num_sessions + core->num_errands,
            "%" PRIu32 " sessions and %" PRIu32 " errands, counted %" PRIu32, core->num_sessions,
            core->num_errands, open);

@@ -77,6 +77,11 @@ struct core_params {
     uint32_t num_groups;
     uint64_t max_batch_memory; // --max-batch-memory: metadata of a session's batches and arrays
                                //   of its runs; 0 = no limit
+    uint64_t max_memory;       // --max-host-memory: bytes that core and the caller keep for all
+                               //   sessions: what max_batch_memory limits, claims, and
+                               //   core_memory_count(); 0 = no limit
+    double tenant_share;       // --tenant-share: part of max_memory and of max_caches that one
+                               //   tenant may take; 0 = all
     uint64_t max_claimed;      // --max-claimed-blocks: of the chains of a session's claims
     int64_t claim_timeout_ns;  // --claim-timeout: a claim without progress for so long loses its
                                //   turn; 0 = never
@@ -158,6 +163,12 @@ bool core_session_close(struct core_session *session, bool died);
 // The process of a closed session has ended. Its blocks become free when a submission that comes
 // behind this call has passed.
 void core_session_proven_dead(struct core_session *session);
+
+// Host memory that the caller keeps for the session, such as a command that waits. It counts for
+// max_memory. LIMIT: `bytes` more would exceed that, or the tenant's part; `what` names them.
+enum status core_memory_check(const struct core_session *session, uint64_t bytes, const char *what,
+                              struct error *error);
+void core_memory_count(struct core_session *session, int64_t by); // none is left at its close
 
 // ---- caches ----
 
@@ -445,7 +456,8 @@ struct core_offer {
 // NOT_FOUND: there is none. BUSY: a session has taken it, or writes of its blocks have not ended.
 // A take needs no free block, and its tenant uses no more blocks by it. So takes and leases that
 // wait do not heed each other. UNWRITTEN: such a write failed; only the giver may take it now.
-// QUOTA. LIMIT: --max-offers.
+// QUOTA. LIMIT: --max-offers, or --max-batch-memory for what the offer has copied, which the taker
+// keeps until it settles.
 enum status core_offer_take(struct core_session *session, uint64_t cache, const char *name,
                             const struct core_offer **out, struct error *error);
 // A take that waits for an offer: the caller tries it again when it is woken, and core decides

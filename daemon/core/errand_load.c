@@ -178,7 +178,7 @@ static bool hold_found(const struct errand *errand, const struct plan *plan)
 static bool claim_blocks(struct errand *errand)
 {
     const uint32_t end = errand->first + errand->count;
-    if (claim_check_limit(errand->session, end, NULL) != STATUS_OK)
+    if (claim_check_limit(errand->table, &errand->prefix, end, NULL) != STATUS_OK)
         return false;
     struct claim *claim = claim_create(errand->table, &errand->prefix, end, errand->first);
     if (!claim)

@@ -122,6 +122,11 @@
            .initial = "0", .help = "other cached blocks of such a user; 0: no limit")              \
     OPTION(uint64_t, tenant_floor, "tenant-floor", "N", OPTION_COUNT, 0, INT32_MAX,                \
            .initial = "0", .help = "cached blocks of such a user that are not evicted for others") \
+    OPTION(double, tenant_share, "tenant-share", "F", OPTION_NUMBER, 0, 1, .initial = "0.75",      \
+           .help =                                                                                 \
+               "part of `--max-caches`, `--max-arena-memory` and `--max-host-memory` that one "    \
+               "tenant may take",                                                                  \
+           .details = "Rounded up. So no tenant can use up what all share.")                       \
     OPTION(double, tenant_pinned, "tenant-pinned", "F", OPTION_NUMBER, 0, 1, .initial = "0.5",     \
            .help = "part of the pool that the pinned blocks of one tenant may take",               \
            .details = "A tenant is a group of `--tenant`, or a user without one.")                 \
@@ -227,6 +232,10 @@
            .details = "Arrays are slopes, sinks, block ids and parts of a merge, and the token "   \
                       "ids of look-ups that wait for tiers. A look-up that does not fit is "       \
                       "answered without what tiers have.")                                         \
+    OPTION(uint64_t, max_host_memory, "max-host-memory", "BYTES", OPTION_BYTES, 0, ONE_TIB,        \
+           .initial = "2G",                                                                        \
+           .help = "host memory that the daemon keeps for all sessions: what `--max-batch-memory`" \
+                   " and `--max-parked-memory` limit, and claims; 0: no limit")                    \
     SECTION("Sessions and runs")                                                                   \
     OPTION(const char *, socket, "socket", "PATH", OPTION_TEXT, 1,                                 \
            .otherwise = "`N.sock` in `$AULE_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/aule` or `/run/aule`", \

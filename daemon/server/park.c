@@ -44,7 +44,9 @@ static enum status check_limits(struct call *call, const struct parked *command)
                          "; --max-parked-memory is %" PRIu64,
                          command->bytes, session->parked_bytes, session->id,
                          params->max_parked_bytes);
-    return STATUS_OK;
+    return command->bytes ? core_memory_check(session->core, command->bytes,
+                                              "a waiting command's arrays", &call->error)
+                          : STATUS_OK;
 }
 
 static void prefix_free(struct core_prefix *prefix)
@@ -104,6 +106,7 @@ static void count(struct parked *parked, bool in)
     server->num_parked_leases += parked->kind == PARKED_LEASE ? one : 0;
     server->num_parked_attaches += parked->kind == PARKED_ATTACH ? one : 0;
     session->parked_bytes += in ? parked->bytes : -parked->bytes;
+    core_memory_count(session->core, in ? (int64_t)parked->bytes : -(int64_t)parked->bytes);
     if (parked->kind == PARKED_CLAIM || parked->kind == PARKED_TAKE)
         core_count_wait(session->core, in);
 }

@@ -225,6 +225,8 @@ static enum status open_core(struct server *server, struct error *error)
         .groups = groups,
         .num_groups = num_groups,
         .max_batch_memory = params->max_batch_memory,
+        .max_memory = params->max_host_memory,
+        .tenant_share = params->tenant_share,
         .claim_timeout_ns = params->claim_timeout_ms * NS_PER_MS,
         .max_claimed = params->max_claimed,
         .max_run_work = max_run_work(server),

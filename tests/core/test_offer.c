@@ -6,6 +6,7 @@
 // anew, and a third session leases every block: none is lost.
 
 #include "base/clock.h"
+#include "core/state.h"
 #include "rigs/check_main.h"
 #include "rigs/ownership_world.h"
 
@@ -413,6 +414,91 @@ END_TEST
 
 // ---- limits ----
 
+// An offer without blocks and with many tokens: some 8.5 KiB.
+static enum status offer_tokens(struct worker *worker, const char *name, struct error *error)
+{
+    const struct core_offer_params large = {.cache = worker->cache,
+                                            .name = name,
+                                            .num_tokens = 2048,
+                                            .tokens = tokens,
+                                            .num_known = 2048,
+                                            .expires_ns = FOREVER};
+    return core_offer_make(worker->session, &large, error);
+}
+
+START_TEST(a_taker_pays_for_what_it_has_taken_and_not_settled_also_when_the_givers_are_gone)
+{
+    struct world strict;
+    struct worker giver, taker;
+    const struct core_offer *taken[3];
+    world_open(&strict, &(struct core_params){.max_batch_memory = 20000});
+    worker_open(&taker, &strict, 1, "");
+    for (int i = 0; i < 3; i++) {
+        worker_open(&giver, &strict, 1, "");
+        ck_assert_status(offer_tokens(&giver, "tokens", &error), STATUS_OK);
+        if (i < 2)
+            ck_assert_status(
+                core_offer_take(taker.session, taker.cache, "tokens", &taken[i], &error),
+                STATUS_OK);
+        else
+            ck_assert_refused(
+                core_offer_take(taker.session, taker.cache, "tokens", &taken[i], &error),
+                STATUS_LIMIT, "--max-batch-memory");
+        worker_close(&giver, i % 2);
+        world_check(&strict);
+    }
+    ck_assert_uint_gt(taker.session->batch_memory, 2 * 8192);
+    ck_assert_uint_eq(strict.core->pool.memory, taker.session->batch_memory);
+    for (int i = 0; i < 2; i++)
+        ck_assert_status(
+            core_offer_settle(taker.session, taken[i]->id, i % 2, (uint8_t[1]){0}, &error),
+            STATUS_OK);
+    ck_assert_uint_eq(strict.core->pool.memory, 0);
+    world_check(&strict);
+    world_close(&strict);
+}
+END_TEST
+
+START_TEST(the_sessions_of_a_tenant_share_its_part_of_the_host_memory_and_give_it_back)
+{
+    struct world strict;
+    static struct worker one[2], two, three;
+    struct core_claim out;
+    world_open(&strict, &(struct core_params){.max_memory = 20000, .tenant_share = 0.5});
+    worker_open(&one[0], &strict, 1, "");
+    worker_open(&one[1], &strict, 1, "name");
+    worker_open(&two, &strict, 2, "");
+    worker_open(&three, &strict, 3, "");
+    ck_assert_status(offer_tokens(&one[0], "tokens", &error), STATUS_OK);
+    ck_assert_refused(offer_tokens(&one[1], "tokens", &error), STATUS_LIMIT,
+                      "bytes of an offer more would exceed the 10000 bytes of tenant \"uid:1\" "
+                      "(--max-host-memory 20000, --tenant-share)");
+    const struct core_prefix prompt = {.tokens = tokens, .num_tokens = 2048};
+    ck_assert_refused(
+        core_prefix_claim(one[1].session, one[1].cache, &prompt, 0, blocks, &out, &error),
+        STATUS_LIMIT, "bytes of a claim more");
+    core_memory_count(two.session, 9000); // the caller's
+    ck_assert_refused(offer_tokens(&three, "tokens", &error), STATUS_LIMIT,
+                      "the 20000 bytes of all sessions (--max-host-memory)");
+    core_memory_count(two.session, -9000);
+    world_check(&strict);
+    ck_assert_status(offer_tokens(&three, "tokens", &error), STATUS_OK);
+    worker_close(&one[0], true);
+    ck_assert_status(
+        core_prefix_claim(one[1].session, one[1].cache,
+                          &(struct core_prefix){.tokens = tokens, .num_tokens = 16 * WORLD_BLOCK},
+                          0, blocks, &out, &error),
+        STATUS_OK);
+    ck_assert_uint_gt(one[1].session->memory, 0);
+    world_check(&strict);
+    worker_close(&one[1], true);
+    worker_close(&three, true);
+    ck_assert_uint_eq(strict.core->pool.memory, 0);
+    world_check(&strict);
+    world_close(&strict);
+}
+END_TEST
+
 START_TEST(offers_count_against_quota_memory_and_their_own_limit)
 {
     struct world strict;
@@ -622,6 +708,8 @@ int main(void)
     check_case(suite, "limits", open_two, close_all,
                (const TTest *const[]){
                    offers_count_against_quota_memory_and_their_own_limit,
+                   a_taker_pays_for_what_it_has_taken_and_not_settled_also_when_the_givers_are_gone,
+                   the_sessions_of_a_tenant_share_its_part_of_the_host_memory_and_give_it_back,
                    wrong_offers_are_refused_and_change_nothing,
                    closing_the_cache_ends_what_was_given_and_returns_what_was_taken, NULL},
                1);

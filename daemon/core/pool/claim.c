@@ -16,12 +16,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status claim_check_limit(const struct core_session *session, uint32_t count,
-                              struct error *error)
+// At most: claims of one prompt share nodes and the root.
+static uint64_t bytes_for(const struct cache *cache, const struct core_prefix *prefix,
+                          uint32_t count)
 {
+    const uint64_t each = sizeof(struct claim_place) + sizeof(struct claim_node) +
+                          cache->identity.kv.block_size * sizeof(int32_t);
+    return sizeof(struct claim) + sizeof(struct prefix_root) + prefix->extra_key_size +
+           count * each;
+}
+
+enum status claim_check_limit(const struct hold_table *table, const struct core_prefix *prefix,
+                              uint32_t count, struct error *error)
+{
+    const struct core_session *session = table->session;
     uint64_t most = session->ledger->params->max_claimed, has = session->num_claimed;
     if (has <= most && count <= most - has)
-        return STATUS_OK;
+        return core_memory_check(session, bytes_for(table->cache, prefix, count), "a claim", error);
     return error_set(error, STATUS_LIMIT,
                      "a claim of %" PRIu32 " blocks: the session's claims have %" PRIu64
                      " already, and --max-claimed-blocks is %" PRIu64,
@@ -277,6 +288,7 @@ static void claim_free(struct claim *claim)
     drop_places(claim, 0);
     heap_remove(&cache->pool->due, &claim->due);
     cache->pool->num_claims--;
+    session_count_memory(claim->table->session, -claim->bytes);
     claim->root->claims--;
     prefix_root_settle(cache, claim->root);
     free(claim);
@@ -302,6 +314,8 @@ struct claim *claim_create(struct hold_table *table, const struct core_prefix *p
     claim->created_ns = claim->progress_ns = session->ledger->now_ns;
     root->claims++;
     pool->num_claims++;
+    claim->bytes = bytes_for(table->cache, prefix, num_blocks);
+    session_count_memory(session, claim->bytes);
     if (!fill_places(claim, prefix->tokens, num_blocks)) {
         claim_free(claim);
         return NULL;

@@ -58,6 +58,7 @@ struct claim {
     struct hold_table *table;
     struct claim *prev, *next;     // table->claims
     struct prefix_root *root;      // counted in root->claims
+    uint64_t bytes;                // in session->memory
     uint32_t num_blocks;           // of the whole chain
     uint32_t num_found;            // the first ones, which the session has got from the index
     uint32_t num_queued;           // places with `queued`; a claim without any has ended
@@ -74,9 +75,10 @@ void claims_expire(struct pool *pool, int64_t now_ns);
 int64_t claims_wake_ns(const struct pool *pool); // when to call this next; FOREVER: never
 
 // The blocks that a session's claims name, the found ones included, count against
-// --max-claimed-blocks. LIMIT: `count` more would exceed it.
-enum status claim_check_limit(const struct core_session *session, uint32_t count,
-                              struct error *error);
+// --max-claimed-blocks, and their memory against --max-host-memory. LIMIT: `count` more would
+// exceed it.
+enum status claim_check_limit(const struct hold_table *table, const struct core_prefix *prefix,
+                              uint32_t count, struct error *error);
 // Claims the blocks tokens[num_found * block_size ...] of a chain of num_blocks; num_found is less.
 // NULL: no memory, and nothing has changed.
 struct claim *claim_create(struct hold_table *table, const struct core_prefix *prefix,

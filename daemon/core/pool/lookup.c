@@ -140,7 +140,7 @@ enum status core_prefix_claim(struct core_session *session, uint64_t cache,
     enum status status = find(session, cache, prefix, max_tokens, &l, error);
     bool missing = status == STATUS_OK && l.num_found < l.num_blocks;
     if (missing)
-        status = claim_check_limit(session, l.num_blocks, error);
+        status = claim_check_limit(l.table, prefix, l.num_blocks, error);
     if (status != STATUS_OK)
         return status;
     if (missing) {

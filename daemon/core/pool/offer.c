@@ -95,6 +95,7 @@ static void part_from_taker(struct offer *offer)
 {
     DL_DELETE2(offer->taker->taken, offer, taken_prev, taken_next);
     offer->taker->num_taken--;
+    session_discharge(offer->taker, offer->bytes);
     offer->taker = NULL;
 }
 
@@ -108,7 +109,7 @@ static void part_from_giver(struct offer *offer)
     await_no_more(giver->offers, offer);
     DL_DELETE2(giver->given, offer, given_prev, given_next);
     giver->num_given--;
-    giver->batch_memory -= offer->bytes;
+    session_discharge(giver, offer->bytes);
     offer->giver = NULL;
     offer->table = NULL;
     for (uint32_t i = 0; i < offer->view.num_blocks; i++)
@@ -362,7 +363,7 @@ static void make(struct hold_table *table, struct offer *offer, const uint8_t *k
     give(table, offer, keep);
     DL_APPEND2(session->given, offer, given_prev, given_next);
     session->num_given++;
-    session->batch_memory += offer->bytes;
+    session_charge(session, offer->bytes);
     session->offers->num++;
     session->ledger->metrics[METRIC_OFFERS_MADE]++;
     wait_for_taker(offer);
@@ -430,7 +431,9 @@ static enum status check_take(struct offer *offer, struct hold_table *table, con
                          "the session has taken %" PRIu32
                          " offers and not accepted them, which is the most (--max-offers)",
                          most);
-    enum status status = check_writes(offer, session, name, error);
+    enum status status = session_check_batch_memory(session, offer->bytes, "an offer", error);
+    if (status == STATUS_OK)
+        status = check_writes(offer, session, name, error);
     for (uint32_t i = 0; status == STATUS_OK && i < offer->view.num_blocks; i++)
         status =
             hold_prepare(table, block_find(offer->cache, offer->view.blocks[i]), &fresh, error);
@@ -461,6 +464,7 @@ enum status core_offer_take(struct core_session *session, uint64_t cache, const 
     offer->taker = session;
     DL_APPEND2(session->taken, offer, taken_prev, taken_next);
     session->num_taken++;
+    session_charge(session, offer->bytes);
     session->ledger->metrics[METRIC_OFFERS_TAKEN]++;
     *out = &offer->view;
     return STATUS_OK;

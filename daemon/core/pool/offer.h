@@ -11,10 +11,10 @@
 //              +------> ended: taken back by the giver, expired, or the giver closed or died
 //
 // Until its end, an offer names its blocks in the giver's hold table, as a batch does, so that they
-// stay. The giver pays for them by its quota. From the take on, the taker holds them, too, and pays
-// as well. So at each moment a session that has not died holds or names each block, and no block is
-// counted in two states. If an offer ends and nobody else has its blocks, they are cached if they
-// are sealed, else free.
+// stay. The giver pays for them by its quota, and for the offer's own memory by --max-batch-memory.
+// From the take on, the taker holds them, too, and pays for both as well. So at each moment a
+// session that has not died holds or names each block, and no block is counted in two states. If an
+// offer ends and nobody else has its blocks, they are cached if they are sealed, else free.
 //
 // No session may write the blocks between make and accept. So a giver that takes them back finds
 // what it gave, bit by bit. At the accept the lease of each block that is not sealed goes to the
@@ -62,7 +62,7 @@ struct offer {
     struct cache *cache;
     struct hold_table *table; // the giver's, which names the blocks; NULL without a giver
     struct offer *given_prev, *given_next, *taken_prev, *taken_next; // of giver and of taker
-    uint64_t bytes;              // of memory, in the giver's batch_memory
+    uint64_t bytes;              // of memory, in batch_memory of the giver and of the taker
     int64_t expires_ns;          // FOREVER: never
     struct heap_node expiry;     // in offers->expiring
     const struct block *awaited; // NULL: it is not in offers->unwritten

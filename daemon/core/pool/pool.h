@@ -33,6 +33,8 @@ struct pool {
     uint32_t num_caches, cache_capacity;
     struct cache *caches_by_name; // the same caches
 
+    uint64_t memory; // bytes of all sessions: core_session.memory
+
     struct tenant *tenants; // by label
     struct heap ranks;      // tenants with cached blocks above their floors, and chunks that could
                             // be emptied: the most bytes first; in line after tenants_rank()

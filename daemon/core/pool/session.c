@@ -6,6 +6,9 @@
 #include "session.h"
 
 #include "ledger.h"
+#include "pool.h"
+#include "salt.h"
+#include "tenant.h"
 
 #include <inttypes.h>
 
@@ -23,9 +26,38 @@ enum status session_check_batch_memory(const struct core_session *session, uint6
 {
     uint64_t most = session->ledger->params->max_batch_memory, has = session->batch_memory;
     if (!most || (has <= most && bytes <= most - has))
-        return STATUS_OK;
+        return tenant_check_memory(session->salt->tenant, bytes, what, error);
     return error_set(error, STATUS_LIMIT,
                      "%" PRIu64 " bytes of %s more would exceed the session's limit of %" PRIu64
                      " (--max-batch-memory); its batches and unreaped runs have %" PRIu64,
                      bytes, what, most, has);
+}
+
+void session_count_memory(struct core_session *session, uint64_t bytes)
+{
+    session->memory += bytes;
+    session->salt->tenant->memory += bytes;
+    session->pool->memory += bytes;
+}
+
+void session_charge(struct core_session *session, uint64_t bytes)
+{
+    session->batch_memory += bytes;
+    session_count_memory(session, bytes);
+}
+
+void session_discharge(struct core_session *session, uint64_t bytes)
+{
+    session_charge(session, -bytes);
+}
+
+enum status core_memory_check(const struct core_session *session, uint64_t bytes, const char *what,
+                              struct error *error)
+{
+    return tenant_check_memory(session->salt->tenant, bytes, what, error);
+}
+
+void core_memory_count(struct core_session *session, int64_t by)
+{
+    session_count_memory(session, (uint64_t)by);
 }

@@ -56,8 +56,11 @@ struct core_session {
     struct offer *given, *taken;   // lists of its offers that have not ended
     uint32_t num_given, num_taken; // in the two lists
     // Bytes that --max-batch-memory limits: batches that the engine has, also destroyed ones with
-    // runs, the arrays of runs, and the offers that it has given.
+    // runs, the arrays of runs, and the offers that it has given or taken. session_charge() counts
+    // them.
     uint64_t batch_memory;
+    uint64_t memory; // bytes that --max-host-memory limits: batch_memory, claims, and what the
+                     // caller keeps
 
     // Runs.
     struct run *runs;       // accepted and not delivered, in the order of their tickets
@@ -97,9 +100,15 @@ struct core_session {
 
 // OK, or DEVICE_LOST.
 enum status session_usable(const struct core_session *session, struct error *error);
-// LIMIT if the session would exceed --max-batch-memory by keeping `bytes` more. `what` names them
-// in the error.
+// LIMIT if the session would exceed --max-batch-memory by keeping `bytes` more, or as
+// tenant_check_memory(). `what` names them in the error.
 enum status session_check_batch_memory(const struct core_session *session, uint64_t bytes,
                                        const char *what, struct error *error);
+
+// Counts bytes for --max-batch-memory and for the total, or no more.
+void session_charge(struct core_session *session, uint64_t bytes);
+void session_discharge(struct core_session *session, uint64_t bytes);
+// Counts bytes for the total alone; `bytes` may be minus what was counted.
+void session_count_memory(struct core_session *session, uint64_t bytes);
 
 #endif

@@ -10,6 +10,7 @@
 #include "pool.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -208,6 +209,36 @@ enum status tenant_check(const struct tenant *tenant, uint64_t more, struct erro
                      "%" PRIu64 " blocks more would exceed the limit of %" PRIu64
                      " of tenant \"%.64s\" (--tenant, --tenant-blocks); it uses %" PRIu64,
                      more, limit, tenant->label, tenant->used);
+}
+
+uint64_t tenant_part(const struct pool *pool, uint64_t total)
+{
+    const double share = pool->ledger->params->tenant_share;
+    return share && share < 1 ? (uint64_t)ceil(share * (double)total) : total;
+}
+
+static bool has_room(uint64_t limit, uint64_t has, uint64_t more)
+{
+    return has <= limit && more <= limit - has;
+}
+
+enum status tenant_check_memory(const struct tenant *tenant, uint64_t bytes, const char *what,
+                                struct error *error)
+{
+    const struct pool *pool = tenant->pool;
+    const uint64_t most = pool->ledger->params->max_memory, part = tenant_part(pool, most);
+    if (!most || (has_room(part, tenant->memory, bytes) && has_room(most, pool->memory, bytes)))
+        return STATUS_OK;
+    if (has_room(part, tenant->memory, bytes))
+        return error_set(error, STATUS_LIMIT,
+                         "%" PRIu64 " bytes of %s more would exceed the %" PRIu64
+                         " bytes of all sessions (--max-host-memory)",
+                         bytes, what, most);
+    return error_set(error, STATUS_LIMIT,
+                     "%" PRIu64 " bytes of %s more would exceed the %" PRIu64
+                     " bytes of tenant \"%.64s\" (--max-host-memory %" PRIu64
+                     ", --tenant-share); its sessions have %" PRIu64,
+                     bytes, what, part, tenant->label, most, tenant->memory);
 }
 
 // ---- accounts ----

@@ -62,6 +62,7 @@ struct tenant {
     uint64_t served, now;        // weight of its sessions' picked links; virtual time of `ready`
     uint64_t unwholes;           // how often one of its blocks was whole and then was not (reads.c)
     uint64_t unwrites; // how often a slot of one of its blocks was written and then was not
+    uint64_t memory;   // bytes of its sessions: core_session.memory
     uint64_t refused_no_blocks, refused_quota; // requests that were refused for good
 };
 
@@ -118,6 +119,11 @@ uint64_t tenant_floor(const struct tenant *tenant); // the one that holds now
 uint64_t tenant_surplus(const struct tenant *tenant);
 // QUOTA if `more` leased, held or pinned blocks would bring the tenant over its limit.
 enum status tenant_check(const struct tenant *tenant, uint64_t more, struct error *error);
+// --tenant-share of a total, rounded up.
+uint64_t tenant_part(const struct pool *pool, uint64_t total);
+// LIMIT if `bytes` of host memory more would exceed --max-host-memory, or the tenant's part of it.
+enum status tenant_check_memory(const struct tenant *tenant, uint64_t bytes, const char *what,
+                                struct error *error);
 // INVALID, with the values, if the floor exceeds the cap.
 enum status limits_check(const struct core_limits *limits, const char *label, struct error *error);
 

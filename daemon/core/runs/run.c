@@ -65,14 +65,14 @@ enum status run_create(struct core_session *session, size_t arrays_size, size_t 
     run->session = session;
     run->num_links = 1;
     run->bytes = bytes;
-    session->batch_memory += bytes;
+    session_charge(session, bytes);
     *out = run;
     return STATUS_OK;
 }
 
 void run_free(struct run *run)
 {
-    run->session->batch_memory -= run->bytes;
+    session_discharge(run->session, run->bytes);
     free(run->why);
     free(run);
 }

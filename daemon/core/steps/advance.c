@@ -193,7 +193,7 @@ static enum status begin_steps(struct batch *batch, struct error *error)
     batch->num_blocks = batch->block_capacity = 0;
     batch->mentions = mentions;
     batch->kept_bytes += named_bytes;
-    session->batch_memory += mentions_bytes(mentions) + named_bytes;
+    session_charge(session, mentions_bytes(mentions) + named_bytes);
     return STATUS_OK;
 }
 
@@ -357,7 +357,7 @@ static enum status reserve(struct advance *a)
     if (status != STATUS_OK)
         return status;
     bool room = mentions_reserve(mentions, adds, num_adds, num_adds);
-    session->batch_memory += mentions_bytes(mentions) - before;
+    session_charge(session, mentions_bytes(mentions) - before);
     a->dropped = num_drops ? mentions_dropped_create(num_drops) : NULL;
     room = room && (a->dropped || !num_drops);
     return room ? STATUS_OK
@@ -421,7 +421,7 @@ static void exchange_mentions(struct advance *a)
         return;
     dropped->next = old->dropped;
     old->dropped = dropped;
-    old->session->batch_memory += mentions_dropped_bytes(dropped->capacity);
+    session_charge(old->session, mentions_dropped_bytes(dropped->capacity));
 }
 
 // What lies behind the new end of a sequence is not referenced, so its blocks may change.

@@ -129,7 +129,7 @@ bool batch_keep_full(struct batch *batch)
     if (!batch->kept_full)
         return false;
     batch->kept_bytes += bytes;
-    batch->session->batch_memory += bytes;
+    session_charge(batch->session, bytes);
     return true;
 }
 
@@ -183,7 +183,7 @@ static void batch_register(struct batch *batch, struct batch *old)
     batch->users = 1;
     if (old)
         HASH_DEL(session->batches, old);
-    session->batch_memory += batch_bytes(batch);
+    session_charge(session, batch_bytes(batch));
     if (!batch->table)
         return;
     batch->seals = batch->table->cache->seals;
@@ -380,9 +380,9 @@ static struct mentions_dropped *sift_dropped(struct batch *batch, struct mention
         if (hand_on(batch, batch->older, &dropped->blocks[i]))
             dropped->blocks[dropped->count++] = dropped->blocks[i];
     }
-    batch->session->batch_memory -= mentions_dropped_bytes(dropped->capacity);
+    session_discharge(batch->session, mentions_dropped_bytes(dropped->capacity));
     dropped = mentions_dropped_fit(dropped);
-    batch->session->batch_memory += dropped ? mentions_dropped_bytes(dropped->capacity) : 0;
+    session_charge(batch->session, dropped ? mentions_dropped_bytes(dropped->capacity) : 0);
     return dropped;
 }
 
@@ -415,7 +415,7 @@ static void hand_on_mentions(struct batch *batch)
     if (mentions && batch->older) {
         batch->older->mentions = mentions;
     } else if (mentions) {
-        batch->session->batch_memory -= mentions_bytes(mentions);
+        session_discharge(batch->session, mentions_bytes(mentions));
         mentions_finish(mentions);
         free(mentions);
     }
@@ -449,7 +449,7 @@ void batch_unref(struct batch *batch)
         return;
     leave_steps(batch);
     hold_unref_all(table, batch->blocks, batch->num_blocks);
-    batch->session->batch_memory -= batch_bytes(batch);
+    session_discharge(batch->session, batch_bytes(batch));
     batch_discard(batch);
     if (table)
         hold_table_unuse(table);
