@@ -650,6 +650,8 @@ struct core_tenant_view {
     uint64_t used_bytes, cached_bytes;
     uint64_t evicted, refused_no_blocks, refused_quota; // since the tenant appeared
 };
+uint64_t core_tenant_part(const struct core *core,
+                          uint64_t total); // tenant_share of it, rounded up
 uint32_t core_num_tenants(const struct core *core);
 // Tenant `index`, in the order in which they appeared; false: there is none. A call for the next
 // index after the last call's costs the same for any number of tenants.

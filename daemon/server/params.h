@@ -208,6 +208,10 @@
                       "tell which tenant a name belongs to.")                                      \
     OPTION(uint64_t, max_arena, "max-arena", "BYTES", OPTION_BYTES, 4096, ONE_TIB,                 \
            .initial = "1G", .help = "shared memory of a session; K, M and G are understood")       \
+    OPTION(uint64_t, max_arena_memory, "max-arena-memory", "BYTES", OPTION_BYTES, 0, ONE_TIB,      \
+           AUTO, .help = "shared memory of all sessions; 0: no limit; auto: half of /dev/shm",     \
+           .details = "A session takes all its shared memory at once, so that neither side can "   \
+                      "find /dev/shm full later.")                                                 \
     OPTION(uint64_t, device_arenas, "device-arenas", "BYTES", OPTION_BYTES, 0, ONE_TIB,            \
            .initial = "4G", .help = "device memory of all sessions' device arenas; 0: none",       \
            .details =                                                                              \

@@ -189,6 +189,19 @@ static void lay_out(const struct segment_params *params, struct segment *segment
     segment->size = segment->arena_offset + segment->arena_size + segment->places_size;
 }
 
+uint64_t segment_size(const struct segment_params *params)
+{
+    struct segment segment = {.guard = -1};
+    lay_out(params, &segment);
+    return segment.size;
+}
+
+uint64_t segment_room(void)
+{
+    struct statvfs info;
+    return statvfs(shm_folder, &info) == 0 ? (uint64_t)info.f_blocks * info.f_frsize : 0;
+}
+
 enum status segment_create(const struct segment_params *params, struct segment *out,
                            struct error *error)
 {

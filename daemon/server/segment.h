@@ -36,7 +36,10 @@ struct segment {
     int guard; // number in the SIGBUS guard, sigbus.h; -1 = none
 };
 
-// NO_MEMORY: the error says what /dev/shm has left. LIMIT: the guard has no room (--max-sessions).
+uint64_t segment_size(const struct segment_params *params); // bytes that it takes of /dev/shm
+uint64_t segment_room(void); // bytes of /dev/shm, used ones too; 0: not known, and errno says why
+// Takes all of the memory at once. NO_MEMORY: the error says what /dev/shm has left. LIMIT: the
+// guard has no room (--max-sessions).
 enum status segment_create(const struct segment_params *params, struct segment *out,
                            struct error *error);
 void segment_unlink(struct segment *segment);  // removes the name, not the memory; may be repeated

@@ -311,14 +311,25 @@ static enum status start_jobs(struct server *server, struct error *error)
     return jobs_create(server->wake_fd, &server->jobs, error);
 }
 
+static enum status measure_arenas(struct server *server, struct error *error)
+{
+    const uint64_t asked = server->params->max_arena_memory;
+    server->max_arena_memory = asked == SERVER_WORK_AUTO ? segment_room() / 2 : asked;
+    if (server->max_arena_memory || asked == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_UNSUPPORTED,
+                     "the size of /dev/shm is not known: %s; give --max-arena-memory",
+                     strerror(errno));
+}
+
 enum status server_create(const struct server_params *params, struct server **out,
                           struct error *error)
 {
     *out = NULL;
     static enum status (*const steps[])(struct server *, struct error *) = {
-        open_groups,    open_descriptors, draw_epoch, open_engine, take_place,
+        open_groups,    measure_arenas, open_descriptors, draw_epoch, open_engine,  take_place,
         lane_open_bell, // before open_core: sets ring_spin_ns
-        open_tiers,     open_core,        open_guard, start_jobs,  open_exports, open_listener,
+        open_tiers,     open_core,      open_guard,       start_jobs, open_exports, open_listener,
     };
     struct server *server = calloc(1, sizeof *server);
     if (!server)

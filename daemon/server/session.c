@@ -40,10 +40,10 @@ static uint64_t arena_alignment(const struct server *server)
                                                                        : WIRE_PAGE;
 }
 
-static void make_segment(struct session *session)
+static struct segment_params segment_params_of(const struct session *session)
 {
-    struct server *server = session->server;
-    const struct segment_params params = {
+    const struct server *server = session->server;
+    return (struct segment_params){
         .prefix = server->segment_prefix,
         .epoch = server->epoch,
         .session = session->id,
@@ -53,6 +53,12 @@ static void make_segment(struct session *session)
         .uid = session->uid,
         .alignment = arena_alignment(server),
     };
+}
+
+static void make_segment(struct session *session)
+{
+    struct server *server = session->server;
+    const struct segment_params params = segment_params_of(session);
     enum status status = segment_create(&params, &session->segment, &session->job_error);
     if (status != STATUS_OK || params.arena_size == 0)
         return;
@@ -97,6 +103,7 @@ static void forget(struct session *session)
 {
     struct server *server = session->server;
     server->device_arena_bytes -= session->device_arena_size;
+    server->arena_bytes -= session->arena_bytes;
     HASH_DEL(server->sessions, session);
     free_session(session);
 }
@@ -276,6 +283,40 @@ static enum status check_device_arena(const struct server *server, uint64_t size
                      size, server->device_arena_bytes, most);
 }
 
+static bool same_tenant(const struct session *a, const struct session *b)
+{
+    return a->group || b->group ? a->group == b->group : a->uid == b->uid;
+}
+
+// The segments of a tenant's sessions, also of those that end.
+static uint64_t arenas_of_tenant(const struct session *session)
+{
+    uint64_t bytes = 0;
+    for (const struct session *other = session->server->sessions; other; other = other->hh.next)
+        bytes += same_tenant(session, other) ? other->arena_bytes : 0;
+    return bytes;
+}
+
+// Of a new session, which is not in the table yet.
+static enum status check_arenas(const struct session *session, struct error *error)
+{
+    const struct server *server = session->server;
+    const uint64_t most = server->max_arena_memory, part = core_tenant_part(server->core, most),
+                   size = session->arena_bytes, own = arenas_of_tenant(session);
+    if (!most || (size <= part && own <= part - size && server->arena_bytes <= most - size))
+        return STATUS_OK;
+    if (size <= part && own <= part - size)
+        return error_set(error, STATUS_LIMIT,
+                         "a segment of %" PRIu64 " bytes would exceed the %" PRIu64
+                         " bytes of all sessions (--max-arena-memory)",
+                         size, most);
+    return error_set(error, STATUS_LIMIT,
+                     "a segment of %" PRIu64 " bytes would exceed the tenant's %" PRIu64
+                     " bytes (--max-arena-memory %" PRIu64
+                     ", --tenant-share); its sessions have %" PRIu64,
+                     size, part, most, own);
+}
+
 // Sessions that have ended count while their attached processes run.
 static bool has_place(const struct session *session)
 {
@@ -378,6 +419,13 @@ enum status session_start(struct server *server, struct peer *peer, const struct
         .device_arena_size = hello->device_arena_size,
     };
     set_label(session);
+    const struct segment_params segment = segment_params_of(session);
+    session->arena_bytes = segment_size(&segment);
+    status = check_arenas(session, error);
+    if (status != STATUS_OK) {
+        free_session(session);
+        return status;
+    }
     HASH_ADD(hh, server->sessions, id, sizeof session->id, session);
     if (!HASH_ADDED(session)) {
         free_session(session);
@@ -386,6 +434,7 @@ enum status session_start(struct server *server, struct peer *peer, const struct
     peer->session = session;
     server->num_live++;
     server->device_arena_bytes += session->device_arena_size;
+    server->arena_bytes += session->arena_bytes;
     jobs_start(server->jobs, &session->job);
     return STATUS_OK;
 }

@@ -104,6 +104,7 @@ struct session {
     struct engine_arena *arena;        // owned; NULL without an arena
     struct engine_arena *device_arena; // likewise
     uint64_t device_arena_size;        // bytes, in server->device_arena_bytes
+    uint64_t arena_bytes;              // of its segment, in server->arena_bytes
     bool has_token;                    // for one descriptor
     uint8_t token[WIRE_TOKEN_SIZE];
     uint64_t token_cache; // of whose memory; 0 = of the device arena
@@ -212,6 +213,8 @@ struct server {
     struct session *sessions;    // by id, iterated in the order of their handshakes; owned
     uint32_t num_live;           // sessions that are not ENDING
     uint32_t num_ghosts;         // sessions with a ghost; they count for --max-sessions, too
+    uint64_t arena_bytes;        // of the segments of all sessions until they are unmapped
+    uint64_t max_arena_memory;   // --max-arena-memory; 0 = no limit
     uint64_t device_arena_bytes; // of the device arenas of all sessions: --device-arenas
     uint64_t next_session;       // id of the next one
     struct parked *parked;       // owned

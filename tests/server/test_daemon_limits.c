@@ -46,12 +46,44 @@ END_TEST
 
 START_TEST(an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers)
 {
-    start((const char *const[]){"--max-arena", "900G", NULL});
+    start((const char *const[]){"--max-arena", "900G", "--max-arena-memory", "0", NULL});
     struct raw_client *raw = raw_open(daemon_.socket);
     expect_hello(raw, UINT64_C(800) << 30, STATUS_NO_MEMORY, "/dev/shm has");
     ck_assert_int_eq(daemon_count_segments(&daemon_), 0);
     expect_hello(raw, ARENA, STATUS_OK, NULL); // the connection still works
     raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
+// A segment of 256 KiB of arena has more than half of the tenant's part.
+START_TEST(arenas_of_all_sessions_have_a_total_and_a_tenant_has_its_part_until_they_are_unmapped)
+{
+    struct raw_client *clients[4];
+    start((const char *const[]){"--max-arena-memory", "1M", "--tenant-share", "0.5", NULL});
+    for (int i = 0; i < 4; i++)
+        clients[i] = raw_open(daemon_.socket);
+    expect_hello(clients[0], 1 << 20, STATUS_LIMIT,
+                 "the tenant's 524288 bytes (--max-arena-memory 1048576, --tenant-share)");
+    expect_hello(clients[0], 256 << 10, STATUS_OK, NULL);
+    expect_hello(clients[1], 256 << 10, STATUS_LIMIT, "--max-arena-memory");
+    for (int round = 0; round < 3; round++) {
+        raw_close(clients[0]);
+        clients[0] = raw_open(daemon_.socket);
+        struct wire_reply reply = {.status = STATUS_LIMIT};
+        const struct wire_request hello = {
+            .command = WIRE_COMMAND_HELLO,
+            .hello = {WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR, "raw", "name", 256 << 10}};
+        while (reply.status == STATUS_LIMIT) { // until the session before is unmapped
+            raw_call(clients[0], &hello, &reply);
+            const int status = reply.status;
+            wire_reply_finish(&reply);
+            reply.status = status;
+        }
+        ck_assert_int_eq(reply.status, STATUS_OK);
+    }
+    for (int i = 0; i < 4; i++)
+        raw_close(clients[i]);
     stop_clean();
 }
 END_TEST
@@ -204,14 +236,16 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("daemon limits");
-    suite_add(suite, "limits",
-              (const TTest *const[]){
-                  sessions_and_arenas_have_limits_that_the_sentence_names,
-                  an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers,
-                  metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
-                  an_operator_sees_sessions_and_can_end_one,
-                  an_operator_sees_the_longest_tenant_and_a_longer_one_is_refused,
-                  an_operator_sees_device_caches_and_blocks, NULL},
-              1);
+    suite_add(
+        suite, "limits",
+        (const TTest *const[]){
+            sessions_and_arenas_have_limits_that_the_sentence_names,
+            an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers,
+            arenas_of_all_sessions_have_a_total_and_a_tenant_has_its_part_until_they_are_unmapped,
+            metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
+            an_operator_sees_sessions_and_can_end_one,
+            an_operator_sees_the_longest_tenant_and_a_longer_one_is_refused,
+            an_operator_sees_device_caches_and_blocks, NULL},
+        1);
     return check_main(suite);
 }
