@@ -493,6 +493,15 @@ static bool check_cache(const struct core *core, const struct cache *cache, stru
            cache_total(cache));
     EXPECT(cache->num_tables || cache->counts[CORE_CACHED],
            "cache %" PRIu64 " has neither a user nor a cached block", cache->id);
+    const struct account *account;
+    uint32_t opens = 0;
+    DL_FOREACH2(cache->accounts, account, next_beside)
+    {
+        opens += account->opens;
+    }
+    EXPECT(opens == cache->open_sessions,
+           "cache %" PRIu64 " is open in %" PRIu32 " sessions, tenants count %" PRIu32, cache->id,
+           cache->open_sessions, opens);
     return check_heaps(cache, error) && check_index(cache, error) && check_claims(cache, error);
 }
 

@@ -188,9 +188,11 @@ struct core_cache_info {
     uint64_t block_bytes;
 };
 
-// Opens the cache of this name, or creates it. A session may open a cache several times; each open
-// needs its own close. MISMATCH names the first field that differs, with both values.
-// LIMIT names --max-caches.
+// Opens the cache of this name, or creates it. Names are a tenant's own, but tenants share a cache
+// of one name and identity. A session may open a cache several times; each open needs its own
+// close. MISMATCH names the first field that differs, with both values: another session of the
+// tenant has the cache open, or the tenant has blocks in it. LIMIT names --max-caches, or
+// --tenant-share.
 enum status core_cache_open(struct core_session *session,
                             const struct core_cache_identity *identity, struct core_cache_info *out,
                             struct error *error);

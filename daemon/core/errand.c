@@ -65,8 +65,7 @@ static bool open_session(struct errand *errand, struct cache *cache, struct salt
             core_session_close(errand->session, false);
         return false;
     }
-    errand->table->opens++;
-    cache->open_sessions++;
+    hold_table_open(errand->table);
     return true;
 }
 

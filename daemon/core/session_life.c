@@ -139,11 +139,8 @@ static void close_tables(struct core_session *session, bool died)
     struct hold_table *table, *next;
     HASH_ITER(hh, session->tables, table, next)
     {
-        if (table->opens) {
-            table->opens = 0;
-            table->cache->open_sessions--;
-            table->cache->last_use = ++session->ledger->last_use;
-        }
+        if (table->opens)
+            hold_table_close(table);
         claim_end_all(table);
         if (died)
             hold_table_bury(table);
@@ -271,7 +268,7 @@ enum status core_cache_open(struct core_session *session,
     struct cache *cache;
     enum status status = session_usable(session, error);
     if (status == STATUS_OK)
-        status = cache_get(session->pool, identity, &cache, error);
+        status = cache_get(session->pool, session->salt->tenant, identity, &cache, error);
     if (status != STATUS_OK)
         return status;
     struct hold_table *table = hold_table_get(session, cache);
@@ -284,8 +281,7 @@ enum status core_cache_open(struct core_session *session,
         return error_set(error, STATUS_LIMIT,
                          "cache \"%.64s\" is open %" PRIu32 " times in one session", identity->name,
                          table->opens);
-    if (table->opens++ == 0)
-        cache->open_sessions++;
+    hold_table_open(table);
     if (session->pool->num_caches > session->core->params.max_caches)
         cache_end_unused(session->pool); // last, because a failed open must not end a cache
     pool_ask_again(session->pool);
@@ -301,8 +297,7 @@ enum status core_cache_close(struct core_session *session, uint64_t cache, struc
     enum status status = hold_table_find(session, cache, &table, error);
     if (status != STATUS_OK || --table->opens)
         return status;
-    table->cache->open_sessions--;
-    table->cache->last_use = ++session->ledger->last_use;
+    hold_table_close(table);
     table->num_users++; // so that batch_destroy() does not free the table
     HASH_ITER(hh, session->batches, batch, next)
     {

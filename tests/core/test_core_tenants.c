@@ -209,6 +209,84 @@ START_TEST(a_look_up_searches_the_same_keys_whatever_other_tenants_have_cached)
 }
 END_TEST
 
+static enum status open_shaped(struct worker *worker, const char *name, uint32_t num_layers,
+                               uint64_t *cache, struct error *error)
+{
+    struct core_cache_identity identity = world_identity(name);
+    struct core_cache_info info = {0};
+    identity.num_layers = num_layers;
+    enum status status = core_cache_open(worker->session, &identity, &info, error);
+    *cache = info.cache;
+    return status;
+}
+
+START_TEST(names_of_caches_are_a_tenants_own_and_one_shape_is_shared)
+{
+    uint64_t one, two, other;
+    worker_open(&c, &world, 2, "");
+    ck_assert_status(open_shaped(&a, "chat", 2, &one, &error), STATUS_OK);
+    ck_assert_status(open_shaped(&c, "chat", 1, &two, &error), STATUS_OK);
+    ck_assert_uint_ne(one, two);
+    ck_assert_refused(open_shaped(&b, "chat", 1, &other, &error), STATUS_MISMATCH,
+                      "cache \"chat\" has num_layers 2, not 1");
+    ck_assert_refused(open_shaped(&c, "chat", 2, &other, &error), STATUS_MISMATCH,
+                      "cache \"chat\" has num_layers 1, not 2");
+    ck_assert_status(open_shaped(&b, "chat", 2, &other, &error), STATUS_OK);
+    ck_assert_uint_eq(one, other);
+    static struct worker d;
+    worker_open(&d, &world, 3, "");
+    ck_assert_status(open_shaped(&d, "chat", 1, &other, &error), STATUS_OK);
+    ck_assert_uint_eq(two, other); // memory does not multiply; prefixes are apart
+    world_check(&world);
+    ck_assert_status(core_cache_close(c.session, two, &error), STATUS_OK);
+    ck_assert_status(open_shaped(&c, "chat", 2, &other, &error), STATUS_OK);
+    ck_assert_uint_eq(one, other); // it has nothing under its former name
+    a.cache = one;
+    publish_and_leave(&a, 1, tokens);
+    ck_assert_status(core_cache_close(a.session, one, &error), STATUS_OK);
+    ck_assert_status(core_cache_close(b.session, one, &error), STATUS_OK);
+    ck_assert_refused(open_shaped(&a, "chat", 1, &other, &error), STATUS_MISMATCH, "num_layers");
+    ck_assert_status(core_cache_close(c.session, one, &error), STATUS_OK);
+    ck_assert_status(core_cache_drop(world.core, one, &error), STATUS_OK);
+    ck_assert_status(open_shaped(&a, "chat", 1, &other, &error), STATUS_OK);
+    ck_assert_uint_eq(two, other);
+}
+END_TEST
+
+static void open_shares(void)
+{
+    world_open(&world, &(struct core_params){.max_caches = 8, .tenant_share = 0.5});
+    worker_open(&a, &world, 1, "");
+    worker_open(&b, &world, 1, "name");
+    worker_open(&c, &world, 2, "");
+    count_tokens(tokens, 2048, 1000);
+}
+
+// Each session also has the world's cache open, so a and b have four caches, and c, too.
+START_TEST(a_tenant_has_its_part_of_the_caches_and_another_one_finds_room)
+{
+    uint64_t caches[8];
+    char name[8];
+    for (uint32_t i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "%" PRIu32, i);
+        if (i < 3)
+            ck_assert_status(open_shaped(i % 2 ? &b : &a, name, 2, &caches[i], &error), STATUS_OK);
+        else
+            ck_assert_refused(open_shaped(&b, name, 2, &caches[i], &error), STATUS_LIMIT,
+                              "tenant \"uid:1\" has 4 caches open, or keeps them by pins or its "
+                              "floor, which is its part of --max-caches 8 (--tenant-share)");
+        ck_assert_status(open_shaped(&c, name, 1, &caches[4 + i], &error),
+                         i < 3 ? STATUS_OK : STATUS_LIMIT);
+    }
+    ck_assert_refused(open_shaped(&a, "3", 2, &caches[3], &error), STATUS_LIMIT, "--tenant-share");
+    b.cache = caches[1];
+    publish_and_leave(&b, 1, tokens);
+    ck_assert_status(core_cache_close(b.session, caches[1], &error), STATUS_OK);
+    ck_assert_status(open_shaped(&a, "3", 2, &caches[3], &error), STATUS_OK); // not in use: no part
+    world_check(&world);
+}
+END_TEST
+
 static void open_limited(void)
 {
     world_open(&world, &(struct core_params){.tenant_limits = {.blocks = 20, .floor = 10}});
@@ -678,6 +756,13 @@ int main(void)
                    a_tenant_pins_its_part_of_the_pool_whoever_holds_the_blocks,
                    pins_and_floor_of_a_tenant_end_after_its_last_session_and_the_floor_comes_back,
                    NULL},
+               1);
+    check_case(
+        suite, "caches", open_two, close_all,
+        (const TTest *const[]){names_of_caches_are_a_tenants_own_and_one_shape_is_shared, NULL}, 1);
+    check_case(suite, "shares", open_shares, close_all,
+               (const TTest *const[]){
+                   a_tenant_has_its_part_of_the_caches_and_another_one_finds_room, NULL},
                1);
     check_case(
         suite, "names", open_limited, close_all,

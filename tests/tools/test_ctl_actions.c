@@ -206,6 +206,44 @@ START_TEST(a_pin_ends_after_its_tenants_last_session)
 }
 END_TEST
 
+static void start_with_groups(void)
+{
+    char one[64], other[64];
+    snprintf(one, sizeof one, "tenant-a=uid:%u", (unsigned)geteuid());
+    snprintf(other, sizeof other, "tenant-b=uid:%u", (unsigned)geteuid());
+    ck_assert(
+        daemon_launch(&server, (const char *const[]){"--tenant", one, "--tenant", other, NULL}));
+}
+
+START_TEST(two_tenants_give_one_name_to_caches_of_two_shapes_and_commands_ask_for_an_id)
+{
+    char ids[64], id[32];
+    open_worker("worker"); // of tenant-a
+    struct aule_session *worker = session;
+    struct aule_cache *model = cache;
+    session = open_session("worker", "tenant-b");
+    CHECK_OK(open_otherwise("model"));
+    cJSON *json = document(ASK("caches", "--json"));
+    const cJSON *caches = list(json, "caches", 2);
+    const double first = number(cJSON_GetArrayItem(caches, 0), "cache"),
+                 second = number(cJSON_GetArrayItem(caches, 1), "cache");
+    cJSON_Delete(json);
+    snprintf(ids, sizeof ids, "give an id: %.0f, %.0f", first, second);
+    assert_fails(ASK("blocks", "--cache", "model"), FAILED, ids);
+    assert_fails(ASK("unpin", "model"), FAILED, ids);
+    assert_fails(ASK("save", "/nonexistent/file", "--cache", "model"), FAILED, ids);
+    aule_cache_close(cache);
+    cache = model;
+    aule_session_close(session);
+    session = worker;
+    assert_fails(ASK("drop-cache", "model"), FAILED, "is open in 1 session"); // the other has gone
+    snprintf(id, sizeof id, "%.0f", first);
+    json = document(ASK("prefix", "--cache", id, "--json"));
+    list(json, "prefix", 0);
+    cJSON_Delete(json);
+}
+END_TEST
+
 // The colon may be part of the name.
 START_TEST(unpin_without_a_block_means_all_of_the_cache)
 {
@@ -363,6 +401,11 @@ int main(void)
     tcase_add_test(tests, commands_that_a_complaint_names_ask_the_same_daemon);
     tcase_add_test(tests, log_level_changes_what_the_running_daemon_writes);
     tcase_add_test(tests, options_shows_what_the_command_line_names_and_the_defaults);
+    suite_add_tcase(suite, tests);
+    tests = tcase_create("with groups");
+    tcase_add_checked_fixture(tests, start_with_groups, stop);
+    tcase_add_test(tests,
+                   two_tenants_give_one_name_to_caches_of_two_shapes_and_commands_ask_for_an_id);
     suite_add_tcase(suite, tests);
     tests = tcase_create("with a daemon that forgets");
     tcase_add_checked_fixture(tests, start_forgetful, stop);

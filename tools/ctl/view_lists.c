@@ -189,34 +189,58 @@ static bool is_called(const char *wanted, const struct aule_cache_view *cache, b
     return parse_id(wanted, &id) && id == cache->cache;
 }
 
-static enum exit_code no_cache(const struct ctl *ctl, const char *wanted, uint32_t count)
+static void no_cache(const struct ctl *ctl, const char *wanted, uint32_t count)
 {
     char what[COMPLAINT_SIZE];
     snprintf(what, sizeof what,
              "the daemon has no cache \"%s\" among its %u; aule-ctl caches%s lists them", wanted,
              count, ctl->socket_option);
     complaint_say(what, aule_status_name(AULE_NOT_FOUND), NULL);
-    return EXIT_CODE_FAILED;
 }
 
-static const struct aule_cache_view *find_cache(const char *wanted,
+static void several_caches(const char *wanted, const struct aule_cache_view *caches, uint32_t count)
+{
+    char ids[COMPLAINT_SIZE / 2] = "";
+    for (uint32_t i = 0; i < count; i++) {
+        const size_t size = strlen(ids);
+        if (is_called(wanted, &caches[i], true))
+            snprintf(ids + size, sizeof ids - size, "%s%" PRIu64, size ? ", " : "",
+                     caches[i].cache);
+    }
+    complain(EXIT_CODE_FAILED,
+             "the daemon has several caches \"%s\", of several tenants; give an id: %s", wanted,
+             ids);
+}
+
+// Names are a tenant's own, so several caches may have the wanted one. NULL: there is none, or not
+// only one, and the user was told.
+static const struct aule_cache_view *find_cache(const struct ctl *ctl, const char *wanted,
                                                 const struct aule_cache_view *caches,
                                                 uint32_t count)
 {
-    for (int by_name = 1; by_name >= 0; by_name--)
-        for (uint32_t i = 0; i < count; i++)
-            if (is_called(wanted, &caches[i], by_name))
-                return &caches[i];
-    return NULL;
+    const struct aule_cache_view *found = NULL;
+    for (int by_name = 1; by_name >= 0 && !found; by_name--) {
+        for (uint32_t i = 0; i < count; i++) {
+            if (!is_called(wanted, &caches[i], by_name))
+                continue;
+            if (found) {
+                several_caches(wanted, caches, count);
+                return NULL;
+            }
+            found = &caches[i];
+        }
+    }
+    if (!found)
+        no_cache(ctl, wanted, count);
+    return found;
 }
 
-// Names are unique among a daemon's caches.
 enum exit_code each_cache(const struct ctl *ctl, const struct aule_cache_view *caches,
                           uint32_t count, cache_visitor visit, void *context)
 {
     if (ctl->cache) {
-        const struct aule_cache_view *cache = find_cache(ctl->cache, caches, count);
-        return cache ? visit(ctl, cache, context) : no_cache(ctl, ctl->cache, count);
+        const struct aule_cache_view *cache = find_cache(ctl, ctl->cache, caches, count);
+        return cache ? visit(ctl, cache, context) : EXIT_CODE_FAILED;
     }
     enum exit_code code = EXIT_CODE_DONE;
     for (uint32_t i = 0; i < count && code == EXIT_CODE_DONE; i++)
@@ -292,8 +316,8 @@ static enum exit_code drop_cache(struct ctl *ctl)
     enum aule_status status = aule_monitor_caches(ctl->monitor, &caches, &count);
     if (status != AULE_OK)
         return report(ctl, status);
-    const struct aule_cache_view *cache = find_cache(ctl->argument, caches, count);
-    enum exit_code code = cache ? drop(ctl, cache) : no_cache(ctl, ctl->argument, count);
+    const struct aule_cache_view *cache = find_cache(ctl, ctl->argument, caches, count);
+    enum exit_code code = cache ? drop(ctl, cache) : EXIT_CODE_FAILED;
     free(caches);
     return code;
 }

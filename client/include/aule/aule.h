@@ -441,7 +441,10 @@ enum aule_scale_mode {
     AULE_SCALE_PER_TOKEN_HEAD = 2
 };
 
-/* The identity of a KV cache. Sessions that open the same name must agree in every field. */
+/*
+ * The identity of a KV cache. Sessions of a tenant that open the same name must agree in every
+ * field. Another tenant may give the name to another cache.
+ */
 struct aule_cache_params {
     const char *name;             /* 1 to 255 bytes */
     uint32_t num_layers;          /* 1 to 1024 */

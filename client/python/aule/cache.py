@@ -505,7 +505,7 @@ def _prefix(tokens: Any, extra: bytes) -> tuple[Any, Any]:
 
 
 def drop_cache(name: str, *, socket: str | None = None, timeout: float | None = 10.0) -> int:
-    """Let the daemon forget a cache, and return how many blocks were cached in it.
+    """Let the daemon forget the caches of this name, and return how many blocks were cached there.
 
     All that was published under this name goes, of all tenants. A cache that is opened with the
     name later is empty, and may have another shape. socket, timeout: as in `aule.connect`.
@@ -530,7 +530,8 @@ def drop_cache(name: str, *, socket: str | None = None, timeout: float | None = 
         ctypes.CDLL(None).free(ctypes.c_void_p(int(ffi.cast("uintptr_t", views[0]))))
         if not found:
             raise errors.NotFoundError(f"name = {said(name)}: the daemon has no such cache")
-        ask(lib.aule_monitor_drop_cache(monitor[0], found[0][0]))
-        return int(found[0][1])
+        for cache, _ in found:  # tenants may have caches of one name and different shapes
+            ask(lib.aule_monitor_drop_cache(monitor[0], cache))
+        return sum(int(blocks) for _, blocks in found)
     finally:
         lib.aule_monitor_close(monitor[0])

@@ -241,9 +241,6 @@ static bool registry_add(struct pool *pool, struct cache *cache)
 {
     if (!registry_reserve(pool))
         return false;
-    HASH_ADD_KEYPTR(hh, pool->caches_by_name, cache->name, strlen(cache->name), cache);
-    if (!HASH_ADDED(cache))
-        return false;
     cache->id = ++pool->ledger->last_id;
     pool->caches[pool->num_caches++] = cache;
     return true;
@@ -251,7 +248,6 @@ static bool registry_add(struct pool *pool, struct cache *cache)
 
 static void registry_remove(struct pool *pool, struct cache *cache)
 {
-    HASH_DEL(pool->caches_by_name, cache);
     uint32_t at = 0;
     while (pool->caches[at] != cache)
         at++;
@@ -299,7 +295,7 @@ static bool may_end(const struct cache *cache)
     const struct account *account;
     DL_FOREACH2(cache->accounts, account, next_beside)
     {
-        if (account->pinned || account->victims.size > tenant_surplus(account->tenant))
+        if (account_keeps(account))
             return false;
     }
     return !cache->num_tables;
@@ -332,15 +328,63 @@ bool cache_end_unused(struct pool *pool)
     return true;
 }
 
-enum status cache_get(struct pool *pool, const struct core_cache_identity *identity,
-                      struct cache **out, struct error *error)
+// The cache that the tenant calls so. NULL: it calls none so.
+static struct cache *find_own(const struct tenant *tenant, const char *name)
+{
+    const struct account *account;
+    DL_FOREACH(tenant->accounts, account)
+    {
+        if (account_is_used(account) && !strcmp(account->cache->name, name))
+            return account->cache;
+    }
+    return NULL;
+}
+
+// Another tenant's of this name and identity. NULL: there is none.
+static struct cache *find_same(const struct pool *pool, const struct core_cache_identity *identity)
+{
+    for (uint32_t i = 0; i < pool->num_caches; i++) {
+        struct cache *cache = pool->caches[i];
+        if (!strcmp(cache->name, identity->name) &&
+            check_same(&cache->identity, identity, NULL) == STATUS_OK)
+            return cache;
+    }
+    return NULL;
+}
+
+// The tenant is to have one cache more.
+static enum status check_part(const struct pool *pool, const struct tenant *tenant,
+                              struct error *error)
+{
+    const uint32_t most = pool->ledger->params->max_caches;
+    const uint64_t part = tenant_part(pool, most);
+    const struct account *account;
+    uint64_t count = 0;
+    DL_FOREACH(tenant->accounts, account)
+    {
+        count += account->opens || account_keeps(account);
+    }
+    if (part == most || count < part)
+        return STATUS_OK;
+    return error_set(error, STATUS_LIMIT,
+                     "tenant \"%.64s\" has %" PRIu64 " caches open, or keeps them by pins or its "
+                     "floor, which is its part of --max-caches %" PRIu32 " (--tenant-share)",
+                     tenant->label, count, most);
+}
+
+enum status cache_get(struct pool *pool, const struct tenant *tenant,
+                      const struct core_cache_identity *identity, struct cache **out,
+                      struct error *error)
 {
     enum status status = check_name(identity, error);
     if (status != STATUS_OK)
         return status;
-    HASH_FIND(hh, pool->caches_by_name, identity->name, strlen(identity->name), *out);
+    *out = find_own(tenant, identity->name);
     if (*out)
         return check_same(&(*out)->identity, identity, error);
+    status = check_part(pool, tenant, error);
+    if (status != STATUS_OK || (*out = find_same(pool, identity)))
+        return status;
     status = check_shape(pool, identity, error);
     if (status != STATUS_OK)
         return status;

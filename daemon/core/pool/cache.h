@@ -22,9 +22,9 @@ struct claim_node;
 struct hold_table;
 struct pool;
 struct prefix_root;
+struct tenant;
 
 struct cache {
-    UT_hash_handle hh; // pool->caches_by_name
     struct pool *pool;
     uint64_t id;                         // from ledger->last_id
     struct core_cache_identity identity; // name and fingerprint point to the two fields below
@@ -75,10 +75,14 @@ enum status cache_check_kv(const struct engine_kv *kv, struct error *error);
 // NOT_FOUND if no cache has this id.
 enum status cache_find(const struct pool *pool, uint64_t id, struct cache **out,
                        struct error *error);
-// Finds the cache of this name or makes it, and checks the identity. A new cache may be one more
-// than --max-caches if an unused one exists; then the caller must call cache_end_unused().
-enum status cache_get(struct pool *pool, const struct core_cache_identity *identity,
-                      struct cache **out, struct error *error);
+// Finds the cache of this name and identity or makes it. Names are a tenant's own: MISMATCH if the
+// tenant has another identity under this name, open or with blocks; those of other tenants do not
+// matter. Tenants share a cache of one name and identity, which keeps their prefixes apart. A new
+// cache may be one more than --max-caches if an unused one exists; then the caller must call
+// cache_end_unused(). LIMIT: that, or the tenant's part of it.
+enum status cache_get(struct pool *pool, const struct tenant *tenant,
+                      const struct core_cache_identity *identity, struct cache **out,
+                      struct error *error);
 void cache_destroy(struct cache *cache); // it is unused; takes NULL
 // Ends the cache that has been unused the longest; its cached blocks are lost. False: there is
 // none, or each one has pinned blocks or blocks below a tenant's floor.

@@ -32,10 +32,12 @@ struct hold_table *hold_table_get(struct core_session *session, struct cache *ca
     HASH_FIND(hh, session->tables, &cache->id, sizeof cache->id, table);
     if (table)
         return table;
-    table = calloc(1, sizeof *table);
+    struct account *account = account_get(session->salt->tenant, cache, 0);
+    table = account ? calloc(1, sizeof *table) : NULL;
     if (!table)
         return NULL;
-    *table = (struct hold_table){.session = session, .cache = cache, .cache_id = cache->id};
+    *table = (struct hold_table){
+        .session = session, .cache = cache, .cache_id = cache->id, .account = account};
     HASH_ADD(hh, session->tables, cache_id, sizeof table->cache_id, table);
     if (!HASH_ADDED(table)) {
         free(table);
@@ -51,6 +53,22 @@ static void page_destroy(struct hold_page *page)
     if (page)
         free(page->more_holds);
     free(page);
+}
+
+void hold_table_open(struct hold_table *table)
+{
+    if (table->opens++)
+        return;
+    table->cache->open_sessions++;
+    table->account->opens++;
+}
+
+void hold_table_close(struct hold_table *table)
+{
+    table->opens = 0;
+    table->cache->open_sessions--;
+    table->account->opens--;
+    table->cache->last_use = ++table->session->ledger->last_use;
 }
 
 void hold_table_settle(struct hold_table *table)

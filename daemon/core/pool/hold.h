@@ -41,6 +41,7 @@ struct hold_table {
     uint64_t cache_id;              // key of `hh`
     struct core_session *session;
     struct cache *cache;
+    struct account *account;  // of the session's tenant in the cache
     uint32_t opens;           // opens without a close; 0 = only its users keep the table
     struct hold_page **pages; // [num_pages] by chunk number, NULL until needed; owned
     uint32_t num_pages;
@@ -57,6 +58,10 @@ enum status hold_table_find(const struct core_session *session, uint64_t cache,
                             struct hold_table **out, struct error *error);
 // Finds or makes the table. NULL: no memory.
 struct hold_table *hold_table_get(struct core_session *session, struct cache *cache);
+// The session opens the cache; its last close says so too. Both count the sessions that have it
+// open.
+void hold_table_open(struct hold_table *table);
+void hold_table_close(struct hold_table *table);
 // Frees the table if nothing needs it any more, and then its cache if nothing needs that.
 void hold_table_settle(struct hold_table *table);
 void hold_table_unuse(struct hold_table *table);       // one user less; settles the table

@@ -31,7 +31,6 @@ struct pool {
     bool has_tiers;        // blocks are also kept outside the GPU: tiers.h
     struct cache **caches; // [num_caches], in order of creation; owned
     uint32_t num_caches, cache_capacity;
-    struct cache *caches_by_name; // the same caches
 
     uint64_t memory; // bytes of all sessions: core_session.memory
 

@@ -282,6 +282,11 @@ static void leave_chunks(struct account *account)
     }
 }
 
+bool account_keeps(const struct account *account)
+{
+    return account->pinned || account->victims.size > tenant_surplus(account->tenant);
+}
+
 void account_finish(struct account *account)
 {
     leave_chunks(account);

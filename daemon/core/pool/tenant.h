@@ -74,6 +74,7 @@ struct account {
     struct account *prev_beside, *next_beside; // cache->accounts
     uint64_t blocks;                           // that are not free
     uint64_t pinned;                           // of these, blocks of pinned prefixes
+    uint32_t opens;                            // sessions of the tenant that have the cache open
     struct order victims; // blocks that may be evicted; the next one to go comes first
     struct order idle; // chunks that could be emptied; their latest used block is of this account
     struct heap_node rank; // in cache->ranks: it has victims, and its tenant is above its floor
@@ -99,6 +100,13 @@ int64_t tenants_wake_ns(const struct pool *pool); // when to call this next; FOR
 // The tenant's account in `cache`, with room for `more` blocks. NULL: no memory.
 struct account *account_get(struct tenant *tenant, struct cache *cache, uint64_t more);
 void account_finish(struct account *account); // it has no blocks
+// True: the cache's name is this tenant's, because it has the cache open or blocks in it.
+static inline bool account_is_used(const struct account *account)
+{
+    return account->opens || account->blocks;
+}
+// True: its pins, or the tenant's floor, keep an unused cache from being ended for another one.
+bool account_keeps(const struct account *account);
 
 // A block became cached (`by` 1) or is so no more (-1). Brings pool->over into line.
 void tenant_count_cached(struct account *account, int by);
