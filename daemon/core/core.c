@@ -70,7 +70,7 @@ enum status core_create(const struct core_params *params, struct core **out, str
     core->pool.has_tiers = params->tiers.host != NULL;
     core->ledger.hash = hash_prefix;
     core->wake_ns = FOREVER;
-    scheduler_init(&core->scheduler);
+    scheduler_init(&core->scheduler, engine_device(params->engine)->software, params->slice_ns);
     delay_init(&core->delay, params->look_ns);
     enum status status = declare_groups(core, error);
     if (status != STATUS_OK) {

@@ -85,9 +85,10 @@ struct core_params {
     uint64_t max_claimed;      // --max-claimed-blocks: of the chains of a session's claims
     int64_t claim_timeout_ns;  // --claim-timeout: a claim without progress for so long loses its
                                //   turn; 0 = never
-    uint64_t max_run_work;     // --max-run-work: multiply-adds of one run, and of all runs of
-                               //   one submission; 0 = no limit
-    uint64_t hash_seed;        // random and secret: clients choose the keys of the prefix index
+    uint64_t slice_ns; // GPU time that a slice of a run should take; 0: by the device. For tests
+    uint64_t max_run_work; // --max-run-work: multiply-adds of one run, and of all runs of
+                           //   one submission; 0 = no limit
+    uint64_t hash_seed;    // random and secret: clients choose the keys of the prefix index
     // Called once a session, when its last GPU work has passed: its arena may be destroyed and
     // unmapped. `owner` is that of the session's params. Runs inside core_step() or
     // core_session_close().

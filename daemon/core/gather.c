@@ -220,6 +220,8 @@ static struct reading reading_of(const struct link *link)
 {
     const struct run *run = link->run;
     struct reading reading = run->reading;
+    if (run_is_sliced(run)) // it shares no cascade
+        return (struct reading){0};
     if (reading.cache)
         reading.layer =
             (uint32_t)((reading.layer + (uint64_t)link->number * run->layers.layer_step) %

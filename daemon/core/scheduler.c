@@ -9,12 +9,17 @@
 // Turns. Each link adds its weight to the `served` counts of its tenant and its session, which are
 // virtual times. Tenants with queued runs wait in a heap ordered by served / TURNS_QUANTUM, and the
 // sessions of a tenant in one of its own. So picking a link takes O(log tenants + log sessions).
-// Idle tenants and sessions earn no credit. A layer is never split. After a heavy layer its tenant
-// waits until the others were served as much. Sessions that read the same prefix in the same layer
+// Idle tenants and sessions earn no credit. After a heavy link its tenant waits until the others
+// were served as much. Sessions that read the same prefix in the same layer
 // take their tenant's turn together, and the tenant pays for all of them.
 //
 // Layers. A run of several layers is scheduled layer by layer (struct link). So a run of many
 // layers delays other sessions no longer than the same layers in single runs.
+//
+// Slices. A layer that would take long is cut into slices (speed.h), each a link: slices of tiles
+// of queries, of rows, or of blocks. A slice is the last link of its submission, unless all that
+// was picked takes no longer than one slice should. While a session is alone on a GPU, nothing is
+// cut.
 //
 // Waves. Each session counts waves of its own. A link goes into its session's current wave if no
 // link of the session there writes what it uses, or uses what it writes; otherwise into the next
@@ -46,9 +51,10 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
-void scheduler_init(struct scheduler *scheduler)
+void scheduler_init(struct scheduler *scheduler, bool software, uint64_t slice_ns)
 {
     scheduler->budget = SCHEDULER_BUDGET;
+    speed_init(&scheduler->speed, software, slice_ns);
     gather_init(&scheduler->gather);
 }
 
@@ -63,11 +69,11 @@ static struct link pick(struct run *run, uint64_t number)
         beside_begin(session);
     session->submission = number;
     session->held_ns = 0;
-    const struct link link = {
-        .run = run, .number = run->num_picked, .wave = beside_place(session, run)};
+    struct link link = run_next_link(run);
+    link.wave = beside_place(session, run);
     if (++run->num_picked == run->num_links)
         session->queued = run_next_live(run);
-    turns_serve(session, run->weight);
+    turns_serve(session, run_link_weight(run));
     return link;
 }
 
@@ -79,7 +85,7 @@ static struct run *companion(const struct scheduler *scheduler, uint32_t count)
     const struct core_session *beside = last ? turns_first_beside(last->run->session) : NULL;
     if (!beside)
         return NULL;
-    const struct link next = {.run = beside->queued, .number = beside->queued->num_picked};
+    const struct link next = run_next_link(beside->queued);
     return gather_shares(last, &next) ? next.run : NULL;
 }
 
@@ -120,23 +126,92 @@ static void end_halts(struct scheduler *scheduler)
         turns_rejoin(scheduler->halted[--scheduler->num_halted]);
 }
 
+// ---- slices ----
+
+// Whether a run can be cut, and should be: some other session may have to wait for it, or the
+// device is a software one, which may take minutes for a run.
+static bool may_slice(const struct core *core, const struct run *run)
+{
+    const bool mirrored = run->engine.arena && !engine_arena_imported(run->engine.arena);
+    return !mirrored && !run->num_picked &&
+           (core->num_sessions + core->num_errands > 1 || core->params.slice_ns ||
+            engine_device(core->ledger.engine)->software);
+}
+
+// Cuts a run whose turn has come for the first time, if it is long.
+static void slice(const struct core *core, struct run *run)
+{
+    const struct speed *speed = &core->scheduler.speed;
+    if (!may_slice(core, run))
+        return;
+    const uint32_t most_links = UINT32_MAX / SPEED_MOST_SLICES / 2,
+                   slices = speed_slices(speed, run->speed, run->own_work),
+                   writes = run->write_work ? speed_slices(speed, SPEED_WRITE, run->write_work) : 0;
+    const bool is_short = speed_ns(speed, run->speed, run->own_work) +
+                              speed_ns(speed, SPEED_WRITE, run->write_work) <=
+                          speed->slice_ns;
+    if (is_short || run->layers.num_layers > most_links)
+        run_slice(run, 0, 1);
+    else
+        run_slice(run, writes, slices ? slices : 1);
+}
+
+// What a submission may still take.
+struct left {
+    uint64_t budget, beyond; // tokens; `beyond` only for links that share a prefix
+    uint64_t room;           // multiply-adds
+    double ns;               // time, if a slice is among its links
+    bool has_slice;
+};
+
+static struct left left_at_first(const struct core *core)
+{
+    const uint64_t budget = core->scheduler.budget;
+    return (struct left){.budget = budget,
+                         .beyond = budget,
+                         .room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX,
+                         .ns = core->scheduler.speed.slice_ns};
+}
+
+static double link_ns(const struct core *core, const struct link *link)
+{
+    return speed_ns(&core->scheduler.speed, run_link_kind(link), run_link_cost(link));
+}
+
+// A long slice has no company but what is there for a moment.
+static bool has_room(const struct core *core, const struct left *left, struct run *run)
+{
+    const struct link next = run_next_link(run);
+    return run_link_work(run) <= left->room &&
+           ((!left->has_slice && !run_is_sliced(run)) || link_ns(core, &next) <= left->ns);
+}
+
+static void take(const struct core *core, struct left *left, const struct link *link)
+{
+    const uint64_t weight = run_link_weight(link->run), work = run_link_work(link->run);
+    uint64_t *tokens = left->budget ? &left->budget : &left->beyond;
+    *tokens -= weight < *tokens ? weight : *tokens;
+    left->room -= work < left->room ? work : left->room;
+    left->ns -= link_ns(core, link);
+    left->has_slice |= run_is_sliced(link->run);
+}
+
 // A submission that is full also takes links that share a prefix with the last one, up to twice its
 // budget. Otherwise sessions in step would be parted within a layer, and it would be read twice.
 static uint32_t pick_links(struct core *core, uint64_t number)
 {
     struct scheduler *scheduler = &core->scheduler;
     uint32_t count = 0;
-    uint64_t budget = scheduler->budget, beyond = budget,
-             room = core->params.max_run_work ? core->params.max_run_work : UINT64_MAX;
+    struct left left = left_at_first(core);
     const uint32_t waves = most_waves(scheduler);
     struct run *run;
-    while (count < SCHEDULER_MAX_RUNS && beyond && (run = next_run(scheduler, count, !budget))) {
-        uint64_t *left = budget ? &budget : &beyond;
-        if (count && run->work > room)
+    while (count < SCHEDULER_MAX_RUNS && left.beyond &&
+           (run = next_run(scheduler, count, !left.budget))) {
+        slice(core, run);
+        if (count && !has_room(core, &left, run))
             break;
         const struct link link = pick(run, number);
-        *left -= link.run->weight < *left ? link.run->weight : *left;
-        room -= link.run->work < room ? link.run->work : room;
+        take(core, &left, &link);
         scheduler->picked[count++] = link;
         if (link.wave + 1 >= waves && link.run->session->queued)
             halt(scheduler, link.run->session);
@@ -167,7 +242,7 @@ static uint32_t lay_waves(struct scheduler *scheduler, struct submission *submis
         const struct link *link = &scheduler->picked[i];
         uint32_t place = ends[link->wave]++;
         submission->links[place] = *link;
-        scheduler->engine_runs[place] = run_link(link->run, link->number);
+        scheduler->engine_runs[place] = run_link(link);
     }
     return waves;
 }
@@ -330,8 +405,8 @@ static uint64_t kind_of(const struct submission *submission)
 {
     uint64_t tokens = 0, work = 0; // a sum that wraps still makes a kind
     for (uint32_t i = 0; i < submission->num_links; i++) {
-        tokens += submission->links[i].run->weight;
-        work += submission->links[i].run->work;
+        tokens += run_link_weight(submission->links[i].run);
+        work += run_link_work(submission->links[i].run);
     }
     const uint64_t kind[] = {submission->num_links, about(tokens), about(work)};
     return XXH3_64bits(kind, sizeof kind);
@@ -485,6 +560,8 @@ static uint64_t read_results(struct core *core, struct submission *submission,
             order[good++] = i;
             gpu_ns += event->results[i].own_ns;
             submission->links[i].run->session->gpu_ns += event->results[i].own_ns;
+            speed_learn(&core->scheduler.speed, run_link_kind(&submission->links[i]),
+                        run_link_cost(&submission->links[i]), event->results[i].own_ns);
         } else {
             run_fail(submission->links[i].run, status,
                      i < event->num_results ? event->results[i].message : NULL);
@@ -513,7 +590,7 @@ static void learn_budget(struct scheduler *scheduler, const struct submission *s
     const uint64_t least = TURNS_QUANTUM, most = SCHEDULER_BUDGET, budget = scheduler->budget;
     uint64_t weight = 0;
     for (uint32_t i = 0; i < submission->num_links; i++)
-        if (__builtin_add_overflow(weight, submission->links[i].run->weight, &weight))
+        if (__builtin_add_overflow(weight, run_link_weight(submission->links[i].run), &weight))
             weight = UINT64_MAX;
     if (gpu_ns > SCHEDULER_TIME_NS) {
         uint64_t would_do = (uint64_t)((double)weight * SCHEDULER_TIME_NS / (double)gpu_ns);

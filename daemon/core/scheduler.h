@@ -34,16 +34,9 @@ enum {
     SCHEDULER_TIME_NS = 20 * 1000 * 1000,
 };
 
-// One layer of a run. The engine takes it as a run of its own.
-struct link {
-    struct run *run;
-    uint32_t number; // of the run's layers, from 0
-    uint32_t wave;   // of the submission, from 0
-};
-
 struct submission {
     uint64_t sequence;                     // engine_submit()'s number
-    uint32_t num_links;                    // layers of runs; SCHEDULER_MAX_RUNS at most
+    uint32_t num_links;                    // slices of layers; SCHEDULER_MAX_RUNS at most
     bool zeroes;                           // it zeroes blocks
     struct link links[SCHEDULER_MAX_RUNS]; // [num_links] in the engine's order
 };
@@ -52,6 +45,7 @@ struct scheduler {
     struct turns turns;
     struct gather gather;
     struct hauls hauls;
+    struct speed speed;
     uint64_t last_zeroes; // the newest submission that zeroes blocks; 0 = none
     uint64_t submissions; // built so far; the number of one is kept in session->submission
     uint64_t budget;      // tokens attended after which the next submission is closed
@@ -71,7 +65,8 @@ struct scheduler {
     uint32_t num_halted;
 };
 
-void scheduler_init(struct scheduler *scheduler); // takes a zeroed one
+// Takes a zeroed one. `slice_ns` as in core_params.
+void scheduler_init(struct scheduler *scheduler, bool software, uint64_t slice_ns);
 // Submits ready runs until the GPU has enough or runs have to wait for other sessions.
 void scheduler_submit(struct core *core);
 // What core_wake_ns() returns. Call it after scheduler_submit().

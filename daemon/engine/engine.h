@@ -401,7 +401,13 @@ struct engine_run {
     float k_scale, v_scale; // SCALE_PER_TENSOR; final: never 0
     // ATTEND, WRITE, GATHER: as the client sent them, checked.
     struct wire_run_options options;
-    struct engine_cache *cache;       // COPY
+    // Slice `slice` of `num_slices` of the run, from 0; num_slices 0 or 1: the whole run. Its rows
+    // get the same bits. The slices of a run follow each other in their order, each in a wave of
+    // its own, and differ in `slice` alone. No other run of the batch lies between them. A run with
+    // a mirrored arena is whole. A slice may have nothing to do.
+    uint32_t slice, num_slices;
+    bool is_written;            // ATTEND: earlier runs have written K and V of the batch's slots
+    struct engine_cache *cache; // COPY
     const struct engine_copy *copies; // [num_copies]
     uint32_t num_copies;
     // MERGE: [num_parts], at least 1, each shaped as out and lse: num_tokens, num_heads, head_dim.

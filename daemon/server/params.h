@@ -283,17 +283,18 @@
            .help = "sequences that a session offers at a time",                                    \
            .details = "As many offers can be taken by a session and not yet accepted.")            \
     OPTION(uint64_t, max_run_work, "max-run-work", "N", OPTION_COUNT, 0, INT64_MAX, AUTO,          \
-           .help = "multiply-adds of one run; 0: no limit; auto: what the device does in well "    \
-                   "under a minute",                                                               \
+           .help = "most work of one layer of a run, in multiply-adds; 0: no limit; auto: what "   \
+                   "the device does in about a minute or less",                                    \
            .details =                                                                              \
                "The work of a run is the number of its visible pairs of query and key, in whole "  \
-               "tiles, times heads, times the head dims of K and V. A run above the limit is "     \
-               "refused, because a run of minutes would be taken for a lost GPU: split it into "   \
-               "smaller chunks. The runs of one submission together stay under the limit. A "      \
+               "tiles, times heads, times the head dims of K and V and 128. What moves K and V "   \
+               "counts its bytes and 32768 a row. docs/operating.md has the rest. A run above "    \
+               "the limit is refused: split it into smaller chunks. The runs of one submission "   \
+               "together stay under the limit. A "                                                 \
                "sequence whose keys are not split (num_splits 1, or more than 8 rows a KV head) "  \
                "occupies one part of the device alone. Its keys times 8 rows times head dims "     \
                "then count 64 times (2 times on a software device), if that is more. `auto` is "   \
-               "40000000000 on a software device, and 10000000000000 on others.")                  \
+               "40000000000 on a software device, and 20000000000000 on others.")                  \
     OPTION(uint32_t, map_timeout_ms, "map-timeout", "MS", OPTION_COUNT, 1, INT32_MAX,              \
            .initial = "10000", .help = "time for a client to map its session's shared memory",     \
            .details = "The time runs from the answer to the handshake until the client says that " \

@@ -162,17 +162,17 @@ static enum status take_place(struct server *server, struct error *error)
 // --max-run-work auto. A run must end long before the engine takes the device for lost (120 s).
 // What a run at the limit takes, by measured or assumed speeds:
 //   device                           multiply-adds a second   limit    time
-//   lavapipe on two loaded cores     1.2e9                    4e10     34 s
-//   H200                             8e12                     1e13     1.3 s
-//   a GPU of a fortieth of an H200   2e11                     1e13     50 s
-//   one workgroup of an H200         1e11                     1.6e11   1.6 s
+//   lavapipe on two loaded cores     1.0e9                    4e10     40 s
+//   H200                             1.2e13                   2e13     1.7 s
+//   a GPU of a fortieth of an H200   3e11                     2e13     67 s
+//   one workgroup of an H200         1.5e11                   3.1e11   2.1 s
 // The last line is a sequence whose keys are not split: it counts 64 times (core/runs/weight.c).
 static uint64_t max_run_work(const struct server *server)
 {
     if (server->params->max_run_work != SERVER_WORK_AUTO)
         return server->params->max_run_work;
     return engine_device(server->engine)->software ? UINT64_C(40000000000)
-                                                   : UINT64_C(10000000000000);
+                                                   : UINT64_C(20000000000000);
 }
 
 static enum status open_groups(struct server *server, struct error *error)

@@ -427,6 +427,27 @@ static void bytes_compare(const uint8_t *got, const uint8_t *expected, uint64_t 
                          (unsigned long long)at, expected[at], got[at]);
 }
 
+static void submit_slice(struct rig *rig, struct engine_run run, bool writes, uint32_t slice,
+                         struct engine_run_result *result)
+{
+    const struct engine_submission submission = {
+        .runs = &run, .num_runs = 1, .wave_ends = &(uint32_t){1}, .num_waves = 1};
+    run.kind = writes ? ENGINE_WRITE : run.kind;
+    run.is_written = true;
+    run.slice = slice;
+    run.num_slices = rig->slices;
+    rig_submit(rig, &submission, result);
+}
+
+// Submits the slices of each run, those of its writes first.
+static void submit_slices(struct rig *rig, const struct engine_run *runs, uint32_t num_runs,
+                          struct engine_run_result *results)
+{
+    for (uint32_t i = 0; i < num_runs; i++)
+        for (uint32_t slice = 0; slice < 2 * rig->slices; slice++)
+            submit_slice(rig, runs[i], slice < rig->slices, slice % rig->slices, &results[i]);
+}
+
 void rig_run_waves(struct rig *rig, struct engine_cache *cache,
                    const struct attention_batch *batches, const uint32_t *wave_ends,
                    uint32_t num_waves, struct engine_run_result *results)
@@ -443,7 +464,10 @@ void rig_run_waves(struct rig *rig, struct engine_cache *cache,
     memcpy(rig->expected, rig->image.bytes, checked);
     struct engine_submission submission = {
         .runs = runs, .num_runs = num_batches, .wave_ends = wave_ends, .num_waves = num_waves};
-    rig_submit(rig, &submission, results);
+    if (rig->slices)
+        submit_slices(rig, runs, num_batches, results);
+    else
+        rig_submit(rig, &submission, results);
     for (uint32_t i = 0; i < num_batches; i++) {
         output_copy(&batches[i], rig->expected, rig->image.bytes);
         writes_copy(&batches[i], rig->expected, rig->image.bytes);

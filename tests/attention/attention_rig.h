@@ -21,6 +21,7 @@ struct rig {
         image;         // the arena's bytes; `used` counts what the present case has laid out
     uint8_t *expected; // as large: what the arena must hold afterwards
     const char *about; // what a wrong row's message begins with; NULL: nothing
+    uint32_t slices;   // runs are cut into so many, each a submission of its own; 0: none is cut
     bool no_doubt;     // rows must be within rig_bound(), whatever the oracle doubts
     sem_t news;
 };

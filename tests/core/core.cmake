@@ -17,7 +17,7 @@ endforeach()
 aule_check(test_core_sharing SOURCES core/test_core_sharing.c rigs/sharing_model.c LIBS core_world
   LABELS core)
 # How long new runs wait while the GPU is busy: numbers only.
-aule_check(test_delay SOURCES core/test_delay.c LIBS aule_core LABELS core)
+aule_check(test_delay SOURCES core/runs/test_delay.c LIBS aule_core LABELS core)
 aule_check(test_core_model SOURCES core/test_core_model.c rigs/core_model.c rigs/model_claims.c
   rigs/model_offers.c LIBS core_world LABELS core)
 foreach(suite ownership core_metadata core_death core_tenants offer prefix)
@@ -39,6 +39,8 @@ foreach(suite scheduler core_tickets core_parameters)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/scheduler_world.c LIBS core_world
     LABELS core)
 endforeach()
+aule_check(test_slices SOURCES core/runs/test_slices.c rigs/scheduler_world.c LIBS core_world
+  LABELS core)
 foreach(suite core_step core_layers reads)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/step_world.c LIBS core_world
     LABELS core)

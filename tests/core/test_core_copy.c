@@ -168,9 +168,9 @@ START_TEST(each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values)
     REFUSED(blocks, blocks, 17, STATUS_NOT_HELD, "a copy to 17 blocks; the session holds 16");
     ck_assert_refused(core_blocks_copy(a.session, 999, blocks, blocks, 1, false, &ticket, &error),
                       STATUS_NOT_FOUND, "999");
-    world.core->params.max_run_work = 2 * WORLD_BLOCK_BYTES;
+    world.core->params.max_run_work = 2 * WORLD_BLOCK_BYTES + (1 << 15);
     REFUSED(LIST(blocks[0]), LIST(blocks[1]), 1, STATUS_LIMIT,
-            "the copy takes 1025 multiply-adds; one run may take 1024 (--max-run-work)");
+            "the copy takes 33793 multiply-adds; one run may take 33792 (--max-run-work)");
     world.core->params.max_run_work = 0;
     finish(copy(sealed, blocks[1]), STATUS_OK); // sealed blocks may be read
     for (int i = 0; i < 64; i++)
@@ -277,7 +277,7 @@ START_TEST(each_kind_of_bad_move_has_its_status_and_a_sentence_with_the_values)
     MOVE_REFUSED(true, LIST(sealed), 1, WORLD_ARENA, STATUS_OUT_OF_RANGE, "1 blocks, ");
     MOVE_REFUSED(true, LIST(sealed), 1, UINT64_MAX - 15, STATUS_OUT_OF_RANGE,
                  "offset 18446744073709551600");
-    world.core->params.max_run_work = 2 * WORLD_BLOCK_BYTES;
+    world.core->params.max_run_work = 2 * WORLD_BLOCK_BYTES + (1 << 15);
     MOVE_REFUSED(true, LIST(sealed), 1, 0, STATUS_LIMIT, "--max-run-work");
     world.core->params.max_run_work = 0;
     for (int i = 0; i < 64; i++)
@@ -750,10 +750,12 @@ START_TEST(each_kind_of_bad_merge_has_its_status_and_a_sentence_with_the_values)
                   "outs[2] at 1048464");
     MERGE_REFUSED(parts[2].lse.token_stride = UINT64_MAX - 15, STATUS_OUT_OF_RANGE, "lses[2] at");
     MERGE_REFUSED(p.out.token_stride = 16, STATUS_INVALID, "out's rows of 16 bytes overlap");
-    world.core->params.max_run_work = 6656; // 4 tokens, 2 heads: 4 rows of 16 bytes, 3 LSEs; and 1
-    MERGE_REFUSED((void)0, STATUS_LIMIT,
-                  "the merge takes 6657 multiply-adds; one run may take 6656 (--max-run-work)");
-    world.core->params.max_run_work = 6657;
+    world.core->params.max_run_work =
+        1049088; // 4 tokens, 2 heads: 4 rows of 16 bytes, 4 workgroups
+    MERGE_REFUSED(
+        (void)0, STATUS_LIMIT,
+        "the merge takes 1049089 multiply-adds; one run may take 1049088 (--max-run-work)");
+    world.core->params.max_run_work = 1049089;
     MERGE_ACCEPTED((void)0);
     const struct core_session_params params = {.id = 77, .owner = &b};
     struct core_session *bare;

@@ -360,6 +360,9 @@ END_TEST
 
 // ---- cost ----
 
+// A workgroup, and a pair of a row and a key with 8 + 8 dims, in multiply-adds.
+enum { GROUP = 1 << 15, PAIR = 8 + 8 + 128 };
+
 #define WORKS(params, most)                                                                        \
     do {                                                                                           \
         struct core_run_params p_ = params;                                                        \
@@ -378,12 +381,12 @@ START_TEST(writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_ro
 {
     struct core_params *limits = &world.core->params;
     const struct core_layout rows = layout_of(0);
-    WORKS(run_of(writer(0), ENGINE_WRITE), 5 * (8 + 8) * (2 + 2) + 1);
+    WORKS(run_of(writer(0), ENGINE_WRITE), 5 * ((8 + 8) * (2 + 2) + GROUP) + 1);
     struct core_run_params gather = over_rows(local_rows(&rows, true), 0);
     gather.entry.kind = ENGINE_GATHER;
     gather.entry.k.dtype = gather.entry.v.dtype = DTYPE_F32;
     gather.entry.k.token_stride = gather.entry.v.token_stride = 32;
-    WORKS(gather, 14 * (8 + 8) * (4 + 2) + 1);
+    WORKS(gather, 14 * ((8 + 8) * (4 + 2) + GROUP) + 1);
     static const int32_t cu[] = {0, 4}, lens[] = {10}, q_lens[] = {1}, starts[] = {0};
     struct core_batch_params params = sequences_over(0, 1, cu, lens, NULL, 0);
     params.layout = &rows;
@@ -393,7 +396,7 @@ START_TEST(writes_and_gathers_weigh_what_they_move_and_no_queries_weigh_their_ro
     params.num_kv_starts = 1;
     uint64_t one = create(&params);
     WORKS(over_rows(one, 0),
-          (10 + 4 * 512 + 512 * 7) * (8 + 8) + 10 * 32); // one query of ten keys, four rows
+          (10 + 4 * 512 + 512 * 7) * PAIR + 10 * 32); // one query of ten keys, four rows
 }
 END_TEST
 
@@ -414,11 +417,11 @@ START_TEST(keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them)
     const struct core_layout rows = layout_of(0), local = layout_of(8);
     struct core_run_params run = over_rows(without_queries(&rows, INT32_MAX, 0), 16);
     run.entry.keys.token_stride = run.entry.values.token_stride = 0; // all of them in 32 bytes
-    WORKS(run, (8 + 8) + 2 * (uint64_t)INT32_MAX * (8 + 8) * 2);
+    WORKS(run, PAIR + 2 * (uint64_t)INT32_MAX * (8 + 8) * 2);
     struct core_run_params blocks_of = over_blocks(without_queries(&local, 9, 2), ENGINE_ATTEND);
-    WORKS(blocks_of, (8 + 8) + 2 * 16 * (8 + 8) * 2); // whole blocks
+    WORKS(blocks_of, PAIR + 2 * 16 * (8 + 8) * 2); // whole blocks
     blocks_of.entry.kind = ENGINE_GATHER;
-    WORKS(blocks_of, (2 * 9 + 2 * 16) * (8 + 8) * 2 + 1);
+    WORKS(blocks_of, (2 * 9 + 2 * 16) * (8 + 8) * 2 + 2 * 9 * GROUP + 1);
     uint64_t ticket;
     ck_assert_status(core_run(a.session, &run, &ticket, &error), STATUS_OK);
     ck_assert_uint_eq(a.session->queued->weight, 2 * (uint64_t)INT32_MAX * (8 + 8) * 2 / 4096);

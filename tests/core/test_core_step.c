@@ -20,7 +20,7 @@ static void open_wide_world(void)
 {
     int32_t leased[MANY];
     world_open(&world,
-               &(struct core_params){.max_run_work = 1 << 20, .max_blocks = CHUNKS * CHUNK});
+               &(struct core_params){.max_run_work = 1 << 24, .max_blocks = CHUNKS * CHUNK});
     worker_open(&a, &world, 1, "");
     worker_open(&b, &world, 1, "");
     worker_lease(&a, MANY, leased);

@@ -307,8 +307,13 @@ START_TEST(a_ready_run_is_submitted_at_once_and_at_most_two_submissions_are_in_f
 END_TEST
 
 // Eight queries of eight keys: 36 visible pairs, 8 * 512 keys of started tiles, 7 more rows of a
-// tile; 8 + 8 dims.
-enum { CAUSAL_WORK = (36 + 8 * 512 + 7 * 512) * 16, FULL_WORK = CAUSAL_WORK + 28 * 16 };
+// tile; 8 + 8 dims and 128 for the rest of a pair. Eight rows are written: WRITTEN of them.
+enum {
+    PAIR = 8 + 8 + 128,
+    WRITTEN = 8 * (1 << 15) + 8 * 2 * (8 + 8) * 2 + 1,
+    CAUSAL_WORK = (36 + 8 * 512 + 7 * 512) * PAIR + WRITTEN,
+    FULL_WORK = CAUSAL_WORK + 28 * PAIR
+};
 
 START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
 {
@@ -367,13 +372,13 @@ START_TEST(keys_count_as_often_as_they_are_named)
 }
 END_TEST
 
-// One query of 800000 keys takes 8 rows of a tile in 16 dims in one workgroup, and 64 of these are
-// the whole device.
+// One query of 800000 keys takes 8 rows of a tile in 8 + 8 dims in one workgroup, and 64 of these
+// are the whole device.
 START_TEST(a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it)
 {
     static int32_t table[100000];
     static const int32_t cu[] = {0, 1}, lens[] = {800000};
-    enum { ALONE = 800000 * 8 * 16 };
+    enum { ALONE = 800000 * 8 * PAIR };
     const uint64_t most = UINT64_C(64) * ALONE;
     struct world strict;
     struct worker worker;
@@ -431,6 +436,35 @@ START_TEST(honest_sequences_in_one_piece_are_far_from_the_limit)
     ck_assert_uint_lt(weight_alone(&latent, &p), usual / 10);
     latent.max_seq_len = 1000000000;
     ck_assert_uint_gt(weight_alone(&latent, &p), usual * 10);
+}
+END_TEST
+
+// Each of these took a software device over two minutes.
+START_TEST(a_command_of_very_many_small_pieces_is_above_the_limit_of_a_software_device)
+{
+    const uint64_t software = 40000000000; // --max-run-work auto
+    struct core_session session = {.ledger = &world.core->ledger};
+    struct core_run_params p = {.entry = {.kind = WIRE_RUN_ATTEND,
+                                          .num_heads = 8,
+                                          .window_left = -1,
+                                          .window_right = -1,
+                                          .k = {.dtype = DTYPE_F16}}};
+    struct batch many = {.session = &session, .num_seqs = 400000, .num_tokens = 400000};
+    many.kv = (struct engine_kv){
+        .num_kv_heads = 8, .head_dim_k = 8, .head_dim_v = 8, .k_dtype = 1, .v_dtype = 1};
+    many.attended = many.all_keys = 400000;
+    many.keys = UINT64_C(400000) * BATCH_TILE_KEYS;
+    ck_assert_uint_gt(weight_work(&many, &p), software);
+    many.all_keys = 6400000;
+    p.entry.kind = WIRE_RUN_GATHER;
+    ck_assert_uint_gt(weight_work(&many, &p), software);
+    struct batch prompt = {.session = &session, .num_seqs = 1, .num_tokens = 30000};
+    prompt.kv = (struct engine_kv){.num_kv_heads = 2, .head_dim_k = 8, .head_dim_v = 8};
+    prompt.attended = prompt.causal = UINT64_C(30000) * 15000;
+    prompt.keys = 30000;
+    p.entry.kind = WIRE_RUN_ATTEND;
+    p.entry.num_heads = 4;
+    ck_assert_uint_gt(weight_work(&prompt, &p), software);
 }
 END_TEST
 
@@ -549,6 +583,7 @@ END_TEST
 START_TEST(a_slow_device_is_given_less_at_a_time_and_a_quick_one_more_again)
 {
     uint64_t large = make_reader(&a, blocks[0], 64, 8192); // 2^19 tokens
+    world.core->scheduler.speed.slice_ns = 1e18;           // runs stay whole
     occupy();
     for (int i = 0; i < 40; i++)
         worker_run(&a, large, 0, 64, NULL);
@@ -1119,6 +1154,7 @@ int main(void)
                    keys_count_as_often_as_they_are_named,
                    a_long_sequence_in_one_piece_counts_the_device_that_waits_for_it,
                    honest_sequences_in_one_piece_are_far_from_the_limit,
+                   a_command_of_very_many_small_pieces_is_above_the_limit_of_a_software_device,
                    the_runs_of_a_submission_are_bounded_in_work_together,
                    tiny_runs_are_bounded_in_number, NULL},
                1);

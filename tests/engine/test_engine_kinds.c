@@ -183,6 +183,29 @@ START_TEST(copies_of_later_waves_see_those_of_earlier_ones)
 }
 END_TEST
 
+// Blocks of two layers; the third and fourth of six ranges are both layers of block 1.
+START_TEST(a_slice_of_a_copy_copies_its_blocks_and_layers_alone)
+{
+    struct engine_cache *cache = plain_cache();
+    unsigned char bytes[3][2][512];
+    struct engine_copy pairs[] = {{0, 4, 0}, {1, 5, 0}, {2, 6, 0}};
+    struct engine_run run = {
+        .kind = ENGINE_COPY, .cache = cache, .copies = pairs, .num_copies = 3, .num_slices = 4};
+    grow_chunk(cache, 1);
+    for (int32_t i = 0; i < 6; i++)
+        write_pattern(cache, (uint32_t)i % 2, i / 2, bytes[i / 2][i % 2]);
+    const uint32_t ends[] = {1, 3, 4, 6}; // of 6 ranges
+    for (uint32_t slice = 0; slice < 4; slice++) {
+        run.slice = slice;
+        expect_done(submit_runs(&run, 1));
+        for (uint32_t i = 0; i < 6; i++)
+            expect_block(cache, i % 2, (int32_t)(4 + i / 2),
+                         i < ends[slice] ? (const void *)bytes[i / 2][i % 2] : zero_block);
+    }
+    engine_cache_destroy(cache);
+}
+END_TEST
+
 START_TEST(copies_of_large_blocks_arrive_to_the_last_byte)
 {
     struct engine_cache_params params = shape(1, 8, 64, DTYPE_F32);
@@ -637,6 +660,7 @@ void add_kind_tests(Suite *suite)
                  (const SFun[]){setup_import, setup_staging}, teardown, each);
     check_case(suite, "kinds, however the arena is reached", setup_import, teardown,
                (const TTest *const[]){copies_of_later_waves_see_those_of_earlier_ones,
+                                      a_slice_of_a_copy_copies_its_blocks_and_layers_alone,
                                       copies_of_large_blocks_arrive_to_the_last_byte,
                                       blocks_go_to_an_imported_arena_and_come_back_with_all_layers,
                                       merge_of_more_heads_than_the_device_takes_is_refused,

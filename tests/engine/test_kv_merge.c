@@ -186,4 +186,8 @@ void add_merge_tests(Suite *suite)
         tcase_add_loop_test(tests, one_part_comes_back_bit_for_bit, 0, staging ? 1 : 3);
         suite_add_tcase(suite, tests);
     }
+    TCase *slices = tcase_create("merge, slices");
+    tcase_add_checked_fixture(slices, setup_slices, teardown);
+    tcase_add_loop_test(slices, parts_become_what_attention_over_all_keys_gives, 0, 6);
+    suite_add_tcase(suite, slices);
 }

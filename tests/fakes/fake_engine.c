@@ -608,6 +608,22 @@ static void group(struct fake_submission *s)
     }
 }
 
+static bool is_slice(const struct fake_run *run)
+{
+    return run->run.num_slices > 1;
+}
+
+// In a wave, a slice is the only run of its line.
+static void forbid_company_of_slices(const struct fake_submission *s)
+{
+    for (uint32_t i = 1; i < s->num_runs; i++)
+        for (uint32_t j = i; j-- > 0 && s->runs[j].wave == s->runs[i].wave;)
+            if ((is_slice(&s->runs[i]) || is_slice(&s->runs[j])) &&
+                s->runs[i].run.line == s->runs[j].run.line)
+                fake_broken("slices of line %" PRIu64 " share wave %" PRIu32, s->runs[i].run.line,
+                            s->runs[i].wave);
+}
+
 static void copy_runs(struct fake_submission *s, const struct engine_submission *from)
 {
     uint32_t wave = 0;
@@ -621,6 +637,7 @@ static void copy_runs(struct fake_submission *s, const struct engine_submission 
         fake_run_init(&s->runs[i], &from->runs[i]);
         s->runs[i].wave = wave;
     }
+    forbid_company_of_slices(s);
     group(s);
 }
 

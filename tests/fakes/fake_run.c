@@ -328,11 +328,18 @@ static void check_merge(const struct fake_run *run)
 
 // ---- what a run does ----
 
+// Whether thing `i` of `count` belongs to the run, which may be a slice.
+static bool in_slice(const struct engine_run *run, uint64_t i, uint64_t count)
+{
+    const uint64_t slices = run->num_slices ? run->num_slices : 1;
+    return i >= count * run->slice / slices && i < count * (run->slice + 1) / slices;
+}
+
 static void write_token(const struct fake_run *run, uint32_t s, uint32_t i, int64_t t, bool dry)
 {
     const struct engine_batch *batch = run->batch;
     int64_t slot = batch->slot_mapping[row_of(batch, t)];
-    if (slot < 0)
+    if (slot < 0 || !in_slice(&run->run, (uint64_t)t, batch->num_tokens))
         return;
     void *to = slot_of(run, slot / batch->kv.block_size, (uint32_t)(slot % batch->kv.block_size));
     const void *k =
@@ -346,7 +353,8 @@ static void write_token(const struct fake_run *run, uint32_t s, uint32_t i, int6
 static void write_slots(const struct fake_run *run, bool dry)
 {
     const struct engine_batch *batch = run->batch;
-    if (!batch->slot_mapping)
+    const bool was_written = run->run.kind == ENGINE_ATTEND && run->run.is_written;
+    if (!batch->slot_mapping || was_written)
         return;
     for (uint32_t t = 0; batch->num_seqs == 0 && t < batch->num_tokens; t++)
         write_token(run, 0, t, t, dry);
@@ -359,7 +367,9 @@ static void write_slots(const struct fake_run *run, bool dry)
 static void gather(const struct fake_run *run, bool dry)
 {
     const struct engine_batch *batch = run->batch;
-    uint64_t row = 0;
+    uint64_t row = 0, rows = 0;
+    for (uint32_t s = 0; s < batch->num_seqs; s++)
+        rows += (uint64_t)batch->seq_lens_kv[s];
     for (uint32_t s = 0; s < batch->num_seqs; s++) {
         for (int32_t key = 0; key < batch->seq_lens_kv[s]; key++, row++) {
             const void *from = key_of(run, s, key);
@@ -368,7 +378,7 @@ static void gather(const struct fake_run *run, bool dry)
             if (!batch->kv.v_is_k_prefix)
                 row_at(run->arena, "v", &run->run.v, 0, row, batch->kv.num_kv_heads,
                        batch->kv.head_dim_v);
-            if (!dry)
+            if (!dry && in_slice(&run->run, row, rows))
                 memcpy(to, from, sizeof(int32_t));
         }
     }
@@ -382,6 +392,9 @@ static void copy_blocks(const struct engine_run *run)
         for (uint32_t layer = 0; layer < p->num_layers; layer++) {
             const struct engine_copy *copy = &run->copies[i];
             int32_t *to = copy_side(run, copy, copy->to, layer);
+            if (!in_slice(run, (uint64_t)i * p->num_layers + layer,
+                          (uint64_t)run->num_copies * p->num_layers))
+                continue;
             if (copy->from == ENGINE_COPY_ZEROES)
                 memset(to, 0, size);
             else
@@ -443,6 +456,8 @@ void fake_run_init(struct fake_run *run, const struct engine_run *from)
         (from->kind != ENGINE_COPY && !from->arena))
         fake_broken("a run of kind %d lacks its batch, cache or arena, or has another's",
                     (int)from->kind);
+    if (from->slice && from->slice >= from->num_slices)
+        fake_broken("slice %" PRIu32 " of %" PRIu32, from->slice, from->num_slices);
     if (run->batch)
         run->batch->refs++;
     copy_arrays(run);

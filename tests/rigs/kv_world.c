@@ -109,9 +109,35 @@ float kv_scale(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, 
     return word_float(numbers_bits(scales, DTYPE_F32, head * kv->block_size + row));
 }
 
+static bool sliced;
+
+void setup_slices(void)
+{
+    setup_import();
+    sliced = engine_arena_imported(arena);
+}
+
+bool kv_slices(void)
+{
+    return sliced;
+}
+
 void kv_run(const struct engine_run *run)
 {
-    expect_done(submit_runs(run, 1));
+    enum { SLICES = 5 };
+    struct engine_run slices[SLICES];
+    uint32_t ends[SLICES];
+    for (uint32_t i = 0; i < SLICES; i++) {
+        slices[i] = *run;
+        slices[i].slice = i;
+        slices[i].num_slices = SLICES;
+        ends[i] = i + 1;
+    }
+    if (!sliced)
+        expect_done(submit_runs(run, 1));
+    else
+        expect_done(submit(&(struct engine_submission){
+            .runs = slices, .num_runs = SLICES, .wave_ends = ends, .num_waves = SLICES}));
 }
 
 uint32_t tensor_bits(const struct wire_tensor *tensor, uint32_t token, uint32_t head, uint32_t dim)

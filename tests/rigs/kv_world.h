@@ -29,7 +29,10 @@ uint32_t kv_element(const uint8_t *blocks, const struct engine_kv *kv, int64_t s
 float kv_scale(const uint8_t *blocks, const struct engine_kv *kv, int64_t slot, uint32_t head,
                bool v);
 
-// Submits one run as one wave, and waits.
+// A fixture: setup_import(), and kv_run() cuts runs into slices, if the arena is imported.
+void setup_slices(void);
+bool kv_slices(void); // kv_run() does so
+// Submits one run as one wave, and waits; with setup_slices() as so many waves.
 void kv_run(const struct engine_run *run);
 // The bits of element (token, head, dim) of a tensor of the arena without an outer stride.
 uint32_t tensor_bits(const struct wire_tensor *tensor, uint32_t token, uint32_t head, uint32_t dim);

@@ -11,7 +11,7 @@ int32_t blocks[24], blocks_b[8], tokens[64];
 
 void open_world(void)
 {
-    world_open(&world, &(struct core_params){.max_run_work = 1 << 20});
+    world_open(&world, &(struct core_params){.max_run_work = 1 << 24});
     worker_open(&a, &world, 1, "");
     worker_open(&b, &world, 1, "");
     worker_lease(&a, 24, blocks);

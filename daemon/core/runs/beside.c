@@ -61,6 +61,9 @@ static bool blocks_meet(const struct run *a, const struct run *b)
 
 static bool may_lie_beside(const struct core_session *session, const struct run *run)
 {
+    // Slices of one layer share a work list and its partial results.
+    if (session->beside && (run_is_sliced(run) || run_is_sliced(session->beside)))
+        return false;
     for (const struct run *other = session->beside; other; other = other->beside) {
         if (extents_meet(run, other) || blocks_meet(run, other))
             return false;
@@ -85,7 +88,7 @@ static void next_wave(struct core_session *session)
 uint32_t beside_place(struct core_session *session, struct run *run)
 {
     // The run's previous layer was placed last, and its layers do not touch each other's ranges.
-    if (session->beside == run && !run->tensors.chained)
+    if (session->beside == run && !run->tensors.chained && !run_is_sliced(run))
         return session->wave;
     if (session->beside == run || !may_lie_beside(session, run))
         next_wave(session);

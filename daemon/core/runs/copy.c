@@ -87,6 +87,12 @@ static unsigned __int128 moved_bytes(const struct hold_table *table, uint32_t co
     return (unsigned __int128)2 * count * table->cache->block_bytes; // read and written
 }
 
+static uint64_t copy_work(const struct hold_table *table, uint32_t count)
+{
+    const uint64_t groups = weight_copy_groups(table->cache->block_bytes);
+    return weight_moved_work(moved_bytes(table, count), (unsigned __int128)groups * count);
+}
+
 // `to` names each block once, so it cannot be longer than the session's blocks. That bounds the
 // lists below.
 static enum status check_count(const struct hold_table *table, const struct request *r)
@@ -98,8 +104,8 @@ static enum status check_count(const struct hold_table *table, const struct requ
                          "a copy to %" PRIu32 " blocks; the session holds %" PRIu64
                          " of this cache",
                          r->count, table->num_blocks);
-    return run_check_work(table->session, weight_moved_work(moved_bytes(table, r->count)),
-                          "the copy", "name fewer blocks", r->error);
+    return run_check_work(table->session, copy_work(table, r->count), "the copy",
+                          "name fewer blocks", r->error);
 }
 
 static void describe(struct run *run, const void *request)
@@ -156,8 +162,9 @@ static enum status queue(struct copy *copy, const void *request,
     if (status != STATUS_OK)
         return status;
     run->copy = copy;
-    run->weight = weight_moved_in_queue(moved_bytes(copy->table, copy->count));
-    run->work = weight_moved_work(moved_bytes(copy->table, copy->count));
+    run->weight = weight_moved_in_queue(moved_bytes(copy->table, copy->count), 0);
+    run->speed = SPEED_COPY;
+    run->work = run->own_work = copy_work(copy->table, copy->count);
     fill(run, request);
     status = run_queue(run, detached, ticket, error);
     if (status != STATUS_OK) {

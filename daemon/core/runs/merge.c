@@ -19,9 +19,6 @@ enum {
     MERGE_MAX_PARTS = 65535,
     MERGE_MAX_HEADS = 65535, // workgroups in a row
     MERGE_MAX_HEAD_DIM = 512,
-    // 128 invocations work on a head of a token. Each reads the LSE of every part twice: once for
-    // the largest, once for the sum.
-    LSE_READS = 256,
 };
 
 static enum status check_shape(const struct core_merge_params *p, struct error *error)
@@ -124,13 +121,19 @@ static enum status check_tensors(const struct core_session *session,
     return status;
 }
 
-// Bytes moved: all parts are read, one result is written. Reading an LSE counts as one byte,
-// because it is in a cache by then. No factor has more than 32 bits, so 128 bits hold the sum.
-static unsigned __int128 cost(const struct core_merge_params *p)
+// Bytes moved: all parts are read, one result is written. No factor has more than 32 bits, so 128
+// bits hold the product.
+static unsigned __int128 moved_bytes(const struct core_merge_params *p)
 {
-    unsigned __int128 heads = (unsigned __int128)p->num_tokens * p->num_heads;
     uint64_t row = (uint64_t)p->head_dim * dtype_size((int)p->out.dtype);
-    return heads * (row * ((uint64_t)p->num_parts + 1) + (uint64_t)LSE_READS * p->num_parts);
+    return (unsigned __int128)p->num_tokens * p->num_heads * row * ((uint64_t)p->num_parts + 1);
+}
+
+// Each head of a token has a workgroup. For each part it waits about as long as another workgroup
+// takes: its LSE is read three times, one part after the other.
+static unsigned __int128 groups(const struct core_merge_params *p)
+{
+    return (unsigned __int128)p->num_tokens * p->num_heads * ((uint64_t)p->num_parts + 1);
 }
 
 static enum status check_all(const struct core_session *session, const struct core_merge_params *p,
@@ -142,7 +145,7 @@ static enum status check_all(const struct core_session *session, const struct co
     if (status == STATUS_OK)
         status = check_tensors(session, p, error);
     if (status == STATUS_OK)
-        status = run_check_work(session, weight_moved_work(cost(p)), "the merge",
+        status = run_check_work(session, weight_moved_work(moved_bytes(p), groups(p)), "the merge",
                                 "merge fewer tokens at once", error);
     return run_check_tickets(session, status, error);
 }
@@ -203,8 +206,9 @@ enum status core_merge(struct core_session *session, const struct core_merge_par
     status = run_create(session, params->num_parts * sizeof(struct engine_part), 0, &run, error);
     if (status != STATUS_OK)
         return status;
-    run->weight = weight_moved_in_queue(cost(params));
-    run->work = weight_moved_work(cost(params));
+    run->weight = weight_moved_in_queue(moved_bytes(params), groups(params));
+    run->speed = SPEED_MERGE;
+    run->work = run->own_work = weight_moved_work(moved_bytes(params), groups(params));
     run->tensors = tensors_of(params);
     describe(run, params);
     status = run_queue(run, params->detached, ticket, error);

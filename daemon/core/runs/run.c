@@ -63,7 +63,7 @@ enum status run_create(struct core_session *session, size_t arrays_size, size_t 
         return error_set(error, STATUS_NO_MEMORY,
                          "no host memory for a run with %zu bytes of arrays", arrays_size);
     run->session = session;
-    run->num_links = 1;
+    run->num_links = run->slices = 1;
     run->bytes = bytes;
     session_charge(session, bytes);
     *out = run;
@@ -262,28 +262,112 @@ static const float *move_floats(const float *from, uint64_t bytes)
     return from ? (const float *)((const char *)from + bytes) : NULL;
 }
 
-struct engine_run run_link(const struct run *run, uint32_t link)
+// ---- slices ----
+
+static uint32_t links_of_layer(const struct run *run)
+{
+    return run->write_slices + run->slices;
+}
+
+static bool link_writes(const struct link *link)
+{
+    return link->slice < link->run->write_slices;
+}
+
+void run_slice(struct run *run, uint32_t write_slices, uint32_t slices)
+{
+    run->num_links = run->num_links / links_of_layer(run) * (write_slices + slices);
+    run->write_slices = write_slices;
+    run->slices = slices;
+}
+
+bool run_is_sliced(const struct run *run)
+{
+    return links_of_layer(run) > 1;
+}
+
+struct link run_next_link(struct run *run)
+{
+    const uint32_t each = links_of_layer(run);
+    return (struct link){
+        .run = run, .number = run->num_picked / each, .slice = run->num_picked % each};
+}
+
+uint64_t run_link_weight(const struct run *run)
+{
+    const uint64_t weight = run->weight / links_of_layer(run);
+    return weight ? weight : 1;
+}
+
+uint64_t run_link_work(const struct run *run)
+{
+    return run->work / links_of_layer(run);
+}
+
+uint64_t run_link_cost(const struct link *link)
+{
+    const struct run *run = link->run;
+    if (link_writes(link))
+        return run->write_work / run->write_slices;
+    return (run->own_work + (run->write_slices ? 0 : run->write_work)) / run->slices;
+}
+
+enum speed_kind run_link_kind(const struct link *link)
+{
+    return link_writes(link) ? SPEED_WRITE : link->run->speed;
+}
+
+// Sets which slice of the layer the link is.
+static void describe_slice(struct engine_run *engine, const struct link *link)
+{
+    const struct run *run = link->run;
+    if (!run_is_sliced(run))
+        return;
+    const bool writes = link_writes(link);
+    engine->kind = writes ? ENGINE_WRITE : engine->kind;
+    engine->is_written = run->write_slices > 0;
+    engine->slice = link->slice - (writes ? 0 : run->write_slices);
+    engine->num_slices = writes ? run->write_slices : run->slices;
+}
+
+static void describe_layer(struct engine_run *engine, const struct run *run, uint32_t link)
 {
     const struct wire_layers *l = &run->layers;
-    struct engine_run engine = run->engine;
-    engine.line = run->session->id;
-    if (!link)
-        return engine;
     const struct {
         uint64_t *offset, stride;
     } moves[] = {
-        {&engine.q.offset, l->q},           {&engine.k.offset, l->k},
-        {&engine.v.offset, l->v},           {&engine.out.offset, l->out},
-        {&engine.lse.offset, l->lse},       {&engine.keys.offset, l->keys},
-        {&engine.values.offset, l->values},
+        {&engine->q.offset, l->q},           {&engine->k.offset, l->k},
+        {&engine->v.offset, l->v},           {&engine->out.offset, l->out},
+        {&engine->lse.offset, l->lse},       {&engine->keys.offset, l->keys},
+        {&engine->values.offset, l->values},
     };
     for (size_t i = 0; i < sizeof moves / sizeof *moves; i++)
         *moves[i].offset += link * moves[i].stride;
-    engine.layer += run->batch->table ? link * l->layer_step : 0;
-    engine.slopes = move_floats(engine.slopes, link * l->slopes);
-    engine.sinks = move_floats(engine.sinks, link * l->sinks);
-    describe_scales(&engine, run, link, engine.k_scale, engine.v_scale);
+    engine->layer += run->batch->table ? link * l->layer_step : 0;
+    engine->slopes = move_floats(engine->slopes, link * l->slopes);
+    engine->sinks = move_floats(engine->sinks, link * l->sinks);
+    describe_scales(engine, run, link, engine->k_scale, engine->v_scale);
+}
+
+struct engine_run run_link(const struct link *link)
+{
+    const struct run *run = link->run;
+    struct engine_run engine = run->engine;
+    engine.line = run->session->id;
+    if (link->number)
+        describe_layer(&engine, run, link->number);
+    describe_slice(&engine, link);
     return engine;
+}
+
+// The kernels for few rows read each key for a few products, those for many rows are bound by
+// these.
+static enum speed_kind speed_of(const struct batch *batch, const struct core_run_params *p)
+{
+    const uint64_t rows = (uint64_t)batch->max_rows * p->entry.num_heads / batch->kv.num_kv_heads;
+    if (p->entry.kind != ENGINE_ATTEND)
+        return p->entry.kind == ENGINE_GATHER ? SPEED_GATHER : SPEED_WRITE;
+    return rows > BATCH_TILE_ROWS ? SPEED_PREFILL : SPEED_DECODE;
 }
 
 static enum status check_work(const struct core_session *session, const struct batch *batch,
@@ -338,6 +422,9 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     run->attended = weight_attended(batch, params);
     run->weight = weight_in_queue(batch, params);
     run->work = weight_work(batch, params);
+    run->write_work = weight_writes(batch, params);
+    run->own_work = weight_spread(batch, params) - run->write_work;
+    run->speed = speed_of(batch, params);
     weight_reading(batch, params, &run->reading);
     describe(run, params, &sizes);
     status = params->entry.kind == ENGINE_ATTEND
@@ -365,9 +452,10 @@ static void count_run(const struct run *run)
         return;
     }
     ledger->metrics[METRIC_RUNS_DONE]++;
-    ledger->metrics[METRIC_TOKENS_ATTENDED] += run->attended * run->num_links;
+    const uint64_t attended = run->attended * (run->num_links / links_of_layer(run));
+    ledger->metrics[METRIC_TOKENS_ATTENDED] += attended;
     session->runs_done++;
-    session->tokens_attended += run->attended * run->num_links;
+    session->tokens_attended += attended;
 }
 
 static void run_end(struct run *run)
@@ -433,7 +521,7 @@ void run_put_back(struct run *run)
         return;
     }
     run->num_picked--;
-    turns_unserve(session, run->weight);
+    turns_unserve(session, run_link_weight(run));
     if (!session->queued || run->ticket < session->queued->ticket)
         session->queued = run;
     session->put_off = true;

@@ -12,6 +12,7 @@
 #include "core/pool/habit.h"
 #include "core/steps/batch.h"
 #include "run_check.h"
+#include "speed.h"
 
 struct run {
     UT_hash_handle hh;       // session->tickets, unless detached
@@ -24,13 +25,19 @@ struct run {
     uint64_t attended; // tokens; this and the next two of each layer
     uint64_t weight;   // in the queue: tokens, or what moving bytes counts as
     uint64_t work;     // multiply-adds
+    // What takes time, in multiply-adds: an attention's K/V writes, and all else, of kind `speed`.
+    uint64_t write_work, own_work;
+    enum speed_kind speed;
     uint64_t bytes; // of `arrays` and the copy's pairs: they count for the session until run_free()
     struct wire_layers layers; // num_layers and layer_step are not 0, but a copy's and a merge's
     const float *k_scales, *v_scales; // [layers.num_layers], in `arrays`; NULL = none
     struct reading reading;           // of its first layer
     struct run_tensors tensors;       // what its layers touch in the arena
-    // The scheduler picks a run layer by layer: a link is one layer of it. A copy and a merge have
-    // one link. Links are picked in order, and a submission may have several.
+    // The scheduler picks a run link by link. A link is one slice of one layer; a short layer has
+    // one slice, and so have all layers until the first one is picked. Slices [0, write_slices) of
+    // an attention that is cut write its K and V, and the `slices` behind them attend. A copy and a
+    // merge count as one layer. Links are picked in order, and a submission may have several.
+    uint32_t write_slices, slices;
     uint32_t num_links;  // the run ends after so many; if it fails, only those that were picked
     uint32_t num_picked; // links in submissions, ended ones too
     uint32_t num_over;   // links that have ended
@@ -60,7 +67,22 @@ void run_free(struct run *run);
 // references, which cannot fail.
 enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error);
 
-struct engine_run run_link(const struct run *run, uint32_t link); // as the engine gets it
+// A slice of one layer of a run. The engine takes it as a run of its own.
+struct link {
+    struct run *run;
+    uint32_t number; // of the run's layers, from 0
+    uint32_t slice;  // of the layer, from 0
+    uint32_t wave;   // of the submission, from 0
+};
+// Cuts the layers of a run, of which nothing was picked yet. At least one slice attends or moves.
+void run_slice(struct run *run, uint32_t write_slices, uint32_t slices);
+bool run_is_sliced(const struct run *run);
+struct link run_next_link(struct run *run);             // the one that is picked next
+struct engine_run run_link(const struct link *link);    // as the engine gets it
+uint64_t run_link_weight(const struct run *run);        // of one link; at least 1
+uint64_t run_link_work(const struct run *run);          // the same of run->work
+uint64_t run_link_cost(const struct link *link);        // multiply-adds that take time
+enum speed_kind run_link_kind(const struct link *link); // of these
 // A link has failed, before or on the GPU. `why` is copied; NULL = no sentence. The run keeps its
 // first failure, and no further link of it is picked.
 void run_fail(struct run *run, enum status status, const char *why);

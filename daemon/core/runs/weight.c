@@ -19,6 +19,14 @@ enum {
     // estimate for GPUs, and one for software devices, whose limit on work assumes two cores.
     LONE_WORKGROUP = 64,
     LONE_WORKGROUP_SOFTWARE = 2,
+    // Multiply-adds that take as long as the rest of a pair of a row and a key: its weight, and its
+    // part of sums. Measured with head dims 8 to 256 on lavapipe and on an H200.
+    PAIR_WORK = 128,
+    // Multiply-adds and tokens attended that take as long as a workgroup with nothing to do.
+    GROUP_WORK = 1 << 15,
+    GROUP_TOKENS = 4,
+    // Bytes that one workgroup of a copy of blocks moves.
+    COPY_BYTES = 16384,
 };
 
 static uint64_t at_most_64_bits(unsigned __int128 value)
@@ -28,16 +36,21 @@ static uint64_t at_most_64_bits(unsigned __int128 value)
 
 // ---- bytes ----
 
-uint64_t weight_moved_in_queue(unsigned __int128 bytes)
+uint64_t weight_moved_in_queue(unsigned __int128 bytes, unsigned __int128 workgroups)
 {
-    return at_most_64_bits(bytes / BYTES_A_TOKEN + 1);
+    return at_most_64_bits(bytes / BYTES_A_TOKEN + workgroups * GROUP_TOKENS + 1);
 }
 
 // One multiply-add a byte. Decode is bound by memory, too, and does about one multiply-add for each
 // two bytes of 16-bit K and V. So moving never counts less than decode of the same bytes.
-uint64_t weight_moved_work(unsigned __int128 bytes)
+uint64_t weight_moved_work(unsigned __int128 bytes, unsigned __int128 workgroups)
 {
-    return at_most_64_bits(bytes + 1);
+    return at_most_64_bits(bytes + workgroups * GROUP_WORK + 1);
+}
+
+uint64_t weight_copy_groups(uint64_t bytes)
+{
+    return bytes / COPY_BYTES + 1;
 }
 
 // K and V of one token and one KV head.
@@ -50,13 +63,19 @@ static unsigned __int128 row_bytes(const struct engine_kv *kv, enum dtype k_dtyp
     return row;
 }
 
+// Rows that the run writes or gathers, a workgroup each.
+static uint64_t moved_rows(const struct batch *batch, const struct core_run_params *p)
+{
+    return p->entry.kind == ENGINE_GATHER ? batch->all_keys : batch->num_tokens;
+}
+
 // A row is read on one side and written on the other: k and v of the run, and the cache or the
 // arena's keys and values. A gather from an arena may copy whole blocks.
 static unsigned __int128 moved_bytes(const struct batch *batch, const struct core_run_params *p)
 {
     const struct engine_kv *kv = &batch->kv;
     bool gathers = p->entry.kind == ENGINE_GATHER;
-    uint64_t fresh = gathers ? batch->all_keys : batch->num_tokens, stored = fresh;
+    uint64_t fresh = moved_rows(batch, p), stored = fresh;
     if (gathers && batch->local_keys > stored)
         stored = batch->local_keys;
     return (fresh * row_bytes(kv, (enum dtype)p->entry.k.dtype, (enum dtype)p->entry.k.dtype) +
@@ -73,6 +92,21 @@ static unsigned __int128 local_bytes(const struct batch *batch)
 }
 
 // ---- attention ----
+
+// Multiply-adds of a pair of a row and a key.
+static uint64_t pair_work(const struct engine_kv *kv)
+{
+    return (uint64_t)kv->head_dim_k + kv->head_dim_v + PAIR_WORK;
+}
+
+// Workgroups: tiles of rows of all sequences, times KV heads. At most; a tile may have more rows.
+static unsigned __int128 attention_groups(const struct batch *batch,
+                                          const struct core_run_params *p)
+{
+    const uint64_t group = p->entry.num_heads / batch->kv.num_kv_heads;
+    return (unsigned __int128)(batch->num_seqs + batch->num_tokens * group / BATCH_TILE_ROWS) *
+           batch->kv.num_kv_heads;
+}
 
 // Keys that one query sees at most; UINT64_MAX: that is not bounded.
 static uint64_t keys_in_window(const struct batch *batch, const struct core_run_params *p)
@@ -111,14 +145,14 @@ uint64_t weight_alone(const struct batch *batch, const struct core_run_params *p
         return 0;
     bool software = engine_device(batch->session->ledger->engine)->software;
     unsigned __int128 pairs = (unsigned __int128)keys_in_one_piece(batch, p) * BATCH_TILE_ROWS;
-    uint64_t dims = (uint64_t)batch->kv.head_dim_k + batch->kv.head_dim_v;
-    return at_most_64_bits(pairs * dims * (software ? LONE_WORKGROUP_SOFTWARE : LONE_WORKGROUP));
+    return at_most_64_bits(pairs * pair_work(&batch->kv) *
+                           (software ? LONE_WORKGROUP_SOFTWARE : LONE_WORKGROUP));
 }
 
 // Multiply-adds of attention over all heads, with the shaders' tiles rounded up:
 //   (pairs + rows * BATCH_TILE_KEYS) * query heads a KV head
 //   + keys * (BATCH_TILE_ROWS - 1)
-//   all times KV heads * (head_dim_k + head_dim_v).
+//   all times KV heads * (head_dim_k + head_dim_v + PAIR_WORK).
 // `pairs` are those of a query and a key that it sees. A row may cost one tile of keys more than it
 // sees, and a key one tile of rows more than see it.
 // Rows beyond q_lens count as rows. With positions, a tile may see any of its keys, so neither
@@ -135,7 +169,7 @@ static uint64_t attention_work(const struct batch *batch, const struct core_run_
         (unsigned __int128)pairs + (uint64_t)batch->num_tokens * BATCH_TILE_KEYS;
     rows *= p->entry.num_heads / kv->num_kv_heads;
     rows += (unsigned __int128)batch->keys * (BATCH_TILE_ROWS - 1);
-    uint64_t dims = (uint64_t)kv->head_dim_k + kv->head_dim_v;
+    uint64_t dims = pair_work(kv);
     unsigned __int128 most = UINT64_MAX / dims / kv->num_kv_heads;
     return rows > most ? UINT64_MAX : (uint64_t)rows * kv->num_kv_heads * dims;
 }
@@ -147,22 +181,42 @@ uint64_t weight_attended(const struct batch *batch, const struct core_run_params
     return p->entry.kind == ENGINE_ATTEND ? seen_tokens(batch, p) : 0;
 }
 
-// An attended token is read once, in place or by the copy from the arena: the larger count is used.
+// An attended token is read once, in place or by the copy from the arena. Of this, the copy and the
+// workgroups, the largest count is used.
 uint64_t weight_in_queue(const struct batch *batch, const struct core_run_params *p)
 {
     if (p->entry.kind != ENGINE_ATTEND)
-        return weight_moved_in_queue(moved_bytes(batch, p));
+        return weight_moved_in_queue(moved_bytes(batch, p), moved_rows(batch, p));
     uint64_t seen = seen_tokens(batch, p),
-             copied = at_most_64_bits(local_bytes(batch) / BYTES_A_TOKEN);
-    return seen > copied ? seen : copied;
+             copied = at_most_64_bits(local_bytes(batch) / BYTES_A_TOKEN),
+             groups = at_most_64_bits(attention_groups(batch, p) * GROUP_TOKENS);
+    seen = seen > copied ? seen : copied;
+    return seen > groups ? seen : groups;
 }
 
 uint64_t weight_work(const struct batch *batch, const struct core_run_params *p)
 {
     if (p->entry.kind != ENGINE_ATTEND)
-        return weight_moved_work(moved_bytes(batch, p));
-    uint64_t spread = attention_work(batch, p), alone = weight_alone(batch, p);
-    return at_most_64_bits((spread > alone ? spread : alone) + local_bytes(batch));
+        return weight_moved_work(moved_bytes(batch, p), moved_rows(batch, p));
+    const uint64_t spread = weight_spread(batch, p), alone = weight_alone(batch, p),
+                   attention = attention_work(batch, p);
+    return alone > attention ? at_most_64_bits((unsigned __int128)spread + (alone - attention))
+                             : spread;
+}
+
+uint64_t weight_spread(const struct batch *batch, const struct core_run_params *p)
+{
+    if (p->entry.kind != ENGINE_ATTEND)
+        return weight_work(batch, p);
+    return at_most_64_bits((unsigned __int128)attention_work(batch, p) + local_bytes(batch) +
+                           weight_writes(batch, p));
+}
+
+uint64_t weight_writes(const struct batch *batch, const struct core_run_params *p)
+{
+    return batch->has_slots && p->entry.kind == ENGINE_ATTEND
+               ? weight_moved_work(moved_bytes(batch, p), moved_rows(batch, p))
+               : 0;
 }
 
 // ---- what is shared ----

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // weight.h - what one layer of a run costs, in two units. The scheduler counts tokens attended;
-// --max-run-work counts multiply-adds. Runs that only move K and V count by their bytes.
+// --max-run-work counts multiply-adds. Runs that only move K and V count by their bytes and
+// workgroups.
 // Estimates from shapes alone: nothing here is measured. Dispatcher thread only.
 
 #ifndef AULE_CORE_WEIGHT_H
@@ -25,8 +26,13 @@ uint64_t weight_alone(const struct batch *batch, const struct core_run_params *p
 // block, too. The newest step of a batch only.
 void weight_reading(const struct batch *batch, const struct core_run_params *params,
                     struct reading *reading);
-// The same two costs for bytes that are read or written; at least 1 each.
-uint64_t weight_moved_in_queue(unsigned __int128 bytes);
-uint64_t weight_moved_work(unsigned __int128 bytes);
+// The same without regard to weight_alone().
+uint64_t weight_spread(const struct batch *batch, const struct core_run_params *params);
+// What writing K and V counts in weight_work(), of an attention that writes; else 0.
+uint64_t weight_writes(const struct batch *batch, const struct core_run_params *params);
+// The same two costs for bytes that are read or written by so many workgroups; at least 1 each.
+uint64_t weight_moved_in_queue(unsigned __int128 bytes, unsigned __int128 workgroups);
+uint64_t weight_moved_work(unsigned __int128 bytes, unsigned __int128 workgroups);
+uint64_t weight_copy_groups(uint64_t bytes); // workgroups that copy so many bytes of blocks
 
 #endif

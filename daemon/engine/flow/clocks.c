@@ -96,8 +96,7 @@ static double share_bytes(const struct submission *s, const struct engine_run *r
 {
     const struct geometry *geometry = &s->groups[share->group].geometry;
     if (run->kind == ENGINE_COPY)
-        return 2.0 * run->num_copies * run->cache->params.num_layers *
-               (double)run->cache->layer_block_bytes;
+        return 2.0 * (double)run_span(run).count * (double)run->cache->layer_block_bytes;
     if (run->kind == ENGINE_MERGE)
         return (double)run_num_tokens(run) * run->num_heads * run->head_dim * (run->num_parts + 1) *
                dtype_size(run->out.dtype);

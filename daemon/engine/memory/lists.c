@@ -19,7 +19,8 @@ enum { MOST_LISTS = 4 };
 bool cutting_same(const struct cutting *a, const struct cutting *b)
 {
     return a->group == b->group && a->num_splits == b->num_splits && a->serving == b->serving &&
-           a->halves == b->halves && a->alone == b->alone;
+           a->halves == b->halves && a->alone == b->alone && a->num_slices == b->num_slices &&
+           a->most_keys == b->most_keys;
 }
 
 struct items *lists_find(struct lists *lists, const struct cutting *cutting)
@@ -38,6 +39,7 @@ struct items *lists_find(struct lists *lists, const struct cutting *cutting)
 static void items_free(struct items *items)
 {
     slab_give(items->slabs, &items->piece);
+    free(items->slices);
     free(items);
 }
 

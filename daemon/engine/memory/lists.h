@@ -17,7 +17,10 @@ struct cutting {
     uint32_t num_splits; // as in struct engine_run
     uint32_t serving;    // bit i: kernel i serves the run's geometry; see variant_serving()
     uint32_t halves;     // bit i: kernel i gets its parts cut into halves
-    bool alone;          // no cascade: shared keys are read once for each sequence
+    // The lists are cut into so many slices of about equal work, where a tile goes over most_keys
+    // keys at most; 0: they are whole, and most_keys is 0, too.
+    uint32_t num_slices, most_keys;
+    bool alone; // no cascade: shared keys are read once for each sequence
 };
 bool cutting_same(const struct cutting *a, const struct cutting *b);
 
@@ -31,6 +34,7 @@ struct work {
     // Addresses of struct gpu_item[] (gpu_crowd[] for a cascade) and of gpu_merge_item[]; 0 = none.
     uint64_t items, merges;
     uint32_t num_items, num_merges, num_partials; // num_merges: tiles that are split
+    uint32_t first_merge, first_partial;          // of a slice: numbers in its items begin here
     uint32_t num_members;                         // cascade: members of all its items
     // Items with at least about half as many keys as the first one; the others stand behind them.
     // 0: a cascade's.
@@ -41,6 +45,11 @@ struct work {
     double num_tiles, tile_keys;
 };
 
+// Where a slice begins in the lists of one kernel.
+struct slice_begin {
+    uint32_t item, merge, partial;
+};
+
 // The work lists for one cutting.
 struct items {
     struct slabs *slabs;
@@ -49,6 +58,8 @@ struct items {
     // For each kernel struct gpu_item[num_items], then gpu_merge_item[num_merges]. For a cascade
     // struct gpu_crowd[num_items], then AULE_MEMBER_BYTES for each of num_members. Owned.
     struct piece piece;
+    // [MOST_KERNELS, num_slices + 1]: the last one is the lists' end; NULL: they are whole; owned.
+    struct slice_begin *slices;
     uint64_t last_sequence; // of the last submission that uses it
     struct job end;
     struct items *prev, *next;

@@ -15,16 +15,37 @@
 
 #include <inttypes.h>
 
-uint64_t run_num_tokens(const struct engine_run *run)
+static uint64_t num_rows(const struct engine_run *run)
 {
     switch (run->kind) {
     case ENGINE_ATTEND: return run->batch->num_tokens;
     case ENGINE_WRITE: return run->batch->address[BATCH_SLOT_MAPPING] ? run->batch->num_tokens : 0;
     case ENGINE_GATHER: return run->batch->num_keys;
-    case ENGINE_COPY: return run->num_copies;
+    case ENGINE_COPY: return (uint64_t)run->num_copies * run->cache->params.num_layers;
     case ENGINE_MERGE: return run->num_tokens;
     }
     return 0;
+}
+
+bool run_is_slice(const struct engine_run *run)
+{
+    return run->num_slices > 1;
+}
+
+struct run_span run_span(const struct engine_run *run)
+{
+    const uint64_t all = num_rows(run);
+    if (!run_is_slice(run))
+        return (struct run_span){0, all};
+    // Below 2^32 slices of below 2^45 rows.
+    const unsigned __int128 first = (unsigned __int128)all * run->slice / run->num_slices,
+                            end = (unsigned __int128)all * (run->slice + 1) / run->num_slices;
+    return (struct run_span){(uint64_t)first, (uint64_t)(end - first)};
+}
+
+uint64_t run_num_tokens(const struct engine_run *run)
+{
+    return run->kind == ENGINE_ATTEND ? num_rows(run) : run_span(run).count;
 }
 
 static enum status check_rope(const struct engine_run *run, struct error *error)
@@ -181,6 +202,12 @@ enum status engine_run_fits(const struct engine *engine, const struct engine_run
     if (run->kind != ENGINE_COPY && run->arena && run->arena->part_bytes)
         return error_set(error, STATUS_INVALID,
                          "host memory in parts is for copies of blocks only");
+    if (run_is_slice(run) &&
+        (run->slice >= run->num_slices || (run->arena && !run->arena->imported)))
+        return error_set(error, STATUS_INVALID,
+                         "slice %u of %u: slices are numbered from 0, and a run with a mirrored "
+                         "arena is whole",
+                         run->slice, run->num_slices);
     if (run_num_tokens(run) == 0 || run->kind == ENGINE_COPY)
         return STATUS_OK;
     if (run->kind == ENGINE_MERGE)

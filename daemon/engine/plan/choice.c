@@ -76,6 +76,8 @@ static struct choice_inputs inputs_of(const struct submission *s, const struct e
         .alone = cutting->alone,
         .in_company = s->in_company,
         .is_known = true,
+        .num_slices = cutting->num_slices,
+        .most_keys = cutting->most_keys,
         .num_workgroups = num_workgroups,
         .own_workgroups = batch_workgroups(run->batch),
     };

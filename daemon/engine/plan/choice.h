@@ -25,10 +25,11 @@ struct choice_inputs {
     struct geometry geometry; // of the run, without a kernel
     uint32_t group, num_splits, serving, tune_keys;
     uint32_t has_line, alone, in_company, is_known;
+    uint32_t num_slices, most_keys;
     uint64_t num_workgroups, own_workgroups;
 };
 _Static_assert(sizeof(struct choice_inputs) ==
-                   sizeof(struct geometry) + 8 * sizeof(uint32_t) + 2 * sizeof(uint64_t),
+                   sizeof(struct geometry) + 10 * sizeof(uint32_t) + 2 * sizeof(uint64_t),
                "it has no padding");
 
 // The choice that was made last. Most runs of a wave are alike.

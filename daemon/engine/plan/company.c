@@ -36,8 +36,8 @@ struct member {
 
 static bool may_join(const struct engine_run *run)
 {
-    return run->kind == ENGINE_ATTEND && run->batch->sharing.num_firsts > 0 && run->batch->table &&
-           run->batch->table->rows;
+    return run->kind == ENGINE_ATTEND && !run_is_slice(run) && run->batch->sharing.num_firsts > 0 &&
+           run->batch->table && run->batch->table->rows;
 }
 
 static uint64_t hash_of(const struct engine_run *run)

@@ -99,17 +99,18 @@ static uint32_t units(uint64_t bytes)
 static void put_merge(const struct engine_run *run, const struct extras *extras, char *to,
                       uint64_t address)
 {
+    const struct run_span span = run_span(run);
     uint64_t arena = run->arena->buffer.address;
     struct gpu_part *parts = (struct gpu_part *)(to + extras->parts);
     *(struct gpu_merge *)(to + extras->merge) = (struct gpu_merge){
         .parts = address + extras->parts,
-        .out = arena + run->out.offset,
-        .lse = run->lse.dtype ? arena + run->lse.offset : 0,
+        .out = arena + run->out.offset + span.first * run->out.token_stride,
+        .lse = run->lse.dtype ? arena + run->lse.offset + span.first * run->lse.token_stride : 0,
         .out_token_stride = units(run->out.token_stride),
         .out_head_stride = units(run->out.head_stride),
         .lse_token_stride = (uint32_t)(run->lse.token_stride / sizeof(float)),
         .num_parts = run->num_parts,
-        .num_tokens = run->num_tokens,
+        .num_tokens = (uint32_t)span.count,
         .num_heads = run->num_heads,
         .head_dim = run->head_dim,
         .lse_unit = lse_unit(run),
@@ -117,8 +118,8 @@ static void put_merge(const struct engine_run *run, const struct extras *extras,
     };
     for (uint32_t i = 0; i < run->num_parts; i++)
         parts[i] = (struct gpu_part){
-            .out = arena + run->parts[i].out.offset,
-            .lse = arena + run->parts[i].lse.offset,
+            .out = arena + run->parts[i].out.offset + span.first * run->parts[i].out.token_stride,
+            .lse = arena + run->parts[i].lse.offset + span.first * run->parts[i].lse.token_stride,
             .out_token_stride = units(run->parts[i].out.token_stride),
             .out_head_stride = units(run->parts[i].out.head_stride),
             .lse_token_stride = (uint32_t)(run->parts[i].lse.token_stride / sizeof(float)),
@@ -286,12 +287,19 @@ static void place_splits(const struct submission *s, uint32_t run, const struct 
         gpu->partials = planned->partials;
         gpu->counters = planned->counters;
     } else if (share->work.num_merges) {
-        gpu->partials = s->slot->scratch.address + group->partials_at + group->partial_bytes;
+        const struct engine_batch *batch = s->runs[run].batch;
+        const uint32_t kernel = group->geometry.kernel;
+        // A slice's numbers do not begin with 0.
+        gpu->partials = s->slot->scratch.address + group->partials_at + group->partial_bytes -
+                        batch_partial_bytes(batch, kernel, share->work.first_partial);
         gpu->counters =
-            num_counters ? s->slot->counters.address + *next_counter * sizeof(uint32_t) : 0;
+            num_counters
+                ? s->slot->counters.address +
+                      (*next_counter - (uint64_t)share->work.first_merge * batch->kv.num_kv_heads) *
+                          sizeof(uint32_t)
+                : 0;
         *next_counter += num_counters;
-        group->partial_bytes += batch_partial_bytes(s->runs[run].batch, group->geometry.kernel,
-                                                    share->work.num_partials);
+        group->partial_bytes += batch_partial_bytes(batch, kernel, share->work.num_partials);
     }
     if (group->helper) {
         planned->partials = gpu->partials;
@@ -308,13 +316,16 @@ static void place_share(const struct submission *s, uint32_t run, struct share *
     const bool parted = plan_num_tails(group) && plan_has_tail(s, share);
     gpu.items = work->items;
     gpu.first_item = group->num_items;
-    gpu.first_token = group->num_tokens;
+    // The first row of a slice is not 0. It has the dispatch alone, so no run is searched by this.
+    gpu.first_token =
+        group->num_tokens - (group->is_apart ? (uint32_t)run_span(&s->runs[run]).first : 0);
     gpu.first_merge = group->num_merges;
     place_splits(s, run, share, &gpu, next_counter);
     share->place = group->first + group->num_placed++;
     s->gpu_runs[share->place] = gpu;
     group->num_items += parted ? work->num_large : work->num_items;
-    group->num_tokens += share->writes || s->runs[run].kind == ENGINE_GATHER ? gpu.num_tokens : 0;
+    if (share->writes || s->runs[run].kind == ENGINE_GATHER)
+        group->num_tokens += (uint32_t)run_num_tokens(&s->runs[run]);
     if (work->num_merges == 0 || !group->merge)
         return;
     gpu.items = work->merges;

@@ -8,6 +8,7 @@
 
 #include "items.h"
 
+#include "check.h"
 #include "engine/state/state.h"
 #include "run_geometry.h"
 #include "shaders/layout.h"
@@ -20,6 +21,22 @@ static const struct variant *variant_of(const struct engine_batch *batch)
     return batch->engine->pipelines.variant;
 }
 
+// Keys that a tile goes over at most: window and chunk bound them, unless a mask or positions let
+// its rows see keys that lie far apart. About; it only balances slices.
+static uint32_t most_keys(const struct engine_run *run)
+{
+    const uint64_t *address = run->batch->address;
+    const int64_t tile = 128, chunk = run->options.attention_chunk,
+                  right = run->causal ? 0 : run->window_right;
+    int64_t most = chunk ? chunk + tile : INT64_MAX;
+    if (address[BATCH_POSITIONS] || address[BATCH_MASK_STARTS])
+        return UINT32_MAX;
+    if (run->windowed && run->window_left >= 0 && right >= 0 &&
+        run->window_left + right + tile < most)
+        most = run->window_left + right + tile;
+    return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
+}
+
 struct cutting cutting_of_run(const struct engine_run *run)
 {
     struct geometry geometry = geometry_of_run(run);
@@ -28,6 +45,8 @@ struct cutting cutting_of_run(const struct engine_run *run)
         .group = run->num_heads / run->batch->kv.num_kv_heads,
         .num_splits = run->num_splits,
         .serving = variant_serving(variant, &geometry),
+        .num_slices = run_is_slice(run) ? run->num_slices : 0,
+        .most_keys = run_is_slice(run) ? most_keys(run) : 0,
     };
     const enum engine_place place = (enum engine_place)geometry.spec[AULE_SPEC_PLACE];
     for (uint32_t i = 0; i < variant->num_kernels; i++)
@@ -187,9 +206,18 @@ static bool count_work(const struct cuts *cuts, const struct cutting *cutting,
 
 enum { SIZES = 4 * 33 };
 
+// How the lists of one kernel are cut into slices, while they are filled. A slice ends with a tile,
+// so that it has all parts of its tiles.
+struct slicing {
+    struct slice_begin *begins; // [num_slices + 1]; NULL: the lists are whole
+    uint32_t num_slices, next, most_keys;
+    uint64_t work, all_work; // keys of the items so far, and of all items
+};
+
 // The lists of one kernel, while they are filled.
 struct fill {
     bool counting;
+    struct slicing slicing;
     // For each size, the largest first: while counting, the number of items; then, the place of the
     // next one.
     uint32_t at[SIZES];
@@ -205,9 +233,37 @@ static uint32_t size_of_keys(uint64_t keys)
     return SIZES - 1 - (log2 * 4 + quarter);
 }
 
+enum { LEAST_ITEM_KEYS = 512 }; // fewer keys take about as long
+
+static uint64_t work_of_item(const struct slicing *slicing, uint64_t keys)
+{
+    keys = keys < slicing->most_keys ? keys : slicing->most_keys;
+    return keys > LEAST_ITEM_KEYS ? keys : LEAST_ITEM_KEYS;
+}
+
+// Begins the slices that are due before the next tile.
+static void begin_slices(struct fill *fill)
+{
+    struct slicing *slicing = &fill->slicing;
+    while (!fill->counting && slicing->next < slicing->num_slices &&
+           (double)slicing->work * slicing->num_slices >= (double)slicing->all_work * slicing->next)
+        slicing->begins[slicing->next++] =
+            (struct slice_begin){fill->at[0], fill->num_merges, fill->partial};
+}
+
+static void end_slices(struct fill *fill)
+{
+    struct slicing *slicing = &fill->slicing;
+    while (slicing->begins && slicing->next <= slicing->num_slices)
+        slicing->begins[slicing->next++] =
+            (struct slice_begin){fill->at[0], fill->num_merges, fill->partial};
+}
+
+// Items of a list with slices stay in the order of tiles.
 static void fill_item(struct fill *fill, struct gpu_item item, uint64_t keys)
 {
-    uint32_t *at = &fill->at[size_of_keys(keys)];
+    uint32_t *at = &fill->at[fill->slicing.begins ? 0 : size_of_keys(keys)];
+    fill->slicing.work += work_of_item(&fill->slicing, keys);
     if (!fill->counting)
         fill->items[*at] = item;
     (*at)++;
@@ -323,6 +379,7 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
     };
     for (uint64_t number = 0; number < cut->tiles; number++) {
         bool live = number < cut->live_tiles;
+        begin_slices(fill);
         tile.first_row = (uint32_t)(number * cut->tile_rows);
         item.tile = tile;
         if (cut_num_partials(cut) > 1 && live) {
@@ -403,6 +460,8 @@ static void place_sizes(struct fill *fill)
     }
     fill->counting = false;
     fill->partial = fill->num_merges = 0;
+    fill->slicing.all_work = fill->slicing.work;
+    fill->slicing.work = 0;
 }
 
 static void fill_sequences(const struct cuts *cuts, uint32_t number,
@@ -428,7 +487,18 @@ static void fill_crowds(const struct cuts *cuts, const struct work *work, void *
         fill_crowd(&fill, cuts, &cuts->crowds.crowds[i]);
 }
 
-static void fill_lists(const struct cuts *cuts, struct work (*works)[MOST_KERNELS],
+static struct slicing slicing_of(const struct cutting *cutting, struct slice_begin *slices,
+                                 uint32_t kernel)
+{
+    return (struct slicing){
+        .begins = slices ? slices + (size_t)kernel * (cutting->num_slices + 1) : NULL,
+        .num_slices = slices ? cutting->num_slices : 0,
+        .most_keys = cutting->most_keys,
+    };
+}
+
+static void fill_lists(const struct cuts *cuts, const struct cutting *cutting,
+                       struct work (*works)[MOST_KERNELS], struct slice_begin *slices,
                        const struct piece *piece)
 {
     uint64_t at = 0;
@@ -436,6 +506,8 @@ static void fill_lists(const struct cuts *cuts, struct work (*works)[MOST_KERNEL
     for (uint32_t i = 0; i < cuts->num_batches; i++) {
         struct fill fills[MOST_KERNELS];
         at = place_lists(cuts->batches[i], piece, at, works[i], fills);
+        for (uint32_t j = 0; j < variant_of(cuts->batches[i])->num_kernels; j++)
+            fills[j].slicing = slicing_of(cutting, slices, j);
         if (cuts->crowds.num_crowds && i == owner_of(cuts))
             crowds = fills[cuts->helper].items;
         fill_sequences(cuts, i, fills);
@@ -444,13 +516,16 @@ static void fill_lists(const struct cuts *cuts, struct work (*works)[MOST_KERNEL
             place_sizes(&fills[j]);
         }
         fill_sequences(cuts, i, fills);
+        for (uint32_t j = 0; j < variant_of(cuts->batches[i])->num_kernels; j++)
+            end_slices(&fills[j]);
     }
     if (crowds)
         fill_crowds(cuts, &works[owner_of(cuts)][cuts->helper], crowds);
 }
 
 enum status items_make(struct cuts *cuts, const struct cutting *cutting,
-                       struct work (*works)[MOST_KERNELS], struct piece *piece, struct error *error)
+                       struct work (*works)[MOST_KERNELS], struct slice_begin *slices,
+                       struct piece *piece, struct error *error)
 {
     memset(works, 0, cuts->num_batches * sizeof *works);
     if (!count_work(cuts, cutting, works, error))
@@ -458,7 +533,7 @@ enum status items_make(struct cuts *cuts, const struct cutting *cutting,
     enum status status =
         slab_take(&cuts->batches[0]->engine->slabs, lists_bytes(cuts, works), piece, error);
     if (status == STATUS_OK)
-        fill_lists(cuts, works, piece);
+        fill_lists(cuts, cutting, works, slices, piece);
     return status;
 }
 
@@ -470,18 +545,25 @@ static enum status make_items(struct engine_batch *batch, const struct cutting *
     struct items *items = calloc(1, sizeof *items);
     struct cuts cuts = {0};
     enum status status = STATUS_NO_MEMORY;
-    if (!items || !cuts_make(&cuts, &batch, 1, cutting)) {
+    struct slice_begin *slices =
+        cutting->num_slices
+            ? calloc((size_t)MOST_KERNELS * (cutting->num_slices + 1), sizeof *slices)
+            : NULL;
+    if (!items || (cutting->num_slices && !slices) || !cuts_make(&cuts, &batch, 1, cutting)) {
         error_set(error, status, "no memory to cut %u sequences into work", batch->num_seqs);
     } else {
         items->slabs = &batch->engine->slabs;
         items->cutting = *cutting;
-        status = items_make(&cuts, cutting, &items->works, &items->piece, error);
+        items->slices = slices;
+        status = items_make(&cuts, cutting, &items->works, slices, &items->piece, error);
     }
     cuts_finish(&cuts);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
         lists_add(&batch->lists, batch->engine, items);
-    else
+    } else {
+        free(slices);
         free(items);
+    }
     return status;
 }
 
@@ -498,4 +580,30 @@ enum status batch_work(struct engine_batch *batch, const struct cutting *cutting
     items->last_sequence = sequence;
     memcpy(works, items->works, sizeof items->works);
     return STATUS_OK;
+}
+
+static void take_slice(const struct slice_begin *begin, uint32_t num_slices, struct work *work)
+{
+    const struct slice_begin *end = begin + 1;
+    work->items += begin->item * sizeof(struct gpu_item);
+    work->merges += begin->merge * sizeof(struct gpu_merge_item);
+    work->num_items = end->item - begin->item;
+    work->num_merges = end->merge - begin->merge;
+    work->num_partials = end->partial - begin->partial;
+    work->first_merge = begin->merge;
+    work->first_partial = begin->partial;
+    work->num_large = 0;
+    work->num_doubtful =
+        work->num_doubtful < work->num_items ? work->num_doubtful : work->num_items;
+    work->num_tiles /= num_slices;
+    work->tile_keys /= num_slices;
+}
+
+void batch_take_slice(const struct engine_batch *batch, uint32_t slice,
+                      struct work works[MOST_KERNELS])
+{
+    const struct items *items = batch->lists.items;
+    const uint32_t num_slices = items->cutting.num_slices;
+    for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++)
+        take_slice(&items->slices[(size_t)i * (num_slices + 1) + slice], num_slices, &works[i]);
 }

@@ -18,13 +18,17 @@ uint64_t batch_workgroups(const struct engine_batch *batch);
 // few. Submitter only. LIMIT: more items than a dispatch can count. NO_MEMORY.
 enum status batch_work(struct engine_batch *batch, const struct cutting *cutting, uint64_t sequence,
                        struct work works[MOST_KERNELS], struct error *error);
+// Narrows works[], which the last batch_work() has set by a cutting with slices, to one of these.
+void batch_take_slice(const struct engine_batch *batch, uint32_t slice,
+                      struct work works[MOST_KERNELS]);
 // Makes the work lists of all batches of `cuts` in one piece of memory, `*piece`. works[i] are
 // those of batch i. The lists of the cascade belong to the first batch with members of crowds, and
-// name the members' runs by the numbers of their batches. Submitter only. LIMIT, NO_MEMORY: *piece
-// stays as it was.
+// name the members' runs by the numbers of their batches. `slices` is NULL, or as in struct items;
+// then there is one batch, and no cascade. Submitter only. LIMIT, NO_MEMORY: *piece stays as it
+// was.
 enum status items_make(struct cuts *cuts, const struct cutting *cutting,
-                       struct work (*works)[MOST_KERNELS], struct piece *piece,
-                       struct error *error);
+                       struct work (*works)[MOST_KERNELS], struct slice_begin *slices,
+                       struct piece *piece, struct error *error);
 // Number and bytes of the partial results, without making a list. Any thread.
 struct partials batch_partials(const struct engine_batch *batch, const struct cutting *cutting);
 // Bytes of `num_partials` partial results of kernel `kernel`.

@@ -90,7 +90,7 @@ static struct joint *joint_create(struct engine *engine, struct engine_batch *co
         joint->serials[i] = batches[i]->serial;
     joint->shares = made && shares(&cuts);
     if (joint->shares)
-        made = items_make(&cuts, cutting, joint->works, &joint->piece, &error) == STATUS_OK;
+        made = items_make(&cuts, cutting, joint->works, NULL, &joint->piece, &error) == STATUS_OK;
     cuts_finish(&cuts);
     if (made)
         return joint;

@@ -26,7 +26,7 @@
 
 static bool writes(const struct engine_run *run)
 {
-    return (run->kind == ENGINE_ATTEND || run->kind == ENGINE_WRITE) &&
+    return ((run->kind == ENGINE_ATTEND && !run->is_written) || run->kind == ENGINE_WRITE) &&
            run->batch->address[BATCH_SLOT_MAPPING];
 }
 
@@ -115,8 +115,8 @@ static uint64_t units(const struct group *group)
 // Whether `fresh`, a group of one share, can join `group`.
 static bool joins(const struct submission *s, const struct group *group, const struct group *fresh)
 {
-    return alike(group, fresh) && group->kind != ENGINE_MERGE &&
-           units(group) + units(fresh) <= INT32_MAX &&
+    return alike(group, fresh) && group->kind != ENGINE_MERGE && !group->is_apart &&
+           !fresh->is_apart && units(group) + units(fresh) <= INT32_MAX &&
            group->num_items <= INT32_MAX - fresh->num_items &&
            group->num_tokens <= INT32_MAX - fresh->num_tokens &&
            group->num_merges <= INT32_MAX - fresh->num_merges &&
@@ -232,11 +232,15 @@ static enum status plan_work(struct submission *s, const struct engine_run *run,
                              struct work works[MOST_KERNELS], struct error *error)
 {
     enum status status = STATUS_LIMIT;
-    bool alone = s->sample || s->alone || s->engine->helpers_refused;
+    bool alone = s->sample || s->alone || s->engine->helpers_refused || run_is_slice(run);
+    // All slices must be cut alike, whatever their neighbours and the tuner's table.
+    num_workgroups = run_is_slice(run) ? UINT64_MAX : num_workgroups;
     for (int attempt = 0; attempt < 2 && (status == STATUS_LIMIT || status == STATUS_NO_MEMORY);
          attempt++) {
         choice_make(choice, s, run, attempt ? UINT64_MAX : num_workgroups, attempt > 0 || alone);
         status = batch_work(run->batch, &choice->cutting, s->sequence, works, error);
+        if (status == STATUS_OK && run_is_slice(run))
+            batch_take_slice(run->batch, run->slice, works);
         if (status == STATUS_OK)
             status = check_scratch(run, works, error);
     }
@@ -287,6 +291,7 @@ static struct group group_of_share(const struct submission *s, uint32_t index,
         .kind = run->kind,
         .geometry = *geometry,
         .run = index,
+        .is_apart = run_is_slice(run) && (run->kind == ENGINE_WRITE || run->kind == ENGINE_GATHER),
         .is_native = run->kind == ENGINE_ATTEND && kernel_of(s, share)->is_native,
         .num_runs = 1,
         .num_writers = share->writes,
@@ -339,10 +344,11 @@ static enum status plan_shares(struct submission *s, uint32_t first, uint32_t in
         status = plan_jointly(s, index, num_workgroups, &choice, works, error);
     else
         status = plan_work(s, run, num_workgroups, &choice, works, error);
+    const bool may_be_idle = run->kind == ENGINE_ATTEND && run_is_slice(run);
     const uint32_t end = plan_num_shares(s->engine, run),
                    writer = status == STATUS_OK ? first_share(run, end, works) : 0;
     for (uint32_t i = writer; i < end && (status == STATUS_OK || status == STATUS_BUSY); i++) {
-        if (i != writer && !works[i].num_items && !works[i].joins)
+        if ((i != writer || may_be_idle) && !works[i].num_items && !works[i].joins)
             continue;
         struct share *share = &shares[plan->count];
         struct group *fresh = &plan->fresh[plan->count++];
@@ -352,7 +358,8 @@ static enum status plan_shares(struct submission *s, uint32_t first, uint32_t in
         status = worse(status, get_pipelines(s, first, index, fresh, error));
         if (status != STATUS_OK && status != STATUS_BUSY)
             *failed = fresh;
-        if (status == STATUS_OK && works[i].num_items && choice_is_free(kernel_of(s, share), run))
+        if (status == STATUS_OK && works[i].num_items && !run_is_slice(run) &&
+            choice_is_free(kernel_of(s, share), run))
             tuning_want(s->engine, s->sample, run, &choice.geometries[i], num_workgroups);
     }
     return status;
@@ -705,17 +712,24 @@ static uint64_t side_address(struct engine_cache *cache, const struct engine_are
 }
 
 static void place_range(struct submission *s, struct engine_cache *cache,
-                        const struct engine_arena *arena, const struct engine_copy *copy)
+                        const struct engine_arena *arena, const struct engine_copy *copy,
+                        uint32_t layer)
 {
     const bool zeroes = copy->from == ENGINE_COPY_ZEROES;
-    for (uint32_t layer = 0; layer < cache->params.num_layers; layer++) {
-        uint64_t source = zeroes ? 0 : side_address(cache, arena, copy->offset, copy->from, layer);
-        uint64_t target = side_address(cache, arena, copy->offset, copy->to, layer);
-        // A chunk without memory needs no zeroes: it is zeroed when it is made again.
-        if (target && (source || zeroes))
-            s->ranges[s->num_ranges++] =
-                (struct gpu_range){source, target, cache->layer_block_bytes};
-    }
+    uint64_t source = zeroes ? 0 : side_address(cache, arena, copy->offset, copy->from, layer);
+    uint64_t target = side_address(cache, arena, copy->offset, copy->to, layer);
+    // A chunk without memory needs no zeroes: it is zeroed when it is made again.
+    if (target && (source || zeroes))
+        s->ranges[s->num_ranges++] = (struct gpu_range){source, target, cache->layer_block_bytes};
+}
+
+static void place_copies(struct submission *s, const struct engine_run *run)
+{
+    const struct run_span span = run_span(run);
+    const uint32_t num_layers = run->cache->params.num_layers;
+    for (uint64_t i = span.first; i < span.first + span.count; i++)
+        place_range(s, run->cache, run->arena, &run->copies[i / num_layers],
+                    (uint32_t)(i % num_layers));
 }
 
 // A wave has at most one group of copies, and groups are in the order of waves. So the ranges of a
@@ -724,7 +738,8 @@ static void place_ranges(struct submission *s)
 {
     for (uint32_t i = 0; i < s->num_zeroes; i++) {
         const struct engine_copy zero = {ENGINE_COPY_ZEROES, s->zeroes[i].block, 0};
-        place_range(s, s->zeroes[i].cache, NULL, &zero);
+        for (uint32_t layer = 0; layer < s->zeroes[i].cache->params.num_layers; layer++)
+            place_range(s, s->zeroes[i].cache, NULL, &zero, layer);
     }
     s->num_zero_ranges = s->num_ranges;
     for (uint32_t i = 0; i < s->num_runs; i++) {
@@ -734,8 +749,7 @@ static void place_ranges(struct submission *s)
         struct group *group = &s->groups[plan_group(s, i)];
         if (group->num_ranges == 0)
             group->first_range = s->num_ranges;
-        for (uint32_t j = 0; j < run->num_copies; j++)
-            place_range(s, run->cache, run->arena, &run->copies[j]);
+        place_copies(s, run);
         group->num_ranges = s->num_ranges - group->first_range;
     }
 }

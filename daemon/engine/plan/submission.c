@@ -7,6 +7,7 @@
 #include "submission.h"
 
 #include "base/container_of.h"
+#include "check.h"
 #include "engine/state/state.h"
 #include "plan.h"
 
@@ -65,8 +66,7 @@ uint64_t submission_count_ranges(const struct engine_submission *params)
         count += params->zeroes[i].cache->params.num_layers;
     for (uint32_t i = 0; i < params->num_runs; i++)
         if (params->runs[i].kind == ENGINE_COPY)
-            count +=
-                (uint64_t)params->runs[i].num_copies * params->runs[i].cache->params.num_layers;
+            count += run_span(&params->runs[i]).count;
     return count;
 }
 

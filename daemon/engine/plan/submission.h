@@ -38,6 +38,7 @@ struct group {
     uint32_t num_placed, num_split_placed, num_tails_placed;
     uint32_t first_range, num_ranges; // ENGINE_COPY
     uint32_t run;                     // ENGINE_MERGE: its one run
+    bool is_apart;                    // a slice of a write or a gather: no other run joins it
     uint64_t redo_at;                 // offset in the slot's piece: struct gpu_redo
     bool is_native;                   // `native` is launched instead of `read`
     const struct native *native;

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// speed.h - how long work of each kind takes on this device, and into how many slices a layer of a
+// run is cut, so that other sessions' runs find a place between them. Learns from links that have
+// ended. Knows no queue and no engine. Dispatcher thread only.
+
+#ifndef AULE_CORE_SPEED_H
+#define AULE_CORE_SPEED_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    // GPU time of a slice. A new run waits for the two submissions in flight, and shares the next
+    // one with a third slice. On a GPU that must be a few milliseconds together, on a software
+    // device less than 100.
+    SPEED_SLICE_NS = 1500 * 1000,
+    SPEED_SLICE_NS_SOFTWARE = 15 * 1000 * 1000,
+    // Slices of one layer. What is more work has longer ones.
+    SPEED_MOST_SLICES = 8192,
+};
+
+enum speed_kind {
+    SPEED_DECODE,
+    SPEED_PREFILL,
+    SPEED_WRITE,
+    SPEED_GATHER,
+    SPEED_COPY,
+    SPEED_MERGE,
+    SPEEDS
+};
+
+struct speed {
+    double ns[SPEEDS]; // time of a multiply-add of weight.h
+    double slice_ns;   // time that one slice should take
+};
+
+// `slice_ns` 0: by the device.
+void speed_init(struct speed *speed, bool software, uint64_t slice_ns);
+// The time that so much work takes, in ns; an estimate.
+double speed_ns(const struct speed *speed, enum speed_kind kind, uint64_t work);
+uint32_t speed_slices(const struct speed *speed, enum speed_kind kind, uint64_t work);
+// So much work took `ns` of GPU time; 0: unknown.
+void speed_learn(struct speed *speed, enum speed_kind kind, uint64_t work, uint64_t ns);
+
+#endif
