@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DEFAULT_BLOCK_SIZE = 32 }; // tokens
 
@@ -101,6 +102,14 @@ static enum aule_status other_identity(const struct attachment *attachment, cons
                 *name == '-' ? "-- " : "", quote(word, sizeof word, name));
 }
 
+// An ended session has closed it already.
+static void tell_close(const struct aule_cache *cache)
+{
+    struct wire_request request = {.command = WIRE_COMMAND_CACHE_CLOSE,
+                                   .cache_close = {.cache = cache->id}};
+    attachment_tell(cache->attachment, &request);
+}
+
 static enum aule_status open_in(struct attachment *attachment,
                                 const struct aule_cache_params *params, struct aule_cache **out)
 {
@@ -111,6 +120,12 @@ static enum aule_status open_in(struct attachment *attachment,
     if (status != AULE_OK) {
         free(cache);
         return status == AULE_MISMATCH ? other_identity(attachment, params->name) : status;
+    }
+    status = handle_open(&cache->handle, &cache_handles);
+    if (status != AULE_OK) {
+        tell_close(cache);
+        free(cache);
+        return status;
     }
     attachment_ref(attachment);
     *out = cache;
@@ -142,20 +157,28 @@ enum aule_status aule_cache_open_sized(struct aule_session *session,
 
 void aule_cache_close(struct aule_cache *cache)
 {
-    if (!cache)
+    if (!cache || !handle_close(cache, &cache_handles))
         return;
-    pool_close(atomic_load(&cache->pool)); // first: the daemon then takes the blocks back
-    struct wire_request request = {.command = WIRE_COMMAND_CACHE_CLOSE,
-                                   .cache_close = {.cache = cache->id}};
-    attachment_tell(cache->attachment, &request); // an ended session has closed it already
+    if (cache->handle.pid == getpid()) // first: the daemon then takes the blocks back
+        pool_end(atomic_load(&cache->pool));
+    tell_close(cache);
+    handle_unref(&cache->handle);
+}
+
+static void cache_end(struct handle *handle)
+{
+    struct aule_cache *cache = (struct aule_cache *)handle;
+    pool_free(atomic_load(&cache->pool));
     attachment_unref(cache->attachment);
     free(cache);
 }
 
+const struct handle_kind cache_handles = {"the cache", AULE_INVALID, cache_end};
+
 enum aule_status aule_cache_state_sized(struct aule_cache *cache, struct aule_cache_state *state,
                                         size_t state_size)
 {
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(state);
     struct wire_request request = {.command = WIRE_COMMAND_CACHE_STATE,
                                    .cache_state = {.cache = cache->id}};
@@ -192,11 +215,9 @@ int aule_wait_goes_on(int goes_on)
     return before;
 }
 
-enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t count, int timeout_ms,
-                                   int32_t *block_ids)
+enum aule_status blocks_lease(struct aule_cache *cache, uint32_t count, int timeout_ms,
+                              int32_t *block_ids)
 {
-    REQUIRE(cache);
-    REQUIRE(block_ids);
     enum aule_status status = timeout_check(timeout_ms);
     if (status == AULE_OK)
         status = cache_check_count(cache, "a lease", count);
@@ -224,11 +245,16 @@ enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t count, int
     return status;
 }
 
-enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t count,
-                                     const int32_t *block_ids)
+enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t count, int timeout_ms,
+                                   int32_t *block_ids)
 {
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(block_ids);
+    return blocks_lease(cache, count, timeout_ms, block_ids);
+}
+
+enum aule_status blocks_release(struct aule_cache *cache, uint32_t count, const int32_t *block_ids)
+{
     enum aule_status status = cache_check_count(cache, "a release", count);
     if (status != AULE_OK)
         return status;
@@ -237,4 +263,12 @@ enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t count,
         .blocks_release = {.cache = cache->id, .blocks = {.data = block_ids, .count = count}},
     };
     return attachment_tell(cache->attachment, &request);
+}
+
+enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t count,
+                                     const int32_t *block_ids)
+{
+    USE(cache);
+    REQUIRE(block_ids);
+    return blocks_release(cache, count, block_ids);
 }

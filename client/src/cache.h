@@ -7,10 +7,12 @@
 #define AULE_CLIENT_CACHE_H
 
 #include "attachment.h"
+#include "handle.h"
 
 struct pool;
 
 struct aule_cache {
+    struct handle handle;          // not opened in an own_cache
     struct attachment *attachment; // a reference, except in an own_cache
     uint64_t id;
     uint32_t block_size; // tokens
@@ -25,6 +27,11 @@ struct aule_cache {
 // attachment_leave().
 enum aule_status cache_open_in(struct attachment *attachment,
                                const struct aule_cache_params *params, struct aule_cache *cache);
+
+// aule_blocks_lease() and aule_blocks_release(), also on a cache that is closed, or an own_cache.
+enum aule_status blocks_lease(struct aule_cache *cache, uint32_t count, int timeout_ms,
+                              int32_t *block_ids);
+enum aule_status blocks_release(struct aule_cache *cache, uint32_t count, const int32_t *block_ids);
 
 // AULE_LIMIT: `count` block ids do not fit one message, so `what` must go in parts.
 enum aule_status cache_check_count(const struct aule_cache *cache, const char *what,

@@ -23,6 +23,7 @@
 
 struct pool {
     pthread_mutex_t mutex; // guards the rest
+    bool over;             // the cache is closed
     uint32_t num_imports;
     struct cuda_import **imports; // [num_imports]; owned
     void **layers;                // [num_layers] device addresses; NULL = not mapped; owned
@@ -39,7 +40,17 @@ static void unmap(struct pool *pool)
     pool->num_imports = 0;
 }
 
-void pool_close(struct pool *pool)
+void pool_end(struct pool *pool)
+{
+    if (!pool)
+        return;
+    pthread_mutex_lock(&pool->mutex);
+    unmap(pool);
+    pool->over = true;
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void pool_free(struct pool *pool)
 {
     if (!pool)
         return;
@@ -58,7 +69,7 @@ static struct pool *pool_of(struct aule_cache *cache)
     pthread_mutex_init(&made->mutex, NULL);
     if (atomic_compare_exchange_strong(&cache->pool, &has, made))
         return made;
-    pool_close(made); // another thread was faster
+    pool_free(made); // another thread was faster
     return has;
 }
 
@@ -135,7 +146,7 @@ enum aule_status aule_cache_attach_sized(struct aule_cache *cache, struct aule_p
                                          size_t info_size)
 {
     struct wire_cache_attach_reply reply;
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(info);
     enum aule_status status = enter(cache);
     if (status != AULE_OK)
@@ -191,7 +202,7 @@ enum aule_status aule_cache_export_sized(struct aule_cache *cache, uint32_t part
 {
     struct aule_pool_part whole;
     uint32_t num_parts;
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(part_info);
     enum aule_status status = enter(cache);
     if (status != AULE_OK)
@@ -350,7 +361,7 @@ static enum aule_status check_mapped(const struct pool *pool, int cuda_device)
 enum aule_status aule_cache_map_cuda(struct aule_cache *cache, int cuda_device, void **layers,
                                      int *mapped_device)
 {
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(layers);
     struct pool *pool = pool_of(cache);
     if (!pool)
@@ -359,7 +370,10 @@ enum aule_status aule_cache_map_cuda(struct aule_cache *cache, int cuda_device, 
     if (status != AULE_OK)
         return status;
     pthread_mutex_lock(&pool->mutex);
-    status = pool->layers ? check_mapped(pool, cuda_device) : map(cache, pool, cuda_device);
+    if (pool->over)
+        status = fail(AULE_INVALID, "the cache was closed while it was being mapped");
+    else
+        status = pool->layers ? check_mapped(pool, cuda_device) : map(cache, pool, cuda_device);
     if (status == AULE_OK) {
         memcpy(layers, pool->layers, cache->num_layers * sizeof *layers);
         if (mapped_device)
@@ -388,7 +402,7 @@ enum aule_status aule_cache_report_sized(struct aule_cache *cache, const struct 
                                          size_t report_size, uint64_t *mark)
 {
     struct aule_report whole;
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(report);
     enum aule_status status = TAKE(&whole, report, report_size);
     if (status == AULE_OK)

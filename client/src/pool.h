@@ -8,6 +8,8 @@
 
 struct pool;
 
-void pool_close(struct pool *pool); // waits for CUDA's kernels and unmaps; takes NULL
+// Waits for CUDA's kernels and unmaps; nothing is mapped afterwards. Takes NULL.
+void pool_end(struct pool *pool);
+void pool_free(struct pool *pool); // no call may use it; takes NULL
 
 #endif

@@ -140,7 +140,7 @@ enum aule_status aule_prefix_lookup_sized(struct aule_cache *cache,
                                           uint32_t max_tokens, int32_t *block_ids,
                                           uint32_t *num_blocks)
 {
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(prefix);
     REQUIRE(num_blocks);
     struct aule_claim claim = {.id = 0};
@@ -154,7 +154,7 @@ enum aule_status aule_prefix_keep_sized(struct aule_cache *cache, const struct a
                                         size_t prefix_size, enum aule_keep keep,
                                         uint32_t *num_tokens)
 {
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(prefix);
     REQUIRE(num_tokens);
     *num_tokens = 0;
@@ -187,7 +187,7 @@ enum aule_status aule_prefix_claim_sized(struct aule_cache *cache, const struct 
                                          size_t prefix_size, uint32_t max_tokens,
                                          int32_t *block_ids, struct aule_claim *claim)
 {
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(prefix);
     REQUIRE(claim);
     *claim = (struct aule_claim){.id = 0};
@@ -197,7 +197,7 @@ enum aule_status aule_prefix_claim_sized(struct aule_cache *cache, const struct 
 enum aule_status aule_claim_wait(struct aule_cache *cache, struct aule_claim *claim, int timeout_ms,
                                  int32_t *block_ids)
 {
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(claim);
     REQUIRE(block_ids);
     enum aule_status status = timeout_check(timeout_ms);
@@ -227,11 +227,9 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-enum aule_status aule_claim_release(struct aule_cache *cache, struct aule_claim *claim,
-                                    uint32_t num_blocks)
+enum aule_status claim_release(struct aule_cache *cache, struct aule_claim *claim,
+                               uint32_t num_blocks)
 {
-    REQUIRE(cache);
-    REQUIRE(claim);
     if (claim->id == 0)
         return AULE_OK;
     struct wire_request request = {
@@ -246,6 +244,14 @@ enum aule_status aule_claim_release(struct aule_cache *cache, struct aule_claim 
             (struct aule_claim){.max_blocks = claim->max_blocks, .num_blocks = claim->max_blocks};
     claim->num_promised = smaller(claim->num_promised, claim->max_blocks - claim->num_blocks);
     return AULE_OK;
+}
+
+enum aule_status aule_claim_release(struct aule_cache *cache, struct aule_claim *claim,
+                                    uint32_t num_blocks)
+{
+    USE(cache);
+    REQUIRE(claim);
+    return claim_release(cache, claim, num_blocks);
 }
 
 // ---- publishing ----
@@ -297,7 +303,7 @@ static enum aule_status release_replaced(struct aule_cache *cache, int32_t *give
     for (uint32_t i = 0; i < num_blocks; i++)
         if (given[i] != block_ids[i])
             given[count++] = given[i];
-    return count > 0 ? aule_blocks_release(cache, count, given) : AULE_OK;
+    return count > 0 ? blocks_release(cache, count, given) : AULE_OK;
 }
 
 static enum aule_status publish_and_release(struct aule_cache *cache,
@@ -321,7 +327,7 @@ enum aule_status aule_prefix_publish_sized(struct aule_cache *cache,
                                            const struct aule_prefix *prefix, size_t prefix_size,
                                            int32_t *block_ids, uint32_t *num_existing)
 {
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(prefix);
     struct prefix_publishing publishing = {.releases = prefix_is_extended(cache)};
     enum aule_status status = TAKE(&publishing.prefix, prefix, prefix_size);
@@ -341,6 +347,7 @@ enum aule_status prefix_publish_0_1(struct aule_cache *cache, const struct aule_
     if (!cache || !prefix || !block_ids) // the sentence about NULL is the same
         return aule_prefix_publish_sized(cache, prefix, SIZE_0_1(aule_prefix), block_ids,
                                          num_existing);
+    USE(cache);
     enum aule_status status = TAKE(&publishing.prefix, prefix, SIZE_0_1(aule_prefix));
     return status == AULE_OK ? prefix_publish(cache, &publishing, block_ids, num_existing) : status;
 }

@@ -8,6 +8,10 @@
 
 #include "cache.h"
 
+// aule_claim_release(), also on a cache that is closed.
+enum aule_status claim_release(struct aule_cache *cache, struct aule_claim *claim,
+                               uint32_t num_blocks);
+
 struct prefix_publishing {
     struct aule_prefix prefix;
     const int32_t *parent; // the published block that the tokens follow; NULL: they begin a prompt

@@ -8,7 +8,7 @@
 
 #include "caller.h"
 #include "error.h"
-#include "fork.h"
+#include "handle.h"
 #include "socket_path.h"
 
 #include <pthread.h>
@@ -18,13 +18,14 @@
 #include <unistd.h>
 
 struct aule_session {
-    pid_t pid;
+    struct handle handle;
     struct aule_session_params params; // its strings are owned
     pthread_mutex_t reconnecting;      // one reconnect at a time
     uint16_t generation;               // guarded by `reconnecting`
     int fd;                            // likewise; an eventfd, owned; -1 until aule_session_fd()
     pthread_mutex_t mutex;             // guards the rest
     struct attachment *attachment;     // a reference; NULL after a reconnect that failed
+    bool closed;
 };
 
 // ---- open and close ----
@@ -56,16 +57,28 @@ static enum aule_status copy_params(const struct aule_session_params *given,
     return status;
 }
 
+// For a session that is not open either, after a failure.
 static void session_free(struct aule_session *session)
 {
     attachment_unref(session->attachment);
     if (session->fd >= 0)
         close(session->fd);
+    if (session->handle.pid == getpid()) { // in a child another thread may seem to hold them
+        pthread_mutex_destroy(&session->mutex);
+        pthread_mutex_destroy(&session->reconnecting);
+    }
     free((void *)session->params.socket);
     free((void *)session->params.name);
     free((void *)session->params.tenant);
     free(session);
 }
+
+static void session_end(struct handle *handle)
+{
+    session_free((struct aule_session *)handle);
+}
+
+const struct handle_kind session_handles = {"the session", AULE_NO_SESSION, session_end};
 
 enum aule_status aule_session_open_sized(const struct aule_session_params *params,
                                          size_t params_size, struct aule_session **session)
@@ -79,45 +92,60 @@ enum aule_status aule_session_open_sized(const struct aule_session_params *param
     struct aule_session *opened = calloc(1, sizeof *opened);
     if (!opened)
         return fail(AULE_NO_MEMORY, "no memory for a session");
-    opened->pid = getpid();
+    opened->handle.pid = getpid();
     opened->fd = -1;
+    pthread_mutex_init(&opened->mutex, NULL);
+    pthread_mutex_init(&opened->reconnecting, NULL);
     status = copy_params(&whole, &opened->params);
     if (status == AULE_OK)
         status = attachment_open(&opened->params, 0, &opened->attachment);
-    if (status != AULE_OK) {
+    if (status == AULE_OK)
+        status = handle_open(&opened->handle, &session_handles);
+    if (status == AULE_OK)
+        *session = opened;
+    else
         session_free(opened);
-        return status;
-    }
-    pthread_mutex_init(&opened->mutex, NULL);
-    pthread_mutex_init(&opened->reconnecting, NULL);
-    *session = opened;
-    return AULE_OK;
+    return status;
+}
+
+// Gives the session `next` in place of its attachment. The reference of `next` moves to the
+// session, that of the old one to the caller. A session that is closed takes none: it gives `next`
+// back.
+static struct attachment *swap(struct aule_session *session, struct attachment *next)
+{
+    pthread_mutex_lock(&session->mutex);
+    struct attachment *old = session->closed ? next : session->attachment;
+    session->attachment = session->closed ? NULL : next;
+    pthread_mutex_unlock(&session->mutex);
+    return old;
+}
+
+static void mark_closed(struct aule_session *session)
+{
+    pthread_mutex_lock(&session->mutex);
+    struct attachment *last = session->attachment;
+    session->attachment = NULL;
+    session->closed = true;
+    pthread_mutex_unlock(&session->mutex);
+    if (last)
+        attachment_end(last, ATTACHMENT_CLOSED);
+    attachment_unref(last);
 }
 
 void aule_session_close(struct aule_session *session)
 {
-    if (!session)
+    if (!session || !handle_close(session, &session_handles))
         return;
-    if (session->pid == getpid()) {
-        if (session->attachment)
-            attachment_end(session->attachment, ATTACHMENT_CLOSED);
-        pthread_mutex_destroy(&session->mutex);
-        pthread_mutex_destroy(&session->reconnecting);
-    }
-    session_free(session);
+    if (session->handle.pid == getpid())
+        mark_closed(session);
+    handle_unref(&session->handle);
 }
 
 // ---- use ----
 
-// Gives the session `next` in place of its attachment. The reference of `next` moves to the
-// session, that of the old one to the caller.
-static struct attachment *swap(struct aule_session *session, struct attachment *next)
+static enum aule_status was_closed(void)
 {
-    pthread_mutex_lock(&session->mutex);
-    struct attachment *old = session->attachment;
-    session->attachment = next;
-    pthread_mutex_unlock(&session->mutex);
-    return old;
+    return fail(AULE_NO_SESSION, "the session was closed meanwhile");
 }
 
 static enum aule_status reconnect(struct aule_session *session)
@@ -135,45 +163,42 @@ static enum aule_status reconnect(struct aule_session *session)
         return status;
     }
     session->generation++;
-    swap(session, next);
-    return AULE_OK;
+    if (swap(session, next) != next)
+        return AULE_OK;
+    attachment_end(next, ATTACHMENT_CLOSED);
+    attachment_unref(next);
+    return was_closed();
 }
 
 enum aule_status aule_session_reconnect(struct aule_session *session)
 {
-    REQUIRE(session);
-    enum aule_status status = fork_check(session->pid, "the session");
-    if (status != AULE_OK)
-        return status;
+    USE(session);
     pthread_mutex_lock(&session->reconnecting);
-    status = reconnect(session);
+    enum aule_status status = reconnect(session);
     pthread_mutex_unlock(&session->reconnecting);
     return status;
 }
 
 enum aule_status session_get(struct aule_session *session, struct attachment **attachment)
 {
-    enum aule_status status = fork_check(session->pid, "the session");
-    if (status != AULE_OK)
-        return status;
+    USE(session);
     pthread_mutex_lock(&session->mutex);
-    struct attachment *now = session->attachment ? attachment_ref(session->attachment) : NULL;
+    struct attachment *now = session->attachment;
+    const bool closed = session->closed;
+    enum aule_status status = now ? attachment_enter(now) : AULE_OK;
     pthread_mutex_unlock(&session->mutex);
     if (!now)
-        return fail(AULE_DAEMON_GONE, "the session has no daemon at %s until a reconnect succeeds",
-                    session->params.socket);
-    status = attachment_enter(now);
-    if (status == AULE_OK)
-        *attachment = now;
-    else
-        attachment_unref(now);
+        return closed ? was_closed()
+                      : fail(AULE_DAEMON_GONE,
+                             "the session has no daemon at %s until a reconnect succeeds",
+                             session->params.socket);
+    *attachment = now;
     return status;
 }
 
 void session_put(struct attachment *attachment)
 {
     attachment_leave(attachment);
-    attachment_unref(attachment);
 }
 
 // ---- the descriptor ----
@@ -197,14 +222,11 @@ static enum aule_status open_fd(struct aule_session *session)
 
 enum aule_status aule_session_fd(struct aule_session *session, int *fd)
 {
-    REQUIRE(session);
     REQUIRE(fd);
     *fd = -1;
-    enum aule_status status = fork_check(session->pid, "the session");
-    if (status != AULE_OK)
-        return status;
+    USE(session);
     pthread_mutex_lock(&session->reconnecting);
-    status = open_fd(session);
+    enum aule_status status = open_fd(session);
     if (status == AULE_OK)
         *fd = session->fd;
     pthread_mutex_unlock(&session->reconnecting);

@@ -8,8 +8,8 @@
 
 #include "attachment.h"
 
-// Gives a reference to the session's attachment and enters it, until session_put(). AULE_FORKED.
-// AULE_NO_SESSION. AULE_DAEMON_GONE: the last reconnect failed.
+// Enters the session's attachment until session_put(); the session may be closed meanwhile.
+// AULE_FORKED. AULE_NO_SESSION. AULE_DAEMON_GONE: the last reconnect failed.
 enum aule_status session_get(struct aule_session *session, struct attachment **attachment);
 void session_put(struct attachment *attachment);
 

@@ -14,7 +14,7 @@ aule_check(test_client_parts SOURCES client/test_client_parts.c LIBS aule_client
 aule_check(test_client_answers SOURCES client/lane/test_client_answers.c LIBS aule_client_static
   aule_schema LABELS unit tsan)
 aule_check(test_client_forms SOURCES client/test_client_forms.c LIBS client_expect LABELS unit)
-foreach(suite opening fake gone wire reaped run fake_steps fake_publish fake_sequence)
+foreach(suite opening fake gone closing wire reaped run fake_steps fake_publish fake_sequence)
   aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_world.c
              fakes/fake_daemon.c
              LIBS client_expect aule_schema nng::nng LABELS process tsan

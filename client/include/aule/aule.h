@@ -26,8 +26,16 @@
  * Both take NULL. The end of a session ends everything that the session holds in the daemon. Close
  * or destroy its objects all the same, before or after the session: this frees the client's memory.
  *
- * Threads: any thread may call any function. While one thread closes or destroys an object, and
- * afterwards, no other thread may use the object.
+ * Threads: any thread may call any function. One thread may close or destroy what another one uses:
+ *   a call that has begun   keeps the memory of its objects until it returns. Closing the session
+ *                           ends all its calls with AULE_DAEMON_GONE; closing a monitor does so,
+ *                           too. Closing the session's last handle of a cache ends waits for blocks
+ *                           and claims with AULE_NOT_FOUND. Runs of a batch that is destroyed
+ *                           finish first. A sequence or a step ends when its call has returned.
+ *   a call that begins      is refused: AULE_NO_SESSION for a session, AULE_INVALID for any other
+ *                           object. Closing a second time does nothing. But a later object may get
+ *                           the same address, as with file descriptors; so let your threads know.
+ * Pointers into the arena are invalid as soon as the session is closed or reconnects.
  *
  * Fork: in a child process, calls on objects that were opened before fork() return AULE_FORKED.
  * Closing such an object in the child frees memory, and the child's copy of the connection. The
@@ -119,7 +127,7 @@ enum aule_status {
 
 /*
  * Statuses that every call on a session, a cache, a batch or a ticket may return:
- *   AULE_INVALID       a pointer is NULL, or timeout_ms is below -1
+ *   AULE_INVALID       a pointer is NULL or was closed, or timeout_ms is below -1
  *   AULE_NO_MEMORY     this process, the arena or the daemon has no memory for the call
  *   AULE_TIMEOUT       the daemon did not answer within the session's grace (see "deadlines")
  *   AULE_DAEMON_GONE   the connection is lost, or the last reconnect failed: reconnect
@@ -225,7 +233,8 @@ AULE_INLINE enum aule_status aule_session_open(const struct aule_session_params 
 
 /*
  * Ends the session and frees it. Takes NULL. Pending calls of other threads return AULE_DAEMON_GONE
- * first. If the daemon is there but does not answer, this waits for at most ten seconds.
+ * first; a pending aule_session_reconnect() returns AULE_NO_SESSION once its handshake is over. If
+ * the daemon is there but does not answer, this waits for at most ten seconds.
  */
 AULE_API void aule_session_close(struct aule_session *session);
 

@@ -232,7 +232,8 @@ void connection_close(struct connection *connection)
     }
     if (connection->fd >= 0)
         close(connection->fd);
-    for (struct call *call = connection->pending, *next; call; call = next) { // posted ones
+    // Posted ones. In a child there may be others, on the stacks of its parent's threads.
+    for (struct call *call = ours ? connection->pending : NULL, *next; call; call = next) {
         next = call->next;
         free(call);
     }

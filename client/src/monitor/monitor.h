@@ -6,18 +6,19 @@
 #ifndef AULE_CLIENT_MONITOR_H
 #define AULE_CLIENT_MONITOR_H
 
+#include "client/src/handle.h"
 #include "client/src/link/connection.h"
 
 #include <pthread.h>
 #include <stdio.h>
-#include <sys/types.h>
 
 struct aule_monitor {
-    pid_t pid; // of the process that opened it
+    struct handle handle;
     int timeout_ms;
     char *path;                    // of the daemon's socket; owned
     pthread_mutex_t mutex;         // guards all below
     pthread_cond_t unused;         // num_users became 0
+    bool closed;
     uint32_t num_users;            // calls that use the connection
     struct connection *connection; // owned; NULL: opening it anew failed
 };

@@ -254,7 +254,7 @@ static enum aule_status take_blocks(const struct step *step, struct blocks *bloc
     if (status == AULE_OK)
         status = make_room(step, blocks);
     if (status == AULE_OK && blocks->count > 0)
-        status = aule_blocks_lease(blocks->cache, blocks->count, 0, blocks->ids);
+        status = blocks_lease(blocks->cache, blocks->count, 0, blocks->ids);
     if (status == AULE_OK)
         list_blocks(step, blocks);
     else
@@ -267,7 +267,7 @@ static void give_blocks(struct blocks *blocks)
 {
     error_mute(true);
     if (blocks->count > 0)
-        aule_blocks_release(blocks->cache, blocks->count, blocks->ids);
+        blocks_release(blocks->cache, blocks->count, blocks->ids);
     error_mute(false);
     free(blocks->ids);
     free(blocks->table);

@@ -164,11 +164,14 @@ static enum aule_status ask(struct attachment *attachment, const struct batch_so
 
 // Another session may have a batch of the same id.
 static enum aule_status check_beside(const struct attachment *attachment,
-                                     const struct aule_batch *beside)
+                                     const struct aule_batch *beside, struct handle **in_use)
 {
-    if (!beside || beside->attachment == attachment)
+    if (!beside)
         return AULE_OK;
-    enum aule_status status = attachment_enter(beside->attachment); // it may have been replaced
+    enum aule_status status = handle_enter(beside, &batch_handles, __func__, "beside", in_use);
+    if (status != AULE_OK || beside->attachment == attachment)
+        return status;
+    status = attachment_enter(beside->attachment); // it may have been replaced
     if (status != AULE_OK)
         return status;
     attachment_leave(beside->attachment);
@@ -201,10 +204,28 @@ static void note_rows(struct aule_batch *batch, const struct aule_batch_params *
     batch->num_keys = params->seq_lens_kv ? sum_of(params->seq_lens_kv, params->num_seqs) : 0;
 }
 
+// An ended session has destroyed it already.
+static void tell_destroy(const struct aule_batch *batch)
+{
+    struct wire_request request = {.command = WIRE_COMMAND_BATCH_DESTROY,
+                                   .batch_destroy = {.batch = batch->id}};
+    attachment_tell(batch->attachment, &request);
+}
+
+static void batch_end(struct handle *handle)
+{
+    struct aule_batch *batch = (struct aule_batch *)handle;
+    attachment_unref(batch->attachment);
+    free(batch);
+}
+
+const struct handle_kind batch_handles = {"the batch", AULE_INVALID, batch_end};
+
 enum aule_status batch_create(struct attachment *attachment, const struct batch_source *source,
                               const struct aule_batch_params *params, struct aule_batch **out)
 {
-    enum aule_status status = check_beside(attachment, params->beside);
+    struct handle *beside __attribute__((cleanup(handle_leave))) = NULL;
+    enum aule_status status = check_beside(attachment, params->beside, &beside);
     if (status != AULE_OK)
         return status;
     struct aule_batch *batch = calloc(1, sizeof *batch);
@@ -225,8 +246,14 @@ enum aule_status batch_create(struct attachment *attachment, const struct batch_
     }
     note_rows(batch, params);
     batch->attachment = attachment_ref(attachment);
-    *out = batch;
-    return AULE_OK;
+    status = handle_open(&batch->handle, &batch_handles);
+    if (status == AULE_OK) {
+        *out = batch;
+    } else {
+        tell_destroy(batch);
+        batch_end(&batch->handle);
+    }
+    return status;
 }
 
 enum aule_status aule_batch_create_sized(struct aule_cache *cache,
@@ -235,7 +262,7 @@ enum aule_status aule_batch_create_sized(struct aule_cache *cache,
 {
     REQUIRE(out);
     *out = NULL;
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(params);
     struct aule_batch_params whole;
     enum aule_status status = TAKE(&whole, params, params_size);
@@ -324,7 +351,7 @@ static enum aule_status send_advance(const struct aule_batch *batch,
 enum aule_status aule_batch_advance_sized(struct aule_batch *batch,
                                           const struct aule_advance *advance, size_t advance_size)
 {
-    REQUIRE(batch);
+    USE(batch);
     REQUIRE(advance);
     const struct aule_session_info *info = &batch->attachment->info;
     struct aule_advance whole;
@@ -349,11 +376,8 @@ enum aule_status aule_batch_advance_sized(struct aule_batch *batch,
 
 void aule_batch_destroy(struct aule_batch *batch)
 {
-    if (!batch)
+    if (!batch || !handle_close(batch, &batch_handles))
         return;
-    struct wire_request request = {.command = WIRE_COMMAND_BATCH_DESTROY,
-                                   .batch_destroy = {.batch = batch->id}};
-    attachment_tell(batch->attachment, &request); // an ended session has destroyed it already
-    attachment_unref(batch->attachment);
-    free(batch);
+    tell_destroy(batch);
+    handle_unref(&batch->handle);
 }

@@ -7,8 +7,10 @@
 #define AULE_CLIENT_BATCH_H
 
 #include "client/src/cache.h"
+#include "client/src/handle.h"
 
 struct aule_batch {
+    struct handle handle;
     struct attachment *attachment; // a reference
     uint64_t id;
     uint32_t num_kv_heads, num_seqs, num_tokens;

@@ -104,7 +104,7 @@ enum aule_status aule_kv_import_sized(struct aule_cache *cache, const struct aul
                                       size_t params_size, int timeout_ms,
                                       struct aule_ticket *ticket)
 {
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(params);
     uint64_t id = 0;
     struct aule_kv_import whole;
@@ -125,7 +125,7 @@ enum aule_status aule_kv_gather_sized(struct aule_batch *batch, const struct aul
                                       size_t params_size, int timeout_ms,
                                       struct aule_ticket *ticket)
 {
-    REQUIRE(batch);
+    USE(batch);
     REQUIRE(params);
     struct aule_kv_gather whole;
     enum aule_status status = TAKE(&whole, params, params_size);
@@ -166,7 +166,7 @@ enum aule_status aule_kv_export_sized(struct aule_cache *cache, const struct aul
                                       size_t params_size, int timeout_ms,
                                       struct aule_ticket *ticket)
 {
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(params);
     uint64_t id = 0;
     struct aule_kv_export whole;

@@ -296,7 +296,7 @@ enum aule_status aule_run_submit_sized(struct aule_batch *batch,
                                        const struct aule_run_params *params, size_t params_size,
                                        int timeout_ms, struct aule_ticket *ticket)
 {
-    REQUIRE(batch);
+    USE(batch);
     REQUIRE(params);
     struct aule_run_params whole;
     enum aule_status status = TAKE(&whole, params, params_size);
@@ -319,7 +319,7 @@ enum aule_status aule_run_layers_submit_sized(struct aule_batch *batch,
                                               size_t layers_size, int timeout_ms,
                                               struct aule_ticket *ticket)
 {
-    REQUIRE(batch);
+    USE(batch);
     REQUIRE(params);
     REQUIRE(layers);
     struct aule_run_params whole;
@@ -352,7 +352,7 @@ enum aule_status aule_run_sized(struct aule_batch *batch, const struct aule_run_
                                 size_t params_size, int timeout_ms, struct aule_run_result *result,
                                 size_t result_size)
 {
-    REQUIRE(batch);
+    USE(batch);
     REQUIRE(params);
     struct aule_run_params whole;
     enum aule_status status = TAKE(&whole, params, params_size);
@@ -367,7 +367,7 @@ enum aule_status aule_run_layers_sized(struct aule_batch *batch,
                                        int timeout_ms, struct aule_run_result *result,
                                        size_t result_size)
 {
-    REQUIRE(batch);
+    USE(batch);
     REQUIRE(params);
     REQUIRE(layers);
     struct aule_run_params whole;

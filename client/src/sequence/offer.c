@@ -108,7 +108,7 @@ static void forget_blocks(struct aule_sequence *sequence, const struct lists *li
 enum aule_status aule_sequence_offer(struct aule_sequence *sequence, const char *name,
                                      int timeout_ms)
 {
-    REQUIRE(sequence);
+    USE(sequence);
     enum aule_status status = check(sequence->cache, name, timeout_ms);
     if (status == AULE_OK && sequence->offer)
         status = fail(AULE_INVALID, "the sequence was taken and is not accepted");
@@ -127,7 +127,8 @@ enum aule_status aule_sequence_offer(struct aule_sequence *sequence, const char 
     }
     if (status == AULE_OK) {
         forget_blocks(sequence, &lists);
-        sequence_end(sequence);
+        sequence->given = true;
+        aule_sequence_destroy(sequence); // its memory goes when this call leaves
     }
     free(lists.blocks);
     free(lists.keep);
@@ -210,8 +211,8 @@ static enum aule_status fill(struct aule_sequence *sequence,
         sequence->num_published = full;
     if (sequence->num_blocks < reply->blocks.count) {
         error_mute(true);
-        aule_blocks_release(sequence->cache, reply->blocks.count - sequence->num_blocks,
-                            reply->blocks.data + sequence->num_blocks);
+        blocks_release(sequence->cache, reply->blocks.count - sequence->num_blocks,
+                       reply->blocks.data + sequence->num_blocks);
         error_mute(false);
     }
     return status;
@@ -251,7 +252,7 @@ static enum aule_status make_from(struct aule_cache *cache,
         return status == AULE_OK ? fill(*out, reply) : status;
     }
     error_mute(true);
-    aule_blocks_release(cache, reply->blocks.count, reply->blocks.data);
+    blocks_release(cache, reply->blocks.count, reply->blocks.data);
     error_mute(false);
     sequence_give_back(&nothing);
     return status;
@@ -262,7 +263,7 @@ enum aule_status aule_sequence_take(struct aule_cache *cache, const char *name, 
 {
     REQUIRE(out);
     *out = NULL;
-    REQUIRE(cache);
+    USE(cache);
     struct aule_sequence *sequence = NULL;
     struct answer answer;
     enum aule_status status = check(cache, name, timeout_ms);
@@ -281,9 +282,8 @@ enum aule_status aule_sequence_take(struct aule_cache *cache, const char *name, 
         status = make_from(cache, reply, &sequence);
     answer_finish(&answer);
     if (status == AULE_OK)
-        *out = sequence;
-    else
-        sequence_end(sequence);
+        return sequence_open(sequence, out);
+    sequence_end(sequence);
     return status;
 }
 
@@ -301,7 +301,7 @@ static void take_leases(struct aule_sequence *sequence, const struct wire_offer_
 
 enum aule_status aule_sequence_accept(struct aule_sequence *sequence)
 {
-    REQUIRE(sequence);
+    USE(sequence);
     struct answer answer;
     if (!sequence->offer)
         return AULE_OK;

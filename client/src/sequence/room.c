@@ -15,14 +15,35 @@
 
 static atomic_ullong lists; // a new number for each list, to find a sequence that occurs twice
 
+enum aule_status entries_enter(const struct aule_step_entry *entries, uint32_t num_entries)
+{
+    enum aule_status status = AULE_OK;
+    uint32_t i = 0;
+    for (; i < num_entries && status == AULE_OK; i++) {
+        struct handle *entered;
+        status = entries[i].sequence
+                     ? handle_enter(entries[i].sequence, &sequence_handles, "", "", &entered)
+                     : fail(AULE_INVALID, "entries[%u].sequence is NULL", i);
+    }
+    if (status != AULE_OK)
+        entries_leave(entries, i - 1);
+    return status;
+}
+
+void entries_leave(const struct aule_step_entry *entries, uint32_t num_entries)
+{
+    for (uint32_t i = 0; i < num_entries; i++) {
+        struct handle *entered = &entries[i].sequence->handle;
+        handle_leave(&entered);
+    }
+}
+
 enum aule_status room_check_entries(const struct aule_cache *cache,
                                     const struct aule_step_entry *entries, uint32_t num_entries)
 {
     uint64_t mark = atomic_fetch_add(&lists, 1) + 1;
     for (uint32_t i = 0; i < num_entries; i++) {
         struct aule_sequence *sequence = entries[i].sequence;
-        if (!sequence)
-            return fail(AULE_INVALID, "entries[%u].sequence is NULL", i);
         if (sequence->cache->id != cache->id || sequence->cache->attachment != cache->attachment)
             return fail(AULE_INVALID, "entries[%u].sequence belongs to another cache", i);
         if (sequence->mark == mark)
@@ -123,7 +144,7 @@ static enum aule_status lease_and_copy(struct aule_cache *cache, struct making *
         if (making->copies[i])
             making->from[count++] = (*part_filled(entries[i].sequence))->id;
     enum aule_status status =
-        aule_blocks_lease(cache, (uint32_t)making->num_blocks, timeout_ms, making->ids);
+        blocks_lease(cache, (uint32_t)making->num_blocks, timeout_ms, making->ids);
     if (status != AULE_OK || count == 0)
         return status;
     // A run reads whatever a block holds, so no step gets a copy that may still fail.
@@ -131,7 +152,7 @@ static enum aule_status lease_and_copy(struct aule_cache *cache, struct making *
     if (status == AULE_OK)
         return AULE_OK;
     error_mute(true);
-    aule_blocks_release(cache, (uint32_t)making->num_blocks, making->ids);
+    blocks_release(cache, (uint32_t)making->num_blocks, making->ids);
     error_mute(false);
     return status;
 }
@@ -151,7 +172,7 @@ static void replace(struct aule_sequence *sequence, struct seq_block *copy)
     struct seq_block **place = part_filled(sequence);
     int32_t released;
     if (seq_block_drop(*place, &released))
-        aule_blocks_release(sequence->cache, 1, &released);
+        blocks_release(sequence->cache, 1, &released);
     *place = copy;
     sequence_touch(sequence);
 }
@@ -196,9 +217,13 @@ enum aule_status aule_sequences_reserve(const struct aule_step_entry *entries, u
     if (num_entries == 0)
         return AULE_OK;
     REQUIRE(entries);
-    if (!entries[0].sequence)
-        return fail(AULE_INVALID, "entries[0].sequence is NULL");
+    enum aule_status status = entries_enter(entries, num_entries);
+    if (status != AULE_OK)
+        return status;
     struct aule_cache *cache = entries[0].sequence->cache;
-    enum aule_status status = room_check_entries(cache, entries, num_entries);
-    return status == AULE_OK ? room_make(cache, entries, num_entries, timeout_ms) : status;
+    status = room_check_entries(cache, entries, num_entries);
+    if (status == AULE_OK)
+        status = room_make(cache, entries, num_entries, timeout_ms);
+    entries_leave(entries, num_entries);
+    return status;
 }

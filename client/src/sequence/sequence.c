@@ -54,7 +54,7 @@ static void drop_blocks(struct aule_sequence *sequence, uint32_t first)
         if (count < PART && i + 1 < sequence->num_blocks)
             continue;
         if (count > 0)
-            aule_blocks_release(sequence->cache, count, released);
+            blocks_release(sequence->cache, count, released);
         count = 0;
     }
     error_mute(false);
@@ -120,7 +120,7 @@ static void release_claim(struct aule_sequence *sequence, uint32_t num_tokens)
     if (!sequence->claim.id || num_blocks >= sequence->claim.max_blocks)
         return;
     error_mute(true);
-    aule_claim_release(sequence->cache, &sequence->claim, num_blocks);
+    claim_release(sequence->cache, &sequence->claim, num_blocks);
     error_mute(false);
 }
 
@@ -133,7 +133,31 @@ void sequence_end(struct aule_sequence *sequence)
     sequence_give_back(sequence);
     free(sequence->blocks);
     free(sequence->tokens);
+    handle_unref(&sequence->cache->handle);
     free(sequence);
+}
+
+// A call in flight ends first: only one thread at a time may change a sequence.
+static void end_handle(struct handle *handle)
+{
+    struct aule_sequence *sequence = (struct aule_sequence *)handle;
+    error_mute(true);
+    if (!sequence->given)
+        (void)sequence_publish(sequence);
+    error_mute(false);
+    sequence_end(sequence);
+}
+
+const struct handle_kind sequence_handles = {"the sequence", AULE_INVALID, end_handle};
+
+enum aule_status sequence_open(struct aule_sequence *sequence, struct aule_sequence **out)
+{
+    enum aule_status status = handle_open(&sequence->handle, &sequence_handles);
+    if (status == AULE_OK)
+        *out = sequence;
+    else
+        sequence_end(sequence);
+    return status;
 }
 
 enum aule_status sequence_make(struct aule_cache *cache, const struct aule_sequence_params *params,
@@ -144,6 +168,7 @@ enum aule_status sequence_make(struct aule_cache *cache, const struct aule_seque
     if (!sequence)
         return fail(AULE_NO_MEMORY, "no memory for a sequence");
     sequence_touch(sequence);
+    handle_ref(&cache->handle);
     sequence->cache = cache;
     sequence->publish = params->publish;
     sequence->num_public = UINT32_MAX;
@@ -169,7 +194,7 @@ static enum aule_status put_found(struct aule_sequence *sequence, uint32_t index
     if (!block)
         return fail(AULE_NO_MEMORY, "no memory for a block of a sequence");
     if (index < sequence->num_blocks && seq_block_drop(sequence->blocks[index], &released))
-        aule_blocks_release(sequence->cache, 1, &released);
+        blocks_release(sequence->cache, 1, &released);
     sequence->blocks[index] = block;
     if (index >= sequence->num_blocks)
         sequence->num_blocks = index + 1;
@@ -185,7 +210,7 @@ static enum aule_status take_found(struct aule_sequence *sequence, const int32_t
     while (taken < end && (status = put_found(sequence, taken, ids[taken])) == AULE_OK)
         taken++;
     if (taken < end)
-        aule_blocks_release(sequence->cache, end - taken, ids + taken);
+        blocks_release(sequence->cache, end - taken, ids + taken);
     uint32_t tokens = taken * sequence->cache->block_size;
     sequence->num_found = sequence->num_stored = tokens;
     sequence->num_computed = tokens && tokens == sequence->num_tokens ? tokens - 1 : tokens;
@@ -233,7 +258,7 @@ enum aule_status aule_sequence_create_sized(struct aule_cache *cache,
 {
     REQUIRE(out);
     *out = NULL;
-    REQUIRE(cache);
+    USE(cache);
     REQUIRE(params);
     struct aule_sequence_params whole;
     struct aule_sequence *sequence = NULL;
@@ -245,9 +270,8 @@ enum aule_status aule_sequence_create_sized(struct aule_cache *cache,
     if (status == AULE_OK)
         status = look_up(sequence, whole.claim, whole.load);
     if (status == AULE_OK)
-        *out = sequence;
-    else
-        sequence_end(sequence);
+        return sequence_open(sequence, out);
+    sequence_end(sequence);
     return status;
 }
 
@@ -259,7 +283,7 @@ static uint32_t num_promised(const struct aule_sequence *sequence)
 
 enum aule_status aule_sequence_wait(struct aule_sequence *sequence, int timeout_ms)
 {
-    REQUIRE(sequence);
+    USE(sequence);
     struct aule_claim *claim = &sequence->claim;
     uint32_t had = claim->num_blocks;
     enum aule_status status = timeout_check(timeout_ms);
@@ -283,12 +307,8 @@ enum aule_status aule_sequence_wait(struct aule_sequence *sequence, int timeout_
 
 void aule_sequence_destroy(struct aule_sequence *sequence)
 {
-    if (!sequence)
-        return;
-    error_mute(true);
-    (void)sequence_publish(sequence);
-    error_mute(false);
-    sequence_end(sequence);
+    if (sequence && handle_close(sequence, &sequence_handles))
+        handle_unref(&sequence->handle);
 }
 
 // ---- publishing ----
@@ -348,8 +368,7 @@ static enum aule_status take_published(const struct publishing *publishing, int3
             taken = exchange(publishing, i, id, &ids[count], &count);
         status = status == AULE_OK ? taken : status;
     }
-    enum aule_status released =
-        count > 0 ? aule_blocks_release(sequence->cache, count, ids) : AULE_OK;
+    enum aule_status released = count > 0 ? blocks_release(sequence->cache, count, ids) : AULE_OK;
     return status == AULE_OK ? released : status;
 }
 
@@ -423,7 +442,7 @@ enum aule_status sequence_publish(struct aule_sequence *sequence)
 
 enum aule_status aule_sequence_publish(struct aule_sequence *sequence)
 {
-    REQUIRE(sequence);
+    USE(sequence);
     return publish_computed(sequence);
 }
 
@@ -437,7 +456,7 @@ static enum aule_status report_passed(struct aule_sequence *sequence,
 enum aule_status aule_sequence_publish_written(struct aule_sequence *sequence, uint64_t passed,
                                                uint64_t *mark)
 {
-    REQUIRE(sequence);
+    USE(sequence);
     const struct reporting reporting = {.passed = passed, .mark = mark};
     const struct aule_session_info *info = &sequence->cache->attachment->info;
     if (info->protocol_minor < 10)
@@ -455,13 +474,13 @@ enum aule_status aule_sequence_publish_written(struct aule_sequence *sequence, u
 enum aule_status aule_sequence_append(struct aule_sequence *sequence, const int32_t *tokens,
                                       uint32_t count)
 {
-    REQUIRE(sequence);
+    USE(sequence);
     return sequence_keep_tokens(sequence, tokens, count);
 }
 
 enum aule_status aule_sequence_truncate(struct aule_sequence *sequence, uint32_t num_tokens)
 {
-    REQUIRE(sequence);
+    USE(sequence);
     if (num_tokens > sequence->num_tokens)
         return fail(AULE_OUT_OF_RANGE, "a sequence of %u tokens cannot be truncated to %u",
                     sequence->num_tokens, num_tokens);
@@ -488,7 +507,7 @@ enum aule_status aule_sequence_truncate(struct aule_sequence *sequence, uint32_t
 
 enum aule_status aule_sequence_keep_private(struct aule_sequence *sequence, uint32_t num_tokens)
 {
-    REQUIRE(sequence);
+    USE(sequence);
     if (num_tokens > sequence->num_tokens)
         return fail(AULE_OUT_OF_RANGE, "num_tokens = %u is more than the sequence's %u tokens",
                     num_tokens, sequence->num_tokens);
@@ -506,7 +525,10 @@ enum aule_status aule_sequence_keep_private(struct aule_sequence *sequence, uint
 
 const int32_t *aule_sequence_tokens(const struct aule_sequence *sequence)
 {
-    return sequence && sequence->num_known == sequence->num_tokens ? sequence->tokens : NULL;
+    struct handle *in_use __attribute__((cleanup(handle_leave))) = NULL;
+    if (handle_enter(sequence, &sequence_handles, __func__, "sequence", &in_use) != AULE_OK)
+        return NULL;
+    return sequence->num_known == sequence->num_tokens ? sequence->tokens : NULL;
 }
 
 // ---- forks ----
@@ -529,7 +551,7 @@ enum aule_status aule_sequence_fork(const struct aule_sequence *sequence,
 {
     REQUIRE(fork);
     *fork = NULL;
-    REQUIRE(sequence);
+    USE(sequence);
     const struct aule_sequence_params params = {.tokens = sequence->tokens,
                                                 .num_tokens = sequence->num_known,
                                                 .extra_key = sequence->extra_key,
@@ -549,14 +571,13 @@ enum aule_status aule_sequence_fork(const struct aule_sequence *sequence,
     child->num_computed = sequence->num_computed;
     child->num_found = sequence->num_found;
     child->num_published = sequence->num_published;
-    *fork = child;
-    return AULE_OK;
+    return sequence_open(child, fork);
 }
 
 enum aule_status aule_sequence_info_sized(const struct aule_sequence *sequence,
                                           struct aule_sequence_info *info, size_t info_size)
 {
-    REQUIRE(sequence);
+    USE(sequence);
     REQUIRE(info);
     const struct aule_sequence_info whole = {.num_tokens = sequence->num_tokens,
                                              .num_computed = sequence->num_computed,

@@ -22,7 +22,9 @@ struct seq_block {
 };
 
 struct aule_sequence {
-    struct aule_cache *cache; // the caller's
+    struct handle handle;
+    struct aule_cache *cache; // a reference
+    bool given;               // to an offer: it ends without publishing
     int32_t *tokens;          // [token_room], owned; known ones are [0, num_known)
     uint32_t token_room, num_tokens, num_known;
     uint32_t num_public; // tokens behind these stay unknown; UINT32_MAX: none do
@@ -54,6 +56,8 @@ bool seq_block_drop(struct seq_block *block, int32_t *released);
 // An empty sequence; on failure *out is ended by sequence_end(), or NULL. AULE_NO_MEMORY.
 enum aule_status sequence_make(struct aule_cache *cache, const struct aule_sequence_params *params,
                                struct aule_sequence **out);
+// Opens a sequence that is made, for *out; on failure it is ended. AULE_NO_MEMORY.
+enum aule_status sequence_open(struct aule_sequence *sequence, struct aule_sequence **out);
 // Releases its blocks, gives back an offer that is not accepted, and frees it. Takes NULL.
 void sequence_end(struct aule_sequence *sequence);
 // aule_sequence_append().

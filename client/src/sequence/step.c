@@ -20,7 +20,8 @@ struct row {
 };
 
 struct aule_step {
-    struct aule_cache *cache; // the caller's
+    struct handle handle;
+    struct aule_cache *cache; // a reference
     struct aule_batch *batch; // owned; NULL: none
     uint32_t num_rows;        // 0: the step is not made
     uint32_t room, columns;
@@ -37,10 +38,16 @@ enum aule_status aule_step_create(struct aule_cache *cache, struct aule_step **o
 {
     REQUIRE(out);
     *out = NULL;
-    REQUIRE(cache);
+    USE(cache);
     struct aule_step *step = calloc(1, sizeof *step);
     if (!step)
         return fail(AULE_NO_MEMORY, "no memory for a step");
+    enum aule_status status = handle_open(&step->handle, &step_handles);
+    if (status != AULE_OK) {
+        free(step);
+        return status;
+    }
+    handle_ref(&cache->handle);
     step->cache = cache;
     *out = step;
     return AULE_OK;
@@ -55,10 +62,9 @@ static void end_batch(struct aule_step *step)
     step->batch = NULL;
 }
 
-void aule_step_destroy(struct aule_step *step)
+static void end_handle(struct handle *handle)
 {
-    if (!step)
-        return;
+    struct aule_step *step = (struct aule_step *)handle;
     end_batch(step);
     free(step->rows);
     free(step->cu_seqlens);
@@ -66,18 +72,31 @@ void aule_step_destroy(struct aule_step *step)
     free(step->table);
     free(step->slots);
     free(step->changes);
+    handle_unref(&step->cache->handle);
     free(step);
+}
+
+const struct handle_kind step_handles = {"the step", AULE_INVALID, end_handle};
+
+void aule_step_destroy(struct aule_step *step)
+{
+    if (step && handle_close(step, &step_handles))
+        handle_unref(&step->handle);
 }
 
 void aule_step_rest(struct aule_step *step)
 {
-    if (step)
+    struct handle *in_use __attribute__((cleanup(handle_leave))) = NULL;
+    if (step && handle_enter(step, &step_handles, __func__, "step", &in_use) == AULE_OK)
         end_batch(step);
 }
 
 struct aule_batch *aule_step_batch(const struct aule_step *step)
 {
-    return step ? step->batch : NULL;
+    struct handle *in_use __attribute__((cleanup(handle_leave))) = NULL;
+    if (!step || handle_enter(step, &step_handles, __func__, "step", &in_use) != AULE_OK)
+        return NULL;
+    return step->batch;
 }
 
 // ---- memory ----
@@ -277,7 +296,7 @@ enum aule_status aule_step_masked(const struct aule_step *step, const void *mask
 {
     REQUIRE(batch);
     *batch = NULL;
-    REQUIRE(step);
+    USE(step);
     REQUIRE(mask);
     if (!step->batch)
         return fail(AULE_INVALID, "a mask for a step that is not made");
@@ -347,25 +366,34 @@ static enum aule_status prepare(struct aule_step *step, const struct aule_step_e
     return status;
 }
 
+static enum aule_status give_up(struct aule_step *step, enum aule_status status)
+{
+    end_batch(step);
+    step->num_rows = 0;
+    return status;
+}
+
 static enum aule_status finish(struct aule_step *step, struct aule_step_entry *entries,
                                uint32_t num_entries, enum aule_status status)
 {
-    if (status == AULE_OK) {
+    if (status == AULE_OK)
         count_as_computed(step, entries, num_entries);
-    } else {
-        end_batch(step);
-        step->num_rows = 0;
-    }
+    else
+        give_up(step, status);
+    entries_leave(entries, num_entries);
     return status;
 }
 
 enum aule_status aule_step_make(struct aule_step *step, struct aule_step_entry *entries,
                                 uint32_t num_entries, int timeout_ms)
 {
-    REQUIRE(step);
+    USE(step);
     if (num_entries > 0)
         REQUIRE(entries);
-    enum aule_status status = prepare(step, entries, num_entries, timeout_ms);
+    enum aule_status status = entries_enter(entries, num_entries);
+    if (status != AULE_OK)
+        return give_up(step, status);
+    status = prepare(step, entries, num_entries, timeout_ms);
     if (status == AULE_OK)
         status = may_advance(step, entries, num_entries) ? advance_batch(step, entries, num_entries)
                                                          : create_batch(step, entries, num_entries);
@@ -377,11 +405,14 @@ enum aule_status aule_step_make(struct aule_step *step, struct aule_step_entry *
 enum aule_status aule_step_plan(struct aule_step *step, struct aule_step_entry *entries,
                                 uint32_t num_entries, int timeout_ms)
 {
-    REQUIRE(step);
+    USE(step);
     if (num_entries > 0)
         REQUIRE(entries);
     end_batch(step);
-    enum aule_status status = prepare(step, entries, num_entries, timeout_ms);
+    enum aule_status status = entries_enter(entries, num_entries);
+    if (status != AULE_OK)
+        return give_up(step, status);
+    status = prepare(step, entries, num_entries, timeout_ms);
     if (status == AULE_OK)
         status = fill_table(step, entries, num_entries);
     return finish(step, entries, num_entries, status);
@@ -390,7 +421,7 @@ enum aule_status aule_step_plan(struct aule_step *step, struct aule_step_entry *
 enum aule_status aule_step_tables_sized(const struct aule_step *step,
                                         struct aule_step_tables *tables, size_t tables_size)
 {
-    REQUIRE(step);
+    USE(step);
     REQUIRE(tables);
     if (!step->num_rows)
         return fail(AULE_INVALID, "the tables of a step that is not made");
