@@ -3,6 +3,7 @@
 //
 // test_client_closing.c - threads of one process that close what other threads use. Each test is a
 // process with a fake daemon in it. The sanitizers see what a call touches after its object's end.
+// test_client_process.c has threads that do so at random.
 
 #include "aule/sequence.h"
 #include "rigs/client_world.h"
@@ -13,13 +14,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-// nng 1.5 leaks an answer that waits in its queue when the connection ends.
-const char *__lsan_default_suppressions(void); // NOLINT(bugprone-reserved-identifier)
-const char *__lsan_default_suppressions(void)  // NOLINT(bugprone-reserved-identifier)
-{
-    return "leak:send_body\n";
-}
 
 // All objects that a process can have open.
 struct objects {
@@ -263,81 +257,6 @@ START_TEST(a_session_can_be_closed_while_another_thread_reconnects_it)
 }
 END_TEST
 
-// ---- at random ----
-
-enum { NUM_THREADS = 4, NUM_ROUNDS = 30, CALLS_A_ROUND = 200 };
-
-struct crowd {
-    pthread_barrier_t begin, end;
-    struct objects objects;
-    atomic_bool over;
-};
-
-struct member {
-    pthread_t thread;
-    struct crowd *crowd;
-    uint32_t seed;
-};
-
-static void close_one(const struct objects *objects, uint32_t which)
-{
-    switch (which) {
-    case 0: aule_cache_close(objects->cache); break;
-    case 1: aule_batch_destroy(objects->batch); break;
-    case 2: aule_monitor_close(objects->monitor); break;
-    case 3: aule_session_close(objects->session); break;
-    default: (void)aule_session_reconnect(objects->session); break;
-    }
-}
-
-// Calls until a close has ended all; closes something now and then. A sequence is for one thread
-// at a time, so those calls are left out.
-static void *mingle(void *context)
-{
-    static enum aule_status (*const calls[])(struct objects *) = {lease, state, run, wait_ticket,
-                                                                  ping};
-    struct member *member = context;
-    struct crowd *crowd = member->crowd;
-    for (int round = 0; round < NUM_ROUNDS; round++) {
-        pthread_barrier_wait(&crowd->begin);
-        struct objects objects = crowd->objects;
-        for (int i = 0; i < CALLS_A_ROUND; i++) {
-            member->seed = member->seed * 1664525u + 1013904223u;
-            const uint32_t draw = member->seed >> 8;
-            if (draw % 64 == 0)
-                close_one(&objects, draw / 64 % 5);
-            else
-                (void)calls[draw % (sizeof calls / sizeof *calls)](&objects);
-        }
-        pthread_barrier_wait(&crowd->end);
-    }
-    return NULL;
-}
-
-START_TEST(threads_that_call_and_close_at_random_harm_nothing)
-{
-    struct crowd crowd;
-    struct member members[NUM_THREADS];
-    fake_start(&fake, path, NULL, NULL);
-    pthread_barrier_init(&crowd.begin, NULL, NUM_THREADS + 1);
-    pthread_barrier_init(&crowd.end, NULL, NUM_THREADS + 1);
-    for (uint32_t i = 0; i < NUM_THREADS; i++) {
-        members[i] = (struct member){.crowd = &crowd, .seed = i};
-        ck_assert_int_eq(pthread_create(&members[i].thread, NULL, mingle, &members[i]), 0);
-    }
-    for (int round = 0; round < NUM_ROUNDS; round++) {
-        open_all(&crowd.objects);
-        pthread_barrier_wait(&crowd.begin);
-        pthread_barrier_wait(&crowd.end);
-        close_all(&crowd.objects);
-    }
-    for (int i = 0; i < NUM_THREADS; i++)
-        join(members[i].thread);
-    pthread_barrier_destroy(&crowd.begin);
-    pthread_barrier_destroy(&crowd.end);
-}
-END_TEST
-
 // ---- a child ----
 
 static int count_sockets(void)
@@ -386,7 +305,6 @@ int main(void)
             {a_call_on_an_object_that_was_closed_is_refused, 0},
             {a_sequence_and_a_step_outlive_their_cache, 0},
             {a_session_can_be_closed_while_another_thread_reconnects_it, 0},
-            {threads_that_call_and_close_at_random_harm_nothing, 0},
             {a_child_lets_go_of_a_connection_that_its_parents_thread_uses, 0},
             {NULL, 0}});
     return check_main(suite);

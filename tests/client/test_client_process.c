@@ -388,6 +388,97 @@ START_TEST(an_operator_can_end_a_session)
 }
 END_TEST
 
+// ---- threads that call and close at random ----
+
+enum { NUM_THREADS = 4, NUM_ROUNDS = 8, CALLS_A_ROUND = 60 };
+
+struct crowd {
+    pthread_barrier_t begin, end;
+    struct step step;
+    struct aule_batch *batch;
+    struct aule_monitor *monitor;
+};
+
+struct member {
+    pthread_t thread;
+    struct crowd *crowd;
+    uint32_t seed;
+};
+
+static void call_one(const struct crowd *crowd, uint32_t which)
+{
+    struct aule_cache_state state;
+    struct aule_ping_info info;
+    int32_t block;
+    switch (which) {
+    case 0: (void)aule_blocks_lease(crowd->step.cache, 1, WAIT_MS, &block); break;
+    case 1: (void)aule_cache_state(crowd->step.cache, &state); break;
+    case 2: (void)aule_run(crowd->batch, &crowd->step.run, WAIT_MS, NULL); break;
+    case 3: (void)aule_arena_base(crowd->step.session); break;
+    default: (void)aule_monitor_ping(crowd->monitor, &info); break;
+    }
+}
+
+static void close_one(const struct crowd *crowd, uint32_t which)
+{
+    switch (which) {
+    case 0: aule_cache_close(crowd->step.cache); break;
+    case 1: aule_batch_destroy(crowd->batch); break;
+    case 2: aule_monitor_close(crowd->monitor); break;
+    case 3: aule_session_close(crowd->step.session); break;
+    default: (void)aule_session_reconnect(crowd->step.session); break;
+    }
+}
+
+static void *mingle(void *context)
+{
+    struct member *member = context;
+    for (int round = 0; round < NUM_ROUNDS; round++) {
+        pthread_barrier_wait(&member->crowd->begin);
+        for (int i = 0; i < CALLS_A_ROUND; i++) {
+            member->seed = member->seed * 1664525u + 1013904223u;
+            const uint32_t draw = member->seed >> 8;
+            if (draw % 32 == 0)
+                close_one(member->crowd, draw / 32 % 5);
+            else
+                call_one(member->crowd, draw / 32 % 5);
+        }
+        pthread_barrier_wait(&member->crowd->end);
+    }
+    return NULL;
+}
+
+static void open_crowd(struct crowd *crowd)
+{
+    open_step(&crowd->step, NULL);
+    crowd->batch = create_batch(&crowd->step);
+    ok(aule_monitor_open(daemon_.socket, WAIT_MS, &crowd->monitor));
+}
+
+START_TEST(threads_that_call_and_close_at_random_harm_nothing)
+{
+    static struct crowd crowd;
+    struct member members[NUM_THREADS];
+    pthread_barrier_init(&crowd.begin, NULL, NUM_THREADS + 1);
+    pthread_barrier_init(&crowd.end, NULL, NUM_THREADS + 1);
+    for (uint32_t i = 0; i < NUM_THREADS; i++) {
+        members[i] = (struct member){.crowd = &crowd, .seed = i};
+        ck_assert_int_eq(pthread_create(&members[i].thread, NULL, mingle, &members[i]), 0);
+    }
+    for (int round = 0; round < NUM_ROUNDS; round++) {
+        open_crowd(&crowd);
+        pthread_barrier_wait(&crowd.begin);
+        pthread_barrier_wait(&crowd.end);
+        for (uint32_t i = 0; i < 4; i++)
+            close_one(&crowd, i);
+    }
+    for (int i = 0; i < NUM_THREADS; i++)
+        pthread_join(members[i].thread, NULL);
+    pthread_barrier_destroy(&crowd.begin);
+    pthread_barrier_destroy(&crowd.end);
+}
+END_TEST
+
 // ---- the suite ----
 
 int main(void)
@@ -404,6 +495,8 @@ int main(void)
             {a_session_has_one_thread_and_leaves_nothing, 0},
             {sessions_leave_no_descriptor_and_no_segment_behind, 0},
             {NULL, 0}});
+    add(suite, "threads", setup,
+        (const struct entry[]){{threads_that_call_and_close_at_random_harm_nothing, 0}, {0}});
     add(suite, "monitor", setup,
         (const struct entry[]){
             {the_monitor_sees_what_sessions_do, 0}, {an_operator_can_end_a_session, 0}, {NULL, 0}});
