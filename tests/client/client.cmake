@@ -13,6 +13,7 @@ target_link_libraries(client_expect PUBLIC aule_client_static PRIVATE aule_flags
 aule_check(test_client_parts SOURCES client/test_client_parts.c LIBS aule_client_static LABELS unit)
 aule_check(test_client_answers SOURCES client/lane/test_client_answers.c LIBS aule_client_static
   aule_schema LABELS unit tsan)
+aule_check(test_client_peer SOURCES client/test_client_peer.c LIBS client_expect LABELS process)
 aule_check(test_client_forms SOURCES client/test_client_forms.c LIBS client_expect LABELS unit)
 foreach(suite opening fake gone closing wire reaped run fake_steps fake_publish fake_sequence)
   aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_world.c

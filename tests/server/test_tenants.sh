@@ -14,7 +14,7 @@ daemon=
 chmod 755 "$folder"
 cp "$1" "$2" "$3" "$folder"
 cp -a "$4"/libaule-client.so* "$folder"
-export AULE_SOCKET="$folder/run/s" LD_LIBRARY_PATH="$folder"
+export AULE_SOCKET="$folder/run/s" LD_LIBRARY_PATH="$folder" AULE_DAEMON_UID=64001
 as() { # UID GID COMMAND...
     uid=$1 gid=$2
     shift 2

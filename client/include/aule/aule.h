@@ -220,7 +220,8 @@ struct aule_session_params {
  * session's shared memory. params may be NULL: all defaults. Ends with aule_session_close().
  * On any status but AULE_OK *session is NULL.
  * AULE_DAEMON_GONE: nothing listens at the path. AULE_TIMEOUT: the daemon is there, but the
- * handshake was not over after timeout_ms. AULE_DENIED: the daemon serves another user.
+ * handshake was not over after timeout_ms. AULE_DENIED: the daemon serves another user,
+ * or what listens is neither this user's, root's nor $AULE_DAEMON_UID's (docs/operating.md).
  * AULE_VERSION: the sentence has both versions. AULE_LIMIT: --max-connections, --max-sessions or
  * --max-arena, --device-arenas. AULE_UNSUPPORTED: a device arena, and the device exports no memory
  * or the daemon is too old. AULE_NO_MEMORY: /dev/shm or the GPU's memory is too small, or this

@@ -38,7 +38,8 @@ enum aule_status answer_judge(const struct wire_reply *reply, enum wire_answer e
                               const char *command);
 
 // Connects to the daemon at `path`. The connection keeps a copy of the path. Waits for what
-// `timeout` has left. AULE_DAEMON_GONE: nothing listens. AULE_DENIED: the file system refuses.
+// `timeout` has left. AULE_DAEMON_GONE: nothing listens. AULE_DENIED: the file system or peer.h
+// refuses.
 // AULE_TIMEOUT. AULE_NO_MEMORY: also no thread or no descriptor.
 enum aule_status connection_open(const char *path, const struct timeout *timeout,
                                  struct connection **out);

@@ -6,6 +6,7 @@
 #include "descriptor.h"
 
 #include "client/src/error.h"
+#include "peer.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -36,8 +37,12 @@ static enum aule_status connect_to(const struct sockaddr_un *address, int grace_
         return fail_no_descriptor(address->sun_path);
     setsockopt(*fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(*fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    if (connect(*fd, (const struct sockaddr *)address, sizeof *address) == 0)
-        return AULE_OK;
+    if (connect(*fd, (const struct sockaddr *)address, sizeof *address) == 0) {
+        enum aule_status status = peer_check(*fd, address->sun_path);
+        if (status != AULE_OK)
+            close(*fd);
+        return status;
+    }
     const int error = errno;
     close(*fd);
     if (error == EAGAIN)

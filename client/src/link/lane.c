@@ -17,6 +17,7 @@
 #include "answers.h"
 #include "client/src/arena.h"
 #include "client/src/error.h"
+#include "peer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -130,7 +131,7 @@ static enum aule_status connect_bell(struct lane *lane, const char *path, const 
     if (lane->bell < 0 ||
         connect(lane->bell, (const struct sockaddr *)&address, sizeof address) != 0)
         return fail(AULE_DAEMON_GONE, "the doorbell %s: %s", address.sun_path, strerror(errno));
-    return AULE_OK;
+    return peer_check_file(address.sun_path);
 }
 
 static void on_connection_end(void *context)

@@ -8,6 +8,7 @@
 #include "client/src/error.h"
 #include "client/src/socket_path.h"
 #include "knock.h"
+#include "peer.h"
 #include "schema/wire.h"
 
 #include <errno.h>
@@ -136,6 +137,8 @@ enum aule_status pipe_open(const char *path, const struct timeout *timeout, int 
                    ? fail_no_descriptor(path)
                    : fail(AULE_NO_MEMORY, "no memory to connect to %s", path);
     status = connect_to(fd, path, timeout);
+    if (status == AULE_OK)
+        status = peer_check(fd, path);
     if (status == AULE_OK)
         status = greet(fd, path, timeout);
     if (status == AULE_OK)

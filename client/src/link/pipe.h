@@ -21,8 +21,8 @@
 #include <stddef.h>
 
 // Connects to the socket at `path` and exchanges greetings. *fd is the caller's to close.
-// AULE_DAEMON_GONE: nothing listens there, or the listener is no daemon. AULE_DENIED. AULE_TIMEOUT.
-// AULE_NO_MEMORY.
+// AULE_DAEMON_GONE: nothing listens there, or the listener is no daemon. AULE_DENIED: also by
+// peer_check(). AULE_INVALID: $AULE_DAEMON_UID. AULE_TIMEOUT. AULE_NO_MEMORY.
 enum aule_status pipe_open(const char *path, const struct timeout *timeout, int *fd);
 
 enum { PIPE_HEAD = 13 }; // bytes before a body
