@@ -12,10 +12,10 @@
  * Threads: any thread may use any sequence, but only one thread at a time may use the same one. The
  * same holds for a step together with the sequences that it is made over. Forks of a sequence are
  * separate sequences.
- * Destroy sequences and steps before you close their cache. If it is closed first, calls on them are
- * refused (AULE_INVALID). After this, AULE_DAEMON_GONE or AULE_EPOCH they can only be destroyed:
- * create new ones from the tokens. A thread may destroy one that another thread uses; it ends when
- * that call has returned.
+ * Destroy sequences and steps before you close their cache. If it is closed first, calls on them
+ * are refused (AULE_INVALID). After this, AULE_DAEMON_GONE or AULE_EPOCH they can only be
+ * destroyed: create new ones from the tokens. A thread may destroy one that another thread uses; it
+ * ends when that call has returned.
  */
 
 /* Laid out by hand. */

@@ -15,9 +15,9 @@
 struct aule_monitor {
     struct handle handle;
     int timeout_ms;
-    char *path;                    // of the daemon's socket; owned
-    pthread_mutex_t mutex;         // guards all below
-    pthread_cond_t unused;         // num_users became 0
+    char *path;            // of the daemon's socket; owned
+    pthread_mutex_t mutex; // guards all below
+    pthread_cond_t unused; // num_users became 0
     bool closed;
     uint32_t num_users;            // calls that use the connection
     struct connection *connection; // owned; NULL: opening it anew failed
