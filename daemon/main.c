@@ -10,6 +10,7 @@
 #include "base/uuid.h"
 #include "engine/engine.h"
 #include "options.h"
+#include "server/limits.h"
 #include "server/log.h"
 #include "server/server.h"
 
@@ -22,7 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -140,18 +140,9 @@ static void block_signals(void)
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGHUP);
+    sigaddset(&signals, SIGXCPU);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     signal(SIGPIPE, SIG_IGN);
-}
-
-// Each session takes two descriptors: a connection and a pidfd.
-static void raise_descriptor_limit(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -191,12 +182,12 @@ static int serve(struct server_params *params)
         log_error("daemon: cannot start: no thread for the log: %s", strerror(errno));
         return EXIT_CODE_FAILED;
     }
-    raise_descriptor_limit();
     params->cache_folder = cache_folder(params->cache_folder, folder);
     params->variant = variant_name(params->variant);
     place_driver_cache(params->cache_folder, params->variant);
     int code = EXIT_CODE_FAILED;
-    if (server_create(params, &server, &error) == STATUS_OK)
+    if (limits_fit(params, &error) == STATUS_OK &&
+        server_create(params, &server, &error) == STATUS_OK)
         code = (int)server_run(server);
     else
         log_error("daemon: cannot start: %s", error.text);

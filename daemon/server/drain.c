@@ -112,6 +112,12 @@ void server_read_signals(struct server *server)
             log_info("daemon: SIGHUP: there is nothing to reload");
             continue;
         }
+        // It comes again each second, until the hard limit kills.
+        if (info.ssi_signo == SIGXCPU) {
+            if (!server->stopping)
+                start_drain(server, "SIGXCPU (RLIMIT_CPU)");
+            continue;
+        }
         if (++server->stop_signals > 1)
             end_at_once(server);
         if (!server->stopping)

@@ -11,6 +11,7 @@
 #include "side_socket.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@ struct exports {
     struct exports_params params;
     struct side_socket side;
     int epoll_fd; // of the socket and the peers; it is in the dispatcher's set
+    int spare_fd; // closed to accept and refuse when there are no descriptors
     uint32_t num_peers;
     struct export_peer peers[]; // [params.max_peers]
 };
@@ -39,7 +41,8 @@ static enum status watch_all(struct exports *exports, struct error *error)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = exports->params.mark};
     exports->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (exports->epoll_fd < 0 ||
+    exports->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (exports->epoll_fd < 0 || exports->spare_fd < 0 ||
         epoll_ctl(exports->params.epoll_fd, EPOLL_CTL_ADD, exports->epoll_fd, &event) != 0)
         return error_set(error, STATUS_INTERNAL, "cannot watch a descriptor: %s", strerror(errno));
     return side_socket_open(&exports->side, exports->params.for_all, exports->epoll_fd, NULL,
@@ -55,7 +58,7 @@ enum status exports_open(const struct exports_params *params, struct exports **o
     if (!exports)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the export socket");
     exports->params = *params;
-    exports->epoll_fd = -1;
+    exports->epoll_fd = exports->spare_fd = -1;
     for (uint32_t i = 0; i < params->max_peers; i++)
         exports->peers[i].fd = -1;
     side_socket_name(&exports->side, params->socket, ".export", "export socket", SOCK_SEQPACKET);
@@ -94,6 +97,8 @@ void exports_close(struct exports *exports)
     side_socket_close(&exports->side);
     if (exports->epoll_fd >= 0)
         close(exports->epoll_fd);
+    if (exports->spare_fd >= 0)
+        close(exports->spare_fd);
     free(exports);
 }
 
@@ -202,10 +207,28 @@ static enum status admit(struct exports *exports, int fd, int64_t now_ns, struct
     return STATUS_OK;
 }
 
+// Without it the socket would stay readable, and the client would not learn why nobody accepts.
+static void refuse_without_descriptors(struct exports *exports)
+{
+    struct error error;
+    error_set(&error, STATUS_LIMIT,
+              "the daemon has no descriptor for another connection (RLIMIT_NOFILE of its process)");
+    if (exports->spare_fd >= 0)
+        close(exports->spare_fd);
+    int fd = accept4(exports->side.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0) {
+        refuse(fd, &error);
+        close(fd);
+    }
+    exports->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 static void accept_one(struct exports *exports, int64_t now_ns)
 {
     struct error error;
     int fd = accept4(exports->side.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+        refuse_without_descriptors(exports);
     if (fd < 0 || admit(exports, fd, now_ns, &error) == STATUS_OK)
         return;
     refuse(fd, &error);

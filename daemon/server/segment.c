@@ -5,6 +5,7 @@
 
 #include "segment.h"
 
+#include "limits.h"
 #include "schema/ring.h"
 #include "schema/wire.h"
 #include "sigbus.h"
@@ -59,7 +60,10 @@ static enum status open_locked(const char *prefix, struct segment *segment, stru
         if (segment->lock < 0) {
             int reason = errno;
             segment->name[0] = 0; // it may be another process's: do not unlink it
-            return error_set(error, STATUS_NO_MEMORY, "shm_open: %s", strerror(reason));
+            return error_set(error,
+                             reason == EMFILE || reason == ENFILE ? STATUS_LIMIT : STATUS_NO_MEMORY,
+                             "shm_open: %s%s", strerror(reason),
+                             reason == EMFILE ? " (RLIMIT_NOFILE of the daemon)" : "");
         }
         if (take_lock(segment->lock))
             return STATUS_OK;
@@ -71,6 +75,12 @@ static enum status open_locked(const char *prefix, struct segment *segment, stru
 static enum status no_room(uint64_t size, int reason, struct error *error)
 {
     struct statvfs info;
+    if (reason == EFBIG && size > limits_file_size())
+        return error_set(error, STATUS_NO_MEMORY,
+                         "the segment needs %" PRIu64
+                         " bytes; RLIMIT_FSIZE of the daemon is %" PRIu64
+                         " (ulimit -f, LimitFSIZE=)",
+                         size, limits_file_size());
     uint64_t room = statvfs(shm_folder, &info) == 0 ? (uint64_t)info.f_bavail * info.f_frsize : 0;
     return error_set(error, STATUS_NO_MEMORY,
                      "the segment needs %" PRIu64 " bytes, %s has %" PRIu64 " free: %s", size,
@@ -125,6 +135,13 @@ static enum status fill(int fd, uint64_t size, struct error *error)
 static enum status map(int fd, uint64_t alignment, struct segment *segment, struct error *error)
 {
     segment->reserved_size = segment->size + alignment;
+    const uint64_t room = limits_address_room();
+    if (segment->reserved_size > room)
+        return error_set(
+            error, STATUS_NO_MEMORY,
+            "the segment needs %zu bytes; RLIMIT_AS or RLIMIT_DATA of the daemon leaves "
+            "%" PRIu64 " (ulimit -v, -d)",
+            segment->reserved_size, room);
     segment->reserved = mmap(NULL, segment->reserved_size, PROT_NONE,
                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (segment->reserved == MAP_FAILED) {

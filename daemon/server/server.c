@@ -11,6 +11,7 @@
 #include "connections.h"
 #include "dispatch.h"
 #include "lane.h"
+#include "limits.h"
 #include "log.h"
 #include "notify.h"
 #include "park.h"
@@ -78,6 +79,7 @@ static enum status open_descriptors(struct server *server, struct error *error)
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGHUP);
+    sigaddset(&signals, SIGXCPU);
     server->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     server->wake_fd = server->waker.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     server->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -198,6 +200,15 @@ static enum status open_tiers(struct server *server, struct error *error)
     return status;
 }
 
+// At most half of what the process may still map, so that arenas get some.
+static uint64_t pool_limit(const struct server *server)
+{
+    const double fraction = server->params->memory_fraction;
+    const uint64_t room = limits_address_room();
+    const uint64_t bytes = (uint64_t)((double)engine_budget_bytes(server->engine) * fraction);
+    return room != UINT64_MAX && bytes > room / 2 ? room / 2 : bytes;
+}
+
 static enum status open_core(struct server *server, struct error *error)
 {
     const struct server_params *params = server->params;
@@ -208,8 +219,7 @@ static enum status open_core(struct server *server, struct error *error)
         return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
     const struct core_params core_params = {
         .engine = server->engine,
-        .pool_limit_bytes =
-            (uint64_t)((double)engine_budget_bytes(server->engine) * params->memory_fraction),
+        .pool_limit_bytes = pool_limit(server),
         .max_blocks = params->max_blocks,
         .spare_blocks = params->spare_blocks,
         .max_sessions = params->max_sessions,

@@ -17,9 +17,9 @@ struct server;
 enum server_exit { SERVER_EXIT_OK = EXIT_CODE_DONE, SERVER_EXIT_DEVICE_LOST = EXIT_CODE_GONE };
 
 // Opens the device, takes the lock, removes what a killed daemon left, and listens. Before this,
-// and before any thread starts, the caller must block SIGTERM, SIGINT and SIGHUP, which the server
-// reads from a signalfd. *params and its strings must outlive the server. On failure *out is what
-// was made so far, or NULL: call server_destroy() for it as well, and obey its result.
+// and before any thread starts, the caller must block SIGTERM, SIGINT, SIGHUP and SIGXCPU, which
+// the server reads from a signalfd. *params and its strings must outlive the server. On failure
+// *out is what was made so far, or NULL: call server_destroy() for it as well, and obey its result.
 enum status server_create(const struct server_params *params, struct server **out,
                           struct error *error);
 // Serves until a drain after SIGTERM or SIGINT has ended, or until the device is lost.

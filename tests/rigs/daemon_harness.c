@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -115,6 +116,9 @@ static void become_daemon(const struct daemon *daemon, const char *const *option
     if (getppid() != parent)
         _exit(126);
     direct_output(daemon);
+    const struct rlimit limit = {daemon->limit, daemon->limit};
+    if (daemon->has_limit && setrlimit((__rlimit_resource_t)daemon->resource, &limit) != 0)
+        _exit(126);
     setenv("NOTIFY_SOCKET", daemon->notify, 1);
     if (daemon->by_rule)
         setenv("AULE_RUNTIME_DIR", daemon->folder, 1);

@@ -23,6 +23,9 @@ struct daemon {
     bool by_rule;   // set by the test: no --socket, but AULE_RUNTIME_DIR=FOLDER, which must lead to
                     // the same path
     int output_fd;  // set by the test, for stdout and stderr: 0 = the log, -1 = 0 to 2 are closed
+    bool has_limit; // set by the test: the daemon runs with this resource limit, soft and hard
+    int resource;   // RLIMIT_...
+    unsigned long limit;
     int exit_code;  // of the last run: the exit status, minus the number of the signal, or
                     // DAEMON_SPOKE; see daemon_wait()
     bool validated; // this run has --validation and became ready
