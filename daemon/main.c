@@ -67,15 +67,35 @@ static bool make_folders(char *path)
     return mkdir(path, 0700) == 0 || errno == EEXIST;
 }
 
-// True: files can be made in the folder `path`. False: errno says why not.
-static bool can_keep_files(const char *path)
+enum { WHY_SIZE = 128 };
+
+// Files from there go into the driver. So nobody else may have put them there.
+static bool is_ours(int fd, char why[WHY_SIZE])
+{
+    struct stat info;
+    const unsigned us = geteuid();
+    if (fstat(fd, &info) != 0)
+        snprintf(why, WHY_SIZE, "%s", strerror(errno));
+    else if (info.st_uid != us && info.st_uid != 0)
+        snprintf(why, WHY_SIZE, "it belongs to user %u, not to %u or root", (unsigned)info.st_uid,
+                 us);
+    else if (info.st_mode & (S_IWGRP | S_IWOTH))
+        snprintf(why, WHY_SIZE, "other users may write to it (mode %04o)",
+                 (unsigned)(info.st_mode & 07777));
+    else
+        return true;
+    return false;
+}
+
+// True: files can be made in the folder `path`, and others cannot make some there.
+static bool can_keep_files(const char *path, char why[WHY_SIZE])
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     bool can = fd >= 0 && faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) == 0;
-    int why = errno;
+    snprintf(why, WHY_SIZE, "%s", strerror(errno));
+    can = can && is_ours(fd, why);
     if (fd >= 0)
         close(fd);
-    errno = why;
     return can;
 }
 
@@ -101,10 +121,12 @@ static const char *cache_folder(const char *option, char path[PATH_MAX])
         return NULL;
     bool made = option ? mkdir(option, 0700) == 0 || errno == EEXIST : make_default_folder(path);
     const char *folder = option ? option : path;
-    if (made && can_keep_files(folder))
+    char why[WHY_SIZE];
+    snprintf(why, sizeof why, "%s", strerror(errno));
+    if (made && can_keep_files(folder, why))
         return folder;
     log_warn("daemon: no folder at %s: %s; compiled pipelines and measurements are not kept",
-             folder, strerror(errno));
+             folder, why);
     return NULL;
 }
 
@@ -113,13 +135,13 @@ static const char *cache_folder(const char *option, char path[PATH_MAX])
 // the default where the device can run it. Call this before the first thread starts.
 static void place_driver_cache(const char *folder, const char *variant)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], why[WHY_SIZE];
     if (!folder || getenv("CUDA_CACHE_PATH") || access("/dev/nvidiactl", F_OK) != 0 ||
         (variant && variant[0] && strcmp(variant, "hopper") != 0))
         return;
     const int size = snprintf(path, sizeof path, "%s/cuda", folder);
     if (size > 0 && size < (int)sizeof path && (mkdir(path, 0700) == 0 || errno == EEXIST) &&
-        can_keep_files(path))
+        can_keep_files(path, why))
         setenv("CUDA_CACHE_PATH", path, 0);
 }
 

@@ -48,6 +48,12 @@ static enum status read_open(int fd, size_t most, char **data, size_t *size, str
         return failed(error);
     if (!S_ISREG(info.st_mode) || info.st_size < 0)
         return error_set(error, STATUS_LIMIT, "it is no file");
+    if (info.st_uid != geteuid() && info.st_uid != 0)
+        return error_set(error, STATUS_DENIED, "it belongs to user %u, not to %u or root",
+                         (unsigned)info.st_uid, (unsigned)geteuid());
+    if (info.st_mode & (S_IWGRP | S_IWOTH))
+        return error_set(error, STATUS_DENIED, "other users may write to it (mode %04o)",
+                         (unsigned)(info.st_mode & 07777));
     if ((uint64_t)info.st_size > most)
         return error_set(error, STATUS_LIMIT, "it has %lld bytes, and no more than %zu are read",
                          (long long)info.st_size, most);
@@ -67,7 +73,10 @@ static enum status read_open(int fd, size_t most, char **data, size_t *size, str
 
 enum status file_read(const char *path, size_t most, char **data, size_t *size, struct error *error)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // does not wait on a FIFO
+    // Does not wait on a FIFO.
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0 && errno == ELOOP)
+        return error_set(error, STATUS_DENIED, "it is a symbolic link");
     if (fd < 0)
         return failed(error);
     enum status status = read_open(fd, most, data, size, error);

@@ -12,7 +12,8 @@
 #include <sys/uio.h>
 
 // *data is malloc'd and ends with a NUL beyond *size. NOT_FOUND: there is no such file. LIMIT: it
-// has more than `most` bytes. Other errors quote the system.
+// has more than `most` bytes. DENIED: it is a symbolic link, belongs to neither this process's user
+// nor root, or others may write to it; nothing is read. Other errors quote the system.
 enum status file_read(const char *path, size_t most, char **data, size_t *size,
                       struct error *error);
 

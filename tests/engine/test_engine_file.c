@@ -13,17 +13,20 @@
 #include <unistd.h>
 
 static char folder[] = "/tmp/aule-engine-XXXXXX", new_folder[64];
+static char key_path[128];
 static char cache_path[128]; // known since the first engine
 
 static void setup_folder(void)
 {
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(new_folder, sizeof new_folder, "%s/new", folder);
+    snprintf(key_path, sizeof key_path, "%s/pipelines.key", new_folder);
 }
 
 static void teardown_folder(void)
 {
     unlink(cache_path);
+    unlink(key_path);
     rmdir(new_folder);
     ck_assert_msg(rmdir(folder) == 0, "something was left in %s", folder);
 }
@@ -116,6 +119,49 @@ START_TEST(spoilt_pipeline_cache_is_ignored_and_replaced)
 }
 END_TEST
 
+static void expect_why(const char *why)
+{
+    forget_log();
+    live_once(new_folder, false);
+    ck_assert_msg(logged("is ignored") && logged(why), "'%s' is not in:\n%s", why, log_text);
+}
+
+START_TEST(pipeline_cache_that_another_user_may_have_written_is_ignored)
+{
+    char moved[160];
+    live_once(new_folder, false);
+    ck_assert_int_eq(chmod(cache_path, 0620), 0);
+    expect_why("other users may write to it (mode 0620)");
+    snprintf(moved, sizeof moved, "%s.moved", cache_path);
+    ck_assert_int_eq(rename(cache_path, moved), 0);
+    ck_assert_int_eq(symlink(moved, cache_path), 0);
+    expect_why("it is a symbolic link");
+    unlink(moved);
+    if (geteuid() != 0) // only root can give a file away
+        return;
+    ck_assert_int_eq(chown(cache_path, 64001, 64001), 0);
+    expect_why("it belongs to user 64001, not to 0 or root");
+}
+END_TEST
+
+START_TEST(pipeline_cache_is_sealed_with_a_key_that_only_its_user_can_read)
+{
+    static const char other_key[32] = "thirty-two bytes of another key";
+    struct stat status;
+    live_once(new_folder, false);
+    ck_assert_int_eq(stat(key_path, &status), 0);
+    ck_assert_uint_eq(status.st_mode & 07777, 0600);
+    ck_assert_int_eq(chmod(key_path, 0644), 0);
+    expect_why("its key, pipelines.key, is not there, or not secret");
+    ck_assert_int_eq(stat(key_path, &status), 0); // made anew
+    ck_assert_uint_eq(status.st_mode & 07777, 0600);
+    int fd = open(key_path, O_WRONLY);
+    ck_assert_int_eq(write(fd, other_key, sizeof other_key), sizeof other_key);
+    close(fd);
+    expect_why("was not written with the key");
+}
+END_TEST
+
 START_TEST(pipeline_cache_that_cannot_be_written_stops_nothing)
 {
     live_once("/proc/no/such/place", false);
@@ -131,6 +177,8 @@ void add_file_tests(Suite *suite)
     tcase_add_checked_fixture(tcase, setup_folder, teardown_folder);
     tcase_add_test(tcase, pipeline_cache_is_written_at_work_and_read_in_the_next_life);
     tcase_add_test(tcase, spoilt_pipeline_cache_is_ignored_and_replaced);
+    tcase_add_test(tcase, pipeline_cache_that_another_user_may_have_written_is_ignored);
+    tcase_add_test(tcase, pipeline_cache_is_sealed_with_a_key_that_only_its_user_can_read);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("no pipeline file");
     tcase_add_test(tcase, pipeline_cache_that_cannot_be_written_stops_nothing);

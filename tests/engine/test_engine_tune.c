@@ -44,6 +44,8 @@ static char pipelines[128];
 static void teardown_folder(void)
 {
     unlink(pipelines);
+    snprintf(pipelines, sizeof pipelines, "%s/pipelines.key", folder);
+    unlink(pipelines);
     ck_assert_msg(rmdir(folder) == 0, "something was left in %s", folder);
 }
 

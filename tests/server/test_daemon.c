@@ -172,7 +172,8 @@ END_TEST
 static const struct {
     const char *folder, *why;
 } bad_cache_folders[] = {{"/nowhere/at/all", "No such file or directory"},
-                         {"/dev/null", "Not a directory"}};
+                         {"/dev/null", "Not a directory"},
+                         {"/tmp", "other users may write to it (mode 1777)"}};
 enum { NUM_BAD_CACHE_FOLDERS = sizeof bad_cache_folders / sizeof bad_cache_folders[0] };
 
 START_TEST(a_folder_that_cannot_be_written_is_reported_at_once_and_not_used)

@@ -190,6 +190,8 @@ static void setup(void)
 static void teardown(void)
 {
     unlink(pipelines);
+    snprintf(pipelines, sizeof pipelines, "%s/pipelines.key", folder);
+    unlink(pipelines);
     ck_assert_msg(rmdir(folder) == 0, "something was left in %s", folder);
     daemon_finish(&server);
 }
