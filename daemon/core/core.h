@@ -145,6 +145,7 @@ struct core_session_params {
     const char *tenant;         // a name of the client's; "" = none; copied. Sessions of a tenant
                                 //   share prefixes if these names are equal
     const char *name;           // for logs; copied
+    bool guest;                 // neither root nor the daemon's user: it is told nothing of others
     struct engine_arena *arena; // lent until session_gone(); NULL = a session without an arena
     uint64_t arena_size;        // bytes
     struct engine_arena *device_arena; // memory kind 1 of tensors, likewise; NULL = none
@@ -210,6 +211,7 @@ struct core_counts {
     uint64_t available; // free + cached + blocks that the pool could still add to it
     uint64_t block_bytes;
 };
+// A guest's counts are those of its tenant. Its free blocks are those that the tenant could get.
 // 0: the session does not have this cache open.
 uint32_t core_cache_block_size(const struct core_session *session, uint64_t cache);
 enum status core_cache_counts(struct core_session *session, uint64_t cache, struct core_counts *out,

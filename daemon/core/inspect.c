@@ -31,6 +31,24 @@ static void count_cache(const struct cache *cache, const struct tenant *asking,
     };
 }
 
+// What a guest may know: blocks of its tenant, and those that the tenant could get.
+static void count_of_tenant(const struct cache *cache, const struct tenant *tenant,
+                            struct core_counts *counts)
+{
+    const struct account *account;
+    *counts = (struct core_counts){
+        .limit = counts->limit, .available = counts->available, .block_bytes = counts->block_bytes};
+    DL_FOREACH(tenant->accounts, account)
+    {
+        if (account->cache == cache) {
+            counts->cached = account->victims.size;
+            counts->leased = account->blocks - counts->cached;
+        }
+    }
+    counts->free = counts->available > counts->cached ? counts->available - counts->cached : 0;
+    counts->total = counts->free + counts->leased + counts->cached;
+}
+
 enum status core_cache_counts(struct core_session *session, uint64_t cache, struct core_counts *out,
                               struct error *error)
 {
@@ -38,6 +56,8 @@ enum status core_cache_counts(struct core_session *session, uint64_t cache, stru
     enum status status = hold_table_find(session, cache, &table, error);
     if (status == STATUS_OK)
         count_cache(table->cache, session->salt->tenant, out);
+    if (status == STATUS_OK && session->guest)
+        count_of_tenant(table->cache, session->salt->tenant, out);
     return status;
 }
 

@@ -45,7 +45,7 @@ static enum status watch_all(struct exports *exports, struct error *error)
     if (exports->epoll_fd < 0 || exports->spare_fd < 0 ||
         epoll_ctl(exports->params.epoll_fd, EPOLL_CTL_ADD, exports->epoll_fd, &event) != 0)
         return error_set(error, STATUS_INTERNAL, "cannot watch a descriptor: %s", strerror(errno));
-    return side_socket_open(&exports->side, exports->params.for_all, exports->epoll_fd, NULL,
+    return side_socket_open(&exports->side, exports->params.groups != NULL, exports->epoll_fd, NULL,
                             error);
 }
 
@@ -187,21 +187,37 @@ static struct export_peer *free_place(struct exports *exports)
     return NULL;
 }
 
+static enum status check_user(const struct exports *exports, const struct place_user *user,
+                              struct error *error)
+{
+    const struct places places = {.what = "connections to the export socket",
+                                  .option = "--max-exports",
+                                  .most = exports->params.max_peers,
+                                  .group_word = ""};
+    struct places_taken taken = {0};
+    for (uint32_t i = 0; i < exports->params.max_peers; i++)
+        if (exports->peers[i].fd >= 0)
+            places_count(&taken, user, &exports->peers[i].who.user);
+    enum status status = places_check_user(exports->params.groups, user, error);
+    return status == STATUS_OK ? places_check(&places, &taken, user, error) : status;
+}
+
 static enum status admit(struct exports *exports, int fd, int64_t now_ns, struct error *error)
 {
     struct ucred credentials;
     socklen_t size = sizeof credentials;
-    struct export_peer *place = free_place(exports);
-    if (!place) // the events of one turn may bring one too many
-        return error_set(error, STATUS_LIMIT, "%u connections are open, --max-exports is %u",
-                         exports->num_peers, exports->params.max_peers);
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
         return error_set(error, STATUS_DENIED, "a peer without credentials");
+    const struct place_user user =
+        places_user(exports->params.groups, credentials.uid, credentials.gid);
+    enum status status = check_user(exports, &user, error);
+    if (status != STATUS_OK)
+        return status;
+    struct export_peer *place = free_place(exports);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = place};
     if (epoll_ctl(exports->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
         return error_set(error, STATUS_NO_MEMORY, "cannot watch a descriptor: %s", strerror(errno));
-    *place = (struct export_peer){
-        fd, {credentials.uid, (uint64_t)credentials.pid}, now_ns + patience_ns};
+    *place = (struct export_peer){fd, {user, (uint64_t)credentials.pid}, now_ns + patience_ns};
     exports->num_peers++;
     listen_on(exports);
     return STATUS_OK;

@@ -7,26 +7,28 @@
 // tokens and descriptors, not what they are for. Dispatcher thread.
 //
 // A connection can do nothing but wait: at most --max-exports are open, each for two seconds.
-// Others wait in the kernel's queue.
+// Others wait in the kernel's queue. A user whom the daemon does not serve, and a guest above its
+// share (places.h), gets a reason and no place.
 
 #ifndef AULE_SERVER_EXPORTS_H
 #define AULE_SERVER_EXPORTS_H
 
+#include "places.h"
 #include "schema/wire.h"
 
 #include <sys/types.h>
 
 struct exports;
 struct exports_peer { // as the kernel says
-    uid_t uid;
+    struct place_user user;
     uint64_t pid; // 0 = of another pid namespace
 };
 
 struct exports_params {
-    const char *socket; // the daemon's
-    uint32_t max_peers; // connections at a time
-    bool for_all;       // other users may connect
-    int epoll_fd;       // gets an event with `mark` when exports_serve() has something to do
+    const char *socket;          // the daemon's
+    uint32_t max_peers;          // connections at a time
+    const struct groups *groups; // lent; NULL = other users may not connect
+    int epoll_fd; // gets an event with `mark` when exports_serve() has something to do
     void *mark;
     // Gives `peer` a descriptor for its token, and forgets the token. The callee's descriptor is
     // closed after it was sent. On failure *error says why.

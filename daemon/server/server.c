@@ -284,7 +284,7 @@ static enum status open_exports(struct server *server, struct error *error)
     const struct exports_params params = {
         .socket = server->socket,
         .max_peers = server->params->max_exports,
-        .for_all = server->groups != NULL,
+        .groups = server->groups,
         .epoll_fd = server->epoll_fd,
         .mark = &server->export_watch,
         .redeem = session_redeem,

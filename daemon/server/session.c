@@ -163,6 +163,7 @@ static enum status open_in_core(struct session *session, struct error *error)
         .group = session->group,
         .tenant = session->tenant,
         .name = session->name,
+        .guest = !places_is_operator(session->uid),
         .arena = session->arena,
         .arena_size = session->arena ? session->segment.arena_size : 0,
         .device_arena = session->device_arena,
@@ -278,9 +279,9 @@ static enum status check_device_arena(const struct server *server, uint64_t size
     if (size <= most && server->device_arena_bytes <= most - size)
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
-                     "a device arena of %" PRIu64 " bytes and those of other sessions, %" PRIu64
-                     " bytes, exceed --device-arenas %" PRIu64,
-                     size, server->device_arena_bytes, most);
+                     "a device arena of %" PRIu64
+                     " bytes and those of other sessions exceed --device-arenas %" PRIu64,
+                     size, most);
 }
 
 static bool same_tenant(const struct session *a, const struct session *b)
@@ -565,14 +566,13 @@ enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE],
     struct session *session = find_token(context, token);
     if (!session)
         return error_set(error, STATUS_NOT_FOUND, "no open session has this token, or it was used");
-    if (session->uid != peer->uid)
-        return error_set(error, STATUS_DENIED, "uid %u sent a token of uid %u", peer->uid,
-                         session->uid);
+    if (session->uid != peer->user.uid)
+        return error_set(error, STATUS_DENIED, "the token is not of a session of uid %u",
+                         peer->user.uid);
     // Blocks of a dead process are free again, so no process that is not watched may have them.
     if (session->pid != peer->pid)
-        return error_set(error, STATUS_DENIED,
-                         "process %" PRIu64 " sent a token of process %" PRIu64, peer->pid,
-                         session->pid);
+        return error_set(error, STATUS_DENIED, "the token is of another process than %" PRIu64,
+                         peer->pid);
     session->has_token = false;
     enum status status = open_descriptor(session, fd, error);
     log_debug("%s: a descriptor of its %s %s", session->label,

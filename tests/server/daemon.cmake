@@ -15,8 +15,8 @@ endif()
 
 find_path(NNG_HEADERS nng/nng.h REQUIRED)
 find_library(NNG_SHARED NAMES nng REQUIRED)
-foreach(suite test_daemon test_daemon_log test_daemon_rlimits test_daemon_work test_daemon_leases test_daemon_ends
-  test_daemon_limits
+foreach(suite test_daemon test_daemon_log test_daemon_rlimits test_daemon_work test_daemon_leases
+  test_daemon_ends test_daemon_limits test_daemon_users
   test_daemon_commands test_daemon_refused)
   aule_check(${suite} SOURCES server/${suite}.c rigs/daemon_suite.c rigs/daemon_step.c
              rigs/raw_client.c LIBS daemon_harness aule_schema ${NNG_SHARED}

@@ -121,8 +121,9 @@ static enum aule_status read_greeting(int fd, const char *path, const struct tim
 static enum aule_status greet(int fd, const char *path, const struct timeout *timeout)
 {
     bool gone = false;
-    if (pipe_send(fd, our_greeting, GREETING, timeout, &gone) != GREETING)
-        return gone ? hung_up(path) : too_late(path, timeout);
+    // A daemon that hangs up at once has said why before, behind its greeting.
+    if (pipe_send(fd, our_greeting, GREETING, timeout, &gone) != GREETING && !gone)
+        return too_late(path, timeout);
     return read_greeting(fd, path, timeout);
 }
 

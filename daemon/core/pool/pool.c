@@ -217,11 +217,10 @@ enum status pool_fill(struct cache *cache, struct error *error)
         return cache_grow(cache, false, error);
     return error_set(error, STATUS_LIMIT,
                      "cache \"%.64s\" takes %" PRIu64 " bytes (--export-pool %" PRIu32
-                     "); other caches have %" PRIu64 " of the pool's %" PRIu64
+                     "); other caches have too much of the pool's %" PRIu64
                      " bytes (--memory-fraction, --max-blocks), and such a pool does not grow; "
                      "drop a cache (aule-ctl drop-cache)",
-                     cache->name, cache->chunk_bytes, pool->fixed_blocks, pool->bytes,
-                     pool->limit_bytes);
+                     cache->name, cache->chunk_bytes, pool->fixed_blocks, pool->limit_bytes);
 }
 
 // Takes a chunk whose blocks are all free from another cache. False: there is none.
@@ -235,11 +234,17 @@ static bool take_spare(const struct cache *cache)
     return false;
 }
 
-static enum status no_blocks(const struct cache *cache, const struct tenant *asking, uint32_t count,
-                             struct error *error)
+static enum status no_blocks(const struct hold_table *table, uint32_t count, struct error *error)
 {
+    const struct cache *cache = table->cache;
+    const struct tenant *asking = table->session->salt->tenant;
     const struct pool *pool = cache->pool;
     char refused[96] = "";
+    if (table->session->guest)
+        return error_set(error, STATUS_NO_BLOCKS,
+                         "%" PRIu32 " blocks wanted, tenant \"%.64s\" could get %" PRIu64
+                         " of cache \"%.64s\" now",
+                         count, asking->label, pool_available(cache, asking), cache->name);
     if (pool->refused_bytes)
         snprintf(refused, sizeof refused, "; the device has no memory for %" PRIu64 " bytes more",
                  pool->refused_bytes);
@@ -263,7 +268,7 @@ enum status pool_make_room(const struct hold_table *table, uint32_t count, bool 
         pool_ask_again(pool);
     if (pool_available(cache, asking) < count) { // evicting would lose prefixes for nothing
         *growing = others_grow(cache);
-        return no_blocks(cache, asking, count, error);
+        return no_blocks(table, count, error);
     }
     struct evictions evictions = {.table = table, .wanted = count};
     enum status status = grow_to(cache, count, false, error);
@@ -275,5 +280,5 @@ enum status pool_make_room(const struct hold_table *table, uint32_t count, bool 
     if (status != STATUS_OK || cache->counts[CORE_FREE] >= count)
         return status;
     *growing = pool_grows(cache);
-    return no_blocks(cache, asking, count, error);
+    return no_blocks(table, count, error);
 }

@@ -37,6 +37,7 @@ struct core_session {
     void *owner;              // for session_gone()
     struct core_waker *waker; // the server's, woken by ends of runs and by tickets; NULL = none
     bool closed;              // core_session_close() was called
+    bool guest;               // core_session_params.guest
     bool errand;              // core's own: no worker has it, and session_gone() is not told
     // After an attached session has died: tables whose blocks the kernels of its process may still
     // use. They end when the process is proven dead and a fence behind that has passed.
