@@ -28,7 +28,7 @@ foreach(suite fake_attention fake_ways fake_failures)
              ENVIRONMENT ${tsan_environment})
 endforeach()
 foreach(suite test_client test_client_refused test_client_refused_caches test_client_process
-  test_client_layers)
+  test_client_layers test_client_users)
   aule_check(${suite} SOURCES client/${suite}.c rigs/client_step.c LIBS client_expect aule_schema
              daemon_harness
              LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)

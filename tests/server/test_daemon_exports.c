@@ -340,8 +340,7 @@ START_TEST(device_arenas_of_all_sessions_have_one_limit)
         return;
     for (int i = 0; i < 30; i++) {
         struct raw_client *raw = device_session_when_free();
-        expect_hello(4096, STATUS_LIMIT,
-                     "those of other sessions exceed --device-arenas 1048576");
+        expect_hello(4096, STATUS_LIMIT, "those of other sessions exceed --device-arenas 1048576");
         raw_close(raw); // while the daemon waits for Mapped
     }
     expect_hello(DEVICE_ARENA + 1, STATUS_LIMIT, "--device-arenas");

@@ -1387,7 +1387,10 @@ AULE_INLINE enum aule_status aule_kv_export(struct aule_cache *cache,
 
 /*
  * A monitor is a connection without a session. It holds nothing in the daemon and counts against no
- * limit of sessions. Any number of threads may use one monitor side by side.
+ * limit of sessions. Any number of threads may use one monitor side by side. It uses the control
+ * socket beside the daemon's, which has places of its own, if this process may open it. Functions
+ * that change something need that; otherwise they return AULE_DENIED. If the daemon closes a monitor
+ * that has asked nothing for long (--idle-timeout), the next call connects anew by itself.
  *
  * Statuses of all its calls, beside those that a call names. On any but AULE_OK the output is
  * untouched.
