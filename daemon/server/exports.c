@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "log.h"
+#include "owner.h"
 #include "side_socket.h"
 
 #include <errno.h>
@@ -217,7 +218,11 @@ static enum status admit(struct exports *exports, int fd, int64_t now_ns, struct
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = place};
     if (epoll_ctl(exports->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0)
         return error_set(error, STATUS_NO_MEMORY, "cannot watch a descriptor: %s", strerror(errno));
-    *place = (struct export_peer){fd, {user, (uint64_t)credentials.pid}, now_ns + patience_ns};
+    const int pidfd = owner_open(fd);
+    *place = (struct export_peer){
+        fd, {user, (uint64_t)credentials.pid, owner_number(pidfd)}, now_ns + patience_ns};
+    if (pidfd >= 0)
+        close(pidfd);
     exports->num_peers++;
     listen_on(exports);
     return STATUS_OK;

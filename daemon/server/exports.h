@@ -21,7 +21,8 @@
 struct exports;
 struct exports_peer { // as the kernel says
     struct place_user user;
-    uint64_t pid; // 0 = of another pid namespace
+    uint64_t pid;   // 0 = of another pid namespace
+    uint64_t owner; // owner_number(); 0 = unknown
 };
 
 struct exports_params {

@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "channel.h"
 #include "log.h"
+#include "owner.h"
 #include "schema/wire.h"
 #include "side_socket.h"
 
@@ -75,6 +76,12 @@ struct listener {
     uint32_t num_refused;
     struct error refused; // the last one that was closed at once
 };
+
+int listener_owner(const struct peer *peer)
+{
+    const struct entry *entry = (const struct entry *)peer; // its first member
+    return owner_open(entry->channel.fd);
+}
 
 bool listener_is_operator(const struct peer *peer)
 {

@@ -45,6 +45,8 @@ struct peer {
 
 // True: the peer is root or the daemon's user, not only a member of a group.
 bool listener_is_operator(const struct peer *peer);
+// owner_open() for its connection.
+int listener_owner(const struct peer *peer);
 
 // The way back to a client that asked.
 struct route {

@@ -12,6 +12,7 @@
 #include "dispatch.h"
 #include "lane.h"
 #include "log.h"
+#include "owner.h"
 #include "park.h"
 #include "sigbus.h"
 
@@ -136,13 +137,21 @@ void session_gone(void *context, void *owner)
     start_unmaking(owner);
 }
 
-// Watches the client's process for its end. If the pid is of another pid namespace or gone, only
-// the end of the connection tells.
+// A process of another pid namespace has no pid here, so that only Linux 6.5 can name it.
+static int open_owner(const struct session *session)
+{
+    const int pidfd = session->peer ? listener_owner(session->peer) : -1;
+    if (pidfd >= 0 || session->pid == 0 || session->pid > INT32_MAX)
+        return pidfd;
+    return (int)syscall(SYS_pidfd_open, (pid_t)session->pid, 0);
+}
+
+// Watches the client's process for its end. A child of it may have the connection, too. If the
+// process cannot be watched, only the end of the connection tells.
 static void watch_owner(struct session *session)
 {
-    if (session->pid == 0 || session->pid > INT32_MAX)
-        return;
-    session->pidfd = (int)syscall(SYS_pidfd_open, (pid_t)session->pid, 0);
+    session->pidfd = open_owner(session);
+    session->owner = owner_number(session->pidfd);
     if (session->pidfd < 0) {
         log_debug("%s: its process cannot be watched: %s", session->label, strerror(errno));
         return;
@@ -490,7 +499,8 @@ static enum status check_attacher(const struct session *session, struct error *e
     if (session->pidfd < 0)
         return error_set(error, STATUS_UNSUPPORTED,
                          "the process of session %" PRIu64
-                         " cannot be watched (another pid namespace?), so it cannot attach",
+                         " cannot be watched, so it cannot attach: it is of another pid namespace, "
+                         "and the kernel is older than 6.5",
                          session->id);
     return STATUS_OK;
 }
@@ -570,7 +580,7 @@ enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE],
         return error_set(error, STATUS_DENIED, "the token is not of a session of uid %u",
                          peer->user.uid);
     // Blocks of a dead process are free again, so no process that is not watched may have them.
-    if (session->pid != peer->pid)
+    if (session->pid != peer->pid || (session->pid == 0 && session->owner != peer->owner))
         return error_set(error, STATUS_DENIED, "the token is of another process than %" PRIu64,
                          peer->pid);
     session->has_token = false;

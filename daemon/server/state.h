@@ -114,6 +114,7 @@ struct session {
     // Its core session after it died attached, until its process is proven dead; else NULL.
     struct core_session *ghost;
     int pidfd;          // of the client's process; owned; -1 = none
+    uint64_t owner;     // owner_number() of it
     struct watch watch; // of pidfd
     int64_t opened_ns, map_deadline_ns;
     struct core_waker waker;               // WAKER_SESSION

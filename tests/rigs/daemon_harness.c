@@ -113,7 +113,7 @@ static void become_daemon(const struct daemon *daemon, const char *const *option
     arguments[count] = NULL;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)
+    if (getppid() != parent && getppid() != 0) // 0: this is the first process of a pid namespace
         _exit(126);
     direct_output(daemon);
     const struct rlimit limit = {daemon->limit, daemon->limit};

@@ -29,6 +29,8 @@ foreach(suite test_daemon_connections test_daemon_hostile)
              LABELS process ENVIRONMENT ${tsan_environment} VALIDATED)
   target_include_directories(${suite} PRIVATE ${NNG_HEADERS})
 endforeach()
+aule_check(test_pid_namespaces SOURCES server/test_pid_namespaces.c rigs/client_step.c
+  LIBS client_expect aule_schema daemon_harness LABELS process)
 aule_check(test_daemon_exports SOURCES server/test_daemon_exports.c rigs/hostile_world.c
            rigs/importer.c rigs/daemon_suite.c rigs/daemon_step.c rigs/raw_client.c rigs/dice.c
            LIBS daemon_harness aule_schema ${NNG_SHARED}
