@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,6 +70,7 @@ static pid_t start_family(struct pipes *pipes, bool attaches)
     const pid_t first = fork();
     ck_assert_int_ge(first, 0);
     if (first == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         close(pipes->order[1]);
         if (fork() == 0)
             work(pipes, attaches);
