@@ -41,7 +41,7 @@ static int list_devices(void)
         const struct engine_device *device = &devices[i];
         char uuid[UUID_TEXT_SIZE];
         printf("%s\n  index %u, %s%s, socket %u.sock%s\n  uuid %s\n", device->name, device->index,
-               device->type, device->software ? " (software)" : "", i,
+               device->type, device->software ? " (software)" : "", device->index,
                i == 0 ? ", the default" : "", uuid_text(device->uuid, uuid));
         printf("  %s, %" PRIu64 " MiB, %" PRIu64 " MiB of it free\n", device->driver,
                device->heap_bytes >> 20, device->budget_bytes >> 20);
@@ -211,6 +211,8 @@ static int serve(struct server_params *params)
     if (limits_fit(params, &error) == STATUS_OK &&
         server_create(params, &server, &error) == STATUS_OK)
         code = (int)server_run(server);
+    else if (error.status == STATUS_STOPPING)
+        code = EXIT_CODE_DONE;
     else
         log_error("daemon: cannot start: %s", error.text);
     bool ended = server_destroy(server);
@@ -219,6 +221,16 @@ static int serve(struct server_params *params)
     if (!ended)
         _exit(code); // threads still run and use memory that exit() would free
     return code;
+}
+
+static int check_and_serve(struct server_params *params)
+{
+    struct error error;
+    const enum status status = server_check(params, &error);
+    if (status == STATUS_OK)
+        return serve(params);
+    fprintf(stderr, "aule-daemon: %s\n", error.text);
+    return status == STATUS_INVALID ? EXIT_CODE_USAGE : EXIT_CODE_FAILED;
 }
 
 int main(int argc, char **argv)
@@ -232,7 +244,7 @@ int main(int argc, char **argv)
     }
     umask(0077);
     keep_software_driver();
-    const int code = params.list_devices ? list_devices() : serve(&params);
+    const int code = params.list_devices ? list_devices() : check_and_serve(&params);
     free(params.lines);
     return code;
 }

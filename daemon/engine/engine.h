@@ -42,6 +42,7 @@ enum engine_haul_mode { ENGINE_HAUL_AUTO, ENGINE_HAUL_OFF, ENGINE_HAUL_ON, ENGIN
 struct engine_params {
     // Index, UUID (with or without dashes) or part of the name; NULL = the best device.
     const char *device;
+    bool require_gpu;   // a device that runs on the CPU is not found
     bool force_staging; // never import host memory
     // Enables VK_LAYER_KHRONOS_validation. Its messages go to `log` and are counted.
     bool validation;
@@ -78,7 +79,7 @@ struct engine_params {
 };
 
 struct engine_device {
-    uint32_t index; // among the devices of this Vulkan instance
+    uint32_t index; // place in engine_list_devices(); not the index that Vulkan gives
     char name[256];
     char driver[256]; // driver name and version
     char type[16];    // "discrete", "integrated", "virtual", "cpu", "other"

@@ -23,6 +23,10 @@
     OPTION(bool, list_devices, "list-devices", NULL, OPTION_FLAG,                                  \
            .help = "list the devices, best first, and end",                                        \
            .details = "The list also names each device's socket.")                                 \
+    OPTION(uint64_t, require_gpu_s, "require-gpu", "S", OPTION_COUNT, 0, 86400, .word = "off",     \
+           .word_value = SERVER_WORK_AUTO, .initial = "off",                                       \
+           .help = "refuse a device that runs on the CPU, and wait up to S seconds for a GPU",     \
+           .details = "The driver of a GPU may come up after the daemon. `0` refuses at once.")    \
     OPTION(const char *, variant, "variant", "NAME", OPTION_TEXT, 1,                               \
            .otherwise = "`$AULE_VARIANT`, else the best that fits",                                \
            .help = "attention shader to use, as `aule-ctl device` lists them",                     \

@@ -9,6 +9,7 @@
 #include "server.h"
 
 #include "connections.h"
+#include "device_mark.h"
 #include "dispatch.h"
 #include "lane.h"
 #include "limits.h"
@@ -37,7 +38,7 @@
 static const int64_t farewell_ns = 2000 * NS_PER_MS;
 // Bounds on the messages of one turn: time and number.
 static const int64_t messages_ns = 4 * NS_PER_MS;
-enum { MESSAGES_A_TURN = 256 };
+enum { MESSAGES_A_TURN = 256, GPU_NAP_MS = 500 };
 
 void server_arm(struct server *server, int64_t deadline_ns)
 {
@@ -94,11 +95,45 @@ static uint32_t completion_poll(uint64_t asked)
     return asked == SERVER_WORK_AUTO ? 0 : asked == 0 ? ENGINE_NO_POLL : (uint32_t)asked;
 }
 
+// True: SIGTERM or SIGINT came within `timeout_ms`.
+static bool is_told_to_stop(const struct server *server, int timeout_ms)
+{
+    struct pollfd signals = {.fd = server->signal_fd, .events = POLLIN};
+    struct signalfd_siginfo info;
+    return poll(&signals, 1, timeout_ms) > 0 &&
+           read(server->signal_fd, &info, sizeof info) == sizeof info && info.ssi_signo != SIGHUP;
+}
+
+// A GPU's driver may come up after the daemon. Each try asks Vulkan anew.
+static enum status create_engine(struct server *server, const struct engine_params *engine_params,
+                                 struct error *error)
+{
+    const uint64_t patience_s = server->params->require_gpu_s;
+    const int64_t deadline_ns = server->started_ns + (int64_t)patience_s * NS_PER_S;
+    char state[128];
+    for (bool told = false;; told = true) {
+        enum status status = engine_create(engine_params, &server->engine, error);
+        if (status != STATUS_NOT_FOUND || !engine_params->require_gpu ||
+            clock_now_ns() >= deadline_ns)
+            return status;
+        if (!told) {
+            log_warn("daemon: %s; it waits up to %" PRIu64 " s for one", error->text, patience_s);
+            snprintf(state, sizeof state,
+                     "STATUS=waits for a GPU (--require-gpu)\nEXTEND_TIMEOUT_USEC=%" PRIu64,
+                     (patience_s + 30) * 1000000);
+            notify_manager(state);
+        }
+        if (is_told_to_stop(server, GPU_NAP_MS))
+            return error_set(error, STATUS_STOPPING, "a signal ends the wait for a GPU");
+    }
+}
+
 static enum status open_engine(struct server *server, struct error *error)
 {
     const struct server_params *params = server->params;
     const struct engine_params engine_params = {
         .device = params->device,
+        .require_gpu = params->require_gpu_s != SERVER_WORK_AUTO,
         .force_staging = params->force_staging,
         .haul = params->transfer_queue,
         .validation = params->validation,
@@ -116,32 +151,19 @@ static enum status open_engine(struct server *server, struct error *error)
         .log = log_below,
         .context = server,
     };
-    return engine_create(&engine_params, &server->engine, error);
-}
-
-// The device's place in --list-devices, from 0 for the best one.
-static enum status device_number(const struct server *server, uint32_t *number, struct error *error)
-{
-    const struct engine_device *own = engine_device(server->engine);
-    struct engine_device *devices = NULL;
-    uint32_t count = 0;
-    enum status status = engine_list_devices(&devices, &count, error);
+    enum status status = create_engine(server, &engine_params, error);
     if (status != STATUS_OK)
         return status;
-    for (*number = 0; *number < count && devices[*number].index != own->index; (*number)++)
-        ;
-    free(devices);
-    return *number < count ? STATUS_OK
-                           : error_set(error, STATUS_NOT_FOUND, "device %s has gone", own->name);
+    const struct engine_device *device = engine_device(server->engine);
+    server->device_mark = device_mark_set(device->name, device->uuid, server->epoch);
+    return STATUS_OK;
 }
 
 // Locks the socket's path for this daemon, and removes what a killed daemon left there.
 static enum status take_place(struct server *server, struct error *error)
 {
-    uint32_t number = 0;
-    enum status status = server->params->socket ? STATUS_OK : device_number(server, &number, error);
-    if (status == STATUS_OK)
-        status = socket_path_resolve(server->params->socket, number, server->socket, error);
+    const uint32_t number = engine_device(server->engine)->index;
+    enum status status = socket_path_resolve(server->params->socket, number, server->socket, error);
     if (status != STATUS_OK)
         return status;
     // Before the lock: server_remove_traces() sweeps by this prefix once the lock is held. Daemons
@@ -332,6 +354,17 @@ static enum status measure_arenas(struct server *server, struct error *error)
                      strerror(errno));
 }
 
+enum status server_check(const struct server_params *params, struct error *error)
+{
+    struct groups *groups;
+    enum status status =
+        groups_create(params->tenants.texts, params->tenants.count, &groups, error);
+    if (status != STATUS_OK)
+        return status;
+    groups_destroy(groups);
+    return tiering_check(params, error);
+}
+
 enum status server_create(const struct server_params *params, struct server **out,
                           struct error *error)
 {
@@ -349,6 +382,7 @@ enum status server_create(const struct server_params *params, struct server **ou
     server->next_session = 1;
     server->next_deadline_ns = FOREVER;
     server->wake_fd = server->signal_fd = server->epoll_fd = server->bell.fd = server->lock.fd = -1;
+    server->device_mark = -1;
     server->fault.armed = params->fault;
     *out = server;
     enum status status = STATUS_OK;
@@ -536,6 +570,7 @@ bool server_destroy(struct server *server)
     if (server->guarded)
         sigbus_guard_finish();
     socket_lock_release(&server->lock);
+    close_fd(server->device_mark);
     close_fd(server->signal_fd);
     close_fd(server->wake_fd);
     close_fd(server->epoll_fd);

@@ -16,6 +16,8 @@ struct server;
 // Exit codes of the process.
 enum server_exit { SERVER_EXIT_OK = EXIT_CODE_DONE, SERVER_EXIT_DEVICE_LOST = EXIT_CODE_GONE };
 
+// INVALID: the value of an option is wrong, as far as the value alone tells.
+enum status server_check(const struct server_params *params, struct error *error);
 // Opens the device, takes the lock, removes what a killed daemon left, and listens. Before this,
 // and before any thread starts, the caller must block SIGTERM, SIGINT, SIGHUP and SIGXCPU, which
 // the server reads from a signalfd. *params and its strings must outlive the server. On failure

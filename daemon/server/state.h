@@ -191,6 +191,7 @@ struct server {
     char segment_prefix[SEGMENT_PREFIX_ROOM + 16]; // of the names of this daemon's segments
     struct socket_lock lock;
     int wake_fd, signal_fd, epoll_fd; // owned; -1 = not open
+    int device_mark;                  // of device_mark.h; owned; -1 = none
     bool has_requests;                // listener_fd() is readable
     struct watch request_watch, wake_watch, signal_watch, bell_watch, export_watch;
     struct watch tier_watches[1 + CORE_MAX_TIERS];

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "log.h"
 #include "tier/files/files.h"
+#include "tier/files/folder.h"
 #include "tier/host.h"
 #include "tier/redis/redis.h"
 
@@ -135,17 +136,23 @@ static enum status open_files(const char *url, const struct server_params *param
     return files_create(&files, out, error);
 }
 
-// What the URL of a tier begins with, and what opens it. `open` gets the whole URL; its error must
-// not show a password.
+static enum status check_files(const char *url, struct error *error)
+{
+    return folder_check_path(url + strlen("files://"), error);
+}
+
+// What the URL of a tier begins with, and what checks and opens it. Both get the whole URL; their
+// errors must not show a password.
 static const struct scheme {
     const char *prefix;
     const struct tier_ops *ops;
+    enum status (*check)(const char *url, struct error *error);
     enum status (*open)(const char *url, const struct server_params *params,
                         struct tier_backend **out, struct error *error);
 } schemes[] = {
-    {"redis://", &redis_ops, open_redis},
-    {"rediss://", &redis_ops, open_redis},
-    {"files://", &files_ops, open_files},
+    {"redis://", &redis_ops, redis_check_url, open_redis},
+    {"rediss://", &redis_ops, redis_check_url, open_redis},
+    {"files://", &files_ops, check_files, open_files},
 };
 enum { NUM_SCHEMES = sizeof schemes / sizeof *schemes };
 
@@ -176,8 +183,6 @@ static enum status open_further(struct tiering *tiering, const struct server_par
     const struct scheme *scheme = scheme_of(url);
     struct tier_backend *backend;
     struct tier *tier;
-    if (!scheme)
-        return refuse_url(index, error);
     struct error why;
     enum status status = scheme->open(url, params, &backend, &why);
     if (status == STATUS_OK)
@@ -192,12 +197,26 @@ static enum status open_all_further(struct tiering *tiering, const struct server
                                     struct error *error)
 {
     enum status status = STATUS_OK;
-    if (params->tiers.count > CORE_MAX_TIERS)
-        return error_set(error, STATUS_INVALID, "--tier is given %u times; at most %d are possible",
-                         params->tiers.count, CORE_MAX_TIERS);
     for (uint32_t i = 0; status == STATUS_OK && i < params->tiers.count; i++)
         status = open_further(tiering, params, i, error);
     return status;
+}
+
+enum status tiering_check(const struct server_params *params, struct error *error)
+{
+    if (params->tiers.count > CORE_MAX_TIERS)
+        return error_set(error, STATUS_INVALID, "--tier is given %u times; at most %d are possible",
+                         params->tiers.count, CORE_MAX_TIERS);
+    for (uint32_t i = 0; i < params->tiers.count; i++) {
+        const struct scheme *scheme = scheme_of(params->tiers.texts[i]);
+        struct error why;
+        if (!scheme)
+            return refuse_url(i, error);
+        const enum status status = scheme->check(params->tiers.texts[i], &why);
+        if (status != STATUS_OK)
+            return error_set(error, status, "--tier %u: %s", i + 1, why.text);
+    }
+    return STATUS_OK;
 }
 
 // ---- all of it ----

@@ -16,7 +16,9 @@ struct tiering {
     uint8_t *key;  // of --tier-key; owned
 };
 
-// Takes a zeroed one. After an error call tiering_close().
+// INVALID: a --tier is no URL that tiering_open() knows.
+enum status tiering_check(const struct server_params *params, struct error *error);
+// Takes a zeroed one, after tiering_check(). After an error call tiering_close().
 enum status tiering_open(struct tiering *tiering, struct engine *engine,
                          const struct server_params *params, struct error *error);
 // Core has ended. False: a transfer goes on, so the memory and the engine stay.

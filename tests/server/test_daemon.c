@@ -12,6 +12,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -209,8 +210,51 @@ static const struct refused bad_options[] = {
     {{"--frobnicate"}, "--frobnicate is no option"},
     {{"--ring-entries", "48"}, "--ring-entries \"48\" is not a power of two"},
     {{"somewhere"}, "\"somewhere\" is no option"},
+    {{"--tenant", "team"}, "--tenant \"team\" is not NAME=uid:N"},
+    {{"--tier", "ftp://x"}, "--tier 1 does not begin with one of: redis://, rediss://, files://"},
+    {{"--tier", "files://relative"}, "--tier 1: files://relative: the path must begin with /"},
+    {{"--require-gpu", "-1"}, "--require-gpu \"-1\""},
 };
 enum { NUM_BAD_OPTIONS = sizeof bad_options / sizeof bad_options[0] };
+
+static void *interrupt_the_wait(void *unused)
+{
+    while (!daemon_log_contains_now(&daemon_, "it waits up to 86400 s for one"))
+        nap();
+    kill(daemon_.pid, SIGTERM);
+    return unused;
+}
+
+START_TEST(a_daemon_that_must_have_a_gpu_refuses_the_cpu_and_a_signal_ends_its_wait)
+{
+    ck_assert(daemon_init(&daemon_));
+    if (daemon_start(&daemon_, (const char *const[]){"--require-gpu", "0", NULL})) {
+        stop_clean(); // this machine has one
+        return;
+    }
+    ck_assert_int_eq(daemon_.exit_code, 1);
+    ck_assert(daemon_log_contains(&daemon_, "runs on the CPU, and --require-gpu asks for a GPU"));
+    pthread_t thread;
+    daemon_.pid = -1;
+    ck_assert_int_eq(pthread_create(&thread, NULL, interrupt_the_wait, NULL), 0);
+    ck_assert(!daemon_start(&daemon_, (const char *const[]){"--require-gpu", "86400", NULL}));
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(daemon_.exit_code, 0);
+}
+END_TEST
+
+START_TEST(a_second_daemon_on_one_device_names_the_first)
+{
+    struct daemon second;
+    char sentence[64];
+    start(NULL);
+    ck_assert(daemon_launch(&second, NULL));
+    snprintf(sentence, sizeof sentence, "aule-daemon, too (pid %d)", (int)daemon_.pid);
+    ck_assert(daemon_log_contains(&second, sentence));
+    ck_assert_int_eq(daemon_end(&second), 0);
+    stop_clean();
+}
+END_TEST
 
 // An option that names something that does not exist.
 static const struct refused not_had[] = {
@@ -356,6 +400,11 @@ int main(void)
     suite_add(suite, "two at one place",
               (const TTest *const[]){the_end_of_a_daemon_leaves_the_files_of_the_next_one, NULL},
               2);
+    suite_add(suite, "device",
+              (const TTest *const[]){
+                  a_daemon_that_must_have_a_gpu_refuses_the_cpu_and_a_signal_ends_its_wait,
+                  a_second_daemon_on_one_device_names_the_first, NULL},
+              1);
     suite_add(suite, "bad options",
               (const TTest *const[]){a_bad_option_is_refused_with_its_value, NULL},
               NUM_BAD_OPTIONS);

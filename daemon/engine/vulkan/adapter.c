@@ -444,6 +444,8 @@ enum status adapter_list(const struct instance *instance, bool force_staging,
         statistics_describe(&list[i]);
     }
     qsort(list, *count, sizeof *list, compare);
+    for (uint32_t i = 0; i < *count; i++)
+        list[i].info.index = i;
     free(physical);
     *out = list;
     return STATUS_OK;
@@ -499,12 +501,16 @@ static void name_all(const struct adapter *list, uint32_t count, char *text, siz
 }
 
 enum status adapter_choose(const struct adapter *list, uint32_t count, const char *wanted,
-                           const struct adapter **out, struct error *error)
+                           bool require_gpu, const struct adapter **out, struct error *error)
 {
     const struct adapter *found = NULL;
     for (uint32_t i = 0; i < count && !found; i++)
         if (!wanted || matches(&list[i].info, wanted))
             found = &list[i];
+    if (found && found->info.software && require_gpu)
+        return error_set(error, STATUS_NOT_FOUND,
+                         "device %u (%.100s) runs on the CPU, and --require-gpu asks for a GPU",
+                         found->info.index, found->info.name);
     if (!found) {
         char names[256];
         name_all(list, count, names, sizeof names);

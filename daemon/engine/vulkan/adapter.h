@@ -108,9 +108,10 @@ enum status adapter_list(const struct instance *instance, bool force_staging,
 // Sets *features to the required and optional ones that `adapter` has.
 void adapter_features(const struct adapter *adapter, struct features *features);
 // Finds the best device that matches `wanted` (engine_params.device). NOT_FOUND: the error lists
-// all devices. UNSUPPORTED: the error says what the device lacks.
+// all devices, or with `require_gpu` names the one that runs on the CPU. UNSUPPORTED: the error
+// says what the device lacks.
 enum status adapter_choose(const struct adapter *list, uint32_t count, const char *wanted,
-                           const struct adapter **out, struct error *error);
+                           bool require_gpu, const struct adapter **out, struct error *error);
 bool adapter_has_extension(VkPhysicalDevice physical, const char *name);
 // Bytes left in the pool's heap: the driver's budget, else the heap's size minus `used`.
 uint64_t adapter_budget(const struct adapter *adapter, uint64_t used);

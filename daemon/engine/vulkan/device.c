@@ -43,7 +43,7 @@ static enum status choose(struct device *device, const struct engine_params *par
     if (status != STATUS_OK)
         return status;
     const struct adapter *found = NULL;
-    status = adapter_choose(list, count, params->device, &found, error);
+    status = adapter_choose(list, count, params->device, params->require_gpu, &found, error);
     if (status == STATUS_OK)
         device->adapter = *found;
     device->adapter.statistics &= params->statistics;

@@ -39,18 +39,26 @@ static enum status check_owner(const char *path, int fd, struct error *error)
     return STATUS_OK;
 }
 
+enum status folder_check_path(const char *path, struct error *error)
+{
+    if (path[0] == '/')
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "files://%s: the path must begin with /, as in files:///folder", path);
+}
+
 enum status folder_open(struct folder *folder, const char *path, struct error *error)
 {
     *folder = (struct folder){.fd = -1, .path = path};
-    if (path[0] != '/')
-        return error_set(error, STATUS_INVALID,
-                         "files://%s: the path must begin with /, as in files:///folder", path);
+    enum status status = folder_check_path(path, error);
+    if (status != STATUS_OK)
+        return status;
     if (mkdir(path, 0700) && errno != EEXIST)
         return error_set(error, STATUS_INVALID, "files://%s: %s", path, strerror(errno));
     folder->fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (folder->fd < 0)
         return error_set(error, STATUS_INVALID, "files://%s: %s", path, strerror(errno));
-    const enum status status = check_owner(path, folder->fd, error);
+    status = check_owner(path, folder->fd, error);
     if (status != STATUS_OK)
         folder_close(folder);
     return status;

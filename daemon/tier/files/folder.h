@@ -22,6 +22,8 @@ struct folder {
     atomic_uint last_part; // makes the names of unfinished files differ
 };
 
+// STATUS_INVALID: the path is not absolute.
+enum status folder_check_path(const char *path, struct error *error);
 // Opens the folder, and makes it with mode 0700 if only the last part of the path is missing.
 // STATUS_INVALID: the path is not absolute, or others than this process's user may use the folder.
 enum status folder_open(struct folder *folder, const char *path, struct error *error);
