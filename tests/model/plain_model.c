@@ -144,7 +144,8 @@ struct tenant_counts tenant_counts(const struct model *m, int tenant)
             continue;
         counts.cached += m->blocks[b].evictable;
         counts.used += !m->blocks[b].evictable;
-        counts.pinned += !m->blocks[b].evictable && block_state(m, b) == CACHED;
+        const int node = m->blocks[b].node;
+        counts.pinned += node != NONE && node_keep(m, node) == PINNED;
     }
     return counts;
 }

@@ -133,6 +133,7 @@ static void serve(int ready_fd)
     struct server *server = NULL;
     struct error error;
     sigset_t signals;
+    char groups[TENANTS][32];
     struct server_params params = {
         .socket = socket_path,
         .memory_fraction = 0.5,
@@ -152,7 +153,10 @@ static void serve(int ready_fd)
         .ring_entries = 16,
         .map_timeout_ms = DEADLINE_MS,
         .drain_timeout_ms = 1000,
+        .tenants = {{groups[0], groups[1]}, TENANTS},
     };
+    for (int t = 0; t < TENANTS; t++)
+        snprintf(groups[t], sizeof groups[t], "%s=uid:%u", t ? "two" : "one", (unsigned)geteuid());
     if (world_adjust)
         world_adjust(&params);
     sigemptyset(&signals);
@@ -339,12 +343,10 @@ void world_stop(void)
 
 // ---- what an operator sees ----
 
-static const char *const labels[TENANTS] = {"/one", "/two"};
-
 static bool is_label(const char *name, int tenant)
 {
-    const char *slash = strchr(name, '/');
-    return slash && strcmp(slash, labels[tenant]) == 0;
+    static const char *const labels[TENANTS] = {"one", "two"};
+    return strcmp(name, labels[tenant]) == 0;
 }
 
 static struct aule_tenant_state tenant_state(int tenant)
