@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -145,6 +146,61 @@ static void place_driver_cache(const char *folder, const char *variant)
         setenv("CUDA_CACHE_PATH", path, 0);
 }
 
+static bool is_set(const char *variable)
+{
+    const char *value = getenv(variable);
+    return value && value[0];
+}
+
+// As Mesa reads it.
+static bool is_true(const char *variable)
+{
+    static const char *const words[] = {"1", "true", "y", "yes"};
+    const char *value = getenv(variable);
+    for (size_t i = 0; value && i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(value, words[i]) == 0)
+            return true;
+    return false;
+}
+
+// Whether Mesa keeps compiled shaders in a folder that others cannot write. It makes the last parts
+// of the path itself.
+static bool mesa_keeps_shaders(void)
+{
+    static const char *const places[][2] = {
+        {"MESA_SHADER_CACHE_DIR", ""}, {"XDG_CACHE_HOME", ""}, {"HOME", "/.cache"}};
+    char path[PATH_MAX], why[WHY_SIZE];
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        if (!is_set(places[i][0]))
+            continue;
+        const int size = snprintf(path, sizeof path, "%s%s", getenv(places[i][0]), places[i][1]);
+        return size > 0 && size < (int)sizeof path && make_folders(path) &&
+               can_keep_files(path, why);
+    }
+    return false;
+}
+
+// Software devices compile in a process of their own, which hands the code over by Mesa's cache of
+// shaders. A service may lack a HOME for it; then it is in this folder. The program that becomes
+// that process; NULL: there is no such cache. Call this before the first thread starts.
+static const char *compile_program(const char *folder)
+{
+    static const char itself[] = "/proc/self/exe";
+    char path[PATH_MAX], why[WHY_SIZE];
+    if (is_true("MESA_SHADER_CACHE_DISABLE") || is_true("MESA_GLSL_CACHE_DISABLE"))
+        log_info("daemon: Mesa's cache is disabled, so a software device compiles among the runs");
+    else if (mesa_keeps_shaders())
+        return itself;
+    else if (folder && snprintf(path, sizeof path, "%s/mesa", folder) < (int)sizeof path &&
+             make_folders(path) && can_keep_files(path, why) &&
+             setenv("MESA_SHADER_CACHE_DIR", path, 1) == 0)
+        return itself;
+    else
+        log_info(
+            "daemon: no folder for Mesa's cache, so a software device compiles among the runs");
+    return NULL;
+}
+
 static const char *variant_name(const char *option)
 {
     const char *variable = getenv("AULE_VARIANT");
@@ -207,6 +263,7 @@ static int serve(struct server_params *params)
     params->cache_folder = cache_folder(params->cache_folder, folder);
     params->variant = variant_name(params->variant);
     place_driver_cache(params->cache_folder, params->variant);
+    params->compile_program = compile_program(params->cache_folder);
     int code = EXIT_CODE_FAILED;
     if (limits_fit(params, &error) == STATUS_OK &&
         server_create(params, &server, &error) == STATUS_OK)
@@ -236,6 +293,8 @@ static int check_and_serve(struct server_params *params)
 int main(int argc, char **argv)
 {
     struct server_params params;
+    if (argc == 2 && strcmp(argv[1], ENGINE_COMPILE_COMMAND) == 0)
+        return engine_compile_main();
     process_begin();
     switch (options_parse(argc, argv, &params)) {
     case OPTIONS_DONE: return EXIT_CODE_DONE;

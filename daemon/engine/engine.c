@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include <utlist.h>
 
@@ -35,6 +36,7 @@ static const uint64_t default_scratch_bytes = UINT64_C(256) << 20;
 static const uint64_t grace_ns = UINT64_C(5000000000);
 // Covers the late begin of a dispatch and the differences among submissions of one shape.
 static const int64_t default_look_ns = 100000;
+static const int compiler_nice = 10;
 // For the polling thread, the submitter, the caller and the rest of the machine.
 enum { LEAST_CORES_TO_LOOK = 4 };
 
@@ -136,9 +138,12 @@ static void on_compiled(void *owner, bool awaited)
         engine_wake(engine);
 }
 
+// Cores that compile for one session are missing to all others where they are the device.
 static void *compiler_thread(void *argument)
 {
     struct engine *engine = argument;
+    if (engine->device.adapter.info.software)
+        setpriority(PRIO_PROCESS, 0, compiler_nice); // of this thread alone
     compiler_run(&engine->pipelines.compiler);
     pthread_mutex_lock(&engine->lock);
     engine->compiler_gone = true;
@@ -282,8 +287,7 @@ static bool stop_compiler(struct engine *engine, int64_t deadline_ns)
 static bool stop_threads(struct engine *engine, int64_t deadline_ns)
 {
     tuner_stop(engine);
-    if (engine->pipelines.compiler.made)
-        compiler_quit(&engine->pipelines.compiler);
+    pipelines_quit(&engine->pipelines);
     pthread_mutex_lock(&engine->lock);
     engine->stopping = true;
     engine->submitter_gone |= !engine->submitter_runs;

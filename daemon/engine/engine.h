@@ -65,6 +65,11 @@ struct engine_params {
     // Folder for files: compiled pipelines, one file for each device, and tuning results, one file
     // for each device and driver. NULL = nothing is kept.
     const char *cache_folder;
+    // A program, of the same build, that calls engine_compile_main() if ENGINE_COMPILE_COMMAND is
+    // its only argument. On a software device, new pipelines are compiled in a process of it first,
+    // because the driver would compile them on the thread of all runs. NULL = they are not. Must
+    // live as long as the engine.
+    const char *compile_program;
     enum engine_haul_mode haul;
     enum engine_tune tune;      // measure workgroup sizes; the bits are the same with all of them
     uint32_t tune_time_ms;      // most time to measure one kind of dispatch; 0 = 200
@@ -101,6 +106,11 @@ struct engine_device {
 // Sets *out to a malloc'd array of the machine's devices, best first.
 // STATUS_NOT_FOUND: Vulkan has no device.
 enum status engine_list_devices(struct engine_device **out, uint32_t *count, struct error *error);
+
+// The process that compiles one pipeline. Its main() returns what this returns, and has done
+// nothing else.
+#define ENGINE_COMPILE_COMMAND "compile-pipeline"
+int engine_compile_main(void);
 
 // STATUS_NOT_FOUND: no device or variant matches; the error lists the names.
 // STATUS_UNSUPPORTED: the error says what the device lacks.

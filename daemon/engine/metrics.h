@@ -11,6 +11,8 @@
 #define ENGINE_METRIC_MAP(X)                                                                       \
     X(PIPELINES_COMPILED, COUNTER, "aule_compiled_pipelines_total", "pipelines",                   \
       "pipelines compiled, by the driver or out of the cache folder")                              \
+    X(PIPELINES_APART, COUNTER, "aule_pipelines_compiled_apart_total", "pipelines",                \
+      "pipelines that a process of its own compiled before, on a software device")                 \
     X(CASCADES, COUNTER, "aule_cascade_dispatches_total", "dispatches",                            \
       "dispatches that read keys once for several sequences")                                      \
     X(STAGED_BYTES, COUNTER, "aule_staged_bytes_total", "bytes",                                   \

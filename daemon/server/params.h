@@ -394,6 +394,7 @@
 // variant by the names that hold, and reads log_level and list_devices alone.
 struct server_params {
     DAEMON_OPTIONS(OPTION_NO_MEMBER, OPTION_MEMBER)
+    const char *compile_program; // as in engine_params
     char *lines; // the options as options_print_values() writes them; NULL: not known
 };
 

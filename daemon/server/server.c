@@ -139,6 +139,7 @@ static enum status open_engine(struct server *server, struct error *error)
         .validation = params->validation,
         .statistics = log_writes(LOG_LEVEL_DEBUG),
         .cache_folder = params->cache_folder,
+        .compile_program = params->compile_program,
         .tune = params->tune,
         .tune_time_ms = params->tune_time_ms,
         .max_tuned = params->max_tuned,

@@ -32,7 +32,8 @@ aule_check(test_engine
            TIMEOUT 36000 # with --long; Check's limit for each test is far less
            ENVIRONMENT AULE_TEST_ONE_IN=${one_in} ASAN_OPTIONS=allocator_may_return_null=1
                        TSAN_OPTIONS=${tsan_options}:allocator_may_return_null=1)
-add_dependencies(test_engine vulkan_importer)
+add_dependencies(test_engine vulkan_importer aule-daemon)
+target_compile_definitions(test_engine PRIVATE AULE_DAEMON="$<TARGET_FILE:aule-daemon>")
 aule_twin(test_engine kernels CK_INCLUDE_TAGS=kernels ${validation})
 aule_twin(test_engine tune CK_INCLUDE_TAGS=tune ${validation})
 set_tests_properties(test_engine_kernels test_engine_tune PROPERTIES TIMEOUT 36000)

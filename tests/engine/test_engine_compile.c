@@ -9,7 +9,13 @@
 #include "engine/state/state.h"
 #include "rigs/engine_world.h"
 
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { DELAYED = 7, NEIGHBOUR = 8, LAST = 9 }; // lines
 
@@ -294,6 +300,174 @@ START_TEST(what_a_line_waits_for_is_compiled_before_what_is_only_wanted)
 }
 END_TEST
 
+// ---- compiling in a process of its own, on a software device ----
+
+static char folder[64];
+
+static const char *in_folder(const char *name)
+{
+    static char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+// A program that does as the script says. With another helper than the daemon's, which it may
+// become, a test decides when a helper goes on.
+static void open_with_helper(const char *script)
+{
+    static char program[128];
+    snprintf(folder, sizeof folder, "/tmp/aule-test-helper.XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(program, sizeof program, "%s", in_folder("program"));
+    FILE *file = fopen(program, "w");
+    ck_assert_ptr_nonnull(file);
+    fprintf(file, "#!/bin/sh\ncd %s\necho $$ >pid.part\nmv pid.part pid\n%s\n", folder, script);
+    ck_assert_int_eq(fclose(file), 0);
+    ck_assert_int_eq(chmod(program, 0700), 0);
+    teardown();
+    engine = open_engine((struct engine_params){.compile_program = program});
+    open_arena();
+}
+
+static void remove_folder(void)
+{
+    static const char *const names[] = {"program", "pid", "gate"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        unlink(in_folder(names[i]));
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+
+static bool is_there(const char *name)
+{
+    return access(in_folder(name), F_OK) == 0;
+}
+
+static pid_t helper_pid(void)
+{
+    int pid = 0;
+    AWAIT(DEADLINE_S, is_there("pid"));
+    FILE *file = fopen(in_folder("pid"), "r");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "%d", &pid), 1);
+    fclose(file);
+    return pid;
+}
+
+static bool is_gone(pid_t pid)
+{
+    return kill(pid, 0) != 0 && errno == ESRCH;
+}
+
+static uint64_t num_apart(void)
+{
+    uint64_t metrics[NUM_ENGINE_METRICS];
+    engine_metrics(engine, metrics);
+    return metrics[ENGINE_METRIC_PIPELINES_APART];
+}
+
+static bool compiles_apart(void)
+{
+    return engine_device(engine)->software;
+}
+
+static const char becomes_the_daemons_helper[] = "exec " AULE_DAEMON " \"$@\"",
+                  waits_at_a_gate[] = "while [ ! -e gate ]; do sleep 0.01; done\n"
+                                      "exec " AULE_DAEMON " \"$@\"",
+                  never_answers[] = "exec sleep 1000", fails_at_once[] = "exit 1";
+
+// Nothing of the fresh shape reaches the driver before its helper has ended.
+START_TEST(runs_of_others_go_on_while_a_helper_compiles)
+{
+    open_with_helper(waits_at_a_gate);
+    struct shaped known = open_shape(8, 0), fresh = open_shape(16, DELAYED);
+    expect_runs(&known);
+    const unsigned before = atomic_load(&num_compiles);
+    if (compiles_apart()) {
+        known.run.line = NEIGHBOUR;
+        ck_assert_int_eq(status_alone(&fresh), STATUS_BUSY);
+        helper_pid();
+        for (int i = 0; i < 3; i++)
+            expect_runs(&known);
+        ck_assert(!engine_line_resume(engine, DELAYED));
+        ck_assert_uint_eq(atomic_load(&num_compiles), before);
+        fclose(fopen(in_folder("gate"), "w"));
+        resume(DELAYED);
+        ck_assert_uint_eq(num_apart(), 2); // its write and its attention
+        expect_runs(&fresh);
+    }
+    close_shape(&fresh);
+    close_shape(&known);
+    remove_folder();
+}
+END_TEST
+
+START_TEST(a_helper_compiles_each_pipeline_that_a_line_waits_for)
+{
+    open_with_helper(becomes_the_daemons_helper);
+    struct shaped fresh = open_shape(16, DELAYED);
+    if (compiles_apart()) {
+        ck_assert_int_eq(status_alone(&fresh), STATUS_BUSY);
+        resume(DELAYED);
+        ck_assert_uint_eq(num_apart(), 2);
+        ck_assert(!logged("among the runs"));
+        expect_runs(&fresh);
+    }
+    close_shape(&fresh);
+    remove_folder();
+}
+END_TEST
+
+// The engine compiles itself, as on a GPU.
+static void expect_failure(const char *why)
+{
+    struct shaped fresh = open_shape(16, DELAYED);
+    if (compiles_apart()) {
+        ck_assert_int_eq(status_alone(&fresh), STATUS_BUSY);
+        resume(DELAYED);
+        ck_assert_uint_eq(num_apart(), 0);
+        ck_assert(logged(why));
+        expect_runs(&fresh);
+        ck_assert(is_gone(helper_pid()));
+    }
+    close_shape(&fresh);
+    remove_folder();
+}
+
+START_TEST(a_helper_that_fails_fails_no_run)
+{
+    open_with_helper(fails_at_once);
+    expect_failure("its helper failed: it ended without an answer");
+}
+END_TEST
+
+START_TEST(a_helper_that_takes_too_long_is_ended)
+{
+    open_with_helper(never_answers);
+    engine->pipelines.helper.deadline_ms = 100;
+    expect_failure("its helper failed: it took over 100 ms");
+}
+END_TEST
+
+START_TEST(destroy_ends_the_helper_that_compiles)
+{
+    open_with_helper(never_answers);
+    struct shaped fresh = open_shape(16, DELAYED);
+    const bool apart = compiles_apart();
+    pid_t pid = 0;
+    if (apart) {
+        ck_assert_int_eq(status_alone(&fresh), STATUS_BUSY);
+        pid = helper_pid();
+    }
+    close_shape(&fresh);
+    engine_arena_destroy(arena);
+    ck_assert(engine_destroy_within(engine, DEADLINE_S * 1000));
+    ck_assert(!apart || is_gone(pid));
+    engine = open_engine((struct engine_params){0});
+    arena = NULL;
+    remove_folder();
+}
+END_TEST
+
 // On a device with tensor cores, opening it compiles something, too.
 static void setup_compiles(void)
 {
@@ -303,16 +477,19 @@ static void setup_compiles(void)
 
 void add_compile_tests(Suite *suite)
 {
-    check_case(suite, "compiles", setup_compiles, teardown,
-               (const TTest *const[]){
-                   a_run_of_a_new_shape_does_not_delay_a_neighbour,
-                   lines_that_need_one_pipeline_compile_it_once,
-                   compiles_of_a_line_that_ends_are_dropped,
-                   a_compile_that_fails_fails_only_the_run_that_needs_it_and_is_tried_again,
-                   pipelines_that_lines_wait_to_use_are_kept_beyond_the_limit,
-                   a_run_without_tokens_does_not_overtake_one_that_waits,
-                   a_run_without_a_line_does_not_wait_for_others_compiles,
-                   what_a_line_waits_for_is_compiled_before_what_is_only_wanted,
-                   destroy_drops_the_compiles_that_are_queued, NULL},
-               1);
+    check_case(
+        suite, "compiles", setup_compiles, teardown,
+        (const TTest *const[]){
+            a_run_of_a_new_shape_does_not_delay_a_neighbour,
+            lines_that_need_one_pipeline_compile_it_once, compiles_of_a_line_that_ends_are_dropped,
+            a_compile_that_fails_fails_only_the_run_that_needs_it_and_is_tried_again,
+            pipelines_that_lines_wait_to_use_are_kept_beyond_the_limit,
+            a_run_without_tokens_does_not_overtake_one_that_waits,
+            a_run_without_a_line_does_not_wait_for_others_compiles,
+            what_a_line_waits_for_is_compiled_before_what_is_only_wanted,
+            destroy_drops_the_compiles_that_are_queued,
+            runs_of_others_go_on_while_a_helper_compiles,
+            a_helper_compiles_each_pipeline_that_a_line_waits_for, a_helper_that_fails_fails_no_run,
+            a_helper_that_takes_too_long_is_ended, destroy_ends_the_helper_that_compiles, NULL},
+        1);
 }

@@ -227,12 +227,14 @@ void compiler_ask_early(struct compiler *compiler, const struct pipeline_key *ke
 }
 
 // Compiles what is queued. With the lock held, which is released meanwhile.
-static void compile_now(struct compiler *compiler, struct compile *compile)
+static void compile_now(struct compiler *compiler, struct compile *compile, bool prepares)
 {
     struct error error = {.status = STATUS_OK};
     struct pipeline *pipeline = NULL;
     compile->state = UNDER_WAY;
     pthread_mutex_unlock(&compiler->lock);
+    if (prepares && compiler->prepare)
+        compiler->prepare(compiler->pipelines, &compile->key);
     error.status = compiler->compile(compiler->pipelines, &compile->key, &pipeline, &error);
     pthread_mutex_lock(&compiler->lock);
     leave_queue(compiler, compile);
@@ -256,7 +258,7 @@ enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *
         return no_memory(error);
     compile->num_threads++;
     if (itself && compile->state == QUEUED)
-        compile_now(compiler, compile);
+        compile_now(compiler, compile, false);
     while (compile->state != ENDED)
         pthread_cond_wait(&compiler->ended, &compiler->lock);
     compile->num_threads--;
@@ -340,7 +342,7 @@ void compiler_run(struct compiler *compiler)
     struct compile *compile;
     pthread_mutex_lock(&compiler->lock);
     while ((compile = take(compiler)))
-        compile_now(compiler, compile);
+        compile_now(compiler, compile, true);
     pthread_mutex_unlock(&compiler->lock);
 }
 

@@ -45,6 +45,9 @@ struct compiler {
     // *out is pinned once; NULL = it needs no pin.
     enum status (*compile)(void *pipelines, const struct pipeline_key *key, struct pipeline **out,
                            struct error *error);
+    // Called first, without the lock, by compiler_run() alone, because it may take long. NULL =
+    // nothing.
+    void (*prepare)(void *pipelines, const struct pipeline_key *key);
     // With the lock held: whether the pipeline may be evicted changes by this much.
     void (*pin)(struct pipeline *pipeline, int by);
     // Without the lock: a compile has ended. `awaited`: a line waits for it.

@@ -8,6 +8,7 @@
 
 #include "pipeline.h"
 
+#include "base/uuid.h"
 #include "engine/vulkan/statistics.h"
 #include "engine/vulkan/vk.h"
 #include "pipeline_file.h"
@@ -138,12 +139,37 @@ static bool has_natives(const struct variant *variant)
     return false;
 }
 
-static enum status make_compiler(struct pipelines *pipelines, struct error *error)
+// Has the driver's cache filled by another process. If that fails, the driver compiles at the first
+// dispatch.
+static void compile_apart(void *owner, const struct pipeline_key *key)
 {
+    struct pipelines *pipelines = owner;
+    struct device *device = pipelines->device;
+    struct compile_request request = {.matrices = device->adapter.matrices, .key = *key};
+    struct error error = {0};
+    if (key->kind == PIPELINE_NATIVE)
+        return;
+    uuid_text(device->adapter.info.uuid, request.device);
+    snprintf(request.variant, sizeof request.variant, "%s", pipelines->variant->name);
+    if (compile_helper_run(&pipelines->helper, &request, &error))
+        device_count(device, ENGINE_METRIC_PIPELINES_APART, 1);
+    else if (error.status != STATUS_STOPPING)
+        device_log(device, 1, "a pipeline is compiled among the runs: its helper failed: %s",
+                   error.text);
+}
+
+static enum status make_compiler(struct pipelines *pipelines, const struct engine_params *params,
+                                 struct error *error)
+{
+    const bool apart = params->compile_program && pipelines->device->adapter.info.software;
     pipelines->compiler.compile = make;
+    pipelines->compiler.prepare = apart ? compile_apart : NULL;
     pipelines->compiler.pin = pin;
     pipelines->compiler.pipelines = pipelines;
-    return compiler_init(&pipelines->compiler, pipelines->most, error);
+    enum status status = compile_helper_init(&pipelines->helper, params->compile_program, error);
+    if (status == STATUS_OK)
+        status = compiler_init(&pipelines->compiler, pipelines->most, error);
+    return status;
 }
 
 enum status pipelines_init(struct pipelines *pipelines, struct device *device,
@@ -152,7 +178,7 @@ enum status pipelines_init(struct pipelines *pipelines, struct device *device,
 {
     pipelines->device = device;
     pipelines->most = params->max_pipelines ? params->max_pipelines : default_most;
-    enum status status = make_compiler(pipelines, error);
+    enum status status = make_compiler(pipelines, params, error);
     if (status == STATUS_OK)
         status = variant_choose(&device->adapter, params->variant, &pipelines->variant, error);
     if (status != STATUS_OK)
@@ -172,10 +198,19 @@ enum status pipelines_init(struct pipelines *pipelines, struct device *device,
     return status;
 }
 
+void pipelines_quit(struct pipelines *pipelines)
+{
+    if (!pipelines->compiler.made)
+        return;
+    compiler_quit(&pipelines->compiler);
+    compile_helper_stop(&pipelines->helper);
+}
+
 void pipelines_finish(struct pipelines *pipelines)
 {
     struct device *device = pipelines->device;
     compiler_finish(&pipelines->compiler);
+    compile_helper_finish(&pipelines->helper);
     if (pipelines_unsaved(pipelines))
         pipelines_save(pipelines);
     struct pipeline *pipeline, *next;

@@ -8,6 +8,7 @@
 #ifndef AULE_ENGINE_PIPELINE_H
 #define AULE_ENGINE_PIPELINE_H
 
+#include "compile_helper.h"
 #include "compiler.h"
 #include "engine/vulkan/device.h"
 #include "geometry.h"
@@ -35,6 +36,7 @@ struct pipelines {
     VkPipelineLayout layout;                // push constants only
     VkPipelineCache cache;
     struct compiler compiler;
+    struct compile_helper helper;
     struct pipeline *by_key; // uthash; guard: compiler.lock, as of the next four
     struct pipeline *by_use; // least recently used first
     uint32_t most;           // pipelines to keep; those that the GPU may still run do not count
@@ -52,6 +54,8 @@ enum status pipelines_init(struct pipelines *pipelines, struct device *device,
                            struct transfer *transfer, const struct engine_params *params,
                            struct error *error);
 void pipelines_finish(struct pipelines *pipelines); // takes a zeroed and a half-built one; saves
+// From now on only what a thread waits for is compiled, and no helper runs. Any thread.
+void pipelines_quit(struct pipelines *pipelines);
 
 // Pipelines that are asked for from now on are for submission `sequence`. The GPU has finished
 // those up to `passed`. Submitter only.

@@ -1,0 +1,60 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# SPDX-FileCopyrightText: The aule authors
+#
+# A daemon on a software device compiles in processes of its own, over a Mesa cache in its cache
+# folder if the user has none. Where Mesa keeps nothing, the log says that it does not.
+#     test_compile_apart.sh AULE_DAEMON AULE_CTL README_EXAMPLE LIBRARY_FOLDER
+set -eu
+folder=$(mktemp -d)
+daemon=
+trap 'kill $daemon 2>/dev/null || true; rm -rf "$folder"' EXIT
+chmod 700 "$folder"
+start() { # CACHE_FOLDER [VARIABLE=VALUE]...
+    cache=$1
+    shift
+    env -i PATH="$PATH" ${ASAN_OPTIONS:+ASAN_OPTIONS="$ASAN_OPTIONS"} "$@" "$program" \
+        --socket "$folder/s" --cache-folder "$cache" --tune off 2>"$folder/log" &
+    daemon=$!
+    tries=0
+    until grep -q ready "$folder/log"; do
+        tries=$((tries + 1))
+        if [ $tries -gt 300 ] || ! kill -0 $daemon 2>/dev/null; then
+            cat "$folder/log"
+            grep -qi "no.*device" "$folder/log" && exit 77
+            exit 1
+        fi
+        sleep 0.1
+    done
+    grep -q "runs on the CPU" "$folder/log" || { echo "the device is no software device"; exit 77; }
+}
+stop() {
+    kill $daemon
+    wait $daemon || { cat "$folder/log"; exit 1; }
+    daemon=
+}
+run() { # runs of new shapes
+    AULE_SOCKET="$folder/s" LD_LIBRARY_PATH="$library" "$example" >"$folder/out" 2>&1 ||
+        { cat "$folder/out"; exit 1; }
+}
+compiled_apart() {
+    "$ctl" --socket "$folder/s" metrics | awk '/^aule_pipelines_compiled_apart_total/ {print $2}'
+}
+program=$1 ctl=$2 example=$3 library=$4
+
+start "$folder/cache"
+run
+[ "$(compiled_apart)" -gt 0 ] || { echo "nothing was compiled apart"; cat "$folder/log"; exit 1; }
+[ -n "$(find "$folder/cache/mesa" -type f -size +1k)" ] || { echo "Mesa keeps nothing"; exit 1; }
+stop
+
+for variable in NOTHING=1 MESA_SHADER_CACHE_DISABLE=true; do
+    [ $variable = NOTHING=1 ] && cache=none || cache=$folder/cache
+    start "$cache" $variable
+    grep -q "so a software device compiles among the runs" "$folder/log" ||
+        { echo "$variable: the log does not say it"; cat "$folder/log"; exit 1; }
+    run
+    [ "$(compiled_apart)" = 0 ] || { echo "$variable: something was compiled apart"; exit 1; }
+    stop
+done
+echo "new shapes are compiled apart where Mesa keeps shaders"
