@@ -79,11 +79,18 @@ static void open_bare(struct bare *bare, const char *suffix)
     ck_assert(receive(bare->fd, theirs, sizeof theirs));
 }
 
+static void close_bare(struct bare *bare)
+{
+    wire_reply_finish(&bare->reply);
+    close(bare->fd);
+}
+
 static enum status ask(struct bare *bare, const struct wire_request *request)
 {
     struct wire_buffer buffer;
     struct error error;
     struct wire_request whole = *request;
+    wire_reply_finish(&bare->reply);
     whole.session = bare->session;
     whole.epoch = bare->epoch;
     ck_assert_int_eq(wire_encode_request(&whole, &buffer, &error), STATUS_OK);
@@ -221,7 +228,7 @@ START_TEST(strangers_take_no_place_and_each_is_told_why)
     start_for_all((const char *const[]){GROUPS, "--max-connections", "16", NULL});
     struct user stranger = start_user(STRANGER, STRANGER, flood_as_stranger);
     ck_assert_int_eq(result_of(&stranger), MANY);
-    struct bare workers[5], control;
+    static struct bare workers[5], control;
     for (int i = 0; i < 5; i++)
         ck_assert_int_eq(open_session(&workers[i]), STATUS_OK);
     ck_assert_int_eq(result_as(GUEST, GUEST, open_one_session), STATUS_OK);
@@ -230,8 +237,8 @@ START_TEST(strangers_take_no_place_and_each_is_told_why)
                      STATUS_OK);
     finish_user(&stranger);
     for (int i = 0; i < 5; i++)
-        close(workers[i].fd);
-    close(control.fd);
+        close_bare(&workers[i]);
+    close_bare(&control);
     stop_clean();
 }
 END_TEST
@@ -248,13 +255,13 @@ START_TEST(a_guest_takes_a_part_of_the_connections_and_others_go_on)
     ck_assert_int_eq(result_of(&third), 0); // the group has all of its places
     struct user solo = start_user(OTHER_GUEST, OTHER_GUEST, flood_as_guest);
     ck_assert_int_eq(result_of(&solo), 4); // guests have all of theirs
-    struct bare workers[4];
+    static struct bare workers[4];
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(open_session(&workers[i]), STATUS_OK);
     struct user *users[] = {&first, &second, &third, &solo};
     for (int i = 0; i < 4; i++) {
         finish_user(users[i]);
-        close(workers[i].fd);
+        close_bare(&workers[i]);
     }
     stop_clean();
 }
@@ -268,13 +275,13 @@ START_TEST(a_guest_takes_a_part_of_the_sessions_and_others_go_on)
     ck_assert_int_eq(result_of(&first), 2);
     struct user solo = start_user(OTHER_GUEST, OTHER_GUEST, open_one_session);
     ck_assert_int_eq(result_of(&solo), STATUS_OK);
-    struct bare workers[5];
+    static struct bare workers[5];
     for (int i = 0; i < 5; i++)
         ck_assert_int_eq(open_session(&workers[i]), STATUS_OK);
     finish_user(&first);
     finish_user(&solo);
     for (int i = 0; i < 5; i++)
-        close(workers[i].fd);
+        close_bare(&workers[i]);
     stop_clean();
 }
 END_TEST
@@ -367,7 +374,7 @@ static int open_control(void)
 
 START_TEST(what_changes_others_is_served_only_on_the_control_socket)
 {
-    struct bare worker, control;
+    static struct bare worker, control;
     int num_control = 0;
     start_for_all((const char *const[]){GROUPS, NULL});
     ck_assert_int_eq(open_session(&worker), STATUS_OK);
@@ -382,9 +389,7 @@ START_TEST(what_changes_others_is_served_only_on_the_control_socket)
         ck_assert_msg((status == STATUS_DENIED) == by_control, "%s: %s",
                       wire_command_name(request.command), worker.reply.message);
         ck_assert(!by_control || strstr(worker.reply.message, "0.sock.control"));
-        wire_reply_finish(&worker.reply);
         ck_assert_int_ne(ask(&control, &request), STATUS_DENIED);
-        wire_reply_finish(&control.reply);
     }
     ck_assert_int_eq(num_control, 7);
     const struct wire_request end = {.command = WIRE_COMMAND_KILL_SESSION,
@@ -397,15 +402,15 @@ START_TEST(what_changes_others_is_served_only_on_the_control_socket)
     ck_assert_ptr_nonnull(strstr(control.reply.message, "the control socket has no sessions"));
     ck_assert_int_eq(result_as(GUEST, GUEST, open_control), 0);
     ck_assert_int_eq(result_as(0, 0, open_control), 1);
-    close(worker.fd);
-    close(control.fd);
+    close_bare(&worker);
+    close_bare(&control);
     stop_clean();
 }
 END_TEST
 
 START_TEST(the_control_socket_works_while_workers_have_all_places)
 {
-    struct bare worker, refused, control;
+    static struct bare worker, refused, control;
     start((const char *const[]){"--max-connections", "1", NULL});
     ck_assert_int_eq(open_session(&worker), STATUS_OK);
     ck_assert_int_eq(open_session(&refused), STATUS_LIMIT);
@@ -413,9 +418,9 @@ START_TEST(the_control_socket_works_while_workers_have_all_places)
     const struct wire_request end = {.command = WIRE_COMMAND_KILL_SESSION,
                                      .kill_session.session = worker.session};
     ck_assert_int_eq(ask(&control, &end), STATUS_OK);
-    close(worker.fd);
-    close(refused.fd);
-    close(control.fd);
+    close_bare(&worker);
+    close_bare(&refused);
+    close_bare(&control);
     stop_clean();
 }
 END_TEST
@@ -473,13 +478,13 @@ static int count_as_guest(void)
 
 START_TEST(a_guest_reads_no_count_of_blocks_of_others)
 {
-    struct bare worker;
+    static struct bare worker;
     start_for_all((const char *const[]){GROUPS, "--max-blocks", "64", NULL});
     ck_assert_int_eq(open_session(&worker), STATUS_OK);
     ck_assert_int_eq(open_cache_of(&worker), STATUS_OK);
     ck_assert_int_eq(lease_of(&worker, worker.reply.cache_open.cache, 20), STATUS_OK);
     ck_assert_int_eq(result_as(GUEST, GUEST, count_as_guest), 0);
-    close(worker.fd);
+    close_bare(&worker);
     stop_clean();
 }
 END_TEST
