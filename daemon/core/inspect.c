@@ -154,6 +154,8 @@ uint64_t *core_metrics(struct core *core)
     metrics[METRIC_CACHES] = core->pool.num_caches;
     metrics[METRIC_OFFERS] = core->offers.num;
     metrics[METRIC_CACHES_LIMIT] = core->params.max_caches;
+    metrics[METRIC_HOST_MEMORY] = core->pool.memory;
+    metrics[METRIC_HOST_MEMORY_LIMIT] = core->params.max_memory;
     metrics[METRIC_POOL_BYTES] = core->pool.bytes;
     metrics[METRIC_POOL_LIMIT_BYTES] = core->pool.limit_bytes;
     metrics[METRIC_POOL_LIMIT_BLOCKS] = core->params.max_blocks;

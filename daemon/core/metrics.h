@@ -28,6 +28,13 @@ enum metric_kind { METRIC_COUNTER, METRIC_GAUGE }; // MetricKind of aule.fbs
     X(SESSIONS_LIMIT, GAUGE, "aule_sessions_limit", "sessions", "--max-sessions")                  \
     X(CACHES, GAUGE, "aule_caches", "caches", "caches, open or not")                               \
     X(CACHES_LIMIT, GAUGE, "aule_caches_limit", "caches", "--max-caches")                          \
+    X(ARENA_MEMORY, GAUGE, "aule_arena_memory_bytes", "bytes", "shared memory of all sessions")    \
+    X(ARENA_MEMORY_LIMIT, GAUGE, "aule_arena_memory_limit_bytes", "bytes",                         \
+      "--max-arena-memory; 0: no limit")                                                           \
+    X(HOST_MEMORY, GAUGE, "aule_host_memory_bytes", "bytes",                                       \
+      "host memory that the daemon keeps for all sessions")                                        \
+    X(HOST_MEMORY_LIMIT, GAUGE, "aule_host_memory_limit_bytes", "bytes",                           \
+      "--max-host-memory; 0: no limit")                                                            \
     X(POOL_BYTES, GAUGE, "aule_pool_bytes", "bytes",                                               \
       "device memory of the pool, with that which is being allocated")                             \
     X(POOL_LIMIT_BYTES, GAUGE, "aule_pool_limit_bytes", "bytes",                                   \

@@ -127,9 +127,8 @@
     OPTION(uint64_t, tenant_floor, "tenant-floor", "N", OPTION_COUNT, 0, INT32_MAX,                \
            .initial = "0", .help = "cached blocks of such a user that are not evicted for others") \
     OPTION(double, tenant_share, "tenant-share", "F", OPTION_NUMBER, 0, 1, .initial = "0.75",      \
-           .help =                                                                                 \
-               "part of `--max-caches`, `--max-arena-memory` and `--max-host-memory` that one "    \
-               "tenant may take",                                                                  \
+           .help = "part of `--max-caches`, `--max-arena-memory`, `--device-arenas` and "          \
+                   "`--max-host-memory` that one tenant may take",                                 \
            .details = "Rounded up. So no tenant can use up what all share.")                       \
     OPTION(double, tenant_pinned, "tenant-pinned", "F", OPTION_NUMBER, 0, 1, .initial = "0.5",     \
            .help = "part of the pool that the pinned blocks of one tenant may take",               \

@@ -285,12 +285,7 @@ static enum status check_device_arena(const struct server *server, uint64_t size
         return error_set(error, STATUS_UNSUPPORTED,
                          "device %s exports no memory, so no session has a device arena",
                          engine_device(server->engine)->name);
-    if (size <= most && server->device_arena_bytes <= most - size)
-        return STATUS_OK;
-    return error_set(error, STATUS_LIMIT,
-                     "a device arena of %" PRIu64
-                     " bytes and those of other sessions exceed --device-arenas %" PRIu64,
-                     size, most);
+    return STATUS_OK;
 }
 
 static bool same_tenant(const struct session *a, const struct session *b)
@@ -298,33 +293,57 @@ static bool same_tenant(const struct session *a, const struct session *b)
     return a->group || b->group ? a->group == b->group : a->uid == b->uid;
 }
 
-// The segments of a tenant's sessions, also of those that end.
-static uint64_t arenas_of_tenant(const struct session *session)
+// Memory that all sessions share.
+struct total {
+    const char *what, *option;
+    size_t field;       // of struct session: the bytes that it has, a uint64_t
+    uint64_t most, has; // bytes of all sessions; most UINT64_MAX = no limit
+};
+
+static uint64_t bytes_of(const struct session *session, const struct total *total)
 {
-    uint64_t bytes = 0;
-    for (const struct session *other = session->server->sessions; other; other = other->hh.next)
-        bytes += same_tenant(session, other) ? other->arena_bytes : 0;
+    uint64_t bytes;
+    memcpy(&bytes, (const char *)session + total->field, sizeof bytes);
     return bytes;
 }
 
-// Of a new session, which is not in the table yet.
-static enum status check_arenas(const struct session *session, struct error *error)
+// Of a new session, which is not in the table yet. Sessions that end count until their memory has
+// gone.
+static enum status check_total(const struct session *session, const struct total *total,
+                               struct error *error)
 {
     const struct server *server = session->server;
-    const uint64_t most = server->max_arena_memory, part = core_tenant_part(server->core, most),
-                   size = session->arena_bytes, own = arenas_of_tenant(session);
-    if (!most || (size <= part && own <= part - size && server->arena_bytes <= most - size))
+    const uint64_t part = core_tenant_part(server->core, total->most),
+                   size = bytes_of(session, total);
+    uint64_t own = 0;
+    for (const struct session *other = server->sessions; other; other = other->hh.next)
+        own += same_tenant(session, other) ? bytes_of(other, total) : 0;
+    if (size == 0 || total->most == UINT64_MAX ||
+        (size <= part && own <= part - size && total->has <= total->most - size))
         return STATUS_OK;
-    if (size <= part && own <= part - size)
+    if (part == total->most || size > total->most || (size <= part && own <= part - size))
         return error_set(error, STATUS_LIMIT,
-                         "a segment of %" PRIu64 " bytes would exceed the %" PRIu64
-                         " bytes of all sessions (--max-arena-memory)",
-                         size, most);
+                         "%s of %" PRIu64 " bytes and those of other sessions exceed %s %" PRIu64,
+                         total->what, size, total->option, total->most);
     return error_set(error, STATUS_LIMIT,
-                     "a segment of %" PRIu64 " bytes would exceed the tenant's %" PRIu64
-                     " bytes (--max-arena-memory %" PRIu64
-                     ", --tenant-share); its sessions have %" PRIu64,
-                     size, part, most, own);
+                     "%s of %" PRIu64 " bytes would exceed the tenant's %" PRIu64
+                     " bytes (%s %" PRIu64 ", --tenant-share); its sessions have %" PRIu64,
+                     total->what, size, part, total->option, total->most, own);
+}
+
+static enum status check_totals(const struct session *session, struct error *error)
+{
+    const struct server *server = session->server;
+    const struct total totals[] = {
+        {"a segment", "--max-arena-memory", offsetof(struct session, arena_bytes),
+         server->max_arena_memory ? server->max_arena_memory : UINT64_MAX, server->arena_bytes},
+        {"a device arena", "--device-arenas", offsetof(struct session, device_arena_size),
+         server->params->device_arenas, server->device_arena_bytes},
+    };
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < sizeof totals / sizeof *totals && status == STATUS_OK; i++)
+        status = check_total(session, &totals[i], error);
+    return status;
 }
 
 // Sessions that have ended count while their attached processes run.
@@ -431,7 +450,7 @@ enum status session_start(struct server *server, struct peer *peer, const struct
     set_label(session);
     const struct segment_params segment = segment_params_of(session);
     session->arena_bytes = segment_size(&segment);
-    status = check_arenas(session, error);
+    status = check_totals(session, error);
     if (status != STATUS_OK) {
         free_session(session);
         return status;

@@ -63,7 +63,8 @@ START_TEST(arenas_of_all_sessions_have_a_total_and_a_tenant_has_its_part_until_t
     start((const char *const[]){"--max-arena-memory", "1M", "--tenant-share", "0.5", NULL});
     for (int i = 0; i < 4; i++)
         clients[i] = raw_open(daemon_.socket);
-    expect_hello(clients[0], 1 << 20, STATUS_LIMIT,
+    expect_hello(clients[0], 1 << 20, STATUS_LIMIT, "exceed --max-arena-memory 1048576");
+    expect_hello(clients[0], 600 << 10, STATUS_LIMIT,
                  "the tenant's 524288 bytes (--max-arena-memory 1048576, --tenant-share)");
     expect_hello(clients[0], 256 << 10, STATUS_OK, NULL);
     expect_hello(clients[1], 256 << 10, STATUS_LIMIT, "--max-arena-memory");

@@ -229,7 +229,7 @@ enum status tenant_check_memory(const struct tenant *tenant, uint64_t bytes, con
     const uint64_t most = pool->ledger->params->max_memory, part = tenant_part(pool, most);
     if (!most || (has_room(part, tenant->memory, bytes) && has_room(most, pool->memory, bytes)))
         return STATUS_OK;
-    if (has_room(part, tenant->memory, bytes))
+    if (part == most || has_room(part, tenant->memory, bytes))
         return error_set(error, STATUS_LIMIT,
                          "%" PRIu64 " bytes of %s more would exceed the %" PRIu64
                          " bytes of all sessions (--max-host-memory)",
