@@ -22,6 +22,11 @@ static struct part {
     struct handle *open;
 } parts[NUM_PARTS];
 
+// This process, without a system call for each look. A bare clone() runs no handler of
+// pthread_atfork(); there a handle of the parent is noticed by attachment_enter(), and by the first
+// handle that the child opens.
+static atomic_int process;
+
 static void for_all(int (*act)(pthread_mutex_t *))
 {
     for (int i = 0; i < NUM_PARTS; i++)
@@ -38,12 +43,23 @@ static void unlock_all(void)
     for_all(pthread_mutex_unlock);
 }
 
+static void note_process(void)
+{
+    atomic_store(&process, getpid());
+}
+
+static void begin_child(void)
+{
+    unlock_all();
+    note_process();
+}
+
 static void begin(void)
 {
     for (int i = 0; i < NUM_PARTS; i++)
         pthread_mutex_init(&parts[i].mutex, NULL);
     // A child must be able to close what it has got, also if another thread was in the table.
-    pthread_atfork(lock_all, unlock_all, unlock_all);
+    pthread_atfork(lock_all, unlock_all, begin_child);
 }
 
 // The part of an address, locked. Objects lie some hundred bytes apart.
@@ -78,6 +94,7 @@ enum aule_status handle_open(struct handle *handle, const struct handle_kind *ki
     handle->address = handle;
     atomic_init(&handle->uses, 1);
     struct part *part = lock_part(handle);
+    note_process();
     HASH_ADD_PTR(part->open, address, handle);
     const bool added = handle->hh.tbl != NULL;
     pthread_mutex_unlock(&part->mutex);
@@ -117,7 +134,7 @@ enum aule_status handle_enter(const void *object, const struct handle_kind *kind
     struct part *part = lock_part(object);
     struct handle *handle = find(part, object, kind);
     const pid_t pid = handle ? handle->pid : 0;
-    const bool ours = handle && pid == getpid();
+    const bool ours = handle && pid == atomic_load(&process);
     if (ours)
         atomic_fetch_add(&handle->uses, call_unit);
     pthread_mutex_unlock(&part->mutex);

@@ -8,6 +8,7 @@
 
 #include "caller.h"
 #include "error.h"
+#include "fork.h"
 #include "handle.h"
 #include "socket_path.h"
 
@@ -173,8 +174,11 @@ static enum aule_status reconnect(struct aule_session *session)
 enum aule_status aule_session_reconnect(struct aule_session *session)
 {
     USE(session);
+    enum aule_status status = fork_check(session->handle.pid, "the session");
+    if (status != AULE_OK)
+        return status;
     pthread_mutex_lock(&session->reconnecting);
-    enum aule_status status = reconnect(session);
+    status = reconnect(session);
     pthread_mutex_unlock(&session->reconnecting);
     return status;
 }
