@@ -86,6 +86,21 @@ START_TEST(a_ring_that_is_not_offered_is_an_error_only_where_it_is_asked_for)
 }
 END_TEST
 
+START_TEST(the_doorbell_of_another_user_is_not_rung)
+{
+    char bell[sizeof daemon_.socket + 8];
+    snprintf(bell, sizeof bell, "%s.bell", daemon_.socket);
+    if (geteuid() != 0) {
+        fprintf(stderr, "not tested: only root can give a file away\n");
+        return;
+    }
+    ck_assert_int_eq(chown(bell, 64001, 64001), 0);
+    expect_entries("", 0); // messages do as well
+    setenv("AULE_LANE", "ring", 1);
+    expect(try_session(0, NULL), AULE_DENIED, "is user 64001's");
+}
+END_TEST
+
 START_TEST(a_doorbell_that_cannot_be_reached_is_an_error_only_where_the_ring_is_asked_for)
 {
     char bell[sizeof daemon_.socket + 8];
@@ -383,6 +398,7 @@ int main(void)
     const struct entry two[] = {
         {an_unknown_lane_is_refused_with_its_name, 0},
         {the_ring_is_taken_where_it_is_offered_and_nobody_says_otherwise, 0},
+        {the_doorbell_of_another_user_is_not_rung, 0},
         {a_doorbell_that_cannot_be_reached_is_an_error_only_where_the_ring_is_asked_for, 0},
         {a_time_to_spin_that_is_none_is_refused_by_its_value, 0},
         {more_threads_than_a_ring_has_entries_share_it, 2},
