@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,12 +147,6 @@ static void place_driver_cache(const char *folder, const char *variant)
         setenv("CUDA_CACHE_PATH", path, 0);
 }
 
-static bool is_set(const char *variable)
-{
-    const char *value = getenv(variable);
-    return value && value[0];
-}
-
 // As Mesa reads it.
 static bool is_true(const char *variable)
 {
@@ -163,41 +158,41 @@ static bool is_true(const char *variable)
     return false;
 }
 
-// Whether Mesa keeps compiled shaders in a folder that others cannot write. It makes the last parts
-// of the path itself.
-static bool mesa_keeps_shaders(void)
+// Where Mesa keeps compiled shaders. It makes the last parts of the path itself.
+static bool mesa_folder(char path[PATH_MAX])
 {
-    static const char *const places[][2] = {
-        {"MESA_SHADER_CACHE_DIR", ""}, {"XDG_CACHE_HOME", ""}, {"HOME", "/.cache"}};
-    char path[PATH_MAX], why[WHY_SIZE];
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        if (!is_set(places[i][0]))
-            continue;
-        const int size = snprintf(path, sizeof path, "%s%s", getenv(places[i][0]), places[i][1]);
-        return size > 0 && size < (int)sizeof path && make_folders(path) &&
-               can_keep_files(path, why);
-    }
-    return false;
+    const struct passwd *user = getpwuid(getuid()); // not HOME
+    const char *own = getenv("MESA_SHADER_CACHE_DIR"), *all = getenv("XDG_CACHE_HOME");
+    int size = -1;
+    if ((own && own[0]) || (all && all[0]))
+        size = snprintf(path, PATH_MAX, "%s", own && own[0] ? own : all);
+    else if (user)
+        size = snprintf(path, PATH_MAX, "%s/.cache", user->pw_dir);
+    return size > 0 && size < PATH_MAX;
+}
+
+static bool is_kept(char *path)
+{
+    char why[WHY_SIZE];
+    return make_folders(path) && can_keep_files(path, why);
 }
 
 // Software devices compile in a process of their own, which hands the code over by Mesa's cache of
-// shaders. A service may lack a HOME for it; then it is in this folder. The program that becomes
-// that process; NULL: there is no such cache. Call this before the first thread starts.
+// shaders. Others must not be able to write there, because the code is run. A service may lack such
+// a folder; then the cache is in `folder`. The program that becomes that process; NULL: there is no
+// cache. Call this before threads read the environment.
 static const char *compile_program(const char *folder)
 {
     static const char itself[] = "/proc/self/exe";
-    char path[PATH_MAX], why[WHY_SIZE];
+    char path[PATH_MAX];
     if (is_true("MESA_SHADER_CACHE_DISABLE") || is_true("MESA_GLSL_CACHE_DISABLE"))
-        log_info("daemon: Mesa's cache is disabled, so a software device compiles among the runs");
-    else if (mesa_keeps_shaders())
+        return NULL;
+    if (mesa_folder(path) && is_kept(path))
         return itself;
-    else if (folder && snprintf(path, sizeof path, "%s/mesa", folder) < (int)sizeof path &&
-             make_folders(path) && can_keep_files(path, why) &&
-             setenv("MESA_SHADER_CACHE_DIR", path, 1) == 0)
+    if (folder && snprintf(path, sizeof path, "%s/mesa", folder) < (int)sizeof path &&
+        is_kept(path) && setenv("MESA_SHADER_CACHE_DIR", path, 1) == 0)
         return itself;
-    else
-        log_info(
-            "daemon: no folder for Mesa's cache, so a software device compiles among the runs");
+    setenv("MESA_SHADER_CACHE_DISABLE", "true", 1);
     return NULL;
 }
 

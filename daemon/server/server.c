@@ -458,6 +458,10 @@ static void log_readiness(const struct server *server)
     if (device->software)
         log_warn("device %s runs on the CPU: results are right but slow; no GPU was %s",
                  device->name, params->device ? "asked for" : "found");
+    if (device->software && !params->compile_program)
+        log_warn("device %s compiles new shapes among the runs, because Mesa's cache has no folder "
+                 "of the user's own or is disabled",
+                 device->name);
     log_info("ready: aule-daemon %s, device %s (%s, %s), socket %s, pool of at most %" PRIu64
              " bytes, %u sessions, %u caches, arenas of "
              "%" PRIu64 " bytes, %s",

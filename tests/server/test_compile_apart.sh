@@ -13,7 +13,7 @@ chmod 700 "$folder"
 start() { # CACHE_FOLDER [VARIABLE=VALUE]...
     cache=$1
     shift
-    env -i PATH="$PATH" ${ASAN_OPTIONS:+ASAN_OPTIONS="$ASAN_OPTIONS"} "$@" "$program" \
+    env -i PATH="$PATH" XDG_CACHE_HOME=/dev/null/none ${ASAN_OPTIONS:+ASAN_OPTIONS="$ASAN_OPTIONS"} "$@" "$program" \
         --socket "$folder/s" --cache-folder "$cache" --tune off 2>"$folder/log" &
     daemon=$!
     tries=0
@@ -48,13 +48,18 @@ run
 [ -n "$(find "$folder/cache/mesa" -type f -size +1k)" ] || { echo "Mesa keeps nothing"; exit 1; }
 stop
 
-for variable in NOTHING=1 MESA_SHADER_CACHE_DISABLE=true; do
-    [ $variable = NOTHING=1 ] && cache=none || cache=$folder/cache
-    start "$cache" $variable
-    grep -q "so a software device compiles among the runs" "$folder/log" ||
+# Others could put code into the folder "open", which the daemon would run.
+mkdir "$folder/open"
+chmod 777 "$folder/open"
+for variable in NOTHING=1 XDG_CACHE_HOME="$folder/open" MESA_SHADER_CACHE_DISABLE=true; do
+    cache=none
+    [ "$variable" != MESA_SHADER_CACHE_DISABLE=true ] || cache=$folder/cache
+    start "$cache" "$variable"
+    grep -q "compiles new shapes among the runs" "$folder/log" ||
         { echo "$variable: the log does not say it"; cat "$folder/log"; exit 1; }
     run
     [ "$(compiled_apart)" = 0 ] || { echo "$variable: something was compiled apart"; exit 1; }
     stop
 done
+[ -z "$(find "$folder/open" -mindepth 1)" ] || { echo "Mesa uses a folder of others"; exit 1; }
 echo "new shapes are compiled apart where Mesa keeps shaders"
