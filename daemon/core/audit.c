@@ -15,6 +15,7 @@
 #include "core/pool/prefix.h"
 #include "core/pool/tenant.h"
 #include "core/runs/run.h"
+#include "core/steps/making.h"
 #include "state.h"
 
 #include <inttypes.h>
@@ -102,6 +103,10 @@ static bool tally_session(const struct core_session *session, const struct cache
             refs += tally_batch(run->batch, block);
         if (run->engine.kind != ENGINE_GATHER)
             tally->pending += writes(run->batch->writes, run->batch->num_writes, block);
+    }
+    for (const struct core_draft *draft = session->drafts; draft; draft = draft->next) {
+        if (draft->table == table && audit_kept_by(draft))
+            refs += tally_batch(draft->old, block);
     }
     const struct hold hold = hold_find(table, block->id);
     EXPECT(hold.refs == refs,

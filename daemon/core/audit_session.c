@@ -10,6 +10,7 @@
 #include "core/pool/hold.h"
 #include "core/pool/tenant.h"
 #include "core/runs/run.h"
+#include "core/steps/making.h"
 #include "state.h"
 
 #include <inttypes.h>
@@ -28,6 +29,20 @@ bool audit_first_mention(const struct core_session *session, const struct run *r
             return false;
     }
     return true;
+}
+
+const struct batch *audit_kept_by(const struct core_draft *draft)
+{
+    const struct core_session *session = draft->session;
+    const struct run *run;
+    if (!draft->old || !session->closed)
+        return NULL;
+    DL_FOREACH(session->runs, run)
+    {
+        if (!run->over && run->batch == draft->old)
+            return NULL;
+    }
+    return draft->old;
 }
 
 static uint64_t count_entries(const struct hold_table *table)
@@ -84,6 +99,8 @@ static bool check_users(const struct core_session *session, const struct hold_ta
         users += audit_first_mention(session, run) && run->batch->table == table;
         users += run->copy && run->copy->table == table;
     }
+    for (const struct core_draft *draft = session->drafts; draft; draft = draft->next)
+        users += (draft->table == table) + (draft->table == table && audit_kept_by(draft));
     EXPECT(users == table->num_users,
            "session %" PRIu64 " counts %" PRIu32 " users of cache %" PRIu64 ", has %" PRIu32,
            session->id, table->num_users, table->cache_id, users);
@@ -118,6 +135,8 @@ static bool check_batch_memory(const struct core_session *session, struct error 
     }
     for (run = session->tickets; run; run = run->hh.next)
         bytes += run->delivered ? run->bytes : 0;
+    for (const struct core_draft *draft = session->drafts; draft; draft = draft->next)
+        bytes += audit_kept_by(draft) ? bytes_of(draft->old) : 0;
     EXPECT(bytes == session->batch_memory,
            "session %" PRIu64 " counts %" PRIu64 " bytes of batch memory, has %" PRIu64,
            session->id, session->batch_memory, bytes);
@@ -249,8 +268,8 @@ bool audit_sessions(const struct core *core, struct error *error)
     }
     DL_FOREACH(core->leaving, session)
     {
-        EXPECT(session->num_in_flight || session->num_haunted, "session %" PRIu64 " should be gone",
-               session->id);
+        EXPECT(session->num_in_flight || session->num_haunted || session->drafts,
+               "session %" PRIu64 " should be gone", session->id);
         if (!check_session(session, error))
             return false;
     }

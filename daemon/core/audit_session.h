@@ -30,6 +30,9 @@ static inline bool in_heap(const struct heap *heap, const struct heap_node *node
 // earlier step. With the registered batches, these runs then name every live batch once.
 bool audit_first_mention(const struct core_session *session, const struct run *run);
 
+// The batch that the draft advances, if neither the session nor a run has it any more; else NULL.
+const struct batch *audit_kept_by(const struct core_draft *draft);
+
 // False: *error names the first counter that is wrong.
 bool audit_sessions(const struct core *core, struct error *error);
 

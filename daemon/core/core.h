@@ -99,7 +99,9 @@ struct core_params {
                      //   have waited (delay.h). 0 = the caller never polls, and
                      //   runs never wait for other sessions
     void (*log)(void *context, int level, const char *format, const char *text); // as engine.h's
-    void *context; // passed to session_gone() and log()
+    // Frees large memory of malloc(), perhaps on another thread. NULL: free() does.
+    void (*free_later)(void *context, void *memory);
+    void *context; // passed to session_gone(), log() and free_later()
 };
 
 enum status core_create(const struct core_params *params, struct core **out, struct error *error);
@@ -530,6 +532,22 @@ enum status core_batch_create(struct core_session *session, const struct core_ba
                               uint64_t *batch, uint32_t *num_tokens, struct error *error);
 enum status core_batch_destroy(struct core_session *session, uint64_t batch, struct error *error);
 
+// The same in three parts, for large arrays. core_batch_begin() reads their lengths and the scalars
+// alone. Then any thread calls core_draft_fill() with the arrays, which stay the caller's until the
+// draft ends, and the same lengths and scalars otherwise. Then the dispatcher calls
+// core_draft_end(), if the session has not been closed and filling succeeded. In every case it
+// calls core_draft_discard() at last, and only then is a session that was closed meanwhile gone.
+// From the begin to the end the caller makes no other call that advances or destroys a batch of the
+// session, or releases a block of it.
+struct core_draft;
+enum status core_batch_begin(struct core_session *session, const struct core_batch_params *sizes,
+                             struct core_draft **out, struct error *error);
+enum status core_draft_fill(struct core_draft *draft, const struct core_batch_params *params,
+                            struct error *error);
+enum status core_draft_end(struct core_draft *draft, uint64_t *batch, uint32_t *num_tokens,
+                           struct error *error);
+void core_draft_discard(struct core_draft *draft);
+
 // What changes from one step of a batch to the next. Everything else stays: the sequences, their
 // rows, q_lens, token_rows, kv_starts, and where and how K and V lie.
 struct core_entry { uint32_t seq, column; int32_t block; };   // block_table[seq][column] = block
@@ -549,6 +567,15 @@ struct core_advance {
 // is as it was. INVALID also: the batch has a mask, or no keys.
 enum status core_batch_advance(struct core_session *session, const struct core_advance *advance,
                                struct error *error);
+// True: core_batch_advance() with these arrays would copy or read about `bytes` bytes or more, for
+// example because runs can still read an entry that changes. It would also succeed as a draft.
+bool core_advance_is_large(struct core_session *session, const struct core_advance *advance,
+                           uint64_t bytes);
+// As core_batch_begin() and core_draft_fill().
+enum status core_advance_begin(struct core_session *session, const struct core_advance *sizes,
+                               struct core_draft **out, struct error *error);
+enum status core_draft_fill_next(struct core_draft *draft, const struct core_advance *advance,
+                                 struct error *error);
 
 // A run as the client sent it; schema/aule.fbs says what the fields of these structs mean. Core
 // reads no Span: the arrays that spans name are here.

@@ -13,6 +13,7 @@
 #include "core/pool/queue.h"
 #include "core/pool/tenant.h"
 #include "core/runs/run.h"
+#include "core/steps/making.h"
 #include "state.h"
 
 #include <inttypes.h>
@@ -250,7 +251,7 @@ void session_let_go(struct core_session *session)
 void session_passed(struct core_session *session)
 {
     struct core *core = session->core;
-    if (!session->closed || session->num_in_flight || session->num_haunted)
+    if (!session->closed || session->num_in_flight || session->num_haunted || session->drafts)
         return;
     // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
     DL_DELETE(core->leaving, session);
@@ -258,6 +259,13 @@ void session_passed(struct core_session *session)
     if (core->params.session_gone && !session->errand)
         core->params.session_gone(core->params.context, session->owner);
     session_free(session);
+}
+
+void core_draft_discard(struct core_draft *draft)
+{
+    struct core_session *session = draft->session;
+    making_discard(draft);
+    session_passed(session);
 }
 
 // ---- the caches of a session ----

@@ -41,7 +41,7 @@ foreach(suite scheduler core_tickets core_parameters)
 endforeach()
 aule_check(test_slices SOURCES core/runs/test_slices.c rigs/scheduler_world.c LIBS core_world
   LABELS core)
-foreach(suite core_step core_layers reads)
+foreach(suite core_step core_layers core_drafts reads)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/step_world.c LIBS core_world
     LABELS core)
 endforeach()

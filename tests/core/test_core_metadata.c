@@ -58,8 +58,8 @@ static void make_good(void)
         uint32_t made_ = 0;                                                                        \
         make_good();                                                                               \
         change;                                                                                    \
-        ck_assert_refused(core_batch_create(a.session, &good.params, &none_, &made_, &error),      \
-                          status, text);                                                           \
+        ck_assert_refused(world_create(a.session, &good.params, &none_, &made_, &error), status,   \
+                          text);                                                                   \
         ck_assert_uint_eq(none_, 0);                                                               \
     } while (0)
 
@@ -73,7 +73,7 @@ START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_valu
     worker_write(&a, blocks + 9, tokens, 8);
     worker_publish(&a, tokens, 8, blocks + 9);
     make_good();
-    ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
+    ck_assert_status(world_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
     ck_assert_uint_eq(made, 7);
     ck_assert_status(core_batch_destroy(a.session, batch, &error), STATUS_OK);
     REFUSED(good.params.cache = 77, STATUS_NOT_FOUND, "77");
@@ -108,11 +108,11 @@ START_TEST(each_kind_of_bad_metadata_has_its_status_and_a_sentence_with_the_valu
     make_good(); // legal: more queries than keys, if it writes nothing
     good.lens[2] = 2;
     good.slots[4] = good.slots[5] = good.slots[6] = -1;
-    ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
+    ck_assert_status(world_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
     make_good(); // legal: padding
     memset(good.cu, 0, sizeof(good.cu));
     good.params.num_slot_mapping = 0;
-    ck_assert_status(core_batch_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
+    ck_assert_status(world_create(a.session, &good.params, &batch, &made, &error), STATUS_OK);
     ck_assert_uint_eq(made, 0);
 }
 END_TEST
@@ -176,8 +176,8 @@ START_TEST(a_mask_has_a_bit_for_each_query_and_key_and_each_sequence_begins_a_by
     for (int i = 0; i < 1 << 19; i++)
         table[i] = blocks[0];
     good.params.block_table = table;
-    ck_assert_refused(core_batch_create(a.session, &good.params, &none, &made, &error),
-                      STATUS_INVALID, "mask has 13 bytes; 34359738368 are needed");
+    ck_assert_refused(world_create(a.session, &good.params, &none, &made, &error), STATUS_INVALID,
+                      "mask has 13 bytes; 34359738368 are needed");
     free(table);
 }
 END_TEST
@@ -286,8 +286,8 @@ START_TEST(too_many_batches_are_a_limit_that_names_its_option)
     good.params.num_slot_mapping = 0;
     for (int i = 0; i < 64; i++)
         last = worker_create(&a, &good.params);
-    ck_assert_refused(core_batch_create(a.session, &good.params, &batch, &made, &error),
-                      STATUS_LIMIT, "--max-batches");
+    ck_assert_refused(world_create(a.session, &good.params, &batch, &made, &error), STATUS_LIMIT,
+                      "--max-batches");
     ck_assert_status(core_batch_destroy(a.session, last, &error), STATUS_OK);
     worker_create(&a, &good.params);
     struct core_session_counts counts;
@@ -312,14 +312,13 @@ START_TEST(the_metadata_of_all_batches_is_bounded_until_their_runs_are_over)
     const struct core_batch_params params = sequences_over(worker.cache, 1, cu, lens, &block, 1);
     batch = worker_batch(&worker, &block, 8, 8);
     worker_create(&worker, &params);
-    ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error),
-                      STATUS_LIMIT,
+    ck_assert_refused(world_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT,
                       "36 bytes of metadata more would exceed the session's limit of 138 "
                       "(--max-batch-memory); its batches and unreaped runs have 136");
     worker_run(&worker, batch, 0, 8, tokens);
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
-    ck_assert_refused(core_batch_create(worker.session, &params, &last, &made, &error),
-                      STATUS_LIMIT, "have 136");
+    ck_assert_refused(world_create(worker.session, &params, &last, &made, &error), STATUS_LIMIT,
+                      "have 136");
     world_finish_all(&strict);
     worker_batch(&worker, &block, 8, 8);
     world_close(&strict);

@@ -319,10 +319,10 @@ START_TEST(a_session_without_an_arena_cannot_run)
     ck_assert_status(core_session_open(bare.core, &bare_params, &session, &error), STATUS_OK);
     ck_assert_status(core_cache_open(session, &identity, &info, &error), STATUS_OK);
     struct core_batch_params batch_params = sequences_over(info.cache, 1, cu, lens, NULL, 0);
-    ck_assert_refused(core_batch_create(session, &batch_params, &batch, &made, &error),
+    ck_assert_refused(world_create(session, &batch_params, &batch, &made, &error),
                       STATUS_OUT_OF_RANGE, "arena of 0 bytes");
     batch_params.cu_seqlens_q = none;
-    ck_assert_status(core_batch_create(session, &batch_params, &batch, &made, &error), STATUS_OK);
+    ck_assert_status(world_create(session, &batch_params, &batch, &made, &error), STATUS_OK);
     const struct core_run_params run_params = {
         .entry = {.batch = batch, .num_heads = 1, .q.dtype = DTYPE_F16, .out.dtype = DTYPE_F16}};
     ck_assert_refused(core_run(session, &run_params, &ticket, &error), STATUS_INVALID,

@@ -130,7 +130,7 @@ static enum status try_advance(uint64_t batch, const struct model *m,
         .positions = m->has_positions ? m->positions : NULL,
         .num_positions = m->has_positions ? TOKENS : 0,
     };
-    return core_batch_advance(a.session, &advance, NULL);
+    return world_advance(a.session, &advance, NULL);
 }
 
 static uint64_t create(const struct model *m)
@@ -195,7 +195,7 @@ START_TEST(an_advanced_batch_is_what_one_created_anew_would_be)
         for (int j = 0; j < 24; j++)
             before[j] = refs_of(blocks[j]);
         unreserve(batch);
-        enum status expected = core_batch_create(a.session, &params, &anew, &made, NULL);
+        enum status expected = world_create(a.session, &params, &anew, &made, NULL);
         if (expected == STATUS_OK)
             unreserve(anew);
         enum status status = try_advance(batch, &next, entries, count);
@@ -236,7 +236,7 @@ static enum status try_batch(uint32_t num_tokens, uint32_t num_new, uint64_t *ba
     struct core_batch_params params = sequences_over(a.cache, 1, cu_, lens, blocks, 2);
     params.slot_mapping = slots;
     params.num_slot_mapping = num_new;
-    return core_batch_create(a.session, &params, batch, &made, error);
+    return world_create(a.session, &params, batch, &made, error);
 }
 
 START_TEST(a_second_batch_may_not_write_a_slot_before_the_first_has_run)
@@ -274,16 +274,16 @@ START_TEST(a_batch_beside_another_may_write_its_slots)
     params.slot_mapping = &slot;
     params.num_slot_mapping = 1;
     params.beside = first;
-    ck_assert_status(core_batch_create(a.session, &params, &twin, &made, &error), STATUS_OK);
+    ck_assert_status(world_create(a.session, &params, &twin, &made, &error), STATUS_OK);
     ck_assert_refused(try_batch(9, 1, &none, &error), STATUS_DUPLICATE_SLOT, "offset 0");
     ck_assert_status(core_batch_destroy(a.session, twin, &error), STATUS_OK);
     ck_assert_refused(try_batch(9, 1, &none, &error), STATUS_DUPLICATE_SLOT, "offset 0");
     params.beside = 0; // an import runs at once
     params.num_seq_lens_kv = params.num_block_table = params.max_blocks = 0;
-    ck_assert_status(core_batch_create(a.session, &params, &twin, &made, &error), STATUS_OK);
+    ck_assert_status(world_create(a.session, &params, &twin, &made, &error), STATUS_OK);
     params = sequences_over(a.cache, 1, cu_, lens, blocks, 2);
     params.beside = 4711;
-    ck_assert_refused(core_batch_create(a.session, &params, &twin, &made, &error), STATUS_NOT_FOUND,
+    ck_assert_refused(world_create(a.session, &params, &twin, &made, &error), STATUS_NOT_FOUND,
                       "no batch 4711");
     world_check(&world);
 }
@@ -297,18 +297,18 @@ START_TEST(a_step_may_not_write_a_slot_of_another_batch_that_has_not_run)
     const int64_t taken = (int64_t)blocks[1] * 8 + 1, own = taken - 1;
     const int32_t length = 9;
     struct core_advance advance = {.batch = batch, .slot_mapping = &taken, .num_slot_mapping = 1};
-    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_DUPLICATE_SLOT,
+    ck_assert_refused(world_advance(a.session, &advance, &error), STATUS_DUPLICATE_SLOT,
                       "has not run yet");
     ck_assert_refused(try_batch(9, 1, &none, &error), STATUS_DUPLICATE_SLOT,
                       "offset 0"); // as before
     advance.slot_mapping = &own;   // the same step again
     advance.seq_lens_kv = &length;
     advance.num_seq_lens_kv = 1;
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     ck_assert_status(core_batch_destroy(a.session, other, &error), STATUS_OK);
     advance.slot_mapping = &taken;
     advance.num_seq_lens_kv = 0;
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     ck_assert_status(try_batch(9, 1, &none, &error), STATUS_OK); // the step before is over
     ck_assert_refused(try_batch(10, 1, &none, &error), STATUS_DUPLICATE_SLOT, "offset 1");
     world_check(&world);
@@ -393,7 +393,7 @@ START_TEST(a_block_that_a_step_no_longer_uses_is_released_when_its_runs_are_done
                                          .num_entries = 1,
                                          .slot_mapping = slots,
                                          .num_slot_mapping = 1};
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     world_check(&world);
     ck_assert_uint_eq(refs_of(blocks[0]), 1);
     ck_assert_uint_eq(refs_of(blocks[2]), 1); // 17 keys reach into it
@@ -420,11 +420,11 @@ START_TEST(only_what_changes_is_looked_at_again)
     const int64_t slots[] = {(int64_t)blocks[1] * WORLD_BLOCK + 1};
     struct core_advance advance = {.batch = batch, .slot_mapping = slots, .num_slot_mapping = 1};
     worker_release(&a, blocks, 1); // the batch refers to it, and no session holds it
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     const struct core_entry entry = {0, 0, blocks[0]};
     advance.entries = &entry;
     advance.num_entries = 1;
-    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_NOT_HELD,
+    ck_assert_refused(world_advance(a.session, &advance, &error), STATUS_NOT_HELD,
                       "block_table[0][0]");
 }
 END_TEST
@@ -475,12 +475,12 @@ START_TEST(what_padding_could_not_read_is_looked_at_in_each_step)
     const int32_t q[] = {0, 0}, lens[] = {8};
     const struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks_b, 1);
     const struct core_advance advance = {.batch = worker_create(&a, &params)};
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     worker_release(&b, blocks_b, 1);
     for (int32_t leased = -1; leased != blocks_b[0];)
         worker_lease(&a, 1, &leased);
     ck_assert_uint_eq(refs_of(blocks_b[0]), 0);
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     ck_assert_uint_eq(refs_of(blocks_b[0]), 1);
 }
 END_TEST
@@ -498,8 +498,8 @@ START_TEST(lengths_and_positions_grow_by_themselves)
     uint64_t batch = worker_create(&a, &params);
     const struct core_advance advance = {.batch = batch};
     for (int i = 10; i <= 16; i++)
-        ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_OUT_OF_RANGE,
+        ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_refused(world_advance(a.session, &advance, &error), STATUS_OUT_OF_RANGE,
                       "seq_lens_kv[0] = 17 exceeds the 16 tokens");
     worker_run(&a, batch, 0, 1, tokens);
     world_finish_all(&world);
@@ -517,25 +517,24 @@ START_TEST(what_has_no_next_step_says_so)
     params.mask = mask;
     params.mask_bytes = 1;
     struct core_advance advance = {0};
-    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_NOT_FOUND,
+    ck_assert_refused(world_advance(a.session, &advance, &error), STATUS_NOT_FOUND,
                       "has no batch 0");
     advance.batch = worker_create(&a, &params);
-    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID,
-                      "has a mask");
+    ck_assert_refused(world_advance(a.session, &advance, &error), STATUS_INVALID, "has a mask");
     params.mask_bytes = 0;
     advance.batch = worker_create(&a, &params);
     advance.slot_mapping = slots;
     advance.num_slot_mapping = 1;
-    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID,
+    ck_assert_refused(world_advance(a.session, &advance, &error), STATUS_INVALID,
                       "slot_mapping has 1 entries; 0 are needed");
     const struct core_entry entries[2] = {{0, 0, blocks[0]}, {0, 0, blocks[0]}};
     advance.num_slot_mapping = 0;
     advance.entries = entries;
     advance.num_entries = 2;
-    ck_assert_refused(core_batch_advance(a.session, &advance, &error), STATUS_INVALID,
+    ck_assert_refused(world_advance(a.session, &advance, &error), STATUS_INVALID,
                       "2 entries change; the block table has 1");
     advance.num_entries = 1;
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
 }
 END_TEST
 
@@ -558,7 +557,7 @@ START_TEST(a_batch_that_names_nothing_advances_in_a_cache_that_never_grew)
     const struct core_batch_params params = sequences_over(cache, 1, q, lens, none, 1);
     const struct core_advance advance = {.batch = worker_create(&a, &params)};
     for (int i = 0; i < 2; i++)
-        ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+        ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     world_check(&world);
 }
 END_TEST
@@ -569,17 +568,17 @@ START_TEST(a_step_takes_memory_for_what_it_names_and_not_for_how_large_the_cache
     const int32_t q[] = {0, 0}, lens[] = {8};
     const struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks, 1);
     struct core_advance advance = {.batch = worker_create(&a, &params)};
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     uint64_t kept = a.session->batch_memory;
     ck_assert(grow_cache());
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     ck_assert_uint_eq(a.session->batch_memory, kept);
     int32_t far;
     worker_lease(&a, 1, &far);
     ck_assert_int_ge(far, CHUNK);
     advance.entries = &(struct core_entry){0, 0, far};
     advance.num_entries = 1;
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     ck_assert_uint_eq(a.session->batch_memory,
                       kept + ((uint64_t)far / 64 - (uint64_t)blocks[0] / 64) * sizeof(uint64_t));
     world_check(&world);
@@ -600,7 +599,7 @@ START_TEST(a_batch_over_the_arena_advances_too)
     params.num_kv_starts = 1;
     params.max_context_len = 3;
     const struct core_advance advance = {.batch = worker_create(&a, &params)};
-    ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
+    ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
     world_check(&world);
     ck_assert_status(core_batch_destroy(a.session, advance.batch, &error), STATUS_OK);
 }

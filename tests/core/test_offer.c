@@ -93,7 +93,7 @@ static enum status try_write_slot(struct worker *worker, int32_t block, struct e
     uint64_t batch;
     params.slot_mapping = slots;
     params.num_slot_mapping = 1;
-    enum status status = core_batch_create(worker->session, &params, &batch, &made, error);
+    enum status status = world_create(worker->session, &params, &batch, &made, error);
     return status == STATUS_OK ? core_batch_destroy(worker->session, batch, error) : status;
 }
 

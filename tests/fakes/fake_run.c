@@ -127,6 +127,17 @@ enum status engine_batch_advance(struct engine_batch *b, const struct engine_adv
     return status;
 }
 
+bool engine_batch_is_light(const struct engine_batch *batch, const struct engine_advance *a)
+{
+    for (uint32_t i = 0; i < a->num_entries; i++) {
+        if (a->is_used && a->entries[i].block >= 0 &&
+            a->entries[i].column * batch->kv.block_size <
+                (uint32_t)batch->seq_lens_kv[a->entries[i].seq])
+            return false;
+    }
+    return true;
+}
+
 bool engine_batch_shares_table(const struct engine_batch *batch, const struct engine_batch *next)
 {
     return batch->table == next->table;

@@ -7,6 +7,7 @@
 
 #include "core/audit.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,8 +198,7 @@ uint64_t worker_create(struct worker *worker, const struct core_batch_params *pa
 {
     uint64_t batch = 0;
     uint32_t num_tokens;
-    ck_assert_status(core_batch_create(worker->session, params, &batch, &num_tokens, &error),
-                     STATUS_OK);
+    ck_assert_status(world_create(worker->session, params, &batch, &num_tokens, &error), STATUS_OK);
     return batch;
 }
 
@@ -218,8 +218,7 @@ uint64_t worker_batch(struct worker *worker, const int32_t *blocks, uint32_t num
         sequences_over(worker->cache, 1, cu_seqlens_q, seq_lens_kv, blocks, max_blocks);
     params.slot_mapping = slots;
     params.num_slot_mapping = num_new;
-    ck_assert_status(core_batch_create(worker->session, &params, &batch, &num_made, &error),
-                     STATUS_OK);
+    ck_assert_status(world_create(worker->session, &params, &batch, &num_made, &error), STATUS_OK);
     ck_assert_uint_eq(num_made, num_new);
     free(slots);
     return batch;
@@ -366,4 +365,90 @@ void count_tokens(int32_t *tokens, uint32_t count, int32_t first)
 {
     for (uint32_t i = 0; i < count; i++)
         tokens[i] = first + (int32_t)i;
+}
+
+// ---- batches by another thread ----
+
+struct filling {
+    struct core_draft *draft;
+    const struct core_batch_params *params;
+    const struct core_advance *next;
+    struct error *error;
+    enum status status;
+};
+
+static void *fill(void *context)
+{
+    struct filling *f = context;
+    f->status = f->next ? core_draft_fill_next(f->draft, f->next, f->error)
+                        : core_draft_fill(f->draft, f->params, f->error);
+    return NULL;
+}
+
+enum status world_fill(struct core_draft *draft, const struct core_batch_params *params,
+                       const struct core_advance *next, struct error *error)
+{
+    struct filling filling = {draft, params, next, error, STATUS_OK};
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, fill, &filling), 0);
+    pthread_join(thread, NULL);
+    if (filling.status != STATUS_OK)
+        core_draft_discard(draft);
+    return filling.status;
+}
+
+static enum status end(struct core_draft *draft, uint64_t *batch, uint32_t *num_tokens,
+                       struct error *error)
+{
+    const enum status status = core_draft_end(draft, batch, num_tokens, error);
+    core_draft_discard(draft);
+    return status;
+}
+
+static void expect_same(enum status status, enum status other, const struct error *error,
+                        const struct error *another)
+{
+    ck_assert_msg(status == other, "%s, and by another thread %s: %s", status_name((int)status),
+                  status_name((int)other), another->text);
+    if (status != STATUS_OK && error && another->status != STATUS_OK)
+        ck_assert_str_eq(error->text, another->text);
+}
+
+enum status world_create(struct core_session *session, const struct core_batch_params *params,
+                         uint64_t *batch, uint32_t *num_tokens, struct error *error)
+{
+    struct error another = {0};
+    struct core_draft *draft;
+    enum status other = core_batch_begin(session, params, &draft, &another);
+    if (other == STATUS_OK)
+        other = world_fill(draft, params, NULL, &another);
+    if (other == STATUS_OK)
+        other = end(draft, batch, num_tokens, &another);
+    if (other == STATUS_OK)
+        ck_assert_int_eq((int)core_batch_destroy(session, *batch, &another), STATUS_OK);
+    const enum status status = core_batch_create(session, params, batch, num_tokens, error);
+    expect_same(status, other, error, &another);
+    return status;
+}
+
+enum status world_advance(struct core_session *session, const struct core_advance *advance,
+                          struct error *error)
+{
+    static uint32_t calls;
+    struct error another = {0};
+    struct core_draft *draft;
+    uint64_t batch;
+    uint32_t num_tokens;
+    if (calls++ % 2)
+        return core_batch_advance(session, advance, error);
+    enum status other = core_advance_begin(session, advance, &draft, &another);
+    if (other == STATUS_OK)
+        other = world_fill(draft, NULL, advance, &another);
+    if (other == STATUS_OK)
+        other = end(draft, &batch, &num_tokens, &another);
+    if (other == STATUS_OK)
+        return other;
+    const enum status status = core_batch_advance(session, advance, error);
+    expect_same(status, other, error, &another);
+    return status;
 }

@@ -94,6 +94,16 @@ enum status worker_try_publish(struct worker *worker, const int32_t *tokens, uin
 uint32_t worker_publish(struct worker *worker, const int32_t *tokens, uint32_t num_tokens,
                         int32_t *blocks);
 
+// core_batch_create() and core_batch_advance(). They try the way by another thread, too, which must
+// have the same outcome; every other step that succeeds is made in that way.
+enum status world_create(struct core_session *session, const struct core_batch_params *params,
+                         uint64_t *batch, uint32_t *num_tokens, struct error *error);
+enum status world_advance(struct core_session *session, const struct core_advance *advance,
+                          struct error *error);
+// The parts of that way; on failure the draft is gone. `next` NULL: by `params`.
+enum status world_fill(struct core_draft *draft, const struct core_batch_params *params,
+                       const struct core_advance *next, struct error *error);
+
 struct core_block_view worker_block(struct worker *worker, int32_t block);
 void count_tokens(int32_t *tokens, uint32_t count, int32_t first); // first, first + 1, ...
 

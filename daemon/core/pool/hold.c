@@ -48,6 +48,33 @@ struct hold_table *hold_table_get(struct core_session *session, struct cache *ca
     return table;
 }
 
+struct hold_table *hold_table_sketch(const struct hold_table *table)
+{
+    const uint32_t words = hold_words(table->cache);
+    const size_t page_size = sizeof(struct hold_page) + words * sizeof(struct hold_bits),
+                 list_size = table->num_pages * sizeof(struct hold_page *);
+    struct hold_table *sketch =
+        calloc(1, sizeof *sketch + list_size + table->num_pages * page_size);
+    if (!sketch)
+        return NULL;
+    sketch->cache = table->cache;
+    sketch->num_pages = table->num_pages;
+    sketch->pages = (struct hold_page **)(sketch + 1);
+    char *at = (char *)sketch->pages + list_size;
+    for (uint32_t i = 0; i < table->num_pages; i++, at += page_size) {
+        sketch->pages[i] = table->pages[i] ? (struct hold_page *)at : NULL;
+        for (uint32_t word = 0; table->pages[i] && word < words; word++)
+            sketch->pages[i]->bits[word].held = table->pages[i]->bits[word].held;
+    }
+    return sketch;
+}
+
+void hold_sketch_add(struct hold_table *sketch, int32_t id)
+{
+    const uint32_t index = hold_index(sketch, id);
+    hold_page(sketch, id)->bits[index / 64].held |= UINT64_C(1) << (index % 64);
+}
+
 static void page_destroy(struct hold_page *page)
 {
     if (page)

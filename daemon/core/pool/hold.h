@@ -56,6 +56,11 @@ struct hold_table {
 // The session's table of a cache that it has open, else STATUS_NOT_FOUND.
 enum status hold_table_find(const struct core_session *session, uint64_t cache,
                             struct hold_table **out, struct error *error);
+// A copy that knows only which blocks the session holds now, so that another thread can call
+// hold_has() and hold_see() with it. It is in no session and no cache; free() ends it. NULL: no
+// memory.
+struct hold_table *hold_table_sketch(const struct hold_table *table);
+void hold_sketch_add(struct hold_table *sketch, int32_t id); // a block that the session names
 // Finds or makes the table. NULL: no memory.
 struct hold_table *hold_table_get(struct core_session *session, struct cache *cache);
 // The session opens the cache; its last close says so too. Both count the sessions that have it

@@ -5,8 +5,10 @@
 
 #include "ledger.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <utlist.h>
 
 void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
@@ -19,6 +21,17 @@ void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     ledger->params->log(ledger->params->context, level, format, text);
+}
+
+// Giving that much back to the system takes a millisecond.
+enum { LARGE_MEMORY = 1 << 20 };
+
+void ledger_free(const struct ledger *ledger, void *memory)
+{
+    if (ledger->params->free_later && malloc_usable_size(memory) >= LARGE_MEMORY)
+        ledger->params->free_later(ledger->params->context, memory);
+    else
+        free(memory);
 }
 
 void ledger_wake(struct ledger *ledger, struct core_waker *waker)

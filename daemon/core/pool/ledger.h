@@ -30,6 +30,9 @@ struct ledger {
 void ledger_wake(struct ledger *ledger, struct core_waker *waker);   // NULL: nothing waits
 void ledger_unwake(struct ledger *ledger, struct core_waker *waker); // it waits no more
 
+// free(), or core_params.free_later() if that is given and the memory is large. Takes NULL.
+void ledger_free(const struct ledger *ledger, void *memory);
+
 enum { CORE_LOG_ERROR, CORE_LOG_WARNING, CORE_LOG_INFO, CORE_LOG_DEBUG };
 void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

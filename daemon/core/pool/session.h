@@ -14,6 +14,7 @@
 #include "habit.h"
 #include "heap.h"
 
+struct core_draft;
 struct ledger;
 struct offer;
 struct offers;
@@ -48,6 +49,7 @@ struct core_session {
     // Blocks and batches.
     struct hold_table *tables;                      // by cache id
     struct batch *batches;                          // by id; destroyed ones are not here
+    struct core_draft *drafts; // a list of those that another thread fills; they keep the session
     struct core_session *tenant_prev, *tenant_next; // salt->tenant->sessions
     uint32_t num_waiting;                           // its leases, claims and takes that wait
     bool moves;            // counted in tenant->num_moving: it has blocks and does not wait

@@ -6,6 +6,8 @@
 // old one. In a cache, only what changes is checked (draft_step.h). A batch with K and V in the
 // arena is made and checked from the start. Dispatcher thread only.
 
+#include "advance.h"
+
 #include "core/pool/ledger.h"
 #include "core/pool/session.h"
 #include "draft.h"
@@ -16,8 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status check_lengths(const struct batch *batch, const struct core_advance *a,
-                                 struct error *error)
+enum status advance_check_lengths(const struct batch *batch, const struct core_advance *a,
+                                  struct error *error)
 {
     enum status status = STATUS_OK;
     if (batch->has_mask)
@@ -107,33 +109,51 @@ static void fill_table(const struct batch *batch, const struct core_advance *a, 
             a->entries[i].block;
 }
 
+enum status advance_fill_arrays(const struct batch *old, const struct core_advance *a,
+                                struct core_batch_params *params, int32_t **arrays,
+                                struct error *error)
+{
+    const struct core_batch_params *kept = &old->kept;
+    const uint64_t count =
+        (uint64_t)kept->num_seqs + kept->num_block_table + kept->num_positions + 1;
+    enum status status = check_entries(old, a, error);
+    if (status != STATUS_OK)
+        return status;
+    int32_t *lens = *arrays = malloc(count * sizeof *lens);
+    if (!lens)
+        return error_set(error, STATUS_NO_MEMORY,
+                         "no host memory for the next step of batch %" PRIu64, old->id);
+    int32_t *table = lens + kept->num_seqs, *positions = table + kept->num_block_table;
+    fill_seq_lens(kept, a, lens);
+    fill_table(old, a, table);
+    if (kept->num_positions)
+        fill_positions(kept, a, lens, positions);
+    *params = *kept;
+    params->seq_lens_kv = lens;
+    params->block_table = table;
+    params->positions = positions;
+    params->slot_mapping = a->slot_mapping;
+    params->num_slot_mapping = a->num_slot_mapping;
+    return STATUS_OK;
+}
+
 static enum status advance_local(struct batch *batch, const struct core_advance *a,
                                  struct error *error)
 {
     const struct core_layout layout = {.kv = batch->kv, .num_blocks = batch->num_layout_blocks};
-    struct core_batch_params next = batch->kept;
-    uint64_t count = (uint64_t)next.num_seqs + next.num_block_table + next.num_positions + 1;
-    enum status status = session_check_batch_memory(batch->session, count * sizeof(int32_t),
+    struct core_batch_params next;
+    const uint64_t count =
+        (uint64_t)batch->num_seqs + batch->kept.num_block_table + batch->kept.num_positions + 1;
+    int32_t *arrays = NULL;
+    enum status status = session_check_batch_memory(batch->session, count * sizeof *arrays,
                                                     "arrays of the next step", error);
-    if (status != STATUS_OK)
-        return status;
-    int32_t *memory = malloc(count * sizeof *memory), *lens = memory;
-    if (!memory)
-        return error_set(error, STATUS_NO_MEMORY,
-                         "no host memory for the next step of batch %" PRIu64, batch->id);
-    int32_t *table = lens + next.num_seqs, *positions = table + next.num_block_table;
-    fill_seq_lens(&batch->kept, a, lens);
-    fill_table(batch, a, table);
-    if (next.num_positions)
-        fill_positions(&batch->kept, a, lens, positions);
-    next.layout = &layout;
-    next.seq_lens_kv = lens;
-    next.block_table = table;
-    next.positions = positions;
-    next.slot_mapping = a->slot_mapping;
-    next.num_slot_mapping = a->num_slot_mapping;
-    status = batch_make(batch->session, &next, batch, &batch, error);
-    free(memory);
+    if (status == STATUS_OK)
+        status = advance_fill_arrays(batch, a, &next, &arrays, error);
+    if (status == STATUS_OK) {
+        next.layout = &layout;
+        status = batch_make(batch->session, &next, batch, &batch, error);
+    }
+    free(arrays);
     return status;
 }
 
@@ -157,44 +177,71 @@ static struct named_columns count_row(const struct batch *batch, struct mentions
     return columns;
 }
 
-// Replaces batch->blocks by batch->mentions, so that later steps can add and drop mentions. No
-// observable state changes, so it stays if the step then fails.
-static enum status begin_steps(struct batch *batch, struct error *error)
+// Blocks that may be mentioned again.
+static uint64_t most_again(const struct batch *batch)
 {
-    struct core_session *session = batch->session;
-    const struct mentions none = {0};
-    enum status status = STATUS_OK;
-    if (batch->named_columns)
-        return STATUS_OK;
-    uint64_t named_bytes = (uint64_t)batch->num_seqs * sizeof *batch->named_columns;
-    uint64_t bytes =
-        mentions_bytes_for(&none, batch->blocks, batch->num_blocks, batch->num_again) + named_bytes;
-    status = session_check_batch_memory(session, bytes, "names of blocks", error);
-    if (status != STATUS_OK)
-        return status;
+    return batch->num_again < batch->num_blocks ? batch->num_again : batch->num_blocks;
+}
+
+static uint64_t named_bytes(const struct batch *batch)
+{
+    return (uint64_t)batch->num_seqs * sizeof *batch->named_columns;
+}
+
+enum status steps_prepare(struct batch *batch, const struct draft_write *writes,
+                          struct error *error)
+{
     struct mentions *mentions = calloc(1, sizeof *mentions);
     batch->named_columns = calloc((size_t)batch->num_seqs + 1, sizeof *batch->named_columns);
     if (!mentions || !batch->named_columns ||
         !mentions_init(mentions, batch->table, batch->blocks, batch->num_blocks,
-                       batch->num_again)) {
+                       most_again(batch))) {
         free(mentions);
         free(batch->named_columns);
         batch->named_columns = NULL;
-        return error_set(error, STATUS_NO_MEMORY, "no host memory for steps of batch %" PRIu64,
-                         batch->id);
+        return error_set(error, STATUS_NO_MEMORY, "no host memory for steps of a batch");
     }
     for (uint32_t s = 0; s < batch->num_seqs; s++)
         batch->named_columns[s] = count_row(batch, mentions, s);
     for (uint32_t i = 0; i < batch->num_writes; i++)
-        mentions_count(mentions, batch->writes[i]->id);
+        mentions_count(mentions, writes ? writes[i].id : batch->writes[i]->id);
     mentions_counted(mentions);
-    free(batch->blocks);
+    batch->mentions = mentions;
+    return STATUS_OK;
+}
+
+uint64_t steps_bytes(const struct batch *batch)
+{
+    return batch->mentions ? mentions_bytes(batch->mentions) + named_bytes(batch) : 0;
+}
+
+void steps_begin(struct batch *batch)
+{
+    if (!batch->mentions)
+        return;
+    ledger_free(batch->session->ledger, batch->blocks);
     batch->blocks = NULL;
     batch->num_blocks = batch->block_capacity = 0;
-    batch->mentions = mentions;
-    batch->kept_bytes += named_bytes;
-    session_charge(session, mentions_bytes(mentions) + named_bytes);
-    return STATUS_OK;
+    batch->kept_bytes += named_bytes(batch);
+    session_charge(batch->session, steps_bytes(batch));
+}
+
+// No observable state changes, so what is begun stays if the step then fails.
+static enum status begin_steps(struct batch *batch, struct error *error)
+{
+    const struct mentions none = {0};
+    if (batch->named_columns)
+        return STATUS_OK;
+    const uint64_t bytes =
+        mentions_bytes_for(&none, batch->blocks, batch->num_blocks, most_again(batch)) +
+        named_bytes(batch);
+    enum status status =
+        session_check_batch_memory(batch->session, bytes, "names of blocks", error);
+    if (status == STATUS_OK)
+        status = steps_prepare(batch, NULL, error);
+    if (status == STATUS_OK)
+        steps_begin(batch);
+    return status;
 }
 
 // ---- the step itself ----
@@ -266,6 +313,8 @@ static bool allocate(struct advance *a)
     a->entries = calloc(entries + 1, sizeof *a->entries);
     a->named_columns = calloc(seqs + 1, sizeof *a->named_columns);
     a->next = calloc(1, sizeof *a->next);
+    if (a->next)
+        a->next->session = a->old->session;
     return a->lens && a->positions && a->changes && a->entries && a->named_columns && a->next;
 }
 
@@ -303,6 +352,7 @@ static enum status check(struct advance *a)
         .params = &params,
         .session = old->session,
         .table = old->table,
+        .num_ids = cache_num_ids(old->table->cache),
         .batch = a->next,
         .block_size = old->kv.block_size,
         .block_shift = (uint32_t)__builtin_ctz(old->kv.block_size),
@@ -314,7 +364,9 @@ static enum status check(struct advance *a)
     a->step.changes = a->changes;
     a->step.num_changes = a->params->num_entries;
     a->step.named_columns = a->named_columns;
-    return draft_check_step(&a->step);
+    const enum status status = draft_check_step(&a->step);
+    draft_finish(&draft);
+    return status;
 }
 
 static uint64_t table_bytes(const struct batch *batch)
@@ -505,8 +557,8 @@ enum status core_batch_advance(struct core_session *session, const struct core_a
     if (status == STATUS_OK)
         status = batch_find(session, params->batch, &batch, error);
     if (status == STATUS_OK)
-        status = check_lengths(batch, params, error);
-    if (status == STATUS_OK)
+        status = advance_check_lengths(batch, params, error);
+    if (status == STATUS_OK && batch->table)
         status = check_entries(batch, params, error);
     if (status == STATUS_OK)
         status =
@@ -514,4 +566,44 @@ enum status core_batch_advance(struct core_session *session, const struct core_a
     if (status == STATUS_OK)
         engine_expect(session->ledger->engine); // runs of the step follow
     return status;
+}
+
+// Whether the engine can take the step without a new table or a search through it.
+static bool is_light(const struct batch *batch, const struct core_advance *a)
+{
+    int32_t *lens = calloc((size_t)batch->num_seqs + 1, sizeof *lens);
+    struct engine_entry *entries = calloc((size_t)a->num_entries + 1, sizeof *entries);
+    bool light = false;
+    if (lens && entries) {
+        fill_seq_lens(&batch->kept, a, lens);
+        for (uint32_t i = 0; i < a->num_entries; i++)
+            entries[i] =
+                (struct engine_entry){a->entries[i].seq, a->entries[i].column, a->entries[i].block};
+        const struct engine_advance step = {.seq_lens_kv = lens,
+                                            .entries = entries,
+                                            .num_entries = a->num_entries,
+                                            .is_used = batch->users > 1};
+        light = engine_batch_is_light(batch->engine, &step);
+    }
+    free(lens);
+    free(entries);
+    return light;
+}
+
+bool core_advance_is_large(struct core_session *session, const struct core_advance *a,
+                           uint64_t bytes)
+{
+    struct batch *batch;
+    struct error error;
+    if (batch_find(session, a->batch, &batch, &error) != STATUS_OK ||
+        advance_check_lengths(batch, a, &error) != STATUS_OK ||
+        check_entries(batch, a, &error) != STATUS_OK)
+        return false;
+    const uint64_t table = table_bytes(batch),
+                   step = ((uint64_t)batch->num_seqs + batch->kept.num_positions +
+                           2 * (uint64_t)a->num_slot_mapping) *
+                          sizeof(int32_t);
+    if (step >= bytes || table < bytes)
+        return step >= bytes;
+    return !batch->table || !batch->named_columns || !is_light(batch, a);
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// batch.c - the life of a batch: it is made from a checked draft and references the blocks that it
-// names. It is freed when it is destroyed and its last run is over. It also replaces a batch by its
-// next step, which advance.c makes. Dispatcher thread only.
+// batch.c - the life of a batch: it is made from a checked draft (making.h) and references the
+// blocks that it names. It is freed when it is destroyed and its last run is over. It also replaces
+// a batch by its next step, which advance.c makes. Dispatcher thread only.
 
 #include "batch.h"
 
 #include "core/pool/ledger.h"
 #include "core/pool/session.h"
-#include "draft.h"
+#include "making.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,13 +19,15 @@ void batch_discard(struct batch *batch)
 {
     if (!batch)
         return;
+    struct ledger *ledger = batch->session->ledger;
     engine_batch_destroy(batch->engine);
-    free(batch->blocks);
-    free(batch->writes);
-    free(batch->write_masks);
-    free(batch->kept_arrays);
-    free(batch->named_columns);
-    free(batch->kept_full);
+    void *const arrays[] = {batch->blocks,      batch->writes,        batch->write_masks,
+                            batch->kept_arrays, batch->named_columns, batch->kept_full};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        ledger_free(ledger, arrays[i]);
+    if (batch->mentions) // it was never registered
+        mentions_finish(batch->mentions);
+    free(batch->mentions);
     free(batch);
 }
 
@@ -78,7 +80,6 @@ static enum status keep_params(struct batch *batch, const struct core_batch_para
         return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
     batch->kept = *p;
     batch->kept.layout = NULL;
-    batch->num_layout_blocks = p->layout ? p->layout->num_blocks : 0;
     batch->kept.cu_seqlens_q = keep(&at, p->cu_seqlens_q, p->num_cu_seqlens_q);
     batch->kept.seq_lens_kv = batch->kept_lens = keep(&at, p->seq_lens_kv, p->num_seq_lens_kv);
     batch->kept.block_table = batch->kept_table = keep(&at, p->block_table, p->num_block_table);
@@ -232,35 +233,21 @@ static enum status find_place(struct batch *batch, const struct core_batch_param
     return check_layout(batch->session->ledger->engine, layout, error);
 }
 
-// Checks the draft while the slots of `beside` count as free.
-static enum status check_beside(struct draft *draft)
-{
-    const uint64_t id = draft->params->beside;
-    struct batch *beside = NULL;
-    enum status status = id ? batch_find(draft->session, id, &beside, draft->error) : STATUS_OK;
-    bool reserved = beside && beside->reserves;
-    if (status != STATUS_OK)
-        return status;
-    if (reserved)
-        batch_unreserve(beside);
-    status = draft_check(draft);
-    draft_finish(draft);
-    if (reserved)
-        batch_reserve(beside);
-    return status;
-}
+// ---- making ----
 
-static enum status batch_build(struct batch *batch, const struct core_batch_params *params,
-                               struct batch *old, struct error *error)
+enum status making_open(struct core_draft *making, struct error *error)
 {
-    struct core_session *session = batch->session;
+    const struct core_batch_params *params = &making->params;
+    struct batch *batch = making->batch;
+    struct core_session *session = making->session;
     enum status status = find_place(batch, params, error);
     if (status != STATUS_OK)
         return status;
-    struct draft draft = {
+    making->draft = (struct draft){
         .params = params,
         .session = session,
         .table = batch->table,
+        .num_ids = batch->table ? cache_num_ids(batch->table->cache) : 0,
         .batch = batch,
         .block_size = batch->kv.block_size,
         .block_shift = batch->kv.block_size ? (uint32_t)__builtin_ctz(batch->kv.block_size) : 0,
@@ -268,20 +255,54 @@ static enum status batch_build(struct batch *batch, const struct core_batch_para
         .stamp = ++session->ledger->last_stamp,
         .error = error,
     };
-    status = check_beside(&draft);
+    batch->num_layout_blocks = making->draft.num_blocks;
+    return draft_check_sizes(&making->draft);
+}
+
+enum status making_fill(struct core_draft *making, struct error *error)
+{
+    making->draft.error = error;
+    enum status status = draft_check_arrays(&making->draft);
     if (status == STATUS_OK)
-        status = keep_params(batch, params, error);
-    if (status == STATUS_OK)
-        status = make_engine_batch(&draft);
+        status = keep_params(making->batch, &making->params, error);
+    return status == STATUS_OK ? make_engine_batch(&making->draft) : status;
+}
+
+// Checks the rights while the slots of `beside`, and of the step that the batch replaces, count as
+// free.
+static enum status check_rights(struct core_draft *making, struct error *error)
+{
+    struct batch *freed = making->old;
+    making->draft.error = error;
+    enum status status = making->params.beside
+                             ? batch_find(making->session, making->params.beside, &freed, error)
+                             : STATUS_OK;
+    const bool reserved = freed && freed->reserves;
+    if (status != STATUS_OK)
+        return status;
+    if (reserved)
+        batch_unreserve(freed);
+    status = draft_check_rights(&making->draft, making->batch->table);
+    if (reserved)
+        batch_reserve(freed);
+    return status;
+}
+
+enum status making_close(struct core_draft *making, struct error *error)
+{
+    struct batch *batch = making->batch, *old = making->old;
+    enum status status = check_rights(making, error);
     if (status == STATUS_OK)
         status = batch_enter(batch, old, error);
     if (status != STATUS_OK)
         return status;
     batch->again_tokens =
         (int64_t)(batch->all_keys - (uint64_t)batch->num_blocks * batch->kv.block_size);
+    if (old)
+        batch_unreserve(old);
     batch_register(batch, old);
     take_references(batch);
-    if (!params->beside)
+    if (!making->params.beside)
         batch_reserve(batch);
     return STATUS_OK;
 }
@@ -289,23 +310,28 @@ static enum status batch_build(struct batch *batch, const struct core_batch_para
 enum status batch_make(struct core_session *session, const struct core_batch_params *params,
                        struct batch *old, struct batch **out, struct error *error)
 {
-    struct batch *batch = calloc(1, sizeof *batch);
-    if (!batch)
+    struct core_draft making = {.session = session, .old = old, .params = *params};
+    making.batch = calloc(1, sizeof *making.batch);
+    if (!making.batch)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for the batch");
-    batch->session = session;
-    enum status status = batch_build(batch, params, old, error);
+    making.batch->session = session;
+    enum status status = making_open(&making, error);
+    if (status == STATUS_OK)
+        status = making_fill(&making, error);
+    if (status == STATUS_OK)
+        status = making_close(&making, error);
+    draft_finish(&making.draft);
     if (status != STATUS_OK) {
-        batch_discard(batch);
+        batch_discard(making.batch);
         return status;
     }
     if (old)
         batch_unref(old);
-    *out = batch;
+    *out = making.batch;
     return STATUS_OK;
 }
 
-enum status core_batch_create(struct core_session *session, const struct core_batch_params *params,
-                              uint64_t *id, uint32_t *num_tokens, struct error *error)
+enum status batch_check_number(const struct core_session *session, struct error *error)
 {
     enum status status = session_usable(session, error);
     if (status != STATUS_OK)
@@ -314,8 +340,16 @@ enum status core_batch_create(struct core_session *session, const struct core_ba
         return error_set(error, STATUS_LIMIT,
                          "all %" PRIu32 " batches of the session are live (--max-batches)",
                          session->ledger->params->max_batches);
+    return STATUS_OK;
+}
+
+enum status core_batch_create(struct core_session *session, const struct core_batch_params *params,
+                              uint64_t *id, uint32_t *num_tokens, struct error *error)
+{
     struct batch *batch;
-    status = batch_make(session, params, NULL, &batch, error);
+    enum status status = batch_check_number(session, error);
+    if (status == STATUS_OK)
+        status = batch_make(session, params, NULL, &batch, error);
     if (status != STATUS_OK)
         return status;
     *id = batch->id;

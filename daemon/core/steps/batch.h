@@ -113,6 +113,8 @@ struct named_columns {
 // same id; `old` NULL: it gets an id of its own. On failure nothing has changed.
 enum status batch_make(struct core_session *session, const struct core_batch_params *params,
                        struct batch *old, struct batch **out, struct error *error);
+// LIMIT: the session has all its batches. DEVICE_LOST.
+enum status batch_check_number(const struct core_session *session, struct error *error);
 enum status batch_find(struct core_session *session, uint64_t id, struct batch **out,
                        struct error *error);
 // Registering the next step of `old` takes two calls, because the engine's part is made in between

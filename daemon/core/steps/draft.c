@@ -379,19 +379,29 @@ static void note_what_is_there(const struct draft *d)
 
 void draft_finish(struct draft *d)
 {
-    for (uint32_t i = 0; i < d->batch->num_blocks; i++)
+    for (uint32_t i = 0; d->table && d->batch->blocks && i < d->batch->num_blocks; i++)
         hold_forget(d->table, d->batch->blocks[i]);
     free(d->seen);
+    free(d->writes);
+    free(d->places);
 }
 
-enum status draft_check(struct draft *d)
+enum status draft_check_sizes(struct draft *d)
+{
+    note_what_is_there(d);
+    enum status status = check_lengths(d);
+    return status == STATUS_OK ? check_memory(d) : status;
+}
+
+enum status draft_check_arrays(struct draft *d)
 {
     enum status (*const checks[])(const struct draft *) = {
-        check_lengths, check_memory,    check_cu_seqlens,
-        check_tokens,  check_positions, check_token_rows,
+        check_cu_seqlens,
+        check_tokens,
+        check_positions,
+        check_token_rows,
     };
     enum status status = STATUS_OK;
-    note_what_is_there(d);
     for (size_t i = 0; status == STATUS_OK && i < sizeof checks / sizeof *checks; i++)
         status = checks[i](d);
     for (uint32_t s = 0; status == STATUS_OK && s < d->params->num_seqs; s++)
@@ -405,4 +415,22 @@ enum status draft_check(struct draft *d)
     if (d->batch->attended == 0)
         d->batch->attended = 1;
     return status;
+}
+
+static enum status check_held(const struct draft *d, const struct hold_table *table)
+{
+    for (uint32_t i = 0; d->table != table && i < d->batch->num_blocks; i++) {
+        const int32_t id = d->batch->blocks[i];
+        const struct hold_page *page = hold_page(table, id);
+        if (!page || !hold_is_used(page, hold_index(table, id)))
+            return error_set(d->error, STATUS_NOT_HELD,
+                             "block %" PRId32 " of the batch was released while it was made", id);
+    }
+    return STATUS_OK;
+}
+
+enum status draft_check_rights(struct draft *d, const struct hold_table *table)
+{
+    enum status status = check_held(d, table);
+    return status == STATUS_OK ? draft_check_written(d, table) : status;
 }

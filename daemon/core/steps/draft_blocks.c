@@ -46,35 +46,71 @@ static inline bool mention(struct draft *d, int64_t id)
     return sight != HOLD_NONE;
 }
 
-static bool grow_writes(struct batch *batch, size_t mask_size)
+static bool grow_writes(struct draft *d)
 {
+    struct batch *batch = d->batch;
     uint32_t capacity = batch->write_capacity ? 2 * batch->write_capacity : 16;
-    struct block **writes = realloc(batch->writes, capacity * sizeof(struct block *));
-    if (writes)
-        batch->writes = writes;
-    uint8_t *masks = realloc(batch->write_masks, capacity * mask_size);
+    struct block **blocks = realloc(batch->writes, capacity * sizeof(struct block *));
+    if (blocks)
+        batch->writes = blocks;
+    uint8_t *masks = realloc(batch->write_masks, capacity * (size_t)(d->block_size / 8));
     if (masks)
         batch->write_masks = masks;
-    if (!writes || !masks)
+    struct draft_write *writes = realloc(d->writes, capacity * sizeof *writes);
+    if (writes)
+        d->writes = writes;
+    if (!blocks || !masks || !writes)
         return false;
     batch->write_capacity = capacity;
     return true;
 }
 
-// Adds the block to batch->writes, if it is not there. Returns its mask of slots; NULL: no memory.
-static uint8_t *add_write(struct draft *d, struct block *block)
+// The place of block `id` in the hash table, or the free one where it would be.
+static uint32_t *place_of(const struct draft *d, int32_t id)
+{
+    uint32_t at = ledger_hash(d->session->ledger, &id, sizeof id) & (d->num_places - 1);
+    while (d->places[at] && d->writes[d->places[at] - 1].id != id)
+        at = (at + 1) & (d->num_places - 1);
+    return &d->places[at];
+}
+
+// Makes the hash table at most half full with one more. False: no memory.
+static bool grow_places(struct draft *d)
+{
+    const uint32_t count = d->batch->num_writes;
+    if (2 * (count + 1) <= d->num_places)
+        return true;
+    const uint32_t size = d->num_places ? 2 * d->num_places : 32;
+    uint32_t *places = calloc(size, sizeof *places);
+    if (!places)
+        return false;
+    free(d->places);
+    d->places = places;
+    d->num_places = size;
+    for (uint32_t i = 0; i < count; i++)
+        *place_of(d, d->writes[i].id) = i + 1;
+    return true;
+}
+
+// Adds the block to d->writes, if it is not there. Returns its mask of slots; NULL: no memory.
+static uint8_t *add_write(struct draft *d, int32_t id, uint32_t row)
 {
     struct batch *batch = d->batch;
-    size_t mask_size = d->block_size / 8;
-    if (block->stamp != d->stamp) {
-        if (batch->num_writes == batch->write_capacity && !grow_writes(batch, mask_size))
+    const size_t mask_size = d->block_size / 8;
+    if (!batch->num_writes || d->writes[d->last_write].id != id) {
+        if (!grow_places(d))
             return NULL;
-        memset(batch->write_masks + batch->num_writes * mask_size, 0, mask_size);
-        batch->writes[batch->num_writes] = block;
-        block->stamp = d->stamp;
-        block->mark = ++batch->num_writes;
+        uint32_t *place = place_of(d, id);
+        if (!*place) {
+            if (batch->num_writes == batch->write_capacity && !grow_writes(d))
+                return NULL;
+            memset(batch->write_masks + batch->num_writes * mask_size, 0, mask_size);
+            d->writes[batch->num_writes] = (struct draft_write){id, row};
+            *place = ++batch->num_writes;
+        }
+        d->last_write = *place - 1;
     }
-    return batch->write_masks + (block->mark - 1) * mask_size;
+    return batch->write_masks + d->last_write * mask_size;
 }
 
 // ---- table entries ----
@@ -109,7 +145,7 @@ uint32_t draft_num_used(const struct draft *d, int32_t seq_len)
 
 static uint64_t num_ids(const struct draft *d)
 {
-    return d->table ? cache_num_ids(d->table->cache) : d->num_blocks;
+    return d->table ? d->num_ids : d->num_blocks;
 }
 
 enum status draft_entry_status(const struct draft *d, int32_t id)
@@ -224,44 +260,22 @@ static enum status slot_error(const struct draft *d, enum status status, uint32_
                      row, slot, slot >> d->block_shift, slot & (d->block_size - 1), why);
 }
 
-static enum status reserved_error(const struct draft *d, uint32_t row, int64_t slot,
-                                  const struct block *block)
-{
-    const uint32_t offset = (uint32_t)slot & (d->block_size - 1);
-    const struct batch *other = NULL;
-    for (const struct batch *b = d->session->batches; b && !other; b = b->hh.next)
-        for (uint32_t i = 0; b->reserves && i < b->num_writes; i++)
-            if (b->writes[i] == block &&
-                b->write_masks[i * (size_t)(d->block_size / 8) + offset / 8] >> (offset & 7) & 1)
-                other = b;
-    return error_set(d->error, STATUS_DUPLICATE_SLOT,
-                     "slot_mapping[%" PRIu32 "] = %" PRId64 " (block %" PRId32 ", offset %" PRIu32
-                     ") is also written by batch %" PRIu64 ", which has not run yet",
-                     row, slot, block->id, offset, other ? other->id : 0);
-}
+static const char not_held[] = "lies in a block that this session does not hold";
 
 static enum status check_pool_slot(struct draft *d, uint32_t row, int64_t slot)
 {
-    struct block *block;
-    enum status status = hold_probe(d->table, slot >> d->block_shift, &block);
-    if (status == STATUS_OUT_OF_RANGE)
-        return slot_error(d, status, row, slot, "is outside the cache");
-    if (status != STATUS_OK)
-        return slot_error(d, status, row, slot, "lies in a block that this session does not hold");
-    if (block->sealed)
-        return slot_error(d, STATUS_SEALED, row, slot, "lies in a sealed block");
-    if (block->writer != d->session->id)
-        return slot_error(d, STATUS_DENIED, row, slot,
-                          "lies in a block that was offered to another session");
-    uint8_t *mask = add_write(d, block);
+    const int64_t id = slot >> d->block_shift;
+    if ((uint64_t)id >= d->num_ids)
+        return slot_error(d, STATUS_OUT_OF_RANGE, row, slot, "is outside the cache");
+    if (!hold_has(d->table, id))
+        return slot_error(d, STATUS_NOT_HELD, row, slot, not_held);
+    uint8_t *mask = add_write(d, (int32_t)id, row);
     if (!mask)
         return draft_no_memory(d);
     uint32_t offset = (uint32_t)slot & (d->block_size - 1);
     uint8_t bit = (uint8_t)(1u << (offset & 7));
     if (mask[offset >> 3] & bit)
         return slot_error(d, STATUS_DUPLICATE_SLOT, row, slot, "occurs twice");
-    if (d->batch->has_keys && block_reserved(d->table->cache, block)[offset >> 3] & bit)
-        return reserved_error(d, row, slot, block);
     mask[offset >> 3] |= bit;
     return STATUS_OK;
 }
@@ -293,14 +307,6 @@ static enum status check_local_slot(struct draft *d, uint32_t row, int64_t slot)
     return STATUS_OK;
 }
 
-// Prefetches the struct block of a slot, which may be any number.
-static void fetch(const struct draft *d, int64_t slot)
-{
-    const struct block *block = block_find(d->table->cache, slot >> d->block_shift);
-    if (block)
-        prefetch(block);
-}
-
 enum status draft_check_slots(struct draft *d)
 {
     const int64_t *slots = d->params->slot_mapping;
@@ -308,8 +314,6 @@ enum status draft_check_slots(struct draft *d)
     if (!d->table && !reserve_seen(d))
         return draft_no_memory(d);
     for (uint32_t row = 0; status == STATUS_OK && row < d->batch->num_tokens; row++) {
-        if (d->table && row + BLOCK_AHEAD < d->batch->num_tokens)
-            fetch(d, slots[row + BLOCK_AHEAD]);
         if (slots[row] == -1)
             continue;
         if (slots[row] < 0)
@@ -328,6 +332,72 @@ enum status draft_name_writes(struct draft *d)
     if (d->table && !reserve(d->batch, batch->num_writes))
         return draft_no_memory(d);
     for (uint32_t i = 0; i < batch->num_writes; i++)
-        mention(d, batch->writes[i]->id);
+        mention(d, d->writes[i].id);
     return STATUS_OK;
+}
+
+// ---- rights ----
+
+static enum status reserved_error(const struct draft *d, uint32_t row, const struct block *block)
+{
+    const int64_t slot = d->params->slot_mapping[row];
+    const uint32_t offset = (uint32_t)slot & (d->block_size - 1);
+    const struct batch *other = NULL;
+    for (const struct batch *b = d->session->batches; b && !other; b = b->hh.next)
+        for (uint32_t i = 0; b->reserves && i < b->num_writes; i++)
+            if (b->writes[i] == block &&
+                b->write_masks[i * (size_t)(d->block_size / 8) + offset / 8] >> (offset & 7) & 1)
+                other = b;
+    return error_set(d->error, STATUS_DUPLICATE_SLOT,
+                     "slot_mapping[%" PRIu32 "] = %" PRId64 " (block %" PRId32 ", offset %" PRIu32
+                     ") is also written by batch %" PRIu64 ", which has not run yet",
+                     row, slot, block->id, offset, other ? other->id : 0);
+}
+
+// Finds the first row whose slot lies in the block and is reserved; `reserved`: the bits.
+static enum status check_reserved(const struct draft *d, uint32_t i, const struct block *block,
+                                  const uint8_t *reserved)
+{
+    const uint8_t *mask = d->batch->write_masks + i * (size_t)(d->block_size / 8);
+    const int64_t *slots = d->params->slot_mapping;
+    uint8_t both = 0;
+    for (uint32_t n = 0; n < d->block_size / 8; n++)
+        both |= mask[n] & reserved[n];
+    for (uint32_t row = d->writes[i].row; both && row < d->batch->num_tokens; row++) {
+        const uint32_t offset = (uint32_t)slots[row] & (d->block_size - 1);
+        if (slots[row] >> d->block_shift == block->id && reserved[offset / 8] >> (offset & 7) & 1)
+            return reserved_error(d, row, block);
+    }
+    return STATUS_OK;
+}
+
+static enum status check_write(struct draft *d, uint32_t i, const struct hold_table *table)
+{
+    struct block *block = block_find(table->cache, d->writes[i].id);
+    const uint32_t row = d->writes[i].row;
+    if (!hold_has(table, block->id))
+        return slot_error(d, STATUS_NOT_HELD, row, d->params->slot_mapping[row], not_held);
+    if (block->sealed)
+        return slot_error(d, STATUS_SEALED, row, d->params->slot_mapping[row],
+                          "lies in a sealed block");
+    if (block->writer != d->session->id)
+        return slot_error(d, STATUS_DENIED, row, d->params->slot_mapping[row],
+                          "lies in a block that was offered to another session");
+    block->stamp = d->stamp;
+    block->mark = i + 1;
+    d->batch->writes[i] = block;
+    return d->batch->has_keys ? check_reserved(d, i, block, block_reserved(table->cache, block))
+                              : STATUS_OK;
+}
+
+enum status draft_check_written(struct draft *d, const struct hold_table *table)
+{
+    const uint32_t count = table ? d->batch->num_writes : 0;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; status == STATUS_OK && i < count; i++) {
+        if (i + BLOCK_AHEAD < count)
+            hold_fetch(table, d->writes[i + BLOCK_AHEAD].id);
+        status = check_write(d, i, table);
+    }
+    return status;
 }

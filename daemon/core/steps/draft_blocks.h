@@ -3,7 +3,8 @@
 //
 // draft_blocks.h - checks the block table entries and slots of a draft: may the session read and
 // write these blocks? It also lists the blocks that the batch names. Knows holds and seals, not how
-// long sequences may be. Dispatcher thread only.
+// long sequences may be. Dispatcher thread, or any with a sketch of the hold table; but
+// draft_check_written() only the dispatcher.
 
 #ifndef AULE_CORE_DRAFT_BLOCKS_H
 #define AULE_CORE_DRAFT_BLOCKS_H
@@ -26,9 +27,10 @@ void draft_note_hole(const struct draft *draft, uint32_t s, uint32_t entry, int3
 uint32_t draft_count_missing(const int32_t *row, uint32_t visible);
 
 // Call these in this order: the entries of each sequence, all slots, then naming the blocks that
-// the slots write.
+// the slots write, and whether the session may write them.
 enum status draft_check_entries(struct draft *draft, uint32_t s);
 enum status draft_check_slots(struct draft *draft);
 enum status draft_name_writes(struct draft *draft);
+enum status draft_check_written(struct draft *draft, const struct hold_table *table);
 
 #endif

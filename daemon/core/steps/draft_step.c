@@ -226,6 +226,8 @@ enum status draft_check_step(struct draft_step *step)
         status = check_sequence(step, s);
     if (status == STATUS_OK && d->batch->has_slots)
         status = draft_check_slots(d);
+    if (status == STATUS_OK)
+        status = draft_check_written(d, d->table);
     if (d->batch->attended == 0)
         d->batch->attended = 1;
     return status == STATUS_OK ? exchange_writes(step) : status;

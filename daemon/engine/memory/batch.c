@@ -331,22 +331,35 @@ static bool is_looked_at(const struct engine_entry *entry)
     return entry->block >= 0;
 }
 
+// No other step lives, and no run is left.
+static bool table_is_free(const struct table *table, const struct engine_advance *a)
+{
+    return !a->is_used && atomic_load(&table->users) == 1;
+}
+
+// No step, this one included, can read the entries that change.
+static bool table_is_unseen(const struct engine_batch *old, const struct engine_advance *a)
+{
+    const uint32_t *seen = old->table->seen;
+    for (uint32_t i = 0; i < a->num_entries; i++) {
+        const struct engine_entry *entry = &a->entries[i];
+        if (is_looked_at(entry) && (entry->column < batch_num_columns(old, entry->seq) ||
+                                    (seen && entry->column < seen[entry->seq])))
+            return false;
+    }
+    return true;
+}
+
 // Whether the table of `old` can take the changes in place.
 static bool table_may_change(struct engine_batch *old, const struct engine_advance *a)
 {
     struct table *table = old->table;
-    if (!a->is_used && atomic_load(&table->users) == 1) {
-        // No other step lives and no run is left, so `seen` begins anew with the next step.
+    if (table_is_free(table, a)) { // `seen` begins anew with the next step
         free(table->seen);
         table->seen = NULL;
         return true;
     }
-    for (uint32_t i = 0; i < a->num_entries; i++) {
-        const struct engine_entry *entry = &a->entries[i];
-        if (is_looked_at(entry) && (!table->seen || entry->column < table->seen[entry->seq]))
-            return false;
-    }
-    return true;
+    return table->seen && table_is_unseen(old, a);
 }
 
 static void table_change(const struct engine_batch *old, const struct engine_advance *a)
@@ -456,6 +469,12 @@ static bool sharing_stands(const struct engine_batch *old, const struct engine_a
         stands = a->entries[i].column >= alike[a->entries[i].seq];
     free(alike);
     return stands;
+}
+
+bool engine_batch_is_light(const struct engine_batch *batch, const struct engine_advance *a)
+{
+    return sharing_stands(batch, a) &&
+           (!batch->table || table_is_free(batch->table, a) || table_is_unseen(batch, a));
 }
 
 enum status engine_batch_advance(struct engine_batch *old, const struct engine_advance *a,
