@@ -6,6 +6,7 @@
 #include "connections.h"
 
 #include "log.h"
+#include "offload.h"
 #include "session.h"
 #include "state.h"
 
@@ -26,6 +27,7 @@ static void went(struct server *server, struct peer *peer)
     log_debug("connection of pid %" PRIu64 ", uid %u: gone", peer->pid, peer->user.uid);
     if (peer->session)
         session_end(peer->session, true, "its connection is gone");
+    offload_forget_peer(server, peer);
     listener_forget(server->listener, peer);
 }
 

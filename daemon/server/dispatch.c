@@ -7,6 +7,7 @@
 
 #include "lane.h"
 #include "log.h"
+#include "offload.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -125,7 +126,7 @@ enum status call_check_time(struct call *call, const char *name, int32_t ms)
     return error_set(&call->error, STATUS_INVALID, "%s = %" PRId32 "; -1 waits for ever", name, ms);
 }
 
-static void free_scratch(struct call *call)
+void call_finish(struct call *call)
 {
     while (call->scratch) {
         struct scratch *next = call->scratch->next;
@@ -223,23 +224,20 @@ static enum status serve(struct server *server, struct call *call)
     return status == STATUS_OK ? handlers[call->request->command](call) : status;
 }
 
-static void finish_call(struct call *call, enum status status)
+void dispatch_finish(struct call *call, enum status status)
 {
     struct session *session = call->session;
     if (status != STATUS_OK)
         log_debug("%s: %s: %s: %s", session ? session->label : "connection",
                   wire_command_name(call->request->command), status_name(status), call->error.text);
-    if (call->later && status == STATUS_OK) {
-        free_scratch(call);
+    if (call->later && status == STATUS_OK)
         return;
-    }
     call->error.status = status;
     call->reply.status = status;
     if (status == STATUS_OK)
         dispatch_reply(call->server, &call->asker, &call->reply);
     else
         dispatch_refuse(call->server, session, &call->asker, &call->error);
-    free_scratch(call);
 }
 
 enum status dispatch_verify(struct server *server, const void *data, size_t size,
@@ -263,7 +261,8 @@ void dispatch_request(struct server *server, struct peer *peer, const struct ask
         .reply = {.message = "", .answer = WIRE_ANSWER_EMPTY},
     };
     enum status status = serve(server, &call);
-    finish_call(&call, status);
+    dispatch_finish(&call, status);
+    call_finish(&call);
 }
 
 static enum status check_size(const struct server *server, const struct message *message,
@@ -276,7 +275,17 @@ static enum status check_size(const struct server *server, const struct message 
                      message->size, listener_max_request(server->listener, message->peer));
 }
 
-void dispatch_message(struct server *server, const struct message *message)
+void dispatch_message(struct server *server, struct message *message)
+{
+    struct error error;
+    enum status status;
+    if (!offload_defer(server, message, &status, &error))
+        dispatch_now(server, message);
+    else if (status != STATUS_OK)
+        send_refusal(server, &message->route, &error);
+}
+
+void dispatch_now(struct server *server, const struct message *message)
 {
     const struct asker asker = {.route = message->route};
     struct wire_request request;

@@ -26,13 +26,18 @@ struct call {
 
 // Zeroed memory until the reply is sent; NULL with call->error set.
 void *call_alloc(struct call *call, size_t count, size_t size);
+void call_finish(struct call *call); // frees that memory; any thread
 // INVALID if `ms`, the request's field `name`, is below -1, which waits for ever.
 enum status call_check_time(struct call *call, const char *name, int32_t ms);
 
 // Returns a status; on failure call->error says why.
 typedef enum status (*handler)(struct call *call);
 
-void dispatch_message(struct server *server, const struct message *message);
+// Serves a message, or keeps it until an earlier command of its session is done (offload.h).
+void dispatch_message(struct server *server, struct message *message);
+void dispatch_now(struct server *server, const struct message *message); // at once
+// Answers the call, unless a handler has put the answer off.
+void dispatch_finish(struct call *call, enum status status);
 // Copies the `size` bytes of a request to server->message, once, and verifies the copy. It lives
 // until the next call. `data` may be memory that the client can write. MALFORMED, NO_MEMORY.
 enum status dispatch_verify(struct server *server, const void *data, size_t size,

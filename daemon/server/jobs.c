@@ -70,9 +70,12 @@ enum status jobs_create(int wake_fd, struct jobs **out, struct error *error)
 
 void jobs_start(struct jobs *jobs, struct job *job)
 {
-    job->next = NULL;
     pthread_mutex_lock(&jobs->lock);
-    LL_APPEND(jobs->waiting, job);
+    struct job **at = &jobs->waiting;
+    while (*at && ((*at)->is_long <= job->is_long))
+        at = &(*at)->next;
+    job->next = *at;
+    *at = job;
     pthread_cond_broadcast(&jobs->changed);
     pthread_mutex_unlock(&jobs->lock);
 }

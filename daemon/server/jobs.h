@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // jobs.h - one worker thread, the job thread, for work that takes too long for the dispatcher:
-// making, filling, importing and unmapping a segment. Knows nothing of what a job does.
+// making, filling, importing and unmapping a segment, and preparing large metadata (offload.h).
+// Knows nothing of what a job does.
 // A struct job is part of the object that it works on, so starting one cannot fail. The job belongs
 // to the job thread from jobs_start() until jobs_finish_done() calls its `done`.
 
@@ -16,7 +17,8 @@
 struct job {
     void (*work)(struct job *job);                // runs on the job thread
     void (*done)(struct job *job, void *context); // runs on the dispatcher; may free the job
-    struct job *next;                             // jobs.c's
+    bool is_long;     // it may take a second: jobs that are not go first
+    struct job *next; // jobs.c's
 };
 
 struct jobs;
@@ -24,7 +26,8 @@ struct jobs;
 // All functions: dispatcher thread. `wake_fd` is an eventfd that is written when a job is done; it
 // stays the caller's.
 enum status jobs_create(int wake_fd, struct jobs **out, struct error *error);
-void jobs_start(struct jobs *jobs, struct job *job);       // jobs run in the order of their start
+void jobs_start(struct jobs *jobs, struct job *job);       // jobs run in the order of their start,
+                                                           // long ones behind all others
 void jobs_start_first(struct jobs *jobs, struct job *job); // runs before all waiting jobs
 // True: the job had not begun, and neither `work` nor `done` will be called.
 bool jobs_cancel(struct jobs *jobs, struct job *job);

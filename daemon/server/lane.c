@@ -66,7 +66,7 @@ static void wake_up(struct session *session)
 {
     struct lane *lane = &session->lane;
     lane->busy_ns = clock_now_ns();
-    if (lane->awake)
+    if (lane->awake || lane->held)
         return;
     ring_wake_up(&lane->ring);
     lane->awake = true;
@@ -78,6 +78,19 @@ static void leave_awake(struct session *session)
     if (session->lane.awake)
         DL_DELETE2(session->server->awake, session, lane.prev, lane.next);
     session->lane.awake = false;
+}
+
+void lane_hold(struct session *session)
+{
+    session->lane.held = true;
+    leave_awake(session);
+}
+
+void lane_release(struct session *session)
+{
+    session->lane.held = false;
+    if (session->lane.open)
+        wake_up(session);
 }
 
 void lane_open(struct session *session)
@@ -105,7 +118,8 @@ void lane_hear_bell(struct server *server)
         ;
     HASH_ITER(hh, server->sessions, session, next)
     {
-        if (session->lane.open && !session->lane.awake && ring_has_news(&session->lane.ring))
+        if (session->lane.open && !session->lane.awake && !session->lane.held &&
+            ring_has_news(&session->lane.ring))
             wake_up(session);
     }
 }
@@ -259,7 +273,7 @@ static bool serve_next(struct session *session)
     wire_get_submission(entry, &submission);
     submission.sequence = sequence; // by our own count, whatever it says
     serve(session, &submission);
-    return lane->open;
+    return lane->open && !lane->held;
 }
 
 // Serves one entry at least, if there is one.

@@ -26,6 +26,9 @@ void lane_open(struct session *session); // call this when the client has mapped
 // that are left in the submission ring with NO_SESSION and `why`. Then the rings are not used
 // again.
 void lane_close(struct session *session, const char *why);
+// Takes no entry from lane_hold() to lane_release(). The dispatcher may sleep meanwhile.
+void lane_hold(struct session *session);
+void lane_release(struct session *session);
 void lane_hear_bell(struct server *server); // the doorbell's descriptor is readable
 // Serves requests from all rings in turns; number and time are bounded.
 void lane_serve(struct server *server);

@@ -15,6 +15,7 @@
 #include "limits.h"
 #include "log.h"
 #include "notify.h"
+#include "offload.h"
 #include "park.h"
 #include "session.h"
 #include "sigbus.h"
@@ -232,6 +233,11 @@ static uint64_t pool_limit(const struct server *server)
     return room != UINT64_MAX && bytes > room / 2 ? room / 2 : bytes;
 }
 
+static void free_later(void *context, void *memory)
+{
+    offload_free(context, memory);
+}
+
 static enum status open_core(struct server *server, struct error *error)
 {
     const struct server_params *params = server->params;
@@ -268,6 +274,7 @@ static enum status open_core(struct server *server, struct error *error)
         .tiers = server->tiering.core,
         .look_ns = server->ring_spin_ns,
         .log = log_below,
+        .free_later = free_later,
         .context = server,
     };
     return core_create(&core_params, &server->core, error);
@@ -442,6 +449,7 @@ static void turn(struct server *server)
     lane_serve(server);
     session_check_segments(server);
     jobs_finish_done(server->jobs, server);
+    offload_replay(server);
     expire(server);
     lane_wake_clients(server);
     advance(server);
@@ -484,7 +492,7 @@ enum server_exit server_run(struct server *server)
 
 static bool at_rest(const struct server *server)
 {
-    return !server->sessions && core_idle(server->core);
+    return !server->sessions && !server->num_offloads && core_idle(server->core);
 }
 
 // Ends all sessions and waits until the GPU has ended their runs. False: that took too long.
@@ -562,6 +570,7 @@ bool server_destroy(struct server *server)
     // the process by themselves.
     if (server->stopping)
         server_unblock_signals(server);
+    offload_forget_all(server);
     listener_close(server->listener);
     jobs_destroy(server->jobs);
     if (!tiering_close(&server->tiering, deadline_ns))

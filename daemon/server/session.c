@@ -12,6 +12,7 @@
 #include "dispatch.h"
 #include "lane.h"
 #include "log.h"
+#include "offload.h"
 #include "owner.h"
 #include "park.h"
 #include "sigbus.h"
@@ -666,6 +667,7 @@ void session_end(struct session *session, bool died, const char *why)
     log_info("%s: ends: %s", session->label, why);
     bool making = session->stage == SESSION_MAKING;
     park_drop_session(session, why);
+    offload_drop_session(session, why);
     lane_close(session, why);
     leave(session);
     server->retry = true;

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // state.h - the structs that the files of server/ share. They belong to the dispatcher thread.
-// Other threads touch only two things: the job thread a session's segment and arena while its job
-// runs, and the engine's threads `waker`.
+// Other threads touch only two things: the job thread a session's segment and arena, and an
+// offloaded call, while its job runs; and the engine's threads `waker`.
 
 #ifndef AULE_SERVER_STATE_H
 #define AULE_SERVER_STATE_H
@@ -58,6 +58,7 @@ struct asker {
 struct lane {
     struct ring_daemon ring;
     bool open;                   // entries are taken
+    bool held;                   // but not yet: an offloaded command goes first
     bool awake;                  // the dispatcher polls it, so the client need not ring the bell
     int64_t busy_ns;             // time of the last entry or answer
     struct session *prev, *next; // server->awake, while awake
@@ -121,6 +122,9 @@ struct session {
     struct parked *parked[NUM_PARK_LISTS]; // park.c: its parked commands
     uint32_t num_parked, num_parked_work;  // park.c: of them all; of those with GPU work
     uint64_t parked_bytes;                 // park.c: arrays of its parked work; --max-parked-memory
+    struct offload *offload;               // its command that the job thread prepares; NULL = none
+    uint32_t num_deferred;                 // messages that wait for that; offload.c
+    uint64_t deferred_bytes;               // of these
     struct job job;                        // makes its segment, later unmakes it
     struct asker hello;                    // of its Hello, until that is answered
     uint32_t minor;                        // of the client's protocol
@@ -219,6 +223,8 @@ struct server {
     uint64_t max_arena_memory;   // --max-arena-memory; 0 = no limit
     uint64_t device_arena_bytes; // of the device arenas of all sessions: --device-arenas
     uint64_t next_session;       // id of the next one
+    struct deferred *deferred;   // messages that wait for an offloaded command; owned
+    uint32_t num_offloads;       // jobs of offload.c
     struct parked *parked;       // owned
     uint32_t num_parked, num_parked_leases, num_parked_attaches;
     int64_t next_deadline_ns; // at most the nearest deadline

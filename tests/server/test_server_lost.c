@@ -3,8 +3,9 @@
 //
 // test_server_lost.c - the real server and core over the fake engine, in another process: what
 // clients are told when the GPU is lost or a run never ends, and what the server does while a
-// driver hangs. SIGUSR1 loses the device, SIGUSR2 finishes the oldest submission. Both act at the
-// next engine_poll(), which the linker redirects here, because the fake belongs to the dispatcher.
+// driver hangs or the job thread is busy with large metadata. SIGUSR1 loses the device, SIGUSR2
+// finishes the oldest submission. Both act at the next engine_poll(), which the linker redirects
+// here, because the fake belongs to the dispatcher.
 
 #include "fakes/fake_engine.h"
 #include "rigs/check_main.h"
@@ -32,7 +33,14 @@ static pid_t server_pid;
 
 // The engine of the server's process hangs here while the test has it `closed`. It is in memory
 // that both processes share.
-enum gate_kind { GATE_SUBMIT, GATE_ARENA_CREATE, GATE_ARENA_DESTROY, GATE_END, GATE_COUNT };
+enum gate_kind {
+    GATE_SUBMIT,
+    GATE_ARENA_CREATE,
+    GATE_ARENA_DESTROY,
+    GATE_BATCH,
+    GATE_END,
+    GATE_COUNT
+};
 static struct gate {
     atomic_bool closed;
     atomic_uint came;
@@ -129,6 +137,18 @@ bool __wrap_engine_arena_destroy(struct engine_arena *arena)
 {
     pass(GATE_ARENA_DESTROY);
     return __real_engine_arena_destroy(arena);
+}
+
+enum status __real_engine_batch_create(const struct engine_batch_params *params,
+                                       struct engine_batch **out, struct error *error);
+enum status __wrap_engine_batch_create(const struct engine_batch_params *params,
+                                       struct engine_batch **out, struct error *error);
+
+enum status __wrap_engine_batch_create(const struct engine_batch_params *params,
+                                       struct engine_batch **out, struct error *error)
+{
+    pass(GATE_BATCH);
+    return __real_engine_batch_create(params, out, error);
 }
 
 bool __real_engine_destroy_within(struct engine *engine, int timeout_ms);
@@ -555,7 +575,7 @@ START_TEST(a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engin
 }
 END_TEST
 
-static void check_dead_session(struct raw_client *watcher, uint64_t id)
+static void check_dead_session(struct raw_client *watcher, uint64_t id, uint64_t arena)
 {
     struct wire_reply reply;
     raw_call(watcher, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_SESSIONS}, &reply);
@@ -563,17 +583,19 @@ static void check_dead_session(struct raw_client *watcher, uint64_t id)
     ck_assert_uint_eq(reply.inspect_sessions.total, 1);
     ck_assert_uint_eq(reply.inspect_sessions.sessions.data[0].session, id);
     ck_assert(reply.inspect_sessions.sessions.data[0].dead);
-    ck_assert_uint_eq(reply.inspect_sessions.sessions.data[0].arena_bytes, ARENA);
+    ck_assert_uint_eq(reply.inspect_sessions.sessions.data[0].arena_bytes, arena);
     wire_reply_finish(&reply);
 }
 
-static void check_no_sessions(struct raw_client *watcher)
+// Those that have ended and whose segment is still mapped count, too.
+static uint32_t num_sessions(struct raw_client *watcher)
 {
     struct wire_reply reply;
     raw_call(watcher, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_SESSIONS}, &reply);
     ck_assert_int_eq(reply.status, STATUS_OK);
-    ck_assert_uint_eq(reply.inspect_sessions.total, 0);
+    const uint32_t total = reply.inspect_sessions.total;
     wire_reply_finish(&reply);
+    return total;
 }
 
 START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
@@ -587,12 +609,197 @@ START_TEST(a_dead_clients_segment_lives_until_the_gpu_is_past_it)
     raw_close(raw);
     // The fake aborts if the arena ends here.
     ck_assert_uint_eq(await_quarantined(watcher, 1).num_sessions, 0);
-    check_dead_session(watcher, id);
+    check_dead_session(watcher, id, ARENA);
     finish_run(watcher);
-    check_no_sessions(watcher);
+    ck_assert_uint_eq(num_sessions(watcher), 0);
     ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
     ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
     raw_close(watcher);
+}
+END_TEST
+
+// ---- large metadata ----
+
+enum { LARGE_SEQS = 1024, LARGE_COLUMNS = 64, LARGE_ARENA = 1 << 20, TABLE_AT = 1 << 16 };
+
+// A session with one block, and a batch whose table names it in every entry. The job thread hangs
+// with it until open_gate().
+static struct raw_client *begin_large(uint64_t *cache, int32_t *block, struct raw_pending *pending)
+{
+    static int32_t cu[LARGE_SEQS + 1], lens[LARGE_SEQS];
+    struct raw_client *raw = raw_session(socket_path, LARGE_ARENA);
+    struct wire_reply reply;
+    *cache = open_cache(raw);
+    raw_call(raw,
+             &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                    .blocks_lease = {*cache, 1, 10000}},
+             &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "BlocksLease: %s", reply.message);
+    *block = reply.blocks_lease.blocks.data[0];
+    wire_reply_finish(&reply);
+    int32_t *table = (int32_t *)(raw_arena(raw) + TABLE_AT);
+    for (uint32_t i = 0; i < LARGE_SEQS * LARGE_COLUMNS; i++)
+        table[i] = *block;
+    for (int32_t i = 0; i < LARGE_SEQS; i++) {
+        cu[i + 1] = i + 1;
+        lens[i] = LARGE_COLUMNS * BLOCK;
+    }
+    const struct wire_request create = {
+        .command = WIRE_COMMAND_BATCH_CREATE,
+        .batch_create = {.cache = *cache,
+                         .num_seqs = LARGE_SEQS,
+                         .max_blocks = LARGE_COLUMNS,
+                         .cu_seqlens_q = {cu, LARGE_SEQS + 1},
+                         .seq_lens_kv = {lens, LARGE_SEQS},
+                         .block_table_span = {TABLE_AT, LARGE_SEQS * LARGE_COLUMNS}}};
+    atomic_store(&gates[GATE_BATCH].closed, true);
+    raw_begin(raw, &create, pending);
+    await_at_gate(GATE_BATCH, 1);
+    return raw;
+}
+
+static void open_gate(void)
+{
+    atomic_store(&gates[GATE_BATCH].closed, false);
+}
+
+static void begin_release(struct raw_client *raw, uint64_t cache, const int32_t *block,
+                          struct raw_pending *pending)
+{
+    const struct wire_request release = {.command = WIRE_COMMAND_BLOCKS_RELEASE,
+                                         .blocks_release = {cache, {block, 1}}};
+    raw_begin(raw, &release, pending);
+}
+
+static void give_up(struct raw_pending *pending)
+{
+    nng_aio_cancel(pending->aio);
+    nng_aio_wait(pending->aio);
+    nng_aio_free(pending->aio);
+    nng_ctx_close(pending->context);
+}
+
+static void stop_and_check(void)
+{
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+}
+
+START_TEST(while_a_large_batch_is_made_its_session_waits_and_others_go_on)
+{
+    uint64_t cache;
+    int32_t block;
+    struct raw_pending create, released;
+    start_server(DRAIN_MS);
+    struct raw_client *other = raw_session(socket_path, ARENA);
+    ck_assert_uint_ne(open_cache(other), 0);
+    struct raw_client *raw = begin_large(&cache, &block, &create);
+    begin_release(raw, cache, &block, &released);
+    memset(raw_arena(raw) + TABLE_AT, 0xff, LARGE_SEQS * LARGE_COLUMNS * sizeof block); // copied
+    for (int i = 0; i < 3; i++) // other commands of other sessions, and no release
+        ck_assert_uint_eq(raw_inspect(other).leased_blocks, 1);
+    open_gate();
+    const struct wire_reply made = answer_to(&create);
+    ck_assert_msg(made.status == STATUS_OK, "BatchCreate: %s", made.message);
+    ck_assert_uint_eq(made.batch_create.num_tokens, LARGE_SEQS);
+    ck_assert_int_eq(answer_to(&released).status, STATUS_OK);
+    raw_close(raw);
+    raw_close(other);
+    stop_and_check();
+}
+END_TEST
+
+START_TEST(a_session_that_ends_while_its_batch_is_made_leaves_nothing)
+{
+    uint64_t cache;
+    int32_t block;
+    struct raw_pending create, released;
+    start_server(DRAIN_MS);
+    struct raw_client *other = raw_open(socket_path);
+    struct raw_client *raw = begin_large(&cache, &block, &create);
+    begin_release(raw, cache, &block, &released);
+    raw_expect(other,
+               &(struct wire_request){.command = WIRE_COMMAND_KILL_SESSION,
+                                      .kill_session = {raw->session}},
+               STATUS_OK);
+    const struct wire_reply refused = answer_to(&create);
+    ck_assert_int_eq(refused.status, STATUS_NO_SESSION);
+    ck_assert_msg(strstr(refused.message, "has ended") != NULL, "%s", refused.message);
+    ck_assert_int_eq(answer_to(&released).status, STATUS_NO_SESSION);
+    check_dead_session(other, raw->session, LARGE_ARENA);
+    open_gate();
+    while (num_sessions(other)) // its segment goes when the job has ended
+        nap();
+    ck_assert_uint_eq(raw_inspect(other).leased_blocks, 0);
+    raw_close(raw);
+    raw_close(other);
+    stop_and_check();
+}
+END_TEST
+
+START_TEST(a_client_that_dies_while_its_batch_is_made_harms_nobody)
+{
+    uint64_t cache;
+    int32_t block;
+    struct raw_pending create, released;
+    start_server(DRAIN_MS);
+    struct raw_client *other = raw_open(socket_path);
+    struct raw_client *raw = begin_large(&cache, &block, &create);
+    begin_release(raw, cache, &block, &released);
+    give_up(&create);
+    give_up(&released);
+    raw_close(raw);
+    while (raw_inspect(other).num_sessions)
+        nap();
+    open_gate();
+    while (num_sessions(other))
+        nap();
+    ck_assert_uint_eq(raw_inspect(other).leased_blocks, 0);
+    raw_close(other);
+    stop_and_check();
+}
+END_TEST
+
+START_TEST(a_daemon_that_is_stopped_while_a_batch_is_made_ends_clean)
+{
+    uint64_t cache;
+    int32_t block;
+    struct raw_pending create;
+    start_server(DRAIN_MS);
+    struct raw_client *raw = begin_large(&cache, &block, &create);
+    ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    if (_i) // else the daemon ends the session first
+        open_gate();
+    const struct wire_reply reply = answer_to(&create);
+    ck_assert(reply.status == STATUS_OK || reply.status == STATUS_STOPPING ||
+              reply.status == STATUS_NO_SESSION);
+    open_gate();
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+    raw_close(raw);
+}
+END_TEST
+
+// --max-tickets 8 and 64 more.
+START_TEST(a_session_cannot_have_more_messages_waiting_than_commands)
+{
+    enum { MOST = 8 + 64 };
+    uint64_t cache;
+    int32_t block;
+    struct raw_pending create, waiting[MOST + 1];
+    start_server(DRAIN_MS);
+    struct raw_client *raw = begin_large(&cache, &block, &create);
+    const struct wire_request state = {.command = WIRE_COMMAND_CACHE_STATE, .cache_state = {cache}};
+    for (int i = 0; i <= MOST; i++)
+        raw_begin(raw, &state, &waiting[i]);
+    const struct wire_reply refused = answer_to(&waiting[MOST]);
+    ck_assert_int_eq(refused.status, STATUS_LIMIT);
+    ck_assert_msg(strstr(refused.message, "--max-tickets 8") != NULL, "%s", refused.message);
+    open_gate();
+    ck_assert_int_eq(answer_to(&create).status, STATUS_OK);
+    for (int i = 0; i < MOST; i++)
+        ck_assert_int_eq(answer_to(&waiting[i]).status, STATUS_OK);
+    raw_close(raw);
+    stop_and_check();
 }
 END_TEST
 
@@ -610,6 +817,14 @@ int main(void)
     tcase_add_loop_test(
         tcase, a_refused_start_leaves_what_is_not_its_own_and_says_whether_its_engine_ended, 0, 2);
     tcase_add_test(tcase, a_dead_clients_segment_lives_until_the_gpu_is_past_it);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("large metadata");
+    tcase_add_checked_fixture(tcase, NULL, stop_server);
+    tcase_add_test(tcase, while_a_large_batch_is_made_its_session_waits_and_others_go_on);
+    tcase_add_test(tcase, a_session_that_ends_while_its_batch_is_made_leaves_nothing);
+    tcase_add_test(tcase, a_client_that_dies_while_its_batch_is_made_harms_nobody);
+    tcase_add_loop_test(tcase, a_daemon_that_is_stopped_while_a_batch_is_made_ends_clean, 0, 2);
+    tcase_add_test(tcase, a_session_cannot_have_more_messages_waiting_than_commands);
     suite_add_tcase(suite, tcase);
     return check_main(suite);
 }

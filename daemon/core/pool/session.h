@@ -47,8 +47,8 @@ struct core_session {
     uint64_t fence; // sequence of the fence's submission; 0 = it is not submitted
 
     // Blocks and batches.
-    struct hold_table *tables;                      // by cache id
-    struct batch *batches;                          // by id; destroyed ones are not here
+    struct hold_table *tables; // by cache id
+    struct batch *batches;     // by id; destroyed ones are not here
     struct core_draft *drafts; // a list of those that another thread fills; they keep the session
     struct core_session *tenant_prev, *tenant_next; // salt->tenant->sessions
     uint32_t num_waiting;                           // its leases, claims and takes that wait

@@ -39,32 +39,72 @@ static enum status check_span(struct call *call, const struct metadata *field)
     return STATUS_OK;
 }
 
-static enum status copy_span(struct call *call, const struct metadata *field, const void **data)
+enum status metadata_check(struct call *call, const struct metadata *fields, uint32_t num_fields,
+                           struct fetched *out, uint64_t *bytes)
 {
-    struct session *session = call->session;
-    const uint8_t *arena = (const uint8_t *)session->segment.base + session->segment.arena_offset;
-    void *copy = call_alloc(call, field->span.count, field->element_size);
-    if (!copy)
+    enum status status = STATUS_OK;
+    *bytes = 0;
+    for (uint32_t i = 0; status == STATUS_OK && i < num_fields; i++) {
+        const struct metadata *field = &fields[i];
+        out[i] = (struct fetched){field->inline_data, field->inline_count};
+        if (field->span.count) {
+            status = check_span(call, field);
+            out[i].count = (uint32_t)field->span.count;
+        }
+        *bytes += (uint64_t)out[i].count * field->element_size;
+    }
+    return status;
+}
+
+static enum status copy(struct call *call, const struct metadata *field, const void *from,
+                        struct fetched *out)
+{
+    void *to = call_alloc(call, out->count, field->element_size);
+    if (!to)
         return call->error.status;
-    memcpy(copy, arena + field->span.offset, field->span.count * field->element_size);
-    enum status status = session_check_copy(session, field->name, &call->error);
-    if (status == STATUS_OK)
-        *data = copy;
-    else
-        call->session = NULL;
+    memcpy(to, from, (size_t)out->count * field->element_size);
+    out->data = to;
+    return STATUS_OK;
+}
+
+enum status metadata_keep(struct call *call, const struct metadata *fields, uint32_t num_fields,
+                          struct fetched *out)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; status == STATUS_OK && i < num_fields; i++) {
+        if (!fields[i].span.count && out[i].count)
+            status = copy(call, &fields[i], out[i].data, &out[i]);
+    }
+    return status;
+}
+
+enum status metadata_copy(struct call *call, const struct metadata *fields, uint32_t num_fields,
+                          struct fetched *out)
+{
+    const struct segment *segment = &call->session->segment;
+    const uint8_t *arena = (const uint8_t *)segment->base + segment->arena_offset;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; status == STATUS_OK && i < num_fields; i++) {
+        if (fields[i].span.count)
+            status = copy(call, &fields[i], arena + fields[i].span.offset, &out[i]);
+    }
     return status;
 }
 
 enum status metadata_fetch(struct call *call, const struct metadata *field, const void **data,
                            uint32_t *count)
 {
-    *data = field->inline_data;
-    *count = field->inline_count;
-    if (field->span.count == 0)
-        return STATUS_OK;
-    enum status status = check_span(call, field);
+    struct fetched got = {0};
+    uint64_t bytes;
+    enum status status = metadata_check(call, field, 1, &got, &bytes);
     if (status == STATUS_OK)
-        status = copy_span(call, field, data);
-    *count = (uint32_t)field->span.count;
+        status = metadata_copy(call, field, 1, &got);
+    *data = got.data;
+    *count = got.count;
+    if (status != STATUS_OK || !field->span.count)
+        return status;
+    status = session_check_copy(call->session, field->name, &call->error);
+    if (status != STATUS_OK)
+        call->session = NULL;
     return status;
 }

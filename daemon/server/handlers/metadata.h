@@ -3,7 +3,7 @@
 //
 // metadata.h - fetches an array of a command from the message or from the session's arena. An array
 // in the arena is copied once, under the SIGBUS guard, and only the copy is used. Knows where an
-// array is, not what it means. Dispatcher thread.
+// array is, not what it means. Dispatcher thread, except metadata_copy().
 
 #ifndef AULE_SERVER_METADATA_H
 #define AULE_SERVER_METADATA_H
@@ -24,5 +24,22 @@ struct metadata {
 // exceed --max-metadata. NO_SESSION: the segment was shrunk, and the session has ended.
 enum status metadata_fetch(struct call *call, const struct metadata *field, const void **data,
                            uint32_t *count);
+
+// The same in parts, for several arrays.
+struct fetched {
+    const void *data; // NULL = absent, or in the arena and not copied yet
+    uint32_t count;
+};
+// Checks where the arrays are, and fills in all but the data of those in the arena. *bytes: of all.
+// INVALID, MISALIGNED, OUT_OF_RANGE, LIMIT.
+enum status metadata_check(struct call *call, const struct metadata *fields, uint32_t num_fields,
+                           struct fetched *out, uint64_t *bytes);
+// Copies the arrays of the message, so that they outlive it. NO_MEMORY.
+enum status metadata_keep(struct call *call, const struct metadata *fields, uint32_t num_fields,
+                          struct fetched *out);
+// Copies the arrays of the arena. If the segment was shrunk, the copies are wrong; then
+// session_check_copy() tells the dispatcher. NO_MEMORY. Any thread that has the call to itself.
+enum status metadata_copy(struct call *call, const struct metadata *fields, uint32_t num_fields,
+                          struct fetched *out);
 
 #endif

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// offload.c - see offload.h. A session has one offloaded command at most. If the session ends
+// meanwhile, core keeps it until the command is dropped, so its segment stays mapped.
+
+#include "offload.h"
+
+#include "base/container_of.h"
+#include "lane.h"
+#include "park.h"
+#include "session.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+struct offload {
+    struct job job;
+    struct call call;
+    struct wire_request request; // a copy without its arrays
+    struct offload_steps steps;
+    void *context;
+    enum status status; // of `fill`
+    bool answered;      // the session has ended
+};
+
+static void fill(struct job *job)
+{
+    struct offload *offload = container_of(job, struct offload, job);
+    offload->status = offload->steps.fill(&offload->call, offload->context);
+}
+
+// ---- memory ----
+
+struct garbage {
+    struct job job;
+    void *memory;
+};
+
+static void free_memory(struct job *job)
+{
+    free(container_of(job, struct garbage, job)->memory);
+}
+
+static void freed(struct job *job, void *context)
+{
+    struct server *server = context;
+    server->num_offloads--;
+    free(container_of(job, struct garbage, job));
+}
+
+void offload_free(struct server *server, void *memory)
+{
+    struct garbage *garbage = server->jobs ? malloc(sizeof *garbage) : NULL;
+    if (!garbage) {
+        free(memory);
+        return;
+    }
+    *garbage = (struct garbage){.job = {.work = free_memory, .done = freed, .is_long = true},
+                                .memory = memory};
+    server->num_offloads++;
+    jobs_start(server->jobs, &garbage->job);
+}
+
+static void free_call(struct job *job)
+{
+    call_finish(&container_of(job, struct offload, job)->call);
+}
+
+static void call_freed(struct job *job, void *context)
+{
+    struct server *server = context;
+    server->num_offloads--;
+    free(container_of(job, struct offload, job));
+}
+
+// ---- a command ----
+
+static void finish(struct offload *offload)
+{
+    struct call *call = &offload->call;
+    enum status status =
+        session_check_copy(call->session, wire_command_name(call->request->command), &call->error);
+    if (status != STATUS_OK)
+        return; // the session has ended, which has answered
+    status = offload->status;
+    if (status == STATUS_OK)
+        status = offload->steps.end(call, offload->context);
+    dispatch_finish(call, status);
+}
+
+void offload_drop_session(struct session *session, const char *why)
+{
+    struct offload *offload = session->offload;
+    struct error error;
+    if (session->deferred_bytes) // its messages are answered without it
+        core_memory_count(session->core, -(int64_t)session->deferred_bytes);
+    session->deferred_bytes = session->num_deferred = 0;
+    if (!offload || offload->answered)
+        return;
+    offload->answered = true;
+    error_set(&error, STATUS_NO_SESSION, "session %" PRIu64 " has ended: %s", session->id, why);
+    dispatch_refuse(session->server, NULL, &offload->call.asker, &error);
+}
+
+static void filled(struct job *job, void *context)
+{
+    struct offload *offload = container_of(job, struct offload, job);
+    struct session *session = offload->call.session;
+    struct server *server = context;
+    if (!offload->answered)
+        finish(offload);
+    session->offload = NULL;
+    lane_release(session);
+    offload->steps.drop(offload->context);
+    offload->job = (struct job){.work = free_call, .done = call_freed, .is_long = true};
+    jobs_start(server->jobs, &offload->job);
+}
+
+enum status offload_start(struct call *call, const struct offload_steps *steps, void *context)
+{
+    struct offload *offload = malloc(sizeof *offload);
+    if (!offload)
+        return error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory for a command");
+    *offload = (struct offload){
+        .job = {.work = fill, .done = filled, .is_long = true},
+        .call = *call,
+        .request = *call->request,
+        .steps = *steps,
+        .context = context,
+    };
+    offload->call.request = &offload->request;
+    call->scratch = NULL;
+    call->later = true;
+    call->session->offload = offload;
+    call->server->num_offloads++;
+    lane_hold(call->session);
+    jobs_start(call->server->jobs, &offload->job);
+    return STATUS_OK;
+}
+
+// ---- messages that wait ----
+
+struct deferred {
+    struct message message;
+    struct deferred *prev, *next;
+};
+
+static enum status check_limits(const struct server *server, const struct session *session,
+                                size_t size, struct error *error)
+{
+    const uint64_t most = server->params->max_parked_bytes;
+    if (session->num_deferred >= park_max(server->params))
+        return error_set(error, STATUS_LIMIT,
+                         "session %" PRIu64 " has %u messages waiting already (--max-tickets %u)",
+                         session->id, session->num_deferred, server->params->max_tickets);
+    if (size > most || session->deferred_bytes > most - size)
+        return error_set(error, STATUS_LIMIT,
+                         "a message of %zu bytes cannot wait beside the %" PRIu64
+                         " bytes of other waiting messages of session %" PRIu64
+                         "; --max-parked-memory is %" PRIu64,
+                         size, session->deferred_bytes, session->id, most);
+    return core_memory_check(session->core, size, "a waiting message", error);
+}
+
+static struct session *session_of(const struct message *message)
+{
+    return message->peer->session;
+}
+
+static void count(const struct message *message, bool in)
+{
+    struct session *session = session_of(message);
+    if (!session)
+        return;
+    session->num_deferred += in ? 1 : UINT32_MAX; // adding UINT32_MAX subtracts 1
+    session->deferred_bytes += in ? message->size : -message->size;
+    core_memory_count(session->core, in ? (int64_t)message->size : -(int64_t)message->size);
+}
+
+bool offload_defer(struct server *server, struct message *message, enum status *status,
+                   struct error *error)
+{
+    const struct session *session = session_of(message);
+    *status = STATUS_OK;
+    if (!session || (!session->offload && !session->num_deferred))
+        return false;
+    *status = check_limits(server, session, message->size, error);
+    struct deferred *deferred = *status == STATUS_OK ? malloc(sizeof *deferred) : NULL;
+    if (*status == STATUS_OK && !deferred)
+        *status =
+            error_set(error, STATUS_NO_MEMORY, "the daemon has no memory for a message that waits");
+    if (!deferred)
+        return true;
+    deferred->message = *message;
+    message->handle = NULL;
+    count(&deferred->message, true);
+    DL_APPEND(server->deferred, deferred);
+    return true;
+}
+
+static void drop(struct server *server, struct deferred *deferred)
+{
+    DL_DELETE(server->deferred, deferred);
+    message_finish(&deferred->message);
+    free(deferred);
+}
+
+void offload_replay(struct server *server)
+{
+    struct deferred *deferred, *next;
+    DL_FOREACH_SAFE(server->deferred, deferred, next)
+    {
+        const struct session *session = session_of(&deferred->message);
+        if (session && session->offload)
+            continue;
+        count(&deferred->message, false);
+        dispatch_now(server, &deferred->message);
+        drop(server, deferred);
+    }
+}
+
+void offload_forget_peer(struct server *server, const struct peer *peer)
+{
+    struct deferred *deferred, *next;
+    DL_FOREACH_SAFE(server->deferred, deferred, next)
+    {
+        if (deferred->message.peer == peer)
+            drop(server, deferred);
+    }
+}
+
+void offload_forget_all(struct server *server)
+{
+    while (server->deferred)
+        drop(server, server->deferred);
+}

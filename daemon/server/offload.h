@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The aule authors
+//
+// offload.h - commands with large metadata. The job thread copies and checks it, while the
+// session's later commands wait in their order: messages in a list, ring entries in their ring.
+// Other sessions go on. Knows calls, not what they ask. Dispatcher thread, except `fill`.
+
+#ifndef AULE_SERVER_OFFLOAD_H
+#define AULE_SERVER_OFFLOAD_H
+
+#include "dispatch.h"
+
+// Commands with more bytes of metadata than this are offloaded: copying and checking as many takes
+// the dispatcher less than two milliseconds.
+#define OFFLOAD_BYTES (UINT64_C(128) << 10)
+
+// What a command does. `context` is memory of the call.
+struct offload_steps {
+    // On the job thread. It may read the session's segment, but not what core or the server change.
+    // Sets call->error on failure.
+    enum status (*fill)(struct call *call, void *context);
+    // After success, if the session lives. Fills the answer.
+    enum status (*end)(struct call *call, void *context);
+    void (*drop)(void *context); // always, at last; the session may then be gone
+};
+
+// Takes over the call, which is answered when the job has ended. On failure nothing has begun, and
+// `drop` was not called. NO_MEMORY.
+enum status offload_start(struct call *call, const struct offload_steps *steps, void *context);
+// True: an earlier command of its session goes first, and the message is taken. If *status is not
+// OK, it cannot wait, because --max-tickets or --max-parked-memory is reached; *error says so.
+bool offload_defer(struct server *server, struct message *message, enum status *status,
+                   struct error *error);
+// Serves messages that need not wait any more. Call this once a turn.
+void offload_replay(struct server *server);
+// The session ends, and its offloaded command is answered NO_SESSION, with `why` in the text.
+void offload_drop_session(struct session *session, const char *why);
+void offload_forget_peer(struct server *server, const struct peer *peer); // drops its messages
+void offload_forget_all(struct server *server);
+// Frees the memory on the job thread.
+void offload_free(struct server *server, void *memory);
+
+#endif
