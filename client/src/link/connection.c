@@ -404,7 +404,7 @@ static int exchange(struct connection *connection, uint8_t *frame, size_t size,
 }
 
 // The pipe is gone, so the reader ends as soon as it has read what the daemon sent before.
-static struct error read_parting(struct connection *connection)
+static struct error read_parting(struct connection *connection, bool *answered)
 {
     const struct timeout limit = timeout_start(1000);
     pthread_mutex_lock(&connection->mutex);
@@ -412,6 +412,7 @@ static struct error read_parting(struct connection *connection)
            wait_on(connection, &connection->sendable, &limit))
         ;
     const struct error parting = connection->parting;
+    *answered = connection->answered;
     pthread_mutex_unlock(&connection->mutex);
     return parting;
 }
@@ -419,9 +420,10 @@ static struct error read_parting(struct connection *connection)
 // Python's connect() waits for another daemon after a sentence that begins "the daemon at".
 static enum aule_status gone_error(struct connection *connection, const char *command)
 {
-    const struct error parting = read_parting(connection);
-    if (parting.status != STATUS_OK && (!connection->answered || parting.status == STATUS_DENIED ||
-                                        parting.status == STATUS_NO_SESSION))
+    bool answered;
+    const struct error parting = read_parting(connection, &answered);
+    if (parting.status != STATUS_OK &&
+        (!answered || parting.status == STATUS_DENIED || parting.status == STATUS_NO_SESSION))
         return fail((enum aule_status)parting.status, "%s", parting.text);
     if (parting.status != STATUS_OK)
         return fail(AULE_DAEMON_GONE, "the daemon at %s has closed this connection: %s",
