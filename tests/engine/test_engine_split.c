@@ -246,6 +246,71 @@ START_TEST(tiles_of_many_rows_wait_for_the_scratch_memory_that_those_of_few_rows
 }
 END_TEST
 
+// ---- slices ----
+
+enum { SLICES = 9, SLICED_OUT = 131072 };
+
+static struct engine_event run_slice(const struct engine_run *whole, uint32_t slice)
+{
+    struct engine_run run = *whole;
+    run.out.offset = SLICED_OUT;
+    run.slice = slice;
+    run.num_slices = SLICES;
+    const uint64_t sequence = submit_runs(&run, 1);
+    ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
+    return expect_event(ENGINE_EVENT_DONE);
+}
+
+static void expect_sliced(const struct engine_run *whole)
+{
+    memset(memory + SLICED_OUT, 0x55, 128);
+    for (uint32_t slice = 0; slice < SLICES; slice++)
+        ck_assert_int_eq(run_slice(whole, slice).results[0].status, STATUS_OK);
+    expect_bytes(memory + SLICED_OUT, memory + 65536, 128, "the slices' rows");
+}
+
+// One tile of seven parts, and one key.
+START_TEST(a_tile_that_is_cut_between_its_parts_keeps_its_bits)
+{
+    struct engine_batch *batch = split_batch((int32_t[]){2, 1}, (int32_t[]){5000, 1}, 2);
+    struct engine_run whole = split_run(batch, 8, 65536);
+    const struct lists *lists = &batch->lists;
+    expect_done(submit_runs(&whole, 1));
+    expect_sliced(&whole);
+    ck_assert_ptr_nonnull(lists->items->kept_total); // it was cut
+    expect_sliced(&whole);                           // the next layer
+    for (uint32_t slice = 0; slice < 3; slice++)     // and one that ends amid the tile
+        run_slice(&whole, slice);
+    expect_sliced(&whole);
+    engine_batch_destroy(batch);
+    AWAIT(DEADLINE_S, atomic_load(&engine->kept_bytes) == 0);
+}
+END_TEST
+
+START_TEST(without_memory_for_its_parts_a_tile_stays_in_one_slice)
+{
+    struct engine_batch *batch = split_batch((int32_t[]){2, 1}, (int32_t[]){5000, 1}, 2);
+    struct engine_run whole = split_run(batch, 8, 65536);
+    expect_done(submit_runs(&whole, 1));
+    atomic_store(&engine->kept_bytes, engine->max_scratch_bytes);
+    expect_sliced(&whole);
+    ck_assert_ptr_null(batch->lists.items->kept_total);
+    atomic_store(&engine->kept_bytes, 0);
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+START_TEST(a_slice_whose_earlier_parts_are_missing_fails)
+{
+    struct engine_batch *batch = split_batch((int32_t[]){2, 1}, (int32_t[]){5000, 1}, 2);
+    struct engine_run whole = split_run(batch, 8, 65536);
+    const struct engine_event event = run_slice(&whole, 2);
+    ck_assert_int_eq(event.results[0].status, STATUS_INTERNAL);
+    ck_assert_ptr_nonnull(strstr(event.results[0].message, "slice 2 of 9"));
+    engine_batch_destroy(batch);
+}
+END_TEST
+
 static uint64_t partials(struct engine_batch *batch, uint32_t num_splits)
 {
     struct engine_run run = split_run(batch, num_splits, 0);
@@ -477,6 +542,9 @@ void add_split_tests(Suite *suite)
     tcase_add_test(tcase, sequences_are_cut_by_their_own_lengths_alone);
     tcase_add_test(tcase, padding_rows_are_not_split);
     tcase_add_test(tcase, split_run_without_memory_fails_alone);
+    tcase_add_test(tcase, a_tile_that_is_cut_between_its_parts_keeps_its_bits);
+    tcase_add_test(tcase, without_memory_for_its_parts_a_tile_stays_in_one_slice);
+    tcase_add_test(tcase, a_slice_whose_earlier_parts_are_missing_fails);
     tcase_add_test(tcase, runs_that_are_cut_and_runs_that_are_not_share_a_dispatch);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("splits, little scratch memory");

@@ -40,6 +40,10 @@ static void items_free(struct items *items)
 {
     slab_give(items->slabs, &items->piece);
     free(items->slices);
+    slab_give(items->slabs, &items->counters);
+    if (items->kept_total)
+        atomic_fetch_sub(items->kept_total, items->kept.size);
+    buffer_finish(items->slabs->device, &items->kept);
     free(items);
 }
 

@@ -11,6 +11,8 @@
 #include "engine/state/maker.h"
 #include "engine/vulkan/slab.h"
 
+#include <stdatomic.h>
+
 // The parts of a run that decide how its sequences are cut into work items.
 struct cutting {
     uint32_t group;      // query heads for one KV head
@@ -35,7 +37,10 @@ struct work {
     uint64_t items, merges;
     uint32_t num_items, num_merges, num_partials; // num_merges: tiles that are split
     uint32_t first_merge, first_partial;          // of a slice: numbers in its items begin here
-    uint32_t num_members;                         // cascade: members of all its items
+    // Shader addresses of partial result 0 and of counter 0, if the slice is a part of one tile,
+    // whose results are kept; else 0.
+    uint64_t kept_partials, kept_counters;
+    uint32_t num_members; // cascade: members of all its items
     // Items with at least about half as many keys as the first one; the others stand behind them.
     // 0: a cascade's.
     uint32_t num_large;
@@ -48,6 +53,10 @@ struct work {
 // Where a slice begins in the lists of one kernel.
 struct slice_begin {
     uint32_t item, merge, partial;
+    // The slice is a part of one tile, of which `merge` is the number. Its partial results are
+    // kept.
+    bool is_kept;
+    uint32_t tile_partial, tile_partials; // the first one of the tile, and how many it has
 };
 
 // The work lists for one cutting.
@@ -60,7 +69,12 @@ struct items {
     struct piece piece;
     // [MOST_KERNELS, num_slices + 1]: the last one is the lists' end; NULL: they are whole; owned.
     struct slice_begin *slices;
-    uint64_t last_sequence; // of the last submission that uses it
+    // Partial results and counters of tiles that are cut, equal parts for all kernels; owned.
+    struct buffer kept;
+    struct piece counters;
+    atomic_ullong *kept_total; // the engine's; has kept.size. NULL: no tile is cut
+    uint32_t num_taken;        // slices of the run that uses them now
+    uint64_t last_sequence;    // of the last submission that uses it
     struct job end;
     struct items *prev, *next;
 };

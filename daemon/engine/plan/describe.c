@@ -286,6 +286,9 @@ static void place_splits(const struct submission *s, uint32_t run, const struct 
     if (group->helps) {
         gpu->partials = planned->partials;
         gpu->counters = planned->counters;
+    } else if (share->work.kept_partials) {
+        gpu->partials = share->work.kept_partials;
+        gpu->counters = share->work.kept_counters;
     } else if (share->work.num_merges) {
         const struct engine_batch *batch = s->runs[run].batch;
         const uint32_t kernel = group->geometry.kernel;

@@ -12,6 +12,7 @@
 #include "engine/state/state.h"
 #include "run_geometry.h"
 #include "shaders/layout.h"
+#include "slices.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -206,14 +207,6 @@ static bool count_work(const struct cuts *cuts, const struct cutting *cutting,
 
 enum { SIZES = 4 * 33 };
 
-// How the lists of one kernel are cut into slices, while they are filled. A slice ends with a tile,
-// so that it has all parts of its tiles.
-struct slicing {
-    struct slice_begin *begins; // [num_slices + 1]; NULL: the lists are whole
-    uint32_t num_slices, next, most_keys;
-    uint64_t work, all_work; // keys of the items so far, and of all items
-};
-
 // The lists of one kernel, while they are filled.
 struct fill {
     bool counting;
@@ -233,37 +226,16 @@ static uint32_t size_of_keys(uint64_t keys)
     return SIZES - 1 - (log2 * 4 + quarter);
 }
 
-enum { LEAST_ITEM_KEYS = 512 }; // fewer keys take about as long
-
-static uint64_t work_of_item(const struct slicing *slicing, uint64_t keys)
+static struct slice_begin here(const struct fill *fill)
 {
-    keys = keys < slicing->most_keys ? keys : slicing->most_keys;
-    return keys > LEAST_ITEM_KEYS ? keys : LEAST_ITEM_KEYS;
-}
-
-// Begins the slices that are due before the next tile.
-static void begin_slices(struct fill *fill)
-{
-    struct slicing *slicing = &fill->slicing;
-    while (!fill->counting && slicing->next < slicing->num_slices &&
-           (double)slicing->work * slicing->num_slices >= (double)slicing->all_work * slicing->next)
-        slicing->begins[slicing->next++] =
-            (struct slice_begin){fill->at[0], fill->num_merges, fill->partial};
-}
-
-static void end_slices(struct fill *fill)
-{
-    struct slicing *slicing = &fill->slicing;
-    while (slicing->begins && slicing->next <= slicing->num_slices)
-        slicing->begins[slicing->next++] =
-            (struct slice_begin){fill->at[0], fill->num_merges, fill->partial};
+    return (struct slice_begin){
+        .item = fill->at[0], .merge = fill->num_merges, .partial = fill->partial};
 }
 
 // Items of a list with slices stay in the order of tiles.
 static void fill_item(struct fill *fill, struct gpu_item item, uint64_t keys)
 {
     uint32_t *at = &fill->at[fill->slicing.begins ? 0 : size_of_keys(keys)];
-    fill->slicing.work += work_of_item(&fill->slicing, keys);
     if (!fill->counting)
         fill->items[*at] = item;
     (*at)++;
@@ -287,9 +259,12 @@ static struct gpu_item item_of_part(const struct gpu_item *tile, const struct cu
 static void fill_part(struct fill *fill, const struct gpu_item *tile, const struct cut *cut,
                       uint64_t part, uint32_t which_half)
 {
+    const struct slice_begin at = here(fill);
     struct gpu_item item = item_of_part(tile, cut, part, which_half, fill->partial++);
-    fill_item(fill, item,
-              (item.end_key - item.first_key) / (which_half == AULE_BOTH_HALVES ? 1 : 2));
+    const uint64_t keys =
+        (item.end_key - item.first_key) / (which_half == AULE_BOTH_HALVES ? 1 : 2);
+    slicing_item(&fill->slicing, at, keys);
+    fill_item(fill, item, keys);
 }
 
 // Adds the items of a split tile. Returns the item of the whole tile, from which crowds make
@@ -379,7 +354,7 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
     };
     for (uint64_t number = 0; number < cut->tiles; number++) {
         bool live = number < cut->live_tiles;
-        begin_slices(fill);
+        slicing_tile(&fill->slicing, here(fill), tile.kv_len, live ? cut_num_partials(cut) : 1);
         tile.first_row = (uint32_t)(number * cut->tile_rows);
         item.tile = tile;
         if (cut_num_partials(cut) > 1 && live) {
@@ -387,7 +362,9 @@ static void fill_sequence(const struct engine_batch *batch, uint32_t seq, const 
             if (cut->shared)
                 cuts->tiles[number_of_all] = split;
         } else {
-            fill_item(fill, item, live && tile.kv_len ? tile_keys(batch, seq, cut, number) : 0);
+            const uint64_t keys = live && tile.kv_len ? tile_keys(batch, seq, cut, number) : 0;
+            slicing_item(&fill->slicing, here(fill), keys);
+            fill_item(fill, item, keys);
         }
     }
 }
@@ -460,8 +437,7 @@ static void place_sizes(struct fill *fill)
     }
     fill->counting = false;
     fill->partial = fill->num_merges = 0;
-    fill->slicing.all_work = fill->slicing.work;
-    fill->slicing.work = 0;
+    slicing_place(&fill->slicing);
 }
 
 static void fill_sequences(const struct cuts *cuts, uint32_t number,
@@ -487,16 +463,6 @@ static void fill_crowds(const struct cuts *cuts, const struct work *work, void *
         fill_crowd(&fill, cuts, &cuts->crowds.crowds[i]);
 }
 
-static struct slicing slicing_of(const struct cutting *cutting, struct slice_begin *slices,
-                                 uint32_t kernel)
-{
-    return (struct slicing){
-        .begins = slices ? slices + (size_t)kernel * (cutting->num_slices + 1) : NULL,
-        .num_slices = slices ? cutting->num_slices : 0,
-        .most_keys = cutting->most_keys,
-    };
-}
-
 static void fill_lists(const struct cuts *cuts, const struct cutting *cutting,
                        struct work (*works)[MOST_KERNELS], struct slice_begin *slices,
                        const struct piece *piece)
@@ -517,7 +483,7 @@ static void fill_lists(const struct cuts *cuts, const struct cutting *cutting,
         }
         fill_sequences(cuts, i, fills);
         for (uint32_t j = 0; j < variant_of(cuts->batches[i])->num_kernels; j++)
-            end_slices(&fills[j]);
+            slicing_end(&fills[j].slicing, here(&fills[j]));
     }
     if (crowds)
         fill_crowds(cuts, &works[owner_of(cuts)][cuts->helper], crowds);
@@ -559,6 +525,8 @@ static enum status make_items(struct engine_batch *batch, const struct cutting *
     }
     cuts_finish(&cuts);
     if (status == STATUS_OK) {
+        if (slices)
+            slices_keep(batch, items);
         lists_add(&batch->lists, batch->engine, items);
     } else {
         free(slices);
@@ -567,43 +535,34 @@ static enum status make_items(struct engine_batch *batch, const struct cutting *
     return status;
 }
 
+// The batch's lists for `cutting`, which become the most recent. NULL: they could not be made.
+static struct items *get_items(struct engine_batch *batch, const struct cutting *cutting,
+                               bool sound, struct error *error)
+{
+    struct items *items = lists_find(&batch->lists, cutting);
+    if (items && (!sound || slices_are_sound(items)))
+        return items;
+    return make_items(batch, cutting, error) == STATUS_OK ? batch->lists.items : NULL;
+}
+
 enum status batch_work(struct engine_batch *batch, const struct cutting *cutting, uint64_t sequence,
                        struct work works[MOST_KERNELS], struct error *error)
 {
-    struct items *items = lists_find(&batch->lists, cutting);
-    if (!items) {
-        enum status status = make_items(batch, cutting, error);
-        if (status != STATUS_OK)
-            return status;
-        items = batch->lists.items;
-    }
+    struct items *items = get_items(batch, cutting, false, error);
+    if (!items)
+        return error->status;
     items->last_sequence = sequence;
     memcpy(works, items->works, sizeof items->works);
     return STATUS_OK;
 }
 
-static void take_slice(const struct slice_begin *begin, uint32_t num_slices, struct work *work)
+enum status batch_slice(struct engine_batch *batch, const struct cutting *cutting, uint32_t slice,
+                        uint64_t sequence, struct work works[MOST_KERNELS], struct error *error)
 {
-    const struct slice_begin *end = begin + 1;
-    work->items += begin->item * sizeof(struct gpu_item);
-    work->merges += begin->merge * sizeof(struct gpu_merge_item);
-    work->num_items = end->item - begin->item;
-    work->num_merges = end->merge - begin->merge;
-    work->num_partials = end->partial - begin->partial;
-    work->first_merge = begin->merge;
-    work->first_partial = begin->partial;
-    work->num_large = 0;
-    work->num_doubtful =
-        work->num_doubtful < work->num_items ? work->num_doubtful : work->num_items;
-    work->num_tiles /= num_slices;
-    work->tile_keys /= num_slices;
-}
-
-void batch_take_slice(const struct engine_batch *batch, uint32_t slice,
-                      struct work works[MOST_KERNELS])
-{
-    const struct items *items = batch->lists.items;
-    const uint32_t num_slices = items->cutting.num_slices;
-    for (uint32_t i = 0; i < variant_of(batch)->num_kernels; i++)
-        take_slice(&items->slices[(size_t)i * (num_slices + 1) + slice], num_slices, &works[i]);
+    struct items *items = get_items(batch, cutting, slice == 0, error);
+    if (!items)
+        return error->status;
+    items->last_sequence = sequence;
+    memcpy(works, items->works, sizeof items->works);
+    return slices_take(batch, items, slice, works, error);
 }

@@ -18,9 +18,9 @@ uint64_t batch_workgroups(const struct engine_batch *batch);
 // few. Submitter only. LIMIT: more items than a dispatch can count. NO_MEMORY.
 enum status batch_work(struct engine_batch *batch, const struct cutting *cutting, uint64_t sequence,
                        struct work works[MOST_KERNELS], struct error *error);
-// Narrows works[], which the last batch_work() has set by a cutting with slices, to one of these.
-void batch_take_slice(const struct engine_batch *batch, uint32_t slice,
-                      struct work works[MOST_KERNELS]);
+// The same for one slice of a cutting with slices. INTERNAL: an earlier slice is missing.
+enum status batch_slice(struct engine_batch *batch, const struct cutting *cutting, uint32_t slice,
+                        uint64_t sequence, struct work works[MOST_KERNELS], struct error *error);
 // Makes the work lists of all batches of `cuts` in one piece of memory, `*piece`. works[i] are
 // those of batch i. The lists of the cascade belong to the first batch with members of crowds, and
 // name the members' runs by the numbers of their batches. `slices` is NULL, or as in struct items;

@@ -18,6 +18,7 @@
 #include "items.h"
 #include "joint.h"
 #include "run_geometry.h"
+#include "slices.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -185,6 +186,12 @@ void plan_forget(struct submission *s, uint32_t run)
     s->planned[run].num_shares = 0;
 }
 
+void plan_break_slices(const struct engine_run *run)
+{
+    if (run->kind == ENGINE_ATTEND && run_is_slice(run))
+        slices_break(run->batch);
+}
+
 // Takes a run whose plan is to be made; nothing of it is known yet.
 static void begin_run(struct submission *s, uint32_t run)
 {
@@ -238,9 +245,10 @@ static enum status plan_work(struct submission *s, const struct engine_run *run,
     for (int attempt = 0; attempt < 2 && (status == STATUS_LIMIT || status == STATUS_NO_MEMORY);
          attempt++) {
         choice_make(choice, s, run, attempt ? UINT64_MAX : num_workgroups, attempt > 0 || alone);
-        status = batch_work(run->batch, &choice->cutting, s->sequence, works, error);
-        if (status == STATUS_OK && run_is_slice(run))
-            batch_take_slice(run->batch, run->slice, works);
+        status =
+            run_is_slice(run)
+                ? batch_slice(run->batch, &choice->cutting, run->slice, s->sequence, works, error)
+                : batch_work(run->batch, &choice->cutting, s->sequence, works, error);
         if (status == STATUS_OK)
             status = check_scratch(run, works, error);
     }
@@ -468,6 +476,7 @@ static void fail_run(struct submission *s, uint32_t run, const struct error *err
         return;
     }
     submission_fail(s, run, error);
+    plan_break_slices(&s->runs[run]);
     for (uint32_t i = 0; i < s->planned[run].num_shares; i++) {
         const struct share *share = &s->planned[run].shares[i];
         leave_group(s, &s->groups[share->group], share);
@@ -609,7 +618,7 @@ static void plan_wave(struct submission *s, uint32_t wave)
 // A cascade's share uses the counters of the share that it helps.
 uint64_t plan_counters(const struct submission *s, uint32_t run, const struct share *share)
 {
-    if (s->groups[share->group].helps || share->work.num_merges == 0 ||
+    if (s->groups[share->group].helps || share->work.num_merges == 0 || share->work.kept_counters ||
         !kernel_of(s, share)->merges)
         return 0;
     return (uint64_t)share->work.num_merges * s->runs[run].batch->kv.num_kv_heads;

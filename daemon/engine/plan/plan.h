@@ -17,6 +17,8 @@ uint32_t plan_num_shares(const struct engine *engine, const struct engine_run *r
 uint32_t plan_group(const struct submission *submission, uint32_t run);
 // Takes the run out of its groups. The groups themselves do not change.
 void plan_forget(struct submission *submission, uint32_t run);
+// The run has failed. If it is a slice of an attention, no slice behind it will run.
+void plan_break_slices(const struct engine_run *run);
 // Whether a share has large items and small ones, in a decode.
 bool plan_has_tail(const struct submission *submission, const struct share *share);
 // How many runs of a group stand in gpu_runs once more, with their small items.

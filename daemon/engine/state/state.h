@@ -60,6 +60,7 @@ struct engine {
     struct pipelines pipelines;
     struct slot slots[ENGINE_SLOTS];
     uint64_t max_scratch_bytes; // bytes for partial results, in each slot
+    atomic_ullong kept_bytes;   // of partial results between slices, of all batches; any thread
     bool no_cascade, all_cascades;
     bool helpers_refused; // compiling a cascade kernel failed: shared keys are read once for each
                           // sequence; submitter only
