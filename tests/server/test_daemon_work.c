@@ -178,7 +178,7 @@ START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
     static const int32_t one_query[2] = {0, 1};
     struct wire_reply reply;
     int32_t block;
-    start((const char *const[]){"--max-run-work", "100000", NULL});
+    start((const char *const[]){"--max-run-work", "1000000", NULL});
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw, "work");
     lease(raw, cache, 1, &block);
@@ -187,7 +187,7 @@ START_TEST(a_run_of_too_much_work_is_refused_and_the_session_lives_on)
                         run = run_request(create_batch(raw, &create), 0);
     raw_call(raw, &run, &reply);
     ck_assert_int_eq(reply.status, STATUS_LIMIT);
-    ck_assert_ptr_nonnull(strstr(reply.message, "one run may take 100000 (--max-run-work)"));
+    ck_assert_ptr_nonnull(strstr(reply.message, "one run may take 1000000 (--max-run-work)"));
     create.batch_create.cu_seqlens_q = (struct wire_ints){one_query, 2};
     raw_call(raw, &create, &reply);
     ck_assert_msg(reply.status == STATUS_OK, "BatchCreate: %s", reply.message);

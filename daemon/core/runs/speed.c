@@ -6,7 +6,8 @@
 #include "speed.h"
 
 // Before anything is measured. Measured on two loaded cores with lavapipe, all kinds take 0.4 to 2
-// ns. An H200 takes a fifth of this value for prefill, and slow GPUs take more, which is learnt soon.
+// ns. An H200 takes a fifth of this value for prefill, and slow GPUs take more, which is learnt
+// soon.
 static const double FIRST_NS_SOFTWARE = 1, FIRST_NS = 1e-5;
 
 enum {

@@ -210,10 +210,9 @@ enum status slices_take(const struct engine_batch *batch, struct items *items, u
                         struct work works[MOST_KERNELS], struct error *error)
 {
     const uint32_t num_slices = items->cutting.num_slices;
-    if (items->kept_total && slice > items->num_taken)
+    if (slice > items->num_taken)
         return error_set(error, STATUS_INTERNAL,
-                         "slice %u of %u: the partial results of those before it are gone", slice,
-                         num_slices);
+                         "slice %u of %u: those before it had other work lists", slice, num_slices);
     items->num_taken = slice + 1;
     for (uint32_t i = 0; i < batch->engine->pipelines.variant->num_kernels; i++)
         take(batch, items, i, &items->slices[(size_t)i * (num_slices + 1) + slice], &works[i]);
