@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -105,6 +107,28 @@ START_TEST(runs_in_the_device_arena_give_the_same_bits)
     ck_assert_int_eq(cuda->imports, 0);
     ck_assert_int_eq(cuda->contexts, 0);
     ck_assert_int_eq(cuda->synchronized, 1);
+}
+END_TEST
+
+START_TEST(a_token_is_not_given_to_the_export_socket_of_another_user)
+{
+    struct aule_device_export export;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (geteuid() != 0 || !open_device()) {
+        fprintf(stderr, "not tested: only root can listen as another user\n");
+        return;
+    }
+    snprintf(address.sun_path, sizeof address.sun_path, "%s.export", daemon_.socket);
+    ck_assert_int_eq(unlink(address.sun_path), 0);
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(seteuid(64001), 0);
+    ck_assert_int_eq(listen(fd, 1), 0);
+    ck_assert_int_eq(seteuid(0), 0);
+    expect(aule_device_export(step.session, &export), AULE_DENIED, "is user 64001's");
+    unlink(address.sun_path);
+    close(fd);
+    close_step(&step);
 }
 END_TEST
 
@@ -427,6 +451,7 @@ int main(void)
     const struct entry use[] = {
         {runs_in_the_device_arena_give_the_same_bits, 0},
         {another_vulkan_process_imports_what_the_client_exports, 0},
+        {a_token_is_not_given_to_the_export_socket_of_another_user, 0},
         {memory_is_allocated_and_freed_and_never_twice, 0},
         {frameworks_allocate_in_the_arena_by_functions_without_a_context, 0},
         {a_session_that_gives_a_framework_memory_again_knows_what_it_gave_before, 0},
