@@ -7,8 +7,8 @@
 #include "exports.h"
 
 #include "base/clock.h"
+#include "base/owner.h"
 #include "log.h"
-#include "owner.h"
 #include "side_socket.h"
 
 #include <errno.h>

@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "base/container_of.h"
 #include "base/hash.h"
+#include "base/owner.h"
 #include "channel.h"
 #include "log.h"
-#include "owner.h"
 #include "schema/wire.h"
 #include "side_socket.h"
 

@@ -9,11 +9,11 @@
 #include "session.h"
 
 #include "base/container_of.h"
+#include "base/owner.h"
 #include "dispatch.h"
 #include "lane.h"
 #include "log.h"
 #include "offload.h"
-#include "owner.h"
 #include "park.h"
 #include "sigbus.h"
 

@@ -15,7 +15,7 @@ aule_check(test_client_answers SOURCES client/lane/test_client_answers.c LIBS au
   aule_schema LABELS unit tsan)
 aule_check(test_client_peer SOURCES client/test_client_peer.c LIBS client_expect LABELS process)
 aule_check(test_client_forms SOURCES client/test_client_forms.c LIBS client_expect LABELS unit)
-foreach(suite opening fake gone closing wire reaped run fake_steps fake_publish fake_sequence)
+foreach(suite opening fake gone wire reaped run fake_steps fake_publish fake_sequence)
   aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_world.c
              fakes/fake_daemon.c
              LIBS client_expect aule_schema nng::nng LABELS process tsan
@@ -41,6 +41,9 @@ endforeach()
 aule_check(test_client_sequence
   SOURCES client/test_client_sequence.c rigs/text_world.c rigs/client_rig.c rigs/dice.c
   LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
+aule_check(test_client_closing
+  SOURCES client/waiting/test_client_closing.c rigs/client_world.c fakes/fake_daemon.c
+  LIBS client_expect aule_schema nng::nng LABELS process tsan ENVIRONMENT ${tsan_environment})
 aule_check(test_client_fake_fd
   SOURCES client/waiting/test_client_fake_fd.c rigs/client_world.c fakes/fake_daemon.c
   LIBS client_expect aule_schema nng::nng LABELS process tsan ENVIRONMENT ${tsan_environment})

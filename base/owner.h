@@ -4,8 +4,8 @@
 // owner.h - the process at the other end of a connection, by a pidfd from the kernel (Linux 6.5).
 // Unlike a pid it also works across pid namespaces that do not see each other. Any thread.
 
-#ifndef AULE_SERVER_OWNER_H
-#define AULE_SERVER_OWNER_H
+#ifndef AULE_OWNER_H
+#define AULE_OWNER_H
 
 #include <stdint.h>
 
