@@ -10,8 +10,8 @@
 #include "base/uuid.h"
 #include "engine/engine.h"
 #include "options.h"
-#include "server/limits.h"
 #include "server/log.h"
+#include "server/process/limits.h"
 #include "server/server.h"
 
 #include <dlfcn.h>

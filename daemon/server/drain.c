@@ -8,9 +8,9 @@
 
 #include "dispatch.h"
 #include "log.h"
-#include "notify.h"
 #include "park.h"
 #include "segment.h"
+#include "server/process/notify.h"
 #include "session.h"
 
 #include <signal.h>

@@ -5,9 +5,9 @@
 
 #include "segment.h"
 
-#include "limits.h"
 #include "schema/ring.h"
 #include "schema/wire.h"
+#include "server/process/limits.h"
 #include "sigbus.h"
 
 #include <assert.h>

@@ -5,7 +5,7 @@
 
 #include "limits.h"
 
-#include "log.h"
+#include "server/log.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -8,8 +8,8 @@
 #ifndef AULE_SERVER_LIMITS_H
 #define AULE_SERVER_LIMITS_H
 
-#include "params.h"
 #include "schema/status.h"
+#include "server/params.h"
 
 // Raises RLIMIT_NOFILE as far as it goes. If it is still too small for --max-sessions,
 // --max-connections and --max-exports, these become smaller, and the log says so.

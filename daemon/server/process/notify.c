@@ -5,7 +5,7 @@
 
 #include "notify.h"
 
-#include "log.h"
+#include "server/log.h"
 
 #include <errno.h>
 #include <stddef.h>

@@ -6,7 +6,7 @@
 #include "device_mark.h"
 
 #include "base/uuid.h"
-#include "log.h"
+#include "server/log.h"
 
 #include <inttypes.h>
 #include <stddef.h>
