@@ -118,6 +118,44 @@ START_TEST(metadata_caches_batches_and_blocks_have_limits_that_the_sentence_name
 }
 END_TEST
 
+static enum status claim_tokens(struct raw_client *raw, uint64_t cache, uint32_t num_tokens,
+                                const char *words)
+{
+    struct wire_reply reply;
+    const struct wire_request request = {
+        .command = WIRE_COMMAND_PREFIX_LOOKUP,
+        .prefix_lookup = {.cache = cache, .token_span = {0, num_tokens}, .claim = true}};
+    raw_call(raw, &request, &reply);
+    const enum status status = (enum status)reply.status;
+    ck_assert(status == STATUS_OK || strstr(reply.message, words));
+    wire_reply_finish(&reply);
+    return status;
+}
+
+// A claim of 1024 tokens takes more than 8 KiB, one of 256 tokens less.
+START_TEST(host_memory_of_all_sessions_has_a_total_and_comes_back_with_the_end_of_a_session)
+{
+    static const char words[] = "of a claim more would exceed the 8192 bytes of tenant";
+    uint64_t cache = 0;
+    start((const char *const[]){"--max-host-memory", "16K", "--tenant-share", "0.5", NULL});
+    struct raw_client *first = raw_session(daemon_.socket, ARENA),
+                      *second = raw_session(daemon_.socket, ARENA);
+    cache = open_cache(first, "one");
+    ck_assert_uint_eq(open_cache(second, "one"), cache);
+    ck_assert_int_eq(claim_tokens(first, cache, 1024, words), STATUS_LIMIT);
+    uint32_t claims = 0;
+    while (claim_tokens(first, cache, 256, words) == STATUS_OK)
+        claims++;
+    ck_assert_uint_ge(claims, 1);
+    ck_assert_int_eq(claim_tokens(second, cache, 256, words), STATUS_LIMIT);
+    raw_close(first);
+    while (claim_tokens(second, cache, 256, words) != STATUS_OK) // until the daemon has seen it
+        ;
+    raw_close(second);
+    stop_clean();
+}
+END_TEST
+
 START_TEST(an_operator_sees_sessions_and_can_end_one)
 {
     struct wire_reply reply;
@@ -244,6 +282,7 @@ int main(void)
             an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers,
             arenas_of_all_sessions_have_a_total_and_a_tenant_has_its_part_until_they_are_unmapped,
             metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
+            host_memory_of_all_sessions_has_a_total_and_comes_back_with_the_end_of_a_session,
             an_operator_sees_sessions_and_can_end_one,
             an_operator_sees_the_longest_tenant_and_a_longer_one_is_refused,
             an_operator_sees_device_caches_and_blocks, NULL},
