@@ -223,8 +223,8 @@ enum status engine_cache_create(struct engine *engine, const struct engine_cache
                                 struct engine_cache **out, struct error *error);
 void engine_cache_destroy(struct engine_cache *cache);
 // Allocates and zeroes chunk `chunk` on an engine thread. ENGINE_EVENT_CHUNK reports the outcome.
-// Blocks never move.
-void engine_cache_grow(struct engine_cache *cache, uint32_t chunk);
+// Blocks never move. False: no host memory, so nothing happens, and no event comes.
+bool engine_cache_grow(struct engine_cache *cache, uint32_t chunk);
 // Frees chunk `chunk` once the submissions so far have completed. Later ones must not use its
 // blocks.
 void engine_cache_shrink(struct engine_cache *cache, uint32_t chunk);

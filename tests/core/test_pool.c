@@ -195,6 +195,24 @@ START_TEST(a_refused_growth_is_tried_again_after_many_wishes)
 }
 END_TEST
 
+START_TEST(a_growth_that_cannot_be_asked_for_is_no_memory_and_the_next_lease_asks_again)
+{
+    struct world world;
+    struct worker a;
+    bool growing = false;
+    world_open(&world, NULL);
+    worker_open(&a, &world, 1, "");
+    fake_engine_fail_to_ask(world.engine, 1);
+    ck_assert_refused(core_blocks_lease(a.session, a.cache, 16, blocks, &growing, &error),
+                      STATUS_NO_MEMORY, "no host memory to grow");
+    ck_assert(!growing);
+    world_check(&world);
+    worker_lease(&a, 16, blocks);
+    world_check(&world);
+    world_close(&world);
+}
+END_TEST
+
 START_TEST(more_than_the_pool_can_ever_hold_is_a_limit_that_names_its_option)
 {
     struct world world;
@@ -781,6 +799,8 @@ int main(void)
     tcase_add_test(growth,
                    a_refused_growth_is_told_with_its_bytes_and_not_asked_for_again_and_again);
     tcase_add_test(growth, a_refused_growth_is_tried_again_after_many_wishes);
+    tcase_add_test(growth,
+                   a_growth_that_cannot_be_asked_for_is_no_memory_and_the_next_lease_asks_again);
     tcase_add_test(growth, more_than_the_pool_can_ever_hold_is_a_limit_that_names_its_option);
     tcase_add_test(growth, two_sessions_cannot_have_more_than_the_pool_together);
     tcase_add_test(growth,

@@ -346,9 +346,13 @@ static struct fake_chunk *make_chunk(struct engine_cache *cache, uint32_t number
     return &cache->chunks[number];
 }
 
-void engine_cache_grow(struct engine_cache *cache, uint32_t number)
+bool engine_cache_grow(struct engine_cache *cache, uint32_t number)
 {
     struct engine *engine = cache->engine;
+    if (engine->unasked_chunks) {
+        engine->unasked_chunks--;
+        return false;
+    }
     struct fake_chunk *chunk = make_chunk(cache, number);
     if (chunk->state != NOT_GROWN)
         fake_broken("chunk %" PRIu32 " grows twice", number);
@@ -361,6 +365,7 @@ void engine_cache_grow(struct engine_cache *cache, uint32_t number)
     engine->asked_chunks++;
     if (growth->ready)
         wake(engine);
+    return true;
 }
 
 void engine_cache_shrink(struct engine_cache *cache, uint32_t number)
@@ -445,6 +450,11 @@ enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32
 void fake_engine_hold_chunks(struct engine *engine, bool hold)
 {
     engine->hold_chunks = hold;
+}
+
+void fake_engine_fail_to_ask(struct engine *engine, uint32_t count)
+{
+    engine->unasked_chunks = count;
 }
 
 bool fake_engine_give_chunk(struct engine *engine)

@@ -52,6 +52,8 @@ void fake_engine_hold_chunks(struct engine *engine, bool hold);
 bool fake_engine_give_chunk(struct engine *engine); // false: none was requested
 void fake_engine_refuse_chunks(struct engine *engine,
                                uint32_t count); // the next ones fail: no device memory
+// The next calls of engine_cache_grow() find no host memory.
+void fake_engine_fail_to_ask(struct engine *engine, uint32_t count);
 void fake_engine_limit_allocation(struct engine *engine, uint64_t bytes);
 
 // A test finishes each submission. If `automatic`, submissions are finished at the next poll.

@@ -77,6 +77,7 @@ struct engine {
     bool has_hauls;
     uint64_t sequence, gpu_ns; // the last sequence; time of a dispatch
     bool hold_chunks, automatic;
+    uint32_t unasked_chunks; // so many calls of engine_cache_grow() find no memory
     uint32_t limit_splits;
     atomic_bool lost; // engine_arena_destroy() reads it on any thread
     uint32_t refuse_chunks, most_unfinished, asked_chunks, batches;

@@ -78,6 +78,18 @@ foreach(suite ring places waits)
   target_include_directories(test_daemon_${suite} PRIVATE ${NNG_HEADERS})
 endforeach()
 
+# Allocations of the real daemon fail. Sanitizers have an allocator of their own.
+if(TARGET aule-daemon AND NOT AULE_SANITIZE)
+  add_library(failing_daemon MODULE fakes/failing_daemon.c)
+  target_include_directories(failing_daemon PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+  target_link_libraries(failing_daemon PRIVATE aule_flags)
+  aule_check(test_daemon_memory SOURCES server/test_daemon_memory.c rigs/dice.c
+             LIBS daemon_harness aule_client_static LABELS process)
+  target_compile_definitions(test_daemon_memory PRIVATE
+    FAILING_DAEMON_PATH="$<TARGET_FILE:failing_daemon>")
+  add_dependencies(test_daemon_memory failing_daemon)
+endif()
+
 # Several users; only root can become them.
 if(TARGET aule-daemon AND TARGET aule-ctl)
   add_test(NAME test_tenants COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/server/test_tenants.sh

@@ -531,7 +531,10 @@ enum status cache_grow(struct cache *cache, bool ahead, struct error *error)
 {
     struct chunk *chunk = chunk_get(cache);
     struct block *blocks = chunk ? stock_take(&cache->block_stock) : NULL;
-    if (!blocks)
+    const bool asked = blocks && engine_cache_grow(cache->engine, chunk->number);
+    if (blocks && !asked)
+        stock_give(&cache->block_stock, blocks);
+    if (!asked)
         return error_set(error, STATUS_NO_MEMORY,
                          "no host memory to grow cache \"%.64s\" by %" PRIu32 " blocks",
                          cache->name, cache->chunk_blocks);
@@ -547,7 +550,6 @@ enum status cache_grow(struct cache *cache, bool ahead, struct error *error)
     cache->num_growing++;
     cache->num_ahead += ahead;
     pool_take(cache->pool, cache);
-    engine_cache_grow(cache->engine, chunk->number);
     return STATUS_OK;
 }
 

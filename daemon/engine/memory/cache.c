@@ -363,16 +363,12 @@ static void run_growth(struct engine *engine, struct job *job)
         free(growth);
 }
 
-void engine_cache_grow(struct engine_cache *cache, uint32_t chunk)
+bool engine_cache_grow(struct engine_cache *cache, uint32_t chunk)
 {
     struct engine *engine = cache->engine;
     struct growth *growth = calloc(1, sizeof *growth);
-    if (!growth) {
-        // Without memory there will be no event, and the caller would wait for it forever.
-        device_lose(&engine->device, "no host memory to ask for chunk %u of cache %s", chunk,
-                    cache->params.name);
-        return;
-    }
+    if (!growth)
+        return false;
     growth->cache = cache;
     growth->chunk = chunk;
     growth->node.event =
@@ -384,6 +380,7 @@ void engine_cache_grow(struct engine_cache *cache, uint32_t chunk)
     growth->job.after = engine->freed_after;
     job_post(engine, &growth->job);
     pthread_mutex_unlock(&engine->lock);
+    return true;
 }
 
 void engine_cache_shrink(struct engine_cache *cache, uint32_t chunk)

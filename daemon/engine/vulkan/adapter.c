@@ -132,7 +132,7 @@ bool adapter_has_extension(VkPhysicalDevice physical, const char *name)
     if (vkEnumerateDeviceExtensionProperties(physical, NULL, &count, NULL) != VK_SUCCESS ||
         count == 0)
         return false;
-    VkExtensionProperties *extensions = calloc(count, sizeof *extensions);
+    VkExtensionProperties *extensions = vk_list(count, sizeof *extensions);
     bool found = false;
     if (extensions && vkEnumerateDeviceExtensionProperties(physical, NULL, &count, extensions) >= 0)
         for (uint32_t i = 0; i < count && !found; i++)
@@ -187,7 +187,7 @@ static void find_queues(struct adapter *adapter)
     adapter->queue_family = adapter->haul_family = UINT32_MAX;
     uint32_t count = 0;
     vkGetPhysicalDeviceQueueFamilyProperties(adapter->physical, &count, NULL);
-    VkQueueFamilyProperties *families = calloc(count ? count : 1, sizeof *families);
+    VkQueueFamilyProperties *families = vk_list(count ? count : 1, sizeof *families);
     if (!families)
         return;
     vkGetPhysicalDeviceQueueFamilyProperties(adapter->physical, &count, families);
@@ -443,6 +443,9 @@ enum status adapter_list(const struct instance *instance, bool force_staging,
         matrices_describe(instance, &list[i]);
         statistics_describe(&list[i]);
     }
+    status = vk_list_failed() ? STATUS_NO_MEMORY : STATUS_OK;
+    if (status != STATUS_OK)
+        goto fail;
     qsort(list, *count, sizeof *list, compare);
     for (uint32_t i = 0; i < *count; i++)
         list[i].info.index = i;
@@ -452,7 +455,7 @@ enum status adapter_list(const struct instance *instance, bool force_staging,
 fail:
     free(physical);
     free(list);
-    return error_set(error, status, "vkEnumeratePhysicalDevices over %u devices: %s", *count,
+    return error_set(error, status, "what %u Vulkan devices offer: %s", *count,
                      status_text(status));
 }
 

@@ -78,7 +78,7 @@ static uint32_t layer_version(void)
     uint32_t count = 0, version = 0;
     if (vkEnumerateInstanceLayerProperties(&count, NULL) != VK_SUCCESS || count == 0)
         return 0;
-    VkLayerProperties *layers = calloc(count, sizeof *layers);
+    VkLayerProperties *layers = vk_list(count, sizeof *layers);
     if (layers && vkEnumerateInstanceLayerProperties(&count, layers) >= 0)
         for (uint32_t i = 0; i < count && !version; i++)
             version =
@@ -93,7 +93,7 @@ static bool extension_exists(const char *layer, const char *name)
     uint32_t count = 0;
     if (vkEnumerateInstanceExtensionProperties(layer, &count, NULL) != VK_SUCCESS || count == 0)
         return false;
-    VkExtensionProperties *extensions = calloc(count, sizeof *extensions);
+    VkExtensionProperties *extensions = vk_list(count, sizeof *extensions);
     bool found = false;
     if (extensions && vkEnumerateInstanceExtensionProperties(layer, &count, extensions) >= 0)
         for (uint32_t i = 0; i < count && !found; i++)
@@ -198,12 +198,14 @@ enum status instance_init(struct instance *instance, const struct engine_params 
         pin("libVkLayer_khronos_validation.so");
     *instance = (struct instance){.log = params->log, .context = params->context};
     instance->layer_version = params->validation ? layer_version() : 0;
+    instance->debug_utils = extension_exists(NULL, VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
+    if (vk_list_failed())
+        return error_set(error, STATUS_NO_MEMORY, "no memory for what Vulkan offers");
     if (params->validation && !instance->layer_version)
         return error_set(
             error, STATUS_UNSUPPORTED,
             "validation was asked for, but %s (package vulkan-validationlayers) is not installed",
             validation_layer);
-    instance->debug_utils = extension_exists(NULL, VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
     enum status status = make_instance(instance, params->validation, error);
     if (status == STATUS_OK && params->validation)
         status = make_messenger(instance, error);

@@ -5,6 +5,8 @@
 
 #include "matrices.h"
 
+#include "vk.h"
+
 #include <stdlib.h>
 
 #ifdef VK_KHR_cooperative_matrix
@@ -33,7 +35,7 @@ static VkCooperativeMatrixPropertiesKHR *list_shapes(const struct instance *inst
     uint32_t count = 0;
     if (!get || get(physical, &count, NULL) != VK_SUCCESS || count == 0)
         return NULL;
-    VkCooperativeMatrixPropertiesKHR *list = calloc(count, sizeof *list);
+    VkCooperativeMatrixPropertiesKHR *list = vk_list(count, sizeof *list);
     for (uint32_t i = 0; list && i < count; i++)
         list[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
     *num_shapes = list && get(physical, &count, list) >= 0 ? count : 0;

@@ -8,6 +8,7 @@
 
 #include "device.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define VK_RESULT_MAP(X)                                                                           \
@@ -41,6 +42,22 @@ static const struct {
     VK_RESULT_MAP(X)
 #undef X
 };
+
+static _Thread_local bool list_failed;
+
+void *vk_list(size_t count, size_t size)
+{
+    void *list = calloc(count, size);
+    list_failed |= list == NULL;
+    return list;
+}
+
+bool vk_list_failed(void)
+{
+    const bool failed = list_failed;
+    list_failed = false;
+    return failed;
+}
 
 const char *vk_result_name(VkResult result)
 {

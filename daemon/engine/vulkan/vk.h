@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// vk.h - the results of Vulkan calls: their names, their statuses, and what a failed call does. Any
-// thread; no state.
+// vk.h - the results of Vulkan calls: their names, their statuses, and what a failed call does; and
+// memory for the lists that Vulkan gives. Any thread.
 
 #ifndef AULE_ENGINE_VK_H
 #define AULE_ENGINE_VK_H
 
 #include "schema/status.h"
 
+#include <stdbool.h>
 #include <vulkan/vulkan.h>
 
 struct device;
+
+// calloc() for a list of what a driver offers. Without memory the list looks empty, so the caller
+// asks at the end whether one of this thread's lists had none since the last question.
+void *vk_list(size_t count, size_t size);
+bool vk_list_failed(void);
 
 // "VK_ERROR_DEVICE_LOST", for example; "VK_RESULT_UNKNOWN" if the value is not in the list. Static.
 const char *vk_result_name(VkResult result);

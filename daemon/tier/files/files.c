@@ -677,7 +677,8 @@ static enum status find_and_start(struct tier_backend *files, struct error *erro
         status = find_files(files, error);
     if (status != STATUS_OK || start_threads(files))
         return status;
-    return error_set(error, STATUS_NO_MEMORY, "files://%s: no thread is left", files->params.path);
+    return error_set(error, STATUS_NO_MEMORY, "files://%s: no memory or no thread is left",
+                     files->params.path);
 }
 
 enum status files_create(const struct files_params *params, struct tier_backend **out,
