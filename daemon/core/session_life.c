@@ -62,6 +62,15 @@ static void session_free(struct core_session *session)
     free(session);
 }
 
+// With errands, which have turns as well.
+static size_t count_sessions(const struct tenant *tenant)
+{
+    const struct core_session *session;
+    size_t count;
+    DL_COUNT2(tenant->sessions, session, count, tenant_next);
+    return count;
+}
+
 // `salt` becomes the session's. `params` NULL: an errand.
 static struct core_session *session_create(struct core *core, struct salt *salt,
                                            const struct core_session_params *params)
@@ -96,7 +105,7 @@ static struct core_session *session_create(struct core *core, struct salt *salt,
     if (!session->name || !session->salt ||
         !turns_reserve(session->turns, session->salt->tenant,
                        (size_t)core->num_sessions + core->num_errands + 1,
-                       (size_t)session->salt->tenant->opens + 1)) {
+                       count_sessions(session->salt->tenant) + 1)) {
         session_free(session);
         return NULL;
     }
