@@ -118,6 +118,8 @@ static enum aule_status live(int32_t text)
         status = compute(&scene, text, &num_found);
     if (status == AULE_OK)
         status = compute(&scene, text, &num_found); // finds the blocks
+    if (status != AULE_OK)
+        fprintf(stderr, "worker: %s: %s\n", aule_status_name(status), aule_error());
     close_scene(&scene);
     return status;
 }
