@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// listener.c - see listener.h. channel.c has the bytes of one connection. The sockets and all
-// connections are in one epoll set. Its events name a connection by its number, so an event of a
-// connection that has ended finds none.
+// listener.c - see listener.h. channel.c has the bytes of one connection, and streams.c those of
+// nng. streams_next() names a connection by its number.
 
 #include "listener.h"
 
@@ -11,8 +10,10 @@
 #include "base/container_of.h"
 #include "base/hash.h"
 #include "base/owner.h"
-#include "channel.h"
 #include "log.h"
+#include "nng/channel.h"
+#include "nng/nng_cures.h"
+#include "nng/streams.h"
 #include "schema/wire.h"
 #include "side_socket.h"
 
@@ -21,18 +22,17 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { EVENTS_A_TURN = 64, ACCEPTS_A_TURN = 32 };
-enum { WORKERS, CONTROL, NUM_EARS }; // numbers of their events; connections have larger ones
+enum { WORKERS, CONTROL, NUM_EARS }; // their numbers; connections have larger ones
 enum { MAX_CONTROL = 32, MAX_SURPLUS = 16, SURPLUS_OF_USER = 4 };
 // Without a session a peer sends nothing larger; it is not read while its answers take more.
 enum { SMALL_MESSAGE = 16 << 10, UNREAD_PAUSE = 256 << 10, MAX_PARTING = 8192 + 1024 };
 
 static const int64_t greeting_ns = 10 * NS_PER_S, request_ns = 30 * NS_PER_S;
-static const int64_t refused_stay_ns = 3 * NS_PER_S;
+static const int64_t refused_stay_ns = 3 * NS_PER_S, deaf_ns = NS_PER_S / 10,
+                     spare_ns = 2 * NS_PER_MS;
 
 struct event {
     struct entry *entry;
@@ -54,7 +54,7 @@ struct entry {
     struct holder *holder;
     bool gone;         // closed; the caller has not forgotten it yet
     bool paused;       // it does not read its answers, so its requests are not read
-    bool spared;       // its time was over, but bytes had come that were not read yet
+    bool spared;       // its time was over, and it got a second more
     int64_t opened_ns; // also: when the request that comes now began
     int64_t moved_ns;  // when a byte went in or out
     struct event added_event, removed_event;
@@ -63,10 +63,12 @@ struct entry {
 
 struct listener {
     struct listener_params params;
-    struct side_socket ears[NUM_EARS];
-    int epoll_fd, spare_fd; // spare_fd: closed to accept and refuse when there are no descriptors
-    struct epoll_event ready[EVENTS_A_TURN];
-    int next_ready, num_ready;
+    struct streams *streams; // owned
+    struct ear *ears[NUM_EARS];
+    bool is_deaf[NUM_EARS]; // its last accept failed; it goes on at hears_ns
+    int64_t hears_ns;
+    int spare_fd;           // closed to accept and refuse when there are no descriptors
+    uint32_t first_reserve; // nng_reserve_used() at the start
     uint32_t last_pipe;
     struct entry *entries;  // by pipe; owned
     struct holder *holders; // owned
@@ -80,7 +82,7 @@ struct listener {
 int listener_owner(const struct peer *peer)
 {
     const struct entry *entry = (const struct entry *)peer; // its first member
-    return owner_open(entry->channel.fd);
+    return owner_open(ipc_stream_descriptor(entry->channel.stream));
 }
 
 bool listener_is_operator(const struct peer *peer)
@@ -219,30 +221,22 @@ static bool may_stay(const struct listener *listener, const struct peer *peer)
     return taken.all < MAX_SURPLUS && taken.of_user < SURPLUS_OF_USER;
 }
 
-static bool watch(const struct listener *listener, struct entry *entry, int operation)
+static bool read_credentials(struct listener *listener, const struct ipc_stream *stream,
+                             struct peer *peer)
 {
-    struct channel *channel = &entry->channel;
-    struct epoll_event event = {.data.u64 = entry->peer.pipe};
-    event.events = (entry->paused ? 0 : EPOLLIN) | (channel->answers ? EPOLLOUT : 0);
-    return epoll_ctl(listener->epoll_fd, operation, channel->fd, &event) == 0;
-}
-
-static bool read_credentials(const struct listener *listener, int fd, struct peer *peer)
-{
-    struct ucred credentials;
-    socklen_t size = sizeof credentials;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+    struct ipc_peer who;
+    if (!ipc_stream_credentials(stream, &who))
         return false;
-    peer->user = places_user(listener->params.groups, credentials.uid, credentials.gid);
-    peer->pid = (uint64_t)credentials.pid;
+    peer->user = places_user(listener->params.groups, who.uid, who.gid);
+    peer->pid = who.pid;
     return true;
 }
 
 // Closes a connection that is in no table, and tells it why.
-static void turn_away(struct listener *listener, int fd, const struct error *why)
+static void turn_away(struct listener *listener, struct ipc_stream *stream, const struct error *why)
 {
     struct channel channel;
-    channel_open(&channel, fd);
+    channel_open(&channel, stream);
     part(&channel, why);
     channel_close(&channel);
     listener->num_refused++;
@@ -282,41 +276,42 @@ static void leave_holder(struct listener *listener, struct holder *holder)
     free(holder);
 }
 
-static bool enter(struct listener *listener, struct entry *entry, int fd)
+static bool enter(struct listener *listener, struct entry *entry)
 {
     entry->holder = find_holder(listener, entry->peer.user.uid);
     if (!entry->holder)
         return false;
     entry->holder->num_entries++;
     HASH_ADD(hh, listener->entries, peer.pipe, sizeof entry->peer.pipe, entry);
-    entry->channel.fd = fd;
-    if (HASH_ADDED(entry) && watch(listener, entry, EPOLL_CTL_ADD))
-        return true;
     if (HASH_ADDED(entry))
-        HASH_DEL(listener->entries, entry);
+        return true;
     leave_holder(listener, entry->holder);
     return false;
 }
 
-static bool add(struct listener *listener, struct entry *entry, int fd)
+static bool add(struct listener *listener, struct entry *entry, struct ipc_stream *stream)
 {
     entry->peer.pipe = free_pipe(listener);
     entry->opened_ns = entry->moved_ns = entry->peer.active_ns = clock_now_ns();
-    if (!enter(listener, entry, fd))
+    if (!enter(listener, entry))
         return false;
-    channel_open(&entry->channel, fd);
+    channel_open(&entry->channel, stream);
+    ipc_stream_watch(stream, entry->peer.pipe);
+    (void)channel_flush(&entry->channel); // if it fails, so does the next read
     push_event(listener, &entry->added_event, entry, false);
     arm(listener, entry->opened_ns + (entry->peer.refusal ? refused_stay_ns : greeting_ns));
     return true;
 }
 
-static void admit(struct listener *listener, int fd, bool by_control)
+static void admit(struct listener *listener, struct ipc_stream *stream, bool by_control)
 {
-    struct entry *entry = calloc(1, sizeof *entry);
+    struct entry *entry = NULL;
     struct error error;
     error_set(&error, STATUS_NO_MEMORY, "no memory for another connection");
-    if (!entry || !read_credentials(listener, fd, &entry->peer)) {
-        turn_away(listener, fd, &error);
+    if (nng_reserve_used() <= listener->first_reserve)
+        entry = calloc(1, sizeof *entry);
+    if (!entry || !read_credentials(listener, stream, &entry->peer)) {
+        turn_away(listener, stream, &error);
         free(entry);
         return;
     }
@@ -325,39 +320,74 @@ static void admit(struct listener *listener, int fd, bool by_control)
     if (check_place(listener, peer, &entry->refusal) != STATUS_OK)
         peer->refusal = &entry->refusal;
     if (!may_stay(listener, peer))
-        turn_away(listener, fd, peer->refusal);
-    else if (!add(listener, entry, fd))
-        turn_away(listener, fd, &error);
+        turn_away(listener, stream, peer->refusal);
+    else if (!add(listener, entry, stream))
+        turn_away(listener, stream, &error);
     else
         return;
     free(entry);
 }
 
-// A descriptor was kept for this. Without it the sockets would stay readable, and no client would
-// learn why nobody accepts.
-static void refuse_without_descriptors(struct listener *listener, int ear)
+static bool has_spare(struct listener *listener)
 {
-    struct error error;
-    error_set(&error, STATUS_LIMIT,
-              "the daemon has no descriptor for another connection (RLIMIT_NOFILE of its process)");
-    if (listener->spare_fd >= 0)
-        close(listener->spare_fd);
-    int fd = accept4(ear, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd >= 0)
-        turn_away(listener, fd, &error);
-    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (listener->spare_fd < 0)
+        listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return listener->spare_fd >= 0;
 }
 
-static void accept_some(struct listener *listener, uint32_t ear)
+// A descriptor is kept for a connection that finds none, so that its client learns why.
+static void take(struct listener *listener, uint32_t ear, struct ipc_stream *stream)
 {
-    for (int i = 0; i < ACCEPTS_A_TURN; i++) {
-        int fd = accept4(listener->ears[ear].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd >= 0)
-            admit(listener, fd, ear == CONTROL);
-        else if (errno == EMFILE || errno == ENFILE)
-            refuse_without_descriptors(listener, listener->ears[ear].fd);
-        else if (errno != ECONNABORTED && errno != EINTR)
-            return;
+    struct error error;
+    if (has_spare(listener)) {
+        admit(listener, stream, ear == CONTROL);
+        return;
+    }
+    error_set(&error, STATUS_LIMIT,
+              "the daemon has no descriptor for another connection (RLIMIT_NOFILE of its process)");
+    turn_away(listener, stream, &error);
+    arm(listener, clock_now_ns() + spare_ns); // nng closes it in a moment
+}
+
+// The ear goes on a little later: what it needs is mostly not there at once.
+static void go_deaf(struct listener *listener, uint32_t ear)
+{
+    listener->is_deaf[ear] = true;
+    listener->hears_ns = clock_now_ns() + deaf_ns;
+    arm(listener, listener->hears_ns);
+}
+
+static void accept_next(struct listener *listener, uint32_t ear)
+{
+    struct ipc_stream *stream;
+    switch (ear_accept(listener->ears[ear], &stream)) {
+    case EAR_NOTHING: return;
+    case EAR_STREAM: take(listener, ear, stream); return;
+    case EAR_NO_DESCRIPTORS:
+        if (listener->spare_fd < 0)
+            break;
+        close(listener->spare_fd);
+        listener->spare_fd = -1;
+        ear_resume(listener->ears[ear]);
+        return;
+    case EAR_FAILED: break;
+    }
+    go_deaf(listener, ear);
+}
+
+static void hear_again(struct listener *listener, int64_t now_ns)
+{
+    if (!has_spare(listener))
+        arm(listener, now_ns + spare_ns);
+    for (uint32_t ear = 0; ear < NUM_EARS; ear++) {
+        if (!listener->is_deaf[ear])
+            continue;
+        if (now_ns < listener->hears_ns) {
+            arm(listener, listener->hears_ns);
+            continue;
+        }
+        listener->is_deaf[ear] = false;
+        ear_resume(listener->ears[ear]);
     }
 }
 
@@ -369,10 +399,12 @@ size_t listener_max_request(const struct listener *listener, const struct peer *
 }
 
 // Reads or stops to read, by what the peer has not read.
-static void set_pause(struct listener *listener, struct entry *entry)
+static void set_pause(struct entry *entry)
 {
+    const bool was_paused = entry->paused;
     entry->paused = entry->channel.unread > UNREAD_PAUSE;
-    watch(listener, entry, EPOLL_CTL_MOD);
+    if (was_paused && !entry->paused)
+        ipc_stream_again(entry->channel.stream);
 }
 
 static bool give(struct entry *entry, const struct channel_request *request, struct message *out)
@@ -423,7 +455,7 @@ static void write_to(struct listener *listener, struct entry *entry)
     if (!lives)
         end(listener, entry, NULL);
     if (!entry->gone)
-        set_pause(listener, entry);
+        set_pause(entry);
 }
 
 static struct entry *find(struct listener *listener, uint32_t pipe)
@@ -433,34 +465,34 @@ static struct entry *find(struct listener *listener, uint32_t pipe)
     return entry && !entry->gone ? entry : NULL;
 }
 
-static bool serve(struct listener *listener, const struct epoll_event *ready, struct message *out)
+// A request that was given may have another one behind it that has come, too.
+static bool serve(struct listener *listener, uint32_t number, struct message *out)
 {
-    if (ready->data.u64 < NUM_EARS) {
-        accept_some(listener, (uint32_t)ready->data.u64);
+    if (number < NUM_EARS) {
+        accept_next(listener, number);
         return false;
     }
-    struct entry *entry = find(listener, (uint32_t)ready->data.u64);
-    if (entry && ready->events & EPOLLOUT)
+    struct entry *entry = find(listener, number);
+    if (entry)
         write_to(listener, entry);
     if (!entry || entry->gone)
         return false;
-    if (!entry->paused && ready->events & (EPOLLIN | EPOLLHUP | EPOLLERR))
-        return read_from(listener, entry, out);
-    if (ready->events & (EPOLLHUP | EPOLLERR))
+    if (!entry->paused) {
+        const bool given = read_from(listener, entry, out);
+        if (given)
+            ipc_stream_again(entry->channel.stream);
+        return given;
+    }
+    if (ipc_stream_is_over(entry->channel.stream))
         end(listener, entry, NULL);
     return false;
 }
 
 bool listener_receive(struct listener *listener, struct message *out)
 {
-    if (listener->next_ready == listener->num_ready) {
-        listener->next_ready = 0;
-        listener->num_ready = epoll_wait(listener->epoll_fd, listener->ready, EVENTS_A_TURN, 0);
-        if (listener->num_ready < 0)
-            listener->num_ready = 0;
-    }
-    while (listener->next_ready < listener->num_ready)
-        if (serve(listener, &listener->ready[listener->next_ready++], out))
+    uint32_t number;
+    while (streams_next(listener->streams, &number))
+        if (serve(listener, number, out))
             return true;
     return false;
 }
@@ -487,7 +519,7 @@ bool listener_reply(struct listener *listener, const struct route *route, const 
     if (idle)
         entry->moved_ns = entry->peer.active_ns;
     if (sent && entry->channel.answers)
-        set_pause(listener, entry);
+        set_pause(entry);
     if (!sent)
         end(listener, entry, NULL);
     return sent;
@@ -526,13 +558,7 @@ static void expire_one(struct listener *listener, struct entry *entry)
     }
 }
 
-// Bytes that have come in time, but were not read in time, count: perhaps the daemon stood still.
-static bool has_bytes(const struct entry *entry)
-{
-    uint8_t byte;
-    return !entry->paused && recv(entry->channel.fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
-}
-
+// Bytes may have come in time that nng has not read yet: perhaps the process stood still.
 static void spare(struct listener *listener, struct entry *entry, int64_t now_ns)
 {
     entry->spared = true;
@@ -543,12 +569,13 @@ void listener_expire(struct listener *listener, int64_t now_ns)
 {
     struct entry *entry, *next;
     listener->deadline_ns = FOREVER;
+    hear_again(listener, now_ns);
     HASH_ITER(hh, listener->entries, entry, next)
     {
         const int64_t at_ns = entry->gone ? FOREVER : due_ns(listener, entry);
         if (at_ns > now_ns)
             arm(listener, at_ns);
-        else if (entry->spared || entry->peer.refusal || !has_bytes(entry))
+        else if (entry->spared || entry->peer.refusal)
             expire_one(listener, entry);
         else
             spare(listener, entry, now_ns);
@@ -568,10 +595,13 @@ static enum status open_ear(struct listener *listener, uint32_t number, struct e
         const char *suffix, *what;
     } kinds[NUM_EARS] = {{"", "socket"}, {SOCKET_CONTROL, "control socket"}};
     const struct listener_params *params = &listener->params;
-    struct side_socket *ear = &listener->ears[number];
-    side_socket_name(ear, params->path, kinds[number].suffix, kinds[number].what, SOCK_STREAM);
-    return side_socket_open(ear, number == WORKERS && params->groups, listener->epoll_fd,
-                            (void *)(uintptr_t)number, error);
+    struct side_socket side;
+    side_socket_name(&side, params->path, kinds[number].suffix, kinds[number].what, SOCK_STREAM);
+    enum status status = side_socket_clear(&side, error);
+    if (status != STATUS_OK)
+        return status;
+    const mode_t mode = number == WORKERS && params->groups ? 0666 : 0600;
+    return ear_open(listener->streams, number, side.path, mode, &listener->ears[number], error);
 }
 
 enum status listener_open(const struct listener_params *params, struct listener **out,
@@ -582,16 +612,15 @@ enum status listener_open(const struct listener_params *params, struct listener 
         return error_set(error, STATUS_NO_MEMORY, "no memory for the listener");
     listener->params = *params;
     listener->deadline_ns = FOREVER;
-    listener->ears[WORKERS].fd = listener->ears[CONTROL].fd = -1;
-    listener->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    listener->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    enum status status = STATUS_OK;
-    if (listener->epoll_fd < 0 || listener->spare_fd < 0)
-        status = error_set(error, STATUS_INTERNAL, "no descriptor for the listener: %s",
-                           strerror(errno));
+    listener->spare_fd = -1;
+    enum status status = has_spare(listener)
+                             ? streams_open(&listener->streams, error)
+                             : error_set(error, STATUS_INTERNAL,
+                                         "no descriptor for the listener: %s", strerror(errno));
     // The control socket first: a client that finds the other one can rely on it.
     for (uint32_t number = NUM_EARS; status == STATUS_OK && number-- > 0;)
         status = open_ear(listener, number, error);
+    listener->first_reserve = nng_reserve_used();
     if (status == STATUS_OK)
         *out = listener;
     else
@@ -602,7 +631,7 @@ enum status listener_open(const struct listener_params *params, struct listener 
 void listener_unlink(const struct listener *listener)
 {
     for (uint32_t i = 0; i < NUM_EARS; i++)
-        side_socket_remove(&listener->ears[i]);
+        ear_unlink(listener->ears[i]);
 }
 
 void listener_close(struct listener *listener)
@@ -611,14 +640,13 @@ void listener_close(struct listener *listener)
     if (!listener)
         return;
     for (uint32_t i = 0; i < NUM_EARS; i++)
-        side_socket_close(&listener->ears[i]);
+        ear_close(listener->ears[i]);
     HASH_ITER(hh, listener->entries, entry, next)
     {
         channel_close(&entry->channel);
         listener_forget(listener, &entry->peer);
     }
-    if (listener->epoll_fd >= 0)
-        close(listener->epoll_fd);
+    streams_close(listener->streams);
     if (listener->spare_fd >= 0)
         close(listener->spare_fd);
     free(listener);
@@ -626,7 +654,7 @@ void listener_close(struct listener *listener)
 
 int listener_fd(const struct listener *listener)
 {
-    return listener->epoll_fd;
+    return streams_fd(listener->streams);
 }
 
 // ---- events ----

@@ -520,7 +520,7 @@ static enum status check_attacher(const struct session *session, struct error *e
         return error_set(error, STATUS_UNSUPPORTED,
                          "the process of session %" PRIu64
                          " cannot be watched, so it cannot attach: it is of another pid namespace, "
-                         "and the kernel is older than 6.5",
+                         "and the kernel is older than 6.5, or the daemon links nng 1.6 or later",
                          session->id);
     return STATUS_OK;
 }

@@ -14,7 +14,7 @@ if(TARGET aule-daemon)
 endif()
 
 find_path(NNG_HEADERS nng/nng.h REQUIRED)
-find_library(NNG_SHARED NAMES nng REQUIRED)
+find_library(NNG_SHARED NAMES nng REQUIRED)   # the daemon links it static, a client shared
 foreach(suite test_daemon test_daemon_log test_daemon_rlimits test_daemon_work test_daemon_leases
   test_daemon_ends test_daemon_limits test_daemon_users
   test_daemon_commands test_daemon_refused)
@@ -48,12 +48,12 @@ if(TARGET aule_server)
   target_link_options(test_server_wait PRIVATE
     -Wl,--wrap=epoll_pwait2,--wrap=engine_has_news,--wrap=core_wake_ns,--wrap=core_slept)
   aule_check(test_server_listener SOURCES server/test_server_listener.c rigs/raw_client.c
-             LIBS aule_server ${NNG_SHARED} LABELS process tsan
+             LIBS aule_server LABELS process tsan
              ENVIRONMENT ${tsan_environment})
   # The fake engine comes first on the link line, so that the linker takes nothing from the real
   # one.
   aule_check(test_server_lost SOURCES server/test_server_lost.c rigs/raw_client.c
-             fakes/fake_engine.c fakes/fake_run.c LIBS aule_server ${NNG_SHARED} LABELS process tsan
+             fakes/fake_engine.c fakes/fake_run.c LIBS aule_server LABELS process tsan
              ENVIRONMENT ${tsan_environment})
   target_link_options(test_server_lost PRIVATE
                       -Wl,--wrap=engine_poll,--wrap=engine_wait,--wrap=engine_submit
@@ -62,7 +62,7 @@ if(TARGET aule_server)
   # Every allocation after a ring command was taken fails once in this suite.
   aule_check(test_server_memory SOURCES server/test_server_memory.c rigs/ring_end.c
              rigs/daemon_suite.c rigs/daemon_step.c rigs/raw_client.c
-             fakes/fake_engine.c fakes/fake_run.c LIBS daemon_harness aule_server ${NNG_SHARED}
+             fakes/fake_engine.c fakes/fake_run.c LIBS daemon_harness aule_server
              LABELS process tsan ENVIRONMENT ${tsan_environment})
   failing_memory(test_server_memory)
   target_link_options(test_server_memory PRIVATE

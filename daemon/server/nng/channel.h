@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // channel.h - one connection as bytes: requests in and answers out, in the framing of nng's REP
-// protocol ("SP over IPC"), which clients speak: client/src/link/pipe.h says how it looks. Knows
-// neither who sends nor what a request means. It never blocks. Dispatcher thread.
+// protocol ("SP over IPC"), which clients speak: client/src/link/pipe.h says how it looks. nng's
+// stream carries them (streams.h). Knows neither who sends nor what a request means. It never
+// blocks. Dispatcher thread.
 
 #ifndef AULE_SERVER_CHANNEL_H
 #define AULE_SERVER_CHANNEL_H
@@ -17,16 +18,17 @@ enum { CHANNEL_HEAD = 13 }; // bytes of a frame before its message: kind, length
 enum { CHANNEL_PARTING = 0 };
 
 struct channel_answer;
+struct ipc_stream;
 
 struct channel {
-    int fd;                     // owned; -1 = closed
+    struct ipc_stream *stream;  // owned; NULL = closed
     bool greeted;               // the peer's greeting has come
     bool in_body;               // the head of a request has come
     size_t got;                 // bytes of the greeting, the head or the body, whichever comes now
     size_t size;                // bytes of the body
     uint8_t head[CHANNEL_HEAD]; // or the greeting
     uint8_t *body;              // owned; NULL: it is too large, and its bytes are dropped
-    struct channel_answer *answers; // that the kernel has not taken yet; the oldest first; owned
+    struct channel_answer *answers; // that the stream has not taken yet; the oldest first; owned
     size_t unread;                  // bytes of them all
 };
 
@@ -42,12 +44,12 @@ struct channel_request {
     size_t size;     // bytes
 };
 
-// Takes over a connected socket, which must not block. Sends the greeting.
-void channel_open(struct channel *channel, int fd);
+// Takes over a connection. The greeting goes with the first answer, or by channel_flush().
+void channel_open(struct channel *channel, struct ipc_stream *stream);
 void channel_close(struct channel *channel); // takes one that is closed
 // Reads until one request is whole. `most`: bytes of a request that this peer may send now.
 enum channel_news channel_read(struct channel *channel, size_t most, struct channel_request *out);
-// Sends an answer, and keeps what the kernel does not take. False: the peer has hung up, or there
+// Sends an answer, and keeps what the stream does not take. False: the peer has hung up, or there
 // is no memory. Then the channel is of no use any more.
 bool channel_write(struct channel *channel, uint32_t number, const void *data, size_t size);
 bool channel_flush(struct channel *channel); // sends what was kept; false: as above

@@ -6,13 +6,10 @@
 #include "channel.h"
 
 #include "base/hash.h"
+#include "streams.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 // A larger request is no request. Those above `most` and below this are dropped and answered.
 enum { GREETING = 8, KIND_AND_LENGTH = 9, NUMBER = 4, MAX_DROPPED = 8 << 20 };
@@ -40,25 +37,25 @@ static uint64_t read_number(const uint8_t *bytes, unsigned size)
     return number;
 }
 
-void channel_open(struct channel *channel, int fd)
+void channel_open(struct channel *channel, struct ipc_stream *stream)
 {
-    *channel = (struct channel){.fd = fd};
-    // The queue of a new socket is empty, so it takes all of it.
-    (void)send(fd, our_greeting, sizeof our_greeting, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const struct iovec greeting = {(void *)our_greeting, sizeof our_greeting};
+    *channel = (struct channel){.stream = stream};
+    (void)ipc_stream_send(stream, &greeting, 1, true); // the buffer of a new stream takes all of it
 }
 
 void channel_close(struct channel *channel)
 {
     struct channel_answer *answer, *next;
-    if (channel->fd < 0)
+    if (!channel->stream)
         return;
-    close(channel->fd); // leaves an epoll set with it
+    ipc_stream_close(channel->stream);
     free(channel->body);
     LL_FOREACH_SAFE(channel->answers, answer, next)
     {
         free(answer);
     }
-    *channel = (struct channel){.fd = -1};
+    *channel = (struct channel){.stream = NULL};
 }
 
 bool channel_is_amid(const struct channel *channel)
@@ -77,13 +74,9 @@ size_t channel_held(const struct channel *channel)
 static enum channel_news fill(struct channel *channel, uint8_t *to, size_t size)
 {
     while (channel->got < size) {
-        ssize_t count = recv(channel->fd, to + channel->got, size - channel->got, MSG_DONTWAIT);
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return CHANNEL_NOTHING;
+        ssize_t count = ipc_stream_receive(channel->stream, to + channel->got, size - channel->got);
         if (count <= 0)
-            return CHANNEL_OVER;
+            return count < 0 ? CHANNEL_NOTHING : CHANNEL_OVER;
         channel->got += (size_t)count;
     }
     return CHANNEL_REQUEST;
@@ -92,17 +85,13 @@ static enum channel_news fill(struct channel *channel, uint8_t *to, size_t size)
 // The same for bytes that nobody wants.
 static enum channel_news drop(struct channel *channel)
 {
-    uint8_t dropped[16384];
+    uint8_t dropped[4096];
     while (channel->got < channel->size) {
         const size_t rest = channel->size - channel->got;
-        ssize_t count =
-            recv(channel->fd, dropped, rest < sizeof dropped ? rest : sizeof dropped, MSG_DONTWAIT);
-        if (count < 0 && errno == EINTR)
-            continue;
-        if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return CHANNEL_NOTHING;
+        ssize_t count = ipc_stream_receive(channel->stream, dropped,
+                                           rest < sizeof dropped ? rest : sizeof dropped);
         if (count <= 0)
-            return CHANNEL_OVER;
+            return count < 0 ? CHANNEL_NOTHING : CHANNEL_OVER;
         channel->got += (size_t)count;
     }
     return CHANNEL_REQUEST;
@@ -172,19 +161,6 @@ enum channel_news channel_read(struct channel *channel, size_t most, struct chan
 
 // ---- out ----
 
-// Bytes that the kernel took; -1: the peer has hung up.
-static ssize_t send_parts(int fd, struct iovec *parts, size_t count)
-{
-    const struct msghdr message = {.msg_iov = parts, .msg_iovlen = count};
-    ssize_t sent;
-    do
-        sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS))
-        return 0;
-    return sent;
-}
-
 static bool keep(struct channel *channel, const uint8_t *head, const void *data, size_t size,
                  size_t sent)
 {
@@ -205,7 +181,7 @@ bool channel_write(struct channel *channel, uint32_t number, const void *data, s
     write_number(head + 1, 8, NUMBER + size);
     write_number(head + KIND_AND_LENGTH, NUMBER, number | top_bit);
     struct iovec parts[] = {{head, sizeof head}, {(void *)data, size}};
-    ssize_t sent = channel->answers ? 0 : send_parts(channel->fd, parts, 2);
+    ssize_t sent = channel->answers ? 0 : ipc_stream_send(channel->stream, parts, 2, false);
     if (sent < 0 || (size_t)sent == CHANNEL_HEAD + size)
         return sent >= 0;
     return keep(channel, head, data, size, (size_t)sent);
@@ -213,10 +189,12 @@ bool channel_write(struct channel *channel, uint32_t number, const void *data, s
 
 bool channel_flush(struct channel *channel)
 {
+    if (ipc_stream_send(channel->stream, NULL, 0, false) < 0) // what its buffer has
+        return false;
     while (channel->answers) {
         struct channel_answer *answer = channel->answers;
         struct iovec rest = {answer->bytes + answer->sent, answer->size - answer->sent};
-        ssize_t sent = send_parts(channel->fd, &rest, 1);
+        ssize_t sent = ipc_stream_send(channel->stream, &rest, 1, false);
         if (sent <= 0)
             return sent == 0;
         answer->sent += (size_t)sent;
