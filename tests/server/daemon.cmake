@@ -50,6 +50,7 @@ if(TARGET aule_server)
   aule_check(test_server_listener SOURCES server/test_server_listener.c rigs/raw_client.c
              LIBS aule_server LABELS process tsan
              ENVIRONMENT ${tsan_environment})
+  failing_memory(test_server_listener)
   # The fake engine comes first on the link line, so that the linker takes nothing from the real
   # one.
   aule_check(test_server_lost SOURCES server/test_server_lost.c rigs/raw_client.c

@@ -2,10 +2,12 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_server_listener.c - only the server's listener, with bare connections: requests that are cut
-// or too large, answers that are not read, connections that ask nothing, and the places of users.
+// or too large, answers that are not read, connections that ask nothing, the places of users, and
+// allocations that fail, those of nng too.
 // Time is given to listener_expire(), so no test waits for a time-out. No device, no sessions.
 
 #include "base/clock.h"
+#include "fakes/failing_memory.h"
 #include "rigs/check_main.h"
 #include "rigs/raw_client.h"
 #include "server/listener.h"
@@ -361,6 +363,70 @@ START_TEST(answers_that_are_not_read_share_one_limit_and_the_others_live)
 }
 END_TEST
 
+// ---- allocations that fail ----
+
+// Opens a listener whose n-th allocation fails. False: there was no n-th.
+static bool open_failing(uint64_t n, struct error *error)
+{
+    const struct listener_params params = {.path = path,
+                                           .max_connections = 8,
+                                           .max_message = MAX_MESSAGE,
+                                           .max_bytes = MAX_BYTES,
+                                           .idle_ns = IDLE_S * NS_PER_S};
+    listener = NULL;
+    failing_countdown = n;
+    enum status status = listener_open(&params, &listener, error);
+    const bool failed = failing_countdown == 0;
+    failing_countdown = 0;
+    ck_assert_int_eq(status == STATUS_OK, listener != NULL);
+    return failed;
+}
+
+START_TEST(an_allocation_that_fails_at_the_start_is_told_or_made_good)
+{
+    struct error error;
+    listener_close(listener);
+    for (uint64_t n = 1; open_failing(n, &error); n++) {
+        struct peer *peer;
+        if (listener)
+            close(connect_peer(&peer));
+        else
+            ck_assert_msg(error.text[0], "allocation %d failed without a sentence", (int)n);
+        listener_close(listener);
+    }
+}
+END_TEST
+
+// Where nng is not repaired, its own threads accept, and their allocations do not fail here.
+START_TEST(an_allocation_that_fails_for_a_connection_ends_that_connection_alone)
+{
+    struct peer *peer, *other;
+    int fd = connect_peer(&peer);
+    for (uint64_t n = 1; n < 12; n++) {
+        struct pollfd ready = {.fd = listener_fd(listener), .events = POLLIN};
+        struct message message;
+        bool removed, given = false;
+        int late = bare_connect(path, false);
+        while (poll(&ready, 1, 20) == 1 && !given) {
+            failing_countdown = n;
+            given = listener_receive(listener, &message);
+            failing_countdown = 0;
+        }
+        ck_assert(!given);
+        close(late);
+        settle();
+        while (listener_next_event(listener, &other, &removed))
+            if (removed)
+                listener_forget(listener, other);
+        ck_assert(bare_send(fd, "ask", 4, 7));
+        message = await_message();
+        ck_assert_ptr_eq(message.peer, peer);
+        message_finish(&message);
+    }
+    close(fd);
+}
+END_TEST
+
 // ---- the control socket ----
 
 START_TEST(the_control_socket_has_places_of_its_own_and_only_its_user_may_open_it)
@@ -403,6 +469,11 @@ int main(void)
                    of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once,
                    a_peer_that_does_not_read_its_answers_is_not_read_until_it_does,
                    answers_that_are_not_read_share_one_limit_and_the_others_live, NULL},
+               1);
+    check_case(suite, "memory", open_listener, close_listener,
+               (const TTest *const[]){
+                   an_allocation_that_fails_at_the_start_is_told_or_made_good,
+                   an_allocation_that_fails_for_a_connection_ends_that_connection_alone, NULL},
                1);
     check_case(suite, "control", open_listener, close_listener,
                (const TTest *const[]){
