@@ -11,10 +11,10 @@
 #include "base/hash.h"
 #include "base/owner.h"
 #include "log.h"
-#include "nng/channel.h"
-#include "nng/nng_cures.h"
-#include "nng/streams.h"
 #include "schema/wire.h"
+#include "server/nng/channel.h"
+#include "server/nng/nng_cures.h"
+#include "server/nng/streams.h"
 #include "side_socket.h"
 
 #include <errno.h>
