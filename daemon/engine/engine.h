@@ -48,7 +48,7 @@ struct engine_params {
     bool validation;
     // Logs the driver's statistics of each compiled pipeline at level 3, if it has any.
     bool statistics;
-    uint32_t max_pipelines; // compiled pipelines to keep, evicted in LRU order; 0 = 256
+    uint32_t max_pipelines; // compiled pipelines to keep; 0 = 256
     // Bytes for the partial results of split-KV, for one submission; 0 = 256 MiB.
     uint64_t max_scratch_bytes;
     // Turns off the cascade kernel: shared keys are read once for each sequence. The bits are the
@@ -390,6 +390,9 @@ struct engine_run {
     // run and all later ones of its line are put off until engine_line_resume(); other lines go on.
     // 0: no line. The whole submission, and those behind it, wait for the pipeline.
     uint64_t line;
+    // Who pays for the line; 0: nobody. Payers take turns at the compiler, and the one that has the
+    // most compiled pipelines evicts its own.
+    uint64_t payer;
     struct engine_batch *batch; // ATTEND, WRITE, GATHER
     struct engine_arena *arena; // COPY: NULL unless a copy names it
     uint32_t layer, num_heads;

@@ -37,7 +37,8 @@
         .help = "compiled shaders to keep, the latest used ones",                                  \
         .details =                                                                                 \
             "Each combination of head sizes, block size, data types and features needs a shader "  \
-            "of its own. A shader that was dropped is compiled again when a run needs it.")        \
+            "of its own. The tenant that has the most of them gives up its own first. A shader "   \
+            "that was dropped is compiled again when a run needs it.")                             \
     OPTION(uint64_t, max_scratch_bytes, "max-scratch", "BYTES", OPTION_BYTES, 4096, ONE_TIB,       \
            .initial = "256M",                                                                      \
            .help = "device memory for partial results of split-KV runs, for one submission",       \

@@ -287,6 +287,31 @@ START_TEST(a_tenant_has_its_part_of_the_caches_and_another_one_finds_room)
 }
 END_TEST
 
+// A run that the engine is given for this session: who pays for what is compiled for it.
+static uint64_t payer_of(struct worker *worker)
+{
+    worker_lease(worker, 1, found);
+    worker_run(worker, worker_batch(worker, found, 4, 4), 0, 4, tokens);
+    world_step(&world);
+    const struct fake_submission *newest = fake_engine_newest(world.engine);
+    ck_assert_ptr_nonnull(newest);
+    ck_assert_uint_eq(newest->num_runs, 1);
+    const struct engine_run *run = &newest->runs[0].run;
+    ck_assert_uint_eq(run->line, worker->id);
+    const uint64_t payer = run->payer;
+    world_finish_all(&world);
+    return payer;
+}
+
+START_TEST(the_runs_of_a_tenants_sessions_have_one_payer_and_those_of_others_another)
+{
+    const uint64_t payer = payer_of(&a);
+    ck_assert_uint_ne(payer, 0);
+    ck_assert_uint_eq(payer_of(&b), payer);
+    ck_assert_uint_ne(payer_of(&c), payer);
+}
+END_TEST
+
 static void open_limited(void)
 {
     world_open(&world, &(struct core_params){.tenant_limits = {.blocks = 20, .floor = 10}});
@@ -762,7 +787,8 @@ int main(void)
         (const TTest *const[]){names_of_caches_are_a_tenants_own_and_one_shape_is_shared, NULL}, 1);
     check_case(suite, "shares", open_shares, close_all,
                (const TTest *const[]){
-                   a_tenant_has_its_part_of_the_caches_and_another_one_finds_room, NULL},
+                   a_tenant_has_its_part_of_the_caches_and_another_one_finds_room,
+                   the_runs_of_a_tenants_sessions_have_one_payer_and_those_of_others_another, NULL},
                1);
     check_case(
         suite, "names", open_limited, close_all,

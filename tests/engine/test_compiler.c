@@ -23,6 +23,8 @@ struct pipeline {
 static struct compiler compiler;
 static struct pipeline pipelines[KEYS]; // guard: compiler.lock
 static uint32_t num_attempts;           // every fifth fails
+static uint32_t order[KEYS];            // of compiles, by their keys' numbers; the latest KEYS
+static void (*meanwhile)(uint32_t key); // called in each compile; NULL: nothing
 static atomic_uint num_news;
 static uint64_t seed;
 
@@ -34,13 +36,17 @@ static struct pipeline_key key_of(uint32_t number)
     return key;
 }
 
-static enum status compile(void *owner, const struct pipeline_key *key, struct pipeline **out,
-                           struct error *error)
+static enum status compile(void *owner, const struct pipeline_key *key, struct payer *payer,
+                           struct pipeline **out, struct error *error)
 {
+    (void)payer;
     struct pipeline *pipeline = &((struct pipeline *)owner)[key->geometry.spec[0]];
     usleep(20);
     pthread_mutex_lock(&compiler.lock);
+    order[num_attempts % KEYS] = key->geometry.spec[0];
     const bool fails = ++num_attempts % 5 == 0;
+    if (meanwhile)
+        meanwhile(key->geometry.spec[0]);
     if (!fails) {
         ck_assert(!pipeline->exists); // nothing is compiled twice
         pipeline->exists = true;
@@ -89,9 +95,9 @@ static enum status want(struct dice *dice, uint64_t line, uint32_t number)
     pthread_mutex_lock(&compiler.lock);
     evict(dice);
     if (!pipelines[number].exists)
-        status = compiler_ask(&compiler, line, &key, &error);
+        status = compiler_ask(&compiler, (struct line_name){line, line % 2}, &key, &error);
     if (!pipelines[number].exists && dice_below(dice, 4) == 0)
-        compiler_ask_early(&compiler, &key);
+        compiler_ask_early(&compiler, 1, &key);
     pthread_mutex_unlock(&compiler.lock);
     if (status == STATUS_INTERNAL)
         ck_assert_ptr_nonnull(strstr(error.text, "fails"));
@@ -171,6 +177,7 @@ START_TEST(lines_threads_and_evictions_at_random_end_with_nothing_pinned_or_queu
     ck_assert_uint_eq(compiler.num_queued, 0);
     ck_assert_ptr_null(compiler.queue);
     ck_assert_uint_eq(atomic_load(&compiler.num_lines), 0);
+    ck_assert_ptr_null(compiler.payers);
     for (int i = 0; i < KEYS; i++)
         ck_assert_int_eq(pipelines[i].pins, 0);
     ck_assert_uint_eq(atomic_load(&num_news), num_attempts);
@@ -190,7 +197,7 @@ static uint32_t queued_after_asking_early(uint32_t number)
 {
     const struct pipeline_key key = key_of(number);
     pthread_mutex_lock(&compiler.lock);
-    compiler_ask_early(&compiler, &key);
+    compiler_ask_early(&compiler, 1, &key);
     const uint32_t count = compiler.num_queued;
     pthread_mutex_unlock(&compiler.lock);
     return count;
@@ -208,13 +215,48 @@ START_TEST(what_failed_beforehand_is_not_tried_again_until_a_run_needs_it)
     ck_assert_uint_eq(queued_after_asking_early(0), 0);
     ck_assert_uint_eq(queued_after_asking_early(1), 1);
     pthread_mutex_lock(&compiler.lock);
-    ck_assert_int_eq(compiler_ask(&compiler, 7, &key, &error), STATUS_BUSY);
+    ck_assert_int_eq(compiler_ask(&compiler, (struct line_name){7, 1}, &key, &error), STATUS_BUSY);
     pthread_mutex_unlock(&compiler.lock);
     compile_all();
     ck_assert_uint_eq(num_attempts, 7);
     ck_assert(pipelines[0].exists && pipelines[1].exists);
     line_end(&compiler, 7);
     compiler_finish(&compiler);
+}
+END_TEST
+
+// With the lock held.
+static void ask_in_turn(uint64_t line, uint64_t payer, uint32_t number)
+{
+    const struct pipeline_key key = key_of(number);
+    struct error error;
+    ck_assert_int_eq(compiler_ask(&compiler, (struct line_name){line, payer}, &key, &error),
+                     STATUS_BUSY);
+}
+
+static void come_beside_key_2(uint32_t number)
+{
+    if (number == 2)
+        ask_in_turn(30, 3, 5);
+}
+
+// Payer 1 has two lines with two keys each. Payer 2 asks last, and payer 3 during a compile.
+START_TEST(beside_many_lines_of_one_payer_another_ones_new_key_is_compiled_next)
+{
+    static const uint32_t expected[KEYS] = {0, 4, 2, 5, 1, 3};
+    start();
+    pthread_mutex_lock(&compiler.lock);
+    for (uint32_t number = 0; number < 4; number++)
+        ask_in_turn(10 + number / 2, 1, number);
+    ask_in_turn(20, 2, 4);
+    pthread_mutex_unlock(&compiler.lock);
+    meanwhile = come_beside_key_2;
+    compile_all();
+    meanwhile = NULL;
+    for (int i = 0; i < KEYS; i++)
+        ck_assert_uint_eq(order[i], expected[i]);
+    compiler_finish(&compiler);
+    ck_assert_ptr_null(compiler.payers);
 }
 END_TEST
 
@@ -225,7 +267,8 @@ START_TEST(a_line_that_asks_after_the_end_hears_that_the_engine_ends)
     ck_assert_int_eq(compiler_init(&compiler, 1, &error), STATUS_OK);
     compiler_quit(&compiler);
     pthread_mutex_lock(&compiler.lock);
-    ck_assert_int_eq(compiler_ask(&compiler, 1, &key, &error), STATUS_STOPPING);
+    ck_assert_int_eq(compiler_ask(&compiler, (struct line_name){1, 1}, &key, &error),
+                     STATUS_STOPPING);
     pthread_mutex_unlock(&compiler.lock);
     ck_assert_str_eq(error.text, "the engine ends");
     compiler_finish(&compiler);
@@ -240,6 +283,7 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, lines_threads_and_evictions_at_random_end_with_nothing_pinned_or_queued);
     tcase_add_test(tcase, what_failed_beforehand_is_not_tried_again_until_a_run_needs_it);
+    tcase_add_test(tcase, beside_many_lines_of_one_payer_another_ones_new_key_is_compiled_next);
     tcase_add_test(tcase, a_line_that_asks_after_the_end_hears_that_the_engine_ends);
     suite_add_tcase(suite, tcase);
     return check_main(suite);

@@ -218,6 +218,51 @@ START_TEST(pipelines_that_lines_wait_to_use_are_kept_beyond_the_limit)
 }
 END_TEST
 
+// A shape of a payer, which has run once: it has two pipelines.
+static struct shaped run_shape(uint32_t block_size, uint64_t line, uint64_t payer)
+{
+    struct shaped shaped = open_shape(block_size, line);
+    shaped.run.payer = payer;
+    ck_assert_int_eq(status_alone(&shaped), STATUS_BUSY);
+    resume(line);
+    expect_runs(&shaped);
+    return shaped;
+}
+
+START_TEST(a_payer_with_many_new_shapes_evicts_its_own_pipelines)
+{
+    engine->pipelines.most = 4;
+    struct shaped own = run_shape(8, LAST, 2), others[3];
+    for (uint32_t i = 0; i < 3; i++)
+        others[i] = run_shape(16u << i, DELAYED, 1);
+    ck_assert_uint_eq(atomic_load(&num_compiles), 8);
+    expect_runs(&own);
+    expect_runs(&others[2]);
+    ck_assert_uint_eq(atomic_load(&num_compiles), 8);
+    ck_assert_int_eq(status_alone(&others[1]), STATUS_BUSY); // it was evicted
+    close_shape(&own);
+    for (uint32_t i = 0; i < 3; i++)
+        close_shape(&others[i]);
+}
+END_TEST
+
+START_TEST(a_pipeline_that_two_payers_use_stays_for_the_one_with_fewer)
+{
+    engine->pipelines.most = 4;
+    struct shaped shared = run_shape(8, DELAYED, 1), one = run_shape(16, DELAYED, 1);
+    shared.run.payer = 2;
+    expect_runs(&shared);
+    struct shaped other = run_shape(32, DELAYED, 1), last = run_shape(64, DELAYED, 1);
+    ck_assert_uint_eq(atomic_load(&num_compiles), 8);
+    expect_runs(&shared);
+    ck_assert_uint_eq(atomic_load(&num_compiles), 8);
+    close_shape(&shared);
+    close_shape(&one);
+    close_shape(&other);
+    close_shape(&last);
+}
+END_TEST
+
 START_TEST(destroy_drops_the_compiles_that_are_queued)
 {
     struct shaped shapes[3];
@@ -284,16 +329,16 @@ START_TEST(what_a_line_waits_for_is_compiled_before_what_is_only_wanted)
     ck_assert_int_eq(status_alone(&first), STATUS_BUSY);
     const struct geometry *geometry =
         &choice.geometries[engine->pipelines.variant->num_kernels - 1]; // serves everything
-    ck_assert(!pipeline_is_there(&engine->pipelines, geometry, true));
+    ck_assert(!pipeline_is_there(&engine->pipelines, geometry, true, 0));
     ck_assert_int_eq(status_alone(&last), STATUS_BUSY);
     hold(4, UINT32_MAX);
     resume(DELAYED);
     resume(LAST);
     expect_runs(&first);
     expect_runs(&last);
-    ck_assert(!pipeline_is_there(&engine->pipelines, geometry, false));
+    ck_assert(!pipeline_is_there(&engine->pipelines, geometry, false, 0));
     hold(0, 0);
-    AWAIT(DEADLINE_S, pipeline_is_there(&engine->pipelines, geometry, false));
+    AWAIT(DEADLINE_S, pipeline_is_there(&engine->pipelines, geometry, false, 0));
     close_shape(&first);
     close_shape(&last);
     close_shape(&wanted);
@@ -484,6 +529,8 @@ void add_compile_tests(Suite *suite)
             lines_that_need_one_pipeline_compile_it_once, compiles_of_a_line_that_ends_are_dropped,
             a_compile_that_fails_fails_only_the_run_that_needs_it_and_is_tried_again,
             pipelines_that_lines_wait_to_use_are_kept_beyond_the_limit,
+            a_payer_with_many_new_shapes_evicts_its_own_pipelines,
+            a_pipeline_that_two_payers_use_stays_for_the_one_with_fewer,
             a_run_without_tokens_does_not_overtake_one_that_waits,
             a_run_without_a_line_does_not_wait_for_others_compiles,
             what_a_line_waits_for_is_compiled_before_what_is_only_wanted,

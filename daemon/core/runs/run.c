@@ -8,7 +8,9 @@
 
 #include "base/clock.h"
 #include "core/pool/ledger.h"
+#include "core/pool/salt.h"
 #include "core/pool/session.h"
+#include "core/pool/tenant.h"
 #include "reads.h"
 #include "run_check.h"
 #include "turns.h"
@@ -354,6 +356,7 @@ struct engine_run run_link(const struct link *link)
     const struct run *run = link->run;
     struct engine_run engine = run->engine;
     engine.line = run->session->id;
+    engine.payer = run->session->salt->tenant->id;
     if (link->number)
         describe_layer(&engine, run, link->number);
     describe_slice(&engine, link);

@@ -260,8 +260,8 @@ static enum status record_zeroes(const struct submission *s, struct error *error
     VkPipeline pipeline = VK_NULL_HANDLE;
     if (s->num_zero_ranges == 0)
         return STATUS_OK;
-    enum status status =
-        pipeline_get(&s->engine->pipelines, PIPELINE_COPY, NULL, PIPELINE_WAIT, &pipeline, error);
+    enum status status = pipeline_get(&s->engine->pipelines, PIPELINE_COPY, NULL,
+                                      (struct line_name){PIPELINE_WAIT, 0}, &pipeline, error);
     if (status != STATUS_OK)
         return status;
     dispatch_ranges(s, pipeline, 0, s->num_zero_ranges);

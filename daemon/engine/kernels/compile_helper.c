@@ -202,8 +202,9 @@ static enum status compile_once(const struct compile_request *request, struct er
     if (status == STATUS_OK)
         status = pipelines_init(&pipelines, &device, &transfer, &params, error);
     if (status == STATUS_OK)
-        status = pipeline_get(&pipelines, (enum pipeline_kind)request->key.kind,
-                              &request->key.geometry, PIPELINE_WAIT, &pipeline, error);
+        status =
+            pipeline_get(&pipelines, (enum pipeline_kind)request->key.kind, &request->key.geometry,
+                         (struct line_name){PIPELINE_WAIT, 0}, &pipeline, error);
     if (status == STATUS_OK)
         status = dispatch(&transfer, pipeline, error);
     if (pipelines.device)

@@ -2,23 +2,19 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // compiler.c - see compiler.h. The thread compiles one pipeline at a time: first those that lines
-// wait for, in the order in which they were asked for, then the others. A session waits for one run
-// at a time, so this order is fair among sessions.
+// wait for, by the turns of payers and lines, then the others in the order of asking.
 
 #include "compiler.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
-#include <utlist.h>
-
 enum state { QUEUED, UNDER_WAY, ENDED };
 
 // A pipeline that was asked for. It is freed when it has ended and nobody refers to it.
 struct compile {
     struct pipeline_key key;
+    struct payer *payer; // who asked first
     enum state state;
     uint32_t num_lines;        // lines that asked for it and have not run since
     uint32_t num_threads;      // that wait for it
@@ -30,6 +26,8 @@ struct compile {
 
 struct line {
     uint64_t number;
+    struct payer *payer;
+    uint64_t turn; // larger: later; among the lines of its payer
     bool put_off;
     struct compile **asked; // [num_asked]; owned
     uint32_t num_asked;
@@ -60,6 +58,51 @@ enum status compiler_init(struct compiler *compiler, uint32_t most_early, struct
     return error_set(error, STATUS_NO_MEMORY, "no memory for a lock");
 }
 
+// ---- payers; with the lock held ----
+
+// A new payer or line has its turn before the one whose turn was last, but after all others: it
+// neither overtakes those that wait nor has to let the last one go first again.
+static uint64_t newcomers_turn(const struct compiler *compiler)
+{
+    return compiler->num_turns ? 2 * compiler->num_turns - 1 : 0;
+}
+
+static uint64_t latest_turn(const struct compiler *compiler)
+{
+    return 2 * compiler->num_turns;
+}
+
+struct payer *payer_ref(struct payer *payer)
+{
+    payer->refs++;
+    return payer;
+}
+
+struct payer *payer_get(struct compiler *compiler, uint64_t number)
+{
+    struct payer *payer;
+    HASH_FIND(hh, compiler->payers, &number, sizeof number, payer);
+    if (payer)
+        return payer_ref(payer);
+    if (!(payer = calloc(1, sizeof *payer)))
+        return NULL;
+    payer->number = number;
+    payer->turn = newcomers_turn(compiler);
+    HASH_ADD(hh, compiler->payers, number, sizeof number, payer);
+    if (payer->hh.tbl)
+        return payer_ref(payer);
+    free(payer);
+    return NULL;
+}
+
+void payer_unref(struct compiler *compiler, struct payer *payer)
+{
+    if (!payer || --payer->refs)
+        return;
+    HASH_DEL(compiler->payers, payer);
+    free(payer);
+}
+
 // ---- compiles; with the lock held ----
 
 static void leave_queue(struct compiler *compiler, struct compile *compile)
@@ -78,6 +121,7 @@ static void settle(struct compiler *compiler, struct compile *compile)
         leave_queue(compiler, compile);
     if (compile->pipeline)
         compiler->pin(compile->pipeline, -1);
+    payer_unref(compiler, compile->payer);
     free(compile);
 }
 
@@ -96,11 +140,16 @@ static struct compile *find_queued(struct compiler *compiler, const struct pipel
 }
 
 // The queued compile of `key`. NULL: no memory.
-static struct compile *get_queued(struct compiler *compiler, const struct pipeline_key *key)
+static struct compile *get_queued(struct compiler *compiler, uint64_t payer,
+                                  const struct pipeline_key *key)
 {
     struct compile *compile = find_queued(compiler, key);
     if (compile || !(compile = calloc(1, sizeof *compile)))
         return compile;
+    if (!(compile->payer = payer_get(compiler, payer))) {
+        free(compile);
+        return NULL;
+    }
     compile->key = *key;
     DL_APPEND(compiler->queue, compile);
     compiler->num_queued++;
@@ -122,14 +171,18 @@ static struct line *find_line(struct compiler *compiler, uint64_t number)
     return line;
 }
 
-static struct line *get_line(struct compiler *compiler, uint64_t number)
+static struct line *get_line(struct compiler *compiler, struct line_name name)
 {
-    struct line *line = find_line(compiler, number);
+    struct line *line = find_line(compiler, name.number);
     if (line || !(line = calloc(1, sizeof *line)))
         return line;
-    line->number = number;
-    HASH_ADD(hh, compiler->lines, number, sizeof number, line);
+    line->number = name.number;
+    line->turn = newcomers_turn(compiler);
+    line->payer = payer_get(compiler, name.payer);
+    if (line->payer)
+        HASH_ADD(hh, compiler->lines, number, sizeof line->number, line);
     if (!line->hh.tbl) {
+        payer_unref(compiler, line->payer);
         free(line);
         return NULL;
     }
@@ -145,6 +198,7 @@ static void free_line(struct compiler *compiler, struct line *line)
         line->asked[i]->num_lines--;
         settle(compiler, line->asked[i]);
     }
+    payer_unref(compiler, line->payer);
     free(line->asked);
     free(line);
 }
@@ -168,7 +222,7 @@ static bool add_asked(struct compiler *compiler, struct line *line, const struct
     if (!asked)
         return false;
     line->asked = asked;
-    struct compile *compile = get_queued(compiler, key);
+    struct compile *compile = get_queued(compiler, line->payer->number, key);
     if (!compile)
         return false;
     line->asked[line->num_asked++] = compile;
@@ -176,12 +230,12 @@ static bool add_asked(struct compiler *compiler, struct line *line, const struct
     return true;
 }
 
-enum status compiler_ask(struct compiler *compiler, uint64_t number, const struct pipeline_key *key,
-                         struct error *error)
+enum status compiler_ask(struct compiler *compiler, struct line_name name,
+                         const struct pipeline_key *key, struct error *error)
 {
     if (compiler->quits)
         return error_set(error, STATUS_STOPPING, "the engine ends");
-    struct line *line = get_line(compiler, number);
+    struct line *line = get_line(compiler, name);
     if (!line)
         return no_memory(error);
     const struct compile *compile = asked_for(line, key);
@@ -216,12 +270,12 @@ static void note_failure(struct compiler *compiler, const struct compile *compil
     compiler->failed[compiler->num_failed++ % compiler->most_early] = compile->key;
 }
 
-void compiler_ask_early(struct compiler *compiler, const struct pipeline_key *key)
+void compiler_ask_early(struct compiler *compiler, uint64_t payer, const struct pipeline_key *key)
 {
     if (compiler->quits || compiler->num_queued >= compiler->most_early ||
         has_failed(compiler, key))
         return;
-    struct compile *compile = get_queued(compiler, key);
+    struct compile *compile = get_queued(compiler, payer, key);
     if (compile)
         compile->early = true;
 }
@@ -235,7 +289,8 @@ static void compile_now(struct compiler *compiler, struct compile *compile, bool
     pthread_mutex_unlock(&compiler->lock);
     if (prepares && compiler->prepare)
         compiler->prepare(compiler->pipelines, &compile->key);
-    error.status = compiler->compile(compiler->pipelines, &compile->key, &pipeline, &error);
+    error.status =
+        compiler->compile(compiler->pipelines, &compile->key, compile->payer, &pipeline, &error);
     pthread_mutex_lock(&compiler->lock);
     leave_queue(compiler, compile);
     compile->state = ENDED;
@@ -253,7 +308,7 @@ static void compile_now(struct compiler *compiler, struct compile *compile, bool
 enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key, bool itself,
                           struct error *error)
 {
-    struct compile *compile = get_queued(compiler, key);
+    struct compile *compile = get_queued(compiler, 0, key);
     if (!compile)
         return no_memory(error);
     compile->num_threads++;
@@ -314,18 +369,46 @@ void line_end(struct compiler *compiler, uint64_t number)
 
 // ---- the thread ----
 
-static struct compile *next_queued(const struct compiler *compiler)
+// What the line asked for first, and what nobody compiles yet. NULL: it waits for no such thing.
+static struct compile *first_queued(const struct line *line)
 {
-    struct compile *compile, *first = NULL;
-    DL_FOREACH(compiler->queue, compile)
+    for (uint32_t i = 0; i < line->num_asked; i++)
+        if (line->asked[i]->state == QUEUED)
+            return line->asked[i];
+    return NULL;
+}
+
+static bool precedes(const struct line *one, const struct line *other)
+{
+    return one->payer->turn != other->payer->turn ? one->payer->turn < other->payer->turn
+                                                  : one->turn < other->turn;
+}
+
+// The waiting line whose turn it is, and it has its turn now. NULL: no line waits.
+static struct compile *take_turn(struct compiler *compiler)
+{
+    struct line *line, *after, *next = NULL;
+    HASH_ITER(hh, compiler->lines, line, after)
     {
-        if (compile->state != QUEUED)
-            continue;
-        if (compile->num_lines)
-            return compile;
-        first = first ? first : compile;
+        if (first_queued(line) && (!next || precedes(line, next)))
+            next = line;
     }
-    return first;
+    if (!next)
+        return NULL;
+    compiler->num_turns++;
+    next->turn = next->payer->turn = latest_turn(compiler);
+    return first_queued(next);
+}
+
+static struct compile *next_queued(struct compiler *compiler)
+{
+    struct compile *compile = take_turn(compiler);
+    if (compile)
+        return compile;
+    DL_FOREACH(compiler->queue, compile)
+    if (compile->state == QUEUED)
+        break;
+    return compile;
 }
 
 // The next compile. NULL: there will be none.

@@ -18,10 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
-#include <utlist.h>
-
 // Clients choose shapes, so the number of pipelines needs a limit. A model uses two or three; each
 // takes about 100 KB.
 static const uint32_t default_most = 256;
@@ -31,6 +27,7 @@ struct pipeline {
     VkPipeline handle;
     uint64_t last_sequence; // of the last submission that uses it
     uint32_t pins;          // of the compiler: some line still waits for its turn to use it
+    struct payer *payer;    // of those that use it, one with few pipelines
     struct pipeline *prev, *next;
     UT_hash_handle hh;
 };
@@ -127,8 +124,8 @@ fail:
     return status;
 }
 
-static enum status make(void *owner, const struct pipeline_key *key, struct pipeline **out,
-                        struct error *error);
+static enum status make(void *owner, const struct pipeline_key *key, struct payer *payer,
+                        struct pipeline **out, struct error *error);
 static void pin(struct pipeline *pipeline, int by);
 
 static bool has_natives(const struct variant *variant)
@@ -218,6 +215,7 @@ void pipelines_finish(struct pipelines *pipelines)
     {
         HASH_DEL(pipelines->by_key, pipeline);
         vkDestroyPipeline(device->handle, pipeline->handle, NULL);
+        payer_unref(&pipelines->compiler, pipeline->payer);
         free(pipeline);
     }
     pipelines->by_use = NULL;
@@ -321,25 +319,33 @@ static void pin(struct pipeline *pipeline, int by)
     pipeline->pins += (uint32_t)by;
 }
 
+// The least recently used one of a payer that has the most.
 static struct pipeline *oldest_idle(const struct pipelines *pipelines)
 {
     struct pipeline *pipeline;
+    struct payer *payer, *next;
+    uint32_t most = 0;
+    HASH_ITER(hh, pipelines->compiler.payers, payer, next)
+    most = payer->num_pipelines > most ? payer->num_pipelines : most;
     DL_FOREACH(pipelines->by_use, pipeline)
-    if (!pipeline->pins && pipeline->last_sequence <= pipelines->passed)
+    if (pipeline->payer->num_pipelines == most && !pipeline->pins &&
+        pipeline->last_sequence <= pipelines->passed)
         break;
     return pipeline;
 }
 
-// Evicts pipelines until one more fits. Those that the GPU may still run stay, and so do those that
-// a line waits to use, even if they are too many for a while. The driver's cache keeps what it
-// compiled, so an evicted pipeline comes back fast.
-static void make_room(struct pipelines *pipelines)
+// Evicts pipelines beyond the limit, so that a payer that asks for many evicts its own. Those that
+// the GPU may still run stay, and so do those that a line waits to use, even if they are too many
+// for a while. The driver's cache keeps what it compiled, so an evicted pipeline comes back fast.
+static void evict(struct pipelines *pipelines)
 {
     struct pipeline *oldest;
-    while (HASH_COUNT(pipelines->by_key) >= pipelines->most && (oldest = oldest_idle(pipelines))) {
+    while (HASH_COUNT(pipelines->by_key) > pipelines->most && (oldest = oldest_idle(pipelines))) {
         DL_DELETE(pipelines->by_use, oldest);
         HASH_DEL(pipelines->by_key, oldest);
         vkDestroyPipeline(pipelines->device->handle, oldest->handle, NULL);
+        oldest->payer->num_pipelines--;
+        payer_unref(&pipelines->compiler, oldest->payer);
         free(oldest);
     }
     atomic_store(&pipelines->count, HASH_COUNT(pipelines->by_key));
@@ -352,16 +358,35 @@ static struct pipeline *find(struct pipelines *pipelines, const struct pipeline_
     return pipeline;
 }
 
-// The submission that is being planned uses the pipeline.
-static VkPipeline use(struct pipelines *pipelines, struct pipeline *pipeline)
+// A payer with fewer pipelines than the one that has this one uses it, too: so it stays for the
+// first one's sake.
+static void take_over(struct pipelines *pipelines, struct pipeline *pipeline, uint64_t number)
 {
+    struct payer *from = pipeline->payer;
+    if (from->number == number || from->num_pipelines < 2)
+        return;
+    struct payer *to = payer_get(&pipelines->compiler, number);
+    if (!to || to->num_pipelines + 1 >= from->num_pipelines) {
+        payer_unref(&pipelines->compiler, to);
+        return;
+    }
+    pipeline->payer = to;
+    to->num_pipelines++;
+    from->num_pipelines--;
+    payer_unref(&pipelines->compiler, from);
+}
+
+// The submission that is being planned uses the pipeline.
+static VkPipeline use(struct pipelines *pipelines, struct pipeline *pipeline, uint64_t payer)
+{
+    take_over(pipelines, pipeline, payer);
     DL_DELETE(pipelines->by_use, pipeline);
     DL_APPEND(pipelines->by_use, pipeline);
     pipeline->last_sequence = pipelines->sequence;
     return pipeline->handle;
 }
 
-static bool add(struct pipelines *pipelines, struct pipeline *pipeline)
+static bool add(struct pipelines *pipelines, struct pipeline *pipeline, struct payer *payer)
 {
     HASH_ADD(hh, pipelines->by_key, key, sizeof pipeline->key, pipeline);
     if (!pipeline->hh.tbl)
@@ -369,7 +394,9 @@ static bool add(struct pipelines *pipelines, struct pipeline *pipeline)
     DL_APPEND(pipelines->by_use, pipeline);
     pipeline->last_sequence = pipelines->sequence;
     pipeline->pins = 1;
-    atomic_store(&pipelines->count, HASH_COUNT(pipelines->by_key));
+    pipeline->payer = payer_ref(payer);
+    payer->num_pipelines++;
+    evict(pipelines);
     atomic_store(&pipelines->unsaved, pipelines->path != NULL);
     return true;
 }
@@ -377,7 +404,7 @@ static bool add(struct pipelines *pipelines, struct pipeline *pipeline)
 // ---- making; the compiler's thread, or the submitter ----
 
 static enum status make_pipeline(struct pipelines *pipelines, const struct pipeline_key *key,
-                                 struct pipeline **out, struct error *error)
+                                 struct payer *payer, struct pipeline **out, struct error *error)
 {
     struct pipeline *pipeline = calloc(1, sizeof *pipeline);
     if (!pipeline)
@@ -389,8 +416,7 @@ static enum status make_pipeline(struct pipelines *pipelines, const struct pipel
         return status;
     }
     pthread_mutex_lock(&pipelines->compiler.lock);
-    make_room(pipelines);
-    bool added = add(pipelines, pipeline);
+    bool added = add(pipelines, pipeline, payer);
     pthread_mutex_unlock(&pipelines->compiler.lock);
     *out = pipeline;
     if (added)
@@ -401,32 +427,32 @@ static enum status make_pipeline(struct pipelines *pipelines, const struct pipel
     return error_set(error, STATUS_NO_MEMORY, "no memory for a pipeline");
 }
 
-static enum status make(void *owner, const struct pipeline_key *key, struct pipeline **out,
-                        struct error *error)
+static enum status make(void *owner, const struct pipeline_key *key, struct payer *payer,
+                        struct pipeline **out, struct error *error)
 {
     struct pipelines *pipelines = owner;
     return key->kind == PIPELINE_NATIVE
                ? hopper_states_try(&pipelines->natives, key->geometry.kernel, error)
-               : make_pipeline(pipelines, key, out, error);
+               : make_pipeline(pipelines, key, payer, out, error);
 }
 
 // ---- asking ----
 
 // With the lock held. `key` does not exist. OK: now it does.
-static enum status ask(struct pipelines *pipelines, const struct pipeline_key *key, uint64_t line,
-                       struct error *error)
+static enum status ask(struct pipelines *pipelines, const struct pipeline_key *key,
+                       struct line_name line, struct error *error)
 {
     struct compiler *compiler = &pipelines->compiler;
-    if (line == PIPELINE_WAIT)
+    if (line.number == PIPELINE_WAIT)
         return compiler_wait(compiler, key, true, error);
-    if (line != PIPELINE_LATER)
+    if (line.number != PIPELINE_LATER)
         return compiler_ask(compiler, line, key, error);
-    compiler_ask_early(compiler, key);
+    compiler_ask_early(compiler, line.payer, key);
     return error_set(error, STATUS_BUSY, "its pipeline is being compiled");
 }
 
 enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind,
-                         const struct geometry *geometry, uint64_t line, VkPipeline *out,
+                         const struct geometry *geometry, struct line_name line, VkPipeline *out,
                          struct error *error)
 {
     const struct pipeline_key key = make_key(pipelines, kind, geometry);
@@ -436,12 +462,13 @@ enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind,
     while (!(pipeline = find(pipelines, &key)) && status == STATUS_OK)
         status = ask(pipelines, &key, line, error);
     if (pipeline)
-        *out = use(pipelines, pipeline);
+        *out = use(pipelines, pipeline, line.payer);
     pthread_mutex_unlock(&pipelines->compiler.lock);
     return pipeline ? STATUS_OK : status;
 }
 
-bool pipeline_is_there(struct pipelines *pipelines, const struct geometry *geometry, bool wanted)
+bool pipeline_is_there(struct pipelines *pipelines, const struct geometry *geometry, bool wanted,
+                       uint64_t payer)
 {
     struct geometry redo = *geometry;
     redo.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_REDO;
@@ -455,14 +482,14 @@ bool pipeline_is_there(struct pipelines *pipelines, const struct geometry *geome
             continue;
         is_there = false;
         if (wanted)
-            compiler_ask_early(&pipelines->compiler, &keys[i]);
+            compiler_ask_early(&pipelines->compiler, payer, &keys[i]);
     }
     pthread_mutex_unlock(&pipelines->compiler.lock);
     return is_there;
 }
 
 enum status pipeline_native(struct pipelines *pipelines, const struct geometry *geometry,
-                            uint64_t line, const struct native **out, struct error *error)
+                            struct line_name line, const struct native **out, struct error *error)
 {
     const struct hopper_states *natives = &pipelines->natives;
     const uint32_t number = hopper_code(geometry);

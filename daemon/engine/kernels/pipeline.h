@@ -61,25 +61,27 @@ void pipelines_quit(struct pipelines *pipelines);
 // those up to `passed`. Submitter only.
 void pipelines_begin(struct pipelines *pipelines, uint64_t sequence, uint64_t passed);
 
-// What pipeline_get() does if the pipeline is missing.
+// What pipeline_get() does if the pipeline is missing: numbers that name no line.
 enum { PIPELINE_WAIT = 0 };       // compiles it at once: no line
 #define PIPELINE_LATER UINT64_MAX // returns BUSY; it is queued behind those that lines wait for
 
 // Finds a pipeline, or has it compiled. `line`: one of the above, or the line that is put off.
-// BUSY: it is not there yet. Evicts the least recently used pipelines if there are too many.
+// BUSY: it is not there yet. If there are too many pipelines, evicts the least recently used of the
+// payer that has the most. One that several payers use counts for one with few.
 // Constants that the kind does not use make no second pipeline. Only attention chooses its local
 // size. Submitter only.
 enum status pipeline_get(struct pipelines *pipelines, enum pipeline_kind kind,
-                         const struct geometry *geometry, uint64_t line, VkPipeline *out,
+                         const struct geometry *geometry, struct line_name line, VkPipeline *out,
                          struct error *error);
 // Whether the pipeline of attention for `geometry`, and that of its second pass, are there. If only
-// they are missing and `wanted`, they are compiled beforehand. Submitter only.
-bool pipeline_is_there(struct pipelines *pipelines, const struct geometry *geometry, bool wanted);
+// they are missing and `wanted`, they are compiled beforehand, for `payer`. Submitter only.
+bool pipeline_is_there(struct pipelines *pipelines, const struct geometry *geometry, bool wanted,
+                       uint64_t payer);
 
 // Finds the native kernel for `geometry`, or has it translated and tested, with the statuses of
 // pipeline_get(). UNSUPPORTED: it is refused. Submitter only.
 enum status pipeline_native(struct pipelines *pipelines, const struct geometry *geometry,
-                            uint64_t line, const struct native **out, struct error *error);
+                            struct line_name line, const struct native **out, struct error *error);
 // Whether the native kernel for `geometry` was refused. Any thread.
 bool pipeline_native_refused(const struct pipelines *pipelines, const struct geometry *geometry);
 

@@ -36,9 +36,9 @@ static uint32_t size_in_wave(const struct submission *s, const struct engine_run
         pipelines->variant->kernels[geometry->kernel]->is_native)
         return *wave_size;
     *own_size = tuning_local_size(s->engine, s->sample, run, geometry, own_workgroups);
-    if (*wave_size == *own_size || !pipeline_is_there(pipelines, &own, false))
+    if (*wave_size == *own_size || !pipeline_is_there(pipelines, &own, false, run->payer))
         return *own_size;
-    return pipeline_is_there(pipelines, &wave, true) ? *wave_size : *own_size;
+    return pipeline_is_there(pipelines, &wave, true, run->payer) ? *wave_size : *own_size;
 }
 
 // The geometry of the run's share for kernel number `kernel`. SPLIT depends on the run, not on its

@@ -40,10 +40,11 @@ static enum status worse(enum status a, enum status b)
 // The line that waits for the pipelines of run `index`. No line waits for those of a company: they
 // are only asked for, and until they are there its runs go alone. So no run waits because of
 // another session's run.
-static uint64_t line_of(const struct submission *s, uint32_t index)
+static struct line_name line_of(const struct submission *s, uint32_t index)
 {
-    uint64_t line = s->runs[index].line;
-    return line && s->planned[index].joint ? PIPELINE_LATER : line;
+    const struct engine_run *run = &s->runs[index];
+    const bool joint = run->line && s->planned[index].joint;
+    return (struct line_name){joint ? PIPELINE_LATER : run->line, run->payer};
 }
 
 // Whether both groups need the same pipelines.
@@ -70,7 +71,7 @@ static enum status get_pipelines(struct submission *s, uint32_t first, uint32_t 
 {
     static const struct group no_group = {.num_runs = 0};
     const struct engine_run *run = &s->runs[index];
-    const uint64_t line = line_of(s, index);
+    const struct line_name line = line_of(s, index);
     const struct group *found = find_like(s, first, group), *like = found ? found : &no_group;
     struct geometry redo = group->geometry;
     const struct {
