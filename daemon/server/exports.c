@@ -83,7 +83,8 @@ static void drop(struct exports *exports, struct export_peer *peer)
 {
     if (peer->fd < 0)
         return;
-    close(peer->fd); // leaves the epoll set with it
+    epoll_ctl(exports->epoll_fd, EPOLL_CTL_DEL, peer->fd, NULL); // see unwatch_owner()
+    close(peer->fd);
     peer->fd = -1;
     exports->num_peers--;
     listen_on(exports);

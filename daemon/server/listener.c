@@ -67,8 +67,7 @@ struct listener {
     struct ear *ears[NUM_EARS];
     bool is_deaf[NUM_EARS]; // its last accept failed; it goes on at hears_ns
     int64_t hears_ns;
-    int spare_fd;           // closed to accept and refuse when there are no descriptors
-    uint32_t first_reserve; // nng_reserve_used() at the start
+    int spare_fd; // closed to accept and refuse when there are no descriptors
     uint32_t last_pipe;
     struct entry *entries;  // by pipe; owned
     struct holder *holders; // owned
@@ -308,7 +307,7 @@ static void admit(struct listener *listener, struct ipc_stream *stream, bool by_
     struct entry *entry = NULL;
     struct error error;
     error_set(&error, STATUS_NO_MEMORY, "no memory for another connection");
-    if (nng_reserve_used() <= listener->first_reserve)
+    if (!nng_reserve_is_short())
         entry = calloc(1, sizeof *entry);
     if (!entry || !read_credentials(listener, stream, &entry->peer)) {
         turn_away(listener, stream, &error);
@@ -620,7 +619,6 @@ enum status listener_open(const struct listener_params *params, struct listener 
     // The control socket first: a client that finds the other one can rely on it.
     for (uint32_t number = NUM_EARS; status == STATUS_OK && number-- > 0;)
         status = open_ear(listener, number, error);
-    listener->first_reserve = nng_reserve_used();
     if (status == STATUS_OK)
         *out = listener;
     else

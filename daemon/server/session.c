@@ -120,8 +120,11 @@ static void unmade(struct job *job, void *context)
 
 static void unwatch_owner(struct session *session)
 {
-    if (session->pidfd >= 0)
-        close(session->pidfd); // this takes it out of the epoll set
+    if (session->pidfd >= 0) {
+        // Its close alone does not: a process that is being started has it, too, for a moment.
+        epoll_ctl(session->server->epoll_fd, EPOLL_CTL_DEL, session->pidfd, NULL);
+        close(session->pidfd);
+    }
     session->pidfd = -1;
 }
 

@@ -86,6 +86,6 @@ void side_socket_close(struct side_socket *side)
     if (side->fd < 0)
         return;
     side_socket_remove(side);
-    close(side->fd); // leaves the epoll set with it
+    close(side->fd);
     side->fd = -1;
 }

@@ -10,6 +10,7 @@
 #include <stdalign.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
 int __wrap_nni_plat_ncpu(void);
@@ -74,12 +75,12 @@ static alignas(64) unsigned char pages[NUM_PAGES][PAGE];
 static bool taken[NUM_PAGES];
 static uint32_t num_taken;
 
-uint32_t nng_reserve_used(void)
+bool nng_reserve_is_short(void)
 {
     pthread_mutex_lock(&lock);
-    const uint32_t used = num_taken;
+    const bool is_short = num_taken > NUM_PAGES / 2;
     pthread_mutex_unlock(&lock);
-    return used;
+    return is_short;
 }
 
 static void *take_page(size_t size)

@@ -6,12 +6,12 @@
 #ifndef AULE_SERVER_NNG_CURES_H
 #define AULE_SERVER_NNG_CURES_H
 
-#include <stdint.h>
+#include <stdbool.h>
 
-// Allocations of nng that failed and got memory of a small reserve instead, and have it now. nng
-// before 1.6 crashes or hangs where some of its allocations fail. While this is more than it was
-// at the start, the daemon takes no more connections. Always 0 with a later nng. Any thread.
-uint32_t nng_reserve_used(void);
+// nng before 1.6 crashes or hangs where some of its allocations fail. So those that fail get memory
+// of a small reserve. True: half of it is used, and the daemon should take no more connections.
+// Always false with a later nng. Any thread.
+bool nng_reserve_is_short(void);
 // The descriptor of a stream that an accept has just given, an nng_stream; nng owns it. Ask once
 // for each stream, at once. -1: not known, as with a later nng. Any thread.
 int nng_accepted_descriptor(const void *stream);

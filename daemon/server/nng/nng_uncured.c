@@ -6,9 +6,9 @@
 
 #include "nng_cures.h"
 
-uint32_t nng_reserve_used(void)
+bool nng_reserve_is_short(void)
 {
-    return 0;
+    return false;
 }
 
 int nng_accepted_descriptor(const void *stream)

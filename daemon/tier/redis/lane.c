@@ -163,6 +163,13 @@ void lane_watch(struct lane *lane, struct link *link, uint32_t events)
     link->events = events;
 }
 
+void lane_unwatch(struct lane *lane, struct link *link)
+{
+    if (link->events)
+        epoll_ctl(lane->epoll, EPOLL_CTL_DEL, link->stream.fd, NULL);
+    link->events = 0;
+}
+
 // Calls each of the lane's servers. Others may be added meanwhile.
 static int64_t drive(struct lane *lane, int64_t now_ns)
 {

@@ -31,5 +31,8 @@ uint32_t lane_index(const struct lane *lane);
 // The unit ends, or goes to another lane: its job's deadline is not this lane's any more.
 void lane_drop(struct lane *lane, struct unit *unit);
 void lane_watch(struct lane *lane, struct link *link, uint32_t events);
+// Call this before the link's socket is closed. The close alone is not enough while another thread
+// of the daemon starts a process: for a moment that process has the socket, too.
+void lane_unwatch(struct lane *lane, struct link *link);
 
 #endif

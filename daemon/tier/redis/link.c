@@ -578,7 +578,8 @@ bool link_forget(struct link *link, struct unit *unit)
 
 void link_close(struct link *link, enum record_reason reason)
 {
-    stream_close(&link->stream); // and epoll forgets it
+    lane_unwatch(link->node->lane, link);
+    stream_close(&link->stream);
     hello_finish(&link->hello);
     link->state = LINK_DOWN;
     link->piece = link->num_pieces = 0;
