@@ -240,8 +240,9 @@ static bool check_session(const struct core_session *session, struct error *erro
            "session %" PRIu64 " has a queued run that is over", session->id);
     EXPECT(!session->put_off || session->queued,
            "session %" PRIu64 " is put off and has no queued run", session->id);
-    EXPECT((session->queued != NULL && !session->put_off) == turns_is_ready(session),
-           "session %" PRIu64 " has queued runs but is not in the ready heap, or the reverse",
+    EXPECT((session->queued != NULL && !session->put_off) ==
+               (turns_is_ready(session) || session->is_hauling),
+           "session %" PRIu64 " has queued runs but waits for no turn, or the reverse",
            session->id);
     EXPECT(session->num_in_flight == in_flight,
            "session %" PRIu64 ": %" PRIu32 " layers of runs in flight, not %" PRIu32, session->id,

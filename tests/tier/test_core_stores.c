@@ -36,6 +36,20 @@ START_TEST(a_burst_of_blocks_is_stored_by_several_stores)
 }
 END_TEST
 
+// A store's copies have turns as runs of the tenant do.
+START_TEST(a_tenant_has_room_for_the_turns_of_all_its_stores)
+{
+    const struct tenant *tenant = a.session->salt->tenant;
+    world.core->params.tiers.store_bytes = WORLD_BLOCK_BYTES;
+    order(FAULT_HOLD, TIER_STORE, RECORD_OK, 9);
+    compute(&a, tokens, 12);
+    ck_assert_uint_ge(world.core->tiers.num_errands, 9);
+    ck_assert_uint_ge(tenant->ready.capacity, tenant->opens + world.core->tiers.num_errands);
+    fault_let_go(fault);
+    settle();
+}
+END_TEST
+
 START_TEST(a_worker_that_dies_takes_neither_a_store_nor_a_load_with_it)
 {
     int32_t ids[4];
@@ -356,6 +370,7 @@ int main(void)
 {
     const TTest *const tests[] = {
         a_burst_of_blocks_is_stored_by_several_stores,
+        a_tenant_has_room_for_the_turns_of_all_its_stores,
         a_worker_that_dies_takes_neither_a_store_nor_a_load_with_it,
         a_store_ends_by_its_deadline_before_it_is_abandoned,
         NULL,
