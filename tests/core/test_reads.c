@@ -218,6 +218,41 @@ START_TEST(a_step_looks_only_at_blocks_that_may_have_changed_also_if_none_is_eve
 }
 END_TEST
 
+// A table of `rows` rows and as many columns that names two blocks in turn.
+static uint64_t wide_reader(uint32_t rows, const int32_t *lens)
+{
+    int32_t cu[64], table[64 * 64];
+    for (uint32_t s = 0; s <= rows; s++)
+        cu[s] = (int32_t)s;
+    for (uint32_t i = 0; i < rows * rows; i++)
+        table[i] = blocks[i % 2];
+    const struct core_batch_params params = sequences_over(a.cache, rows, cu, lens, table, rows);
+    return worker_create(&a, &params);
+}
+
+START_TEST(a_large_table_of_few_blocks_costs_a_look_at_each_block_not_at_each_entry)
+{
+    enum { ROWS = 24 };
+    int32_t lens[ROWS];
+    for (int s = 0; s < ROWS; s++)
+        lens[s] = ROWS * WORLD_BLOCK - s % 3;
+    const uint64_t early = wide_reader(ROWS, lens);
+    ck_assert_refused(try_layer(early, 0, ROWS, &error), STATUS_UNWRITTEN, "position 0, slot 0");
+    worker_fill(&a, blocks, 1);
+    looks();
+    ck_assert_refused(try_layer(early, 0, ROWS, &error), STATUS_UNWRITTEN, "position 8, slot 0");
+    worker_fill(&a, blocks + 1, 1);
+    const uint64_t late = wide_reader(ROWS, lens);
+    looks();
+    ck_assert_status(try_layer(late, 0, ROWS, &error), STATUS_OK);
+    ck_assert_uint_le(looks(), 2);
+    ck_assert_status(try_layer(late, 1, ROWS, &error), STATUS_OK);
+    ck_assert_uint_eq(looks(), 0);
+    ck_assert_status(try_layer(early, 1, ROWS, &error), STATUS_OK);
+    ck_assert_uint_le(looks(), 2);
+}
+END_TEST
+
 START_TEST(what_was_checked_in_one_layer_is_looked_at_again_after_a_failure_or_a_copy)
 {
     const uint64_t batch = decoder(1);
@@ -583,6 +618,7 @@ int main(void)
         a_block_that_was_whole_is_looked_at_again_after_a_failure_or_a_copy,
         a_block_that_a_shorter_step_gave_up_may_come_back_unwritten,
         a_step_looks_only_at_blocks_that_may_have_changed_also_if_none_is_ever_whole,
+        a_large_table_of_few_blocks_costs_a_look_at_each_block_not_at_each_entry,
         what_was_checked_in_one_layer_is_looked_at_again_after_a_failure_or_a_copy,
         an_entry_that_changes_is_looked_at_again_in_each_layer,
         keys_that_no_query_sees_need_not_be_written,
