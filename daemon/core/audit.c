@@ -317,16 +317,18 @@ static bool check_queue(const struct cache *cache, const struct claim_node *node
 {
     uint64_t last = 0;
     const struct claim_place *place;
-    EXPECT(node->refs, "claim node %" PRIu64 " has no claim", node->id);
+    EXPECT(node->refs, "claim node %" PRIx64 " has no claim", node->hash);
     EXPECT(!node->node || node->node->claim == node,
-           "claim node %" PRIu64 " and its node of the index disagree", node->id);
-    EXPECT(!node->node || !memcmp(node->key.tokens, node->node->tokens,
+           "claim node %" PRIx64 " and its node of the index disagree", node->hash);
+    EXPECT(!node->node || node->node->hash == node->hash,
+           "claim node %" PRIx64 " has another hash than its node of the index", node->hash);
+    EXPECT(!node->node || !memcmp(node->tokens, node->node->tokens,
                                   cache->identity.kv.block_size * sizeof(int32_t)),
-           "claim node %" PRIu64 " has other tokens than its node of the index", node->id);
+           "claim node %" PRIx64 " has other tokens than its node of the index", node->hash);
     DL_FOREACH(node->queue, place)
     {
         EXPECT(place->queued && place->node == node && place->claim->rank > last,
-               "the queue of claim node %" PRIu64 " is out of order", node->id);
+               "the queue of claim node %" PRIx64 " is out of order", node->hash);
         last = place->claim->rank;
     }
     return true;
@@ -337,9 +339,9 @@ static bool check_claim(const struct cache *cache, const struct claim *claim, st
     uint32_t queued = 0;
     for (uint32_t i = 0; i < claim->num_blocks; i++) {
         const struct claim_place *place = &claim->places[i];
-        const struct claim_node *parent = i ? place[-1].node : NULL;
+        const void *parent = i ? (const void *)place[-1].node : claim->root;
         queued += place->queued;
-        EXPECT(place->node->key.parent == (parent ? parent->id : claim->root->id),
+        EXPECT(place->node->parent == parent,
                "claim %" PRIu64 ": place %" PRIu32 " is not below the one before", claim->id, i);
         EXPECT(!place->queued || i >= claim->num_found,
                "claim %" PRIu64 " wants block %" PRIu32 ", which it has", claim->id, i);
@@ -359,7 +361,8 @@ static bool check_claims(const struct cache *cache, struct error *error)
     const struct hold_table *table;
     const struct claim *claim;
     uint64_t refs = 0, places = 0;
-    for (const struct claim_node *node = cache->claims; node; node = node->hh.next) {
+    const struct claim_node *node;
+    for (size_t at = 0; (node = node_table_each(&cache->claims, &at));) {
         refs += node->refs;
         if (!check_queue(cache, node, error))
             return false;

@@ -311,7 +311,7 @@ START_TEST(a_holder_that_dies_at_any_step_leaves_nobody_waiting)
         compute(&b, tokens, mine, had, 4);
         take(&c, &third, 4 - third.num_found);
         ck_assert_uint_eq(third.claim, 0);
-        ck_assert_ptr_null(world.core->pool.caches[0]->claims);
+        ck_assert_uint_eq(world.core->pool.caches[0]->claims.size, 0);
     }
 }
 END_TEST
@@ -542,6 +542,33 @@ START_TEST(claims_of_other_users_tenants_keys_and_caches_are_apart)
 }
 END_TEST
 
+static uint64_t same_hash(uint64_t seed, const void *key, size_t size)
+{
+    (void)seed;
+    (void)key;
+    (void)size;
+    return 42;
+}
+
+START_TEST(prompts_of_equal_hashes_have_claims_of_their_own)
+{
+    static const uint32_t promised[8] = {0, 0, 1, 0, 1, 2, 0, 1};
+    int32_t texts[8][3 * BLOCK];
+    struct core_claim own[8];
+    world.core->ledger.hash = same_hash;
+    for (int i = 0; i < 8; i++) {
+        memcpy(texts[i], tokens, sizeof texts[i]);
+        texts[i][BLOCK * (i % 3)] = -1 - i;
+        own[i] = claim(&a, texts[i], 3);
+        ck_assert_uint_eq(own[i].num_promised, promised[i]);
+    }
+    for (int i = 0; i < 8; i += 2)
+        release(&a, &own[i], 0);
+    for (int i = 1; i < 8; i += 2)
+        ck_assert_uint_eq(claim(&b, texts[i], 3).num_promised, 3);
+}
+END_TEST
+
 START_TEST(the_blocks_of_claims_have_a_limit)
 {
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 4 * BLOCK};
@@ -739,7 +766,7 @@ START_TEST(no_order_of_events_leaves_all_claims_waiting_or_one_unwoken)
     }
     finish_every_claim();
     world_check(&world);
-    ck_assert_ptr_null(world.core->pool.caches[0]->claims);
+    ck_assert_uint_eq(world.core->pool.caches[0]->claims.size, 0);
 }
 END_TEST
 
@@ -774,6 +801,7 @@ int main(void)
                    sequences_of_one_session_wait_for_each_other,
                    sessions_that_wait_crosswise_are_told_so_and_can_go_on,
                    claims_of_other_users_tenants_keys_and_caches_are_apart,
+                   prompts_of_equal_hashes_have_claims_of_their_own,
                    the_blocks_of_claims_have_a_limit,
                    a_quota_refuses_what_was_waited_for_and_changes_nothing, NULL},
                1);

@@ -467,6 +467,33 @@ START_TEST(an_operator_unpins_the_prefixes_behind_a_block_or_all)
 }
 END_TEST
 
+START_TEST(unpinning_looks_at_each_block_once_however_many_pins_keep_it)
+{
+    enum { DEPTH = 40, OTHERS = 3 };
+    static int32_t other[DEPTH * 8];
+    worker_lease(&a, DEPTH, blocks);
+    worker_write(&a, blocks, tokens, DEPTH * 8);
+    worker_publish(&a, tokens, DEPTH * 8, blocks);
+    for (int i = 0; i < DEPTH * 8; i++)
+        other[i] = i < (DEPTH - OTHERS) * 8 ? tokens[i] : 9000 + i;
+    ck_assert_uint_eq(worker_lookup(&a, other, DEPTH * 8, found), DEPTH - OTHERS);
+    worker_lease(&a, OTHERS, found + DEPTH - OTHERS);
+    worker_write(&a, found + DEPTH - OTHERS, other + (ptrdiff_t)(DEPTH - OTHERS) * 8, OTHERS * 8);
+    worker_publish(&a, other, DEPTH * 8, found);
+    for (uint32_t count = 1; count <= DEPTH; count++) // 3 of them behind the fork, on either side
+        pin(&a, tokens, count * 8);
+    for (uint32_t count = DEPTH - OTHERS + 1; count <= DEPTH; count++)
+        pin(&a, other, count * 8);
+    worker_release(&a, blocks, DEPTH);
+    worker_release(&a, found, DEPTH);
+    const uint64_t before = world.core->ledger.looks;
+    unpin(blocks[1], DEPTH + OTHERS - 1, DEPTH + OTHERS - 1);
+    ck_assert_uint_eq(world.core->ledger.looks - before, DEPTH + OTHERS);
+    unpin(blocks[0], 1, 1); // its own pin alone was left
+    ck_assert_uint_eq(a.session->salt->tenant->pinned, 0);
+}
+END_TEST
+
 static void open_pinning(void)
 {
     world_open(&world, &(struct core_params){.tenant_pinned = 0.25,
@@ -764,6 +791,7 @@ int main(void)
                    a_look_up_searches_the_same_keys_whatever_other_tenants_have_cached,
                    a_pinned_prompt_stays_until_it_is_unpinned_whoever_needs_room,
                    an_operator_unpins_the_prefixes_behind_a_block_or_all,
+                   unpinning_looks_at_each_block_once_however_many_pins_keep_it,
                    all_pins_of_a_cache_end_together_whoever_set_them,
                    a_lease_takes_from_the_tenant_with_the_most_and_spares_floors_and_open_sessions,
                    a_tenant_that_is_gone_ends_with_the_last_blocks_that_anothers_chunk_takes_along,

@@ -6,6 +6,7 @@
 
 #include "cache.h"
 
+#include "claim.h"
 #include "pool.h"
 #include "prefix.h"
 #include "tenant.h"
@@ -219,6 +220,10 @@ static void measure(struct cache *cache, uint32_t chunk_blocks, uint64_t block_b
                offsetof(struct prefix_node, tokens) +
                    cache->identity.kv.block_size * sizeof(int32_t),
                offsetof(struct prefix_node, prev));
+    stock_init(&cache->claim_stock,
+               offsetof(struct claim_node, tokens) +
+                   cache->identity.kv.block_size * sizeof(int32_t),
+               offsetof(struct claim_node, hash));
     const struct chunk_sizes sizes = chunk_sizes(cache);
     stock_init(&cache->block_stock,
                sizes.blocks + sizes.whole + sizes.free + sizes.written + sizes.reserved, 0);
@@ -425,6 +430,8 @@ void cache_destroy(struct cache *cache)
         prefix_unlink(cache, cache->roots->children);
     node_table_finish(&cache->nodes);
     stock_finish(&cache->node_stock);
+    node_table_finish(&cache->claims);
+    stock_finish(&cache->claim_stock);
     while (cache->accounts)
         account_finish(cache->accounts);
     drop_chunks(cache);

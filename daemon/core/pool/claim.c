@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/container_of.h"
+#include "base/prefetch.h"
 #include "ledger.h"
 #include "pool.h"
 #include "session.h"
@@ -20,8 +21,7 @@
 static uint64_t bytes_for(const struct cache *cache, const struct core_prefix *prefix,
                           uint32_t count)
 {
-    const uint64_t each = sizeof(struct claim_place) + sizeof(struct claim_node) +
-                          cache->identity.kv.block_size * sizeof(int32_t);
+    const uint64_t each = sizeof(struct claim_place) + cache->claim_stock.object_bytes;
     return sizeof(struct claim) + sizeof(struct prefix_root) + prefix->extra_key_size +
            count * each;
 }
@@ -41,45 +41,37 @@ enum status claim_check_limit(const struct hold_table *table, const struct core_
 
 // ---- nodes ----
 
-static unsigned key_size(const struct cache *cache)
+static size_t tokens_size(const struct cache *cache)
 {
-    return (unsigned)(sizeof(struct claim_key) + cache->identity.kv.block_size * sizeof(int32_t));
+    return cache->identity.kv.block_size * sizeof(int32_t);
 }
 
-static struct claim_node *node_find(const struct cache *cache, uint64_t parent,
+static struct claim_node *node_find(const struct cache *cache, const void *parent, uint64_t hash,
                                     const int32_t *tokens)
 {
-    struct {
-        uint64_t parent;
-        int32_t tokens[CORE_MAX_BLOCK_SIZE];
-    } key;
+    struct node_search search = node_table_search(&cache->claims, hash);
     struct claim_node *node;
-    key.parent = parent;
-    memcpy(key.tokens, tokens, cache->identity.kv.block_size * sizeof *tokens);
-    unsigned hash = ledger_hash(cache->pool->ledger, &key, key_size(cache));
-    HASH_FIND_BYHASHVALUE(hh, cache->claims, &key, key_size(cache), hash, node);
+    do
+        node = node_table_next(&cache->claims, &search);
+    while (node && (node->parent != parent || memcmp(node->tokens, tokens, tokens_size(cache))));
     return node;
 }
 
 // `parent` NULL: below the root.
 static struct claim_node *node_create(struct cache *cache, struct prefix_root *root,
-                                      const struct claim_node *parent, const int32_t *tokens)
+                                      const struct claim_node *parent, uint64_t hash,
+                                      const int32_t *tokens)
 {
-    uint32_t block_size = cache->identity.kv.block_size;
-    struct claim_node *node = calloc(1, sizeof *node + block_size * sizeof *tokens);
-    if (!node)
-        return NULL;
-    node->key.parent = parent ? parent->id : root->id;
-    memcpy(node->key.tokens, tokens, block_size * sizeof *tokens);
-    unsigned hash = ledger_hash(cache->pool->ledger, &node->key, key_size(cache));
-    HASH_ADD_KEYPTR_BYHASHVALUE(hh, cache->claims, &node->key, key_size(cache), hash, node);
-    if (!HASH_ADDED(node)) {
-        free(node);
+    struct claim_node *node = stock_take(&cache->claim_stock);
+    if (!node || !node_table_add(&cache->claims, hash, node)) {
+        stock_give(&cache->claim_stock, node);
         return NULL;
     }
-    node->id = ++cache->pool->ledger->last_id;
+    node->hash = hash;
+    node->parent = parent ? (const void *)parent : root;
+    memcpy(node->tokens, tokens, tokens_size(cache));
     if (!parent || parent->node)
-        node->node = prefix_find(cache, root, parent ? parent->node : NULL, tokens);
+        node->node = prefix_find_hashed(cache, root, parent ? parent->node : NULL, tokens, hash);
     if (node->node)
         node->node->claim = node;
     return node;
@@ -91,9 +83,8 @@ static void node_unref(struct cache *cache, struct claim_node *node)
         return;
     if (node->node)
         node->node->claim = NULL;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): the node is in the table
-    HASH_DEL(cache->claims, node);
-    free(node);
+    node_table_remove(&cache->claims, node->hash, node);
+    stock_give(&cache->claim_stock, node);
 }
 
 // ---- queues ----
@@ -242,10 +233,21 @@ static void add_place(struct claim *claim, uint32_t index, struct claim_node *no
     node->refs++;
 }
 
+// Prefetches what it takes to drop places before the one of this index.
+static void fetch_dropped(const struct claim *claim, uint32_t index)
+{
+    enum { NEAR = 8, FAR = 16 };
+    if (index >= FAR)
+        prefetch(claim->places[index - FAR].node);
+    if (index >= NEAR)
+        node_table_fetch_run(&claim->table->cache->claims, claim->places[index - NEAR].node->hash);
+}
+
 static void drop_places(struct claim *claim, uint32_t first)
 {
     struct cache *cache = claim->table->cache;
     for (uint32_t i = claim->num_blocks; i-- > first;) {
+        fetch_dropped(claim, i);
         dequeue(&claim->places[i]);
         node_unref(cache, claim->places[i].node);
     }
@@ -253,15 +255,37 @@ static void drop_places(struct claim *claim, uint32_t first)
     claim->num_blocks = first;
 }
 
+// The hashes of a chain, some blocks ahead, so that what searches read is prefetched.
+enum { HASHED_AHEAD = 16 };
+struct claim_hashes {
+    uint64_t last, ahead[HASHED_AHEAD]; // of block i: ahead[i % HASHED_AHEAD]
+    uint32_t count;
+};
+
+static uint64_t hash_of(struct claim_hashes *hashes, const struct cache *cache,
+                        const int32_t *tokens, uint32_t index, uint32_t num_blocks)
+{
+    for (; hashes->count < num_blocks && hashes->count < index + HASHED_AHEAD; hashes->count++) {
+        const int32_t *own = tokens + (size_t)hashes->count * cache->identity.kv.block_size;
+        hashes->last = prefix_hash_next(cache, hashes->last, own);
+        hashes->ahead[hashes->count % HASHED_AHEAD] = hashes->last;
+        node_table_fetch(&cache->claims, hashes->last);
+    }
+    return hashes->ahead[index % HASHED_AHEAD];
+}
+
 static bool fill_places(struct claim *claim, const int32_t *tokens, uint32_t num_blocks)
 {
     struct cache *cache = claim->table->cache;
+    struct claim_hashes hashes = {.last = claim->root->id};
     const struct claim_node *parent = NULL;
     for (; claim->num_blocks < num_blocks; claim->num_blocks++) {
         const int32_t *own = tokens + (size_t)claim->num_blocks * cache->identity.kv.block_size;
-        struct claim_node *node = node_find(cache, parent ? parent->id : claim->root->id, own);
+        const uint64_t hash = hash_of(&hashes, cache, tokens, claim->num_blocks, num_blocks);
+        struct claim_node *node =
+            node_find(cache, parent ? (const void *)parent : claim->root, hash, own);
         if (!node)
-            node = node_create(cache, claim->root, parent, own);
+            node = node_create(cache, claim->root, parent, hash, own);
         if (!node)
             return false;
         add_place(claim, claim->num_blocks, node);
@@ -291,7 +315,7 @@ static void claim_free(struct claim *claim)
     session_count_memory(claim->table->session, -claim->bytes);
     claim->root->claims--;
     prefix_root_settle(cache, claim->root);
-    free(claim);
+    ledger_free(claim->table->session->ledger, claim);
 }
 
 struct claim *claim_create(struct hold_table *table, const struct core_prefix *prefix,
@@ -438,7 +462,8 @@ void claim_meet(struct cache *cache, struct prefix_node *node)
     const struct claim_node *parent = node->parent ? node->parent->claim : NULL;
     if (node->parent ? !parent : !node->root->claims)
         return;
-    node->claim = node_find(cache, parent ? parent->id : node->root->id, node->tokens);
+    node->claim =
+        node_find(cache, parent ? (const void *)parent : node->root, node->hash, node->tokens);
     if (node->claim)
         node->claim->node = node;
 }

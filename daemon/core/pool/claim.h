@@ -24,18 +24,14 @@
 #include "hold.h"
 #include "prefix.h"
 
-struct claim_key {
-    uint64_t parent;  // id of the claim_node above, or of the root; never reused
-    int32_t tokens[]; // [block_size]
-};
-
+// In cache->claim_stock.
 struct claim_node {
-    UT_hash_handle hh;         // cache->claims, by key
-    uint64_t id;               // from ledger->last_id
+    uint64_t hash;             // of the chain; a node of the prefix index has the same
+    const void *parent;        // the claim_node above, which lives as long; or the root
     struct prefix_node *node;  // the same chain in the prefix index; NULL: it is not there
     struct claim_place *queue; // by rank
     uint32_t refs;             // claims whose chain has it; freed at 0
-    struct claim_key key;      // ends with the tokens
+    int32_t tokens[];          // [block_size]
 };
 
 // A claim's place in the queue of one node.

@@ -15,7 +15,7 @@ struct ledger {
     uint64_t last_id;    // last id of a cache, batch, salt, root or node; no id is used twice
     uint64_t last_use;   // the use counter: grows with each use of a block or cache, for LRU order
     uint64_t last_stamp; // last value for `stamp` fields; each check or count takes a new one
-    uint64_t looks;      // blocks at which reads.c has looked, for tests
+    uint64_t looks;      // blocks at which reads.c and unpinning have looked, for tests
     bool news;           // core_step() will return true: something came free or finished
     struct core_waker *woken; // a list; core_next_woken() takes its first one
     int64_t now_ns;           // the caller's time at the last core_step() or core_slept()

@@ -26,7 +26,7 @@ static void put(struct node_array *array, struct node_entry entry)
 }
 
 // False: the node is not in this array.
-static bool take(struct node_array *array, uint64_t hash, const struct prefix_node *node)
+static bool take(struct node_array *array, uint64_t hash, const void *node)
 {
     const size_t mask = array->capacity - 1;
     size_t hole = array->capacity ? node_array_home(array, hash) : 0;
@@ -105,7 +105,7 @@ static void move_some(struct node_table *table)
         move(table, MOVED_AT_ONCE);
 }
 
-bool node_table_add(struct node_table *table, uint64_t hash, struct prefix_node *node)
+bool node_table_add(struct node_table *table, uint64_t hash, void *node)
 {
     if (2 * (table->size + 1) > table->now.capacity && !grow(table))
         return false;
@@ -115,7 +115,7 @@ bool node_table_add(struct node_table *table, uint64_t hash, struct prefix_node 
     return true;
 }
 
-void node_table_remove(struct node_table *table, uint64_t hash, const struct prefix_node *node)
+void node_table_remove(struct node_table *table, uint64_t hash, const void *node)
 {
     if (!take(&table->now, hash, node))
         take(&table->old, hash, node);
@@ -123,7 +123,7 @@ void node_table_remove(struct node_table *table, uint64_t hash, const struct pre
     move_some(table);
 }
 
-struct prefix_node *node_table_each(const struct node_table *table, size_t *at)
+void *node_table_each(const struct node_table *table, size_t *at)
 {
     const size_t size = table->now.capacity + table->old.capacity;
     while (*at < size) {

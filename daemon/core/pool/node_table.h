@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// node_table.h - the nodes of a cache's prefix index by their 64-bit hashes: open addressing, so
-// that a search mostly reads one cache line, which can be prefetched before the key is known to be
-// there. Entries lie in the order of their hashes' highest bits, so growth reads and writes memory
-// in order. A table grows in steps: each change moves some entries of the old array to the new one,
-// and searches look at both until all have moved. Knows nothing of a node but its hash; the caller
-// compares keys. Dispatcher thread only.
+// node_table.h - nodes by their 64-bit hashes, those of a cache's prefix index or of its claims:
+// open addressing, so that a search mostly reads one cache line, which can be prefetched before the
+// key is known to be there. Entries lie in the order of their hashes' highest bits, so growth reads
+// and writes memory in order. A table grows in steps: each change moves some entries of the old
+// array to the new one, and searches look at both until all have moved. Knows nothing of a node but
+// its hash; the caller compares keys. Dispatcher thread only.
 
 #ifndef AULE_CORE_NODE_TABLE_H
 #define AULE_CORE_NODE_TABLE_H
@@ -17,11 +17,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct prefix_node;
-
 struct node_entry {
     uint64_t hash;
-    struct prefix_node *node; // NULL: free
+    void *node; // NULL: free
 };
 
 enum { NODE_RUN = 3 }; // entries from a home to the next free entry, most often at most
@@ -76,8 +74,7 @@ static inline struct node_search node_table_search(const struct node_table *tabl
                                 false};
 }
 
-static inline struct prefix_node *node_array_next(const struct node_array *array,
-                                                  struct node_search *search)
+static inline void *node_array_next(const struct node_array *array, struct node_search *search)
 {
     while (array->capacity && array->entries[search->at].node) {
         const struct node_entry *entry = &array->entries[search->at];
@@ -89,10 +86,9 @@ static inline struct prefix_node *node_array_next(const struct node_array *array
 }
 
 // The next node of this hash; NULL: there is no other one.
-static inline struct prefix_node *node_table_next(const struct node_table *table,
-                                                  struct node_search *search)
+static inline void *node_table_next(const struct node_table *table, struct node_search *search)
 {
-    struct prefix_node *node = search->in_old ? NULL : node_array_next(&table->now, search);
+    void *node = search->in_old ? NULL : node_array_next(&table->now, search);
     if (node || !table->old.capacity)
         return node;
     if (!search->in_old)
@@ -102,12 +98,12 @@ static inline struct prefix_node *node_table_next(const struct node_table *table
 }
 
 // False: no memory, and nothing has changed.
-bool node_table_add(struct node_table *table, uint64_t hash, struct prefix_node *node);
+bool node_table_add(struct node_table *table, uint64_t hash, void *node);
 // The node is in the table.
-void node_table_remove(struct node_table *table, uint64_t hash, const struct prefix_node *node);
+void node_table_remove(struct node_table *table, uint64_t hash, const void *node);
 // A node of the table, in any order: the first one from entry *at on, which moves behind it. NULL:
 // there is none left.
-struct prefix_node *node_table_each(const struct node_table *table, size_t *at);
+void *node_table_each(const struct node_table *table, size_t *at);
 void node_table_finish(struct node_table *table); // does not touch the nodes
 
 #endif

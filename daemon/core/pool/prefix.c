@@ -86,8 +86,7 @@ static size_t tokens_size(const struct cache *cache)
     return cache->identity.kv.block_size * sizeof(int32_t);
 }
 
-// `parent`: the hash of the node before; at the beginning of the prompt, the root's id.
-static uint64_t node_hash(const struct cache *cache, uint64_t parent, const int32_t *tokens)
+uint64_t prefix_hash_next(const struct cache *cache, uint64_t parent, const int32_t *tokens)
 {
     struct {
         uint64_t parent;
@@ -111,7 +110,7 @@ static bool is_child(const struct cache *cache, const struct prefix_node *node,
            !memcmp(node->tokens, tokens, tokens_size(cache));
 }
 
-static struct prefix_node *find_hashed(const struct cache *cache, const struct prefix_root *root,
+struct prefix_node *prefix_find_hashed(const struct cache *cache, const struct prefix_root *root,
                                        const struct prefix_node *parent, const int32_t *tokens,
                                        uint64_t hash)
 {
@@ -126,8 +125,8 @@ static struct prefix_node *find_hashed(const struct cache *cache, const struct p
 struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
                                 const struct prefix_node *parent, const int32_t *tokens)
 {
-    return find_hashed(cache, root, parent, tokens,
-                       node_hash(cache, parent_hash(root, parent), tokens));
+    return prefix_find_hashed(cache, root, parent, tokens,
+                              prefix_hash_next(cache, parent_hash(root, parent), tokens));
 }
 
 // ---- walks ----
@@ -156,8 +155,8 @@ static void hash_next(struct prefix_walk *walk)
     const uint32_t ahead = walk->hashed - walk->at;
     const uint64_t before = ahead ? walk->hashes[(walk->hashed - 1) % PREFIX_AHEAD]
                                   : parent_hash(walk->root, walk->last);
-    const uint64_t hash =
-        node_hash(cache, before, walk->tokens + (size_t)ahead * cache->identity.kv.block_size);
+    const uint64_t hash = prefix_hash_next(
+        cache, before, walk->tokens + (size_t)ahead * cache->identity.kv.block_size);
     walk->hashes[walk->hashed++ % PREFIX_AHEAD] = hash;
     node_table_fetch(&cache->nodes, hash);
 }
@@ -196,7 +195,8 @@ struct prefix_node *prefix_walk_next(struct prefix_walk *walk)
     const uint32_t place = walk->at % PREFIX_AHEAD;
     struct prefix_node *node = walk->known > walk->at ? walk->nodes[place] : NULL;
     if (node && !is_child(walk->cache, node, walk->root, walk->last, walk->tokens))
-        node = find_hashed(walk->cache, walk->root, walk->last, walk->tokens, walk->hashes[place]);
+        node = prefix_find_hashed(walk->cache, walk->root, walk->last, walk->tokens,
+                                  walk->hashes[place]);
     if (!node)
         return NULL;
     walk->at++;
@@ -228,10 +228,11 @@ struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
     struct prefix_node *node = stock_take(&cache->node_stock);
     if (!node)
         return NULL;
-    *node = (struct prefix_node){.root = root,
-                                 .parent = parent,
-                                 .depth = parent ? parent->depth + 1 : 0,
-                                 .hash = node_hash(cache, parent_hash(root, parent), tokens)};
+    *node =
+        (struct prefix_node){.root = root,
+                             .parent = parent,
+                             .depth = parent ? parent->depth + 1 : 0,
+                             .hash = prefix_hash_next(cache, parent_hash(root, parent), tokens)};
     note_ancestors(node);
     memcpy(node->tokens, tokens, tokens_size(cache));
     if (cache->pool->has_tiers)
@@ -307,19 +308,47 @@ void prefix_set_keep(struct cache *cache, struct prefix_node *node, enum core_ke
     }
 }
 
+// The first of the siblings from `node` on that a pin keeps. NULL: there is none.
+static struct prefix_node *next_pinned(struct prefix_node *node)
+{
+    while (node && !prefix_keeps(node, CORE_KEEP_PINNED))
+        node = node->next;
+    return node;
+}
+
+// Down to a node that has a pin, and none behind it.
+static struct prefix_node *last_pinned(struct prefix_node *node)
+{
+    struct prefix_node *child;
+    while ((child = next_pinned(node->children)))
+        node = child;
+    return node;
+}
+
+static void drop_pins(struct cache *cache, struct prefix_node *node, uint32_t count)
+{
+    cache->pool->ledger->looks++;
+    node->num_keeps[CORE_KEEP_PINNED] -= count;
+    if (!prefix_keeps(node, CORE_KEEP_PINNED))
+        count_pinned(cache, node, -1);
+    block_settle(cache, node->block);
+    block_resort(cache, node->block);
+}
+
+// Deepest first, as when a prefix is published; each node once, however many pins it has.
 uint32_t prefix_unpin(struct cache *cache, struct prefix_node *node)
 {
-    uint32_t count = 0;
-    struct prefix_node *next;
-    for (struct prefix_node *at = node; at; at = next) {
-        if (at->keep == CORE_KEEP_PINNED) {
-            prefix_set_keep(cache, at, CORE_KEEP_NORMAL);
-            count++;
-        }
-        next = prefix_keeps(at, CORE_KEEP_PINNED) ? at->children : NULL;
-        for (; !next && at != node; at = at->parent)
-            next = at->next;
+    const uint32_t count = node->num_keeps[CORE_KEEP_PINNED];
+    struct prefix_node *next, *at = count ? last_pinned(node) : NULL;
+    for (; at; at = next) {
+        struct prefix_node *beside = at == node ? NULL : next_pinned(at->next);
+        next = beside ? last_pinned(beside) : at == node ? NULL : at->parent;
+        if (at->keep == CORE_KEEP_PINNED)
+            at->keep = CORE_KEEP_NORMAL;
+        drop_pins(cache, at, at->num_keeps[CORE_KEEP_PINNED]);
     }
+    for (at = count ? node->parent : NULL; at; at = at->parent)
+        drop_pins(cache, at, count);
     return count;
 }
 

@@ -71,6 +71,13 @@ void prefix_root_settle(struct cache *cache, struct prefix_root *root);
 // The child of `parent` (NULL: of the root) for tokens[0 .. block_size). NULL: there is none.
 struct prefix_node *prefix_find(const struct cache *cache, const struct prefix_root *root,
                                 const struct prefix_node *parent, const int32_t *tokens);
+// The hash of the chain that ends with tokens[0 .. block_size). `before`: the hash of the chain
+// before; at the beginning of a prompt, the root's id.
+uint64_t prefix_hash_next(const struct cache *cache, uint64_t before, const int32_t *tokens);
+// prefix_find() for a chain whose hash is known.
+struct prefix_node *prefix_find_hashed(const struct cache *cache, const struct prefix_root *root,
+                                       const struct prefix_node *parent, const int32_t *tokens,
+                                       uint64_t hash);
 // Follows a prompt from its root on, block by block. Prefetches what it reads, and the blocks.
 enum { PREFIX_AHEAD = 32 };
 struct prefix_walk {
@@ -105,7 +112,7 @@ void prefix_unlink(struct cache *cache, struct prefix_node *node);
 bool prefix_keeps(const struct prefix_node *node, enum core_keep keep);
 // Sets how the prefix that ends with this node is kept, and brings the blocks on its path in line.
 void prefix_set_keep(struct cache *cache, struct prefix_node *node, enum core_keep keep);
-// Unpins each prefix that this node is part of. Returns their number.
+// Unpins each prefix that this node is part of. Returns their number. Visits each node once.
 uint32_t prefix_unpin(struct cache *cache, struct prefix_node *node);
 // Unpins each prefix of the tenant; NULL: of all tenants. Returns their number. keep.c
 struct tenant;
