@@ -175,7 +175,8 @@ static uint64_t (*hash_before)(uint64_t seed, const void *key, size_t size);
 static uint64_t watch_hash(uint64_t seed, const void *key, size_t size)
 {
     num_hashed++;
-    memcpy(&hashed_parent, key, sizeof(hashed_parent));
+    if (size >= sizeof(hashed_parent)) // else a block's id
+        memcpy(&hashed_parent, key, sizeof(hashed_parent));
     return hash_before(seed, key, size);
 }
 
