@@ -5,6 +5,7 @@
 // of their partial results, and that a row's bits do not depend on its neighbours. Then the table
 // of attention variants.
 
+#include "engine/plan/plan.h"
 #include "rigs/engine_world.h"
 
 #include <math.h>
@@ -311,6 +312,61 @@ START_TEST(a_slice_whose_earlier_parts_are_missing_fails)
 }
 END_TEST
 
+// Slice 7 is planned, then it fails, while slice 8 is on its way.
+START_TEST(a_slice_that_fails_behind_its_plan_leaves_no_counters_to_the_next_layer)
+{
+    struct engine_batch *batch = split_batch((int32_t[]){2, 1}, (int32_t[]){5000, 1}, 2);
+    struct engine_run whole = split_run(batch, 8, 65536), slice = whole;
+    struct work works[MOST_KERNELS];
+    struct error error = {0};
+    expect_done(submit_runs(&whole, 1));
+    for (uint32_t i = 0; i < 7; i++)
+        run_slice(&whole, i);
+    const struct items *items = batch->lists.items;
+    ck_assert_ptr_nonnull(items->kept_total);
+    // the submitter is idle
+    ck_assert_int_eq(batch_slice(batch, &items->cutting, 7, items->last_sequence, works, &error),
+                     STATUS_OK);
+    slice.num_slices = SLICES;
+    plan_break_slices(&slice);
+    const enum status status = run_slice(&whole, 8).results[0].status;
+    expect_sliced(&whole);
+    expect_sliced(&whole);
+    ck_assert_ptr_ne(batch->lists.items, items);
+    ck_assert_int_eq(status, STATUS_INTERNAL);
+    engine_batch_destroy(batch);
+}
+END_TEST
+
+// Another run of the submission wants scratch memory, and there is none.
+START_TEST(a_slice_of_one_tile_needs_no_scratch_memory)
+{
+    struct engine_batch *batch = split_batch((int32_t[]){2, 1}, (int32_t[]){5000, 1}, 2);
+    struct engine_batch *other = split_batch((int32_t[]){2}, (int32_t[]){5000}, 1);
+    struct engine_run runs[2] = {split_run(batch, 8, 65536), split_run(other, 2, 131072)};
+    struct error error = {0};
+    struct work works[MOST_KERNELS];
+    const struct cutting cutting = cutting_of_run(&runs[1]);
+    for (uint32_t i = 0; i < 7; i++)
+        run_slice(&runs[0], i);
+    ck_assert_ptr_nonnull(batch->lists.items->kept_total);
+    // the submitter is idle
+    ck_assert_int_eq(batch_work(other, &cutting, 1, works, &error), STATUS_OK);
+    const uint64_t most = engine->device.adapter.info.max_allocation_bytes;
+    engine->device.adapter.info.max_allocation_bytes = 1;
+    runs[0].slice = 7;
+    runs[0].num_slices = SLICES;
+    const uint64_t sequence = submit_runs(runs, 2);
+    ck_assert_int_eq(engine_wait(engine, sequence, DEADLINE_S * 1000), STATUS_OK);
+    engine->device.adapter.info.max_allocation_bytes = most;
+    const struct engine_event event = expect_event(ENGINE_EVENT_DONE);
+    ck_assert_int_eq(event.results[0].status, STATUS_OK);
+    ck_assert_int_eq(event.results[1].status, STATUS_LIMIT);
+    engine_batch_destroy(batch);
+    engine_batch_destroy(other);
+}
+END_TEST
+
 static uint64_t partials(struct engine_batch *batch, uint32_t num_splits)
 {
     struct engine_run run = split_run(batch, num_splits, 0);
@@ -545,6 +601,8 @@ void add_split_tests(Suite *suite)
     tcase_add_test(tcase, a_tile_that_is_cut_between_its_parts_keeps_its_bits);
     tcase_add_test(tcase, without_memory_for_its_parts_a_tile_stays_in_one_slice);
     tcase_add_test(tcase, a_slice_whose_earlier_parts_are_missing_fails);
+    tcase_add_test(tcase, a_slice_that_fails_behind_its_plan_leaves_no_counters_to_the_next_layer);
+    tcase_add_test(tcase, a_slice_of_one_tile_needs_no_scratch_memory);
     tcase_add_test(tcase, runs_that_are_cut_and_runs_that_are_not_share_a_dispatch);
     suite_add_tcase(suite, tcase);
     tcase = tcase_create("splits, little scratch memory");

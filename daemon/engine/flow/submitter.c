@@ -150,9 +150,10 @@ static void give_up(struct submission *s, const struct error *error)
         device_lose(&engine->device, "%u blocks could not be zeroed: %s", s->num_zeroes,
                     error->text);
     for (uint32_t i = 0; i < s->num_runs; i++) {
-        plan_break_slices(&s->runs[i]);
-        if (plan_group(s, i) != NO_GROUP)
+        if (plan_group(s, i) != NO_GROUP) {
+            plan_break_slices(&s->runs[i]);
             submission_fail(s, i, error);
+        }
         plan_forget(s, i);
     }
     pthread_mutex_lock(&engine->lock);

@@ -74,6 +74,7 @@ struct items {
     struct piece counters;
     atomic_ullong *kept_total; // the engine's; has kept.size. NULL: no tile is cut
     uint32_t num_taken;        // slices of the run that uses them now
+    bool broken;               // one of these has failed
     uint64_t last_sequence;    // of the last submission that uses it
     struct job end;
     struct items *prev, *next;

@@ -679,10 +679,11 @@ static void place_partials(struct submission *s, uint32_t wave)
     }
 }
 
+// Whether the run needs memory of the submission for its parts. A slice of one tile has kept ones.
 static bool is_split(const struct planned *planned)
 {
     for (uint32_t i = 0; i < planned->num_shares; i++)
-        if (planned->shares[i].work.num_merges > 0)
+        if (planned->shares[i].work.num_merges > 0 && !planned->shares[i].work.kept_partials)
             return true;
     return false;
 }

@@ -210,9 +210,13 @@ enum status slices_take(const struct engine_batch *batch, struct items *items, u
                         struct work works[MOST_KERNELS], struct error *error)
 {
     const uint32_t num_slices = items->cutting.num_slices;
+    if (slice && items->broken)
+        return error_set(error, STATUS_INTERNAL, "slice %u of %u: an earlier slice has failed",
+                         slice, num_slices);
     if (slice > items->num_taken)
         return error_set(error, STATUS_INTERNAL,
-                         "slice %u of %u: those before it had other work lists", slice, num_slices);
+                         "slice %u of %u: its earlier slices were planned with other work lists",
+                         slice, num_slices);
     items->num_taken = slice + 1;
     for (uint32_t i = 0; i < batch->engine->pipelines.variant->num_kernels; i++)
         take(batch, items, i, &items->slices[(size_t)i * (num_slices + 1) + slice], &works[i]);
@@ -221,13 +225,14 @@ enum status slices_take(const struct engine_batch *batch, struct items *items, u
 
 bool slices_are_sound(const struct items *items)
 {
-    return !items->kept_total || !items->num_taken || items->num_taken == items->cutting.num_slices;
+    const bool has_begun = items->num_taken && items->num_taken < items->cutting.num_slices;
+    return !items->broken && !(items->kept_total && has_begun);
 }
 
+// All lists, because it is not known here which of them the run uses. Others are only made again.
 void slices_break(struct engine_batch *batch)
 {
     struct items *items;
     DL_FOREACH(batch->lists.items, items)
-    if (items->num_taken == items->cutting.num_slices)
-        items->num_taken--;
+    items->broken |= items->cutting.num_slices > 0;
 }

@@ -35,11 +35,11 @@ void slicing_end(struct slicing *slicing, struct slice_begin at); // `at` is the
 // Makes memory for the tiles of `items` that are cut, as far as --max-scratch allows for all
 // batches together. Without it, these tiles stay whole.
 void slices_keep(struct engine_batch *batch, struct items *items);
-// Narrows works[], which are those of `items`, to a slice. INTERNAL: earlier slices are not those
-// of `items`, so the run would lack some tiles.
+// Narrows works[], which are those of `items`, to a slice. INTERNAL: an earlier slice has failed,
+// or was planned with other lists, so the run would lack some tiles.
 enum status slices_take(const struct engine_batch *batch, struct items *items, uint32_t slice,
                         struct work works[MOST_KERNELS], struct error *error);
-// Whether a run that begins now may use `items`: no run has ended amid a tile that is cut.
+// False: an earlier run ended within a cut tile, so its counters are not 0.
 bool slices_are_sound(const struct items *items);
 void slices_break(struct engine_batch *batch); // a slice of the batch will not run
 
