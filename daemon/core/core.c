@@ -31,11 +31,13 @@ static enum status declare_groups(struct core *core, struct error *error)
         const struct core_group *group = &params->groups[i];
         status = limits_check(&group->limits, group->name, error);
         struct tenant *tenant = status == STATUS_OK ? tenant_get(&core->pool, group->name) : NULL;
-        if (tenant)
+        if (tenant) {
+            tenant->is_group = true;
             tenant_declare(tenant, &group->limits);
-        else if (status == STATUS_OK)
+        } else if (status == STATUS_OK) {
             status =
                 error_set(error, STATUS_NO_MEMORY, "no memory for tenant \"%.64s\"", group->name);
+        }
         tenant_unref(tenant);
     }
     return status;

@@ -80,8 +80,8 @@ struct core_params {
     uint64_t max_memory;       // --max-host-memory: bytes that core and the caller keep for all
                                //   sessions: what max_batch_memory limits, claims, and
                                //   core_memory_count(); 0 = no limit
-    double tenant_share;       // --tenant-share: part of max_memory and of max_caches that one
-                               //   tenant may take; 0 = all
+    double tenant_share;       // --tenant-share, see core_tenant_part(): of max_memory and of
+                               //   max_caches
     uint64_t max_claimed;      // --max-claimed-blocks: of the chains of a session's claims
     int64_t claim_timeout_ns;  // --claim-timeout: a claim without progress for so long loses its
                                //   turn; 0 = never
@@ -682,8 +682,10 @@ struct core_tenant_view {
     uint64_t used_bytes, cached_bytes;
     uint64_t evicted, refused_no_blocks, refused_quota; // since the tenant appeared
 };
-uint64_t core_tenant_part(const struct core *core,
-                          uint64_t total); // tenant_share of it, rounded up
+// --tenant-share: the most that a group of --tenant may have of `total` while other tenants have
+// `others` of it. It is `share` of what these leave, at least 1; a share of 0 or 1 is all. Users
+// without a group, who are the daemon's user and root, have no such limit. Any thread.
+uint64_t core_tenant_part(double share, uint64_t total, uint64_t others);
 uint32_t core_num_tenants(const struct core *core);
 // Tenant `index`, in the order in which they appeared; false: there is none. A call for the next
 // index after the last call's costs the same for any number of tenants.

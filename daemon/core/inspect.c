@@ -187,11 +187,6 @@ void core_session_limit(struct core_session *session, uint64_t blocks)
     session->quota_blocks = blocks;
 }
 
-uint64_t core_tenant_part(const struct core *core, uint64_t total)
-{
-    return tenant_part(&core->pool, total);
-}
-
 uint32_t core_num_tenants(const struct core *core)
 {
     return HASH_COUNT(core->pool.tenants);

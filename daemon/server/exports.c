@@ -195,6 +195,7 @@ static enum status check_user(const struct exports *exports, const struct place_
     const struct places places = {.what = "connections to the export socket",
                                   .option = "--max-exports",
                                   .most = exports->params.max_peers,
+                                  .share = exports->params.tenant_share,
                                   .group_word = ""};
     struct places_taken taken = {0};
     for (uint32_t i = 0; i < exports->params.max_peers; i++)

@@ -28,6 +28,7 @@ struct exports_peer { // as the kernel says
 struct exports_params {
     const char *socket;          // the daemon's
     uint32_t max_peers;          // connections at a time
+    double tenant_share;         // --tenant-share
     const struct groups *groups; // lent; NULL = other users may not connect
     int epoll_fd; // gets an event with `mark` when exports_serve() has something to do
     void *mark;

@@ -15,7 +15,7 @@ struct groups;
 struct group_places {
     const char *name;
     bool one_user;                  // its only member is one uid
-    uint64_t connections, sessions; // that its users may have; 0 = not given
+    uint64_t connections, sessions; // that its users may have; 0 = --tenant-share
 };
 
 // Reads each "NAME=MEMBER,...,LIMIT:N,..." of specs[0 .. count). A member is uid:N or gid:N, a

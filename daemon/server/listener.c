@@ -197,6 +197,7 @@ static enum status check_place(const struct listener *listener, const struct pee
     const struct places places = {.what = "connections",
                                   .option = "--max-connections",
                                   .most = params->max_connections,
+                                  .share = params->tenant_share,
                                   .group_word = "connections:N of its --tenant; ",
                                   .group_field = offsetof(struct group_places, connections)};
     enum status status = places_check_user(params->groups, &peer->user, error);

@@ -57,6 +57,7 @@ struct listener_params {
     const char *path;            // of the socket for workers; nothing is there, see take_place()
     const struct groups *groups; // lent; NULL = only root and the process's user may connect
     uint32_t max_connections;    // --max-connections, without those of the control socket
+    double tenant_share;         // --tenant-share
     size_t max_message;          // bytes of a request
     uint64_t max_bytes;          // --max-message-memory
     int64_t idle_ns;             // --idle-timeout

@@ -116,7 +116,7 @@
             "when it connects. `blocks:N` limits leased, held and pinned blocks, `cached:N` "      \
             "limits other cached blocks, and `floor:N` of these are not evicted for others; 0 is " \
             "no limit. `connections:N` and `sessions:N` limit what the members may have of "       \
-            "`--max-connections` and `--max-sessions`; without them it is a half. A session "      \
+            "`--max-connections` and `--max-sessions`; in place of `--tenant-share`. A session "   \
             "belongs to the group that its client names as its tenant, else "                      \
             "to the first one with its user. Members may connect even if they are neither root "   \
             "nor the daemon's user, but then only open sessions and ping.")                        \
@@ -128,9 +128,11 @@
     OPTION(uint64_t, tenant_floor, "tenant-floor", "N", OPTION_COUNT, 0, INT32_MAX,                \
            .initial = "0", .help = "cached blocks of such a user that are not evicted for others") \
     OPTION(double, tenant_share, "tenant-share", "F", OPTION_NUMBER, 0, 1, .initial = "0.75",      \
-           .help = "part of `--max-caches`, `--max-arena-memory`, `--device-arenas` and "          \
-                   "`--max-host-memory` that one tenant may take",                                 \
-           .details = "Rounded up. So no tenant can use up what all share.")                       \
+           .help = "part of what others leave that one group of `--tenant` may take; 0 or 1: all", \
+           .details = "It holds for `--max-connections`, `--max-sessions`, `--max-exports`, "      \
+                      "`--max-caches`, `--max-arena-memory`, `--device-arenas` and "               \
+                      "`--max-host-memory`. Users without a group, who are the daemon's user and " \
+                      "root, have no such limit.")                                                 \
     OPTION(double, tenant_pinned, "tenant-pinned", "F", OPTION_NUMBER, 0, 1, .initial = "0.5",     \
            .help = "part of the pool that the pinned blocks of one tenant may take",               \
            .details = "A tenant is a group of `--tenant`, or a user without one.")                 \

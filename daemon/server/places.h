@@ -5,10 +5,8 @@
 // on the export socket. Root and the daemon's own user are its operators. A guest is another user,
 // whom a group of --tenant has. Knows numbers, not what they count. Any thread.
 //
-//   operators          all places
-//   guests             three quarters of them
-//   a group's users    a half, or what its --tenant says
-//   one user of it     half of the group's places; all of them if the group is this one user
+// A group has at most the part that core_tenant_part() says, or what its --tenant says. One user of
+// several has at most that part of the group's.
 
 #ifndef AULE_SERVER_PLACES_H
 #define AULE_SERVER_PLACES_H
@@ -19,6 +17,7 @@ struct places {
     const char *what;   // "connections"
     const char *option; // "--max-connections"
     uint64_t most;      // the option's value
+    double share;       // --tenant-share
     // The word of --tenant that limits a group, and its field in struct group_places; "" and 0:
     // none.
     const char *group_word;
@@ -32,7 +31,7 @@ struct place_user {
 
 // Places that are taken: call places_count() for the user of each. Zeroed at first.
 struct places_taken {
-    uint64_t all, of_guests, of_group, of_user;
+    uint64_t all, of_group, of_user; // of_user: in this group
 };
 
 bool places_is_operator(uint32_t uid);

@@ -287,6 +287,7 @@ static enum status open_listener(struct server *server, struct error *error)
         .path = server->socket,
         .groups = server->groups,
         .max_connections = p->max_connections,
+        .tenant_share = p->tenant_share,
         .max_message = WIRE_MAX_MESSAGE,
         .max_bytes = p->max_message_memory,
         .idle_ns = p->idle_timeout_s * NS_PER_S,
@@ -314,6 +315,7 @@ static enum status open_exports(struct server *server, struct error *error)
     const struct exports_params params = {
         .socket = server->socket,
         .max_peers = server->params->max_exports,
+        .tenant_share = server->params->tenant_share,
         .groups = server->groups,
         .epoll_fd = server->epoll_fd,
         .mark = &server->export_watch,

@@ -317,11 +317,13 @@ static enum status check_total(const struct session *session, const struct total
                                struct error *error)
 {
     const struct server *server = session->server;
-    const uint64_t part = core_tenant_part(server->core, total->most),
-                   size = bytes_of(session, total);
+    const uint64_t size = bytes_of(session, total);
     uint64_t own = 0;
     for (const struct session *other = server->sessions; other; other = other->hh.next)
         own += same_tenant(session, other) ? bytes_of(other, total) : 0;
+    const uint64_t part = session->group ? core_tenant_part(server->params->tenant_share,
+                                                            total->most, total->has - own)
+                                         : total->most;
     if (size == 0 || total->most == UINT64_MAX ||
         (size <= part && own <= part - size && total->has <= total->most - size))
         return STATUS_OK;
@@ -330,9 +332,9 @@ static enum status check_total(const struct session *session, const struct total
                          "%s of %" PRIu64 " bytes and those of other sessions exceed %s %" PRIu64,
                          total->what, size, total->option, total->most);
     return error_set(error, STATUS_LIMIT,
-                     "%s of %" PRIu64 " bytes would exceed the tenant's %" PRIu64
-                     " bytes (%s %" PRIu64 ", --tenant-share); its sessions have %" PRIu64,
-                     total->what, size, part, total->option, total->most, own);
+                     "%s of %" PRIu64 " bytes would exceed the tenant's part of %s %" PRIu64
+                     " (--tenant-share); its sessions have %" PRIu64,
+                     total->what, size, total->option, total->most, own);
 }
 
 static enum status check_totals(const struct session *session, struct error *error)
@@ -362,6 +364,7 @@ static enum status check_number(const struct server *server, const struct peer *
     const struct places places = {.what = "sessions",
                                   .option = "--max-sessions",
                                   .most = server->params->max_sessions,
+                                  .share = server->params->tenant_share,
                                   .group_word = "sessions:N of its --tenant; ",
                                   .group_field = offsetof(struct group_places, sessions)};
     struct places_taken taken = {0};

@@ -256,35 +256,53 @@ END_TEST
 
 static void open_shares(void)
 {
-    world_open(&world, &(struct core_params){.max_caches = 8, .tenant_share = 0.5});
-    worker_open(&a, &world, 1, "");
-    worker_open(&b, &world, 1, "name");
-    worker_open(&c, &world, 2, "");
+    static const struct core_group groups[] = {{.name = "team"}, {.name = "other"}};
+    world_open(&world,
+               &(struct core_params){
+                   .max_caches = 8, .tenant_share = 0.5, .groups = groups, .num_groups = 2});
+    worker_join(&a, &world, 1, "team", "");
+    worker_join(&b, &world, 2, "team", "name");
+    worker_join(&c, &world, 3, "other", "");
     count_tokens(tokens, 2048, 1000);
 }
 
-// Each session also has the world's cache open, so a and b have four caches, and c, too.
+// Each session also has the world's cache open, so a and b have four caches.
 START_TEST(a_tenant_has_its_part_of_the_caches_and_another_one_finds_room)
 {
-    uint64_t caches[8];
-    char name[8];
-    for (uint32_t i = 0; i < 4; i++) {
-        snprintf(name, sizeof name, "%" PRIu32, i);
-        if (i < 3)
-            ck_assert_status(open_shaped(i % 2 ? &b : &a, name, 2, &caches[i], &error), STATUS_OK);
-        else
-            ck_assert_refused(open_shaped(&b, name, 2, &caches[i], &error), STATUS_LIMIT,
-                              "tenant \"uid:1\" has 4 caches open, or keeps them by pins or its "
-                              "floor, which is its part of --max-caches 8 (--tenant-share)");
-        ck_assert_status(open_shaped(&c, name, 1, &caches[4 + i], &error),
-                         i < 3 ? STATUS_OK : STATUS_LIMIT);
-    }
-    ck_assert_refused(open_shaped(&a, "3", 2, &caches[3], &error), STATUS_LIMIT, "--tenant-share");
+    static const char part[] = "caches open, or keeps them by pins or its floor, which is its part "
+                               "of --max-caches 8 (--tenant-share)";
+    uint64_t caches[3], cache;
+    ck_assert_status(open_shaped(&a, "0", 2, &caches[0], &error), STATUS_OK);
+    ck_assert_status(open_shaped(&b, "1", 2, &caches[1], &error), STATUS_OK);
+    ck_assert_status(open_shaped(&a, "2", 2, &caches[2], &error), STATUS_OK);
+    ck_assert_refused(open_shaped(&b, "3", 2, &cache, &error), STATUS_LIMIT, part);
+    ck_assert_refused(open_shaped(&a, "3", 2, &cache, &error), STATUS_LIMIT, "\"team\" has 4");
+    // The other group has half of the five that the first one leaves, and the world's is one.
+    ck_assert_status(open_shaped(&c, "0", 1, &cache, &error), STATUS_OK);
+    ck_assert_refused(open_shaped(&c, "1", 1, &caches[0], &error), STATUS_LIMIT, part);
+    ck_assert_status(core_cache_close(c.session, cache, &error), STATUS_OK);
     b.cache = caches[1];
     publish_and_leave(&b, 1, tokens);
     ck_assert_status(core_cache_close(b.session, caches[1], &error), STATUS_OK);
-    ck_assert_status(open_shaped(&a, "3", 2, &caches[3], &error), STATUS_OK); // not in use: no part
+    ck_assert_status(open_shaped(&a, "3", 2, &cache, &error), STATUS_OK); // not in use: no part
     world_check(&world);
+}
+END_TEST
+
+START_TEST(a_user_without_a_group_may_have_all_caches)
+{
+    static struct worker own;
+    uint64_t cache;
+    char name[8];
+    worker_open(&own, &world, 4, "");
+    for (uint32_t i = 0; i < 7; i++) {
+        snprintf(name, sizeof name, "%" PRIu32, i);
+        ck_assert_status(open_shaped(&own, name, 2, &cache, &error), STATUS_OK);
+    }
+    ck_assert_refused(open_shaped(&own, "7", 2, &cache, &error), STATUS_LIMIT,
+                      "all 8 caches (--max-caches)");
+    world_check(&world);
+    worker_close(&own, false);
 }
 END_TEST
 
@@ -817,6 +835,7 @@ int main(void)
     check_case(suite, "shares", open_shares, close_all,
                (const TTest *const[]){
                    a_tenant_has_its_part_of_the_caches_and_another_one_finds_room,
+                   a_user_without_a_group_may_have_all_caches,
                    the_runs_of_a_tenants_sessions_have_one_payer_and_those_of_others_another, NULL},
                1);
     check_case(

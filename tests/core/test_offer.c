@@ -464,15 +464,18 @@ START_TEST(the_sessions_of_a_tenant_share_its_part_of_the_host_memory_and_give_i
     struct world strict;
     static struct worker one[2], two, three;
     struct core_claim out;
-    world_open(&strict, &(struct core_params){.max_memory = 20000, .tenant_share = 0.5});
-    worker_open(&one[0], &strict, 1, "");
-    worker_open(&one[1], &strict, 1, "name");
+    const struct core_group group = {.name = "team"};
+    world_open(&strict,
+               &(struct core_params){
+                   .max_memory = 20000, .tenant_share = 0.5, .groups = &group, .num_groups = 1});
+    worker_join(&one[0], &strict, 1, "team", "");
+    worker_join(&one[1], &strict, 1, "team", "name");
     worker_open(&two, &strict, 2, "");
     worker_open(&three, &strict, 3, "");
     ck_assert_status(offer_tokens(&one[0], "tokens", &error), STATUS_OK);
     ck_assert_refused(offer_tokens(&one[1], "tokens", &error), STATUS_LIMIT,
-                      "bytes of an offer more would exceed the 10000 bytes of tenant \"uid:1\" "
-                      "(--max-host-memory 20000, --tenant-share)");
+                      "bytes of an offer more would exceed the part of tenant \"team\" of "
+                      "--max-host-memory 20000 (--tenant-share)");
     const struct core_prefix prompt = {.tokens = tokens, .num_tokens = 2048};
     ck_assert_refused(
         core_prefix_claim(one[1].session, one[1].cache, &prompt, 0, blocks, &out, &error),

@@ -336,7 +336,7 @@ static struct raw_client *device_session_when_free(void)
 
 START_TEST(device_arenas_of_all_sessions_have_one_limit)
 {
-    if (!begin((const char *const[]){"--device-arenas", "1M", "--tenant-share", "1", NULL}))
+    if (!begin((const char *const[]){"--device-arenas", "1M", NULL}))
         return;
     for (int i = 0; i < 30; i++) {
         struct raw_client *raw = device_session_when_free();

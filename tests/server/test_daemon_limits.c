@@ -56,16 +56,24 @@ START_TEST(an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers)
 }
 END_TEST
 
+// A group of which the daemon's user is a member, and what it may take of a total.
+static void start_with_share(const char *option, const char *total)
+{
+    char group[32];
+    snprintf(group, sizeof group, "team=uid:%u", geteuid());
+    start((const char *const[]){"--tenant", group, "--tenant-share", "0.5", option, total, NULL});
+}
+
 // A segment of 256 KiB of arena has more than half of the tenant's part.
 START_TEST(arenas_of_all_sessions_have_a_total_and_a_tenant_has_its_part_until_they_are_unmapped)
 {
     struct raw_client *clients[4];
-    start((const char *const[]){"--max-arena-memory", "1M", "--tenant-share", "0.5", NULL});
+    start_with_share("--max-arena-memory", "1M");
     for (int i = 0; i < 4; i++)
         clients[i] = raw_open(daemon_.socket);
     expect_hello(clients[0], 1 << 20, STATUS_LIMIT, "exceed --max-arena-memory 1048576");
     expect_hello(clients[0], 600 << 10, STATUS_LIMIT,
-                 "the tenant's 524288 bytes (--max-arena-memory 1048576, --tenant-share)");
+                 "the tenant's part of --max-arena-memory 1048576 (--tenant-share)");
     expect_hello(clients[0], 256 << 10, STATUS_OK, NULL);
     expect_hello(clients[1], 256 << 10, STATUS_LIMIT, "--max-arena-memory");
     for (int round = 0; round < 3; round++) {
@@ -118,6 +126,24 @@ START_TEST(metadata_caches_batches_and_blocks_have_limits_that_the_sentence_name
 }
 END_TEST
 
+// A machine of one user keeps nothing free for others.
+START_TEST(the_daemons_own_user_may_take_all_sessions_caches_and_arenas)
+{
+    struct raw_client *clients[4];
+    char name[2] = "a";
+    start((const char *const[]){"--max-arena-memory", "4M", "--max-caches", "4", "--max-sessions",
+                                "4", NULL});
+    clients[0] = raw_session(daemon_.socket, 3 << 20);
+    for (int i = 0; i < 4; i++, name[0]++)
+        open_cache(clients[0], name);
+    for (int i = 1; i < 4; i++)
+        clients[i] = raw_session(daemon_.socket, 4096);
+    for (int i = 0; i < 4; i++)
+        raw_close(clients[i]);
+    stop_clean();
+}
+END_TEST
+
 static enum status claim_tokens(struct raw_client *raw, uint64_t cache, uint32_t num_tokens,
                                 const char *words)
 {
@@ -135,9 +161,9 @@ static enum status claim_tokens(struct raw_client *raw, uint64_t cache, uint32_t
 // A claim of 1024 tokens takes more than 8 KiB, one of 256 tokens less.
 START_TEST(host_memory_of_all_sessions_has_a_total_and_comes_back_with_the_end_of_a_session)
 {
-    static const char words[] = "of a claim more would exceed the 8192 bytes of tenant";
+    static const char words[] = "of a claim more would exceed the part of tenant";
     uint64_t cache = 0;
-    start((const char *const[]){"--max-host-memory", "16K", "--tenant-share", "0.5", NULL});
+    start_with_share("--max-host-memory", "16K");
     struct raw_client *first = raw_session(daemon_.socket, ARENA),
                       *second = raw_session(daemon_.socket, ARENA);
     cache = open_cache(first, "one");
@@ -282,6 +308,7 @@ int main(void)
             an_arena_that_shared_memory_cannot_hold_is_refused_with_numbers,
             arenas_of_all_sessions_have_a_total_and_a_tenant_has_its_part_until_they_are_unmapped,
             metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
+            the_daemons_own_user_may_take_all_sessions_caches_and_arenas,
             host_memory_of_all_sessions_has_a_total_and_comes_back_with_the_end_of_a_session,
             an_operator_sees_sessions_and_can_end_one,
             an_operator_sees_the_longest_tenant_and_a_longer_one_is_refused,

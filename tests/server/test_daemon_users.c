@@ -194,7 +194,7 @@ static int flood_as_guest(void)
         const enum status status =
             ask(&bare[i], &(struct wire_request){.command = WIRE_COMMAND_PING});
         if (status != STATUS_OK &&
-            (status != STATUS_LIMIT || !strstr(bare[i].reply.message, "--max-connections is 16")))
+            (status != STATUS_LIMIT || !strstr(bare[i].reply.message, "--max-connections is 64")))
             return -1;
         served += status == STATUS_OK;
     }
@@ -210,7 +210,7 @@ static int open_sessions(void)
         count++;
     if (bare[count].reply.status != STATUS_LIMIT ||
         !strstr(bare[count].reply.message, "--max-sessions is 8") ||
-        !strstr(bare[count].reply.message, "sessions:N of its --tenant"))
+        !strstr(bare[count].reply.message, "--tenant-share"))
         return -1;
     return count;
 }
@@ -243,18 +243,19 @@ START_TEST(strangers_take_no_place_and_each_is_told_why)
 }
 END_TEST
 
-// Of 16: a group has 8, one of its users 4. A group of one user: 8. Guests: 12.
+// Of 64: the team has 48, three quarters; so one of its users 36, the next one 9 of the 12 that are
+// left, and the third one 2. Another group has three quarters of the 17 that the team leaves.
 START_TEST(a_guest_takes_a_part_of_the_connections_and_others_go_on)
 {
-    start_for_all((const char *const[]){GROUPS, "--max-connections", "16", NULL});
+    start_for_all((const char *const[]){GROUPS, "--max-connections", "64", NULL});
     struct user first = start_user(GUEST, GUEST, flood_as_guest);
-    ck_assert_int_eq(result_of(&first), 4);
+    ck_assert_int_eq(result_of(&first), 36);
     struct user second = start_user(64005, TEAM_GID, flood_as_guest);
-    ck_assert_int_eq(result_of(&second), 4);
+    ck_assert_int_eq(result_of(&second), 9);
     struct user third = start_user(64006, TEAM_GID, flood_as_guest);
-    ck_assert_int_eq(result_of(&third), 0); // the group has all of its places
+    ck_assert_int_eq(result_of(&third), 2);
     struct user solo = start_user(OTHER_GUEST, OTHER_GUEST, flood_as_guest);
-    ck_assert_int_eq(result_of(&solo), 4); // guests have all of theirs
+    ck_assert_int_eq(result_of(&solo), 12);
     static struct bare workers[4];
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(open_session(&workers[i]), STATUS_OK);
@@ -267,20 +268,20 @@ START_TEST(a_guest_takes_a_part_of_the_connections_and_others_go_on)
 }
 END_TEST
 
-// Of 8: the team has 4, one of its users 2; the spec of the other group says 5; guests have 6.
+// Of 8: the team has 6, one of its users 4; the spec of the other group says 5.
 START_TEST(a_guest_takes_a_part_of_the_sessions_and_others_go_on)
 {
     start_for_all((const char *const[]){GROUPS, "--max-sessions", "8", NULL});
     struct user first = start_user(GUEST, GUEST, open_sessions);
-    ck_assert_int_eq(result_of(&first), 2);
+    ck_assert_int_eq(result_of(&first), 4);
     struct user solo = start_user(OTHER_GUEST, OTHER_GUEST, open_one_session);
     ck_assert_int_eq(result_of(&solo), STATUS_OK);
-    static struct bare workers[5];
-    for (int i = 0; i < 5; i++)
+    static struct bare workers[3];
+    for (int i = 0; i < 3; i++)
         ck_assert_int_eq(open_session(&workers[i]), STATUS_OK);
     finish_user(&first);
     finish_user(&solo);
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 3; i++)
         close_bare(&workers[i]);
     stop_clean();
 }

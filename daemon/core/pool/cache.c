@@ -357,24 +357,39 @@ static struct cache *find_same(const struct pool *pool, const struct core_cache_
     return NULL;
 }
 
+struct counted_caches {
+    uint64_t own, others; // that the tenant has open or keeps; that only other ones do
+};
+
+static void count_cache(struct counted_caches *counted, const struct cache *cache,
+                        const struct tenant *tenant)
+{
+    const struct account *account;
+    bool own = false, used = false;
+    DL_FOREACH2(cache->accounts, account, next_beside)
+    {
+        const bool uses = account->opens || account_keeps(account);
+        used |= uses;
+        own |= uses && account->tenant == tenant;
+    }
+    counted->own += own;
+    counted->others += used && !own;
+}
+
 // The tenant is to have one cache more.
 static enum status check_part(const struct pool *pool, const struct tenant *tenant,
                               struct error *error)
 {
     const uint32_t most = pool->ledger->params->max_caches;
-    const uint64_t part = tenant_part(pool, most);
-    const struct account *account;
-    uint64_t count = 0;
-    DL_FOREACH(tenant->accounts, account)
-    {
-        count += account->opens || account_keeps(account);
-    }
-    if (part == most || count < part)
+    struct counted_caches counted = {0};
+    for (uint32_t i = 0; tenant->is_group && i < pool->num_caches; i++)
+        count_cache(&counted, pool->caches[i], tenant);
+    if (!tenant->is_group || counted.own < tenant_part(tenant, most, counted.others))
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
                      "tenant \"%.64s\" has %" PRIu64 " caches open, or keeps them by pins or its "
                      "floor, which is its part of --max-caches %" PRIu32 " (--tenant-share)",
-                     tenant->label, count, most);
+                     tenant->label, counted.own, most);
 }
 
 enum status cache_get(struct pool *pool, const struct tenant *tenant,

@@ -10,7 +10,6 @@
 #include "pool.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -211,10 +210,18 @@ enum status tenant_check(const struct tenant *tenant, uint64_t more, struct erro
                      more, limit, tenant->label, tenant->used);
 }
 
-uint64_t tenant_part(const struct pool *pool, uint64_t total)
+uint64_t core_tenant_part(double share, uint64_t total, uint64_t others)
 {
-    const double share = pool->ledger->params->tenant_share;
-    return share && share < 1 ? (uint64_t)ceil(share * (double)total) : total;
+    if (share <= 0 || share >= 1)
+        return total;
+    const uint64_t part = total > others ? (uint64_t)(share * (double)(total - others)) : 0;
+    return part ? part : 1;
+}
+
+uint64_t tenant_part(const struct tenant *tenant, uint64_t total, uint64_t others)
+{
+    const double share = tenant->pool->ledger->params->tenant_share;
+    return tenant->is_group ? core_tenant_part(share, total, others) : total;
 }
 
 static bool has_room(uint64_t limit, uint64_t has, uint64_t more)
@@ -226,7 +233,8 @@ enum status tenant_check_memory(const struct tenant *tenant, uint64_t bytes, con
                                 struct error *error)
 {
     const struct pool *pool = tenant->pool;
-    const uint64_t most = pool->ledger->params->max_memory, part = tenant_part(pool, most);
+    const uint64_t most = pool->ledger->params->max_memory,
+                   part = tenant_part(tenant, most, pool->memory - tenant->memory);
     if (!most || (has_room(part, tenant->memory, bytes) && has_room(most, pool->memory, bytes)))
         return STATUS_OK;
     if (part == most || has_room(part, tenant->memory, bytes))
@@ -235,10 +243,9 @@ enum status tenant_check_memory(const struct tenant *tenant, uint64_t bytes, con
                          " bytes of all sessions (--max-host-memory)",
                          bytes, what, most);
     return error_set(error, STATUS_LIMIT,
-                     "%" PRIu64 " bytes of %s more would exceed the %" PRIu64
-                     " bytes of tenant \"%.64s\" (--max-host-memory %" PRIu64
-                     ", --tenant-share); its sessions have %" PRIu64,
-                     bytes, what, part, tenant->label, most, tenant->memory);
+                     "%" PRIu64 " bytes of %s more would exceed the part of tenant \"%.64s\" of "
+                     "--max-host-memory %" PRIu64 " (--tenant-share); its sessions have %" PRIu64,
+                     bytes, what, tenant->label, most, tenant->memory);
 }
 
 // ---- accounts ----

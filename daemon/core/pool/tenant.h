@@ -27,6 +27,7 @@ struct tenant {
     struct core_limits limits;
     uint32_t refs;         // salts, and one for a tenant that the operator named or limited
     bool declared;         // the operator named or limited it, so it stays
+    bool is_group;         // of --tenant: --tenant-share binds it
     uint32_t opens;        // sessions that are open, without errands
     struct heap_node away; // in pool->away while it has no session, by the end of
                            // --tenant-timeout
@@ -127,8 +128,8 @@ uint64_t tenant_floor(const struct tenant *tenant); // the one that holds now
 uint64_t tenant_surplus(const struct tenant *tenant);
 // QUOTA if `more` leased, held or pinned blocks would bring the tenant over its limit.
 enum status tenant_check(const struct tenant *tenant, uint64_t more, struct error *error);
-// --tenant-share of a total, rounded up.
-uint64_t tenant_part(const struct pool *pool, uint64_t total);
+// core_tenant_part() for this tenant; all of `total` if it is no group.
+uint64_t tenant_part(const struct tenant *tenant, uint64_t total, uint64_t others);
 // LIMIT if `bytes` of host memory more would exceed --max-host-memory, or the tenant's part of it.
 enum status tenant_check_memory(const struct tenant *tenant, uint64_t bytes, const char *what,
                                 struct error *error);
