@@ -174,6 +174,26 @@ START_TEST(a_claim_that_comes_after_a_late_one_goes_first_and_a_late_one_alone_k
 }
 END_TEST
 
+START_TEST(claims_that_are_all_late_take_turns_so_none_waits_for_one_that_hangs)
+{
+    int32_t ids[2];
+    struct core_claim first = claim(&a, tokens, 2), second = claim(&b, tokens, 2);
+    pass_time(DEADLINE);
+    pass_time(DEADLINE); // both are late, and the turn is a's again
+    ck_assert_uint_eq(num_late(), 2);
+    take_nothing(&b, &second);
+    pass_time(DEADLINE - 1);
+    take_nothing(&b, &second);
+    pass_time(1);
+    take(&b, &second, 0);
+    ck_assert_uint_eq(second.num_promised, 0);
+    compute(&b, tokens, ids, 0, 2);
+    ck_assert(ended(&b, &second));
+    ck_assert_uint_eq(num_late(), 2);
+    release(&a, &first, 0);
+}
+END_TEST
+
 // ---- two workers ----
 
 START_TEST(the_first_claim_computes_and_the_second_gets_block_by_block)
@@ -751,6 +771,42 @@ static void finish_every_claim(void)
     }
 }
 
+// Each round has the time in which a turn passes on.
+static bool finish_round(int hung)
+{
+    bool any = false;
+    world.now_ns += DEADLINE;
+    world_step(&world);
+    for (int w = 0; w < WORKERS; w++) {
+        for (int i = 0; i < CLAIMS; i++) {
+            if (w == hung || !owned[w][i].claim.claim)
+                continue;
+            any = true;
+            go_on(&crowd[w], &owned[w][i]);
+        }
+    }
+    return any;
+}
+
+START_TEST(no_order_of_events_makes_the_others_wait_for_ever_for_a_session_that_hangs)
+{
+    struct dice dice = {check_seed() + (uint64_t)_i};
+    const int hung = _i % WORKERS;
+    int rounds = 0;
+    for (int w = 0; w < WORKERS; w++)
+        worker_open(&crowd[w], &world, 1, "");
+    for (int i = 0; i < EVENTS / 10; i++)
+        one_event(&dice);
+    for (int i = 0; i < WORKERS * CLAIMS; i++)
+        pass_time(DEADLINE); // claims become late in turn
+    while (finish_round(hung))
+        ck_assert_int_lt(rounds++, EVENTS);
+    finish_every_claim();
+    world_check(&world);
+    ck_assert_ptr_null(world.core->pool.caches[0]->claims);
+}
+END_TEST
+
 START_TEST(no_order_of_events_leaves_all_claims_waiting_or_one_unwoken)
 {
     struct dice dice = {check_seed() + (uint64_t)_i};
@@ -811,12 +867,14 @@ int main(void)
             the_next_inherits_from_a_session_that_stands_still_and_what_that_publishes_late_is_harmless,
             progress_renews_a_claim_and_time_in_which_it_waits_does_not_count,
             a_claim_that_comes_after_a_late_one_goes_first_and_a_late_one_alone_keeps_its_turn,
-            NULL},
+            claims_that_are_all_late_take_turns_so_none_waits_for_one_that_hangs, NULL},
         1);
-    check_case(
-        suite, "at random, with deadlines", open_timed, close_all,
-        (const TTest *const[]){no_order_of_events_leaves_all_claims_waiting_or_one_unwoken, NULL},
-        check_is_long() ? 200 : 10);
+    check_case(suite, "at random, with deadlines", open_timed, close_all,
+               (const TTest *const[]){
+                   no_order_of_events_leaves_all_claims_waiting_or_one_unwoken,
+                   no_order_of_events_makes_the_others_wait_for_ever_for_a_session_that_hangs,
+                   NULL},
+               check_is_long() ? 200 : 10);
     check_case(
         suite, "at random", open_three, close_all,
         (const TTest *const[]){no_order_of_events_leaves_all_claims_waiting_or_one_unwoken, NULL},

@@ -158,6 +158,7 @@ static void set_due(struct claim *claim, int64_t from_ns)
 {
     struct pool *pool = claim->table->cache->pool;
     const int64_t timeout_ns = pool->ledger->params->claim_timeout_ns;
+    heap_remove(&pool->due, &claim->due);
     if (timeout_ns)
         heap_add(&pool->due, &claim->due, (uint64_t)(from_ns + timeout_ns));
 }
@@ -189,7 +190,6 @@ static void renew(struct claim *claim)
     if (!(claim->rank & CLAIM_LATE))
         return;
     move_to(claim, ++ledger->last_id);
-    set_due(claim, ledger->now_ns);
 }
 
 // True: the block that the chain lacks next is the claim's to compute, and nothing of it has been
@@ -213,15 +213,15 @@ void claims_expire(struct pool *pool, int64_t now_ns)
 {
     while (claims_wake_ns(pool) <= now_ns) {
         struct claim *claim = container_of(heap_first(&pool->due), struct claim, due);
-        heap_remove(&pool->due, &claim->due);
         if (claim->progress_ns + pool->ledger->params->claim_timeout_ns > now_ns) {
             set_due(claim, claim->progress_ns);
-        } else if (has_turn(claim)) {
-            pool->ledger->metrics[METRIC_CLAIMS_LATE]++;
-            move_to(claim, CLAIM_LATE | ++pool->ledger->last_id);
-        } else {
-            set_due(claim, now_ns);
+            continue;
         }
+        set_due(claim, now_ns);
+        if (!has_turn(claim))
+            continue;
+        pool->ledger->metrics[METRIC_CLAIMS_LATE] += !(claim->rank & CLAIM_LATE);
+        move_to(claim, CLAIM_LATE | ++pool->ledger->last_id);
     }
 }
 

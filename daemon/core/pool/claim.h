@@ -11,7 +11,8 @@
 // A claim whose turn it is has a deadline (--claim-timeout), from its last progress on: a block
 // that its session has published or taken, or that became visible. After the deadline the claim is
 // late: it goes behind all others in all of its queues, and the next ones inherit. What its session
-// publishes later counts as ever, and ends the lateness.
+// publishes later counts as ever, and ends the lateness. A late claim whose turn comes again has a
+// deadline again, so late claims take turns.
 //
 // Claims cannot deadlock. Every queue has the order of the claims' ranks: those that are not late,
 // by age, then the others. So a claim waits only for claims before it in one order, and the first
@@ -45,12 +46,10 @@ struct claim_place {
 
 struct claim {
     uint64_t id; // from ledger->last_id, so claims are numbered by age
-    // Of all its places: the id; CLAIM_LATE and the time's last id while it is late; after that,
-    // an id of that time.
+    // Order in all queues: the id. While late: CLAIM_LATE plus a new id. Later: a new id.
     uint64_t rank;
     int64_t progress_ns;  // the ledger's time of its last progress, or when its turn came
-    struct heap_node due; // in pool->due unless it is late, by a time that its deadline is not
-                          // before
+    struct heap_node due; // in pool->due, keyed by a lower bound of its deadline
     struct hold_table *table;
     struct claim *prev, *next;     // table->claims
     struct prefix_root *root;      // counted in root->claims
