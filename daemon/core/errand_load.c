@@ -9,6 +9,7 @@
 #include "core/pool/claim.h"
 #include "core/pool/lookup.h"
 #include "core/pool/prefix.h"
+#include "core/pool/tenant.h"
 #include "errand.h"
 
 #include <stdlib.h>
@@ -130,11 +131,13 @@ static int64_t estimate(const struct core *core, const struct cache *cache,
     return (int64_t)sum_ns;
 }
 
-static bool pays(struct core *core, const struct cache *cache, const struct errand_block *blocks,
-                 uint32_t count, enum core_load load)
+static bool pays(struct core *core, const struct hold_table *table,
+                 const struct errand_block *blocks, uint32_t count, enum core_load load)
 {
+    const struct cache *cache = table->cache;
     const int64_t load_ns = estimate(core, cache, blocks, count),
-                  compute_ns = cache->compute_ns * cache->identity.kv.block_size * count;
+                  compute_ns =
+                      table->account->pace.token_ns * cache->identity.kv.block_size * count;
     if (load == CORE_LOAD_ALWAYS || !load_ns || !compute_ns || load_ns < compute_ns)
         return true;
     core->ledger.metrics[METRIC_TIER_DECLINED] += count;
@@ -264,7 +267,7 @@ static uint32_t load_missing(struct plan *plan, enum core_load load)
                    most = missing < LOAD_BLOCKS ? missing : LOAD_BLOCKS;
     struct errand_block *blocks = malloc(most * sizeof *blocks);
     const uint32_t count = blocks ? probe_all(plan, blocks, most) : 0;
-    const bool goes = count && pays(plan->session->core, plan->table->cache, blocks, count, load);
+    const bool goes = count && pays(plan->session->core, plan->table, blocks, count, load);
     const uint32_t begun = goes ? begin(plan, blocks, count) : 0;
     free(blocks);
     return begun;

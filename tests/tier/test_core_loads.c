@@ -275,21 +275,26 @@ START_TEST(a_tenant_at_its_limit_loads_nothing)
 }
 END_TEST
 
+static struct pace *pace_of(const struct worker *worker)
+{
+    struct hold_table *table;
+    ck_assert_status(hold_table_find(worker->session, worker->cache, &table, &error), STATUS_OK);
+    return &table->account->pace;
+}
+
 START_TEST(the_caller_can_forbid_and_force_loads_and_slow_ones_are_declined)
 {
-    struct cache *cache;
     compute(&a, tokens, 4);
     evict_all(&a);
     ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_NEVER), 0);
-    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
-    cache->compute_ns = 10;
+    pace_of(&b)->token_ns = 10;
     world.core->tiers.load_ns[0] = 1000 * NS_PER_MS;
     ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 0);
     ck_assert_uint_eq(metric(METRIC_TIER_DECLINED), 4);
     ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_ALWAYS), 4);
     settle();
     evict_all(&a);
-    cache->compute_ns = NS_PER_S;
+    pace_of(&b)->token_ns = NS_PER_S;
     ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4);
     settle();
 }
@@ -314,94 +319,76 @@ START_TEST(what_an_older_claim_computes_is_not_loaded)
 }
 END_TEST
 
-// The worker claims the text and computes it, which takes it `each_ns` for a token.
+// Writes blocks[first .. first + count), layer by layer, which takes `each_ns` for a token.
+static void write_slowly(struct worker *worker, const int32_t *ids, const int32_t *text,
+                         uint32_t num_tokens, uint32_t num_new, int64_t each_ns)
+{
+    const uint64_t batch = worker_batch(worker, ids, num_tokens, num_new);
+    for (uint32_t layer = 0; layer < WORLD_LAYERS; layer++) {
+        const uint64_t ticket =
+            worker_run(worker, batch, layer, num_new, text + num_tokens - num_new);
+        world.now_ns += each_ns * num_new / WORLD_LAYERS;
+        world_finish_all(&world);
+        worker_reap(worker, ticket, STATUS_OK);
+    }
+    ck_assert_status(core_batch_destroy(worker->session, batch, &error), STATUS_OK);
+}
+
+// The worker looks the text up, and computes four blocks, which takes it `each_ns` for a token.
+// Then it idles, generates a block token by token, and publishes everything at last.
 static void teach(struct worker *worker, const int32_t *text, int64_t each_ns)
 {
-    int32_t ids[4];
-    const struct core_claim own = claim(worker, text, 4);
-    ck_assert_uint_eq(own.num_found + own.num_promised, 0);
-    worker_lease(worker, 4, ids);
-    worker_write(worker, ids, text, 4 * BLOCK);
-    world.now_ns += each_ns * 4 * BLOCK;
-    world_step(&world);
-    worker_publish(worker, text, 4 * BLOCK, ids);
-    settle();
-    worker_release(worker, ids, 4);
-}
-
-// The first one waits for pipelines to be compiled. That must not count for long.
-START_TEST(workers_teach_what_computing_takes)
-{
-    struct cache *cache;
-    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
-    teach(&a, tokens, 100000);
-    ck_assert_int_ge(cache->compute_ns, 100000);
-    teach(&a, tokens + 100, 1000);
-    ck_assert_int_ge(cache->compute_ns, 1000);
-    ck_assert_int_lt(cache->compute_ns, 2000);
-    teach(&a, tokens + 200, 9000); // one that is slow for once
-    ck_assert_int_ge(cache->compute_ns, 3000);
-    ck_assert_int_lt(cache->compute_ns, 4000);
-}
-END_TEST
-
-// The worker looks the text up without a claim, computes `now` of its blocks and then the rest, and
-// goes on with a block that it generates, `each_ns` for a token.
-static void teach_without_claim(struct worker *worker, const int32_t *text, uint32_t now,
-                                int64_t each_ns)
-{
     int32_t ids[5];
-    uint32_t num_found;
     ck_assert_uint_eq(worker_lookup(worker, text, 4 * BLOCK, ids), 0);
     worker_lease(worker, 5, ids);
-    for (uint32_t done = 0; done < 5; done += num_found) {
-        num_found = done ? done < 4 ? 4 - done : 1 : now;
-        worker_write(worker, ids + done, text + done * BLOCK, num_found * BLOCK);
-        world.now_ns += (done < 4 ? each_ns : NS_PER_S) * num_found * BLOCK;
-        world_step(&world);
-        worker_publish(worker, text, (done + num_found) * BLOCK, ids);
-        settle();
-    }
+    world.now_ns += NS_PER_S;
+    world_step(&world);
+    write_slowly(worker, ids, text, 4 * BLOCK, 4 * BLOCK, each_ns);
+    world.now_ns += NS_PER_S;
+    for (uint32_t i = 1; i <= BLOCK; i++)
+        write_slowly(worker, ids, text, 4 * BLOCK + i, 1, NS_PER_S);
+    worker_publish(worker, text, 5 * BLOCK, ids);
+    settle();
     worker_release(worker, ids, 5);
 }
 
-START_TEST(workers_without_claims_teach_what_computing_takes_and_what_they_generate_does_not_count)
+static void expect_pace(const struct worker *worker, int64_t each_ns)
 {
-    struct cache *cache;
-    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
-    teach_without_claim(&a, tokens, 4, 100000);
-    ck_assert_int_ge(cache->compute_ns, 100000);
-    ck_assert_int_lt(cache->compute_ns, 101000);
-    teach_without_claim(&b, tokens + 100, 1, 1000);
-    ck_assert_int_ge(cache->compute_ns, 1000);
-    ck_assert_int_lt(cache->compute_ns, 2000);
-    ck_assert_uint_eq(cache->num_learnt, 2);
+    ck_assert_int_ge(pace_of(worker)->token_ns, each_ns);
+    ck_assert_int_le(pace_of(worker)->token_ns, each_ns + each_ns / 100);
+}
+
+START_TEST(workers_teach_what_computing_takes_and_idle_and_generating_time_does_not_count)
+{
+    teach(&a, tokens, 100000); // it waits for pipelines to be compiled
+    expect_pace(&a, 100000);
+    teach(&b, tokens + 1000, 1000);
+    expect_pace(&a, 1000);
+    for (int i = 2; i < 14; i++)
+        teach(&a, tokens + 10 * i, i % 2 ? 9000 : 1000);
+    expect_pace(&a, 1000);
+    ck_assert_uint_eq(pace_of(&a)->num_learnt, 14);
+    for (int i = 0; i < 14; i++)
+        teach(&a, tokens + 300 + 10 * i, 9000);
+    expect_pace(&a, 9000); // old times are forgotten
 }
 END_TEST
 
-START_TEST(a_slow_tier_is_declined_also_if_nobody_claims)
+START_TEST(a_slow_tier_is_declined_also_if_nobody_claims_and_other_tenants_teach_nothing)
 {
     compute(&a, tokens, 4);
     evict_all(&a);
-    teach_without_claim(&a, tokens + 100, 4, 1000);
+    worker_open(&c, &world, 2, "");
+    world.core->tiers.load_ns[0] = 1000 * NS_PER_MS;
+    teach(&c, tokens + 100, 1000);
+    ck_assert_int_eq(pace_of(&a)->token_ns, 0);
+    ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4); // nothing is known
+    settle();
+    evict_all(&a);
+    teach(&a, tokens + 100, 1000);
     world.core->tiers.load_ns[0] = 1000 * NS_PER_MS;
     ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 0);
     ck_assert_uint_eq(metric(METRIC_TIER_DECLINED), 4);
-}
-END_TEST
-
-// A short prompt takes less for each token. That must not halve what long ones have taught.
-START_TEST(one_fast_worker_among_many_does_not_replace_the_mean)
-{
-    struct cache *cache;
-    ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
-    for (int i = 0; i < 8; i++)
-        teach(&a, tokens + 100 * i, 10000);
-    const int64_t mean_ns = cache->compute_ns;
-    ck_assert_int_ge(mean_ns, 10000);
-    teach(&a, tokens + 800, 1000);
-    ck_assert_int_lt(cache->compute_ns, mean_ns);
-    ck_assert_int_gt(cache->compute_ns, mean_ns / 2);
 }
 END_TEST
 
@@ -604,10 +591,8 @@ int main(void)
         the_caller_can_forbid_and_force_loads_and_slow_ones_are_declined,
         other_tenants_find_nothing,
         what_an_older_claim_computes_is_not_loaded,
-        workers_teach_what_computing_takes,
-        workers_without_claims_teach_what_computing_takes_and_what_they_generate_does_not_count,
-        a_slow_tier_is_declined_also_if_nobody_claims,
-        one_fast_worker_among_many_does_not_replace_the_mean,
+        workers_teach_what_computing_takes_and_idle_and_generating_time_does_not_count,
+        a_slow_tier_is_declined_also_if_nobody_claims_and_other_tenants_teach_nothing,
         random_loads_with_harm_never_bring_a_wrong_block,
         NULL,
     };

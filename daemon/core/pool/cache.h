@@ -52,17 +52,15 @@ struct cache {
     struct prefix_node *fresh; // nodes whose blocks tiers shall store, oldest first; prefix.h
     uint8_t name_in_tiers[RECORD_ID_BYTES]; // record_space.fingerprint
     bool too_large;                         // for tiers: the log has been told
-    int64_t compute_ns;       // a token takes a worker so long, learnt by pace.c; 0 = unknown
-    uint64_t num_learnt;      // prompts that compute_ns was learnt from
-    struct node_table nodes;  // of the trees below the roots
-    struct stock node_stock;  // of these nodes
-    struct stock block_stock; // of the chunks' blocks and what lies behind them
-    struct node_table claims; // nodes of the trees of claims; claim.h
-    struct stock claim_stock; // of these nodes
-    uint64_t num_nodes;       // nodes with a block
-    uint64_t num_pending;     // of these, nodes whose block has writes that are not over
-    uint64_t seals;           // blocks sealed and offers made so far; while it stays the same, no
-                              // session lost the right to write a block
+    struct node_table nodes;                // of the trees below the roots
+    struct stock node_stock;                // of these nodes
+    struct stock block_stock;               // of the chunks' blocks and what lies behind them
+    struct node_table claims;               // nodes of the trees of claims; claim.h
+    struct stock claim_stock;               // of these nodes
+    uint64_t num_nodes;                     // nodes with a block
+    uint64_t num_pending; // of these, nodes whose block has writes that are not over
+    uint64_t seals;       // blocks sealed and offers made so far; while it stays the same, no
+                          // session lost the right to write a block
 
     uint32_t open_sessions;    // sessions that have it open
     struct hold_table *tables; // a list of num_tables

@@ -335,7 +335,7 @@ struct claim *claim_create(struct hold_table *table, const struct core_prefix *p
     claim->table = table;
     claim->root = root;
     claim->num_found = num_found;
-    claim->created_ns = claim->progress_ns = session->ledger->now_ns;
+    claim->progress_ns = session->ledger->now_ns;
     root->claims++;
     pool->num_claims++;
     claim->bytes = bytes_for(table->cache, prefix, num_blocks);
@@ -345,7 +345,7 @@ struct claim *claim_create(struct hold_table *table, const struct core_prefix *p
         return NULL;
     }
     claim->id = claim->rank = ++session->ledger->last_id;
-    set_due(claim, claim->created_ns);
+    set_due(claim, claim->progress_ns);
     for (uint32_t i = num_found; i < num_blocks; i++)
         enqueue(&claim->places[i]);
     DL_APPEND(table->claims, claim);
@@ -446,15 +446,6 @@ uint64_t claim_holder(const struct claim *claim)
     return first ? first->claim->table->session->id : 0;
 }
 
-// A worker has computed all that it claimed.
-static void learn(const struct claim *claim)
-{
-    const struct hold_table *table = claim->table;
-    if (!claim->num_queued && !table->session->errand)
-        pace_learn(table->cache, claim->num_own,
-                   table->session->ledger->now_ns - claim->created_ns);
-}
-
 // ---- the prefix index ----
 
 void claim_meet(struct cache *cache, struct prefix_node *node)
@@ -510,8 +501,6 @@ void claim_visible(struct cache *cache, struct prefix_node *node)
             continue;
         wake(place);
         dequeue(place);
-        place->claim->num_own++;
-        learn(place->claim);
         end_if_over(place->claim);
     }
     wake_queue(own); // the others may take it

@@ -57,8 +57,6 @@ struct claim {
     uint32_t num_blocks;           // of the whole chain
     uint32_t num_found;            // the first ones, which the session has got from the index
     uint32_t num_queued;           // places with `queued`; a claim without any has ended
-    uint32_t num_own;              // blocks that became visible as its session's own
-    int64_t created_ns;            // the ledger's time
     struct core_claimer *claimers; // takes that wait for its next block
     struct claim_place places[];
 };

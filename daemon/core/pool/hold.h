@@ -13,7 +13,6 @@
 
 #include "base/prefetch.h"
 #include "cache.h"
-#include "pace.h"
 
 struct hold {
     uint32_t holds; // leases and look-ups that are not released
@@ -48,7 +47,6 @@ struct hold_table {
     uint64_t num_blocks;       // blocks that are held or named: the quota counts them
     uint32_t num_users;        // batches, copies and offers that are not freed
     struct claim *claims;      // a list; owned; none unless the cache is open
-    struct pace pace;          // its look-ups without a claim; with tiers only
     bool dead;                 // the session died
     struct attached *attached; // owned; NULL = its process has not mapped the cache
 };

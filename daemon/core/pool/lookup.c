@@ -123,9 +123,6 @@ enum status core_prefix_lookup(struct core_session *session, uint64_t cache,
         return status;
     *num_blocks = l.num_found;
     take(&l, blocks);
-    if (session->pool->has_tiers && l.num_found < l.num_blocks)
-        pace_look(&l.table->pace, l.table->cache, l.num_found, l.num_blocks - l.num_found,
-                  prefix->tokens + (size_t)l.num_found * l.table->cache->identity.kv.block_size);
     return STATUS_OK;
 }
 

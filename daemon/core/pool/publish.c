@@ -240,9 +240,6 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
         status = extend_chain(p, error);
     if (status != STATUS_OK)
         return status;
-    if (session->pool->has_tiers && p->num_found < p->num_blocks)
-        pace_publish(&p->table->pace, p->cache, p->chain[p->num_found]->depth,
-                     p->num_blocks - p->num_found, block_tokens(p, p->num_found));
     for (uint32_t i = p->num_blocks; i-- > 0;) // deepest first, as in lookup.c
         *num_existing += publish_block(p, i);
     evict_trim(session->pool);

@@ -13,6 +13,7 @@
 #include "core/core.h"
 #include "heap.h"
 #include "order.h"
+#include "pace.h"
 
 struct block;
 struct cache;
@@ -81,6 +82,7 @@ struct account {
     struct heap_node rank; // in cache->ranks: it has victims, and its tenant is above its floor
     struct account *next_counted; // scratch of the same check: accounts whose stamp is its own
     uint64_t stamp, count; // scratch of one check: if `stamp` is that check's, blocks counted
+    struct pace pace;      // of the tenant's workers
 };
 
 // Finds or makes the tenant of this label, and adds a reference. NULL: no memory.

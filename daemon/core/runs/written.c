@@ -10,6 +10,7 @@
 #include "core/pool/claim.h"
 #include "core/pool/ledger.h"
 #include "core/pool/offer.h"
+#include "core/pool/pace.h"
 #include "core/pool/pool.h"
 #include "core/pool/prefix.h"
 #include "core/pool/session.h"
@@ -89,6 +90,8 @@ void written_begin(struct run *run)
     struct batch *batch = run->engine.kind == ENGINE_GATHER ? NULL : run->batch;
     if (batch)
         batch_unreserve(batch);
+    if (batch && !batch->began_ns)
+        batch->began_ns = run->session->ledger->now_ns;
     for (uint32_t i = 0; batch && i < batch->num_writes; i++) {
         batch->writes[i]->pending++;
         mark(run, i, true);
@@ -156,6 +159,30 @@ static void end_pending(const struct run *run, struct cache *cache, struct block
     }
 }
 
+static uint64_t count_whole(const struct batch *batch)
+{
+    const uint32_t size = batch->table->cache->layer_bytes;
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < batch->num_writes; i++) {
+        uint8_t all = UINT8_MAX;
+        for (uint32_t at = 0; at < size; at++)
+            all &= batch->write_masks[i * (size_t)size + at];
+        count += all == UINT8_MAX;
+    }
+    return count;
+}
+
+// With its last layer, a batch teaches how long its tokens took. Imports compute nothing.
+static void learn(struct batch *batch, const struct run *run)
+{
+    const struct cache *cache = batch->table->cache;
+    batch->num_layers_written += run->layers.num_layers;
+    if (cache->pool->has_tiers && batch->has_keys &&
+        batch->num_layers_written == cache->identity.num_layers)
+        pace_learn(&batch->table->account->pace, count_whole(batch) * cache->identity.kv.block_size,
+                   run->session->ledger->now_ns - batch->began_ns);
+}
+
 // Ends the run's writes. In blocks that a later copy fills, the bits are that copy's already.
 static void end_writes(const struct run *run, bool ok, uint64_t stamp)
 {
@@ -196,6 +223,8 @@ void written_end(struct run *run, bool ok)
     uint64_t stamp = ok ? 0 : ++run->session->ledger->last_stamp;
     if (writes)
         end_writes(run, ok, stamp);
+    if (writes && ok)
+        learn(run->batch, run);
     if (fills(run->copy))
         end_copy(run, ok, stamp);
     if (!ok && (writes || fills(run->copy)))

@@ -77,6 +77,8 @@ struct batch {
     struct block **writes; // [num_writes] blocks that it writes; owned
     uint8_t *write_masks;  // [num_writes, block_size / 8] a bit for each slot that it writes; owned
     uint32_t num_writes, write_capacity;
+    int64_t began_ns;            // when its first run that writes was accepted; 0: none was
+    uint32_t num_layers_written; // by runs that succeeded
     bool reserves; // the slots of write_masks are reserved: it is registered and has not run yet
 
     // Kept for the next step. Only the newest step has these.
