@@ -16,13 +16,13 @@ aule_check(test_client_answers SOURCES client/lane/test_client_answers.c LIBS au
 aule_check(test_client_peer SOURCES client/test_client_peer.c LIBS client_expect LABELS process)
 aule_check(test_client_forms SOURCES client/test_client_forms.c LIBS client_expect LABELS unit)
 foreach(suite opening fake gone wire reaped run fake_steps fake_publish fake_sequence)
-  aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c rigs/client_world.c
+  aule_check(test_client_${suite} SOURCES client/fake/test_client_${suite}.c rigs/client_world.c
              fakes/fake_daemon.c
              LIBS client_expect aule_schema nng::nng LABELS process tsan
              ENVIRONMENT ${tsan_environment})
 endforeach()
 foreach(suite fake_attention fake_ways fake_failures)
-  aule_check(test_client_${suite} SOURCES client/test_client_${suite}.c
+  aule_check(test_client_${suite} SOURCES client/fake/test_client_${suite}.c
              attention/attention_journal.c rigs/client_world.c fakes/fake_daemon.c
              LIBS client_expect aule_schema nng::nng LABELS process tsan
              ENVIRONMENT ${tsan_environment})

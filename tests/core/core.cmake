@@ -42,7 +42,7 @@ endforeach()
 aule_check(test_slices SOURCES core/runs/test_slices.c rigs/scheduler_world.c LIBS core_world
   LABELS core)
 foreach(suite core_step core_layers core_drafts reads)
-  aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/step_world.c LIBS core_world
+  aule_check(test_${suite} SOURCES core/steps/test_${suite}.c rigs/step_world.c LIBS core_world
     LABELS core)
 endforeach()
 aule_check(test_gather SOURCES core/test_gather.c rigs/crowd_world.c rigs/dice.c LIBS core_world
