@@ -13,6 +13,7 @@
 #include "queue.h"
 #include "tenant.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct block *block_find(const struct cache *cache, int64_t id)
@@ -45,6 +46,29 @@ bool block_is_whole(const struct cache *cache, int32_t id)
 {
     uint32_t index = (uint32_t)id & (cache->chunk_blocks - 1);
     return cache->chunks[(uint32_t)id >> cache->chunk_shift]->whole[index / 8] >> index % 8 & 1;
+}
+
+static size_t whole_bytes(const struct cache *cache) // of a chunk
+{
+    return (cache->chunk_blocks + 7) / 8;
+}
+
+uint8_t *block_whole_bits(const struct cache *cache)
+{
+    const size_t size = whole_bytes(cache);
+    uint8_t *bits = calloc(cache->num_chunks + (size_t)1, size);
+    for (uint32_t i = 0; bits && i < cache->num_chunks; i++)
+        if (cache->chunks[i]->state == CHUNK_PRESENT)
+            memcpy(bits + i * size, cache->chunks[i]->whole, size);
+    return bits;
+}
+
+bool block_was_whole(const struct cache *cache, const uint8_t *bits, int32_t id)
+{
+    const uint32_t index = (uint32_t)id & (cache->chunk_blocks - 1);
+    return bits[((uint32_t)id >> cache->chunk_shift) * whole_bytes(cache) + index / 8] >>
+               index % 8 &
+           1;
 }
 
 void block_set_written(struct cache *cache, struct block *block, uint32_t layers)

@@ -103,6 +103,10 @@ struct chunk *block_chunk(const struct cache *cache, const struct block *block);
 uint8_t *block_written(const struct cache *cache, const struct block *block, uint32_t layer);
 uint8_t *block_reserved(const struct cache *cache, const struct block *block); // as many bytes
 bool block_is_whole(const struct cache *cache, int32_t id); // of a block in a present chunk
+// A copy of what block_is_whole() says of all ids, for another thread; the caller frees it. NULL:
+// no memory. block_was_whole() reads it.
+uint8_t *block_whole_bits(const struct cache *cache);
+bool block_was_whole(const struct cache *cache, const uint8_t *bits, int32_t id);
 // Call this after the block's written bits have changed. Losing wholeness while batches
 // may name the block increments its tenant's `unwholes`.
 void block_set_written(struct cache *cache, struct block *block, uint32_t layers);

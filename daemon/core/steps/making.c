@@ -9,9 +9,12 @@
 
 #include "advance.h"
 #include "core/pool/ledger.h"
+#include "core/pool/salt.h"
 #include "core/pool/session.h"
+#include "core/pool/tenant.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static struct core_draft *draft_create(struct core_session *session,
                                        const struct core_batch_params *params)
@@ -51,7 +54,8 @@ static enum status open_elsewhere(struct core_draft *making, struct error *error
     if (status != STATUS_OK || !table)
         return status;
     making->sketch = hold_table_sketch(table);
-    if (!making->sketch)
+    making->whole = block_whole_bits(table->cache);
+    if (!making->sketch || !making->whole)
         return draft_no_memory(&making->draft);
     if (making->old)
         add_named(making->sketch, making->old);
@@ -103,12 +107,50 @@ enum status core_advance_begin(struct core_session *session, const struct core_a
     return begin(making, out, error);
 }
 
+// Sets the marks of reads.c, so that the first run need not look at each entry. Only the entries of
+// a hole may name what the session does not hold.
+static void mark_whole(const struct core_draft *making)
+{
+    const struct batch *batch = making->batch;
+    if (!making->whole || !batch_has_whole(batch) || batch->hole.there)
+        return;
+    for (uint32_t s = 0; s < batch->num_seqs; s++) {
+        const int32_t *row = batch->kept_table + (size_t)s * batch->kept.max_blocks;
+        const uint32_t used =
+            ((uint32_t)batch->kept_lens[s] + batch->kv.block_size - 1) / batch->kv.block_size;
+        uint32_t column = 0;
+        while (column < used && (row[column] < 0 ||
+                                 block_was_whole(making->table->cache, making->whole, row[column])))
+            column++;
+        batch->kept_whole[s] = column;
+    }
+}
+
+// The marks hold if each block is still whole; from now on the batch references them.
+static void check_whole(const struct core_draft *making)
+{
+    struct batch *batch = making->batch;
+    const struct cache *cache = making->whole ? making->table->cache : NULL;
+    uint32_t i = 0;
+    if (!cache || !batch_has_whole(batch))
+        return;
+    while (i < batch->num_blocks && (!block_was_whole(cache, making->whole, batch->blocks[i]) ||
+                                     block_is_whole(cache, batch->blocks[i])))
+        i++;
+    if (i < batch->num_blocks)
+        memset(batch->kept_whole, 0, batch->num_seqs * sizeof *batch->kept_whole);
+    batch->unwholes = making->session->salt->tenant->unwholes;
+}
+
 enum status core_draft_fill(struct core_draft *making, const struct core_batch_params *params,
                             struct error *error)
 {
     making->params = *params;
     making->params.layout = NULL;
-    return making_fill(making, error);
+    enum status status = making_fill(making, error);
+    if (status == STATUS_OK)
+        mark_whole(making);
+    return status;
 }
 
 enum status core_draft_fill_next(struct core_draft *making, const struct core_advance *advance,
@@ -119,6 +161,8 @@ enum status core_draft_fill_next(struct core_draft *making, const struct core_ad
         advance_fill_arrays(making->old, advance, &making->params, &making->arrays, error);
     if (status == STATUS_OK)
         status = making_fill(making, error);
+    if (status == STATUS_OK)
+        mark_whole(making);
     return status == STATUS_OK && making->table
                ? steps_prepare(making->batch, making->draft.writes, error)
                : status;
@@ -137,6 +181,7 @@ enum status core_draft_end(struct core_draft *making, uint64_t *id, uint32_t *nu
         status = making_close(making, error);
     if (status != STATUS_OK)
         return status;
+    check_whole(making);
     *id = batch->id;
     *num_tokens = batch->num_tokens;
     making->batch = NULL;
@@ -160,5 +205,6 @@ void making_discard(struct core_draft *making)
         hold_table_unuse(making->table);
     ledger_free(making->session->ledger, making->arrays);
     free(making->sketch);
+    ledger_free(making->session->ledger, making->whole);
     free(making);
 }

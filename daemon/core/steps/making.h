@@ -22,6 +22,7 @@ struct core_draft {
     // Only if another thread fills it.
     struct hold_table *table;    // of the batch; it has a user for the draft
     struct hold_table *sketch;   // of `table`; owned
+    uint8_t *whole;              // block_whole_bits() at the begin; owned
     struct core_advance advance; // if it has `old`, which has a user for the draft, too
     int32_t *arrays;             // of the next step; owned
 };

@@ -219,7 +219,7 @@ START_TEST(a_step_looks_only_at_blocks_that_may_have_changed_also_if_none_is_eve
 END_TEST
 
 // A table of `rows` rows and as many columns that names two blocks in turn.
-static uint64_t wide_reader(uint32_t rows, const int32_t *lens)
+static uint64_t wide_reader(uint32_t rows, const int32_t *lens, bool elsewhere)
 {
     int32_t cu[64], table[64 * 64];
     for (uint32_t s = 0; s <= rows; s++)
@@ -227,7 +227,16 @@ static uint64_t wide_reader(uint32_t rows, const int32_t *lens)
     for (uint32_t i = 0; i < rows * rows; i++)
         table[i] = blocks[i % 2];
     const struct core_batch_params params = sequences_over(a.cache, rows, cu, lens, table, rows);
-    return worker_create(&a, &params);
+    if (!elsewhere)
+        return worker_create(&a, &params);
+    struct core_draft *draft;
+    uint64_t batch;
+    uint32_t num_tokens;
+    ck_assert_status(core_batch_begin(a.session, &params, &draft, &error), STATUS_OK);
+    ck_assert_status(world_fill(draft, &params, NULL, &error), STATUS_OK);
+    ck_assert_status(core_draft_end(draft, &batch, &num_tokens, &error), STATUS_OK);
+    core_draft_discard(draft);
+    return batch;
 }
 
 START_TEST(a_large_table_of_few_blocks_costs_a_look_at_each_block_not_at_each_entry)
@@ -236,13 +245,13 @@ START_TEST(a_large_table_of_few_blocks_costs_a_look_at_each_block_not_at_each_en
     int32_t lens[ROWS];
     for (int s = 0; s < ROWS; s++)
         lens[s] = ROWS * WORLD_BLOCK - s % 3;
-    const uint64_t early = wide_reader(ROWS, lens);
+    const uint64_t early = wide_reader(ROWS, lens, false);
     ck_assert_refused(try_layer(early, 0, ROWS, &error), STATUS_UNWRITTEN, "position 0, slot 0");
     worker_fill(&a, blocks, 1);
     looks();
     ck_assert_refused(try_layer(early, 0, ROWS, &error), STATUS_UNWRITTEN, "position 8, slot 0");
     worker_fill(&a, blocks + 1, 1);
-    const uint64_t late = wide_reader(ROWS, lens);
+    const uint64_t late = wide_reader(ROWS, lens, false);
     looks();
     ck_assert_status(try_layer(late, 0, ROWS, &error), STATUS_OK);
     ck_assert_uint_le(looks(), 2);
@@ -250,6 +259,25 @@ START_TEST(a_large_table_of_few_blocks_costs_a_look_at_each_block_not_at_each_en
     ck_assert_uint_eq(looks(), 0);
     ck_assert_status(try_layer(early, 1, ROWS, &error), STATUS_OK);
     ck_assert_uint_le(looks(), 2);
+}
+END_TEST
+
+// The end of each row is not whole.
+START_TEST(a_table_that_another_thread_fills_comes_with_its_whole_blocks_marked)
+{
+    enum { ROWS = 24 };
+    int32_t lens[ROWS];
+    worker_fill(&a, blocks, 1);
+    ck_assert_status(try_layer(worker_batch(&a, blocks, 12, 4), 0, 4, &error), STATUS_OK);
+    for (int s = 0; s < ROWS; s++)
+        lens[s] = 12;
+    const uint64_t here = wide_reader(ROWS, lens, false), there = wide_reader(ROWS, lens, true);
+    looks();
+    ck_assert_status(try_layer(here, 0, ROWS, &error), STATUS_OK);
+    const uint64_t all = looks();
+    ck_assert_status(try_layer(there, 0, ROWS, &error), STATUS_OK);
+    ck_assert_uint_le(looks() + ROWS, all); // not at the whole block of each row
+    ck_assert_refused(try_layer(there, 1, ROWS, &error), STATUS_UNWRITTEN, "position 8,");
 }
 END_TEST
 
@@ -619,6 +647,7 @@ int main(void)
         a_block_that_a_shorter_step_gave_up_may_come_back_unwritten,
         a_step_looks_only_at_blocks_that_may_have_changed_also_if_none_is_ever_whole,
         a_large_table_of_few_blocks_costs_a_look_at_each_block_not_at_each_entry,
+        a_table_that_another_thread_fills_comes_with_its_whole_blocks_marked,
         what_was_checked_in_one_layer_is_looked_at_again_after_a_failure_or_a_copy,
         an_entry_that_changes_is_looked_at_again_in_each_layer,
         keys_that_no_query_sees_need_not_be_written,
