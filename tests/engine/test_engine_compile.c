@@ -4,6 +4,7 @@
 // test_engine_compile.c - pipelines that are compiled while others' runs go on. A hook in front of
 // the driver holds compiles back or fails them, so no test depends on how long a compile takes.
 
+#include "base/uuid.h"
 #include "engine/plan/choice.h"
 #include "engine/plan/submission.h"
 #include "engine/state/state.h"
@@ -14,7 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { DELAYED = 7, NEIGHBOUR = 8, LAST = 9 }; // lines
@@ -454,11 +457,65 @@ START_TEST(a_helper_compiles_each_pipeline_that_a_line_waits_for)
         ck_assert_int_eq(status_alone(&fresh), STATUS_BUSY);
         resume(DELAYED);
         ck_assert_uint_eq(num_apart(), 2);
-        ck_assert(!logged("among the runs"));
+        ck_assert(!logged("compile helper failed"));
         expect_runs(&fresh);
     }
     close_shape(&fresh);
     remove_folder();
+}
+END_TEST
+
+// A library has opened a descriptor, and somebody ignores a signal.
+START_TEST(a_helper_inherits_no_descriptor_and_no_ignored_signal)
+{
+    ck_assert_int_eq(dup2(STDOUT_FILENO, 77), 77);
+    signal(SIGHUP, SIG_IGN);
+    open_with_helper("[ ! -e /proc/$$/fd/77 ] || exit 1\n"
+                     "grep -q '^SigIgn:.*[02468ace]$' /proc/$$/status || exit 1\n" // SIGHUP is 1
+                     "exec " AULE_DAEMON " \"$@\"");
+    struct shaped fresh = open_shape(16, DELAYED);
+    if (compiles_apart()) {
+        ck_assert_int_eq(status_alone(&fresh), STATUS_BUSY);
+        resume(DELAYED);
+        ck_assert_uint_eq(num_apart(), 2);
+    }
+    close_shape(&fresh);
+    remove_folder();
+    signal(SIGHUP, SIG_DFL);
+    close(77);
+}
+END_TEST
+
+// True: the helper has compiled and answered a request of this daemon.
+static bool answers(pid_t daemon)
+{
+    struct compile_request request = {.daemon = daemon, .key.kind = PIPELINE_COPY};
+    int ends[2];
+    char byte;
+    uuid_text(engine->device.adapter.info.uuid, request.device);
+    snprintf(request.variant, sizeof request.variant, "%s", engine->pipelines.variant->name);
+    request.matrices = engine->device.adapter.matrices;
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDIN_FILENO);
+        execl(AULE_DAEMON, AULE_DAEMON, ENGINE_COMPILE_COMMAND, (char *)NULL);
+        _exit(2);
+    }
+    close(ends[1]);
+    ck_assert_int_eq(send(ends[0], &request, sizeof request, 0), sizeof request);
+    const bool answered = recv(ends[0], &byte, 1, 0) == 1;
+    ck_assert_int_eq(waitpid(child, NULL, 0), child);
+    close(ends[0]);
+    return answered;
+}
+
+START_TEST(a_helper_whose_daemon_ended_before_it_began_compiles_nothing)
+{
+    if (compiles_apart()) {
+        ck_assert(answers(getpid()));
+        ck_assert(!answers(getppid())); // as the orphan sees it
+    }
 }
 END_TEST
 
@@ -481,7 +538,7 @@ static void expect_failure(const char *why)
 START_TEST(a_helper_that_fails_fails_no_run)
 {
     open_with_helper(fails_at_once);
-    expect_failure("its helper failed: it ended without an answer");
+    expect_failure("while runs wait: it ended without an answer");
 }
 END_TEST
 
@@ -489,7 +546,7 @@ START_TEST(a_helper_that_takes_too_long_is_ended)
 {
     open_with_helper(never_answers);
     engine->pipelines.helper.deadline_ms = 100;
-    expect_failure("its helper failed: it took over 100 ms");
+    expect_failure("while runs wait: it took over 100 ms");
 }
 END_TEST
 
@@ -522,21 +579,24 @@ static void setup_compiles(void)
 
 void add_compile_tests(Suite *suite)
 {
-    check_case(
-        suite, "compiles", setup_compiles, teardown,
-        (const TTest *const[]){
-            a_run_of_a_new_shape_does_not_delay_a_neighbour,
-            lines_that_need_one_pipeline_compile_it_once, compiles_of_a_line_that_ends_are_dropped,
-            a_compile_that_fails_fails_only_the_run_that_needs_it_and_is_tried_again,
-            pipelines_that_lines_wait_to_use_are_kept_beyond_the_limit,
-            a_payer_with_many_new_shapes_evicts_its_own_pipelines,
-            a_pipeline_that_two_payers_use_stays_for_the_one_with_fewer,
-            a_run_without_tokens_does_not_overtake_one_that_waits,
-            a_run_without_a_line_does_not_wait_for_others_compiles,
-            what_a_line_waits_for_is_compiled_before_what_is_only_wanted,
-            destroy_drops_the_compiles_that_are_queued,
-            runs_of_others_go_on_while_a_helper_compiles,
-            a_helper_compiles_each_pipeline_that_a_line_waits_for, a_helper_that_fails_fails_no_run,
-            a_helper_that_takes_too_long_is_ended, destroy_ends_the_helper_that_compiles, NULL},
-        1);
+    check_case(suite, "compiles", setup_compiles, teardown,
+               (const TTest *const[]){
+                   a_run_of_a_new_shape_does_not_delay_a_neighbour,
+                   lines_that_need_one_pipeline_compile_it_once,
+                   compiles_of_a_line_that_ends_are_dropped,
+                   a_compile_that_fails_fails_only_the_run_that_needs_it_and_is_tried_again,
+                   pipelines_that_lines_wait_to_use_are_kept_beyond_the_limit,
+                   a_payer_with_many_new_shapes_evicts_its_own_pipelines,
+                   a_pipeline_that_two_payers_use_stays_for_the_one_with_fewer,
+                   a_run_without_tokens_does_not_overtake_one_that_waits,
+                   a_run_without_a_line_does_not_wait_for_others_compiles,
+                   what_a_line_waits_for_is_compiled_before_what_is_only_wanted,
+                   destroy_drops_the_compiles_that_are_queued,
+                   runs_of_others_go_on_while_a_helper_compiles,
+                   a_helper_compiles_each_pipeline_that_a_line_waits_for,
+                   a_helper_inherits_no_descriptor_and_no_ignored_signal,
+                   a_helper_whose_daemon_ended_before_it_began_compiles_nothing,
+                   a_helper_that_fails_fails_no_run, a_helper_that_takes_too_long_is_ended,
+                   destroy_ends_the_helper_that_compiles, NULL},
+               1);
 }

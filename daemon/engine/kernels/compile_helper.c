@@ -47,7 +47,8 @@ void compile_helper_finish(struct compile_helper *helper)
 
 // ---- the daemon's part ----
 
-// The helper has `end` as its standard input, no signal blocked or ignored, and no output.
+// The helper has `end` as its standard input, no signal blocked or ignored, no output, and no other
+// descriptor, whatever a driver has opened in the daemon.
 static int spawn(const char *program, int end, pid_t *pid)
 {
     char *const argv[] = {(char *)program, (char *)ENGINE_COMPILE_COMMAND, NULL};
@@ -61,16 +62,17 @@ static int spawn(const char *program, int end, pid_t *pid)
         return ENOMEM;
     }
     sigemptyset(&none);
-    sigemptyset(&usual);
-    sigaddset(&usual, SIGPIPE);
-    sigaddset(&usual, SIGTERM);
-    sigaddset(&usual, SIGINT);
+    sigfillset(&usual);
+    sigdelset(&usual, SIGKILL);
+    sigdelset(&usual, SIGSTOP);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setsigdefault(&attributes, &usual);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     int why = posix_spawn_file_actions_adddup2(&actions, end, STDIN_FILENO);
     for (int fd = STDOUT_FILENO; why == 0 && fd <= STDERR_FILENO; fd++)
         why = posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", O_WRONLY, 0);
+    if (why == 0)
+        why = posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
     if (why == 0)
         why = posix_spawn(pid, program, &actions, &attributes, argv, environ);
     posix_spawnattr_destroy(&attributes);
@@ -220,11 +222,11 @@ int engine_compile_main(void)
     struct compile_request request;
     struct error error = {0};
     char byte = 0;
-    closefrom(STDERR_FILENO + 1); // whatever a driver has opened in the daemon
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpriority(PRIO_PROCESS, 0, NICE);
-    // If the daemon ended before, there is no request.
-    if (recv(STDIN_FILENO, &request, sizeof request, 0) != sizeof request)
+    // If the daemon ended before prctl(), no signal tells, but the parent is another one.
+    if (recv(STDIN_FILENO, &request, sizeof request, 0) != sizeof request ||
+        getppid() != request.daemon)
         return 1;
     request.device[sizeof request.device - 1] = request.variant[sizeof request.variant - 1] = 0;
     if (request.key.kind >= PIPELINE_KINDS || compile_once(&request, &error) != STATUS_OK)

@@ -4,7 +4,7 @@
 // compile_helper.h - a process that makes one pipeline and dispatches it once, with no workgroups.
 // A software device compiles a shader at its first dispatch, on the thread that runs all
 // dispatches, so all sessions would wait. It keeps the code in the driver's cache on disk, where
-// this process then finds it. The helper is a new process of the same program, because a driver's
+// the daemon then finds it. The helper is a new process of the same program, because a driver's
 // threads do not survive fork().
 
 #ifndef AULE_ENGINE_COMPILE_HELPER_H
@@ -18,6 +18,7 @@
 
 struct compile_request {
     char device[64], variant[64]; // as in engine_params
+    pid_t daemon;                 // its parent
     struct matrices matrices;     // of the device, some of which shaders are compiled for
     struct pipeline_key key;
 };

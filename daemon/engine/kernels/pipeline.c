@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // Clients choose shapes, so the number of pipelines needs a limit. A model uses two or three; each
 // takes about 100 KB.
@@ -142,7 +143,8 @@ static void compile_apart(void *owner, const struct pipeline_key *key)
 {
     struct pipelines *pipelines = owner;
     struct device *device = pipelines->device;
-    struct compile_request request = {.matrices = device->adapter.matrices, .key = *key};
+    struct compile_request request = {
+        .daemon = getpid(), .matrices = device->adapter.matrices, .key = *key};
     struct error error = {0};
     if (key->kind == PIPELINE_NATIVE)
         return;
@@ -151,7 +153,8 @@ static void compile_apart(void *owner, const struct pipeline_key *key)
     if (compile_helper_run(&pipelines->helper, &request, &error))
         device_count(device, ENGINE_METRIC_PIPELINES_APART, 1);
     else if (error.status != STATUS_STOPPING)
-        device_log(device, 1, "a pipeline is compiled among the runs: its helper failed: %s",
+        device_log(device, 1,
+                   "the compile helper failed, so a pipeline is compiled while runs wait: %s",
                    error.text);
 }
 
