@@ -16,6 +16,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -36,11 +37,12 @@ static char path[64];
 static struct tier *tier;
 static struct tier_backend *fault;
 static struct record_space space;
-static char said[1024]; // under the tier's lock
+static char said[1024], said_before[1024]; // the last two; under the tier's lock
 
 static void hear(void *context, const char *sentence)
 {
     (void)context;
+    memcpy(said_before, said, sizeof said);
     snprintf(said, sizeof said, "%s", sentence);
 }
 
@@ -600,6 +602,82 @@ START_TEST(a_folder_that_is_made_anew_or_moved_here_is_used)
 }
 END_TEST
 
+static void remove_other(const char *old)
+{
+    char command[sizeof path + 32];
+    snprintf(command, sizeof command, "rm -r %s", old);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static atomic_bool goes_on;
+
+// A thread that renames files in the folder that was there at first, without a pause.
+static void *make_news(void *folder)
+{
+    char from[128], to[128];
+    snprintf(from, sizeof from, "%s/one", (const char *)folder);
+    snprintf(to, sizeof to, "%s/other", (const char *)folder);
+    for (int i = 0; atomic_load(&goes_on); i ^= 1) {
+        ck_assert_int_eq(i ? rename(to, from) : rename(from, to), 0);
+        usleep(1000);
+    }
+    return NULL;
+}
+
+START_TEST(a_folder_is_followed_while_there_is_news_of_the_old_one_and_a_refusal_says_why)
+{
+    char old[sizeof path + 8];
+    pthread_t thread;
+    make_file("one");
+    snprintf(old, sizeof old, "%s.old", path);
+    ck_assert_int_eq(rename(path, old), 0);
+    atomic_store(&goes_on, true);
+    ck_assert_int_eq(pthread_create(&thread, NULL, make_news, old), 0);
+    ck_assert_int_eq(mkdir(path, 0755), 0);
+    while (!strstr(said, "others could use it"))
+        usleep(10000);
+    ck_assert_int_eq(chmod(path, 0700), 0);
+    while (!strstr(said, "0 blocks are in the folder that this path leads to now"))
+        usleep(10000);
+    atomic_store(&goes_on, false);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_eq(store(1), RECORD_OK);
+    ck_assert_uint_eq(count_entries(), 1);
+    remove_other(old);
+}
+END_TEST
+
+static atomic_bool watchless; // no watch is left
+
+int __real_inotify_add_watch(int fd, const char *name, uint32_t mask);
+int __wrap_inotify_add_watch(int fd, const char *name, uint32_t mask)
+{
+    if (!atomic_load(&watchless))
+        return __real_inotify_add_watch(fd, name, mask);
+    errno = ENOSPC;
+    return -1;
+}
+
+START_TEST(a_watch_that_cannot_be_had_is_told_and_tried_again)
+{
+    char old[sizeof path + 8];
+    struct tier_backend *harm;
+    snprintf(old, sizeof old, "%s.old", path);
+    atomic_store(&watchless, true);
+    ck_assert_int_eq(rename(path, old), 0);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    while (!strstr(said, "0 blocks are in the folder that this path leads to now"))
+        usleep(10000);
+    ck_assert_msg(strstr(said_before, "cannot be watched") != NULL, "%s", said_before);
+    atomic_store(&watchless, false);
+    struct tier *other = open_folder(0, &harm);
+    ck_assert_int_eq(run(other, TIER_STORE, 7, someone), RECORD_OK);
+    await(tier, 7, true);
+    ck_assert(tier_close(other, FOREVER));
+    remove_other(old);
+}
+END_TEST
+
 START_TEST(a_disk_that_does_not_answer_delays_an_end_until_its_deadline_only)
 {
     uint8_t *data = calloc(1, BLOCK);
@@ -839,6 +917,8 @@ int main(void)
         a_full_disk_is_counted_and_tried_again_later,
         a_folder_that_vanishes_gives_misses_and_failures,
         a_folder_that_is_made_anew_or_moved_here_is_used,
+        a_folder_is_followed_while_there_is_news_of_the_old_one_and_a_refusal_says_why,
+        a_watch_that_cannot_be_had_is_told_and_tried_again,
         a_disk_that_does_not_answer_delays_an_end_until_its_deadline_only,
         folders_that_others_could_use_are_refused,
         a_missing_folder_is_made_for_its_owner_alone,

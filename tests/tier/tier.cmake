@@ -8,4 +8,4 @@ foreach(suite record tier host files)
     LIBS aule_tier LABELS unit tier)
 endforeach()
 # So that a test decides which file can be removed, and when a disk answers.
-target_link_options(test_files PRIVATE -Wl,--wrap=unlinkat,--wrap=openat64)
+target_link_options(test_files PRIVATE -Wl,--wrap=unlinkat,--wrap=openat64,--wrap=inotify_add_watch)

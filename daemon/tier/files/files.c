@@ -68,6 +68,9 @@ struct tier_backend {
     int64_t paused_until_ns; // no store before
     bool complained;         // of the disk, since the last store that succeeded
     uint32_t foreign;        // entries of the folder that are no blocks
+    // The watcher's alone.
+    bool unwatched; // the folder has no watch; tried again each second
+    bool misled;    // said that it has none, or that the path leads to a folder of others
 };
 
 // `why`: an errno, or 0.
@@ -459,13 +462,30 @@ static void news_lost(void *context)
     folder_scan(&files->folder, learn, files, &foreign);
 }
 
-// What the daemon knew was of the old folder.
-static void follow(void *context)
+// Says it once, until all is well again.
+static void complain(struct tier_backend *files, const char *sentence)
 {
-    struct tier_backend *files = context;
-    if (!folder_follow(&files->folder))
+    if (!files->misled && files->params.say)
+        files->params.say(files->params.say_context, sentence);
+    files->misled = true;
+}
+
+// Has the folder watched. What happened to it before is found by a scan.
+static void watch_anew(struct tier_backend *files)
+{
+    char sentence[512];
+    files->unwatched = !watch_follow(&files->watch, files->params.path);
+    if (!files->unwatched)
         return;
-    watch_follow(&files->watch, files->params.path);
+    snprintf(sentence, sizeof sentence,
+             "files://%.300s cannot be watched, so what others store there is not found: %s",
+             files->params.path, strerror(errno));
+    complain(files, sentence);
+}
+
+// What the daemon knew was of the old folder.
+static void change_folder(struct tier_backend *files)
+{
     pthread_mutex_lock(&files->lock);
     shelf_finish(&files->shelf);
     files->shelf = (struct shelf){0};
@@ -476,6 +496,25 @@ static void follow(void *context)
     const uint64_t count = files->shelf.num_items;
     pthread_mutex_unlock(&files->lock);
     say(files, "blocks are in the folder that this path leads to now", count, 0);
+}
+
+static void follow(void *context)
+{
+    struct tier_backend *files = context;
+    const bool was_unwatched = files->unwatched;
+    struct error error;
+    bool follows;
+    if (folder_follow(&files->folder, &follows, &error) != STATUS_OK) {
+        complain(files, error.text);
+        return;
+    }
+    if (follows || was_unwatched)
+        watch_anew(files);
+    files->misled &= files->unwatched;
+    if (follows)
+        change_folder(files);
+    else if (was_unwatched && !files->unwatched)
+        news_lost(files);
 }
 
 static void run_watcher(void *argument)
@@ -557,14 +596,19 @@ static void destroy(struct tier_backend *files)
     free(files);
 }
 
-// False: a thread still waits for the disk at the deadline.
-static bool end_threads(struct tier_backend *files, int64_t deadline_ns)
+static void files_stop(struct tier_backend *files)
 {
     pthread_mutex_lock(&files->lock);
     files->stops = true;
     pthread_cond_broadcast(&files->news);
     pthread_mutex_unlock(&files->lock);
     watch_stop(&files->watch);
+}
+
+// False: a thread still waits for the disk at the deadline.
+static bool end_threads(struct tier_backend *files, int64_t deadline_ns)
+{
+    files_stop(files);
     return threads_end(&files->threads, deadline_ns);
 }
 
@@ -584,6 +628,7 @@ const struct tier_ops files_ops = {
     .erase = hand_over,
     .probe = files_probe,
     .state = files_state,
+    .stop = files_stop,
     .close = files_close,
 };
 

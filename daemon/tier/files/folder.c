@@ -71,19 +71,22 @@ void folder_close(struct folder *folder)
     folder->fd = -1;
 }
 
-bool folder_follow(struct folder *folder)
+enum status folder_follow(struct folder *folder, bool *follows, struct error *error)
 {
     struct stat own, there;
-    struct error error;
+    *follows = false;
     if (fstat(folder->fd, &own) || stat(folder->path, &there) ||
         (own.st_dev == there.st_dev && own.st_ino == there.st_ino))
-        return false;
-    const int fd = open(folder->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    const bool follows = fd >= 0 && check_owner(folder->path, fd, &error) == STATUS_OK &&
-                         dup3(fd, folder->fd, O_CLOEXEC) >= 0;
-    if (fd >= 0)
-        close(fd);
-    return follows;
+        return STATUS_OK;
+    struct folder next;
+    enum status status = folder_open(&next, folder->path, error);
+    if (status != STATUS_OK)
+        return status;
+    *follows = dup3(next.fd, folder->fd, O_CLOEXEC) >= 0;
+    if (!*follows)
+        status = error_set(error, STATUS_INVALID, "files://%s: %s", folder->path, strerror(errno));
+    folder_close(&next);
+    return status;
 }
 
 // ---- names: "<fingerprint>-<salt>-<chain>.aule1", ids in hex ----

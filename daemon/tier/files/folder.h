@@ -28,9 +28,10 @@ enum status folder_check_path(const char *path, struct error *error);
 // STATUS_INVALID: the path is not absolute, or others than this process's user may use the folder.
 enum status folder_open(struct folder *folder, const char *path, struct error *error);
 void folder_close(struct folder *folder);
-// Whether the path leads to another folder now. If this process may use that one, it takes the
-// place of the open one for all threads; else nothing changes. One thread.
-bool folder_follow(struct folder *folder);
+// If the path leads to another folder now, *follows is true, and that one takes the place of the
+// open one for all threads. INVALID: this process may not use that one, so nothing changes. One
+// thread.
+enum status folder_follow(struct folder *folder, bool *follows, struct error *error);
 
 // A file with a block's name.
 struct folder_file {

@@ -5,6 +5,8 @@
 
 #include "watch.h"
 
+#include "base/clock.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdalign.h>
@@ -28,11 +30,11 @@ bool watch_open(struct watch *watch, const char *path)
     return watch->fd >= 0 && watch->stop_fd >= 0 && add(watch, path);
 }
 
-void watch_follow(struct watch *watch, const char *path)
+bool watch_follow(struct watch *watch, const char *path)
 {
     if (watch->wd >= 0)
         inotify_rm_watch(watch->fd, watch->wd);
-    add(watch, path);
+    return add(watch, path);
 }
 
 void watch_close(struct watch *watch)
@@ -61,22 +63,30 @@ static void tell(const struct inotify_event *event, const struct watch_calls *ca
         calls->went(calls->context, event->name);
 }
 
-void watch_run(struct watch *watch, const struct watch_calls *calls)
+static void read_news(const struct watch *watch, const struct watch_calls *calls)
 {
     alignas(struct inotify_event) char news[NEWS_BYTES];
+    const ssize_t size = read(watch->fd, news, sizeof news);
+    for (ssize_t at = 0; at < size;) {
+        const struct inotify_event *event = (const void *)(news + at);
+        tell(event, calls);
+        at += (ssize_t)(sizeof *event + event->len);
+    }
+}
+
+void watch_run(struct watch *watch, const struct watch_calls *calls)
+{
     struct pollfd fds[2] = {{.fd = watch->fd, .events = POLLIN},
                             {.fd = watch->stop_fd, .events = POLLIN}};
+    int64_t tick_ns = clock_deadline_ns(TICK_MS);
     while (!fds[1].revents) {
-        const int ready = poll(fds, 2, TICK_MS);
-        if (ready == 0)
-            calls->tick(calls->context);
-        if (ready <= 0)
+        const int64_t left_ns = tick_ns - clock_now_ns();
+        const int ready = poll(fds, 2, left_ns > 0 ? (int)(left_ns / NS_PER_MS) + 1 : 0);
+        if (ready > 0 && fds[0].revents)
+            read_news(watch, calls);
+        if (clock_now_ns() < tick_ns)
             continue;
-        const ssize_t size = read(watch->fd, news, sizeof news);
-        for (ssize_t at = 0; at < size;) {
-            const struct inotify_event *event = (const void *)(news + at);
-            tell(event, calls);
-            at += (ssize_t)(sizeof *event + event->len);
-        }
+        calls->tick(calls->context);
+        tick_ns = clock_deadline_ns(TICK_MS);
     }
 }

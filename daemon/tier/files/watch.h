@@ -16,8 +16,9 @@ struct watch {
 
 // False: no descriptor or watch is left; errno says why.
 bool watch_open(struct watch *watch, const char *path);
-// The path leads to another folder now. Without a watch there is no more news.
-void watch_follow(struct watch *watch, const char *path);
+// The path leads to another folder now. False: it is not watched, so there is no news until a later
+// call succeeds; errno says why.
+bool watch_follow(struct watch *watch, const char *path);
 void watch_close(struct watch *watch); // takes one that did not open
 void watch_stop(struct watch *watch);  // watch_run() returns soon; any thread
 
@@ -26,7 +27,7 @@ struct watch_calls {
     void (*came)(void *context, const char *name);
     void (*went)(void *context, const char *name);
     void (*lost)(void *context); // there was more news than the kernel keeps
-    void (*tick)(void *context); // a second has passed without news
+    void (*tick)(void *context); // once a second, also while there is much news
     void *context;
 };
 // Calls them until watch_stop(). One thread.
