@@ -246,11 +246,10 @@ enum status tiering_open(struct tiering *tiering, struct engine *engine,
 
 bool tiering_close(struct tiering *tiering, int64_t deadline_ns)
 {
-    for (uint32_t i = 0; i < tiering->core.num_more; i++) {
-        if (!tier_close(tiering->core.more[i], deadline_ns))
-            return false;
-    }
-    if (!tier_close(tiering->core.host, deadline_ns) || !engine_arena_destroy(tiering->core.arena))
+    struct tier *all[CORE_MAX_TIERS + 1] = {tiering->core.host};
+    memcpy(all + 1, tiering->core.more, tiering->core.num_more * sizeof *all);
+    if (!tiers_close(all, tiering->core.num_more + 1, deadline_ns) ||
+        !engine_arena_destroy(tiering->core.arena))
         return false;
     if (tiering->core.base)
         munmap(tiering->core.base, tiering->size);

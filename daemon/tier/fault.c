@@ -121,6 +121,12 @@ static void state(struct tier_backend *fault, struct tier_state *out)
     fault->inner->state(fault->backend, out);
 }
 
+static void stop(struct tier_backend *fault)
+{
+    if (fault->inner->stop)
+        fault->inner->stop(fault->backend);
+}
+
 static bool fault_close(struct tier_backend *fault, int64_t deadline_ns)
 {
     fault_let_go(fault);
@@ -151,6 +157,7 @@ struct tier_backend *fault_open(const struct tier_ops *inner, struct tier_backen
         .probe = inner->probe ? probe : NULL,
         .give_back = inner->give_back ? give_back : NULL,
         .state = state,
+        .stop = stop,
         .close = fault_close,
     };
     *ops = &fault->ops;

@@ -332,12 +332,17 @@ static void host_free(struct tier_backend *host)
     free(host);
 }
 
-static bool end_threads(struct tier_backend *host, int64_t deadline_ns)
+static void host_stop(struct tier_backend *host)
 {
     pthread_mutex_lock(&host->lock);
     host->stops = true;
     pthread_cond_broadcast(&host->news);
     pthread_mutex_unlock(&host->lock);
+}
+
+static bool end_threads(struct tier_backend *host, int64_t deadline_ns)
+{
+    host_stop(host);
     return threads_end(&host->threads, deadline_ns);
 }
 
@@ -359,6 +364,7 @@ const struct tier_ops host_ops = {
     .probe = host_probe,
     .give_back = host_give_back,
     .state = host_state,
+    .stop = host_stop,
     .close = host_close,
 };
 

@@ -170,6 +170,21 @@ bool tier_close(struct tier *tier, int64_t deadline_ns)
     return true;
 }
 
+bool tiers_close(struct tier **tiers, uint32_t count, int64_t deadline_ns)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < count; i++) {
+        if (tiers[i] && tiers[i]->ops->stop)
+            tiers[i]->ops->stop(tiers[i]->backend);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        const bool closed = tier_close(tiers[i], deadline_ns);
+        tiers[i] = closed ? NULL : tiers[i];
+        all &= closed;
+    }
+    return all;
+}
+
 const struct tier_ops *tier_ops(const struct tier *tier)
 {
     return tier->ops;

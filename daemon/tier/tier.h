@@ -106,6 +106,8 @@ struct tier_ops {
     // The caller does not need the memory that a LOAD lent. Only with `lends`.
     void (*give_back)(struct tier_backend *backend, uint8_t *data);
     void (*state)(struct tier_backend *backend, struct tier_state *out);
+    // Tells all threads to end, and returns at once. close() tells them, too. NULL: there are none.
+    void (*stop)(struct tier_backend *backend);
     // Ends all jobs, threads and connections, and frees the backend. Waits until `deadline_ns` for
     // transfers that cannot be stopped. False: one goes on, so the backend and the memory of its
     // jobs stay until the process ends.
@@ -132,6 +134,9 @@ enum status tier_create(const struct tier_ops *ops, struct tier_backend *backend
                         struct error *error);
 // Ends and frees all jobs; no event follows. Takes NULL. False: see tier_ops.close.
 bool tier_close(struct tier *tier, int64_t deadline_ns);
+// Closes `count` tiers, of which some may be NULL. It tells all of them to end before it waits for
+// one. Those that have ended become NULL. False: one has not.
+bool tiers_close(struct tier **tiers, uint32_t count, int64_t deadline_ns);
 const struct tier_ops *tier_ops(const struct tier *tier);
 struct tier_backend *tier_backend(struct tier *tier);
 // An eventfd, readable when tier_poll() has an event by a backend's thread. tier_poll() resets it.

@@ -44,6 +44,39 @@ static const struct tier_ops ops = {.name = "kept",
                                     .state = state,
                                     .close = close_backend};
 
+// Two backends, by their addresses: the first one never ends.
+static const char two[2];
+static bool told[2];
+
+static void tell(struct tier_backend *backend)
+{
+    told[(const char *)backend - two] = true;
+}
+
+static bool close_one(struct tier_backend *backend, int64_t deadline_ns)
+{
+    (void)deadline_ns;
+    ck_assert(told[0] && told[1]); // before anything waits
+    return (const char *)backend != two || closed;
+}
+
+START_TEST(all_tiers_are_told_to_end_before_one_is_waited_for)
+{
+    static const struct tier_ops slow = {.name = "slow", .stop = tell, .close = close_one};
+    struct tier *tiers[3] = {NULL};
+    struct error error;
+    closed = told[0] = told[1] = false;
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(tier_create(&slow, (struct tier_backend *)&two[i], &tiers[i], &error),
+                         STATUS_OK);
+    ck_assert(!tiers_close(tiers, 3, 0));
+    ck_assert_ptr_nonnull(tiers[0]);
+    ck_assert_ptr_null(tiers[1]); // though the first one is stuck
+    closed = true;
+    ck_assert(tiers_close(tiers, 3, 0));
+}
+END_TEST
+
 static void open_tier(void)
 {
     struct error error;
@@ -216,6 +249,7 @@ int main(void)
         a_job_that_ended_before_it_was_abandoned_is_done,
         a_call_that_a_tier_lacks_finds_nothing,
         blocks_are_counted_by_kind_and_reason,
+        all_tiers_are_told_to_end_before_one_is_waited_for,
         closing_ends_and_frees_jobs_that_run_and_jobs_that_were_abandoned,
         jobs_that_end_on_another_thread_come_back_in_the_order_of_their_ends,
         NULL,

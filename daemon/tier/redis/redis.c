@@ -172,11 +172,16 @@ static void destroy(struct tier_backend *redis)
     free(redis);
 }
 
-static bool close_redis(struct tier_backend *redis, int64_t deadline_ns)
+static void stop(struct tier_backend *redis)
 {
     atomic_store(&redis->stopping, true);
     for (uint32_t i = 0; i < redis->num_lanes; i++)
         lane_stop(redis->lanes[i]);
+}
+
+static bool close_redis(struct tier_backend *redis, int64_t deadline_ns)
+{
+    stop(redis);
     if (!threads_end(&redis->threads, deadline_ns))
         return false;
     for (uint32_t i = 0; i < redis->num_lanes; i++)
@@ -193,6 +198,7 @@ const struct tier_ops redis_ops = {
     .erase = start,
     .probe = probe,
     .state = state,
+    .stop = stop,
     .close = close_redis,
 };
 
