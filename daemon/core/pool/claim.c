@@ -53,7 +53,8 @@ static struct claim_node *node_find(const struct cache *cache, const void *paren
     struct claim_node *node;
     do
         node = node_table_next(&cache->claims, &search);
-    while (node && (node->parent != parent || memcmp(node->tokens, tokens, tokens_size(cache))));
+    while (node &&
+           (node->parent != parent || memcmp(node->tokens, tokens, tokens_size(cache)) != 0));
     return node;
 }
 
