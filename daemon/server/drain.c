@@ -155,7 +155,8 @@ void server_step_drain(struct server *server)
         server->finished = now_ns >= server->linger_deadline_ns;
         if (!server->finished)
             server_arm(server, server->linger_deadline_ns);
-    } else if (core_idle(server->core) && !server->parked) {
+    } else if (core_idle(server->core) && !server->parked && !server->num_offloads &&
+               !server->deferred) {
         linger(server, now_ns);
     } else if (now_ns >= server->drain_deadline_ns) {
         log_warn("daemon: --drain-timeout %u ms has passed with work in flight",

@@ -26,12 +26,14 @@
 #include <unistd.h>
 
 enum { WORKERS, CONTROL, NUM_EARS }; // their numbers; connections have larger ones
+enum { STEPS_A_CALL = 16 };
 enum { MAX_CONTROL = 32, MAX_SURPLUS = 16, SURPLUS_OF_USER = 4 };
-// Without a session a peer sends nothing larger; it is not read while its answers take more.
+// SMALL_MESSAGE: the largest request of a peer without a session. UNREAD_PAUSE: above so many
+// unread bytes of answers its requests are not read.
 enum { SMALL_MESSAGE = 16 << 10, UNREAD_PAUSE = 256 << 10, MAX_PARTING = 8192 + 1024 };
 
 static const int64_t greeting_ns = 10 * NS_PER_S, request_ns = 30 * NS_PER_S;
-static const int64_t refused_stay_ns = 3 * NS_PER_S, deaf_ns = NS_PER_S / 10,
+static const int64_t refused_stay_ns = 3 * NS_PER_S, pause_ns = NS_PER_S / 10,
                      spare_ns = 2 * NS_PER_MS;
 
 struct event {
@@ -40,11 +42,15 @@ struct event {
     struct event *next;
 };
 
-// A user with connections.
+// A group of users, or a user of none, with connections.
 struct holder {
-    uint32_t uid, num_entries;
+    struct holder_key {
+        const struct group_places *group; // NULL: a user of none
+        uint64_t uid;                     // 0 for a group
+    } key;
+    uint32_t num_entries;
     uint64_t held;     // bytes of all its connections
-    UT_hash_handle hh; // by uid
+    UT_hash_handle hh; // by key
 };
 
 struct entry {
@@ -54,9 +60,9 @@ struct entry {
     struct holder *holder;
     bool gone;         // closed; the caller has not forgotten it yet
     bool paused;       // it does not read its answers, so its requests are not read
-    bool spared;       // its time was over, and it got a second more
-    int64_t opened_ns; // also: when the request that comes now began
-    int64_t moved_ns;  // when a byte went in or out
+    bool spared;       // its deadline has passed once, and was extended by a second
+    int64_t opened_ns; // when it connected, or when the unfinished request began
+    int64_t moved_ns;  // when a byte went out, or one came in while no answer waited
     struct event added_event, removed_event;
     UT_hash_handle hh; // by peer.pipe
 };
@@ -65,8 +71,8 @@ struct listener {
     struct listener_params params;
     struct streams *streams; // owned
     struct ear *ears[NUM_EARS];
-    bool is_deaf[NUM_EARS]; // its last accept failed; it goes on at hears_ns
-    int64_t hears_ns;
+    bool is_stopped[NUM_EARS]; // its last accept failed; it goes on at accepts_ns
+    int64_t accepts_ns;
     int spare_fd; // closed to accept and refuse when there are no descriptors
     uint32_t last_pipe;
     struct entry *entries;  // by pipe; owned
@@ -81,7 +87,7 @@ struct listener {
 int listener_owner(const struct peer *peer)
 {
     const struct entry *entry = (const struct entry *)peer; // its first member
-    return owner_open(ipc_stream_descriptor(entry->channel.stream));
+    return entry->gone ? -1 : owner_open(ipc_stream_descriptor(entry->channel.stream));
 }
 
 bool listener_is_operator(const struct peer *peer)
@@ -106,7 +112,7 @@ static void push_event(struct listener *listener, struct event *event, struct en
 // ---- ends ----
 
 // Tells the peer why, if its socket has room: a frame that answers no request.
-static void part(struct channel *channel, const struct error *why)
+static void send_parting(struct channel *channel, const struct error *why)
 {
     _Alignas(8) static uint8_t bytes[MAX_PARTING];
     const struct wire_reply reply = {
@@ -122,10 +128,11 @@ static void end(struct listener *listener, struct entry *entry, const struct err
 {
     if (entry->gone)
         return;
+    const size_t held = channel_held(&entry->channel); // what account() knows
+    listener->held -= held;
+    entry->holder->held -= held;
     if (why)
-        part(&entry->channel, why);
-    listener->held -= channel_held(&entry->channel);
-    entry->holder->held -= channel_held(&entry->channel);
+        send_parting(&entry->channel, why);
     channel_close(&entry->channel);
     entry->gone = true;
     push_event(listener, &entry->removed_event, entry, true);
@@ -173,7 +180,8 @@ static void account(struct listener *listener, const struct entry *entry, size_t
 
 // ---- connections that come ----
 
-// The places that its kind of connection shares: those of refused ones, those of a socket.
+// True: both count against the same places. Each socket has its own; so have refused connections,
+// by reason.
 static bool shares_places(const struct peer *one, const struct peer *other)
 {
     if (!one->refusal != !other->refusal || one->by_control != other->by_control)
@@ -237,7 +245,7 @@ static void turn_away(struct listener *listener, struct ipc_stream *stream, cons
 {
     struct channel channel;
     channel_open(&channel, stream);
-    part(&channel, why);
+    send_parting(&channel, why);
     channel_close(&channel);
     listener->num_refused++;
     listener->refused = *why;
@@ -254,14 +262,15 @@ static uint32_t free_pipe(struct listener *listener)
     return listener->last_pipe;
 }
 
-static struct holder *find_holder(struct listener *listener, uint32_t uid)
+static struct holder *find_holder(struct listener *listener, const struct place_user *user)
 {
     struct holder *holder;
-    HASH_FIND(hh, listener->holders, &uid, sizeof uid, holder);
+    const struct holder_key key = {user->group, user->group ? 0 : user->uid};
+    HASH_FIND(hh, listener->holders, &key, sizeof key, holder);
     if (holder || !(holder = calloc(1, sizeof *holder)))
         return holder;
-    holder->uid = uid;
-    HASH_ADD(hh, listener->holders, uid, sizeof holder->uid, holder);
+    holder->key = key;
+    HASH_ADD(hh, listener->holders, key, sizeof holder->key, holder);
     if (HASH_ADDED(holder))
         return holder;
     free(holder);
@@ -278,7 +287,7 @@ static void leave_holder(struct listener *listener, struct holder *holder)
 
 static bool enter(struct listener *listener, struct entry *entry)
 {
-    entry->holder = find_holder(listener, entry->peer.user.uid);
+    entry->holder = find_holder(listener, &entry->peer.user);
     if (!entry->holder)
         return false;
     entry->holder->num_entries++;
@@ -310,9 +319,13 @@ static void admit(struct listener *listener, struct ipc_stream *stream, bool by_
     error_set(&error, STATUS_NO_MEMORY, "no memory for another connection");
     if (!nng_reserve_is_short())
         entry = calloc(1, sizeof *entry);
-    if (!entry || !read_credentials(listener, stream, &entry->peer)) {
-        turn_away(listener, stream, &error);
+    if (entry && !read_credentials(listener, stream, &entry->peer)) {
+        error_set(&error, STATUS_DENIED, "the kernel does not tell this connection's user");
         free(entry);
+        entry = NULL;
+    }
+    if (!entry) {
+        turn_away(listener, stream, &error);
         return;
     }
     struct peer *peer = &entry->peer;
@@ -349,12 +362,12 @@ static void take(struct listener *listener, uint32_t ear, struct ipc_stream *str
     arm(listener, clock_now_ns() + spare_ns); // nng closes it in a moment
 }
 
-// The ear goes on a little later: what it needs is mostly not there at once.
-static void go_deaf(struct listener *listener, uint32_t ear)
+// Accepting resumes 100 ms later, when memory or descriptors may be free again.
+static void stop_accepting(struct listener *listener, uint32_t ear)
 {
-    listener->is_deaf[ear] = true;
-    listener->hears_ns = clock_now_ns() + deaf_ns;
-    arm(listener, listener->hears_ns);
+    listener->is_stopped[ear] = true;
+    listener->accepts_ns = clock_now_ns() + pause_ns;
+    arm(listener, listener->accepts_ns);
 }
 
 static void accept_next(struct listener *listener, uint32_t ear)
@@ -372,21 +385,21 @@ static void accept_next(struct listener *listener, uint32_t ear)
         return;
     case EAR_FAILED: break;
     }
-    go_deaf(listener, ear);
+    stop_accepting(listener, ear);
 }
 
-static void hear_again(struct listener *listener, int64_t now_ns)
+static void accept_again(struct listener *listener, int64_t now_ns)
 {
     if (!has_spare(listener))
-        arm(listener, now_ns + spare_ns);
+        arm(listener, now_ns + pause_ns);
     for (uint32_t ear = 0; ear < NUM_EARS; ear++) {
-        if (!listener->is_deaf[ear])
+        if (!listener->is_stopped[ear])
             continue;
-        if (now_ns < listener->hears_ns) {
-            arm(listener, listener->hears_ns);
+        if (now_ns < listener->accepts_ns) {
+            arm(listener, listener->accepts_ns);
             continue;
         }
-        listener->is_deaf[ear] = false;
+        listener->is_stopped[ear] = false;
         ear_resume(listener->ears[ear]);
     }
 }
@@ -426,10 +439,12 @@ static bool read_from(struct listener *listener, struct entry *entry, struct mes
     struct channel *channel = &entry->channel;
     const size_t before = channel_held(channel);
     const bool was_amid = channel_is_amid(channel);
+    const size_t got = channel->got;
     const int64_t now_ns = clock_now_ns();
     enum channel_news news =
         channel_read(channel, listener_max_request(listener, &entry->peer), &request);
-    entry->moved_ns = now_ns;
+    if ((news == CHANNEL_REQUEST || channel->got != got) && !channel->answers)
+        entry->moved_ns = now_ns;
     account(listener, entry, before);
     if (news == CHANNEL_OVER)
         end(listener, entry, NULL);
@@ -465,7 +480,7 @@ static struct entry *find(struct listener *listener, uint32_t pipe)
     return entry && !entry->gone ? entry : NULL;
 }
 
-// A request that was given may have another one behind it that has come, too.
+// After a request was given, the connection is looked at again: a second one may lie behind it.
 static bool serve(struct listener *listener, uint32_t number, struct message *out)
 {
     if (number < NUM_EARS) {
@@ -488,10 +503,11 @@ static bool serve(struct listener *listener, uint32_t number, struct message *ou
     return false;
 }
 
+// Connections that come and go, and bytes that make no request, must not hold the caller.
 bool listener_receive(struct listener *listener, struct message *out)
 {
     uint32_t number;
-    while (streams_next(listener->streams, &number))
+    for (int i = 0; i < STEPS_A_CALL && streams_next(listener->streams, &number); i++)
         if (serve(listener, number, out))
             return true;
     return false;
@@ -518,8 +534,10 @@ bool listener_reply(struct listener *listener, const struct route *route, const 
     entry->peer.active_ns = clock_now_ns();
     if (idle)
         entry->moved_ns = entry->peer.active_ns;
-    if (sent && entry->channel.answers)
+    if (sent && entry->channel.answers) {
         set_pause(entry);
+        arm(listener, entry->moved_ns + listener->params.idle_ns);
+    }
     if (!sent)
         end(listener, entry, NULL);
     return sent;
@@ -527,35 +545,64 @@ bool listener_reply(struct listener *listener, const struct route *route, const 
 
 // ---- time ----
 
+static int64_t sooner(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+// When the request that comes now must be whole.
+static int64_t request_due_ns(const struct entry *entry)
+{
+    return channel_is_amid(&entry->channel) && !entry->paused ? entry->opened_ns + request_ns
+                                                              : FOREVER;
+}
+
 static int64_t due_ns(const struct listener *listener, const struct entry *entry)
 {
     const struct peer *peer = &entry->peer;
+    const int64_t idle_ns = listener->params.idle_ns;
     if (peer->refusal)
         return entry->opened_ns + refused_stay_ns;
     if (!entry->channel.greeted)
         return entry->opened_ns + greeting_ns;
-    if (channel_is_amid(&entry->channel) && !entry->paused)
-        return entry->opened_ns + request_ns;
-    return peer->session ? FOREVER : peer->active_ns + listener->params.idle_ns;
+    if (entry->channel.answers)
+        return sooner(entry->moved_ns + idle_ns, request_due_ns(entry));
+    return sooner(request_due_ns(entry), peer->session ? FOREVER : peer->active_ns + idle_ns);
 }
 
-static void expire_one(struct listener *listener, struct entry *entry)
+static void say_why_due(const struct listener *listener, const struct entry *entry, int64_t now_ns,
+                        struct error *error)
+{
+    const int64_t idle_s = listener->params.idle_ns / NS_PER_S;
+    if (!entry->channel.greeted)
+        error_set(error, STATUS_TIMEOUT, "a greeting did not come whole within %" PRId64 " s",
+                  greeting_ns / NS_PER_S);
+    else if (request_due_ns(entry) <= now_ns)
+        error_set(error, STATUS_TIMEOUT, "a request did not come whole within %" PRId64 " s",
+                  request_ns / NS_PER_S);
+    else if (entry->channel.answers)
+        error_set(error, STATUS_TIMEOUT,
+                  "%zu bytes of answers were not read for %" PRId64 " s (--idle-timeout)",
+                  entry->channel.unread, idle_s);
+    else
+        error_set(error, STATUS_NO_SESSION,
+                  "the daemon closes connections without a session that ask nothing for %" PRId64
+                  " s (--idle-timeout)",
+                  idle_s);
+}
+
+static void expire_one(struct listener *listener, struct entry *entry, int64_t now_ns)
 {
     struct error error;
     if (entry->peer.refusal) {
         end(listener, entry, entry->peer.refusal);
-    } else if (channel_is_amid(&entry->channel) && !entry->paused) {
-        error_set(&error, STATUS_TIMEOUT, "a %s did not come whole within %" PRId64 " s",
-                  entry->channel.greeted ? "request" : "greeting",
-                  (entry->channel.greeted ? request_ns : greeting_ns) / NS_PER_S);
-        end_offender(listener, entry, &error);
-    } else {
-        error_set(&error, STATUS_NO_SESSION,
-                  "the daemon closes connections without a session that ask nothing for %" PRId64
-                  " s (--idle-timeout)",
-                  listener->params.idle_ns / NS_PER_S);
-        end(listener, entry, &error);
+        return;
     }
+    say_why_due(listener, entry, now_ns, &error);
+    if (error.status == STATUS_TIMEOUT)
+        end_offender(listener, entry, &error);
+    else
+        end(listener, entry, &error);
 }
 
 // Bytes may have come in time that nng has not read yet: perhaps the process stood still.
@@ -569,14 +616,14 @@ void listener_expire(struct listener *listener, int64_t now_ns)
 {
     struct entry *entry, *next;
     listener->deadline_ns = FOREVER;
-    hear_again(listener, now_ns);
+    accept_again(listener, now_ns);
     HASH_ITER(hh, listener->entries, entry, next)
     {
         const int64_t at_ns = entry->gone ? FOREVER : due_ns(listener, entry);
         if (at_ns > now_ns)
             arm(listener, at_ns);
         else if (entry->spared || entry->peer.refusal)
-            expire_one(listener, entry);
+            expire_one(listener, entry, now_ns);
         else
             spare(listener, entry, now_ns);
     }

@@ -144,6 +144,7 @@ enum status offload_start(struct call *call, const struct offload_steps *steps, 
 
 struct deferred {
     struct message message;
+    uint64_t session; // which it counts for; 0 = none. Its peer may have another one by now
     struct deferred *prev, *next;
 };
 
@@ -169,14 +170,30 @@ static struct session *session_of(const struct message *message)
     return message->peer->session;
 }
 
-static void count(const struct message *message, bool in)
+// The session that it counts for; NULL: that has ended, or there was none.
+static struct session *counted_for(const struct deferred *deferred)
 {
-    struct session *session = session_of(message);
-    if (!session)
+    struct session *session = session_of(&deferred->message);
+    return session && session->id == deferred->session ? session : NULL;
+}
+
+static void count(const struct deferred *deferred, bool in)
+{
+    struct session *session = counted_for(deferred);
+    const int64_t size = (int64_t)deferred->message.size;
+    if (!session || session->stage == SESSION_ENDING)
         return;
     session->num_deferred += in ? 1 : UINT32_MAX; // adding UINT32_MAX subtracts 1
-    session->deferred_bytes += in ? message->size : -message->size;
-    core_memory_count(session->core, in ? (int64_t)message->size : -(int64_t)message->size);
+    session->deferred_bytes += (uint64_t)(in ? size : -size);
+    core_memory_count(session->core, in ? size : -size);
+}
+
+static bool has_deferred(const struct server *server, const struct peer *peer)
+{
+    for (const struct deferred *deferred = server->deferred; deferred; deferred = deferred->next)
+        if (deferred->message.peer == peer)
+            return true;
+    return false;
 }
 
 bool offload_defer(struct server *server, struct message *message, enum status *status,
@@ -184,18 +201,20 @@ bool offload_defer(struct server *server, struct message *message, enum status *
 {
     const struct session *session = session_of(message);
     *status = STATUS_OK;
-    if (!session || (!session->offload && !session->num_deferred))
+    if (!(session && session->offload) && !has_deferred(server, message->peer))
         return false;
-    *status = check_limits(server, session, message->size, error);
+    if (session && session->core)
+        *status = check_limits(server, session, message->size, error);
     struct deferred *deferred = *status == STATUS_OK ? malloc(sizeof *deferred) : NULL;
     if (*status == STATUS_OK && !deferred)
         *status =
             error_set(error, STATUS_NO_MEMORY, "the daemon has no memory for a message that waits");
     if (!deferred)
         return true;
-    deferred->message = *message;
+    *deferred = (struct deferred){.message = *message,
+                                  .session = session && session->core ? session->id : 0};
     message->handle = NULL;
-    count(&deferred->message, true);
+    count(deferred, true);
     DL_APPEND(server->deferred, deferred);
     return true;
 }
@@ -212,10 +231,10 @@ void offload_replay(struct server *server)
     struct deferred *deferred, *next;
     DL_FOREACH_SAFE(server->deferred, deferred, next)
     {
-        const struct session *session = session_of(&deferred->message);
+        const struct session *session = counted_for(deferred);
         if (session && session->offload)
             continue;
-        count(&deferred->message, false);
+        count(deferred, false);
         dispatch_now(server, &deferred->message);
         drop(server, deferred);
     }

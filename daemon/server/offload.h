@@ -27,8 +27,8 @@ struct offload_steps {
 // Takes over the call, which is answered when the job has ended. On failure nothing has begun, and
 // `drop` was not called. NO_MEMORY.
 enum status offload_start(struct call *call, const struct offload_steps *steps, void *context);
-// True: an earlier command of its session goes first, and the message is taken. If *status is not
-// OK, it cannot wait, because --max-tickets or --max-parked-memory is reached; *error says so.
+// True: an earlier command of its connection goes first, and the message is taken. If it cannot
+// wait, *status is LIMIT or NO_MEMORY, and *error says why.
 bool offload_defer(struct server *server, struct message *message, enum status *status,
                    struct error *error);
 // Serves messages that need not wait any more. Call this once a turn.

@@ -427,6 +427,65 @@ START_TEST(an_allocation_that_fails_for_a_connection_ends_that_connection_alone)
 }
 END_TEST
 
+START_TEST(a_session_that_reads_none_of_its_answers_is_closed_in_time)
+{
+    static const uint8_t large[1 << 20];
+    struct peer *peer;
+    int fd = connect_peer(&peer);
+    peer->session = &no_session;
+    struct route route = ask(fd, 1);
+    ck_assert(listener_reply(listener, &route, large, sizeof large));
+    ck_assert_ptr_eq(expire_one(IDLE_S + 1), peer);
+    listener_forget(listener, peer);
+    close(fd);
+}
+END_TEST
+
+// The peer has hung up before its answers come.
+START_TEST(nothing_wakes_the_caller_after_a_connection_has_gone)
+{
+    struct peer *peer;
+    int fd = connect_peer(&peer);
+    const struct route first = ask(fd, 1), second = ask(fd, 2);
+    close(fd);
+    (void)listener_reply(listener, &first, answer, sizeof answer);
+    (void)listener_reply(listener, &second, answer, sizeof answer);
+    ck_assert_ptr_eq(await_event(true), peer);
+    listener_forget(listener, peer);
+    settle();
+    struct pollfd ready = {.fd = listener_fd(listener), .events = POLLIN};
+    ck_assert_int_eq(poll(&ready, 1, 0), 0);
+}
+END_TEST
+
+// Its sentence finds no room behind an answer. If it counted, less than nothing would be held then,
+// and the next request that comes in two parts would be the worst.
+START_TEST(a_sentence_to_a_peer_that_does_not_read_counts_for_nobody)
+{
+    enum { IN_PART = 100 };
+    struct peer *deaf_peer, *peer;
+    int deaf = connect_peer(&deaf_peer), fd = connect_peer(&peer);
+    peer->session = deaf_peer->session = &no_session;
+    for (uint32_t i = 0; i < 80; i++) { // a socket takes some 200 KiB
+        struct route route = ask(deaf, i);
+        ck_assert(listener_reply(listener, &route, answer, sizeof answer));
+        settle_for(0);
+    }
+    ck_assert_ptr_eq(expire_one(IDLE_S + 1), deaf_peer);
+    listener_forget(listener, deaf_peer);
+    const uint8_t half[IN_PART / 2] = {0};
+    send_head(fd, IN_PART);
+    ck_assert_int_eq(send(fd, half, sizeof half, MSG_NOSIGNAL), sizeof half);
+    settle();
+    ck_assert_int_eq(send(fd, half, sizeof half, MSG_NOSIGNAL), sizeof half);
+    struct message message = await_message();
+    ck_assert_ptr_eq(message.peer, peer);
+    message_finish(&message);
+    close(deaf);
+    close(fd);
+}
+END_TEST
+
 // ---- the control socket ----
 
 START_TEST(the_control_socket_has_places_of_its_own_and_only_its_user_may_open_it)
@@ -468,7 +527,10 @@ int main(void)
                (const TTest *const[]){
                    of_all_that_waits_for_one_peer_every_answer_comes_though_all_are_given_at_once,
                    a_peer_that_does_not_read_its_answers_is_not_read_until_it_does,
-                   answers_that_are_not_read_share_one_limit_and_the_others_live, NULL},
+                   answers_that_are_not_read_share_one_limit_and_the_others_live,
+                   a_session_that_reads_none_of_its_answers_is_closed_in_time,
+                   nothing_wakes_the_caller_after_a_connection_has_gone,
+                   a_sentence_to_a_peer_that_does_not_read_counts_for_nobody, NULL},
                1);
     check_case(suite, "memory", open_listener, close_listener,
                (const TTest *const[]){

@@ -779,6 +779,40 @@ START_TEST(a_daemon_that_is_stopped_while_a_batch_is_made_ends_clean)
 }
 END_TEST
 
+START_TEST(messages_behind_a_large_batch_may_end_its_session_and_open_the_next_one)
+{
+    uint64_t cache;
+    int32_t block;
+    struct raw_pending create, closed, opened, asked;
+    const struct wire_request close = {.command = WIRE_COMMAND_CLOSE_SESSION},
+                              ping = {.command = WIRE_COMMAND_PING},
+                              hello = {.command = WIRE_COMMAND_HELLO,
+                                       .hello = {.major = WIRE_PROTOCOL_MAJOR,
+                                                 .minor = WIRE_PROTOCOL_MINOR,
+                                                 .client_name = "next",
+                                                 .tenant = "",
+                                                 .arena_size = ARENA}};
+    start_server(DRAIN_MS);
+    struct raw_client *other = raw_open(socket_path);
+    struct raw_client *raw = begin_large(&cache, &block, &create);
+    raw_begin(raw, &close, &closed);
+    raw_begin(raw, &hello, &opened);
+    raw_begin(raw, &ping, &asked);
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_eq(raw_inspect(other).num_sessions, 1);
+    open_gate();
+    ck_assert_int_eq(answer_to(&create).status, STATUS_OK);
+    ck_assert_int_eq(answer_to(&closed).status, STATUS_OK);
+    ck_assert_int_eq(answer_to(&opened).status, STATUS_OK);
+    ck_assert_int_eq(answer_to(&asked).status, STATUS_OK);
+    raw_close(raw);
+    while (num_sessions(other))
+        nap();
+    raw_close(other);
+    stop_and_check();
+}
+END_TEST
+
 // --max-tickets 8 and 64 more.
 START_TEST(a_session_cannot_have_more_messages_waiting_than_commands)
 {
@@ -824,6 +858,7 @@ int main(void)
     tcase_add_test(tcase, a_session_that_ends_while_its_batch_is_made_leaves_nothing);
     tcase_add_test(tcase, a_client_that_dies_while_its_batch_is_made_harms_nobody);
     tcase_add_loop_test(tcase, a_daemon_that_is_stopped_while_a_batch_is_made_ends_clean, 0, 2);
+    tcase_add_test(tcase, messages_behind_a_large_batch_may_end_its_session_and_open_the_next_one);
     tcase_add_test(tcase, a_session_cannot_have_more_messages_waiting_than_commands);
     suite_add_tcase(suite, tcase);
     return check_main(suite);

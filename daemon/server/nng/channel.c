@@ -151,12 +151,11 @@ enum channel_news channel_read(struct channel *channel, size_t most, struct chan
         news = read_head(channel, most);
     if (news == CHANNEL_REQUEST)
         news = read_body(channel, out);
-    // Without the bit it is a number of a forwarder's, and no answer would find its way. More that
-    // has come waits for the next call, so that one peer cannot hold the caller.
+    // Without the bit it is a number of a forwarder's, and no answer would find its way.
     if (news != CHANNEL_REQUEST || out->number & top_bit)
         return news;
     free(out->data);
-    return CHANNEL_NOTHING;
+    return CHANNEL_OVER;
 }
 
 // ---- out ----

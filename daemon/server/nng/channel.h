@@ -21,13 +21,13 @@ struct channel_answer;
 struct ipc_stream;
 
 struct channel {
-    struct ipc_stream *stream;  // owned; NULL = closed
-    bool greeted;               // the peer's greeting has come
-    bool in_body;               // the head of a request has come
-    size_t got;                 // bytes of the greeting, the head or the body, whichever comes now
-    size_t size;                // bytes of the body
-    uint8_t head[CHANNEL_HEAD]; // or the greeting
-    uint8_t *body;              // owned; NULL: it is too large, and its bytes are dropped
+    struct ipc_stream *stream; // owned; NULL = closed
+    bool greeted;              // the peer's greeting has come
+    bool in_body;              // the head of a request has come
+    size_t got;  // bytes of the greeting, the head or the body, of the part being read
+    size_t size; // bytes of the body
+    uint8_t head[CHANNEL_HEAD];     // or the greeting
+    uint8_t *body;                  // owned; NULL: it is too large, and its bytes are dropped
     struct channel_answer *answers; // that the stream has not taken yet; the oldest first; owned
     size_t unread;                  // bytes of them all
 };

@@ -39,7 +39,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards all below
 // it. Each ear accepts one connection at a time, so a few are enough.
 enum { NUM_ACCEPTED = 16 };
 static struct accepted {
-    const void *stream; // NULL: asked for, or none
+    const void *stream; // NULL: the slot is free
     int fd;
 } accepted[NUM_ACCEPTED];
 static uint32_t last_accepted;

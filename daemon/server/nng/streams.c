@@ -7,11 +7,12 @@
 
 #include "streams.h"
 
-#include "base/container_of.h"
+#include "base/socket_rule.h"
 #include "nng_cures.h"
 #include "server/bound.h"
 #include "server/waker.h"
 
+#include <errno.h>
 #include <nng/nng.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ enum { BUFFER = 8 << 10, PATH_ROOM = 128 };
 struct node {
     struct streams *streams;
     uint32_t number;
-    bool is_named; // false: nothing is said of it yet
+    bool is_named; // false: streams_next() does not report it
     bool is_ready; // it is in streams->ready; guarded by the lock, as the next two
     struct node *prev, *next;
 };
@@ -42,7 +43,7 @@ struct operation {
 
 struct streams {
     int fd;               // an eventfd
-    pthread_mutex_t lock; // guards the list, and the fields that say so
+    pthread_mutex_t lock; // guards the list, and the fields marked so
     struct node *ready;   // the oldest first
 };
 
@@ -113,9 +114,10 @@ bool streams_next(struct streams *streams, uint32_t *number)
         DL_DELETE(streams->ready, node);
         node->is_ready = false;
         *number = node->number;
-        if (!streams->ready && read(streams->fd, &count, sizeof count) < 0)
-            count = 0; // nobody rang
     }
+    // Also if there was none: one that was closed may have rung.
+    if (!streams->ready && read(streams->fd, &count, sizeof count) < 0)
+        count = 0; // nobody rang
     pthread_mutex_unlock(&streams->lock);
     return node != NULL;
 }
@@ -198,23 +200,38 @@ int streams_fd(const struct streams *streams)
 // ---- ears ----
 
 // nng removes the path at which it has listened, whatever lies there then. So it listens at another
-// path, and the socket gets its own afterwards.
-static int listen_at(struct ear *ear, mode_t mode)
+// path, and the socket gets its own afterwards. If a byte more has no room, the last one is
+// another.
+static void first_path(const struct ear *ear, char first[PATH_ROOM])
 {
-    char first[PATH_ROOM + 4], url[PATH_ROOM + 16];
-    snprintf(first, sizeof first, "%s~", ear->path);
+    const size_t length = strlen(ear->path), kept = length < SOCKET_PATH_MAX ? length : length - 1;
+    memcpy(first, ear->path, kept);
+    memcpy(first + kept, "~", 2);
+}
+
+static enum status listen_at(struct ear *ear, mode_t mode, struct error *error)
+{
+    char first[PATH_ROOM], url[PATH_ROOM + 16];
+    struct stat info;
+    first_path(ear, first);
     snprintf(url, sizeof url, "ipc://%s", first);
-    unlink(first); // a killed daemon's; the lock is ours
+    if (lstat(first, &info) == 0 && S_ISSOCK(info.st_mode))
+        unlink(first); // a killed daemon's; the lock is ours
     int reason = nng_stream_listener_alloc(&ear->listener, url);
     if (!reason)
         reason = nng_stream_listener_set_int(ear->listener, NNG_OPT_IPC_PERMISSIONS, (int)mode);
     if (!reason)
         reason = nng_stream_listener_listen(ear->listener);
-    if (!reason && rename(first, ear->path) != 0)
-        reason = NNG_EPERM;
     if (!reason)
-        ear->bound = bound_at(ear->path);
-    return reason;
+        reason = operation_make(&ear->accepting, &ear->node);
+    if (reason)
+        return error_set(error, STATUS_INVALID, "cannot listen at %s: %s", first,
+                         nng_strerror(reason));
+    if (rename(first, ear->path) != 0)
+        return error_set(error, STATUS_INVALID, "cannot rename %s to %s: %s", first, ear->path,
+                         strerror(errno));
+    ear->bound = bound_at(ear->path);
+    return STATUS_OK;
 }
 
 enum status ear_open(struct streams *streams, uint32_t number, const char *path, mode_t mode,
@@ -226,13 +243,10 @@ enum status ear_open(struct streams *streams, uint32_t number, const char *path,
     ear->node.streams = streams;
     snprintf(ear->path, sizeof ear->path, "%s", path);
     name(&ear->node, number);
-    int reason = listen_at(ear, mode);
-    if (!reason)
-        reason = operation_make(&ear->accepting, &ear->node);
-    if (reason) {
+    enum status status = listen_at(ear, mode, error);
+    if (status != STATUS_OK) {
         ear_close(ear);
-        return error_set(error, STATUS_INVALID, "cannot listen at %s: %s", path,
-                         nng_strerror(reason));
+        return status;
     }
     ear_resume(ear);
     *out = ear;

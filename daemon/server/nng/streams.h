@@ -27,7 +27,8 @@ enum status streams_open(struct streams **out, struct error *error);
 // Ends nng's threads. Ears and streams are closed before. Takes NULL.
 void streams_close(struct streams *streams);
 int streams_fd(const struct streams *streams); // readable while streams_next() has something
-// The number of an ear or a stream with news. It is named once for them. False: none has news.
+// The number of an ear or a stream with news. Several pieces of news are reported once. False: none
+// has news.
 bool streams_next(struct streams *streams, uint32_t *number);
 
 // Listens at `path` with the permissions `mode`. Nothing lies there; see side_socket_clear().
