@@ -240,7 +240,7 @@ START_TEST(a_connection_too_many_is_told_its_option)
     struct aule_ping_info info;
     expect(aule_session_open(&params, &other), AULE_LIMIT, "--max-connections is 1");
     ok(aule_monitor_open(daemon_.socket, 0, &monitor));
-    expect(aule_monitor_ping(monitor, &info), AULE_LIMIT, "--max-connections is 1");
+    ok(aule_monitor_ping(monitor, &info)); // the control socket has places of its own
     aule_monitor_close(monitor);
     aule_session_close(session);
 }
