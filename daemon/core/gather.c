@@ -20,8 +20,8 @@ static int64_t waits_until(const struct core_session *session, int64_t now_ns)
 {
     const struct run *run = session->queued;
     const int64_t half_ns = (int64_t)run->engine.options.max_queue_ms * NS_PER_MS / 2,
-                  rounds = GATHER_ROUNDS +
-                           (run->reading.num_layers + run->num_links - 1) / run->num_links;
+                  layers = run_num_layers(run),
+                  rounds = GATHER_ROUNDS + (run->reading.num_layers + layers - 1) / layers;
     int64_t until_ns =
         (session->held_ns ? session->held_ns : now_ns) + rounds * session->habit.gpu_ns;
     if (half_ns && run->queued_ns + half_ns < until_ns)
@@ -220,7 +220,7 @@ static struct reading reading_of(const struct link *link)
 {
     const struct run *run = link->run;
     struct reading reading = run->reading;
-    if (run_is_sliced(run)) // it shares no cascade
+    if (link_is_sliced(link)) // it shares no cascade
         return (struct reading){0};
     if (reading.cache)
         reading.layer =

@@ -18,8 +18,9 @@
 //
 // Slices. A layer that would take long is cut into slices (speed.h), each a link: slices of tiles
 // of queries, of rows, or of blocks. A slice is the last link of its submission, unless all that
-// was picked takes no longer than one slice should. While a session is alone on a GPU, nothing is
-// cut.
+// was picked takes no longer than one slice should. While no other session has runs on a GPU,
+// slices are long. Each layer is cut anew, so that a run gets short slices when another session
+// comes.
 //
 // Waves. Each session counts waves of its own. A link goes into its session's current wave if no
 // link of the session there writes what it uses, or uses what it writes; otherwise into the next
@@ -48,6 +49,7 @@
 #include "state.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <xxhash.h>
 
@@ -60,20 +62,31 @@ void scheduler_init(struct scheduler *scheduler, bool software, uint64_t slice_n
 
 // ---- building a submission ----
 
+// A run of the session is picked.
+static void note_session(struct scheduler *scheduler, const struct core_session *session)
+{
+    if (scheduler->latest != session->id)
+        scheduler->others_ns = scheduler->latest_ns;
+    scheduler->latest = session->id;
+    scheduler->latest_ns = session->ledger->now_ns;
+}
+
 // Takes the run's next link. It is its session's first queued run, and the session is ready.
 // `number` is that of the submission.
-static struct link pick(struct run *run, uint64_t number)
+static struct link pick(struct scheduler *scheduler, struct run *run, uint64_t number)
 {
     struct core_session *session = run->session;
     if (session->submission != number)
         beside_begin(session);
     session->submission = number;
     session->held_ns = 0;
+    note_session(scheduler, session);
     struct link link = run_next_link(run);
     link.wave = beside_place(session, run);
-    if (++run->num_picked == run->num_links)
+    run_picked(run);
+    if (run->num_picked == run->num_links)
         session->queued = run_next_live(run);
-    turns_serve(session, run_link_weight(run));
+    turns_serve(session, run_link_weight(&link));
     return link;
 }
 
@@ -128,32 +141,47 @@ static void end_halts(struct scheduler *scheduler)
 
 // ---- slices ----
 
-// Whether a run can be cut, and should be: some other session may have to wait for it, or the
-// device is a software one, which may take minutes for a run.
-static bool may_slice(const struct core *core, const struct run *run)
+// GPU time that a slice of the session's run should take. Among other sessions' runs it is short.
+// So it is on a software device, which may take minutes for a run.
+static double slice_ns(const struct core *core, const struct core_session *session)
 {
-    const bool mirrored = run->engine.arena && !engine_arena_imported(run->engine.arena);
-    return !mirrored && !run->num_picked &&
-           (core->num_sessions + core->num_errands > 1 || core->params.slice_ns ||
-            engine_device(core->ledger.engine)->software);
+    const struct scheduler *s = &core->scheduler;
+    const int64_t others_ns = s->latest == session->id ? s->others_ns : s->latest_ns;
+    const bool alone = s->turns.num_ready < 2 &&
+                       (!others_ns || core->ledger.now_ns - others_ns > SCHEDULER_LATELY_NS);
+    return alone && !core->params.slice_ns && !engine_device(core->ledger.engine)->software
+               ? fmax(s->speed.slice_ns, SPEED_ALONE_NS)
+               : s->speed.slice_ns;
 }
 
-// Cuts a run whose turn has come for the first time, if it is long.
+// Whether the next layer of the run takes no longer than one slice should.
+static bool is_short(const struct speed *speed, const struct run *run, double slice_ns)
+{
+    const double longest =
+        run->saved_work > run->own_work / 2 ? SPEED_CASCADE_SLICES * speed->slice_ns : slice_ns;
+    return speed_ns(speed, run->speed, run->own_work - run->saved_work) +
+               speed_ns(speed, SPEED_WRITE, run->write_work) <=
+           fmax(longest, slice_ns);
+}
+
+// Cuts the next layer of a run, if it is long and nothing of it was picked yet.
 static void slice(const struct core *core, struct run *run)
 {
     const struct speed *speed = &core->scheduler.speed;
-    if (!may_slice(core, run))
+    const bool mirrored = run->engine.arena && !engine_arena_imported(run->engine.arena);
+    const double each_ns = slice_ns(core, run->session);
+    if (run->next_slice)
         return;
-    const uint32_t most_links = UINT32_MAX / SPEED_MOST_SLICES / 2,
-                   slices = speed_slices(speed, run->speed, run->own_work),
-                   writes = run->write_work ? speed_slices(speed, SPEED_WRITE, run->write_work) : 0;
-    const bool is_short = speed_ns(speed, run->speed, run->own_work) +
-                              speed_ns(speed, SPEED_WRITE, run->write_work) <=
-                          speed->slice_ns;
-    if (is_short || run->layers.num_layers > most_links)
-        run_slice(run, 0, 1);
-    else
-        run_slice(run, writes, slices ? slices : 1);
+    if (mirrored || run_num_layers(run) > UINT32_MAX / SPEED_MOST_SLICES / 2 ||
+        is_short(speed, run, each_ns)) {
+        run_slice(run, (struct layer_cut){0, 1});
+        return;
+    }
+    run_slice(run, (struct layer_cut){
+                       run->write_work ? speed_slices(speed, SPEED_WRITE, run->write_work,
+                                                      run->write_units, each_ns)
+                                       : 0,
+                       speed_slices(speed, run->speed, run->own_work, run->own_units, each_ns)});
 }
 
 // What a submission may still take.
@@ -178,22 +206,22 @@ static double link_ns(const struct core *core, const struct link *link)
     return speed_ns(&core->scheduler.speed, run_link_kind(link), run_link_cost(link));
 }
 
-// A long slice has no company but what is there for a moment.
+// A sliced link joins a submission only if all its links fit into one slice's time.
 static bool has_room(const struct core *core, const struct left *left, struct run *run)
 {
     const struct link next = run_next_link(run);
-    return run_link_work(run) <= left->room &&
+    return run_link_work(&next) <= left->room &&
            ((!left->has_slice && !run_is_sliced(run)) || link_ns(core, &next) <= left->ns);
 }
 
 static void take(const struct core *core, struct left *left, const struct link *link)
 {
-    const uint64_t weight = run_link_weight(link->run), work = run_link_work(link->run);
+    const uint64_t weight = run_link_weight(link), work = run_link_work(link);
     uint64_t *tokens = left->budget ? &left->budget : &left->beyond;
     *tokens -= weight < *tokens ? weight : *tokens;
     left->room -= work < left->room ? work : left->room;
     left->ns -= link_ns(core, link);
-    left->has_slice |= run_is_sliced(link->run);
+    left->has_slice |= link_is_sliced(link);
 }
 
 // A submission that is full also takes links that share a prefix with the last one, up to twice its
@@ -210,7 +238,7 @@ static uint32_t pick_links(struct core *core, uint64_t number)
         slice(core, run);
         if (count && !has_room(core, &left, run))
             break;
-        const struct link link = pick(run, number);
+        const struct link link = pick(scheduler, run, number);
         take(core, &left, &link);
         scheduler->picked[count++] = link;
         if (link.wave + 1 >= waves && link.run->session->queued)
@@ -405,8 +433,8 @@ static uint64_t kind_of(const struct submission *submission)
 {
     uint64_t tokens = 0, work = 0; // a sum that wraps still makes a kind
     for (uint32_t i = 0; i < submission->num_links; i++) {
-        tokens += run_link_weight(submission->links[i].run);
-        work += run_link_work(submission->links[i].run);
+        tokens += run_link_weight(&submission->links[i]);
+        work += run_link_work(&submission->links[i]);
     }
     const uint64_t kind[] = {submission->num_links, about(tokens), about(work)};
     return XXH3_64bits(kind, sizeof kind);
@@ -546,6 +574,13 @@ static void read_dispatch(struct core *core, const struct submission *submission
         count_dispatch(core, sessions);
 }
 
+static void learn_speed(struct speed *speed, const struct link *link, uint64_t ns)
+{
+    uint64_t work, layer_ns;
+    if (run_link_took(link, ns, &work, &layer_ns))
+        speed_learn(speed, run_link_kind(link), work, layer_ns);
+}
+
 // Takes over the results of a submission. Returns the GPU time of the links that succeeded, in ns.
 static uint64_t read_results(struct core *core, struct submission *submission,
                              const struct engine_event *event)
@@ -560,8 +595,7 @@ static uint64_t read_results(struct core *core, struct submission *submission,
             order[good++] = i;
             gpu_ns += event->results[i].own_ns;
             submission->links[i].run->session->gpu_ns += event->results[i].own_ns;
-            speed_learn(&core->scheduler.speed, run_link_kind(&submission->links[i]),
-                        run_link_cost(&submission->links[i]), event->results[i].own_ns);
+            learn_speed(&core->scheduler.speed, &submission->links[i], event->results[i].own_ns);
         } else {
             run_fail(submission->links[i].run, status,
                      i < event->num_results ? event->results[i].message : NULL);
@@ -590,7 +624,7 @@ static void learn_budget(struct scheduler *scheduler, const struct submission *s
     const uint64_t least = TURNS_QUANTUM, most = SCHEDULER_BUDGET, budget = scheduler->budget;
     uint64_t weight = 0;
     for (uint32_t i = 0; i < submission->num_links; i++)
-        if (__builtin_add_overflow(weight, run_link_weight(submission->links[i].run), &weight))
+        if (__builtin_add_overflow(weight, run_link_weight(&submission->links[i]), &weight))
             weight = UINT64_MAX;
     if (gpu_ns > SCHEDULER_TIME_NS) {
         uint64_t would_do = (uint64_t)((double)weight * SCHEDULER_TIME_NS / (double)gpu_ns);
@@ -615,7 +649,7 @@ static uint32_t put_back(struct scheduler *scheduler, struct submission *submiss
     }
     for (uint32_t i = 0; i < back; i++) {
         submission->links[kept + i] = scheduler->picked[i];
-        run_put_back(scheduler->picked[i].run);
+        run_put_back(&scheduler->picked[i]);
     }
     return kept;
 }

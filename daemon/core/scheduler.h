@@ -29,6 +29,8 @@ enum {
     // Each further submission may have this many times the waves of the one before. If its sessions
     // share a long prompt, preparing a wave takes at most a third of its GPU time.
     SCHEDULER_GROWTH = 3,
+    // A session is alone if no other one had a run picked for so long.
+    SCHEDULER_LATELY_NS = 1000 * 1000 * 1000,
     // GPU time that a submission should not exceed. After one that does, learn_budget() closes the
     // next ones sooner.
     SCHEDULER_TIME_NS = 20 * 1000 * 1000,
@@ -49,6 +51,9 @@ struct scheduler {
     uint64_t last_zeroes; // the newest submission that zeroes blocks; 0 = none
     uint64_t submissions; // built so far; the number of one is kept in session->submission
     uint64_t budget;      // tokens attended after which the next submission is closed
+    uint64_t latest;      // session of the last pick, by its id; 0 = none
+    // Times of its last pick, and of the last one of another session; 0 = none.
+    int64_t latest_ns, others_ns;
     uint64_t prepared_ns; // of the last submission that ended: from engine_submit() to the GPU
     // Bound on the waves of the newest submission, if a session reached it with more queued; else
     // 0.

@@ -165,6 +165,7 @@ static enum status queue(struct copy *copy, const void *request,
     run->weight = weight_moved_in_queue(moved_bytes(copy->table, copy->count), 0);
     run->speed = SPEED_COPY;
     run->work = run->own_work = copy_work(copy->table, copy->count);
+    run->own_units = ranges;
     fill(run, request);
     status = run_queue(run, detached, ticket, error);
     if (status != STATUS_OK) {

@@ -209,6 +209,7 @@ enum status core_merge(struct core_session *session, const struct core_merge_par
     run->weight = weight_moved_in_queue(moved_bytes(params), groups(params));
     run->speed = SPEED_MERGE;
     run->work = run->own_work = weight_moved_work(moved_bytes(params), groups(params));
+    run->own_units = params->num_tokens;
     run->tensors = tensors_of(params);
     describe(run, params);
     status = run_queue(run, params->detached, ticket, error);

@@ -65,7 +65,7 @@ enum status run_create(struct core_session *session, size_t arrays_size, size_t 
         return error_set(error, STATUS_NO_MEMORY,
                          "no host memory for a run with %zu bytes of arrays", arrays_size);
     run->session = session;
-    run->num_links = run->slices = 1;
+    run->num_links = run->cut.slices = 1;
     run->bytes = bytes;
     session_charge(session, bytes);
     *out = run;
@@ -266,52 +266,92 @@ static const float *move_floats(const float *from, uint64_t bytes)
 
 // ---- slices ----
 
-static uint32_t links_of_layer(const struct run *run)
+static uint32_t links_of_layer(struct layer_cut cut)
 {
-    return run->write_slices + run->slices;
+    return cut.writes + cut.slices;
 }
 
 static bool link_writes(const struct link *link)
 {
-    return link->slice < link->run->write_slices;
+    return link->slice < link->cut.writes;
 }
 
-void run_slice(struct run *run, uint32_t write_slices, uint32_t slices)
+// Which one the link is of those of its kind in the layer.
+static struct link_place {
+    uint32_t index, count;
+} place_of(const struct link *link)
 {
-    run->num_links = run->num_links / links_of_layer(run) * (write_slices + slices);
-    run->write_slices = write_slices;
-    run->slices = slices;
+    return link_writes(link)
+               ? (struct link_place){link->slice, link->cut.writes}
+               : (struct link_place){link->slice - link->cut.writes, link->cut.slices};
+}
+
+uint32_t run_num_layers(const struct run *run)
+{
+    return run->layers.num_layers ? run->layers.num_layers : 1;
+}
+
+static void count_links(struct run *run)
+{
+    run->num_links = run->num_picked - run->next_slice +
+                     (run_num_layers(run) - run->next_layer) * links_of_layer(run->cut);
+}
+
+void run_slice(struct run *run, struct layer_cut cut)
+{
+    run->cut = cut;
+    count_links(run);
 }
 
 bool run_is_sliced(const struct run *run)
 {
-    return links_of_layer(run) > 1;
+    return links_of_layer(run->cut) > 1;
+}
+
+bool link_is_sliced(const struct link *link)
+{
+    return links_of_layer(link->cut) > 1;
 }
 
 struct link run_next_link(struct run *run)
 {
-    const uint32_t each = links_of_layer(run);
     return (struct link){
-        .run = run, .number = run->num_picked / each, .slice = run->num_picked % each};
+        .run = run, .cut = run->cut, .number = run->next_layer, .slice = run->next_slice};
 }
 
-uint64_t run_link_weight(const struct run *run)
+void run_picked(struct run *run)
 {
-    const uint64_t weight = run->weight / links_of_layer(run);
+    run->num_picked++;
+    if (++run->next_slice < links_of_layer(run->cut))
+        return;
+    run->next_slice = 0;
+    run->next_layer++;
+}
+
+uint64_t run_link_weight(const struct link *link)
+{
+    const uint64_t weight = link->run->weight / links_of_layer(link->cut);
     return weight ? weight : 1;
 }
 
-uint64_t run_link_work(const struct run *run)
+uint64_t run_link_work(const struct link *link)
 {
-    return run->work / links_of_layer(run);
+    return link->run->work / links_of_layer(link->cut);
+}
+
+// All links of the kind in the layer.
+static uint64_t cost_of_layer(const struct link *link)
+{
+    const struct run *run = link->run;
+    if (link_writes(link))
+        return run->write_work;
+    return run->own_work - (link_is_sliced(link) ? 0 : run->saved_work) +
+           (link->cut.writes ? 0 : run->write_work);
 }
 
 uint64_t run_link_cost(const struct link *link)
 {
-    const struct run *run = link->run;
-    if (link_writes(link))
-        return run->write_work / run->write_slices;
-    return (run->own_work + (run->write_slices ? 0 : run->write_work)) / run->slices;
+    return cost_of_layer(link) / place_of(link).count;
 }
 
 enum speed_kind run_link_kind(const struct link *link)
@@ -319,17 +359,26 @@ enum speed_kind run_link_kind(const struct link *link)
     return link_writes(link) ? SPEED_WRITE : link->run->speed;
 }
 
+bool run_link_took(const struct link *link, uint64_t ns, uint64_t *work, uint64_t *layer_ns)
+{
+    struct run *run = link->run;
+    const struct link_place place = place_of(link);
+    run->layer_ns = ns + (place.index ? run->layer_ns : 0);
+    *work = cost_of_layer(link);
+    *layer_ns = run->layer_ns;
+    return place.index + 1 == place.count;
+}
+
 // Sets which slice of the layer the link is.
 static void describe_slice(struct engine_run *engine, const struct link *link)
 {
-    const struct run *run = link->run;
-    if (!run_is_sliced(run))
+    if (!link_is_sliced(link))
         return;
-    const bool writes = link_writes(link);
-    engine->kind = writes ? ENGINE_WRITE : engine->kind;
-    engine->is_written = run->write_slices > 0;
-    engine->slice = link->slice - (writes ? 0 : run->write_slices);
-    engine->num_slices = writes ? run->write_slices : run->slices;
+    const struct link_place place = place_of(link);
+    engine->kind = link_writes(link) ? ENGINE_WRITE : engine->kind;
+    engine->is_written = link->cut.writes > 0;
+    engine->slice = place.index;
+    engine->num_slices = place.count;
 }
 
 static void describe_layer(struct engine_run *engine, const struct run *run, uint32_t link)
@@ -427,6 +476,9 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     run->work = weight_work(batch, params);
     run->write_work = weight_writes(batch, params);
     run->own_work = weight_spread(batch, params) - run->write_work;
+    run->saved_work = weight_saved(batch, params);
+    run->write_units = batch->num_tokens;
+    run->own_units = weight_units(batch, params);
     run->speed = speed_of(batch, params);
     weight_reading(batch, params, &run->reading);
     describe(run, params, &sizes);
@@ -455,7 +507,7 @@ static void count_run(const struct run *run)
         return;
     }
     ledger->metrics[METRIC_RUNS_DONE]++;
-    const uint64_t attended = run->attended * (run->num_links / links_of_layer(run));
+    const uint64_t attended = run->attended * run_num_layers(run);
     ledger->metrics[METRIC_TOKENS_ATTENDED] += attended;
     session->runs_done++;
     session->tokens_attended += attended;
@@ -514,8 +566,9 @@ void run_link_over(struct run *run)
 
 // The engine returns a session's links in order. If it puts one off, it puts off all later ones,
 // too. So the links that stay picked are those before it.
-void run_put_back(struct run *run)
+void run_put_back(const struct link *link)
 {
+    struct run *run = link->run;
     struct core_session *session = run->session;
     if (session->closed)
         run_fail(run, STATUS_NO_SESSION, NULL);
@@ -524,7 +577,14 @@ void run_put_back(struct run *run)
         return;
     }
     run->num_picked--;
-    turns_unserve(session, run_link_weight(run));
+    if (link->number < run->next_layer ||
+        (link->number == run->next_layer && link->slice < run->next_slice)) {
+        run->next_layer = link->number;
+        run->next_slice = link->slice;
+        run->cut = link->cut;
+    }
+    count_links(run);
+    turns_unserve(session, run_link_weight(link));
     if (!session->queued || run->ticket < session->queued->ticket)
         session->queued = run;
     session->put_off = true;

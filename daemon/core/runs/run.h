@@ -14,6 +14,12 @@
 #include "run_check.h"
 #include "speed.h"
 
+// How a layer of a run is cut: slices [0, writes) of an attention write its K and V, and the
+// `slices` behind them attend. A layer that is not cut has one slice.
+struct layer_cut {
+    uint32_t writes, slices;
+};
+
 struct run {
     UT_hash_handle hh;       // session->tickets, unless detached
     struct run *prev, *next; // session->runs until delivered
@@ -25,19 +31,22 @@ struct run {
     uint64_t attended; // tokens; this and the next two of each layer
     uint64_t weight;   // in the queue: tokens, or what moving bytes counts as
     uint64_t work;     // multiply-adds
-    // What takes time, in multiply-adds: an attention's K/V writes, and all else, of kind `speed`.
-    uint64_t write_work, own_work;
+    // Estimated work in multiply-adds. write_work: K/V writes. own_work: the rest, timed as
+    // `speed`. saved_work: what a cascade saves of it, while the layer is not cut.
+    uint64_t write_work, own_work, saved_work;
+    uint64_t write_units, own_units; // parts that they can be cut into
     enum speed_kind speed;
     uint64_t bytes; // of `arrays` and the copy's pairs: they count for the session until run_free()
     struct wire_layers layers; // num_layers and layer_step are not 0, but a copy's and a merge's
     const float *k_scales, *v_scales; // [layers.num_layers], in `arrays`; NULL = none
     struct reading reading;           // of its first layer
     struct run_tensors tensors;       // what its layers touch in the arena
-    // The scheduler picks a run link by link. A link is one slice of one layer; a short layer has
-    // one slice, and so have all layers until the first one is picked. Slices [0, write_slices) of
-    // an attention that is cut write its K and V, and the `slices` behind them attend. A copy and a
-    // merge count as one layer. Links are picked in order, and a submission may have several.
-    uint32_t write_slices, slices;
+    // The scheduler picks a run link by link. A link is one slice of one layer. Each layer can be
+    // cut anew until its first slice is picked. A copy and a merge count as one layer. Links are
+    // picked in order, and a submission may have several.
+    struct layer_cut cut; // of the layer that is picked next, and of those behind it
+    uint32_t next_layer, next_slice;
+    uint64_t layer_ns;   // GPU time of the slices of one kind, of the layer that ends next
     uint32_t num_links;  // the run ends after so many; if it fails, only those that were picked
     uint32_t num_picked; // links in submissions, ended ones too
     uint32_t num_over;   // links that have ended
@@ -70,19 +79,27 @@ enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct e
 // A slice of one layer of a run. The engine takes it as a run of its own.
 struct link {
     struct run *run;
+    struct layer_cut cut;
     uint32_t number; // of the run's layers, from 0
     uint32_t slice;  // of the layer, from 0
     uint32_t wave;   // of the submission, from 0
 };
-// Cuts the layers of a run, of which nothing was picked yet. At least one slice attends or moves.
-void run_slice(struct run *run, uint32_t write_slices, uint32_t slices);
-bool run_is_sliced(const struct run *run);
+// Cuts the layers from the next one on, of which nothing was picked yet. At least one slice attends
+// or moves.
+void run_slice(struct run *run, struct layer_cut cut);
+uint32_t run_num_layers(const struct run *run);
+bool run_is_sliced(const struct run *run); // its next link is a part of a layer
+bool link_is_sliced(const struct link *link);
 struct link run_next_link(struct run *run);             // the one that is picked next
+void run_picked(struct run *run);                       // and it was picked
 struct engine_run run_link(const struct link *link);    // as the engine gets it
-uint64_t run_link_weight(const struct run *run);        // of one link; at least 1
-uint64_t run_link_work(const struct run *run);          // the same of run->work
+uint64_t run_link_weight(const struct link *link);      // at least 1
+uint64_t run_link_work(const struct link *link);        // the same of run->work
 uint64_t run_link_cost(const struct link *link);        // multiply-adds that take time
 enum speed_kind run_link_kind(const struct link *link); // of these
+// The link took so much GPU time; 0: unknown. True: it is the last one of its kind in the layer,
+// whose work and time these are.
+bool run_link_took(const struct link *link, uint64_t ns, uint64_t *work, uint64_t *layer_ns);
 // A link has failed, before or on the GPU. `why` is copied; NULL = no sentence. The run keeps its
 // first failure, and no further link of it is picked.
 void run_fail(struct run *run, enum status status, const char *why);
@@ -92,9 +109,9 @@ bool run_expire(struct run *run);
 // A link is over. The last one ends the run. run_deliver() shows a run when all earlier runs of the
 // session are over, too.
 void run_link_over(struct run *run);
-// Undoes the last pick of the run, because the engine has put that link off. The run is queued
-// again, and its session has no turn until turns_ready().
-void run_put_back(struct run *run);
+// Undoes a pick, because the engine has put the link off, and all later ones of its run. The run is
+// queued again, and its session has no turn until turns_ready().
+void run_put_back(const struct link *link);
 // The session's run behind this one that is not over; NULL: none. Runs that are over may stand
 // behind one that was put back.
 struct run *run_next_live(const struct run *run);

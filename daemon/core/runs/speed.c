@@ -5,23 +5,24 @@
 
 #include "speed.h"
 
+#include <math.h>
+
 // Before anything is measured. Measured on two loaded cores with lavapipe, all kinds take 0.4 to 2
 // ns. An H200 takes a fifth of this value for prefill, and slow GPUs take more, which is learnt
 // soon.
 static const double FIRST_NS_SOFTWARE = 1, FIRST_NS = 1e-5;
 
 enum {
-    // A step of learning goes this part of the way, and at most to twice or half the value: the
-    // first dispatch of a pipeline may include a compile.
+    // A step down goes this part of the way. One up goes all of it, but at most to twice the value.
     LEARN_PART = 4,
-    // What took less than this part of a slice says more about dispatches than about work.
+    // In shorter dispatches, launch overhead dominates.
     LEARN_LEAST = 16,
 };
 
 void speed_init(struct speed *speed, bool software, uint64_t slice_ns)
 {
     for (int i = 0; i < SPEEDS; i++)
-        speed->ns[i] = software ? FIRST_NS_SOFTWARE : FIRST_NS;
+        speed->ns[i] = speed->last[i] = software ? FIRST_NS_SOFTWARE : FIRST_NS;
     speed->slice_ns = software ? SPEED_SLICE_NS_SOFTWARE : SPEED_SLICE_NS;
     if (slice_ns)
         speed->slice_ns = (double)slice_ns;
@@ -32,20 +33,28 @@ double speed_ns(const struct speed *speed, enum speed_kind kind, uint64_t work)
     return speed->ns[kind] * (double)work;
 }
 
-uint32_t speed_slices(const struct speed *speed, enum speed_kind kind, uint64_t work)
+uint32_t speed_slices(const struct speed *speed, enum speed_kind kind, uint64_t work,
+                      uint64_t units, double slice_ns)
 {
-    const double slices = speed_ns(speed, kind, work) / speed->slice_ns;
-    if (slices >= SPEED_MOST_SLICES)
-        return SPEED_MOST_SLICES;
-    const uint32_t whole = (uint32_t)slices;
-    return whole + ((double)whole < slices);
+    const double slices = speed_ns(speed, kind, work) / slice_ns;
+    const uint32_t most = units < SPEED_MOST_SLICES ? (uint32_t)units : SPEED_MOST_SLICES;
+    if (slices <= 1 || most <= 1)
+        return 1;
+    return slices < most ? (uint32_t)ceil(slices) : most;
 }
 
+// A single measurement changes nothing, because the first dispatch of a pipeline may include a
+// compile: it counts as far as the one before confirms it. Work that takes less time than was
+// expected is learnt from, however short it was. Otherwise a value that is too high would stay.
 void speed_learn(struct speed *speed, enum speed_kind kind, uint64_t work, uint64_t ns)
 {
-    double *known = &speed->ns[kind], seen = (double)ns / (double)(work ? work : 1);
-    if ((double)ns * LEARN_LEAST < speed->slice_ns)
+    const double known = speed->ns[kind], seen = (double)ns / (double)(work ? work : 1),
+                 low = fmin(seen, speed->last[kind]), high = fmax(seen, speed->last[kind]);
+    if (!ns || fmax((double)ns, speed_ns(speed, kind, work)) * LEARN_LEAST < speed->slice_ns)
         return;
-    seen = seen > *known * 2 ? *known * 2 : seen < *known / 2 ? *known / 2 : seen;
-    *known += (seen - *known) / (seen > *known ? 1 : LEARN_PART);
+    speed->last[kind] = seen;
+    if (low > known)
+        speed->ns[kind] = fmin(low, 2 * known);
+    else if (high < known)
+        speed->ns[kind] += (high - known) / LEARN_PART;
 }

@@ -54,7 +54,8 @@ void turns_ready(struct core_session *session);
 // It is ready, and a link of this weight was picked. It stays ready if it has more.
 void turns_serve(struct core_session *session, uint64_t weight);
 void turns_unserve(struct core_session *session, uint64_t weight); // the link came back unstarted
-void turns_leave(struct core_session *session);  // it is ready, and is not asked for a while
+// Takes the session out of the heap until turns_rejoin().
+void turns_leave(struct core_session *session);
 void turns_rejoin(struct core_session *session); // then it gets its old place
 // It has no queued run any more, or is closing.
 void turns_forget(struct core_session *session);

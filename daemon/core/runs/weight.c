@@ -25,6 +25,8 @@ enum {
     // Multiply-adds and tokens attended that take as long as a workgroup with nothing to do.
     GROUP_WORK = 1 << 15,
     GROUP_TOKENS = 4,
+    // A part of a sequence's keys has at least about so many.
+    PART_KEYS = 512,
     // Bytes that one workgroup of a copy of blocks moves.
     COPY_BYTES = 16384,
 };
@@ -122,18 +124,28 @@ static uint64_t seen_tokens(const struct batch *batch, const struct core_run_par
     return seen && seen < batch->attended ? seen : batch->attended;
 }
 
+// Whether no sequence has more rows than a tile.
+static bool few_rows(const struct batch *batch, const struct core_run_params *p)
+{
+    return (uint64_t)batch->max_rows * (p->entry.num_heads / batch->kv.num_kv_heads) <=
+           BATCH_TILE_ROWS;
+}
+
+static bool is_split(const struct batch *batch, const struct core_run_params *p)
+{
+    return p->entry.num_splits != 1 && few_rows(batch, p);
+}
+
 // Keys of the longest sequence that one workgroup goes over. The engine splits the keys of a
 // sequence of few rows: into num_splits parts, or with num_splits 0 by its rule into parts of some
 // thousand keys, which count as 0 here. For many rows some shaders do not split. A window bounds
 // the keys, unless a mask or positions let rows of one tile see keys that lie far apart.
 static uint64_t keys_in_one_piece(const struct batch *batch, const struct core_run_params *p)
 {
-    uint64_t keys = batch->max_seq_len,
-             rows = (uint64_t)batch->max_rows * (p->entry.num_heads / batch->kv.num_kv_heads);
+    uint64_t keys = batch->max_seq_len;
     uint64_t window =
         batch->has_mask || batch->has_positions ? UINT64_MAX : keys_in_window(batch, p);
-    bool is_cut = p->entry.num_splits != 1 && rows <= BATCH_TILE_ROWS;
-    if (is_cut)
+    if (is_split(batch, p))
         keys = p->entry.num_splits ? (keys + p->entry.num_splits - 1) / p->entry.num_splits : 0;
     return keys > BATCH_TILE_KEYS && window < keys - BATCH_TILE_KEYS ? window + BATCH_TILE_KEYS
                                                                      : keys;
@@ -210,6 +222,26 @@ uint64_t weight_spread(const struct batch *batch, const struct core_run_params *
         return weight_work(batch, p);
     return at_most_64_bits((unsigned __int128)attention_work(batch, p) + local_bytes(batch) +
                            weight_writes(batch, p));
+}
+
+// Few rows of many keys are bound by reading the keys; more rows by their products.
+uint64_t weight_saved(const struct batch *batch, const struct core_run_params *p)
+{
+    if (p->entry.kind != ENGINE_ATTEND || !batch->table || batch->again_tokens <= 0 ||
+        !few_rows(batch, p) || window_hides_first(p))
+        return 0;
+    const uint64_t work = weight_spread(batch, p) - weight_writes(batch, p);
+    return (uint64_t)((unsigned __int128)work * (uint64_t)batch->again_tokens / batch->all_keys);
+}
+
+// Tiles of rows, and parts of their keys. All KV heads of a tile stay together.
+uint64_t weight_units(const struct batch *batch, const struct core_run_params *p)
+{
+    const uint64_t group = p->entry.num_heads / batch->kv.num_kv_heads;
+    if (p->entry.kind != ENGINE_ATTEND)
+        return moved_rows(batch, p);
+    return batch->num_seqs + batch->num_tokens * group / BATCH_TILE_ROWS +
+           (is_split(batch, p) ? batch->keys / PART_KEYS : 0);
 }
 
 uint64_t weight_writes(const struct batch *batch, const struct core_run_params *p)

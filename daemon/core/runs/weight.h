@@ -26,10 +26,15 @@ uint64_t weight_alone(const struct batch *batch, const struct core_run_params *p
 // block, too. The newest step of a batch only.
 void weight_reading(const struct batch *batch, const struct core_run_params *params,
                     struct reading *reading);
-// The same without regard to weight_alone().
+// weight_work() without the minimum that weight_alone() sets.
 uint64_t weight_spread(const struct batch *batch, const struct core_run_params *params);
 // What writing K and V counts in weight_work(), of an attention that writes; else 0.
 uint64_t weight_writes(const struct batch *batch, const struct core_run_params *params);
+// What a cascade saves of weight_spread(), because it reads shared keys once.
+uint64_t weight_saved(const struct batch *batch, const struct core_run_params *params);
+// Into how many parts the engine can cut the run at most; its K/V writes can be cut into
+// batch->num_tokens.
+uint64_t weight_units(const struct batch *batch, const struct core_run_params *params);
 // The same two costs for bytes that are read or written by so many workgroups; at least 1 each.
 uint64_t weight_moved_in_queue(unsigned __int128 bytes, unsigned __int128 workgroups);
 uint64_t weight_moved_work(unsigned __int128 bytes, unsigned __int128 workgroups);

@@ -11,6 +11,7 @@
 #include "rigs/scheduler_world.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { ROWS = 64, KEYS = 8192 };
 
@@ -160,7 +161,7 @@ START_TEST(the_slices_of_a_run_write_and_copy_what_it_would_as_a_whole)
     params.layers.num_layers = WORLD_LAYERS;
     ticket = worker_queue(&a, &params);
     world_step(&world);
-    expect_links(2 * 3, 2 * 12, 0);
+    expect_links(2 * 3, 2 * 3, 0); // in three, for its tile has no more parts
     ck_assert_int_eq(ask(&a, ticket), STATUS_OK);
     expect_slots(blocks[0], 1, 1);
     ck_assert_status(core_blocks_copy(a.session, a.cache, blocks[0], to, 1, false, &ticket, &error),
@@ -172,42 +173,156 @@ START_TEST(the_slices_of_a_run_write_and_copy_what_it_would_as_a_whole)
         core_blocks_copy(a.session, a.cache, blocks[0], to + 1, 1, false, &ticket, &error),
         STATUS_OK);
     world_step(&world);
-    expect_links(0, 0, 4);
+    expect_links(0, 0, WORLD_LAYERS); // a block of a layer stays whole
     expect_slots(to, 1, 1);
     expect_slots(to + 1, 1, 1);
 }
 END_TEST
 
-// ---- when nothing is cut ----
+// ---- when little or nothing is cut ----
+
+enum { LATER_NS = 2 * SCHEDULER_LATELY_NS };
+
+static void alone_from_now_on(void)
+{
+    slice_by(100);
+    world.core->params.slice_ns = 0; // as in a daemon
+    world.now_ns += LATER_NS;
+}
 
 START_TEST(a_session_alone_on_a_gpu_has_its_runs_whole)
 {
     const uint64_t large = make_reader(&a, blocks[0], ROWS, KEYS);
-    slice_by(100);
-    world.core->params.slice_ns = 0; // as in a daemon
-    ticket = worker_run(&a, large, 0, ROWS, NULL);
-    world_step(&world);
-    ck_assert_uint_eq(newest()->num_slices, 9);
-    world_finish_all(&world);
-    worker_close(&b, false);
-    worker_close(&c, false);
+    alone_from_now_on(); // b and c are open, and idle
     ticket = worker_run(&a, large, 0, ROWS, NULL);
     world_step(&world);
     ck_assert_uint_eq(newest()->num_slices, 0);
     world_finish_all(&world);
+    run(&b, 0);
+    world_finish_all(&world);
+    ticket = worker_run(&a, large, 0, ROWS, NULL);
+    world_step(&world);
+    ck_assert_uint_eq(newest()->num_slices, 9);
+    world_finish_all(&world);
+}
+END_TEST
+
+START_TEST(a_very_long_run_of_a_session_alone_is_cut_into_long_slices)
+{
+    const uint64_t large = make_reader(&a, blocks[0], ROWS, KEYS);
+    alone_from_now_on();
+    world.core->scheduler.speed.ns[SPEED_PREFILL] *= 2.5 * SPEED_ALONE_NS / 885;
+    ticket = worker_run(&a, large, 0, ROWS, NULL);
+    world_step(&world);
+    ck_assert_uint_eq(newest()->num_slices, 3);
+    world_finish_all(&world);
+    ck_assert_int_eq(ask(&a, ticket), STATUS_OK);
+}
+END_TEST
+
+// a's first layer is in flight as a whole when b comes. The second layer is queued.
+static uint64_t queue_layers(void)
+{
+    const uint64_t large = make_reader(&a, blocks[0], ROWS, KEYS);
+    struct core_run_params params = worker_run_params(&a, large, 0, ROWS, NULL);
+    params.layers.num_layers = WORLD_LAYERS;
+    world.core->scheduler.budget = 1; // a link in each submission
+    occupy();
+    alone_from_now_on();
+    ticket = worker_queue(&a, &params);
+    finish_one();
+    ck_assert_uint_eq(newest()->line, a.session->id);
+    ck_assert_uint_eq(newest()->num_slices, 0);
+    return run(&b, 0);
+}
+
+START_TEST(a_run_that_began_alone_is_cut_at_its_next_layer_if_another_session_comes)
+{
+    const uint64_t other = queue_layers();
+    uint32_t links[2] = {0};
+    while (fake_engine_oldest(world.engine)) {
+        const struct engine_run *first = &fake_engine_oldest(world.engine)->runs[0].run;
+        if (first->line == a.session->id)
+            links[first->layer]++;
+        finish_one();
+        world_check(&world);
+    }
+    ck_assert_int_eq(ask(&b, other), STATUS_OK);
+    ck_assert_int_eq(ask(&a, ticket), STATUS_OK);
+    ck_assert_uint_eq(links[0], 1);
+    ck_assert_uint_eq(links[1], 9);
+}
+END_TEST
+
+// The last slice of a layer is in flight with the next layer as a whole.
+START_TEST(a_slice_that_is_put_off_with_the_next_layer_goes_on_as_it_was_cut)
+{
+    const uint64_t large = make_reader(&a, blocks[0], ROWS, KEYS);
+    struct core_run_params params = worker_run_params(&a, large, 0, ROWS, NULL);
+    params.layers.num_layers = WORLD_LAYERS;
+    world.core->scheduler.budget = 1; // a link in each submission
+    alone_from_now_on();
+    occupy();
+    ticket = worker_queue(&a, &params);
+    do
+        finish_one();
+    while (newest()->line != a.session->id || newest()->slice < 8);
+    world.now_ns += LATER_NS;
+    finish_one();
+    ck_assert_uint_eq(newest()->layer, 1);
+    ck_assert_uint_eq(newest()->num_slices, 0);
+    fake_engine_put_off(world.engine, a.session->id);
+    while (finish_one())
+        ;
+    world_check(&world);
+    fake_engine_compiled(world.engine);
+    world_step(&world);
+    const struct engine_run *first = &fake_engine_oldest(world.engine)->runs[0].run;
+    ck_assert_uint_eq(first->layer, 0);
+    ck_assert_uint_eq(first->slice, 8);
+    ck_assert_uint_eq(first->num_slices, 9);
+    ck_assert_uint_eq(newest()->layer, 1);
+    world_finish_all(&world);
+    ck_assert_int_eq(ask(&a, ticket), STATUS_OK);
+}
+END_TEST
+
+// 32 sequences of the same 8 blocks, by the estimate 47 ns, or 1.8 ns as a cascade.
+START_TEST(a_decode_that_a_cascade_makes_short_stays_whole)
+{
+    enum { SEQS = 32 };
+    int32_t cu[SEQS + 1] = {0}, lens[SEQS], table[SEQS * 8];
+    worker_fill(&a, blocks[0], 8);
+    for (int i = 0; i < SEQS; i++) {
+        cu[i + 1] = i + 1;
+        lens[i] = 64;
+        memcpy(table + (ptrdiff_t)i * 8, blocks[0], sizeof *table * 8);
+    }
+    const struct core_batch_params params = sequences_over(a.cache, SEQS, cu, lens, table, 8);
+    const uint64_t batch = worker_create(&a, &params);
+    slice_by(10);
+    ticket = worker_run(&a, batch, 0, SEQS, NULL);
+    world_step(&world);
+    ck_assert_uint_eq(newest()->num_slices, 0);
+    slice_by(0.1); // too long even so
+    ticket = worker_run(&a, batch, 0, SEQS, NULL);
+    world_finish_all(&world);
+    ck_assert_uint_gt(worker_result(&a, ticket).gpu_ns, 1000);
 }
 END_TEST
 
 // ---- what is learnt ----
 
-START_TEST(the_time_of_each_kind_is_learnt_and_no_single_dispatch_changes_it_much)
+START_TEST(the_time_of_each_kind_is_learnt_and_no_single_dispatch_changes_it)
 {
     struct speed speed;
     speed_init(&speed, true, 0);
-    const double before = speed_ns(&speed, SPEED_MERGE, 1000);
+    const double before = speed_ns(&speed, SPEED_MERGE, 1000), slice_ns = SPEED_SLICE_NS_SOFTWARE;
     const uint64_t work = SPEED_SLICE_NS_SOFTWARE;
+    speed_learn(&speed, SPEED_GATHER, work, UINT64_C(1000) * work); // with a compile
+    ck_assert_double_eq(speed_ns(&speed, SPEED_GATHER, 1000), before);
     speed_learn(&speed, SPEED_GATHER, work, UINT64_C(1000) * work);
-    ck_assert_double_eq(speed_ns(&speed, SPEED_GATHER, 1000), 2 * before); // with a compile
+    ck_assert_double_eq(speed_ns(&speed, SPEED_GATHER, 1000), 2 * before);
     for (int i = 0; i < 60; i++)
         speed_learn(&speed, SPEED_GATHER, work, work / 10);
     ck_assert_double_eq_tol(speed_ns(&speed, SPEED_GATHER, 1000), before / 10, before / 1000);
@@ -215,26 +330,68 @@ START_TEST(the_time_of_each_kind_is_learnt_and_no_single_dispatch_changes_it_muc
     speed_learn(&speed, SPEED_GATHER, work, 0); // no timestamps
     ck_assert_double_eq_tol(speed_ns(&speed, SPEED_GATHER, 1000), before / 10, before / 1000);
     ck_assert_double_eq(speed_ns(&speed, SPEED_MERGE, 1000), before);
-    ck_assert_uint_eq(speed_slices(&speed, SPEED_MERGE, work + 1), 2);
-    ck_assert_uint_eq(speed_slices(&speed, SPEED_MERGE, UINT64_MAX), SPEED_MOST_SLICES);
+    ck_assert_uint_eq(speed_slices(&speed, SPEED_MERGE, work + 1, UINT64_MAX, slice_ns), 2);
+    ck_assert_uint_eq(speed_slices(&speed, SPEED_MERGE, UINT64_MAX, UINT64_MAX, slice_ns),
+                      SPEED_MOST_SLICES);
+    ck_assert_uint_eq(speed_slices(&speed, SPEED_MERGE, UINT64_MAX, 3, slice_ns), 3);
+}
+END_TEST
+
+START_TEST(an_estimate_that_compiles_made_too_high_comes_down_again)
+{
+    struct speed speed;
+    speed_init(&speed, true, 0);
+    const uint64_t work = SPEED_SLICE_NS_SOFTWARE;
+    for (int i = 0; i < 8; i++)
+        speed_learn(&speed, SPEED_DECODE, work, UINT64_C(2000000000));
+    ck_assert_double_ge(speed_ns(&speed, SPEED_DECODE, work), 64.0 * work);
+    for (int i = 0; i < 40; i++)
+        speed_learn(&speed, SPEED_DECODE, work, work / 1000);
+    ck_assert_double_le(speed_ns(&speed, SPEED_DECODE, work), SPEED_SLICE_NS_SOFTWARE);
+}
+END_TEST
+
+// The first of nine slices has nearly all of the work.
+START_TEST(a_layer_whose_slices_are_unequal_is_learnt_as_a_whole)
+{
+    const uint64_t large = make_reader(&a, blocks[0], ROWS, KEYS);
+    const double *speed = &world.core->scheduler.speed.ns[SPEED_PREFILL], before = *speed;
+    for (int i = 0; i < 8; i++) {
+        ticket = worker_run(&a, large, 0, ROWS, NULL);
+        world_step(&world);
+        while (fake_engine_oldest(world.engine)) {
+            struct fake_run *first = &fake_engine_oldest(world.engine)->runs[0];
+            first->own_ns = first->run.slice ? 1 : 1770;
+            finish_one();
+        }
+        worker_reap(&a, ticket, STATUS_OK);
+    }
+    ck_assert_double_ge(*speed, 1.9 * before); // twice the 885 ns of the estimate
+    ck_assert_double_le(*speed, 2.1 * before);
 }
 END_TEST
 
 int main(void)
 {
     Suite *suite = suite_create("slices");
-    check_case(
-        suite, "slices", open_sliced, close_all,
-        (const TTest *const[]){a_short_run_goes_between_the_slices_of_a_long_one,
-                               a_session_whose_compile_ends_goes_on_with_the_slice_that_was_put_off,
-                               a_slice_that_fails_ends_its_run_and_no_further_slice_is_done,
-                               a_session_that_ends_between_two_slices_leaves_nothing,
-                               the_slices_of_a_run_write_and_copy_what_it_would_as_a_whole,
-                               a_session_alone_on_a_gpu_has_its_runs_whole, NULL},
-        1);
-    check_case(suite, "speed", NULL, NULL,
+    check_case(suite, "slices", open_sliced, close_all,
                (const TTest *const[]){
-                   the_time_of_each_kind_is_learnt_and_no_single_dispatch_changes_it_much, NULL},
+                   a_short_run_goes_between_the_slices_of_a_long_one,
+                   a_session_whose_compile_ends_goes_on_with_the_slice_that_was_put_off,
+                   a_slice_that_fails_ends_its_run_and_no_further_slice_is_done,
+                   a_session_that_ends_between_two_slices_leaves_nothing,
+                   the_slices_of_a_run_write_and_copy_what_it_would_as_a_whole,
+                   a_session_alone_on_a_gpu_has_its_runs_whole,
+                   a_very_long_run_of_a_session_alone_is_cut_into_long_slices,
+                   a_run_that_began_alone_is_cut_at_its_next_layer_if_another_session_comes,
+                   a_slice_that_is_put_off_with_the_next_layer_goes_on_as_it_was_cut,
+                   a_decode_that_a_cascade_makes_short_stays_whole,
+                   a_layer_whose_slices_are_unequal_is_learnt_as_a_whole, NULL},
                1);
+    check_case(
+        suite, "speed", NULL, NULL,
+        (const TTest *const[]){the_time_of_each_kind_is_learnt_and_no_single_dispatch_changes_it,
+                               an_estimate_that_compiles_made_too_high_comes_down_again, NULL},
+        1);
     return check_main(suite);
 }
