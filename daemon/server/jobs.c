@@ -13,11 +13,15 @@
 #include <string.h>
 #include <utlist.h>
 
+enum { TURN_BITS = 8 };
+
 struct jobs {
     pthread_t thread;
     pthread_mutex_t lock;   // guards waiting, done and stop
     pthread_cond_t changed; // `waiting` or `stop` changed
     struct job *waiting, *done;
+    // [hash of a tenant] the number of its last turn. Tenants with the same hash take turns as one.
+    uint64_t turns[1 << TURN_BITS], num_turns;
     bool stop;
     int wake_fd; // constant; not owned
 };
@@ -30,12 +34,47 @@ static void finish(struct jobs *jobs, struct job *job)
     waker_ring(jobs->wake_fd);
 }
 
+// ---- whose turn it is; under the lock ----
+
+static uint64_t *turn_of(struct jobs *jobs, const struct job *job)
+{
+    return &jobs->turns[job->tenant * UINT64_C(0x9E3779B97F4A7C15) >> (64 - TURN_BITS)];
+}
+
+static bool goes_before(struct jobs *jobs, const struct job *a, const struct job *b)
+{
+    const uint64_t turn = *turn_of(jobs, a), other = *turn_of(jobs, b);
+    return turn != other ? turn < other : a->bytes < b->bytes;
+}
+
+// NULL: no job waits.
+static struct job *pick(struct jobs *jobs)
+{
+    struct job *best = jobs->waiting, *job;
+    if (!best || !best->is_long)
+        return best;
+    LL_FOREACH(jobs->waiting, job)
+    {
+        if (goes_before(jobs, job, best))
+            best = job;
+    }
+    LL_FOREACH(jobs->waiting, job)
+    {
+        if (job == best)
+            break;
+        if (job->tenant == best->tenant)
+            job->bytes /= 2; // so that it is not passed for ever
+    }
+    *turn_of(jobs, best) = ++jobs->num_turns;
+    return best;
+}
+
 static void *work(void *context)
 {
     struct jobs *jobs = context;
     pthread_mutex_lock(&jobs->lock);
     while (!jobs->stop) {
-        struct job *job = jobs->waiting;
+        struct job *job = pick(jobs);
         if (!job) {
             pthread_cond_wait(&jobs->changed, &jobs->lock);
             continue;

@@ -18,6 +18,8 @@ struct job {
     void (*work)(struct job *job);                // runs on the job thread
     void (*done)(struct job *job, void *context); // runs on the dispatcher; may free the job
     bool is_long;     // it may take a second: jobs that are not go first
+    uint64_t tenant;  // of a long job, any number
+    uint64_t bytes;   // of a long job's data: the smaller ones of a tenant go first
     struct job *next; // jobs.c's
 };
 
@@ -26,8 +28,9 @@ struct jobs;
 // All functions: dispatcher thread. `wake_fd` is an eventfd that is written when a job is done; it
 // stays the caller's.
 enum status jobs_create(int wake_fd, struct jobs **out, struct error *error);
-void jobs_start(struct jobs *jobs, struct job *job);       // jobs run in the order of their start,
-                                                           // long ones behind all others
+// Jobs run in the order of their start, long ones behind all others. Long ones take turns among
+// tenants. Each time a long job is passed by one of its tenant, its bytes count half.
+void jobs_start(struct jobs *jobs, struct job *job);
 void jobs_start_first(struct jobs *jobs, struct job *job); // runs before all waiting jobs
 // True: the job had not begun, and neither `work` nor `done` will be called.
 bool jobs_cancel(struct jobs *jobs, struct job *job);

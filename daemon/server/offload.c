@@ -118,13 +118,23 @@ static void filled(struct job *job, void *context)
     jobs_start(server->jobs, &offload->job);
 }
 
-enum status offload_start(struct call *call, const struct offload_steps *steps, void *context)
+static uint64_t tenant_of(const struct session *session)
+{
+    return session->group ? (uint64_t)(uintptr_t)session->group : session->uid;
+}
+
+enum status offload_start(struct call *call, const struct offload_steps *steps, void *context,
+                          uint64_t bytes)
 {
     struct offload *offload = malloc(sizeof *offload);
     if (!offload)
         return error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory for a command");
     *offload = (struct offload){
-        .job = {.work = fill, .done = filled, .is_long = true},
+        .job = {.work = fill,
+                .done = filled,
+                .is_long = true,
+                .tenant = tenant_of(call->session),
+                .bytes = bytes},
         .call = *call,
         .request = *call->request,
         .steps = *steps,

@@ -25,8 +25,9 @@ struct offload_steps {
 };
 
 // Takes over the call, which is answered when the job has ended. On failure nothing has begun, and
-// `drop` was not called. NO_MEMORY.
-enum status offload_start(struct call *call, const struct offload_steps *steps, void *context);
+// `drop` was not called. NO_MEMORY. `bytes`: of the command's arrays.
+enum status offload_start(struct call *call, const struct offload_steps *steps, void *context,
+                          uint64_t bytes);
 // True: an earlier command of its connection goes first, and the message is taken. If it cannot
 // wait, *status is LIMIT or NO_MEMORY, and *error says why.
 bool offload_defer(struct server *server, struct message *message, enum status *status,

@@ -468,6 +468,45 @@ static void work_until_told(struct job *job)
     work(job);
 }
 
+// Tenant 1 has many large jobs, tenant 2 two, tenant 3 one that comes late.
+START_TEST(long_jobs_take_turns_among_tenants_and_a_tenants_small_ones_go_first)
+{
+    enum { MANY = 40 };
+    struct held first = {.numbered = {{.work = work_until_told, .done = done}, 0, false}};
+    struct numbered large[MANY], small[4], quick = {{.work = work, .done = done}, 1, false};
+    static const struct {
+        uint64_t tenant, bytes;
+        int number; // its place
+    } expected[4] = {{1, 10, 2}, {2, 20, 3}, {3, 1 << 20, 4}, {2, 30, 6}};
+    struct jobs *jobs;
+    int next = 0, fd = eventfd(0, EFD_NONBLOCK);
+    sem_init(&first.begun, 0, 0);
+    sem_init(&first.end, 0, 0);
+    ck_assert_int_eq(jobs_create(fd, &jobs, &error), STATUS_OK);
+    jobs_start(jobs, &first.numbered.job);
+    sem_wait(&first.begun);
+    for (int i = 0; i < MANY; i++) {
+        large[i] = (struct numbered){{work, done, true, 1, 64 << 20, NULL}, i ? 6 + i : 5, false};
+        jobs_start(jobs, &large[i].job);
+    }
+    for (int i = 0; i < 4; i++) {
+        small[i] =
+            (struct numbered){{work, done, true, expected[i].tenant, expected[i].bytes, NULL},
+                              expected[i].number,
+                              false};
+        jobs_start(jobs, &small[i].job);
+    }
+    jobs_start(jobs, &quick.job);
+    sem_post(&first.end);
+    while (next < MANY + 6)
+        hear(fd, jobs, &next);
+    jobs_destroy(jobs);
+    sem_destroy(&first.begun);
+    sem_destroy(&first.end);
+    close(fd);
+}
+END_TEST
+
 START_TEST(a_job_that_waits_can_be_cancelled_or_overtaken_and_one_that_runs_can_not)
 {
     struct held first = {.numbered = {{.work = work_until_told, .done = done}, 0, false}};
@@ -595,6 +634,7 @@ int main(void)
                    lost_pages_are_replaced_one_by_one_where_the_system_refuses_the_whole_segment);
     tcase_add_test(segments, a_foreign_fault_reaches_the_earlier_handler);
     tcase_add_test(jobs, jobs_are_done_once_in_order_and_wake);
+    tcase_add_test(jobs, long_jobs_take_turns_among_tenants_and_a_tenants_small_ones_go_first);
     tcase_add_test(jobs, a_job_that_waits_can_be_cancelled_or_overtaken_and_one_that_runs_can_not);
     suite_add_tcase(suite, paths);
     suite_add_tcase(suite, segments);

@@ -87,7 +87,10 @@ static void drop(void *context)
 static enum status offload(struct call *call, const struct offload_steps *steps,
                            struct making *making)
 {
-    enum status status = offload_start(call, steps, making);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < making->num_fields; i++)
+        bytes += (uint64_t)making->vectors[i].count * making->fields[i].element_size;
+    enum status status = offload_start(call, steps, making, bytes);
     if (status != STATUS_OK)
         core_draft_discard(making->draft);
     return status;
