@@ -213,9 +213,9 @@ struct core_counts {
     uint64_t available; // free + cached + blocks that the pool could still add to it
     uint64_t block_bytes;
 };
-// A guest's counts are those of its tenant. Its free blocks are those that the tenant could get.
 // 0: the session does not have this cache open.
 uint32_t core_cache_block_size(const struct core_session *session, uint64_t cache);
+// A guest's counts are those of its tenant. Its free blocks are those that the tenant could get.
 enum status core_cache_counts(struct core_session *session, uint64_t cache, struct core_counts *out,
                               struct error *error);
 
@@ -535,8 +535,8 @@ enum status core_batch_destroy(struct core_session *session, uint64_t batch, str
 // The same in three parts, for large arrays. core_batch_begin() reads their lengths and the scalars
 // alone. Then any thread calls core_draft_fill() with the arrays, which stay the caller's until the
 // draft ends, and the same lengths and scalars otherwise. Then the dispatcher calls
-// core_draft_end(), if the session has not been closed and filling succeeded. In every case it
-// calls core_draft_discard() at last, and only then is a session that was closed meanwhile gone.
+// core_draft_end(), if the session has not been closed and filling succeeded. Always call
+// core_draft_discard() last. A session closed meanwhile ends only then.
 // From the begin to the end the caller makes no other call that advances or destroys a batch of the
 // session, or releases a block of it.
 struct core_draft;
@@ -568,7 +568,8 @@ struct core_advance {
 enum status core_batch_advance(struct core_session *session, const struct core_advance *advance,
                                struct error *error);
 // True: core_batch_advance() with these arrays would copy or read about `bytes` bytes or more, for
-// example because runs can still read an entry that changes. It would also succeed as a draft.
+// example because runs can still read an entry that changes. It can be made by
+// core_advance_begin(), too.
 bool core_advance_is_large(struct core_session *session, const struct core_advance *advance,
                            uint64_t bytes);
 // As core_batch_begin() and core_draft_fill().

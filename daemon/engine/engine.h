@@ -334,12 +334,12 @@ struct engine_advance {
     const int32_t *positions;    // likewise
     bool is_used;                // `batch` has unfinished runs, submitted or not
 };
-// Makes the batch of the next step from `batch`, which has a cache and no mask. Metadata that
-// `struct engine_advance` does not have stays the same. `batch` itself does not change; the caller
-// destroys both.
 // True: the step needs no block table of its own and no search for shared keys, so it takes no time
 // that grows with the table. Of `advance`, block_table and the arrays of tokens are not read.
 bool engine_batch_is_light(const struct engine_batch *batch, const struct engine_advance *advance);
+// Makes the batch of the next step from `batch`, which has a cache and no mask. Metadata that
+// `struct engine_advance` does not have stays the same. `batch` itself does not change; the caller
+// destroys both.
 enum status engine_batch_advance(struct engine_batch *batch, const struct engine_advance *params,
                                  struct engine_batch **out, struct error *error);
 // Whether `next`, made from `batch`, uses the same block table in memory.

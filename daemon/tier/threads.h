@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// threads.h - the threads of a tier, which may wait for a disk or a server. Whoever ends them waits
-// until a deadline only. Knows no job. One thread makes all calls.
+// threads.h - the threads of a tier, which may wait for a disk or a server. threads_end() waits at
+// most until a deadline. Knows no job. One thread makes all calls.
 
 #ifndef AULE_TIER_THREADS_H
 #define AULE_TIER_THREADS_H

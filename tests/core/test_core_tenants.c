@@ -269,14 +269,14 @@ static void open_shares(void)
 // Each session also has the world's cache open, so a and b have four caches.
 START_TEST(a_tenant_has_its_part_of_the_caches_and_another_one_finds_room)
 {
-    static const char part[] = "caches open, or keeps them by pins or its floor, which is its part "
-                               "of --max-caches 8 (--tenant-share)";
+    static const char part[] = "caches (open, pinned or below its floor): all of its part of "
+                               "--max-caches 8 (--tenant-share)";
     uint64_t caches[3], cache;
     ck_assert_status(open_shaped(&a, "0", 2, &caches[0], &error), STATUS_OK);
     ck_assert_status(open_shaped(&b, "1", 2, &caches[1], &error), STATUS_OK);
     ck_assert_status(open_shaped(&a, "2", 2, &caches[2], &error), STATUS_OK);
     ck_assert_refused(open_shaped(&b, "3", 2, &cache, &error), STATUS_LIMIT, part);
-    ck_assert_refused(open_shaped(&a, "3", 2, &cache, &error), STATUS_LIMIT, "\"team\" has 4");
+    ck_assert_refused(open_shaped(&a, "3", 2, &cache, &error), STATUS_LIMIT, "\"team\" uses 4");
     // The other group has half of the five that the first one leaves, and the world's is one.
     ck_assert_status(open_shaped(&c, "0", 1, &cache, &error), STATUS_OK);
     ck_assert_refused(open_shaped(&c, "1", 1, &caches[0], &error), STATUS_LIMIT, part);

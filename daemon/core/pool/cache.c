@@ -387,8 +387,8 @@ static enum status check_part(const struct pool *pool, const struct tenant *tena
     if (!tenant->is_group || counted.own < tenant_part(tenant, most, counted.others))
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT,
-                     "tenant \"%.64s\" has %" PRIu64 " caches open, or keeps them by pins or its "
-                     "floor, which is its part of --max-caches %" PRIu32 " (--tenant-share)",
+                     "tenant \"%.64s\" uses %" PRIu64 " caches (open, pinned or below its floor): "
+                     "all of its part of --max-caches %" PRIu32 " (--tenant-share)",
                      tenant->label, counted.own, most);
 }
 

@@ -217,7 +217,7 @@ enum status pool_fill(struct cache *cache, struct error *error)
         return cache_grow(cache, false, error);
     return error_set(error, STATUS_LIMIT,
                      "cache \"%.64s\" takes %" PRIu64 " bytes (--export-pool %" PRIu32
-                     "); other caches have too much of the pool's %" PRIu64
+                     "); other caches leave too little of the pool's %" PRIu64
                      " bytes (--memory-fraction, --max-blocks), and such a pool does not grow; "
                      "drop a cache (aule-ctl drop-cache)",
                      cache->name, cache->chunk_bytes, pool->fixed_blocks, pool->limit_bytes);

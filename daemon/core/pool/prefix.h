@@ -78,8 +78,8 @@ uint64_t prefix_hash_next(const struct cache *cache, uint64_t before, const int3
 struct prefix_node *prefix_find_hashed(const struct cache *cache, const struct prefix_root *root,
                                        const struct prefix_node *parent, const int32_t *tokens,
                                        uint64_t hash);
-// Follows a prompt from its root on, block by block. Prefetches what it reads, and the blocks.
 enum { PREFIX_AHEAD = 32 };
+// Follows a prompt from its root on, block by block. Prefetches what it reads, and the blocks.
 struct prefix_walk {
     const struct cache *cache;
     const struct prefix_root *root; // NULL: the index has nothing of the prompt
@@ -115,7 +115,6 @@ void prefix_set_keep(struct cache *cache, struct prefix_node *node, enum core_ke
 // Unpins each prefix that this node is part of. Returns their number. Visits each node once.
 uint32_t prefix_unpin(struct cache *cache, struct prefix_node *node);
 // Unpins each prefix of the tenant; NULL: of all tenants. Returns their number. keep.c
-struct tenant;
 uint32_t prefix_unpin_all(struct cache *cache, const struct tenant *tenant);
 // True: all writes to its block have ended, so look-ups may find it.
 bool prefix_visible(const struct prefix_node *node);

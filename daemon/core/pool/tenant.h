@@ -32,7 +32,7 @@ struct tenant {
     uint32_t opens;        // sessions that are open, without errands
     struct heap_node away; // in pool->away while it has no session, by the end of
                            // --tenant-timeout
-    bool lapsed;           // that end has come: its floor holds no more
+    bool lapsed;           // --tenant-timeout has passed: the floor is 0
 
     struct account *accounts;      // a list; owned
     uint64_t used;                 // blocks that are leased, held, quarantined or pinned

@@ -410,21 +410,20 @@ VkResult device_wait(const struct device *device, enum lane_kind lane, uint64_t 
     return vkWaitSemaphores(device->handle, &info, timeout_ns);
 }
 
-enum { SLICES = 16 };
-static const uint64_t longest_slice_ns = NS_PER_S;
+enum { NUM_WAITS = 16 };
+static const uint64_t longest_wait_ns = NS_PER_S;
 
-// A slice counts as long as it was asked to take, however long it took: that it took longer means
-// that the process did not run.
+// Each wait counts with its timeout. If it took longer, the process was stopped.
 VkResult device_watch(const struct device *device, uint64_t limit_ns, device_waiter *wait,
                       const void *what)
 {
-    const uint64_t part_ns = limit_ns / SLICES + 1,
-                   slice_ns = part_ns < longest_slice_ns ? part_ns : longest_slice_ns;
+    const uint64_t part_ns = limit_ns / NUM_WAITS + 1,
+                   wait_ns = part_ns < longest_wait_ns ? part_ns : longest_wait_ns;
     VkResult result;
     uint64_t waited_ns = 0;
     do {
-        result = wait(device, what, slice_ns);
-        waited_ns += slice_ns;
+        result = wait(device, what, wait_ns);
+        waited_ns += wait_ns;
     } while (result == VK_TIMEOUT &&
              (device->patient ? !atomic_load(&device->lost) : waited_ns < limit_ns));
     return result;

@@ -14,8 +14,9 @@
 
 struct device;
 
-// calloc() for a list of what a driver offers. Without memory the list looks empty, so the caller
-// asks at the end whether one of this thread's lists had none since the last question.
+// calloc() for a list of what a driver offers. Without memory the list looks empty, and a flag of
+// this thread is set. After reading its lists, a thread calls vk_list_failed(), which resets the
+// flag.
 void *vk_list(size_t count, size_t size);
 bool vk_list_failed(void);
 

@@ -40,12 +40,12 @@ bool redis_is_built(void); // this build has the backend
 
 extern const struct tier_ops redis_ops;
 
-// Starts the threads, which connect by themselves: a server that is away is no error, but a breaker
-// that opens. STATUS_INVALID: the URL, a file or a number is wrong; the error never shows a
-// password. STATUS_UNSUPPORTED: this build lacks hiredis, or TLS. STATUS_NO_MEMORY.
 // STATUS_INVALID: `text` is no redis:// or rediss:// URL. Without libhiredis any text is accepted
 // here, and redis_create() refuses.
 enum status redis_check_url(const char *text, struct error *error);
+// Starts the threads, which connect by themselves: a server that is away is no error, but a breaker
+// that opens. STATUS_INVALID: the URL, a file or a number is wrong; the error never shows a
+// password. STATUS_UNSUPPORTED: this build lacks hiredis, or TLS. STATUS_NO_MEMORY.
 enum status redis_create(const struct redis_params *params, struct tier_backend **out,
                          struct error *error);
 
