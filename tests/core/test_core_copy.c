@@ -168,9 +168,9 @@ START_TEST(each_kind_of_bad_copy_has_its_status_and_a_sentence_with_the_values)
     REFUSED(blocks, blocks, 17, STATUS_NOT_HELD, "a copy to 17 blocks; the session holds 16");
     ck_assert_refused(core_blocks_copy(a.session, 999, blocks, blocks, 1, false, &ticket, &error),
                       STATUS_NOT_FOUND, "999");
-    world.core->params.max_run_work = 2 * WORLD_BLOCK_BYTES + (1 << 15);
+    world.core->params.max_run_work = 2 * WORLD_BLOCK_BYTES + WORLD_LAYERS * (1 << 15);
     REFUSED(LIST(blocks[0]), LIST(blocks[1]), 1, STATUS_LIMIT,
-            "the copy takes 33793 multiply-adds; one run may take 33792 (--max-run-work)");
+            "the copy takes 66561 multiply-adds; one run may take 66560 (--max-run-work)");
     world.core->params.max_run_work = 0;
     finish(copy(sealed, blocks[1]), STATUS_OK); // sealed blocks may be read
     for (int i = 0; i < 64; i++)
@@ -277,7 +277,7 @@ START_TEST(each_kind_of_bad_move_has_its_status_and_a_sentence_with_the_values)
     MOVE_REFUSED(true, LIST(sealed), 1, WORLD_ARENA, STATUS_OUT_OF_RANGE, "1 blocks, ");
     MOVE_REFUSED(true, LIST(sealed), 1, UINT64_MAX - 15, STATUS_OUT_OF_RANGE,
                  "offset 18446744073709551600");
-    world.core->params.max_run_work = 2 * WORLD_BLOCK_BYTES + (1 << 15);
+    world.core->params.max_run_work = 2 * WORLD_BLOCK_BYTES + WORLD_LAYERS * (1 << 15);
     MOVE_REFUSED(true, LIST(sealed), 1, 0, STATUS_LIMIT, "--max-run-work");
     world.core->params.max_run_work = 0;
     for (int i = 0; i < 64; i++)

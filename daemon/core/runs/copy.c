@@ -89,7 +89,9 @@ static unsigned __int128 moved_bytes(const struct hold_table *table, uint32_t co
 
 static uint64_t copy_work(const struct hold_table *table, uint32_t count)
 {
-    const uint64_t groups = weight_copy_groups(table->cache->block_bytes);
+    const struct cache *cache = table->cache;
+    const uint64_t layers = cache->identity.num_layers,
+                   groups = layers * weight_copy_groups(cache->block_bytes / layers);
     return weight_moved_work(moved_bytes(table, count), (unsigned __int128)groups * count);
 }
 

@@ -52,7 +52,7 @@ uint64_t weight_moved_work(unsigned __int128 bytes, unsigned __int128 workgroups
 
 uint64_t weight_copy_groups(uint64_t bytes)
 {
-    return bytes / COPY_BYTES + 1;
+    return bytes / COPY_BYTES + (bytes % COPY_BYTES > 0);
 }
 
 // K and V of one token and one KV head.

@@ -38,6 +38,6 @@ uint64_t weight_units(const struct batch *batch, const struct core_run_params *p
 // The same two costs for bytes that are read or written by so many workgroups; at least 1 each.
 uint64_t weight_moved_in_queue(unsigned __int128 bytes, unsigned __int128 workgroups);
 uint64_t weight_moved_work(unsigned __int128 bytes, unsigned __int128 workgroups);
-uint64_t weight_copy_groups(uint64_t bytes); // workgroups that copy so many bytes of blocks
+uint64_t weight_copy_groups(uint64_t bytes); // workgroups that copy a layer's bytes of a block
 
 #endif
