@@ -225,6 +225,34 @@ START_TEST(what_failed_beforehand_is_not_tried_again_until_a_run_needs_it)
 }
 END_TEST
 
+static int num_prepared[2]; // by whether a line or thread waited
+
+static void note_prepared(void *owner, const struct pipeline_key *key, bool awaited)
+{
+    (void)owner;
+    (void)key;
+    num_prepared[awaited]++;
+}
+
+START_TEST(a_compile_is_prepared_as_what_a_line_waits_for_or_beforehand)
+{
+    const struct pipeline_key key = key_of(1);
+    struct error error;
+    start();
+    compiler.prepare = note_prepared;
+    ck_assert_uint_eq(queued_after_asking_early(0), 1);
+    compile_all();
+    ck_assert(num_prepared[false] == 1 && num_prepared[true] == 0);
+    pthread_mutex_lock(&compiler.lock);
+    ck_assert_int_eq(compiler_ask(&compiler, (struct line_name){7, 1}, &key, &error), STATUS_BUSY);
+    pthread_mutex_unlock(&compiler.lock);
+    compile_all();
+    ck_assert(num_prepared[false] == 1 && num_prepared[true] == 1);
+    line_end(&compiler, 7);
+    compiler_finish(&compiler);
+}
+END_TEST
+
 // With the lock held.
 static void ask_in_turn(uint64_t line, uint64_t payer, uint32_t number)
 {
@@ -283,6 +311,7 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, lines_threads_and_evictions_at_random_end_with_nothing_pinned_or_queued);
     tcase_add_test(tcase, what_failed_beforehand_is_not_tried_again_until_a_run_needs_it);
+    tcase_add_test(tcase, a_compile_is_prepared_as_what_a_line_waits_for_or_beforehand);
     tcase_add_test(tcase, beside_many_lines_of_one_payer_another_ones_new_key_is_compiled_next);
     tcase_add_test(tcase, a_line_that_asks_after_the_end_hears_that_the_engine_ends);
     suite_add_tcase(suite, tcase);

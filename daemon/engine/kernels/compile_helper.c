@@ -24,7 +24,7 @@
 
 extern char **environ;
 
-// A large shader takes seconds, and a helper gets little of a busy processor.
+// A large shader takes seconds. A helper that no run waits for gets little of a busy processor.
 enum { DEADLINE_MS = 60000, NICE = 10 };
 
 enum status compile_helper_init(struct compile_helper *helper, const char *program,
@@ -223,11 +223,12 @@ int engine_compile_main(void)
     struct error error = {0};
     char byte = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setpriority(PRIO_PROCESS, 0, NICE);
     // If the daemon ended before prctl(), no signal tells, but the parent is another one.
     if (recv(STDIN_FILENO, &request, sizeof request, 0) != sizeof request ||
         getppid() != request.daemon)
         return 1;
+    if (!request.awaited)
+        setpriority(PRIO_PROCESS, 0, NICE);
     request.device[sizeof request.device - 1] = request.variant[sizeof request.variant - 1] = 0;
     if (request.key.kind >= PIPELINE_KINDS || compile_once(&request, &error) != STATUS_OK)
         return 1;

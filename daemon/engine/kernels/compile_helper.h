@@ -19,6 +19,7 @@
 struct compile_request {
     char device[64], variant[64]; // as in engine_params
     pid_t daemon;                 // its parent
+    bool awaited;                 // a run waits for it, so it is as important as the daemon
     struct matrices matrices;     // of the device, some of which shaders are compiled for
     struct pipeline_key key;
 };

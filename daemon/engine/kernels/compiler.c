@@ -285,10 +285,11 @@ static void compile_now(struct compiler *compiler, struct compile *compile, bool
 {
     struct error error = {.status = STATUS_OK};
     struct pipeline *pipeline = NULL;
+    const bool is_wanted = compile->num_lines || compile->num_threads;
     compile->state = UNDER_WAY;
     pthread_mutex_unlock(&compiler->lock);
     if (prepares && compiler->prepare)
-        compiler->prepare(compiler->pipelines, &compile->key);
+        compiler->prepare(compiler->pipelines, &compile->key, is_wanted);
     error.status =
         compiler->compile(compiler->pipelines, &compile->key, compile->payer, &pipeline, &error);
     pthread_mutex_lock(&compiler->lock);

@@ -68,8 +68,8 @@ struct compiler {
     enum status (*compile)(void *pipelines, const struct pipeline_key *key, struct payer *payer,
                            struct pipeline **out, struct error *error);
     // Called first, without the lock, by compiler_run() alone, because it may take long. NULL =
-    // nothing.
-    void (*prepare)(void *pipelines, const struct pipeline_key *key);
+    // nothing. `awaited`: a line or a thread waits for the key.
+    void (*prepare)(void *pipelines, const struct pipeline_key *key, bool awaited);
     // With the lock held: whether the pipeline may be evicted changes by this much.
     void (*pin)(struct pipeline *pipeline, int by);
     // Without the lock: a compile has ended. `awaited`: a line waits for it.

@@ -139,12 +139,12 @@ static bool has_natives(const struct variant *variant)
 
 // Has the driver's cache filled by another process. If that fails, the driver compiles at the first
 // dispatch.
-static void compile_apart(void *owner, const struct pipeline_key *key)
+static void compile_apart(void *owner, const struct pipeline_key *key, bool awaited)
 {
     struct pipelines *pipelines = owner;
     struct device *device = pipelines->device;
     struct compile_request request = {
-        .daemon = getpid(), .matrices = device->adapter.matrices, .key = *key};
+        .daemon = getpid(), .awaited = awaited, .matrices = device->adapter.matrices, .key = *key};
     struct error error = {0};
     if (key->kind == PIPELINE_NATIVE)
         return;
