@@ -216,23 +216,33 @@ void gather_rejoin(struct core *core)
 
 // ---- what a submission tells ----
 
-static struct reading reading_of(const struct link *link)
+// A slice shares no cascade.
+static bool may_share(const struct link *link)
+{
+    return link->run->reading.cache && !link_is_sliced(link);
+}
+
+static uint32_t layer_of(const struct link *link)
 {
     const struct run *run = link->run;
-    struct reading reading = run->reading;
-    if (link_is_sliced(link)) // it shares no cascade
+    return (uint32_t)((run->reading.layer + (uint64_t)link->number * run->layers.layer_step) %
+                      run->reading.num_layers);
+}
+
+static struct reading reading_of(const struct link *link)
+{
+    struct reading reading = link->run->reading;
+    if (!may_share(link))
         return (struct reading){0};
-    if (reading.cache)
-        reading.layer =
-            (uint32_t)((reading.layer + (uint64_t)link->number * run->layers.layer_step) %
-                       reading.num_layers);
+    reading.layer = layer_of(link);
     return reading;
 }
 
+// Called for each pick, so it copies nothing.
 bool gather_shares(const struct link *a, const struct link *b)
 {
-    const struct reading first = reading_of(a), second = reading_of(b);
-    return first.cache && first.layer == second.layer && crews_same_prefix(&first, &second);
+    return may_share(a) && may_share(b) && layer_of(a) == layer_of(b) &&
+           crews_same_prefix(&a->run->reading, &b->run->reading);
 }
 
 // Tokens that the submission read: those that several links share are counted once.

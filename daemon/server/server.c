@@ -477,7 +477,8 @@ static void log_readiness(const struct server *server)
              "%" PRIu64 " bytes, %s",
              AULE_VERSION_STRING, device->name, device->type, device->driver, server->socket,
              pool_limit_bytes, params->max_sessions, params->max_caches, params->max_arena,
-             device->host_import ? "imported in place" : "staged");
+             device->host_import ? "imported in place"
+                                 : "staged (runs that use them are not cut into slices)");
 }
 
 enum server_exit server_run(struct server *server)

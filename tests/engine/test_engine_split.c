@@ -312,6 +312,28 @@ START_TEST(a_slice_whose_earlier_parts_are_missing_fails)
 }
 END_TEST
 
+// So a kernel that the device refuses is refused before the layer's lists are in use.
+START_TEST(the_first_slice_has_work_for_every_kernel_of_its_layer)
+{
+    struct engine_batch *batch = split_batch((int32_t[]){2, 64}, (int32_t[]){5000, 3000}, 2);
+    const struct engine_run whole = split_run(batch, 8, 65536);
+    struct work works[MOST_KERNELS];
+    struct error error = {0};
+    uint32_t num_kernels = 0;
+    run_slice(&whole, 0);
+    const struct items *items = batch->lists.items;
+    // the submitter is idle
+    ck_assert_int_eq(batch_slice(batch, &items->cutting, 0, items->last_sequence, works, &error),
+                     STATUS_OK);
+    for (uint32_t i = 0; i < engine->pipelines.variant->num_kernels; i++) {
+        ck_assert_int_eq(works[i].num_items > 0, items->works[i].num_items > 0);
+        num_kernels += works[i].num_items > 0;
+    }
+    ck_assert_uint_ge(num_kernels, 1);
+    engine_batch_destroy(batch);
+}
+END_TEST
+
 // Slice 7 is planned, then it fails, while slice 8 is on its way.
 START_TEST(a_slice_that_fails_behind_its_plan_leaves_no_counters_to_the_next_layer)
 {
@@ -601,6 +623,7 @@ void add_split_tests(Suite *suite)
     tcase_add_test(tcase, a_tile_that_is_cut_between_its_parts_keeps_its_bits);
     tcase_add_test(tcase, without_memory_for_its_parts_a_tile_stays_in_one_slice);
     tcase_add_test(tcase, a_slice_whose_earlier_parts_are_missing_fails);
+    tcase_add_test(tcase, the_first_slice_has_work_for_every_kernel_of_its_layer);
     tcase_add_test(tcase, a_slice_that_fails_behind_its_plan_leaves_no_counters_to_the_next_layer);
     tcase_add_test(tcase, a_slice_of_one_tile_needs_no_scratch_memory);
     tcase_add_test(tcase, runs_that_are_cut_and_runs_that_are_not_share_a_dispatch);

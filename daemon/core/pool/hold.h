@@ -58,6 +58,10 @@ enum status hold_table_find(const struct core_session *session, uint64_t cache,
 // hold_has() and hold_see() with it. It is in no session and no cache; free() ends it. NULL: no
 // memory.
 struct hold_table *hold_table_sketch(const struct hold_table *table);
+static inline bool hold_is_sketch(const struct hold_table *table)
+{
+    return !table->session;
+}
 void hold_sketch_add(struct hold_table *sketch, int32_t id); // a block that the session names
 // Finds or makes the table. NULL: no memory.
 struct hold_table *hold_table_get(struct core_session *session, struct cache *cache);

@@ -596,14 +596,15 @@ bool core_advance_is_large(struct core_session *session, const struct core_advan
     struct batch *batch;
     struct error error;
     if (batch_find(session, a->batch, &batch, &error) != STATUS_OK ||
-        advance_check_lengths(batch, a, &error) != STATUS_OK ||
-        check_entries(batch, a, &error) != STATUS_OK)
+        advance_check_lengths(batch, a, &error) != STATUS_OK)
         return false;
     const uint64_t table = table_bytes(batch),
                    step = ((uint64_t)batch->num_seqs + batch->kept.num_positions +
                            2 * (uint64_t)a->num_slot_mapping) *
                           sizeof(int32_t);
-    if (step >= bytes || table < bytes)
-        return step >= bytes;
+    if ((step < bytes && table < bytes) || check_entries(batch, a, &error) != STATUS_OK)
+        return false;
+    if (step >= bytes)
+        return true;
     return !batch->table || !batch->named_columns || !is_light(batch, a);
 }

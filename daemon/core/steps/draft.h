@@ -13,8 +13,9 @@
 
 // How a check marks what it has seen:
 // - a named block of the cache: the `seen` bit in the hold table;
-// - a written block of the cache: an entry in draft->places; later block->stamp is draft->stamp,
-//   and block->mark is the block's place in batch->writes plus 1;
+// - a written block of the cache: block->stamp is draft->stamp, and block->mark is the block's
+// place
+//   in batch->writes plus 1. While the table is a sketch, an entry in draft->places instead;
 // - a written slot in the arena: an entry in draft->seen.
 struct draft_write {
     int32_t id;   // of a block that is written

@@ -92,25 +92,56 @@ static bool grow_places(struct draft *d)
     return true;
 }
 
+// Puts the block into d->writes. False: no memory.
+static bool put_write(struct draft *d, int32_t id, uint32_t row)
+{
+    struct batch *batch = d->batch;
+    const size_t mask_size = d->block_size / 8;
+    if (batch->num_writes == batch->write_capacity && !grow_writes(d))
+        return false;
+    memset(batch->write_masks + batch->num_writes * mask_size, 0, mask_size);
+    d->writes[batch->num_writes++] = (struct draft_write){id, row};
+    return true;
+}
+
+// Sets d->last_write by the stamp of the block itself. False: no memory.
+static bool find_stamped(struct draft *d, int32_t id, uint32_t row)
+{
+    struct block *block = block_find(d->table->cache, id);
+    if (block->stamp != d->stamp) {
+        if (!put_write(d, id, row))
+            return false;
+        block->stamp = d->stamp;
+        block->mark = d->batch->num_writes;
+    }
+    d->last_write = block->mark - 1;
+    return true;
+}
+
+// The same by d->places: another thread than the dispatcher's touches no block.
+static bool find_placed(struct draft *d, int32_t id, uint32_t row)
+{
+    if (!grow_places(d))
+        return false;
+    uint32_t *place = place_of(d, id);
+    if (!*place) {
+        if (!put_write(d, id, row))
+            return false;
+        *place = d->batch->num_writes;
+    }
+    d->last_write = *place - 1;
+    return true;
+}
+
 // Adds the block to d->writes, if it is not there. Returns its mask of slots; NULL: no memory.
 static uint8_t *add_write(struct draft *d, int32_t id, uint32_t row)
 {
     struct batch *batch = d->batch;
-    const size_t mask_size = d->block_size / 8;
-    if (!batch->num_writes || d->writes[d->last_write].id != id) {
-        if (!grow_places(d))
-            return NULL;
-        uint32_t *place = place_of(d, id);
-        if (!*place) {
-            if (batch->num_writes == batch->write_capacity && !grow_writes(d))
-                return NULL;
-            memset(batch->write_masks + batch->num_writes * mask_size, 0, mask_size);
-            d->writes[batch->num_writes] = (struct draft_write){id, row};
-            *place = ++batch->num_writes;
-        }
-        d->last_write = *place - 1;
-    }
-    return batch->write_masks + d->last_write * mask_size;
+    const bool is_last = batch->num_writes && d->writes[d->last_write].id == id;
+    if (!is_last &&
+        !(hold_is_sketch(d->table) ? find_placed(d, id, row) : find_stamped(d, id, row)))
+        return NULL;
+    return batch->write_masks + d->last_write * (size_t)(d->block_size / 8);
 }
 
 // ---- table entries ----
