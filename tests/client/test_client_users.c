@@ -9,6 +9,8 @@
 #include "rigs/check_main.h"
 #include "rigs/daemon_harness.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -93,6 +95,38 @@ START_TEST(sessions_too_many_read_the_option_and_monitors_have_places_of_their_o
 }
 END_TEST
 
+// ---- control places ----
+
+START_TEST(monitors_that_take_all_control_places_lock_out_no_other_monitor)
+{
+    enum { PLACES = 32 };
+    struct aule_monitor *monitors[MANY];
+    struct aule_ping_info info;
+    struct aule_daemon_state state;
+    enum aule_log_level before;
+    ck_assert(daemon_launch(&daemon_, NULL));
+    for (int i = 0; i < MANY; i++) {
+        ck_assert_int_eq(aule_monitor_open(daemon_.socket, WAIT_MS, &monitors[i]), AULE_OK);
+        ck_assert_msg(aule_monitor_ping(monitors[i], &info) == AULE_OK, "%s", aule_error());
+    }
+    struct aule_monitor *late = monitors[MANY - 1];
+    ck_assert_int_eq(aule_monitor_log_level(late, AULE_LOG_INFO, &before), AULE_LIMIT);
+    ck_assert_msg(says("control"), "%s", aule_error());
+    ck_assert_int_eq(aule_monitor_daemon(late, &state), AULE_OK);
+    ck_assert_int_eq(aule_monitor_log_level(monitors[0], AULE_LOG_INFO, &before), AULE_OK);
+    for (int i = 0; i < PLACES; i++)
+        aule_monitor_close(monitors[i]);
+    // The daemon notices the ends in its own time.
+    enum aule_status status = AULE_LIMIT;
+    for (int i = 0; i < 600 && status == AULE_LIMIT; i++)
+        status = aule_monitor_log_level(late, AULE_LOG_INFO, &before);
+    ck_assert_msg(status == AULE_OK, "%s", aule_error());
+    ck_assert_int_eq(aule_monitor_ping(late, &info), AULE_OK);
+    for (int i = PLACES; i < MANY; i++)
+        aule_monitor_close(monitors[i]);
+}
+END_TEST
+
 // ---- idle monitors ----
 
 START_TEST(a_monitor_that_the_daemon_closed_as_idle_asks_on_as_if_nothing_were)
@@ -114,13 +148,49 @@ START_TEST(a_monitor_that_the_daemon_closed_as_idle_asks_on_as_if_nothing_were)
 }
 END_TEST
 
+static void *ping(void *monitor)
+{
+    struct aule_ping_info info;
+    static enum aule_status status;
+    status = aule_monitor_ping(monitor, &info);
+    return &status;
+}
+
+START_TEST(closing_a_monitor_does_not_wait_for_a_call_that_connects_anew)
+{
+    struct aule_monitor *monitor;
+    struct aule_ping_info info;
+    pthread_t thread;
+    void *result;
+    time_t start;
+    ck_assert(daemon_launch(
+        &daemon_, (const char *const[]){"--idle-timeout", "1", "--log-level", "debug", NULL}));
+    ck_assert_int_eq(aule_monitor_open(daemon_.socket, WAIT_MS, &monitor), AULE_OK);
+    ck_assert_int_eq(aule_monitor_ping(monitor, &info), AULE_OK);
+    for (int i = 0; i < 6000 && !daemon_log_contains(&daemon_, ": gone"); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
+    ck_assert_int_eq(kill(daemon_.pid, SIGSTOP), 0); // it greets nobody
+    ck_assert_int_eq(pthread_create(&thread, NULL, ping, monitor), 0);
+    nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
+    time(&start);
+    aule_monitor_close(monitor);
+    const double seconds = difftime(time(NULL), start);
+    ck_assert_int_eq(kill(daemon_.pid, SIGCONT), 0);
+    ck_assert_int_eq(pthread_join(thread, &result), 0);
+    ck_assert_int_eq(*(enum aule_status *)result, AULE_INVALID);
+    ck_assert_double_lt(seconds, WAIT_MS / 2000.0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("client, users");
     check_case(suite, "places", NULL, end_daemon,
                (const TTest *const[]){
                    sessions_too_many_read_the_option_and_monitors_have_places_of_their_own,
-                   a_monitor_that_the_daemon_closed_as_idle_asks_on_as_if_nothing_were, NULL},
+                   monitors_that_take_all_control_places_lock_out_no_other_monitor,
+                   a_monitor_that_the_daemon_closed_as_idle_asks_on_as_if_nothing_were,
+                   closing_a_monitor_does_not_wait_for_a_call_that_connects_anew, NULL},
                1);
     if (geteuid() == 0)
         check_case(suite, "another user", NULL, end_daemon,

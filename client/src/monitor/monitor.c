@@ -19,18 +19,21 @@
 // ---- the connection ----
 
 // Operators use the control socket, which serves all commands and keeps places for them. Others
-// cannot open it, and an older daemon has none.
-static enum aule_status open_connection(const char *path, int timeout_ms, struct connection **out)
+// cannot open it, and an older daemon has none. *by_control: whether it may be tried; then whether
+// the connection is one of it.
+static enum aule_status open_connection(const struct aule_monitor *monitor, bool *by_control,
+                                        struct connection **out)
 {
     char control[SOCKET_PATH_MAX + 1];
-    const struct timeout timeout = timeout_start(timeout_ms);
-    if (strlen(path) <= SOCKET_DAEMON_MAX) {
-        snprintf(control, sizeof control, "%s" SOCKET_CONTROL, path);
+    const struct timeout timeout = timeout_start(monitor->timeout_ms);
+    if (*by_control && strlen(monitor->path) <= SOCKET_DAEMON_MAX) {
+        snprintf(control, sizeof control, "%s" SOCKET_CONTROL, monitor->path);
         enum aule_status status = connection_open(control, &timeout, out);
         if (status != AULE_DAEMON_GONE && status != AULE_DENIED)
             return status;
     }
-    return connection_open(path, &timeout, out);
+    *by_control = false;
+    return connection_open(monitor->path, &timeout, out);
 }
 
 static void monitor_end(struct handle *handle)
@@ -67,7 +70,8 @@ enum aule_status aule_monitor_open(const char *socket, int timeout_ms, struct au
     monitor->path = path;
     pthread_mutex_init(&monitor->mutex, NULL);
     pthread_cond_init(&monitor->unused, NULL);
-    status = open_connection(path, monitor->timeout_ms, &monitor->connection);
+    monitor->by_control = true;
+    status = open_connection(monitor, &monitor->by_control, &monitor->connection);
     if (status == AULE_OK)
         status = handle_open(&monitor->handle, &monitor_handles);
     if (status == AULE_OK)
@@ -86,53 +90,92 @@ void aule_monitor_close(struct aule_monitor *monitor)
         monitor->closed = true;
         if (monitor->connection)
             connection_interrupt(monitor->connection);
+        pthread_cond_broadcast(&monitor->unused);
         pthread_mutex_unlock(&monitor->mutex);
     }
     handle_unref(&monitor->handle);
 }
 
-// Lends the connection for a call. If the daemon has closed it because it was idle, opens another
-// one as soon as no call uses the old one.
-static enum aule_status take_connection(struct aule_monitor *monitor, struct connection **out)
+// Orders are the commands that only the control socket serves.
+static bool is_order(const struct wire_request *request)
+{
+    return wire_command_rules(request->command) & WIRE_BY_CONTROL;
+}
+
+// False: the daemon has closed the connection because it was idle, or the call needs another one
+// because places of the control socket are short.
+static bool is_fit(const struct aule_monitor *monitor, bool order)
+{
+    return monitor->connection && !connection_was_idle(monitor->connection) &&
+           !(monitor->full && monitor->by_control != order);
+}
+
+// Under the mutex, which it gives up meanwhile, so that aule_monitor_close() does not wait.
+static enum aule_status open_another(struct aule_monitor *monitor, bool order)
+{
+    struct connection *old = monitor->connection, *opened = NULL;
+    bool by_control = order || !monitor->full;
+    monitor->connection = NULL;
+    monitor->opening = true;
+    pthread_mutex_unlock(&monitor->mutex);
+    connection_close(old);
+    enum aule_status status = open_connection(monitor, &by_control, &opened);
+    pthread_mutex_lock(&monitor->mutex);
+    monitor->opening = false;
+    monitor->by_control = by_control;
+    monitor->connection = opened;
+    pthread_cond_broadcast(&monitor->unused);
+    return status;
+}
+
+// Lends the connection for a call. If it does not fit, opens another one as soon as no call uses
+// the old one.
+static enum aule_status take_connection(struct aule_monitor *monitor, bool order,
+                                        struct connection **out)
 {
     enum aule_status status = AULE_OK;
     pthread_mutex_lock(&monitor->mutex);
-    while (!monitor->closed && monitor->num_users > 0 && connection_was_idle(monitor->connection))
+    while (!monitor->closed &&
+           (monitor->opening || (monitor->num_users > 0 && !is_fit(monitor, order))))
         pthread_cond_wait(&monitor->unused, &monitor->mutex);
-    if (monitor->closed) {
+    if (!monitor->closed && !is_fit(monitor, order))
+        status = open_another(monitor, order);
+    if (monitor->closed)
         status = fail(AULE_INVALID, "the monitor was closed meanwhile");
-    } else if (!monitor->connection || connection_was_idle(monitor->connection)) {
-        connection_close(monitor->connection);
-        monitor->connection = NULL;
-        status = open_connection(monitor->path, monitor->timeout_ms, &monitor->connection);
-    }
     monitor->num_users += status == AULE_OK;
     *out = monitor->connection;
     pthread_mutex_unlock(&monitor->mutex);
     return status;
 }
 
-static void give_back(struct aule_monitor *monitor)
+// Returns true if the call has to be made again: the control socket has no place, and the call is
+// no order, so the other socket serves it, too.
+static bool give_back(struct aule_monitor *monitor, bool order, enum aule_status status)
 {
     pthread_mutex_lock(&monitor->mutex);
+    if (monitor->by_control)
+        monitor->full = status == AULE_LIMIT;
+    const bool again = monitor->full && monitor->by_control && !order;
     if (--monitor->num_users == 0)
         pthread_cond_broadcast(&monitor->unused);
     pthread_mutex_unlock(&monitor->mutex);
+    return again;
 }
 
-// *again: the daemon has closed the connection and not served the request.
+// *again: the daemon has not served the request, and the next connection may be served.
 static enum aule_status ask_once(struct aule_monitor *monitor, const struct wire_request *request,
                                  enum wire_answer expected, struct answer *answer, bool *again)
 {
     struct connection *connection;
-    enum aule_status status = take_connection(monitor, &connection);
+    const bool order = is_order(request);
+    enum aule_status status = take_connection(monitor, order, &connection);
     *again = false;
     if (status != AULE_OK)
         return status;
     const struct timeout timeout = timeout_start(monitor->timeout_ms);
     status = connection_call(connection, request, &timeout, expected, answer);
     *again = status != AULE_OK && connection_was_idle(connection);
-    give_back(monitor);
+    *again |= give_back(monitor, order, status);
     return status;
 }
 
@@ -164,9 +207,10 @@ enum aule_status monitor_ask(struct aule_monitor *monitor, const struct wire_req
     enum aule_status status = check_known(monitor, request->command);
     if (status != AULE_OK)
         return status;
-    bool again;
-    status = ask_once(monitor, request, expected, answer, &again);
-    return again ? ask_once(monitor, request, expected, answer, &again) : status;
+    bool again = true; // once if it was idle, and once more if the control socket is full
+    for (int i = 0; i < 3 && again; i++)
+        status = ask_once(monitor, request, expected, answer, &again);
+    return status;
 }
 
 // ---- one answer each ----

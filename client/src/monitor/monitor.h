@@ -17,10 +17,13 @@ struct aule_monitor {
     int timeout_ms;
     char *path;            // of the daemon's socket; owned
     pthread_mutex_t mutex; // guards all below
-    pthread_cond_t unused; // num_users became 0
+    pthread_cond_t unused; // num_users became 0, opening became false, or closed true
     bool closed;
+    bool opening;                  // a call opens another connection; it does not hold the mutex
+    bool full;                     // the control socket had no place at the last try
+    bool by_control;               // the connection is one of the control socket
     uint32_t num_users;            // calls that use the connection
-    struct connection *connection; // owned; NULL: opening it anew failed
+    struct connection *connection; // owned; NULL: opening it anew failed, or goes on
 };
 
 // Copies a string of an answer to a char array of the caller's struct; NULL becomes "".
