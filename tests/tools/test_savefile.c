@@ -149,6 +149,7 @@ static void expect_nothing_left(int number)
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         struct savefile file;
+        signal(number, SIG_DFL); // Check's own would end the parent, too
         if (write_file(&file, "new"))
             raise(number);
         _exit(1);
@@ -178,6 +179,50 @@ START_TEST(an_interrupted_save_leaves_nothing_on_a_file_system_without_nameless_
 }
 END_TEST
 
+// Such as that of another process, in a container with the same folder, or one that it left.
+static void make_file_of_other(int pid)
+{
+    char name[64];
+    snprintf(name, sizeof name, "new.part-%d", pid);
+    close(open(name, O_CREAT | O_EXCL | O_WRONLY, 0600));
+    snprintf(name, sizeof name, "new.part-%d-0", pid);
+    close(open(name, O_CREAT | O_EXCL | O_WRONLY, 0600));
+    ck_assert_int_ge(count_files(), 2);
+}
+
+START_TEST(a_file_that_has_the_unfinished_name_already_stays)
+{
+    struct savefile file;
+    has_nameless = _i == 0;
+    make_file_of_other(getpid());
+    ck_assert_msg(write_file(&file, "new"), "%s", file.error);
+    savefile_close(&file); // as after a failure
+    ck_assert_int_eq(count_files(), 2);
+    expect_saved("new", "new");
+    ck_assert_int_eq(count_files(), 3);
+}
+END_TEST
+
+START_TEST(an_interrupted_save_leaves_the_file_of_another_process)
+{
+    int status;
+    has_nameless = _i == 0;
+    fflush(NULL);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        struct savefile file;
+        signal(SIGTERM, SIG_DFL);
+        make_file_of_other(getpid());
+        if (write_file(&file, "new"))
+            raise(SIGTERM);
+        _exit(1);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert(WIFSIGNALED(status));
+    ck_assert_int_eq(count_files(), 2);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("savefile");
@@ -189,5 +234,9 @@ int main(void)
             a_symlink_to_nothing_or_to_a_device_is_refused, an_interrupted_save_leaves_nothing,
             an_interrupted_save_leaves_nothing_on_a_file_system_without_nameless_files, NULL},
         1);
+    check_case(suite, "another process", begin, end,
+               (const TTest *const[]){a_file_that_has_the_unfinished_name_already_stays,
+                                      an_interrupted_save_leaves_the_file_of_another_process, NULL},
+               2);
     return check_main(suite);
 }

@@ -19,7 +19,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are stored as they lie here");
 
-enum { TOKENS_MOST = 256, EXTRA_KEY_MOST = 256 };
+enum { TOKENS_MOST = 256, EXTRA_KEY_MOST = 256, NAMES_MOST = 100 };
 
 // The file's first record.
 struct head {
@@ -110,20 +110,34 @@ static void on_end(int number)
     raise(number); // SA_RESETHAND: as without this handler
 }
 
-static void watch_ends(struct savefile *file, bool watched)
+// Between these two none of the signals comes, so that a name and `removed_at_end` agree.
+static sigset_t hold_ends(void)
+{
+    sigset_t held, before;
+    sigemptyset(&held);
+    for (int i = 0; i < NUM_ENDS; i++)
+        sigaddset(&held, ends[i]);
+    sigprocmask(SIG_BLOCK, &held, &before);
+    return before;
+}
+
+static void release_ends(sigset_t before)
+{
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
+// `name`: of a file that this process has made; NULL: none.
+static void watch_ends(const char *name)
 {
     const struct sigaction remove = {.sa_handler = on_end, .sa_flags = (int)SA_RESETHAND};
     const struct sigaction usual = {.sa_handler = SIG_DFL};
     struct sigaction now;
-    if (watched)
-        removed_at_end = file->unfinished;
+    removed_at_end = name;
     for (int i = 0; i < NUM_ENDS; i++) {
         sigaction(ends[i], NULL, &now);
         if (now.sa_handler != SIG_IGN)
-            sigaction(ends[i], watched ? &remove : &usual, NULL);
+            sigaction(ends[i], name ? &remove : &usual, NULL);
     }
-    if (!watched)
-        removed_at_end = NULL;
 }
 
 // A file without a name, where the file system has such files: then even SIGKILL leaves nothing.
@@ -136,25 +150,47 @@ static int open_nameless(const struct savefile *file)
     return fd;
 }
 
+// Gives the open file the name, or makes one with it. False with errno.
+static bool make_name(struct savefile *file, const char *name)
+{
+    char open_file[64];
+    if (file->fd < 0) {
+        file->fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        return file->fd >= 0;
+    }
+    snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", file->fd);
+    return linkat(AT_FDCWD, open_file, AT_FDCWD, name, AT_SYMLINK_FOLLOW) == 0;
+}
+
+// A file that has the name may be another process's, of another pid namespace, so it stays.
+static bool name_it(struct savefile *file)
+{
+    const sigset_t before = hold_ends();
+    char *name = NULL;
+    errno = EEXIST;
+    for (int i = 0; i < NAMES_MOST && !file->unfinished && errno == EEXIST; i++) {
+        free(name);
+        if (asprintf(&name, "%s.part-%d-%d", file->target, (int)getpid(), i) < 0) {
+            name = NULL;
+            break;
+        }
+        if (make_name(file, name))
+            file->unfinished = name;
+    }
+    if (file->unfinished)
+        watch_ends(file->unfinished);
+    else
+        refuse(file, "%s cannot be made: %s", name ? name : file->path, strerror(errno));
+    release_ends(before);
+    if (!file->unfinished)
+        free(name);
+    return file->unfinished;
+}
+
 static bool open_unfinished(struct savefile *file)
 {
-    if (asprintf(&file->unfinished, "%s.part-%d", file->target, (int)getpid()) < 0) {
-        file->unfinished = NULL;
-        return refuse(file, "no memory for the name of %s", file->path);
-    }
     file->fd = open_nameless(file);
-    file->nameless = file->fd >= 0;
-    if (!file->nameless)
-        file->fd =
-            open(file->unfinished, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (file->fd >= 0) {
-        watch_ends(file, true);
-        return true;
-    }
-    refuse(file, "%s cannot be made: %s", file->unfinished, strerror(errno));
-    free(file->unfinished);
-    file->unfinished = NULL;
-    return false;
+    return file->fd >= 0 || name_it(file);
 }
 
 bool savefile_create(struct savefile *file, const char *path,
@@ -190,13 +226,19 @@ bool savefile_write(struct savefile *file, const struct savefile_block *block, c
            put(file, bytes, file->identity.block_bytes);
 }
 
-static bool name_it(const struct savefile *file)
+// From then on the old name may be another process's.
+static bool rename_it(struct savefile *file)
 {
-    char open_file[64];
-    if (!file->nameless)
-        return true;
-    snprintf(open_file, sizeof open_file, "/proc/self/fd/%d", file->fd);
-    return linkat(AT_FDCWD, open_file, AT_FDCWD, file->unfinished, AT_SYMLINK_FOLLOW) == 0;
+    const sigset_t before = hold_ends();
+    const bool renamed = rename(file->unfinished, file->target) == 0;
+    const int reason = errno;
+    if (renamed) {
+        watch_ends(NULL);
+        free(file->unfinished);
+        file->unfinished = NULL;
+    }
+    release_ends(before);
+    return renamed || refuse(file, "%s cannot be completed: %s", file->path, strerror(reason));
 }
 
 bool savefile_finish(struct savefile *file)
@@ -206,8 +248,10 @@ bool savefile_finish(struct savefile *file)
     record.checksum = CHECKSUM(record);
     if (!put(file, &record, sizeof record))
         return false;
-    if (fsync(file->fd) || !name_it(file) || rename(file->unfinished, file->target))
+    if (fsync(file->fd))
         return refuse(file, "%s cannot be completed: %s", file->path, strerror(errno));
+    if ((!file->unfinished && !name_it(file)) || !rename_it(file))
+        return false;
     savefile_close(file); // there is nothing left to remove
     return true;
 }
@@ -215,8 +259,10 @@ bool savefile_finish(struct savefile *file)
 void savefile_close(struct savefile *file)
 {
     if (file->unfinished) {
+        const sigset_t before = hold_ends();
         unlink(file->unfinished);
-        watch_ends(file, false);
+        watch_ends(NULL);
+        release_ends(before);
         free(file->unfinished);
         file->unfinished = NULL;
     }

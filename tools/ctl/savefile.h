@@ -36,8 +36,7 @@ struct savefile {
     int fd;
     const char *path;  // lent
     char *target;      // of a file that is written: `path`, or what a symlink there names; owned
-    char *unfinished;  // likewise: the name that it has until it is complete; owned
-    bool nameless;     // it has no name at all until it is complete
+    char *unfinished;  // likewise: its name until it is complete; owned; NULL: it has none yet
     uint64_t offset;   // where the next record is
     uint64_t count;    // blocks so far
     uint64_t expected; // blocks that the file's first record announces
