@@ -43,6 +43,7 @@ static struct {
     uint64_t dropped;           // ever
     uint64_t untold;            // dropped since the last line that was put
     struct log_limit limit;
+    int64_t due_ns; // when the thread looks for kinds whose lines were left out
 } state = {.lock = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
 
 void log_set_level(enum log_level level)
@@ -221,15 +222,22 @@ static void tell_rest(struct writer *writer)
 
 static void wait_for_lines(void)
 {
-    if (!state.limit.num_waiting) {
+    const struct timespec until = {.tv_sec = state.due_ns / NS_PER_S,
+                                   .tv_nsec = state.due_ns % NS_PER_S};
+    if (state.limit.num_waiting)
+        pthread_cond_timedwait(&state.news, &state.lock, &until);
+    else
         pthread_cond_wait(&state.news, &state.lock);
+}
+
+// Once a second, also while other kinds keep the thread busy.
+static void put_due(void)
+{
+    const int64_t now_ns = clock_now_ns();
+    if (!state.stopping && (!state.limit.num_waiting || now_ns < state.due_ns))
         return;
-    }
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec++;
-    if (pthread_cond_timedwait(&state.news, &state.lock, &until) == ETIMEDOUT)
-        put_left_out(false);
+    put_left_out(state.stopping);
+    state.due_ns = now_ns + NS_PER_S;
 }
 
 static void *run(void *unused)
@@ -237,8 +245,7 @@ static void *run(void *unused)
     struct writer writer = {.untold = 0};
     pthread_mutex_lock(&state.lock);
     for (;;) {
-        if (state.stopping)
-            put_left_out(true);
+        put_due();
         if (state.head != state.tail)
             write_next(&writer);
         else if (state.untold)
@@ -299,9 +306,12 @@ static void write_text(enum log_level level, const char *format, const char *tex
     char line[LINE_ROOM];
     uint64_t left_out = 0;
     pthread_mutex_lock(&state.lock);
+    const uint32_t num_waiting = state.limit.num_waiting;
     const bool allowed =
         level == LOG_LEVEL_DEBUG ||
         log_limit_allows(&state.limit, level, format, text, clock_now_ns(), &left_out);
+    if (state.runs && state.limit.num_waiting > num_waiting)
+        pthread_cond_signal(&state.news); // it may sleep without an end
     pthread_mutex_unlock(&state.lock);
     if (!allowed)
         return;

@@ -165,6 +165,41 @@ START_TEST(the_end_writes_all_lines_and_what_was_left_out)
 }
 END_TEST
 
+START_TEST(a_kind_that_went_quiet_is_counted_while_another_goes_on)
+{
+    enum { ROOM = 1 << 20 };
+    const int64_t end_ns = clock_now_ns() + 60 * NS_PER_S;
+    char *text = calloc(1, ROOM);
+    size_t size = 0;
+    become_a_pipe();
+    ck_assert_int_eq(fcntl(ends[0], F_SETFL, O_NONBLOCK), 0);
+    for (int i = 0; i < 100; i++)
+        log_info("number %d", i);
+    while (!strstr(text, "number 99 (the last of 36 such lines") && clock_now_ns() < end_ns) {
+        log_debug("another kind");
+        usleep(10000);
+        const ssize_t more = read(ends[0], text + size, ROOM - 1 - size);
+        size += more > 0 ? (size_t)more : 0;
+    }
+    ck_assert_ptr_nonnull(strstr(text, "number 99 (the last of 36 such lines"));
+    free(text);
+    log_stop(60000);
+}
+END_TEST
+
+START_TEST(a_kind_that_went_quiet_is_counted_while_the_log_sleeps)
+{
+    become_a_pipe();
+    for (int i = 0; i < LOG_BURST; i++)
+        log_info("number %d", i % LOG_BURST);
+    free(read_until("number 63\n"));
+    usleep(100000); // so that the thread sleeps, most likely
+    log_info("number %d", 64);
+    free(read_until("number 64\n"));
+    log_stop(60000);
+}
+END_TEST
+
 START_TEST(a_log_that_cannot_be_written_counts_its_lines)
 {
     become_a_pipe();
@@ -202,6 +237,8 @@ int main(void)
                (const TTest *const[]){a_reader_that_stops_loses_lines_and_is_told_how_many,
                                       the_end_does_not_wait_for_a_reader_that_stopped,
                                       the_end_writes_all_lines_and_what_was_left_out,
+                                      a_kind_that_went_quiet_is_counted_while_another_goes_on,
+                                      a_kind_that_went_quiet_is_counted_while_the_log_sleeps,
                                       a_log_that_cannot_be_written_counts_its_lines, NULL},
                1);
     return check_main(suite);
