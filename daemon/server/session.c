@@ -329,7 +329,8 @@ static enum status check_total(const struct session *session, const struct total
         return STATUS_OK;
     if (part == total->most || size > total->most || (size <= part && own <= part - size))
         return error_set(error, STATUS_LIMIT,
-                         "%s of %" PRIu64 " bytes and those of other sessions exceed %s %" PRIu64,
+                         "%s of %" PRIu64
+                         " bytes does not fit beside those of other sessions (%s %" PRIu64 ")",
                          total->what, size, total->option, total->most);
     return error_set(error, STATUS_LIMIT,
                      "%s of %" PRIu64 " bytes would exceed the tenant's part of %s %" PRIu64
@@ -524,9 +525,9 @@ static enum status check_attacher(const struct session *session, struct error *e
                          geteuid(), session->uid);
     if (session->pidfd < 0)
         return error_set(error, STATUS_UNSUPPORTED,
-                         "the process of session %" PRIu64
-                         " cannot be watched, so it cannot attach: it is of another pid namespace, "
-                         "and the kernel is older than 6.5, or the daemon links nng 1.6 or later",
+                         "the daemon cannot watch the process of session %" PRIu64
+                         ", so it cannot attach. Across pid namespaces this needs Linux 6.5 and a "
+                         "daemon built with nng before 1.6.",
                          session->id);
     return STATUS_OK;
 }
@@ -606,9 +607,15 @@ enum status session_redeem(void *context, const uint8_t token[WIRE_TOKEN_SIZE],
         return error_set(error, STATUS_DENIED, "the token is not of a session of uid %u",
                          peer->user.uid);
     // Blocks of a dead process are free again, so no process that is not watched may have them.
-    if (session->pid != peer->pid || (session->pid == 0 && session->owner != peer->owner))
-        return error_set(error, STATUS_DENIED, "the token is of another process than %" PRIu64,
+    if (session->pid != peer->pid)
+        return error_set(error, STATUS_DENIED, "process %" PRIu64 " did not ask for this token",
                          peer->pid);
+    if (session->pid == 0 && (session->owner == 0 || session->owner != peer->owner))
+        return error_set(
+            error, STATUS_DENIED, "a process of another pid namespace %s",
+            session->owner
+                ? "did not ask for this token"
+                : "gets no descriptor before Linux 6.9, which tells such processes apart");
     session->has_token = false;
     enum status status = open_descriptor(session, fd, error);
     log_debug("%s: a descriptor of its %s %s", session->label,

@@ -196,7 +196,7 @@ START_TEST(a_token_is_of_no_use_to_another_process_of_the_user)
     const pid_t child = fork();
     if (child == 0) {
         const bool refused = redeem(export.token, message, &fd) == STATUS_DENIED &&
-                             strstr(message, "the token is of another process than ");
+                             strstr(message, "did not ask for this token");
         _exit(refused ? 0 : 1);
     }
     ck_assert_int_eq(waitpid(child, &code, 0), child);
@@ -340,7 +340,7 @@ START_TEST(device_arenas_of_all_sessions_have_one_limit)
         return;
     for (int i = 0; i < 30; i++) {
         struct raw_client *raw = device_session_when_free();
-        expect_hello(4096, STATUS_LIMIT, "those of other sessions exceed --device-arenas 1048576");
+        expect_hello(4096, STATUS_LIMIT, "does not fit beside those of other sessions (--device-arenas 1048576)");
         raw_close(raw); // while the daemon waits for Mapped
     }
     expect_hello(DEVICE_ARENA + 1, STATUS_LIMIT, "--device-arenas");
@@ -356,7 +356,7 @@ START_TEST(without_the_option_there_is_no_device_arena_and_no_socket)
     start((const char *const[]){"--device-arenas", "0", NULL});
     snprintf(path, sizeof path, "%s.export", daemon_.socket);
     ck_assert_int_ne(access(path, F_OK), 0);
-    expect_hello(4096, STATUS_LIMIT, "exceed --device-arenas 0");
+    expect_hello(4096, STATUS_LIMIT, "(--device-arenas 0)");
     check_served();
     stop_clean();
 }

@@ -71,7 +71,7 @@ START_TEST(arenas_of_all_sessions_have_a_total_and_a_tenant_has_its_part_until_t
     start_with_share("--max-arena-memory", "1M");
     for (int i = 0; i < 4; i++)
         clients[i] = raw_open(daemon_.socket);
-    expect_hello(clients[0], 1 << 20, STATUS_LIMIT, "exceed --max-arena-memory 1048576");
+    expect_hello(clients[0], 1 << 20, STATUS_LIMIT, "(--max-arena-memory 1048576)");
     expect_hello(clients[0], 600 << 10, STATUS_LIMIT,
                  "the tenant's part of --max-arena-memory 1048576 (--tenant-share)");
     expect_hello(clients[0], 256 << 10, STATUS_OK, NULL);

@@ -11,7 +11,8 @@
 
 #include <stdint.h>
 
-// Warns of each other daemon of the device. Returns a descriptor, which is the mark; -1: none.
+// Sets the mark, then warns of each other daemon of the device. Returns a descriptor, which is the
+// mark; -1: none.
 int device_mark_set(const char *device_name, const uint8_t uuid[16], uint64_t epoch);
 
 #endif
