@@ -69,35 +69,54 @@ static bool make_folders(char *path)
     return mkdir(path, 0700) == 0 || errno == EEXIST;
 }
 
-enum { WHY_SIZE = 128 };
+enum { WHY_SIZE = PATH_MAX + 128 };
 
-// Files from there go into the driver. So nobody else may have put them there.
-static bool is_ours(int fd, char why[WHY_SIZE])
+// Files from there go into the driver. So nobody else may have put them there. `name`: in *why.
+static bool is_ours(const char *path, const char *name, bool sticky_will_do, char why[WHY_SIZE])
 {
     struct stat info;
     const unsigned us = geteuid();
-    if (fstat(fd, &info) != 0)
+    if (stat(path, &info) != 0)
         snprintf(why, WHY_SIZE, "%s", strerror(errno));
     else if (info.st_uid != us && info.st_uid != 0)
-        snprintf(why, WHY_SIZE, "it belongs to user %u, not to %u or root", (unsigned)info.st_uid,
-                 us);
-    else if (info.st_mode & (S_IWGRP | S_IWOTH))
-        snprintf(why, WHY_SIZE, "other users may write to it (mode %04o)",
+        snprintf(why, WHY_SIZE, "%s belongs to user %u, not to %u or root", name,
+                 (unsigned)info.st_uid, us);
+    else if (info.st_mode & (S_IWGRP | S_IWOTH) && !(sticky_will_do && info.st_mode & S_ISVTX))
+        snprintf(why, WHY_SIZE, "other users may write to %s (mode %04o)", name,
                  (unsigned)(info.st_mode & 07777));
     else
         return true;
     return false;
 }
 
-// True: files can be made in the folder `path`, and others cannot make some there.
-static bool can_keep_files(const char *path, char why[WHY_SIZE])
+// Others cannot put another folder there: in one with the sticky bit, such as /tmp, only its owner
+// renames it. The path has no symlinks.
+static bool are_parents_ours(const char *path, char why[WHY_SIZE])
 {
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof parent, "%s", path);
+    for (char *slash; (slash = strrchr(parent, '/')) && parent[1];) {
+        slash[slash == parent] = 0;
+        if (!is_ours(parent, parent, true, why))
+            return false;
+    }
+    return true;
+}
+
+// True: files can be made in the folder, others cannot make some there, and cannot put another
+// folder at the path, which is now one without symlinks.
+static bool can_keep_files(char path[PATH_MAX], char why[WHY_SIZE])
+{
+    char resolved[PATH_MAX];
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool can = fd >= 0 && faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) == 0;
+    bool can = fd >= 0 && faccessat(fd, ".", W_OK | X_OK, AT_EACCESS) == 0 &&
+               realpath(path, resolved) != NULL;
     snprintf(why, WHY_SIZE, "%s", strerror(errno));
-    can = can && is_ours(fd, why);
     if (fd >= 0)
         close(fd);
+    can = can && is_ours(resolved, "it", false, why) && are_parents_ours(resolved, why);
+    if (can)
+        snprintf(path, PATH_MAX, "%s", resolved);
     return can;
 }
 
@@ -121,14 +140,16 @@ static const char *cache_folder(const char *option, char path[PATH_MAX])
 {
     if (option && strcmp(option, "none") == 0)
         return NULL;
-    bool made = option ? mkdir(option, 0700) == 0 || errno == EEXIST : make_default_folder(path);
-    const char *folder = option ? option : path;
     char why[WHY_SIZE];
+    bool made = !option && make_default_folder(path);
+    errno = option ? ENAMETOOLONG : errno;
+    if (option && snprintf(path, PATH_MAX, "%s", option) < PATH_MAX)
+        made = mkdir(option, 0700) == 0 || errno == EEXIST;
     snprintf(why, sizeof why, "%s", strerror(errno));
-    if (made && can_keep_files(folder, why))
-        return folder;
-    log_warn("daemon: no folder at %s: %s; compiled pipelines and measurements are not kept",
-             folder, why);
+    if (made && can_keep_files(path, why))
+        return path;
+    log_warn("daemon: no folder at %s: %s; compiled pipelines and measurements are not kept", path,
+             why);
     return NULL;
 }
 
@@ -187,7 +208,7 @@ static const char *compile_program(const char *folder)
     char path[PATH_MAX];
     if (is_true("MESA_SHADER_CACHE_DISABLE") || is_true("MESA_GLSL_CACHE_DISABLE"))
         return NULL;
-    if (mesa_folder(path) && is_kept(path))
+    if (mesa_folder(path) && is_kept(path) && setenv("MESA_SHADER_CACHE_DIR", path, 1) == 0)
         return itself;
     if (folder && snprintf(path, sizeof path, "%s/mesa", folder) < (int)sizeof path &&
         is_kept(path) && setenv("MESA_SHADER_CACHE_DIR", path, 1) == 0)

@@ -188,6 +188,36 @@ START_TEST(a_folder_that_cannot_be_written_is_reported_at_once_and_not_used)
 }
 END_TEST
 
+// Others could put a folder of theirs at the path. A symlink to it hides nothing.
+START_TEST(a_folder_that_others_can_exchange_is_not_used_and_a_sticky_one_will_do)
+{
+    char above[96], folder[128], link[128], sentence[256];
+    ck_assert(daemon_init(&daemon_));
+    snprintf(above, sizeof above, "%s/above", daemon_.folder);
+    snprintf(folder, sizeof folder, "%s/kept", above);
+    snprintf(link, sizeof link, "%s/link", daemon_.folder);
+    ck_assert_int_eq(mkdir(above, 0700), 0);
+    ck_assert_int_eq(symlink(folder, link), 0);
+    ck_assert_int_eq(chmod(above, 0777), 0);
+    const char *const options[][3] = {{"--cache-folder", folder, NULL},
+                                      {"--cache-folder", link, NULL}};
+    ck_assert_int_eq(mkdir(folder, 0700), 0);
+    for (int i = 0; i < 2; i++) {
+        ck_assert(daemon_start(&daemon_, options[i]));
+        snprintf(sentence, sizeof sentence,
+                 "no folder at %s: other users may write to %s (mode 0777)", options[i][1], above);
+        ck_assert_msg(daemon_log_contains(&daemon_, sentence), "%s", sentence);
+        stop_clean();
+    }
+    ck_assert_int_eq(chmod(above, 01777), 0);
+    ck_assert(daemon_start(&daemon_, options[1]));
+    stop_clean();
+    char *text = daemon_log_text(&daemon_);
+    ck_assert_ptr_null(strstr(text + daemon_.log_old, "no folder at"));
+    free(text);
+}
+END_TEST
+
 struct refused {
     const char *options[3];
     const char *sentence;
@@ -415,5 +445,9 @@ int main(void)
               (const TTest *const[]){
                   a_folder_that_cannot_be_written_is_reported_at_once_and_not_used, NULL},
               NUM_BAD_CACHE_FOLDERS);
+    suite_add(suite, "above the cache folder",
+              (const TTest *const[]){
+                  a_folder_that_others_can_exchange_is_not_used_and_a_sticky_one_will_do, NULL},
+              1);
     return check_main(suite);
 }
