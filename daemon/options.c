@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define ONE_TIB (UINT64_C(1) << 40)
-#define AUTO    .word = "auto", .word_value = SERVER_WORK_AUTO, .initial = "auto"
+#define AUTO    .word = "auto", .word_value = SERVER_UNSET, .initial = "auto"
 
 #define ENTRY(...) OPTION_ENTRY(struct server_params, __VA_ARGS__)
 static const struct option entries[] = {DAEMON_OPTIONS(OPTION_HEADING, ENTRY)};

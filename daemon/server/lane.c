@@ -30,7 +30,7 @@ static const int64_t default_spin_ns = 50000;
 static int64_t spin_ns(const struct server *server)
 {
     cpu_set_t cores;
-    if (server->params->ring_spin_us != SERVER_WORK_AUTO)
+    if (server->params->ring_spin_us != SERVER_UNSET)
         return (int64_t)server->params->ring_spin_us * 1000;
     const int num_cores = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 0;
     return forecast_look_ns(default_spin_ns, num_cores, LEAST_CORES_TO_SPIN);

@@ -9,7 +9,7 @@
 // dropped and counted; a line says how many as soon as writing works again.
 //
 // Clients cause lines, so there is a limit for each kind of line, which is its format string: 64 at
-// once, then one a second. The one then says for how many it stands. Lines of level debug have no
+// once, then one a second. Each such line says how many were left out. Lines of level debug have no
 // limit but the queue.
 
 #ifndef AULE_SERVER_LOG_H

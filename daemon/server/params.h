@@ -12,7 +12,7 @@
 #include "fault.h"
 #include "log.h"
 
-#define SERVER_WORK_AUTO UINT64_MAX // of numbers that the server chooses if the user does not
+#define SERVER_UNSET UINT64_MAX // of numbers that the server chooses if the user does not
 
 // The options, a line for each; base/options.h explains it. daemon/options.c has AUTO and ONE_TIB.
 #define DAEMON_OPTIONS(SECTION, OPTION)                                                            \
@@ -24,7 +24,7 @@
            .help = "list the devices, best first, and end",                                        \
            .details = "The list also names each device's socket.")                                 \
     OPTION(uint64_t, require_gpu_s, "require-gpu", "S", OPTION_COUNT, 0, 86400, .word = "off",     \
-           .word_value = SERVER_WORK_AUTO, .initial = "off",                                       \
+           .word_value = SERVER_UNSET, .initial = "off",                                           \
            .help = "refuse a device that runs on the CPU, and wait up to S seconds for a GPU",     \
            .details = "The driver of a GPU may come up after the daemon. `0` refuses at once.")    \
     OPTION(const char *, variant, "variant", "NAME", OPTION_TEXT, 1,                               \

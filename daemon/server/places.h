@@ -26,7 +26,7 @@ struct places {
 
 struct place_user {
     uint32_t uid, gid;
-    const struct group_places *group; // NULL: none has the user
+    const struct group_places *group; // NULL: the user is in no group
 };
 
 // Places that are taken: call places_count() for the user of each. Zeroed at first.

@@ -93,7 +93,7 @@ static enum status open_descriptors(struct server *server, struct error *error)
 
 static uint32_t completion_poll(uint64_t asked)
 {
-    return asked == SERVER_WORK_AUTO ? 0 : asked == 0 ? ENGINE_NO_POLL : (uint32_t)asked;
+    return asked == SERVER_UNSET ? 0 : asked == 0 ? ENGINE_NO_POLL : (uint32_t)asked;
 }
 
 // True: SIGTERM or SIGINT came within `timeout_ms`.
@@ -134,7 +134,7 @@ static enum status open_engine(struct server *server, struct error *error)
     const struct server_params *params = server->params;
     const struct engine_params engine_params = {
         .device = params->device,
-        .require_gpu = params->require_gpu_s != SERVER_WORK_AUTO,
+        .require_gpu = params->require_gpu_s != SERVER_UNSET,
         .force_staging = params->force_staging,
         .haul = params->transfer_queue,
         .validation = params->validation,
@@ -195,7 +195,7 @@ static enum status take_place(struct server *server, struct error *error)
 // The last line is a sequence whose keys are not split: it counts 64 times (core/runs/weight.c).
 static uint64_t max_run_work(const struct server *server)
 {
-    if (server->params->max_run_work != SERVER_WORK_AUTO)
+    if (server->params->max_run_work != SERVER_UNSET)
         return server->params->max_run_work;
     return engine_device(server->engine)->software ? UINT64_C(40000000000)
                                                    : UINT64_C(20000000000000);
@@ -356,7 +356,7 @@ static enum status start_jobs(struct server *server, struct error *error)
 static enum status measure_arenas(struct server *server, struct error *error)
 {
     const uint64_t asked = server->params->max_arena_memory;
-    server->max_arena_memory = asked == SERVER_WORK_AUTO ? segment_room() / 2 : asked;
+    server->max_arena_memory = asked == SERVER_UNSET ? segment_room() / 2 : asked;
     if (server->max_arena_memory || asked == 0)
         return STATUS_OK;
     return error_set(error, STATUS_UNSUPPORTED,

@@ -48,8 +48,8 @@ enum status side_socket_clear(const struct side_socket *side, struct error *erro
     if (lstat(side->path, &info) != 0)
         return STATUS_OK;
     if (!S_ISSOCK(info.st_mode) || !is_dead(side))
-        return error_set(error, STATUS_INVALID, "%s exists and is no %s that a dead daemon left",
-                         side->path, side->what);
+        return error_set(error, STATUS_INVALID,
+                         "%s exists and is in use, or is no socket; it was left alone", side->path);
     unlink(side->path);
     return STATUS_OK;
 }

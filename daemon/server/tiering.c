@@ -90,7 +90,7 @@ static enum status open_host(struct tiering *tiering, const struct server_params
         .base = tiering->core.base,
         .size = tiering->size,
         .part_bytes = engine_arena_part_bytes(tiering->core.arena),
-        .threads = params->tier_threads == SERVER_WORK_AUTO ? 0 : (uint32_t)params->tier_threads,
+        .threads = params->tier_threads == SERVER_UNSET ? 0 : (uint32_t)params->tier_threads,
     };
     enum status status = host_open(&host, &tiering->core.area, error);
     return status == STATUS_OK

@@ -65,10 +65,12 @@ START_TEST(a_client_gives_nothing_to_the_daemon_of_a_stranger)
 {
     char byte;
     listen_as(STRANGER);
-    expect(open_as(0), AULE_DENIED, "is user 64001's; this process, of user 0, trusts");
-    expect(open_as(WORKER), AULE_DENIED, "AULE_DAEMON_UID=64001 trusts this one");
+    expect(open_as(0), AULE_DENIED,
+           "runs as user 64001, whom this process (user 0) does not trust");
+    expect(open_as(WORKER), AULE_DENIED, "If you do, set AULE_DAEMON_UID=64001.");
     struct aule_monitor *monitor;
-    expect(aule_monitor_open(address.sun_path, PATIENCE_MS, &monitor), AULE_DENIED, "user 64001's");
+    expect(aule_monitor_open(address.sun_path, PATIENCE_MS, &monitor), AULE_DENIED,
+           "user 64001, whom");
     const int peer = accept(listener, NULL, NULL);
     ck_assert_int_ge(peer, 0);
     ck_assert_int_eq(read(peer, &byte, 1), 0); // not even a greeting

@@ -340,7 +340,8 @@ START_TEST(device_arenas_of_all_sessions_have_one_limit)
         return;
     for (int i = 0; i < 30; i++) {
         struct raw_client *raw = device_session_when_free();
-        expect_hello(4096, STATUS_LIMIT, "does not fit beside those of other sessions (--device-arenas 1048576)");
+        expect_hello(4096, STATUS_LIMIT,
+                     "does not fit beside those of other sessions (--device-arenas 1048576)");
         raw_close(raw); // while the daemon waits for Mapped
     }
     expect_hello(DEVICE_ARENA + 1, STATUS_LIMIT, "--device-arenas");

@@ -34,7 +34,8 @@
  *                           finish first. A sequence or a step ends when its call has returned.
  *   a call that begins      is refused: AULE_NO_SESSION for a session, AULE_INVALID for any other
  *                           object. Closing a second time does nothing. But a later object may get
- *                           the same address, as with file descriptors; so let your threads know.
+ *                           the same address, as with file descriptors; so tell your other threads
+ *                           before you close.
  * Pointers into the arena are invalid as soon as the session is closed or reconnects.
  *
  * Fork: in a child process, calls on objects that were opened before fork() return AULE_FORKED.
@@ -613,11 +614,9 @@ AULE_API enum aule_status aule_blocks_lease(struct aule_cache *cache, uint32_t c
                                             int timeout_ms, int32_t *block_ids);
 
 /*
- * For a program that waits in parts, so that it can look after other things between them: the
- * daemon counts and logs a request that is refused with AULE_NO_BLOCKS, but not a part of a wait.
- * goes_on 1: if this thread's next calls return AULE_NO_BLOCKS, it calls again. 0, at the latest
- * before the last part: AULE_NO_BLOCKS is final. It holds for the calling thread. Returns what was
- * set before.
+ * Call with 1 before each part of a longer wait, and with 0 before the last: the daemon then counts
+ * only the last refusal. Without it, the daemon counts and logs each part that is refused with
+ * AULE_NO_BLOCKS. It holds for the calling thread. Returns the value that was set before.
  */
 AULE_API int aule_wait_goes_on(int goes_on);
 
@@ -666,8 +665,9 @@ AULE_INLINE enum aule_status aule_prefix_lookup(struct aule_cache *cache,
 enum aule_keep {
     AULE_KEEP_NORMAL,             /* evicted when memory is short, least recently used first */
     AULE_KEEP_PREFERRED,          /* evicted after all normal blocks of the tenant */
-    AULE_KEEP_PINNED              /* not evicted; counts as held against the tenant's limit. Ends
-                                     after the tenant's last session (--tenant-timeout) */
+    AULE_KEEP_PINNED              /* not evicted; counts as held against the tenant's limit. The
+                                     pin ends --tenant-timeout after the tenant's last session
+                                     closed. */
 };
 /*
  * Says how the cached part of a prefix is kept from now on, also after this session. A block is
@@ -675,7 +675,8 @@ enum aule_keep {
  * *num_tokens: tokens of the cached part; 0 if nothing of the prefix is cached. Without
  * AULE_OK it is 0. A later call with the same prefix replaces the keep; make it when as much of the
  * prefix is cached. Evicting or dropping the blocks ends it.
- * AULE_QUOTA: the pin would exceed the tenant's limit, or --tenant-pinned. AULE_UNSUPPORTED: the daemon is too old.
+ * AULE_QUOTA: the pin would exceed the tenant's limit, or --tenant-pinned. AULE_UNSUPPORTED: the
+ * daemon is too old.
  */
 AULE_INLINE enum aule_status aule_prefix_keep(struct aule_cache *cache,
                                               const struct aule_prefix *prefix,
@@ -1388,8 +1389,9 @@ AULE_INLINE enum aule_status aule_kv_export(struct aule_cache *cache,
 /*
  * A monitor is a connection without a session. It holds nothing in the daemon and counts against no
  * limit of sessions. Any number of threads may use one monitor side by side. It uses the control
- * socket beside the daemon's, which has places of its own, if this process may open it. Functions
- * that change something need that; otherwise they return AULE_DENIED. If the daemon closes a monitor
+ * socket beside the daemon's, which has 32 places of its own, if this process may open it. If these
+ * are taken, it uses the daemon's socket. Functions that change something need the control socket;
+ * otherwise they return AULE_DENIED, or AULE_LIMIT while its places are taken. If the daemon closes a monitor
  * that has asked nothing for long (--idle-timeout), the next call connects anew by itself.
  *
  * Statuses of all its calls, beside those that a call names. On any but AULE_OK the output is
@@ -1397,7 +1399,7 @@ AULE_INLINE enum aule_status aule_kv_export(struct aule_cache *cache,
  *   AULE_TIMEOUT       no answer within the monitor's timeout. Nothing ends; ask again.
  *   AULE_DAEMON_GONE   the connection is lost for good. Close the monitor and open another.
  *   AULE_DENIED        the daemon serves another user.
- *   AULE_LIMIT         --max-connections: the daemon closes this connection.
+ *   AULE_LIMIT         --max-connections, or control places: the daemon closes this connection.
  *   AULE_NO_MEMORY     this process has no memory for the answer.
  *   AULE_MALFORMED     what came is no answer of this version.
  *   AULE_INVALID       a pointer is NULL.

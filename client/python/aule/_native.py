@@ -132,7 +132,7 @@ def countdown(timeout: float | None, name: str = "timeout") -> Callable[[], floa
     return lambda: max(0.0, end - time.monotonic())
 
 
-def part(call: Callable[..., int], *args: int) -> int:
+def ask_in_part(call: Callable[..., int], *args: int) -> int:
     """Return call(*args), a part of a wait: if it is refused, it is called again.
 
     The daemon counts no refusal then. Source: aule_wait_goes_on().
@@ -154,7 +154,7 @@ def sliced(call: Callable[[int], int], timeout: float | None, again: tuple[int, 
     left = milliseconds(timeout)
     end = None if timeout is None else time.monotonic() + timeout
     while not 0 <= left <= SLICE_MS:
-        status = part(call, SLICE_MS)
+        status = ask_in_part(call, SLICE_MS)
         if status not in again:
             return status
         alive()
@@ -171,7 +171,7 @@ async def polled(ask: Callable[[], int], timeout: float | None, again: tuple[int
     left = countdown(timeout)
     pause = FIRST_PAUSE_S
     while left():
-        status = part(ask)
+        status = ask_in_part(ask)
         if status not in again:
             return status
         await asyncio.sleep(min(pause, left()))

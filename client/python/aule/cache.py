@@ -21,6 +21,7 @@ from ._native import (
     OK,
     Handle,
     Owner,
+    ask_in_part,
     check,
     ffi,
     fields,
@@ -28,7 +29,6 @@ from ._native import (
     listed,
     milliseconds,
     opening_error,
-    part,
     polled,
     sliced,
 )
@@ -238,7 +238,7 @@ class Cache(Owner):
         """
         caches = [cache for cache in self.session._living()
                   if isinstance(cache, Cache) and cache._pool]
-        status = part(call, 0) if caches else call(ms)
+        status = ask_in_part(call, 0) if caches else call(ms)
         if not caches or status not in SHORT:
             return status
         for cache in caches:

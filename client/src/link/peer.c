@@ -48,8 +48,8 @@ static bool is_overflow(uid_t uid)
     return uid == (uid_t)overflow;
 }
 
-// `what` is "daemon" or a socket's name.
-static enum aule_status check_user(uid_t uid, const char *what, const char *path)
+// `what` and `verb` begin the sentence, such as "daemon" and "runs as".
+static enum aule_status check_user(uid_t uid, const char *what, const char *path, const char *verb)
 {
     uid_t trusted;
     enum aule_status status = read_variable(&trusted);
@@ -57,12 +57,11 @@ static enum aule_status check_user(uid_t uid, const char *what, const char *path
         (trusted != (uid_t)-1 && uid == trusted))
         return status;
     return fail(AULE_DENIED,
-                "the %s at %s is user %u's%s; this process, of user %u, trusts its own user, root "
-                "and the one in %s%s%s; %s=%u trusts this one",
-                what, path, (unsigned)uid,
+                "the %s at %s %s user %u%s, whom this process (user %u) does not trust. If you do, "
+                "set %s=%u.",
+                what, path, verb, (unsigned)uid,
                 is_overflow(uid) ? " (one that this container has no number for)" : "",
-                (unsigned)geteuid(), VARIABLE, trusted == (uid_t)-1 ? ", which is not set" : ", ",
-                trusted == (uid_t)-1 ? "" : getenv(VARIABLE), VARIABLE, (unsigned)uid);
+                (unsigned)geteuid(), VARIABLE, (unsigned)uid);
 }
 
 // In a folder with the sticky bit, such as /tmp, only a file's owner can replace the file.
@@ -93,7 +92,7 @@ enum aule_status peer_check(int fd, const char *path)
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
         return fail(AULE_DENIED, "the kernel does not say whose daemon is at %s: %s", path,
                     strerror(errno));
-    return check_user(peer.uid, "daemon", path);
+    return check_user(peer.uid, "daemon", path, "runs as");
 }
 
 enum aule_status peer_check_file(const char *path)
@@ -101,5 +100,5 @@ enum aule_status peer_check_file(const char *path)
     struct stat info;
     if (lstat(path, &info) != 0)
         return fail(AULE_DAEMON_GONE, "the socket %s: %s", path, strerror(errno));
-    return check_user(info.st_uid, "socket", path);
+    return check_user(info.st_uid, "socket", path, "belongs to");
 }

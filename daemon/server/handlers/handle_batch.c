@@ -96,7 +96,7 @@ static enum status offload(struct call *call, const struct offload_steps *steps,
     return status;
 }
 
-// Copies the arrays, if the dispatcher itself goes on with them.
+// Copies what the job needs, so that it reads nothing but this memory and the arena.
 static enum status copy_now(struct call *call, const struct metadata *fields, uint32_t num_fields,
                             struct fetched *vectors)
 {

@@ -13,8 +13,8 @@
 
 // Raises RLIMIT_NOFILE as far as it goes. If it is still too small for --max-sessions,
 // --max-connections and --max-exports, these become smaller, and the log says so.
-// NO_MEMORY: not even one session fits, or the address space is too small for any driver: drivers
-// do not survive its end. Main thread, at the start.
+// NO_MEMORY: not even one session fits, or the address space is too small for any driver: a driver
+// that gets no memory ends the process. Main thread, at the start.
 enum status limits_fit(struct server_params *params, struct error *error);
 
 // Bytes that RLIMIT_AS and RLIMIT_DATA leave for arenas and the pool, besides what a driver needs

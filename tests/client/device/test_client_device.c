@@ -125,7 +125,7 @@ START_TEST(a_token_is_not_given_to_the_export_socket_of_another_user)
     ck_assert_int_eq(seteuid(64001), 0);
     ck_assert_int_eq(listen(fd, 1), 0);
     ck_assert_int_eq(seteuid(0), 0);
-    expect(aule_device_export(step.session, &export), AULE_DENIED, "is user 64001's");
+    expect(aule_device_export(step.session, &export), AULE_DENIED, "user 64001, whom");
     unlink(address.sun_path);
     close(fd);
     close_step(&step);

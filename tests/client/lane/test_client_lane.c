@@ -97,7 +97,7 @@ START_TEST(the_doorbell_of_another_user_is_not_rung)
     ck_assert_int_eq(chown(bell, 64001, 64001), 0);
     expect_entries("", 0); // messages do as well
     setenv("AULE_LANE", "ring", 1);
-    expect(try_session(0, NULL), AULE_DENIED, "is user 64001's");
+    expect(try_session(0, NULL), AULE_DENIED, "user 64001, whom");
 }
 END_TEST
 
