@@ -55,6 +55,8 @@ static int ask_as_stranger(void)
         if (open_session(&session) != AULE_DENIED || !says("has uid 64010"))
             return 3;
     }
+    for (int i = 0; i < MANY; i++)
+        aule_monitor_close(monitors[i]);
     return 0;
 }
 
