@@ -650,6 +650,7 @@ END_TEST
 static atomic_bool watchless; // no watch is left
 
 int __real_inotify_add_watch(int fd, const char *name, uint32_t mask);
+int __wrap_inotify_add_watch(int fd, const char *name, uint32_t mask);
 int __wrap_inotify_add_watch(int fd, const char *name, uint32_t mask)
 {
     if (!atomic_load(&watchless))
