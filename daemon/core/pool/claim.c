@@ -164,22 +164,20 @@ static void set_due(struct claim *claim, int64_t from_ns)
         heap_add(&pool->due, &claim->due, (uint64_t)(from_ns + timeout_ns));
 }
 
-// All of its places at once, so that one order holds in all queues.
+// All of its places at once, so that one order holds in all queues. Only the next in a queue that
+// it was first in inherits.
 static void move_to(struct claim *claim, uint64_t rank)
 {
-    for (uint32_t i = claim->num_found; i < claim->num_blocks; i++) {
-        struct claim_place *place = &claim->places[i];
-        if (place->queued)
-            DL_DELETE(place->node->queue, place);
-    }
     claim->rank = rank;
     for (uint32_t i = claim->num_found; i < claim->num_blocks; i++) {
         struct claim_place *place = &claim->places[i];
+        const bool was_first = place->node->queue == place;
         if (!place->queued)
             continue;
+        DL_DELETE(place->node->queue, place);
         insert(place);
-        if (place->node->queue != place)
-            wake(place->node->queue); // it inherits
+        if (was_first && place->node->queue != place)
+            wake(place->node->queue);
     }
 }
 
@@ -193,13 +191,14 @@ static void renew(struct claim *claim)
     move_to(claim, ++ledger->last_id);
 }
 
-// True: the block that the chain lacks next is the claim's to compute, and nothing of it has been
-// published.
+// True: the next block that the claim lacks is its own to compute, and nothing of it has been
+// published. It lacks none that it has published itself, also if that has been evicted since.
 static bool has_turn(const struct claim *claim)
 {
     const struct claim_place *place = &claim->places[claim->num_found],
                              *end = &claim->places[claim->num_blocks];
-    while (place < end && place->node->node && prefix_visible(place->node->node))
+    while (place < end &&
+           (!place->queued || (place->node->node && prefix_visible(place->node->node))))
         place++;
     return place < end && !place->node->node && place->node->queue == place;
 }
