@@ -142,6 +142,8 @@ static void serve(int ready_fd)
         .max_exports = 4,
         .max_sessions = 16,
         .max_connections = 32,
+        .idle_timeout_s = 300,
+        .max_message_memory = 64 << 20,
         .max_caches = 4,
         .max_batches = 8,
         .max_tickets = 8,
