@@ -20,9 +20,8 @@ enum {
     // GPU time of a slice while no other session has runs: what the first run of another one waits
     // for.
     SPEED_ALONE_NS = 50 * 1000 * 1000,
-    // A slice has no cascade. So a run that a cascade makes at least twice as fast stays whole
-    // until
-    // it takes so many slices' time.
+    // A slice has no cascade. A run that a cascade makes at least twice as fast stays whole, up to
+    // so many slices' time.
     SPEED_CASCADE_SLICES = 4,
     // Slices of one layer. Larger layers get longer slices.
     SPEED_MOST_SLICES = 8192,
