@@ -128,7 +128,7 @@
     OPTION(uint64_t, tenant_floor, "tenant-floor", "N", OPTION_COUNT, 0, INT32_MAX,                \
            .initial = "0", .help = "cached blocks of such a user that are not evicted for others") \
     OPTION(double, tenant_share, "tenant-share", "F", OPTION_NUMBER, 0, 1, .initial = "0.75",      \
-           .help = "part of what others leave that one group of `--tenant` may take; 0 or 1: all", \
+           .help = "part of what others leave that one group of `--tenant` may take; 1: all",      \
            .details = "It holds for `--max-connections`, `--max-sessions`, `--max-exports`, "      \
                       "`--max-caches`, `--max-arena-memory`, `--device-arenas` and "               \
                       "`--max-host-memory`. Users without a group, who are the daemon's user and " \

@@ -153,12 +153,7 @@ static enum status open_engine(struct server *server, struct error *error)
         .log = log_below,
         .context = server,
     };
-    enum status status = create_engine(server, &engine_params, error);
-    if (status != STATUS_OK)
-        return status;
-    const struct engine_device *device = engine_device(server->engine);
-    server->device_mark = device_mark_set(device->name, device->uuid, server->epoch);
-    return STATUS_OK;
+    return create_engine(server, &engine_params, error);
 }
 
 // Locks the socket's path for this daemon, and removes what a killed daemon left there.
@@ -182,6 +177,8 @@ static enum status take_place(struct server *server, struct error *error)
     unsigned swept = segment_sweep_dead(path_prefix);
     if (swept)
         log_warn("daemon: removed %u segments that killed daemons left", swept);
+    const struct engine_device *device = engine_device(server->engine);
+    server->device_mark = device_mark_set(device->name, device->uuid, server->epoch);
     return STATUS_OK;
 }
 

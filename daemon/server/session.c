@@ -407,7 +407,11 @@ static enum status check_hello(const struct server *server, const struct peer *p
     enum status status = check_device_arena(server, hello->device_arena_size, error);
     if (status != STATUS_OK)
         return status;
-    return check_number(server, peer, error);
+    status = check_number(server, peer, error);
+    if (status != STATUS_OK)
+        log_warn("connection of pid %" PRIu64 ", uid %u: no session: %s", peer->pid, peer->user.uid,
+                 error->text);
+    return status;
 }
 
 static void set_label(struct session *session)
