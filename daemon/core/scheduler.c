@@ -159,7 +159,7 @@ static bool is_short(const struct speed *speed, const struct run *run, double sl
 {
     const double longest =
         run->saved_work > run->own_work / 2 ? SPEED_CASCADE_SLICES * speed->slice_ns : slice_ns;
-    return speed_ns(speed, run->speed, run->own_work - run->saved_work) +
+    return speed_ns(speed, run->speed, run->own_work) +
                speed_ns(speed, SPEED_WRITE, run->write_work) <=
            fmax(longest, slice_ns);
 }

@@ -20,9 +20,9 @@ enum {
     // GPU time of a slice while no other session has runs: what the first run of another one waits
     // for.
     SPEED_ALONE_NS = 50 * 1000 * 1000,
-    // A slice has no cascade. A run that a cascade makes at least twice as fast stays whole, up to
-    // so many slices' time.
-    SPEED_CASCADE_SLICES = 4,
+    // A slice has no cascade. A run that a cascade makes at least twice as fast stays whole if it
+    // takes no more than so many slices' time without one: perhaps there is none.
+    SPEED_CASCADE_SLICES = 6,
     // Slices of one layer. Larger layers get longer slices.
     SPEED_MOST_SLICES = 8192,
 };
