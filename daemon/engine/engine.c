@@ -138,18 +138,22 @@ static void on_compiled(void *owner, bool awaited)
         engine_wake(engine);
 }
 
-// Cores that compile for one session are missing to all others where they are the device.
 static void *compiler_thread(void *argument)
 {
     struct engine *engine = argument;
-    if (engine->device.adapter.info.software)
-        setpriority(PRIO_PROCESS, 0, compiler_nice); // of this thread alone
     compiler_run(&engine->pipelines.compiler);
     pthread_mutex_lock(&engine->lock);
     engine->compiler_gone = true;
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->lock);
     return NULL;
+}
+
+// On a software device, whose cores are missing to all others while they compile for one session.
+static void *nice_compiler_thread(void *engine)
+{
+    setpriority(PRIO_PROCESS, 0, compiler_nice); // of this thread alone
+    return compiler_thread(engine);
 }
 
 static enum status make_parts(struct engine *engine, const struct engine_params *params,
@@ -195,7 +199,9 @@ static enum status start_threads(struct engine *engine, struct error *error)
     engine->completer_runs =
         pthread_create(&engine->completer, NULL, completer_thread, engine) == 0;
     engine->maker_runs = pthread_create(&engine->maker, NULL, maker_thread, engine) == 0;
-    engine->compiler_runs = pthread_create(&engine->compiler, NULL, compiler_thread, engine) == 0;
+    void *(*const compile)(void *) =
+        engine->device.adapter.info.software ? nice_compiler_thread : compiler_thread;
+    engine->compiler_runs = pthread_create(&engine->compiler, NULL, compile, engine) == 0;
     const bool tuner_starts = tuner_start(engine), carriers_start_all = carriers_start(engine);
     if (carriers_start_all && engine->compiler_runs && engine->submitter_runs &&
         engine->completer_runs && engine->maker_runs && tuner_starts)
