@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/owner.h"
 #include "log.h"
+#include "server/process/limits.h"
 #include "side_socket.h"
 
 #include <errno.h>
@@ -234,8 +235,7 @@ static enum status admit(struct exports *exports, int fd, int64_t now_ns, struct
 static void refuse_without_descriptors(struct exports *exports)
 {
     struct error error;
-    error_set(&error, STATUS_LIMIT,
-              "the daemon has no descriptor for another connection (RLIMIT_NOFILE of its process)");
+    limits_no_descriptor(&error);
     if (exports->spare_fd >= 0)
         close(exports->spare_fd);
     int fd = accept4(exports->side.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

@@ -15,6 +15,7 @@
 #include "server/nng/channel.h"
 #include "server/nng/nng_cures.h"
 #include "server/nng/streams.h"
+#include "server/process/limits.h"
 #include "side_socket.h"
 
 #include <errno.h>
@@ -120,7 +121,7 @@ static void send_parting(struct channel *channel, const struct error *why)
     size_t size;
     if (!channel->answers &&
         wire_encode_reply_in(&reply, bytes, sizeof bytes, &size, NULL) == STATUS_OK)
-        (void)channel_write(channel, CHANNEL_PARTING, bytes, size);
+        (void)channel_write(channel, FRAME_PARTING, bytes, size);
 }
 
 // `why` NULL: the peer has hung up.
@@ -356,8 +357,7 @@ static void take(struct listener *listener, uint32_t ear, struct ipc_stream *str
         admit(listener, stream, ear == CONTROL);
         return;
     }
-    error_set(&error, STATUS_LIMIT,
-              "the daemon has no descriptor for another connection (RLIMIT_NOFILE of its process)");
+    limits_no_descriptor(&error);
     turn_away(listener, stream, &error);
     arm(listener, clock_now_ns() + spare_ns); // nng closes it in a moment
 }

@@ -400,8 +400,8 @@ enum status server_create(const struct server_params *params, struct server **ou
 
 // ---- running ----
 
-// Bounded in number and time, so that rings and finished runs get their turn. What is left keeps
-// the listener's descriptor readable.
+// Takes a bounded number of messages in a bounded time, so that rings and finished runs get their
+// turn. Messages that are left keep the listener's descriptor readable.
 static void take_messages(struct server *server)
 {
     struct message message;

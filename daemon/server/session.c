@@ -311,8 +311,7 @@ static uint64_t bytes_of(const struct session *session, const struct total *tota
     return bytes;
 }
 
-// Of a new session, which is not in the table yet. Sessions that end count until their memory has
-// gone.
+// `session` is new and not in the table yet. A session that ends counts until its memory has gone.
 static enum status check_total(const struct session *session, const struct total *total,
                                struct error *error)
 {

@@ -13,6 +13,7 @@
 #include "client/src/fork.h"
 #include "knock.h"
 #include "pipe.h"
+#include "schema/frame.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -137,7 +138,7 @@ static void hear_parting(struct connection *connection, const void *body, size_t
 
 static void deliver(struct connection *connection, uint32_t id, void *body, size_t size)
 {
-    if (id == PIPE_PARTING) {
+    if (id == FRAME_PARTING) {
         hear_parting(connection, body, size);
         free(body);
         return;
@@ -391,7 +392,7 @@ static int exchange(struct connection *connection, uint8_t *frame, size_t size,
 {
     *call = (struct call){.answered = false};
     call_begin(connection, call);
-    pipe_write_head(frame, call->id, size - PIPE_HEAD);
+    frame_write_head(frame, call->id, size - FRAME_HEAD);
     int error = send_frame(connection, frame, size, timeout, farewell);
     if (error == 0)
         error = await_answer(connection, call, timeout, farewell);
@@ -490,11 +491,11 @@ static enum aule_status encode(const struct wire_request *request, uint8_t **fra
     if (status != STATUS_OK)
         return fail((enum aule_status)status, "%s: %s", wire_command_name(request->command),
                     error.text);
-    *size = PIPE_HEAD + buffer.size;
+    *size = FRAME_HEAD + buffer.size;
     *frame = malloc(*size);
     enum aule_status result = AULE_OK;
     if (*frame)
-        memcpy(*frame + PIPE_HEAD, buffer.data, buffer.size);
+        memcpy(*frame + FRAME_HEAD, buffer.data, buffer.size);
     else
         result = fail(AULE_NO_MEMORY, "no memory for a message of %zu bytes", buffer.size);
     wire_buffer_finish(&buffer);
@@ -618,7 +619,7 @@ enum aule_status connection_post(struct connection *connection, const struct wir
     call->context = context;
     make_pending(connection, call);
     const uint32_t id = call->id; // once the frame is sent, the reader may free the call
-    pipe_write_head(frame, id, size - PIPE_HEAD);
+    frame_write_head(frame, id, size - FRAME_HEAD);
     int error = send_frame(connection, frame, size, timeout, false);
     free(frame);
     if (error)

@@ -9,6 +9,7 @@
 #include "client/src/socket_path.h"
 #include "knock.h"
 #include "peer.h"
+#include "schema/frame.h"
 #include "schema/wire.h"
 
 #include <errno.h>
@@ -19,24 +20,6 @@
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-enum { GREETING = 8, ID_SIZE = 4 }; // bytes
-static const uint8_t our_greeting[GREETING] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
-static const uint8_t their_greeting[GREETING] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
-
-static void write_number(uint8_t *bytes, unsigned size, uint64_t number)
-{
-    for (unsigned i = 0; i < size; i++)
-        bytes[i] = (uint8_t)(number >> 8 * (size - 1 - i));
-}
-
-static uint64_t read_number(const uint8_t *bytes, unsigned size)
-{
-    uint64_t number = 0;
-    for (unsigned i = 0; i < size; i++)
-        number = number << 8 | bytes[i];
-    return number;
-}
 
 // ---- opening ----
 
@@ -95,12 +78,12 @@ static enum aule_status connect_to(int fd, const char *path, const struct timeou
 
 static enum aule_status read_greeting(int fd, const char *path, const struct timeout *timeout)
 {
-    uint8_t greeting[GREETING];
-    for (size_t got = 0; got < GREETING;) {
+    uint8_t greeting[FRAME_GREETING];
+    for (size_t got = 0; got < FRAME_GREETING;) {
         int left = timeout_left(timeout);
         struct pollfd readable = {.fd = fd, .events = POLLIN};
         int ready = poll(&readable, 1, timeout_look(timeout));
-        ssize_t count = ready > 0 ? read(fd, greeting + got, GREETING - got) : 0;
+        ssize_t count = ready > 0 ? read(fd, greeting + got, FRAME_GREETING - got) : 0;
         if (ready > 0 && count <= 0)
             return hung_up(path);
         got += (size_t)count;
@@ -110,7 +93,7 @@ static enum aule_status read_greeting(int fd, const char *path, const struct tim
         if (ready <= 0 && left == 0)
             return too_late(path, timeout);
     }
-    if (memcmp(greeting, their_greeting, GREETING) != 0)
+    if (memcmp(greeting, frame_daemon_greeting, FRAME_GREETING) != 0)
         return fail(AULE_DAEMON_GONE,
                     "no daemon can listen at %s: what listens there is no daemon, it speaks "
                     "another protocol",
@@ -122,7 +105,8 @@ static enum aule_status greet(int fd, const char *path, const struct timeout *ti
 {
     bool gone = false;
     // A daemon that hangs up at once has said why before, behind its greeting.
-    if (pipe_send(fd, our_greeting, GREETING, timeout, &gone) != GREETING && !gone)
+    if (pipe_send(fd, frame_client_greeting, FRAME_GREETING, timeout, &gone) != FRAME_GREETING &&
+        !gone)
         return too_late(path, timeout);
     return read_greeting(fd, path, timeout);
 }
@@ -150,13 +134,6 @@ enum aule_status pipe_open(const char *path, const struct timeout *timeout, int 
 }
 
 // ---- frames ----
-
-void pipe_write_head(uint8_t head[PIPE_HEAD], uint32_t id, size_t body_size)
-{
-    head[0] = 1;
-    write_number(head + 1, 8, ID_SIZE + body_size);
-    write_number(head + 9, ID_SIZE, id | UINT32_C(1) << 31);
-}
 
 size_t pipe_send(int fd, const void *data, size_t size, const struct timeout *timeout, bool *gone)
 {
@@ -206,14 +183,14 @@ static bool skip(int fd, size_t size)
 
 bool pipe_receive(int fd, uint32_t *id, void **body, size_t *size)
 {
-    uint8_t head[PIPE_HEAD];
+    uint8_t head[FRAME_HEAD];
     if (!receive_all(fd, head, sizeof head) || head[0] != 1)
         return false;
-    uint64_t length = read_number(head + 1, 8);
-    if (length < ID_SIZE || length > ID_SIZE + WIRE_MAX_MESSAGE)
+    const uint64_t length = frame_length(head);
+    if (length < FRAME_NUMBER_SIZE || length > FRAME_NUMBER_SIZE + WIRE_MAX_MESSAGE)
         return false;
-    *id = (uint32_t)read_number(head + 9, ID_SIZE);
-    *size = length - ID_SIZE;
+    *id = frame_number(head);
+    *size = length - FRAME_NUMBER_SIZE;
     *body = malloc(*size ? *size : 1);
     if (!*body)
         return skip(fd, *size);

@@ -12,10 +12,7 @@
 #include <string.h>
 
 // A larger request is no request. Those above `most` and below this are dropped and answered.
-enum { GREETING = 8, KIND_AND_LENGTH = 9, NUMBER = 4, MAX_DROPPED = 8 << 20 };
-static const uint32_t top_bit = UINT32_C(1) << 31; // a request's number has it
-static const uint8_t our_greeting[GREETING] = {0, 'S', 'P', 0, 0, 0x31, 0, 0};
-static const uint8_t their_greeting[GREETING] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+enum { MAX_DROPPED = 8 << 20 };
 
 struct channel_answer {
     struct channel_answer *next;
@@ -23,23 +20,9 @@ struct channel_answer {
     uint8_t bytes[];   // [size]
 };
 
-static void write_number(uint8_t *bytes, unsigned size, uint64_t number)
-{
-    for (unsigned i = 0; i < size; i++)
-        bytes[i] = (uint8_t)(number >> 8 * (size - 1 - i));
-}
-
-static uint64_t read_number(const uint8_t *bytes, unsigned size)
-{
-    uint64_t number = 0;
-    for (unsigned i = 0; i < size; i++)
-        number = number << 8 | bytes[i];
-    return number;
-}
-
 void channel_open(struct channel *channel, struct ipc_stream *stream)
 {
-    const struct iovec greeting = {(void *)our_greeting, sizeof our_greeting};
+    const struct iovec greeting = {(void *)frame_daemon_greeting, sizeof frame_daemon_greeting};
     *channel = (struct channel){.stream = stream};
     (void)ipc_stream_send(stream, &greeting, 1, true); // the buffer of a new stream takes all of it
 }
@@ -99,31 +82,32 @@ static enum channel_news drop(struct channel *channel)
 
 static enum channel_news read_greeting(struct channel *channel)
 {
-    enum channel_news news = fill(channel, channel->head, GREETING);
+    enum channel_news news = fill(channel, channel->head, FRAME_GREETING);
     if (news != CHANNEL_REQUEST)
         return news;
     channel->greeted = true;
     channel->got = 0;
-    return memcmp(channel->head, their_greeting, GREETING) == 0 ? CHANNEL_REQUEST : CHANNEL_OVER;
+    return memcmp(channel->head, frame_client_greeting, FRAME_GREETING) == 0 ? CHANNEL_REQUEST
+                                                                             : CHANNEL_OVER;
 }
 
 static bool head_is_sound(const struct channel *channel)
 {
-    const uint64_t length = read_number(channel->head + 1, 8);
-    return channel->got < KIND_AND_LENGTH ||
-           (channel->head[0] == 1 && length >= NUMBER && length <= MAX_DROPPED);
+    const uint64_t length = frame_length(channel->head);
+    return channel->got < FRAME_LENGTH_END ||
+           (channel->head[0] == 1 && length >= FRAME_NUMBER_SIZE && length <= MAX_DROPPED);
 }
 
 static enum channel_news read_head(struct channel *channel, size_t most)
 {
-    enum channel_news news = fill(channel, channel->head, CHANNEL_HEAD);
+    enum channel_news news = fill(channel, channel->head, FRAME_HEAD);
     if (news == CHANNEL_OVER || !head_is_sound(channel))
         return CHANNEL_OVER;
     if (news != CHANNEL_REQUEST)
         return news;
     channel->in_body = true;
     channel->got = 0;
-    channel->size = (size_t)read_number(channel->head + 1, 8) - NUMBER;
+    channel->size = (size_t)frame_length(channel->head) - FRAME_NUMBER_SIZE;
     if (channel->size > most)
         return CHANNEL_REQUEST;
     channel->body = malloc(channel->size ? channel->size : 1);
@@ -136,8 +120,7 @@ static enum channel_news read_body(struct channel *channel, struct channel_reque
         channel->body ? fill(channel, channel->body, channel->size) : drop(channel);
     if (news != CHANNEL_REQUEST)
         return news;
-    *out = (struct channel_request){(uint32_t)read_number(channel->head + KIND_AND_LENGTH, NUMBER),
-                                    channel->body, channel->size};
+    *out = (struct channel_request){frame_number(channel->head), channel->body, channel->size};
     channel->body = NULL;
     channel->in_body = false;
     channel->got = 0;
@@ -152,7 +135,7 @@ enum channel_news channel_read(struct channel *channel, size_t most, struct chan
     if (news == CHANNEL_REQUEST)
         news = read_body(channel, out);
     // Without the bit it is a number of a forwarder's, and no answer would find its way.
-    if (news != CHANNEL_REQUEST || out->number & top_bit)
+    if (news != CHANNEL_REQUEST || out->number & FRAME_TOP_BIT)
         return news;
     free(out->data);
     return CHANNEL_OVER;
@@ -163,12 +146,12 @@ enum channel_news channel_read(struct channel *channel, size_t most, struct chan
 static bool keep(struct channel *channel, const uint8_t *head, const void *data, size_t size,
                  size_t sent)
 {
-    struct channel_answer *answer = malloc(sizeof *answer + CHANNEL_HEAD + size);
+    struct channel_answer *answer = malloc(sizeof *answer + FRAME_HEAD + size);
     if (!answer)
         return false;
-    *answer = (struct channel_answer){.size = CHANNEL_HEAD + size, .sent = sent};
-    memcpy(answer->bytes, head, CHANNEL_HEAD);
-    memcpy(answer->bytes + CHANNEL_HEAD, data, size);
+    *answer = (struct channel_answer){.size = FRAME_HEAD + size, .sent = sent};
+    memcpy(answer->bytes, head, FRAME_HEAD);
+    memcpy(answer->bytes + FRAME_HEAD, data, size);
     LL_APPEND(channel->answers, answer);
     channel->unread += answer->size;
     return true;
@@ -176,12 +159,11 @@ static bool keep(struct channel *channel, const uint8_t *head, const void *data,
 
 bool channel_write(struct channel *channel, uint32_t number, const void *data, size_t size)
 {
-    uint8_t head[CHANNEL_HEAD] = {1};
-    write_number(head + 1, 8, NUMBER + size);
-    write_number(head + KIND_AND_LENGTH, NUMBER, number | top_bit);
+    uint8_t head[FRAME_HEAD];
+    frame_write_head(head, number, size);
     struct iovec parts[] = {{head, sizeof head}, {(void *)data, size}};
     ssize_t sent = channel->answers ? 0 : ipc_stream_send(channel->stream, parts, 2, false);
-    if (sent < 0 || (size_t)sent == CHANNEL_HEAD + size)
+    if (sent < 0 || (size_t)sent == FRAME_HEAD + size)
         return sent >= 0;
     return keep(channel, head, data, size, (size_t)sent);
 }

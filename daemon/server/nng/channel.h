@@ -1,21 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// channel.h - one connection as bytes: requests in and answers out, in the framing of nng's REP
-// protocol ("SP over IPC"), which clients speak: client/src/link/pipe.h says how it looks. nng's
-// stream carries them (streams.h). Knows neither who sends nor what a request means. It never
-// blocks. Dispatcher thread.
+// channel.h - one connection as bytes: requests in and answers out, in the framing of
+// schema/frame.h. nng's stream carries them (streams.h). Knows neither who sends nor what a request
+// means. It never blocks. Dispatcher thread.
 
 #ifndef AULE_SERVER_CHANNEL_H
 #define AULE_SERVER_CHANNEL_H
 
+#include "schema/frame.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum { CHANNEL_HEAD = 13 }; // bytes of a frame before its message: kind, length, number of request
-// A frame that answers no request and says why the daemon closes the connection.
-enum { CHANNEL_PARTING = 0 };
 
 struct channel_answer;
 struct ipc_stream;
@@ -24,10 +21,10 @@ struct channel {
     struct ipc_stream *stream; // owned; NULL = closed
     bool greeted;              // the peer's greeting has come
     bool in_body;              // the head of a request has come
-    size_t got;  // bytes of the greeting, the head or the body, of the part being read
-    size_t size; // bytes of the body
-    uint8_t head[CHANNEL_HEAD];     // or the greeting
-    uint8_t *body;                  // owned; NULL: it is too large, and its bytes are dropped
+    size_t got;               // bytes of the greeting, the head or the body, of the part being read
+    size_t size;              // bytes of the body
+    uint8_t head[FRAME_HEAD]; // or the greeting
+    uint8_t *body;            // owned; NULL: it is too large, and its bytes are dropped
     struct channel_answer *answers; // that the stream has not taken yet; the oldest first; owned
     size_t unread;                  // bytes of them all
 };

@@ -44,7 +44,7 @@ static void warn_of_others(const char *device_name, const char *own)
         fclose(names);
 }
 
-// Of two daemons that start together, the one that binds last sees the other.
+// It binds before it looks. So if two daemons start together, the later one sees the other.
 int device_mark_set(const char *device_name, const uint8_t uuid[16], uint64_t epoch)
 {
     char text[UUID_TEXT_SIZE];

@@ -35,6 +35,13 @@ uint64_t limits_file_size(void)
 
 // ---- descriptors ----
 
+enum status limits_no_descriptor(struct error *error)
+{
+    return error_set(
+        error, STATUS_LIMIT,
+        "the daemon has no descriptor for another connection (RLIMIT_NOFILE of its process)");
+}
+
 static void raise_descriptors(void)
 {
     struct rlimit limit;

@@ -17,6 +17,9 @@
 // that gets no memory ends the process. Main thread, at the start.
 enum status limits_fit(struct server_params *params, struct error *error);
 
+// LIMIT: the sentence for a connection that finds no descriptor.
+enum status limits_no_descriptor(struct error *error);
+
 // Bytes that RLIMIT_AS and RLIMIT_DATA leave for arenas and the pool, besides what a driver needs
 // to compile shaders; UINT64_MAX: neither is set.
 uint64_t limits_address_room(void);
