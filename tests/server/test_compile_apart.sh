@@ -6,6 +6,8 @@
 # folder if the user has none. Where Mesa keeps nothing, the log says that it does not.
 #     test_compile_apart.sh AULE_DAEMON AULE_CTL README_EXAMPLE LIBRARY_FOLDER
 set -eu
+# shellcheck source=/dev/null
+. "$(dirname "$0")/../rigs/await_daemon.sh"
 folder=$(mktemp -d)
 daemon=
 trap 'kill $daemon 2>/dev/null || true; rm -rf "$folder"' EXIT
@@ -16,16 +18,7 @@ start() { # CACHE_FOLDER [VARIABLE=VALUE]...
     env -i PATH="$PATH" XDG_CACHE_HOME=/dev/null/none ${ASAN_OPTIONS:+ASAN_OPTIONS="$ASAN_OPTIONS"} "$@" "$program" \
         --socket "$folder/s" --cache-folder "$cache" --tune off 2>"$folder/log" &
     daemon=$!
-    tries=0
-    until grep -q ready "$folder/log"; do
-        tries=$((tries + 1))
-        if [ $tries -gt 300 ] || ! kill -0 $daemon 2>/dev/null; then
-            cat "$folder/log"
-            grep -qi "no.*device" "$folder/log" && exit 77
-            exit 1
-        fi
-        sleep 0.1
-    done
+    await_daemon $daemon "$folder/log"
     grep -q "runs on the CPU" "$folder/log" || { echo "the device is no software device"; exit 77; }
 }
 stop() {

@@ -6,6 +6,8 @@
 # and a member looks into nobody else's sessions. Needs root, which becomes other users.
 #     test_tenants.sh AULE_DAEMON AULE_CTL README_EXAMPLE LIBRARY_FOLDER
 set -eu
+# shellcheck source=/dev/null
+. "$(dirname "$0")/../rigs/await_daemon.sh"
 [ "$(id -u)" = 0 ] || { echo "only root can become other users"; exit 77; }
 command -v setpriv >/dev/null || { echo "there is no setpriv"; exit 77; }
 folder=$(mktemp -d)
@@ -25,16 +27,7 @@ chown 64001:64001 "$folder/run"
 setpriv --reuid 64001 --regid 64001 --clear-groups "$folder/aule-daemon" --socket "$AULE_SOCKET" --cache-folder none --tune off \
     --tenant team=uid:64002,gid:64003,blocks:100 2>"$folder/log" &
 daemon=$!
-tries=0
-until grep -q ready "$folder/log"; do
-    tries=$((tries + 1))
-    if [ $tries -gt 300 ] || ! kill -0 $daemon 2>/dev/null; then
-        cat "$folder/log"
-        grep -qi "no.*device" "$folder/log" && exit 77
-        exit 1
-    fi
-    sleep 0.1
-done
+await_daemon $daemon "$folder/log"
 expect() { # TEXT COMMAND...: the command prints the text
     text=$1
     shift
