@@ -75,7 +75,7 @@ int main(void)
     check(aule_step_create(cache, &step), "step");
     check(aule_step_make(step, &entry, 1, 1000), "blocks");
     const struct aule_run_params run = fill_tensors(session, info.num_computed);
-    check(aule_run(aule_step_batch(step), &run, 10000, NULL), "run");
+    check(aule_run(aule_step_batch(step), &run, 60000, NULL), "run");
     const float *out = aule_tensor_data(session, &run.out);
     printf("the last token's out begins %.6f\n", out[(entry.num_tokens - 1) * HEADS * DIM]);
 
