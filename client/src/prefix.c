@@ -9,7 +9,6 @@
 #include "caller.h"
 #include "error.h"
 #include "metadata.h"
-#include "v0_1.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -337,17 +336,4 @@ enum aule_status aule_prefix_publish_sized(struct aule_cache *cache,
         REQUIRE(block_ids);
     return publishing.releases ? prefix_publish(cache, &publishing, block_ids, num_existing)
                                : publish_and_release(cache, &publishing, block_ids, num_existing);
-}
-
-// A program of 0.1 keeps the ids that it gave, and releases the replaced blocks itself.
-enum aule_status prefix_publish_0_1(struct aule_cache *cache, const struct aule_prefix *prefix,
-                                    int32_t *block_ids, uint32_t *num_existing)
-{
-    struct prefix_publishing publishing = {.releases = false};
-    if (!cache || !prefix || !block_ids) // the sentence about NULL is the same
-        return aule_prefix_publish_sized(cache, prefix, SIZE_0_1(aule_prefix), block_ids,
-                                         num_existing);
-    USE(cache);
-    enum aule_status status = TAKE(&publishing.prefix, prefix, SIZE_0_1(aule_prefix));
-    return status == AULE_OK ? prefix_publish(cache, &publishing, block_ids, num_existing) : status;
 }

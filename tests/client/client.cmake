@@ -122,46 +122,28 @@ if(AULE_SANITIZE MATCHES thread)
   set_property(TEST test_client_contiguous_threads APPEND PROPERTY LABELS tsan)
 endif()
 
-# A program of 0.1 with today's library. It is linked with a stub of 0.1's name; the loader finds
-# the library that is there now.
-set(old ${CMAKE_CURRENT_SOURCE_DIR}/client/aule-0.1)
-add_library(aule_client_0_1 SHARED client/aule-0.1/stub.c)
-set_target_properties(aule_client_0_1 PROPERTIES OUTPUT_NAME aule-client SOVERSION 0
-  LIBRARY_OUTPUT_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR}/aule-0.1)
-target_link_options(aule_client_0_1 PRIVATE -Wl,--version-script=${old}/stub.map)
-foreach(header 0_1 now)
-  add_library(layout_${header} OBJECT client/aule-0.1/layout.c)
-  target_compile_definitions(layout_${header} PRIVATE LAYOUT=layout_${header})
-  target_link_libraries(layout_${header} PRIVATE aule_flags)
+# A program of today with a later library, in which every struct that may grow has grown. The loader
+# finds that library before the one that the program is linked with.
+set(headers ${PROJECT_SOURCE_DIR}/client/include/aule)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS
+  ${headers}/aule.h ${headers}/sized.h ${headers}/sequence.h)
+foreach(name aule sized sequence)
+  file(READ ${headers}/${name}.h header_${name})
 endforeach()
-target_include_directories(layout_0_1 PRIVATE ${old})
-target_include_directories(layout_now PRIVATE ${PROJECT_SOURCE_DIR}
-  ${PROJECT_SOURCE_DIR}/client/include)
-target_compile_definitions(layout_now PRIVATE NOW)
-aule_check(test_client_0_1 SOURCES client/test_client_0_1.c $<TARGET_OBJECTS:layout_0_1>
-           $<TARGET_OBJECTS:layout_now>
-           LIBS aule_client_0_1 daemon_harness LABELS process VALIDATED)
-target_include_directories(test_client_0_1 BEFORE PRIVATE ${old})
-add_dependencies(test_client_0_1 aule-client)
-set_target_properties(test_client_0_1 PROPERTIES BUILD_WITH_INSTALL_RPATH ON
-  INSTALL_RPATH $<TARGET_FILE_DIR:aule-client>)
-
-# The same program with a library in which every struct that may grow has grown.
-file(READ ${old}/names.h names)
-string(REGEX MATCH "#define GROWING_STRUCTS_0_1.*#define FIXED" growing "${names}")
-string(REGEX MATCHALL "aule_[a-z_]+" growing "${growing}")
-list(REMOVE_ITEM growing aule_metadata aule_attention_params)   # they grow by what is in them
-set(header_now ${PROJECT_SOURCE_DIR}/client/include/aule/aule.h)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header_now})
-file(READ ${header_now} header)
+string(REGEX MATCHALL "struct aule_[a-z_]+ \\*+[a-z_]+,[ \n]+size_t [a-z_]+_size" growing
+       "${header_sized}${header_sequence}")
+string(REGEX REPLACE "struct (aule_[a-z_]+) [^;]*" "\\1" growing "${growing}")
+list(REMOVE_DUPLICATES growing)
+list(REMOVE_ITEM growing aule_metadata aule_attention_params aule_warm_params) # by what is in them
 foreach(name ${growing})
-  string(REGEX REPLACE "(struct ${name} {[^}]*)}" "\\1    uint64_t grown[9];\n}" header "${header}")
+  foreach(header aule sequence)
+    string(REGEX REPLACE "(struct ${name} {[^}]*)}" "\\1    uint64_t grown[9];\n}" header_${header}
+           "${header_${header}}")
+  endforeach()
 endforeach()
 set(grown ${CMAKE_CURRENT_BINARY_DIR}/grown)
-file(CONFIGURE OUTPUT ${grown}/include/aule/aule.h CONTENT "${header}" @ONLY)
-foreach(name sized sequence)
-  configure_file(${PROJECT_SOURCE_DIR}/client/include/aule/${name}.h ${grown}/include/aule/${name}.h
-                 COPYONLY)
+foreach(name aule sized sequence)
+  file(CONFIGURE OUTPUT ${grown}/include/aule/${name}.h CONTENT "${header_${name}}" @ONLY)
 endforeach()
 get_target_property(client_sources aule-client SOURCES)
 list(TRANSFORM client_sources PREPEND ${PROJECT_SOURCE_DIR}/client/)
@@ -172,10 +154,12 @@ target_link_libraries(aule_client_grown PRIVATE aule_flags aule_base aule_schema
   rt)
 target_link_options(aule_client_grown PRIVATE
   -Wl,--version-script=${PROJECT_SOURCE_DIR}/client/aule-client.map)
-set_target_properties(aule_client_grown PROPERTIES OUTPUT_NAME aule-client SOVERSION 0
-  LIBRARY_OUTPUT_DIRECTORY ${grown})
-add_dependencies(test_client_0_1 aule_client_grown)
-aule_twin(test_client_0_1 grown LD_LIBRARY_PATH=${grown})
+get_target_property(soversion aule-client SOVERSION)
+set_target_properties(aule_client_grown PROPERTIES OUTPUT_NAME aule-client
+  SOVERSION ${soversion} LIBRARY_OUTPUT_DIRECTORY ${grown})
+aule_check(test_client_grown SOURCES client/test_client_grown.c LIBS aule-client daemon_harness
+           LABELS process VALIDATED ENVIRONMENT LD_LIBRARY_PATH=${grown})
+add_dependencies(test_client_grown aule_client_grown)
 
 # The examples of sequence.h, as users write them: against the shared library and a daemon.
 add_library(toy_model STATIC client/examples/toy_model.c)

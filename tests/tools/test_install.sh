@@ -49,14 +49,12 @@ library=$(find "$prefix" -name 'libaule-client.so')
 [ -n "$library" ] || fail "no libaule-client.so below $prefix"
 libdir=$(dirname "$library")
 
-# The library: its name, that of 0.1, the libraries that it needs, the symbols that it exports.
+# The library: its name, the libraries that it needs, the symbols that it exports.
 soname=libaule-client.so.${version%.*}
 readelf -d "$library" | grep -F SONAME | grep -qF "[$soname]" ||
     fail "the library's SONAME is not $soname"
-for name in "$soname" libaule-client.so.0; do
-    [ "$(readlink -f "$libdir/$name")" = "$(readlink -f "$library")" ] ||
-        fail "$name is not the library"
-done
+[ "$(readlink -f "$libdir/$soname")" = "$(readlink -f "$library")" ] ||
+    fail "$soname is not the library"
 [ "$(readlink -f "$library")" = "$(readlink -f "$libdir")/libaule-client.so.$version" ] ||
     fail "no libaule-client.so.$version"
 if readelf -d "$library" | grep -E 'NEEDED.*(stdc\+\+|flatbuffers|vulkan|nng|mbed)'; then
@@ -66,21 +64,15 @@ strangers=$(nm -D --defined-only "$library" | awk '$2 != "A" { sub(/@.*/, "", $3
     grep -v '^aule_' || true)
 [ -z "$strangers" ] || fail "the library exports $strangers"
 
-# The library exports every function of the headers, and every function of 0.1 with the version that
-# it had then.
+# The library exports every function of the headers, with a version.
 functions()
 {
     grep -hoE "^$1 .*\baule_[a-z_]+\(" "${@:2}" | grep -oE 'aule_[a-z_]+\($' | tr -d '(' | sort -u
 }
-old=$here/../client/aule-0.1/aule/aule.h
-functions AULE_API "$old" >"$work/old"
-{ functions AULE_API "$prefix"/include/aule/*.h && cat "$work/old"; } | sort -u >"$work/declared"
-nm -D --defined-only "$library" | awk '$2 == "T" { sub(/@.*/, "", $3); print $3 }' |
-    sort -u >"$work/exported"
-diff "$work/declared" "$work/exported" || fail "headers and library differ"
+functions AULE_API "$prefix"/include/aule/*.h >"$work/declared"
 nm -D --defined-only --with-symbol-versions "$library" |
-    sed -n 's/.* T \(.*\)@@AULE_0$/\1/p' | sort -u | diff "$work/old" - ||
-    fail "the functions of version AULE_0 are not those of 0.1"
+    sed -n 's/.* T \(.*\)@@AULE_0\.2$/\1/p' | sort -u >"$work/exported"
+diff "$work/declared" "$work/exported" || fail "headers and library differ"
 diff <(functions AULE_INLINE "$prefix/include/aule/aule.h" | sed 's/$/_sized/' | sort) \
     <(functions AULE_API "$prefix/include/aule/sized.h") || fail "aule.h (<) and sized.h (>) differ"
 
@@ -101,11 +93,6 @@ for word in "${words[@]}"; do
 done
 source=$here/../client/readme_example.c
 "$cc" -std=c11 -Wall -Wextra -Werror "${flags[@]}" "$source" "${words[@]}" -o "$work/example"
-# The example of 0.1 with 0.1's header.
-"$cc" -std=c11 -I"${old%/aule/*}" "${flags[@]}" "$here/../client/aule-0.1/example.c" "${words[@]}" \
-    -o "$work/old_example"
-nm -D "$work/old_example" | grep -q ' U aule_run@AULE_0$' ||
-    fail "the example of 0.1 calls $(nm -D "$work/old_example" | grep aule_run)"
 nm -D "$work/example" | grep -q ' U aule_run_sized@AULE_0.2$' ||
     fail "the example calls $(nm -D "$work/example" | grep aule_run)"
 
@@ -174,11 +161,9 @@ done
 example() { LD_LIBRARY_PATH=$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} "$@"; }
 example "$work/example" >"$work/first" || fail "the example failed"
 example "$work/project/build/consumer" >"$work/second" || fail "the CMake project's example failed"
-example "$work/old_example" >"$work/third" || fail "the example of 0.1 failed"
 grep -q '^0 of 64 tokens were in the cache' "$work/first" || fail "first run: $(cat "$work/first")"
 grep -q '^64 of 64 tokens were in the cache' "$work/second" ||
     fail "second run: $(cat "$work/second")"
-grep -q '^2 of 2 blocks were in the cache' "$work/third" || fail "0.1: $(cat "$work/third")"
 diff <(grep 'out begins' "$work/first") <(grep 'out begins' "$work/second") ||
     fail "the shared blocks give another output"
 

@@ -77,11 +77,7 @@
  * member of aule_attention_params and aule_warm_params, and aule_batch_params the first of two of
  * aule_metadata.
  */
-#ifdef AULE_BUILDS_0_1 /* in one file of the library: the functions of 0.1, without sizes */
-#define AULE_INLINE AULE_API
-#else
 #define AULE_INLINE static inline
-#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -310,8 +306,7 @@ struct aule_tensor {
     uint64_t token_stride, head_stride;
     uint32_t life;            /* which life of the session, counted from 1: set by
                                  aule_tensor_create(); 0: made by hand, valid in any life */
-    uint32_t num_rows;        /* tokens; set by aule_tensor_create(); 0: unknown. Programs of 0.1
-                                 have padding here, which the library ignores */
+    uint32_t num_rows;        /* tokens; set by aule_tensor_create(); 0: unknown */
     uint64_t outer_stride;    /* 0: there is no outer dimension */
 };
 
@@ -744,8 +739,7 @@ AULE_API enum aule_status aule_claim_release(struct aule_cache *cache, struct au
  * written again.
  * block_ids names all blocks in order, those of the look-up included. If look-ups already find
  * another block for the same tokens, block_ids[i] becomes that block, with the same bits: this
- * session now holds it, and the call has released the block that was given, once. In a program
- * built against 0.1 the given block stays held, too.
+ * session now holds it, and the call has released the block that was given, once.
  * *num_existing (may be NULL) counts the exchanged blocks. If two sessions publish the same tokens
  * before their writes are done, each keeps its own blocks, and look-ups find one of the two.
  * AULE_UNWRITTEN: a slot was not written in every layer. AULE_NOT_HELD: not this session's.

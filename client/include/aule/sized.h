@@ -172,8 +172,6 @@ AULE_API enum aule_status aule_monitor_tune_sized(
 
 /* ---- what a program calls ---- */
 
-#ifndef AULE_BUILDS_0_1
-
 AULE_INLINE enum aule_status aule_session_open(const struct aule_session_params *params,
                                                struct aule_session **session)
 {
@@ -480,8 +478,6 @@ AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor,
     return aule_monitor_tune_sized(monitor, action, state, sizeof *state, array, sizeof **array,
                                    count);
 }
-
-#endif
 
 #ifdef __cplusplus
 }

@@ -7,7 +7,6 @@
 #include "client/src/error.h"
 #include "client/src/session.h"
 #include "client/src/tensor.h"
-#include "client/src/v0_1.h"
 #include "client/src/work.h"
 
 #include <inttypes.h>
@@ -85,11 +84,11 @@ static enum aule_status list_tensors(const struct aule_merge_params *params,
 }
 
 static enum aule_status merge(struct attachment *attachment, const struct aule_merge_params *params,
-                              bool knows_rows, int timeout_ms, struct aule_ticket *ticket)
+                              int timeout_ms, struct aule_ticket *ticket)
 {
     struct wire_tensor *tensors = NULL;
     enum aule_status status = check_params(attachment, params);
-    if (status == AULE_OK && knows_rows)
+    if (status == AULE_OK)
         status = check_rows(params);
     if (status == AULE_OK)
         status = list_tensors(params, &tensors);
@@ -114,10 +113,12 @@ static enum aule_status merge(struct attachment *attachment, const struct aule_m
     return status;
 }
 
-static enum aule_status submit(struct aule_session *session, const struct aule_merge_params *params,
-                               size_t params_size, bool knows_rows, int timeout_ms,
-                               struct aule_ticket *ticket)
+enum aule_status aule_merge_submit_sized(struct aule_session *session,
+                                         const struct aule_merge_params *params, size_t params_size,
+                                         int timeout_ms, struct aule_ticket *ticket)
 {
+    REQUIRE(session);
+    REQUIRE(params);
     struct aule_merge_params whole;
     struct attachment *attachment;
     enum aule_status status = TAKE(&whole, params, params_size);
@@ -125,25 +126,7 @@ static enum aule_status submit(struct aule_session *session, const struct aule_m
         status = session_get(session, &attachment);
     if (status != AULE_OK)
         return status;
-    status = merge(attachment, &whole, knows_rows, timeout_ms, ticket);
+    status = merge(attachment, &whole, timeout_ms, ticket);
     session_put(attachment);
     return status;
-}
-
-enum aule_status aule_merge_submit_sized(struct aule_session *session,
-                                         const struct aule_merge_params *params, size_t params_size,
-                                         int timeout_ms, struct aule_ticket *ticket)
-{
-    REQUIRE(session);
-    REQUIRE(params);
-    return submit(session, params, params_size, true, timeout_ms, ticket);
-}
-
-enum aule_status merge_submit_0_1(struct aule_session *session,
-                                  const struct aule_merge_params *params, int timeout_ms,
-                                  struct aule_ticket *ticket)
-{
-    if (!session || !params)
-        return aule_merge_submit_sized(session, params, 0, timeout_ms, ticket);
-    return submit(session, params, SIZE_0_1(aule_merge_params), false, timeout_ms, ticket);
 }
