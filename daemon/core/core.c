@@ -238,6 +238,11 @@ bool core_step(struct core *core, int64_t now_ns)
     return news;
 }
 
+bool core_has_news(const struct core *core)
+{
+    return core->ledger.news;
+}
+
 int64_t core_wake_ns(const struct core *core)
 {
     return core->wake_ns;

@@ -118,6 +118,8 @@ bool core_step(struct core *core, int64_t now_ns);
 // A time that has passed: the GPU is about to finish, so call core_step() in a loop and do not
 // sleep. FOREVER: call it only after an event.
 int64_t core_wake_ns(const struct core *core);
+// True: core_step() will return true, so a command that is parked may succeed now.
+bool core_has_news(const struct core *core);
 // Reports a sleep of the caller, which ended at `now_ns`. `until_ns`: the deadline that ended it;
 // FOREVER: something else ended it. `woken`: an event of the engine ended it.
 void core_slept(struct core *core, int64_t until_ns, int64_t now_ns, bool woken);

@@ -185,6 +185,7 @@ void core_session_counts(const struct core_session *session, struct core_session
 void core_session_limit(struct core_session *session, uint64_t blocks)
 {
     session->quota_blocks = blocks;
+    session->ledger->news = true; // a lease that waits may exceed it now
 }
 
 uint32_t core_num_tenants(const struct core *core)

@@ -432,8 +432,7 @@ static void expire(struct server *server)
 // until nothing came free any more.
 static void advance(struct server *server)
 {
-    while (core_step(server->core, clock_now_ns()) || server->retry) {
-        server->retry = false;
+    while (core_step(server->core, clock_now_ns())) {
         fault_step(&server->fault, server->core);
         park_retry(server);
         lane_wake_clients(server);

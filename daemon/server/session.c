@@ -686,7 +686,6 @@ void session_end(struct session *session, bool died, const char *why)
     offload_drop_session(session, why);
     lane_close(session, why);
     leave(session);
-    server->retry = true;
     if (making) {
         abandon(session, why);
         return;

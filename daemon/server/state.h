@@ -228,7 +228,6 @@ struct server {
     struct parked *parked;       // owned
     uint32_t num_parked, num_parked_leases, num_parked_attaches;
     int64_t next_deadline_ns; // at most the nearest deadline
-    bool retry;               // something came free: call park_retry()
 
     uint64_t *message;     // WIRE_MAX_MESSAGE bytes: a private copy of the request in hand; owned
     void *reply;           // WIRE_ENCODE_ROOM bytes: an answer on its way to its client; owned

@@ -268,10 +268,7 @@ static enum status end_advance(struct call *call, void *context)
 {
     uint64_t batch;
     uint32_t num_tokens;
-    enum status status =
-        core_draft_end(((struct making *)context)->draft, &batch, &num_tokens, &call->error);
-    call->server->retry |= status == STATUS_OK; // blocks may have come free
-    return status;
+    return core_draft_end(((struct making *)context)->draft, &batch, &num_tokens, &call->error);
 }
 
 static enum status advance_elsewhere(struct call *call, const struct core_advance *advance,
@@ -306,15 +303,11 @@ enum status handle_batch_advance(struct call *call)
     if (bytes > OFFLOAD_BYTES ||
         core_advance_is_large(call->session->core, &advance, OFFLOAD_BYTES))
         return advance_elsewhere(call, &advance, fields, next);
-    status = core_batch_advance(call->session->core, &advance, &call->error);
-    call->server->retry |= status == STATUS_OK; // blocks may have come free
-    return status;
+    return core_batch_advance(call->session->core, &advance, &call->error);
 }
 
 enum status handle_batch_destroy(struct call *call)
 {
-    enum status status =
-        core_batch_destroy(call->session->core, call->request->batch_destroy.batch, &call->error);
-    call->server->retry |= status == STATUS_OK;
-    return status;
+    return core_batch_destroy(call->session->core, call->request->batch_destroy.batch,
+                              &call->error);
 }

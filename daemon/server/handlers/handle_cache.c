@@ -56,7 +56,6 @@ enum status handle_cache_close(struct call *call)
 {
     enum status status =
         core_cache_close(call->session->core, call->request->cache_close.cache, &call->error);
-    call->server->retry |= status == STATUS_OK;
     if (status == STATUS_OK)
         park_cache_closed(call->session, call->request->cache_close.cache);
     return status;
@@ -106,7 +105,6 @@ enum status handle_cache_report(struct call *call)
                                      .passed = report->passed};
     uint64_t mark = 0;
     enum status status = core_cache_report(call->session->core, &told, &mark, &call->error);
-    call->server->retry |= status == STATUS_OK && report->passed;
     call->reply.answer = WIRE_ANSWER_CACHE_REPORT;
     call->reply.cache_report.mark = mark;
     return status;
@@ -152,7 +150,7 @@ enum status handle_blocks_lease(struct call *call)
     enum status status = check_lease(call, lease);
     if (status != STATUS_OK)
         return status;
-    if (call->server->retry)
+    if (core_has_news(call->server->core))
         park_retry_leases(call->server); // older leases get free blocks first
     int32_t *blocks = call_alloc(call, lease->count, sizeof *blocks);
     if (!blocks)
@@ -173,11 +171,8 @@ enum status handle_blocks_lease(struct call *call)
 enum status handle_blocks_release(struct call *call)
 {
     const struct wire_blocks_release *release = &call->request->blocks_release;
-    enum status status =
-        core_blocks_release(call->session->core, release->cache, release->blocks.data,
-                            release->blocks.count, &call->error);
-    call->server->retry |= status == STATUS_OK;
-    return status;
+    return core_blocks_release(call->session->core, release->cache, release->blocks.data,
+                               release->blocks.count, &call->error);
 }
 
 // ---- prefixes ----
@@ -290,7 +285,6 @@ enum status handle_prefix_keep(struct call *call)
         return status;
     status = core_prefix_keep(call->session->core, keep->cache, &prefix, (enum core_keep)keep->keep,
                               &num_tokens, &call->error);
-    call->server->retry |= status == STATUS_OK; // blocks may have become evictable
     call->reply.answer = WIRE_ANSWER_PREFIX_KEEP;
     call->reply.prefix_keep = (struct wire_prefix_keep_reply){.num_tokens = num_tokens};
     return status;
@@ -303,10 +297,8 @@ static enum status report_published(struct call *call, const struct wire_prefix_
     const struct core_report told = {.cache = publish->cache, .passed = publish->passed};
     if (!publish->written)
         return STATUS_OK;
-    enum status status = core_blocks_report(call->session->core, &told, publish->blocks.data,
-                                            publish->blocks.count, mark, &call->error);
-    call->server->retry |= status == STATUS_OK && publish->passed;
-    return status;
+    return core_blocks_report(call->session->core, &told, publish->blocks.data,
+                              publish->blocks.count, mark, &call->error);
 }
 
 enum status handle_prefix_publish(struct call *call)
@@ -331,7 +323,6 @@ enum status handle_prefix_publish(struct call *call)
     if (status == STATUS_OK)
         status = core_prefix_publish(call->session->core, publish->cache, &prefix, blocks, count,
                                      &existing, &call->error);
-    call->server->retry |= status == STATUS_OK && existing && prefix.releases;
     if (status == STATUS_OK && count && existing == 0)
         fault_note_publish(&call->server->fault, publish->cache, blocks[0]);
     call->reply.answer = WIRE_ANSWER_PREFIX_PUBLISH;

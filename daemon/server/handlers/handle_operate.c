@@ -35,7 +35,6 @@ enum status handle_prefix_unpin(struct call *call)
         return status;
     log_info("daemon: an operator unpins %" PRIu32 " prefixes of cache %" PRIu64, gone.num_prefixes,
              unpin->cache);
-    call->server->retry = true;
     call->reply.answer = WIRE_ANSWER_PREFIX_UNPIN;
     call->reply.prefix_unpin = (struct wire_prefix_unpin_reply){gone.num_prefixes, gone.num_blocks};
     return STATUS_OK;
@@ -63,7 +62,6 @@ enum status handle_limit_session(struct call *call)
                          limit->session);
     core_session_limit(session->core, limit->blocks);
     log_info("%s: an operator limits it to %" PRIu64 " blocks", session->label, limit->blocks);
-    call->server->retry = true;
     return STATUS_OK;
 }
 
