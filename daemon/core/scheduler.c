@@ -18,9 +18,10 @@
 //
 // Slices. A layer that would take long is cut into slices (speed.h), each a link: slices of tiles
 // of queries, of rows, or of blocks. A slice is the last link of its submission, unless all that
-// was picked takes no longer than one slice should. While no other session has runs on a GPU,
-// slices are long. Each layer is cut anew, so that a run gets short slices when another session
-// comes.
+// was picked takes no longer than one slice should. Some slices are longer than that, because
+// nothing smaller keeps its bits: among other sessions' runs, one of them is in flight at a time.
+// While no other session has runs on a GPU, slices are long. Each layer is cut anew, so that a run
+// gets short slices when another session comes.
 //
 // Waves. Each session counts waves of its own. A link goes into its session's current wave if no
 // link of the session there writes what it uses, or uses what it writes; otherwise into the next
@@ -206,6 +207,29 @@ static double link_ns(const struct core *core, const struct link *link)
     return speed_ns(&core->scheduler.speed, run_link_kind(link), run_link_cost(link));
 }
 
+// A slice that takes longer than it should among other sessions' runs.
+static bool is_long(const struct core *core, const struct link *link)
+{
+    return link_is_sliced(link) &&
+           link_ns(core, link) > SPEED_LONG * core->scheduler.speed.slice_ns;
+}
+
+static bool has_long_in_flight(const struct scheduler *s)
+{
+    for (uint32_t i = 0; i < s->num_in_flight; i++)
+        if (s->in_flight[(s->first_in_flight + i) % SCHEDULER_MAX_IN_FLIGHT].is_long)
+            return true;
+    return false;
+}
+
+// A new run of another session waits for at most one long slice.
+static bool is_one_too_many(const struct core *core, struct run *run)
+{
+    const struct link next = run_next_link(run);
+    return is_long(core, &next) && has_long_in_flight(&core->scheduler) &&
+           slice_ns(core, run->session) <= core->scheduler.speed.slice_ns;
+}
+
 // A sliced link joins a submission only if all its links fit into one slice's time.
 static bool has_room(const struct core *core, const struct left *left, struct run *run)
 {
@@ -230,21 +254,28 @@ static uint32_t pick_links(struct core *core, uint64_t number)
 {
     struct scheduler *scheduler = &core->scheduler;
     uint32_t count = 0;
+    bool cut = false;
     struct left left = left_at_first(core);
     const uint32_t waves = most_waves(scheduler);
     struct run *run;
-    while (count < SCHEDULER_MAX_RUNS && left.beyond &&
-           (run = next_run(scheduler, count, !left.budget))) {
+    while (count < SCHEDULER_MAX_RUNS && scheduler->num_halted < SCHEDULER_MAX_RUNS &&
+           left.beyond && (run = next_run(scheduler, count, !left.budget))) {
         slice(core, run);
         if (count && !has_room(core, &left, run))
             break;
+        if (is_one_too_many(core, run)) {
+            halt(scheduler, run->session);
+            continue;
+        }
         const struct link link = pick(scheduler, run, number);
         take(core, &left, &link);
         scheduler->picked[count++] = link;
-        if (link.wave + 1 >= waves && link.run->session->queued)
+        if (link.wave + 1 >= waves && link.run->session->queued) {
             halt(scheduler, link.run->session);
+            cut = true;
+        }
     }
-    scheduler->cut_at = scheduler->num_halted ? waves : 0;
+    scheduler->cut_at = cut ? waves : 0;
     end_halts(scheduler);
     return count;
 }
@@ -330,7 +361,10 @@ static void refused(struct core *core, enum status status, const struct error *e
 
 static struct submission *next_submission(struct scheduler *s)
 {
-    return &s->in_flight[(s->first_in_flight + s->num_in_flight) % SCHEDULER_MAX_IN_FLIGHT];
+    struct submission *next =
+        &s->in_flight[(s->first_in_flight + s->num_in_flight) % SCHEDULER_MAX_IN_FLIGHT];
+    next->is_long = false;
+    return next;
 }
 
 static enum status submit(struct core *core, const struct engine_submission *order,
@@ -358,14 +392,16 @@ static void fail_runs(struct core *core, struct submission *submission, enum sta
     refused(core, status, error);
 }
 
-static void submit_runs(struct core *core)
+// False: all that was ready had waited too long, or is to wait.
+static bool submit_runs(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
     struct submission *submission = next_submission(s);
     struct error error = {0};
     submission->num_links = pick_links(core, ++s->submissions);
-    if (!submission->num_links) // all that was ready had waited too long
-        return;
+    if (!submission->num_links)
+        return false;
+    submission->is_long = is_long(core, &s->picked[submission->num_links - 1]);
     const struct engine_submission order = {
         .runs = s->engine_runs,
         .num_runs = submission->num_links,
@@ -376,6 +412,7 @@ static void submit_runs(struct core *core)
     enum status status = submit(core, &order, submission, &error);
     if (status != STATUS_OK)
         fail_runs(core, submission, status, &error);
+    return true;
 }
 
 // Submits the zeroing of new blocks. Zeroing has submissions of its own, so that no run fails if
@@ -489,11 +526,11 @@ void scheduler_submit(struct core *core)
     while (!core->ledger.lost && s->num_in_flight < SCHEDULER_MAX_IN_FLIGHT && s->turns.num_ready &&
            !keeps_back(core)) {
         uint32_t zeroes = core->pool.num_zeroes, waiting = s->num_in_flight;
-        const bool some = gather_part(core);
+        bool some = gather_part(core);
         if (zeroes)
             submit_zeroes(core);
         else if (some)
-            submit_runs(core);
+            some = submit_runs(core);
         gather_rejoin(core);
         if (!some || (zeroes && zeroes == core->pool.num_zeroes && waiting))
             return; // all wait, or no memory for zeroes; the submissions in flight free some

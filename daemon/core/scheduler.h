@@ -40,6 +40,7 @@ struct submission {
     uint64_t sequence;                     // engine_submit()'s number
     uint32_t num_links;                    // slices of layers; SCHEDULER_MAX_RUNS at most
     bool zeroes;                           // it zeroes blocks
+    bool is_long;                          // it ends with a slice that is longer than one should be
     struct link links[SCHEDULER_MAX_RUNS]; // [num_links] in the engine's order
 };
 

@@ -98,6 +98,7 @@ struct engine_device {
     uint64_t max_allocation_bytes;
     uint32_t subgroup_size;
     uint32_t shared_memory_bytes; // for one workgroup
+    uint32_t num_multiprocessors; // assumed if the device does not report it
     bool host_import;             // VK_EXT_external_memory_host, and not force_staging
     uint64_t import_alignment;    // bytes
     bool memory_export;           // other processes can import its memory by a descriptor

@@ -163,7 +163,8 @@ START_TEST(size_of_workgroups_changes_no_bit)
     for (uint32_t i = 0; i < 2; i++) {
         struct engine_run run = run_of_kind(kind, batch, i ? OTHER : OUT);
         uint32_t before = engine_num_pipelines(engine);
-        engine->device.adapter.num_multiprocessors = multiprocessors[i]; // the submitter is idle
+        engine->device.adapter.info.num_multiprocessors =
+            multiprocessors[i]; // the submitter is idle
         expect_done(submit_runs(&run, 1));
         ck_assert_uint_gt(engine_num_pipelines(engine), before);
     }

@@ -37,6 +37,9 @@ enum speed_kind {
     SPEEDS
 };
 
+// A slice that takes this many times as long as one should is long.
+#define SPEED_LONG 1.25
+
 struct speed {
     double ns[SPEEDS];   // time of a multiply-add of weight.h
     double last[SPEEDS]; // as it was seen last

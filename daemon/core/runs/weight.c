@@ -27,6 +27,8 @@ enum {
     GROUP_TOKENS = 4,
     // A part of a sequence's keys has at least about so many.
     PART_KEYS = 512,
+    // Rows of all heads that occupy a multiprocessor of a GPU: of two workgroups of prefill.
+    PIECE_ROWS = 128,
     // Bytes that one workgroup of a copy of blocks moves.
     COPY_BYTES = 16384,
 };
@@ -234,14 +236,24 @@ uint64_t weight_saved(const struct batch *batch, const struct core_run_params *p
     return (uint64_t)((unsigned __int128)work * (uint64_t)batch->again_tokens / batch->all_keys);
 }
 
-// Tiles of rows, and parts of their keys. All KV heads of a tile stay together.
+// Tiles of rows, and parts of their keys. All KV heads of a tile stay together. A tile goes over
+// all its keys, in a time in which the whole device could do many: smaller pieces only leave it
+// idle.
+static uint64_t attention_units(const struct batch *batch, const struct core_run_params *p)
+{
+    const uint64_t rows = batch->num_tokens * (p->entry.num_heads / batch->kv.num_kv_heads),
+                   units = batch->num_seqs + rows / BATCH_TILE_ROWS;
+    if (is_split(batch, p))
+        return units + batch->keys / PART_KEYS;
+    const uint64_t fill = (uint64_t)PIECE_ROWS *
+                          engine_device(batch->session->ledger->engine)->num_multiprocessors,
+                   most = fill ? rows * batch->kv.num_kv_heads / fill + 1 : units;
+    return most < units ? most : units;
+}
+
 uint64_t weight_units(const struct batch *batch, const struct core_run_params *p)
 {
-    const uint64_t group = p->entry.num_heads / batch->kv.num_kv_heads;
-    if (p->entry.kind != ENGINE_ATTEND)
-        return moved_rows(batch, p);
-    return batch->num_seqs + batch->num_tokens * group / BATCH_TILE_ROWS +
-           (is_split(batch, p) ? batch->keys / PART_KEYS : 0);
+    return p->entry.kind == ENGINE_ATTEND ? attention_units(batch, p) : moved_rows(batch, p);
 }
 
 uint64_t weight_writes(const struct batch *batch, const struct core_run_params *p)

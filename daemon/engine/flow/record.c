@@ -172,7 +172,7 @@ static struct gpu_dispatch attention_constants(const struct submission *s,
 static struct hopper_launch native_launch_of(const struct submission *s, const struct group *group,
                                              const struct gpu_dispatch *constants, uint32_t left)
 {
-    const uint32_t all = s->engine->device.adapter.num_multiprocessors;
+    const uint32_t all = s->engine->device.adapter.info.num_multiprocessors;
     const uint32_t most = hopper_blocks(&group->geometry, group->num_items, all);
     const uint32_t first = most < all - left ? most : all - left;
     return (struct hopper_launch){
@@ -345,7 +345,7 @@ static uint32_t most_rows(const struct submission *s, uint32_t first, uint32_t e
 // for all their workgroups, but no more than half.
 static uint32_t left_to_shaders(const struct submission *s, uint32_t first, uint32_t end)
 {
-    const uint32_t most = s->engine->device.adapter.num_multiprocessors / 2;
+    const uint32_t most = s->engine->device.adapter.info.num_multiprocessors / 2;
     const uint64_t workgroups_each = 4; // of decode, two warps each
     uint64_t workgroups = 0;
     for (uint32_t i = first; i < end; i++)

@@ -56,7 +56,7 @@ static struct geometry geometry_of_kernel(const struct submission *s, const stru
         kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
     geometry.spec[AULE_SPEC_LOCAL_SIZE] =
         whole ? kernel_local_size(with, geometry.spec, UINT64_MAX,
-                                  s->engine->device.adapter.num_multiprocessors)
+                                  s->engine->device.adapter.info.num_multiprocessors)
               : size_in_wave(s, run, &geometry, num_workgroups);
     if (with->helps && s->in_company)
         geometry.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_COMPANY;

@@ -209,7 +209,7 @@ static bool are_worth_it(const struct cuts *cuts)
         members += cuts->crowds.crowds[i].count;
     return engine->all_cascades || engine->device.adapter.info.software ||
            members * kv->num_kv_heads * USUAL_PART_KEYS * key_bytes >=
-               (uint64_t)LEAST_SHARED_BYTES * engine->device.adapter.num_multiprocessors;
+               (uint64_t)LEAST_SHARED_BYTES * engine->device.adapter.info.num_multiprocessors;
 }
 
 static void drop_crowds(struct cuts *cuts)

@@ -127,7 +127,7 @@ static struct tune_entry blank(const struct tuner *tuner, const struct tune_entr
     if (number < MOST_KERNELS)
         out.rule_local_size = kernel_local_size(engine->pipelines.variant->kernels[number],
                                                 entry->key.spec, entry->key.num_workgroups,
-                                                engine->device.adapter.num_multiprocessors);
+                                                engine->device.adapter.info.num_multiprocessors);
     return out;
 }
 

@@ -45,7 +45,7 @@ static struct tune_entry entry_of(const struct engine *engine, const struct kern
     struct tune_entry entry = {
         .key = *key,
         .rule_local_size = kernel_local_size(kernel, key->spec, key->num_workgroups,
-                                             engine->device.adapter.num_multiprocessors),
+                                             engine->device.adapter.info.num_multiprocessors),
         .ours = true,
     };
     snprintf(entry.kernel, sizeof entry.kernel, "%s", kernel->shader.name);
@@ -58,7 +58,7 @@ uint32_t tuning_local_size(const struct engine *engine, const struct sample *sam
 {
     const struct kernel *kernel = engine->pipelines.variant->kernels[geometry->kernel];
     uint32_t rule = kernel_local_size(kernel, geometry->spec, num_workgroups,
-                                      engine->device.adapter.num_multiprocessors);
+                                      engine->device.adapter.info.num_multiprocessors);
     if (!kernel->candidates)
         return rule;
     if (sample)

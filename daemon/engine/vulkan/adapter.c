@@ -375,7 +375,7 @@ static void describe(VkPhysicalDevice physical, uint32_t index, bool force_stagi
     const VkPhysicalDeviceLimits *limits = &properties.core.properties.limits;
     memcpy(adapter->max_groups, limits->maxComputeWorkGroupCount, sizeof adapter->max_groups);
     adapter->max_invocations = limits->maxComputeWorkGroupInvocations;
-    adapter->num_multiprocessors = count_multiprocessors(adapter);
+    adapter->info.num_multiprocessors = count_multiprocessors(adapter);
     adapter->timestamp_ns = limits->timestampPeriod;
     adapter->memory_budget = adapter_has_extension(physical, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
     adapter->natives.extension =

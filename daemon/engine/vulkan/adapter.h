@@ -82,16 +82,15 @@ struct adapter {
     VkPhysicalDevice physical;
     struct engine_device info;
     VkPhysicalDeviceMemoryProperties memory;
-    uint32_t pool_heap;           // index of the heap that holds the pool
-    uint32_t queue_family;        // UINT32_MAX = no family can compute
-    uint32_t num_queues;          // queues of that family
-    uint32_t timestamp_bits;      // valid bits in that family; 0 = no timestamps
-    uint32_t haul_family;         // the first family that only transfers; UINT32_MAX = none
-    uint32_t num_haul_queues;     // queues of that family
-    double timestamp_ns;          // ns of one tick
-    uint32_t max_groups[3];       // most workgroups of a dispatch in x, y and z
-    uint32_t max_invocations;     // most invocations of a workgroup
-    uint32_t num_multiprocessors; // assumed if the device does not report it
+    uint32_t pool_heap;       // index of the heap that holds the pool
+    uint32_t queue_family;    // UINT32_MAX = no family can compute
+    uint32_t num_queues;      // queues of that family
+    uint32_t timestamp_bits;  // valid bits in that family; 0 = no timestamps
+    uint32_t haul_family;     // the first family that only transfers; UINT32_MAX = none
+    uint32_t num_haul_queues; // queues of that family
+    double timestamp_ns;      // ns of one tick
+    uint32_t max_groups[3];   // most workgroups of a dispatch in x, y and z
+    uint32_t max_invocations; // most invocations of a workgroup
     struct subgroups subgroups;
     struct matrices matrices;
     struct natives natives;

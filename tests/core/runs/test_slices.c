@@ -5,6 +5,7 @@
 // together, and their ends. Of three sessions, over an engine whose dispatches take 1000 ns.
 
 #include "core/runs/speed.h"
+#include "core/runs/weight.h"
 #include "core/scheduler.h"
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -66,6 +67,41 @@ START_TEST(a_short_run_goes_between_the_slices_of_a_long_one)
     ck_assert_uint_eq(result.gpu_ns, 9 * 1000);
     ck_assert_uint_eq(result.num_runs, 1);
     ck_assert_uint_eq(core_metrics(world.core)[METRIC_TOKENS_ATTENDED], ROWS * KEYS + 1 + 2 * 64);
+}
+END_TEST
+
+// Slices of the session that the GPU has.
+static uint32_t in_flight(const struct worker *worker)
+{
+    const struct scheduler *s = &world.core->scheduler;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < s->num_in_flight; i++) {
+        const struct submission *submission =
+            &s->in_flight[(s->first_in_flight + i) % SCHEDULER_MAX_IN_FLIGHT];
+        for (uint32_t k = 0; k < submission->num_links; k++)
+            count += submission->links[k].run->session == worker->session;
+    }
+    return count;
+}
+
+// Otherwise a new run would wait for two such slices.
+START_TEST(one_slice_that_is_too_long_is_in_flight_among_other_sessions)
+{
+    const uint64_t short_run = queue_both();
+    slice_by(10); // a's run has nine pieces, of some 100 ns each
+    finish_one();
+    ck_assert_uint_eq(in_flight(&a), 1);
+    finish_one();
+    ck_assert_uint_eq(in_flight(&a), 1);
+    ck_assert_uint_eq(in_flight(&b), 1);
+    uint32_t slices = 0;
+    for (; ask(&a, ticket) == STATUS_TIMEOUT; slices++) {
+        ck_assert_uint_le(in_flight(&a), 1);
+        finish_one();
+        world_check(&world);
+    }
+    ck_assert_uint_ge(slices, 9);
+    ck_assert_int_eq(ask(&b, short_run), STATUS_OK);
 }
 END_TEST
 
@@ -215,8 +251,26 @@ START_TEST(a_very_long_run_of_a_session_alone_is_cut_into_long_slices)
     ticket = worker_run(&a, large, 0, ROWS, NULL);
     world_step(&world);
     ck_assert_uint_eq(newest()->num_slices, 3);
+    ck_assert_uint_eq(in_flight(&a), 2); // so that the GPU never waits
     world_finish_all(&world);
     ck_assert_int_eq(ask(&a, ticket), STATUS_OK);
+}
+END_TEST
+
+START_TEST(a_prompt_is_cut_into_no_pieces_that_leave_the_device_idle)
+{
+    enum { PROMPT = 98000, HEADS = 8, MULTIPROCESSORS = 132 };
+    struct engine_device *device = (struct engine_device *)engine_device(world.engine);
+    struct core_session session = {.ledger = &world.core->ledger};
+    const struct core_run_params p = {.entry = {.kind = WIRE_RUN_ATTEND, .num_heads = HEADS}};
+    struct batch prompt = {.session = &session,
+                           .num_seqs = 1,
+                           .num_tokens = PROMPT,
+                           .max_rows = PROMPT,
+                           .kv = {.num_kv_heads = HEADS}};
+    ck_assert_uint_eq(weight_units(&prompt, &p), 1 + PROMPT / BATCH_TILE_ROWS);
+    device->num_multiprocessors = MULTIPROCESSORS;
+    ck_assert_uint_eq(weight_units(&prompt, &p), 47); // each with 128 rows a multiprocessor
 }
 END_TEST
 
@@ -377,12 +431,14 @@ int main(void)
     check_case(suite, "slices", open_sliced, close_all,
                (const TTest *const[]){
                    a_short_run_goes_between_the_slices_of_a_long_one,
+                   one_slice_that_is_too_long_is_in_flight_among_other_sessions,
                    a_session_whose_compile_ends_goes_on_with_the_slice_that_was_put_off,
                    a_slice_that_fails_ends_its_run_and_no_further_slice_is_done,
                    a_session_that_ends_between_two_slices_leaves_nothing,
                    the_slices_of_a_run_write_and_copy_what_it_would_as_a_whole,
                    a_session_alone_on_a_gpu_has_its_runs_whole,
                    a_very_long_run_of_a_session_alone_is_cut_into_long_slices,
+                   a_prompt_is_cut_into_no_pieces_that_leave_the_device_idle,
                    a_run_that_began_alone_is_cut_at_its_next_layer_if_another_session_comes,
                    a_slice_that_is_put_off_with_the_next_layer_goes_on_as_it_was_cut,
                    a_decode_that_a_cascade_makes_short_stays_whole,
