@@ -8,6 +8,7 @@
 
 #include "arena.h"
 
+#include "base/list.h"
 #include "error.h"
 
 #include <inttypes.h>
@@ -16,7 +17,6 @@
 
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
-#include <utlist.h>
 
 struct span {
     uint64_t offset, size;            // bytes
@@ -35,14 +35,14 @@ struct arena {
 static void gap_add(struct arena *arena, struct span *span)
 {
     span->gap = true;
-    DL_APPEND2(arena->gaps, span, gap_prev, gap_next);
+    LIST_APPEND_BY(arena->gaps, span, gap_prev, gap_next);
     arena->free_bytes += span->size;
 }
 
 static void gap_remove(struct arena *arena, struct span *span)
 {
     span->gap = false;
-    DL_DELETE2(arena->gaps, span, gap_prev, gap_next);
+    LIST_DELETE_BY(arena->gaps, span, gap_prev, gap_next);
     arena->free_bytes -= span->size;
 }
 
@@ -64,7 +64,7 @@ enum aule_status arena_create(uint64_t size, struct arena **out)
     }
     pthread_mutex_init(&arena->mutex, NULL);
     span->size = size / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-    DL_APPEND(arena->spans, span);
+    LIST_APPEND(arena->spans, span);
     gap_add(arena, span);
     *out = arena;
     return AULE_OK;
@@ -80,8 +80,8 @@ void arena_destroy(struct arena *arena)
         return;
     HASH_CLEAR(hh, arena->allocations);
     struct span *span, *next;
-    DL_FOREACH_SAFE(arena->spans, span, next)
-    free(span);
+    LIST_EACH_SAFE(arena->spans, span, next)
+        free(span);
     pthread_mutex_unlock(&arena->mutex);
     pthread_mutex_destroy(&arena->mutex);
     free(arena);
@@ -119,7 +119,7 @@ static bool take(struct arena *arena, struct span *gap, uint64_t size)
     if (rest) {
         *rest = (struct span){.offset = gap->offset + size, .size = gap->size - size};
         gap->size = size;
-        DL_APPEND_ELEM(arena->spans, gap, rest);
+        LIST_INSERT(arena->spans, gap, rest);
         gap_add(arena, rest);
     }
     return true;
@@ -158,7 +158,7 @@ static void join(struct arena *arena, struct span *span)
     gap_remove(arena, span);
     gap_remove(arena, next);
     span->size += next->size;
-    DL_DELETE(arena->spans, next);
+    LIST_DELETE(arena->spans, next);
     free(next);
     gap_add(arena, span);
 }

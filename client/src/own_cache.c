@@ -5,17 +5,17 @@
 
 #include "own_cache.h"
 
+#include "base/list.h"
 #include "error.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <utlist.h>
 
 struct own_cache {
     struct own_cache_shape shape;
     struct aule_cache cache;
-    struct own_cache *next;
+    struct own_cache *prev, *next;
 };
 
 static bool is_of(const struct own_cache *own, const struct own_cache_shape *shape)
@@ -28,9 +28,9 @@ static bool is_of(const struct own_cache *own, const struct own_cache_shape *sha
 static struct own_cache *find(struct attachment *attachment, const struct own_cache_shape *shape)
 {
     struct own_cache *own;
-    LL_FOREACH(attachment->caches, own)
-    if (is_of(own, shape))
-        return own;
+    LIST_EACH(attachment->caches, own)
+        if (is_of(own, shape))
+            return own;
     return NULL;
 }
 
@@ -74,7 +74,7 @@ static struct own_cache *keep(struct attachment *attachment, struct own_cache *o
     pthread_mutex_lock(&attachment->mutex);
     struct own_cache *kept = find(attachment, &own->shape);
     if (!kept)
-        LL_PREPEND(attachment->caches, own);
+        LIST_PREPEND(attachment->caches, own);
     pthread_mutex_unlock(&attachment->mutex);
     return kept ? kept : own;
 }
@@ -115,6 +115,6 @@ enum aule_status own_cache_get(struct attachment *attachment, const struct own_c
 void own_cache_free(struct own_cache *caches)
 {
     struct own_cache *own, *next;
-    LL_FOREACH_SAFE(caches, own, next)
-    free(own);
+    LIST_EACH_SAFE(caches, own, next)
+        free(own);
 }

@@ -9,6 +9,7 @@
 #include "audit.h"
 
 #include "audit_session.h"
+#include "base/list.h"
 #include "core/pool/attached.h"
 #include "core/pool/claim.h"
 #include "core/pool/hold.h"
@@ -93,8 +94,7 @@ static bool tally_session(const struct core_session *session, const struct cache
     for (const struct offer *offer = session->given; offer; offer = offer->given_next)
         tally->offers += offer->table == table && offer_names(offer, block->id);
     refs += tally->offers - before + attached_lingers(table, block->id);
-    DL_FOREACH(session->runs, run)
-    {
+    LIST_EACH(session->runs, run) {
         if (!run->over && run->copy && run->copy->table == table)
             refs += tally_copy(run->copy, block, tally);
         if (run->over || !run->batch || run->batch->table != table)
@@ -210,13 +210,11 @@ static bool check_block(const struct core *core, const struct cache *cache,
 {
     const struct core_session *session;
     struct tally tally = {0};
-    DL_FOREACH(core->sessions, session)
-    {
+    LIST_EACH(core->sessions, session) {
         if (!tally_session(session, cache, block, &tally, error))
             return false;
     }
-    DL_FOREACH(core->leaving, session)
-    {
+    LIST_EACH(core->leaving, session) {
         if (!tally_session(session, cache, block, &tally, error))
             return false;
     }
@@ -325,8 +323,7 @@ static bool check_queue(const struct cache *cache, const struct claim_node *node
     EXPECT(!node->node || !memcmp(node->tokens, node->node->tokens,
                                   cache->identity.kv.block_size * sizeof(int32_t)),
            "claim node %" PRIx64 " has other tokens than its node of the index", node->hash);
-    DL_FOREACH(node->queue, place)
-    {
+    LIST_EACH(node->queue, place) {
         EXPECT(place->queued && place->node == node && place->claim->rank > last,
                "the queue of claim node %" PRIx64 " is out of order", node->hash);
         last = place->claim->rank;
@@ -367,10 +364,8 @@ static bool check_claims(const struct cache *cache, struct error *error)
         if (!check_queue(cache, node, error))
             return false;
     }
-    DL_FOREACH(cache->tables, table)
-    {
-        DL_FOREACH(table->claims, claim)
-        {
+    LIST_EACH(cache->tables, table) {
+        LIST_EACH(table->claims, claim) {
             places += claim->num_blocks;
             if (!check_claim(cache, claim, error))
                 return false;
@@ -426,8 +421,7 @@ static bool check_tenant(const struct pool *pool, const struct tenant *tenant, s
     const struct account *account;
     struct charged sum = {0};
     uint64_t pinned_bytes = 0;
-    DL_FOREACH(tenant->accounts, account)
-    {
+    LIST_EACH(tenant->accounts, account) {
         uint64_t before = sum.used + sum.cached, pinned = sum.pinned;
         charge_account(account, &sum);
         pinned_bytes += (sum.pinned - pinned) * account->cache->block_bytes;
@@ -446,8 +440,7 @@ static bool check_tenant(const struct pool *pool, const struct tenant *tenant, s
            tenant->label, tenant->used, tenant->cached, tenant->pinned, sum.used, sum.cached,
            sum.pinned);
     uint64_t idle = 0;
-    DL_FOREACH(tenant->accounts, account)
-    {
+    LIST_EACH(tenant->accounts, account) {
         const bool has = account->victims.size && tenant_surplus(tenant);
         idle += account->idle.size;
         EXPECT(tenant->stale || (in_heap(&account->cache->ranks, &account->rank) == has &&
@@ -503,8 +496,7 @@ static bool check_cache(const struct core *core, const struct cache *cache, stru
            "cache %" PRIu64 " has neither a user nor a cached block", cache->id);
     const struct account *account;
     uint32_t opens = 0;
-    DL_FOREACH2(cache->accounts, account, next_beside)
-    {
+    LIST_EACH_BY(cache->accounts, account, next_beside) {
         opens += account->opens;
     }
     EXPECT(opens == cache->open_sessions,

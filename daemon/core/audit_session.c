@@ -6,6 +6,7 @@
 #include "audit_session.h"
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "core/pool/claim.h"
 #include "core/pool/hold.h"
 #include "core/pool/tenant.h"
@@ -37,8 +38,7 @@ const struct batch *audit_kept_by(const struct core_draft *draft)
     const struct run *run;
     if (!draft->old || !session->closed)
         return NULL;
-    DL_FOREACH(session->runs, run)
-    {
+    LIST_EACH(session->runs, run) {
         if (!run->over && run->batch == draft->old)
             return NULL;
     }
@@ -94,8 +94,7 @@ static bool check_users(const struct core_session *session, const struct hold_ta
         users += batch->table == table;
     for (const struct offer *offer = session->given; offer; offer = offer->given_next)
         users += offer->table == table;
-    DL_FOREACH(session->runs, run)
-    {
+    LIST_EACH(session->runs, run) {
         users += audit_first_mention(session, run) && run->batch->table == table;
         users += run->copy && run->copy->table == table;
     }
@@ -127,8 +126,7 @@ static bool check_batch_memory(const struct core_session *session, struct error 
         bytes += offer->bytes;
     for (const struct offer *offer = session->taken; offer; offer = offer->taken_next)
         bytes += offer->bytes;
-    DL_FOREACH(session->runs, run)
-    {
+    LIST_EACH(session->runs, run) {
         bytes += run->bytes + (audit_first_mention(session, run) ? bytes_of(run->batch) : 0);
         EXPECT(!run->over || (!run->batch && !run->copy),
                "run %" PRIu64 " is over and keeps what it named", run->ticket);
@@ -156,8 +154,7 @@ static bool check_memory(const struct core *core, struct error *error)
     for (const struct tenant *tenant = core->pool.tenants; tenant; tenant = tenant->hh.next) {
         uint64_t bytes = 0;
         const struct core_session *session;
-        DL_FOREACH2(tenant->sessions, session, tenant_next)
-        {
+        LIST_EACH_BY(tenant->sessions, session, tenant_next) {
             bytes += session->memory;
         }
         EXPECT(bytes == tenant->memory,
@@ -231,8 +228,7 @@ static bool check_session(const struct core_session *session, struct error *erro
     EXPECT(blocks == session->num_blocks,
            "session %" PRIu64 " counts %" PRIu64 " blocks, has %" PRIu64, session->id,
            session->num_blocks, blocks);
-    DL_FOREACH(session->runs, run)
-    {
+    LIST_EACH(session->runs, run) {
         in_flight += run->over ? 0 : run->num_picked - run->num_over;
         detached += run->detached;
     }
@@ -257,8 +253,7 @@ bool audit_sessions(const struct core *core, struct error *error)
 {
     const struct core_session *session;
     uint32_t open = 0, expected = 0, away = 0, listed = 0, offers = 0;
-    DL_FOREACH(core->sessions, session)
-    {
+    LIST_EACH(core->sessions, session) {
         open++;
         expected += turns_expects(session);
         away += session->is_away;
@@ -267,8 +262,7 @@ bool audit_sessions(const struct core *core, struct error *error)
         if (!check_session(session, error) || !check_offers_of(session, &offers, error))
             return false;
     }
-    DL_FOREACH(core->leaving, session)
-    {
+    LIST_EACH(core->leaving, session) {
         EXPECT(session->num_in_flight || session->num_haunted || session->drafts,
                "session %" PRIu64 " should be gone", session->id);
         if (!check_session(session, error))
@@ -277,7 +271,8 @@ bool audit_sessions(const struct core *core, struct error *error)
     EXPECT(expected == core->scheduler.turns.num_expected,
            "%" PRIu32 " sessions expected back, counted %" PRIu32, expected,
            core->scheduler.turns.num_expected);
-    DL_COUNT2(core->scheduler.turns.away, session, listed, away_next);
+    LIST_EACH_BY(core->scheduler.turns.away, session, away_next)
+        listed++;
     EXPECT(away == listed, "%" PRIu32 " sessions are away, %" PRIu32 " in the list", away, listed);
     EXPECT(offers == core->offers.num && heap_sound(&core->offers.expiring),
            "%" PRIu32 " offers, counted %" PRIu32, core->offers.num, offers);

@@ -6,6 +6,7 @@
 
 #include "core.h"
 
+#include "base/list.h"
 #include "core/pool/claim.h"
 #include "core/pool/evict.h"
 #include "core/pool/prefix.h"
@@ -263,9 +264,9 @@ enum status core_device_status(const struct core *core)
 bool core_idle(const struct core *core)
 {
     const struct core_session *session;
-    DL_FOREACH(core->sessions, session)
-    if (session->put_off)
-        return false;
+    LIST_EACH(core->sessions, session)
+        if (session->put_off)
+            return false;
     return !core->scheduler.num_in_flight && !core->scheduler.hauls.num_flying &&
            !core->scheduler.turns.num_ready && !core->tiers.num_errands;
 }

@@ -7,6 +7,7 @@
 #include "errand.h"
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "core/pool/hold.h"
 #include "core/pool/tenant.h"
 #include "session_life.h"
@@ -91,7 +92,7 @@ struct errand *errand_create(struct core *core, struct cache *cache, struct salt
     errand->started_ns = core->ledger.now_ns;
     const int64_t abandon_ns = core->params.tiers.abandon_ns;
     errand->give_up_ns = abandon_ns == FOREVER ? FOREVER : errand->started_ns + abandon_ns;
-    DL_APPEND(tiers->errands, errand);
+    LIST_APPEND(tiers->errands, errand);
     tiers->num_errands++;
     return errand;
 }
@@ -118,8 +119,7 @@ struct errand *errand_find_load(const struct core *core, const struct cache *cac
                                 const struct record_chain *chain)
 {
     struct errand *errand;
-    DL_FOREACH(core->tiers.errands, errand)
-    {
+    LIST_EACH(core->tiers.errands, errand) {
         const uint32_t index = place - errand->first; // wraps around below `first`
         if (errand->loads && errand->table->cache == cache && errand->session->salt == salt &&
             index < errand->num_wanted &&
@@ -133,8 +133,7 @@ struct errand *errand_find_load(const struct core *core, const struct cache *cac
 static void wake_loaders(const struct errand *errand)
 {
     struct core_loader *loader;
-    DL_FOREACH(errand->core->tiers.loaders, loader)
-    {
+    LIST_EACH(errand->core->tiers.loaders, loader) {
         if (loader->load == errand->session->id)
             ledger_wake(&errand->core->ledger, &loader->waker);
     }
@@ -143,8 +142,7 @@ static void wake_loaders(const struct errand *errand)
 void errand_end(struct errand *errand)
 {
     struct tiers *tiers = &errand->core->tiers;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
-    DL_DELETE(tiers->errands, errand);
+    LIST_DELETE(tiers->errands, errand);
     tiers->num_errands--;
     tiers->store_bytes -= errand->store_bytes;
     tiers->full = false;
@@ -346,8 +344,7 @@ void tiers_step(struct core *core)
         return;
     for (uint32_t i = 0; i <= core->params.tiers.num_more; i++)
         take_events(core, errand_tier(core, i));
-    DL_FOREACH_SAFE(core->tiers.errands, errand, next)
-    {
+    LIST_EACH_SAFE(core->tiers.errands, errand, next) {
         advance(errand);
     }
     store_begin_all(core);
@@ -363,8 +360,7 @@ int64_t tiers_wake_ns(const struct core *core)
         wake_ns = tier_ns < wake_ns ? tier_ns : wake_ns;
     }
     const struct errand *errand;
-    DL_FOREACH(core->tiers.errands, errand)
-    {
+    LIST_EACH(core->tiers.errands, errand) {
         if (errand->stage == ERRAND_LEASING && errand->give_up_ns < wake_ns)
             wake_ns = errand->give_up_ns;
     }
@@ -379,8 +375,7 @@ void core_stop_tiers(struct core *core)
 void tiers_finish(struct core *core)
 {
     struct errand *errand, *next;
-    DL_FOREACH_SAFE(core->tiers.errands, errand, next)
-    {
+    LIST_EACH_SAFE(core->tiers.errands, errand, next) {
         errand_free(errand);
     }
     core->tiers = (struct tiers){.finished = true};

@@ -6,6 +6,7 @@
 // them window by window: while the GPU copies one window, the next one is loaded. Blocks that do
 // not come are left to the next claim. Dispatcher thread only.
 
+#include "base/list.h"
 #include "core/pool/claim.h"
 #include "core/pool/lookup.h"
 #include "core/pool/prefix.h"
@@ -238,8 +239,7 @@ static uint64_t find_load(const struct plan *plan)
 bool core_load_runs(const struct core *core, uint64_t load)
 {
     const struct errand *errand;
-    DL_FOREACH(core->tiers.errands, errand)
-    {
+    LIST_EACH(core->tiers.errands, errand) {
         if (errand->session->id == load)
             return true;
     }
@@ -249,15 +249,14 @@ bool core_load_runs(const struct core *core, uint64_t load)
 void core_load_wait(struct core *core, uint64_t load, struct core_loader *loader)
 {
     loader->load = load;
-    DL_APPEND(core->tiers.loaders, loader);
+    LIST_APPEND(core->tiers.loaders, loader);
     if (!core_load_runs(core, load))
         ledger_wake(&core->ledger, &loader->waker);
 }
 
 void core_load_wait_end(struct core *core, struct core_loader *loader)
 {
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
-    DL_DELETE(core->tiers.loaders, loader);
+    LIST_DELETE(core->tiers.loaders, loader);
     ledger_unwake(&core->ledger, &loader->waker);
 }
 

@@ -6,6 +6,7 @@
 #include "gather.h"
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "core/pool/tenant.h"
 #include "state.h"
 
@@ -65,8 +66,7 @@ static void add_expected(struct core *core)
     struct core_session *session, *next;
     for (uint32_t i = 0; i < s->num_in_flight; i++)
         add_in_flight(core, &s->in_flight[(s->first_in_flight + i) % SCHEDULER_MAX_IN_FLIGHT]);
-    DL_FOREACH_SAFE2(s->turns.away, session, next, away_next)
-    {
+    LIST_EACH_SAFE_BY(s->turns.away, session, next, away_next) {
         if (!session->num_in_flight &&
             !crews_add_expected(&s->gather.crews, &session->habit, session->habit.ended_ns,
                                 core->ledger.now_ns))

@@ -7,6 +7,7 @@
 
 #include "hauls.h"
 
+#include "base/list.h"
 #include "session_life.h"
 #include "state.h"
 
@@ -20,8 +21,7 @@ static bool goes_in(const struct run *run)
 bool hauls_go_in(const struct core *core)
 {
     const struct core_session *session;
-    DL_FOREACH2(core->scheduler.turns.hauling, session, haul_next)
-    {
+    LIST_EACH_BY(core->scheduler.turns.hauling, session, haul_next) {
         if (goes_in(session->queued))
             return true;
     }

@@ -4,6 +4,7 @@
 // inspect.c - what core shows to operators: metrics, counts, caches and blocks. Changes nothing but
 // the gauges among the metrics. Dispatcher thread only.
 
+#include "base/list.h"
 #include "core/pool/evict.h"
 #include "core/pool/hold.h"
 #include "core/pool/prefix.h"
@@ -38,8 +39,7 @@ static void count_of_tenant(const struct cache *cache, const struct tenant *tena
     const struct account *account;
     *counts = (struct core_counts){
         .limit = counts->limit, .available = counts->available, .block_bytes = counts->block_bytes};
-    DL_FOREACH(tenant->accounts, account)
-    {
+    LIST_EACH(tenant->accounts, account) {
         if (account->cache == cache) {
             counts->cached = account->victims.size;
             counts->leased = account->blocks - counts->cached;

@@ -44,6 +44,7 @@
 
 #include "scheduler.h"
 
+#include "base/list.h"
 #include "core/pool/zeroes.h"
 #include "core/runs/beside.h"
 #include "session_life.h"
@@ -753,8 +754,8 @@ void scheduler_done(struct core *core, const struct engine_event *event)
 void scheduler_compiled(struct core *core)
 {
     struct core_session *session;
-    DL_FOREACH(core->sessions, session)
-    resume(session);
+    LIST_EACH(core->sessions, session)
+        resume(session);
 }
 
 void scheduler_lost(struct core *core)
@@ -770,8 +771,7 @@ void scheduler_lost(struct core *core)
     }
     hauls_lost(core);
     session_fenced(core, UINT64_MAX);
-    DL_FOREACH_SAFE(core->sessions, session, next)
-    {
+    LIST_EACH_SAFE(core->sessions, session, next) {
         run_drop_queued(session, STATUS_DEVICE_LOST);
         run_deliver(session);
     }

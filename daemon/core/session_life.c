@@ -7,6 +7,7 @@
 
 #include "session_life.h"
 
+#include "base/list.h"
 #include "core/pool/attached.h"
 #include "core/pool/claim.h"
 #include "core/pool/evict.h"
@@ -56,7 +57,7 @@ static struct salt *salt_of(struct core *core, const struct core_session_params 
 static void session_free(struct core_session *session)
 {
     if (session->tenant_prev) // it was opened
-        DL_DELETE2(session->salt->tenant->sessions, session, tenant_prev, tenant_next);
+        LIST_DELETE_BY(session->salt->tenant->sessions, session, tenant_prev, tenant_next);
     salt_unref(session->salt);
     free(session->name);
     free(session);
@@ -66,8 +67,9 @@ static void session_free(struct core_session *session)
 static size_t count_sessions(const struct tenant *tenant)
 {
     const struct core_session *session;
-    size_t count;
-    DL_COUNT2(tenant->sessions, session, count, tenant_next);
+    size_t count = 0;
+    LIST_EACH_BY(tenant->sessions, session, tenant_next)
+        count++;
     return count;
 }
 
@@ -109,10 +111,10 @@ static struct core_session *session_create(struct core *core, struct salt *salt,
         session_free(session);
         return NULL;
     }
-    DL_APPEND(core->sessions, session);
+    LIST_APPEND(core->sessions, session);
     if (params)
         tenant_enter(session->salt->tenant);
-    DL_APPEND2(session->salt->tenant->sessions, session, tenant_prev, tenant_next);
+    LIST_APPEND_BY(session->salt->tenant->sessions, session, tenant_prev, tenant_next);
     return session;
 }
 
@@ -148,8 +150,7 @@ struct core_session *session_open_errand(struct core *core, struct salt *salt)
 static void close_tables(struct core_session *session, bool died)
 {
     struct hold_table *table, *next;
-    HASH_ITER(hh, session->tables, table, next)
-    {
+    HASH_ITER(hh, session->tables, table, next) {
         if (table->opens)
             hold_table_close(table);
         claim_end_all(table);
@@ -169,9 +170,7 @@ static void close_tables(struct core_session *session, bool died)
 static void forget_tickets(struct core_session *session)
 {
     struct run *run, *next;
-    HASH_ITER(hh, session->tickets, run, next)
-    {
-        // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): `next` was taken before
+    HASH_ITER(hh, session->tickets, run, next) {
         HASH_DEL(session->tickets, run);
         if (run->delivered)
             run_free(run);
@@ -187,8 +186,7 @@ bool core_session_close(struct core_session *session, bool died)
     session->waker = NULL;
     run_drop_queued(session, STATUS_NO_SESSION);
     engine_line_end(core->ledger.engine, session->id);
-    HASH_ITER(hh, session->batches, batch, next)
-    {
+    HASH_ITER(hh, session->batches, batch, next) {
         batch_destroy(batch);
     }
     offers_leave(session, NULL);
@@ -200,8 +198,8 @@ bool core_session_close(struct core_session *session, bool died)
     if (!session->errand)
         tenant_leave(session->salt->tenant);
     core->ledger.news = true;
-    DL_DELETE(core->sessions, session);
-    DL_APPEND(core->leaving, session);
+    LIST_DELETE(core->sessions, session);
+    LIST_APPEND(core->leaving, session);
     ledger_log(&core->ledger, CORE_LOG_DEBUG,
                "session %" PRIu64 " \"%.64s\" %s with %" PRIu32 " runs in flight", session->id,
                session->name, died ? "died" : "closed", session->num_in_flight);
@@ -222,8 +220,7 @@ void core_session_proven_dead(struct core_session *session)
 void session_fenced(struct core *core, uint64_t sequence)
 {
     struct core_session *session, *next;
-    DL_FOREACH_SAFE(core->leaving, session, next)
-    {
+    LIST_EACH_SAFE(core->leaving, session, next) {
         if (session->proven &&
             (sequence == UINT64_MAX || (session->fence && session->fence <= sequence)))
             session_let_go(session);
@@ -233,8 +230,7 @@ void session_fenced(struct core *core, uint64_t sequence)
 void session_fence(struct core *core, uint64_t sequence)
 {
     struct core_session *session;
-    DL_FOREACH(core->leaving, session)
-    {
+    LIST_EACH(core->leaving, session) {
         if (session->proven && !session->fence)
             session->fence = sequence;
     }
@@ -245,8 +241,7 @@ void session_let_go(struct core_session *session)
 {
     struct core *core = session->core;
     struct hold_table *table, *next;
-    HASH_ITER(hh, session->tables, table, next)
-    {
+    HASH_ITER(hh, session->tables, table, next) {
         attached_end(table);
         hold_table_settle(table);
     }
@@ -262,8 +257,7 @@ void session_passed(struct core_session *session)
     struct core *core = session->core;
     if (!session->closed || session->num_in_flight || session->num_haunted || session->drafts)
         return;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
-    DL_DELETE(core->leaving, session);
+    LIST_DELETE(core->leaving, session);
     engine_line_end(core->ledger.engine, session->id); // its last runs may have asked for more
     if (core->params.session_gone && !session->errand)
         core->params.session_gone(core->params.context, session->owner);
@@ -317,8 +311,7 @@ enum status core_cache_close(struct core_session *session, uint64_t cache, struc
         return status;
     hold_table_close(table);
     table->num_users++; // so that batch_destroy() does not free the table
-    HASH_ITER(hh, session->batches, batch, next)
-    {
+    HASH_ITER(hh, session->batches, batch, next) {
         if (batch->table == table)
             batch_destroy(batch);
     }

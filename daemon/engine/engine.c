@@ -6,6 +6,7 @@
 
 #include "engine.h"
 
+#include "base/list.h"
 #include "engine/flow/carrier.h"
 #include "engine/flow/completer.h"
 #include "engine/flow/submitter.h"
@@ -28,7 +29,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#include <utlist.h>
 
 static const uint64_t default_scratch_bytes = UINT64_C(256) << 20;
 
@@ -325,9 +325,9 @@ static bool at_rest(struct engine *engine, uint64_t timeout_ns)
         return true;
     uint64_t sequence = engine->completed;
     struct submission *submission;
-    DL_FOREACH(engine->flying, submission)
-    if (submission->slot && submission->sent)
-        sequence = submission->sequence;
+    LIST_EACH(engine->flying, submission)
+        if (submission->slot && submission->sent)
+            sequence = submission->sequence;
     VkResult result = device_wait(&engine->device, LANE_RUNS, sequence, timeout_ns);
     if (result == VK_SUCCESS)
         result = carriers_wait(engine, timeout_ns);
@@ -339,8 +339,8 @@ static bool at_rest(struct engine *engine, uint64_t timeout_ns)
 static void free_submissions(struct submission **list)
 {
     struct submission *submission, *next;
-    DL_FOREACH_SAFE(*list, submission, next)
-    submission_free(submission);
+    LIST_EACH_SAFE(*list, submission, next)
+        submission_free(submission);
     *list = NULL;
 }
 
@@ -356,18 +356,18 @@ static void free_leftovers(struct engine *engine)
     carriers_finish(engine);
     while (engine->batches) {
         struct engine_batch *batch = engine->batches;
-        DL_DELETE(engine->batches, batch);
+        LIST_DELETE(engine->batches, batch);
         batch_free(batch);
     }
     joints_finish(engine);
     while (engine->caches) {
         struct engine_cache *cache = engine->caches;
-        DL_DELETE(engine->caches, cache);
+        LIST_DELETE(engine->caches, cache);
         cache_free(cache);
     }
     while (engine->arenas) {
         struct engine_arena *arena = engine->arenas;
-        DL_DELETE(engine->arenas, arena);
+        LIST_DELETE(engine->arenas, arena);
         arena_free(arena);
     }
 }

@@ -6,12 +6,12 @@
 
 #include "jobs.h"
 
+#include "base/list.h"
 #include "waker.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 enum { TURN_BITS = 8 };
 
@@ -29,8 +29,7 @@ struct jobs {
 // Called under the lock. Moves `job` to `done` and wakes the dispatcher.
 static void finish(struct jobs *jobs, struct job *job)
 {
-    job->next = NULL;
-    LL_APPEND(jobs->done, job);
+    LIST_APPEND(jobs->done, job);
     waker_ring(jobs->wake_fd);
 }
 
@@ -53,13 +52,11 @@ static struct job *pick(struct jobs *jobs)
     struct job *best = jobs->waiting, *job;
     if (!best || !best->is_long)
         return best;
-    LL_FOREACH(jobs->waiting, job)
-    {
+    LIST_EACH(jobs->waiting, job) {
         if (goes_before(jobs, job, best))
             best = job;
     }
-    LL_FOREACH(jobs->waiting, job)
-    {
+    LIST_EACH(jobs->waiting, job) {
         if (job == best)
             break;
         if (job->tenant == best->tenant)
@@ -79,7 +76,7 @@ static void *work(void *context)
             pthread_cond_wait(&jobs->changed, &jobs->lock);
             continue;
         }
-        LL_DELETE(jobs->waiting, job);
+        LIST_DELETE(jobs->waiting, job);
         pthread_mutex_unlock(&jobs->lock);
         job->work(job);
         pthread_mutex_lock(&jobs->lock);
@@ -109,12 +106,14 @@ enum status jobs_create(int wake_fd, struct jobs **out, struct error *error)
 
 void jobs_start(struct jobs *jobs, struct job *job)
 {
+    struct job *place = NULL, *other;
     pthread_mutex_lock(&jobs->lock);
-    struct job **at = &jobs->waiting;
-    while (*at && ((*at)->is_long <= job->is_long))
-        at = &(*at)->next;
-    job->next = *at;
-    *at = job;
+    LIST_EACH(jobs->waiting, other) {
+        if (other->is_long > job->is_long)
+            break;
+        place = other;
+    }
+    LIST_INSERT(jobs->waiting, place, job);
     pthread_cond_broadcast(&jobs->changed);
     pthread_mutex_unlock(&jobs->lock);
 }
@@ -122,7 +121,7 @@ void jobs_start(struct jobs *jobs, struct job *job)
 void jobs_start_first(struct jobs *jobs, struct job *job)
 {
     pthread_mutex_lock(&jobs->lock);
-    LL_PREPEND(jobs->waiting, job);
+    LIST_PREPEND(jobs->waiting, job);
     pthread_cond_broadcast(&jobs->changed);
     pthread_mutex_unlock(&jobs->lock);
 }
@@ -131,13 +130,12 @@ bool jobs_cancel(struct jobs *jobs, struct job *job)
 {
     struct job *waiting;
     pthread_mutex_lock(&jobs->lock);
-    LL_FOREACH(jobs->waiting, waiting)
-    {
+    LIST_EACH(jobs->waiting, waiting) {
         if (waiting == job)
             break;
     }
     if (waiting)
-        LL_DELETE(jobs->waiting, waiting);
+        LIST_DELETE(jobs->waiting, waiting);
     pthread_mutex_unlock(&jobs->lock);
     return waiting;
 }

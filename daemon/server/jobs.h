@@ -17,10 +17,10 @@
 struct job {
     void (*work)(struct job *job);                // runs on the job thread
     void (*done)(struct job *job, void *context); // runs on the dispatcher; may free the job
-    bool is_long;     // it may take a second: jobs that are not go first
-    uint64_t tenant;  // of a long job, any number
-    uint64_t bytes;   // of a long job's data: the smaller ones of a tenant go first
-    struct job *next; // jobs.c's
+    bool is_long;            // it may take a second: jobs that are not go first
+    uint64_t tenant;         // of a long job, any number
+    uint64_t bytes;          // of a long job's data: the smaller ones of a tenant go first
+    struct job *prev, *next; // jobs.c's
 };
 
 struct jobs;

@@ -9,6 +9,7 @@
 #include "lane.h"
 
 #include "base/forecast.h"
+#include "base/list.h"
 #include "dispatch.h"
 #include "log.h"
 #include "session.h"
@@ -18,7 +19,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <utlist.h>
 
 enum { ENTRIES_A_TURN = 32, BELLS_A_TURN = 64 };
 static const int64_t entries_ns = 4 * NS_PER_MS; // a turn
@@ -70,13 +70,13 @@ static void wake_up(struct session *session)
         return;
     ring_wake_up(&lane->ring);
     lane->awake = true;
-    DL_APPEND2(session->server->awake, session, lane.prev, lane.next);
+    LIST_APPEND_BY(session->server->awake, session, lane.prev, lane.next);
 }
 
 static void leave_awake(struct session *session)
 {
     if (session->lane.awake)
-        DL_DELETE2(session->server->awake, session, lane.prev, lane.next);
+        LIST_DELETE_BY(session->server->awake, session, lane.prev, lane.next);
     session->lane.awake = false;
 }
 
@@ -116,8 +116,7 @@ void lane_hear_bell(struct server *server)
     uint8_t note;
     for (int i = 0; i < BELLS_A_TURN && recv(server->bell.fd, &note, sizeof note, 0) >= 0; i++)
         ;
-    HASH_ITER(hh, server->sessions, session, next)
-    {
+    HASH_ITER(hh, server->sessions, session, next) {
         if (session->lane.open && !session->lane.awake && !session->lane.held &&
             ring_has_news(&session->lane.ring))
             wake_up(session);
@@ -127,8 +126,7 @@ void lane_hear_bell(struct server *server)
 bool lane_has_news(const struct server *server)
 {
     const struct session *session;
-    DL_FOREACH2(server->awake, session, lane.next)
-    {
+    LIST_EACH_BY(server->awake, session, lane.next) {
         if (ring_has_news(&session->lane.ring))
             return true;
     }
@@ -138,8 +136,9 @@ bool lane_has_news(const struct server *server)
 uint32_t lane_count_awake(const struct server *server)
 {
     const struct session *session;
-    uint32_t count;
-    DL_COUNT2(server->awake, session, count, lane.next);
+    uint32_t count = 0;
+    LIST_EACH_BY(server->awake, session, lane.next)
+        count++;
     return count;
 }
 
@@ -148,8 +147,7 @@ bool lane_fall_asleep(struct server *server)
     struct session *session, *next;
     bool asleep = true;
     int64_t now_ns = server->awake && server->ring_spin_ns ? clock_now_ns() : 0;
-    DL_FOREACH_SAFE2(server->awake, session, next, lane.next)
-    {
+    LIST_EACH_SAFE_BY(server->awake, session, next, lane.next) {
         struct lane *lane = &session->lane;
         bool rests = now_ns - lane->busy_ns >= server->ring_spin_ns || server->ring_spin_ns == 0;
         if (rests && ring_fall_asleep(&lane->ring))
@@ -296,8 +294,8 @@ void lane_serve(struct server *server)
     uint32_t count = lane_count_awake(server);
     while (count-- && server->awake && clock_now_ns() < end_ns) {
         struct session *session = server->awake;
-        DL_DELETE2(server->awake, session, lane.prev, lane.next);
-        DL_APPEND2(server->awake, session, lane.prev, lane.next);
+        LIST_DELETE_BY(server->awake, session, lane.prev, lane.next);
+        LIST_APPEND_BY(server->awake, session, lane.prev, lane.next);
         serve_session(session, end_ns);
     }
 }
@@ -371,7 +369,7 @@ static void note_sleeper(struct session *session)
 {
     struct lane *lane = &session->lane;
     if (!lane->has_sleeper)
-        DL_APPEND2(session->server->sleepers, session, lane.sleeper_prev, lane.sleeper_next);
+        LIST_APPEND_BY(session->server->sleepers, session, lane.sleeper_prev, lane.sleeper_next);
     lane->has_sleeper = true;
 }
 
@@ -379,7 +377,7 @@ static void forget_sleeper(struct session *session)
 {
     struct lane *lane = &session->lane;
     if (lane->has_sleeper)
-        DL_DELETE2(session->server->sleepers, session, lane.sleeper_prev, lane.sleeper_next);
+        LIST_DELETE_BY(session->server->sleepers, session, lane.sleeper_prev, lane.sleeper_next);
     lane->has_sleeper = false;
 }
 

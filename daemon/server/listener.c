@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/container_of.h"
 #include "base/hash.h"
+#include "base/list.h"
 #include "base/owner.h"
 #include "log.h"
 #include "schema/wire.h"
@@ -40,7 +41,7 @@ static const int64_t refused_stay_ns = 3 * NS_PER_S, pause_ns = NS_PER_S / 10,
 struct event {
     struct entry *entry;
     bool removed;
-    struct event *next;
+    struct event *prev, *next;
 };
 
 // A group of users, or a user of none, with connections.
@@ -107,7 +108,7 @@ static void push_event(struct listener *listener, struct event *event, struct en
 {
     event->entry = entry;
     event->removed = removed;
-    LL_APPEND(listener->events, event);
+    LIST_APPEND(listener->events, event);
 }
 
 // ---- ends ----
@@ -617,8 +618,7 @@ void listener_expire(struct listener *listener, int64_t now_ns)
     struct entry *entry, *next;
     listener->deadline_ns = FOREVER;
     accept_again(listener, now_ns);
-    HASH_ITER(hh, listener->entries, entry, next)
-    {
+    HASH_ITER(hh, listener->entries, entry, next) {
         const int64_t at_ns = entry->gone ? FOREVER : due_ns(listener, entry);
         if (at_ns > now_ns)
             arm(listener, at_ns);
@@ -687,8 +687,7 @@ void listener_close(struct listener *listener)
         return;
     for (uint32_t i = 0; i < NUM_EARS; i++)
         ear_close(listener->ears[i]);
-    HASH_ITER(hh, listener->entries, entry, next)
-    {
+    HASH_ITER(hh, listener->entries, entry, next) {
         channel_close(&entry->channel);
         listener_forget(listener, &entry->peer);
     }
@@ -710,7 +709,7 @@ bool listener_next_event(struct listener *listener, struct peer **peer, bool *re
     struct event *event = listener->events;
     if (!event)
         return false;
-    LL_DELETE(listener->events, event);
+    LIST_DELETE(listener->events, event);
     *peer = &event->entry->peer;
     *removed = event->removed;
     return true;

@@ -7,13 +7,13 @@
 #include "offload.h"
 
 #include "base/container_of.h"
+#include "base/list.h"
 #include "lane.h"
 #include "park.h"
 #include "session.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <utlist.h>
 
 struct offload {
     struct job job;
@@ -225,13 +225,13 @@ bool offload_defer(struct server *server, struct message *message, enum status *
                                   .session = session && session->core ? session->id : 0};
     message->handle = NULL;
     count(deferred, true);
-    DL_APPEND(server->deferred, deferred);
+    LIST_APPEND(server->deferred, deferred);
     return true;
 }
 
 static void drop(struct server *server, struct deferred *deferred)
 {
-    DL_DELETE(server->deferred, deferred);
+    LIST_DELETE(server->deferred, deferred);
     message_finish(&deferred->message);
     free(deferred);
 }
@@ -239,8 +239,7 @@ static void drop(struct server *server, struct deferred *deferred)
 void offload_replay(struct server *server)
 {
     struct deferred *deferred, *next;
-    DL_FOREACH_SAFE(server->deferred, deferred, next)
-    {
+    LIST_EACH_SAFE(server->deferred, deferred, next) {
         const struct session *session = counted_for(deferred);
         if (session && session->offload)
             continue;
@@ -253,8 +252,7 @@ void offload_replay(struct server *server)
 void offload_forget_peer(struct server *server, const struct peer *peer)
 {
     struct deferred *deferred, *next;
-    DL_FOREACH_SAFE(server->deferred, deferred, next)
-    {
+    LIST_EACH_SAFE(server->deferred, deferred, next) {
         if (deferred->message.peer == peer)
             drop(server, deferred);
     }

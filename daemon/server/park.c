@@ -7,6 +7,7 @@
 #include "park.h"
 
 #include "base/container_of.h"
+#include "base/list.h"
 #include "log.h"
 #include "session.h"
 #include "take.h"
@@ -14,7 +15,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 // A session may have max_tickets and this many commands parked, of any kind.
 enum { PARKED_BEYOND_TICKETS = 64 };
@@ -137,17 +137,17 @@ static void enlist(struct parked *parked)
 {
     struct parked **list = list_of(parked), *before = NULL;
     if (list != &parked->session->parked[PARK_ENDS]) {
-        DL_APPEND2(*list, parked, beside_prev, beside_next);
+        LIST_APPEND_BY(*list, parked, beside_prev, beside_next);
     } else if ((before = before_ticket(*list, parked->ticket))) {
-        DL_APPEND_ELEM2(*list, before, parked, beside_prev, beside_next);
+        LIST_INSERT_BY(*list, before, parked, beside_prev, beside_next);
     } else {
-        DL_PREPEND2(*list, parked, beside_prev, beside_next);
+        LIST_PREPEND_BY(*list, parked, beside_prev, beside_next);
     }
 }
 
 static void delist(struct parked *parked)
 {
-    DL_DELETE2(*list_of(parked), parked, beside_prev, beside_next);
+    LIST_DELETE_BY(*list_of(parked), parked, beside_prev, beside_next);
 }
 
 // Core will say when the command may succeed.
@@ -196,7 +196,7 @@ enum status park(struct call *call, const struct parked *command)
         free(parked);
         return status;
     }
-    DL_APPEND(server->parked, parked);
+    LIST_APPEND(server->parked, parked);
     enlist(parked);
     count(parked, true);
     call->later = true;
@@ -206,7 +206,7 @@ enum status park(struct call *call, const struct parked *command)
 
 static void unpark(struct server *server, struct parked *parked)
 {
-    DL_DELETE(server->parked, parked);
+    LIST_DELETE(server->parked, parked);
     delist(parked);
     count(parked, false);
     if (parked->kind == PARKED_LEASE)
@@ -577,8 +577,7 @@ static void retry_session(struct server *server, struct session *session)
 {
     struct parked *parked, *next;
     const uint64_t ended = core_tickets_ended(session->core);
-    DL_FOREACH_SAFE2(session->parked[PARK_ENDS], parked, next, beside_next)
-    {
+    LIST_EACH_SAFE_BY(session->parked[PARK_ENDS], parked, next, beside_next) {
         if (parked->ticket > ended)
             break;
         if (parked->kind == PARKED_WAIT)
@@ -596,8 +595,7 @@ static void retry_attaches(struct server *server)
     struct parked *parked, *next;
     if (server->num_parked_attaches == 0)
         return;
-    DL_FOREACH_SAFE(server->parked, parked, next)
-    {
+    LIST_EACH_SAFE(server->parked, parked, next) {
         if (parked->kind == PARKED_ATTACH)
             retry_attach(server, parked, false);
     }
@@ -629,8 +627,7 @@ void park_retry(struct server *server)
 void park_cache_closed(struct session *session, uint64_t cache)
 {
     struct parked *parked, *next;
-    DL_FOREACH_SAFE2(session->parked[PARK_OTHERS], parked, next, beside_next)
-    {
+    LIST_EACH_SAFE_BY(session->parked[PARK_OTHERS], parked, next, beside_next) {
         if (parked->kind == PARKED_TAKE && parked->take.cache == cache)
             retry_take(session->server, parked, false);
         else if (parked->kind == PARKED_LOOKUP && parked->lookup.cache == cache)
@@ -666,8 +663,7 @@ static void expire(struct server *server, struct parked *parked)
 void park_expire(struct server *server, int64_t now_ns)
 {
     struct parked *parked, *next;
-    DL_FOREACH_SAFE(server->parked, parked, next)
-    {
+    LIST_EACH_SAFE(server->parked, parked, next) {
         if (parked->deadline_ns <= now_ns)
             expire(server, parked);
         else
@@ -682,8 +678,7 @@ void park_drop_session(struct session *session, const char *why)
     struct error error;
     error_set(&error, STATUS_NO_SESSION, "session %" PRIu64 " has ended: %s", session->id, why);
     for (int list = 0; list < NUM_PARK_LISTS; list++)
-        DL_FOREACH_SAFE2(session->parked[list], parked, next, beside_next)
-        {
+        LIST_EACH_SAFE_BY(session->parked[list], parked, next, beside_next) {
             refuse(server, parked, &error);
         }
 }
@@ -691,8 +686,7 @@ void park_drop_session(struct session *session, const char *why)
 void park_refuse_all(struct server *server, const struct error *why, bool waits_too)
 {
     struct parked *parked, *next;
-    DL_FOREACH_SAFE(server->parked, parked, next)
-    {
+    LIST_EACH_SAFE(server->parked, parked, next) {
         bool waits = parked->kind == PARKED_WAIT || parked->kind == PARKED_ENDED;
         if (waits_too || !waits)
             refuse(server, parked, why);

@@ -369,8 +369,7 @@ static enum status check_number(const struct server *server, const struct peer *
                                   .group_field = offsetof(struct group_places, sessions)};
     struct places_taken taken = {0};
     struct session *session, *next;
-    HASH_ITER(hh, server->sessions, session, next)
-    {
+    HASH_ITER(hh, server->sessions, session, next) {
         if (has_place(session))
             places_count(&taken, &peer->user, &session->user);
     }
@@ -591,8 +590,7 @@ static enum status open_descriptor(const struct session *session, int *fd, struc
 static struct session *find_token(struct server *server, const uint8_t token[WIRE_TOKEN_SIZE])
 {
     struct session *session, *next;
-    HASH_ITER(hh, server->sessions, session, next)
-    {
+    HASH_ITER(hh, server->sessions, session, next) {
         if (session->stage == SESSION_OPEN && session->has_token &&
             memcmp(session->token, token, sizeof session->token) == 0)
             return session;
@@ -711,8 +709,7 @@ struct session *session_find(struct server *server, uint64_t id)
 void session_end_all(struct server *server, const char *why)
 {
     struct session *session, *next;
-    HASH_ITER(hh, server->sessions, session, next)
-    {
+    HASH_ITER(hh, server->sessions, session, next) {
         if (session->ghost)
             prove_dead(session); // no block is leased any more
         else
@@ -727,8 +724,7 @@ void session_check_segments(struct server *server)
     if (deaths == server->segment_deaths)
         return;
     server->segment_deaths = deaths;
-    HASH_ITER(hh, server->sessions, session, next)
-    {
+    HASH_ITER(hh, server->sessions, session, next) {
         if (session->core && segment_is_dead(&session->segment))
             session_end(session, true, "its segment was shrunk");
     }
@@ -757,8 +753,7 @@ static void end_unmapped(struct session *session)
 void session_expire(struct server *server, int64_t now_ns)
 {
     struct session *session, *next;
-    HASH_ITER(hh, server->sessions, session, next)
-    {
+    HASH_ITER(hh, server->sessions, session, next) {
         if (session->stage != SESSION_UNMAPPED)
             continue;
         if (session->map_deadline_ns <= now_ns)

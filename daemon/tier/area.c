@@ -6,6 +6,8 @@
 
 #include "area.h"
 
+#include "base/list.h"
+
 #include <stdlib.h>
 
 static struct area_place *place_create(uint64_t offset, uint64_t bytes)
@@ -28,8 +30,8 @@ bool area_init(struct area *area, void *base, uint64_t size, uint64_t part_bytes
             place_create(begin, left < area->part_bytes ? left : area->part_bytes);
         if (!whole)
             return false;
-        DL_APPEND(area->places, whole);
-        DL_APPEND2(area->free, whole, prev_free, next_free);
+        LIST_APPEND(area->places, whole);
+        LIST_APPEND_BY(area->free, whole, prev_free, next_free);
     }
     return true;
 }
@@ -38,8 +40,7 @@ void area_finish(struct area *area)
 {
     struct area_place *place, *next;
     HASH_CLEAR(hh, area->used);
-    DL_FOREACH_SAFE(area->places, place, next)
-    {
+    LIST_EACH_SAFE(area->places, place, next) {
         free(place->headers);
         free(place);
     }
@@ -54,8 +55,8 @@ static bool cut(struct area *area, struct area_place *place, uint64_t bytes)
     struct area_place *rest = place_create(place->offset + bytes, place->bytes - bytes);
     if (!rest)
         return false;
-    DL_APPEND_ELEM(area->places, place, rest);
-    DL_PREPEND2(area->free, rest, prev_free, next_free);
+    LIST_INSERT(area->places, place, rest);
+    LIST_PREPEND_BY(area->free, rest, prev_free, next_free);
     place->bytes = bytes;
     return true;
 }
@@ -65,8 +66,7 @@ struct area_place *area_take(struct area *area, uint64_t bytes)
     struct area_place *place;
     struct record_header *headers = calloc(record_num_parts(bytes), sizeof *headers);
     bytes = (bytes + AREA_UNIT - 1) / AREA_UNIT * AREA_UNIT;
-    DL_FOREACH2(area->free, place, next_free)
-    {
+    LIST_EACH_BY(area->free, place, next_free) {
         if (place->bytes >= bytes)
             break;
     }
@@ -79,7 +79,7 @@ struct area_place *area_take(struct area *area, uint64_t bytes)
         free(headers);
         return NULL;
     }
-    DL_DELETE2(area->free, place, prev_free, next_free);
+    LIST_DELETE_BY(area->free, place, prev_free, next_free);
     place->refs = 1;
     place->headers = headers;
     area->used_bytes += bytes;
@@ -106,8 +106,8 @@ static void unite(struct area *area, struct area_place *place, struct area_place
     if (behind->offset % area->part_bytes == 0)
         return;
     place->bytes += behind->bytes;
-    DL_DELETE2(area->free, behind, prev_free, next_free);
-    DL_DELETE(area->places, behind);
+    LIST_DELETE_BY(area->free, behind, prev_free, next_free);
+    LIST_DELETE(area->places, behind);
     free(behind);
 }
 
@@ -115,12 +115,11 @@ void area_unref(struct area *area, struct area_place *place)
 {
     if (--place->refs)
         return;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the table
     HASH_DEL(area->used, place);
     free(place->headers);
     place->headers = NULL;
     area->used_bytes -= place->bytes;
-    DL_PREPEND2(area->free, place, prev_free, next_free);
+    LIST_PREPEND_BY(area->free, place, prev_free, next_free);
     if (place->next && !place->next->refs)
         unite(area, place, place->next);
     if (place != area->places && !place->prev->refs)

@@ -5,6 +5,8 @@
 
 #include "shelf.h"
 
+#include "base/list.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,7 +60,7 @@ static struct shelf_tenant *tenant_get(struct shelf *shelf, const struct tier_sh
 static void enter(struct shelf_tenant *tenant, struct shelf_item *item)
 {
     item->tenant = tenant;
-    DL_APPEND(tenant->items, item);
+    LIST_APPEND(tenant->items, item);
     tenant->num_items++;
     tenant->bytes += item->bytes;
 }
@@ -66,8 +68,7 @@ static void enter(struct shelf_tenant *tenant, struct shelf_item *item)
 static void leave(struct shelf *shelf, struct shelf_item *item)
 {
     struct shelf_tenant *tenant = item->tenant;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
-    DL_DELETE(tenant->items, item);
+    LIST_DELETE(tenant->items, item);
     tenant->num_items--;
     tenant->bytes -= item->bytes;
     settle(shelf, tenant);
@@ -99,8 +100,8 @@ struct shelf_item *shelf_add(struct shelf *shelf, const struct shelf_key *key,
 
 void shelf_touch(struct shelf_item *item)
 {
-    DL_DELETE(item->tenant->items, item);
-    DL_APPEND(item->tenant->items, item);
+    LIST_DELETE(item->tenant->items, item);
+    LIST_APPEND(item->tenant->items, item);
 }
 
 void shelf_move(struct shelf *shelf, struct shelf_item *item, const struct tier_share *share)
@@ -126,8 +127,7 @@ void shelf_adopt(struct shelf *shelf, const uint8_t salt[RECORD_ID_BYTES],
     if (!owner)
         return;
     // `tenant` goes with its last item, and then there is no next one.
-    DL_FOREACH_SAFE(tenant->items, item, next)
-    {
+    LIST_EACH_SAFE(tenant->items, item, next) {
         if (memcmp(item->key.salt, salt, RECORD_ID_BYTES) != 0)
             continue;
         leave(shelf, item);
@@ -138,7 +138,6 @@ void shelf_adopt(struct shelf *shelf, const uint8_t salt[RECORD_ID_BYTES],
 
 void shelf_remove(struct shelf *shelf, struct shelf_item *item)
 {
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the table
     HASH_DEL(shelf->items, item);
     leave(shelf, item);
     shelf->num_items--;
@@ -153,8 +152,7 @@ static struct shelf_item *oldest(const struct shelf *shelf, const struct shelf_t
 {
     struct shelf_item *item;
     int tries = 0;
-    DL_FOREACH(tenant->items, item)
-    {
+    LIST_EACH(tenant->items, item) {
         if (!shelf->is_used || !shelf->is_used(item))
             return item;
         if (++tries == MOST_USED)
@@ -185,13 +183,11 @@ void shelf_finish(struct shelf *shelf)
 {
     struct shelf_item *item, *next;
     struct shelf_tenant *tenant, *after;
-    HASH_ITER(hh, shelf->items, item, next)
-    {
+    HASH_ITER(hh, shelf->items, item, next) {
         HASH_DEL(shelf->items, item);
         free(item);
     }
-    HASH_ITER(hh, shelf->tenants, tenant, after)
-    {
+    HASH_ITER(hh, shelf->tenants, tenant, after) {
         HASH_DEL(shelf->tenants, tenant);
         free(tenant);
     }

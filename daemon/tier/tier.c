@@ -7,7 +7,7 @@
 #include "tier.h"
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/list.h"
 #include "threads.h"
 
 #include <errno.h>
@@ -118,7 +118,7 @@ void tier_start(struct tier *tier, struct tier_job *job)
         job->blocks[i].answer = TIER_MISS;
         job->blocks[i].reason = RECORD_ABSENT;
     }
-    DL_APPEND(tier->running, job);
+    LIST_APPEND(tier->running, job);
     tier->num_running++;
     if (start[job->kind])
         start[job->kind](tier->backend, job);
@@ -151,8 +151,7 @@ enum status tier_create(const struct tier_ops *ops, struct tier_backend *backend
 static void free_running(struct tier *tier)
 {
     struct tier_job *job, *next;
-    DL_FOREACH_SAFE(tier->running, job, next)
-    {
+    LIST_EACH_SAFE(tier->running, job, next) {
         free(job);
     }
 }
@@ -296,8 +295,7 @@ static void take_ended(struct tier *tier)
 // The backend has ended the job.
 static struct tier_event end_event(struct tier *tier, struct tier_job *job, int64_t now_ns)
 {
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
-    DL_DELETE(tier->running, job);
+    LIST_DELETE(tier->running, job);
     tier->num_running--;
     if (job->abandoned) {
         tier->num_abandoned--;
@@ -317,8 +315,7 @@ bool tier_poll(struct tier *tier, int64_t now_ns, struct tier_event *event)
         *event = end_event(tier, job, now_ns);
         return true;
     }
-    DL_FOREACH(tier->running, job)
-    {
+    LIST_EACH(tier->running, job) {
         if (job->abandoned || job->abandon_ns > now_ns)
             continue;
         job->abandoned = true;
@@ -334,8 +331,7 @@ int64_t tier_wake_ns(const struct tier *tier)
 {
     const struct tier_job *job;
     int64_t wake_ns = FOREVER;
-    DL_FOREACH(tier->running, job)
-    {
+    LIST_EACH(tier->running, job) {
         if (!job->abandoned && job->abandon_ns < wake_ns)
             wake_ns = job->abandon_ns;
     }

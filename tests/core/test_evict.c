@@ -4,6 +4,7 @@
 // test_evict.c - which tenant loses first: the ranks that core keeps, held against a plain scan of
 // all tenants, over random states. test_core_sharing has the order of the blocks.
 
+#include "base/list.h"
 #include "core/pool/evict.h"
 #include "core/pool/tenant.h"
 #include "core/state.h"
@@ -43,8 +44,7 @@ static void close_world(void)
 static bool helps(const struct tenant *tenant, const struct cache *cache)
 {
     const struct account *account;
-    DL_FOREACH(tenant->accounts, account)
-    {
+    LIST_EACH(tenant->accounts, account) {
         if (account->idle.size || (account->cache == cache && account->victims.size))
             return true;
     }

@@ -486,14 +486,20 @@ START_TEST(long_jobs_take_turns_among_tenants_and_a_tenants_small_ones_go_first)
     jobs_start(jobs, &first.numbered.job);
     sem_wait(&first.begun);
     for (int i = 0; i < MANY; i++) {
-        large[i] = (struct numbered){{work, done, true, 1, 64 << 20, NULL}, i ? 6 + i : 5, false};
+        large[i] = (struct numbered){
+            {.work = work, .done = done, .is_long = true, .tenant = 1, .bytes = 64 << 20},
+            i ? 6 + i : 5,
+            false};
         jobs_start(jobs, &large[i].job);
     }
     for (int i = 0; i < 4; i++) {
-        small[i] =
-            (struct numbered){{work, done, true, expected[i].tenant, expected[i].bytes, NULL},
-                              expected[i].number,
-                              false};
+        small[i] = (struct numbered){{.work = work,
+                                      .done = done,
+                                      .is_long = true,
+                                      .tenant = expected[i].tenant,
+                                      .bytes = expected[i].bytes},
+                                     expected[i].number,
+                                     false};
         jobs_start(jobs, &small[i].job);
     }
     jobs_start(jobs, &quick.job);

@@ -8,10 +8,10 @@
 
 #include "answers.h"
 
+#include "base/list.h"
 #include "base/relax.h"
 
 #include <sys/prctl.h>
-#include <utlist.h>
 
 enum { SPINS_A_LOOK = 64 };
 enum {
@@ -52,8 +52,7 @@ int64_t answers_expected(const struct answers *answers, int64_t now_ns)
 {
     const struct waiter *waiter;
     int64_t first_ns = INT64_MAX;
-    DL_FOREACH(answers->waiters, waiter)
-    {
+    LIST_EACH(answers->waiters, waiter) {
         const int64_t expected_ns = waiter->expected_ns;
         if (!waiter->answered && expected_ns + answers->spin_ns > now_ns && expected_ns < first_ns)
             first_ns = expected_ns;
@@ -90,8 +89,7 @@ static void hand_out(struct answers *answers)
         struct wire_completion completion;
         struct waiter *waiter;
         wire_get_completion(entry, &completion);
-        DL_FOREACH(answers->waiters, waiter)
-        {
+        LIST_EACH(answers->waiters, waiter) {
             if (waiter->submission->sequence == completion.sequence)
                 break;
         }
@@ -110,8 +108,7 @@ static void find_leader(const struct answers *answers)
     struct waiter *waiter;
     if (answers->led)
         return;
-    DL_FOREACH(answers->waiters, waiter)
-    {
+    LIST_EACH(answers->waiters, waiter) {
         if (waiter->sleeps) {
             pthread_cond_signal(&waiter->news);
             return;
@@ -238,7 +235,7 @@ bool answers_await(struct answers *answers, struct waiter *waiter, const struct 
         else
             lead(answers, left_ms);
     }
-    DL_DELETE(answers->waiters, waiter);
+    LIST_DELETE(answers->waiters, waiter);
     if (answers->spin_ns && waiter->answered)
         learn(answers, waiter);
     find_leader(answers);
@@ -269,7 +266,7 @@ static enum answers_place place(struct answers *answers, struct wire_submission 
         waiter->start_ns = clock_now_ns();
         waiter->expected_ns = expect(answers, submission, waiter->start_ns);
     }
-    DL_APPEND(answers->waiters, waiter);
+    LIST_APPEND(answers->waiters, waiter);
     return ear == RING_ASLEEP ? ANSWERS_PLACED_ASLEEP : ANSWERS_PLACED;
 }
 

@@ -9,6 +9,7 @@
 
 #include "connection.h"
 
+#include "base/list.h"
 #include "client/src/error.h"
 #include "client/src/fork.h"
 #include "knock.h"
@@ -22,7 +23,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include <utlist.h>
 
 // A request that has no answer yet. Lies on the caller's stack, unless it was posted.
 struct call {
@@ -63,8 +63,7 @@ struct connection {
 static void wake_pending(struct connection *connection)
 {
     struct call *call;
-    DL_FOREACH(connection->pending, call)
-    {
+    LIST_EACH(connection->pending, call) {
         if (!call->heard)
             pthread_cond_signal(&call->done);
     }
@@ -86,7 +85,7 @@ static void tell_end(struct connection *connection)
 void connection_watch(struct connection *connection, struct connection_watcher *watcher)
 {
     pthread_mutex_lock(&connection->mutex);
-    LL_PREPEND(connection->watchers, watcher);
+    LIST_PREPEND(connection->watchers, watcher);
     pthread_mutex_unlock(&connection->mutex);
     tell_end(connection);
 }
@@ -106,7 +105,10 @@ static void end_pipe(struct connection *connection)
 static struct call *find_pending(const struct connection *connection, uint32_t id)
 {
     struct call *call;
-    DL_SEARCH_SCALAR(connection->pending, call, id, id);
+    LIST_EACH(connection->pending, call) {
+        if (call->id == id)
+            break;
+    }
     return call;
 }
 
@@ -147,7 +149,7 @@ static void deliver(struct connection *connection, uint32_t id, void *body, size
     connection->answered = true;
     struct call *call = find_pending(connection, id), *posted = call && call->heard ? call : NULL;
     if (posted) {
-        DL_DELETE(connection->pending, posted);
+        LIST_DELETE(connection->pending, posted);
     } else if (call && !call->answered) {
         call->answered = true;
         call->body = body;
@@ -356,7 +358,7 @@ static void make_pending(struct connection *connection, struct call *call)
 {
     pthread_mutex_lock(&connection->mutex);
     call->id = ++connection->last_id | UINT32_C(1) << 31;
-    DL_APPEND(connection->pending, call);
+    LIST_APPEND(connection->pending, call);
     pthread_mutex_unlock(&connection->mutex);
 }
 
@@ -381,7 +383,7 @@ static int await_answer(struct connection *connection, struct call *call,
 static void call_end(struct connection *connection, struct call *call)
 {
     pthread_mutex_lock(&connection->mutex);
-    DL_DELETE(connection->pending, call);
+    LIST_DELETE(connection->pending, call);
     pthread_mutex_unlock(&connection->mutex);
     pthread_cond_destroy(&call->done);
 }
@@ -596,7 +598,7 @@ static void unpost(struct connection *connection, uint32_t id)
     pthread_mutex_lock(&connection->mutex);
     struct call *call = find_pending(connection, id);
     if (call)
-        DL_DELETE(connection->pending, call);
+        LIST_DELETE(connection->pending, call);
     pthread_mutex_unlock(&connection->mutex);
     free(call);
 }

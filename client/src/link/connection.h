@@ -87,7 +87,7 @@ enum aule_status connection_post(struct connection *connection, const struct wir
 struct connection_watcher {
     void (*ended)(void *context);
     void *context;
-    struct connection_watcher *next; // the connection's
+    struct connection_watcher *prev, *next; // the connection's
 };
 void connection_watch(struct connection *connection, struct connection_watcher *watcher);
 // AULE_OK while calls can be answered; else the status that connection_call() of `command` would

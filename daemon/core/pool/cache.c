@@ -6,6 +6,7 @@
 
 #include "cache.h"
 
+#include "base/list.h"
 #include "claim.h"
 #include "pool.h"
 #include "prefix.h"
@@ -298,8 +299,7 @@ fail:
 static bool may_end(const struct cache *cache)
 {
     const struct account *account;
-    DL_FOREACH2(cache->accounts, account, next_beside)
-    {
+    LIST_EACH_BY(cache->accounts, account, next_beside) {
         if (account_keeps(account))
             return false;
     }
@@ -324,8 +324,7 @@ bool cache_end_unused(struct pool *pool)
     if (!oldest)
         return false;
     const struct account *account;
-    DL_FOREACH2(oldest->accounts, account, next_beside)
-    {
+    LIST_EACH_BY(oldest->accounts, account, next_beside) {
         account->tenant->evicted += account->victims.size;
     }
     pool->ledger->metrics[METRIC_EVICTIONS] += oldest->counts[CORE_CACHED];
@@ -337,8 +336,7 @@ bool cache_end_unused(struct pool *pool)
 static struct cache *find_own(const struct tenant *tenant, const char *name)
 {
     const struct account *account;
-    DL_FOREACH(tenant->accounts, account)
-    {
+    LIST_EACH(tenant->accounts, account) {
         if (account_is_used(account) && !strcmp(account->cache->name, name))
             return account->cache;
     }
@@ -366,8 +364,7 @@ static void count_cache(struct counted_caches *counted, const struct cache *cach
 {
     const struct account *account;
     bool own = false, used = false;
-    DL_FOREACH2(cache->accounts, account, next_beside)
-    {
+    LIST_EACH_BY(cache->accounts, account, next_beside) {
         const bool uses = account->opens || account_keeps(account);
         used |= uses;
         own |= uses && account->tenant == tenant;
@@ -477,8 +474,7 @@ uint64_t cache_evictable(const struct cache *cache)
 {
     const struct account *account;
     uint64_t count = 0;
-    DL_FOREACH2(cache->accounts, account, next_beside)
-    {
+    LIST_EACH_BY(cache->accounts, account, next_beside) {
         count += account->victims.size;
     }
     return count;

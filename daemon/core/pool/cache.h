@@ -8,7 +8,6 @@
 #ifndef AULE_CORE_CACHE_H
 #define AULE_CORE_CACHE_H
 
-#include "base/hash.h"
 #include "block.h"
 #include "core/core.h"
 #include "node_table.h"

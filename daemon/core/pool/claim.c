@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/container_of.h"
+#include "base/list.h"
 #include "base/prefetch.h"
 #include "ledger.h"
 #include "pool.h"
@@ -98,9 +99,9 @@ static void insert(struct claim_place *place)
     while (before && before->claim->rank > place->claim->rank)
         before = before == node->queue ? NULL : before->prev;
     if (before)
-        DL_APPEND_ELEM(node->queue, before, place);
+        LIST_INSERT(node->queue, before, place);
     else
-        DL_PREPEND(node->queue, place);
+        LIST_PREPEND(node->queue, place);
 }
 
 static void enqueue(struct claim_place *place)
@@ -113,8 +114,7 @@ static void enqueue(struct claim_place *place)
 static void wake_claimers(const struct claim *claim)
 {
     struct core_claimer *claimer;
-    DL_FOREACH(claim->claimers, claimer)
-    {
+    LIST_EACH(claim->claimers, claimer) {
         ledger_wake(claimer->ledger, &claimer->waker);
     }
 }
@@ -133,8 +133,7 @@ static void wake(const struct claim_place *place)
 static void wake_queue(const struct claim_node *node)
 {
     const struct claim_place *place;
-    DL_FOREACH(node->queue, place)
-    {
+    LIST_EACH(node->queue, place) {
         wake(place);
     }
 }
@@ -144,8 +143,7 @@ static void dequeue(struct claim_place *place)
     const bool first = place->node->queue == place;
     if (!place->queued)
         return;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the queue
-    DL_DELETE(place->node->queue, place);
+    LIST_DELETE(place->node->queue, place);
     place->queued = place->published = false;
     place->claim->num_queued--;
     place->claim->table->session->ledger->news = true; // the next in the queue may inherit
@@ -174,7 +172,7 @@ static void move_to(struct claim *claim, uint64_t rank)
         const bool was_first = place->node->queue == place;
         if (!place->queued)
             continue;
-        DL_DELETE(place->node->queue, place);
+        LIST_DELETE(place->node->queue, place);
         insert(place);
         if (was_first && place->node->queue != place)
             wake(place->node->queue);
@@ -300,7 +298,7 @@ static void part_from_claimers(struct claim *claim)
     wake_claimers(claim);
     while (claim->claimers) {
         struct core_claimer *claimer = claim->claimers;
-        DL_DELETE(claim->claimers, claimer);
+        LIST_DELETE(claim->claimers, claimer);
         claimer->claim = NULL;
     }
 }
@@ -348,7 +346,7 @@ struct claim *claim_create(struct hold_table *table, const struct core_prefix *p
     set_due(claim, claim->progress_ns);
     for (uint32_t i = num_found; i < num_blocks; i++)
         enqueue(&claim->places[i]);
-    DL_APPEND(table->claims, claim);
+    LIST_APPEND(table->claims, claim);
     session->ledger->metrics[METRIC_CLAIMS]++;
     return claim;
 }
@@ -356,14 +354,16 @@ struct claim *claim_create(struct hold_table *table, const struct core_prefix *p
 struct claim *claim_find(const struct hold_table *table, uint64_t id)
 {
     struct claim *claim;
-    DL_SEARCH_SCALAR(table->claims, claim, id, id);
+    LIST_EACH(table->claims, claim) {
+        if (claim->id == id)
+            break;
+    }
     return claim;
 }
 
 void claim_end(struct claim *claim)
 {
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
-    DL_DELETE(claim->table->claims, claim);
+    LIST_DELETE(claim->table->claims, claim);
     claim_free(claim);
 }
 
@@ -435,7 +435,7 @@ void claim_wait(struct claim *claim, struct core_claimer *claimer)
 {
     claimer->ledger = claim->table->session->ledger;
     claimer->claim = claim;
-    DL_APPEND(claim->claimers, claimer);
+    LIST_APPEND(claim->claimers, claimer);
     if (!claim_waits(claim))
         ledger_wake(claimer->ledger, &claimer->waker);
 }
@@ -464,8 +464,7 @@ void claim_part(struct cache *cache, struct prefix_node *node)
     struct claim_place *place;
     if (!node->claim)
         return;
-    DL_FOREACH(node->claim->queue, place)
-    {
+    LIST_EACH(node->claim->queue, place) {
         place->published = false;
     }
     wake_queue(node->claim);
@@ -495,8 +494,7 @@ void claim_visible(struct cache *cache, struct prefix_node *node)
     if (!own)
         return;
     own->refs++; // so that the end of its last claim leaves it until the loop is over
-    DL_FOREACH_SAFE(own->queue, place, next)
-    {
+    LIST_EACH_SAFE(own->queue, place, next) {
         if (!place->published)
             continue;
         wake(place);

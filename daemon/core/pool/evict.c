@@ -6,6 +6,7 @@
 #include "evict.h"
 
 #include "base/container_of.h"
+#include "base/list.h"
 #include "base/prefetch.h"
 #include "cache.h"
 #include "hold.h"
@@ -262,13 +263,11 @@ static struct choice choose(const struct tenant *tenant, const struct cache *cac
 {
     struct choice choice = {.age = UINT64_MAX};
     struct account *account;
-    DL_FOREACH(tenant->accounts, account)
-    {
+    LIST_EACH(tenant->accounts, account) {
         if (account->cache == cache && account->victims.size)
             choice.own = account;
     }
-    DL_FOREACH(tenant->accounts, account)
-    {
+    LIST_EACH(tenant->accounts, account) {
         const struct order_node *first = order_first(&account->idle);
         if (account->cache == cache || !first || cache->pool->fixed_blocks)
             continue;
@@ -370,8 +369,7 @@ bool evict_for(struct cache *cache, const struct tenant *asking, uint64_t most,
 static struct account *oldest_account(const struct tenant *tenant)
 {
     struct account *oldest = NULL, *account;
-    DL_FOREACH(tenant->accounts, account)
-    {
+    LIST_EACH(tenant->accounts, account) {
         if (account->victims.size &&
             (!oldest || order_first(&account->victims)->key < order_first(&oldest->victims)->key))
             oldest = account;
@@ -393,8 +391,7 @@ uint64_t evict_available(const struct cache *cache, const struct tenant *asking)
 {
     const struct account *account;
     uint64_t count = 0;
-    DL_FOREACH2(cache->accounts, account, next_beside)
-    {
+    LIST_EACH_BY(cache->accounts, account, next_beside) {
         uint64_t surplus = evict_surplus(account->tenant, asking);
         count += account->victims.size < surplus ? account->victims.size : surplus;
     }

@@ -7,6 +7,7 @@
 #include "hold.h"
 
 #include "attached.h"
+#include "base/list.h"
 #include "ledger.h"
 #include "queue.h"
 #include "salt.h"
@@ -43,7 +44,7 @@ struct hold_table *hold_table_get(struct core_session *session, struct cache *ca
         free(table);
         return NULL;
     }
-    DL_APPEND(cache->tables, table);
+    LIST_APPEND(cache->tables, table);
     cache->num_tables++;
     return table;
 }
@@ -106,7 +107,7 @@ void hold_table_settle(struct hold_table *table)
     HASH_DEL(table->session->tables, table);
     for (uint32_t i = 0; i < table->num_pages; i++)
         page_destroy(table->pages[i]);
-    DL_DELETE(cache->tables, table);
+    LIST_DELETE(cache->tables, table);
     free(table->pages);
     free(table);
     cache->num_tables--;

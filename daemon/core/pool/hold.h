@@ -11,6 +11,7 @@
 #ifndef AULE_CORE_HOLD_H
 #define AULE_CORE_HOLD_H
 
+#include "base/hash.h"
 #include "base/prefetch.h"
 #include "cache.h"
 

@@ -5,11 +5,12 @@
 
 #include "ledger.h"
 
+#include "base/list.h"
+
 #include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <utlist.h>
 
 void ledger_log(const struct ledger *ledger, int level, const char *format, ...)
 {
@@ -38,7 +39,7 @@ void ledger_wake(struct ledger *ledger, struct core_waker *waker)
 {
     if (!waker || waker->woken)
         return;
-    DL_APPEND(ledger->woken, waker);
+    LIST_APPEND(ledger->woken, waker);
     waker->woken = true;
     ledger->news = true;
 }
@@ -47,8 +48,7 @@ void ledger_unwake(struct ledger *ledger, struct core_waker *waker)
 {
     if (!waker || !waker->woken)
         return;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
-    DL_DELETE(ledger->woken, waker);
+    LIST_DELETE(ledger->woken, waker);
     waker->woken = false;
 }
 

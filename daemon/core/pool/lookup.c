@@ -7,6 +7,7 @@
 
 #include "lookup.h"
 
+#include "base/list.h"
 #include "claim.h"
 #include "ledger.h"
 #include "pool.h"
@@ -196,7 +197,7 @@ enum status core_claim_wait(struct core_session *session, uint64_t cache, uint64
 void core_claim_wait_end(struct core_claimer *claimer)
 {
     if (claimer->claim)
-        DL_DELETE(claimer->claim->claimers, claimer);
+        LIST_DELETE(claimer->claim->claimers, claimer);
     claimer->claim = NULL;
     ledger_unwake(claimer->ledger, &claimer->waker);
 }

@@ -9,6 +9,7 @@
 #include "attached.h"
 #include "base/clock.h"
 #include "base/container_of.h"
+#include "base/list.h"
 #include "hold.h"
 #include "ledger.h"
 #include "salt.h"
@@ -68,22 +69,21 @@ static void wait_for_taker(struct offer *offer)
 static void await(struct offer *offer, const struct block *block)
 {
     if (!offer->awaited)
-        DL_APPEND2(offer->giver->offers->unwritten, offer, unwritten_prev, unwritten_next);
+        LIST_APPEND_BY(offer->giver->offers->unwritten, offer, unwritten_prev, unwritten_next);
     offer->awaited = block;
 }
 
 static void await_no_more(struct offers *offers, struct offer *offer)
 {
     if (offer->awaited)
-        DL_DELETE2(offers->unwritten, offer, unwritten_prev, unwritten_next);
+        LIST_DELETE_BY(offers->unwritten, offer, unwritten_prev, unwritten_next);
     offer->awaited = NULL;
 }
 
 void offers_written(struct offers *offers, const struct block *block)
 {
     struct offer *offer, *next;
-    DL_FOREACH_SAFE2(offers->unwritten, offer, next, unwritten_next)
-    {
+    LIST_EACH_SAFE_BY(offers->unwritten, offer, next, unwritten_next) {
         if (offer->awaited != block)
             continue;
         await_no_more(offers, offer);
@@ -93,7 +93,7 @@ void offers_written(struct offers *offers, const struct block *block)
 
 static void part_from_taker(struct offer *offer)
 {
-    DL_DELETE2(offer->taker->taken, offer, taken_prev, taken_next);
+    LIST_DELETE_BY(offer->taker->taken, offer, taken_prev, taken_next);
     offer->taker->num_taken--;
     session_discharge(offer->taker, offer->bytes);
     offer->taker = NULL;
@@ -107,7 +107,7 @@ static void part_from_giver(struct offer *offer)
     HASH_DEL(giver->offers->by_name, offer);
     heap_remove(&giver->offers->expiring, &offer->expiry);
     await_no_more(giver->offers, offer);
-    DL_DELETE2(giver->given, offer, given_prev, given_next);
+    LIST_DELETE_BY(giver->given, offer, given_prev, given_next);
     giver->num_given--;
     session_discharge(giver, offer->bytes);
     offer->giver = NULL;
@@ -361,7 +361,7 @@ static void make(struct hold_table *table, struct offer *offer, const uint8_t *k
     offer->table = table;
     offer->view.id = ++session->ledger->last_id;
     give(table, offer, keep);
-    DL_APPEND2(session->given, offer, given_prev, given_next);
+    LIST_APPEND_BY(session->given, offer, given_prev, given_next);
     session->num_given++;
     session_charge(session, offer->bytes);
     session->offers->num++;
@@ -462,7 +462,7 @@ enum status core_offer_take(struct core_session *session, uint64_t cache, const 
         hold_take(table, block_find(table->cache, offer->view.blocks[i]));
     heap_remove(&session->offers->expiring, &offer->expiry);
     offer->taker = session;
-    DL_APPEND2(session->taken, offer, taken_prev, taken_next);
+    LIST_APPEND_BY(session->taken, offer, taken_prev, taken_next);
     session->num_taken++;
     session_charge(session, offer->bytes);
     session->ledger->metrics[METRIC_OFFERS_TAKEN]++;

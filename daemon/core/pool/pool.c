@@ -5,6 +5,7 @@
 
 #include "pool.h"
 
+#include "base/list.h"
 #include "cache.h"
 #include "evict.h"
 #include "hold.h"
@@ -129,8 +130,7 @@ static uint64_t count_idle(const struct cache *cache, const struct tenant *askin
 {
     const struct account *account;
     uint64_t count = 0;
-    DL_FOREACH2(cache->accounts, account, next_beside)
-    {
+    LIST_EACH_BY(cache->accounts, account, next_beside) {
         count += least(account->idle.size, evict_surplus(account->tenant, asking));
     }
     return count;

@@ -8,6 +8,7 @@
 
 #include "prefix.h"
 
+#include "base/list.h"
 #include "base/prefetch.h"
 #include "claim.h"
 #include "pool.h"
@@ -243,7 +244,7 @@ struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
         return NULL;
     }
     node->id = ++cache->pool->ledger->last_id;
-    DL_PREPEND(*(parent ? &parent->children : &root->children), node);
+    LIST_PREPEND(*(parent ? &parent->children : &root->children), node);
     if (parent && parent->block && !node->next) // its first child
         block_resort(cache, parent->block);
     claim_meet(cache, node);
@@ -365,7 +366,7 @@ static void node_remove(struct cache *cache, struct prefix_node *node)
     prefix_forget_fresh(cache, node);
     prefix_detach(cache, node);
     node_table_remove(&cache->nodes, node->hash, node);
-    DL_DELETE(*(parent ? &parent->children : &root->children), node);
+    LIST_DELETE(*(parent ? &parent->children : &root->children), node);
     stock_give(&cache->node_stock, node);
     if (parent && parent->block && !parent->children)
         block_resort(cache, parent->block);
@@ -396,7 +397,7 @@ void prefix_note_fresh(struct cache *cache, struct prefix_node *node)
 {
     if (!cache->pool->has_tiers || node->is_fresh)
         return;
-    DL_APPEND2(cache->fresh, node, prev_fresh, next_fresh);
+    LIST_APPEND_BY(cache->fresh, node, prev_fresh, next_fresh);
     node->is_fresh = true;
 }
 
@@ -404,7 +405,6 @@ void prefix_forget_fresh(struct cache *cache, struct prefix_node *node)
 {
     if (!node->is_fresh)
         return;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
-    DL_DELETE2(cache->fresh, node, prev_fresh, next_fresh);
+    LIST_DELETE_BY(cache->fresh, node, prev_fresh, next_fresh);
     node->is_fresh = false;
 }

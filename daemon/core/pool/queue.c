@@ -23,6 +23,7 @@
 #include "queue.h"
 
 #include "base/container_of.h"
+#include "base/list.h"
 #include "hold.h"
 #include "ledger.h"
 #include "pool.h"
@@ -69,7 +70,7 @@ void queue_outdate(struct tenant *tenant)
 {
     if (!tenant->waiters || tenant->turn_is_old)
         return;
-    DL_APPEND2(tenant->pool->old_turns, tenant, prev_old, next_old);
+    LIST_APPEND_BY(tenant->pool->old_turns, tenant, prev_old, next_old);
     tenant->turn_is_old = true;
 }
 
@@ -77,13 +78,11 @@ static void renew(struct pool *pool)
 {
     struct tenant *tenant, *next;
     struct queue_line *line;
-    DL_FOREACH_SAFE2(pool->old_turns, tenant, next, next_old)
-    {
-        DL_DELETE2(pool->old_turns, tenant, prev_old, next_old);
+    LIST_EACH_SAFE_BY(pool->old_turns, tenant, next, next_old) {
+        LIST_DELETE_BY(pool->old_turns, tenant, prev_old, next_old);
         tenant->turn_is_old = false;
         set_turn(&pool->turns, &tenant->turn, tenant, tenant->waiters);
-        DL_FOREACH(tenant->lines, line)
-        {
+        LIST_EACH(tenant->lines, line) {
             set_turn(&line->lane->turns, &line->turn, tenant, line->first);
         }
     }
@@ -95,9 +94,9 @@ static void settle_stuck(struct tenant *tenant)
 {
     const bool is = tenant->waiters && !tenant->num_moving;
     if (is && !tenant->stuck)
-        DL_APPEND2(tenant->pool->stuck, tenant, prev_stuck, next_stuck);
+        LIST_APPEND_BY(tenant->pool->stuck, tenant, prev_stuck, next_stuck);
     else if (!is && tenant->stuck)
-        DL_DELETE2(tenant->pool->stuck, tenant, prev_stuck, next_stuck);
+        LIST_DELETE_BY(tenant->pool->stuck, tenant, prev_stuck, next_stuck);
     tenant->stuck = is;
 }
 
@@ -179,7 +178,7 @@ static struct queue_line *line_get(struct tenant *tenant, struct queue_lane *lan
     line->tenant = tenant;
     line->lane = lane;
     lane->num_lines++;
-    DL_APPEND(tenant->lines, line);
+    LIST_APPEND(tenant->lines, line);
     return line;
 }
 
@@ -189,7 +188,7 @@ static void line_settle(struct queue_line *line)
         return;
     heap_remove(&line->lane->turns, &line->turn);
     line->lane->num_lines--;
-    DL_DELETE(line->tenant->lines, line);
+    LIST_DELETE(line->tenant->lines, line);
     free(line);
 }
 
@@ -212,8 +211,8 @@ enum status core_wait(struct core_session *session, struct core_waiter *waiter, 
                                    .age = ++pool->last_age,
                                    .lane = lane,
                                    .line = line};
-    DL_APPEND(tenant->waiters, waiter);
-    DL_APPEND2(*(line ? &line->first : &lane->growth), waiter, beside_prev, beside_next);
+    LIST_APPEND(tenant->waiters, waiter);
+    LIST_APPEND_BY(*(line ? &line->first : &lane->growth), waiter, beside_prev, beside_next);
     queue_outdate(tenant);
     settle_stuck(tenant);
     core_count_wait(session, true);
@@ -231,9 +230,8 @@ void core_wait_end(struct core_waiter *waiter)
         tenant->retry = waiter->next;
     if (lane->retry == waiter)
         lane->retry = waiter->beside_next;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the list
-    DL_DELETE(tenant->waiters, waiter);
-    DL_DELETE2(*(line ? &line->first : &lane->growth), waiter, beside_prev, beside_next);
+    LIST_DELETE(tenant->waiters, waiter);
+    LIST_DELETE_BY(*(line ? &line->first : &lane->growth), waiter, beside_prev, beside_next);
     if (line)
         line_settle(line);
     lane_settle(pool, lane);

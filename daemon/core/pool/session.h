@@ -9,7 +9,6 @@
 #ifndef AULE_CORE_POOL_SESSION_H
 #define AULE_CORE_POOL_SESSION_H
 
-#include "base/hash.h"
 #include "core/core.h"
 #include "habit.h"
 #include "heap.h"

@@ -6,11 +6,11 @@
 
 #include "stock.h"
 
+#include "base/list.h"
 #include "base/pages.h"
 
 #include <stdbool.h>
 #include <string.h>
-#include <utlist.h>
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -69,7 +69,7 @@ static struct stock_region *region_create(struct stock *stock)
         return NULL;
     ASAN_POISON_MEMORY_REGION(objects_of(region), stock->region_bytes - LINE);
     stock->num_regions++;
-    DL_PREPEND(stock->usable, region);
+    LIST_PREPEND(stock->usable, region);
     return region;
 }
 
@@ -95,8 +95,8 @@ void *stock_take(struct stock *stock)
         memset(object, 0, stock->object_bytes);
     }
     if (++region->used == stock->per_region) {
-        DL_DELETE(stock->usable, region);
-        DL_PREPEND(stock->full, region);
+        LIST_DELETE(stock->usable, region);
+        LIST_PREPEND(stock->full, region);
     }
     return object;
 }
@@ -107,11 +107,11 @@ void stock_give(struct stock *stock, void *object)
         return;
     struct stock_region *region = region_of(object);
     if (region->used-- == stock->per_region) {
-        DL_DELETE(stock->full, region);
-        DL_PREPEND(stock->usable, region);
+        LIST_DELETE(stock->full, region);
+        LIST_PREPEND(stock->usable, region);
     }
     if (!region->used && region->prev != region) { // another one has room, too
-        DL_DELETE(stock->usable, region);
+        LIST_DELETE(stock->usable, region);
         region_destroy(stock, region);
         return;
     }
@@ -123,8 +123,8 @@ void stock_give(struct stock *stock, void *object)
 static void destroy_all(struct stock *stock, struct stock_region *regions)
 {
     struct stock_region *region, *next;
-    DL_FOREACH_SAFE(regions, region, next)
-    region_destroy(stock, region);
+    LIST_EACH_SAFE(regions, region, next)
+        region_destroy(stock, region);
 }
 
 void stock_finish(struct stock *stock)

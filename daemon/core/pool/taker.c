@@ -5,6 +5,7 @@
 // first. Knows names, but neither offers nor deadlines. Dispatcher thread only.
 
 #include "base/hash.h"
+#include "base/list.h"
 #include "ledger.h"
 #include "offer.h"
 #include "session.h"
@@ -66,15 +67,14 @@ enum status core_take_wait(struct core_session *session, struct core_taker *take
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a take that waits");
     taker->session = session;
     taker->queue = queue;
-    DL_APPEND(queue->first, taker);
+    LIST_APPEND(queue->first, taker);
     return STATUS_OK;
 }
 
 void core_take_wait_end(struct core_taker *taker)
 {
     struct taker_queue *queue = taker->queue;
-    // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): it is in the queue
-    DL_DELETE(queue->first, taker);
+    LIST_DELETE(queue->first, taker);
     ledger_unwake(taker->session->ledger, &taker->waker);
     if (queue->first) { // it may have its turn
         ledger_wake(taker->session->ledger, &queue->first->waker);

@@ -6,6 +6,7 @@
 
 #include "tenant.h"
 
+#include "base/list.h"
 #include "cache.h"
 #include "pool.h"
 
@@ -67,9 +68,9 @@ void tenant_unref(struct tenant *tenant)
     while (tenant->accounts)
         account_finish(tenant->accounts);
     if (tenant->stale)
-        DL_DELETE2(tenant->pool->stale, tenant, prev_stale, next_stale);
+        LIST_DELETE_BY(tenant->pool->stale, tenant, prev_stale, next_stale);
     if (tenant->turn_is_old)
-        DL_DELETE2(tenant->pool->old_turns, tenant, prev_old, next_old);
+        LIST_DELETE_BY(tenant->pool->old_turns, tenant, prev_old, next_old);
     heap_remove(&tenant->pool->turns, &tenant->turn);
     heap_remove(&tenant->pool->away, &tenant->away);
     if (tenant->pool->cursor.tenant == tenant)
@@ -87,8 +88,7 @@ void tenants_finish(struct pool *pool)
 {
     struct tenant *tenant, *next;
     pool->cursor.tenant = NULL;
-    HASH_ITER(hh, pool->tenants, tenant, next)
-    {
+    HASH_ITER(hh, pool->tenants, tenant, next) {
         tenant_unref(tenant);
     }
     heap_finish(&pool->ranks);
@@ -128,7 +128,7 @@ void tenant_rank(struct tenant *tenant)
 void tenant_outdate(struct tenant *tenant)
 {
     if (!tenant->stale)
-        DL_APPEND2(tenant->pool->stale, tenant, prev_stale, next_stale);
+        LIST_APPEND_BY(tenant->pool->stale, tenant, prev_stale, next_stale);
     tenant->stale = true;
 }
 
@@ -136,13 +136,11 @@ void tenants_rank(struct pool *pool)
 {
     struct tenant *tenant, *next;
     struct account *account;
-    DL_FOREACH_SAFE2(pool->stale, tenant, next, next_stale)
-    {
-        DL_DELETE2(pool->stale, tenant, prev_stale, next_stale);
+    LIST_EACH_SAFE_BY(pool->stale, tenant, next, next_stale) {
+        LIST_DELETE_BY(pool->stale, tenant, prev_stale, next_stale);
         tenant->stale = false;
         tenant_rank(tenant);
-        DL_FOREACH(tenant->accounts, account)
-        {
+        LIST_EACH(tenant->accounts, account) {
             rank(&account->cache->ranks, &account->rank, tenant,
                  account->victims.size && tenant_surplus(tenant));
         }
@@ -156,9 +154,9 @@ static void settle(struct tenant *tenant)
     bool over = tenant->limits.cached && tenant->cached > tenant->limits.cached;
     tenant_outdate(tenant);
     if (over && !tenant->over)
-        DL_APPEND2(pool->over, tenant, prev_over, next_over);
+        LIST_APPEND_BY(pool->over, tenant, prev_over, next_over);
     else if (!over && tenant->over)
-        DL_DELETE2(pool->over, tenant, prev_over, next_over);
+        LIST_DELETE_BY(pool->over, tenant, prev_over, next_over);
     tenant->over = over;
 }
 
@@ -270,8 +268,8 @@ struct account *account_get(struct tenant *tenant, struct cache *cache, uint64_t
         cache->num_accounts++;
         account->tenant = tenant;
         account->cache = cache;
-        DL_APPEND(tenant->accounts, account);
-        DL_APPEND2(cache->accounts, account, prev_beside, next_beside);
+        LIST_APPEND(tenant->accounts, account);
+        LIST_APPEND_BY(cache->accounts, account, prev_beside, next_beside);
     }
     return order_reserve(&account->victims, account->blocks + more) &&
                    order_reserve(&account->idle, cache->num_chunks)
@@ -297,8 +295,8 @@ bool account_keeps(const struct account *account)
 void account_finish(struct account *account)
 {
     leave_chunks(account);
-    DL_DELETE(account->tenant->accounts, account);
-    DL_DELETE2(account->cache->accounts, account, prev_beside, next_beside);
+    LIST_DELETE(account->tenant->accounts, account);
+    LIST_DELETE_BY(account->cache->accounts, account, prev_beside, next_beside);
     account->cache->num_accounts--;
     heap_remove(&account->cache->ranks, &account->rank);
     order_finish(&account->victims);

@@ -7,6 +7,7 @@
 #include "run.h"
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "core/pool/ledger.h"
 #include "core/pool/salt.h"
 #include "core/pool/session.h"
@@ -92,7 +93,7 @@ enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct e
     }
     *ticket = session->last_ticket = run->ticket;
     session->num_unreaped++;
-    DL_APPEND(session->runs, run);
+    LIST_APPEND(session->runs, run);
     habit_queued(&session->habit, &run->reading, run->queued_ns);
     if (!session->queued) {
         session->queued = run;
@@ -600,7 +601,7 @@ void run_deliver(struct core_session *session)
 {
     while (session->runs && session->runs->over) {
         struct run *run = session->runs;
-        DL_DELETE(session->runs, run);
+        LIST_DELETE(session->runs, run);
         run->delivered = true;
         session->ledger->news |= !session->closed;
         ledger_wake(session->ledger, session->waker);

@@ -7,7 +7,7 @@
 #include "turns.h"
 
 #include "base/container_of.h"
-#include "base/hash.h"
+#include "base/list.h"
 #include "core/pool/salt.h"
 #include "core/pool/tenant.h"
 
@@ -178,14 +178,14 @@ void turns_away(struct core_session *session, int64_t now_ns)
 {
     habit_ended(&session->habit, now_ns);
     if (!session->is_away)
-        DL_APPEND2(session->turns->away, session, away_prev, away_next);
+        LIST_APPEND_BY(session->turns->away, session, away_prev, away_next);
     session->is_away = true;
 }
 
 void turns_overdue(struct core_session *session)
 {
     if (session->is_away)
-        DL_DELETE2(session->turns->away, session, away_prev, away_next);
+        LIST_DELETE_BY(session->turns->away, session, away_prev, away_next);
     session->is_away = false;
 }
 
@@ -193,7 +193,7 @@ void turns_ready(struct core_session *session)
 {
     struct turns *turns = session->turns;
     if (session->hauls) {
-        DL_APPEND2(turns->hauling, session, haul_prev, haul_next);
+        LIST_APPEND_BY(turns->hauling, session, haul_prev, haul_next);
         session->is_hauling = true;
         return;
     }
@@ -211,7 +211,7 @@ void turns_forget(struct core_session *session)
     expect_no_more(session);
     turns_overdue(session);
     if (session->is_hauling)
-        DL_DELETE2(session->turns->hauling, session, haul_prev, haul_next);
+        LIST_DELETE_BY(session->turns->hauling, session, haul_prev, haul_next);
     session->is_hauling = false;
     turns_leave(session);
 }

@@ -8,6 +8,7 @@
 #include "making.h"
 
 #include "advance.h"
+#include "base/list.h"
 #include "core/pool/ledger.h"
 #include "core/pool/salt.h"
 #include "core/pool/session.h"
@@ -30,7 +31,7 @@ static struct core_draft *draft_create(struct core_session *session,
     making->session = session;
     making->batch = batch;
     making->params = *params;
-    DL_APPEND(session->drafts, making);
+    LIST_APPEND(session->drafts, making);
     return making;
 }
 
@@ -195,7 +196,7 @@ enum status core_draft_end(struct core_draft *making, uint64_t *id, uint32_t *nu
 
 void making_discard(struct core_draft *making)
 {
-    DL_DELETE(making->session->drafts, making);
+    LIST_DELETE(making->session->drafts, making);
     making->draft.table = NULL; // a sketch's marks need no clearing
     draft_finish(&making->draft);
     batch_discard(making->batch);

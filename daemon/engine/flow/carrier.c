@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/container_of.h"
+#include "base/list.h"
 #include "engine/memory/arena.h"
 #include "engine/memory/cache.h"
 #include "engine/vulkan/vk.h"
@@ -24,7 +25,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 // A worker that decodes comes back within this time.
 static const int64_t runs_linger_ns = 5 * NS_PER_MS;
@@ -233,7 +233,7 @@ static void report(struct carrier *carrier, struct haul *haul, const struct erro
     haul->node.event =
         (struct engine_event){.kind = ENGINE_EVENT_HAULED, .haul = haul->number, .error = *outcome};
     pthread_mutex_lock(&engine->lock);
-    DL_DELETE(engine->carriers->live, haul);
+    LIST_DELETE(engine->carriers->live, haul);
     carrier->num_live--;
     event_post(engine, &haul->node);
     pthread_mutex_unlock(&engine->lock);
@@ -412,7 +412,7 @@ static enum status check(const struct engine_haul *params, struct error *error)
 static uint64_t queue(struct carriers *carriers, struct haul *haul)
 {
     haul->number = ++carriers->last;
-    DL_APPEND(carriers->live, haul);
+    LIST_APPEND(carriers->live, haul);
     give(choose(carriers, haul), haul);
     return haul->number;
 }
@@ -453,9 +453,9 @@ enum status engine_haul(struct engine *engine, const struct engine_haul *params,
 static bool is_live(const struct carriers *carriers, uint64_t number)
 {
     const struct haul *haul;
-    DL_FOREACH(carriers->live, haul)
-    if (haul->number == number)
-        return true;
+    LIST_EACH(carriers->live, haul)
+        if (haul->number == number)
+            return true;
     return false;
 }
 
@@ -616,8 +616,8 @@ void carriers_finish(struct engine *engine)
     struct haul *haul, *next;
     if (!engine->carriers)
         return;
-    DL_FOREACH_SAFE(engine->carriers->live, haul, next)
-    free(haul);
+    LIST_EACH_SAFE(engine->carriers->live, haul, next)
+        free(haul);
     for (int i = 0; i < NUM_CARRIERS; i++)
         carrier_finish(&engine->carriers->list[i]);
     haul_shader_finish(&engine->carriers->shader, &engine->device);

@@ -8,6 +8,7 @@
 
 #include "completer.h"
 
+#include "base/list.h"
 #include "base/relax.h"
 #include "carrier.h"
 #include "clocks.h"
@@ -19,7 +20,6 @@
 #include "staging.h"
 
 #include <sys/prctl.h>
-#include <utlist.h>
 
 // The oldest submission that is not done. NULL: there will be none.
 static struct submission *head(struct engine *engine)
@@ -129,7 +129,7 @@ static void finish(struct submission *s)
     };
     atomic_fetch_add(&engine->device.num_passed, 1);
     pthread_mutex_lock(&engine->lock);
-    DL_DELETE(engine->flying, s);
+    LIST_DELETE(engine->flying, s);
     atomic_store(&engine->looking, false);
     if (s->slot)
         s->slot->busy = false;

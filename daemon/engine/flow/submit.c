@@ -5,10 +5,9 @@
 
 #include "submit.h"
 
+#include "base/list.h"
 #include "engine/plan/submission.h"
 #include "engine/state/state.h"
-
-#include <utlist.h>
 
 enum status submit_queue(struct engine *engine, const struct engine_submission *params,
                          struct sample *sample, uint64_t *sequence, struct error *error)
@@ -36,7 +35,7 @@ enum status submit_queue(struct engine *engine, const struct engine_submission *
     for (uint32_t i = 0; i < params->num_runs; i++)
         if (params->runs[i].batch)
             params->runs[i].batch->last_sequence = *sequence;
-    DL_APPEND(engine->waiting, submission);
+    LIST_APPEND(engine->waiting, submission);
     submission->queued_ns = clock_now_ns();
     pthread_mutex_unlock(&engine->lock);
     atomic_fetch_add(&engine->num_queued, 1);

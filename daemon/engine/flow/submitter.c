@@ -7,6 +7,7 @@
 
 #include "submitter.h"
 
+#include "base/list.h"
 #include "base/relax.h"
 #include "engine/plan/plan.h"
 #include "engine/state/state.h"
@@ -14,7 +15,6 @@
 #include "record.h"
 #include "staging.h"
 
-#include <utlist.h>
 #include <xxhash.h>
 
 enum { BRIEF = 4 }; // a brief look takes this part of a look
@@ -83,7 +83,7 @@ static struct submission *take(struct engine *engine)
     }
     if (!engine->lost && engine->waiting) {
         submission = engine->waiting;
-        DL_DELETE(engine->waiting, submission);
+        LIST_DELETE(engine->waiting, submission);
         submission->slot = slot;
         slot->busy = true;
         engine->heard = atomic_load(&engine->num_expected);
@@ -175,7 +175,7 @@ static void process(struct submission *s)
         give_up(s, &error);
     const bool sent = s->sent; // the completer may free `s` from here on
     pthread_mutex_lock(&engine->lock);
-    DL_APPEND(engine->flying, s);
+    LIST_APPEND(engine->flying, s);
     pthread_mutex_unlock(&engine->lock);
     atomic_fetch_add(&engine->num_flown, 1);
     pthread_cond_broadcast(&engine->changed); // wakes the completer, which takes the lock

@@ -6,6 +6,8 @@
 
 #include "compiler.h"
 
+#include "base/list.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,7 +109,7 @@ void payer_unref(struct compiler *compiler, struct payer *payer)
 
 static void leave_queue(struct compiler *compiler, struct compile *compile)
 {
-    DL_DELETE(compiler->queue, compile);
+    LIST_DELETE(compiler->queue, compile);
     compiler->num_queued--;
 }
 
@@ -133,9 +135,9 @@ static bool same_key(const struct pipeline_key *a, const struct pipeline_key *b)
 static struct compile *find_queued(struct compiler *compiler, const struct pipeline_key *key)
 {
     struct compile *compile;
-    DL_FOREACH(compiler->queue, compile)
-    if (same_key(&compile->key, key))
-        break;
+    LIST_EACH(compiler->queue, compile)
+        if (same_key(&compile->key, key))
+            break;
     return compile;
 }
 
@@ -151,7 +153,7 @@ static struct compile *get_queued(struct compiler *compiler, uint64_t payer,
         return NULL;
     }
     compile->key = *key;
-    DL_APPEND(compiler->queue, compile);
+    LIST_APPEND(compiler->queue, compile);
     compiler->num_queued++;
     pthread_cond_signal(&compiler->work);
     return compile;
@@ -389,8 +391,7 @@ static bool precedes(const struct line *one, const struct line *other)
 static struct compile *take_turn(struct compiler *compiler)
 {
     struct line *line, *after, *next = NULL;
-    HASH_ITER(hh, compiler->lines, line, after)
-    {
+    HASH_ITER(hh, compiler->lines, line, after) {
         if (first_queued(line) && (!next || precedes(line, next)))
             next = line;
     }
@@ -406,9 +407,9 @@ static struct compile *next_queued(struct compiler *compiler)
     struct compile *compile = take_turn(compiler);
     if (compile)
         return compile;
-    DL_FOREACH(compiler->queue, compile)
-    if (compile->state == QUEUED)
-        break;
+    LIST_EACH(compiler->queue, compile)
+        if (compile->state == QUEUED)
+            break;
     return compile;
 }
 
@@ -437,9 +438,9 @@ void compiler_quit(struct compiler *compiler)
     pthread_mutex_lock(&compiler->lock);
     compiler->quits = true;
     HASH_ITER(hh, compiler->lines, line, next)
-    free_line(compiler, line);
-    DL_FOREACH_SAFE(compiler->queue, compile, after)
-    settle(compiler, compile);
+        free_line(compiler, line);
+    LIST_EACH_SAFE(compiler->queue, compile, after)
+        settle(compiler, compile);
     pthread_mutex_unlock(&compiler->lock);
 }
 

@@ -8,6 +8,7 @@
 
 #include "pipeline.h"
 
+#include "base/list.h"
 #include "base/uuid.h"
 #include "engine/vulkan/statistics.h"
 #include "engine/vulkan/vk.h"
@@ -214,8 +215,7 @@ void pipelines_finish(struct pipelines *pipelines)
     if (pipelines_unsaved(pipelines))
         pipelines_save(pipelines);
     struct pipeline *pipeline, *next;
-    HASH_ITER(hh, pipelines->by_key, pipeline, next)
-    {
+    HASH_ITER(hh, pipelines->by_key, pipeline, next) {
         HASH_DEL(pipelines->by_key, pipeline);
         vkDestroyPipeline(device->handle, pipeline->handle, NULL);
         payer_unref(&pipelines->compiler, pipeline->payer);
@@ -329,11 +329,11 @@ static struct pipeline *oldest_idle(const struct pipelines *pipelines)
     struct payer *payer, *next;
     uint32_t most = 0;
     HASH_ITER(hh, pipelines->compiler.payers, payer, next)
-    most = payer->num_pipelines > most ? payer->num_pipelines : most;
-    DL_FOREACH(pipelines->by_use, pipeline)
-    if (pipeline->payer->num_pipelines == most && !pipeline->pins &&
-        pipeline->last_sequence <= pipelines->passed)
-        break;
+        most = payer->num_pipelines > most ? payer->num_pipelines : most;
+    LIST_EACH(pipelines->by_use, pipeline)
+        if (pipeline->payer->num_pipelines == most && !pipeline->pins &&
+            pipeline->last_sequence <= pipelines->passed)
+            break;
     return pipeline;
 }
 
@@ -344,7 +344,7 @@ static void evict(struct pipelines *pipelines)
 {
     struct pipeline *oldest;
     while (HASH_COUNT(pipelines->by_key) > pipelines->most && (oldest = oldest_idle(pipelines))) {
-        DL_DELETE(pipelines->by_use, oldest);
+        LIST_DELETE(pipelines->by_use, oldest);
         HASH_DEL(pipelines->by_key, oldest);
         vkDestroyPipeline(pipelines->device->handle, oldest->handle, NULL);
         oldest->payer->num_pipelines--;
@@ -383,8 +383,8 @@ static void take_over(struct pipelines *pipelines, struct pipeline *pipeline, ui
 static VkPipeline use(struct pipelines *pipelines, struct pipeline *pipeline, uint64_t payer)
 {
     take_over(pipelines, pipeline, payer);
-    DL_DELETE(pipelines->by_use, pipeline);
-    DL_APPEND(pipelines->by_use, pipeline);
+    LIST_DELETE(pipelines->by_use, pipeline);
+    LIST_APPEND(pipelines->by_use, pipeline);
     pipeline->last_sequence = pipelines->sequence;
     return pipeline->handle;
 }
@@ -394,7 +394,7 @@ static bool add(struct pipelines *pipelines, struct pipeline *pipeline, struct p
     HASH_ADD(hh, pipelines->by_key, key, sizeof pipeline->key, pipeline);
     if (!pipeline->hh.tbl)
         return false;
-    DL_APPEND(pipelines->by_use, pipeline);
+    LIST_APPEND(pipelines->by_use, pipeline);
     pipeline->last_sequence = pipelines->sequence;
     pipeline->pins = 1;
     pipeline->payer = payer_ref(payer);

@@ -7,6 +7,7 @@
 
 #include "arena.h"
 
+#include "base/list.h"
 #include "engine/state/event.h"
 #include "engine/state/state.h"
 
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <utlist.h>
 
 // Memory is mapped in pages, so the mapping also owns the rest of the last page.
 static bool can_import(const struct engine *engine, const void *base, uint64_t size,
@@ -93,7 +93,7 @@ static enum status create(struct engine *engine, void *base, uint64_t size, bool
         return status;
     }
     pthread_mutex_lock(&engine->lock);
-    DL_APPEND(engine->arenas, arena); // ends with the engine, if not before
+    LIST_APPEND(engine->arenas, arena); // ends with the engine, if not before
     pthread_mutex_unlock(&engine->lock);
     if (status == STATUS_OK)
         *out = arena;
@@ -203,7 +203,7 @@ enum status engine_arena_create_parts(struct engine *engine, void *base, uint64_
         return status;
     }
     pthread_mutex_lock(&engine->lock);
-    DL_APPEND(engine->arenas, arena);
+    LIST_APPEND(engine->arenas, arena);
     pthread_mutex_unlock(&engine->lock);
     *out = arena;
     return STATUS_OK;
@@ -219,7 +219,7 @@ bool engine_arena_destroy(struct engine_arena *arena)
         return false;
     struct engine *engine = arena->engine;
     pthread_mutex_lock(&engine->lock);
-    DL_DELETE(engine->arenas, arena);
+    LIST_DELETE(engine->arenas, arena);
     pthread_mutex_unlock(&engine->lock);
     arena_free(arena);
     return true;

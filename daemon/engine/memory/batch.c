@@ -8,13 +8,13 @@
 #include "batch.h"
 
 #include "base/container_of.h"
+#include "base/list.h"
 #include "engine/state/event.h"
 #include "engine/state/state.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 enum { MOST_SHARING_QUERIES = 8 };
 // Sequences with more queries than this are not searched for shared keys.
@@ -417,7 +417,7 @@ static enum status make_batch(const struct engine_batch_params *params, struct t
     }
     upload(batch, &arrays);
     pthread_mutex_lock(&engine->lock);
-    DL_APPEND(engine->batches, batch);
+    LIST_APPEND(engine->batches, batch);
     batch->serial = ++engine->num_batches;
     pthread_mutex_unlock(&engine->lock);
     *out = batch;
@@ -537,7 +537,7 @@ void engine_batch_destroy(struct engine_batch *batch)
         return;
     struct engine *engine = batch->engine;
     pthread_mutex_lock(&engine->lock);
-    DL_DELETE(engine->batches, batch);
+    LIST_DELETE(engine->batches, batch);
     batch->end = (struct job){.after = batch->last_sequence, .run = run_batch_end};
     job_post(engine, &batch->end);
     pthread_mutex_unlock(&engine->lock);

@@ -10,6 +10,7 @@
 #include "cache.h"
 
 #include "base/container_of.h"
+#include "base/list.h"
 #include "engine/kernels/kv.h"
 #include "engine/state/event.h"
 #include "engine/state/state.h"
@@ -19,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 struct chunk {
     struct engine_cache *cache;
@@ -421,7 +421,7 @@ enum status engine_cache_create(struct engine *engine, const struct engine_cache
     cache->layer_bytes = cache->layer_block_bytes * params->chunk_blocks;
     cache->chunk_shift = (uint32_t)__builtin_ctz(params->chunk_blocks);
     pthread_mutex_lock(&engine->lock);
-    DL_APPEND(engine->caches, cache);
+    LIST_APPEND(engine->caches, cache);
     pthread_mutex_unlock(&engine->lock);
     *out = cache;
     return STATUS_OK;
@@ -447,11 +447,11 @@ static void run_cache_end(struct engine *engine, struct job *job)
 static void forget_events(struct engine *engine, const struct engine_cache *cache)
 {
     struct event_node *node, *next;
-    DL_FOREACH_SAFE(engine->events, node, next)
-    if (node->event.kind == ENGINE_EVENT_CHUNK && node->event.cache == cache) {
-        DL_DELETE(engine->events, node);
-        node->end(engine, node);
-    }
+    LIST_EACH_SAFE(engine->events, node, next)
+        if (node->event.kind == ENGINE_EVENT_CHUNK && node->event.cache == cache) {
+            LIST_DELETE(engine->events, node);
+            node->end(engine, node);
+        }
 }
 
 void engine_cache_destroy(struct engine_cache *cache)
@@ -462,7 +462,7 @@ void engine_cache_destroy(struct engine_cache *cache)
     pthread_mutex_lock(&engine->lock);
     cache->dead = true;
     forget_events(engine, cache);
-    DL_DELETE(engine->caches, cache);
+    LIST_DELETE(engine->caches, cache);
     cache->end = (struct job){.after = engine->last_sequence, .run = run_cache_end};
     engine->freed_after = engine->last_sequence;
     // Behind the growths of this cache, which then find it dead.

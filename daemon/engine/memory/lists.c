@@ -7,10 +7,10 @@
 #include "lists.h"
 
 #include "base/container_of.h"
+#include "base/list.h"
 #include "engine/state/state.h"
 
 #include <stdlib.h>
-#include <utlist.h>
 
 // A model has one number of query heads, and a draft model may have another. With more ways of
 // cutting than this, lists are made again.
@@ -26,13 +26,13 @@ bool cutting_same(const struct cutting *a, const struct cutting *b)
 struct items *lists_find(struct lists *lists, const struct cutting *cutting)
 {
     struct items *items;
-    DL_FOREACH(lists->items, items)
-    if (cutting_same(&items->cutting, cutting))
-        break;
+    LIST_EACH(lists->items, items)
+        if (cutting_same(&items->cutting, cutting))
+            break;
     if (!items)
         return NULL;
-    DL_DELETE(lists->items, items);
-    DL_PREPEND(lists->items, items);
+    LIST_DELETE(lists->items, items);
+    LIST_PREPEND(lists->items, items);
     return items;
 }
 
@@ -57,12 +57,13 @@ void lists_add(struct lists *lists, struct engine *engine, struct items *items)
 {
     struct items *each, *oldest;
     int count = 0;
-    DL_PREPEND(lists->items, items);
-    DL_COUNT(lists->items, each, count);
+    LIST_PREPEND(lists->items, items);
+    LIST_EACH(lists->items, each)
+        count++;
     if (count <= MOST_LISTS)
         return;
     oldest = lists->items->prev;
-    DL_DELETE(lists->items, oldest);
+    LIST_DELETE(lists->items, oldest);
     oldest->end = (struct job){.after = oldest->last_sequence, .run = run_items_end};
     pthread_mutex_lock(&engine->lock);
     job_post(engine, &oldest->end);
@@ -73,7 +74,7 @@ void lists_finish(struct lists *lists)
 {
     while (lists->items) {
         struct items *items = lists->items;
-        DL_DELETE(lists->items, items);
+        LIST_DELETE(lists->items, items);
         items_free(items);
     }
 }

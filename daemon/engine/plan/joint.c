@@ -7,12 +7,12 @@
 #include "joint.h"
 
 #include "base/container_of.h"
+#include "base/list.h"
 #include "engine/state/state.h"
 #include "items.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 // Workers at different layers or steps meet in different companies. With more of them than this,
 // lists are made again.
@@ -49,13 +49,13 @@ static struct joint *joint_find(struct engine *engine, struct engine_batch *cons
                                 uint32_t num_batches, const struct cutting *cutting)
 {
     struct joint *joint;
-    DL_FOREACH(engine->joints, joint)
-    if (is_of(joint, batches, num_batches, cutting))
-        break;
+    LIST_EACH(engine->joints, joint)
+        if (is_of(joint, batches, num_batches, cutting))
+            break;
     if (!joint)
         return NULL;
-    DL_DELETE(engine->joints, joint);
-    DL_PREPEND(engine->joints, joint);
+    LIST_DELETE(engine->joints, joint);
+    LIST_PREPEND(engine->joints, joint);
     return joint;
 }
 
@@ -104,12 +104,13 @@ static void joints_add(struct engine *engine, struct joint *joint)
 {
     struct joint *each, *oldest;
     int count = 0;
-    DL_PREPEND(engine->joints, joint);
-    DL_COUNT(engine->joints, each, count);
+    LIST_PREPEND(engine->joints, joint);
+    LIST_EACH(engine->joints, each)
+        count++;
     if (count <= MOST_JOINTS)
         return;
     oldest = engine->joints->prev;
-    DL_DELETE(engine->joints, oldest);
+    LIST_DELETE(engine->joints, oldest);
     oldest->end = (struct job){.after = oldest->last_sequence, .run = run_joint_end};
     pthread_mutex_lock(&engine->lock);
     job_post(engine, &oldest->end);
@@ -135,7 +136,7 @@ void joints_finish(struct engine *engine)
 {
     while (engine->joints) {
         struct joint *joint = engine->joints;
-        DL_DELETE(engine->joints, joint);
+        LIST_DELETE(engine->joints, joint);
         joint_free(joint);
     }
 }

@@ -5,12 +5,12 @@
 
 #include "slices.h"
 
+#include "base/list.h"
 #include "engine/state/state.h"
 #include "items.h"
 #include "shaders/layout.h"
 
 #include <string.h>
-#include <utlist.h>
 
 enum {
     LEAST_ITEM_KEYS = 512, // fewer keys take about as long
@@ -233,6 +233,6 @@ bool slices_are_sound(const struct items *items)
 void slices_break(struct engine_batch *batch)
 {
     struct items *items;
-    DL_FOREACH(batch->lists.items, items)
-    items->broken |= items->cutting.num_slices > 0;
+    LIST_EACH(batch->lists.items, items)
+        items->broken |= items->cutting.num_slices > 0;
 }

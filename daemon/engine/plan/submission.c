@@ -13,7 +13,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <utlist.h>
 
 void submission_free(struct submission *submission)
 {

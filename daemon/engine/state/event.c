@@ -6,12 +6,12 @@
 
 #include "event.h"
 
+#include "base/list.h"
 #include "base/relax.h"
 #include "state.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <utlist.h>
 
 enum { LOOKS_FOR_EXPECTED = 4 };
 
@@ -54,7 +54,7 @@ void engine_locks_finish(struct engine *engine)
 
 void event_post(struct engine *engine, struct event_node *node)
 {
-    DL_APPEND(engine->events, node);
+    LIST_APPEND(engine->events, node);
     pthread_cond_broadcast(&engine->changed);
 }
 
@@ -82,7 +82,7 @@ static struct event_node *next_event(struct engine *engine)
     const bool compiled = !node && !engine->lost_told && engine->compiled;
     atomic_store(&engine->has_news, node || compiled);
     if (node) {
-        DL_DELETE(engine->events, node);
+        LIST_DELETE(engine->events, node);
     } else if (compiled) {
         engine->compiled = false;
         node = &engine->compiled_event;
@@ -118,7 +118,7 @@ void events_finish(struct engine *engine)
     while (node || engine->events) {
         if (!node) {
             node = engine->events;
-            DL_DELETE(engine->events, node);
+            LIST_DELETE(engine->events, node);
         }
         if (node->end)
             node->end(engine, node);

@@ -10,13 +10,12 @@
 
 #include "maker.h"
 
+#include "base/list.h"
 #include "state.h"
-
-#include <utlist.h>
 
 void job_post(struct engine *engine, struct job *job)
 {
-    DL_APPEND(engine->jobs, job);
+    LIST_APPEND(engine->jobs, job);
     if (job->after < engine->jobs_due)
         engine->jobs_due = job->after;
     if (jobs_are_due(engine))
@@ -38,10 +37,9 @@ static struct job *take_ready(struct engine *engine)
 {
     struct job *job;
     uint64_t due = UINT64_MAX;
-    DL_FOREACH(engine->jobs, job)
-    {
+    LIST_EACH(engine->jobs, job) {
         if (job->after <= engine->completed) {
-            DL_DELETE(engine->jobs, job);
+            LIST_DELETE(engine->jobs, job);
             return job;
         }
         due = job->after < due ? job->after : due;
@@ -80,7 +78,7 @@ void jobs_finish(struct engine *engine)
 {
     while (engine->jobs) {
         struct job *job = engine->jobs;
-        DL_DELETE(engine->jobs, job);
+        LIST_DELETE(engine->jobs, job);
         job->run(engine, job);
     }
 }

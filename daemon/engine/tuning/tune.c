@@ -41,8 +41,7 @@ enum status tune_init(struct tune *tune, bool enabled, uint32_t max_entries, str
 static void drop_all(struct tune_row **table)
 {
     struct tune_row *row, *next;
-    HASH_ITER(hh, *table, row, next)
-    {
+    HASH_ITER(hh, *table, row, next) {
         HASH_DEL(*table, row);
         free(row);
     }

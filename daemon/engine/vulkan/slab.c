@@ -7,9 +7,10 @@
 
 #include "slab.h"
 
+#include "base/list.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-#include <utlist.h>
 
 static const uint64_t smallest_piece = 256;
 static const uint64_t smallest_slab = UINT64_C(1) << 20;
@@ -55,8 +56,8 @@ void slabs_finish(struct slabs *slabs)
 {
     for (uint32_t level = 0; level < SLAB_CLASSES; level++) {
         struct slab *slab, *next;
-        DL_FOREACH_SAFE(slabs->by_class[level], slab, next)
-        slab_destroy(slabs, slab);
+        LIST_EACH_SAFE(slabs->by_class[level], slab, next)
+            slab_destroy(slabs, slab);
         slabs->by_class[level] = NULL;
     }
     if (slabs->lock_made)
@@ -103,7 +104,7 @@ enum status slab_take(struct slabs *slabs, uint64_t size, struct piece *piece, s
         status = slab_create(slabs, level, &fresh, error);
         pthread_mutex_lock(&slabs->lock);
         if (status == STATUS_OK)
-            DL_PREPEND(*list, fresh);
+            LIST_PREPEND(*list, fresh);
     }
     if (status == STATUS_OK) {
         struct slab *slab = *list;
@@ -113,8 +114,8 @@ enum status slab_take(struct slabs *slabs, uint64_t size, struct piece *piece, s
         *piece = (struct piece){slab, index, slab->buffer.address + offset,
                                 (char *)slab->buffer.mapped + offset};
         if (slab->num_free == 0 && slab->next) { // slabs with room stay in front
-            DL_DELETE(*list, slab);
-            DL_APPEND(*list, slab);
+            LIST_DELETE(*list, slab);
+            LIST_APPEND(*list, slab);
         }
     }
     pthread_mutex_unlock(&slabs->lock);
@@ -144,11 +145,11 @@ void slab_give(struct slabs *slabs, struct piece *piece)
     struct slab **list = &slabs->by_class[slab->level];
     slab->free[slab->num_free++] = piece->index;
     slabs->num_pieces--;
-    DL_DELETE(*list, slab);
-    DL_PREPEND(*list, slab);
+    LIST_DELETE(*list, slab);
+    LIST_PREPEND(*list, slab);
     bool surplus = slab->num_free == slab->num_pieces && is_surplus(slabs, slab);
     if (surplus)
-        DL_DELETE(*list, slab);
+        LIST_DELETE(*list, slab);
     pthread_mutex_unlock(&slabs->lock);
     if (surplus)
         slab_destroy(slabs, slab);

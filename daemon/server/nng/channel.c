@@ -5,7 +5,7 @@
 
 #include "channel.h"
 
-#include "base/hash.h"
+#include "base/list.h"
 #include "streams.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 enum { MAX_DROPPED = 8 << 20 };
 
 struct channel_answer {
-    struct channel_answer *next;
+    struct channel_answer *prev, *next;
     size_t size, sent; // bytes
     uint8_t bytes[];   // [size]
 };
@@ -34,8 +34,7 @@ void channel_close(struct channel *channel)
         return;
     ipc_stream_close(channel->stream);
     free(channel->body);
-    LL_FOREACH_SAFE(channel->answers, answer, next)
-    {
+    LIST_EACH_SAFE(channel->answers, answer, next) {
         free(answer);
     }
     *channel = (struct channel){.stream = NULL};
@@ -152,7 +151,7 @@ static bool keep(struct channel *channel, const uint8_t *head, const void *data,
     *answer = (struct channel_answer){.size = FRAME_HEAD + size, .sent = sent};
     memcpy(answer->bytes, head, FRAME_HEAD);
     memcpy(answer->bytes + FRAME_HEAD, data, size);
-    LL_APPEND(channel->answers, answer);
+    LIST_APPEND(channel->answers, answer);
     channel->unread += answer->size;
     return true;
 }
@@ -181,7 +180,7 @@ bool channel_flush(struct channel *channel)
         answer->sent += (size_t)sent;
         if (answer->sent < answer->size)
             continue;
-        LL_DELETE(channel->answers, answer);
+        LIST_DELETE(channel->answers, answer);
         channel->unread -= answer->size;
         free(answer);
     }

@@ -7,6 +7,7 @@
 
 #include "streams.h"
 
+#include "base/list.h"
 #include "base/socket_rule.h"
 #include "nng_cures.h"
 #include "server/bound.h"
@@ -21,7 +22,6 @@
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <utlist.h>
 
 enum { BUFFER = 8 << 10, PATH_ROOM = 128 };
 
@@ -76,7 +76,7 @@ static void push(struct node *node)
     if (!streams->ready)
         waker_ring(streams->fd);
     node->is_ready = true;
-    DL_APPEND(streams->ready, node);
+    LIST_APPEND(streams->ready, node);
 }
 
 static void forget(struct node *node)
@@ -85,7 +85,7 @@ static void forget(struct node *node)
     pthread_mutex_lock(&streams->lock);
     node->is_named = false;
     if (node->is_ready)
-        DL_DELETE(streams->ready, node);
+        LIST_DELETE(streams->ready, node);
     node->is_ready = false;
     pthread_mutex_unlock(&streams->lock);
 }
@@ -111,7 +111,7 @@ bool streams_next(struct streams *streams, uint32_t *number)
     pthread_mutex_lock(&streams->lock);
     struct node *node = streams->ready;
     if (node) {
-        DL_DELETE(streams->ready, node);
+        LIST_DELETE(streams->ready, node);
         node->is_ready = false;
         *number = node->number;
     }

@@ -15,6 +15,7 @@
 #include "files.h"
 
 #include "base/clock.h"
+#include "base/list.h"
 #include "folder.h"
 #include "tier/threads.h"
 #include "watch.h"
@@ -370,7 +371,7 @@ static struct work *take_block(struct tier_backend *files, int *queue, uint32_t 
         return NULL;
     *index = work->taken++;
     if (work->taken == work->job->num_blocks)
-        DL_DELETE(files->queues[*queue], work);
+        LIST_DELETE(files->queues[*queue], work);
     return work;
 }
 
@@ -535,7 +536,7 @@ static void hand_over(struct tier_backend *files, struct tier_job *job)
     }
     work->job = job;
     pthread_mutex_lock(&files->lock);
-    DL_APPEND(files->queues[job->kind == TIER_STORE ? STORES : LOADS], work);
+    LIST_APPEND(files->queues[job->kind == TIER_STORE ? STORES : LOADS], work);
     pthread_cond_broadcast(&files->news);
     pthread_mutex_unlock(&files->lock);
 }

@@ -6,7 +6,7 @@
 #include "lane.h"
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/list.h"
 #include "node.h"
 
 #include <errno.h>
@@ -42,10 +42,11 @@ static void ring(struct lane *lane)
 
 void lane_give(struct lane *lane, struct unit *units)
 {
+    struct unit *unit, *after;
     pthread_mutex_lock(&lane->lock);
     const bool rings = !lane->inbox;
-    if (units)
-        DL_CONCAT(lane->inbox, units);
+    LIST_EACH_SAFE(units, unit, after)
+        LIST_APPEND(lane->inbox, unit);
     pthread_mutex_unlock(&lane->lock);
     if (rings)
         ring(lane);
@@ -61,17 +62,17 @@ uint32_t lane_index(const struct lane *lane)
 void lane_drop(struct lane *lane, struct unit *unit)
 {
     struct share *share = &unit->work->shares[lane->index];
-    DL_DELETE2(share->live, unit, live_prev, live_next);
+    LIST_DELETE_BY(share->live, unit, live_prev, live_next);
     if (!share->live)
-        DL_DELETE(lane->shares, share);
+        LIST_DELETE(lane->shares, share);
 }
 
 static void take(struct lane *lane, struct unit *unit)
 {
     struct share *share = &unit->work->shares[lane->index];
     if (!share->live)
-        DL_APPEND(lane->shares, share);
-    DL_APPEND2(share->live, unit, live_prev, live_next);
+        LIST_APPEND(lane->shares, share);
+    LIST_APPEND_BY(share->live, unit, live_prev, live_next);
     unit->place = UNIT_NOWHERE;
     node_take(unit->node, unit);
 }
@@ -83,8 +84,7 @@ static void take_inbox(struct lane *lane)
     units = lane->inbox;
     lane->inbox = NULL;
     pthread_mutex_unlock(&lane->lock);
-    DL_FOREACH_SAFE(units, unit, next)
-    {
+    LIST_EACH_SAFE(units, unit, next) {
         take(lane, unit);
     }
 }
@@ -131,8 +131,7 @@ static void expire(struct lane *lane, struct share *share)
 static struct share *find_expired(struct lane *lane, int64_t now_ns)
 {
     struct share *share;
-    DL_FOREACH(lane->shares, share)
-    {
+    LIST_EACH(lane->shares, share) {
         if (share->work->job->deadline_ns <= now_ns)
             return share;
     }
@@ -146,8 +145,7 @@ static int64_t expire_jobs(struct lane *lane, int64_t now_ns)
     int64_t wake_ns = FOREVER;
     while ((share = find_expired(lane, now_ns))) // one may end others, too
         expire(lane, share);
-    DL_FOREACH(lane->shares, share)
-    {
+    LIST_EACH(lane->shares, share) {
         const int64_t deadline_ns = share->work->job->deadline_ns;
         wake_ns = deadline_ns < wake_ns ? deadline_ns : wake_ns;
     }

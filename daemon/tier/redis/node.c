@@ -6,7 +6,7 @@
 #include "node.h"
 
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/list.h"
 #include "lane.h"
 #include "resolver.h"
 
@@ -83,7 +83,7 @@ void node_take(struct node *node, struct unit *unit)
     } else if (queue_of(unit) == 2 && clock_now_ns() < node->full_until_ns) {
         end_unit(unit, RECORD_FULL);
     } else {
-        DL_APPEND(node->queues[queue_of(unit)], unit);
+        LIST_APPEND(node->queues[queue_of(unit)], unit);
         unit->place = UNIT_QUEUED;
         node->num_queued++;
     }
@@ -91,7 +91,7 @@ void node_take(struct node *node, struct unit *unit)
 
 void node_unqueue(struct node *node, struct unit *unit)
 {
-    DL_DELETE(node->queues[queue_of(unit)], unit);
+    LIST_DELETE(node->queues[queue_of(unit)], unit);
     unit->place = UNIT_NOWHERE;
     node->num_queued--;
 }
@@ -178,7 +178,6 @@ void node_sent_elsewhere(struct unit *unit, const char *text)
     lane_drop(from->lane, unit);
     unit->node = to;
     unit->next = NULL;
-    unit->prev = unit;
     lane_give(to->lane, unit);
 }
 

@@ -8,7 +8,7 @@
 
 #include "absent.h"
 #include "base/clock.h"
-#include "base/hash.h"
+#include "base/list.h"
 #include "lane.h"
 #include "node.h"
 #include "tls.h"
@@ -93,7 +93,7 @@ static void give(struct tier_backend *redis, struct work *work)
     struct unit *lists[MOST_LANES] = {NULL};
     for (uint32_t i = 0; i < work->num_units; i++) {
         struct unit *unit = &work->units[i];
-        DL_APPEND(lists[lane_index(unit->node->lane)], unit);
+        LIST_APPEND(lists[lane_index(unit->node->lane)], unit);
     }
     for (uint32_t i = 0; i < redis->num_lanes; i++)
         if (lists[i])

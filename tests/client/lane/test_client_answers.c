@@ -5,6 +5,7 @@
 // Each thread gets its own answer, and none waits for good when the leader leaves, the connection
 // ends or the ring closes. No daemon, no socket.
 
+#include "base/list.h"
 #include "client/src/link/answers.h"
 #include "rigs/check_main.h"
 
@@ -16,7 +17,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
-#include <utlist.h>
 
 enum { THREADS = 6, CALLS = 100, ENTRIES = 4, ROUNDS_KEPT = 3, ANSWER = 1000 };
 enum { BATCH = 7, LATE_US = 2000, SLACK_NS = 70000, SHORT_SLACK_NS = 1000 };
@@ -328,11 +328,11 @@ START_TEST(a_forecast_counts_beside_an_answer_that_is_overdue)
     struct waiter lease = {.expected_ns = 1000}, run = {.expected_ns = 90000},
                   done = {.expected_ns = 50000, .answered = true};
     open_world(ENTRIES, 5000);
-    DL_APPEND(world.answers.waiters, &lease);
+    LIST_APPEND(world.answers.waiters, &lease);
     ck_assert_int_eq(answers_expected(&world.answers, 1000), 1000);
     ck_assert_int_eq(answers_expected(&world.answers, 7000), 0);
-    DL_APPEND(world.answers.waiters, &done);
-    DL_APPEND(world.answers.waiters, &run);
+    LIST_APPEND(world.answers.waiters, &done);
+    LIST_APPEND(world.answers.waiters, &run);
     ck_assert_int_eq(answers_expected(&world.answers, 1000), 1000); // the lease may come at once
     ck_assert_int_eq(answers_expected(&world.answers, 7000), 90000);
     ck_assert_int_eq(answers_expected(&world.answers, 94000), 90000);
