@@ -111,15 +111,21 @@ static void multiply(const VkCooperativeMatrixPropertiesKHR *shape)
 {
     struct error error = {0};
     struct program program = {0};
-    const uint32_t constants[] = {shape->MSize, shape->NSize, shape->KSize,
-                                  device.adapter.info.subgroup_size};
+    const uint32_t values[] = {shape->MSize, shape->NSize, shape->KSize,
+                               device.adapter.info.subgroup_size};
+    VkSpecializationMapEntry entries[sizeof values / sizeof *values];
+    for (uint32_t i = 0; i < sizeof values / sizeof *values; i++)
+        entries[i] = (VkSpecializationMapEntry){i, i * (uint32_t)sizeof *values, sizeof *values};
+    const VkSpecializationInfo constants = {.mapEntryCount = sizeof values / sizeof *values,
+                                            .pMapEntries = entries,
+                                            .dataSize = sizeof values,
+                                            .pData = values};
     const bool bfloat = shape->AType == VK_COMPONENT_TYPE_BFLOAT16_KHR;
     const struct program_params params = {
         .code = bfloat ? coop_multiply_bf16_spv : coop_multiply_spv,
         .size = bfloat ? sizeof coop_multiply_bf16_spv : sizeof coop_multiply_spv,
         .push_size = sizeof(struct push),
-        .constants = constants,
-        .num_constants = sizeof constants / sizeof *constants};
+        .constants = &constants};
     const struct push push = {.a = buffer.address + offsetof(struct operands, a),
                               .b = buffer.address + offsetof(struct operands, b),
                               .c = buffer.address + offsetof(struct operands, c)};

@@ -44,7 +44,7 @@ blocks()
 check_languages()
 {
     local file
-    for file in "${documents[@]}" shaders/NOTEBOOK.md; do
+    for file in "${documents[@]}" NOTEBOOK.md shaders/NOTEBOOK.md; do
         awk -v file="$file" '
             /^```/ && !inside && $0 !~ /^```(c|python|sh|text)$/ {
                 print file ":" FNR ": a code block is none of: c, python, sh, text"
@@ -245,7 +245,7 @@ check_link()
 check_links()
 {
     local file link name
-    for file in "${documents[@]}" shaders/NOTEBOOK.md; do
+    for file in "${documents[@]}" NOTEBOOK.md shaders/NOTEBOOK.md; do
         while read -r link; do
             check_link "$file" "$link"
         done < <(awk '/^```/ { code = !code; next } !code' "$file" |

@@ -5,7 +5,7 @@
 
 #include "redis_server.h"
 
-#include "tools/bench/tier/port.h"
+#include "port.h"
 
 #include <check.h>
 #include <fcntl.h>

@@ -16,11 +16,9 @@ if(TARGET aule-bench)
   aule_check(test_bench_sample SOURCES tools/test_bench_sample.c ${bench}/check.c ${bench}/sample.c
     ${bench}/shape.c ${bench}/team.c ${bench}/values.c
     ${bench}/workload.c ${bench}/wrong.c LIBS aule_core LABELS unit)
-  bench_test(bench_lists_its_workloads process "D1 .*D6 .*P1 .*C1 .*E1 .*G1 .*A1 .*border .*growth "
+  bench_test(bench_lists_its_workloads process "D1 .*D6 .*P1 .*C1 .*border .*growth .*isolation "
     list)
   bench_test(bench_checks_its_rows device "D5 +256 rows right" run D5 --check)
-  bench_test(bench_checks_contiguous_rows device "decode:3x100 96 rows right" run decode:3x100
-    --contiguous --check)
   bench_test(bench_checks_prefill device "prefill:2x40 2560 rows right" run prefill:2x40 --check)
   bench_test(bench_checks_8_bit_rows device "decode:2x70 64 rows right.*f16/int8" run decode:2x70
     --check --kv-dtype int8)
@@ -32,28 +30,11 @@ if(TARGET aule-bench)
   bench_test(bench_checks_what_cached_blocks_cost device
     "look-up of a cached block, 10000 blocks cached: right.*eviction .*10000 blocks cached: right"
     run cached --check)
-  bench_test(bench_checks_what_it_appends device "A1 +32768 rows right" run A1 --check)
   bench_test(bench_checks_through_a_daemon device "decode:3x70 96 rows right" run decode:3x70 --via
     nng --clients 2 --check)
-  bench_test(bench_keeps_the_longest_batch_within_its_pool device "in 65 blocks of 72;" run E1
-    --pool 0.3 --check --verbose)
-  string(CONCAT expected "a daemon each[^\n]*prefilled.:1152,.prefilled_ratio.:1,.kv_ratio.:1[^\n]*"
-    ".checked.:true.*start at once[^\n]*prefilled.:256,.prefilled_ratio.:0.22[^\n]*.checked.:true.*"
-    "one process[^\n]*prefilled.:256,[^\n]*.checked.:true")
-  bench_test(bench_shares_a_prompt_among_eight_workers device "${expected}" run share --prompt 128
-    --whole-steps --json)
-  string(CONCAT expected "computed, without[^\n]*.computed.:96,[^\n]*.checked.:true.*"
-    "from host memory[^\n]*.computed.:1,[^\n]*.checked.:true.*store_gb_per_s.*"
-    "from Redis[^\n]*.computed.:1,[^\n]*.checked.:true.*"
-    "queue of their own[^\n]*moved_gb_per_s[^\n]*.checked.:true")
   add_test(NAME test_bench_isolation COMMAND
     ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_bench_isolation.sh $<TARGET_FILE:aule-bench>)
   set_tests_properties(test_bench_isolation PROPERTIES LABELS device TIMEOUT 600)
-  find_program(AULE_REDIS_SERVER redis-server)
-  if(AULE_REDIS_SERVER)
-    bench_test(bench_finds_a_prompt_in_host_memory_and_in_redis device "${expected}" run tiers
-      --prompt 96 --second-device 0 --json)
-  endif()
   bench_test(bench_says_its_version process "^aule-bench ${PROJECT_VERSION}\n$" --version)
   add_test(NAME bench_refuses_options_that_exclude_each_other COMMAND
     ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_bench_usage.sh $<TARGET_FILE:aule-bench>)
@@ -66,10 +47,6 @@ if(TARGET aule-bench)
   bench_test(bench_checks_both_sides_of_the_border device
     "engine of its own: 64 rows right.*by ring: 64 rows right.*by nng: 64 rows right" run border
     --check)
-  string(CONCAT expected "step +D1(, | as decode:)[^\n]*by ring: [0-9]+ rows right.*"
-    "step +D5(, | as decode:)[^\n]*by ring: [0-9]+ rows right.*"
-    "copies +D1(, | as decode:)[^\n]*, staged, layer by layer: [0-9]+ rows right")
-  bench_test(bench_checks_steps_and_copies device "${expected}" run step copies --check)
   string(CONCAT expected "among 1, one daemon, 2 in flight.*among 8, an engine each[^\n]*"
     "checked_rows.:512,[^\n]*shared_over_apart[^\n]*.checked.:true")
   bench_test(bench_checks_what_clients_and_owners_of_engines_computed device "${expected}"
@@ -80,13 +57,11 @@ if(TARGET aule-bench)
     "by table entries, 100000 entries: right")
   bench_test(bench_checks_the_counts_of_each_size device "${expected}" run growth --check)
   string(CONCAT expected "\"case\":\"decode:1x16 by ring\"[^\n]*\"median_us\":null[^\n]*"
-    "\"checked_rows\":64,[^\n]*\"layers\":1,[^\n]*\"extra_us\":null,[^\n]*\"checked\":true")
+    "\"checked_rows\":64,[^\n]*\"extra_us\":null,[^\n]*\"checked\":true")
   bench_test(bench_with_check_and_json_says_what_it_checked_and_measures_nothing device
     "${expected}" run border --check --json)
   bench_test(bench_tells_at_once_that_a_daemon_has_ended process
     "the daemon ended before it answered" run decode:2x70 --via nng --daemon /bin/false --check)
-  bench_test(bench_grows_no_pool_where_there_is_none process
-    "G1 measures blocks, and --contiguous has none" run G1 --contiguous --check)
   bench_test(bench_plots_results_only process "line 1 of .* is no result" plot
     ${CMAKE_CURRENT_LIST_FILE})
   add_test(NAME test_bench COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_bench.sh

@@ -23,7 +23,7 @@ static void draw(struct drawn *d, const char *name, uint32_t count)
     *d = (struct drawn){.count = count};
     ck_assert(selection_add(&d->selection, name));
     const struct workload *w = d->selection.list;
-    ck_assert(shape_init(&d->shape, w, 0, workload_num_seqs(w), false));
+    ck_assert(shape_init(&d->shape, w, 0, workload_num_seqs(w)));
     d->pairs = calloc(count, sizeof *d->pairs);
     d->times = calloc((size_t)d->shape.num_tokens * w->num_kv_heads, sizeof *d->times);
     ck_assert(d->pairs && d->times && sample_draw(&d->shape, count, d->pairs));

@@ -29,15 +29,14 @@ value()
     case $1 in
         via) echo ring ;;
         dtype | kv-dtype) echo f16 ;;
-        device | second-device | variant | daemon | output | socket | cache) echo x ;;
-        clients | prompt | splits | head-dim | completion-poll | seconds | pool | part | in-flight) echo 1 ;;
+        device | variant | daemon | output | socket) echo x ;;
+        clients | splits | head-dim | seconds | pool | part | in-flight) echo 1 ;;
     esac
 }
 
 [ "$("$bench" -h)" = "$("$bench" --help)" ] || { echo "-h is not --help"; bad=1; }
-measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits contiguous
-    no-cascade completion-poll seconds pool baseline check json verbose daemon prompt full
-    whole-steps second-device)
+measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits no-cascade seconds
+    pool check json verbose daemon full)
 [ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] ||
     { echo "--help has other options than these and output, version and help"; bad=1; }
 for option in "${measuring[@]}"; do
@@ -47,46 +46,33 @@ for option in "${measuring[@]}"; do
 done
 refused "list takes no --output; plot does" list --output x
 refused "run takes no --output; plot does" run D5 --output x
-for option in socket part in-flight append cache; do
+for option in socket part in-flight append; do
     read -ra words <<<"--$option $(value "$option")"
     refused "run takes no --$option" run D5 "${words[@]}"
 done
 
-refused "--baseline does not go with --check: a check measures nothing" run D5 --check --baseline
 refused "--seconds does not go with --check: a check measures nothing" run D5 --seconds 1 --check
-refused "--no-cascade does not go with --contiguous: sequences without blocks share none" \
-    run C1 --contiguous --no-cascade
-for option in contiguous no-cascade token-scales verbose; do
+for option in no-cascade token-scales verbose; do
     refused "--$option goes with --via engine only, not with --via nng" run D5 --via nng "--$option"
 done
 refused "--clients 2 needs --via nng or ring: an engine serves one process" run D5 --clients 2
 refused '--clients "0" is not a whole number from 1 to 4096' run D5 --clients 0
-refused '--completion-poll "often" is neither auto nor a whole number from 0 to 4096' \
-    run D5 --completion-poll often
-refused "--daemon does not go with --via engine, which starts no daemon" run D5 copies --daemon x
+refused "--daemon does not go with --via engine, which starts no daemon" run D5 growth --daemon x
 refused "--token-scales needs K and V of 8 bits: --kv-dtype fp8_e4m3, fp8_e5m2 or int8" \
     run D6 D5 --token-scales
-refused "--token-scales does not go with --contiguous: these scales are in blocks" \
-    run D6 --contiguous --token-scales
 refused "--head-dim 100 is no multiple of 8 up to 512" run D5 --head-dim 100
 refused '--head-dim "520" is not a whole number from 0 to 512' run D5 --head-dim 520
 refused "study border takes no --head-dim: its cases determine that" run border --head-dim 64
 refused '--dtype "f8" is none of f32, f16 and bf16' run D5 --dtype f8
 refused '--kv-dtype "f8" is none of f32, f16, bf16, fp8_e4m3, fp8_e5m2 and int8' \
     run D5 --kv-dtype f8
-for workload in A1 G1; do
-    refused "$workload measures blocks, and --contiguous has none" run D1 $workload --contiguous
-    refused "$workload is measured with --via engine only" run D1 $workload --via nng
-done
-refused "A1 checks what it wrote bit for bit: K and V want the type of q, f16, not int8" \
-    run D1 A1 --kv-dtype int8
 refused "D5 has 8 sequences, too few for 9 clients" run D1 D5 --via ring --clients 9
 refused "study border takes no --clients: its cases determine that" \
     run D1 border --clients 3 --check
 refused "D6 has K and V in fp8_e4m3 and cannot take --kv-dtype bf16" run D5 D6 --kv-dtype bf16
 
-for study in border step clients fairness copies growth share tiers isolation; do
-    for option in via clients kv-dtype contiguous no-cascade baseline; do
+for study in border clients fairness growth cached isolation; do
+    for option in via clients kv-dtype no-cascade; do
         read -ra words <<<"--$option $(value "$option")"
         [ "$option" != clients ] || words=(--clients 1)
         [ "$option" != via ] || words=(--via engine)
@@ -94,29 +80,21 @@ for study in border step clients fairness copies growth share tiers isolation; d
             run D5 "$study" "${words[@]}"
     done
 done
-for study in border step copies growth share tiers isolation; do
+for study in border growth cached isolation; do
     for option in splits pool; do
         refused "study $study takes no --$option: its cases determine that" \
             run "$study" "--$option" 1
     done
 done
-refused "study border takes no --prompt: its cases determine that" run border --prompt 9
-refused "study isolation takes no --prompt: its cases determine that" run isolation --prompt 9
-refused "--prompt goes with the studies share and tiers only, not with D5" run D5 --prompt 9
-refused "--full goes with the studies share, tiers and isolation only, not with D5" run D5 --full
-refused "--whole-steps goes with the study share only, not with D5" run D5 --whole-steps
-refused "study border takes no --whole-steps: its cases determine that" run border --whole-steps
-refused "--second-device goes with the study tiers only, not with D5" run D5 --second-device 1
-refused "study share takes no --second-device: its cases determine that" \
-    run share --second-device 1
-refused "study share takes no --dtype: its cases determine that" run share --dtype f32
+refused "--full goes with the study isolation only, not with D5" run D5 --full
+refused "study border takes no --full: its cases determine that" run border --full
 refused "study growth takes no --dtype: its cases determine that" run growth --dtype f32
 
 refused "--bogus is no option; see aule-bench --help" run D5 --bogus
 refused "-x is no option; see aule-bench --help" run D5 -x
 refused '--json takes no value, but got "1"' run D5 --json=1
 refused "--seconds needs a value: S" run D5 --seconds
-refused "--c is no option; write the whole name: --clients, --completion-poll, --contiguous or --check" \
+refused "--c is no option; write the whole name: --clients or --check" \
     run D5 --c
 refused "name a command: list, run and plot"
 refused '"draw" is no command; there are list, run and plot' draw

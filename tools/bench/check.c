@@ -11,7 +11,6 @@
 #include "values.h"
 #include "wrong.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -248,22 +247,4 @@ bool check_rows(const struct check *check, struct verdict *verdict)
     ok = ok && !atomic_load(&job.wrong);
     job_finish(&job, verdict);
     return ok;
-}
-
-bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count,
-                    const void *bytes)
-{
-    for (uint64_t i = 0; i < count; i += 4) {
-        float wanted[4];
-        values_read(dtype, stream, first + i, 4, wanted);
-        for (uint64_t j = 0; j < 4; j++) {
-            double value = (double)values_decode(dtype, bytes, i + j) * (double)values_scale(dtype);
-            if (value != (double)wanted[j]) {
-                wrong_say("element %" PRIu64 " of stream %" PRIu64 " is %.9g, not %.9g",
-                          first + i + j, stream, value, (double)wanted[j]);
-                return false;
-            }
-        }
-    }
-    return true;
 }

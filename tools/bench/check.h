@@ -27,9 +27,4 @@ struct verdict {
 // no memory.
 bool check_rows(const struct check *check, struct verdict *verdict);
 
-// Compares copies with the elements of values.h: `count` elements at `bytes`. False: standard error
-// says which one differs.
-bool check_elements(enum dtype dtype, uint64_t stream, uint64_t first, uint64_t count,
-                    const void *bytes);
-
 #endif

@@ -8,10 +8,8 @@
 #include "base/process.h"
 #include "plot.h"
 #include "result.h"
-#include "tools/bench/fleet/client.h"
-#include "tools/bench/fleet/fleet.h"
-#include "tools/bench/share/worker.h"
-#include "tools/bench/study/heed.h"
+#include "tools/bench/gpu/ceiling.h"
+#include "tools/bench/rig/client.h"
 #include "tools/bench/study/study.h"
 #include "wrong.h"
 
@@ -24,7 +22,6 @@
 
 enum { LEAST_RUNS = 3 };
 
-// What all workloads of a run share.
 struct bench {
     struct options options;
     struct selection selection;
@@ -32,22 +29,20 @@ struct bench {
     struct engine_device device;
     char variant[64];
     struct ceiling *ceiling; // NULL: not wanted
-    struct engine *engine;   // --via engine
-    struct fleet fleet;      // --via nng, ring
+    struct rig rig;
 };
 
 static void list(void)
 {
-    for (uint32_t i = 0; i < num_workloads && workloads[i].kind != WORKLOAD_STUDY; i++)
+    for (uint32_t i = 0; i < num_workloads && !workloads[i].is_study; i++)
         printf("%-4s %s (%u/%u heads, head_dim %u, blocks of %u)\n", workloads[i].name,
                workloads[i].what, workloads[i].num_heads, workloads[i].num_kv_heads,
                workloads[i].head_dim, workloads[i].block_size);
     for (uint32_t i = 0; i < num_workloads; i++) {
-        if (workloads[i].kind == WORKLOAD_STUDY)
+        if (workloads[i].is_study)
             printf("%-8s %s\n", workloads[i].name, workloads[i].what);
     }
-    puts("all, sharing, lengths, batches, decode:NxLENGTH, prefill:NxLENGTH, shared:NxPREFIX+OWN: "
-         "see --help");
+    puts("all, sharing, decode:NxLENGTH, prefill:NxLENGTH, shared:NxPREFIX+OWN: see --help");
 }
 
 static void show_progress(double share)
@@ -92,8 +87,6 @@ static bool time_world(struct bench *b, struct world *world, struct result *resu
         hide_progress();
     samples_times(&samples, false, &result->times);
     samples_finish(&samples);
-    if (ok && world->workload->kind == WORKLOAD_GROWTH)
-        ok = growth_measure(world, b->options.seconds, &result->growth);
     result->checked = ok && check_once(b, world, lane.num_sets - 1, result);
     return ok;
 }
@@ -103,13 +96,13 @@ static void describe_world(const struct bench *b, const struct world *world,
 {
     if (!b->options.verbose)
         return;
-    fprintf(stderr,
-            "%s: %u sequences, %u queries, %u keys in %u blocks of %u; %u sets of K and V (%.2f "
-            "GiB), %u of Q\n",
-            world->workload->name, world->shape.num_seqs, world->shape.num_tokens,
-            world->shape.num_keys, world->params.rows ? 0 : world->shape.num_blocks,
-            world->num_chunks * world->chunk_blocks, world->num_sets,
-            2.0 * (double)world->kv_bytes * world->num_sets / 0x1p30, world->num_q_sets);
+    fprintf(
+        stderr,
+        "%s: %u sequences, %u queries, %u blocks of %u tokens; %u sets of K and V (%.2f GiB), %u "
+        "of Q\n",
+        world->workload->name, world->shape.num_seqs, world->shape.num_tokens,
+        world->shape.num_blocks, world->workload->block_size, world->num_sets,
+        2.0 * (double)world->kv_bytes * world->num_sets / 0x1p30, world->num_q_sets);
     fprintf(stderr, "%s: served by %s\n", world->workload->name, result->kernels);
 }
 
@@ -120,14 +113,13 @@ static bool run_engine(struct bench *b, const struct workload *workload, struct 
         .kv_dtype = result->kv_dtype,
         .pool_bytes = (uint64_t)(b->options.pool_gib * 0x1p30),
         .num_splits = b->options.splits,
-        .rows = b->options.contiguous,
         .progress = b->bar ? show_progress : NULL,
     };
     struct world world = {0};
-    result->device = engine_device(b->engine)->name;
-    result->driver = engine_device(b->engine)->driver;
-    result->variant = engine_variant(b->engine);
-    bool ok = world_open(&world, b->engine, workload, &params);
+    result->device = engine_device(b->rig.engine)->name;
+    result->driver = engine_device(b->rig.engine)->driver;
+    result->variant = engine_variant(b->rig.engine);
+    bool ok = world_open(&world, b->rig.engine, workload, &params);
     if (ok) {
         world_kernels(&world, result->kernels, sizeof result->kernels);
         describe_world(b, &world, result);
@@ -140,38 +132,19 @@ static bool run_engine(struct bench *b, const struct workload *workload, struct 
     return ok;
 }
 
-static bool run_fleet(struct bench *b, const struct workload *workload, struct result *result)
+static bool run_rig(struct bench *b, const struct workload *workload, struct result *result)
 {
-    result->device = b->fleet.device;
-    result->driver = b->fleet.driver;
-    result->variant = b->fleet.variant;
+    result->device = b->rig.device;
+    result->driver = b->rig.driver;
+    result->variant = b->rig.variant;
     result->checked =
-        fleet_run(&b->fleet, workload, result->kv_dtype, &result->times, &result->verdict);
+        rig_run(&b->rig, workload, result->kv_dtype, &result->times, &result->verdict);
     return result->checked;
 }
 
-// E1: its batch fills the pool.
-static bool fit(const struct bench *b, struct workload *workload, struct result *result)
-{
-    uint64_t bytes = (uint64_t)(b->options.pool_gib * 0x1p30);
-    uint32_t paged = workload_longest(workload, bytes, result->kv_dtype, true);
-    uint32_t contiguous = workload_longest(workload, bytes, result->kv_dtype, false);
-    if (!paged || !contiguous) {
-        fprintf(stderr, "aule-bench: %s: %.2f GiB hold no batch of %u\n", workload->name,
-                (double)bytes / 0x1p30, workload_num_seqs(workload));
-        return false;
-    }
-    result->longest_paged = paged;
-    result->longest_contiguous = contiguous;
-    workload_fit(workload, b->options.contiguous ? contiguous : paged);
-    return true;
-}
-
 // The default of --pool.
-static double default_pool_gib(const struct bench *b, const struct workload *workload)
+static double default_pool_gib(const struct bench *b)
 {
-    if (workload->kind == WORKLOAD_LONGEST)
-        return b->software ? 0.25 : 8;
     return b->software ? 0.05 : 4;
 }
 
@@ -186,8 +159,7 @@ static bool say(const struct bench *b, const struct result *result)
     return true;
 }
 
-// The workload as it is, or E1's batch that fits the pool.
-static bool run_one(struct bench *b, struct workload *workload)
+static bool run_one(struct bench *b, const struct workload *workload)
 {
     const struct options *options = &b->options;
     struct result result = {
@@ -195,22 +167,17 @@ static bool run_one(struct bench *b, struct workload *workload)
         .dtype = options->dtype,
         .kv_dtype = workload_kv_dtype(workload, options->dtype, options->kv_dtype),
         .via = via_name(options->via),
-        .contiguous = options->contiguous,
         .clients = options->clients,
         .splits = options->splits,
     };
-    if (workload->kind == WORKLOAD_LONGEST && !fit(b, workload, &result))
-        return false;
     if (b->ceiling) {
-        result.ceilings = *ceiling_values(b->ceiling);
+        result.read_gb_per_s = ceiling_gb_per_s(b->ceiling);
         if (workload->bound_by_memory)
-            result.floor_us = ceiling_floor_us(
-                b->ceiling, workload_bytes(workload, result.dtype, result.kv_dtype));
+            result.floor_us =
+                ceiling_floor_us(b->ceiling, workload_bytes(workload, result.kv_dtype));
     }
     bool ok = options->via == VIA_ENGINE ? run_engine(b, workload, &result)
-                                         : run_fleet(b, workload, &result);
-    if (ok && options->baseline && !options->check)
-        ok = baseline_measure(workload, options->seconds, &result.baseline);
+                                         : run_rig(b, workload, &result);
     return ok && say(b, &result) && result.checked;
 }
 
@@ -220,7 +187,6 @@ static bool run_study(const struct bench *b, const char *name)
         .name = name,
         .options = b->options,
         .device = {b->device.name, b->device.driver, b->variant},
-        .heap_bytes = b->device.heap_bytes,
         .software = b->software,
         .people = b->people,
     };
@@ -229,11 +195,10 @@ static bool run_study(const struct bench *b, const char *name)
 
 static bool run(struct bench *b, const struct workload *asked)
 {
-    struct workload workload = *asked;
     double asked_gib = b->options.pool_gib;
     if (!(asked_gib > 0))
-        b->options.pool_gib = default_pool_gib(b, asked);
-    bool ok = asked->kind == WORKLOAD_STUDY ? run_study(b, asked->name) : run_one(b, &workload);
+        b->options.pool_gib = default_pool_gib(b);
+    bool ok = asked->is_study ? run_study(b, asked->name) : run_one(b, asked);
     b->options.pool_gib = asked_gib;
     return ok;
 }
@@ -244,7 +209,7 @@ static bool run(struct bench *b, const struct workload *asked)
 static bool any_workload(const struct bench *b)
 {
     for (uint32_t i = 0; i < b->selection.count; i++) {
-        if (b->selection.list[i].kind != WORKLOAD_STUDY)
+        if (!b->selection.list[i].is_study)
             return true;
     }
     return false;
@@ -255,17 +220,13 @@ static bool prepare(struct bench *b)
     const struct options *options = &b->options;
     b->people = !options->json && isatty(STDOUT_FILENO);
     b->bar = isatty(STDERR_FILENO);
-    b->engine = world_engine(options);
-    if (!b->engine)
+    if (!rig_engine(&b->rig, options))
         return false;
-    b->device = *engine_device(b->engine);
+    b->device = *engine_device(b->rig.engine);
     b->software = b->device.software;
-    snprintf(b->variant, sizeof b->variant, "%s", engine_variant(b->engine));
-    if (options->via != VIA_ENGINE ||
-        !any_workload(b)) { // the daemon or the studies own the device
-        engine_destroy(b->engine);
-        b->engine = NULL;
-    }
+    snprintf(b->variant, sizeof b->variant, "%s", engine_variant(b->rig.engine));
+    if (options->via != VIA_ENGINE || !any_workload(b))
+        rig_close(&b->rig); // the daemon or the studies own the device
     if (!any_workload(b))
         return true;
     if (!options->check) {
@@ -273,7 +234,7 @@ static bool prepare(struct bench *b)
         if (!b->ceiling)
             return false;
     }
-    return options->via == VIA_ENGINE || fleet_open(&b->fleet, options, true);
+    return options->via == VIA_ENGINE || rig_daemon(&b->rig, options, NULL);
 }
 
 static enum exit_code code_of(bool ok)
@@ -300,13 +261,11 @@ static enum exit_code run_selected(struct bench *b)
     return code_of(ok);
 }
 
-// A process that fleet.c started.
+// A process that rig/clients.c started.
 static enum exit_code run_client(struct bench *b)
 {
     if (!selection_add(&b->selection, b->options.names[0]))
         return EXIT_CODE_GONE;
-    if (strcmp(b->options.names[0], "share") == 0)
-        return code_of(share_worker_run(&b->options));
     selection_shape(&b->selection, b->options.head_dim, b->options.token_scales);
     return code_of(client_run(&b->options, b->selection.list));
 }
@@ -349,8 +308,7 @@ int main(int argc, char **argv)
     enum exit_code code = run_command(&b);
     if (!said() && code == EXIT_CODE_DONE)
         code = EXIT_CODE_FAILED;
-    fleet_close(&b.fleet);
-    engine_destroy(b.engine);
+    rig_close(&b.rig);
     ceiling_close(b.ceiling);
     selection_finish(&b.selection);
     return code;

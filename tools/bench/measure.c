@@ -7,8 +7,8 @@
 #include "measure.h"
 
 #include "base/clock.h"
-#include "quantile.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,6 +17,19 @@ enum { MOST_IN_FLIGHT = 64, MOST_STEPS = 64, ROUND_US = 1000 };
 double now_us(void)
 {
     return (double)clock_now_ns() * 1e-3;
+}
+
+static int by_size(const void *left, const void *right)
+{
+    const double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+double quantile(double *numbers, uint32_t count, double q)
+{
+    qsort(numbers, count, sizeof *numbers, by_size);
+    const uint32_t at = (uint32_t)ceil(q * count);
+    return numbers[at ? at - 1 : 0];
 }
 
 bool samples_add(struct samples *samples, double gpu_us, double wall_us)

@@ -51,6 +51,9 @@ bool measure(const struct lane *lane, double seconds, uint32_t least,
 bool samples_add(struct samples *samples, double gpu_us, double wall_us);
 void samples_finish(struct samples *samples);
 
+// The least of the numbers that a share `q` of them does not exceed. Sorts them; there is at least
+// one.
+double quantile(double *numbers, uint32_t count, double q);
 // Sorts the samples. `wall`: use the wall clock, even if there are times of the GPU.
 void samples_times(struct samples *samples, bool wall, struct times *times);
 

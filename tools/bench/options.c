@@ -6,14 +6,12 @@
 
 #include "options.h"
 
-#include "engine/measuring.h"
-
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_COUNT = 4096, MAX_NUMBER = 1000000, POLL_AUTO = MAX_COUNT + 1 };
+enum { MAX_COUNT = 4096, MAX_NUMBER = 1000000 };
 
 #define X(name, value, text, size) text,
 static const char *const kv_dtype_words[] = {AULE_DTYPE_MAP(X) NULL}; // from DTYPE_F32
@@ -49,8 +47,8 @@ static const struct options_program program = {
         "Times attention on real workloads, and the device's ceilings. Compares each workload with "
         "float64 before\n"
         "and after. NAME is a workload of `aule-bench list`; all; sharing, which are the "
-        "studies; lengths or batches,\n"
-        "which are decodes to plot; decode:NxLENGTH, prefill:NxLENGTH or shared:NxPREFIX+OWN.",
+        "studies;\n"
+        "decode:NxLENGTH, prefill:NxLENGTH or shared:NxPREFIX+OWN.",
     .epilogue = "Exit codes: 0 all is right, 1 a result is wrong, or could not be written or "
                 "drawn, 2 the command line is\n"
                 "wrong, 3 it could not measure (no such device or variant; its daemon or the "
@@ -67,19 +65,8 @@ const char *via_name(enum via via)
 
 // ---- what goes with what ----
 
-// Options of a run that exclude each other. `other` is an option, too.
-static const struct {
-    const char *one, *other, *why;
-} apart[] = {
-    {"baseline", "check", "a check measures nothing"},
-    {"seconds", "check", "a check measures nothing"},
-    {"no-cascade", "contiguous", "sequences without blocks share none"},
-    {"token-scales", "contiguous", "these scales are in blocks"},
-};
-enum { NUM_APART = sizeof apart / sizeof *apart };
-
 // Options for a run in this process only.
-static const char *const engine_only[] = {"contiguous", "no-cascade", "token-scales", "verbose"};
+static const char *const engine_only[] = {"no-cascade", "token-scales", "verbose"};
 enum { NUM_ENGINE_ONLY = sizeof engine_only / sizeof *engine_only };
 
 bool options_gave(const struct options *options, const char *name)
@@ -100,11 +87,9 @@ static bool check_names(const struct command *command, const struct options *opt
 
 static bool check_apart(const struct options *options)
 {
-    for (int i = 0; i < NUM_APART; i++) {
-        if (!options_gave(options, apart[i].one) || !options_gave(options, apart[i].other))
-            continue;
-        fprintf(stderr, "aule-bench: --%s does not go with --%s: %s\n", apart[i].one,
-                apart[i].other, apart[i].why);
+    if (options->check && options_gave(options, "seconds")) {
+        fprintf(stderr,
+                "aule-bench: --seconds does not go with --check: a check measures nothing\n");
         return false;
     }
     for (int i = 0; i < NUM_ENGINE_ONLY && options->via != VIA_ENGINE; i++) {
@@ -115,12 +100,6 @@ static bool check_apart(const struct options *options)
         return false;
     }
     return true;
-}
-
-// As engine_params has it.
-static uint32_t engine_poll_us(uint32_t asked)
-{
-    return asked == POLL_AUTO ? 0 : asked == 0 ? ENGINE_NO_POLL : asked;
 }
 
 enum options_result options_parse(int argc, char **argv, struct options *options)
@@ -137,7 +116,6 @@ enum options_result options_parse(int argc, char **argv, struct options *options
     options->command = command->words.name;
     options->names = options->line.operands;
     options->num_names = options->line.num_operands;
-    options->completion_poll_us = engine_poll_us(options->completion_poll_us);
     if (!check_names(command, options))
         return OPTIONS_BAD;
     return command != &run || check_apart(options) ? OPTIONS_RUN : OPTIONS_BAD;

@@ -11,7 +11,7 @@
 
 enum via { VIA_ENGINE, VIA_NNG, VIA_RING }; // the last two: lanes of a daemon
 
-// Groups of commands that share options. COMMAND_CLIENT is the command that fleet.c starts.
+// Groups of commands that share options. COMMAND_CLIENT is the command that rig/clients.c starts.
 enum {
     COMMAND_RUN = 1 << 0,
     COMMAND_PLOT = 1 << 1,
@@ -41,10 +41,6 @@ enum {
     OPTION(const char *, variant, "variant", "NAME", OPTION_TEXT, .groups = COMMAND_BOTH,          \
            .otherwise = "`$AULE_VARIANT`, else the best that fits",                                \
            .help = "attention shader, as `aule-ctl device` lists them")                            \
-    OPTION(uint32_t, completion_poll_us, "completion-poll", "US", OPTION_COUNT, 0, MAX_COUNT,      \
-           .groups = COMMAND_BOTH, .word = "auto", .word_value = POLL_AUTO, .initial = "auto",     \
-           .help = "poll the GPU for this long before a submission's waiter sleeps; 0: never",     \
-           .details = "See the option of aule-daemon with this name.")                             \
     SECTION("Inputs")                                                                              \
     OPTION(enum dtype, dtype, "dtype", "TYPE", OPTION_CHOICE, DTYPE_F32,                           \
            OPTION_WORDS("f32", "f16", "bf16"), .groups = COMMAND_BOTH, .initial = "f16",           \
@@ -54,8 +50,7 @@ enum {
            .help = "element type of K and V")                                                      \
     OPTION(bool, token_scales, "token-scales", NULL, OPTION_FLAG, .groups = COMMAND_RUN,           \
            .otherwise = "one scale for the tensor (int8), or none",                                \
-           .help = "8-bit K and V have a scale for each token and head; only with `--via engine`", \
-           .details = "K and V must be in blocks.")                                                \
+           .help = "8-bit K and V have a scale for each token and head; only with `--via engine`") \
     OPTION(uint32_t, head_dim, "head-dim", "N", OPTION_COUNT, 0, 512, .groups = COMMAND_BOTH,      \
            .initial = "0",                                                                         \
            .help =                                                                                 \
@@ -63,37 +58,16 @@ enum {
     OPTION(uint32_t, splits, "splits", "N", OPTION_COUNT, 0, MAX_COUNT, .groups = COMMAND_BOTH,    \
            .initial = "0",                                                                         \
            .help = "parts that a sequence's keys are cut into; 0: by the shader's rule")           \
-    OPTION(bool, contiguous, "contiguous", NULL, OPTION_FLAG, .groups = COMMAND_RUN,               \
-           .help = "K and V in one piece for each head, without blocks")                           \
     OPTION(bool, no_cascade, "no-cascade", NULL, OPTION_FLAG, .groups = COMMAND_RUN,               \
            .help = "read shared keys once for each sequence, with the same bits")                  \
     OPTION(double, pool_gib, "pool", "GIB", OPTION_NUMBER, 0, MAX_NUMBER, .groups = COMMAND_BOTH,  \
-           .otherwise = "4 (E1: 8); on a software device 0.05 (E1: 0.25)",                         \
-           .help = "size of all sets of K and V, larger than any cache; for E1 the pool")          \
-    OPTION(uint32_t, prompt, "prompt", "N", OPTION_COUNT, 0, MAX_NUMBER, .groups = COMMAND_BOTH,   \
-           .initial = "0",                                                                         \
-           .help =                                                                                 \
-               "study share: tokens that all prompts begin with; study tiers: of a prompt; 0: "    \
-               "4096 or 16384 with `--full`, else 512 or 256")                                     \
+           .otherwise = "4; on a software device 0.05",                                            \
+           .help = "size of all sets of K and V, larger than any cache")                           \
     OPTION(bool, full, "full", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,                          \
-           .help = "studies share and tiers: 32 layers of D1's geometry, not the few of a "        \
-                   "software device; study isolation: a GPU's sizes")                              \
-    OPTION(bool, whole_steps, "whole-steps", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,            \
-           .help = "study share: submit all layers of a step at once, not one after another",      \
-           .details = "A worker on the CPU needs a layer's output before it has the next layer's " \
-                      "q. Work that is queued on a GPU does not wait for it.")                     \
-    OPTION(const char *, second_device, "second-device", "NAME", OPTION_TEXT,                      \
-           .groups = COMMAND_BOTH, .otherwise = "that of `--device`",                              \
-           .help = "study tiers: the device of the daemons that find in Redis what others "        \
-                   "computed",                                                                     \
-           .details = "The outputs of both devices are compared, so they must be equal GPUs.")     \
+           .help = "study isolation: a GPU's sizes, also on a software device")                    \
     SECTION("Measuring")                                                                           \
     OPTION(double, seconds, "seconds", "S", OPTION_NUMBER, 0, MAX_NUMBER, .groups = COMMAND_BOTH,  \
            .initial = "2", .help = "time for each workload; the first half only warms up")         \
-    OPTION(bool, baseline, "baseline", NULL, OPTION_FLAG, .groups = COMMAND_RUN,                   \
-           .help = "also measure the same attention in plain C on all cores",                      \
-           .details = "It computes in f16, is compiled for the machine that aule was built on, "   \
-                      "and reports GFLOP/s.")                                                      \
     OPTION(bool, check, "check", NULL, OPTION_FLAG, .groups = COMMAND_BOTH,                        \
            .help = "check the results, and measure nothing",                                       \
            .details = "Prints a line for people for each workload, even if standard output is no " \
@@ -108,21 +82,18 @@ enum {
                "print on standard error the sizes of each workload, and which kernels serve it")   \
     OPTION(const char *, output, "output", "FILE", OPTION_TEXT, .groups = COMMAND_PLOT,            \
            .otherwise = "standard output", .help = "the file that `plot` writes")                  \
-    /* Options that fleet.c passes to a client. */                                                 \
+    /* Options that rig/clients.c passes to a client. */                                           \
     OPTION(const char *, socket, "socket", "PATH", OPTION_TEXT, .groups = COMMAND_CLIENT)          \
     OPTION(uint32_t, part, "part", "N", OPTION_COUNT, 0, MAX_COUNT, .groups = COMMAND_CLIENT)      \
     OPTION(uint32_t, in_flight, "in-flight", "N", OPTION_COUNT, 0, MAX_COUNT,                      \
            .groups = COMMAND_CLIENT, .initial = "1")                                               \
-    OPTION(bool, append, "append", NULL, OPTION_FLAG, .groups = COMMAND_CLIENT)                    \
-    OPTION(const char *, cache, "cache", "NAME", OPTION_TEXT, .groups = COMMAND_CLIENT)
+    OPTION(bool, append, "append", NULL, OPTION_FLAG, .groups = COMMAND_CLIENT)
 
 struct options {
-    BENCH_OPTIONS(OPTION_NO_MEMBER, OPTION_MEMBER) // kv_dtype 0: as dtype; NULL: as --help says;
-                                                   // completion_poll_us is as engine_params has it
+    BENCH_OPTIONS(OPTION_NO_MEMBER, OPTION_MEMBER) // kv_dtype 0: as dtype; NULL: as --help says
     const char *command; // "list", "run", "plot" or "client" (started by `run --via nng`)
     char **names;        // [num_names] names of workloads or files; they point into argv
     int num_names;
-    bool force_staging;       // not an option of the command line
     struct options_line line; // which options were given: options_gave()
 };
 

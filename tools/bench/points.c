@@ -30,18 +30,7 @@ static void take_point(const cJSON *json, struct point *point)
         .gb_per_s = take_number(json, "gb_per_s"),
         .tflops = take_number(json, "tflops"),
         .ceiling_ratio = take_number(json, "ceiling_ratio"),
-        .floor_us = take_number(json, "floor_us"),
-        .seqs = take_number(json, "seqs"),
-        .longest = take_number(json, "longest"),
-        .clients = take_number(json, "clients"),
-        .size = take_number(json, "size"),
         .head_dim = take_number(json, "head_dim"),
-        .prompt = take_number(json, "prompt"),
-        .whole_steps = take_number(json, "whole_steps"),
-        .first_token_ratio = take_number(json, "first_token_ratio"),
-        .prefilled_ratio = take_number(json, "prefilled_ratio"),
-        .kv_ratio = take_number(json, "kv_ratio"),
-        .decode_over_own = take_number(json, "decode_over_own"),
         .alone_us = take_number(json, "alone_us"),
         .alone_p99_us = take_number(json, "alone_p99_us"),
         .alone_worst_us = take_number(json, "alone_worst_us"),
@@ -59,8 +48,6 @@ static void take_point(const cJSON *json, struct point *point)
     take_text(json, "driver", point->driver, sizeof point->driver);
     take_text(json, "case", point->name, sizeof point->name);
     take_text(json, "peer", point->peer, sizeof point->peer);
-    if (take_number(json, "aim_ns") > 0)
-        point->floor_us = 1e-3 * take_number(json, "aim_ns") * take_number(json, "units");
 }
 
 static bool add(struct points *points, const struct point *point)

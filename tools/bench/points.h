@@ -13,11 +13,9 @@
 // A line of a file.
 struct point {
     char workload[32], variant[64], dtype[32], place[16], via[16], device[256], driver[256];
-    char name[96];                                           // of a study's case; "": not a study
-    double median_us, gb_per_s, tflops, ceiling_ratio;       // ratio 0: unknown
-    double floor_us, seqs, longest, clients, size, head_dim; // head_dim 0: unknown
-    // Study share.
-    double prompt, whole_steps, first_token_ratio, prefilled_ratio, kv_ratio, decode_over_own;
+    char name[96];                                     // of a study's case; "": not a study
+    double median_us, gb_per_s, tflops, ceiling_ratio; // ratio 0: unknown
+    double head_dim;                                   // 0: unknown
     // Study isolation: of the neighbour alone, and beside the load.
     double alone_us, alone_p99_us, alone_worst_us, p99_us, worst_us;
     char peer[32];  // another engine, whose time on the same device was added to the line

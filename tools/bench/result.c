@@ -5,9 +5,6 @@
 
 #include "result.h"
 
-#include "line.h"
-
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +16,7 @@ static double step_us(const struct result *r)
 
 static double bytes(const struct result *r)
 {
-    return workload_bytes(r->workload, r->dtype, r->kv_dtype);
+    return workload_bytes(r->workload, r->kv_dtype);
 }
 
 // 0 if it was only checked.
@@ -38,15 +35,11 @@ static double tflops(const struct result *r)
     return rate(r, workload_flops(r->workload), 1e6);
 }
 
-// The ceiling of reading, of copying for workloads that also write, or of matrix products; 0: not
-// known.
+// 0: not known.
 static double ceiling_ratio(const struct result *r)
 {
-    double memory = r->workload->kind == WORKLOAD_APPEND ? r->ceilings.copy_gb_per_s
-                                                         : r->ceilings.read_gb_per_s;
-    if (r->workload->bound_by_memory)
-        return memory > 0 ? gb_per_s(r) / memory : 0;
-    return r->ceilings.matrix_tflops > 0 ? tflops(r) / r->ceilings.matrix_tflops : 0;
+    return r->workload->bound_by_memory && r->read_gb_per_s > 0 ? gb_per_s(r) / r->read_gb_per_s
+                                                                : 0;
 }
 
 static uint32_t longest(const struct result *r)
@@ -60,7 +53,7 @@ static uint32_t longest(const struct result *r)
 }
 
 // The keys, in the order of the line. Numbers with UNKNOWN are null if they are 0.
-enum flag { KNOWN, UNKNOWN, OPTIONAL };
+enum flag { KNOWN, UNKNOWN };
 
 // Keys that only a measurement has.
 static enum flag measured(const struct result *r)
@@ -70,8 +63,6 @@ static enum flag measured(const struct result *r)
 
 static bool add_number(cJSON *json, const char *name, double number, enum flag flag)
 {
-    if (flag == OPTIONAL && !(number > 0))
-        return true;
     return flag == UNKNOWN && !(number > 0) ? cJSON_AddNullToObject(json, name) != NULL
                                             : cJSON_AddNumberToObject(json, name, number) != NULL;
 }
@@ -139,25 +130,29 @@ static bool add_rest(cJSON *json, const struct result *r)
         {"wall_us", r->times.wall_us, measured(r)},
         {"gpu_us", r->times.gpu_us, UNKNOWN},
         {"floor_us", r->floor_us, UNKNOWN},
-        {"read_gb_per_s", r->ceilings.read_gb_per_s, measured(r)},
-        {"copy_gb_per_s", r->ceilings.copy_gb_per_s, measured(r)},
-        {"matrix_tflops", r->ceilings.matrix_tflops, UNKNOWN},
+        {"read_gb_per_s", r->read_gb_per_s, UNKNOWN},
         {"seqs", workload_num_seqs(r->workload), KNOWN},
         {"longest", longest(r), KNOWN},
         {"clients", r->clients, KNOWN},
         {"splits", r->splits, KNOWN},
-        {"growing_median_us", r->growth.growing.median_us, OPTIONAL},
-        {"worst_us", r->growth.worst_us, OPTIONAL},
-        {"worst_still_us", r->growth.worst_still_us, OPTIONAL},
-        {"grown_gib", r->growth.grown_gib, OPTIONAL},
-        {"longest_paged", r->longest_paged, OPTIONAL},
-        {"longest_contiguous", r->longest_contiguous, OPTIONAL},
-        {"baseline_us", r->baseline.times.median_us, OPTIONAL},
-        {"baseline_gflops", r->baseline.gflops, OPTIONAL},
     };
     return (!r->kernels[0] || cJSON_AddStringToObject(json, "kernels", r->kernels)) &&
-           cJSON_AddStringToObject(json, "place", r->contiguous ? "contiguous" : "paged") != NULL &&
+           cJSON_AddStringToObject(json, "place", "paged") != NULL &&
            add_numbers(json, numbers, sizeof numbers / sizeof *numbers);
+}
+
+bool line_print(cJSON *json, bool complete)
+{
+    char *text = json && complete ? cJSON_PrintUnformatted(json) : NULL;
+    const bool printed = text != NULL;
+    if (printed)
+        puts(text);
+    else
+        fprintf(stderr, "aule-bench: no host memory\n");
+    fflush(stdout);
+    cJSON_free(text);
+    cJSON_Delete(json);
+    return printed;
 }
 
 bool result_print_json(const struct result *r)
@@ -168,37 +163,13 @@ bool result_print_json(const struct result *r)
                                 add_rest(json, r));
 }
 
-static const char *ceiling_name(const struct result *r)
-{
-    return r->workload->kind == WORKLOAD_APPEND ? "a copy"
-           : r->workload->bound_by_memory       ? "a read"
-                                                : "products";
-}
-
-static void print_more(const struct result *r)
-{
-    if (r->growth.num_chunks)
-        printf("     while the pool grew by %.2f GiB in %u chunks: median %.1f us, worst %.1f us; "
-               "before: %.1f, %.1f\n",
-               r->growth.grown_gib, r->growth.num_chunks, r->growth.growing.median_us,
-               r->growth.worst_us, r->growth.still.median_us, r->growth.worst_still_us);
-    if (r->longest_paged)
-        printf("     longest sequence: %u tokens paged, %u contiguous: %.2f x longer\n",
-               r->longest_paged, r->longest_contiguous,
-               (double)r->longest_paged / r->longest_contiguous);
-    if (r->baseline.gflops > 0)
-        printf("     plain C on %u cores: %.1f us, %.1f GFLOP/s; this is %.2f x its time\n",
-               r->baseline.threads, r->baseline.times.median_us, r->baseline.gflops,
-               r->times.wall_us / r->baseline.times.median_us);
-}
-
 void result_print_text(const struct result *r)
 {
     double ratio = ceiling_ratio(r);
     char share[64] = "", floor[64] = "", dtypes[32];
     dtypes_text(r, dtypes, sizeof dtypes);
     if (ratio > 0)
-        snprintf(share, sizeof share, ", %.1f %% of %s", 100 * ratio, ceiling_name(r));
+        snprintf(share, sizeof share, ", %.1f %% of a read", 100 * ratio);
     if (r->floor_us > 0)
         snprintf(floor, sizeof floor, "; a read of as much %.1f us", r->floor_us);
     printf("%-4s %9.1f us (p99 %.1f, wall %.1f, %u runs%s)  %.4g GB/s  %.4g TFLOP/s%s; %s, "
@@ -207,7 +178,6 @@ void result_print_text(const struct result *r)
            r->workload->name, r->times.median_us, r->times.p99_us, r->times.wall_us, r->times.runs,
            floor, gb_per_s(r), tflops(r), share, dtypes, r->workload->head_dim, r->variant,
            r->verdict.num_rows, r->checked ? "right" : "WRONG", r->verdict.worst);
-    print_more(r);
     fflush(stdout);
 }
 

@@ -25,16 +25,13 @@ static bool make_lengths(struct shape *shape, uint32_t first)
 {
     shape->cu_seqlens_q = calloc(shape->num_seqs + 1, sizeof(int32_t));
     shape->seq_lens_kv = calloc(shape->num_seqs, sizeof(int32_t));
-    shape->kv_starts = calloc(shape->num_seqs, sizeof(int32_t));
-    if (!shape->cu_seqlens_q || !shape->seq_lens_kv || !shape->kv_starts)
+    if (!shape->cu_seqlens_q || !shape->seq_lens_kv)
         return no_memory();
     for (uint32_t s = 0; s < shape->num_seqs; s++) {
         uint32_t q_len, kv_len;
         workload_seq(shape->workload, first + s, &q_len, &kv_len);
         shape->cu_seqlens_q[s + 1] = shape->cu_seqlens_q[s] + (int32_t)q_len;
         shape->seq_lens_kv[s] = (int32_t)kv_len;
-        shape->kv_starts[s] = (int32_t)shape->num_keys;
-        shape->num_keys += kv_len;
         if (blocks_of(shape, kv_len) > shape->max_blocks)
             shape->max_blocks = blocks_of(shape, kv_len);
     }
@@ -83,9 +80,9 @@ static bool make_table(struct shape *shape)
 }
 
 bool shape_init(struct shape *shape, const struct workload *workload, uint32_t first,
-                uint32_t count, bool rows)
+                uint32_t count)
 {
-    *shape = (struct shape){.workload = workload, .rows = rows, .num_seqs = count};
+    *shape = (struct shape){.workload = workload, .num_seqs = count};
     return make_lengths(shape, first) && make_table(shape);
 }
 
@@ -93,7 +90,6 @@ void shape_finish(struct shape *shape)
 {
     free(shape->cu_seqlens_q);
     free(shape->seq_lens_kv);
-    free(shape->kv_starts);
     free(shape->block_table);
     *shape = (struct shape){0};
 }
@@ -114,9 +110,7 @@ uint64_t shape_block_elements(const struct shape *shape)
 
 uint64_t shape_elements(const struct shape *shape)
 {
-    const struct workload *w = shape->workload;
-    return shape->rows ? (uint64_t)w->num_kv_heads * shape->num_keys * w->head_dim
-                       : shape_block_elements(shape) * shape->num_blocks;
+    return shape_block_elements(shape) * shape->num_blocks;
 }
 
 uint64_t shape_query_elements(const struct shape *shape)
@@ -127,9 +121,6 @@ uint64_t shape_query_elements(const struct shape *shape)
 uint64_t shape_element(const struct shape *shape, uint32_t seq, uint32_t key, uint32_t kv_head)
 {
     const struct workload *w = shape->workload;
-    if (shape->rows)
-        return ((uint64_t)kv_head * shape->num_keys + (uint32_t)shape->kv_starts[seq] + key) *
-               w->head_dim;
     int32_t block = shape->block_table[(size_t)seq * shape->max_blocks + key / w->block_size];
     uint64_t row = ((uint64_t)((uint32_t)block % shape->num_contents) * w->num_kv_heads + kv_head) *
                        w->block_size +

@@ -12,11 +12,10 @@
 
 struct shape {
     const struct workload *workload;
-    bool rows; // K and V lie as [KV heads, all tokens, dim], without blocks
-    uint32_t num_seqs, num_tokens, num_keys, max_blocks, num_blocks;
+    uint32_t num_seqs, num_tokens, max_blocks, num_blocks;
     uint32_t num_contents; // blocks i and i + num_contents have the same contents; num_blocks: all
                            // differ
-    int32_t *cu_seqlens_q, *seq_lens_kv, *kv_starts;
+    int32_t *cu_seqlens_q, *seq_lens_kv;
     // [num_seqs, max_blocks] scattered numbers below num_blocks; -1 after the sequence's last
     // block. The blocks of a shared prefix have the lowest numbers, in an order that depends on the
     // workload alone, so that shapes of other sequences of it may name the same blocks.
@@ -26,7 +25,7 @@ struct shape {
 // Sequences [first, first + count). False: no host memory, said on standard error. shape_finish()
 // takes a zeroed or half-made shape.
 bool shape_init(struct shape *shape, const struct workload *workload, uint32_t first,
-                uint32_t count, bool rows);
+                uint32_t count);
 void shape_finish(struct shape *shape);
 
 uint32_t shape_seq_of(const struct shape *shape, uint32_t token);
@@ -34,7 +33,7 @@ uint32_t shape_seq_of(const struct shape *shape, uint32_t token);
 uint64_t shape_element(const struct shape *shape, uint32_t seq, uint32_t key, uint32_t kv_head);
 // The slot of the last token of sequence `seq`, if block i of the shape is blocks[i] (NULL: i).
 int64_t shape_last_slot(const struct shape *shape, uint32_t seq, const int32_t *blocks);
-uint64_t shape_elements(const struct shape *shape);       // of K, in all blocks or rows
+uint64_t shape_elements(const struct shape *shape);       // of K, in all blocks
 uint64_t shape_block_elements(const struct shape *shape); // of K in one block
 uint64_t shape_query_elements(const struct shape *shape);
 

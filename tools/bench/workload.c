@@ -32,7 +32,7 @@ enum { RAGGED = sizeof ragged / sizeof *ragged };
 #define GQA     .num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .block_size = 32
 #define MHA     .num_heads = 32, .num_kv_heads = 32, .head_dim = 128, .block_size = 32
 #define GQA8    .num_heads = 64, .num_kv_heads = 8, .head_dim = 128, .block_size = 32
-#define STUDY   .kind = WORKLOAD_STUDY
+#define STUDY   .is_study = true
 #define MEMORY  .bound_by_memory = true
 
 const struct workload workloads[] = {
@@ -55,41 +55,17 @@ const struct workload workloads[] = {
      .runs = {{1, 2048, 6144}, {63, 1, 4096}}},
     {"C1", "64 decodes that share 16384 tokens and have 512 of their own", GQA, .runs = DECODES(64, 16896),
      .shared_prefix = 16384, MEMORY},
-    {"E1", "the longest batch of 8 in a fixed pool (8 GiB), each sequence half the one before; paged against contiguous",
-     WORKLOAD_LONGEST, GQA, .num_layers = 32, .runs = DECODES(8, 256), MEMORY},
-    {"B8", "decode, 8 sequences from 128 to 16384", GQA,
-     .runs = {{1, 1, 128}, {1, 1, 256}, {1, 1, 512}, {1, 1, 1024}, {1, 1, 2048}, {1, 1, 4096}, {1, 1, 8192},
-              {1, 1, 16384}}, MEMORY},
-    {"G1", "D5 while the pool grows: the worst delay of a dispatch", WORKLOAD_GROWTH, GQA, .num_layers = 32,
-     .runs = DECODES(8, 1024), MEMORY},
-    {"A1", "append: 64 sequences x 1 token x 32 layers through the slot mapping", WORKLOAD_APPEND, GQA,
-     .num_layers = 32, .runs = DECODES(64, 32), MEMORY},
     {"S1", "causal prefill, 1 x 1024: small enough for a CPU", GQA, .runs = {{1, 1024, 1024}}},
     {"border", "a decode of one sequence of 16 by a daemon's lanes, beside an engine in this process", STUDY},
-    {"step", "32 layers of D1 and of D5 by a daemon's lanes, beside an engine in this process", STUDY},
     {"clients", "D1 among 1 to 8 clients of a daemon, and among 8 owners of an engine", STUDY},
     {"fairness", "light clients of a daemon beside one with 8 x their load", STUDY},
-    {"copies", "D1 with q and out in the device's memory, in shared memory in place, and staged", STUDY},
     {"growth", "what checks, submissions, leases and releases cost as they grow", STUDY},
     {"cached", "a look-up, an append, a fork and an eviction with 100 to 1,000,000 cached blocks", STUDY},
-    {"share", "eight workers with a common prompt: one cache, a cache each, one process", STUDY},
-    {"tiers", "a prompt from host memory and from Redis, and a decode while blocks move", STUDY},
     {"isolation", "a light neighbour's decode alone, and beside heavy work of each kind", STUDY},
 };
 // clang-format on
 
 const uint32_t num_workloads = sizeof workloads / sizeof *workloads;
-
-// Families: time over context length, and time over batch size.
-static const struct {
-    const char *name;
-    uint32_t num_seqs[9],
-        kv_lens[9]; // 0 after the last one; a list with one element is the same for all
-} families[] = {
-    {"lengths", {8}, {512, 1024, 2048, 4096, 8192, 16384, 32768, 65536}},
-    {"batches", {1, 2, 4, 8, 16, 32, 64, 128, 256}, {4096}},
-};
-enum { NUM_FAMILIES = sizeof families / sizeof *families, FAMILY = 9 };
 
 // ---- names ----
 
@@ -118,8 +94,8 @@ static bool has(const struct selection *selection, const char *name)
 // "all" are the workloads, "sharing" the studies.
 static bool means(const char *name, const struct workload *workload)
 {
-    bool study = workload->kind == WORKLOAD_STUDY;
-    return strcmp(name, workload->name) == 0 || strcmp(name, study ? "sharing" : "all") == 0;
+    return strcmp(name, workload->name) == 0 ||
+           strcmp(name, workload->is_study ? "sharing" : "all") == 0;
 }
 
 static bool add_rows(struct selection *selection, const char *name, bool *known)
@@ -149,22 +125,6 @@ static bool add_made(struct selection *selection, bool prefill, uint32_t num_seq
                                 .bound_by_memory = !prefill};
     snprintf(workload.name, sizeof workload.name, "%s:%ux%u", shaped[prefill], num_seqs, length);
     return add(selection, &workload);
-}
-
-static bool add_family(struct selection *selection, const char *name, bool *known)
-{
-    for (uint32_t f = 0; f < NUM_FAMILIES; f++) {
-        const uint32_t *seqs = families[f].num_seqs, *lens = families[f].kv_lens;
-        if (strcmp(families[f].name, name) != 0)
-            continue;
-        *known = true;
-        for (uint32_t i = 0; i < FAMILY && (seqs[i] || lens[i]); i++) {
-            if (!add_made(selection, false, seqs[i] ? seqs[i] : seqs[0],
-                          lens[i] ? lens[i] : lens[0]))
-                return false;
-        }
-    }
-    return true;
 }
 
 static bool add_shape(struct selection *selection, const char *name, bool *known)
@@ -231,8 +191,8 @@ static void say_unknown(const char *name)
 bool selection_add(struct selection *selection, const char *name)
 {
     bool known = false;
-    if (!add_rows(selection, name, &known) || !add_family(selection, name, &known) ||
-        !add_shape(selection, name, &known) || !add_shared(selection, name, &known))
+    if (!add_rows(selection, name, &known) || !add_shape(selection, name, &known) ||
+        !add_shared(selection, name, &known))
         return false;
     if (!known)
         say_unknown(name);
@@ -290,12 +250,9 @@ static double token_bytes(const struct workload *workload, enum dtype dtype)
     return 2.0 * workload->num_kv_heads * (workload->head_dim * dtype_size(dtype) + scale_bytes);
 }
 
-double workload_bytes(const struct workload *workload, enum dtype dtype, enum dtype kv_dtype)
+double workload_bytes(const struct workload *workload, enum dtype kv_dtype)
 {
     double tokens = workload->shared_prefix;
-    if (workload->kind == WORKLOAD_APPEND)
-        return (token_bytes(workload, dtype) + token_bytes(workload, kv_dtype)) *
-               workload_num_seqs(workload) * workload->num_layers;
     for (uint32_t s = 0; s < workload_num_seqs(workload); s++) {
         uint32_t q_len, kv_len;
         workload_seq(workload, s, &q_len, &kv_len);
@@ -307,43 +264,10 @@ double workload_bytes(const struct workload *workload, enum dtype dtype, enum dt
 double workload_flops(const struct workload *workload)
 {
     double pairs = 0;
-    for (uint32_t s = 0; s < workload_num_seqs(workload) && workload->kind != WORKLOAD_APPEND;
-         s++) {
+    for (uint32_t s = 0; s < workload_num_seqs(workload); s++) {
         uint32_t q_len, kv_len;
         workload_seq(workload, s, &q_len, &kv_len);
         pairs += (double)q_len * (kv_len - q_len) + (double)q_len * (q_len + 1) / 2;
     }
     return 4.0 * workload->num_heads * workload->head_dim * pairs;
-}
-
-// ---- the longest batch ----
-
-enum { STEP = 256 };
-
-static uint64_t tokens_reserved(const struct workload *workload, uint32_t longest, bool paged)
-{
-    uint64_t tokens = 0;
-    for (uint32_t s = 0; s < workload_num_seqs(workload); s++) {
-        uint64_t length = longest >> s ? longest >> s : 1, size = workload->block_size;
-        tokens += paged ? (length + size - 1) / size * size : longest;
-    }
-    return tokens;
-}
-
-uint32_t workload_longest(const struct workload *workload, uint64_t bytes, enum dtype kv_dtype,
-                          bool paged)
-{
-    double each = token_bytes(workload, kv_dtype) * workload->num_layers;
-    uint32_t longest = 0;
-    while ((double)tokens_reserved(workload, longest + STEP, paged) * each <= (double)bytes)
-        longest += STEP;
-    return longest;
-}
-
-void workload_fit(struct workload *workload, uint32_t longest)
-{
-    uint32_t count = workload_num_seqs(workload);
-    for (uint32_t s = 0; s < count; s++)
-        workload->runs[s] = (struct run_of){1, 1, longest >> s ? longest >> s : 1};
-    workload->runs[count] = (struct run_of){0};
 }

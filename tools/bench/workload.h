@@ -8,20 +8,12 @@
 
 #include "schema/status.h"
 
-enum workload_kind {
-    WORKLOAD_ATTEND,  // attention, again and again
-    WORKLOAD_APPEND,  // no attention: one new token for each sequence is written, in every layer
-    WORKLOAD_GROWTH,  // attention while the pool grows
-    WORKLOAD_STUDY,   // several cases: see study.h; it has no sequences of its own
-    WORKLOAD_LONGEST, // attention over the longest batch that fits a pool: see workload_fit()
-};
-
 enum { WORKLOAD_NAME_SIZE = 32 };
 
 struct workload {
     char name[WORKLOAD_NAME_SIZE];
     const char *what;
-    enum workload_kind kind;
+    bool is_study; // several cases: see study.h; it has no sequences of its own
     uint32_t num_heads, num_kv_heads, head_dim, block_size;
     // The sequences: lengths[i] of each entry, up to an entry with count 0; or a list of lengths.
     struct run_of {
@@ -30,8 +22,6 @@ struct workload {
     const uint32_t *kv_lens; // [num_kv_lens]: decodes of these lengths instead
     uint32_t num_kv_lens;
     uint32_t shared_prefix; // tokens that all sequences share, in the same blocks
-    uint32_t num_layers;    // that a step writes or a pool must hold; 0: as many as K and V of the
-                            // pool need
     enum dtype kv_dtype;    // of K and V, and the command line cannot change it; 0: by the command
                             // line
     bool token_scales;      // 8-bit K and V have a scale for each token and head
@@ -48,9 +38,8 @@ struct selection {
 };
 
 // Adds the workloads of `name`: a row of the table (D6 is two), "all" (without the studies),
-// "sharing" (the studies), a family ("lengths", "batches"), or decode:NxLENGTH,
-// prefill:NxLENGTH and shared:NxPREFIX+OWN. False: there is no such name, or no memory; standard
-// error says which.
+// "sharing" (the studies), or decode:NxLENGTH, prefill:NxLENGTH and shared:NxPREFIX+OWN. False:
+// there is no such name, or no memory; standard error says which.
 bool selection_add(struct selection *selection, const char *name);
 // Gives all of them another head_dim (0: their own), and token_scales or not.
 void selection_shape(struct selection *selection, uint32_t head_dim, bool token_scales);
@@ -62,17 +51,8 @@ void workload_seq(const struct workload *workload, uint32_t seq, uint32_t *q_len
 
 // The type of K and V if the command line asks for `asked` (0: the type of q).
 enum dtype workload_kv_dtype(const struct workload *workload, enum dtype dtype, enum dtype asked);
-// The least bytes of K and V that are read: each token once, a shared prefix once. For an append,
-// the bytes that are read and written.
-double workload_bytes(const struct workload *workload, enum dtype dtype, enum dtype kv_dtype);
+// The least bytes of K and V that are read: each token once, a shared prefix once.
+double workload_bytes(const struct workload *workload, enum dtype kv_dtype);
 double workload_flops(const struct workload *workload); // 4 * heads * dim * causal pairs
-
-// For a batch in which each sequence is half as long as the one before: the longest first length, a
-// multiple of 256, for which K and V of all layers fit `bytes`. Paged, each sequence has its own
-// blocks; contiguous, each has room for the longest.
-uint32_t workload_longest(const struct workload *workload, uint64_t bytes, enum dtype kv_dtype,
-                          bool paged);
-// Replaces the workload's sequences by that batch.
-void workload_fit(struct workload *workload, uint32_t longest);
 
 #endif

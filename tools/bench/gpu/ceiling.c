@@ -8,34 +8,30 @@
 
 #include "engine/measuring.h"
 #include "fill.h"
-#include "matrix_product.h"
 #include "program.h"
 #include "stopwatch.h"
 
 #include "read_spv.h"
-#include "stream_copy_spv.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { LOCAL_SIZE = 256, PIECES_AT_ONCE = 8, PIECE = 16, REPEATS = 16 };
 
-// Mirrors stream_copy.comp and read.comp; for read.comp, `to` is where a sum goes.
+// Mirrors read.comp.
 struct push {
-    uint64_t from, to;
+    uint64_t from, sum;
     uint32_t pieces, team;
 };
 
 struct ceiling {
     struct device device;
     struct stopwatch watch;
-    struct buffer from, to;
-    struct program read, copy;
+    struct buffer from;
+    struct program read;
     struct fill fill;
-    struct ceilings values;
+    double gb_per_s;
     // The pass over memory that is recorded next.
-    const struct program *program; // read or copy
     uint32_t groups, repeats;
     uint64_t bytes, at; // `at` moves on through the buffer, so that no cache holds the bytes
 };
@@ -69,20 +65,13 @@ static void record_passes(void *context, VkCommandBuffer commands)
             c->at = 0;
         const struct push push = {
             .from = c->from.address + c->at,
-            .to = c->program == &c->copy ? c->to.address + c->at : c->from.address,
+            .sum = c->from.address,
             .pieces = (uint32_t)(c->bytes / PIECE),
             .team = info->software ? info->subgroup_size : c->groups * LOCAL_SIZE,
         };
-        program_dispatch(c->program, commands, &push, c->groups);
+        program_dispatch(&c->read, commands, &push, c->groups);
         barrier(commands);
     }
-}
-
-static void record_device_copy(void *context, VkCommandBuffer commands)
-{
-    struct ceiling *c = context;
-    const VkBufferCopy all = {.size = c->from.size};
-    vkCmdCopyBuffer(commands, c->from.handle, c->to.handle, 1, &all);
 }
 
 // The number of bytes near the wanted one that `groups` workgroups can process; 0: there is none.
@@ -103,13 +92,12 @@ static bool is_worth_it(const struct ceiling *c, uint32_t groups)
     return software ? groups <= SOFTWARE_MOST && (small || groups >= 16) : small || groups >= 264;
 }
 
-// Nanoseconds of `program` over about `bytes`; *exact is the real number. The best of all grids; 0
+// Nanoseconds of a read of about `bytes`; *exact is the real number. The best of all grids; 0
 // with *error.
-static double pass_ns(struct ceiling *c, const struct program *program, double bytes,
-                      uint32_t repeats, double *exact, struct error *error)
+static double read_ns(struct ceiling *c, double bytes, uint32_t repeats, double *exact,
+                      struct error *error)
 {
     double best = 0;
-    c->program = program;
     for (int i = 0; i < NUM_GRIDS; i++) {
         c->groups = grids[i];
         c->repeats = repeats;
@@ -132,16 +120,11 @@ static double pass_ns(struct ceiling *c, const struct program *program, double b
 
 static enum status run(struct ceiling *c, struct error *error)
 {
-    double all = (double)c->from.size, exact_read = 0, exact_copy = 0;
-    double read = pass_ns(c, &c->read, all, 1, &exact_read, error);
-    double copy = read > 0 ? pass_ns(c, &c->copy, all, 1, &exact_copy, error) : 0;
-    double device_copy = copy > 0 ? stopwatch_ns(&c->watch, record_device_copy, c, error) : 0;
-    if (!(device_copy > 0))
+    double exact = 0, ns = read_ns(c, (double)c->from.size, 1, &exact, error);
+    if (!(ns > 0))
         return error->status;
-    c->values.read_gb_per_s = exact_read / read;
-    c->values.copy_gb_per_s = 2.0 * fmax(exact_copy / copy, all / device_copy);
-    buffer_finish(&c->device, &c->to);
-    return matrix_product_tflops(&c->watch, &c->values.matrix_tflops, error);
+    c->gb_per_s = exact / ns;
+    return STATUS_OK;
 }
 
 // Numbers like those that attention reads, because a memory of zeroes takes less power.
@@ -162,8 +145,6 @@ static enum status prepare(struct ceiling *c, const char *device, uint64_t bytes
     const struct engine_params params = {.device = device};
     const struct program_params read = {
         .code = read_spv, .size = sizeof read_spv, .push_size = sizeof(struct push)};
-    const struct program_params copy = {
-        .code = stream_copy_spv, .size = sizeof stream_copy_spv, .push_size = sizeof(struct push)};
     enum status status = measuring_device_init(&c->device, &params, error);
     if (status != STATUS_OK)
         return status;
@@ -175,12 +156,8 @@ static enum status prepare(struct ceiling *c, const char *device, uint64_t bytes
     if (status == STATUS_OK)
         status = buffer_init(&c->device, MEMORY_POOL, bytes, "read", &c->from, error);
     if (status == STATUS_OK)
-        status = buffer_init(&c->device, MEMORY_POOL, bytes, "copied", &c->to, error);
-    if (status == STATUS_OK)
         status = fill_with_noise(c, error);
-    if (status == STATUS_OK)
-        status = program_init(&c->read, &c->device, &read, error);
-    return status == STATUS_OK ? program_init(&c->copy, &c->device, &copy, error) : status;
+    return status == STATUS_OK ? program_init(&c->read, &c->device, &read, error) : status;
 }
 
 void ceiling_close(struct ceiling *c)
@@ -189,10 +166,8 @@ void ceiling_close(struct ceiling *c)
         return;
     if (c->device.handle) {
         program_finish(&c->read);
-        program_finish(&c->copy);
         fill_finish(&c->fill);
         buffer_finish(&c->device, &c->from);
-        buffer_finish(&c->device, &c->to);
         stopwatch_finish(&c->watch);
     }
     device_finish(&c->device);
@@ -215,16 +190,16 @@ struct ceiling *ceiling_open(const char *device, bool software)
     return NULL;
 }
 
-const struct ceilings *ceiling_values(const struct ceiling *ceiling)
+double ceiling_gb_per_s(const struct ceiling *ceiling)
 {
-    return &ceiling->values;
+    return ceiling->gb_per_s;
 }
 
 double ceiling_floor_us(struct ceiling *ceiling, double bytes)
 {
     struct error error = {0};
     uint32_t repeats = ceiling->device.adapter.info.software ? 1 : REPEATS;
-    double exact = 1, ns = pass_ns(ceiling, &ceiling->read, bytes, repeats, &exact, &error);
+    double exact = 1, ns = read_ns(ceiling, bytes, repeats, &exact, &error);
     if (!(ns > 0))
         fprintf(stderr, "aule-bench: the floor was not measured: %s\n", error.text);
     return ns * bytes / exact * 1e-3;

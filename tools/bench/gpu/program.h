@@ -21,8 +21,7 @@ struct program_params {
     const uint32_t *code; // SPIR-V
     size_t size;          // bytes
     uint32_t push_size;
-    const uint32_t *constants; // [num_constants] specialisation constants 0, 1, ...
-    uint32_t num_constants;
+    const VkSpecializationInfo *constants; // NULL: none
 };
 
 enum status program_init(struct program *program, struct device *device,

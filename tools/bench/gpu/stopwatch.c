@@ -5,7 +5,7 @@
 
 #include "stopwatch.h"
 
-#include <stdlib.h>
+#include "tools/bench/measure.h"
 
 enum {
     ROUNDS = 11,
@@ -57,12 +57,6 @@ static double round_ns(struct stopwatch *stopwatch,
     return ns;
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double stopwatch_ns(struct stopwatch *stopwatch,
                     void (*record)(void *context, VkCommandBuffer commands), void *context,
                     struct error *error)
@@ -74,6 +68,5 @@ double stopwatch_ns(struct stopwatch *stopwatch,
         if (!(times[i] > 0))
             return 0;
     }
-    qsort(times, (size_t)rounds, sizeof *times, ascending);
-    return times[rounds / 2];
+    return quantile(times, (uint32_t)rounds, 0.5);
 }

@@ -83,24 +83,6 @@ static bool reserve_staging(struct store *store, uint64_t size, struct error *er
                        &store->staging, error) == STATUS_OK;
 }
 
-bool store_write(struct store *store, uint64_t offset, uint64_t size, const void *bytes)
-{
-    struct error error = {0};
-    struct transfer *transfer = measuring_transfer(store->engine);
-    const VkBufferCopy part = {.dstOffset = offset, .size = size};
-    if (store->memory) {
-        memcpy((char *)store->memory + offset, bytes, size);
-        return true;
-    }
-    if (!reserve_staging(store, size, &error))
-        return failed(&error);
-    memcpy(store->staging.mapped, bytes, size);
-    if (transfer_begin(transfer, &error) != STATUS_OK)
-        return failed(&error);
-    vkCmdCopyBuffer(transfer->commands, store->staging.handle, store->own->handle, 1, &part);
-    return transfer_end(transfer, &error) == STATUS_OK || failed(&error);
-}
-
 bool store_poison(struct store *store, uint64_t offset, uint64_t size)
 {
     struct error error = {0};

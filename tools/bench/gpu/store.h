@@ -29,9 +29,8 @@ void store_finish(struct store *store);
 // Anywhere on the device, not only in the arena. False: standard error says why.
 bool store_fill(struct store *store, const struct fill_params *params);
 
-// Bytes of the arena: writes them; fills them with ones (NaN); copies them, valid until the next
-// call (NULL: standard error says why).
-bool store_write(struct store *store, uint64_t offset, uint64_t size, const void *bytes);
+// Bytes of the arena: fills them with ones (NaN); copies them, valid until the next call (NULL:
+// standard error says why).
 bool store_poison(struct store *store, uint64_t offset, uint64_t size);
 const void *store_read(struct store *store, uint64_t offset, uint64_t size);
 

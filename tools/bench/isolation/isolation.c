@@ -8,8 +8,7 @@
 // of this process.
 
 #include "load.h"
-#include "tools/bench/fleet/caller.h"
-#include "tools/bench/quantile.h"
+#include "tools/bench/rig/caller.h"
 #include "tools/bench/study/study.h"
 
 #include <ftw.h>
@@ -31,7 +30,7 @@ struct trips {
 struct scene {
     const struct study *study;
     const struct load_kind *kind;
-    struct fleet fleet;
+    struct rig rig;
     struct caller neighbour;
     struct load load;
     atomic_bool stops, ended; // the load is to end; it has ended
@@ -90,7 +89,7 @@ static bool compile_load(struct scene *s)
     struct load load = {0};
     const bool ok =
         s->kind->once || s->study->options.check ||
-        (load_open(&load, s->kind, s->fleet.socket, least_size(s->kind)) && load_act(&load));
+        (load_open(&load, s->kind, s->rig.socket, least_size(s->kind)) && load_act(&load));
     load_close(&load);
     return ok;
 }
@@ -98,25 +97,24 @@ static bool compile_load(struct scene *s)
 static bool scene_open(struct scene *s, const char *folder, const struct workload *workload)
 {
     const char *const more[] = {"--cache-folder", folder, "--log-level", "error", NULL};
-    if (!fleet_open_with(&s->fleet, &s->study->options, false, more))
+    if (!rig_daemon(&s->rig, &s->study->options, more))
         return false;
-    const struct caller_params neighbour = {.socket = s->fleet.socket,
+    const struct caller_params neighbour = {.socket = s->rig.socket,
                                             .lane = via_name(VIA_RING),
                                             .workload = workload,
                                             .dtype = s->study->options.dtype,
                                             .kv_dtype = s->study->options.dtype,
                                             .count = workload_num_seqs(workload),
-                                            .layers = 1,
                                             .append = true};
     return caller_open(&s->neighbour, &neighbour) && compile_load(s) &&
-           load_open(&s->load, s->kind, s->fleet.socket, size_of(s));
+           load_open(&s->load, s->kind, s->rig.socket, size_of(s));
 }
 
 static void scene_close(struct scene *s)
 {
     caller_close(&s->neighbour);
     load_close(&s->load);
-    fleet_close(&s->fleet);
+    rig_close(&s->rig);
     samples_finish(&s->alone.samples);
     samples_finish(&s->beside.samples);
 }

@@ -5,8 +5,6 @@
 
 #include "load.h"
 
-#include "tools/bench/share/model.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,15 +28,23 @@ const struct load_kind load_kinds[] = {
 };
 const uint32_t num_load_kinds = sizeof load_kinds / sizeof *load_kinds;
 
+bool load_fine(enum aule_status status, const char *what)
+{
+    if (status == AULE_OK)
+        return true;
+    fprintf(stderr, "aule-bench: %s: %s\n", what, aule_error());
+    return false;
+}
+
 bool load_open(struct load *load, const struct load_kind *kind, const char *socket, uint32_t size)
 {
     const struct aule_session_params session = {.socket = socket,
                                                 .name = "heavy",
-                                                .timeout_ms = MODEL_WAIT_MS,
+                                                .timeout_ms = LOAD_WAIT_MS,
                                                 .arena_size =
                                                     size * kind->unit_bytes + SPARE_ARENA};
     *load = (struct load){.kind = kind, .size = size};
-    return model_fine(aule_session_open(&session, &load->session), "session") && kind->open(load);
+    return load_fine(aule_session_open(&session, &load->session), "session") && kind->open(load);
 }
 
 void load_close(struct load *load)
@@ -74,15 +80,14 @@ bool load_cache(struct load *load, const struct load_shape *shape)
     load->block_size = shape->block_size;
     load->blocks = calloc(shape->num_blocks, sizeof *load->blocks);
     return load->blocks &&
-           model_fine(aule_cache_open(load->session, &cache, &load->cache), "cache") &&
-           model_fine(
-               aule_blocks_lease(load->cache, shape->num_blocks, MODEL_WAIT_MS, load->blocks),
-               "lease");
+           load_fine(aule_cache_open(load->session, &cache, &load->cache), "cache") &&
+           load_fine(aule_blocks_lease(load->cache, shape->num_blocks, LOAD_WAIT_MS, load->blocks),
+                     "lease");
 }
 
 bool load_tensor(struct load *load, int which, uint32_t rows, uint32_t heads, uint32_t head_dim)
 {
-    return model_fine(
+    return load_fine(
         aule_tensor_create(load->session, AULE_F16, rows, heads, head_dim, &load->tensors[which]),
         "tensor");
 }
@@ -120,8 +125,8 @@ bool load_equals(const struct load *load, int which, uint32_t rows, uint32_t wid
 bool load_wait(const struct load *load, enum aule_status status, struct aule_ticket ticket,
                const char *what)
 {
-    return model_fine(status, what) &&
-           model_fine(aule_ticket_wait(load->session, ticket, MODEL_WAIT_MS, NULL), what);
+    return load_fine(status, what) &&
+           load_fine(aule_ticket_wait(load->session, ticket, LOAD_WAIT_MS, NULL), what);
 }
 
 bool load_import(const struct load *load, uint32_t first, uint32_t rows)
@@ -134,7 +139,7 @@ bool load_import(const struct load *load, uint32_t first, uint32_t rows)
     const struct aule_kv_import import = {
         .num_rows = rows, .slot_mapping = slots, .k = load->tensors[0], .v = load->tensors[1]};
     const bool done =
-        slots && load_wait(load, aule_kv_import(load->cache, &import, MODEL_WAIT_MS, &ticket),
+        slots && load_wait(load, aule_kv_import(load->cache, &import, LOAD_WAIT_MS, &ticket),
                            ticket, "import");
     free(slots);
     return done;
@@ -147,7 +152,7 @@ bool load_export(const struct load *load, uint32_t first, uint32_t rows)
                                           .k = load->tensors[EXPORTED],
                                           .v = load->tensors[EXPORTED + 1]};
     struct aule_ticket ticket = {0};
-    return load_wait(load, aule_kv_export(load->cache, &export, MODEL_WAIT_MS, &ticket), ticket,
+    return load_wait(load, aule_kv_export(load->cache, &export, LOAD_WAIT_MS, &ticket), ticket,
                      "export");
 }
 
@@ -173,7 +178,7 @@ bool load_batch(const struct load *load, uint32_t seqs, uint32_t columns, uint32
                                                  .cu_seqlens_q = starts,
                                                  .seq_lens_kv = lens,
                                                  .block_table = table};
-        made = model_fine(aule_batch_create(load->cache, &params, batch), "batch");
+        made = load_fine(aule_batch_create(load->cache, &params, batch), "batch");
     }
     free(table);
     free(lens);

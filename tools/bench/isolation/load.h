@@ -42,6 +42,10 @@ bool load_right(const struct load *load);
 
 // ---- what the kinds share ----
 
+enum { LOAD_WAIT_MS = 120000 };
+// Whether a call of the library went well; if not, standard error says why.
+bool load_fine(enum aule_status status, const char *what);
+
 // Shapes of a kind's cache and tensors.
 struct load_shape {
     uint32_t layers, heads, head_dim, block_size, num_blocks;

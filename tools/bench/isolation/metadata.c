@@ -5,7 +5,6 @@
 // and advances that copy a table. They have no results; the neighbour's are checked.
 
 #include "load.h"
-#include "tools/bench/share/model.h"
 
 #include <stdlib.h>
 
@@ -58,8 +57,8 @@ bool claims_act(struct load *load)
     struct aule_claim claim = {0};
     ((int32_t *)load->array)[0] = (int32_t)load->acts; // another prompt
     const bool done =
-        blocks && model_fine(aule_prefix_claim(load->cache, &prefix, 0, blocks, &claim), "claim") &&
-        model_fine(aule_claim_release(load->cache, &claim, 0), "claim");
+        blocks && load_fine(aule_prefix_claim(load->cache, &prefix, 0, blocks, &claim), "claim") &&
+        load_fine(aule_claim_release(load->cache, &claim, 0), "claim");
     free(blocks);
     return done;
 }
@@ -82,8 +81,8 @@ bool advances_act(struct load *load)
     for (int i = 0; i < BATCH_SEQS; i++)
         lens[i] = 1;
     const struct aule_advance advance = {.seq_lens_kv = lens, .entries = &entry, .num_entries = 1};
-    const enum aule_status status = aule_run_submit(load->batch, &run, MODEL_WAIT_MS, &ticket);
-    return model_fine(status, "run") &&
-           model_fine(aule_batch_advance(load->batch, &advance), "advance") &&
+    const enum aule_status status = aule_run_submit(load->batch, &run, LOAD_WAIT_MS, &ticket);
+    return load_fine(status, "run") &&
+           load_fine(aule_batch_advance(load->batch, &advance), "advance") &&
            load_wait(load, status, ticket, "run");
 }

@@ -4,7 +4,6 @@
 // runs.c - kinds of load that keep the device busy: shaders to compile, and runs of each kind.
 
 #include "load.h"
-#include "tools/bench/share/model.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -70,7 +69,7 @@ bool shapes_act(struct load *load)
     struct aule_attention_params params =
         attention_of(load, 1, SHAPE_KEYS, 1, dim_of_shape(load->acts));
     add_features(&params.run, load->acts / DIM_STEPS % FEATURES);
-    return model_fine(aule_attention(load->session, &params, MODEL_WAIT_MS, NULL, NULL), "shape");
+    return load_fine(aule_attention(load->session, &params, LOAD_WAIT_MS, NULL, NULL), "shape");
 }
 
 bool shapes_right(const struct load *load)
@@ -90,9 +89,9 @@ bool longest_act(struct load *load)
     while (true) {
         const struct aule_attention_params params =
             attention_of(load, load->size, load->size, LONG_HEADS, LONG_DIM);
-        status = aule_attention(load->session, &params, MODEL_WAIT_MS, NULL, NULL);
+        status = aule_attention(load->session, &params, LOAD_WAIT_MS, NULL, NULL);
         if (status != AULE_LIMIT || load->size < 16)
-            return model_fine(status, "the longest run");
+            return load_fine(status, "the longest run");
         load->size -= load->size / 16;
     }
 }
@@ -110,9 +109,9 @@ bool merge_open(struct load *load)
 {
     if (!load_tensor(load, PART, load->size, MERGE_HEADS, MERGE_DIM) ||
         !load_tensor(load, MERGED, load->size, MERGE_HEADS, MERGE_DIM) ||
-        !model_fine(aule_tensor_create_lse(load->session, load->size, MERGE_HEADS,
-                                           &load->tensors[PART_LSE]),
-                    "tensor"))
+        !load_fine(aule_tensor_create_lse(load->session, load->size, MERGE_HEADS,
+                                          &load->tensors[PART_LSE]),
+                   "tensor"))
         return false;
     load_fill(load, PART, load->size, MERGE_HEADS * MERGE_DIM, true);
     memset(aule_tensor_data(load->session, &load->tensors[PART_LSE]), 0,
@@ -135,7 +134,7 @@ bool merge_act(struct load *load)
                                             .outs = outs,
                                             .lses = lses,
                                             .out = load->tensors[MERGED]};
-    return load_wait(load, aule_merge_submit(load->session, &merge, MODEL_WAIT_MS, &ticket), ticket,
+    return load_wait(load, aule_merge_submit(load->session, &merge, LOAD_WAIT_MS, &ticket), ticket,
                      "merge");
 }
 
@@ -165,7 +164,7 @@ bool decode_act(struct load *load)
 {
     const struct aule_run_params run = {
         .num_heads = DECODE_HEADS, .q = load->tensors[0], .out = load->tensors[1]};
-    return model_fine(aule_run(load->batch, &run, MODEL_WAIT_MS, NULL), "decode");
+    return load_fine(aule_run(load->batch, &run, LOAD_WAIT_MS, NULL), "decode");
 }
 
 bool decode_right(const struct load *load)
@@ -228,7 +227,7 @@ bool gather_act(struct load *load)
 {
     const struct aule_kv_gather gather = {.k = load->tensors[2], .v = load->tensors[3]};
     struct aule_ticket ticket = {0};
-    return load_wait(load, aule_kv_gather(load->batch, &gather, MODEL_WAIT_MS, &ticket), ticket,
+    return load_wait(load, aule_kv_gather(load->batch, &gather, LOAD_WAIT_MS, &ticket), ticket,
                      "gather");
 }
 
@@ -260,7 +259,7 @@ bool copies_act(struct load *load)
     struct aule_ticket ticket = {0};
     return load_wait(load,
                      aule_blocks_copy(load->cache, load->size, load->blocks,
-                                      load->blocks + load->size, MODEL_WAIT_MS, &ticket),
+                                      load->blocks + load->size, LOAD_WAIT_MS, &ticket),
                      ticket, "copy");
 }
 

@@ -1,225 +1,204 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// border.c - studies "border" and "step": the same round trips through each lane of a daemon, and
-// on an engine in this process. That engine imports its memory as the daemon imports a client's.
-// The places take turns. Then each lane runs alone for a while, and the daemon says whether it was
-// awake when the GPU finished.
+// border.c - study "border": the same round trips through each lane of a daemon, and on an engine
+// in this process, which imports its memory as the daemon imports a client's. The places take turns
+// of some 50 ms, so that changes meanwhile (clocks, other load) affect all alike. Then each lane
+// runs alone for a while, and the daemon says whether it was awake when the GPU finished.
 
-#include "player.h"
 #include "study.h"
-#include "tools/bench/fleet/caller.h"
+#include "tools/bench/rig/caller.h"
 
 #include <math.h>
 #include <stdio.h>
 
-static const double asleep_us = 100000; // how long each lane runs alone
-
-enum {
-    LEAST_TRIPS = 3,
-    IN_PROCESS = 0,
-    NUM_PLACES = 3,
-    NUM_WAYS = 2,
-    NUM_PLAYERS = NUM_PLACES * NUM_WAYS
-};
+enum { LEAST_TRIPS = 3, TURN_US = 50000, WARM_US = 2000, ALONE_US = 100000 };
+enum { IN_PROCESS, NUM_PLACES = 3 };
 
 static const enum via places[NUM_PLACES] = {VIA_ENGINE, VIA_RING, VIA_NNG};
 
 struct border {
     const struct study *study;
     struct subject subject;
-    uint32_t layers;
-    struct fleet fleet;
+    struct rig rig;
     struct aule_monitor *monitor;
     struct engine *engine;
     struct world world;
-    struct caller callers[NUM_PLACES]; // [0] is not used: it is the engine in this process
-    struct verdict verdicts[NUM_PLACES];
+    struct place {
+        struct caller caller; // not of IN_PROCESS
+        struct lane lane;
+        struct samples samples; // a round trip each, by this side's clock
+        struct times times;
+        struct verdict verdict;
+        double asleep; // the share of ends that had to wake the daemon
+    } places[NUM_PLACES];
 };
+
+// ---- the places ----
 
 static bool open_world(struct border *b)
 {
-    const struct world_params params = {
-        .dtype = b->study->options.dtype,
-        .kv_dtype = b->study->options.dtype,
-        .layers = b->layers,
-        .host = true,
-        .append = true,
-    };
+    const struct world_params params = {.dtype = b->study->options.dtype,
+                                        .kv_dtype = b->study->options.dtype,
+                                        .host = true,
+                                        .append = true};
     b->engine = world_engine(&b->study->options);
-    return b->engine && world_open(&b->world, b->engine, b->subject.workload, &params);
+    if (!b->engine || !world_open(&b->world, b->engine, b->subject.workload, &params))
+        return false;
+    b->places[IN_PROCESS].lane = world_lane(&b->world);
+    return true;
 }
 
-static bool open_caller(struct border *b, uint32_t place)
+static bool open_caller(struct border *b, uint32_t i)
 {
-    const struct caller_params params = {
-        .socket = b->fleet.socket,
-        .lane = via_name(places[place]),
-        .workload = b->subject.workload,
-        .dtype = b->study->options.dtype,
-        .kv_dtype = b->study->options.dtype,
-        .count = workload_num_seqs(b->subject.workload),
-        .layers = b->layers,
-        .append = true,
-    };
-    return caller_open(&b->callers[place], &params);
+    const struct caller_params params = {.socket = b->rig.socket,
+                                         .lane = via_name(places[i]),
+                                         .workload = b->subject.workload,
+                                         .dtype = b->study->options.dtype,
+                                         .kv_dtype = b->study->options.dtype,
+                                         .count = workload_num_seqs(b->subject.workload),
+                                         .append = true};
+    const bool ok = caller_open(&b->places[i].caller, &params);
+    b->places[i].lane = caller_lane(&b->places[i].caller);
+    return ok;
 }
 
-static bool open_monitor(struct border *b)
+static bool asked(enum aule_status status)
 {
-    if (aule_monitor_open(b->fleet.socket, 0, &b->monitor) == AULE_OK)
-        return true;
-    fprintf(stderr, "aule-bench: %s\n", aule_error());
-    return false;
+    if (status != AULE_OK)
+        fprintf(stderr, "aule-bench: %s\n", aule_error());
+    return status == AULE_OK;
 }
 
 static bool border_open(struct border *b)
 {
-    bool ok = study_fleet(b->study, &b->fleet) && open_monitor(b) && open_world(b);
-    for (uint32_t place = IN_PROCESS + 1; ok && place < NUM_PLACES; place++)
-        ok = open_caller(b, place);
+    bool ok = study_subject(b->study, "decode:1x16", NULL, &b->subject) &&
+              rig_daemon(&b->rig, &b->study->options, NULL) &&
+              asked(aule_monitor_open(b->rig.socket, 0, &b->monitor)) && open_world(b);
+    for (uint32_t i = IN_PROCESS + 1; ok && i < NUM_PLACES; i++)
+        ok = open_caller(b, i);
     return ok;
 }
 
 static void border_close(struct border *b)
 {
-    for (uint32_t place = IN_PROCESS + 1; place < NUM_PLACES; place++)
-        caller_close(&b->callers[place]);
+    for (uint32_t i = 0; i < NUM_PLACES; i++) {
+        caller_close(&b->places[i].caller);
+        samples_finish(&b->places[i].samples);
+    }
     aule_monitor_close(b->monitor);
-    fleet_close(&b->fleet);
+    rig_close(&b->rig);
     if (b->world.engine)
         world_close(&b->world);
     engine_destroy(b->engine);
+    subject_finish(&b->subject);
 }
 
-static struct lane lane_of(struct border *b, uint32_t place)
+// ---- round trips ----
+
+static bool trip(struct place *p, double *wall_us)
 {
-    return place == IN_PROCESS ? world_lane(&b->world) : caller_lane(&b->callers[place]);
+    uint64_t gpu_ns;
+    const double begin = now_us();
+    const bool ok = p->lane.run(p->lane.context, 0, 1, &gpu_ns);
+    *wall_us = now_us() - begin;
+    return ok;
 }
 
-static bool poison(struct border *b, uint32_t place)
-{
-    return place == IN_PROCESS ? world_poison(&b->world) : caller_poison(&b->callers[place]);
-}
-
-static bool look(struct border *b, uint32_t place, uint32_t set, struct verdict *verdict)
-{
-    return place == IN_PROCESS ? world_look(&b->world, set, verdict)
-                               : caller_look(&b->callers[place], set, verdict);
-}
-
-// One more trip over all layers; checks one of them.
-static bool check(struct border *b, struct player *player, uint32_t place, uint32_t layer)
+static bool check(struct border *b, struct place *p)
 {
     struct verdict now = {0};
-    double wall_us;
-    bool ok = poison(b, place) && player_trip(player, &wall_us) && look(b, place, layer, &now);
-    b->verdicts[place].num_rows += now.num_rows;
-    b->verdicts[place].worst = fmax(b->verdicts[place].worst, now.worst);
+    const bool ok = p == &b->places[IN_PROCESS] ? world_check(&b->world, 0, &now)
+                                                : caller_check(&p->caller, 0, &now);
+    p->verdict.num_rows += now.num_rows;
+    p->verdict.worst = fmax(p->verdict.worst, now.worst);
     return ok;
+}
+
+// The first trips do not count, because the GPU may switch between processes.
+static bool take_turn(struct place *p)
+{
+    const double begin = now_us();
+    double wall_us;
+    do {
+        if (!trip(p, &wall_us))
+            return false;
+    } while (now_us() < begin + WARM_US);
+    do {
+        if (!trip(p, &wall_us) || !samples_add(&p->samples, 0, wall_us))
+            return false;
+        p->samples.elapsed_us += wall_us;
+    } while (now_us() < begin + TURN_US || p->samples.count < LEAST_TRIPS);
+    return true;
 }
 
 static bool ask_ends(struct border *b, double *awake, double *asleep)
 {
     struct aule_daemon_state state;
-    if (aule_monitor_daemon(b->monitor, &state) != AULE_OK) {
-        fprintf(stderr, "aule-bench: %s\n", aule_error());
-        return false;
-    }
-    *awake = (double)state.ends_awake;
-    *asleep = (double)state.ends_asleep;
-    return true;
-}
-
-// *share: how many of the submissions of the player's trips had to wake the daemon when they ended;
-// NaN: there was none.
-static bool count_asleep(struct border *b, struct player *player, double *share)
-{
-    double awake[2], asleep[2], wall_us, end = now_us() + asleep_us;
-    bool ok = ask_ends(b, &awake[0], &asleep[0]);
-    for (int i = 0; ok && (i < LEAST_TRIPS || now_us() < end); i++)
-        ok = player_trip(player, &wall_us);
-    ok = ok && ask_ends(b, &awake[1], &asleep[1]);
-    *share = ok ? (asleep[1] - asleep[0]) / (asleep[1] - asleep[0] + awake[1] - awake[0]) : NAN;
+    const bool ok = asked(aule_monitor_daemon(b->monitor, &state));
+    *awake = ok ? (double)state.ends_awake : 0;
+    *asleep = ok ? (double)state.ends_asleep : 0;
     return ok;
 }
 
-// Prints a case: its times, and what they are above those of the engine in this process.
-static bool say(struct border *b, const struct player *players, const struct times *times,
-                const double *asleep, uint32_t i, uint32_t ways)
+// NaN: there was no submission.
+static bool count_asleep(struct border *b, struct place *p)
 {
-    static const char *const how[] = {", one submission", ", each layer waited for"};
-    uint32_t place = i / ways;
-    const struct times *base = &times[i % ways];
-    struct figure figure =
-        study_figure(b->study, via_name(places[place]), b->subject.workload, players[i].runs);
-    figure.times = times[i];
-    figure.verdict = b->verdicts[place];
+    double awake[2], asleep[2], wall_us, end = now_us() + ALONE_US;
+    bool ok = ask_ends(b, &awake[0], &asleep[0]);
+    for (int i = 0; ok && (i < LEAST_TRIPS || now_us() < end); i++)
+        ok = trip(p, &wall_us);
+    ok = ok && ask_ends(b, &awake[1], &asleep[1]);
+    p->asleep = ok ? (asleep[1] - asleep[0]) / (asleep[1] - asleep[0] + awake[1] - awake[0]) : NAN;
+    return ok;
+}
+
+// Prints a place: its times, and what they are above those of the engine in this process.
+static bool say(struct border *b, uint32_t i)
+{
+    const struct place *p = &b->places[i];
+    const struct times *base = &b->places[IN_PROCESS].times;
+    struct figure figure = study_figure(b->study, via_name(places[i]), b->subject.workload, 1);
+    figure.times = p->times;
+    figure.verdict = p->verdict;
     figure.checked = true;
-    snprintf(figure.name, sizeof figure.name, "%s%s by %s", b->subject.name,
-             ways > 1 ? how[i % ways] : "",
-             place == IN_PROCESS ? "an engine of its own" : via_name(places[place]));
-    figure_add_given(&figure, "layers", b->layers, "");
-    if (place != IN_PROCESS) {
-        figure_add(&figure, "extra_us", times[i].median_us - base->median_us, "us");
-        figure_add(&figure, "extra_p99_us", times[i].p99_us - base->p99_us, "us");
-        figure_add(&figure, "ratio", times[i].median_us / base->median_us, "x");
-        figure_add(&figure, "asleep", asleep[i], "of the ends");
+    snprintf(figure.name, sizeof figure.name, "%s by %s", b->subject.name,
+             i == IN_PROCESS ? "an engine of its own" : via_name(places[i]));
+    if (i != IN_PROCESS) {
+        figure_add(&figure, "extra_us", p->times.median_us - base->median_us, "us");
+        figure_add(&figure, "extra_p99_us", p->times.p99_us - base->p99_us, "us");
+        figure_add(&figure, "ratio", p->times.median_us / base->median_us, "x");
+        figure_add(&figure, "asleep", p->asleep, "of the ends");
     }
     return study_say(b->study, &figure);
 }
 
-static bool measure_ways(struct border *b, uint32_t ways)
+static bool measure_all(struct border *b)
 {
-    struct player players[NUM_PLAYERS] = {0};
-    struct times times[NUM_PLAYERS];
-    double asleep[NUM_PLAYERS] = {0};
-    uint32_t count = NUM_PLACES * ways;
+    const double end = now_us() + b->study->options.seconds * 1e6;
     bool ok = true;
-    for (uint32_t i = 0; i < count; i++)
-        players[i] = (struct player){
-            .lane = lane_of(b, i / ways), .runs = b->layers, .apart = i % ways == 1};
-    for (uint32_t i = 0; ok && i < count; i++)
-        ok = check(b, &players[i], i / ways, 0);
-    if (ok && !b->study->options.check)
-        ok = players_measure(players, count, b->study->options.seconds * ways, LEAST_TRIPS);
-    for (uint32_t i = ways; ok && i < count && !b->study->options.check; i++)
-        ok = count_asleep(b, &players[i], &asleep[i]);
-    for (uint32_t i = 0; ok && i < count; i++)
-        ok = check(b, &players[i], i / ways, b->layers - 1);
-    for (uint32_t i = 0; i < count; i++)
-        samples_times(&players[i].samples, true, &times[i]);
-    for (uint32_t i = 0; ok && i < count; i++)
-        ok = say(b, players, times, asleep, i, ways);
-    players_finish(players, count);
-    return ok;
-}
-
-static bool measure_subject(const struct study *study, const char *name, const char *smaller,
-                            uint32_t layers, uint32_t ways)
-{
-    struct border border = {.study = study, .layers = layers};
-    bool ok = study_subject(study, name, smaller, &border.subject);
-    if (ok) {
-        enum dtype dtype = study->options.dtype;
-        double each = NUM_PLACES * workload_bytes(border.subject.workload, dtype, dtype);
-        while (border.layers > 1 && each * border.layers > 0.8 * (double)study->heap_bytes)
-            border.layers /= 2;
-        ok = border_open(&border) && measure_ways(&border, ways);
-        border_close(&border);
-    }
-    subject_finish(&border.subject);
+    do {
+        for (uint32_t i = 0; ok && i < NUM_PLACES; i++)
+            ok = take_turn(&b->places[i]);
+    } while (ok && now_us() < end);
+    for (uint32_t i = IN_PROCESS + 1; ok && i < NUM_PLACES; i++)
+        ok = count_asleep(b, &b->places[i]);
+    for (uint32_t i = 0; i < NUM_PLACES; i++)
+        samples_times(&b->places[i].samples, true, &b->places[i].times);
     return ok;
 }
 
 bool study_border(const struct study *study)
 {
-    return measure_subject(study, "decode:1x16", NULL, 1, 1);
-}
-
-bool study_step(const struct study *study)
-{
-    const uint32_t layers = study->software ? 8 : 32;
-    return measure_subject(study, "D1", "decode:8x128", layers, NUM_WAYS) &
-           measure_subject(study, "D5", "decode:2x64", layers, NUM_WAYS);
+    struct border border = {.study = study};
+    bool ok = border_open(&border);
+    for (uint32_t i = 0; ok && i < NUM_PLACES; i++)
+        ok = check(&border, &border.places[i]);
+    ok = ok && (study->options.check || measure_all(&border));
+    for (uint32_t i = 0; ok && i < NUM_PLACES; i++)
+        ok = check(&border, &border.places[i]);
+    for (uint32_t i = 0; ok && i < NUM_PLACES; i++)
+        ok = say(&border, i);
+    border_close(&border);
+    return ok;
 }

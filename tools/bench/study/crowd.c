@@ -17,16 +17,16 @@ enum { MOST_CLIENTS = 8, LIGHT = MOST_CLIENTS, DEPTH = 64 };
 // Clients that run at the same time, and the samples of each.
 struct crowd {
     const struct study *study;
-    const struct fleet *fleet;
+    const struct rig *rig;
     uint32_t count;
-    struct fleet_job jobs[MOST_CLIENTS];
+    struct rig_job jobs[MOST_CLIENTS];
     struct samples samples[MOST_CLIENTS];
     struct verdict verdict;
 };
 
 static bool crowd_measure(struct crowd *c)
 {
-    return fleet_measure(c->fleet, c->jobs, c->count, c->samples, &c->verdict);
+    return rig_measure(c->rig, c->jobs, c->count, c->samples, &c->verdict);
 }
 
 static void crowd_finish(struct crowd *c)
@@ -35,19 +35,19 @@ static void crowd_finish(struct crowd *c)
         samples_finish(&c->samples[i]);
 }
 
-static struct fleet_job job(const struct crowd *c, const struct workload *workload, enum via via,
-                            uint32_t part, uint32_t clients)
+static struct rig_job job(const struct crowd *c, const struct workload *workload, enum via via,
+                          uint32_t part, uint32_t clients)
 {
-    return (struct fleet_job){.workload = workload,
-                              .via = via,
-                              .part = part,
-                              .clients = clients,
-                              .in_flight = 1,
-                              .kv_dtype = c->study->options.dtype,
-                              .append = true};
+    return (struct rig_job){.workload = workload,
+                            .via = via,
+                            .part = part,
+                            .clients = clients,
+                            .in_flight = 1,
+                            .kv_dtype = c->study->options.dtype,
+                            .append = true};
 }
 
-static uint32_t seqs_of(const struct fleet_job *job)
+static uint32_t seqs_of(const struct rig_job *job)
 {
     uint64_t all = workload_num_seqs(job->workload);
     return (uint32_t)(all * (job->part + 1) / job->clients - all * job->part / job->clients);
@@ -112,11 +112,10 @@ struct sharing {
     uint32_t clients, in_flight; // of each client
 };
 
-static bool share(const struct study *study, const struct fleet *fleet,
-                  const struct subject *subject, const struct sharing *sharing,
-                  struct figure *figure, double *throughput)
+static bool share(const struct study *study, const struct rig *rig, const struct subject *subject,
+                  const struct sharing *sharing, struct figure *figure, double *throughput)
 {
-    struct crowd crowd = {.study = study, .fleet = fleet, .count = sharing->clients};
+    struct crowd crowd = {.study = study, .rig = rig, .count = sharing->clients};
     char name[128];
     for (uint32_t i = 0; i < crowd.count; i++) {
         crowd.jobs[i] = job(&crowd, subject->workload, sharing->via, i, crowd.count);
@@ -139,13 +138,13 @@ static const struct sharing sharings[] = {{VIA_RING, 1, 2},  {VIA_RING, 8, 2}, {
                                           {VIA_ENGINE, 8, 1}};
 enum { BASE, WAITING = 2, SHARED = 5, APART, NUM_SHARINGS };
 
-static bool share_out(const struct study *study, const struct fleet *fleet,
+static bool share_out(const struct study *study, const struct rig *rig,
                       const struct subject *subject)
 {
     struct figure figure;
     double throughput[NUM_SHARINGS];
     for (int i = 0; i < NUM_SHARINGS; i++) {
-        if (!share(study, fleet, subject, &sharings[i], &figure, &throughput[i]))
+        if (!share(study, rig, subject, &sharings[i], &figure, &throughput[i]))
             return false;
         figure_add(&figure, "of_one", throughput[i] / throughput[BASE], "x");
         if (i >= WAITING)
@@ -159,14 +158,14 @@ static bool share_out(const struct study *study, const struct fleet *fleet,
 }
 
 static bool with_fleet(const struct study *study, const char *name, const char *smaller,
-                       bool (*run)(const struct study *study, const struct fleet *fleet,
+                       bool (*run)(const struct study *study, const struct rig *rig,
                                    const struct subject *subject))
 {
     struct subject subject;
-    struct fleet fleet = {0};
-    bool ok = study_subject(study, name, smaller, &subject) && study_fleet(study, &fleet) &&
-              run(study, &fleet, &subject);
-    fleet_close(&fleet);
+    struct rig rig = {0};
+    bool ok = study_subject(study, name, smaller, &subject) &&
+              rig_daemon(&rig, &study->options, NULL) && run(study, &rig, &subject);
+    rig_close(&rig);
     subject_finish(&subject);
     return ok;
 }
@@ -179,11 +178,10 @@ bool study_clients(const struct study *study)
 // ---- fairness ----
 
 // Each light client has an eighth of the sequences. `heavy`: the first client has all of them.
-static bool light(const struct study *study, const struct fleet *fleet,
-                  const struct subject *subject, uint32_t count, bool heavy, const char *name,
-                  struct figure *figure)
+static bool light(const struct study *study, const struct rig *rig, const struct subject *subject,
+                  uint32_t count, bool heavy, const char *name, struct figure *figure)
 {
-    struct crowd crowd = {.study = study, .fleet = fleet, .count = count};
+    struct crowd crowd = {.study = study, .rig = rig, .count = count};
     for (uint32_t i = 0; i < count; i++)
         crowd.jobs[i] = job(&crowd, subject->workload, VIA_RING, i, LIGHT);
     if (heavy)
@@ -198,7 +196,7 @@ static bool light(const struct study *study, const struct fleet *fleet,
 static bool rates_hold(const struct crowd *c)
 {
     for (uint32_t i = 0; i < c->count; i++)
-        if (c->samples[i].elapsed_us < c->fleet->options->seconds * 1e6 / 4)
+        if (c->samples[i].elapsed_us < c->rig->options->seconds * 1e6 / 4)
             return false;
     return true;
 }
@@ -207,12 +205,12 @@ static bool rates_hold(const struct crowd *c)
 // *hold: they are.
 static bool measure_rates(struct crowd *c, bool *hold)
 {
-    const struct fleet *asked = c->fleet;
+    const struct rig *asked = c->rig;
     struct options options = *asked->options;
-    struct fleet fleet = *asked;
+    struct rig rig = *asked;
     const double most = options.check ? 0 : 8 * options.seconds;
-    fleet.options = &options;
-    c->fleet = &fleet;
+    rig.options = &options;
+    c->rig = &rig;
     bool ok = crowd_measure(c);
     for (*hold = rates_hold(c); ok && !*hold && options.seconds < most; *hold = rates_hold(c)) {
         crowd_finish(c);
@@ -224,15 +222,15 @@ static bool measure_rates(struct crowd *c, bool *hold)
         fprintf(stderr,
                 "aule-bench: %s: in %g seconds a client got too few runs to tell its rate\n",
                 c->jobs[0].workload->name, options.seconds);
-    c->fleet = asked;
+    c->rig = asked;
     return ok;
 }
 
 // Each client asks for more than its share.
-static bool saturate(const struct study *study, const struct fleet *fleet,
+static bool saturate(const struct study *study, const struct rig *rig,
                      const struct subject *subject)
 {
-    struct crowd crowd = {.study = study, .fleet = fleet, .count = MOST_CLIENTS};
+    struct crowd crowd = {.study = study, .rig = rig, .count = MOST_CLIENTS};
     struct figure figure;
     bool hold;
     for (uint32_t i = 0; i < crowd.count; i++) {
@@ -249,15 +247,13 @@ static bool saturate(const struct study *study, const struct fleet *fleet,
     return ok && study_say(study, &figure);
 }
 
-static bool neighbours(const struct study *study, const struct fleet *fleet,
+static bool neighbours(const struct study *study, const struct rig *rig,
                        const struct subject *subject)
 {
     struct figure pair, equal, beside;
-    if (!light(study, fleet, subject, 2, false, "a light one and its equal", &pair) ||
-        !light(study, fleet, subject, MOST_CLIENTS, false, "7 light ones and their equal",
-               &equal) ||
-        !light(study, fleet, subject, MOST_CLIENTS, true, "7 light ones beside one of 8 x",
-               &beside))
+    if (!light(study, rig, subject, 2, false, "a light one and its equal", &pair) ||
+        !light(study, rig, subject, MOST_CLIENTS, false, "7 light ones and their equal", &equal) ||
+        !light(study, rig, subject, MOST_CLIENTS, true, "7 light ones beside one of 8 x", &beside))
         return false;
     if (!study->options.check) {
         figure_add(&beside, "p99_over_equal", beside.times.p99_us / equal.times.p99_us, "x");

@@ -5,10 +5,9 @@
 
 #include "figure.h"
 
-#include "tools/bench/line.h"
+#include "tools/bench/result.h"
 
 #include <assert.h>
-#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 

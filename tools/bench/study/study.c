@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// study.c - the table of studies, and what they share.
+// study.c - the table of studies, what they share, and which options go with what is measured.
 
 #include "study.h"
 
@@ -15,23 +15,17 @@ static const struct known {
     const char *takes[4];
 } studies[] = {
     {"border", study_border, {"dtype", "daemon"}},
-    {"step", study_step, {"dtype", "daemon"}},
     {"clients", study_clients, {"dtype", "daemon", "splits", "pool"}},
     {"fairness", study_fairness, {"dtype", "daemon", "splits", "pool"}},
-    {"copies", study_copies, {"dtype"}},
     {"growth", study_growth, {NULL}},
     {"cached", study_cached, {NULL}},
-    {"share", study_share, {"daemon", "prompt", "full", "whole-steps"}},
-    {"tiers", study_tiers, {"daemon", "prompt", "full", "second-device"}},
     {"isolation", study_isolation, {"daemon", "dtype", "full"}},
 };
 enum { NUM_STUDIES = sizeof studies / sizeof *studies };
 
 // Options of a run that some or all studies do not take, because their cases determine them.
-static const char *const particular[] = {"via",        "clients",     "kv-dtype",     "contiguous",
-                                         "no-cascade", "baseline",    "splits",       "pool",
-                                         "dtype",      "head-dim",    "token-scales", "prompt",
-                                         "full",       "whole-steps", "second-device"};
+static const char *const particular[] = {"via",  "clients", "kv-dtype", "no-cascade",   "splits",
+                                         "pool", "dtype",   "head-dim", "token-scales", "full"};
 enum { NUM_PARTICULAR = sizeof particular / sizeof *particular };
 
 static const struct known *find(const char *name)
@@ -58,13 +52,7 @@ bool study_run(const struct study *study)
     return known && known->run(study);
 }
 
-bool study_starts_daemon(const char *name)
-{
-    const struct known *known = find(name);
-    return known && takes(known, "daemon");
-}
-
-bool study_takes(const char *name, const struct options *options)
+static bool study_heeds(const char *name, const struct options *options)
 {
     const struct known *known = find(name);
     for (int i = 0; known && i < NUM_PARTICULAR; i++) {
@@ -77,9 +65,48 @@ bool study_takes(const char *name, const struct options *options)
     return known != NULL;
 }
 
-bool study_fleet(const struct study *study, struct fleet *fleet)
+static bool workload_heeds(const struct workload *w, const struct options *o)
 {
-    return fleet_open(fleet, &study->options, false);
+    const enum dtype asked = o->kv_dtype;
+    if (w->kv_dtype && asked && asked != w->kv_dtype)
+        fprintf(stderr, "aule-bench: %s has K and V in %s and cannot take --kv-dtype %s\n", w->name,
+                dtype_name((int)w->kv_dtype), dtype_name((int)asked));
+    else if (o->token_scales && dtype_size(workload_kv_dtype(w, o->dtype, asked)) > 1)
+        fprintf(stderr, "aule-bench: --token-scales needs K and V of 8 bits: --kv-dtype fp8_e4m3, "
+                        "fp8_e5m2 or int8\n");
+    else if (o->head_dim % 8 != 0) // the check reads elements in groups of eight
+        fprintf(stderr, "aule-bench: --head-dim %u is no multiple of 8 up to 512\n", o->head_dim);
+    else if (o->via != VIA_ENGINE && workload_num_seqs(w) < o->clients)
+        fprintf(stderr, "aule-bench: %s has %u sequences, too few for %u clients\n", w->name,
+                workload_num_seqs(w), o->clients);
+    else if (o->full)
+        fprintf(stderr, "aule-bench: --full goes with the study isolation only, not with %s\n",
+                w->name);
+    else
+        return true;
+    return false;
+}
+
+bool all_heed(const struct selection *selection, const struct options *options)
+{
+    bool daemon = options->via != VIA_ENGINE;
+    for (uint32_t i = 0; i < selection->count; i++) {
+        const struct workload *w = &selection->list[i];
+        const struct known *known = w->is_study ? find(w->name) : NULL;
+        if (!(w->is_study ? study_heeds(w->name, options) : workload_heeds(w, options)))
+            return false;
+        daemon |= known && takes(known, "daemon");
+    }
+    if (options->clients > 1 && options->via == VIA_ENGINE)
+        fprintf(stderr,
+                "aule-bench: --clients %u needs --via nng or ring: an engine serves one process\n",
+                options->clients);
+    else if (options->daemon && !daemon)
+        fprintf(stderr,
+                "aule-bench: --daemon does not go with --via engine, which starts no daemon\n");
+    else
+        return true;
+    return false;
 }
 
 bool study_subject(const struct study *study, const char *name, const char *smaller,
@@ -110,7 +137,7 @@ struct figure study_figure(const struct study *study, const char *via,
                             .measured = !study->options.check};
     if (!workload)
         return figure;
-    figure.bytes = steps * workload_bytes(workload, dtype, dtype);
+    figure.bytes = steps * workload_bytes(workload, dtype);
     figure.flops = steps * workload_flops(workload);
     return figure;
 }

@@ -37,10 +37,8 @@ static float scale_of(const struct caller *c)
 
 static uint32_t sets_for(const struct caller_params *params)
 {
-    uint64_t all = (uint64_t)workload_bytes(params->workload, params->dtype, params->kv_dtype);
+    uint64_t all = (uint64_t)workload_bytes(params->workload, params->kv_dtype);
     uint64_t sets = (params->pool_bytes + all - 1) / all;
-    if (params->layers)
-        return params->layers;
     return sets < 1 ? 1 : sets > MOST_SETS ? MOST_SETS : (uint32_t)sets;
 }
 
@@ -300,9 +298,9 @@ bool caller_open(struct caller *c, const struct caller_params *params)
                 CALLER_MOST_IN_FLIGHT);
         return false;
     }
-    if (params->layers || params->in_flight > 1 || params->append)
+    if (params->in_flight > 1 || params->append)
         c->num_q_sets = c->num_sets;
-    if (!shape_init(&c->shape, params->workload, params->first, params->count, false))
+    if (!shape_init(&c->shape, params->workload, params->first, params->count))
         return false;
     if (c->shape.num_blocks > PIECE_BLOCKS)
         c->shape.num_contents = PIECE_BLOCKS;
@@ -346,49 +344,29 @@ static struct aule_run_params run_of(const struct caller *c, uint32_t set)
     return run;
 }
 
-// Several steps are layers of one run, each with its own tensors.
-static struct aule_layers layers_of(const struct caller *c, uint32_t count)
-{
-    uint64_t stride = 2 * (c->q_bytes + c->new_bytes);
-    return (struct aule_layers){.num_layers = count,
-                                .q_stride = stride,
-                                .k_stride = stride,
-                                .v_stride = stride,
-                                .out_stride = stride};
-}
-
 static uint64_t submit(void *context, uint32_t first_set, uint32_t count)
 {
     struct caller *c = context;
     struct aule_ticket *ticket = &c->tickets[c->submitted % CALLER_MOST_IN_FLIGHT];
     const struct aule_run_params run = run_of(c, first_set % c->num_sets);
-    const struct aule_layers layers = layers_of(c, count);
-    enum aule_status status =
-        count > 1 ? aule_run_layers_submit(c->batch, &run, &layers, TIMEOUT_MS, ticket)
-                  : aule_run_submit(c->batch, &run, TIMEOUT_MS, ticket);
-    if (status != AULE_OK) {
+    (void)count; // 1
+    if (aule_run_submit(c->batch, &run, TIMEOUT_MS, ticket) != AULE_OK) {
         failed("run");
         return 0;
     }
-    c->last_set = (first_set + count - 1) % c->num_sets;
+    c->last_set = first_set % c->num_sets;
     return ++c->submitted;
-}
-
-// If several layers ran, the time of each is not known.
-static void tell_gpu(const struct aule_run_result *result, uint32_t count, uint64_t *gpu_ns)
-{
-    for (uint32_t i = 0; i < count; i++)
-        gpu_ns[i] = count == 1 ? result->gpu_ns : 0;
 }
 
 static bool wait(void *context, uint64_t number, uint32_t count, uint64_t *gpu_ns)
 {
     struct caller *c = context;
+    (void)count; // 1
     struct aule_run_result result;
     if (aule_ticket_wait(c->session, c->tickets[(number - 1) % CALLER_MOST_IN_FLIGHT], TIMEOUT_MS,
                          &result) != AULE_OK)
         return failed("wait");
-    tell_gpu(&result, count, gpu_ns);
+    *gpu_ns = result.gpu_ns;
     return true;
 }
 
@@ -396,15 +374,12 @@ static bool run(void *context, uint32_t first_set, uint32_t count, uint64_t *gpu
 {
     struct caller *c = context;
     const struct aule_run_params params = run_of(c, first_set % c->num_sets);
-    const struct aule_layers layers = layers_of(c, count);
     struct aule_run_result result;
-    enum aule_status status = count > 1
-                                  ? aule_run_layers(c->batch, &params, &layers, TIMEOUT_MS, &result)
-                                  : aule_run(c->batch, &params, TIMEOUT_MS, &result);
-    if (status != AULE_OK)
+    (void)count; // 1
+    if (aule_run(c->batch, &params, TIMEOUT_MS, &result) != AULE_OK)
         return failed("run");
-    c->last_set = (first_set + count - 1) % c->num_sets;
-    tell_gpu(&result, count, gpu_ns);
+    c->last_set = first_set % c->num_sets;
+    *gpu_ns = result.gpu_ns;
     return true;
 }
 

@@ -6,7 +6,7 @@
 #include "client.h"
 
 #include "caller.h"
-#include "tools/bench/world.h"
+#include "world.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // client.h - a worker process of the bench. It runs some sequences of a workload, through a daemon
-// or on its own engine. fleet.c starts it and talks with it over standard input and output: it
+// or on its own engine. clients.c starts it and talks with it over standard input and output: it
 // prints "ready" and waits for a line; then it prints a line for each step, "wall_us gpu_us", and
 // at the end "done elapsed_us rows worst".
 

@@ -20,7 +20,6 @@ struct caller_params {
     uint32_t first, count; // its sequences
     uint32_t splits;       // as in engine_run
     uint64_t pool_bytes;   // as in world_params
-    uint32_t layers;       // as in world_params
     uint32_t in_flight;    // steps that are submitted and not yet waited for; each has its own q
                            // and out
     bool append;           // as in world_params
