@@ -10,7 +10,6 @@
 #include "core/pool/claim.h"
 #include "core/pool/evict.h"
 #include "core/pool/prefix.h"
-#include "core/pool/queue.h"
 #include "core/pool/tenant.h"
 #include "session_life.h"
 #include "state.h"
@@ -166,23 +165,6 @@ enum status core_prefix_unpin(struct core *core, uint64_t id, int32_t index,
     return STATUS_OK;
 }
 
-void core_retry_begin(struct core *core)
-{
-    queue_begin_round(&core->pool);
-}
-
-struct core_waiter *core_retry_next(struct core *core)
-{
-    return queue_next(&core->pool);
-}
-
-struct core_waker *core_next_woken(struct core *core)
-{
-    struct core_waker *first = core->ledger.woken;
-    ledger_unwake(&core->ledger, first);
-    return first;
-}
-
 // ---- the engine's events ----
 
 static void chunk_news(struct core *core, const struct engine_event *event)
@@ -237,11 +219,6 @@ bool core_step(struct core *core, int64_t now_ns)
     bool news = core->ledger.news;
     core->ledger.news = false;
     return news;
-}
-
-bool core_has_news(const struct core *core)
-{
-    return core->ledger.news;
 }
 
 int64_t core_wake_ns(const struct core *core)

@@ -6,7 +6,7 @@
 // dispatcher, makes every call, so there is no lock.
 //
 // No call waits, except core_destroy(). A call that cannot be served yet returns NO_BLOCKS, BUSY or
-// TIMEOUT. The caller parks the command and asks again after core_step() has returned true.
+// TIMEOUT. The caller keeps the command, and calls again when core_next_ready() names it: waits.h.
 // Every call first checks its arguments against the session's own holds and arena. A call that
 // fails has changed nothing, and *error says why, with the values.
 // At every moment, for each cache: free + leased + held + cached + quarantined = total.
@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "metrics.h"
 #include "tier/tier.h"
+#include "waits.h"
 
 struct core;
 struct core_session;
@@ -110,7 +111,7 @@ void core_destroy(struct core *core);
 
 // Call this in every turn of the dispatcher's loop. It takes the engine's events, finishes runs,
 // submits ready ones, and may call session_gone(). True: something came free or finished since the
-// last call, so try parked commands again. `now_ns` is the time of any clock that never goes back.
+// last call, so ask core_next_ready(). `now_ns` is the time of any clock that never goes back.
 // While the GPU is busy, new runs wait for the sessions that it just served, so that they share the
 // next submission. After a loss of the device core_device_status() is STATUS_DEVICE_LOST.
 bool core_step(struct core *core, int64_t now_ns);
@@ -118,27 +119,12 @@ bool core_step(struct core *core, int64_t now_ns);
 // A time that has passed: the GPU is about to finish, so call core_step() in a loop and do not
 // sleep. FOREVER: call it only after an event.
 int64_t core_wake_ns(const struct core *core);
-// True: core_step() will return true, so a command that is parked may succeed now.
-bool core_has_news(const struct core *core);
 // Reports a sleep of the caller, which ended at `now_ns`. `until_ns`: the deadline that ended it;
 // FOREVER: something else ended it. `woken`: an event of the engine ended it.
 void core_slept(struct core *core, int64_t until_ns, int64_t now_ns, bool woken);
 enum status core_device_status(const struct core *core);
 bool core_idle(const struct core *core); // nothing queued, nothing in flight
 void core_stop_tiers(struct core *core); // begins no store and no load any more
-
-// ---- what waits ----
-
-// Something that waits for news of one kind. The struct is the caller's; it lies still while it
-// waits. core_step() returns true after something was woken.
-struct core_waker {
-    int kind;                       // the caller's: what the waker is a part of
-    bool woken;                     // core_next_woken() will return it
-    struct core_waker *prev, *next; // of those that are woken, oldest first
-};
-// The next one that has news, each once. NULL: there is none. Ask until then. Wake-ups may be
-// spurious. An event costs as much as the wakers that it wakes, however many others wait.
-struct core_waker *core_next_woken(struct core *core);
 
 // ---- sessions ----
 
@@ -155,8 +141,9 @@ struct core_session_params {
     struct engine_arena *device_arena; // memory kind 1 of tensors, likewise; NULL = none
     uint64_t device_arena_size;        // bytes
     void *owner;                       // passed to session_gone()
-    struct core_waker *waker;          // woken when a run of it ends, or a ticket comes free. It
-                                       // lies still until the session closes. NULL = none
+    // Named by core_next_ready() when a run of the session has ended or a ticket has come free. It
+    // lies still until the session closes. NULL = none.
+    struct core_wait *wait;
 };
 enum status core_session_open(struct core *core, const struct core_session_params *params,
                               struct core_session **out, struct error *error);
@@ -223,51 +210,17 @@ enum status core_cache_counts(struct core_session *session, uint64_t cache, stru
 
 // ---- blocks ----
 
-// Leases `count` blocks; their contents are undefined. All or nothing.
-// NO_BLOCKS: too few are free now; *growing: a chunk is being made, of this cache or by another one
-// ahead of need, so ask again soon.
+// Leases `count` blocks; their contents are undefined. All or nothing. `wait`: of a lease that
+// waits; NULL: it is a new one.
+// NO_BLOCKS: too few are free now, or a lease that waits goes first; *error names that lease if it
+// is of the same tenant. *growing: a chunk is being made that the cache may get, so ask again soon.
 // QUOTA: the session must release blocks first. LIMIT: the pool can never have `count` blocks.
-enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint32_t count,
-                              int32_t *blocks, bool *growing, struct error *error);
-// A lease that waits until enough blocks are free: the caller tries it again, and core decides
-// whose turn it is. The struct is the caller's; it lies still between the two calls.
-struct core_waiter {
-    struct core_session *session;
-    uint64_t cache;
-    uint32_t count;                  // blocks
-    bool only_growth;                // it gives up when no chunk is being made any more
-    struct core_waiter *prev, *next; // of its tenant, oldest first
-    struct core_waiter *beside_prev, *beside_next; // of its line, or of its lane's growth
-    struct queue_lane *lane;                       // its cache's
-    struct queue_line *line;                       // NULL: only_growth
-    uint64_t age;                                  // later ones have a higher number
-    uint64_t tried;                                // the round that tried it last
-};
-// NO_MEMORY: it does not wait.
-enum status core_wait(struct core_session *session, struct core_waiter *waiter, uint64_t cache,
-                      uint32_t count, bool only_growth, struct error *error);
-void core_wait_end(struct core_waiter *waiter); // before its session closes
-// A round over the leases that may be granted, or that must be refused, since something has
-// changed: ask core_retry_next() until it returns NULL, and try each waiter that it names once.
-// That may end the waiter. A round costs O(log tenants) for each waiter that it names. It names one
-// for each cache and one more, those that wait only for growth once a cache has free blocks, a
-// chunk has come, or nothing grows any more, and those of tenants whose sessions all wait. If one
-// was granted, begin another round.
-void core_retry_begin(struct core *core);
-struct core_waiter *core_retry_next(struct core *core);
-// True: a chunk is being made that the cache may get, so a lease that lost its turn may soon get
-// it.
-bool core_cache_grows(const struct core_session *session, uint64_t cache);
-// A command of the session begins or ceases to wait for what another session does: a claim or the
-// take of an offer. Leases that wait are counted already.
-void core_count_wait(struct core_session *session, bool begins);
-// Ask this before core_blocks_lease(), with the waiter of the lease; NULL: it is a new one.
-// NO_BLOCKS: a lease that waits goes first; *error names it if it is of the same tenant. Inside a
-// tenant leases go in the order of their arrival. Among tenants, the one that would have more
-// blocks waits; of equal ones, the newer one. Leases that wait in other caches or only for growth
-// do not count if enough blocks of `cache` are free.
-enum status core_lease_turn(const struct core_session *session, const struct core_waiter *waiter,
-                            uint64_t cache, uint32_t count, struct error *error);
+// Inside a tenant leases go in the order of their arrival. Among tenants, the one that would have
+// more blocks waits; of equal ones, the newer one. Leases that wait in other caches or only for
+// growth do not count if enough blocks of `cache` are free.
+enum status core_blocks_lease(struct core_session *session, const struct core_wait *wait,
+                              uint64_t cache, uint32_t count, int32_t *blocks, bool *growing,
+                              struct error *error);
 // A block that the session holds twice needs two releases. All or nothing: NOT_HELD names the first
 // block that the session does not hold.
 enum status core_blocks_release(struct core_session *session, uint64_t cache, const int32_t *blocks,
@@ -343,15 +296,6 @@ uint32_t core_prefix_load(struct core_session *session, uint64_t cache,
                           enum core_load load, uint64_t *id);
 // False: the load has ended; a look-up finds what it brought.
 bool core_load_runs(const struct core *core, uint64_t id);
-// A look-up that waits for a load. It is woken when the load has ended.
-struct core_loader {
-    struct core_waker waker;
-    uint64_t load;
-    struct core_loader *prev, *next; // of all loads
-};
-// `loader`: zeroed but for waker.kind.
-void core_load_wait(struct core *core, uint64_t load, struct core_loader *loader);
-void core_load_wait_end(struct core *core, struct core_loader *loader);
 
 // What a look-up has claimed. Blocks are counted from the start of the prompt.
 struct core_claim {
@@ -371,23 +315,11 @@ enum status core_prefix_claim(struct core_session *session, uint64_t cache,
                               int32_t *blocks, struct core_claim *out, struct error *error);
 // Holds the blocks that have become visible since, and says how the claim stands. TIMEOUT: no
 // block did, and the next one is promised. NOT_FOUND: the claim has ended. `blocks` has room for
-// core_claim_missing() ids. core_step() returns true when a promised block may have come.
+// core_claim_missing() ids.
 enum status core_claim_take(struct core_session *session, uint64_t cache, uint64_t claim,
                             int32_t *blocks, uint32_t *num_blocks, struct core_claim *out,
                             struct error *error);
 uint32_t core_claim_missing(struct core_session *session, uint64_t cache, uint64_t claim);
-// A take that waits for blocks of a claim. It is woken when core_claim_take() may not return
-// TIMEOUT any more.
-struct core_claimer {
-    struct core_waker waker;
-    struct ledger *ledger;
-    struct claim *claim;              // NULL: it has ended
-    struct core_claimer *prev, *next; // of this claim
-};
-// `claimer`: zeroed but for waker.kind. NOT_FOUND: the claim has ended.
-enum status core_claim_wait(struct core_session *session, uint64_t cache, uint64_t claim,
-                            struct core_claimer *claimer, struct error *error);
-void core_claim_wait_end(struct core_claimer *claimer); // before its session closes
 // True: core_claim_take() would return TIMEOUT. Ask this before a retry: it looks at one block.
 bool core_claim_waits(struct core_session *session, uint64_t cache, uint64_t claim);
 // Gives up the claim of the blocks from num_blocks on. Ids of ended claims are no error.
@@ -462,30 +394,17 @@ struct core_offer {
     bool publish;
 };
 // Takes the offer of this name, and holds its blocks for the session. The giver may take it, too.
-// NOT_FOUND: there is none. BUSY: a session has taken it, or writes of its blocks have not ended.
+// `wait`: of a take that waits; NULL: it is a new one. Takes of one name go in the order of their
+// arrival.
+// NOT_FOUND: there is none. BUSY: a session has taken it, another take waits and goes first, or
+// writes of its blocks have not ended.
 // A take needs no free block, and its tenant uses no more blocks by it. So takes and leases that
 // wait do not heed each other. UNWRITTEN: such a write failed; only the giver may take it now.
 // QUOTA. LIMIT: --max-offers, or --max-batch-memory for what the offer has copied, which the taker
 // keeps until it settles.
-enum status core_offer_take(struct core_session *session, uint64_t cache, const char *name,
-                            const struct core_offer **out, struct error *error);
-// A take that waits for an offer: the caller tries it again when it is woken, and core decides
-// whose turn it is. The struct is the caller's; it lies still between the two calls.
-struct core_taker {
-    struct core_waker waker;
-    struct core_session *session;
-    struct taker_queue *queue;      // of its name
-    struct core_taker *prev, *next; // in the queue, oldest first
-};
-// `taker`: zeroed but for waker.kind. OK, INVALID (the name), NOT_FOUND (the cache) or NO_MEMORY.
-enum status core_take_wait(struct core_session *session, struct core_taker *taker, uint64_t cache,
-                           const char *name, struct error *error);
-void core_take_wait_end(struct core_taker *taker); // before its session closes
-// Ask this before core_offer_take(), with the taker of the take; NULL: it is a new one. Takes of
-// one name go in the order of their arrival. BUSY: the offer could be taken, but another take waits
-// and goes first.
-enum status core_take_turn(const struct core_session *session, const struct core_taker *taker,
-                           uint64_t cache, const char *name, struct error *error);
+enum status core_offer_take(struct core_session *session, const struct core_wait *wait,
+                            uint64_t cache, const char *name, const struct core_offer **out,
+                            struct error *error);
 // An offer that the session has taken and neither accepted nor given back; else NOT_FOUND.
 enum status core_offer_find(const struct core_session *session, uint64_t offer,
                             const struct core_offer **out, struct error *error);

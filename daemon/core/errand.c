@@ -132,10 +132,10 @@ struct errand *errand_find_load(const struct core *core, const struct cache *cac
 // A load's id is that of its session.
 static void wake_loaders(const struct errand *errand)
 {
-    struct core_loader *loader;
-    LIST_EACH(errand->core->tiers.loaders, loader) {
-        if (loader->load == errand->session->id)
-            ledger_wake(&errand->core->ledger, &loader->waker);
+    struct core_wait *wait;
+    LIST_EACH_BY(errand->core->tiers.loaders, wait, beside_next) {
+        if (wait->load == errand->session->id)
+            ledger_wake(&errand->core->ledger, wait);
     }
 }
 

@@ -246,20 +246,6 @@ bool core_load_runs(const struct core *core, uint64_t load)
     return false;
 }
 
-void core_load_wait(struct core *core, uint64_t load, struct core_loader *loader)
-{
-    loader->load = load;
-    LIST_APPEND(core->tiers.loaders, loader);
-    if (!core_load_runs(core, load))
-        ledger_wake(&core->ledger, &loader->waker);
-}
-
-void core_load_wait_end(struct core *core, struct core_loader *loader)
-{
-    LIST_DELETE(core->tiers.loaders, loader);
-    ledger_unwake(&core->ledger, &loader->waker);
-}
-
 static uint32_t load_missing(struct plan *plan, enum core_load load)
 {
     const uint32_t missing = plan->num_blocks - plan->num_found,
@@ -412,10 +398,9 @@ static bool lease(struct errand *errand, bool *waits)
     const uint32_t count = errand->window - errand->num_done;
     int32_t *blocks = malloc(count * sizeof *blocks);
     bool growing = false;
-    enum status status =
-        blocks ? core_lease_turn(session, NULL, cache, count, NULL) : STATUS_NO_MEMORY;
-    if (status == STATUS_OK)
-        status = core_blocks_lease(session, cache, count, blocks, &growing, NULL);
+    const enum status status =
+        blocks ? core_blocks_lease(session, NULL, cache, count, blocks, &growing, NULL)
+               : STATUS_NO_MEMORY;
     for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
         errand->blocks[errand->num_done + i].block = blocks[i];
     free(blocks);

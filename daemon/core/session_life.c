@@ -102,7 +102,7 @@ static struct core_session *session_create(struct core *core, struct salt *salt,
         .device_arena = p->device_arena,
         .device_arena_size = p->device_arena ? p->device_arena_size : 0,
         .owner = p->owner,
-        .waker = p->waker,
+        .wait = p->wait,
     };
     if (!session->name || !session->salt ||
         !turns_reserve(session->turns, session->salt->tenant,
@@ -111,6 +111,8 @@ static struct core_session *session_create(struct core *core, struct salt *salt,
         session_free(session);
         return NULL;
     }
+    if (session->wait)
+        *session->wait = (struct core_wait){.kind = CORE_WAIT_RUNS, .session = session};
     LIST_APPEND(core->sessions, session);
     if (params)
         tenant_enter(session->salt->tenant);
@@ -182,8 +184,8 @@ bool core_session_close(struct core_session *session, bool died)
     struct core *core = session->core;
     struct batch *batch, *next;
     session->closed = true;
-    ledger_unwake(session->ledger, session->waker);
-    session->waker = NULL;
+    ledger_unwake(session->ledger, session->wait);
+    session->wait = NULL;
     run_drop_queued(session, STATUS_NO_SESSION);
     engine_line_end(core->ledger.engine, session->id);
     HASH_ITER(hh, session->batches, batch, next) {
@@ -316,8 +318,7 @@ enum status core_cache_close(struct core_session *session, uint64_t cache, struc
             batch_destroy(batch);
     }
     offers_leave(session, table->cache);
-    if (session->num_waiting)
-        queue_retry_all(session->pool);
+    session_wake(session, cache);
     table->num_users--;
     claim_end_all(table);
     attached_end(table); // the process has unmapped it

@@ -28,6 +28,9 @@ struct core {
     int64_t wake_ns; // what core_wake_ns() returns
     bool woken;      // an event of the engine ended the caller's last sleep
 
+    struct core_wait *hopeful; // waits for any news
+    bool asked;                // core_next_ready() has not returned NULL yet
+
     struct core_session *sessions; // open ones; owned
     struct core_session *leaving;  // closed ones with work in flight, or haunted; owned
     uint32_t num_sessions;         // in `sessions`, without errands

@@ -27,11 +27,11 @@ enum { TIERS_SOURCES = 1 + CORE_MAX_TIERS }; // the host tier first
 struct tiers {
     struct errand *errands; // a list; owned
     uint32_t num_errands;
-    struct core_loader *loaders; // what waits for loads
-    uint64_t store_bytes;        // of memory that stores use
-    bool full;                   // stores wait for memory, until an errand ends
-    bool stopped;                // no errand begins
-    bool finished;               // core ends: nothing moves any more
+    struct core_wait *loaders; // what waits for loads
+    uint64_t store_bytes;      // of memory that stores use
+    bool full;                 // stores wait for memory, until an errand ends
+    bool stopped;              // no errand begins
+    bool finished;             // core ends: nothing moves any more
     // What a load takes, learnt: nanoseconds for a MiB from each source; 0 = unknown.
     int64_t load_ns[TIERS_SOURCES];
     bool ran_out[TIERS_SOURCES]; // it is of a load that did not come in time, so at least that

@@ -1,56 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// park.h - commands that wait: a lease for free blocks, a Wait for the end of a run, GPU work for a
-// free ticket, a ClaimWait for blocks that others compute, an OfferTake for an offer, a look-up for
-// blocks that come from tiers. Each is a record with a deadline, never a blocked thread. Core names
-// those that may succeed now (core_next_woken(), core_retry_next()), so an event costs what it
-// wakes, not all that waits. Work never overtakes older work of its session. Core decides which
-// lease and which take goes first (core_lease_turn(), core_take_turn()). Dispatcher thread.
+// park.h - commands that wait. Each is a record with a deadline, never a blocked thread. Knows no
+// command: a handler's file has a struct park_kind for each kind that waits, and parks its own part
+// of the record. Core names the records that may succeed now (core/waits.h), so an event costs what
+// it wakes, not all that waits. Work never overtakes older work of its session. Dispatcher thread.
 
 #ifndef AULE_SERVER_PARK_H
 #define AULE_SERVER_PARK_H
 
 #include "dispatch.h"
 
-// Parks a copy of *command with copies of its arrays. The caller sets kind, deadline, the union and
-// `bytes`; session and asker are the call's. LIMIT: the session has park_max() commands parked, or
-// their arrays would exceed --max-parked-memory.
-enum status park(struct call *call, const struct parked *command);
-uint32_t park_max(const struct server_params *params); // commands that a session may have parked
-// Answers the call with the result of a run: at once if the run is over, else when it ends, until
-// `deadline_ns`. TIMEOUT: the run is not over and the deadline has passed.
-enum status park_wait(struct call *call, uint64_t ticket, int64_t deadline_ns);
-// Answers the call with the last ticket that has ended: when all up to `ticket` have, until
-// `deadline_ns`. TIMEOUT.
-enum status park_ended(struct call *call, uint64_t ticket, int64_t deadline_ns);
-// Answers the call with the blocks of the claim that have come: at once if there are some or if the
-// next one is the claim's to compute, else when that is so, until `deadline_ns`.
-enum status park_claim(struct call *call, uint64_t cache, uint64_t claim, int64_t deadline_ns);
+#include <stddef.h>
 
-// Answers a look-up without a claim: at once if nothing more comes for it from tiers, else when the
-// load has ended, or at `deadline_ns` with what is there then. A look-up that cannot wait is
-// answered at once.
-struct park_lookup {
-    uint64_t cache, load; // load 0: nothing comes
-    struct core_prefix prefix;
-    uint32_t max_tokens, num_blocks; // num_blocks: full ones of the prefix
+// How commands of one kind wait.
+struct park_kind {
+    enum park_list list;
+    size_t size; // bytes of the own part
+    // PARK_OTHERS: begins the wait in core. On failure the command does not wait.
+    enum status (*wait)(struct core_session *session, struct core_wait *wait, void *own,
+                        struct error *error);
+    // Tries again, and answers the command if it succeeds or fails for good. `last`: its deadline
+    // has passed, so it is answered in any case. True: it waits still.
+    bool (*retry)(struct parked *parked, bool last);
+    bool (*keep)(void *own);   // makes copies of the arrays; false: no memory. NULL: it has none
+    void (*finish)(void *own); // frees the copies; NULL: there are none
 };
-enum status park_lookup(struct call *call, const struct park_lookup *lookup, int64_t deadline_ns);
-// Attaches the session, when the memory is made, until `deadline_ns`. BUSY: it is not made yet.
-enum status park_attach(struct call *call, uint64_t cache, uint32_t part, int64_t deadline_ns);
 
-void park_retry(struct server *server); // call this when something came free
-// The session has closed the cache: its takes and look-ups there, which can only fail now, are
-// answered.
-void park_cache_closed(struct session *session, uint64_t cache);
-// Call this before a new lease, so that older ones get free blocks first.
-void park_retry_leases(struct server *server);
+// A command to park, without its own part.
+struct park_command {
+    const struct park_kind *kind;
+    int64_t deadline_ns;
+    uint64_t ticket; // PARK_ENDS
+    uint64_t bytes;  // that kind->keep() copies
+};
+// Parks the command with a copy of `own`. LIMIT: the session has park_max() commands parked, or
+// their arrays would exceed --max-parked-memory. NO_MEMORY, or as kind->wait().
+enum status park(struct call *call, const struct park_command *command, const void *own);
+uint32_t park_max(const struct server_params *params); // commands that a session may have parked
+
+// A command that waits. Handlers read it.
+struct parked {
+    const struct park_kind *kind;
+    struct session *session;
+    struct asker asker;
+    struct core_wait wait; // PARK_OTHERS
+    int64_t deadline_ns;
+    uint64_t ticket;                          // PARK_ENDS
+    uint64_t bytes;                           // of copies of arrays
+    struct parked *prev, *next;               // server->parked, in the order of arrival
+    struct parked *beside_prev, *beside_next; // of its list of session->parked
+    max_align_t own[];                        // [kind->size bytes]
+};
+// The two ends of a parked command.
+void park_answer(struct parked *parked, const struct wire_reply *reply);
+void park_refuse(struct parked *parked, const struct error *error);
+// The command waits for the end of its ticket from now on. It is of that kind, without an own part.
+void park_become(struct parked *parked, const struct park_kind *kind, uint64_t ticket,
+                 int64_t deadline_ns);
+
+void park_retry(struct server *server); // call this when core has news
 // Answers the commands whose deadline has passed, and arms the other deadlines.
 void park_expire(struct server *server, int64_t now_ns);
 // The session ends: its commands are answered NO_SESSION, with `why` in the text.
 void park_drop_session(struct session *session, const char *why);
-// Answers all parked leases and work with the error `why`; if `waits_too`, also all waits for runs.
-void park_refuse_all(struct server *server, const struct error *why, bool waits_too);
+// Answers all parked commands with the error `why`, except those that wait for the end of a run;
+// these, too, if `ends_too`.
+void park_refuse_all(struct server *server, const struct error *why, bool ends_too);
 
 #endif

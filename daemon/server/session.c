@@ -182,9 +182,8 @@ static enum status open_in_core(struct session *session, struct error *error)
         .device_arena = session->device_arena,
         .device_arena_size = session->device_arena_size,
         .owner = session,
-        .waker = &session->waker,
+        .wait = &session->wait,
     };
-    session->waker.kind = WAKER_SESSION;
     return core_session_open(session->server->core, &params, &session->core, error);
 }
 
@@ -675,7 +674,6 @@ void session_process_gone(struct session *session)
 
 void session_end(struct session *session, bool died, const char *why)
 {
-    struct server *server = session->server;
     if (session->stage == SESSION_ENDING)
         return;
     log_info("%s: ends: %s", session->label, why);

@@ -23,7 +23,6 @@
 #include "socket_path.h"
 #include "tiering.h"
 #include "waker.h"
-#include "work.h"
 
 // Which descriptor of the dispatcher's epoll set has an event.
 enum watch_kind {
@@ -67,19 +66,11 @@ struct lane {
     struct session *sleeper_prev, *sleeper_next; // server->sleepers, while `has_sleeper`
 };
 
-// What a core_waker of the server is a part of.
-enum waker_kind {
-    WAKER_SESSION, // session.waker
-    WAKER_CLAIM,   // parked.claim.claimer
-    WAKER_TAKE,    // parked.take.taker
-    WAKER_LOOKUP   // parked.lookup.loader
-};
-
 // A session's parked commands by what wakes them.
 enum park_list {
-    PARK_ENDS,   // WAIT and ENDED, by ticket
-    PARK_WORK,   // in the order of arrival
-    PARK_OTHERS, // core wakes each by itself
+    PARK_OTHERS, // core names each by itself
+    PARK_ENDS,   // the end of its ticket; in the order of tickets
+    PARK_WORK,   // a free ticket; in the order of arrival
     NUM_PARK_LISTS
 };
 
@@ -118,7 +109,7 @@ struct session {
     uint64_t owner;     // owner_number() of it
     struct watch watch; // of pidfd
     int64_t opened_ns, map_deadline_ns;
-    struct core_waker waker;               // WAKER_SESSION
+    struct core_wait wait;                 // CORE_WAIT_RUNS
     struct parked *parked[NUM_PARK_LISTS]; // park.c: its parked commands
     uint32_t num_parked, num_parked_work;  // park.c: of them all; of those with GPU work
     uint64_t parked_bytes;                 // park.c: arrays of its parked work; --max-parked-memory
@@ -133,58 +124,6 @@ struct session {
     bool abandoned;    // it ended while the job thread made its segment
     bool unmaking;     // the job thread unmakes its segment; only that thread may touch it now
     UT_hash_handle hh; // server->sessions, by id
-};
-
-// A parked command. LEASE waits for free blocks, WAIT for the end of a run, WORK for a free ticket,
-// CLAIM for blocks that others compute, TAKE for an offer, ENDED for the end of tickets that it
-// does not reap, LOOKUP for blocks that come from tiers, ATTACH for the memory of a cache.
-enum parked_kind {
-    PARKED_LEASE,
-    PARKED_WAIT,
-    PARKED_WORK,
-    PARKED_CLAIM,
-    PARKED_TAKE,
-    PARKED_ENDED,
-    PARKED_LOOKUP,
-    PARKED_ATTACH
-};
-struct parked {
-    enum parked_kind kind;
-    struct session *session;
-    struct asker asker;
-    int64_t deadline_ns;
-    bool only_growth; // LEASE with timeout 0: waits only for a chunk that is being made
-    union {
-        struct {
-            uint64_t cache;
-            uint32_t count;
-            struct core_waiter waiter; // its place in core's queue
-        } lease;
-        struct {
-            uint64_t cache, claim;
-            struct core_claimer claimer;
-        } claim;
-        struct {
-            uint64_t cache;
-            char name[WIRE_MAX_NAME + 1];
-            struct core_taker taker; // its place in core's queue
-        } take;
-        struct {
-            uint64_t cache, load;
-            struct core_prefix prefix; // owned
-            uint32_t max_tokens;
-            struct core_loader loader;
-        } lookup;
-        struct {
-            uint64_t cache;
-            uint32_t part;
-        } attach;
-        uint64_t ticket;  // WAIT, ENDED
-        struct work work; // WORK; owned
-    };
-    uint64_t bytes;                           // of the arrays of `work` or `lookup`
-    struct parked *prev, *next;               // server->parked, in the order of arrival
-    struct parked *beside_prev, *beside_next; // of its list of session->parked
 };
 
 struct server {
@@ -226,7 +165,7 @@ struct server {
     struct deferred *deferred;   // messages that wait for an offloaded command; owned
     uint32_t num_offloads;       // jobs of offload.c
     struct parked *parked;       // owned
-    uint32_t num_parked, num_parked_leases, num_parked_attaches;
+    uint32_t num_parked;
     int64_t next_deadline_ns; // at most the nearest deadline
 
     uint64_t *message;     // WIRE_MAX_MESSAGE bytes: a private copy of the request in hand; owned

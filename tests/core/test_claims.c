@@ -465,20 +465,21 @@ static void publish_pending(struct worker *worker, int32_t *id)
     worker_publish(worker, tokens, BLOCK, id);
 }
 
-static bool is_woken(const struct core_claimer *claimer)
+static bool is_woken(const struct core_wait *claimer)
 {
     bool woken = false;
-    for (const struct core_waker *next; (next = core_next_woken(world.core));)
-        woken |= next == &claimer->waker;
+    for (const struct core_wait *next; (next = core_next_ready(world.core));)
+        woken |= next == claimer;
     return woken;
 }
 
 START_TEST(a_take_that_waits_is_woken_whatever_becomes_of_its_block)
 {
-    struct core_claimer claimer = {.waker.kind = 1};
+    struct core_wait claimer;
     struct core_claim own = claim(&b, tokens, 2);
     publish_pending(&c, blocks); // without a claim
-    ck_assert_status(core_claim_wait(b.session, b.cache, own.claim, &claimer, &error), STATUS_OK);
+    ck_assert_status(core_wait_for_claim(b.session, &claimer, b.cache, own.claim, &error),
+                     STATUS_OK);
     ck_assert(!is_woken(&claimer));
     world_step(&world);
     fake_engine_newest(world.engine)->runs[0].fail = STATUS_INTERNAL;
@@ -501,8 +502,8 @@ START_TEST(a_take_that_waits_is_woken_whatever_becomes_of_its_block)
     take(&b, &own, 1);
     release(&b, &own, 0);
     ck_assert(is_woken(&claimer)); // the claim has ended
-    core_claim_wait_end(&claimer);
-    ck_assert_status(core_claim_wait(b.session, b.cache, own.claim, &claimer, &error),
+    core_wait_end(&claimer);
+    ck_assert_status(core_wait_for_claim(b.session, &claimer, b.cache, own.claim, &error),
                      STATUS_NOT_FOUND);
 }
 END_TEST
@@ -630,7 +631,7 @@ static struct worker crowd[WORKERS];
 static struct owned {
     struct core_claim claim;
     int text;
-    struct core_claimer claimer; // if `waits`
+    struct core_wait claimer; // if `waits`
     bool waits, woken;
 } owned[WORKERS][CLAIMS];
 
@@ -652,27 +653,25 @@ static void begin_one(struct worker *worker, struct owned *own, struct dice *dic
 
 static void begin_wait(struct worker *worker, struct owned *own)
 {
-    own->claimer = (struct core_claimer){.waker.kind = 1};
     own->woken = false;
     own->waits = true;
-    ck_assert_status(
-        core_claim_wait(worker->session, worker->cache, own->claim.claim, &own->claimer, &error),
-        STATUS_OK);
+    ck_assert_status(core_wait_for_claim(worker->session, &own->claimer, worker->cache,
+                                         own->claim.claim, &error),
+                     STATUS_OK);
 }
 
 static void end_wait(struct owned *own)
 {
-    if (own->waits)
-        core_claim_wait_end(&own->claimer);
+    core_wait_end(&own->claimer);
     own->waits = false;
 }
 
 static void hear_news(void)
 {
-    struct core_waker *waker;
-    while ((waker = core_next_woken(world.core))) {
-        if (waker->kind == 1)
-            container_of(waker, struct owned, claimer.waker)->woken = true;
+    struct core_wait *wait;
+    while ((wait = core_next_ready(world.core))) {
+        if (wait->kind == CORE_WAIT_CLAIM)
+            container_of(wait, struct owned, claimer)->woken = true;
     }
 }
 

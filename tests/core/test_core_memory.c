@@ -47,7 +47,7 @@ static enum status lease_blocks(uint32_t count, int32_t *ids, struct error *erro
     for (;;) {
         bool growing;
         enum status status =
-            core_blocks_lease(worker.session, worker.cache, count, ids, &growing, error);
+            core_blocks_lease(worker.session, NULL, worker.cache, count, ids, &growing, error);
         if (!growing || !world_step(&world))
             return status;
     }

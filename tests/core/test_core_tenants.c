@@ -4,6 +4,7 @@
 // test_core_tenants.c - a block that moves to another tenant is zeroed before use: when, in which
 // slices, and after refused submissions and freed memory.
 
+#include "core/pool/queue.h"
 #include "core/pool/tenant.h"
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -708,60 +709,63 @@ END_TEST
 
 START_TEST(leases_wait_in_order_inside_a_tenant_and_the_smaller_tenant_goes_first)
 {
-    struct core_waiter large, other;
+    struct core_wait large, other;
     worker_open(&c, &world, 2, "");
     worker_lease(&a, 50, blocks);
-    ck_assert_status(core_wait(a.session, &large, a.cache, 20, false, &error),
+    ck_assert_status(core_wait_for_blocks(a.session, &large, a.cache, 20, false, &error),
                      STATUS_OK); // 14 are free
-    ck_assert_status(core_lease_turn(a.session, &large, a.cache, 20, &error), STATUS_OK);
-    ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 1, &error),
+    ck_assert_status(queue_turn(a.session, &large, a.cache, 20, &error), STATUS_OK);
+    ck_assert_status(queue_turn(b.session, NULL, b.cache, 1, &error),
                      STATUS_OK); // all of a's wait
     worker_lease(&b, 1, found);
-    ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 1, &error), STATUS_OK);
+    ck_assert_status(queue_turn(b.session, NULL, b.cache, 1, &error), STATUS_OK);
     core_wait_end(&large);
 
     static struct worker d; // b waits now, and a could release blocks: nobody overtakes
     worker_open(&d, &world, 1, "");
-    ck_assert_status(core_wait(b.session, &large, b.cache, 20, false, &error), STATUS_OK);
-    ck_assert_refused(core_lease_turn(d.session, NULL, d.cache, 1, &error), STATUS_NO_BLOCKS,
+    ck_assert_status(core_wait_for_blocks(b.session, &large, b.cache, 20, false, &error),
+                     STATUS_OK);
+    ck_assert_refused(queue_turn(d.session, NULL, d.cache, 1, &error), STATUS_NO_BLOCKS,
                       "1 blocks wanted; session 2 of tenant \"uid:1\" waits for 20 and goes first");
-    ck_assert_status(core_lease_turn(c.session, NULL, c.cache, 14, &error),
+    ck_assert_status(queue_turn(c.session, NULL, c.cache, 14, &error),
                      STATUS_OK); // a smaller tenant
-    ck_assert_status(core_wait(c.session, &other, c.cache, 20, false, &error), STATUS_OK);
-    ck_assert_refused(core_lease_turn(b.session, &large, b.cache, 20, &error), STATUS_NO_BLOCKS,
+    ck_assert_status(core_wait_for_blocks(c.session, &other, c.cache, 20, false, &error),
+                     STATUS_OK);
+    ck_assert_refused(queue_turn(b.session, &large, b.cache, 20, &error), STATUS_NO_BLOCKS,
                       "20 blocks wanted; a lease of another tenant waits and goes first");
     core_wait_end(&other);
-    ck_assert_status(core_lease_turn(b.session, &large, b.cache, 20, &error), STATUS_OK);
+    ck_assert_status(queue_turn(b.session, &large, b.cache, 20, &error), STATUS_OK);
     core_wait_end(&large);
 }
 END_TEST
 
 START_TEST(when_the_last_session_that_could_release_begins_to_wait_leases_are_tried_again)
 {
-    struct core_waiter large;
+    struct core_wait large;
     worker_lease(&a, 20, blocks);
     worker_lease(&b, 20, found);
-    ck_assert_status(core_wait(a.session, &large, a.cache, 30, false, &error), STATUS_OK);
+    ck_assert_status(core_wait_for_blocks(a.session, &large, a.cache, 30, false, &error),
+                     STATUS_OK);
     world_step(&world);
-    ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 1, &error),
+    ck_assert_status(queue_turn(b.session, NULL, b.cache, 1, &error),
                      STATUS_OK); // only b could
-    ck_assert_status(core_lease_turn(a.session, NULL, a.cache, 1, &error), STATUS_NO_BLOCKS);
+    ck_assert_status(queue_turn(a.session, NULL, a.cache, 1, &error), STATUS_NO_BLOCKS);
     ck_assert(!world_step(&world));
-    core_count_wait(b.session, true); // for a claim or an offer
+    queue_count_wait(b.session, true); // for a claim or an offer
     ck_assert(world_step(&world));
-    ck_assert_status(core_lease_turn(a.session, NULL, a.cache, 1, &error), STATUS_OK);
-    core_count_wait(b.session, true);
+    ck_assert_status(queue_turn(a.session, NULL, a.cache, 1, &error), STATUS_OK);
+    queue_count_wait(b.session, true);
     ck_assert(!world_step(&world));
-    core_count_wait(b.session, false);
-    core_count_wait(b.session, false);
-    ck_assert_status(core_lease_turn(a.session, NULL, a.cache, 1, &error), STATUS_NO_BLOCKS);
+    queue_count_wait(b.session, false);
+    queue_count_wait(b.session, false);
+    ck_assert_status(queue_turn(a.session, NULL, a.cache, 1, &error), STATUS_NO_BLOCKS);
     core_wait_end(&large);
 }
 END_TEST
 
 START_TEST(a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_in_another_cache)
 {
-    struct core_waiter other;
+    struct core_wait other;
     static struct worker d;
     worker_open(&c, &world, 2, "");
     worker_open(&d, &world, 2, "");
@@ -769,29 +773,29 @@ START_TEST(a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_in_another
     worker_lease(&a, 44, blocks);
     worker_lease(&c, 10, found);
     worker_lease(&d, 1, found + 16); // so that d could release one
-    ck_assert_status(core_wait(c.session, &other, c.cache, 20, false, &error), STATUS_OK);
-    ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 3, &error), STATUS_OK);
-    ck_assert_status(core_lease_turn(b.session, NULL, b.cache, 4, &error), STATUS_NO_BLOCKS);
-    ck_assert_status(core_lease_turn(d.session, NULL, d.cache, 3, &error), STATUS_OK);
-    ck_assert_status(core_lease_turn(b.session, NULL, c.cache, 3, &error), STATUS_NO_BLOCKS);
+    ck_assert_status(core_wait_for_blocks(c.session, &other, c.cache, 20, false, &error),
+                     STATUS_OK);
+    ck_assert_status(queue_turn(b.session, NULL, b.cache, 3, &error), STATUS_OK);
+    ck_assert_status(queue_turn(b.session, NULL, b.cache, 4, &error), STATUS_NO_BLOCKS);
+    ck_assert_status(queue_turn(d.session, NULL, d.cache, 3, &error), STATUS_OK);
+    ck_assert_status(queue_turn(b.session, NULL, c.cache, 3, &error), STATUS_NO_BLOCKS);
     core_wait_end(&other);
 }
 END_TEST
 
 START_TEST(a_lease_that_free_blocks_satisfy_heeds_no_lease_that_waits_only_for_growth)
 {
-    struct core_waiter grows;
+    struct core_wait grows;
     static struct worker d;
     bool growing;
     worker_open(&d, &world, 1, "");
     worker_lease(&a, 14, blocks);
-    ck_assert(!core_cache_grows(a.session, a.cache));
-    ck_assert_status(core_blocks_lease(b.session, b.cache, 10, found, &growing, &error),
+    ck_assert_status(core_blocks_lease(b.session, NULL, b.cache, 10, found, &growing, &error),
                      STATUS_NO_BLOCKS);
-    ck_assert(growing && core_cache_grows(d.session, d.cache) && !core_cache_grows(d.session, 99));
-    ck_assert_status(core_wait(b.session, &grows, b.cache, 10, true, &error), STATUS_OK);
-    ck_assert_status(core_lease_turn(d.session, NULL, d.cache, 2, &error), STATUS_OK);
-    ck_assert_status(core_lease_turn(d.session, NULL, d.cache, 3, &error), STATUS_NO_BLOCKS);
+    ck_assert(growing);
+    ck_assert_status(core_wait_for_blocks(b.session, &grows, b.cache, 10, true, &error), STATUS_OK);
+    ck_assert_status(queue_turn(d.session, NULL, d.cache, 2, &error), STATUS_OK);
+    ck_assert_status(queue_turn(d.session, NULL, d.cache, 3, &error), STATUS_NO_BLOCKS);
     core_wait_end(&grows);
     world_step(&world);
 }

@@ -93,9 +93,9 @@ END_TEST
 // The session that has news; NULL: none. No other one has any.
 static const struct worker *next_woken(void)
 {
-    const struct core_waker *first = core_next_woken(world.core);
-    ck_assert_ptr_null(core_next_woken(world.core));
-    return first == &a.waker ? &a : first == &b.waker ? &b : NULL;
+    const struct core_wait *first = core_next_ready(world.core);
+    ck_assert_ptr_null(core_next_ready(world.core));
+    return first == &a.wait ? &a : first == &b.wait ? &b : NULL;
 }
 
 START_TEST(a_session_is_woken_by_the_ends_of_its_own_runs_and_by_its_own_tickets)
@@ -182,7 +182,7 @@ START_TEST(a_lost_device_fails_every_outstanding_run_and_every_later_call)
     struct core_run_params params = worker_run_params(&a, batch_a, 0, 8, tokens);
     ck_assert_refused(core_run(a.session, &params, &ticket, &error), STATUS_DEVICE_LOST,
                       "fell off the bus");
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 1, &block, &growing, &error),
+    ck_assert_refused(core_blocks_lease(a.session, NULL, a.cache, 1, &block, &growing, &error),
                       STATUS_DEVICE_LOST, "lost");
     ck_assert_refused(core_cache_open(a.session, &identity, &info, &error), STATUS_DEVICE_LOST,
                       "lost");

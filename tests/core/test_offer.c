@@ -35,7 +35,7 @@ static enum status try_offer(struct worker *worker, const char *name, const int3
 
 static enum status try_take(struct worker *worker, const char *name, struct error *error)
 {
-    return core_offer_take(worker->session, worker->cache, name, &offer, error);
+    return core_offer_take(worker->session, NULL, worker->cache, name, &offer, error);
 }
 
 static enum status try_settle(struct worker *worker, bool accept, struct error *error)
@@ -267,67 +267,68 @@ END_TEST
 
 START_TEST(takes_of_one_name_go_in_the_order_of_their_arrival)
 {
-    struct core_taker first = {0}, second = {0};
-    ck_assert_status(core_take_wait(b.session, &first, b.cache, "seq", &error), STATUS_OK);
-    ck_assert_status(core_take_wait(a.session, &second, a.cache, "seq", &error), STATUS_OK);
-    ck_assert_status(core_take_turn(a.session, NULL, a.cache, "seq", &error),
-                     STATUS_OK); // no offer
+    struct core_wait first, second;
+    ck_assert_status(core_wait_for_offer(b.session, &first, b.cache, "seq", &error), STATUS_OK);
+    ck_assert_status(core_wait_for_offer(a.session, &second, a.cache, "seq", &error), STATUS_OK);
+    ck_assert_status(try_take(&a, "seq", &error), STATUS_NOT_FOUND);
     write_and_offer(FOREVER);
-    ck_assert_status(core_take_turn(a.session, NULL, a.cache, "seq", &error), STATUS_BUSY);
-    ck_assert_status(core_take_turn(a.session, &second, a.cache, "seq", &error), STATUS_BUSY);
-    ck_assert_status(core_take_turn(a.session, NULL, a.cache, "other", &error), STATUS_OK);
-    ck_assert_status(core_take_turn(b.session, &first, b.cache, "seq", &error), STATUS_OK);
+    ck_assert_refused(try_take(&a, "seq", &error), STATUS_BUSY, "waits for offer");
+    ck_assert_status(core_offer_take(a.session, &second, a.cache, "seq", &offer, &error),
+                     STATUS_BUSY);
+    ck_assert_status(try_take(&a, "other", &error), STATUS_NOT_FOUND);
     world_step(&world);
-    core_take_wait_end(&first);
+    core_wait_end(&first);
     ck_assert(world_step(&world)); // the second one is to be tried again
-    ck_assert_status(core_take_turn(a.session, NULL, a.cache, "seq", &error), STATUS_BUSY);
-    ck_assert_status(core_take_turn(a.session, &second, a.cache, "seq", &error), STATUS_OK);
-    core_take_wait_end(&second);
-    ck_assert_status(core_take_turn(a.session, NULL, a.cache, "seq", &error), STATUS_OK);
-    ck_assert_status(core_take_wait(a.session, &first, a.cache, "", &error), STATUS_INVALID);
-    ck_assert_status(core_take_wait(a.session, &first, 99, "seq", &error), STATUS_NOT_FOUND);
+    ck_assert_refused(try_take(&b, "seq", &error), STATUS_BUSY, "waits for offer");
+    ck_assert_status(core_offer_take(a.session, &second, a.cache, "seq", &offer, &error),
+                     STATUS_OK);
+    core_wait_end(&second);
+    accept_as(&a);
+    ck_assert_status(core_wait_for_offer(a.session, &first, a.cache, "", &error), STATUS_INVALID);
+    ck_assert_status(core_wait_for_offer(a.session, &first, 99, "seq", &error), STATUS_NOT_FOUND);
 }
 END_TEST
 
-// True: the waker is the only one of takes that has news.
-static bool is_woken(const struct core_waker *waker)
+// True: it is the only take that is named.
+static bool is_woken(const struct core_wait *take)
 {
-    const struct core_waker *next;
+    const struct core_wait *next;
     bool woken = false;
     world_step(&world);
-    while ((next = core_next_woken(world.core))) {
-        ck_assert(next == waker || next == &a.waker || next == &b.waker);
-        woken |= next == waker;
+    while ((next = core_next_ready(world.core))) {
+        ck_assert(next == take || next == &a.wait || next == &b.wait);
+        woken |= next == take;
     }
     return woken;
 }
 
 START_TEST(only_the_first_take_of_a_name_is_woken_and_only_by_its_offer)
 {
-    struct core_taker first = {0}, second = {0}, other = {0};
+    struct core_wait first, second, other;
     uint64_t last;
     worker_lease(&a, 3, blocks);
     worker_write_async(&a, blocks, tokens, STORED, &last);
-    ck_assert_status(core_take_wait(b.session, &first, b.cache, "seq", &error), STATUS_OK);
-    ck_assert_status(core_take_wait(b.session, &second, b.cache, "seq", &error), STATUS_OK);
-    ck_assert_status(core_take_wait(b.session, &other, b.cache, "other", &error), STATUS_OK);
-    ck_assert(!is_woken(&first.waker));
+    ck_assert_status(core_wait_for_offer(b.session, &first, b.cache, "seq", &error), STATUS_OK);
+    ck_assert_status(core_wait_for_offer(b.session, &second, b.cache, "seq", &error), STATUS_OK);
+    ck_assert_status(core_wait_for_offer(b.session, &other, b.cache, "other", &error), STATUS_OK);
+    ck_assert(!is_woken(&first));
     ck_assert_status(try_offer(&a, "seq", blocks, FOREVER, &error), STATUS_OK);
-    ck_assert(is_woken(&first.waker));
-    ck_assert_status(try_take(&b, "seq", &error), STATUS_BUSY); // it is being written
-    ck_assert(!is_woken(&first.waker));
+    ck_assert(is_woken(&first));
+    ck_assert_status(core_offer_take(b.session, &first, b.cache, "seq", &offer, &error),
+                     STATUS_BUSY); // it is being written
+    ck_assert(!is_woken(&first));
     world_finish_all(&world);
-    ck_assert(is_woken(&first.waker));
-    take(&b);
-    core_take_wait_end(&first);
-    ck_assert(is_woken(&second.waker)); // it finds that the offer is taken
-    ck_assert(!is_woken(&second.waker));
+    ck_assert(is_woken(&first));
+    ck_assert_status(core_offer_take(b.session, &first, b.cache, "seq", &offer, &error), STATUS_OK);
+    core_wait_end(&first);
+    ck_assert(is_woken(&second)); // it finds that the offer is taken
+    ck_assert(!is_woken(&second));
     worker_release(&b, offer->blocks, 3);
     ck_assert_status(try_settle(&b, false, &error), STATUS_OK);
-    ck_assert(is_woken(&second.waker));
-    core_take_wait_end(&second);
-    ck_assert(!is_woken(&other.waker));
-    core_take_wait_end(&other);
+    ck_assert(is_woken(&second));
+    core_wait_end(&second);
+    ck_assert(!is_woken(&other));
+    core_wait_end(&other);
     take(&a);
     accept_as(&a);
 }
@@ -337,7 +338,7 @@ END_TEST
 // the giver's blocks, neither would ever end.
 START_TEST(a_take_needs_no_free_block_and_its_tenant_uses_no_more_by_it)
 {
-    struct core_waiter waiter;
+    struct core_wait waiter;
     struct core_tenant_view before, after;
     bool growing;
     int32_t more[64];
@@ -345,7 +346,8 @@ START_TEST(a_take_needs_no_free_block_and_its_tenant_uses_no_more_by_it)
     uint32_t rest = 0;
     while (worker_try_lease(&b, 1, more + rest, NULL) == STATUS_OK)
         rest++;
-    ck_assert_status(core_wait(b.session, &waiter, b.cache, 1, false, &error), STATUS_OK);
+    ck_assert_status(core_wait_for_blocks(b.session, &waiter, b.cache, 1, false, &error),
+                     STATUS_OK);
     ck_assert(core_tenant_at(world.core, 0, &before));
     const struct core_counts free_before = worker_counts(&b);
     take(&b);
@@ -355,9 +357,9 @@ START_TEST(a_take_needs_no_free_block_and_its_tenant_uses_no_more_by_it)
     ck_assert_uint_eq(before.used, after.used);
     accept_as(&b);
     worker_release(&b, blocks, 3);
-    ck_assert_status(core_lease_turn(b.session, &waiter, b.cache, 1, &error), STATUS_OK);
-    ck_assert_status(core_blocks_lease(b.session, b.cache, 1, more + rest, &growing, &error),
-                     STATUS_OK);
+    ck_assert_status(
+        core_blocks_lease(b.session, &waiter, b.cache, 1, more + rest, &growing, &error),
+        STATUS_OK);
     core_wait_end(&waiter);
     worker_release(&b, more, rest + 1);
 }
@@ -369,8 +371,8 @@ START_TEST(names_are_of_one_tenant_and_one_cache)
     worker_open(&c, &world, 1, "other tenant");
     ck_assert_refused(try_take(&c, "seq", &error), STATUS_NOT_FOUND, "no offer");
     const uint64_t alt = worker_open_cache(&b, "alt");
-    ck_assert_refused(core_offer_take(b.session, alt, "seq", &offer, &error), STATUS_NOT_FOUND,
-                      "\"alt\" has no offer");
+    ck_assert_refused(core_offer_take(b.session, NULL, alt, "seq", &offer, &error),
+                      STATUS_NOT_FOUND, "\"alt\" has no offer");
     ck_assert_refused(try_take(&b, "sequel", &error), STATUS_NOT_FOUND, "\"sequel\"");
     int32_t others[3];
     worker_lease(&b, 3, others);
@@ -438,11 +440,11 @@ START_TEST(a_taker_pays_for_what_it_has_taken_and_not_settled_also_when_the_give
         ck_assert_status(offer_tokens(&giver, "tokens", &error), STATUS_OK);
         if (i < 2)
             ck_assert_status(
-                core_offer_take(taker.session, taker.cache, "tokens", &taken[i], &error),
+                core_offer_take(taker.session, NULL, taker.cache, "tokens", &taken[i], &error),
                 STATUS_OK);
         else
             ck_assert_refused(
-                core_offer_take(taker.session, taker.cache, "tokens", &taken[i], &error),
+                core_offer_take(taker.session, NULL, taker.cache, "tokens", &taken[i], &error),
                 STATUS_LIMIT, "--max-batch-memory");
         worker_close(&giver, i % 2);
         world_check(&strict);

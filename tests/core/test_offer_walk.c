@@ -143,8 +143,8 @@ static void do_take(int w)
     struct error error = {0};
     if (!sequence->used || !sequence->offered || sequence->owner == NOBODY)
         return;
-    enum status status =
-        core_offer_take(worker_of(w)->session, worker_of(w)->cache, sequence->name, &offer, &error);
+    enum status status = core_offer_take(worker_of(w)->session, NULL, worker_of(w)->cache,
+                                         sequence->name, &offer, &error);
     if (sequence->taker != NOBODY || status == STATUS_BUSY) {
         ck_assert_int_eq((int)status, (int)STATUS_BUSY);
         ck_assert(sequence->taker != NOBODY || !core_idle(world.core));

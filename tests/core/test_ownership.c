@@ -231,7 +231,7 @@ START_TEST(the_quota_counts_distinct_blocks_and_is_hard)
     ck_assert_uint_eq(counts.blocks_held, 4); // a block that is held twice counts once
     worker_lease(&c, 6, blocks + 4);
     ck_assert_refused(
-        core_blocks_lease(c.session, c.cache, 1, found, &growing, &error), STATUS_QUOTA,
+        core_blocks_lease(c.session, NULL, c.cache, 1, found, &growing, &error), STATUS_QUOTA,
         "1 blocks more would exceed the session's limit of 10 (--session-blocks); it has 10");
     worker_lease(&d, 7, blocks + 20);
     const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 32};
@@ -243,7 +243,7 @@ START_TEST(the_quota_counts_distinct_blocks_and_is_hard)
     ck_assert_uint_eq(num, 3);
     uint64_t batch = worker_batch(&c, blocks + 4, 8, 8);
     worker_release(&c, blocks + 4, 1); // the batch still refers to it
-    ck_assert_refused(core_blocks_lease(c.session, c.cache, 1, found, &growing, &error),
+    ck_assert_refused(core_blocks_lease(c.session, NULL, c.cache, 1, found, &growing, &error),
                       STATUS_QUOTA, "has 10");
     ck_assert_status(core_batch_destroy(c.session, batch, &error), STATUS_OK);
     worker_lease(&c, 1, blocks + 4);

@@ -126,7 +126,7 @@ START_TEST(a_lease_says_that_a_chunk_is_on_its_way_and_changes_nothing_meanwhile
     fake_engine_hold_chunks(world.engine, true);
     blocks[0] = -7;
     for (int i = 0; i < 10; i++) {
-        ck_assert_refused(core_blocks_lease(a.session, a.cache, 20, blocks, &growing, &error),
+        ck_assert_refused(core_blocks_lease(a.session, NULL, a.cache, 20, blocks, &growing, &error),
                           STATUS_NO_BLOCKS, "2 chunks are on their way");
         ck_assert(growing);
         ck_assert_int_eq(blocks[0], -7);
@@ -138,11 +138,11 @@ START_TEST(a_lease_says_that_a_chunk_is_on_its_way_and_changes_nothing_meanwhile
     ck_assert_uint_eq(counts.asked_chunks, 2); // asking again does not ask the device again
     ck_assert(fake_engine_give_chunk(world.engine));
     ck_assert(world_step(&world));
-    ck_assert_status(core_blocks_lease(a.session, a.cache, 20, blocks, &growing, &error),
+    ck_assert_status(core_blocks_lease(a.session, NULL, a.cache, 20, blocks, &growing, &error),
                      STATUS_NO_BLOCKS);
     ck_assert(fake_engine_give_chunk(world.engine));
     ck_assert(world_step(&world));
-    ck_assert_status(core_blocks_lease(a.session, a.cache, 20, blocks, &growing, &error),
+    ck_assert_status(core_blocks_lease(a.session, NULL, a.cache, 20, blocks, &growing, &error),
                      STATUS_OK);
     ck_assert(!growing);
     world_close(&world);
@@ -160,14 +160,15 @@ START_TEST(a_refused_growth_is_told_with_its_bytes_and_not_asked_for_again_and_a
     worker_lease(&a, 16, blocks);
     fake_engine_refuse_chunks(world.engine, 1000);
     for (int i = 0; i < 50; i++) {
-        enum status status = core_blocks_lease(a.session, a.cache, 1, blocks + 16, &growing, NULL);
+        enum status status =
+            core_blocks_lease(a.session, NULL, a.cache, 1, blocks + 16, &growing, NULL);
         ck_assert_int_eq((int)status, STATUS_NO_BLOCKS);
         ck_assert_int_eq(growing, i == 0);
         world_step(&world);
     }
     fake_engine_counts(world.engine, &counts);
     ck_assert_uint_eq(counts.asked_chunks, 2);
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 1, blocks + 16, &growing, &error),
+    ck_assert_refused(core_blocks_lease(a.session, NULL, a.cache, 1, blocks + 16, &growing, &error),
                       STATUS_NO_BLOCKS, "no memory for 8192 bytes more");
     ck_assert_ptr_nonnull(strstr(world.last_warning, "8192"));
     ck_assert_uint_eq(worker_counts(&a).available, 0);
@@ -203,7 +204,7 @@ START_TEST(a_growth_that_cannot_be_asked_for_is_no_memory_and_the_next_lease_ask
     world_open(&world, NULL);
     worker_open(&a, &world, 1, "");
     fake_engine_fail_to_ask(world.engine, 1);
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 16, blocks, &growing, &error),
+    ck_assert_refused(core_blocks_lease(a.session, NULL, a.cache, 16, blocks, &growing, &error),
                       STATUS_NO_MEMORY, "no host memory to grow");
     ck_assert(!growing);
     world_check(&world);
@@ -220,11 +221,11 @@ START_TEST(more_than_the_pool_can_ever_hold_is_a_limit_that_names_its_option)
     bool growing;
     world_open(&world, NULL);
     worker_open(&a, &world, 1, "");
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 65, blocks, &growing, &error),
+    ck_assert_refused(core_blocks_lease(a.session, NULL, a.cache, 65, blocks, &growing, &error),
                       STATUS_LIMIT, "--max-blocks");
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, 0, blocks, &growing, &error),
+    ck_assert_refused(core_blocks_lease(a.session, NULL, a.cache, 0, blocks, &growing, &error),
                       STATUS_INVALID, "0 blocks");
-    ck_assert_refused(core_blocks_lease(a.session, 999, 1, blocks, &growing, &error),
+    ck_assert_refused(core_blocks_lease(a.session, NULL, 999, 1, blocks, &growing, &error),
                       STATUS_NOT_FOUND, "999");
     world_close(&world);
 }
@@ -343,11 +344,13 @@ START_TEST(a_cache_grows_ahead_of_need_when_it_is_opened_and_when_few_blocks_are
     world_step(&world);
     ck_assert_uint_eq(worker_counts(&a).free, 16);
     fake_engine_hold_chunks(world.engine, true);
-    ck_assert_status(core_blocks_lease(a.session, a.cache, 8, blocks, &growing, &error), STATUS_OK);
+    ck_assert_status(core_blocks_lease(a.session, NULL, a.cache, 8, blocks, &growing, &error),
+                     STATUS_OK);
     ck_assert_uint_eq(asked_chunks(&world), 1); // 8 are left
     for (int i = 8; i < 16; i++) // none of these waits, and one chunk is asked for once
-        ck_assert_status(core_blocks_lease(a.session, a.cache, 1, blocks + i, &growing, &error),
-                         STATUS_OK);
+        ck_assert_status(
+            core_blocks_lease(a.session, NULL, a.cache, 1, blocks + i, &growing, &error),
+            STATUS_OK);
     ck_assert_uint_eq(asked_chunks(&world), 2);
     ck_assert(fake_engine_give_chunk(world.engine));
     world_step(&world);
@@ -454,7 +457,7 @@ START_TEST(nothing_is_evicted_while_another_cache_grows_ahead)
     ck_assert_uint_eq(worker_counts(&b).total, 48);
     fake_engine_hold_chunks(world.engine, true);
     worker_lease(&a, 1, blocks); // leaves few, so its cache asks for the pool's last chunk
-    ck_assert_refused(core_blocks_lease(b.session, b.cache, 20, blocks, &growing, &error),
+    ck_assert_refused(core_blocks_lease(b.session, NULL, b.cache, 20, blocks, &growing, &error),
                       STATUS_NO_BLOCKS, "");
     ck_assert(growing);
     ck_assert(fake_engine_give_chunk(world.engine));
@@ -479,10 +482,9 @@ START_TEST(a_lease_waits_for_what_another_cache_will_have_ahead)
     worker_open(&b, &world, 1, "");
     b.cache = worker_open_cache(&b, "other");
     world_step(&world);
-    ck_assert_refused(core_blocks_lease(b.session, b.cache, 20, blocks, &growing, &error),
+    ck_assert_refused(core_blocks_lease(b.session, NULL, b.cache, 20, blocks, &growing, &error),
                       STATUS_NO_BLOCKS, "could get 0 now");
     ck_assert(growing);
-    ck_assert(core_cache_grows(b.session, b.cache));
     fake_engine_hold_chunks(world.engine, false);
     while (fake_engine_give_chunk(world.engine))
         world_step(&world);
@@ -759,7 +761,7 @@ START_TEST(a_chunk_that_arrives_after_its_cache_has_ended_is_not_missed)
     world_open(&world, NULL);
     worker_open(&a, &world, 1, "");
     fake_engine_hold_chunks(world.engine, true);
-    ck_assert_status(core_blocks_lease(a.session, a.cache, 40, blocks, &growing, &error),
+    ck_assert_status(core_blocks_lease(a.session, NULL, a.cache, 40, blocks, &growing, &error),
                      STATUS_NO_BLOCKS);
     ck_assert_uint_eq(totals(&world)[METRIC_POOL_BYTES], 48ull * WORLD_BLOCK_BYTES);
     ck_assert_uint_eq(totals(&world)[METRIC_POOL_BLOCKS], 0); // none of them has come

@@ -4,6 +4,7 @@
 // test_queue.c - leases that wait: over random states, whose turn it is must be what a plain scan
 // of all of them says, and rounds over those that core names must miss none that could be granted.
 
+#include "core/pool/queue.h"
 #include "core/pool/tenant.h"
 #include "core/state.h"
 #include "rigs/check_main.h"
@@ -19,7 +20,7 @@ static uint64_t caches[CACHES];
 struct waiter {
     bool used;
     uint32_t w, number; // worker; later ones have a higher number
-    struct core_waiter core;
+    struct core_wait core;
 };
 static struct waiter waiters[WAITERS];
 static uint32_t last_number, others_waiting[SESSIONS]; // its claims and takes that wait
@@ -89,7 +90,7 @@ static const struct waiter *oldest(uint32_t tenant, uint64_t cache)
     const struct waiter *first = NULL;
     for (const struct waiter *i = waiters; i < waiters + WAITERS; i++) {
         if (!i->used || i->w % TENANTS != tenant ||
-            (cache && (i->core.cache != cache || i->core.only_growth)))
+            (cache && (i->core.cache != cache || i->core.lease.only_growth)))
             continue;
         if (!first || i->number < first->number)
             first = i;
@@ -106,7 +107,7 @@ static bool may_go(const struct waiter *waiter, uint32_t w, uint64_t cache, uint
         const struct waiter *first = oldest(t, of);
         if (!first || first == waiter)
             continue;
-        const uint64_t theirs = tenant_of(t)->used + first->core.count;
+        const uint64_t theirs = tenant_of(t)->used + first->core.lease.count;
         const bool older = first->number < number;
         if (t == w % TENANTS ? older : theirs < ours || (theirs == ours && older))
             return is_stuck(w);
@@ -122,23 +123,31 @@ static void compare(struct dice *dice)
         if (!i->used)
             continue;
         enum status status =
-            core_lease_turn(workers[i->w].session, &i->core, i->core.cache, i->core.count, NULL);
-        ck_assert_int_eq(status == STATUS_OK, may_go(i, i->w, i->core.cache, i->core.count));
+            queue_turn(workers[i->w].session, &i->core, i->core.cache, i->core.lease.count, NULL);
+        ck_assert_int_eq(status == STATUS_OK, may_go(i, i->w, i->core.cache, i->core.lease.count));
         num_stuck += is_stuck(i->w);
     }
-    enum status status = core_lease_turn(workers[w].session, NULL, cache, count, NULL);
+    enum status status = queue_turn(workers[w].session, NULL, cache, count, NULL);
     ck_assert_int_eq(status == STATUS_OK, may_go(NULL, w, cache, count));
+}
+
+static bool grows(uint32_t w, uint64_t cache)
+{
+    struct hold_table *table;
+    return hold_table_find(workers[w].session, cache, &table, NULL) == STATUS_OK &&
+           pool_grows(table->cache);
 }
 
 // ---- rounds, as the server makes them ----
 
-static enum status lease(uint32_t w, uint64_t cache, uint32_t count, bool *growing)
+static enum status lease(uint32_t w, const struct core_wait *wait, uint64_t cache, uint32_t count,
+                         bool *growing)
 {
     const uint32_t at = cache != caches[0];
     *growing = false;
     if (num_held[w][at] + count > 64)
         return STATUS_QUOTA;
-    enum status status = core_blocks_lease(workers[w].session, cache, count,
+    enum status status = core_blocks_lease(workers[w].session, wait, cache, count,
                                            held[w][at] + num_held[w][at], growing, NULL);
     if (status == STATUS_OK)
         num_held[w][at] += count;
@@ -148,13 +157,10 @@ static enum status lease(uint32_t w, uint64_t cache, uint32_t count, bool *growi
 // True: it was granted.
 static bool try_again(struct waiter *waiter)
 {
-    const uint64_t cache = waiter->core.cache;
-    const struct core_session *session = workers[waiter->w].session;
-    bool growing = core_cache_grows(session, cache);
-    enum status status = core_lease_turn(session, &waiter->core, cache, waiter->core.count, NULL);
-    if (status == STATUS_OK)
-        status = lease(waiter->w, cache, waiter->core.count, &growing);
-    if (status == STATUS_NO_BLOCKS && (growing || !waiter->core.only_growth))
+    bool growing;
+    enum status status =
+        lease(waiter->w, &waiter->core, waiter->core.cache, waiter->core.lease.count, &growing);
+    if (status == STATUS_NO_BLOCKS && (growing || !waiter->core.lease.only_growth))
         return false;
     core_wait_end(&waiter->core);
     waiter->used = false;
@@ -162,7 +168,7 @@ static bool try_again(struct waiter *waiter)
     return status == STATUS_OK;
 }
 
-static struct waiter *waiter_of(struct core_waiter *core)
+static struct waiter *waiter_of(struct core_wait *core)
 {
     for (struct waiter *i = waiters; i < waiters + WAITERS; i++)
         if (&i->core == core)
@@ -173,24 +179,22 @@ static struct waiter *waiter_of(struct core_waiter *core)
 // After the rounds no waiter is left that could be granted or must give up.
 static void retry(void)
 {
-    bool granted = true, growing;
-    while (granted) {
-        struct core_waiter *core;
-        uint32_t count = 0;
-        granted = false;
-        core_retry_begin(world.core);
-        while ((core = core_retry_next(world.core))) {
-            granted |= try_again(waiter_of(core));
-            ck_assert_uint_le(++count, WAITERS);
-        }
+    bool growing;
+    struct core_wait *core;
+    uint32_t count = 0;
+    while ((core = core_next_ready(world.core))) {
+        if (core->kind == CORE_WAIT_BLOCKS)
+            count = try_again(waiter_of(core)) ? 0 : count + 1;
+        ck_assert_uint_le(count, 2 * WAITERS); // the rest of this round, and the next one
     }
     for (struct waiter *i = waiters; i < waiters + WAITERS; i++) {
         if (!i->used)
             continue;
-        if (may_go(i, i->w, i->core.cache, i->core.count))
-            ck_assert_int_eq((int)lease(i->w, i->core.cache, i->core.count, &growing),
-                             STATUS_NO_BLOCKS);
-        ck_assert(!i->core.only_growth || core_cache_grows(workers[i->w].session, i->core.cache));
+        if (may_go(i, i->w, i->core.cache, i->core.lease.count))
+            ck_assert_int_eq(
+                (int)lease(i->w, &i->core, i->core.cache, i->core.lease.count, &growing),
+                STATUS_NO_BLOCKS);
+        ck_assert(!i->core.lease.only_growth || grows(i->w, i->core.cache));
     }
 }
 
@@ -200,16 +204,14 @@ static void do_lease(uint32_t w, struct dice *dice)
 {
     const uint64_t cache = caches[dice_below(dice, CACHES)];
     const uint32_t count = 1 + dice_below(dice, MOST);
-    bool growing = core_cache_grows(workers[w].session, cache);
-    enum status status = core_lease_turn(workers[w].session, NULL, cache, count, NULL);
-    if (status == STATUS_OK)
-        status = lease(w, cache, count, &growing);
+    bool growing;
+    const enum status status = lease(w, NULL, cache, count, &growing);
     struct waiter *waiter = &waiters[dice_below(dice, WAITERS)];
     if (status != STATUS_NO_BLOCKS || waiter->used)
         return;
     *waiter = (struct waiter){.used = true, .w = w, .number = ++last_number};
-    ck_assert_status(core_wait(workers[w].session, &waiter->core, cache, count,
-                               growing && dice_below(dice, 2), &error),
+    ck_assert_status(core_wait_for_blocks(workers[w].session, &waiter->core, cache, count,
+                                          growing && dice_below(dice, 2), &error),
                      STATUS_OK);
     num_waited++;
 }
@@ -235,7 +237,7 @@ static void do_give_up(struct dice *dice)
 // Waits for something else, or no more.
 static void do_other_wait(uint32_t w)
 {
-    core_count_wait(workers[w].session, !others_waiting[w]);
+    queue_count_wait(workers[w].session, !others_waiting[w]);
     others_waiting[w] = !others_waiting[w];
 }
 
@@ -267,19 +269,19 @@ END_TEST
 
 START_TEST(a_lease_that_waits_in_a_cache_that_its_session_closes_is_tried_again)
 {
-    static struct core_waiter first, second;
+    static struct core_wait first, second;
     bool growing;
-    while (lease(1, caches[1], 1, &growing) == STATUS_OK || growing)
+    while (lease(1, NULL, caches[1], 1, &growing) == STATUS_OK || growing)
         world_step(&world);
-    ck_assert_status(core_wait(workers[1].session, &first, caches[1], 2, false, &error), STATUS_OK);
-    ck_assert_status(core_wait(workers[6].session, &second, caches[1], 2, false, &error),
+    ck_assert_status(core_wait_for_blocks(workers[1].session, &first, caches[1], 2, false, &error),
+                     STATUS_OK);
+    ck_assert_status(core_wait_for_blocks(workers[6].session, &second, caches[1], 2, false, &error),
                      STATUS_OK); // of the same tenant, behind it
     world_step(&world);
     ck_assert_status(core_cache_close(workers[6].session, caches[1], &error), STATUS_OK);
     ck_assert(world_step(&world));
-    core_retry_begin(world.core);
     bool named = false;
-    for (struct core_waiter *i; (i = core_retry_next(world.core));)
+    for (struct core_wait *i; (i = core_next_ready(world.core));)
         named |= i == &second;
     ck_assert(named);
     core_wait_end(&second);

@@ -7,6 +7,8 @@
 #include "rigs/check_main.h"
 #include "rigs/ownership_world.h"
 
+#include <stdio.h>
+
 enum { HELD = 60 }; // blocks of `a`; the pool has 64
 
 static uint64_t batch;
@@ -129,26 +131,134 @@ static const struct {
     {NULL, let_limit},       {NULL, let_limit_tenant},
 };
 
-START_TEST(each_call_that_may_help_a_lease_is_news)
+// How often core names the wait; all others count in *others.
+static uint32_t count_names(const struct core_wait *wanted, uint32_t *others)
 {
+    uint32_t count = 0;
+    *others = 0;
+    for (const struct core_wait *next; (next = core_next_ready(world.core));)
+        ++*(next == wanted ? &count : others);
+    return count;
+}
+
+static void step_until_quiet(void)
+{
+    uint32_t others;
+    do
+        count_names(NULL, &others);
+    while (world_step(&world));
+}
+
+START_TEST(each_call_that_may_help_a_lease_is_news_and_names_it_once)
+{
+    struct core_wait lease;
+    uint32_t others;
     worker_lease(&a, HELD, blocks);
     if (calls[_i].before)
         calls[_i].before();
-    while (world_step(&world))
-        ;
+    ck_assert_status(core_wait_for_blocks(b.session, &lease, b.cache, 20, false, &error),
+                     STATUS_OK);
+    step_until_quiet();
     ck_assert(!core_has_news(world.core));
     calls[_i].call();
     ck_assert(core_has_news(world.core));
     ck_assert(world_step(&world));
+    ck_assert_uint_eq(count_names(&lease, &others), 1);
+    ck_assert_uint_eq(others, 0);
     ck_assert(!core_has_news(world.core));
+    core_wait_end(&lease);
+}
+END_TEST
+
+enum { MANY = 20 };
+static struct core_wait leases[MANY], claims[MANY], takes[MANY], any;
+
+static void wait_for_all(void)
+{
+    const struct core_prefix prefix = {.tokens = tokens, .num_tokens = 2 * WORLD_BLOCK};
+    struct core_claim claim;
+    char name[16];
+    ck_assert_status(core_prefix_claim(a.session, a.cache, &prefix, 0, found, &claim, &error),
+                     STATUS_OK); // `a` computes it
+    for (uint32_t i = 0; i < MANY; i++) {
+        snprintf(name, sizeof name, "text %u", i);
+        ck_assert_status(core_wait_for_blocks(b.session, &leases[i], b.cache, 20, false, &error),
+                         STATUS_OK);
+        ck_assert_status(core_prefix_claim(b.session, b.cache, &prefix, 0, found, &claim, &error),
+                         STATUS_OK);
+        ck_assert_status(core_wait_for_claim(b.session, &claims[i], b.cache, claim.claim, &error),
+                         STATUS_OK);
+        ck_assert_status(core_wait_for_offer(b.session, &takes[i], b.cache, name, &error),
+                         STATUS_OK);
+    }
+    core_wait_for_news(b.session, &any, b.cache);
+}
+
+static void end_all(void)
+{
+    for (uint32_t i = 0; i < MANY; i++) {
+        core_wait_end(&leases[i]);
+        core_wait_end(&claims[i]);
+        core_wait_end(&takes[i]);
+    }
+    core_wait_end(&any);
+}
+
+// The lease is the one whose turn it is.
+START_TEST(an_event_names_what_it_may_help_and_one_lease_however_much_waits)
+{
+    uint32_t others;
+    worker_lease(&a, HELD, blocks);
+    wait_for_all();
+    step_until_quiet();
+    const struct core_offer_params offer = {.cache = a.cache,
+                                            .name = "text 7",
+                                            .blocks = blocks,
+                                            .num_blocks = 1,
+                                            .expires_ns = INT64_MAX};
+    ck_assert_status(core_offer_make(a.session, &offer, &error), STATUS_OK);
+    ck_assert(world_step(&world));
+    ck_assert_uint_eq(count_names(&takes[7], &others), 1);
+    ck_assert_uint_eq(others, 2); // a lease and what waits for any news
+    worker_release(&a, blocks + 1, 1);
+    ck_assert(world_step(&world));
+    ck_assert_uint_eq(count_names(&leases[0], &others), 1);
+    ck_assert_uint_eq(others, 1);
+    end_all();
+}
+END_TEST
+
+START_TEST(what_waits_in_a_cache_that_its_session_closes_is_named)
+{
+    uint32_t others;
+    worker_lease(&a, HELD, blocks);
+    wait_for_all();
+    step_until_quiet();
+    const uint64_t other = worker_open_cache(&b, "other");
+    ck_assert_status(core_cache_close(b.session, other, &error), STATUS_OK);
+    world_step(&world);
+    count_names(NULL, &others);
+    ck_assert_uint_eq(others, 2);
+    ck_assert_status(core_cache_close(b.session, b.cache, &error), STATUS_OK);
+    ck_assert(world_step(&world));
+    count_names(NULL, &others);
+    ck_assert_uint_eq(others, 3 * MANY + 1 + 1); // one lease once more, as its turn comes
+    end_all();
+    b.cache = worker_open_cache(&b, "kv");
 }
 END_TEST
 
 int main(void)
 {
     Suite *suite = suite_create("waits");
-    check_case(suite, "news", open_two, close_all,
-               (const TTest *const[]){each_call_that_may_help_a_lease_is_news, NULL},
-               sizeof calls / sizeof calls[0]);
+    check_case(
+        suite, "news", open_two, close_all,
+        (const TTest *const[]){each_call_that_may_help_a_lease_is_news_and_names_it_once, NULL},
+        sizeof calls / sizeof calls[0]);
+    check_case(
+        suite, "names", open_two, close_all,
+        (const TTest *const[]){an_event_names_what_it_may_help_and_one_lease_however_much_waits,
+                               what_waits_in_a_cache_that_its_session_closes_is_named, NULL},
+        1);
     return check_main(suite);
 }

@@ -280,7 +280,8 @@ static void lease_one(struct crowd_of_sessions *c, int i)
     bool growing = false;
     double deadline = now_s() + DEADLINE_S;
     while (status == STATUS_NO_BLOCKS && now_s() < deadline) {
-        status = core_blocks_lease(c->sessions[i], c->cache[i], 1, &c->blocks[i], &growing, &error);
+        status = core_blocks_lease(c->sessions[i], NULL, c->cache[i], 1, &c->blocks[i], &growing,
+                                   &error);
         core_step(c->core, 0);
         nap();
     }

@@ -35,7 +35,8 @@ daemon/engine/measuring.h  daemon/engine/vulkan/
 daemon/engine/             daemon/engine/trial/ daemon/engine/measuring.h
 daemon/core/metrics.h      daemon/engine/metrics.h
 daemon/tier/               schema/
-daemon/core/core.h         daemon/core/metrics.h daemon/engine/engine.h daemon/tier/
+daemon/core/waits.h        schema/
+daemon/core/core.h         daemon/core/metrics.h daemon/core/waits.h daemon/engine/engine.h daemon/tier/
 daemon/core/pool/          daemon/core/core.h
 daemon/core/steps/         daemon/core/pool/
 daemon/core/runs/          daemon/core/steps/

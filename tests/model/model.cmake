@@ -10,7 +10,7 @@ if(TARGET aule_server)
              model/worker.c rigs/dice.c fakes/fake_engine.c fakes/fake_run.c
              LIBS aule-client aule_server LABELS process COST 15)
   target_link_options(test_killed PRIVATE
-                      -Wl,--wrap=core_step,--wrap=core_count_wait,--wrap=core_wait
+                      -Wl,--wrap=core_step,--wrap=session_begin_wait
                       -Wl,--wrap=engine_poll,--wrap=engine_submit)
 endif()
 
@@ -21,6 +21,6 @@ if(TARGET aule_server AND HIREDIS_FOUND)
              model/worker.c ${redis_server} rigs/dice.c fakes/fake_engine.c fakes/fake_run.c
              LIBS aule-client aule_server PkgConfig::HIREDIS LABELS process redis tier COST 20)
   target_link_options(test_killed_tiers PRIVATE
-                      -Wl,--wrap=core_step,--wrap=core_count_wait,--wrap=core_wait
+                      -Wl,--wrap=core_step,--wrap=session_begin_wait
                       -Wl,--wrap=engine_poll,--wrap=engine_submit,--wrap=tier_create)
 endif()

@@ -83,26 +83,16 @@ bool __wrap_core_step(struct core *core, int64_t now_ns)
     return news;
 }
 
-void __real_core_count_wait(struct core_session *session, bool begins);
-void __wrap_core_count_wait(struct core_session *session, bool begins);
+void __real_session_begin_wait(struct core_session *session, struct core_wait *wait,
+                               enum core_wait_kind kind, uint64_t cache);
+void __wrap_session_begin_wait(struct core_session *session, struct core_wait *wait,
+                               enum core_wait_kind kind, uint64_t cache);
 
-void __wrap_core_count_wait(struct core_session *session, bool begins)
+void __wrap_session_begin_wait(struct core_session *session, struct core_wait *wait,
+                               enum core_wait_kind kind, uint64_t cache)
 {
-    __real_core_count_wait(session, begins);
-    atomic_fetch_add(&shared->begun, begins);
-}
-
-enum status __real_core_wait(struct core_session *session, struct core_waiter *waiter,
-                             uint64_t cache, uint32_t count, bool only_growth, struct error *error);
-enum status __wrap_core_wait(struct core_session *session, struct core_waiter *waiter,
-                             uint64_t cache, uint32_t count, bool only_growth, struct error *error);
-
-enum status __wrap_core_wait(struct core_session *session, struct core_waiter *waiter,
-                             uint64_t cache, uint32_t count, bool only_growth, struct error *error)
-{
-    enum status status = __real_core_wait(session, waiter, cache, count, only_growth, error);
+    __real_session_begin_wait(session, wait, kind, cache);
     atomic_fetch_add(&shared->begun, 1);
-    return status;
 }
 
 bool __real_engine_poll(struct engine *engine, struct engine_event *event);

@@ -61,7 +61,7 @@ void world_kill(int worker); // at once; does not wait for the daemon
 void world_order(int worker, const struct order *order);
 void world_reply(int worker, struct reply *reply); // waits for it
 bool world_answered(int worker);
-// Commands that have begun to wait in the daemon so far, for blocks, claims and offers.
+// Commands that have begun to wait in core so far.
 unsigned world_begun(void);
 // Waits until the worker has answered or a command more than `begun` waits.
 void world_await(int worker, unsigned begun);

@@ -144,8 +144,8 @@ bool lease_rest(int w, struct text *text)
     bool growing;
     if (!wanted)
         return true;
-    enum status status = core_blocks_lease(workers[w].real.session, cache_ids[text->cache], wanted,
-                                           ids, &growing, NULL);
+    enum status status = core_blocks_lease(workers[w].real.session, NULL, cache_ids[text->cache],
+                                           wanted, ids, &growing, NULL);
     ck_assert_int_eq(status == STATUS_QUOTA, distinct(w) + wanted > QUOTA);
     if (status != STATUS_OK) {
         ck_assert(status == STATUS_QUOTA || status == STATUS_NO_BLOCKS);

@@ -134,7 +134,7 @@ void worker_join(struct worker *worker, struct world *world, uint32_t uid, const
         .arena = worker->arena,
         .arena_size = WORLD_ARENA,
         .owner = worker,
-        .waker = &worker->waker,
+        .wait = &worker->wait,
     };
     ck_assert_status(core_session_open(world->core, &params, &worker->session, &error), STATUS_OK);
     worker->cache = worker_open_cache(worker, "kv");
@@ -159,7 +159,7 @@ enum status worker_try_lease(struct worker *worker, uint32_t count, int32_t *blo
     for (;;) {
         bool growing;
         enum status status =
-            core_blocks_lease(worker->session, worker->cache, count, blocks, &growing, error);
+            core_blocks_lease(worker->session, NULL, worker->cache, count, blocks, &growing, error);
         if (status != STATUS_NO_BLOCKS || !growing)
             return status;
         ck_assert(world_step(worker->world)); // the fake engine's chunks arrive at the next poll

@@ -32,7 +32,7 @@ struct worker {
     uint64_t id, cache;
     uint64_t cursor; // in the arena's ring of tensors
     bool gone;
-    struct core_waker waker; // of the session
+    struct core_wait wait; // of the session
 };
 
 // Zero fields of `params` become: 64 blocks at most, 1 GiB, 16 sessions, 4 caches, 64 batches, 64

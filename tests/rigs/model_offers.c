@@ -251,8 +251,8 @@ void do_offer_take(int w)
         return;
     struct model_offer *offer = find_named(worker->salt, cache, name);
     enum status wanted = expect_take(w, offer),
-                status = core_offer_take(worker->real.session, cache_ids[cache], name_of(name),
-                                         &view, NULL);
+                status = core_offer_take(worker->real.session, NULL, cache_ids[cache],
+                                         name_of(name), &view, NULL);
     ck_assert_int_eq((int)status, (int)wanted);
     if (status != STATUS_OK)
         return;

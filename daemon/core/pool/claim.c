@@ -12,6 +12,7 @@
 #include "base/prefetch.h"
 #include "ledger.h"
 #include "pool.h"
+#include "queue.h"
 #include "session.h"
 
 #include <inttypes.h>
@@ -113,9 +114,9 @@ static void enqueue(struct claim_place *place)
 
 static void wake_claimers(const struct claim *claim)
 {
-    struct core_claimer *claimer;
-    LIST_EACH(claim->claimers, claimer) {
-        ledger_wake(claimer->ledger, &claimer->waker);
+    struct core_wait *wait;
+    LIST_EACH_BY(claim->claimers, wait, beside_next) {
+        ledger_wake(wait->session->ledger, wait);
     }
 }
 
@@ -297,9 +298,9 @@ static void part_from_claimers(struct claim *claim)
 {
     wake_claimers(claim);
     while (claim->claimers) {
-        struct core_claimer *claimer = claim->claimers;
-        LIST_DELETE(claim->claimers, claimer);
-        claimer->claim = NULL;
+        struct core_wait *wait = claim->claimers;
+        LIST_DELETE_BY(claim->claimers, wait, beside_prev, beside_next);
+        wait->claim = NULL;
     }
 }
 
@@ -431,13 +432,20 @@ bool claim_waits(struct claim *claim)
     return waits;
 }
 
-void claim_wait(struct claim *claim, struct core_claimer *claimer)
+void claim_begin_wait(struct claim *claim, struct core_wait *wait)
 {
-    claimer->ledger = claim->table->session->ledger;
-    claimer->claim = claim;
-    LIST_APPEND(claim->claimers, claimer);
+    wait->claim = claim;
+    LIST_APPEND_BY(claim->claimers, wait, beside_prev, beside_next);
+    queue_count_wait(wait->session, true);
     if (!claim_waits(claim))
-        ledger_wake(claimer->ledger, &claimer->waker);
+        ledger_wake(wait->session->ledger, wait);
+}
+
+void claim_end_wait(struct core_wait *wait)
+{
+    if (wait->claim)
+        LIST_DELETE_BY(wait->claim->claimers, wait, beside_prev, beside_next);
+    queue_count_wait(wait->session, false);
 }
 
 uint64_t claim_holder(const struct claim *claim)

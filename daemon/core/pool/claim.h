@@ -51,13 +51,13 @@ struct claim {
     int64_t progress_ns;  // the ledger's time of its last progress, or when its turn came
     struct heap_node due; // in pool->due, keyed by a lower bound of its deadline
     struct hold_table *table;
-    struct claim *prev, *next;     // table->claims
-    struct prefix_root *root;      // counted in root->claims
-    uint64_t bytes;                // in session->memory
-    uint32_t num_blocks;           // of the whole chain
-    uint32_t num_found;            // the first ones, which the session has got from the index
-    uint32_t num_queued;           // places with `queued`; a claim without any has ended
-    struct core_claimer *claimers; // takes that wait for its next block
+    struct claim *prev, *next;  // table->claims
+    struct prefix_root *root;   // counted in root->claims
+    uint64_t bytes;             // in session->memory
+    uint32_t num_blocks;        // of the whole chain
+    uint32_t num_found;         // the first ones, which the session has got from the index
+    uint32_t num_queued;        // places with `queued`; a claim without any has ended
+    struct core_wait *claimers; // takes that wait for its next block
     struct claim_place places[];
 };
 
@@ -88,8 +88,9 @@ bool claim_advance(struct claim *claim, uint32_t num_found);
 // Counts blocks from num_found on, up to the first one that this claim must compute itself. The
 // counted ones are computed by older claims, or are published and not visible yet.
 uint32_t claim_num_promised(struct claim *claim);
-// Registers a take that waits for the next block.
-void claim_wait(struct claim *claim, struct core_claimer *claimer);
+// A take waits for the next block.
+void claim_begin_wait(struct claim *claim, struct core_wait *wait);
+void claim_end_wait(struct core_wait *wait); // the claim may have ended
 // True: the next block is promised and not visible yet. Looks at no other block.
 bool claim_waits(struct claim *claim);
 // The session whose claim computes the next block; 0: none does.

@@ -10,6 +10,7 @@
 #include "hold.h"
 #include "ledger.h"
 #include "pool.h"
+#include "queue.h"
 #include "salt.h"
 #include "session.h"
 #include "tenant.h"
@@ -83,8 +84,9 @@ static enum status lease_check(const struct hold_table *table, uint32_t count, s
     return hold_check_quota(table->session, (struct hold_more){count, count}, error);
 }
 
-enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint32_t count,
-                              int32_t *blocks, bool *growing, struct error *error)
+enum status core_blocks_lease(struct core_session *session, const struct core_wait *wait,
+                              uint64_t cache, uint32_t count, int32_t *blocks, bool *growing,
+                              struct error *error)
 {
     struct hold_table *table;
     struct account *account = NULL;
@@ -94,7 +96,12 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
         status = hold_table_find(session, cache, &table, error);
     if (status == STATUS_OK)
         status = lease_check(table, count, error);
-    if (status == STATUS_OK && table->cache->counts[CORE_FREE] < count)
+    if (status != STATUS_OK)
+        return status;
+    status = queue_turn(session, wait, cache, count, error);
+    if (status != STATUS_OK)
+        *growing = pool_grows(table->cache);
+    else if (table->cache->counts[CORE_FREE] < count)
         status = pool_make_room(table, count, growing, error);
     if (status == STATUS_OK) {
         status = attached_choose(table, count, error);
@@ -102,11 +109,14 @@ enum status core_blocks_lease(struct core_session *session, uint64_t cache, uint
     }
     if (status == STATUS_OK)
         status = lease_take(table, count, blocks, &account, error);
-    for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
+    if (status != STATUS_OK)
+        return status;
+    for (uint32_t i = 0; i < count; i++)
         lease_commit(table, block_find(table->cache, blocks[i]), account);
-    if (status == STATUS_OK)
-        pool_keep_spare(table->cache);
-    return status;
+    pool_keep_spare(table->cache);
+    if (wait)
+        queue_granted(session->pool);
+    return STATUS_OK;
 }
 
 // block->mark counts how often the list has had the block so far.

@@ -35,21 +35,28 @@ void ledger_free(const struct ledger *ledger, void *memory)
         free(memory);
 }
 
-void ledger_wake(struct ledger *ledger, struct core_waker *waker)
+void ledger_name(struct ledger *ledger, struct core_wait *wait)
 {
-    if (!waker || waker->woken)
+    if (!wait || wait->woken)
         return;
-    LIST_APPEND(ledger->woken, waker);
-    waker->woken = true;
+    LIST_APPEND_BY(ledger->woken, wait, woken_prev, woken_next);
+    wait->woken = true;
+}
+
+void ledger_wake(struct ledger *ledger, struct core_wait *wait)
+{
+    if (!wait || wait->woken)
+        return;
+    ledger_name(ledger, wait);
     ledger->news = true;
 }
 
-void ledger_unwake(struct ledger *ledger, struct core_waker *waker)
+void ledger_unwake(struct ledger *ledger, struct core_wait *wait)
 {
-    if (!waker || !waker->woken)
+    if (!wait || !wait->woken)
         return;
-    LIST_DELETE(ledger->woken, waker);
-    waker->woken = false;
+    LIST_DELETE_BY(ledger->woken, wait, woken_prev, woken_next);
+    wait->woken = false;
 }
 
 uint64_t ledger_hash64(const struct ledger *ledger, const void *key, size_t size)

@@ -17,18 +17,20 @@ struct ledger {
     uint64_t last_stamp; // last value for `stamp` fields; each check or count takes a new one
     uint64_t looks;      // blocks at which reads.c and unpinning have looked, for tests
     bool news;           // core_step() will return true: something came free or finished
-    struct core_waker *woken; // a list; core_next_woken() takes its first one
-    int64_t now_ns;           // the caller's time at the last core_step() or core_slept()
-    bool lost;                // the device is lost
-    struct error lost_why;    // if `lost`
+    struct core_wait *woken; // a list; core_next_ready() takes its first one
+    int64_t now_ns;          // the caller's time at the last core_step() or core_slept()
+    bool lost;               // the device is lost
+    struct error lost_why;   // if `lost`
     // Hashes a key with hash_seed: prefixes, and a batch's slots. Tests set it to force collisions.
     uint64_t (*hash)(uint64_t seed, const void *key, size_t size);
 
     uint64_t metrics[NUM_METRICS]; // by enum metric
 };
 
-void ledger_wake(struct ledger *ledger, struct core_waker *waker);   // NULL: nothing waits
-void ledger_unwake(struct ledger *ledger, struct core_waker *waker); // it waits no more
+// core_next_ready() will name the wait. Takes NULL.
+void ledger_name(struct ledger *ledger, struct core_wait *wait);
+void ledger_wake(struct ledger *ledger, struct core_wait *wait);   // likewise; and that is news
+void ledger_unwake(struct ledger *ledger, struct core_wait *wait); // it does not wait any more
 
 // free(), or core_params.free_later() if that is given and the memory is large. Takes NULL.
 void ledger_free(const struct ledger *ledger, void *memory);

@@ -7,7 +7,6 @@
 
 #include "lookup.h"
 
-#include "base/list.h"
 #include "claim.h"
 #include "ledger.h"
 #include "pool.h"
@@ -184,22 +183,17 @@ bool core_claim_waits(struct core_session *session, uint64_t cache, uint64_t id)
     return find_claim(session, cache, id, &claim, NULL) == STATUS_OK && claim_waits(claim);
 }
 
-enum status core_claim_wait(struct core_session *session, uint64_t cache, uint64_t id,
-                            struct core_claimer *claimer, struct error *error)
+enum status core_wait_for_claim(struct core_session *session, struct core_wait *wait,
+                                uint64_t cache, uint64_t id, struct error *error)
 {
     struct claim *claim;
+    wait->session = NULL;
     enum status status = find_claim(session, cache, id, &claim, error);
-    if (status == STATUS_OK)
-        claim_wait(claim, claimer);
-    return status;
-}
-
-void core_claim_wait_end(struct core_claimer *claimer)
-{
-    if (claimer->claim)
-        LIST_DELETE(claimer->claim->claimers, claimer);
-    claimer->claim = NULL;
-    ledger_unwake(claimer->ledger, &claimer->waker);
+    if (status != STATUS_OK)
+        return status;
+    session_begin_wait(session, wait, CORE_WAIT_CLAIM, cache);
+    claim_begin_wait(claim, wait);
+    return STATUS_OK;
 }
 
 // The visible blocks from claim->num_found on. Makes sure that they can be taken.

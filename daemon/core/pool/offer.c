@@ -414,18 +414,29 @@ static enum status check_writes(struct offer *offer, const struct core_session *
     return check_written(offer->cache, offer->view.blocks, offer->view.num_stored, error);
 }
 
-static enum status check_take(struct offer *offer, struct hold_table *table, const char *name,
-                              struct error *error)
+// `first`: a take that waits and goes first; NULL: none does.
+static enum status check_turn(const struct offer *offer, const struct hold_table *table,
+                              const char *name, const struct core_wait *first, struct error *error)
 {
-    const struct core_session *session = table->session;
-    struct hold_more fresh = {0};
-    uint32_t most = session->ledger->params->max_offers;
     if (!offer)
         return error_set(error, STATUS_NOT_FOUND, "cache \"%.64s\" has no offer named \"%.64s\"",
                          table->cache->name, name);
     if (offer->taker)
         return error_set(error, STATUS_BUSY, "session %" PRIu64 " has taken offer \"%.64s\"",
                          offer->taker->id, name);
+    if (first)
+        return error_set(error, STATUS_BUSY,
+                         "session %" PRIu64 " waits for offer \"%.64s\" and goes first",
+                         first->session->id, name);
+    return STATUS_OK;
+}
+
+static enum status check_take(struct offer *offer, struct hold_table *table, const char *name,
+                              struct error *error)
+{
+    const struct core_session *session = table->session;
+    struct hold_more fresh = {0};
+    uint32_t most = session->ledger->params->max_offers;
     if (session->num_taken >= most)
         return error_set(error, STATUS_LIMIT,
                          "the session has taken %" PRIu32
@@ -440,8 +451,9 @@ static enum status check_take(struct offer *offer, struct hold_table *table, con
     return status == STATUS_OK ? hold_check_quota(session, fresh, error) : status;
 }
 
-enum status core_offer_take(struct core_session *session, uint64_t cache, const char *name,
-                            const struct core_offer **out, struct error *error)
+enum status core_offer_take(struct core_session *session, const struct core_wait *wait,
+                            uint64_t cache, const char *name, const struct core_offer **out,
+                            struct error *error)
 {
     struct hold_table *table;
     struct offer_key key;
@@ -453,7 +465,10 @@ enum status core_offer_take(struct core_session *session, uint64_t cache, const 
     if (status != STATUS_OK)
         return status;
     struct offer *offer = offer_find(session, &key);
-    status = check_take(offer, table, name, error);
+    const struct core_wait *first = takers_first(session, &key);
+    status = check_turn(offer, table, name, first == wait ? NULL : first, error);
+    if (status == STATUS_OK)
+        status = check_take(offer, table, name, error);
     if (status == STATUS_OK)
         status = attached_check_zeroes(table, offer->view.blocks, offer->view.num_blocks, error);
     if (status != STATUS_OK)

@@ -79,6 +79,10 @@ bool offer_names(const struct offer *offer, int32_t block);
 
 // The writes of the block, which offers name, have ended.
 void offers_written(struct offers *offers, const struct block *block);
+// The oldest take that waits for an offer of this name, also before there is one; NULL: none does.
+const struct core_wait *takers_first(const struct core_session *session,
+                                     const struct offer_key *key);
+void takers_end_wait(struct core_wait *wait);
 // The first take that waits for the offer may succeed, or may have to be refused.
 void takers_wake(const struct offer *offer);
 void takers_wake_all(const struct offers *offers); // the first take of each offer

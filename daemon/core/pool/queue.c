@@ -38,10 +38,10 @@
 struct queue_lane {
     UT_hash_handle hh; // pool->lanes, by cache
     uint64_t cache;
-    struct heap turns;          // lines, by what the tenant would have with its oldest lease
-    uint32_t num_lines;         // in `turns`
-    struct core_waiter *growth; // those that wait only for growth, oldest first
-    struct core_waiter *retry;  // of these, the next one to be tried in round `retry_round`
+    struct heap turns;        // lines, by what the tenant would have with its oldest lease
+    uint32_t num_lines;       // in `turns`
+    struct core_wait *growth; // those that wait only for growth, oldest first
+    struct core_wait *retry;  // of these, the next one to be tried in round `retry_round`
     uint64_t retry_round;
     uint64_t arrived; // pool->num_arrived when `growth` was tried last
 };
@@ -51,7 +51,7 @@ struct queue_line {
     struct tenant *tenant;
     struct queue_lane *lane;
     struct queue_line *prev, *next; // tenant->lines
-    struct core_waiter *first;      // oldest first
+    struct core_wait *first;        // oldest first
     struct heap_node turn;          // in lane->turns
 };
 
@@ -59,11 +59,11 @@ struct queue_line {
 
 // The lease with the smaller (key, order) goes first.
 static void set_turn(struct heap *heap, struct heap_node *node, const struct tenant *tenant,
-                     const struct core_waiter *first)
+                     const struct core_wait *first)
 {
     heap_remove(heap, node);
     if (first)
-        heap_add_as(heap, node, tenant->used + first->count, first->age);
+        heap_add_as(heap, node, tenant->used + first->lease.count, first->lease.age);
 }
 
 void queue_outdate(struct tenant *tenant)
@@ -116,7 +116,7 @@ static bool is_stuck(const struct core_session *asking)
     return asking->salt->tenant->num_moving == asking->moves;
 }
 
-void core_count_wait(struct core_session *session, bool begins)
+void queue_count_wait(struct core_session *session, bool begins)
 {
     if (!begins)
         session->num_waiting--;
@@ -192,51 +192,52 @@ static void line_settle(struct queue_line *line)
     free(line);
 }
 
-enum status core_wait(struct core_session *session, struct core_waiter *waiter, uint64_t cache,
-                      uint32_t count, bool only_growth, struct error *error)
+enum status core_wait_for_blocks(struct core_session *session, struct core_wait *wait,
+                                 uint64_t cache, uint32_t count, bool only_growth,
+                                 struct error *error)
 {
     struct tenant *tenant = session->salt->tenant;
     struct pool *pool = session->pool;
     bool room = heap_reserve(&pool->turns, HASH_COUNT(pool->tenants));
     struct queue_lane *lane = room ? lane_get(pool, cache) : NULL;
     struct queue_line *line = lane && !only_growth ? line_get(tenant, lane) : NULL;
+    wait->session = NULL;
     if (lane && !only_growth && !line)
         lane_settle(pool, lane);
     if (!lane || (!only_growth && !line))
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a lease that waits");
-    *waiter = (struct core_waiter){.session = session,
-                                   .cache = cache,
-                                   .count = count,
-                                   .only_growth = only_growth,
-                                   .age = ++pool->last_age,
-                                   .lane = lane,
-                                   .line = line};
-    LIST_APPEND(tenant->waiters, waiter);
-    LIST_APPEND_BY(*(line ? &line->first : &lane->growth), waiter, beside_prev, beside_next);
+    session_begin_wait(session, wait, CORE_WAIT_BLOCKS, cache);
+    wait->lease.count = count;
+    wait->lease.only_growth = only_growth;
+    wait->lease.age = ++pool->last_age;
+    wait->lease.lane = lane;
+    wait->lease.line = line;
+    LIST_APPEND_BY(tenant->waiters, wait, lease.tenant_prev, lease.tenant_next);
+    LIST_APPEND_BY(*(line ? &line->first : &lane->growth), wait, beside_prev, beside_next);
     queue_outdate(tenant);
     settle_stuck(tenant);
-    core_count_wait(session, true);
+    queue_count_wait(session, true);
     return STATUS_OK;
 }
 
-void core_wait_end(struct core_waiter *waiter)
+void queue_end_wait(struct core_wait *wait)
 {
-    struct tenant *tenant = waiter->session->salt->tenant;
-    struct pool *pool = waiter->session->pool;
-    struct queue_lane *lane = waiter->lane;
-    struct queue_line *line = waiter->line;
+    struct tenant *tenant = wait->session->salt->tenant;
+    struct pool *pool = wait->session->pool;
+    struct queue_lane *lane = wait->lease.lane;
+    struct queue_line *line = wait->lease.line;
     queue_outdate(tenant);
-    if (tenant->retry == waiter)
-        tenant->retry = waiter->next;
-    if (lane->retry == waiter)
-        lane->retry = waiter->beside_next;
-    LIST_DELETE(tenant->waiters, waiter);
-    LIST_DELETE_BY(*(line ? &line->first : &lane->growth), waiter, beside_prev, beside_next);
+    if (tenant->retry == wait)
+        tenant->retry = wait->lease.tenant_next;
+    if (lane->retry == wait)
+        lane->retry = wait->beside_next;
+    LIST_DELETE_BY(tenant->waiters, wait, lease.tenant_prev, lease.tenant_next);
+    LIST_DELETE_BY(*(line ? &line->first : &lane->growth), wait, beside_prev, beside_next);
     if (line)
         line_settle(line);
     lane_settle(pool, lane);
     settle_stuck(tenant);
-    core_count_wait(waiter->session, false);
+    queue_count_wait(wait->session, false);
     pool->ledger->news = true; // the next one may have its turn
 }
 
@@ -249,7 +250,7 @@ static bool has_free(const struct core_session *session, uint64_t cache, uint32_
            table->cache->counts[CORE_FREE] >= count;
 }
 
-static const struct core_waiter *first_of(const struct heap_node *node, bool of_lane)
+static const struct core_wait *first_of(const struct heap_node *node, bool of_lane)
 {
     return of_lane ? container_of(node, const struct queue_line, turn)->first
                    : container_of(node, const struct tenant, turn)->waiters;
@@ -257,8 +258,8 @@ static const struct core_waiter *first_of(const struct heap_node *node, bool of_
 
 // The waiting lease of another tenant that goes first. `own`: the asking tenant's node in the heap,
 // NULL: it has none.
-static const struct core_waiter *first_of_others(struct heap *turns, struct heap_node *own,
-                                                 bool of_lane)
+static const struct core_wait *first_of_others(struct heap *turns, struct heap_node *own,
+                                               bool of_lane)
 {
     const struct heap_node *first = heap_first(turns);
     if (!first || first != own)
@@ -271,28 +272,28 @@ static const struct core_waiter *first_of_others(struct heap *turns, struct heap
 }
 
 // True: `other` goes ahead of a lease of `count` blocks; NULL: that lease is new.
-static bool goes_ahead(const struct core_waiter *other, const struct tenant *own, uint32_t count,
-                       const struct core_waiter *waiter)
+static bool goes_ahead(const struct core_wait *other, const struct tenant *own, uint32_t count,
+                       const struct core_wait *waiter)
 {
-    const uint64_t theirs = other->session->salt->tenant->used + other->count,
+    const uint64_t theirs = other->session->salt->tenant->used + other->lease.count,
                    ours = own->used + count;
-    return theirs != ours ? theirs < ours : !waiter || other->age < waiter->age;
+    return theirs != ours ? theirs < ours : !waiter || other->lease.age < waiter->lease.age;
 }
 
 // The waiting lease that goes first. NULL: there is none.
-static const struct core_waiter *first_before(const struct core_session *session,
-                                              const struct core_waiter *waiter, uint64_t cache,
-                                              uint32_t count)
+static const struct core_wait *first_before(const struct core_session *session,
+                                            const struct core_wait *waiter, uint64_t cache,
+                                            uint32_t count)
 {
     struct tenant *own = session->salt->tenant;
     const bool of_lane = has_free(session, cache, count);
     struct queue_lane *lane = of_lane ? lane_find(session->pool, cache) : NULL;
     struct queue_line *line = lane ? line_find(own, cache) : NULL;
-    const struct core_waiter *first = of_lane ? (line ? line->first : NULL) : own->waiters;
+    const struct core_wait *first = of_lane ? (line ? line->first : NULL) : own->waiters;
     if (of_lane && !lane)
         return NULL;
     renew(session->pool);
-    if (first && first != waiter && (!waiter || first->age < waiter->age))
+    if (first && first != waiter && (!waiter || first->lease.age < waiter->lease.age))
         return first;
     struct heap_node *node = of_lane ? (line ? &line->turn : NULL) : &own->turn;
     first = first_of_others(of_lane ? &lane->turns : &session->pool->turns, node, of_lane);
@@ -301,57 +302,57 @@ static const struct core_waiter *first_before(const struct core_session *session
 
 // ---- trying again ----
 
-void queue_retry_all(struct pool *pool)
-{
-    pool->retry_all = true;
-    pool->ledger->news = true;
-}
-
 // The next one that this round has not tried yet. NULL: there is none.
-static struct core_waiter *next_of_tenant(struct tenant *tenant, uint64_t round)
+static struct core_wait *next_of_tenant(struct tenant *tenant, uint64_t round)
 {
     if (tenant->retry_round != round)
         tenant->retry = tenant->waiters;
     tenant->retry_round = round;
-    struct core_waiter *waiter = tenant->retry;
+    struct core_wait *waiter = tenant->retry;
     if (waiter)
-        tenant->retry = waiter->next;
+        tenant->retry = waiter->lease.tenant_next;
     return waiter;
 }
 
-static struct core_waiter *try_first(const struct heap *turns, bool of_lane, uint64_t round)
+static struct core_wait *try_first(const struct heap *turns, bool of_lane, uint64_t round)
 {
     const struct heap_node *node = heap_first(turns);
-    struct core_waiter *waiter = node ? (struct core_waiter *)first_of(node, of_lane) : NULL;
-    if (!waiter || waiter->tried == round ||
-        (of_lane && !has_free(waiter->session, waiter->cache, waiter->count)))
+    struct core_wait *waiter = node ? (struct core_wait *)first_of(node, of_lane) : NULL;
+    if (!waiter || waiter->lease.tried == round ||
+        (of_lane && !has_free(waiter->session, waiter->cache, waiter->lease.count)))
         return NULL;
     return waiter;
 }
 
+static bool grows(const struct core_session *session, uint64_t cache)
+{
+    struct hold_table *table;
+    return hold_table_find(session, cache, &table, NULL) == STATUS_OK && pool_grows(table->cache);
+}
+
 // Those that wait for growth may have their turn if there are free blocks or a chunk has come,
 // which another cache may give back. They give up if nothing grows any more.
-static struct core_waiter *next_of_growth(const struct pool *pool, struct queue_lane *lane)
+static struct core_wait *next_of_growth(const struct pool *pool, struct queue_lane *lane)
 {
     const uint64_t round = pool->round;
-    struct core_waiter *first = lane->growth;
+    struct core_wait *first = lane->growth;
     if (first && lane->retry_round != round)
         lane->retry = has_free(first->session, lane->cache, 1) ||
                               lane->arrived != pool->num_arrived ||
-                              !core_cache_grows(first->session, lane->cache)
+                              !grows(first->session, lane->cache)
                           ? first
                           : NULL;
     lane->retry_round = round;
     lane->arrived = pool->num_arrived;
-    struct core_waiter *waiter = lane->retry;
+    struct core_wait *waiter = lane->retry;
     if (waiter)
         lane->retry = waiter->beside_next;
     return waiter;
 }
 
-static struct core_waiter *next_of_lanes(const struct pool *pool)
+static struct core_wait *next_of_lanes(const struct pool *pool)
 {
-    struct core_waiter *waiter = NULL;
+    struct core_wait *waiter = NULL;
     for (struct queue_lane *lane = pool->lanes; lane && !waiter; lane = lane->hh.next) {
         waiter = next_of_growth(pool, lane);
         if (!waiter)
@@ -360,47 +361,46 @@ static struct core_waiter *next_of_lanes(const struct pool *pool)
     return waiter;
 }
 
-static struct core_waiter *next_of_tenants(struct tenant *first, bool all, uint64_t round)
+// All leases of these tenants may have their turn at once.
+static struct core_wait *next_of_stuck(const struct pool *pool)
 {
-    struct core_waiter *waiter = NULL;
-    for (struct tenant *tenant = first; tenant && !waiter;
-         tenant = all ? tenant->hh.next : tenant->next_stuck)
-        waiter = next_of_tenant(tenant, round);
+    struct core_wait *waiter = NULL;
+    for (struct tenant *tenant = pool->stuck; tenant && !waiter; tenant = tenant->next_stuck)
+        waiter = next_of_tenant(tenant, pool->round);
     return waiter;
 }
 
 void queue_begin_round(struct pool *pool)
 {
     pool->round++;
-    pool->retries_all = pool->retry_all;
-    pool->retry_all = false;
+    pool->granted = false;
 }
 
-struct core_waiter *queue_next(struct pool *pool)
+void queue_granted(struct pool *pool)
+{
+    pool->granted = true;
+}
+
+struct core_wait *queue_next(struct pool *pool)
 {
     renew(pool);
-    struct core_waiter *waiter = pool->retries_all
-                                     ? next_of_tenants(pool->tenants, true, pool->round)
-                                     : next_of_tenants(pool->stuck, false, pool->round);
+    struct core_wait *waiter = next_of_stuck(pool);
     if (!waiter)
         waiter = next_of_lanes(pool);
     if (!waiter)
         waiter = try_first(&pool->turns, false, pool->round);
     if (waiter)
-        waiter->tried = pool->round;
-    return waiter;
+        waiter->lease.tried = pool->round;
+    if (waiter || !pool->granted)
+        return waiter;
+    queue_begin_round(pool);
+    return queue_next(pool);
 }
 
-bool core_cache_grows(const struct core_session *session, uint64_t cache)
+enum status queue_turn(const struct core_session *session, const struct core_wait *waiter,
+                       uint64_t cache, uint32_t count, struct error *error)
 {
-    struct hold_table *table;
-    return hold_table_find(session, cache, &table, NULL) == STATUS_OK && pool_grows(table->cache);
-}
-
-enum status core_lease_turn(const struct core_session *session, const struct core_waiter *waiter,
-                            uint64_t cache, uint32_t count, struct error *error)
-{
-    const struct core_waiter *first = first_before(session, waiter, cache, count);
+    const struct core_wait *first = first_before(session, waiter, cache, count);
     if (!first || is_stuck(session))
         return STATUS_OK;
     if (first->session->salt->tenant !=
@@ -411,5 +411,6 @@ enum status core_lease_turn(const struct core_session *session, const struct cor
     return error_set(error, STATUS_NO_BLOCKS,
                      "%" PRIu32 " blocks wanted; session %" PRIu64 " of tenant \"%.64s\" waits for "
                      "%" PRIu32 " and goes first",
-                     count, first->session->id, first->session->salt->tenant->label, first->count);
+                     count, first->session->id, first->session->salt->tenant->label,
+                     first->lease.count);
 }

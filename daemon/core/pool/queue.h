@@ -15,10 +15,16 @@ struct core_session;
 void queue_settle_session(struct core_session *session);
 // Call this when tenant->used has changed.
 void queue_outdate(struct tenant *tenant);
-// The session has closed a cache: leases of it that wait there are to be tried again, to fail.
-void queue_retry_all(struct pool *pool);
-// core_retry_begin() and core_retry_next().
+// The session begins to wait for what another one does: a lease, a claim or the take of an offer.
+void queue_count_wait(struct core_session *session, bool begins);
+// OK, or NO_BLOCKS: a lease that waits goes before this one; `wait` NULL: this one is new.
+enum status queue_turn(const struct core_session *session, const struct core_wait *wait,
+                       uint64_t cache, uint32_t count, struct error *error);
+void queue_granted(struct pool *pool); // a lease that waited; the next ones may have their turn
+void queue_end_wait(struct core_wait *wait);
+
+// core_next_ready(): a round names each lease once.
 void queue_begin_round(struct pool *pool);
-struct core_waiter *queue_next(struct pool *pool);
+struct core_wait *queue_next(struct pool *pool);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "session.h"
 
+#include "base/list.h"
 #include "ledger.h"
 #include "pool.h"
 #include "salt.h"
@@ -60,4 +61,28 @@ enum status core_memory_check(const struct core_session *session, uint64_t bytes
 void core_memory_count(struct core_session *session, int64_t by)
 {
     session_count_memory(session, (uint64_t)by);
+}
+
+void session_begin_wait(struct core_session *session, struct core_wait *wait,
+                        enum core_wait_kind kind, uint64_t cache)
+{
+    *wait = (struct core_wait){.kind = kind, .session = session, .cache = cache};
+    LIST_APPEND(session->waits, wait);
+}
+
+void session_end_wait(struct core_wait *wait)
+{
+    struct core_session *session = wait->session;
+    ledger_unwake(session->ledger, wait);
+    LIST_DELETE(session->waits, wait);
+    wait->session = NULL;
+}
+
+void session_wake(struct core_session *session, uint64_t cache)
+{
+    struct core_wait *wait;
+    LIST_EACH(session->waits, wait) {
+        if (wait->cache == cache)
+            ledger_wake(session->ledger, wait);
+    }
 }

@@ -34,11 +34,11 @@ struct core_session {
     uint64_t arena_size;               // bytes
     struct engine_arena *device_arena; // likewise
     uint64_t device_arena_size;
-    void *owner;              // for session_gone()
-    struct core_waker *waker; // the server's, woken by ends of runs and by tickets; NULL = none
-    bool closed;              // core_session_close() was called
-    bool guest;               // core_session_params.guest
-    bool errand;              // core's own: no worker has it, and session_gone() is not told
+    void *owner;            // for session_gone()
+    struct core_wait *wait; // the server's, named after ends of runs and tickets; NULL = none
+    bool closed;            // core_session_close() was called
+    bool guest;             // core_session_params.guest
+    bool errand;            // core's own: no worker has it, and session_gone() is not told
     // After an attached session has died: tables whose blocks the kernels of its process may still
     // use. They end when the process is proven dead and a fence behind that has passed.
     uint32_t num_haunted;
@@ -50,7 +50,8 @@ struct core_session {
     struct batch *batches;     // by id; destroyed ones are not here
     struct core_draft *drafts; // a list of those that another thread fills; they keep the session
     struct core_session *tenant_prev, *tenant_next; // salt->tenant->sessions
-    uint32_t num_waiting;                           // its leases, claims and takes that wait
+    struct core_wait *waits;                        // a list; the caller's
+    uint32_t num_waiting;                           // of `waits`, leases, claims and takes
     bool moves;            // counted in tenant->num_moving: it has blocks and does not wait
     uint64_t quota_blocks; // most that num_blocks may become; 0 = no limit
     uint64_t num_blocks;   // blocks that it holds or names, in all tables: the quota counts them
@@ -106,6 +107,13 @@ enum status session_usable(const struct core_session *session, struct error *err
 // tenant_check_memory(). `what` names them in the error.
 enum status session_check_batch_memory(const struct core_session *session, uint64_t bytes,
                                        const char *what, struct error *error);
+
+// Enters a wait of this kind into the session's list, zeroed otherwise.
+void session_begin_wait(struct core_session *session, struct core_wait *wait,
+                        enum core_wait_kind kind, uint64_t cache);
+void session_end_wait(struct core_wait *wait); // its kind has forgotten it already
+// The session has closed the cache: its waits there are named, so that they fail.
+void session_wake(struct core_session *session, uint64_t cache);
 
 // Counts bytes for --max-batch-memory and for the total, or no more.
 void session_charge(struct core_session *session, uint64_t bytes);

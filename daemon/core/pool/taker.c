@@ -8,15 +8,14 @@
 #include "base/list.h"
 #include "ledger.h"
 #include "offer.h"
+#include "queue.h"
 #include "session.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct taker_queue {
-    UT_hash_handle hh;        // offers->takers, by key
-    struct core_taker *first; // the oldest one; a queue without any ends
+    UT_hash_handle hh;       // offers->takers, by key
+    struct core_wait *first; // the oldest one; a queue without any ends
     struct offer_key key;
 };
 
@@ -53,10 +52,11 @@ static enum status key_of(const struct core_session *session, uint64_t cache, co
     return status == STATUS_OK ? offer_key(session, table->cache, name, key, error) : status;
 }
 
-enum status core_take_wait(struct core_session *session, struct core_taker *taker, uint64_t cache,
-                           const char *name, struct error *error)
+enum status core_wait_for_offer(struct core_session *session, struct core_wait *wait,
+                                uint64_t cache, const char *name, struct error *error)
 {
     struct offer_key key;
+    wait->session = NULL;
     enum status status = key_of(session, cache, name, &key, error);
     if (status != STATUS_OK)
         return status;
@@ -65,39 +65,31 @@ enum status core_take_wait(struct core_session *session, struct core_taker *take
         queue = queue_create(session, &key);
     if (!queue)
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a take that waits");
-    taker->session = session;
-    taker->queue = queue;
-    LIST_APPEND(queue->first, taker);
+    session_begin_wait(session, wait, CORE_WAIT_OFFER, cache);
+    wait->takers = queue;
+    LIST_APPEND_BY(queue->first, wait, beside_prev, beside_next);
+    queue_count_wait(session, true);
     return STATUS_OK;
 }
 
-void core_take_wait_end(struct core_taker *taker)
+void takers_end_wait(struct core_wait *wait)
 {
-    struct taker_queue *queue = taker->queue;
-    LIST_DELETE(queue->first, taker);
-    ledger_unwake(taker->session->ledger, &taker->waker);
+    struct taker_queue *queue = wait->takers;
+    LIST_DELETE_BY(queue->first, wait, beside_prev, beside_next);
+    queue_count_wait(wait->session, false);
     if (queue->first) { // it may have its turn
-        ledger_wake(taker->session->ledger, &queue->first->waker);
+        ledger_wake(wait->session->ledger, queue->first);
         return;
     }
-    HASH_DEL(taker->session->offers->takers, queue);
+    HASH_DEL(wait->session->offers->takers, queue);
     free(queue);
 }
 
-enum status core_take_turn(const struct core_session *session, const struct core_taker *taker,
-                           uint64_t cache, const char *name, struct error *error)
+const struct core_wait *takers_first(const struct core_session *session,
+                                     const struct offer_key *key)
 {
-    struct offer_key key;
-    enum status status = key_of(session, cache, name, &key, error);
-    if (status != STATUS_OK)
-        return status;
-    const struct taker_queue *queue = queue_find(session, key.bytes, key.size);
-    const struct offer *offer = offer_find(session, &key);
-    if (!queue || queue->first == taker || !offer || offer->taker) // then the take fails by itself
-        return STATUS_OK;
-    return error_set(error, STATUS_BUSY,
-                     "session %" PRIu64 " waits for offer \"%.64s\" and goes first",
-                     queue->first->session->id, name);
+    const struct taker_queue *queue = queue_find(session, key->bytes, key->size);
+    return queue ? queue->first : NULL;
 }
 
 void takers_wake(const struct offer *offer)
@@ -105,11 +97,11 @@ void takers_wake(const struct offer *offer)
     const struct core_session *giver = offer->giver;
     const struct taker_queue *queue = queue_find(giver, offer->key, offer->key_size);
     if (queue)
-        ledger_wake(giver->ledger, &queue->first->waker);
+        ledger_wake(giver->ledger, queue->first);
 }
 
 void takers_wake_all(const struct offers *offers)
 {
     for (const struct taker_queue *queue = offers->takers; queue; queue = queue->hh.next)
-        ledger_wake(queue->first->session->ledger, &queue->first->waker);
+        ledger_wake(queue->first->session->ledger, queue->first);
 }

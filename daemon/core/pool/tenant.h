@@ -44,12 +44,12 @@ struct tenant {
     bool stale;                    // it is in pool->stale: ranks of it and its accounts are old
     struct tenant *prev_stale, *next_stale;
     struct core_session *sessions; // a list, also of those that are leaving
-    struct core_waiter *waiters;   // leases that wait, oldest first
+    struct core_wait *waiters;     // leases that wait, oldest first
     struct heap_node turn;         // in pool->turns, if it has waiters
     struct queue_line *lines;      // of the caches in which they wait
     bool turn_is_old, stuck;       // it is in pool->old_turns, pool->stuck
     struct tenant *prev_old, *next_old, *prev_stuck, *next_stuck;
-    struct core_waiter *retry; // the next one to be tried in round `retry_round`
+    struct core_wait *retry; // the next one to be tried in round `retry_round`
     uint64_t retry_round;
     uint32_t num_moving;      // sessions that have blocks and do not wait: they may release some
     struct tenant *next_rank; // scratch of evict_for()

@@ -604,7 +604,7 @@ void run_deliver(struct core_session *session)
         LIST_DELETE(session->runs, run);
         run->delivered = true;
         session->ledger->news |= !session->closed;
-        ledger_wake(session->ledger, session->waker);
+        ledger_wake(session->ledger, session->wait);
         if (run->detached)
             session->num_unreaped--;
         if (run->detached || session->closed)
@@ -679,7 +679,7 @@ enum status core_ticket_reap(struct core_session *session, uint64_t ticket,
     HASH_DEL(session->tickets, run);
     session->num_unreaped--;
     session->ledger->news = true;
-    ledger_wake(session->ledger, session->waker); // a ticket came free
+    ledger_wake(session->ledger, session->wait); // a ticket came free
     run_free(run);
     return STATUS_OK;
 }

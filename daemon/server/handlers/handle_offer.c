@@ -5,9 +5,7 @@
 // They limit sizes so that a reply can hold the result; core checks the rest. Dispatcher thread.
 
 #include "metadata.h"
-#include "server/dispatch.h"
 #include "server/park.h"
-#include "server/take.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +14,10 @@ _Static_assert((int)CORE_ACCESS_READ == (int)WIRE_OFFER_READ &&
                    (int)CORE_ACCESS_SEALED == (int)WIRE_OFFER_SEALED &&
                    (int)CORE_ACCESS_WRITE == (int)WIRE_OFFER_WRITE,
                "one numbering");
+
+// Blocks that an offer may have, so that the answer to its taker fits a message.
+#define TAKE_MAX_BLOCKS                                                                            \
+    ((WIRE_MAX_MESSAGE - 4096u - WIRE_MAX_EXTRA_KEY) / (sizeof(int32_t) + sizeof(uint8_t)))
 
 static enum status check_offer(struct call *call, const struct wire_offer *offer)
 {
@@ -63,16 +65,110 @@ enum status handle_offer(struct call *call)
     return core_offer_make(call->session->core, &params, &call->error);
 }
 
-static enum status wait_for_offer(struct call *call)
+// ---- taking ----
+
+struct take {
+    uint64_t cache;
+    char name[WIRE_MAX_NAME + 1];
+};
+
+static enum status wait_for_offer(struct core_session *session, struct core_wait *wait, void *own,
+                                  struct error *error)
 {
-    const struct wire_offer_take *take = &call->request->offer_take;
-    struct parked parked = {
-        .kind = PARKED_TAKE,
-        .deadline_ns = clock_deadline_ns(take->timeout_ms),
-        .take = {.cache = take->cache},
+    const struct take *take = own;
+    return core_wait_for_offer(session, wait, take->cache, take->name, error);
+}
+
+// The answer has as many token ids as fit; OfferTokens brings the others.
+// Token ids that fit beside the blocks.
+static uint32_t tokens_beside(const struct core_offer *offer)
+{
+    const size_t room = TAKE_MAX_BLOCKS - offer->num_blocks,
+                 most = room * (sizeof(int32_t) + sizeof(uint8_t)) / sizeof(int32_t);
+    return offer->num_known < most ? offer->num_known : (uint32_t)most;
+}
+
+static void fill_take(struct wire_reply *reply, const struct core_offer *offer,
+                      const uint8_t *access)
+{
+    reply->answer = WIRE_ANSWER_OFFER_TAKE;
+    reply->offer_take = (struct wire_offer_take_reply){
+        .offer = offer->id,
+        .blocks = {offer->blocks, offer->num_blocks},
+        .access = {access, offer->num_blocks},
+        .tokens = {offer->tokens, tokens_beside(offer)},
+        .num_known = offer->num_known,
+        .num_stored = offer->num_stored,
+        .num_computed = offer->num_computed,
+        .num_tokens = offer->num_tokens,
+        .extra_key = {offer->extra_key, offer->extra_key_size},
+        .publish = offer->publish,
     };
-    strcpy(parked.take.name, take->name); // core has checked its length
-    return park(call, &parked);
+}
+
+// The answer cannot be made: gives back the offer, which the session has just taken. NO_MEMORY.
+static enum status take_undo(struct core_session *session, uint64_t cache, uint64_t id,
+                             struct error *error)
+{
+    const struct core_offer *offer;
+    if (core_offer_find(session, id, &offer, NULL) == STATUS_OK) {
+        core_blocks_release(session, cache, offer->blocks, offer->num_blocks, NULL);
+        core_offer_settle(session, id, false, NULL, NULL);
+    }
+    return error_set(error, STATUS_NO_MEMORY, "the daemon has no memory to answer for an offer");
+}
+
+// `wait` NULL: of a new take. Fills *reply, which points into the offer and into *access; the
+// caller frees *access, NULL after a failure. *waits: the failure may pass, because an offer may
+// come or be given back.
+static enum status take_offer(struct core_session *session, const struct core_wait *wait,
+                              uint64_t cache, const char *name, struct wire_reply *reply,
+                              uint8_t **access, bool *waits, struct error *error)
+{
+    const struct core_offer *offer;
+    const bool open = core_cache_block_size(session, cache) > 0;
+    *access = NULL;
+    enum status status = core_offer_take(session, wait, cache, name, &offer, error);
+    *waits = open && (status == STATUS_NOT_FOUND || status == STATUS_BUSY);
+    if (status != STATUS_OK)
+        return status;
+    *access = malloc(offer->num_blocks + (size_t)1);
+    if (!*access)
+        return take_undo(session, cache, offer->id, error);
+    for (uint32_t i = 0; i < offer->num_blocks; i++)
+        (*access)[i] = (uint8_t)core_offer_access(session, offer, i);
+    fill_take(reply, offer, *access);
+    return STATUS_OK;
+}
+
+static bool retry_take(struct parked *parked, bool last)
+{
+    const struct take *take = (const void *)parked->own;
+    struct error error = {.status = STATUS_OK};
+    struct wire_reply reply = {.message = ""};
+    uint8_t *access;
+    bool waits;
+    enum status status = take_offer(parked->session->core, &parked->wait, take->cache, take->name,
+                                    &reply, &access, &waits, &error);
+    waits = waits && !last;
+    if (status == STATUS_OK)
+        park_answer(parked, &reply);
+    else if (!waits)
+        park_refuse(parked, &error);
+    free(access);
+    return waits;
+}
+
+static enum status park_take(struct call *call)
+{
+    static const struct park_kind kind = {
+        .size = sizeof(struct take), .wait = wait_for_offer, .retry = retry_take};
+    const struct wire_offer_take *given = &call->request->offer_take;
+    const struct park_command command = {.kind = &kind,
+                                         .deadline_ns = clock_deadline_ns(given->timeout_ms)};
+    struct take take = {.cache = given->cache};
+    strcpy(take.name, given->name); // core has checked its length
+    return park(call, &command, &take);
 }
 
 enum status handle_offer_take(struct call *call)
@@ -86,7 +182,7 @@ enum status handle_offer_take(struct call *call)
     status = take_offer(call->session->core, NULL, take->cache, take->name, &call->reply, &access,
                         &waits, &call->error);
     if (waits && take->timeout_ms != 0)
-        return wait_for_offer(call);
+        return park_take(call);
     if (status != STATUS_OK)
         return status;
     struct wire_offer_take_reply *reply = &call->reply.offer_take;

@@ -7,10 +7,120 @@
 // option of a run needs no line here. Dispatcher thread.
 
 #include "metadata.h"
-#include "server/dispatch.h"
 #include "server/park.h"
+#include "server/work.h"
 
 #include <inttypes.h>
+
+// ---- waiting for the end of a run ----
+
+// The answer to a Wait whose ticket was reaped. *reply points into *error, which core_ticket_reap()
+// filled.
+static void fill_wait(struct wire_reply *reply, const struct core_ticket_result *result,
+                      const struct error *error)
+{
+    reply->answer = WIRE_ANSWER_WAIT;
+    reply->wait = (struct wire_wait_reply){
+        .run_status = result->status,
+        .gpu_ns = result->gpu_ns,
+        .num_runs = result->num_runs,
+        .num_sessions = result->num_sessions,
+        .run_message = result->status == STATUS_OK ? "" : error->text,
+    };
+}
+
+static bool retry_wait(struct parked *parked, bool last)
+{
+    struct core_ticket_result result;
+    struct wire_reply reply = {.message = ""};
+    struct error error = {.status = STATUS_OK};
+    enum status status = core_ticket_reap(parked->session->core, parked->ticket, &result, &error);
+    if (status == STATUS_TIMEOUT && !last)
+        return true;
+    if (status == STATUS_TIMEOUT)
+        error_set(&error, STATUS_TIMEOUT,
+                  "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);
+    if (status == STATUS_OK) {
+        fill_wait(&reply, &result, &error);
+        park_answer(parked, &reply);
+    } else {
+        park_refuse(parked, &error);
+    }
+    return false;
+}
+
+static const struct park_kind end_of_run = {.list = PARK_ENDS, .retry = retry_wait};
+
+// Answers with the result of a run: at once if the run is over, else when it ends, until
+// `deadline_ns`. TIMEOUT: the run is not over and the deadline has passed.
+// Most often the call has queued the run itself. Then no error text is made, which nobody would
+// see.
+static enum status wait_for_end(struct call *call, uint64_t ticket, int64_t deadline_ns)
+{
+    struct core_session *core = call->session->core;
+    struct core_ticket_result result;
+    const struct park_command command = {
+        .kind = &end_of_run, .deadline_ns = deadline_ns, .ticket = ticket};
+    const bool is_own = call->asker.ticket == ticket, in_time = clock_now_ns() < deadline_ns;
+    if (is_own && in_time && core_tickets_ended(core) < ticket)
+        return park(call, &command, NULL);
+    enum status status = core_ticket_reap(core, ticket, &result, &call->error);
+    if (status == STATUS_TIMEOUT && in_time)
+        return park(call, &command, NULL);
+    if (status == STATUS_OK)
+        fill_wait(&call->reply, &result, &call->error);
+    return status;
+}
+
+enum status handle_wait(struct call *call)
+{
+    const struct wire_wait *wait = &call->request->wait;
+    enum status status = call_check_time(call, "timeout_ms", wait->timeout_ms);
+    return status == STATUS_OK
+               ? wait_for_end(call, wait->ticket, clock_deadline_ns(wait->timeout_ms))
+               : status;
+}
+
+// TIMEOUT: not all tickets up to `ticket` have ended.
+static enum status fill_ended(const struct core_session *session, uint64_t ticket,
+                              struct wire_reply *reply, struct error *error)
+{
+    uint64_t ended = core_tickets_ended(session);
+    reply->answer = WIRE_ANSWER_TICKETS_ENDED;
+    reply->tickets_ended.ticket = ended;
+    return ended >= ticket ? STATUS_OK
+                           : error_set(error, STATUS_TIMEOUT,
+                                       "ticket %" PRIu64 " has not ended in time", ticket);
+}
+
+static bool retry_ended(struct parked *parked, bool last)
+{
+    struct wire_reply reply = {.message = ""};
+    struct error error = {.status = STATUS_OK};
+    const enum status status = fill_ended(parked->session->core, parked->ticket, &reply, &error);
+    if (status == STATUS_OK)
+        park_answer(parked, &reply);
+    else if (last)
+        park_refuse(parked, &error);
+    return status != STATUS_OK && !last;
+}
+
+// Waits for the end of tickets that it does not reap.
+enum status handle_tickets_ended(struct call *call)
+{
+    static const struct park_kind kind = {.list = PARK_ENDS, .retry = retry_ended};
+    const struct wire_tickets_ended *given = &call->request->tickets_ended;
+    enum status status = call_check_time(call, "timeout_ms", given->timeout_ms);
+    if (status != STATUS_OK)
+        return status;
+    const struct park_command command = {.kind = &kind,
+                                         .deadline_ns = clock_deadline_ns(given->timeout_ms),
+                                         .ticket = given->ticket};
+    status = fill_ended(call->session->core, given->ticket, &call->reply, &call->error);
+    return status == STATUS_OK || clock_now_ns() >= command.deadline_ns
+               ? status
+               : park(call, &command, NULL);
+}
 
 // ---- all that queues work ----
 
@@ -34,18 +144,55 @@ static int64_t ticket_deadline_ns(const struct call *call, int32_t timeout_ms)
     return asker->waits && asker->deadline_ns < deadline_ns ? asker->deadline_ns : deadline_ns;
 }
 
+static bool keep_work(void *own)
+{
+    return work_keep(own);
+}
+
+static void finish_work(void *own)
+{
+    work_finish(own);
+}
+
+// At its deadline it is not tried: it might overtake older work.
+static bool retry_work(struct parked *parked, bool last)
+{
+    struct error error = {.status = STATUS_OK};
+    uint64_t ticket;
+    if (last)
+        error_set(&error, STATUS_BUSY,
+                  "no ticket of the session came free in time (--max-tickets %u)",
+                  parked->session->server->params->max_tickets);
+    const enum status status =
+        last ? STATUS_BUSY
+             : work_submit(parked->session->core, (const void *)parked->own, &ticket, &error);
+    if (status == STATUS_BUSY && !last)
+        return true;
+    if (status != STATUS_OK) {
+        park_refuse(parked, &error);
+    } else if (parked->asker.waits) { // its client waits for the end of the run
+        park_become(parked, &end_of_run, ticket, parked->asker.deadline_ns);
+    } else {
+        const struct wire_reply reply = {.message = "", .answer = WIRE_ANSWER_RUN, .run = {ticket}};
+        park_answer(parked, &reply);
+    }
+    return false;
+}
+
 // Core said BUSY: the command is parked, unless the client does not want to wait.
 static enum status wait_for_ticket(struct call *call, const struct work *work, int32_t timeout_ms)
 {
+    static const struct park_kind kind = {.list = PARK_WORK,
+                                          .size = sizeof *work,
+                                          .retry = retry_work,
+                                          .keep = keep_work,
+                                          .finish = finish_work};
     if (timeout_ms == 0)
         return STATUS_BUSY;
-    const struct parked parked = {
-        .kind = PARKED_WORK,
-        .deadline_ns = ticket_deadline_ns(call, timeout_ms),
-        .work = *work,
-        .bytes = work_size(work),
-    };
-    return park(call, &parked);
+    const struct park_command command = {.kind = &kind,
+                                         .deadline_ns = ticket_deadline_ns(call, timeout_ms),
+                                         .bytes = work_size(work)};
+    return park(call, &command, work);
 }
 
 static enum status queue_work(struct call *call, const struct work *work, int32_t timeout_ms)
@@ -63,7 +210,7 @@ static enum status queue_work(struct call *call, const struct work *work, int32_
         return wait_for_ticket(call, work, timeout_ms);
     if (status == STATUS_OK && call->asker.waits) {
         call->asker.ticket = ticket;
-        return park_wait(call, ticket, call->asker.deadline_ns);
+        return wait_for_end(call, ticket, call->asker.deadline_ns);
     }
     call->reply.answer = WIRE_ANSWER_RUN;
     call->reply.run.ticket = ticket;
@@ -282,23 +429,4 @@ enum status handle_merge(struct call *call)
             },
     };
     return queue_work(call, &work, merge->timeout_ms);
-}
-
-// ---- waiting ----
-
-enum status handle_wait(struct call *call)
-{
-    const struct wire_wait *wait = &call->request->wait;
-    enum status status = call_check_time(call, "timeout_ms", wait->timeout_ms);
-    return status == STATUS_OK ? park_wait(call, wait->ticket, clock_deadline_ns(wait->timeout_ms))
-                               : status;
-}
-
-enum status handle_tickets_ended(struct call *call)
-{
-    const struct wire_tickets_ended *ended = &call->request->tickets_ended;
-    enum status status = call_check_time(call, "timeout_ms", ended->timeout_ms);
-    if (status != STATUS_OK)
-        return status;
-    return park_ended(call, ended->ticket, clock_deadline_ns(ended->timeout_ms));
 }

@@ -393,7 +393,8 @@ START_TEST(an_offered_block_is_not_zeroed_after_an_attached_session_has_taken_it
                                              .num_tokens = 8,
                                              .expires_ns = INT64_MAX};
     ck_assert_status(core_offer_make(c.session, &params, &error), STATUS_OK);
-    ck_assert_status(core_offer_take(a.session, a.cache, "a text", &offer, &error), STATUS_OK);
+    ck_assert_status(core_offer_take(a.session, NULL, a.cache, "a text", &offer, &error),
+                     STATUS_OK);
     ck_assert_status(core_offer_settle(a.session, offer->id, true, &access, &error), STATUS_OK);
     worker_lease(&b, 1, blocks);
     worker_run(&b, worker_batch(&b, blocks, 8, 8), 0, 8, tokens);
@@ -424,8 +425,9 @@ START_TEST(an_attached_lease_waits_for_zeroes_in_flight_of_blocks_that_it_needs)
     open_two("other");
     attach(&a);
     free_in_flight();
-    ck_assert_refused(core_blocks_lease(a.session, a.cache, BLOCKS - 1, blocks, &growing, &error),
-                      STATUS_NO_BLOCKS, "are being zeroed");
+    ck_assert_refused(
+        core_blocks_lease(a.session, NULL, a.cache, BLOCKS - 1, blocks, &growing, &error),
+        STATUS_NO_BLOCKS, "are being zeroed");
     ck_assert(growing); // ask again soon
     fake_engine_finish(world.engine);
     ck_assert(world_step(&world));
@@ -470,7 +472,7 @@ END_TEST
 START_TEST(an_attached_take_is_woken_when_zeroes_in_flight_have_ended)
 {
     const struct core_offer *offer;
-    struct core_taker taker = {.session = NULL};
+    struct core_wait taker;
     world_close(&world);
     open_two("other");
     worker_open(&c, &world, 1, ""); // the tenant of `a`
@@ -489,16 +491,17 @@ START_TEST(an_attached_take_is_woken_when_zeroes_in_flight_have_ended)
     ck_assert_status(core_offer_make(c.session, &params, &error), STATUS_OK);
     worker_run(&c, worker_batch(&c, found + 1, 8, 8), 0, 8, tokens);
     world_step(&world); // the zeroes are in flight
-    ck_assert_refused(core_offer_take(a.session, a.cache, "a text", &offer, &error), STATUS_BUSY,
-                      "are being zeroed");
-    ck_assert_status(core_take_wait(a.session, &taker, a.cache, "a text", &error), STATUS_OK);
-    while (core_next_woken(world.core))
+    ck_assert_refused(core_offer_take(a.session, NULL, a.cache, "a text", &offer, &error),
+                      STATUS_BUSY, "are being zeroed");
+    ck_assert_status(core_wait_for_offer(a.session, &taker, a.cache, "a text", &error), STATUS_OK);
+    while (core_next_ready(world.core))
         ;
     fake_engine_finish(world.engine);
     ck_assert(world_step(&world));
-    ck_assert(taker.waker.woken);
-    ck_assert_status(core_offer_take(a.session, a.cache, "a text", &offer, &error), STATUS_OK);
-    core_take_wait_end(&taker);
+    ck_assert(taker.woken);
+    ck_assert_status(core_offer_take(a.session, &taker, a.cache, "a text", &offer, &error),
+                     STATUS_OK);
+    core_wait_end(&taker);
     world_finish_all(&world);
 }
 END_TEST

@@ -139,7 +139,8 @@ bool bare_core_lease(struct bare_core *c, uint32_t count, int32_t *blocks)
     double end = now_us() + DEADLINE_US;
     for (;;) {
         bool growing;
-        if (core_blocks_lease(c->session, c->cache, count, blocks, &growing, &error) == STATUS_OK)
+        if (core_blocks_lease(c->session, NULL, c->cache, count, blocks, &growing, &error) ==
+            STATUS_OK)
             return true;
         if (error.status != STATUS_NO_BLOCKS || !growing || now_us() > end)
             return bare_core_failed(&error);
