@@ -9,7 +9,8 @@
 # - Tables of options, and the man pages, name exactly the options of --help. A table between
 #   "<!-- options of PROGRAM -->" and "<!-- end of options -->" is the program's own; `write` puts
 #   it there.
-# - The table of aule-ctl's commands is that of its --help.
+# - The table of aule-ctl's commands is that of its --help. The list of the ring lane's commands is
+#   that of schema/aule.fbs.
 # - Functions, variables of the environment and files that a document names exist.
 # - Links lead to files and headings. A named test is in the file that is named for it. Each feature
 #   has a test.
@@ -130,16 +131,31 @@ options() { grep -oE '(^|[^a-z-])--[a-z][a-z-]+' | grep -oE -- '--[a-z][a-z-]+' 
 # The long options in the headings of a man page's paragraphs.
 manual() { sed -n '/^\.TP$/{n;s/\\-/-/g;p}' "$1" | options; }
 
+# The commands that may go by ring, as schema/aule.fbs has them.
+ring_commands()
+{
+    sed -nE 's/^table ([A-Za-z]+) \(.*by_ring: ([0-9]+).*/\1 \2/p' schema/aule.fbs |
+        awk '$2 == 0 { first = first ", `" $1 "`" } $2 > 0 { later = later ", `" $1 "`"; minor = $2 }
+            END {
+                print "In entries of the ring: " substr(first, 3) "."
+                print "Behind the arena, since 2." minor ": " substr(later, 3) "."
+            }' | fold -s -w 98 | sed 's/ *$//'
+}
+
 # with_tables FILE: the file with each program's own table in its place.
 with_tables()
 {
     local line name=
     while IFS= read -r line; do
-        [ "$line" != '<!-- end of options -->' ] || name=
+        [[ $line != '<!-- end of '* ]] || name=
         [ -n "$name" ] || printf '%s\n' "$line"
-        [[ $line =~ ^'<!-- options of '(.*)' -->'$ ]] || continue
-        name=${BASH_REMATCH[1]}
-        printf '\n%s\n\n' "$("$(program "$name")" --print-options markdown)"
+        if [ "$line" = '<!-- commands of the ring lane -->' ]; then
+            name=ring
+            printf '\n%s\n\n' "$(ring_commands)"
+        elif [[ $line =~ ^'<!-- options of '(.*)' -->'$ ]]; then
+            name=${BASH_REMATCH[1]}
+            printf '\n%s\n\n' "$("$(program "$name")" --print-options markdown)"
+        fi
     done <"$1"
 }
 
@@ -147,12 +163,12 @@ with_tables()
 tables()
 {
     local file new
-    for file in docs/operating.md docs/measuring.md; do
+    for file in docs/operating.md docs/measuring.md schema/README.md; do
         new=$(with_tables "$file")
         if [ "$1" = write ]; then
             printf '%s\n' "$new" >"$file"
         elif [ "$new" != "$(cat "$file")" ]; then
-            complain "$file: a table of options is not its program's;" \
+            complain "$file: a table of options is not its program's, or a list not its source's;" \
                 "tests/lint/docs.sh BUILD CC write puts it there"
         fi
     done

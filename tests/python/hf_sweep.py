@@ -460,17 +460,23 @@ NOTE = 400  # characters of a note
 
 
 def markdown(found: dict[str, dict[str, str]]) -> str:
-    """Return the table, one line a class, and the notes below it."""
+    """Return the table, one line for all classes with the same cells, and the notes below it."""
+    return laid_out({name: [(cell, note_of(worst(modes, names)) if cell == "refused" else "")
+                            for cell, names in zip(cells(modes), COLUMNS.values(), strict=True)]
+                     for name, modes in found.items()})
+
+
+def laid_out(rows: dict[str, list[tuple[str, str]]]) -> str:
+    """Lay out each class's cells and notes. A class's numbers are those of its notes."""
     notes: dict[str, int] = {}
-    lines = [f"| class | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
-    for name, modes in sorted(found.items()):
-        row = []
-        for cell, names in zip(cells(modes), COLUMNS.values(), strict=True):
-            verdict = worst(modes, names)
-            noted = kind_of(verdict) in ("refused", "not built", "error")
-            row.append(f"{cell} ({notes.setdefault(note_of(verdict), len(notes) + 1)})"
-                       if noted else cell)
-        lines.append(f"| {name} | {' | '.join(row)} |")
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name, row in sorted(rows.items()):
+        own = dict.fromkeys(notes.setdefault(note, len(notes) + 1) for _, note in row if note)
+        numbers = f" ({', '.join(map(str, own))})" if own else ""
+        groups.setdefault(tuple(cell for cell, _ in row), []).append(name + numbers)
+    lines = [f"| {' | '.join(COLUMNS)} | classes |", "|---" * (len(COLUMNS) + 1) + "|"]
+    lines += [f"| {' | '.join(row)} | {', '.join(names)} |"
+              for row, names in sorted(groups.items(), key=lambda group: -len(group[1]))]
     listed = [textwrap.fill(f"{number}. `{note}`", 98, subsequent_indent="   ",
                             break_long_words=False) for note, number in notes.items()]
     return "\n".join([*lines, "", *listed]) + "\n"

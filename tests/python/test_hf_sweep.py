@@ -92,11 +92,11 @@ def test_classes_that_many_people_run_are_equal(found: dict[str, dict[str, str]]
 
 
 def table() -> dict[str, list[str]]:
-    """The rows of the document's table: a class, and its cells without numbers of notes."""
+    """The classes of the document's table, each with its row's cells."""
     text = DOCUMENT.read_text().partition(hf_sweep.BEGIN)[2]
-    rows = re.findall(r"^\| (\w+) \|(.*)\|$", text, re.M)
-    return {name: [re.sub(r" \(\d+\)", "", cell).strip() for cell in rest.split("|")]
-            for name, rest in rows if name != "class"}
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]]
+            for line in re.findall(r"^\|.*\|$", text, re.M)[2:]]
+    return {name: row[:-1] for row in rows for name in re.findall(r"\b[A-Za-z]\w+", row[-1])}
 
 
 def test_the_documents_table_has_each_class_of_transformers_once() -> None:

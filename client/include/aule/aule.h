@@ -183,11 +183,10 @@ struct aule_session_params {
 
 /*
  * Lanes. Two lanes lead to the daemon. They differ only in speed.
- *   ring lane   runs, waits, merges, leases and releases of blocks, copies, batches, reports,
- *               publishing, and releases of claims. They go over rings in the session's shared
- *               memory. There the library has 128 KiB of its own behind the arena, for commands
- *               other than runs and waits. The daemon must offer the lane, and the doorbell, a
- *               socket beside the daemon's, must be reachable.
+ *   ring lane   the commands that a step needs (schema/README.md lists them). They go over rings in
+ *               the session's shared memory. There the library has 128 KiB of its own behind the
+ *               arena, for commands other than runs and waits. The daemon must offer the lane, and
+ *               the doorbell, a socket beside the daemon's, must be reachable.
  *   nng lane    all other commands go as messages over the daemon's socket. Commands of the ring
  *               lane also go this way if the ring or these 128 KiB are full, or if the daemon is
  *               older than 2.11.
