@@ -6,7 +6,7 @@
 // TILE_ROWS rows of one sequence and KV head, against all their keys or one part of them. After
 // including this file a shader defines scores_begin() and scores(), which multiply Q and K, and
 // values_thread() and values(), which may call values_add(). Then it calls tiles_main().
-// docs/kernels.md gives the reasons.
+// shaders/README.md gives the reasons.
 //
 // Grid: x = KV head; item number = gl_WorkGroupID.y + gl_WorkGroupID.z * items_y. The item belongs
 // to the last run whose first_item is not beyond it. Bindings: none; all memory is reached by
@@ -40,7 +40,7 @@ const uint TILE_PAIRS = TILE_KEYS / 2;
 const uint ROW_THREADS = LOCAL_SIZE / TILE_ROWS; // for each row, in step 2
 const uint QUADS = HEAD_DIM_V / 4;
 const uint GROUPS = LOCAL_SIZE / QUADS;         // of threads, in step 3
-// A thread adds so many pairs before it touches its total; see docs/kernels.md.
+// A thread adds so many pairs before it touches its total; see README.md.
 const uint CHUNK_PAIRS = 32;
 // Pairs that a thread loads before it uses them, so that more bytes are in flight. On a software
 // device each load is a loop.

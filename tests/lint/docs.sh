@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# docs.sh BUILD [CC [write]]: README.md, CONTRIBUTING.md, docs/ and schema/README.md tell the truth.
+# docs.sh BUILD [CC [write]]: README.md, CONTRIBUTING.md, docs/ and the READMEs of schema/ and
+# shaders/ tell the truth.
 # - README's C block is main() of tests/client/readme_example.c. Every other C block compiles with
 #   the public header alone. tests/python/test_docs.py runs the Python blocks.
 # - The commands of sh blocks exist. So do the options of aule's programs and scripts there.
@@ -22,7 +23,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(cd "${1:?}" && pwd)
 cc=${2:-cc}
 cd "$root"
-documents=(README.md CONTRIBUTING.md docs/*.md schema/README.md)
+documents=(README.md CONTRIBUTING.md docs/*.md schema/README.md shaders/README.md)
 bad=0
 
 complain()
