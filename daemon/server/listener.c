@@ -383,6 +383,7 @@ static void accept_next(struct listener *listener, uint32_t ear)
         close(listener->spare_fd);
         listener->spare_fd = -1;
         ear_resume(listener->ears[ear]);
+        arm(listener, clock_now_ns() + spare_ns); // perhaps no connection waits
         return;
     case EAR_FAILED: break;
     }

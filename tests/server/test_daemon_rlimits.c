@@ -4,6 +4,7 @@
 // test_daemon_rlimits.c - a real aule-daemon whose process has small resource limits: it says which
 // one is in the way, and goes on.
 
+#include "base/clock.h"
 #include "base/exit_code.h"
 #include "rigs/check_main.h"
 #include "rigs/daemon_step.h"
@@ -141,6 +142,17 @@ static rlim_t leave_no_descriptor(void)
     return most;
 }
 
+// The daemon takes its spare descriptor back, though nothing else happens.
+static void await_spare(rlim_t most)
+{
+    enum { MOST_S = DEADLINE_S / 2 }; // before other deadlines of the test wake the daemon
+    const int64_t end_ns = clock_now_ns() + MOST_S * NS_PER_S;
+    while (first_free() < most) {
+        ck_assert_msg(clock_now_ns() < end_ns, "no spare descriptor after %d s", MOST_S);
+        usleep(1000);
+    }
+}
+
 START_TEST(without_descriptors_a_connection_is_told_why)
 {
     static const char sentence[] = "no descriptor for another connection (RLIMIT_NOFILE";
@@ -154,8 +166,7 @@ START_TEST(without_descriptors_a_connection_is_told_why)
     close(fd);
     ck_assert(daemon_log_contains(&daemon_, sentence));
     do_step(raw, open_cache(raw, "goes on"), 1);
-    while (first_free() < most) // the daemon takes its spare one back
-        usleep(1000);
+    await_spare(most);
     snprintf(path, sizeof path, "%s.export", daemon_.socket);
     if (access(path, F_OK) == 0) {
         fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
