@@ -6,8 +6,9 @@
 #ifndef AULE_TEST_TIER_PORT_H
 #define AULE_TEST_TIER_PORT_H
 
-// A TCP port of the loopback device that no program uses. Another one may take it before the caller
-// does. 0: there is none, and errno says why.
+// A TCP port of the loopback device that no program uses. It stays reserved until this process
+// ends: the kernel gives it to no other program, but a server that sets SO_REUSEADDR, as Redis
+// does, may listen on it. 0: there is none, and errno says why.
 int port_unused(void);
 
 #endif

@@ -125,12 +125,24 @@ START_TEST(a_server_that_is_killed_in_the_middle_leaves_no_job_and_is_used_again
         ck_assert_uint_eq(world_count(jobs[i], RECORD_TIMEOUT), 0); // it is noticed at once
         world_free(jobs[i]);
     }
-    world_await(0, RECORD_BREAKER);
     server_start_again(0, NULL);
     world_await(0, RECORD_ABSENT); // it is empty
     world_expect(TIER_LOAD, 0, 8, RECORD_ABSENT);
     world_expect(TIER_STORE, 0, 8, RECORD_OK);
     world_expect(TIER_LOAD, 0, 8, RECORD_OK);
+}
+END_TEST
+
+START_TEST(a_server_that_was_killed_opens_the_breaker)
+{
+    struct tier_counts counts;
+    server_start(0, NULL);
+    world_open(1, &impatient, 1000);
+    world_await(0, RECORD_ABSENT);
+    server_kill(0);
+    world_await(0, RECORD_BREAKER);
+    tier_counts(world.tier, &counts);
+    ck_assert_uint_ge(counts.failed[RECORD_CONNECTION], 1);
 }
 END_TEST
 
@@ -605,6 +617,7 @@ void add_redis_faults(Suite *suite)
     const TTest *const tests[] = {
         a_wrong_value_is_a_miss_and_is_counted_by_its_reason,
         a_server_that_is_killed_in_the_middle_leaves_no_job_and_is_used_again_when_it_is_back,
+        a_server_that_was_killed_opens_the_breaker,
         a_server_that_is_not_there_delays_nobody_and_is_used_when_it_comes,
         connections_that_the_server_closes_are_made_again,
         a_server_that_stands_still_costs_the_deadline_until_the_breaker_opens,
