@@ -104,14 +104,20 @@ aule_check(test_client_memory SOURCES client/lane/test_client_memory.c rigs/clie
            LABELS process tsan ENVIRONMENT AULE_LANE=ring ${tsan_environment} VALIDATED)
 failing_memory(test_client_memory)
 
+# Sanitizers look at the host's code, which is nearly the same for both kinds of arenas.
+if(AULE_SANITIZE)
+  set_property(TEST test_client_attention test_client_contiguous test_client_kv
+    APPEND PROPERTY ENVIRONMENT AULE_TEST_ONE_IN=2)
+endif()
+
 aule_lanes(test_client NARROW)
 aule_lanes(test_client_process NARROW)
-aule_lanes(test_client_layers)
+aule_lanes(test_client_layers LONG)
 aule_lanes(test_client_fd)
 aule_lanes(test_client_refused LONG)
 aule_lanes(test_client_refused_caches LONG)
 aule_lanes(test_client_attention LONG NARROW TWINS "staged arena")
-aule_lanes(test_client_sequence)
+aule_lanes(test_client_sequence LONG)
 aule_lanes(test_client_waits LONG NARROW)
 aule_lanes(test_client_contiguous LONG TWINS "staged arena")
 aule_lanes(test_client_kv LONG TWINS "staged arena")

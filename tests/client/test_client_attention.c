@@ -474,7 +474,7 @@ int main(void)
         a_mask_larger_than_a_message_travels_through_the_arena_and_positions_with_it,
         entries_before_the_left_window_may_be_missing_and_the_bits_are_the_same,
         NULL};
-    check_shared_case(suite, "imported arena", setup, teardown_shared, numbers, 1);
-    check_shared_case(suite, "staged arena", setup_staging, teardown_shared, numbers, 1);
+    check_shared_either(suite, (const char *const[]){"imported arena", "staged arena"},
+                        (const SFun[]){setup, setup_staging}, teardown_shared, numbers);
     return check_main(suite);
 }

@@ -520,8 +520,7 @@ int main(void)
         ragged_causal_attention_is_what_loops_in_double_say,
         four_thousand_keys_go_into_the_pool_by_themselves_and_have_the_bits_of_contiguous_ones,
         NULL};
-    rig_share(suite, "imported arena", rig_setup, bits);
-    rig_share(suite, "staged arena", rig_setup_staging, bits);
+    rig_share(suite, bits);
     rig_add(suite, "few blocks", setup_few_blocks,
             (const TTest *const[]){a_pool_that_is_too_small_is_a_limit, NULL});
     rig_add(suite, "quota", setup_quota,

@@ -768,7 +768,6 @@ int main(void)
         an_appended_token_is_written_and_attended_in_one_run,
         varlen_sequences_get_the_bits_of_each_alone,
         NULL};
-    rig_share(suite, "imported arena", rig_setup, tests);
-    rig_share(suite, "staged arena", rig_setup_staging, tests);
+    rig_share(suite, tests);
     return check_main(suite);
 }

@@ -154,6 +154,17 @@ static inline void check_shared_case(Suite *suite, const char *name, SFun open, 
     tcase_add_unchecked_fixture(check_new_case(suite, name, tests, loops), open, close);
 }
 
+// Two such cases of the same tests that differ in how they begin: with AULE_TEST_ONE_IN above 1 one
+// of the two, drawn.
+static inline void check_shared_either(Suite *suite, const char *const names[2],
+                                       const SFun opens[2], SFun close, const TTest *const *tests)
+{
+    bool both = check_is_long() || check_number("AULE_TEST_ONE_IN", 1) <= 1;
+    for (uint32_t i = 0; i < 2; i++)
+        if (both || check_draw((*tests)->name) % 2 == i)
+            check_shared_case(suite, names[i], opens[i], close, tests, 1);
+}
+
 // Runs the suite and frees it. Returns what main() should return.
 static inline int check_main(Suite *suite)
 {

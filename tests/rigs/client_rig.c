@@ -114,7 +114,8 @@ static void end_shared(void)
     daemon_end_shared(&rig_daemon);
 }
 
-void rig_share(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests)
+void rig_share(Suite *suite, const TTest *const *tests)
 {
-    check_shared_case(suite, name, setup, end_shared, tests, 1);
+    check_shared_either(suite, (const char *const[]){"imported arena", "staged arena"},
+                        (const SFun[]){rig_setup, rig_setup_staging}, end_shared, tests);
 }

@@ -43,8 +43,9 @@ void rig_expect_nothing_held(void);
 
 // A case of `tests` (NULL-terminated), each with a daemon of its own, which `setup` launches.
 void rig_add(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests);
-// The same with one daemon for all of them. Each test finds what the tests before it left there:
-// caches, prefixes, counters, compiled kernels.
-void rig_share(Suite *suite, const char *name, void (*setup)(void), const TTest *const *tests);
+// Two cases with one daemon each for all of them, whose arenas are imported and staged. Each test
+// finds what the tests before it left there: caches, prefixes, counters, compiled kernels. With
+// AULE_TEST_ONE_IN above 1 one of the cases, drawn.
+void rig_share(Suite *suite, const TTest *const *tests);
 
 #endif

@@ -62,5 +62,9 @@ static void finish(void)
 
 void suite_add(Suite *suite, const char *name, const TTest *const *tests, int loops)
 {
-    check_case(suite, name, NULL, finish, tests, loops);
+    TCase *tcase = tcase_create(name);
+    for (; *tests; tests++)
+        check_loop(tcase, *tests, loops);
+    tcase_add_checked_fixture(tcase, NULL, finish);
+    suite_add_tcase(suite, tcase);
 }

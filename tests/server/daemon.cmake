@@ -37,6 +37,10 @@ aule_check(test_daemon_exports SOURCES server/test_daemon_exports.c rigs/hostile
            LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)
 target_include_directories(test_daemon_exports PRIVATE ${NNG_HEADERS})
 add_dependencies(test_daemon_exports vulkan_importer)
+# Most commands run with each way of device memory; sanitizers draw one of them for each.
+if(AULE_SANITIZE)
+  set_property(TEST test_daemon_commands APPEND PROPERTY ENVIRONMENT AULE_TEST_ONE_IN=2)
+endif()
 set_property(TEST test_daemon_commands test_daemon_connections test_daemon_hostile
   test_daemon_refused APPEND PROPERTY LABELS tsan)
 
