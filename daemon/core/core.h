@@ -515,6 +515,13 @@ uint32_t core_run_layers(const struct core_run_params *params); // at least 1
 // How many slopes or sinks the run must give. The values of layer i + 1 begin `stride` bytes behind
 // those of layer i.
 uint64_t core_run_heads(const struct core_run_params *params, uint64_t stride);
+// Each array of the struct core_run_params *params, with its length: X(array, length).
+#define CORE_RUN_ARRAYS(X, params)                                                                 \
+    X((params)->frequencies, (params)->entry.rope_dim / 2)                                         \
+    X((params)->slopes, core_run_heads(params, (params)->layers.slopes))                           \
+    X((params)->sinks, core_run_heads(params, (params)->layers.sinks))                             \
+    X((params)->k_scales, core_run_layers(params))                                                 \
+    X((params)->v_scales, core_run_layers(params))
 // Queues one run. A run of several layers is done when all layers are, and fails with the first
 // layer that fails. Each layer is scheduled and charged like a run of its own.
 // UNWRITTEN: the run would read a key that no accepted work has written (runs/reads.h).

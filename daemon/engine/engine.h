@@ -432,6 +432,13 @@ struct engine_run {
     const struct engine_part *parts;
     uint32_t num_parts, num_tokens, head_dim;
 };
+// Each array of the struct engine_run *run, with its length: X(array, length).
+#define ENGINE_RUN_ARRAYS(X, run)                                                                  \
+    X((run)->slopes, (run)->num_heads)                                                             \
+    X((run)->sinks, (run)->num_heads)                                                              \
+    X((run)->rope.frequencies, (run)->rope.dim / 2)                                                \
+    X((run)->copies, (run)->num_copies)                                                            \
+    X((run)->parts, (run)->num_parts)
 // STATUS_LIMIT: the partial results of this run alone exceed max_scratch_bytes, and the error names
 // --max-scratch. Or, on a software device with num_splits 1, a split has more keys than its loops
 // get through.

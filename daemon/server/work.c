@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// work.c - see work.h. keep_arrays() is the one list of the arrays that a command has; it serves
-// both for measuring and for copying them.
+// work.c - see work.h. keep_arrays() names the arrays of each kind of command.
 
 #include "work.h"
 
+#include "base/keep.h"
+
 #include <stdlib.h>
-#include <string.h>
 
 enum status work_submit(struct core_session *session, const struct work *work, uint64_t *ticket,
                         struct error *error)
@@ -26,51 +26,24 @@ enum status work_submit(struct core_session *session, const struct work *work, u
 
 // ---- keeping ----
 
-// Adds up the sizes of a command's arrays, and copies them to `place` unless it is NULL.
-struct keeper {
-    uint64_t size; // bytes so far, each array rounded up to 16
-    uint8_t *place;
-};
-
-// Returns the copy, or `array`. The product does not overflow: counts are below 2^32, because the
-// arrays came in a message or in the arena.
-static const void *keep(struct keeper *keeper, const void *array, uint64_t count,
-                        uint64_t element_size)
-{
-    if (!array)
-        return NULL;
-    uint64_t at = keeper->size, size = count * element_size;
-    keeper->size += (size + 15) / 16 * 16;
-    return keeper->place ? memcpy(keeper->place + at, array, size) : array;
-}
-
 static void keep_arrays(struct keeper *keeper, struct work *work)
 {
     struct core_run_params *run = &work->run;
     struct work_copy *copy = &work->copy;
     struct core_merge_params *merge = &work->merge;
+    struct core_move_params *move = &work->move;
     switch (work->kind) {
     case WORK_RUN:
-        run->slopes =
-            keep(keeper, run->slopes, core_run_heads(run, run->layers.slopes), sizeof *run->slopes);
-        run->sinks =
-            keep(keeper, run->sinks, core_run_heads(run, run->layers.sinks), sizeof *run->sinks);
-        run->frequencies =
-            keep(keeper, run->frequencies, run->entry.rope_dim / 2, sizeof *run->frequencies);
-        run->k_scales = keep(keeper, run->k_scales, core_run_layers(run), sizeof(float));
-        run->v_scales = keep(keeper, run->v_scales, core_run_layers(run), sizeof(float));
+#define X(array, length) KEEP(keeper, array, length);
+        CORE_RUN_ARRAYS(X, run)
+#undef X
         break;
     case WORK_COPY:
-        copy->from = keep(keeper, copy->from, copy->count, sizeof *copy->from);
-        copy->to = keep(keeper, copy->to, copy->count, sizeof *copy->to);
+        KEEP(keeper, copy->from, copy->count);
+        KEEP(keeper, copy->to, copy->count);
         break;
-    case WORK_MOVE:
-        work->move.blocks =
-            keep(keeper, work->move.blocks, work->move.count, sizeof *work->move.blocks);
-        break;
-    case WORK_MERGE:
-        merge->parts = keep(keeper, merge->parts, merge->num_parts, sizeof *merge->parts);
-        break;
+    case WORK_MOVE: KEEP(keeper, move->blocks, move->count); break;
+    case WORK_MERGE: KEEP(keeper, merge->parts, merge->num_parts); break;
     }
 }
 

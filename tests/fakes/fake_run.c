@@ -440,23 +440,15 @@ static void check(const struct fake_run *run)
 
 // ---- creation and destruction ----
 
+// Each array has an allocation of its own, so that ASan sees reads behind it.
 static void copy_arrays(struct fake_run *run)
 {
     struct engine_run *r = &run->run;
-    const struct {
-        const void **at;
-        size_t count, size;
-    } arrays[] = {
-        {(const void **)&r->slopes, r->num_heads, sizeof(*r->slopes)},
-        {(const void **)&r->sinks, r->num_heads, sizeof(*r->sinks)},
-        {(const void **)&r->rope.frequencies, r->rope.dim / 2, sizeof(*r->rope.frequencies)},
-        {(const void **)&r->copies, r->num_copies, sizeof(*r->copies)},
-        {(const void **)&r->parts, r->num_parts, sizeof(*r->parts)},
-    };
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(*arrays); i++) {
-        run->arrays[i] = copy_given(*arrays[i].at, arrays[i].count, arrays[i].size);
-        *arrays[i].at = run->arrays[i];
-    }
+    size_t i = 0;
+#define X(array, length)                                                                           \
+    (array) = run->arrays[i++] = (length) ? copy_given(array, length, sizeof *(array)) : NULL;
+    ENGINE_RUN_ARRAYS(X, r)
+#undef X
 }
 
 void fake_run_init(struct fake_run *run, const struct engine_run *from)

@@ -585,12 +585,12 @@ START_TEST(a_waiting_command_is_not_looked_at_while_no_ticket_is_free)
 }
 END_TEST
 
-// 16 bytes are one array of one head. So a run with slopes and sinks is too much, and so is a
+// 4 bytes are one array of one head. So a run with slopes and sinks is too much, and so is a
 // second run with either.
 START_TEST(memory_of_waiting_commands_is_bounded_and_the_error_names_the_option)
 {
     struct raw_pending pending;
-    start((const char *const[]){"--max-tickets", "1", "--max-parked-memory", "16", NULL});
+    start((const char *const[]){"--max-tickets", "1", "--max-parked-memory", "4", NULL});
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw, "bounded");
     int32_t block = do_step(raw, cache, 3);
@@ -598,14 +598,14 @@ START_TEST(memory_of_waiting_commands_is_bounded_and_the_error_names_the_option)
     uint64_t batch = create_batch(raw, &create), first = submit(raw, batch);
     struct wire_request run = run_request(batch, -1);
     run.run.entry.slopes = run.run.entry.sinks = (struct wire_span){SPANS_AT, 1};
-    expect_words(raw, &run, STATUS_LIMIT, "--max-parked-memory is 16");
+    expect_words(raw, &run, STATUS_LIMIT, "--max-parked-memory is 4");
     run.run.entry.sinks = (struct wire_span){0};
     raw_begin(raw, &run, &pending);
     wait_taken(raw);
     expect_words(raw, &run, STATUS_LIMIT,
-                 "16 bytes of arrays cannot wait for a ticket beside the 16");
+                 "4 bytes of arrays cannot wait for a ticket beside the 4");
     const struct wire_request copy = copy_request(cache, &block, &block);
-    expect_words(raw, &copy, STATUS_LIMIT, "--max-parked-memory is 16");
+    expect_words(raw, &copy, STATUS_LIMIT, "--max-parked-memory is 4");
     run.run.entry.slopes = (struct wire_span){0};
     run.run.timeout_ms = 50;
     expect_words(raw, &run, STATUS_BUSY, "--max-tickets 1"); // without arrays it may wait

@@ -7,6 +7,7 @@
 #include "run.h"
 
 #include "base/clock.h"
+#include "base/keep.h"
 #include "base/list.h"
 #include "core/pool/ledger.h"
 #include "core/pool/salt.h"
@@ -104,63 +105,26 @@ enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct e
 
 // ---- runs of a batch ----
 
-// Sizes of a run's arrays, in their order. Frequencies come first: their elements are the widest.
-struct arrays {
-    size_t frequencies, slopes, sinks, k_scales, v_scales; // bytes
-};
-
-static size_t measure_heads(const struct core_run_params *p, const float *values, uint64_t stride)
+// Copies the arrays to `place`, and makes *p point to the copies. `place` NULL: copies nothing.
+// Returns their bytes.
+static uint64_t keep_arrays(struct core_run_params *p, void *place)
 {
-    uint64_t times = p->layers.num_layers > 1 && stride ? p->layers.num_layers : 1;
-    return values && p->entry.kind == ENGINE_ATTEND ? times * p->entry.num_heads * sizeof(float)
-                                                    : 0;
+    struct keeper keeper = {.place = place};
+#define X(array, length) KEEP(&keeper, array, length);
+    CORE_RUN_ARRAYS(X, p)
+#undef X
+    return keeper.size;
 }
 
-static size_t measure_scales(const struct core_run_params *p, const float *scales)
+// Without the arrays that a run of this kind ignores.
+static struct core_run_params used_params(const struct core_run_params *p)
 {
-    return scales ? core_run_layers(p) * sizeof *scales : 0;
-}
-
-static struct arrays measure(const struct core_run_params *p)
-{
-    return (struct arrays){
-        .frequencies = p->frequencies && p->entry.kind != ENGINE_GATHER
-                           ? p->entry.rope_dim / 2 * sizeof(double)
-                           : 0,
-        .slopes = measure_heads(p, p->slopes, p->layers.slopes),
-        .sinks = measure_heads(p, p->sinks, p->layers.sinks),
-        .k_scales = measure_scales(p, p->k_scales),
-        .v_scales = measure_scales(p, p->v_scales),
-    };
-}
-
-static size_t size_of(const struct arrays *sizes)
-{
-    return sizes->frequencies + sizes->slopes + sizes->sinks + sizes->k_scales + sizes->v_scales;
-}
-
-static const void *copy_array(char **at, const void *from, size_t size)
-{
-    if (!size)
-        return NULL;
-    void *to = memcpy(*at, from, size);
-    *at += size;
-    return to;
-}
-
-// Copies the parts of all layers, one after the other; *stride becomes the stride of the copy.
-static const float *copy_heads(char **at, const float *from, size_t size, uint32_t num_heads,
-                               uint64_t *stride)
-{
-    size_t one = num_heads * sizeof(float);
-    float *to = (float *)*at;
-    if (!size)
-        return NULL;
-    for (size_t i = 0; i < size / one; i++)
-        memcpy(*at + i * one, (const char *)from + i * *stride, one);
-    *at += size;
-    *stride = size > one ? one : 0;
-    return to;
+    struct core_run_params used = *p;
+    if (p->entry.kind == ENGINE_GATHER)
+        used.frequencies = NULL;
+    if (p->entry.kind != ENGINE_ATTEND)
+        used.slopes = used.sinks = NULL;
+    return used;
 }
 
 static float scale_at(const float *scales, uint32_t link, float otherwise)
@@ -202,6 +166,7 @@ static void describe_rope(struct run *run, const struct core_run_params *p)
         .dim = p->entry.rope_dim,
         .interleaved = p->entry.flags & WIRE_RUN_ROPE_INTERLEAVED,
         .theta = p->entry.rope_theta != 0.0f ? p->entry.rope_theta : 10000.0f,
+        .frequencies = p->frequencies,
     };
 }
 
@@ -222,17 +187,11 @@ static void describe_attention(struct run *run, const struct core_run_params *p)
     engine->num_splits = p->entry.num_splits;
 }
 
-static void describe(struct run *run, const struct core_run_params *p, const struct arrays *sizes)
+// The arrays of *p are the run's.
+static void describe(struct run *run, const struct core_run_params *p)
 {
-    char *at = (char *)run->arrays;
-    // In the order of struct arrays; scales before describe_kv(), which reads them.
-    const void *frequencies = copy_array(&at, p->frequencies, sizes->frequencies);
-    const float *slopes =
-        copy_heads(&at, p->slopes, sizes->slopes, p->entry.num_heads, &run->layers.slopes);
-    const float *sinks =
-        copy_heads(&at, p->sinks, sizes->sinks, p->entry.num_heads, &run->layers.sinks);
-    run->k_scales = copy_array(&at, p->k_scales, sizes->k_scales);
-    run->v_scales = copy_array(&at, p->v_scales, sizes->v_scales);
+    run->k_scales = p->k_scales; // before describe_kv(), which reads them
+    run->v_scales = p->v_scales;
     run->engine = (struct engine_run){
         .kind = (enum engine_kind)p->entry.kind,
         .batch = run->batch->engine,
@@ -241,14 +200,13 @@ static void describe(struct run *run, const struct core_run_params *p, const str
         .num_heads = run->batch->kv.num_kv_heads,
         .scale = 1.0f,
         .options = p->options,
+        .slopes = p->slopes,
+        .sinks = p->sinks,
     };
     describe_kv(run, p);
     describe_rope(run, p);
     if (p->entry.kind == ENGINE_ATTEND)
         describe_attention(run, p);
-    run->engine.rope.frequencies = frequencies;
-    run->engine.slopes = slopes;
-    run->engine.sinks = sinks;
 }
 
 static struct wire_layers layers_of(const struct core_run_params *p)
@@ -463,9 +421,9 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     enum status status = check_all(session, params, &batch, &tensors, error);
     if (status != STATUS_OK)
         return status;
-    const struct arrays sizes = measure(params);
+    struct core_run_params used = used_params(params);
     struct run *run;
-    status = run_create(session, size_of(&sizes), 0, &run, error);
+    status = run_create(session, keep_arrays(&used, NULL), 0, &run, error);
     if (status != STATUS_OK)
         return status;
     run->batch = batch;
@@ -482,7 +440,8 @@ enum status core_run(struct core_session *session, const struct core_run_params 
     run->own_units = weight_units(batch, params);
     run->speed = speed_of(batch, params);
     weight_reading(batch, params, &run->reading);
-    describe(run, params, &sizes);
+    keep_arrays(&used, run->arrays);
+    describe(run, &used);
     status = params->entry.kind == ENGINE_ATTEND
                  ? engine_run_check(session->ledger->engine, &run->engine, error)
                  : STATUS_OK;

@@ -7,6 +7,7 @@
 #include "submission.h"
 
 #include "base/container_of.h"
+#include "base/keep.h"
 #include "check.h"
 #include "engine/state/state.h"
 #include "plan.h"
@@ -79,62 +80,21 @@ static uint64_t count_shares(const struct engine *engine, const struct engine_su
 
 // ---- arrays that runs point to ----
 
-struct array {
-    const void *from; // NULL = absent
-    uint64_t bytes;
-};
-
-enum { RUN_ARRAYS = 5 };
-
-static void run_arrays(const struct engine_run *run, struct array arrays[RUN_ARRAYS])
+static void keep_arrays(struct keeper *keeper, struct engine_run *run)
 {
-    const double *frequencies = run->rope.dim ? run->rope.frequencies : NULL;
-    const struct engine_copy *copies = run->kind == ENGINE_COPY ? run->copies : NULL;
-    const struct engine_part *parts = run->kind == ENGINE_MERGE ? run->parts : NULL;
-    arrays[0] = (struct array){run->slopes, run->num_heads * (uint64_t)sizeof *run->slopes};
-    arrays[1] = (struct array){run->sinks, run->num_heads * (uint64_t)sizeof *run->sinks};
-    arrays[2] = (struct array){frequencies, run->rope.dim / 2 * (uint64_t)sizeof *frequencies};
-    arrays[3] = (struct array){copies, run->num_copies * (uint64_t)sizeof *copies};
-    arrays[4] = (struct array){parts, run->num_parts * (uint64_t)sizeof *parts};
+#define X(array, length) KEEP(keeper, array, length);
+    ENGINE_RUN_ARRAYS(X, run)
+#undef X
 }
 
 static uint64_t count_kept(const struct engine_submission *params)
 {
-    uint64_t bytes = 0;
+    struct keeper keeper = {0};
     for (uint32_t i = 0; i < params->num_runs; i++) {
-        struct array arrays[RUN_ARRAYS];
-        run_arrays(&params->runs[i], arrays);
-        for (int j = 0; j < RUN_ARRAYS; j++)
-            // Each below 2^40, so the sum fits.
-            bytes += arrays[j].from ? padded(arrays[j].bytes) : 0;
+        struct engine_run run = params->runs[i];
+        keep_arrays(&keeper, &run); // each below 2^40, so the sum fits
     }
-    return bytes;
-}
-
-// Copies the caller's array to *to, and moves *to behind it.
-static const void *keep_array(const struct array *array, char **to)
-{
-    if (!array->from)
-        return NULL;
-    char *kept = *to;
-    memcpy(kept, array->from, array->bytes);
-    *to += padded(array->bytes);
-    return kept;
-}
-
-static void keep_arrays(struct submission *s)
-{
-    char *to = s->kept;
-    for (uint32_t i = 0; i < s->num_runs; i++) {
-        struct engine_run *run = &s->runs[i];
-        struct array arrays[RUN_ARRAYS];
-        run_arrays(run, arrays);
-        run->slopes = keep_array(&arrays[0], &to);
-        run->sinks = keep_array(&arrays[1], &to);
-        run->rope.frequencies = keep_array(&arrays[2], &to);
-        run->copies = keep_array(&arrays[3], &to);
-        run->parts = keep_array(&arrays[4], &to);
-    }
+    return keeper.size;
 }
 
 struct submission *submission_create(struct engine *engine, const struct engine_submission *params)
@@ -162,7 +122,9 @@ struct submission *submission_create(struct engine *engine, const struct engine_
     s->ranges = copy(NULL, submission_count_ranges(params), sizeof *s->ranges);
     if (s->zeroes && s->runs && s->kept && s->wave_ends && s->results && s->groups &&
         s->wave_groups && s->planned && s->gpu_runs && s->ranges) {
-        keep_arrays(s);
+        struct keeper keeper = {.place = s->kept};
+        for (uint32_t i = 0; i < s->num_runs; i++)
+            keep_arrays(&keeper, &s->runs[i]);
         return s;
     }
     submission_free(s);
