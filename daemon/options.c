@@ -16,7 +16,7 @@
 #define AUTO    .word = "auto", .word_value = SERVER_UNSET, .initial = "auto"
 
 #define ENTRY(...) OPTION_ENTRY(struct server_params, __VA_ARGS__)
-static const struct option entries[] = {DAEMON_OPTIONS(OPTION_HEADING, ENTRY)};
+static const struct option entries[] = {DAEMON_OPTIONS(OPTION_HEADING, ENTRY, ENTRY)};
 
 static const struct options_program program = {
     .name = "aule-daemon",

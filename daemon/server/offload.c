@@ -165,7 +165,7 @@ static enum status check_limits(const struct server *server, const struct sessio
     if (session->num_deferred >= park_max(server->params))
         return error_set(error, STATUS_LIMIT,
                          "session %" PRIu64 " has %u messages waiting already (--max-tickets %u)",
-                         session->id, session->num_deferred, server->params->max_tickets);
+                         session->id, session->num_deferred, server->params->core.max_tickets);
     if (size > most || session->deferred_bytes > most - size)
         return error_set(error, STATUS_LIMIT,
                          "a message of %zu bytes cannot wait beside the %" PRIu64

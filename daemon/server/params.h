@@ -8,14 +8,15 @@
 #define AULE_SERVER_PARAMS_H
 
 #include "base/options.h"
-#include "engine/engine.h"
+#include "core/core.h"
 #include "fault.h"
 #include "log.h"
 
 #define SERVER_UNSET UINT64_MAX // of numbers that the server chooses if the user does not
 
-// The options, a line for each; base/options.h explains it. daemon/options.c has AUTO and ONE_TIB.
-#define DAEMON_OPTIONS(SECTION, OPTION)                                                            \
+// The options, a line for each; base/options.h explains it. A line NESTED() is a field of
+// core_params. daemon/options.c has AUTO and ONE_TIB.
+#define DAEMON_OPTIONS(SECTION, OPTION, NESTED)                                                    \
     SECTION("Device and kernels")                                                                  \
     OPTION(const char *, device, "device", "WHICH", OPTION_TEXT, 1, .otherwise = "the best one",   \
            .help =                                                                                 \
@@ -66,12 +67,13 @@
     OPTION(double, memory_fraction, "memory-fraction", "F", OPTION_NUMBER, 0, 1, .initial = "0.5", \
            .help = "part of the device's free memory that the caches may take",                    \
            .details = "The pool grows chunk by chunk up to this limit.")                           \
-    OPTION(uint64_t, max_blocks, "max-blocks", "N", OPTION_COUNT, 0, INT32_MAX, .initial = "0",    \
+    NESTED(uint64_t, core.max_blocks, "max-blocks", "N", OPTION_COUNT, 0, INT32_MAX,               \
+           .initial = "0",                                                                         \
            .help = "blocks of all caches together, of which a cache gets whole chunks; 0: "        \
                    "`--memory-fraction` alone limits the pool",                                    \
            .details = "A chunk has a power of two of blocks: at most 512, and at most a quarter "  \
                       "of N. So with N = 9 a cache gets at most 8 blocks.")                        \
-    OPTION(uint32_t, spare_blocks, "spare-blocks", "N", OPTION_COUNT, 0, INT32_MAX,                \
+    NESTED(uint32_t, core.spare_blocks, "spare-blocks", "N", OPTION_COUNT, 0, INT32_MAX,           \
            .initial = "128",                                                                       \
            .help = "free blocks that each open cache keeps ready, as far as memory allows; 0: a "  \
                    "cache grows only when a lease needs it",                                       \
@@ -81,7 +83,7 @@
                       "never evicts blocks for it; what it has ahead goes to other caches that "   \
                       "need it. With more blocks than the pool may have, the first cache takes "   \
                       "all memory at once.")                                                       \
-    OPTION(uint32_t, export_pool, "export-pool", "N", OPTION_COUNT, 0, 1u << 24,                   \
+    NESTED(uint32_t, core.export_pool, "export-pool", "N", OPTION_COUNT, 0, 1u << 24,              \
            .power_of_two = true, .initial = "0",                                                   \
            .help = "make N blocks for each cache at once, a power of two, which attached "         \
                    "processes may use in place; 0: caches grow, and none may",                     \
@@ -90,9 +92,9 @@
                       "those of others: see docs/gpu-workers.md and SECURITY.md. The memory of a " \
                       "cache is made when the cache is, and never grows, shrinks or moves to "     \
                       "another cache. The device must be able to export memory.")                  \
-    OPTION(uint64_t, session_blocks, "session-blocks", "N", OPTION_COUNT, 0, INT32_MAX,            \
+    NESTED(uint64_t, core.quota_blocks, "session-blocks", "N", OPTION_COUNT, 0, INT32_MAX,         \
            .initial = "0", .help = "leased and held blocks of a session; 0: no limit")             \
-    OPTION(uint64_t, max_claimed, "max-claimed-blocks", "N", OPTION_COUNT, 0, INT32_MAX,           \
+    NESTED(uint64_t, core.max_claimed, "max-claimed-blocks", "N", OPTION_COUNT, 0, INT32_MAX,      \
            .initial = "65536", .help = "blocks of the prompts that a session's claims name",       \
            .details =                                                                              \
                "A look-up may claim the blocks that are missing, so that other sessions wait for " \
@@ -120,20 +122,21 @@
             "belongs to the group that its client names as its tenant, else "                      \
             "to the first one with its user. Members may connect even if they are neither root "   \
             "nor the daemon's user, but then only open sessions and ping.")                        \
-    OPTION(uint64_t, tenant_blocks, "tenant-blocks", "N", OPTION_COUNT, 0, INT32_MAX,              \
+    NESTED(uint64_t, core.tenant_limits.blocks, "tenant-blocks", "N", OPTION_COUNT, 0, INT32_MAX,  \
            .initial = "0",                                                                         \
            .help = "leased, held and pinned blocks of a user without `--tenant`; 0: no limit")     \
-    OPTION(uint64_t, tenant_cached, "tenant-cached", "N", OPTION_COUNT, 0, INT32_MAX,              \
+    NESTED(uint64_t, core.tenant_limits.cached, "tenant-cached", "N", OPTION_COUNT, 0, INT32_MAX,  \
            .initial = "0", .help = "other cached blocks of such a user; 0: no limit")              \
-    OPTION(uint64_t, tenant_floor, "tenant-floor", "N", OPTION_COUNT, 0, INT32_MAX,                \
+    NESTED(uint64_t, core.tenant_limits.floor, "tenant-floor", "N", OPTION_COUNT, 0, INT32_MAX,    \
            .initial = "0", .help = "cached blocks of such a user that are not evicted for others") \
-    OPTION(double, tenant_share, "tenant-share", "F", OPTION_NUMBER, 0, 1, .initial = "0.75",      \
+    NESTED(double, core.tenant_share, "tenant-share", "F", OPTION_NUMBER, 0, 1, .initial = "0.75", \
            .help = "part of what others leave that one group of `--tenant` may take; 1: all",      \
            .details = "It holds for `--max-connections`, `--max-sessions`, `--max-exports`, "      \
                       "`--max-caches`, `--max-arena-memory`, `--device-arenas` and "               \
                       "`--max-host-memory`. Users without a group, who are the daemon's user and " \
                       "root, have no such limit.")                                                 \
-    OPTION(double, tenant_pinned, "tenant-pinned", "F", OPTION_NUMBER, 0, 1, .initial = "0.5",     \
+    NESTED(double, core.tenant_pinned, "tenant-pinned", "F", OPTION_NUMBER, 0, 1,                  \
+           .initial = "0.5",                                                                       \
            .help = "part of the pool that the pinned blocks of one tenant may take",               \
            .details = "A tenant is a group of `--tenant`, or a user without one.")                 \
     OPTION(uint32_t, tenant_timeout_s, "tenant-timeout", "S", OPTION_COUNT, 0, INT32_MAX,          \
@@ -227,8 +230,8 @@
     OPTION(uint64_t, max_metadata, "max-metadata", "BYTES", OPTION_BYTES, 4096, ONE_TIB,           \
            .initial = "64M",                                                                       \
            .help = "metadata (block tables, token ids) of one command in the arena")               \
-    OPTION(                                                                                        \
-        uint64_t, max_batch_memory, "max-batch-memory", "BYTES", OPTION_BYTES, 0, ONE_TIB,         \
+    NESTED(                                                                                        \
+        uint64_t, core.max_batch_memory, "max-batch-memory", "BYTES", OPTION_BYTES, 0, ONE_TIB,    \
         .initial = "256M",                                                                         \
         .help = "metadata of batches and arrays of unreaped runs that the daemon keeps for a "     \
                 "session; 0: no limit",                                                            \
@@ -242,7 +245,7 @@
            .details = "Arrays are slopes, sinks, block ids and parts of a merge, and the token "   \
                       "ids of look-ups that wait for tiers. A look-up that does not fit is "       \
                       "answered without what tiers have.")                                         \
-    OPTION(uint64_t, max_host_memory, "max-host-memory", "BYTES", OPTION_BYTES, 0, ONE_TIB,        \
+    NESTED(uint64_t, core.max_memory, "max-host-memory", "BYTES", OPTION_BYTES, 0, ONE_TIB,        \
            .initial = "2G",                                                                        \
            .help = "host memory that the daemon keeps for all sessions: what `--max-batch-memory`" \
                    " and `--max-parked-memory` limit, and claims; 0: no limit")                    \
@@ -275,20 +278,20 @@
     OPTION(uint32_t, max_exports, "max-exports", "N", OPTION_COUNT, 1, 65536, .initial = "64",     \
            .help = "connections at a time to the socket that passes descriptors of GPU memory",    \
            .details = "Each ends with its answer, or after two seconds. Others wait.")             \
-    OPTION(uint32_t, max_sessions, "max-sessions", "N", OPTION_COUNT, 1, 65536, .initial = "256",  \
-           .help = "sessions at a time")                                                           \
-    OPTION(uint32_t, max_caches, "max-caches", "N", OPTION_COUNT, 1, 65536, .initial = "64",       \
+    NESTED(uint32_t, core.max_sessions, "max-sessions", "N", OPTION_COUNT, 1, 65536,               \
+           .initial = "256", .help = "sessions at a time")                                         \
+    NESTED(uint32_t, core.max_caches, "max-caches", "N", OPTION_COUNT, 1, 65536, .initial = "64",  \
            .help = "caches at a time")                                                             \
-    OPTION(uint32_t, max_batches, "max-batches", "N", OPTION_COUNT, 1, 1u << 20,                   \
+    NESTED(uint32_t, core.max_batches, "max-batches", "N", OPTION_COUNT, 1, 1u << 20,              \
            .initial = "1024", .help = "live batches of a session")                                 \
-    OPTION(uint32_t, max_tickets, "max-tickets", "N", OPTION_COUNT, 1, 1u << 20, .initial = "256", \
-           .help = "unreaped tickets of a session",                                                \
+    NESTED(uint32_t, core.max_tickets, "max-tickets", "N", OPTION_COUNT, 1, 1u << 20,              \
+           .initial = "256", .help = "unreaped tickets of a session",                              \
            .details =                                                                              \
                "As many commands of a session, and 64 more, can wait in the daemon at a time.")    \
-    OPTION(uint32_t, max_offers, "max-offers", "N", OPTION_COUNT, 1, 1u << 20, .initial = "256",   \
-           .help = "sequences that a session offers at a time",                                    \
+    NESTED(uint32_t, core.max_offers, "max-offers", "N", OPTION_COUNT, 1, 1u << 20,                \
+           .initial = "256", .help = "sequences that a session offers at a time",                  \
            .details = "As many offers can be taken by a session and not yet accepted.")            \
-    OPTION(uint64_t, max_run_work, "max-run-work", "N", OPTION_COUNT, 0, INT64_MAX, AUTO,          \
+    NESTED(uint64_t, core.max_run_work, "max-run-work", "N", OPTION_COUNT, 0, INT64_MAX, AUTO,     \
            .help = "most work of one layer of a run, in multiply-adds; 0: no limit; auto: what "   \
                    "the device does in about a minute or less",                                    \
            .details =                                                                              \
@@ -395,7 +398,8 @@
 // Text that is not given is NULL. Strings are the caller's. main() replaces cache_folder and
 // variant by the names that hold, and reads log_level and list_devices alone.
 struct server_params {
-    DAEMON_OPTIONS(OPTION_NO_MEMBER, OPTION_MEMBER)
+    DAEMON_OPTIONS(OPTION_NO_MEMBER, OPTION_MEMBER, OPTION_NO_MEMBER)
+    struct core_params core;     // the server's copy gets what is no option
     const char *compile_program; // as in engine_params
     char *lines; // the options as options_print_values() writes them; NULL: not known
 };

@@ -21,7 +21,7 @@ enum { PARKED_BEYOND_TICKETS = 64 };
 
 uint32_t park_max(const struct server_params *params)
 {
-    return params->max_tickets + PARKED_BEYOND_TICKETS;
+    return params->core.max_tickets + PARKED_BEYOND_TICKETS;
 }
 
 // Limits on the number of parked commands and on the memory of their arrays.
@@ -32,7 +32,7 @@ static enum status check_limits(struct call *call, uint64_t bytes)
     if (session->num_parked >= park_max(params))
         return error_set(&call->error, STATUS_LIMIT,
                          "session %" PRIu64 " has %u commands waiting already (--max-tickets %u)",
-                         session->id, session->num_parked, params->max_tickets);
+                         session->id, session->num_parked, params->core.max_tickets);
     if (bytes > params->max_parked_bytes ||
         session->parked_bytes > params->max_parked_bytes - bytes)
         return error_set(&call->error, STATUS_LIMIT,

@@ -192,8 +192,8 @@ static enum status take_place(struct server *server, struct error *error)
 // The last line is a sequence whose keys are not split: it counts 64 times (core/runs/weight.c).
 static uint64_t max_run_work(const struct server *server)
 {
-    if (server->params->max_run_work != SERVER_UNSET)
-        return server->params->max_run_work;
+    if (server->params->core.max_run_work != SERVER_UNSET)
+        return server->params->core.max_run_work;
     return engine_device(server->engine)->software ? UINT64_C(40000000000)
                                                    : UINT64_C(20000000000000);
 }
@@ -238,43 +238,22 @@ static void free_later(void *context, void *memory)
 static enum status open_core(struct server *server, struct error *error)
 {
     const struct server_params *params = server->params;
-    uint64_t hash_seed;
-    uint32_t num_groups;
-    const struct core_group *groups = groups_core(server->groups, &num_groups);
-    if (getrandom(&hash_seed, sizeof hash_seed, 0) != sizeof hash_seed)
+    struct core_params core = params->core;
+    core.engine = server->engine;
+    core.pool_limit_bytes = pool_limit(server);
+    core.tenant_timeout_ns = params->tenant_timeout_s * NS_PER_S;
+    core.claim_timeout_ns = params->claim_timeout_ms * NS_PER_MS;
+    core.groups = groups_core(server->groups, &core.num_groups);
+    core.max_run_work = max_run_work(server);
+    core.session_gone = session_gone;
+    core.tiers = server->tiering.core;
+    core.look_ns = server->ring_spin_ns;
+    core.log = log_below;
+    core.free_later = free_later;
+    core.context = server;
+    if (getrandom(&core.hash_seed, sizeof core.hash_seed, 0) != sizeof core.hash_seed)
         return error_set(error, STATUS_INTERNAL, "getrandom: %s", strerror(errno));
-    const struct core_params core_params = {
-        .engine = server->engine,
-        .pool_limit_bytes = pool_limit(server),
-        .max_blocks = params->max_blocks,
-        .spare_blocks = params->spare_blocks,
-        .max_sessions = params->max_sessions,
-        .max_caches = params->max_caches,
-        .max_batches = params->max_batches,
-        .max_tickets = params->max_tickets,
-        .export_pool = params->export_pool,
-        .max_offers = params->max_offers,
-        .quota_blocks = params->session_blocks,
-        .tenant_limits = {params->tenant_blocks, params->tenant_cached, params->tenant_floor},
-        .tenant_pinned = params->tenant_pinned,
-        .tenant_timeout_ns = params->tenant_timeout_s * NS_PER_S,
-        .groups = groups,
-        .num_groups = num_groups,
-        .max_batch_memory = params->max_batch_memory,
-        .max_memory = params->max_host_memory,
-        .tenant_share = params->tenant_share,
-        .claim_timeout_ns = params->claim_timeout_ms * NS_PER_MS,
-        .max_claimed = params->max_claimed,
-        .max_run_work = max_run_work(server),
-        .hash_seed = hash_seed,
-        .session_gone = session_gone,
-        .tiers = server->tiering.core,
-        .look_ns = server->ring_spin_ns,
-        .log = log_below,
-        .free_later = free_later,
-        .context = server,
-    };
-    return core_create(&core_params, &server->core, error);
+    return core_create(&core, &server->core, error);
 }
 
 static enum status open_listener(struct server *server, struct error *error)
@@ -284,7 +263,7 @@ static enum status open_listener(struct server *server, struct error *error)
         .path = server->socket,
         .groups = server->groups,
         .max_connections = p->max_connections,
-        .tenant_share = p->tenant_share,
+        .tenant_share = p->core.tenant_share,
         .max_message = WIRE_MAX_MESSAGE,
         .max_bytes = p->max_message_memory,
         .idle_ns = p->idle_timeout_s * NS_PER_S,
@@ -301,7 +280,7 @@ static enum status open_guard(struct server *server, struct error *error)
     // Twice as many as sessions, because an ended session keeps its segment until the GPU has ended
     // its last run.
     enum status status =
-        sigbus_guard_init(server->params->max_sessions * 2 + 16, server->wake_fd, error);
+        sigbus_guard_init(server->params->core.max_sessions * 2 + 16, server->wake_fd, error);
     server->guarded = status == STATUS_OK;
     return status;
 }
@@ -312,7 +291,7 @@ static enum status open_exports(struct server *server, struct error *error)
     const struct exports_params params = {
         .socket = server->socket,
         .max_peers = server->params->max_exports,
-        .tenant_share = server->params->tenant_share,
+        .tenant_share = server->params->core.tenant_share,
         .groups = server->groups,
         .epoll_fd = server->epoll_fd,
         .mark = &server->export_watch,
@@ -322,12 +301,12 @@ static enum status open_exports(struct server *server, struct error *error)
     server->export_watch = (struct watch){WATCH_EXPORTS, NULL};
     const struct server_params *p = server->params;
     const struct engine_device *device = engine_device(server->engine);
-    if (p->export_pool && !device->memory_export)
+    if (p->core.export_pool && !device->memory_export)
         return error_set(error, STATUS_UNSUPPORTED,
                          "--export-pool %u: device %s exports no memory "
                          "(VK_KHR_external_memory_fd)",
-                         p->export_pool, device->name);
-    if (!device->memory_export || (p->device_arenas == 0 && p->export_pool == 0))
+                         p->core.export_pool, device->name);
+    if (!device->memory_export || (p->device_arenas == 0 && p->core.export_pool == 0))
         return STATUS_OK;
     return exports_open(&params, &server->exports, error);
 }
@@ -472,7 +451,8 @@ static void log_readiness(const struct server *server)
              " bytes, %u sessions, %u caches, arenas of "
              "%" PRIu64 " bytes, %s",
              AULE_VERSION_STRING, device->name, device->type, device->driver, server->socket,
-             pool_limit_bytes, params->max_sessions, params->max_caches, params->max_arena,
+             pool_limit_bytes, params->core.max_sessions, params->core.max_caches,
+             params->max_arena,
              device->host_import ? "imported in place"
                                  : "staged (runs that use them are not cut into slices)");
 }

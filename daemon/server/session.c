@@ -206,9 +206,9 @@ static void answer_hello(struct session *session)
                 .arena_offset = session->segment.arena_offset,
                 .arena_size = session->segment.arena_size,
                 .max_message = WIRE_MAX_MESSAGE,
-                .max_tickets = server->params->max_tickets,
-                .max_batches = server->params->max_batches,
-                .quota_blocks = server->params->session_blocks,
+                .max_tickets = server->params->core.max_tickets,
+                .max_batches = server->params->core.max_batches,
+                .quota_blocks = server->params->core.quota_blocks,
                 .device_name = device->name,
                 .arena_imported = session->imported,
                 .submission_ring_offset = session->segment.submissions_offset,
@@ -319,7 +319,7 @@ static enum status check_total(const struct session *session, const struct total
     uint64_t own = 0;
     for (const struct session *other = server->sessions; other; other = other->hh.next)
         own += same_tenant(session, other) ? bytes_of(other, total) : 0;
-    const uint64_t part = session->group ? core_tenant_part(server->params->tenant_share,
+    const uint64_t part = session->group ? core_tenant_part(server->params->core.tenant_share,
                                                             total->most, total->has - own)
                                          : total->most;
     if (size == 0 || total->most == UINT64_MAX ||
@@ -362,8 +362,8 @@ static enum status check_number(const struct server *server, const struct peer *
 {
     const struct places places = {.what = "sessions",
                                   .option = "--max-sessions",
-                                  .most = server->params->max_sessions,
-                                  .share = server->params->tenant_share,
+                                  .most = server->params->core.max_sessions,
+                                  .share = server->params->core.tenant_share,
                                   .group_word = "sessions:N of its --tenant; ",
                                   .group_field = offsetof(struct group_places, sessions)};
     struct places_taken taken = {0};
@@ -377,7 +377,7 @@ static enum status check_number(const struct server *server, const struct peer *
     return error_set(error, STATUS_LIMIT,
                      "%u sessions are open, and the attached processes of %u more still run; "
                      "--max-sessions is %u",
-                     server->num_live, server->num_ghosts, server->params->max_sessions);
+                     server->num_live, server->num_ghosts, server->params->core.max_sessions);
 }
 
 static enum status check_hello(const struct server *server, const struct peer *peer,
@@ -557,7 +557,7 @@ enum status session_attach(struct session *session, uint64_t cache, uint32_t par
 {
     struct core_attachment attachment;
     enum status status = STATUS_OK;
-    if (session->server->params->export_pool) // else core says that it is missing
+    if (session->server->params->core.export_pool) // else core says that it is missing
         status = check_attacher(session, error);
     if (status == STATUS_OK)
         status = core_cache_attach(session->core, cache, &attachment, error);

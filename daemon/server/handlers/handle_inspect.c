@@ -24,7 +24,7 @@ static const uint64_t *measure(const struct server *server)
     metrics[METRIC_STOPPING] = server->stopping;
     metrics[METRIC_LOG_DROPPED_LINES] = log_dropped();
     metrics[METRIC_SESSIONS] = server->num_live;
-    metrics[METRIC_SESSIONS_LIMIT] = server->params->max_sessions;
+    metrics[METRIC_SESSIONS_LIMIT] = server->params->core.max_sessions;
     metrics[METRIC_ARENA_MEMORY] = server->arena_bytes;
     metrics[METRIC_ARENA_MEMORY_LIMIT] = server->max_arena_memory;
     return metrics;

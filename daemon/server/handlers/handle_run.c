@@ -162,7 +162,7 @@ static bool retry_work(struct parked *parked, bool last)
     if (last)
         error_set(&error, STATUS_BUSY,
                   "no ticket of the session came free in time (--max-tickets %u)",
-                  parked->session->server->params->max_tickets);
+                  parked->session->server->params->core.max_tickets);
     const enum status status =
         last ? STATUS_BUSY
              : work_submit(parked->session->core, (const void *)parked->own, &ticket, &error);

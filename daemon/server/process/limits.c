@@ -54,7 +54,7 @@ static void raise_descriptors(void)
 static uint64_t needed(const struct server_params *params)
 {
     return (uint64_t)params->max_connections + params->max_exports +
-           (uint64_t)OF_A_SESSION * params->max_sessions;
+           (uint64_t)OF_A_SESSION * params->core.max_sessions;
 }
 
 static void lower(uint32_t *value, double share)
@@ -75,14 +75,14 @@ static enum status fit_descriptors(struct server_params *params, struct error *e
                          limit, OWN_DESCRIPTORS, OF_A_SESSION + 2);
     const struct server_params asked = *params;
     const double share = (double)(limit - OWN_DESCRIPTORS) / (double)needs;
-    lower(&params->max_sessions, share);
+    lower(&params->core.max_sessions, share);
     lower(&params->max_connections, share);
     lower(&params->max_exports, share);
     log_warn("daemon: RLIMIT_NOFILE allows %" PRIu64 " descriptors (ulimit -n, LimitNOFILE=), but "
              "--max-sessions %u, --max-connections %u and --max-exports %u may need %" PRIu64
              "; they are %u, %u and %u now",
-             limit, asked.max_sessions, asked.max_connections, asked.max_exports,
-             OWN_DESCRIPTORS + needs, params->max_sessions, params->max_connections,
+             limit, asked.core.max_sessions, asked.max_connections, asked.max_exports,
+             OWN_DESCRIPTORS + needs, params->core.max_sessions, params->max_connections,
              params->max_exports);
     return STATUS_OK;
 }
