@@ -20,7 +20,7 @@
 # a field of a struct's type    the struct; all 0 = absent
 # a field of a table's type     the struct behind `bool has_<field>`
 # union Command                 WIRE_COMMAND_MAP, WIRE_RULES_MAP, enum wire_command, a C union of its members
-# (no_session), (since: 3)      enum wire_rule; WIRE_PROTOCOL_MINOR: the highest `since` or `by_ring`
+# (no_session), (since: 3)      enum wire_rule; WIRE_PROTOCOL_MINOR: the highest `since`
 # enum RunFlag { Causal }       enum wire_run_flag { WIRE_RUN_CAUSAL }: the last word of the enum's name is left out
 
 function fail(text)
@@ -101,10 +101,10 @@ function take_attributes(    name)
     expect(")")
 }
 
-function take_minor(name)
+function take_minor()
 {
-    if (attribute[name] + 0 > minor)
-        minor = attribute[name] + 0
+    if (attribute["since"] + 0 > minor)
+        minor = attribute["since"] + 0
 }
 
 # "WIRE_NO_SESSION | WIRE_WHILE_STOPPING"; "0" for none.
@@ -134,7 +134,7 @@ function take_field(record,    i)
     take_attributes()
     is_required[record, i] = "required" in attribute
     fixed_length[record, i] = attribute["length"]
-    take_minor("since")
+    take_minor()
     expect(";")
     about[record, i] = note[at - 1]
 }
@@ -146,10 +146,8 @@ function take_record(kind,    name)
     num_fields[name] = 0
     take_attributes()
     rules_of[name] = take_rules()
-    take_minor("since")
-    take_minor("by_ring")
+    take_minor()
     since[name] = attribute["since"] + 0
-    ring_since[name] = attribute["by_ring"] + 0
     expect("{")
     while (token[at] != "}")
         take_field(name)
@@ -362,8 +360,7 @@ function print_map(name,    i, t)
     printf "    WIRE_%s_COUNT\n};\n\n", toupper(snake(name))
 }
 
-# X(NAME, function name, enum wire_rule, the minor that brought it, the one that brought it to the
-# ring) of each command
+# X(NAME, function name, enum wire_rule, the minor that brought it) of each command
 function print_rules(    i, t)
 {
     print "enum wire_rule {"
@@ -372,8 +369,8 @@ function print_rules(    i, t)
     printf "};\n#define WIRE_RULES_MAP(X)"
     for (i = 1; i <= num_values["Command"]; i++) {
         t = values["Command", i]
-        printf " \\\n    X(%s, %s, %s, %d, %d)", toupper(snake(t)), snake(t), rules_of[t],
-            since[t], ring_since[t]
+        printf " \\\n    X(%s, %s, %s, %d)", toupper(snake(t)), snake(t), rules_of[t],
+            since[t]
     }
     printf "\n#define WIRE_PROTOCOL_MINOR %du\n\n", minor
 }

@@ -667,7 +667,7 @@ enum status check(checker &c, const wire_inspect_prefix_reply &m)
 enum status check(checker &c, const wire_inspect_caches_reply &m)
 {
     enum status status = c.equal("names", m.names.count, "caches", m.caches.count);
-    if (!status && m.fingerprints.count) // an older daemon has none
+    if (!status)
         status = c.equal("fingerprints", m.fingerprints.count, "caches", m.caches.count);
     if (!status)
         status = c.names("names", m.names);
@@ -684,21 +684,21 @@ enum status check(checker &c, const wire_tune_reply &m)
     return status ? status : c.names("geometries", m.geometries);
 }
 
-enum status check(checker &c, const wire_inspect_daemon_reply &m)
+enum status check(checker &c, const wire_metrics_reply &m)
 {
-    const uint32_t count = m.metric_names.count;
-    enum status status = c.equal("metric_units", m.metric_units.count, "metric_names", count);
+    const uint32_t count = m.names.count;
+    enum status status = c.equal("units", m.units.count, "names", count);
     if (!status)
-        status = c.equal("metric_helps", m.metric_helps.count, "metric_names", count);
+        status = c.equal("helps", m.helps.count, "names", count);
     if (!status)
-        status = c.equal("metric_kinds", m.metric_kinds.count, "metric_names", count);
+        status = c.equal("kinds", m.kinds.count, "names", count);
     if (!status)
-        status = c.equal("metric_values", m.metric_values.count, "metric_names", count);
+        status = c.equal("values", m.values.count, "names", count);
     if (!status)
-        status = c.names("metric_names", m.metric_names);
+        status = c.names("names", m.names);
     if (!status)
-        status = c.names("metric_units", m.metric_units);
-    return status ? status : c.names("metric_helps", m.metric_helps);
+        status = c.names("units", m.units);
+    return status ? status : c.names("helps", m.helps);
 }
 
 enum status check(checker &c, const wire_inspect_device_reply &m)
@@ -881,22 +881,6 @@ static_assert(sizeof(w::Submission) <= WIRE_SUBMISSION_SIZE &&
               "an entry fills whole lines of its ring");
 static_assert(sizeof(w::RunOptions) == 64, "a new option takes words of `reserved`");
 
-// Where the options begin: before minor 6 an entry ended there.
-const uint32_t size_without_options = 512;
-static_assert(sizeof(w::Submission) ==
-                  size_without_options + sizeof(w::RunOptions) + sizeof(w::Span) + sizeof(uint64_t),
-              "a Submission grows only at its end");
-
-uint32_t wire_submission_size(uint32_t peer_minor)
-{
-    return peer_minor < 6 ? size_without_options : WIRE_SUBMISSION_SIZE;
-}
-
-uint64_t wire_places_size(uint32_t peer_minor)
-{
-    return peer_minor < 11 ? 0 : 128 << 10;
-}
-
 void wire_put_submission(const wire_submission *from, void *entry)
 {
     const w::Submission packed(
@@ -986,23 +970,11 @@ uint64_t wire_reply_room(const wire_request *request)
 unsigned wire_command_rules(int command)
 {
     switch (command) {
-#define X(name, member, rules, since, ring_since)                                                  \
+#define X(name, member, rules, since)                                                              \
     case WIRE_COMMAND_##name: return rules;
         WIRE_RULES_MAP(X)
 #undef X
     default: return 0;
-    }
-}
-
-bool wire_command_by_ring(int command, uint32_t peer_minor)
-{
-    switch (command) {
-#define X(name, member, rules, since, ring_since)                                                  \
-    case WIRE_COMMAND_##name:                                                                      \
-        return ((rules)&WIRE_BY_RING) != 0 && int64_t(peer_minor) >= ring_since;
-        WIRE_RULES_MAP(X)
-#undef X
-    default: return false;
     }
 }
 

@@ -25,9 +25,9 @@
 extern "C" {
 #endif
 
-// Another major is refused. A higher minor only adds: WIRE_PROTOCOL_MINOR is the highest `since` or
-// `by_ring` of aule.fbs.
-#define WIRE_PROTOCOL_MAJOR 2u
+// Another major is refused. A higher minor only adds: WIRE_PROTOCOL_MINOR is the highest `since` of
+// aule.fbs.
+#define WIRE_PROTOCOL_MAJOR 3u
 #define WIRE_MAX_MESSAGE (1u << 20)   // bytes; the default and the upper limit of one nng message
 #define WIRE_LOOKUP_WAIT_MS 2000      // a look-up without a claim waits so long for tiers, at most
 #define WIRE_MAX_NAME 255u       // bytes of a client's or a cache's name, or an entry of a list of names
@@ -60,8 +60,6 @@ struct wire_names { const char *const *data; uint32_t count; };
 
 const char *wire_command_name(int command);   // "BLOCKS_LEASE"; "UNKNOWN" for none of them
 unsigned wire_command_rules(int command);     // enum wire_rule, bits; 0 for none of them
-// Whether it goes by the ring between this end and a peer of that minor.
-bool wire_command_by_ring(int command, uint32_t peer_minor);
 
 // ---- encode and decode ----
 
@@ -104,10 +102,7 @@ void wire_reply_finish(struct wire_reply *reply);
 
 #define WIRE_SUBMISSION_SIZE 640u   // bytes from one entry to the next
 #define WIRE_COMPLETION_SIZE 512u
-// Bytes of a submission's entry between this end and a peer of that minor. Before minor 6 an entry
-// had no options; its bytes are the first of today's.
-uint32_t wire_submission_size(uint32_t peer_minor);
-uint64_t wire_places_size(uint32_t peer_minor);   // bytes behind the arena of a client of that minor
+#define WIRE_PLACES_SIZE (128u << 10)   // bytes behind the arena of a session with a ring lane
 
 struct wire_submission {
     uint32_t sequence;
@@ -127,8 +122,8 @@ struct wire_completion {
     uint64_t gpu_ns, ticket;
     char text[384];              // always ends with 0
 };
-// The entry is private memory, 8-byte aligned, of the size above. A ring of smaller entries carries
-// its first bytes; the rest is 0. Nothing can fail: the reader checks what the numbers mean.
+// The entry is private memory, 8-byte aligned, of the size above. Nothing can fail: the reader checks
+// what the numbers mean.
 void wire_put_submission(const struct wire_submission *submission, void *entry);
 void wire_get_submission(const void *entry, struct wire_submission *submission);
 void wire_put_completion(const struct wire_completion *completion, void *entry);

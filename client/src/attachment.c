@@ -245,10 +245,6 @@ enum aule_status attachment_notify(struct attachment *attachment, int fd)
     const struct aule_session_info *info = &attachment->info;
     if (attachment_notice(attachment))
         return AULE_OK;
-    if (info->protocol_minor < 7)
-        return fail(AULE_UNSUPPORTED,
-                    "the daemon is too old (protocol %u.%u; a session's descriptor needs 2.7)",
-                    info->protocol_major, info->protocol_minor);
     const struct notice_params params = {.connection = attachment->connection,
                                          .session = info->session,
                                          .epoch = info->epoch,

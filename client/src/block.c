@@ -109,11 +109,6 @@ static enum aule_status move(struct aule_cache *cache, enum wire_copy_way way, u
     };
     work.timeout_ms = &work.request.blocks_copy.timeout_ms;
     work.flags = &work.request.blocks_copy.flags;
-    const struct aule_session_info *info = &cache->attachment->info;
-    if (info->protocol_minor < 9)
-        return fail(AULE_UNSUPPORTED,
-                    "the daemon is too old (protocol %u.%u; whole blocks in the arena need 2.9)",
-                    info->protocol_major, info->protocol_minor);
     enum aule_status status = cache_check_count(cache, "a list of blocks to move", count);
     return status == AULE_OK ? work_queue(cache->attachment, &work, timeout_ms, ticket) : status;
 }

@@ -12,6 +12,7 @@
 #include "error.h"
 #include "session.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -35,9 +36,10 @@ enum aule_status device_open(const struct wire_hello_reply *hello, uint64_t aske
     if (asked == 0)
         return AULE_OK;
     if (hello->device_arena_size < asked)
-        return fail(AULE_UNSUPPORTED,
-                    "the daemon is too old (protocol %u.%u; a device arena needs 2.8)",
-                    hello->major, hello->minor);
+        return fail(AULE_MALFORMED,
+                    "the daemon gave a device arena of %" PRIu64 " bytes; %" PRIu64
+                    " were asked for",
+                    hello->device_arena_size, asked);
     struct device_arena *device = calloc(1, sizeof *device);
     if (!device)
         return fail(AULE_NO_MEMORY, "no memory for a session");

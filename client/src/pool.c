@@ -75,16 +75,6 @@ static struct pool *pool_of(struct aule_cache *cache)
 
 // ---- what the daemon says ----
 
-static enum aule_status check_daemon(const struct aule_cache *cache)
-{
-    const struct aule_session_info *info = &cache->attachment->info;
-    if (info->protocol_minor >= 9)
-        return AULE_OK;
-    return fail(AULE_UNSUPPORTED,
-                "the daemon is too old (protocol %u.%u; an attached pool needs 2.9)",
-                info->protocol_major, info->protocol_minor);
-}
-
 // Between attachment_enter() and attachment_leave().
 static enum aule_status ask(const struct aule_cache *cache, uint32_t part,
                             struct wire_cache_attach_reply *reply)
@@ -106,12 +96,6 @@ static enum aule_status ask(const struct aule_cache *cache, uint32_t part,
                     "the daemon says that allocation %u has %u layers from %u on; the cache has %u",
                     part, reply->num_layers, reply->first_layer, cache->num_layers);
     return AULE_OK;
-}
-
-static enum aule_status enter(struct aule_cache *cache)
-{
-    enum aule_status status = check_daemon(cache);
-    return status == AULE_OK ? attachment_enter(cache->attachment) : status;
 }
 
 static struct aule_pool_info describe(const struct aule_cache *cache,
@@ -148,7 +132,7 @@ enum aule_status aule_cache_attach_sized(struct aule_cache *cache, struct aule_p
     struct wire_cache_attach_reply reply;
     USE(cache);
     REQUIRE(info);
-    enum aule_status status = enter(cache);
+    enum aule_status status = attachment_enter(cache->attachment);
     if (status != AULE_OK)
         return status;
     pthread_mutex_lock(&cache->attachment->token_mutex); // its token replaces another one
@@ -204,7 +188,7 @@ enum aule_status aule_cache_export_sized(struct aule_cache *cache, uint32_t part
     uint32_t num_parts;
     USE(cache);
     REQUIRE(part_info);
-    enum aule_status status = enter(cache);
+    enum aule_status status = attachment_enter(cache->attachment);
     if (status != AULE_OK)
         return status;
     status = take_part(cache, part, &whole, &num_parts);
@@ -366,7 +350,7 @@ enum aule_status aule_cache_map_cuda(struct aule_cache *cache, int cuda_device, 
     struct pool *pool = pool_of(cache);
     if (!pool)
         return fail(AULE_NO_MEMORY, "no memory to map a cache");
-    enum aule_status status = enter(cache);
+    enum aule_status status = attachment_enter(cache->attachment);
     if (status != AULE_OK)
         return status;
     pthread_mutex_lock(&pool->mutex);
@@ -395,7 +379,7 @@ static enum aule_status check_report(const struct aule_cache *cache,
     if (report->num_slots > most)
         return fail(AULE_LIMIT, "a report of %" PRIu64 " slots; a message holds %" PRIu64,
                     report->num_slots, most);
-    return check_daemon(cache);
+    return AULE_OK;
 }
 
 enum aule_status aule_cache_report_sized(struct aule_cache *cache, const struct aule_report *report,

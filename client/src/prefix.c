@@ -159,8 +159,6 @@ enum aule_status aule_prefix_keep_sized(struct aule_cache *cache, const struct a
     *num_tokens = 0;
     struct aule_prefix whole;
     enum aule_status status = TAKE(&whole, prefix, prefix_size);
-    if (status == AULE_OK && !prefix_is_extended(cache))
-        status = fail(AULE_UNSUPPORTED, "the daemon is too old to keep prefixes");
     if (status != AULE_OK)
         return status;
     struct question question = {
@@ -255,11 +253,6 @@ enum aule_status aule_claim_release(struct aule_cache *cache, struct aule_claim 
 
 // ---- publishing ----
 
-bool prefix_is_extended(const struct aule_cache *cache)
-{
-    return cache->attachment->info.protocol_minor >= 7;
-}
-
 enum aule_status prefix_publish(struct aule_cache *cache,
                                 const struct prefix_publishing *publishing, int32_t *block_ids,
                                 uint32_t *num_existing)
@@ -294,46 +287,17 @@ enum aule_status prefix_publish(struct aule_cache *cache,
     return status;
 }
 
-// For a daemon that releases nothing itself.
-static enum aule_status release_replaced(struct aule_cache *cache, int32_t *given,
-                                         const int32_t *block_ids, uint32_t num_blocks)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < num_blocks; i++)
-        if (given[i] != block_ids[i])
-            given[count++] = given[i];
-    return count > 0 ? blocks_release(cache, count, given) : AULE_OK;
-}
-
-static enum aule_status publish_and_release(struct aule_cache *cache,
-                                            const struct prefix_publishing *publishing,
-                                            int32_t *block_ids, uint32_t *num_existing)
-{
-    uint32_t num_blocks = publishing->prefix.num_tokens / cache->block_size;
-    int32_t *given = malloc(num_blocks ? num_blocks * sizeof *given : 1);
-    if (!given)
-        return fail(AULE_NO_MEMORY, "no memory to publish %u blocks", num_blocks);
-    if (num_blocks > 0)
-        memcpy(given, block_ids, num_blocks * sizeof *given);
-    enum aule_status status = prefix_publish(cache, publishing, block_ids, num_existing);
-    if (status == AULE_OK)
-        status = release_replaced(cache, given, block_ids, num_blocks);
-    free(given);
-    return status;
-}
-
 enum aule_status aule_prefix_publish_sized(struct aule_cache *cache,
                                            const struct aule_prefix *prefix, size_t prefix_size,
                                            int32_t *block_ids, uint32_t *num_existing)
 {
     USE(cache);
     REQUIRE(prefix);
-    struct prefix_publishing publishing = {.releases = prefix_is_extended(cache)};
+    struct prefix_publishing publishing = {.releases = true};
     enum aule_status status = TAKE(&publishing.prefix, prefix, prefix_size);
     if (status != AULE_OK)
         return status;
     if (publishing.prefix.num_tokens >= cache->block_size)
         REQUIRE(block_ids);
-    return publishing.releases ? prefix_publish(cache, &publishing, block_ids, num_existing)
-                               : publish_and_release(cache, &publishing, block_ids, num_existing);
+    return prefix_publish(cache, &publishing, block_ids, num_existing);
 }

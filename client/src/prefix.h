@@ -20,8 +20,6 @@ struct prefix_publishing {
     uint64_t passed;
     uint64_t *mark; // of the report, if `written`; NULL: not wanted
 };
-// True: the daemon knows `parent` and `releases`.
-bool prefix_is_extended(const struct aule_cache *cache);
 // block_ids[i] becomes the existing block, held for the session; the block given is still held
 // unless `releases`. AULE_NOT_FOUND: the parent is not in the prefix index any more.
 enum aule_status prefix_publish(struct aule_cache *cache,

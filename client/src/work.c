@@ -108,25 +108,6 @@ enum aule_status work_submit(struct attachment *attachment, struct work *work, i
 
 // ---- to the end ----
 
-// Reads the answer to a Run that waits. A daemon before protocol 2.4 gives only the ticket.
-static enum aule_status read_end(struct attachment *attachment, struct answer *answer,
-                                 const struct timeout *timeout, const struct caller_result *result)
-{
-    const struct wire_reply *reply = &answer->reply;
-    enum aule_status status;
-    if (reply->answer == WIRE_ANSWER_WAIT) {
-        status = ticket_read(&reply->wait, reply->ticket, result);
-        answer_finish(answer);
-        return status;
-    }
-    uint64_t id = reply->run.ticket;
-    answer_finish(answer);
-    status = ticket_check(id);
-    if (status == AULE_OK)
-        ticket_reap_own(attachment, id, timeout_left(timeout), result, &status);
-    return status;
-}
-
 // Runs and waits by one request. False: no ticket came free in the first slice.
 static bool run_at_once(struct attachment *attachment, struct work *work,
                         const struct timeout *timeout, const struct caller_result *result,
@@ -144,10 +125,12 @@ static bool run_at_once(struct attachment *attachment, struct work *work,
     *status = attachment_call(attachment, &work->request, run->wait_ms, WIRE_ANSWER_WAIT, &answer);
     run->waits = false;
     metadata_finish(attachment, &metadata);
-    if (*status == AULE_OK)
-        *status = read_end(attachment, &answer, timeout, result);
-    else if (answer.reply.ticket && *status != AULE_NOT_FOUND)
+    if (*status == AULE_OK) {
+        *status = ticket_read(&answer.reply.wait, answer.reply.ticket, result);
+        answer_finish(&answer);
+    } else if (answer.reply.ticket && *status != AULE_NOT_FOUND) {
         ticket_abandon(attachment, answer.reply.ticket);
+    }
     return !goes_on(*status, &slice, timeout);
 }
 

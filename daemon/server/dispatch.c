@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 static const handler handlers[WIRE_COMMAND_COUNT] = {
-#define COMMAND(NAME, name, rules, since, ring_since) [WIRE_COMMAND_##NAME] = handle_##name,
+#define COMMAND(NAME, name, rules, since) [WIRE_COMMAND_##NAME] = handle_##name,
     WIRE_RULES_MAP(COMMAND)
 #undef COMMAND
 };

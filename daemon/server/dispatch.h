@@ -57,7 +57,7 @@ void dispatch_refuse(struct server *server, struct session *session, const struc
 #define DISPATCH_MAX_IDS ((WIRE_MAX_MESSAGE - 4096u) / sizeof(int32_t))
 
 // A handler for each command of aule.fbs: handle_hello() and so on, in handlers/.
-#define HANDLER(NAME, name, rules, since, ring_since) enum status handle_##name(struct call *call);
+#define HANDLER(NAME, name, rules, since) enum status handle_##name(struct call *call);
 WIRE_RULES_MAP(HANDLER)
 #undef HANDLER
 

@@ -103,7 +103,7 @@ void lane_open(struct session *session)
         .submissions = base + segment->submissions_offset,
         .completions = base + segment->completions_offset,
         .num_entries = segment->ring_entries,
-        .submission_size = wire_submission_size(session->minor),
+        .submission_size = WIRE_SUBMISSION_SIZE,
         .completion_size = WIRE_COMPLETION_SIZE,
     };
     ring_daemon_init(&session->lane.ring, &place);

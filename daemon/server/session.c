@@ -50,7 +50,7 @@ static struct segment_params segment_params_of(const struct session *session)
         .epoch = server->epoch,
         .session = session->id,
         .arena_size = session->segment.arena_size,
-        .places_size = server->ring_entries ? wire_places_size(session->minor) : 0,
+        .places_size = server->ring_entries ? WIRE_PLACES_SIZE : 0,
         .ring_entries = server->ring_entries,
         .uid = session->uid,
         .alignment = arena_alignment(server),
@@ -216,8 +216,7 @@ static void answer_hello(struct session *session)
                 .completion_ring_offset = session->segment.completions_offset,
                 .completion_ring_size = session->segment.ring_size,
                 .ring_entries = session->segment.ring_entries,
-                .ring_entry_size =
-                    session->segment.ring_entries ? wire_submission_size(session->minor) : 0,
+                .ring_entry_size = session->segment.ring_entries ? WIRE_SUBMISSION_SIZE : 0,
                 .doorbell = session->segment.ring_entries ? server->bell.name : "",
                 .device_arena_size = session->device_arena_size,
                 .export_socket = exports_name(server->exports),
@@ -452,7 +451,6 @@ enum status session_start(struct server *server, struct peer *peer, const struct
                     .arena_size = (hello->arena_size + page - 1) / page * page},
         .opened_ns = clock_now_ns(),
         .hello = *asker,
-        .minor = hello->minor,
         .job = {.work = make_memory, .done = made},
         .device_arena_size = hello->device_arena_size,
     };

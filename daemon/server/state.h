@@ -118,7 +118,6 @@ struct session {
     uint64_t deferred_bytes;               // of these
     struct job job;                        // makes its segment, later unmakes it
     struct asker hello;                    // of its Hello, until that is answered
-    uint32_t minor;                        // of the client's protocol
     struct error job_error;                // why its segment was not made
     struct lane lane;
     bool abandoned;    // it ended while the job thread made its segment

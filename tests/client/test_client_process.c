@@ -6,6 +6,7 @@
 // its own.
 
 #include "rigs/client_step.h"
+#include "rigs/monitor_state.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -130,7 +131,6 @@ START_TEST(a_daemon_that_wakes_too_late_takes_back_what_it_gave)
     const struct aule_session_params params = {.socket = daemon_.socket, .timeout_ms = GRACE_MS};
     open_step(&watcher, NULL);
     struct aule_monitor *monitor = NULL;
-    struct aule_daemon_state state;
     ok(aule_monitor_open(daemon_.socket, WAIT_MS, &monitor));
     enum aule_status status = AULE_TIMEOUT;
     for (int i = 0; i < DEADLINE_S && status == AULE_TIMEOUT; i++)
@@ -144,8 +144,7 @@ START_TEST(a_daemon_that_wakes_too_late_takes_back_what_it_gave)
     expect(aule_blocks_lease(cache, 3, 0, blocks), AULE_DAEMON_GONE, "BLOCKS_LEASE");
     do {
         pause_briefly();
-        ok(aule_monitor_daemon(monitor, &state));
-    } while (state.num_sessions != 1);
+    } while (monitor_state(monitor).num_sessions != 1);
     await_leased(watcher.cache, 4);
     ok(aule_session_reconnect(session));
     aule_cache_close(cache);
@@ -310,13 +309,11 @@ START_TEST(the_monitor_sees_what_sessions_do)
     ck_assert_uint_eq(ping.epoch, info.epoch);
     ck_assert_str_eq(ping.version, aule_version());
 
-    struct aule_daemon_state daemon;
-    ok(aule_monitor_daemon(monitor, &daemon));
-    ck_assert_uint_eq(daemon.pid, (uint64_t)daemon_.pid);
-    ck_assert_uint_eq(daemon.num_sessions, 1);
-    ck_assert_uint_eq(daemon.num_caches, 1);
-    ck_assert_uint_eq(daemon.runs_done, LAYERS);
-    ck_assert_str_eq(daemon.socket, daemon_.socket);
+    ck_assert_uint_eq(ping.pid, (uint64_t)daemon_.pid);
+    ck_assert_str_eq(ping.socket, daemon_.socket);
+
+    ck_assert_uint_eq(monitor_state(monitor).num_sessions, 1);
+    ck_assert_uint_eq(monitor_state(monitor).runs_done, LAYERS);
 
     struct aule_device_state device;
     ok(aule_monitor_device(monitor, &device));

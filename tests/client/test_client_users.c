@@ -104,7 +104,7 @@ START_TEST(monitors_that_take_all_control_places_lock_out_no_other_monitor)
     enum { PLACES = 32 };
     struct aule_monitor *monitors[MANY];
     struct aule_ping_info info;
-    struct aule_daemon_state state;
+    struct aule_device_state state;
     enum aule_log_level before;
     ck_assert(daemon_launch(&daemon_, NULL));
     for (int i = 0; i < MANY; i++) {
@@ -114,7 +114,7 @@ START_TEST(monitors_that_take_all_control_places_lock_out_no_other_monitor)
     struct aule_monitor *late = monitors[MANY - 1];
     ck_assert_int_eq(aule_monitor_log_level(late, AULE_LOG_INFO, &before), AULE_LIMIT);
     ck_assert_msg(says("control"), "%s", aule_error());
-    ck_assert_int_eq(aule_monitor_daemon(late, &state), AULE_OK);
+    ck_assert_int_eq(aule_monitor_device(late, &state), AULE_OK);
     ck_assert_int_eq(aule_monitor_log_level(monitors[0], AULE_LOG_INFO, &before), AULE_OK);
     for (int i = 0; i < PLACES; i++)
         aule_monitor_close(monitors[i]);

@@ -77,6 +77,20 @@ static void lease(struct fake_daemon *fake, uint32_t count, struct wire_reply *r
     reply->blocks_lease.blocks = (struct wire_ints){.data = fake->blocks, .count = count};
 }
 
+static const struct wire_wait_reply done = {.num_runs = 1, .num_sessions = 1, .run_message = ""};
+
+static void answer_run(struct fake_daemon *fake, const struct wire_run *run,
+                       struct wire_reply *reply)
+{
+    const uint64_t ticket = ++fake->tickets;
+    reply->answer = run->waits ? WIRE_ANSWER_WAIT : WIRE_ANSWER_RUN;
+    if (run->waits)
+        reply->wait = done;
+    else
+        reply->run.ticket = ticket;
+    reply->ticket = run->waits ? ticket : 0;
+}
+
 static void answer(struct fake_daemon *fake, const struct wire_request *request,
                    struct wire_reply *reply)
 {
@@ -89,6 +103,7 @@ static void answer(struct fake_daemon *fake, const struct wire_request *request,
         reply->ping = (struct wire_ping_reply){.payload = request->ping.payload,
                                                .epoch = fake->epoch,
                                                .version = "fake",
+                                               .socket = "",
                                                .major = WIRE_PROTOCOL_MAJOR};
         break;
     case WIRE_COMMAND_CACHE_OPEN:
@@ -100,7 +115,7 @@ static void answer(struct fake_daemon *fake, const struct wire_request *request,
         reply->answer = WIRE_ANSWER_BATCH_CREATE;
         reply->batch_create.batch = 9 + fake->batches++;
         break;
-    case WIRE_COMMAND_RUN:
+    case WIRE_COMMAND_RUN: answer_run(fake, &request->run, reply); break;
     case WIRE_COMMAND_BLOCKS_COPY:
     case WIRE_COMMAND_MERGE:
         reply->answer = WIRE_ANSWER_RUN;
@@ -108,7 +123,7 @@ static void answer(struct fake_daemon *fake, const struct wire_request *request,
         break;
     case WIRE_COMMAND_WAIT:
         reply->answer = WIRE_ANSWER_WAIT;
-        reply->wait = (struct wire_wait_reply){.num_runs = 1, .num_sessions = 1, .run_message = ""};
+        reply->wait = done;
         break;
     case WIRE_COMMAND_TICKETS_ENDED:
         reply->answer = WIRE_ANSWER_TICKETS_ENDED;

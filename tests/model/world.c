@@ -11,6 +11,7 @@
 #include "core/audit.h"
 #include "core/core.h"
 #include "fakes/fake_engine.h"
+#include "rigs/monitor_state.h"
 #include "server/log.h"
 #include "server/server.h"
 
@@ -373,10 +374,9 @@ static char difference[300];
      snprintf(difference, sizeof difference, "%s is %" PRIu64 ", not %" PRIu64, (what),            \
               (uint64_t)(has), (uint64_t)(wants)) > 0)
 
-static struct aule_daemon_state daemon_state(void)
+static struct daemon_state daemon_state(void)
 {
-    struct aule_daemon_state state;
-    ck_assert_int_eq(aule_monitor_daemon(watcher(), &state), AULE_OK);
+    const struct daemon_state state = monitor_state(watcher());
     ck_assert_uint_eq(state.free_blocks + state.leased_blocks + state.held_blocks +
                           state.cached_blocks + state.quarantined_blocks,
                       num_blocks);
@@ -392,7 +392,7 @@ void world_await_rest(void)
 {
     const int64_t end = now_ms() + DEADLINE_MS;
     for (;;) {
-        const struct aule_daemon_state state = daemon_state();
+        const struct daemon_state state = daemon_state();
         const uint64_t used = state.leased_blocks + state.held_blocks + state.quarantined_blocks;
         if (!used && state.num_sessions == KEEPERS)
             return;
@@ -419,7 +419,7 @@ static bool daemon_differs(const struct model *m)
     uint32_t open = KEEPERS;
     for (int w = 0; w < WORKERS; w++)
         open += m->sessions[w].open;
-    const struct aule_daemon_state state = daemon_state();
+    const struct daemon_state state = daemon_state();
     return DIFFERS("num_sessions", state.num_sessions, open) ||
            DIFFERS("free", state.free_blocks, count_state(m, FREE)) ||
            DIFFERS("leased", state.leased_blocks, count_state(m, LEASED)) ||

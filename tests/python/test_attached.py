@@ -390,17 +390,6 @@ def test_a_stream_that_never_passes_is_an_error_and_can_be_reported_later(
         assert text.publish() == 2
 
 
-def test_an_older_daemon_gets_a_report_and_then_a_publication(
-        pool: aule.Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(pool.session._info, "protocol_minor", 9)
-    with pool.sequence(range(COUNT + 1)) as text:
-        plan = pool.plan([text])
-        put(pool, plan.tables("cpu").slot_mapping, *kv(COUNT + 1))
-        plan.wrote()
-        assert text.publish() == 2
-        assert not pool.attach()._written  # all slots were reported
-
-
 # ---- several threads ----
 
 def in_thread(call: Callable[[], object]) -> Callable[[], object]:

@@ -5,6 +5,8 @@
 
 #include "client_rig.h"
 
+#include "monitor_state.h"
+
 #include <string.h>
 #include <time.h>
 
@@ -81,10 +83,9 @@ struct aule_tensor rig_tensor(struct aule_session *session, const struct rig_sha
 
 static bool is_nothing_held(struct aule_monitor *monitor)
 {
-    struct aule_daemon_state state;
     struct aule_session_state *sessions = NULL;
     uint32_t count = 0;
-    ok(aule_monitor_daemon(monitor, &state));
+    const struct daemon_state state = monitor_state(monitor);
     ok(aule_monitor_sessions(monitor, &sessions, &count));
     uint64_t rest = state.leased_blocks + state.held_blocks + state.quarantined_blocks;
     for (uint32_t i = 0; i < count; i++)

@@ -167,13 +167,13 @@ void raw_expect(struct raw_client *raw, const struct wire_request *request, int 
 }
 
 uint64_t raw_device_arena;
-uint32_t raw_minor = WIRE_PROTOCOL_MINOR;
 
 void raw_hello(struct raw_client *raw, uint64_t arena_size, struct wire_reply *reply)
 {
     const struct wire_request request = {
         .command = WIRE_COMMAND_HELLO,
-        .hello = {WIRE_PROTOCOL_MAJOR, raw_minor, "raw", "tests", arena_size, raw_device_arena},
+        .hello = {WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR, "raw", "tests", arena_size,
+                  raw_device_arena},
     };
     raw_call(raw, &request, reply);
     if (reply->status != STATUS_OK)
@@ -217,28 +217,35 @@ struct raw_client *raw_session(const char *socket_path, uint64_t arena_size)
     return raw;
 }
 
+static void ask_metrics(struct raw_client *raw, struct wire_reply *reply)
+{
+    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_METRICS}, reply);
+    ck_assert_int_eq(reply->status, STATUS_OK);
+    ck_assert_int_eq(reply->answer, WIRE_ANSWER_METRICS);
+}
+
 int64_t raw_metric(struct raw_client *raw, const char *name)
 {
     int64_t value = -1;
     struct wire_reply reply;
-    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_DAEMON}, &reply);
-    const struct wire_inspect_daemon_reply *told = &reply.inspect_daemon;
-    for (uint32_t i = 0; i < told->metric_names.count; i++)
-        if (strcmp(told->metric_names.data[i], name) == 0)
-            value = told->metric_values.data[i];
+    ask_metrics(raw, &reply);
+    const struct wire_metrics_reply *told = &reply.metrics;
+    for (uint32_t i = 0; i < told->names.count; i++)
+        if (strcmp(told->names.data[i], name) == 0)
+            value = told->values.data[i];
     wire_reply_finish(&reply);
     return value;
 }
 
-struct wire_inspect_daemon_reply raw_inspect(struct raw_client *raw)
+struct daemon_state raw_inspect(struct raw_client *raw)
 {
+    struct daemon_state state = {.num_sessions = 0};
     struct wire_reply reply;
-    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_DAEMON}, &reply);
-    ck_assert_int_eq(reply.status, STATUS_OK);
-    ck_assert_int_eq(reply.answer, WIRE_ANSWER_INSPECT_DAEMON);
-    struct wire_inspect_daemon_reply state = reply.inspect_daemon;
+    ask_metrics(raw, &reply);
+    for (uint32_t i = 0; i < reply.metrics.names.count; i++)
+        daemon_state_take(&state, reply.metrics.names.data[i],
+                          (uint64_t)reply.metrics.values.data[i]);
     wire_reply_finish(&reply);
-    state.metric_names = state.metric_units = state.metric_helps = (struct wire_names){0};
     ck_assert_uint_eq(state.free_blocks + state.leased_blocks + state.held_blocks +
                           state.cached_blocks + state.quarantined_blocks,
                       state.pool_blocks);

@@ -8,6 +8,7 @@
 #ifndef AULE_TESTS_RAW_CLIENT_H
 #define AULE_TESTS_RAW_CLIENT_H
 
+#include "daemon_state.h"
 #include "schema/wire.h"
 
 #include <nng/nng.h>
@@ -56,12 +57,11 @@ void raw_hello(struct raw_client *raw, uint64_t arena_size, struct wire_reply *r
 void raw_attach(struct raw_client *raw, uint64_t arena_size);
 uint8_t *raw_arena(struct raw_client *raw);
 extern uint64_t raw_device_arena; // bytes that clients ask for in their greeting
-extern uint32_t raw_minor;        // the protocol minor that clients greet with
 // raw_open() and raw_attach() in one.
 struct raw_client *raw_session(const char *socket_path, uint64_t arena_size);
 
-struct wire_inspect_daemon_reply raw_inspect(
-    struct raw_client *raw); // strings and lists are not valid
+// The blocks of all states together must be those of the pool.
+struct daemon_state raw_inspect(struct raw_client *raw);
 // A counter or gauge by the name that aule-ctl metrics shows; -1: there is none.
 int64_t raw_metric(struct raw_client *raw, const char *name);
 

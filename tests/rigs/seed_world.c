@@ -5,6 +5,7 @@
 
 #include "seed_world.h"
 
+#include "monitor_state.h"
 #include "oracle/oracle.h"
 
 #include <math.h>
@@ -85,10 +86,10 @@ void seed_expect_all_free(struct aule_cache *cache)
 void seed_expect_nothing_leased(void)
 {
     struct aule_monitor *monitor = NULL;
-    struct aule_daemon_state state;
+    struct daemon_state state;
     ok(aule_monitor_open(daemon_.socket, SEED_WAIT_MS, &monitor));
     for (int i = 0; i < SEED_WAIT_MS / 10; i++) {
-        ok(aule_monitor_daemon(monitor, &state));
+        state = monitor_state(monitor);
         if (state.leased_blocks + state.held_blocks + state.quarantined_blocks == 0)
             break;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);

@@ -6,7 +6,7 @@ aule_check(test_schema
                    schema/test_schema_recorded.c schema/schema_messages.c schema/schema_fields.c
            LIBS aule_schema LABELS unit COST 50)
 target_compile_definitions(test_schema PRIVATE
-  RECORDED="${CMAKE_CURRENT_SOURCE_DIR}/schema/protocol_2_4.bin")
+  RECORDED="${CMAKE_CURRENT_SOURCE_DIR}/schema/protocol_3_0.bin")
 # It makes allocations fail.
 target_link_options(test_schema PRIVATE -Wl,--wrap=malloc -Wl,--wrap=calloc)
 

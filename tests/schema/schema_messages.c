@@ -100,7 +100,7 @@ static void fill_table(const struct field *field, char *base)
 // Rules that stand in wire.cc, too: these have as many entries as the lists beside them.
 static bool is_column(const struct field *field)
 {
-    return strcmp(field->name, "metric_kinds") == 0 || strcmp(field->name, "metric_values") == 0;
+    return strcmp(field->name, "kinds") == 0 || strcmp(field->name, "values") == 0;
 }
 
 // All kinds of vector have one layout: an address and a count.

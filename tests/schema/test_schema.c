@@ -165,7 +165,6 @@ END_TEST
 
 START_TEST(a_run_in_a_ring_is_the_run_of_a_message)
 {
-    enum { OPTIONS = 512, SCALES = OPTIONS - 8, NUM_SCALES = 20 }; // where they lie in an entry
     uint64_t entry[WIRE_SUBMISSION_SIZE / 8];
     random_state = 3000017;
     for (int round = 0; round < ROUNDS; round++) {
@@ -178,19 +177,6 @@ START_TEST(a_run_in_a_ring_is_the_run_of_a_message)
         decoded.run = back.run;
         const char *found = request_difference(&request, &decoded);
         ck_assert_msg(!found, "%s differs", found ? found : "");
-        memset((char *)entry + OPTIONS, 0, sizeof entry - OPTIONS);
-        wire_get_submission(entry, &back);
-        request.run.options = (struct wire_run_options){0};
-        decoded.run = back.run;
-        found = request_difference(&request, &decoded);
-        ck_assert_msg(!found, "of minor 5: %s differs", found ? found : "");
-        memset((char *)entry + NUM_SCALES, 0, 4);
-        memset((char *)entry + SCALES, 0, OPTIONS - SCALES);
-        wire_get_submission(entry, &back);
-        request.run.scales = (struct wire_span){0};
-        decoded.run = back.run;
-        found = request_difference(&request, &decoded);
-        ck_assert_msg(!found, "of minor 1: %s differs", found ? found : "");
     }
 }
 END_TEST
@@ -208,9 +194,6 @@ START_TEST(an_entry_says_where_another_command_lies)
     ck_assert_uint_eq(back.command, submission.command);
     ck_assert_mem_eq(&back.message, &submission.message, sizeof back.message);
     ck_assert_uint_eq(back.room, submission.room);
-    memset((char *)entry + MESSAGE, 0, sizeof entry - MESSAGE); // of minor 10
-    wire_get_submission(entry, &back);
-    ck_assert_uint_eq(back.message.count, 0);
 }
 END_TEST
 
@@ -249,26 +232,13 @@ static void expect_room_for(enum wire_command command, uint32_t count)
 
 START_TEST(each_reply_fits_the_room_for_it)
 {
-#define EXPECT(NAME, name, rules, since, ring_since)                                               \
+#define EXPECT(NAME, name, rules, since)                                                           \
     if ((rules)&WIRE_BY_RING)                                                                      \
         expect_room_for(WIRE_COMMAND_##NAME, count);
     for (uint32_t count = 0; count <= 5000; count = count * 3 + 1) {
         WIRE_RULES_MAP(EXPECT)
     }
 #undef EXPECT
-}
-END_TEST
-
-START_TEST(only_runs_and_waits_went_by_the_ring_before_minor_11)
-{
-    for (int command = 0; command <= WIRE_COMMAND_COUNT; command++) {
-        const bool first = command == WIRE_COMMAND_RUN || command == WIRE_COMMAND_WAIT;
-        const bool now = (wire_command_rules(command) & WIRE_BY_RING) != 0;
-        ck_assert_int_eq(wire_command_by_ring(command, 10), first);
-        ck_assert_int_eq(wire_command_by_ring(command, WIRE_PROTOCOL_MINOR), now);
-    }
-    ck_assert(wire_command_by_ring(WIRE_COMMAND_BATCH_ADVANCE, 11));
-    ck_assert(!wire_command_by_ring(WIRE_COMMAND_PREFIX_LOOKUP, WIRE_PROTOCOL_MINOR));
 }
 END_TEST
 
@@ -493,7 +463,6 @@ static void add_rest(Suite *suite)
     tcase_add_test(tests, a_run_in_a_ring_is_the_run_of_a_message);
     tcase_add_test(tests, an_entry_says_where_another_command_lies);
     tcase_add_test(tests, each_reply_fits_the_room_for_it);
-    tcase_add_test(tests, only_runs_and_waits_went_by_the_ring_before_minor_11);
     tcase_add_test(tests, what_is_absent_decodes_to_empty);
     tcase_add_test(tests, empty_vectors_are_absent_wherever_they_lie);
     tcase_add_test(tests, an_empty_layout_is_not_an_absent_one);

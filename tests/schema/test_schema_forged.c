@@ -129,7 +129,7 @@ END_TEST
 
 START_TEST(a_wrong_identifier_is_refused_with_its_bytes)
 {
-    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DAEMON};
+    struct wire_request request = {.command = WIRE_COMMAND_METRICS};
     struct wire_buffer buffer = encoded_request(&request);
     memcpy((char *)buffer.data + 4, "AULF", 4);
     assert_request_refused(&buffer, "41 55 4c 46");
@@ -138,7 +138,7 @@ END_TEST
 
 START_TEST(an_oversized_message_is_refused_with_both_sizes)
 {
-    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DAEMON};
+    struct wire_request request = {.command = WIRE_COMMAND_METRICS};
     struct wire_buffer buffer = encoded_request(&request);
     size_t size = WIRE_MAX_MESSAGE + 8;
     unsigned char *large = calloc(1, size);
@@ -154,7 +154,7 @@ END_TEST
 
 START_TEST(a_message_at_an_odd_address_is_invalid)
 {
-    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DAEMON}, decoded;
+    struct wire_request request = {.command = WIRE_COMMAND_METRICS}, decoded;
     struct wire_buffer buffer = encoded_request(&request);
     char *copy = malloc(buffer.size + 4);
     memcpy(copy + 4, buffer.data, buffer.size);
@@ -313,17 +313,16 @@ START_TEST(lists_of_unequal_length_are_refused_with_both)
     }
     static const uint8_t kinds[3];
     static const int64_t values[3];
-    struct wire_reply counted = {.answer = WIRE_ANSWER_INSPECT_DAEMON,
-                                 .inspect_daemon = {.metric_names = {names, 3},
-                                                    .metric_units = {names, 3},
-                                                    .metric_helps = {names, 3},
-                                                    .metric_kinds = {kinds, 3},
-                                                    .metric_values = {values, 3}}};
+    struct wire_reply counted = {.answer = WIRE_ANSWER_METRICS,
+                                 .metrics = {.names = {names, 3},
+                                             .units = {names, 3},
+                                             .helps = {names, 3},
+                                             .kinds = {kinds, 3},
+                                             .values = {values, 3}}};
     static const char *const columns[] = {"units", "helps", "kinds", "values"};
-    for (int part = 39; part <= 42; part++) {
+    for (int part = 1; part <= 4; part++) {
         char words[80];
-        snprintf(words, sizeof words, "metric_%s has 2 entries beside 3 of metric_names",
-                 columns[part - 39]);
+        snprintf(words, sizeof words, "%s has 2 entries beside 3 of names", columns[part - 1]);
         buffer = encoded_reply(&counted);
         store32(follow(field_at(answer_of(&buffer), part)), 2);
         assert_reply_refused(&buffer, words);
@@ -341,24 +340,6 @@ START_TEST(lists_of_unequal_length_are_refused_with_both)
     }
     reply.inspect_device.variant_missing.count = 1;
     ck_assert_int_eq(wire_encode_reply(&reply, &buffer, NULL), STATUS_INVALID);
-}
-END_TEST
-
-START_TEST(an_older_daemon_leaves_fingerprints_out)
-{
-    const struct wire_cache_counts caches[2] = {{.cache = 1}};
-    const char *names[] = {"a", "b"};
-    const struct wire_reply reply = {.answer = WIRE_ANSWER_INSPECT_CACHES,
-                                     .inspect_caches = {2, {caches, 2}, {names, 2}, {names, 2}}};
-    struct wire_buffer buffer = encoded_reply(&reply);
-    forget_field(answer_of(&buffer), 3);
-    struct wire_reply decoded;
-    struct error error;
-    ck_assert_int_eq(wire_decode_reply(buffer.data, buffer.size, &decoded, &error), STATUS_OK);
-    ck_assert_uint_eq(decoded.inspect_caches.names.count, 2);
-    ck_assert_uint_eq(decoded.inspect_caches.fingerprints.count, 0);
-    wire_reply_finish(&decoded);
-    wire_buffer_finish(&buffer);
 }
 END_TEST
 
@@ -382,7 +363,7 @@ START_TEST(many_names_that_share_one_long_string_are_refused_quickly)
     struct wire_cache_counts *caches = calloc(10, sizeof *caches);
     ck_assert_ptr_nonnull(caches);
     reply = (struct wire_reply){.answer = WIRE_ANSWER_INSPECT_CACHES,
-                                .inspect_caches = {10, {caches, 10}, {names, 10}}};
+                                .inspect_caches = {10, {caches, 10}, {names, 10}, {names, 10}}};
     buffer = encoded_reply(&reply);
     // A larger copy: the same message, then a vector of NAMES offsets, then the one string that all
     // of them point to.
@@ -449,7 +430,6 @@ void add_forgeries(Suite *suite)
     tcase_add_test(tests, a_nul_byte_inside_a_name_is_refused);
     tcase_add_test(tests, fingerprints_and_extra_keys_that_are_too_long_are_refused);
     tcase_add_test(tests, lists_of_unequal_length_are_refused_with_both);
-    tcase_add_test(tests, an_older_daemon_leaves_fingerprints_out);
     tcase_add_test(tests, many_names_that_share_one_long_string_are_refused_quickly);
     tcase_add_test(tests, a_uuid_of_another_length_is_refused);
     tcase_add_test(tests, a_status_outside_the_list_passes_through);

@@ -146,7 +146,7 @@ static void hold_blocks_and_work(int ready_fd)
 
 static void wait_for_empty_pool(struct raw_client *raw)
 {
-    struct wire_inspect_daemon_reply state = raw_inspect(raw);
+    struct daemon_state state = raw_inspect(raw);
     for (int i = 0; i < DEADLINE_S * 100 &&
                     (state.num_sessions || state.leased_blocks || state.quarantined_blocks);
          i++) {

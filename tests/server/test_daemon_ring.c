@@ -99,26 +99,6 @@ START_TEST(a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free)
 }
 END_TEST
 
-START_TEST(a_client_before_options_has_entries_of_its_own_size)
-{
-    raw_minor = 5;
-    start(NULL);
-    struct ring_end old = open_end();
-    raw_minor = WIRE_PROTOCOL_MINOR;
-    struct ring_end new = open_end();
-    ck_assert_uint_eq(old.raw->hello.ring_entry_size, 512);
-    ck_assert_uint_eq(new.raw->hello.ring_entry_size, WIRE_SUBMISSION_SIZE);
-    uint64_t batch = fresh_batch(old.raw, open_cache(old.raw, "c"));
-    uint64_t other = fresh_batch(new.raw, open_cache(new.raw, "c"));
-    for (uint32_t i = 0; i < 2 * old.raw->hello.ring_entries; i++) {
-        ck_assert_int_eq(call(&old, wait_of(call(&old, run_of(batch)).ticket)).status, STATUS_OK);
-        ck_assert_int_eq(call(&new, wait_of(call(&new, run_of(other)).ticket)).status, STATUS_OK);
-    }
-    close_end(&old);
-    close_end(&new);
-}
-END_TEST
-
 START_TEST(an_option_that_the_daemon_does_not_know_is_refused)
 {
     start(NULL);
@@ -231,7 +211,7 @@ START_TEST(a_daemon_that_spins_serves_as_well)
         if (i % 5 == 4)
             nap(); // the daemon sleeps in the meantime
     }
-    const struct wire_inspect_daemon_reply state = raw_inspect(end.raw);
+    const struct daemon_state state = raw_inspect(end.raw);
     ck_assert_uint_ge(state.ends_awake + state.ends_asleep,
                       1); // all except those that were there when it looked
     ck_assert_uint_le(state.ends_awake + state.ends_asleep, state.submissions);
@@ -397,7 +377,7 @@ START_TEST(clients_killed_in_the_middle_of_ring_traffic_leave_nothing)
         kill(clients[i], SIGKILL);
         waitpid(clients[i], NULL, 0);
     }
-    struct wire_inspect_daemon_reply state = raw_inspect(raw);
+    struct daemon_state state = raw_inspect(raw);
     for (int k = 0; k < DEADLINE_S * 100 &&
                     (state.num_sessions > 1 || state.leased_blocks + state.quarantined_blocks);
          k++) {
@@ -417,7 +397,6 @@ int main(void)
         a_session_may_mix_the_lanes_and_keeps_its_order,
         entries_of_one_ring_are_served_in_their_order,
         a_run_without_a_free_ticket_waits_and_goes_first_when_one_comes_free,
-        a_client_before_options_has_entries_of_its_own_size,
         an_option_that_the_daemon_does_not_know_is_refused,
         without_entries_there_is_no_ring_lane,
         two_daemons_never_share_a_doorbell,

@@ -233,7 +233,7 @@ START_TEST(strangers_take_no_place_and_each_is_told_why)
         ck_assert_int_eq(open_session(&workers[i]), STATUS_OK);
     ck_assert_int_eq(result_as(GUEST, GUEST, open_one_session), STATUS_OK);
     open_bare(&control, ".control");
-    ck_assert_int_eq(ask(&control, &(struct wire_request){.command = WIRE_COMMAND_INSPECT_DAEMON}),
+    ck_assert_int_eq(ask(&control, &(struct wire_request){.command = WIRE_COMMAND_METRICS}),
                      STATUS_OK);
     finish_user(&stranger);
     for (int i = 0; i < 5; i++)

@@ -20,7 +20,7 @@ START_TEST(one_client_gets_attention)
     uint64_t cache = open_cache(raw, "work");
     int32_t block = do_step(raw, cache, 3.5f);
     release(raw, cache, &block, 1);
-    struct wire_inspect_daemon_reply state = raw_inspect(raw);
+    struct daemon_state state = raw_inspect(raw);
     ck_assert_uint_eq(state.runs_done, 1);
     ck_assert_uint_eq(state.leased_blocks, 0);
     raw_expect(raw, &(struct wire_request){.command = WIRE_COMMAND_CLOSE_SESSION}, STATUS_OK);

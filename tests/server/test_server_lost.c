@@ -380,10 +380,9 @@ static struct wire_reply answer_to(struct raw_pending *pending)
 }
 
 // Waits until `count` blocks are in quarantine, and gives that state.
-static struct wire_inspect_daemon_reply await_quarantined(struct raw_client *watcher,
-                                                          uint32_t count)
+static struct daemon_state await_quarantined(struct raw_client *watcher, uint32_t count)
 {
-    struct wire_inspect_daemon_reply state = raw_inspect(watcher);
+    struct daemon_state state = raw_inspect(watcher);
     for (int i = 0; i < 3000 && state.quarantined_blocks != count; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
         state = raw_inspect(watcher);

@@ -304,7 +304,7 @@ struct blocks {
 
 static struct blocks count_blocks(void)
 {
-    const struct wire_inspect_daemon_reply state = raw_inspect(scene.watcher);
+    const struct daemon_state state = raw_inspect(scene.watcher);
     ck_assert_uint_eq(state.free_blocks + state.leased_blocks + state.held_blocks +
                           state.cached_blocks + state.quarantined_blocks,
                       state.pool_blocks);

@@ -1418,39 +1418,16 @@ struct aule_ping_info {
     uint64_t round_trip_ns;
     char version[32];
     uint32_t protocol_major, protocol_minor;
+    uint64_t pid;                 /* of the daemon, in its own pid namespace */
+    char socket[128];             /* the path that it listens at */
 };
-/* Asks whether the daemon answers, and measures the time from request to answer. */
+/* Asks which daemon answers, and measures the time from request to answer. */
 AULE_INLINE enum aule_status aule_monitor_ping(struct aule_monitor *monitor,
                                                struct aule_ping_info *info);
 
-struct aule_daemon_state {
-    uint64_t epoch, pid, uptime_ms;
-    char version[32], socket[128];
-    bool stopping;
-    uint32_t num_sessions, max_sessions, num_caches, max_caches;
-    uint64_t pool_bytes, pool_limit_bytes;
-    uint64_t pool_blocks, pool_limit_blocks; /* pool_limit_blocks 0: only pool_limit_bytes limits */
-    uint64_t free_blocks, leased_blocks, held_blocks, cached_blocks, quarantined_blocks;
-    uint64_t runs_done, runs_failed, dispatches, submissions, tokens_attended;
-    uint64_t lookups, lookup_tokens, hit_tokens, evictions, session_deaths;
-    uint32_t max_sessions_per_dispatch;
-    uint64_t sessions_served;     /* sessions summed over all dispatches that had runs */
-    uint64_t dispatches_of_1, dispatches_of_2; /* dispatches that served 1 session, and 2 */
-    uint64_t dispatches_of_4;     /* 3 or 4 sessions */
-    uint64_t dispatches_of_8;     /* 5 to 8 sessions */
-    uint64_t dispatches_of_more;  /* more sessions */
-    uint64_t ends_awake;          /* ends of GPU work that the daemon saw while it was awake */
-    uint64_t ends_asleep;         /* ends of GPU work that had to wake the daemon, which takes time.
-                                     In both counters, ends that are noticed together count once */
-};
-/* The daemon's limits and counters at one moment. */
-AULE_INLINE enum aule_status aule_monitor_daemon(struct aule_monitor *monitor,
-                                                 struct aule_daemon_state *state);
-
 /*
  * A counter or a gauge of the daemon. The daemon decides which ones exist, and a newer daemon may
- * have more. Every number of aule_daemon_state is among them. A counter starts at 0 with the daemon
- * and only grows.
+ * have more. A counter starts at 0 with the daemon and only grows.
  */
 enum aule_metric_kind { AULE_METRIC_COUNTER, AULE_METRIC_GAUGE };
 struct aule_metric {
@@ -1463,7 +1440,6 @@ struct aule_metric {
 };
 /*
  * Fills *array with all metrics of one moment: *count entries, malloc'd; the caller frees it.
- * AULE_UNSUPPORTED: the daemon is too old.
  */
 AULE_INLINE enum aule_status aule_monitor_metrics(struct aule_monitor *monitor,
                                                   struct aule_metric **array, uint32_t *count);

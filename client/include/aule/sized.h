@@ -135,9 +135,6 @@ AULE_API enum aule_status aule_warm_sized(struct aule_cache *cache,
                                           int timeout_ms);
 AULE_API enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor,
                                                   struct aule_ping_info *info, size_t info_size);
-AULE_API enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor,
-                                                    struct aule_daemon_state *state,
-                                                    size_t state_size);
 AULE_API enum aule_status aule_monitor_metrics_sized(struct aule_monitor *monitor,
                                                      struct aule_metric **array, size_t entry_size,
                                                      uint32_t *count);
@@ -405,12 +402,6 @@ AULE_INLINE enum aule_status aule_monitor_ping(struct aule_monitor *monitor,
                                                struct aule_ping_info *info)
 {
     return aule_monitor_ping_sized(monitor, info, sizeof *info);
-}
-
-AULE_INLINE enum aule_status aule_monitor_daemon(struct aule_monitor *monitor,
-                                                 struct aule_daemon_state *state)
-{
-    return aule_monitor_daemon_sized(monitor, state, sizeof *state);
 }
 
 AULE_INLINE enum aule_status aule_monitor_metrics(struct aule_monitor *monitor,

@@ -226,10 +226,6 @@ class Attached:
         This takes one message, or two if several threads use the cache. The caller has the
         sequence's lock.
         """
-        if self._cache.session.info["protocol_minor"] < 10:
-            self.report()
-            check(lib.aule_sequence_publish(sequence._open().pointer))
-            return
         with self._passing() as (passed, last):
             self._tell_given(last)  # their blocks may be released, and this frees what is
             check(lib.aule_sequence_publish_written(sequence._open().pointer, passed, ffi.NULL))

@@ -121,9 +121,7 @@ class Ticket:
             keep = self._handle  # the session's descriptor stays open
             if keep is None:
                 break
-            notice = self._session._noticed(keep)
-            if notice is not None:
-                notice.add(self)
+            self._session._noticed(keep).add(self)
             future: asyncio.Future[None] = loop.create_future()
             self._waiters.append((loop, future))
             timer = None

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import atexit
 import collections
-import contextlib
 import math
 import threading
 import time
@@ -197,13 +196,13 @@ class Session(Owner):
         if self._daemon:
             self._daemon.stop()
 
-    def _noticed(self, handle: Handle) -> Notice | None:
-        """Return what wakes coroutines; `handle` is a ticket's. None: the daemon is too old.
+    def _noticed(self, handle: Handle) -> Notice:
+        """Return what wakes coroutines; `handle` is a ticket's.
 
         The first `await` makes it. Before, the daemon sends no messages for it.
         """
         if self._notice is None:
-            with self._notice_lock, contextlib.suppress(errors.UnsupportedError):
+            with self._notice_lock:
                 if self._notice is None:
                     self._notice = Notice(self, handle)
         return self._notice

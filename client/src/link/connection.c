@@ -547,14 +547,6 @@ void answer_drop(struct answer *answer)
 
 // ---- one call ----
 
-// A daemon before protocol 2.4 answers a Run that waits with a RUN.
-static enum wire_answer kind_of(const struct wire_request *request, enum wire_answer expected,
-                                const struct wire_reply *reply)
-{
-    const bool waits = request->command == WIRE_COMMAND_RUN && request->run.waits;
-    return waits && reply->answer == WIRE_ANSWER_RUN ? WIRE_ANSWER_RUN : expected;
-}
-
 static enum aule_status call(struct connection *connection, const struct wire_request *request,
                              const struct timeout *timeout, bool farewell,
                              enum wire_answer expected, struct answer *answer)
@@ -576,7 +568,7 @@ static enum aule_status call(struct connection *connection, const struct wire_re
     status = answer_decode(answer, exchanged.size, command);
     answer->missing = status != AULE_OK;
     if (status == AULE_OK)
-        status = answer_judge(&answer->reply, kind_of(request, expected, &answer->reply), command);
+        status = answer_judge(&answer->reply, expected, command);
     if (status != AULE_OK)
         answer_drop(answer);
     return status;

@@ -65,8 +65,6 @@ void connection_interrupt(struct connection *connection);
 // AULE_DAEMON_GONE, AULE_LIMIT (the request is too large for a message), AULE_MALFORMED (the
 // answer). *answer is zeroed then, except `missing` and the reply's ticket, which the peer claims
 // and nothing has checked.
-// A Run that waits expects a WAIT. A daemon before protocol 2.4 answers it with a RUN and its
-// ticket at once, which is AULE_OK, too.
 enum aule_status connection_call(struct connection *connection, const struct wire_request *request,
                                  const struct timeout *timeout, enum wire_answer expected,
                                  struct answer *answer);

@@ -37,7 +37,6 @@ struct lane {
     struct connection *connection;
     int bell;
     struct connection_watcher watcher;
-    uint32_t minor;         // of the daemon
     uint8_t *bytes;         // of the arena
     uint64_t places_offset; // from there on; a multiple of a page
     struct arena *places;   // which bytes of them are taken; owned; NULL: there are none
@@ -175,7 +174,7 @@ static enum aule_status not_offered(const char *path, const struct wire_hello_re
         return fail(
             AULE_VERSION,
             "AULE_LANE is ring, but the rings of the daemon at %s have entries of %u bytes, not %u",
-            path, hello->ring_entry_size, wire_submission_size(hello->minor));
+            path, hello->ring_entry_size, WIRE_SUBMISSION_SIZE);
     return fail(AULE_UNSUPPORTED,
                 "AULE_LANE is ring, but the daemon at %s offers no ring lane (--ring-entries)",
                 path);
@@ -194,7 +193,7 @@ enum aule_status lane_open(const struct lane_plan *plan, const char *path,
                            struct lane **out)
 {
     *out = NULL;
-    bool fits = hello->ring_entries && hello->ring_entry_size == wire_submission_size(hello->minor);
+    bool fits = hello->ring_entries && hello->ring_entry_size == WIRE_SUBMISSION_SIZE;
     if (!fits && plan->choice == LANE_RING)
         return not_offered(path, hello);
     if (!fits || plan->choice == LANE_NNG)
@@ -204,7 +203,6 @@ enum aule_status lane_open(const struct lane_plan *plan, const char *path,
         return fail(AULE_NO_MEMORY, "no memory for the ring lane");
     lane->pid = getpid();
     lane->connection = parts->connection;
-    lane->minor = hello->minor;
     lane->bytes = parts->segment->arena;
     lane->bell = -1;
     bool reached = false;
@@ -397,7 +395,7 @@ static bool submission_of(struct lane *lane, const struct wire_request *request,
     case WIRE_COMMAND_WAIT: submission->wait = request->wait; return true;
     default: break;
     }
-    return lane->places && wire_command_by_ring(request->command, lane->minor) &&
+    return lane->places && (wire_command_rules(request->command) & WIRE_BY_RING) &&
            place_command(lane, request, expected, submission, place);
 }
 

@@ -19,7 +19,7 @@
 // ---- the connection ----
 
 // Operators use the control socket, which serves all commands and keeps places for them. Others
-// cannot open it, and an older daemon has none. *by_control: whether it may be tried; then whether
+// cannot open it. *by_control: whether it may be tried; then whether
 // the connection is one of it.
 static enum aule_status open_connection(const struct aule_monitor *monitor, bool *by_control,
                                         struct connection **out)
@@ -179,32 +179,31 @@ static enum aule_status ask_once(struct aule_monitor *monitor, const struct wire
     return status;
 }
 
-// An older daemon would call a command that it does not know malformed, so its version is asked
-// for first. Commands that each daemon of this major knows cost no such question.
-static enum aule_status check_known(struct aule_monitor *monitor, enum wire_command command)
+enum aule_status monitor_needs(struct aule_monitor *monitor, enum wire_command command,
+                               uint32_t minor)
 {
-    static const uint32_t minors[WIRE_COMMAND_COUNT] = {
-#define MINOR(NAME, name, rules, since, ring_since) [WIRE_COMMAND_##NAME] = (since),
-        WIRE_RULES_MAP(MINOR)
-#undef MINOR
-    };
     struct aule_ping_info peer;
-    if (minors[command] == 0)
+    if (minor == 0)
         return AULE_OK;
     enum aule_status status = aule_monitor_ping(monitor, &peer);
-    if (status == AULE_OK && peer.protocol_minor < minors[command])
+    if (status == AULE_OK && peer.protocol_minor < minor)
         status = fail(AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; %s needs %u.%u)",
                       peer.protocol_major, peer.protocol_minor, wire_command_name(command),
-                      WIRE_PROTOCOL_MAJOR, minors[command]);
+                      WIRE_PROTOCOL_MAJOR, minor);
     return status;
 }
 
 enum aule_status monitor_ask(struct aule_monitor *monitor, const struct wire_request *request,
                              enum wire_answer expected, struct answer *answer)
 {
+    static const uint32_t minors[WIRE_COMMAND_COUNT] = {
+#define MINOR(NAME, name, rules, since) [WIRE_COMMAND_##NAME] = (since),
+        WIRE_RULES_MAP(MINOR)
+#undef MINOR
+    };
     *answer = (struct answer){.message = NULL};
     USE(monitor);
-    enum aule_status status = check_known(monitor, request->command);
+    enum aule_status status = monitor_needs(monitor, request->command, minors[request->command]);
     if (status != AULE_OK)
         return status;
     bool again = true; // once if it was idle, and once more if the control socket is full
@@ -233,68 +232,14 @@ enum aule_status aule_monitor_ping_sized(struct aule_monitor *monitor, struct au
     struct aule_ping_info whole = {.epoch = reply->epoch,
                                    .round_trip_ns = (uint64_t)clock_now_ns() - start,
                                    .protocol_major = reply->major,
-                                   .protocol_minor = reply->minor};
+                                   .protocol_minor = reply->minor,
+                                   .pid = reply->pid};
     COPY_TEXT(whole.version, reply->version);
+    COPY_TEXT(whole.socket, reply->socket);
     if (status == AULE_OK)
         GIVE(info, info_size, whole);
     answer_finish(&answer);
     return status;
-}
-
-enum aule_status aule_monitor_daemon_sized(struct aule_monitor *monitor,
-                                           struct aule_daemon_state *state, size_t state_size)
-{
-    REQUIRE(monitor);
-    REQUIRE(state);
-    struct wire_request request = {.command = WIRE_COMMAND_INSPECT_DAEMON};
-    struct answer answer;
-    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_INSPECT_DAEMON, &answer);
-    if (status != AULE_OK)
-        return status;
-    const struct wire_inspect_daemon_reply *reply = &answer.reply.inspect_daemon;
-    struct aule_daemon_state whole = {
-        .epoch = reply->epoch,
-        .pid = reply->pid,
-        .uptime_ms = reply->uptime_ms,
-        .stopping = reply->stopping,
-        .num_sessions = reply->num_sessions,
-        .max_sessions = reply->max_sessions,
-        .num_caches = reply->num_caches,
-        .max_caches = reply->max_caches,
-        .pool_bytes = reply->pool_bytes,
-        .pool_limit_bytes = reply->pool_limit_bytes,
-        .pool_blocks = reply->pool_blocks,
-        .pool_limit_blocks = reply->pool_limit_blocks,
-        .free_blocks = reply->free_blocks,
-        .leased_blocks = reply->leased_blocks,
-        .held_blocks = reply->held_blocks,
-        .cached_blocks = reply->cached_blocks,
-        .quarantined_blocks = reply->quarantined_blocks,
-        .runs_done = reply->runs_done,
-        .runs_failed = reply->runs_failed,
-        .dispatches = reply->dispatches,
-        .submissions = reply->submissions,
-        .tokens_attended = reply->tokens_attended,
-        .lookups = reply->lookups,
-        .lookup_tokens = reply->lookup_tokens,
-        .hit_tokens = reply->hit_tokens,
-        .evictions = reply->evictions,
-        .session_deaths = reply->session_deaths,
-        .max_sessions_per_dispatch = reply->max_sessions_per_dispatch,
-        .sessions_served = reply->sessions_served,
-        .dispatches_of_1 = reply->dispatches_of_1,
-        .dispatches_of_2 = reply->dispatches_of_2,
-        .dispatches_of_4 = reply->dispatches_of_4,
-        .dispatches_of_8 = reply->dispatches_of_8,
-        .dispatches_of_more = reply->dispatches_of_more,
-        .ends_awake = reply->ends_awake,
-        .ends_asleep = reply->ends_asleep,
-    };
-    COPY_TEXT(whole.version, reply->version);
-    COPY_TEXT(whole.socket, reply->socket);
-    GIVE(state, state_size, whole);
-    answer_finish(&answer);
-    return AULE_OK;
 }
 
 enum aule_status aule_monitor_device_sized(struct aule_monitor *monitor,

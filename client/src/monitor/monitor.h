@@ -35,6 +35,11 @@ struct aule_monitor {
 enum aule_status monitor_ask(struct aule_monitor *monitor, const struct wire_request *request,
                              enum wire_answer expected, struct answer *answer);
 
+// AULE_UNSUPPORTED: the daemon's protocol is older than the minor that brought the command. Such a
+// daemon would call the command malformed. Asks for the version unless `minor` is 0.
+enum aule_status monitor_needs(struct aule_monitor *monitor, enum wire_command command,
+                               uint32_t minor);
+
 // For functions that fill a list of the caller's structs: `array` and entry_size are parameters.
 #define REQUIRE_ENTRY                                                                              \
     do {                                                                                           \
@@ -42,11 +47,5 @@ enum aule_status monitor_ask(struct aule_monitor *monitor, const struct wire_req
         if (entry_size == 0)                                                                       \
             return fail(AULE_INVALID, "entry_size is 0");                                          \
     } while (0)
-
-// Entry `i` of names that stand beside another list; "": a daemon that is older gave fewer.
-static inline const char *monitor_name(const struct wire_names *names, uint32_t i)
-{
-    return i < names->count ? names->data[i] : "";
-}
 
 #endif

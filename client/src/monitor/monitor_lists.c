@@ -36,8 +36,8 @@ static void convert_session(const struct wire_reply *reply, uint32_t i, void *el
         .hit_tokens = from->hit_tokens,
         .age_ms = from->age_ms,
     };
-    COPY_TEXT(to->name, monitor_name(&reply->inspect_sessions.names, i));
-    COPY_TEXT(to->tenant, monitor_name(&reply->inspect_sessions.tenants, i));
+    COPY_TEXT(to->name, reply->inspect_sessions.names.data[i]);
+    COPY_TEXT(to->tenant, reply->inspect_sessions.tenants.data[i]);
 }
 
 static void convert_cache(const struct wire_reply *reply, uint32_t i, void *element)
@@ -68,8 +68,8 @@ static void convert_cache(const struct wire_reply *reply, uint32_t i, void *elem
         .published_blocks = from->published_blocks,
         .pending_blocks = from->pending_blocks,
     };
-    COPY_TEXT(to->name, monitor_name(&reply->inspect_caches.names, i));
-    COPY_TEXT(to->fingerprint, monitor_name(&reply->inspect_caches.fingerprints, i));
+    COPY_TEXT(to->name, reply->inspect_caches.names.data[i]);
+    COPY_TEXT(to->fingerprint, reply->inspect_caches.fingerprints.data[i]);
 }
 
 static void convert_block(const struct wire_reply *reply, uint32_t i, void *element)
@@ -101,30 +101,27 @@ static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *elem
         .num_samples = from->num_samples,
         .state = (enum aule_tuned)from->state,
     };
-    COPY_TEXT(to->kernel, monitor_name(&reply->tune.kernels, i));
-    COPY_TEXT(to->geometry, monitor_name(&reply->tune.geometries, i));
+    COPY_TEXT(to->kernel, reply->tune.kernels.data[i]);
+    COPY_TEXT(to->geometry, reply->tune.geometries.data[i]);
 }
 
 static enum aule_status measure_metrics(const struct wire_reply *reply, uint32_t *count)
 {
-    *count = reply->inspect_daemon.metric_names.count;
-    if (*count == 0)
-        return fail(AULE_UNSUPPORTED, "the daemon (%s) is too old; it has no metrics",
-                    reply->inspect_daemon.version);
+    *count = reply->metrics.names.count;
     return AULE_OK;
 }
 
 static void convert_metric(const struct wire_reply *reply, uint32_t i, void *element)
 {
-    const struct wire_inspect_daemon_reply *from = &reply->inspect_daemon;
+    const struct wire_metrics_reply *from = &reply->metrics;
     struct aule_metric *to = element;
     *to = (struct aule_metric){
-        .kind = (enum aule_metric_kind)from->metric_kinds.data[i],
-        .value = (uint64_t)from->metric_values.data[i],
+        .kind = (enum aule_metric_kind)from->kinds.data[i],
+        .value = (uint64_t)from->values.data[i],
     };
-    COPY_TEXT(to->name, from->metric_names.data[i]);
-    COPY_TEXT(to->unit, monitor_name(&from->metric_units, i));
-    COPY_TEXT(to->help, monitor_name(&from->metric_helps, i));
+    COPY_TEXT(to->name, from->names.data[i]);
+    COPY_TEXT(to->unit, from->units.data[i]);
+    COPY_TEXT(to->help, from->helps.data[i]);
 }
 
 // The table of shaders comes as three lists of one length.
@@ -170,7 +167,7 @@ static void convert_tenant(const struct wire_reply *reply, uint32_t i, void *ele
         .refused_no_blocks = from->refused_no_blocks,
         .refused_quota = from->refused_quota,
     };
-    COPY_TEXT(to->name, monitor_name(&reply->inspect_tenants.names, i));
+    COPY_TEXT(to->name, reply->inspect_tenants.names.data[i]);
 }
 
 // ---- the table of lists ----
@@ -210,8 +207,8 @@ static const struct list {
                 PAGES(8192, inspect_blocks, blocks)},
     [TUNED] = {WIRE_COMMAND_TUNE, WIRE_ANSWER_TUNE, sizeof(struct aule_tuned_state), convert_tuned,
                PAGES(1024, tune, entries)},
-    [METRICS] = {WIRE_COMMAND_INSPECT_DAEMON, WIRE_ANSWER_INSPECT_DAEMON,
-                 sizeof(struct aule_metric), convert_metric, .measure = measure_metrics},
+    [METRICS] = {WIRE_COMMAND_METRICS, WIRE_ANSWER_METRICS, sizeof(struct aule_metric),
+                 convert_metric, .measure = measure_metrics},
     [VARIANTS] = {WIRE_COMMAND_INSPECT_DEVICE, WIRE_ANSWER_INSPECT_DEVICE,
                   sizeof(struct aule_variant_state), convert_variant, .measure = measure_variants},
 #undef PAGES

@@ -28,7 +28,7 @@ static void convert_prefix(const struct wire_inspect_prefix_reply *reply, uint32
         .extra_key_size = from->extra_key_size,
         .visible = from->visible,
     };
-    COPY_TEXT(to->tenant, monitor_name(&reply->tenants, i));
+    COPY_TEXT(to->tenant, reply->tenants.data[i]);
     const uint32_t most = sizeof to->tokens / sizeof *to->tokens;
     for (uint32_t t = 0; t < most && t < reply->num_tokens; t++)
         to->tokens[t] = reply->tokens.data[i * reply->num_tokens + t];

@@ -353,16 +353,12 @@ enum aule_status aule_batch_advance_sized(struct aule_batch *batch,
 {
     USE(batch);
     REQUIRE(advance);
-    const struct aule_session_info *info = &batch->attachment->info;
     struct aule_advance whole;
     enum aule_status status = TAKE(&whole, advance, advance_size);
     if (status != AULE_OK)
         return status;
     if (whole.num_entries > 0 && !whole.entries)
         return fail(AULE_INVALID, "entries is NULL, but num_entries is %u", whole.num_entries);
-    if (info->protocol_minor < 1)
-        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u cannot advance a batch",
-                    info->protocol_major, info->protocol_minor);
     status = attachment_enter(batch->attachment);
     if (status != AULE_OK)
         return status;

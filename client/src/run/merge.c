@@ -53,9 +53,6 @@ static enum aule_status check_params(const struct attachment *attachment,
                                      const struct aule_merge_params *params)
 {
     uint64_t most = attachment_room(attachment) / (2 * sizeof(struct wire_tensor));
-    if (params->lse_base2 && attachment->info.protocol_minor < 7)
-        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no lse_base2 of a merge",
-                    attachment->info.protocol_major, attachment->info.protocol_minor);
     if (params->num_parts == 0)
         return fail(AULE_INVALID, "num_parts = 0: there is nothing to merge");
     if (params->num_parts > most)

@@ -155,34 +155,12 @@ static struct wire_run run_of(uint64_t batch, enum wire_run_kind kind,
     return run;
 }
 
-static enum aule_status check_layers(const struct attachment *attachment,
-                                     const struct aule_layers *layers)
+static enum aule_status check_layers(const struct aule_layers *layers)
 {
     if (layers->num_layers == 0 || layers->num_layers > MOST_LAYERS)
         return fail(AULE_INVALID, "num_layers = %u; a run has from 1 to %d", layers->num_layers,
                     MOST_LAYERS);
-    if (attachment->info.protocol_minor < 1)
-        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no runs of several layers",
-                    attachment->info.protocol_major, attachment->info.protocol_minor);
-    if ((layers->k_scales || layers->v_scales) && attachment->info.protocol_minor < 2)
-        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no scales for each layer",
-                    attachment->info.protocol_major, attachment->info.protocol_minor);
     return AULE_OK;
-}
-
-// A daemon before minor 6 does not see the options and would run without them.
-static enum aule_status check_options(const struct attachment *attachment,
-                                      const struct wire_run_options *options)
-{
-    const uint32_t minor = attachment->info.protocol_minor;
-    const char *unknown = options->max_queue_ms && minor < 6      ? "max_queue_ms"
-                          : options->lse_base2 && minor < 7       ? "lse_base2"
-                          : options->attention_chunk && minor < 9 ? "attention_chunk"
-                                                                  : NULL;
-    if (!unknown)
-        return AULE_OK;
-    return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u knows no %s",
-                attachment->info.protocol_major, minor, unknown);
 }
 
 // How many floats the caller's slopes or sinks have, if the part of each layer lies `stride` bytes
@@ -225,7 +203,7 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
     struct work *work = &prepared->work;
     enum aule_status status = check_tensors(batch->attachment, params);
     if (status == AULE_OK && layers != &one_layer)
-        status = check_layers(batch->attachment, layers);
+        status = check_layers(layers);
     if (status == AULE_OK)
         status = check_rows(batch, kind, params, layers);
     if (status != AULE_OK)
@@ -235,9 +213,6 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
         .what = "slopes, sinks, frequencies and scales",
     };
     struct wire_run *run = &work->request.run;
-    status = check_options(batch->attachment, &run->options);
-    if (status != AULE_OK)
-        return status;
     work->timeout_ms = &run->timeout_ms;
     work->flags = &run->entry.flags;
     uint64_t num_slopes = num_heads_given(params, layers, layers->slopes_stride);

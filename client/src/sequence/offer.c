@@ -12,15 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum aule_status check(const struct aule_cache *cache, const char *name, int timeout_ms)
+static enum aule_status check(const char *name, int timeout_ms)
 {
-    const struct aule_session_info *info = &cache->attachment->info;
     if (!name || !name[0] || strlen(name) > WIRE_MAX_NAME)
         return fail(AULE_INVALID, "an offer's name of %zu bytes; it needs 1 to %u",
                     name ? strlen(name) : 0, WIRE_MAX_NAME);
-    if (info->protocol_minor < 7)
-        return fail(AULE_UNSUPPORTED, "the daemon's protocol %u.%u cannot hand a sequence over",
-                    info->protocol_major, info->protocol_minor);
     return timeout_check(timeout_ms);
 }
 
@@ -109,7 +105,7 @@ enum aule_status aule_sequence_offer(struct aule_sequence *sequence, const char 
                                      int timeout_ms)
 {
     USE(sequence);
-    enum aule_status status = check(sequence->cache, name, timeout_ms);
+    enum aule_status status = check(name, timeout_ms);
     if (status == AULE_OK && sequence->offer)
         status = fail(AULE_INVALID, "the sequence was taken and is not accepted");
     if (status != AULE_OK)
@@ -266,7 +262,7 @@ enum aule_status aule_sequence_take(struct aule_cache *cache, const char *name, 
     USE(cache);
     struct aule_sequence *sequence = NULL;
     struct answer answer;
-    enum aule_status status = check(cache, name, timeout_ms);
+    enum aule_status status = check(name, timeout_ms);
     if (status != AULE_OK)
         return status;
     struct wire_request request = {

@@ -386,7 +386,7 @@ static enum aule_status publish_blocks(struct aule_sequence *sequence, uint32_t 
 {
     struct aule_cache *cache = sequence->cache;
     struct publishing publishing = {.sequence = sequence, .first = first, .end = end};
-    publishing.releases = prefix_is_extended(cache) && is_unshared(&publishing);
+    publishing.releases = is_unshared(&publishing);
     int32_t *ids = malloc((end - first) * sizeof *ids);
     if (!ids)
         return fail(AULE_NO_MEMORY, "no memory to publish %u blocks", end - first);
@@ -422,7 +422,7 @@ static enum aule_status publish_full(struct aule_sequence *sequence,
                                      const struct reporting *reporting)
 {
     const uint32_t num_blocks = num_full(sequence);
-    uint32_t first = prefix_is_extended(sequence->cache) ? sequence->num_published : 0;
+    const uint32_t first = sequence->num_published;
     enum aule_status status = publish_blocks(sequence, first, num_blocks, reporting);
     // The parent is not in the index if another session published the same tokens first.
     if (status == AULE_NOT_FOUND && first > 0)
@@ -458,12 +458,6 @@ enum aule_status aule_sequence_publish_written(struct aule_sequence *sequence, u
 {
     USE(sequence);
     const struct reporting reporting = {.passed = passed, .mark = mark};
-    const struct aule_session_info *info = &sequence->cache->attachment->info;
-    if (info->protocol_minor < 10)
-        return fail(AULE_UNSUPPORTED,
-                    "the daemon is too old (protocol %u.%u; to publish what was not reported needs "
-                    "2.10)",
-                    info->protocol_major, info->protocol_minor);
     if (num_full(sequence) <= sequence->num_published) // less, if all of a prompt was found
         return report_passed(sequence, &reporting);
     return publish_full(sequence, &reporting);

@@ -30,56 +30,16 @@ static const uint64_t *measure(const struct server *server)
     return metrics;
 }
 
-// Fields that repeat metrics are for clients of 0.1, which do not read metrics.
-enum status handle_inspect_daemon(struct call *call)
+enum status handle_metrics(struct call *call)
 {
-    const struct server *server = call->server;
-    const uint64_t *metrics = measure(server);
-    call->reply.answer = WIRE_ANSWER_INSPECT_DAEMON;
-    call->reply.inspect_daemon = (struct wire_inspect_daemon_reply){
-        .epoch = server->epoch,
-        .pid = (uint64_t)getpid(),
-        .uptime_ms = milliseconds_since(server->started_ns),
-        .version = AULE_VERSION_STRING,
-        .socket = server->socket,
-        .num_sessions = (uint32_t)metrics[METRIC_SESSIONS],
-        .max_sessions = (uint32_t)metrics[METRIC_SESSIONS_LIMIT],
-        .num_caches = (uint32_t)metrics[METRIC_CACHES],
-        .max_caches = (uint32_t)metrics[METRIC_CACHES_LIMIT],
-        .pool_bytes = metrics[METRIC_POOL_BYTES],
-        .pool_limit_bytes = metrics[METRIC_POOL_LIMIT_BYTES],
-        .pool_blocks = metrics[METRIC_POOL_BLOCKS],
-        .pool_limit_blocks = metrics[METRIC_POOL_LIMIT_BLOCKS],
-        .free_blocks = metrics[METRIC_BLOCKS_FREE],
-        .leased_blocks = metrics[METRIC_BLOCKS_LEASED],
-        .held_blocks = metrics[METRIC_BLOCKS_HELD],
-        .cached_blocks = metrics[METRIC_BLOCKS_CACHED],
-        .quarantined_blocks = metrics[METRIC_BLOCKS_QUARANTINED],
-        .runs_done = metrics[METRIC_RUNS_DONE],
-        .runs_failed = metrics[METRIC_RUNS_FAILED],
-        .dispatches = metrics[METRIC_DISPATCHES],
-        .submissions = metrics[METRIC_SUBMISSIONS],
-        .tokens_attended = metrics[METRIC_TOKENS_ATTENDED],
-        .lookups = metrics[METRIC_LOOKUPS],
-        .lookup_tokens = metrics[METRIC_LOOKUP_TOKENS],
-        .hit_tokens = metrics[METRIC_HIT_TOKENS],
-        .evictions = metrics[METRIC_EVICTIONS],
-        .session_deaths = metrics[METRIC_SESSION_DEATHS],
-        .stopping = metrics[METRIC_STOPPING],
-        .max_sessions_per_dispatch = (uint32_t)metrics[METRIC_MAX_SESSIONS_SERVED],
-        .sessions_served = metrics[METRIC_SESSIONS_SERVED],
-        .dispatches_of_1 = metrics[METRIC_DISPATCHES_OF_1],
-        .dispatches_of_2 = metrics[METRIC_DISPATCHES_OF_2],
-        .dispatches_of_4 = metrics[METRIC_DISPATCHES_OF_4],
-        .dispatches_of_8 = metrics[METRIC_DISPATCHES_OF_8],
-        .dispatches_of_more = metrics[METRIC_DISPATCHES_OF_MORE],
-        .ends_awake = metrics[METRIC_ENDS_AWAKE],
-        .ends_asleep = metrics[METRIC_ENDS_ASLEEP],
-        .metric_names = {metric_names, NUM_METRICS},
-        .metric_units = {metric_units, NUM_METRICS},
-        .metric_helps = {metric_helps, NUM_METRICS},
-        .metric_kinds = {metric_kinds, NUM_METRICS},
-        .metric_values = {(const int64_t *)metrics, NUM_METRICS},
+    const uint64_t *metrics = measure(call->server);
+    call->reply.answer = WIRE_ANSWER_METRICS;
+    call->reply.metrics = (struct wire_metrics_reply){
+        .names = {metric_names, NUM_METRICS},
+        .units = {metric_units, NUM_METRICS},
+        .helps = {metric_helps, NUM_METRICS},
+        .kinds = {metric_kinds, NUM_METRICS},
+        .values = {(const int64_t *)metrics, NUM_METRICS},
     };
     return STATUS_OK;
 }

@@ -199,10 +199,8 @@ enum status handle_prefix_lookup(struct call *call)
                               core_cache_block_size(session, given->cache), &num_blocks);
     if (status != STATUS_OK)
         return status;
-    // A client before minor 9 does not know that a look-up without a claim may wait.
-    const bool waits = given->claim || call->session->minor >= 9;
     core_prefix_load(session, given->cache, &lookup.prefix, given->max_tokens,
-                     waits ? (enum core_load)given->load : CORE_LOAD_NEVER, &lookup.load);
+                     (enum core_load)given->load, &lookup.load);
     return given->claim ? claim_prefix(call, given, &lookup.prefix, num_blocks)
                         : find_prefix(call, &lookup, num_blocks);
 }

@@ -7,6 +7,8 @@
 #include "server/dispatch.h"
 #include "server/session.h"
 
+#include <unistd.h>
+
 enum status handle_hello(struct call *call)
 {
     enum status status =
@@ -36,6 +38,8 @@ enum status handle_ping(struct call *call)
         .version = AULE_VERSION_STRING,
         .major = WIRE_PROTOCOL_MAJOR,
         .minor = WIRE_PROTOCOL_MINOR,
+        .pid = (uint64_t)getpid(),
+        .socket = call->server->socket,
     };
     return STATUS_OK;
 }

@@ -6,6 +6,7 @@
 // test_client.c uses the real daemon; test_client_opening.c tests opening a session.
 
 #include "aule/sequence.h"
+#include "client/src/monitor/monitor.h"
 #include "rigs/client_world.h"
 
 #include <stdlib.h>
@@ -346,8 +347,6 @@ static enum fake_action strange_prefix(struct fake_daemon *daemon,
     static const int32_t first_token = 7;
     static const char *const tenant = "";
     const unsigned index = *(const unsigned *)daemon->context;
-    if (request->command == WIRE_COMMAND_PING)
-        reply->ping.minor = 7;
     if (request->command != WIRE_COMMAND_INSPECT_PREFIX)
         return FAKE_ANSWER;
     node = (struct wire_prefix_state){.block = strange_prefixes[index].block,
@@ -419,59 +418,6 @@ START_TEST(a_list_longer_than_a_page_comes_whole)
 }
 END_TEST
 
-static enum fake_action speaks_2_8(struct fake_daemon *daemon, const struct wire_request *request,
-                                   struct wire_reply *reply)
-{
-    (void)daemon;
-    if (request->command == WIRE_COMMAND_HELLO)
-        reply->hello.minor = 8;
-    return FAKE_ANSWER;
-}
-
-START_TEST(an_older_daemon_has_no_attached_pool)
-{
-    static const char *const why = "too old (protocol 2.8; an attached pool needs 2.9)";
-    struct aule_pool_info info;
-    struct aule_pool_part part;
-    void *layer;
-    fake_start(&fake, path, speaks_2_8, NULL);
-    struct aule_session *session = open_session(0);
-    struct aule_cache *cache = open_cache(session);
-    expect(aule_cache_attach(cache, &info), AULE_UNSUPPORTED, why);
-    expect(aule_cache_export(cache, 0, &part), AULE_UNSUPPORTED, why);
-    expect(aule_cache_map_cuda(cache, -1, &layer, NULL), AULE_UNSUPPORTED, why);
-    expect(aule_cache_report(cache, &(struct aule_report){.passed = 0}, NULL), AULE_UNSUPPORTED,
-           why);
-    aule_cache_close(cache);
-    aule_session_close(session);
-}
-END_TEST
-
-static enum fake_action speaks_2_9(struct fake_daemon *daemon, const struct wire_request *request,
-                                   struct wire_reply *reply)
-{
-    (void)daemon;
-    if (request->command == WIRE_COMMAND_HELLO)
-        reply->hello.minor = 9;
-    return FAKE_ANSWER;
-}
-
-START_TEST(an_older_daemon_needs_two_messages_to_report_and_publish)
-{
-    struct aule_sequence *sequence;
-    const struct aule_sequence_params params = {.num_tokens = 0};
-    fake_start(&fake, path, speaks_2_9, NULL);
-    struct aule_session *session = open_session(0);
-    struct aule_cache *cache = open_cache(session);
-    ck_assert_int_eq(aule_sequence_create(cache, &params, &sequence), AULE_OK);
-    expect(aule_sequence_publish_written(sequence, 0, NULL), AULE_UNSUPPORTED,
-           "too old (protocol 2.9; to publish what was not reported needs 2.10)");
-    aule_sequence_destroy(sequence);
-    aule_cache_close(cache);
-    aule_session_close(session);
-}
-END_TEST
-
 static enum fake_action newer(struct fake_daemon *daemon, const struct wire_request *request,
                               struct wire_reply *reply)
 {
@@ -486,16 +432,13 @@ START_TEST(a_daemon_too_old_for_a_command_is_told_and_not_asked)
     uint32_t minor = 2;
     fake_start(&fake, path, newer, &minor);
     ck_assert_int_eq(aule_monitor_open(path, 0, &monitor), AULE_OK);
-    expect(aule_monitor_drop_cache(monitor, 7), AULE_UNSUPPORTED,
-           "too old (protocol 2.2; DROP_CACHE needs 2.3)");
-    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_DROP_CACHE], 0);
+    expect(monitor_needs(monitor, WIRE_COMMAND_DROP_CACHE, 3), AULE_UNSUPPORTED,
+           "too old (protocol 3.2; DROP_CACHE needs 3.3)");
     minor = 3;
+    ck_assert_int_eq(monitor_needs(monitor, WIRE_COMMAND_DROP_CACHE, 3), AULE_OK);
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_PING], 2);
     ck_assert_int_eq(aule_monitor_drop_cache(monitor, 7), AULE_OK);
-    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_DROP_CACHE], 1);
-    struct aule_block_tokens tokens;
-    minor = 8;
-    expect(aule_monitor_tokens(monitor, 7, 0, &tokens), AULE_UNSUPPORTED,
-           "too old (protocol 2.8; PREFIX_TOKENS needs 2.9)");
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_PING], 2); // each daemon of this major knows it
     aule_monitor_close(monitor);
 }
 END_TEST
@@ -505,8 +448,6 @@ static enum fake_action many_tokens(struct fake_daemon *daemon, const struct wir
                                     struct wire_reply *reply)
 {
     static const int32_t ids[257] = {5, 6};
-    if (request->command == WIRE_COMMAND_PING)
-        reply->ping.minor = 9;
     if (request->command != WIRE_COMMAND_PREFIX_TOKENS)
         return FAKE_ANSWER;
     reply->answer = WIRE_ANSWER_PREFIX_TOKENS;
@@ -591,26 +532,24 @@ static enum fake_action metrics(struct fake_daemon *daemon, const struct wire_re
                       *helps[] = {"a", "b"};
     static const uint8_t kinds[] = {AULE_METRIC_COUNTER, AULE_METRIC_GAUGE};
     static const int64_t values[] = {-1, 7};
-    const uint32_t *counts = daemon->context; // of names, of values
-    if (request->command != WIRE_COMMAND_INSPECT_DAEMON)
+    (void)daemon;
+    if (request->command != WIRE_COMMAND_METRICS)
         return FAKE_ANSWER;
-    reply->answer = WIRE_ANSWER_INSPECT_DAEMON;
-    reply->inspect_daemon =
-        (struct wire_inspect_daemon_reply){.version = "0.1.0",
-                                           .metric_names = {names, counts[0]},
-                                           .metric_units = {units, counts[0]},
-                                           .metric_helps = {helps, counts[0]},
-                                           .metric_kinds = {kinds, counts[0]},
-                                           .metric_values = {values, counts[1]}};
+    reply->answer = WIRE_ANSWER_METRICS;
+    reply->metrics = (struct wire_metrics_reply){.names = {names, 2},
+                                                 .units = {units, 2},
+                                                 .helps = {helps, 2},
+                                                 .kinds = {kinds, 2},
+                                                 .values = {values, 2}};
     return FAKE_ANSWER;
 }
 
-START_TEST(metrics_come_as_names_and_values_or_the_daemon_is_too_old)
+START_TEST(metrics_come_as_names_and_values)
 {
-    uint32_t counts[] = {2, 2}, count = 55;
+    uint32_t count = 55;
     struct aule_monitor *monitor;
     struct aule_metric *array = NULL;
-    fake_start(&fake, path, metrics, counts);
+    fake_start(&fake, path, metrics, NULL);
     ck_assert_int_eq(aule_monitor_open(path, 0, &monitor), AULE_OK);
     ck_assert_int_eq(aule_monitor_metrics(monitor, &array, &count), AULE_OK);
     ck_assert_uint_eq(count, 2);
@@ -621,12 +560,6 @@ START_TEST(metrics_come_as_names_and_values_or_the_daemon_is_too_old)
     ck_assert_str_eq(array[1].help, "b");
     ck_assert_int_eq(array[1].kind, AULE_METRIC_GAUGE);
     free(array);
-    array = NULL;
-    counts[0] = counts[1] = 0;
-    expect(aule_monitor_metrics(monitor, &array, &count), AULE_UNSUPPORTED,
-           "the daemon (0.1.0) is too old");
-    ck_assert_ptr_null(array);
-    ck_assert_uint_eq(count, 2);
     aule_monitor_close(monitor);
 }
 END_TEST
@@ -661,10 +594,8 @@ int main(void)
             {a_list_longer_than_a_page_comes_whole, 0},
             {a_daemon_too_old_for_a_command_is_told_and_not_asked, 0},
             {the_tokens_of_a_block_come_whole_and_too_many_are_refused, 0},
-            {an_older_daemon_has_no_attached_pool, 0},
-            {an_older_daemon_needs_two_messages_to_report_and_publish, 0},
             {the_table_of_shaders_says_which_is_used_and_what_the_others_lack, 0},
-            {metrics_come_as_names_and_values_or_the_daemon_is_too_old, 0},
+            {metrics_come_as_names_and_values, 0},
             {NULL, 0},
         });
     return check_main(suite);

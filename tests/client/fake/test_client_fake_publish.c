@@ -14,7 +14,6 @@ enum { MOST = 8, BLOCK = 8 };
 
 // What the daemon sees, and what it answers to the next publishing.
 struct seen {
-    uint32_t minor;
     int32_t status;
     int32_t instead[MOST]; // of block i of the message the cache has this one; 0: none
     struct wire_prefix_publish publish;
@@ -45,7 +44,6 @@ static enum fake_action keep(struct fake_daemon *daemon, const struct wire_reque
 {
     struct seen *seen = daemon->context;
     switch (request->command) {
-    case WIRE_COMMAND_HELLO: reply->hello.minor = seen->minor; break;
     case WIRE_COMMAND_PREFIX_LOOKUP: reply->answer = WIRE_ANSWER_PREFIX_LOOKUP; break;
     case WIRE_COMMAND_BLOCKS_LEASE: // blocks of this lease have ids of their own
         for (uint32_t i = 0; i < request->blocks_lease.count; i++)
@@ -68,9 +66,9 @@ static struct aule_step *step;
 static struct aule_sequence *sequence;
 static int32_t tokens[MOST * BLOCK];
 
-static void open_all(uint32_t minor)
+static void open_all(void)
 {
-    seen = (struct seen){.minor = minor, .next_block = 10};
+    seen = (struct seen){.next_block = 10};
     for (int i = 0; i < MOST * BLOCK; i++)
         tokens[i] = 100 + i;
     fake_start(&fake, path, keep, &seen);
@@ -114,7 +112,7 @@ static unsigned num_seen(enum wire_command command)
 
 START_TEST(a_sequence_sends_only_the_tokens_of_new_blocks)
 {
-    open_all(WIRE_PROTOCOL_MINOR);
+    open_all();
     grow(sequence, 0);
     grow(sequence, BLOCK); // publishes the prompt
     ck_assert(!seen.publish.has_parent);
@@ -133,7 +131,7 @@ END_TEST
 
 START_TEST(a_sequence_whose_last_published_block_left_the_index_sends_all)
 {
-    open_all(WIRE_PROTOCOL_MINOR);
+    open_all();
     grow(sequence, 0);
     grow(sequence, BLOCK);
     seen.status = AULE_NOT_FOUND;
@@ -153,7 +151,7 @@ END_TEST
 
 START_TEST(blocks_whose_writes_are_not_queued_are_published_later)
 {
-    open_all(WIRE_PROTOCOL_MINOR);
+    open_all();
     grow(sequence, 0);
     seen.status = AULE_UNWRITTEN;
     grow(sequence, 1);
@@ -168,7 +166,7 @@ END_TEST
 START_TEST(the_daemon_releases_replaced_blocks_unless_a_fork_has_them)
 {
     struct aule_sequence *fork;
-    open_all(WIRE_PROTOCOL_MINOR);
+    open_all();
     grow(sequence, 0);
     ok(aule_sequence_fork(sequence, &fork));
     seen.instead[0] = 50;
@@ -192,43 +190,6 @@ START_TEST(the_daemon_releases_replaced_blocks_unless_a_fork_has_them)
 }
 END_TEST
 
-START_TEST(with_an_older_daemon_the_library_releases_replaced_blocks)
-{
-    const struct aule_prefix prefix = {.tokens = tokens, .num_tokens = 3 * BLOCK};
-    int32_t blocks[] = {5, 6, 7};
-    open_all(6);
-    seen.instead[0] = 40;
-    seen.instead[2] = 42;
-    ok(aule_prefix_publish(cache, &prefix, blocks, NULL));
-    ck_assert(!seen.publish.releases);
-    ck_assert_int_eq(blocks[0], 40);
-    ck_assert_int_eq(blocks[1], 6);
-    ck_assert_int_eq(blocks[2], 42);
-    ck_assert_uint_eq(seen.num_released, 2);
-    ck_assert_int_eq(seen.released[0], 5);
-    ck_assert_int_eq(seen.released[1], 7);
-    memset(seen.instead, 0, sizeof seen.instead);
-    grow(sequence, 0);
-    grow(sequence, BLOCK);
-    grow(sequence, 1);
-    ck_assert(!seen.publish.has_parent);
-    ck_assert_uint_eq(seen.publish.tokens.count, 3 * BLOCK);
-    close_all();
-}
-END_TEST
-
-START_TEST(whole_blocks_are_not_asked_of_a_daemon_that_would_copy_within_the_cache)
-{
-    const int32_t block = 3;
-    open_all(8);
-    expect(aule_blocks_export(cache, 1, &block, 0, 0, NULL), AULE_UNSUPPORTED,
-           "too old (protocol 2.8; whole blocks in the arena need 2.9)");
-    expect(aule_blocks_import(cache, 1, &block, 0, 0, NULL), AULE_UNSUPPORTED, "2.9");
-    ck_assert_uint_eq(num_seen(WIRE_COMMAND_BLOCKS_COPY), 0);
-    close_all();
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("client_fake_publish");
@@ -238,8 +199,6 @@ int main(void)
             {a_sequence_whose_last_published_block_left_the_index_sends_all, 0},
             {blocks_whose_writes_are_not_queued_are_published_later, 0},
             {the_daemon_releases_replaced_blocks_unless_a_fork_has_them, 0},
-            {with_an_older_daemon_the_library_releases_replaced_blocks, 0},
-            {whole_blocks_are_not_asked_of_a_daemon_that_would_copy_within_the_cache, 0},
             {NULL, 0},
         });
     return check_main(suite);

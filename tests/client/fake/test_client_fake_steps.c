@@ -2,8 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // test_client_fake_steps.c - the messages of a run of several layers and of the next step of a
-// batch, and the library's errors with a daemon that knows neither. Each test is a process with a
-// fake daemon in it.
+// batch. Each test is a process with a fake daemon in it.
 
 #include "rigs/client_world.h"
 
@@ -16,7 +15,6 @@ struct seen {
     struct wire_batch_advance advance;
     int32_t lens[1], entries[6], positions[1];
     int64_t slots[1];
-    uint32_t minor; // of the protocol that it speaks
 };
 
 static void keep_advance(const struct wire_batch_advance *advance, struct seen *seen)
@@ -35,9 +33,8 @@ static void keep_advance(const struct wire_batch_advance *advance, struct seen *
 static enum fake_action keep(struct fake_daemon *daemon, const struct wire_request *request,
                              struct wire_reply *reply)
 {
+    (void)reply;
     struct seen *seen = daemon->context;
-    if (request->command == WIRE_COMMAND_HELLO)
-        reply->hello.minor = seen->minor;
     if (request->command == WIRE_COMMAND_RUN)
         seen->run = request->run;
     if (request->command == WIRE_COMMAND_RUN && request->run.entry.slopes.count == 5)
@@ -55,9 +52,9 @@ static struct aule_session *session;
 static struct aule_cache *cache;
 static struct aule_batch *batch;
 
-static void open_all(uint32_t minor)
+static void open_all(void)
 {
-    seen = (struct seen){.minor = minor};
+    memset(&seen, 0, sizeof seen);
     fake_start(&fake, path, keep, &seen);
     session = open_session(0);
     cache = open_cache(session);
@@ -86,7 +83,7 @@ START_TEST(layers_reach_the_daemon_with_arrays_as_long_as_their_strides_say)
                                        .values_stride = 96,
                                        .slopes_stride = 2 * sizeof(float)};
     struct aule_ticket ticket;
-    open_all(WIRE_PROTOCOL_MINOR);
+    open_all();
     ck_assert_int_eq(aule_run_layers_submit(batch, &run, &layers, 0, &ticket), AULE_OK);
     const struct wire_layers *l = &seen.run.layers;
     const uint64_t got[] = {l->num_layers, l->layer_step, l->q,      l->k,      l->v,    l->out,
@@ -111,7 +108,7 @@ START_TEST(scales_of_layers_reach_the_daemon_as_one_array)
     const float k[] = {0.5f, 0, 2}, v[] = {3, 4, 5};
     const struct aule_run_params run = {.num_heads = 1, .k_scale = 7, .v_scale = 8};
     struct aule_layers layers = {.num_layers = 3, .k_scales = k, .v_scales = v};
-    open_all(WIRE_PROTOCOL_MINOR);
+    open_all();
     ck_assert_int_eq(aule_run_layers(batch, &run, &layers, 1000, NULL), AULE_OK);
     ck_assert_mem_eq(seen.scales, ((const float[]){0.5f, 0, 2, 3, 4, 5}), sizeof seen.scales);
     ck_assert_float_eq(seen.run.entry.k_scale, 7);
@@ -140,7 +137,7 @@ START_TEST(what_a_step_changes_reaches_the_daemon)
     const int64_t slots[] = {38};
     const struct aule_table_entry entries[] = {{0, 1, 4}, {2, 3, -1}};
     const int32_t numbers[] = {0, 1, 4, 2, 3, -1};
-    open_all(WIRE_PROTOCOL_MINOR);
+    open_all();
     ck_assert_int_eq(aule_batch_advance(batch, &(struct aule_advance){.slot_mapping = slots}),
                      AULE_OK);
     ck_assert_uint_eq(seen.advance.batch, 9);
@@ -164,69 +161,15 @@ START_TEST(what_a_step_changes_reaches_the_daemon)
 }
 END_TEST
 
-START_TEST(an_older_daemon_is_asked_for_neither)
+START_TEST(options_reach_the_daemon)
 {
-    const struct aule_run_params run = {.num_heads = 1};
-    open_all(0);
-    expect(aule_run_layers(batch, &run, &(struct aule_layers){.num_layers = 2}, 0, NULL),
-           AULE_UNSUPPORTED, "protocol 2.0 knows no runs of several layers");
-    expect(aule_batch_advance(batch, &(struct aule_advance){.num_entries = 0}), AULE_UNSUPPORTED,
-           "protocol 2.0 cannot advance a batch");
-    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
-    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_BATCH_ADVANCE]), 0);
-    close_all();
-}
-END_TEST
-
-START_TEST(a_daemon_that_knows_one_scale_for_all_layers_is_asked_for_no_more)
-{
-    const float scales[] = {1, 2};
-    const struct aule_run_params run = {.num_heads = 1};
-    const struct aule_layers none = {.num_layers = 2};
-    const struct aule_layers of_k = {.num_layers = 2, .k_scales = scales},
-                             of_v = {.num_layers = 1, .v_scales = scales};
-    open_all(1);
-    expect(aule_run_layers(batch, &run, &of_k, 0, NULL), AULE_UNSUPPORTED,
-           "protocol 2.1 knows no scales for each layer");
-    expect(aule_run_layers_submit(batch, &run, &of_v, 0, NULL), AULE_UNSUPPORTED,
-           "protocol 2.1 knows no scales");
-    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
-    ck_assert_int_eq(aule_run_layers(batch, &run, &none, 1000, NULL), AULE_OK);
-    close_all();
-}
-END_TEST
-
-START_TEST(options_reach_a_daemon_that_knows_them_and_no_other)
-{
-    const struct aule_run_params plain = {.num_heads = 1},
-                                 run = {.num_heads = 1, .max_queue_ms = 77},
-                                 base2 = {.num_heads = 1, .lse_base2 = true},
-                                 chunk = {.num_heads = 1, .attention_chunk = 8192};
-    const struct aule_merge_params merge = {.lse_base2 = true};
-    open_all(6);
+    const struct aule_run_params run = {
+        .num_heads = 1, .max_queue_ms = 77, .lse_base2 = true, .attention_chunk = 8192};
+    open_all();
     ck_assert_int_eq(aule_run(batch, &run, 1000, NULL), AULE_OK);
     ck_assert_uint_eq(seen.run.options.max_queue_ms, 77);
-    expect(aule_run(batch, &base2, 0, NULL), AULE_UNSUPPORTED, "protocol 2.6 knows no lse_base2");
-    expect(aule_merge_submit(session, &merge, 0, NULL), AULE_UNSUPPORTED,
-           "protocol 2.6 knows no lse_base2 of a merge");
-    close_all();
-    fake_stop(&fake);
-    open_all(7);
-    ck_assert_int_eq(aule_run(batch, &base2, 1000, NULL), AULE_OK);
     ck_assert_uint_eq(seen.run.options.lse_base2, 1);
-    expect(aule_run(batch, &chunk, 0, NULL), AULE_UNSUPPORTED,
-           "protocol 2.7 knows no attention_chunk");
-    close_all();
-    fake_stop(&fake);
-    open_all(9);
-    ck_assert_int_eq(aule_run(batch, &chunk, 1000, NULL), AULE_OK);
     ck_assert_uint_eq(seen.run.options.attention_chunk, 8192);
-    close_all();
-    fake_stop(&fake);
-    open_all(5);
-    expect(aule_run(batch, &run, 0, NULL), AULE_UNSUPPORTED, "protocol 2.5 knows no max_queue_ms");
-    ck_assert_uint_eq(atomic_load(&fake.seen[WIRE_COMMAND_RUN]), 0);
-    ck_assert_int_eq(aule_run(batch, &plain, 1000, NULL), AULE_OK);
     close_all();
 }
 END_TEST
@@ -239,9 +182,7 @@ int main(void)
             {layers_reach_the_daemon_with_arrays_as_long_as_their_strides_say, 0},
             {scales_of_layers_reach_the_daemon_as_one_array, 0},
             {what_a_step_changes_reaches_the_daemon, 0},
-            {an_older_daemon_is_asked_for_neither, 0},
-            {a_daemon_that_knows_one_scale_for_all_layers_is_asked_for_no_more, 0},
-            {options_reach_a_daemon_that_knows_them_and_no_other, 0},
+            {options_reach_the_daemon, 0},
             {NULL, 0}});
     return check_main(suite);
 }

@@ -263,13 +263,6 @@ static void rings_without_room(struct fake_daemon *daemon, struct wire_reply *re
     offer_rings(reply, WIRE_SUBMISSION_SIZE);
 }
 
-static void older_rings_without_room(struct fake_daemon *daemon, struct wire_reply *reply)
-{
-    (void)daemon;
-    reply->hello.minor = 5;
-    offer_rings(reply, 512);
-}
-
 static const struct hello_case hello_cases[] = {
     {"other major", other_major, FAKE_ANSWER, AULE_VERSION, "protocol 9."},
     {"refused version", refused_version, FAKE_ANSWER, AULE_VERSION,
@@ -290,8 +283,6 @@ static const struct hello_case hello_cases[] = {
     {"other session", other_session, FAKE_ANSWER, AULE_MISMATCH, "4242"},
     {"other arena", other_arena, FAKE_ANSWER, AULE_MISMATCH, "12288"},
     {"rings without room", rings_without_room, FAKE_ANSWER, AULE_MISMATCH,
-     "rings of 4 entries at 4096 and 12288"},
-    {"an older daemon's rings without room", older_rings_without_room, FAKE_ANSWER, AULE_MISMATCH,
      "rings of 4 entries at 4096 and 12288"},
 };
 enum { NUM_HELLO_CASES = sizeof hello_cases / sizeof *hello_cases };

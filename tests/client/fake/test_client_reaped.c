@@ -34,15 +34,29 @@ START_TEST(a_run_that_failed_says_why)
 }
 END_TEST
 
+// Whether the request waits for the end of a run that has a ticket, and how long.
+static bool waits(const struct wire_request *request, int *ms)
+{
+    const bool run = request->command == WIRE_COMMAND_RUN;
+    *ms = run ? request->run.wait_ms : request->wait.timeout_ms;
+    return run ? request->run.waits : request->command == WIRE_COMMAND_WAIT;
+}
+
+// The ticket of a run stays.
+static void refuse(struct wire_reply *reply, enum status status, const char *message)
+{
+    reply->status = status;
+    reply->message = message;
+    reply->answer = WIRE_ANSWER_EMPTY;
+}
+
 static enum fake_action late_run(struct fake_daemon *daemon, const struct wire_request *request,
                                  struct wire_reply *reply)
 {
     bool *done = daemon->context;
-    if (request->command == WIRE_COMMAND_WAIT && !*done) {
-        reply->status = STATUS_TIMEOUT;
-        reply->message = "ticket 1 is not done";
-        reply->answer = WIRE_ANSWER_EMPTY;
-    }
+    int ms;
+    if (waits(request, &ms) && !*done)
+        refuse(reply, STATUS_TIMEOUT, "ticket 1 is not done");
     return FAKE_ANSWER;
 }
 
@@ -77,20 +91,18 @@ static enum fake_action crowded(struct fake_daemon *daemon, const struct wire_re
                                 struct wire_reply *reply)
 {
     struct crowd *crowd = daemon->context;
+    int ms;
     if (request->command == WIRE_COMMAND_RUN && crowd->unreaped == 4) {
-        reply->status = STATUS_BUSY;
-        reply->message = "4 tickets of the session are unreaped";
-        reply->answer = WIRE_ANSWER_EMPTY;
+        refuse(reply, STATUS_BUSY, "4 tickets of the session are unreaped");
+        reply->ticket = 0;
         return request->run.timeout_ms == 0 ? FAKE_ANSWER : FAKE_SILENCE;
     }
     if (request->command == WIRE_COMMAND_RUN)
         crowd->unreaped++;
-    if (request->command == WIRE_COMMAND_WAIT && (crowd->stuck || request->wait.timeout_ms == 0)) {
-        reply->status = STATUS_TIMEOUT;
-        reply->message = "the ticket is not done";
-        reply->answer = WIRE_ANSWER_EMPTY;
-        nanosleep(&(struct timespec){.tv_nsec = request->wait.timeout_ms * 1000000L}, NULL);
-    } else if (request->command == WIRE_COMMAND_WAIT) {
+    if (waits(request, &ms) && (crowd->stuck || ms == 0)) {
+        refuse(reply, STATUS_TIMEOUT, "the ticket is not done");
+        nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL);
+    } else if (waits(request, &ms)) {
         crowd->unreaped--;
     }
     return FAKE_ANSWER;
@@ -125,16 +137,20 @@ END_TEST
 static enum fake_action first_ends(struct fake_daemon *daemon, const struct wire_request *request,
                                    struct wire_reply *reply)
 {
+    static const char *const why = "as the test wants it";
     unsigned *unreaped = daemon->context;
-    bool waits = request->command == WIRE_COMMAND_WAIT;
     if (request->command == WIRE_COMMAND_RUN && *unreaped < 2) {
         ++*unreaped;
-    } else if (waits && request->wait.ticket == 1 && request->wait.timeout_ms > 0) {
+        if (request->run.waits)
+            refuse(reply, STATUS_TIMEOUT, why);
+    } else if (request->command == WIRE_COMMAND_RUN) {
+        refuse(reply, STATUS_BUSY, why);
+        reply->ticket = 0;
+    } else if (request->command == WIRE_COMMAND_WAIT && request->wait.ticket == 1 &&
+               request->wait.timeout_ms > 0) {
         --*unreaped;
-    } else if (waits || request->command == WIRE_COMMAND_RUN) {
-        reply->status = waits ? STATUS_TIMEOUT : STATUS_BUSY;
-        reply->message = "as the test wants it";
-        reply->answer = WIRE_ANSWER_EMPTY;
+    } else if (request->command == WIRE_COMMAND_WAIT) {
+        refuse(reply, STATUS_TIMEOUT, why);
     }
     return FAKE_ANSWER;
 }
@@ -166,28 +182,28 @@ struct cramped {
 static enum fake_action cramped(struct fake_daemon *daemon, const struct wire_request *request,
                                 struct wire_reply *reply)
 {
+    static const char *const why = "there is no room";
     struct cramped *at = daemon->context;
-    bool refuses = false;
+    int ms;
     if (request->command == WIRE_COMMAND_RUN) {
-        int timeout_ms = request->run.timeout_ms;
-        reply->status = STATUS_BUSY;
-        refuses = at->taken;
+        const int timeout_ms = request->run.timeout_ms;
+        const bool refuses = at->taken;
         at->taken = true;
         sem_post(&at->begun);
         if (refuses && timeout_ms < 0)
             return FAKE_SILENCE;
         nanosleep(&(struct timespec){.tv_nsec = (refuses ? timeout_ms : 100) * 1000000L}, NULL);
-    } else if (request->command == WIRE_COMMAND_WAIT) {
-        reply->status = STATUS_LIMIT;
-        refuses = !at->refused;
-        at->refused = true;
-        at->taken &= refuses;
+        if (refuses) {
+            refuse(reply, STATUS_BUSY, why);
+            reply->ticket = 0;
+            return FAKE_ANSWER;
+        }
     }
-    if (refuses) {
-        reply->message = "there is no room";
-        reply->answer = WIRE_ANSWER_EMPTY;
-    } else {
-        reply->status = STATUS_OK;
+    if (waits(request, &ms)) {
+        at->taken = !at->refused;
+        if (!at->refused)
+            refuse(reply, STATUS_LIMIT, why);
+        at->refused = true;
     }
     return FAKE_ANSWER;
 }

@@ -128,32 +128,6 @@ START_TEST(a_run_to_its_end_that_came_too_late_is_reaped_by_the_next)
 }
 END_TEST
 
-static enum fake_action as_before_2_4(struct fake_daemon *daemon,
-                                      const struct wire_request *request, struct wire_reply *reply)
-{
-    struct wire_wait *wait = daemon->context;
-    if (request->command == WIRE_COMMAND_HELLO)
-        reply->hello.minor = 3;
-    if (request->command == WIRE_COMMAND_WAIT)
-        *wait = request->wait;
-    return FAKE_ANSWER;
-}
-
-START_TEST(an_older_daemon_that_gives_a_ticket_at_once_is_asked_for_its_end)
-{
-    const struct aule_run_params run = {.num_heads = 1};
-    struct wire_wait wait = {.ticket = 0};
-    struct runner runner = open_runner(as_before_2_4, &wait);
-    for (unsigned i = 1; i < 4; i++) {
-        ck_assert_int_eq(aule_run(runner.batch, &run, 60000, NULL), AULE_OK);
-        expect_seen(i, i);
-        ck_assert_uint_eq(wait.ticket, i);
-        ck_assert(wait.timeout_ms > 0 && wait.timeout_ms <= 60000);
-    }
-    close_runner(&runner);
-}
-END_TEST
-
 static enum fake_action answer_with_nothing(struct fake_daemon *daemon,
                                             const struct wire_request *request,
                                             struct wire_reply *reply)
@@ -317,7 +291,6 @@ int main(void)
             {a_run_to_its_end_is_one_message_each_way, 0},
             {a_run_to_its_end_that_failed_says_why, 0},
             {a_run_to_its_end_that_came_too_late_is_reaped_by_the_next, 0},
-            {an_older_daemon_that_gives_a_ticket_at_once_is_asked_for_its_end, 0},
             {a_run_is_answered_by_its_end_only_if_it_waits, 0},
             {NULL, 0},
         });

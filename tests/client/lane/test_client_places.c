@@ -32,7 +32,7 @@ enum trick { HONEST, TOO_LARGE, OTHER_KIND, GARBAGE, REFUSED, REFUSED_IN_PLACE, 
 static struct rings {
     struct ring_daemon end;
     atomic_int trick; // enum trick
-    uint32_t minor, entries;
+    uint32_t entries;
     pthread_t thread;
     atomic_bool stopping;
     atomic_uint seen[WIRE_COMMAND_COUNT]; // by ring
@@ -45,7 +45,6 @@ static enum fake_action greet(struct fake_daemon *daemon, const struct wire_requ
 {
     if (request->command != WIRE_COMMAND_HELLO)
         return FAKE_ANSWER;
-    reply->hello.minor = rings.minor;
     reply->hello.ring_entries = rings.entries;
     reply->hello.ring_entry_size = WIRE_SUBMISSION_SIZE;
     reply->hello.doorbell = "daemon.bell";
@@ -157,10 +156,9 @@ static void *serve_rings(void *context)
 static struct aule_session *session;
 static struct aule_cache *cache;
 
-static void open_with(uint32_t minor, enum trick trick, uint64_t places_size)
+static void open_with(enum trick trick, uint64_t places_size)
 {
     struct sockaddr_un *address = &rings.bell_address;
-    rings.minor = minor;
     rings.trick = trick;
     rings.entries = ENTRIES;
     address->sun_family = AF_UNIX;
@@ -176,9 +174,9 @@ static void open_with(uint32_t minor, enum trick trick, uint64_t places_size)
     ck_assert_int_eq(pthread_create(&rings.thread, NULL, serve_rings, NULL), 0);
 }
 
-static void open_all(uint32_t minor, enum trick trick)
+static void open_all(enum trick trick)
 {
-    open_with(minor, trick, wire_places_size(minor));
+    open_with(trick, WIRE_PLACES_SIZE);
 }
 
 static void close_all(void)
@@ -195,7 +193,7 @@ START_TEST(a_step_goes_by_the_ring_and_leaves_the_arena_empty)
 {
     int32_t blocks[3], expected[] = {40, 41, 42};
     const int64_t slot = 1;
-    open_all(WIRE_PROTOCOL_MINOR, HONEST);
+    open_all(HONEST);
     ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
     ck_assert_mem_eq(blocks, expected, sizeof blocks);
     struct aule_batch *batch = create_batch(cache);
@@ -215,26 +213,10 @@ START_TEST(a_step_goes_by_the_ring_and_leaves_the_arena_empty)
 }
 END_TEST
 
-START_TEST(a_daemon_before_2_11_gets_messages_but_for_runs)
-{
-    const int64_t slot = 1;
-    open_all(10, HONEST);
-    struct aule_batch *batch = create_batch(cache);
-    const struct aule_advance advance = {.slot_mapping = &slot};
-    ck_assert_int_eq(aule_batch_advance(batch, &advance), AULE_OK);
-    submit_one(batch);
-    aule_batch_destroy(batch);
-    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BATCH_ADVANCE], 1);
-    ck_assert_uint_eq(rings.seen[WIRE_COMMAND_BATCH_ADVANCE], 0);
-    ck_assert_uint_eq(rings.seen[WIRE_COMMAND_RUN], 1);
-    close_all();
-}
-END_TEST
-
 START_TEST(a_daemon_that_gives_no_places_gets_messages_but_for_runs)
 {
     int32_t blocks[3];
-    open_with(WIRE_PROTOCOL_MINOR, HONEST, 0);
+    open_with(HONEST, 0);
     ck_assert_int_eq(aule_blocks_lease(cache, 3, 0, blocks), AULE_OK);
     ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BLOCKS_LEASE], 1);
     struct aule_batch *batch = create_batch(cache);
@@ -266,7 +248,7 @@ START_TEST(a_lease_that_waits_takes_nothing_from_the_caller)
     pthread_t thread;
     enum aule_status status;
     void *freed;
-    open_all(WIRE_PROTOCOL_MINOR, SILENT);
+    open_all(SILENT);
     ck_assert_int_eq(aule_arena_alloc(session, 100, &freed, NULL), AULE_OK);
     aule_arena_free(session, freed);
     ck_assert_int_eq(pthread_create(&thread, NULL, lease_in_vain, &status), 0);
@@ -294,7 +276,7 @@ START_TEST(a_large_command_goes_as_a_message_and_so_does_one_that_finds_no_place
 {
     pthread_t threads[2];
     enum aule_status statuses[2];
-    open_all(WIRE_PROTOCOL_MINOR, SILENT);
+    open_all(SILENT);
     ck_assert_int_eq(aule_blocks_release(cache, 20000, many), AULE_OK);
     ck_assert_uint_eq(fake.seen[WIRE_COMMAND_BLOCKS_RELEASE], 1);
     for (int i = 0; i < 2; i++)
@@ -336,7 +318,7 @@ static void *step_often(void *context)
 START_TEST(threads_of_a_session_share_the_ring_and_its_places)
 {
     pthread_t threads[THREADS];
-    open_all(WIRE_PROTOCOL_MINOR, HONEST);
+    open_all(HONEST);
     common_batch = create_batch(cache);
     for (int i = 0; i < THREADS; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, step_often, NULL), 0);
@@ -368,7 +350,7 @@ static const struct {
 START_TEST(an_answer_that_no_daemon_gives_is_an_error_with_its_values)
 {
     int32_t blocks[3];
-    open_all(WIRE_PROTOCOL_MINOR, tricks[_i].trick);
+    open_all(tricks[_i].trick);
     expect(aule_blocks_lease(cache, 3, 0, blocks), tricks[_i].status, tricks[_i].text);
     expect_empty_arena(session);
     rings.trick = HONEST;
@@ -380,7 +362,7 @@ END_TEST
 
 START_TEST(a_run_that_failed_is_told_by_its_status_if_its_sentence_has_no_memory)
 {
-    open_all(WIRE_PROTOCOL_MINOR, HONEST);
+    open_all(HONEST);
     struct aule_batch *batch = create_batch(cache);
     const struct aule_ticket ticket = submit_one(batch);
     expect(aule_ticket_wait(session, ticket, SHORT_MS, NULL), AULE_SEALED, "its block was sealed");
@@ -397,7 +379,7 @@ END_TEST
 START_TEST(a_command_without_an_answer_ends_the_session)
 {
     int32_t blocks[3];
-    open_all(WIRE_PROTOCOL_MINOR, SILENT);
+    open_all(SILENT);
     expect(aule_blocks_lease(cache, 3, 0, blocks), AULE_TIMEOUT, "BLOCKS_LEASE");
     expect(aule_blocks_lease(cache, 3, 0, blocks), AULE_DAEMON_GONE, "BLOCKS_LEASE");
     expect_empty_arena(session);
@@ -409,7 +391,6 @@ int main(void)
 {
     const struct entry places[] = {
         {a_step_goes_by_the_ring_and_leaves_the_arena_empty, 0},
-        {a_daemon_before_2_11_gets_messages_but_for_runs, 0},
         {a_daemon_that_gives_no_places_gets_messages_but_for_runs, 0},
         {a_lease_that_waits_takes_nothing_from_the_caller, 0},
         {a_large_command_goes_as_a_message_and_so_does_one_that_finds_no_place, 0},

@@ -18,7 +18,6 @@ static struct script {
     atomic_bool lies;     // each answer is below the ticket that was asked for
     atomic_bool leaving;  // the test is over
     enum fake_action how; // the answer to a request for ended tickets
-    uint32_t minor;       // of the fake's protocol; 0: today's
 } script;
 
 // The fake has one thread: it answers nothing else until the wanted ticket has ended.
@@ -26,8 +25,6 @@ static enum fake_action answer(struct fake_daemon *daemon, const struct wire_req
                                struct wire_reply *reply)
 {
     (void)daemon;
-    if (request->command == WIRE_COMMAND_HELLO && script.minor)
-        reply->hello.minor = script.minor;
     if (request->command != WIRE_COMMAND_TICKETS_ENDED)
         return FAKE_ANSWER;
     while (script.ended < request->tickets_ended.ticket && !script.refuses && !script.lies &&
@@ -203,17 +200,6 @@ START_TEST(it_needs_no_thread_and_leaves_nothing)
 }
 END_TEST
 
-START_TEST(an_older_daemon_offers_none)
-{
-    int fd = 0;
-    script.minor = 6;
-    struct aule_session *session = open_session(SHORT_MS);
-    expect(aule_session_fd(session, &fd), AULE_UNSUPPORTED, "too old (protocol 2.6");
-    ck_assert_int_eq(fd, -1);
-    aule_session_close(session);
-}
-END_TEST
-
 START_TEST(of_several_tickets_the_oldest_ends_first)
 {
     struct aule_ticket tickets[3];
@@ -243,7 +229,6 @@ int main(void)
                                       a_session_that_never_asked_sends_nothing,
                                       without_a_daemon_it_is_readable_until_a_reconnect,
                                       it_needs_no_thread_and_leaves_nothing,
-                                      an_older_daemon_offers_none,
                                       of_several_tickets_the_oldest_ends_first, NULL},
                1);
     check_case(suite, "answers", open_script, close_script,

@@ -11,6 +11,8 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum { LEAST_TRIPS = 3, TURN_US = 50000, WARM_US = 2000, ALONE_US = 100000 };
 enum { IN_PROCESS, NUM_PLACES = 3 };
@@ -134,10 +136,17 @@ static bool take_turn(struct place *p)
 
 static bool ask_ends(struct border *b, double *awake, double *asleep)
 {
-    struct aule_daemon_state state;
-    const bool ok = asked(aule_monitor_daemon(b->monitor, &state));
-    *awake = ok ? (double)state.ends_awake : 0;
-    *asleep = ok ? (double)state.ends_asleep : 0;
+    struct aule_metric *metrics = NULL;
+    uint32_t count = 0;
+    const bool ok = asked(aule_monitor_metrics(b->monitor, &metrics, &count));
+    *awake = *asleep = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        if (strcmp(metrics[i].name, "aule_gpu_ends_total{daemon=\"awake\"}") == 0)
+            *awake = (double)metrics[i].value;
+        if (strcmp(metrics[i].name, "aule_gpu_ends_total{daemon=\"asleep\"}") == 0)
+            *asleep = (double)metrics[i].value;
+    }
+    free(metrics);
     return ok;
 }
 
