@@ -69,6 +69,11 @@ refuses 'a command has no list of strings (Ask.names)' '' 'names:[string];' ''
 refuses 'a command has no list of strings (In.names)' 'table In { names:[string]; }' 'in:In;' ''
 refuses 'a table contains itself (In)' 'table In { in:In; }' 'in:In;' ''
 
+# The highest `since` is the minor version.
+makes types '#define WIRE_PROTOCOL_MINOR 0u' '' 'x:uint;' ''
+makes types '#define WIRE_PROTOCOL_MINOR 3u' 'table In (since: 2) { x:uint; }' 'in:In (since: 3);' ''
+makes types '#define WIRE_PROTOCOL_MINOR 2u' 'table In (since: 2) { x:uint; }' 'in:In;' ''
+
 # Values of enums.
 makes structs 'WIRE_RUN_B = 3,' 'enum RunKind : uint { A, B = 3, C }' '' ''
 makes structs 'WIRE_RUN_C = 4,' 'enum RunKind : uint { A, B = 3, C }' '' ''

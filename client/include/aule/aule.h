@@ -188,8 +188,7 @@ struct aule_session_params {
  *               arena, for commands other than runs and waits. The daemon must offer the lane, and
  *               the doorbell, a socket beside the daemon's, must be reachable.
  *   nng lane    all other commands go as messages over the daemon's socket. Commands of the ring
- *               lane also go this way if the ring or these 128 KiB are full, or if the daemon is
- *               older than 2.11.
+ *               lane also go this way if the ring or these 128 KiB are full.
  *
  * $AULE_LANE forces a lane. With "nng" the session uses messages only. With "ring" a session that
  * cannot have the ring lane is not opened:
@@ -219,9 +218,9 @@ struct aule_session_params {
  * handshake was not over after timeout_ms. AULE_DENIED: the daemon serves another user,
  * or what listens is neither this user's, root's nor $AULE_DAEMON_UID's (docs/operating.md).
  * AULE_VERSION: the sentence has both versions. AULE_LIMIT: --max-connections, --max-sessions or
- * --max-arena, --device-arenas. AULE_UNSUPPORTED: a device arena, and the device exports no memory
- * or the daemon is too old. AULE_NO_MEMORY: /dev/shm or the GPU's memory is too small, or this
- * process has no file descriptor left.
+ * --max-arena, --device-arenas. AULE_UNSUPPORTED: a device arena, and the device exports no
+ * memory. AULE_NO_MEMORY: /dev/shm or the GPU's memory is too small, or this process has no file
+ * descriptor left.
  * AULE_INVALID: timeout_ms, ring_spin_us or the path. AULE_MISMATCH, AULE_MALFORMED: the peer is no
  * daemon of this version. AULE_STOPPING. AULE_FORKED.
  */
@@ -241,10 +240,8 @@ AULE_API void aule_session_close(struct aule_session *session);
  * aule_session_close().
  * Everything from before is gone. Calls with its caches, batches, tickets and tensors return
  * AULE_EPOCH; close or destroy them. Pointers into the arena are invalid.
- * Statuses: those of aule_session_open(). AULE_UNSUPPORTED: the session has a descriptor (see
- * aule_session_fd()), and the daemon is now older than protocol 2.7. After a failure, except
- * AULE_FORKED, the session has no daemon and no arena. Calls on it return AULE_DAEMON_GONE;
- * reconnect again, or close it.
+ * Statuses: those of aule_session_open(). After a failure, except AULE_FORKED, the session has no
+ * daemon and no arena. Calls on it return AULE_DAEMON_GONE; reconnect again, or close it.
  * If several threads call this, each makes a reconnect of its own, one after another.
  */
 AULE_API enum aule_status aule_session_reconnect(struct aule_session *session);
@@ -536,10 +533,10 @@ struct aule_pool_info {
 /*
  * Attaches the session to the cache; a second call does nothing more. Waits until the memory is
  * made.
- * AULE_UNSUPPORTED: the daemon runs without --export-pool, is too old, or cannot watch this
- * process. AULE_DENIED: the process is of another user than the daemon. AULE_NO_MEMORY: the device
- * has no memory for the cache. AULE_BUSY: the memory was not made in time, or blocks are being
- * zeroed; ask again. On failure *info is untouched.
+ * AULE_UNSUPPORTED: the daemon runs without --export-pool, or cannot watch this process.
+ * AULE_DENIED: the process is of another user than the daemon. AULE_NO_MEMORY: the device has no
+ * memory for the cache. AULE_BUSY: the memory was not made in time, or blocks are being zeroed; ask
+ * again. On failure *info is untouched.
  */
 AULE_INLINE enum aule_status aule_cache_attach(struct aule_cache *cache,
                                                struct aule_pool_info *info);
@@ -587,7 +584,7 @@ struct aule_report {
  * AULE_INVALID: the session is not attached, or `passed` is no mark. AULE_OUT_OF_RANGE,
  * AULE_NOT_HELD, AULE_SEALED: a slot that the session may not write; nothing is reported then. Slots
  * of a block that was released, and has not passed yet, are allowed.
- * AULE_LIMIT: more slots than fit a message. AULE_UNSUPPORTED: the daemon is too old.
+ * AULE_LIMIT: more slots than fit a message.
  */
 AULE_INLINE enum aule_status aule_cache_report(struct aule_cache *cache,
                                                const struct aule_report *report, uint64_t *mark);
@@ -647,8 +644,7 @@ struct aule_prefix {
  * session now holds each of them, and releases it like any other.
  * If the whole prompt is found, run its last token again with slot -1 to get its output.
  * If the daemon loads blocks of the prompt from outside the GPU, the call returns once they are
- * there, or after two seconds with those that are. aule_prefix_claim() returns at once instead. A
- * daemon older than protocol 2.9 loads nothing for this call.
+ * there, or after two seconds with those that are. aule_prefix_claim() returns at once instead.
  * AULE_QUOTA: the session's own limit. On failure *num_blocks is 0 and nothing is held.
  */
 AULE_INLINE enum aule_status aule_prefix_lookup(struct aule_cache *cache,
@@ -669,8 +665,7 @@ enum aule_keep {
  * *num_tokens: tokens of the cached part; 0 if nothing of the prefix is cached. Without
  * AULE_OK it is 0. A later call with the same prefix replaces the keep; make it when as much of the
  * prefix is cached. Evicting or dropping the blocks ends it.
- * AULE_QUOTA: the pin would exceed the tenant's limit, or --tenant-pinned. AULE_UNSUPPORTED: the
- * daemon is too old.
+ * AULE_QUOTA: the pin would exceed the tenant's limit, or --tenant-pinned.
  */
 AULE_INLINE enum aule_status aule_prefix_keep(struct aule_cache *cache,
                                               const struct aule_prefix *prefix,
@@ -701,9 +696,9 @@ struct aule_claim {
  * aule_prefix_lookup() that also claims the full blocks that are missing; claim->num_blocks is the
  * number of those found. Blocks that the daemon kept outside the GPU count as promised while it
  * loads them; if a load fails, they are the claim's to compute. If claim->id is 0, nothing is
- * missing, or the daemon is older than protocol 2.7 and knows no claims. Otherwise: if
- * claim->num_promised is not 0, call aule_claim_wait(), then compute the rest and publish it. Until
- * then the session may compute blocks behind the promised ones, or anything else.
+ * missing. Otherwise: if claim->num_promised is not 0, call aule_claim_wait(), then compute the
+ * rest and publish it. Until then the session may compute blocks behind the promised ones, or
+ * anything else.
  * AULE_LIMIT also: the session's claims exceed --max-claimed-blocks. On failure *claim is zeroed.
  */
 AULE_INLINE enum aule_status aule_prefix_claim(struct aule_cache *cache,
@@ -858,7 +853,7 @@ struct aule_advance {
  * The cost grows with the sequences, tokens and entries given, not with the table. There are two
  * exceptions. A batch's first advance looks at the whole table. Replacing an entry that unfinished
  * runs can still read copies the table, unless the new entry is -1.
- * AULE_INVALID: the batch has a custom mask or no keys. AULE_UNSUPPORTED: the daemon is too old.
+ * AULE_INVALID: the batch has a custom mask or no keys.
  * Other statuses: as aule_batch_create(). On failure the batch is as it was.
  * Threads: no other call may use the batch meanwhile.
  */
@@ -1119,8 +1114,6 @@ AULE_INLINE enum aule_status aule_wait_any(struct aule_session *session,
  * call and after a reconnect, and is closed by aule_session_close(): take it out of your loop
  * before. Any thread may poll it, and several may. Until the first call it costs nothing.
  * Afterwards the library sends one message each time the oldest ticket that it asked for has ended.
- * AULE_UNSUPPORTED: the daemon is older than protocol 2.7; a reconnect to such a daemon
- * fails likewise.
  * AULE_NO_MEMORY: also no descriptor. On failure *fd is -1.
  */
 AULE_API enum aule_status aule_session_fd(struct aule_session *session, int *fd);
@@ -1278,7 +1271,6 @@ struct aule_merge_params {
 };
 /*
  * Queued and waited for like a run. AULE_LIMIT: too many parts for one merge; merge in steps.
- * AULE_UNSUPPORTED: the daemon is too old for lse_base2.
  */
 AULE_INLINE enum aule_status aule_merge_submit(struct aule_session *session,
                                                const struct aule_merge_params *params,
@@ -1308,7 +1300,7 @@ AULE_API enum aule_status aule_blocks_zero(struct aule_cache *cache, uint32_t co
  * AULE_NOT_HELD. AULE_UNWRITTEN: not all slots of a block are written in all layers.
  * AULE_MISALIGNED: offset is no multiple of 16. AULE_OUT_OF_RANGE: the bytes are not all in the
  * arena. AULE_LIMIT: as aule_blocks_copy(). AULE_UNSUPPORTED: the device does not use the arena in
- * place (info.arena_imported), or the daemon is older than protocol 2.9.
+ * place (info.arena_imported).
  */
 AULE_API enum aule_status aule_blocks_export(struct aule_cache *cache, uint32_t count,
                                              const int32_t *block_ids, uint64_t offset,
@@ -1542,7 +1534,7 @@ struct aule_prefix_state {
  * Lists published blocks of a cache, one page after another. Set *next to 0 before the first call,
  * and call again until *next is 0. Fills *array with *count entries, malloc'd; the caller frees it.
  * A page may have no entry. The daemon goes on between two pages, as above.
- * AULE_NOT_FOUND: there is no such cache. AULE_UNSUPPORTED: the daemon is too old.
+ * AULE_NOT_FOUND: there is no such cache.
  */
 AULE_INLINE enum aule_status aule_monitor_prefix(struct aule_monitor *monitor, uint64_t cache,
                                                  uint32_t *next, struct aule_prefix_state **array,
@@ -1556,8 +1548,7 @@ struct aule_block_tokens {
     uint8_t extra_key[256];       /* of its tree */
 };
 /*
- * AULE_NOT_FOUND: the block is not published, or there is no such cache. AULE_UNSUPPORTED: the
- * daemon is older than protocol 2.9.
+ * AULE_NOT_FOUND: the block is not published, or there is no such cache.
  */
 AULE_INLINE enum aule_status aule_monitor_tokens(struct aule_monitor *monitor, uint64_t cache,
                                                  int32_t block, struct aule_block_tokens *tokens);
@@ -1573,7 +1564,7 @@ AULE_API enum aule_status aule_monitor_close_session(struct aule_monitor *monito
  * Ends a cache that no session has open, with all blocks that are cached in it. Then another cache
  * may take its name.
  * AULE_NOT_FOUND: there is no such cache. AULE_BUSY: a session has it open, or work that uses it is
- * not done. AULE_UNSUPPORTED: the daemon is too old.
+ * not done.
  */
 AULE_API enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, uint64_t cache);
 
@@ -1582,8 +1573,7 @@ AULE_API enum aule_status aule_monitor_drop_cache(struct aule_monitor *monitor, 
  * the cache. The block ids of pinned prefixes are those of aule_monitor_prefix().
  * *num_prefixes: prefixes that were pinned. *num_blocks: cached blocks that may be evicted again.
  * Without AULE_OK both are 0.
- * AULE_NOT_FOUND: there is no such cache, or no pinned prefix has the block. AULE_UNSUPPORTED: the
- * daemon is too old.
+ * AULE_NOT_FOUND: there is no such cache, or no pinned prefix has the block.
  */
 AULE_API enum aule_status aule_monitor_unpin(struct aule_monitor *monitor, uint64_t cache,
                                              int32_t block, uint32_t *num_prefixes,
@@ -1607,7 +1597,7 @@ struct aule_tenant_state {
     uint64_t used_bytes, cached_bytes;
     uint64_t evicted_blocks, refused_no_blocks, refused_quota; /* since the tenant appeared */
 };
-/* As aule_monitor_sessions(). AULE_UNSUPPORTED: the daemon is too old. */
+/* As aule_monitor_sessions(). */
 AULE_INLINE enum aule_status aule_monitor_tenants(struct aule_monitor *monitor,
                                                   struct aule_tenant_state **array,
                                                   uint32_t *count);
@@ -1615,14 +1605,13 @@ AULE_INLINE enum aule_status aule_monitor_tenants(struct aule_monitor *monitor,
  * Changes a tenant's limits until the daemon ends. Blocks that it uses beyond a lower limit stay;
  * cached blocks beyond a lower limit are evicted at once.
  * AULE_NOT_FOUND: there is no such tenant. AULE_INVALID: the floor exceeds `cached`.
- * AULE_UNSUPPORTED: the daemon is too old.
  */
 AULE_API enum aule_status aule_monitor_limit_tenant(struct aule_monitor *monitor, uint64_t tenant,
                                                     uint64_t blocks, uint64_t cached,
                                                     uint64_t floor);
 /*
  * Changes a session's limit on leased and held blocks; 0: none. AULE_NOT_FOUND: there is no such
- * session, or it has ended. AULE_UNSUPPORTED: the daemon is too old.
+ * session, or it has ended.
  */
 AULE_API enum aule_status aule_monitor_limit_session(struct aule_monitor *monitor,
                                                      uint64_t session, uint64_t blocks);
@@ -1678,8 +1667,7 @@ AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor,
  * The options that the daemon was started with: a line "name=value\n" for each, in the order of
  * `aule-daemon --help`. "#" stands before a line whose option the command line does not name. A
  * switch is "yes" or "no". A password in a URL is left out.
- * Fills *lines with malloc'd text; the caller frees it. AULE_UNSUPPORTED: the daemon is too old.
- * Any thread.
+ * Fills *lines with malloc'd text; the caller frees it. Any thread.
  */
 AULE_API enum aule_status aule_monitor_options(struct aule_monitor *monitor, char **lines);
 
@@ -1687,7 +1675,7 @@ AULE_API enum aule_status aule_monitor_options(struct aule_monitor *monitor, cha
 enum aule_log_level { AULE_LOG_SHOW, AULE_LOG_ERROR, AULE_LOG_WARN, AULE_LOG_INFO, AULE_LOG_DEBUG };
 /*
  * Sets the log level until the daemon ends, and fills *before with the level that was set.
- * AULE_LOG_SHOW sets nothing. AULE_UNSUPPORTED: the daemon is too old, or has no such level.
+ * AULE_LOG_SHOW sets nothing. AULE_UNSUPPORTED: the daemon has no such level.
  */
 AULE_API enum aule_status aule_monitor_log_level(struct aule_monitor *monitor,
                                                  enum aule_log_level level,

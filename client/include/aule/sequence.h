@@ -139,7 +139,7 @@ AULE_API enum aule_status aule_sequence_publish(struct aule_sequence *sequence);
  * all layers and have finished. `passed` and `mark` (NULL: not wanted) are those of
  * aule_cache_report(). Slots of the last, part-filled block are not reported. If a block cannot be
  * published, its slots count as reported nevertheless.
- * AULE_UNSUPPORTED: the daemon is older than protocol 2.10. Others: those of both.
+ * Statuses: those of both.
  */
 AULE_API enum aule_status aule_sequence_publish_written(struct aule_sequence *sequence,
                                                         uint64_t passed, uint64_t *mark);
@@ -156,8 +156,7 @@ AULE_API enum aule_status aule_sequence_publish_written(struct aule_sequence *se
  * is not accepted, or the tenant offers another sequence under the name in this cache. AULE_BUSY: a
  * batch that has not run yet writes one of the blocks. AULE_LIMIT: --max-offers, or
  * --max-batch-memory for the token ids. AULE_UNWRITTEN: a run of a step that was made was not
- * submitted, or has failed. AULE_UNSUPPORTED: the daemon's protocol is older than 2.7.
- * AULE_NO_MEMORY. On failure the sequence stays.
+ * submitted, or has failed. AULE_NO_MEMORY. On failure the sequence stays.
  */
 AULE_API enum aule_status aule_sequence_offer(struct aule_sequence *sequence, const char *name,
                                               int timeout_ms);
@@ -174,8 +173,7 @@ AULE_API enum aule_status aule_sequence_offer(struct aule_sequence *sequence, co
  * taken it, or runs that compute it are not done. AULE_UNWRITTEN: such a run has failed; only the
  * giver can take the sequence. AULE_QUOTA: as of aule_blocks_lease(). AULE_LIMIT: this session has
  * taken --max-offers sequences and accepted none of them. AULE_INVALID: the name has not 1 to 255
- * bytes, or timeout_ms is below -1. AULE_UNSUPPORTED: the daemon's protocol is older than 2.7.
- * AULE_NO_MEMORY. On any but AULE_OK *sequence is NULL.
+ * bytes, or timeout_ms is below -1. AULE_NO_MEMORY. On any but AULE_OK *sequence is NULL.
  */
 AULE_API enum aule_status aule_sequence_take(struct aule_cache *cache, const char *name,
                                              int timeout_ms, struct aule_sequence **sequence);

@@ -7,7 +7,7 @@
 
 #include "rigs/client_world.h"
 
-// The answer of a daemon of protocol 2.4 to a run that waits.
+// The answer of the daemon to a run that waits.
 struct ending {
     int32_t status, run_status;
     uint64_t ticket;
