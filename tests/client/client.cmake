@@ -167,14 +167,17 @@ aule_check(test_client_grown SOURCES client/test_client_grown.c LIBS aule-client
            LABELS process VALIDATED ENVIRONMENT LD_LIBRARY_PATH=${grown})
 add_dependencies(test_client_grown aule_client_grown)
 
-# The examples of sequence.h, as users write them: against the shared library and a daemon.
-add_library(toy_model STATIC client/examples/toy_model.c)
-target_include_directories(toy_model PUBLIC client/examples)
+# examples/, as users write them: against the shared library and a daemon.
+set(examples ${PROJECT_SOURCE_DIR}/examples)
+add_library(toy_model STATIC ${examples}/toy_model.c)
+target_include_directories(toy_model PUBLIC ${examples})
 target_link_libraries(toy_model PRIVATE aule_flags PUBLIC aule-client m)
-foreach(example speculative n_best beam prefill_decode)
-  add_executable(example_${example} client/examples/${example}.c)
-  target_link_libraries(example_${example} PRIVATE aule_flags toy_model)
-  add_test(NAME example_${example} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/client/examples/run.sh
-           $<TARGET_FILE:aule-daemon> $<TARGET_FILE:example_${example}>)
-  set_tests_properties(example_${example} PROPERTIES LABELS process TIMEOUT 300)
+file(GLOB programs CONFIGURE_DEPENDS RELATIVE ${examples} ${examples}/[0-9]*.c)
+foreach(program ${programs})
+  string(REGEX REPLACE "^[0-9]+_(.*)\\.c$" "example_\\1" name ${program})
+  add_executable(${name} ${examples}/${program})
+  target_link_libraries(${name} PRIVATE aule_flags toy_model)
+  add_test(NAME ${name} COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/client/run_example.sh
+           $<TARGET_FILE:aule-daemon> $<TARGET_FILE:${name}>)
+  set_tests_properties(${name} PROPERTIES LABELS process TIMEOUT 300)
 endforeach()

@@ -9,7 +9,7 @@
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-folders=(base schema shaders daemon client tools tests)
+folders=(base schema shaders daemon client examples tools tests)
 
 # Each line is a room and the rooms that it may include; it may also include what these may include.
 # A file is in the room with the longest name that its path begins with. tests/ is not here: a test
@@ -47,6 +47,7 @@ daemon/server/handlers/    daemon/server/
 daemon/                    daemon/server/
 client/include/
 client/                    client/include/ schema/
+examples/                  client/include/
 tools/complaint/           base/
 tools/svg/                 base/
 tools/                     tools/complaint/ tools/svg/ client/include/

@@ -4,7 +4,7 @@
 #
 # docs.sh BUILD [CC [write]]: README.md, CONTRIBUTING.md, docs/ and the READMEs of schema/ and
 # shaders/ tell the truth.
-# - README's C block is main() of tests/client/readme_example.c. Every other C block compiles with
+# - README's C block is main() of examples/02_prompt.c. Every other C block compiles with
 #   the public header alone. tests/python/test_docs.py runs the Python blocks.
 # - The commands of sh blocks exist. So do the options of aule's programs and scripts there.
 # - Tables of options, and the man pages, name exactly the options of --help. A table between
@@ -23,7 +23,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(cd "${1:?}" && pwd)
 cc=${2:-cc}
 cd "$root"
-documents=(README.md CONTRIBUTING.md docs/*.md schema/README.md shaders/README.md)
+documents=(README.md CONTRIBUTING.md docs/*.md examples/README.md schema/README.md shaders/README.md)
 bad=0
 
 complain()
@@ -59,8 +59,8 @@ check_languages()
 
 check_example()
 {
-    diff <(blocks c README.md) <(sed -n '/^int main(void)$/,$p' tests/client/readme_example.c) ||
-        complain "README.md: the C block (<) is not main() of tests/client/readme_example.c (>)"
+    diff <(blocks c README.md) <(sed -n '/^int main(void)$/,$p' examples/02_prompt.c) ||
+        complain "README.md: the C block (<) is not main() of examples/02_prompt.c (>)"
 }
 
 # Blocks of one file are one source.
@@ -216,7 +216,7 @@ spans()
 
 check_names()
 {
-    local file name rooms=(base schema daemon client tools tests shaders cmake)
+    local file name rooms=(base schema daemon client tools tests shaders examples cmake)
     for file in "${documents[@]}"; do
         while read -r name; do
             case $name in

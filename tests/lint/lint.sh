@@ -130,7 +130,7 @@ check_tidy()
     mapfile -t list < <(
         jq -r --arg root "$PWD/" '.[].file | select(startswith($root)) | ltrimstr($root)' \
             "$1/compile_commands.json" |
-            grep -E '^(base|schema|daemon|client|tools)/.*\.c$' |
+            grep -E '^(base|schema|daemon|client|examples|tools)/.*\.c$' |
             grep -vE '/(element|values)\.c$' | sort -u
     )
     [ ${#list[@]} -gt 0 ]

@@ -25,7 +25,7 @@ POOL_SMALL, POOL = 256, 8192  # blocks of each cache
 
 def kernels() -> Any:
     """Return the example's model, which has the Triton kernel."""
-    sys.path.insert(0, str(ROOT / "client/python/examples"))
+    sys.path.insert(0, str(ROOT / "examples/python"))
     import attached_model
 
     return attached_model
@@ -397,7 +397,7 @@ def example(size: Size) -> list[Row]:
 
 def _example(size: Size, kernel: str) -> list[Row]:
     small = ["--layers=2", "--system=128", "--new=8"] if size is SMALL else []
-    done = subprocess.run([sys.executable, str(ROOT / "client/python/examples/attached.py"),
+    done = subprocess.run([sys.executable, str(ROOT / "examples/python/attached.py"),
                            "--kernel", kernel, *small], capture_output=True, text=True, check=False)
     sys.stderr.write(done.stderr[-4000:])
     print(done.stdout)

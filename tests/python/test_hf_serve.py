@@ -24,7 +24,7 @@ pytest.importorskip("transformers")
 import aule.hf  # noqa: E402
 import hf_models  # noqa: E402
 
-EXAMPLES = Path(__file__).parent.parent.parent / "client/python/examples"
+EXAMPLES = Path(__file__).parent.parent.parent / "examples/python"
 NEW = 5
 
 

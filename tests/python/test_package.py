@@ -89,7 +89,7 @@ def test_the_types_are_clean() -> None:
 
 def test_the_style_is_clean() -> None:
     ran = run(PYTHON, "-m", "ruff", "check", "--no-cache", "--config", SOURCES / "pyproject.toml",
-              SOURCES, ROOT / "tests/python", cwd=ROOT)
+              SOURCES, ROOT / "examples/python", ROOT / "tests/python", cwd=ROOT)
     assert ran.returncode == 0, ran.stdout
 
 
@@ -101,7 +101,7 @@ def stand_ins(folder: Path, **sources: str) -> dict[str, str]:
 
 
 def test_the_example_of_own_kernels_says_what_it_needs(folder: Path) -> None:
-    example = SOURCES / "examples/attached.py"
+    example = ROOT / "examples/python/attached.py"
     absent = "raise ImportError('it is not there')"
     ran = run(PYTHON, example, "--help", env=stand_ins(folder, torch=absent, triton=absent))
     assert ran.returncode == 0 and "--processes" in ran.stdout, ran.stderr

@@ -102,11 +102,11 @@ endif()
 # Several users; only root can become them.
 if(TARGET aule-daemon AND TARGET aule-ctl)
   add_test(NAME test_tenants COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/server/test_tenants.sh
-    $<TARGET_FILE:aule-daemon> $<TARGET_FILE:aule-ctl> $<TARGET_FILE:readme_example>
+    $<TARGET_FILE:aule-daemon> $<TARGET_FILE:aule-ctl> $<TARGET_FILE:example_prompt>
     $<TARGET_FILE_DIR:aule-client>)
   add_test(NAME test_compile_apart COMMAND
     ${CMAKE_CURRENT_SOURCE_DIR}/server/test_compile_apart.sh $<TARGET_FILE:aule-daemon>
-    $<TARGET_FILE:aule-ctl> $<TARGET_FILE:readme_example> $<TARGET_FILE_DIR:aule-client>)
+    $<TARGET_FILE:aule-ctl> $<TARGET_FILE:example_prompt> $<TARGET_FILE_DIR:aule-client>)
   set_tests_properties(test_compile_apart PROPERTIES TIMEOUT 300 LABELS "process;device"
     SKIP_RETURN_CODE 77)
   set_tests_properties(test_tenants PROPERTIES TIMEOUT 300 LABELS process SKIP_RETURN_CODE 77)

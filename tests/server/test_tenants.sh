@@ -34,11 +34,11 @@ expect() { # TEXT COMMAND...: the command prints the text
     "$@" >"$folder/out" 2>&1 || true
     grep -q "$text" "$folder/out" || { echo "no \"$text\" from: $*"; cat "$folder/out"; exit 1; }
 }
-expect "^0 of .* in the cache" as 64002 64002 "$folder/readme_example"
-expect "^[1-9][0-9]* of .* in the cache" as 64009 64003 "$folder/readme_example"
-expect "^0 of .* in the cache" as 64001 64001 "$folder/readme_example"
-expect "DENIED.*has uid 64010" as 64010 64010 "$folder/readme_example"
+expect "^0 of .* in the cache" as 64002 64002 "$folder/example_prompt"
+expect "^[1-9][0-9]* of .* in the cache" as 64009 64003 "$folder/example_prompt"
+expect "^0 of .* in the cache" as 64001 64001 "$folder/example_prompt"
+expect "DENIED.*has uid 64010" as 64010 64010 "$folder/example_prompt"
 expect "DENIED\|only uid 64001 and root may" as 64002 64002 "$folder/aule-ctl" tenants
 expect " team " "$folder/aule-ctl" tenants
 expect "limit_blocks" "$folder/aule-ctl" limit team=blocks:1 --json
-expect "QUOTA.*tenant \"team\"" as 64002 64002 "$folder/readme_example"
+expect "QUOTA.*tenant \"team\"" as 64002 64002 "$folder/example_prompt"

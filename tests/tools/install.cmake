@@ -12,7 +12,3 @@ add_test(NAME test_install
     ${PROJECT_VERSION} ${install_flags})
 set_tests_properties(test_install PROPERTIES TIMEOUT 1200 LABELS process
   ENVIRONMENT "${validation}")
-
-# The build also compiles the example, so that it never breaks unnoticed.
-add_executable(readme_example client/readme_example.c)
-target_link_libraries(readme_example PRIVATE aule_flags aule-client)

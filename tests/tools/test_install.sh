@@ -91,7 +91,7 @@ for word in "${words[@]}"; do
         *) fail "pkg-config: $word" ;;
     esac
 done
-source=$here/../client/readme_example.c
+source=$here/../../examples/02_prompt.c
 "$cc" -std=c11 -Wall -Wextra -Werror "${flags[@]}" "$source" "${words[@]}" -o "$work/example"
 nm -D "$work/example" | grep -q ' U aule_run_sized@AULE_0.2$' ||
     fail "the example calls $(nm -D "$work/example" | grep aule_run)"

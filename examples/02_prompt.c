@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// readme_example.c - one attention layer over a paged KV cache that processes share.
+// 02_prompt.c - one attention layer over a paged KV cache that processes share.
 // README.md shows main(). A test builds this file against an installed aule and runs it twice:
 // the second run finds the blocks that the first one published.
 //
-//     cc readme_example.c $(pkg-config --cflags --libs aule-client) -o example && ./example
+//     cc 02_prompt.c $(pkg-config --cflags --libs aule-client) -o example && ./example
 
 #include <aule/sequence.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// n_best.c - n-best sampling: N forks of one prompt, each of which samples a text of its own. The
-// prompt is computed once and its full blocks are stored once. Prints the likeliest text.
+// 03_n_best.c - n-best sampling: N forks of one prompt, each of which samples a text of its own.
+// The prompt is computed once and its full blocks are stored once. Prints the likeliest text.
 
 #include "toy_model.h"
 

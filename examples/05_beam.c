@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// beam.c - beam search: each step extends the BEAMS best texts by every token and keeps the BEAMS
-// best of the results. A text that has several successors is forked. The program checks the
+// 05_beam.c - beam search: each step extends the BEAMS best texts by every token and keeps the
+// BEAMS best of the results. A text that has several successors is forked. The program checks the
 // winner's score by computing its text anew.
 
 #include "toy_model.h"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # SPDX-FileCopyrightText: The aule authors
 #
-# run.sh DAEMON EXAMPLE - runs an example against a daemon of its own; the example's exit code.
+# run_example.sh DAEMON EXAMPLE - runs an example against a daemon of its own; the example's exit code.
 
 set -euo pipefail
 folder=$(mktemp -d)

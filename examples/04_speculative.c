@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// speculative.c - speculative decoding: a cheap draft proposes K tokens, one step verifies them
+// 04_speculative.c - speculative decoding: a cheap draft proposes K tokens, one step verifies them
 // all, and truncating drops those that the model would not have chosen. The text is the same as
 // with greedy decoding, which this program checks.
 

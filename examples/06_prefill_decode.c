@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// prefill_decode.c - one process computes prompts, another one samples: the prefill worker offers
-// each sequence by the number of its request, and the decode worker takes it. Prints the texts. The
-// prefill worker also samples each text itself, by a fork, to show that both get the same.
+// 06_prefill_decode.c - one process computes prompts, another one samples: the prefill worker
+// offers each sequence by the number of its request, and the decode worker takes it. Prints the
+// texts. The prefill worker also samples each text itself, by a fork, to show that both get the
+// same.
 
 #include "toy_model.h"
 
