@@ -133,14 +133,11 @@ options() { grep -oE '(^|[^a-z-])--[a-z][a-z-]+' | grep -oE -- '--[a-z][a-z-]+' 
 manual() { sed -n '/^\.TP$/{n;s/\\-/-/g;p}' "$1" | options; }
 
 # The commands that may go by ring, as schema/aule.fbs has them.
+# shellcheck disable=SC2016 # the back quotes are Markdown's
 ring_commands()
 {
-    sed -nE 's/^table ([A-Za-z]+) \(.*by_ring: ([0-9]+).*/\1 \2/p' schema/aule.fbs |
-        awk '$2 == 0 { first = first ", `" $1 "`" } $2 > 0 { later = later ", `" $1 "`"; minor = $2 }
-            END {
-                print "In entries of the ring: " substr(first, 3) "."
-                print "Behind the arena, since 2." minor ": " substr(later, 3) "."
-            }' | fold -s -w 98 | sed 's/ *$//'
+    sed -nE 's/^table ([A-Za-z]+) \(.*by_ring.*/`\1`,/p' schema/aule.fbs | tr '\n' ' ' |
+        sed 's/, $/./' | fold -s -w 98 | sed 's/ *$//'
 }
 
 # with_tables FILE: the file with each program's own table in its place.
