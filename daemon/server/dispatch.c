@@ -170,8 +170,10 @@ static enum status check_operator(const struct call *call, struct error *error)
     if (command == WIRE_COMMAND_HELLO || command == WIRE_COMMAND_PING ||
         listener_is_operator(call->peer))
         return STATUS_OK;
-    return error_set(error, STATUS_DENIED, "%s: only uid %u and root may; the caller has uid %u",
-                     wire_command_name(command), geteuid(), call->peer->user.uid);
+    return error_set(error, STATUS_DENIED,
+                     "only uid %u and root may look at what is of others, or change it; the caller "
+                     "has uid %u",
+                     geteuid(), call->peer->user.uid);
 }
 
 // A worker changes nothing of others, not even of its own user's other workers.

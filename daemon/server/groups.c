@@ -43,16 +43,17 @@ static bool parse_number(const char *text, size_t length, uint64_t most, uint64_
     return errno == 0 && *out <= most;
 }
 
-static bool add_member(struct group *group, bool is_gid, uint64_t id)
+static enum status add_member(struct group *group, bool is_gid, uint64_t id, struct error *error)
 {
     if (group->num_members == MAX_MEMBERS)
-        return false;
+        return error_set(error, STATUS_INVALID, "it has more than %d uids and gids", MAX_MEMBERS);
     group->members[group->num_members++] = (struct member){is_gid, (uint32_t)id};
-    return true;
+    return STATUS_OK;
 }
 
 // One "KEY:NUMBER" of `length` bytes.
-static bool parse_part(struct group *group, const char *part, size_t length)
+static enum status parse_part(struct group *group, const char *part, size_t length,
+                              struct error *error)
 {
     static const struct {
         const char *key;
@@ -67,37 +68,56 @@ static bool parse_part(struct group *group, const char *part, size_t length)
         {"connections:", LIMIT, offsetof(struct group, places.connections)},
         {"sessions:", LIMIT, offsetof(struct group, places.sessions)},
     };
+    const int shown = length < 64 ? (int)length : 64;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         size_t key = strlen(keys[i].key);
         uint64_t number, most = keys[i].kind == LIMIT ? INT32_MAX : UINT32_MAX - 1;
         if (length < key || memcmp(part, keys[i].key, key) != 0)
             continue;
         if (!parse_number(part + key, length - key, most, &number))
-            return false;
+            return error_set(error, STATUS_INVALID,
+                             "\"%.*s\" has no number from 0 to %" PRIu64 " behind the colon", shown,
+                             part, most);
         if (keys[i].kind != LIMIT)
-            return add_member(group, keys[i].kind == GID, number);
+            return add_member(group, keys[i].kind == GID, number, error);
         memcpy((char *)group + keys[i].offset, &number, sizeof number);
-        return true;
+        return STATUS_OK;
     }
-    return false;
+    return error_set(error, STATUS_INVALID,
+                     "\"%.*s\" is none of uid:N, gid:N, blocks:N, cached:N, floor:N, "
+                     "connections:N and sessions:N",
+                     shown, part);
 }
 
-static bool parse_group(const char *spec, struct group *group)
+static enum status parse_name(const char *spec, struct group *group, struct error *error)
 {
     const char *equals = strchr(spec, '=');
-    size_t name = equals ? (size_t)(equals - spec) : 0;
-    if (name == 0 || name > GROUP_NAME_MAX || memchr(spec, ':', name) || memchr(spec, '/', name))
-        return false;
-    memcpy(group->name, spec, name);
-    for (const char *part = equals + 1; *part;) {
+    const size_t length = equals ? (size_t)(equals - spec) : 0;
+    if (length == 0)
+        return error_set(error, STATUS_INVALID, "it does not begin with NAME=");
+    if (length > GROUP_NAME_MAX)
+        return error_set(error, STATUS_INVALID, "its name has %zu bytes; %d is the most", length,
+                         GROUP_NAME_MAX);
+    if (memchr(spec, ':', length) || memchr(spec, '/', length))
+        return error_set(error, STATUS_INVALID, "a name has neither : nor /");
+    memcpy(group->name, spec, length);
+    return STATUS_OK;
+}
+
+static enum status parse_group(const char *spec, struct group *group, struct error *error)
+{
+    enum status status = parse_name(spec, group, error);
+    const char *part = spec + strlen(group->name) + 1;
+    while (status == STATUS_OK && *part) {
         size_t length = strcspn(part, ",");
-        if (!parse_part(group, part, length))
-            return false;
+        status = parse_part(group, part, length, error);
         part += length + (part[length] == ',');
     }
+    if (status == STATUS_OK && !group->num_members)
+        status = error_set(error, STATUS_INVALID, "it names no user: it needs uid:N or gid:N");
     group->places.name = group->name;
     group->places.one_user = group->num_members == 1 && !group->members[0].is_gid;
-    return group->num_members > 0;
+    return status;
 }
 
 static const struct group *find_name(const struct groups *groups, const char *name)
@@ -126,13 +146,13 @@ enum status groups_create(const char *const *specs, uint32_t count, struct group
     }
     for (uint32_t i = 0; i < count; i++) {
         struct group *group = &groups->groups[i];
-        if (!parse_group(specs[i], group) || find_name(groups, group->name)) {
+        struct error why;
+        enum status status = parse_group(specs[i], group, &why);
+        if (status == STATUS_OK && find_name(groups, group->name))
+            status = error_set(&why, STATUS_INVALID, "an earlier --tenant has this name");
+        if (status != STATUS_OK) {
             groups_destroy(groups);
-            return error_set(error, STATUS_INVALID,
-                             "--tenant \"%.200s\" is not NAME=uid:N,gid:N,... with any of "
-                             "blocks:N, cached:N, floor:N, connections:N and sessions:N, at most "
-                             "%d members, and a new name of at most %d bytes without : and /",
-                             specs[i], MAX_MEMBERS, GROUP_NAME_MAX);
+            return error_set(error, status, "--tenant \"%.200s\": %s", specs[i], why.text);
         }
         groups->core[i] = (struct core_group){group->name, group->limits};
         groups->count++;

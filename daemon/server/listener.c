@@ -182,6 +182,30 @@ static void account(struct listener *listener, const struct entry *entry, size_t
 
 // ---- connections that come ----
 
+// A full control socket serves the next operator all the same: the connection that has asked
+// nothing for the longest time ends. The library's monitors connect anew. False: all are in use.
+static bool make_control_place(struct listener *listener)
+{
+    struct entry *idlest = NULL;
+    for (struct entry *entry = listener->entries; entry; entry = entry->hh.next) {
+        const struct peer *peer = &entry->peer;
+        if (!entry->gone && peer->by_control && !peer->refusal &&
+            channel_held(&entry->channel) == 0 &&
+            (!idlest || peer->active_ns < idlest->peer.active_ns))
+            idlest = entry;
+    }
+    if (!idlest)
+        return false;
+    struct error error;
+    error_set(
+        &error, STATUS_NO_SESSION,
+        "another operator needs one of the %d connections of the control socket, and this one "
+        "asked nothing for the longest time",
+        MAX_CONTROL);
+    end(listener, idlest, &error);
+    return true;
+}
+
 // True: both count against the same places. Each socket has its own; so have refused connections,
 // by reason.
 static bool shares_places(const struct peer *one, const struct peer *other)
@@ -200,7 +224,7 @@ static struct places_taken count_places(const struct listener *listener, const s
     return taken;
 }
 
-static enum status check_place(const struct listener *listener, const struct peer *peer,
+static enum status check_place(struct listener *listener, const struct peer *peer,
                                struct error *error)
 {
     const struct listener_params *params = &listener->params;
@@ -216,7 +240,7 @@ static enum status check_place(const struct listener *listener, const struct pee
     const struct places_taken taken = count_places(listener, peer);
     if (!peer->by_control)
         return places_check(&places, &taken, &peer->user, error);
-    if (taken.all < MAX_CONTROL)
+    if (taken.all < MAX_CONTROL || make_control_place(listener))
         return STATUS_OK;
     return error_set(error, STATUS_LIMIT, "the control socket has all of its %d connections",
                      MAX_CONTROL);

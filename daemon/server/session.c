@@ -272,8 +272,9 @@ static void made(struct job *job, void *context)
     watch_owner(session);
     log_info("%s: opened, uid %u, tenant \"%s\", arena of %" PRIu64
              " bytes, %s, device arena of %" PRIu64 " bytes",
-             session->label, session->uid, session->tenant, session->segment.arena_size,
-             session->imported ? "imported" : "staged", session->device_arena_size);
+             session->label, session->uid, session->group ? session->group : session->tenant,
+             session->segment.arena_size, session->imported ? "imported" : "staged",
+             session->device_arena_size);
     answer_hello(session);
 }
 

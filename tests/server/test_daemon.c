@@ -219,7 +219,7 @@ START_TEST(a_folder_that_others_can_exchange_is_not_used_and_a_sticky_one_will_d
 END_TEST
 
 struct refused {
-    const char *options[3];
+    const char *options[5];
     const char *sentence;
 };
 static const struct refused bad_options[] = {
@@ -240,7 +240,12 @@ static const struct refused bad_options[] = {
     {{"--frobnicate"}, "--frobnicate is no option"},
     {{"--ring-entries", "48"}, "--ring-entries \"48\" is not a power of two"},
     {{"somewhere"}, "\"somewhere\" is no option"},
-    {{"--tenant", "team"}, "--tenant \"team\" is not NAME=uid:N"},
+    {{"--tenant", "team"}, "--tenant \"team\": it does not begin with NAME="},
+    {{"--tenant", "a/b=uid:1"}, "a name has neither : nor /"},
+    {{"--tenant", "a=gid:x"}, "\"gid:x\" has no number from 0 to 4294967294 behind the colon"},
+    {{"--tenant", "a=uid:1,bloks:3"}, "\"bloks:3\" is none of uid:N, gid:N, blocks:N"},
+    {{"--tenant", "a=blocks:3"}, "it names no user: it needs uid:N or gid:N"},
+    {{"--tenant", "a=uid:1", "--tenant", "a=uid:2"}, "an earlier --tenant has this name"},
     {{"--tier", "ftp://x"}, "--tier 1 does not begin with one of: redis://, rediss://, files://"},
     {{"--tier", "files://relative"}, "--tier 1: files://relative: the path must begin with /"},
     {{"--require-gpu", "-1"}, "--require-gpu \"-1\""},

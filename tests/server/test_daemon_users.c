@@ -351,7 +351,10 @@ static int look_around(void)
             continue;
         if (ask(bare, &(struct wire_request){.command = (enum wire_command)command}) !=
                 STATUS_DENIED ||
-            !strstr(bare->reply.message, "only uid 0 and root may; the caller has uid 64002"))
+            !strstr(
+                bare->reply.message,
+                "only uid 0 and root may look at what is of others, or change it; the caller has "
+                "uid 64002"))
             return command;
     }
     return 0;

@@ -40,5 +40,9 @@ expect "^0 of .* in the cache" as 64001 64001 "$folder/example_prompt"
 expect "DENIED.*has uid 64010" as 64010 64010 "$folder/example_prompt"
 expect "DENIED\|only uid 64001 and root may" as 64002 64002 "$folder/aule-ctl" tenants
 expect " team " "$folder/aule-ctl" tenants
+expect "most used.*most cached" "$folder/aule-ctl" tenants
+grep -q 'opened, uid 64002, tenant "team"' "$folder/log" || { echo "the log names no tenant"; exit 1; }
+# The sentence says all that helps.
+expect '"hint":[^a-z]*null' as 64002 64002 "$folder/aule-ctl" tenants --json
 expect "limit_blocks" "$folder/aule-ctl" limit team=blocks:1 --json
 expect "QUOTA.*tenant \"team\"" as 64002 64002 "$folder/example_prompt"

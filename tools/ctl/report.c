@@ -24,7 +24,6 @@ static const struct meaning meanings[] = {
     {AULE_MALFORMED, EXIT_CODE_FAILED, "use an aule-ctl of the daemon's version"},
     {AULE_FORKED, EXIT_CODE_FAILED, "this is a defect in aule-ctl; please report it"},
     {AULE_VERSION, EXIT_CODE_FAILED, "use an aule-ctl of the daemon's version"},
-    {AULE_DENIED, EXIT_CODE_FAILED, "ask as the daemon's own user or as root"},
     {AULE_NOT_FOUND, EXIT_CODE_FAILED,
      "aule-ctl sessions@ and aule-ctl caches@ list what there is"},
     {AULE_BUSY, EXIT_CODE_FAILED,
