@@ -121,7 +121,7 @@ def test_the_module_says_what_is_there_and_what_is_wrong(session: aule.Session,
                                                          folder: Path) -> None:
     ran = run(PYTHON, "-m", "aule")
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    for words in (r"^aule +0\.", r"^numpy +\d", r"^daemon +answers, protocol 2\.", r"^device +\w",
+    for words in (r"^aule +0\.", r"^numpy +\d", r"^daemon +answers, protocol 3\.", r"^device +\w",
                   r"^library +/", r"^lane +"):
         assert re.search(words, ran.stdout, re.M), words
     ran = run(PYTHON, "-m", "aule", "--socket", folder / "none")

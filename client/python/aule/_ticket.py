@@ -121,17 +121,18 @@ class Ticket:
             keep = self._handle  # the session's descriptor stays open
             if keep is None:
                 break
-            self._session._noticed(keep).add(self)
+            notice = self._session._noticed(keep)
+            notice.add(self)
             future: asyncio.Future[None] = loop.create_future()
             self._waiters.append((loop, future))
             timer = None
             try:
                 if self._look() is True:  # before the waiter was noted, nothing would have woken it
                     break
-                if notice is None or not self._noted:
+                if not self._noted:
                     timer = loop.call_later(pause, _end_wait, future)
                     pause = min(2 * pause, LAST_LOOK_S)
-                with notice.reading(loop) if notice is not None else contextlib.nullcontext():
+                with notice.reading(loop):
                     await future
             finally:
                 self._waiters.remove((loop, future))
