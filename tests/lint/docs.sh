@@ -23,7 +23,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$(cd "${1:?}" && pwd)
 cc=${2:-cc}
 cd "$root"
-documents=(README.md CONTRIBUTING.md docs/*.md examples/README.md schema/README.md shaders/README.md)
+documents=(README.md CONTRIBUTING.md docs/*.md {examples,schema,shaders,tools/worker}/README.md)
 bad=0
 
 complain()
@@ -161,7 +161,7 @@ with_tables()
 tables()
 {
     local file new
-    for file in docs/operating.md docs/measuring.md schema/README.md; do
+    for file in docs/operating.md docs/measuring.md schema/README.md tools/worker/README.md; do
         new=$(with_tables "$file")
         if [ "$1" = write ]; then
             printf '%s\n' "$new" >"$file"
@@ -241,8 +241,8 @@ anchors()
 # shellcheck disable=SC2016 # the back quotes are Markdown's
 named_tests()
 {
-    grep -oE '`[a-z0-9_]+`\]\((\.\./)?tests/[a-z_/]+\.c\)' |
-        sed -E 's/`(.*)`\]\((\.\.\/)?(.*)\)/\1 \3/'
+    grep -oE '`[a-z0-9_]+`\]\((\.\./)*tests/[a-z_/]+\.c\)' |
+        sed -E 's/`(.*)`\]\((\.\.\/)*(.*)\)/\1 \3/'
 }
 
 # check_link FILE TARGET
@@ -288,13 +288,13 @@ check_tolerances()
 {
     local table tested
     # shellcheck disable=SC2016
-    table=$(section docs/operating.md "aule-worker: a model to try" |
+    table=$(section tools/worker/README.md "Tolerances" |
         grep -E '^\| `[a-z0-9]+` \| [0-9]e' | tr -d '`| ')
     tested=$(grep -E '^    \{AULE_[A-Z0-9]+, [0-9]e' tests/tools/test_worker.c |
         sed 's/AULE_//' | tr -d '{}, ')
-    [ -n "$table" ] || complain "docs/operating.md: the worker's tolerances are not to be found"
+    [ -n "$table" ] || complain "tools/worker/README.md: the worker's tolerances are not to be found"
     [ "$table" = "${tested,,}" ] ||
-        complain "docs/operating.md: the worker's tolerances are not those of" \
+        complain "tools/worker/README.md: the worker's tolerances are not those of" \
             "tests/tools/test_worker.c: $table, ${tested,,}"
 }
 
@@ -323,7 +323,7 @@ check_c
 check_sh
 same_options docs/operating.md "Options of aule-daemon" aule-daemon daemon/aule-daemon.8
 same_options docs/operating.md "aule-ctl: looking inside" aule-ctl tools/ctl/aule-ctl.1
-same_options docs/operating.md "aule-worker: a model to try" aule-worker tools/worker/aule-worker.1
+same_options tools/worker/README.md "Options" aule-worker tools/worker/aule-worker.1
 same_options docs/measuring.md "Options" aule-bench tools/bench/aule-bench.1
 same_commands
 check_names

@@ -451,12 +451,12 @@ def note_of(verdict: str) -> str:
 
 
 NOTE_FORMS = (
-    (r" \((\w+\.py:\d+|the [\w' ]+ request)\)", ""),
+    (r" \((\w+\.py:\d+|the [\w' ]+ request|aten[\w.]+)\)", ""),
     (r"^(eager fails: |no image: )?\w+(Error|Exception): ", r"\1"),
     (r"\b\w*[A-Z]\w*(For[A-Z]\w+|LMHead\w*|Attention\w*|Model|Decoder|Config|_V3)\b", "CLASS"),
     (r"^\w+: its", "CLASS: its"), (r"\b\d+\b", "N"),
     (r"layers of the kind [\w, ]+:", "layers of the kind KIND:"))
-NOTE = 400  # characters of a note
+NOTE = 120  # characters of a note
 
 
 def markdown(found: dict[str, dict[str, str]]) -> str:
