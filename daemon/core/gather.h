@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // gather.h - holds runs back past the end of the GPU's work, until sessions that are about to read
-// the same prefix have queued theirs. The rule is in runs/crews.h; here are its sessions, and two
+// the same prefix have queued theirs. The rule is in turns/crews.h; here are its sessions, and two
 // bounds on what waiting may cost. Dispatcher thread only.
 //
 // - A run waits for at most about a model step: the cache's layers and GATHER_ROUNDS, times its
@@ -17,7 +17,7 @@
 #ifndef AULE_CORE_GATHER_H
 #define AULE_CORE_GATHER_H
 
-#include "core/runs/crews.h"
+#include "core/turns/crews.h"
 
 #include <stddef.h>
 

@@ -7,10 +7,10 @@
 #ifndef AULE_CORE_SCHEDULER_H
 #define AULE_CORE_SCHEDULER_H
 
+#include "core/errands/hauls.h"
 #include "core/runs/run.h"
-#include "core/runs/turns.h"
+#include "core/turns/turns.h"
 #include "gather.h"
-#include "hauls.h"
 
 enum {
     // One submission runs on the GPU, and one starts behind it without waiting for this thread. A

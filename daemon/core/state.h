@@ -8,15 +8,15 @@
 #define AULE_CORE_STATE_H
 
 #include "core.h"
+#include "core/errands/tiers.h"
 #include "core/pool/cache.h"
 #include "core/pool/ledger.h"
 #include "core/pool/offer.h"
 #include "core/pool/pool.h"
 #include "core/pool/salt.h"
 #include "core/pool/session.h"
-#include "core/runs/delay.h"
+#include "core/turns/delay.h"
 #include "scheduler.h"
-#include "tiers.h"
 
 struct core {
     struct core_params params; // a copy; its pointers are the caller's

@@ -5,7 +5,7 @@
 
 add_library(core_world STATIC fakes/fake_engine.c fakes/fake_run.c rigs/core_world.c)
 target_include_directories(core_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
-target_link_libraries(core_world PUBLIC aule_core PRIVATE aule_flags PkgConfig::CHECK)
+target_link_libraries(core_world PUBLIC aule_core_audit PRIVATE aule_flags PkgConfig::CHECK)
 
 foreach(suite pool tensor metrics core_batch core_copy core_memory)
   aule_check(test_${suite} SOURCES core/test_${suite}.c LIBS core_world LABELS core)

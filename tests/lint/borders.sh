@@ -37,11 +37,16 @@ daemon/core/metrics.h      daemon/engine/metrics.h
 daemon/tier/               schema/
 daemon/core/waits.h        schema/
 daemon/core/core.h         daemon/core/metrics.h daemon/core/waits.h daemon/engine/engine.h daemon/tier/
-daemon/core/pool/          daemon/core/core.h
+daemon/core/turns/         daemon/core/core.h
+daemon/core/pool/          daemon/core/turns/
 daemon/core/steps/         daemon/core/pool/
 daemon/core/runs/          daemon/core/steps/
-daemon/core/audit.h        daemon/core/core.h
-daemon/core/               daemon/core/runs/ daemon/core/audit.h
+daemon/core/errands/tiers.h daemon/core/core.h
+daemon/core/errands/hauls.h daemon/core/runs/
+daemon/core/               daemon/core/errands/tiers.h daemon/core/errands/hauls.h
+daemon/core/errands/       daemon/core/
+daemon/core/audit/audit.h  daemon/core/core.h
+daemon/core/audit/         daemon/core/ daemon/core/audit/audit.h
 daemon/server/             daemon/core/core.h
 daemon/server/handlers/    daemon/server/
 daemon/                    daemon/server/
@@ -51,7 +56,7 @@ examples/                  client/include/
 tools/complaint/           base/
 tools/svg/                 base/
 tools/                     tools/complaint/ tools/svg/ client/include/
-tools/bench/               tools/ daemon/engine/measuring.h daemon/core/audit.h daemon/tier/
+tools/bench/               tools/ daemon/engine/measuring.h daemon/core/audit/audit.h daemon/tier/
 TABLE
 }
 

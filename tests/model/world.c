@@ -8,7 +8,7 @@
 #include "world.h"
 
 #include "aule/aule.h"
-#include "core/audit.h"
+#include "core/audit/audit.h"
 #include "core/core.h"
 #include "fakes/fake_engine.h"
 #include "rigs/monitor_state.h"

@@ -5,7 +5,7 @@
 
 #include "core_world.h"
 
-#include "core/audit.h"
+#include "core/audit/audit.h"
 
 #include <pthread.h>
 #include <stdio.h>

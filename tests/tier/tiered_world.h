@@ -8,7 +8,7 @@
 #ifndef AULE_TESTS_TIERED_WORLD_H
 #define AULE_TESTS_TIERED_WORLD_H
 
-#include "core/errand.h"
+#include "core/errands/errand.h"
 #include "core/state.h"
 #include "rigs/check_main.h"
 #include "rigs/ownership_world.h"

@@ -10,7 +10,7 @@
 #define AULE_CORE_BLOCK_H
 
 #include "core/core.h"
-#include "heap.h"
+#include "core/turns/heap.h"
 #include "order.h"
 
 #include <stdalign.h>

@@ -31,7 +31,7 @@
 
 #include "base/hash.h"
 #include "core/core.h"
-#include "heap.h"
+#include "core/turns/heap.h"
 #include "hold.h"
 #include "schema/wire.h"
 

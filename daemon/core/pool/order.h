@@ -12,7 +12,7 @@
 #define AULE_CORE_ORDER_H
 
 #include "base/prefetch.h"
-#include "heap.h"
+#include "core/turns/heap.h"
 
 enum { ORDER_CLASSES = 4 };
 

@@ -8,7 +8,7 @@
 #ifndef AULE_CORE_POOL_H
 #define AULE_CORE_POOL_H
 
-#include "heap.h"
+#include "core/turns/heap.h"
 #include "ledger.h"
 
 struct block;

@@ -10,8 +10,8 @@
 #define AULE_CORE_POOL_SESSION_H
 
 #include "core/core.h"
-#include "habit.h"
-#include "heap.h"
+#include "core/turns/habit.h"
+#include "core/turns/heap.h"
 
 struct core_draft;
 struct ledger;

@@ -9,8 +9,8 @@
 #define AULE_CORE_RUN_H
 
 #include "copy.h"
-#include "core/pool/habit.h"
 #include "core/steps/batch.h"
+#include "core/turns/habit.h"
 #include "run_check.h"
 #include "speed.h"
 

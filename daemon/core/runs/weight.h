@@ -9,8 +9,8 @@
 #ifndef AULE_CORE_WEIGHT_H
 #define AULE_CORE_WEIGHT_H
 
-#include "core/pool/habit.h"
 #include "core/steps/batch.h"
+#include "core/turns/habit.h"
 
 // Tokens attended: queries times the keys of their window; 0 unless the run attends.
 uint64_t weight_attended(const struct batch *batch, const struct core_run_params *params);

@@ -4,7 +4,7 @@
 // test_delay.c - how long runs wait for company while the GPU is busy, and when the dispatcher must
 // be awake for that.
 
-#include "core/runs/delay.h"
+#include "core/turns/delay.h"
 #include "rigs/check_main.h"
 
 enum { US = 1000, SPIN = 50 * US, KIND = 7, OTHER = 8 };

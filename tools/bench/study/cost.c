@@ -6,7 +6,7 @@
 
 #include "cost.h"
 
-#include "core/audit.h"
+#include "core/audit/audit.h"
 #include "tools/bench/wrong.h"
 
 #include <math.h>

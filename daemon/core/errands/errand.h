@@ -7,7 +7,7 @@
 #ifndef AULE_CORE_ERRAND_H
 #define AULE_CORE_ERRAND_H
 
-#include "state.h"
+#include "core/state.h"
 
 // In the order of a store: COPYING, KEEPING; of a load: ASKING, then for each window LEASING,
 // LOADING and COPYING.

@@ -11,8 +11,8 @@
 #include "core/pool/hold.h"
 #include "core/pool/tenant.h"
 #include "core/runs/run.h"
+#include "core/state.h"
 #include "core/steps/making.h"
-#include "state.h"
 
 #include <inttypes.h>
 

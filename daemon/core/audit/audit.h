@@ -8,7 +8,7 @@
 #ifndef AULE_CORE_AUDIT_H
 #define AULE_CORE_AUDIT_H
 
-#include "core.h"
+#include "core/core.h"
 
 // False: *error names the first counter that is wrong.
 bool core_check(const struct core *core, struct error *error);

@@ -16,8 +16,8 @@
 #include "core/pool/prefix.h"
 #include "core/pool/tenant.h"
 #include "core/runs/run.h"
+#include "core/state.h"
 #include "core/steps/making.h"
-#include "state.h"
 
 #include <inttypes.h>
 #include <string.h>

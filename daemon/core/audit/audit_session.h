@@ -7,8 +7,8 @@
 #ifndef AULE_CORE_AUDIT_SESSION_H
 #define AULE_CORE_AUDIT_SESSION_H
 
-#include "core.h"
-#include "core/pool/heap.h"
+#include "core/core.h"
+#include "core/turns/heap.h"
 
 struct run;
 

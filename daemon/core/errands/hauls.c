@@ -8,8 +8,8 @@
 #include "hauls.h"
 
 #include "base/list.h"
-#include "session_life.h"
-#include "state.h"
+#include "core/session_life.h"
+#include "core/state.h"
 
 #include <inttypes.h>
 

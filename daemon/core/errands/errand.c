@@ -10,7 +10,7 @@
 #include "base/list.h"
 #include "core/pool/hold.h"
 #include "core/pool/tenant.h"
-#include "session_life.h"
+#include "core/session_life.h"
 #include "tier/host.h"
 
 #include <stdlib.h>

@@ -30,7 +30,7 @@ struct turns {
     // overdue: a list through away_prev and away_next.
     struct core_session *away;
     // Errands whose first queued run is a haul, in the order of their coming: a list through
-    // haul_prev and haul_next. They take no turns (core/hauls.h).
+    // haul_prev and haul_next. They take no turns (errands/hauls.h).
     struct core_session *hauling;
 };
 

@@ -17,7 +17,7 @@
 #ifndef AULE_CORE_CREWS_H
 #define AULE_CORE_CREWS_H
 
-#include "core/pool/habit.h"
+#include "habit.h"
 
 // Crews in all, and of one tenant. Runs of further prefixes and layers have no crew: they do not
 // wait, so they share fewer dispatches. No option sets these, because nothing is refused.

@@ -18,7 +18,7 @@
 #ifndef AULE_CORE_TIERS_H
 #define AULE_CORE_TIERS_H
 
-#include "core.h"
+#include "core/core.h"
 
 struct errand;
 
