@@ -242,7 +242,7 @@ bool core_idle(const struct core *core)
 {
     const struct core_session *session;
     LIST_EACH(core->sessions, session)
-        if (session->put_off)
+        if (session->runs.put_off)
             return false;
     return !core->scheduler.num_in_flight && !core->scheduler.hauls.num_flying &&
            !core->scheduler.turns.num_ready && !core->tiers.num_errands;

@@ -19,12 +19,12 @@ void gather_init(struct gather *gather)
 // Until when the session's run may wait; 0: it may not.
 static int64_t waits_until(const struct core_session *session, int64_t now_ns)
 {
-    const struct run *run = session->queued;
+    const struct run *run = session->runs.queued;
     const int64_t half_ns = (int64_t)run->engine.options.max_queue_ms * NS_PER_MS / 2,
                   layers = run_num_layers(run),
                   rounds = GATHER_ROUNDS + (run->reading.num_layers + layers - 1) / layers;
-    int64_t until_ns =
-        (session->held_ns ? session->held_ns : now_ns) + rounds * session->habit.gpu_ns;
+    int64_t until_ns = (session->turn.held_ns ? session->turn.held_ns : now_ns) +
+                       rounds * session->turn.habit.gpu_ns;
     if (half_ns && run->queued_ns + half_ns < until_ns)
         until_ns = run->queued_ns + half_ns;
     return run->reading.cache && !run->num_picked && until_ns > now_ns &&
@@ -39,10 +39,10 @@ static bool add_ready(struct core *core)
     struct crews *crews = &core->scheduler.gather.crews;
     const struct core_session *session = NULL;
     crews->count = 0;
-    while ((session = turns_next(turns, session))) {
+    while ((session = session_ready_behind(turns, session))) {
         if (waits_until(session, core->ledger.now_ns))
-            crews_add_ready(crews, &session->queued->reading, &session->habit,
-                            session->held_ns != 0);
+            crews_add_ready(crews, &session->runs.queued->reading, &session->turn.habit,
+                            session->turn.held_ns != 0);
     }
     return crews->count > 0;
 }
@@ -52,10 +52,10 @@ static void add_in_flight(struct core *core, const struct submission *submission
     const uint64_t stamp = ++core->ledger.last_stamp;
     for (uint32_t i = 0; i < submission->num_links; i++) {
         struct core_session *session = submission->links[i].run->session;
-        if (session->stamp == stamp || session->queued || session->closed)
+        if (session->stamp == stamp || session->runs.queued || session->closed)
             continue;
         session->stamp = stamp;
-        crews_add_expected(&core->scheduler.gather.crews, &session->habit, FOREVER,
+        crews_add_expected(&core->scheduler.gather.crews, &session->turn.habit, FOREVER,
                            core->ledger.now_ns);
     }
 }
@@ -63,14 +63,14 @@ static void add_in_flight(struct core *core, const struct submission *submission
 static void add_expected(struct core *core)
 {
     struct scheduler *s = &core->scheduler;
-    struct core_session *session, *next;
+    struct turn *turn, *next;
     for (uint32_t i = 0; i < s->num_in_flight; i++)
         add_in_flight(core, &s->in_flight[(s->first_in_flight + i) % SCHEDULER_MAX_IN_FLIGHT]);
-    LIST_EACH_SAFE_BY(s->turns.away, session, next, away_next) {
-        if (!session->num_in_flight &&
-            !crews_add_expected(&s->gather.crews, &session->habit, session->habit.ended_ns,
+    LIST_EACH_SAFE_BY(s->turns.away, turn, next, away_next) {
+        if (!session_of_turn(turn)->runs.num_in_flight &&
+            !crews_add_expected(&s->gather.crews, &turn->habit, turn->habit.ended_ns,
                                 core->ledger.now_ns))
-            turns_overdue(session);
+            turns_overdue(turn);
     }
 }
 
@@ -80,18 +80,19 @@ static void put_aside(struct core *core)
     const struct turns *turns = &core->scheduler.turns;
     struct core_session *session = NULL;
     const int64_t now_ns = core->ledger.now_ns;
-    while (g->num_aside < GATHER_MOST && (session = turns_next(turns, session))) {
+    while (g->num_aside < GATHER_MOST && (session = session_ready_behind(turns, session))) {
         const int64_t most_ns = waits_until(session, now_ns);
-        const struct crew *crew = most_ns ? crews_get(&g->crews, &session->queued->reading) : NULL;
+        const struct crew *crew =
+            most_ns ? crews_get(&g->crews, &session->runs.queued->reading) : NULL;
         if (!crew || !crew->until_ns)
             continue;
         const int64_t until_ns = crew->until_ns < most_ns ? crew->until_ns : most_ns;
         g->aside[g->num_aside++] = session;
         g->wake_ns = until_ns < g->wake_ns ? until_ns : g->wake_ns;
-        session->held_ns = session->held_ns ? session->held_ns : now_ns;
+        session->turn.held_ns = session->turn.held_ns ? session->turn.held_ns : now_ns;
     }
     for (uint32_t i = 0; i < g->num_aside; i++)
-        turns_leave(g->aside[i]);
+        turns_leave(&g->aside[i]->turn);
 }
 
 // The GPU becomes or stays idle because all ready runs wait.
@@ -109,15 +110,15 @@ static struct core_session *any_ready(const struct core *core, const struct core
     const struct gather *g = &core->scheduler.gather;
     if (*aside < g->num_aside)
         return g->aside[(*aside)++];
-    const bool in_turns = session && session->ready.place;
-    return turns_next(&core->scheduler.turns, in_turns ? session : NULL);
+    const bool in_turns = session && session->turn.node.place;
+    return session_ready_behind(&core->scheduler.turns, in_turns ? session : NULL);
 }
 
 // NULL: no wait is for the prefix of this session's run.
 static struct gather_wait *wait_of(struct gather *g, const struct core_session *session)
 {
     for (uint32_t i = 0; i < g->num_waits; i++)
-        if (crews_same_prefix(&g->waits[i].reading, &session->queued->reading))
+        if (crews_same_prefix(&g->waits[i].reading, &session->runs.queued->reading))
             return &g->waits[i];
     return NULL;
 }
@@ -133,7 +134,7 @@ static void begin_idle(struct core *core)
             continue;
         if (!wait) {
             wait = &g->waits[g->num_waits++];
-            *wait = (struct gather_wait){.reading = g->aside[i]->queued->reading};
+            *wait = (struct gather_wait){.reading = g->aside[i]->runs.queued->reading};
         }
         wait->count++;
     }
@@ -209,8 +210,8 @@ void gather_rejoin(struct core *core)
 {
     struct gather *g = &core->scheduler.gather;
     for (uint32_t i = 0; i < g->num_aside; i++)
-        if (g->aside[i]->queued) // the device may have been lost meanwhile
-            turns_rejoin(g->aside[i]);
+        if (g->aside[i]->runs.queued) // the device may have been lost meanwhile
+            turns_rejoin(&g->aside[i]->turn);
     g->num_aside = 0;
 }
 
@@ -289,6 +290,6 @@ void gather_learn(struct core *core, const struct submission *submission, uint64
         if (!run->reading.cache || run->session->stamp == stamp)
             continue;
         run->session->stamp = stamp;
-        habit_served(&run->session->habit, (int64_t)gpu_ns, tokens);
+        habit_served(&run->session->turn.habit, (int64_t)gpu_ns, tokens);
     }
 }

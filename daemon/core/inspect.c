@@ -173,12 +173,12 @@ void core_session_counts(const struct core_session *session, struct core_session
         .blocks_held = session->num_blocks,
         .quota_blocks = session->quota_blocks,
         .batches = HASH_COUNT(session->batches),
-        .tickets_unreaped = session->num_unreaped,
-        .runs_done = session->runs_done,
-        .tokens_attended = session->tokens_attended,
-        .gpu_ns = session->gpu_ns,
-        .lookup_tokens = session->lookup_tokens,
-        .hit_tokens = session->hit_tokens,
+        .tickets_unreaped = session->runs.num_unreaped,
+        .runs_done = session->totals.runs_done,
+        .tokens_attended = session->totals.tokens_attended,
+        .gpu_ns = session->totals.gpu_ns,
+        .lookup_tokens = session->totals.lookup_tokens,
+        .hit_tokens = session->totals.hit_tokens,
     };
 }
 

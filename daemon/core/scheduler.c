@@ -78,17 +78,17 @@ static void note_session(struct scheduler *scheduler, const struct core_session 
 static struct link pick(struct scheduler *scheduler, struct run *run, uint64_t number)
 {
     struct core_session *session = run->session;
-    if (session->submission != number)
+    if (session->last_picked_in != number)
         beside_begin(session);
-    session->submission = number;
-    session->held_ns = 0;
+    session->last_picked_in = number;
+    session->turn.held_ns = 0;
     note_session(scheduler, session);
     struct link link = run_next_link(run);
     link.wave = beside_place(session, run);
     run_picked(run);
     if (run->num_picked == run->num_links)
-        session->queued = run_next_live(run);
-    turns_serve(session, run_link_weight(&link));
+        session->runs.queued = run_next_live(run);
+    turns_serve(&session->turn, run_link_weight(&link), session->runs.queued);
     return link;
 }
 
@@ -97,10 +97,11 @@ static struct link pick(struct scheduler *scheduler, struct run *run, uint64_t n
 static struct run *companion(const struct scheduler *scheduler, uint32_t count)
 {
     const struct link *last = count ? &scheduler->picked[count - 1] : NULL;
-    const struct core_session *beside = last ? turns_first_beside(last->run->session) : NULL;
+    const struct core_session *beside =
+        last ? session_of_turn(turns_first_beside(&last->run->session->turn)) : NULL;
     if (!beside)
         return NULL;
-    const struct link next = run_next_link(beside->queued);
+    const struct link next = run_next_link(beside->runs.queued);
     return gather_shares(last, &next) ? next.run : NULL;
 }
 
@@ -110,8 +111,9 @@ static struct run *next_run(const struct scheduler *scheduler, uint32_t count, b
 {
     for (;;) {
         struct run *run = companion(scheduler, count);
-        const struct core_session *first = run || full ? NULL : turns_first(&scheduler->turns);
-        run = first ? first->queued : run;
+        const struct core_session *first =
+            run || full ? NULL : session_of_turn(turns_first(&scheduler->turns));
+        run = first ? first->runs.queued : run;
         if (!run || !run_expire(run))
             return run;
     }
@@ -131,14 +133,14 @@ static uint32_t most_waves(const struct scheduler *scheduler)
 // The session has its part of the submission, but more runs or layers are queued.
 static void halt(struct scheduler *scheduler, struct core_session *session)
 {
-    turns_leave(session);
+    turns_leave(&session->turn);
     scheduler->halted[scheduler->num_halted++] = session;
 }
 
 static void end_halts(struct scheduler *scheduler)
 {
     while (scheduler->num_halted)
-        turns_rejoin(scheduler->halted[--scheduler->num_halted]);
+        turns_rejoin(&scheduler->halted[--scheduler->num_halted]->turn);
 }
 
 // ---- slices ----
@@ -271,7 +273,7 @@ static uint32_t pick_links(struct core *core, uint64_t number)
         const struct link link = pick(scheduler, run, number);
         take(core, &left, &link);
         scheduler->picked[count++] = link;
-        if (link.wave + 1 >= waves && link.run->session->queued) {
+        if (link.wave + 1 >= waves && link.run->session->runs.queued) {
             halt(scheduler, link.run->session);
             cut = true;
         }
@@ -324,11 +326,11 @@ static void end_all(struct submission *submission, enum status status, const str
 // It earns no credit for the time of the compile.
 static void resume(struct core_session *session)
 {
-    if (!session->put_off || session->num_in_flight ||
+    if (!session->runs.put_off || session->runs.num_in_flight ||
         !engine_line_resume(session->ledger->engine, session->id))
         return;
-    session->put_off = false;
-    turns_ready(session);
+    session->runs.put_off = false;
+    turns_ready(&session->turn);
 }
 
 // Notes the sessions first, because run_deliver() may free runs and session_passed() a session.
@@ -339,7 +341,7 @@ static void deliver(struct scheduler *scheduler, struct submission *submission)
     for (uint32_t i = 0; i < submission->num_links; i++) {
         struct core_session *session = scheduler->served[i];
         run_deliver(session);
-        session->num_in_flight--;
+        session->runs.num_in_flight--;
         resume(session);
         session_passed(session);
     }
@@ -348,7 +350,7 @@ static void deliver(struct scheduler *scheduler, struct submission *submission)
 static void count_in_flight(struct submission *submission)
 {
     for (uint32_t i = 0; i < submission->num_links; i++)
-        submission->links[i].run->session->num_in_flight++;
+        submission->links[i].run->session->runs.num_in_flight++;
 }
 
 // After a submission was refused: if the device is lost, all other runs fail, too.
@@ -632,7 +634,7 @@ static uint64_t read_results(struct core *core, struct submission *submission,
         } else if (status == STATUS_OK) {
             order[good++] = i;
             gpu_ns += event->results[i].own_ns;
-            submission->links[i].run->session->gpu_ns += event->results[i].own_ns;
+            submission->links[i].run->session->totals.gpu_ns += event->results[i].own_ns;
             learn_speed(&core->scheduler.speed, &submission->links[i], event->results[i].own_ns);
         } else {
             run_fail(submission->links[i].run, status,
@@ -709,10 +711,10 @@ static void expect_back(struct scheduler *scheduler, const struct submission *su
     scheduler->turns.num_expected = 0;
     for (uint32_t i = 0; i < submission->num_links; i++) {
         struct core_session *session = submission->links[i].run->session;
-        if (session->queued || session->closed || turns_expects(session))
+        if (session->runs.queued || session->closed || turns_expects(&session->turn))
             continue;
-        turns_away(session, now_ns);
-        session->expected = scheduler->turns.last_ended;
+        turns_away(&session->turn, now_ns);
+        session->turn.expected = scheduler->turns.last_ended;
         scheduler->turns.num_expected++;
     }
 }

@@ -50,7 +50,7 @@ struct scheduler {
     struct hauls hauls;
     struct speed speed;
     uint64_t last_zeroes; // the newest submission that zeroes blocks; 0 = none
-    uint64_t submissions; // built so far; the number of one is kept in session->submission
+    uint64_t submissions; // built so far; the number of one is kept in session->last_picked_in
     uint64_t budget;      // tokens attended after which the next submission is closed
     uint64_t latest;      // session of the last pick, by its id; 0 = none
     // Times of its last pick, and of the last one of another session; 0 = none.

@@ -88,14 +88,12 @@ static struct core_session *session_create(struct core *core, struct salt *salt,
         .core = core,
         .ledger = &core->ledger,
         .pool = &core->pool,
-        .offers = &core->offers,
-        .turns = &core->scheduler.turns,
+        .all_offers = &core->offers,
         .id = params ? params->id : SESSION_ERRAND | ++core->ledger.last_id,
         .name = strdup(p->name ? p->name : ""),
         .salt = salt,
         .guest = p->guest,
         .errand = !params,
-        .hauls = !params && engine_hauls(core->ledger.engine),
         .quota_blocks = params ? core->params.quota_blocks : 0,
         .arena = p->arena,
         .arena_size = p->arena ? p->arena_size : 0,
@@ -103,9 +101,12 @@ static struct core_session *session_create(struct core *core, struct salt *salt,
         .device_arena_size = p->device_arena ? p->device_arena_size : 0,
         .owner = p->owner,
         .wait = p->wait,
+        .turn = {.turns = &core->scheduler.turns,
+                 .payer = salt ? &salt->tenant->turns : NULL,
+                 .hauls = !params && engine_hauls(core->ledger.engine)},
     };
     if (!session->name || !session->salt ||
-        !turns_reserve(session->turns, session->salt->tenant,
+        !turns_reserve(session->turn.turns, session->turn.payer,
                        (size_t)core->num_sessions + core->num_errands + 1,
                        count_sessions(session->salt->tenant) + 1)) {
         session_free(session);
@@ -162,7 +163,7 @@ static void close_tables(struct core_session *session, bool died)
             attached_end(table); // a session that closes says that its kernels have passed
         hold_table_release_all(table);
         if (attached_num(table))
-            session->num_haunted++;
+            session->haunting.num_tables++;
         else
             attached_end(table);
         hold_table_settle(table);
@@ -172,8 +173,8 @@ static void close_tables(struct core_session *session, bool died)
 static void forget_tickets(struct core_session *session)
 {
     struct run *run, *next;
-    HASH_ITER(hh, session->tickets, run, next) {
-        HASH_DEL(session->tickets, run);
+    HASH_ITER(hh, session->runs.tickets, run, next) {
+        HASH_DEL(session->runs.tickets, run);
         if (run->delivered)
             run_free(run);
     }
@@ -204,8 +205,8 @@ bool core_session_close(struct core_session *session, bool died)
     LIST_APPEND(core->leaving, session);
     ledger_log(&core->ledger, CORE_LOG_DEBUG,
                "session %" PRIu64 " \"%.64s\" %s with %" PRIu32 " runs in flight", session->id,
-               session->name, died ? "died" : "closed", session->num_in_flight);
-    const bool haunted = session->num_haunted > 0;
+               session->name, died ? "died" : "closed", session->runs.num_in_flight);
+    const bool haunted = session->haunting.num_tables > 0;
     session_passed(session);
     evict_trim(&core->pool);
     return haunted;
@@ -213,7 +214,7 @@ bool core_session_close(struct core_session *session, bool died)
 
 void core_session_proven_dead(struct core_session *session)
 {
-    session->proven = true;
+    session->haunting.proven = true;
     session->core->num_proven++;
     if (session->ledger->lost)
         session_let_go(session);
@@ -223,8 +224,9 @@ void session_fenced(struct core *core, uint64_t sequence)
 {
     struct core_session *session, *next;
     LIST_EACH_SAFE(core->leaving, session, next) {
-        if (session->proven &&
-            (sequence == UINT64_MAX || (session->fence && session->fence <= sequence)))
+        if (session->haunting.proven &&
+            (sequence == UINT64_MAX ||
+             (session->haunting.fence && session->haunting.fence <= sequence)))
             session_let_go(session);
     }
 }
@@ -233,8 +235,8 @@ void session_fence(struct core *core, uint64_t sequence)
 {
     struct core_session *session;
     LIST_EACH(core->leaving, session) {
-        if (session->proven && !session->fence)
-            session->fence = sequence;
+        if (session->haunting.proven && !session->haunting.fence)
+            session->haunting.fence = sequence;
     }
     core->num_proven = 0;
 }
@@ -247,8 +249,8 @@ void session_let_go(struct core_session *session)
         attached_end(table);
         hold_table_settle(table);
     }
-    core->num_proven -= session->proven && !session->fence;
-    session->num_haunted = 0;
+    core->num_proven -= session->haunting.proven && !session->haunting.fence;
+    session->haunting.num_tables = 0;
     core->ledger.news = true;
     session_passed(session);
     evict_trim(&core->pool);
@@ -257,7 +259,8 @@ void session_let_go(struct core_session *session)
 void session_passed(struct core_session *session)
 {
     struct core *core = session->core;
-    if (!session->closed || session->num_in_flight || session->num_haunted || session->drafts)
+    if (!session->closed || session->runs.num_in_flight || session->haunting.num_tables ||
+        session->drafts)
         return;
     LIST_DELETE(core->leaving, session);
     engine_line_end(core->ledger.engine, session->id); // its last runs may have asked for more

@@ -518,7 +518,7 @@ static void reap_all(void)
 {
     struct core_ticket_result result;
     world_finish_all(&world);
-    for (uint64_t ticket = 1; ticket <= a.session->last_ticket; ticket++)
+    for (uint64_t ticket = 1; ticket <= a.session->runs.last_ticket; ticket++)
         core_ticket_reap(a.session, ticket, &result, NULL);
 }
 
@@ -704,11 +704,11 @@ START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
     ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT,
                       "--max-batch-memory");
     ck_assert_uint_eq(none, 0);
-    ck_assert_uint_eq(a.session->batch_memory, copied + merged);
+    ck_assert_uint_eq(a.session->memory.batches, copied + merged);
     worker_reap(&a, first, STATUS_OK);
-    ck_assert_uint_eq(a.session->batch_memory, merged);
+    ck_assert_uint_eq(a.session->memory.batches, merged);
     worker_reap(&a, second, STATUS_OK);
-    ck_assert_uint_eq(a.session->batch_memory, 0);
+    ck_assert_uint_eq(a.session->memory.batches, 0);
     merge.detached = true;
     ck_assert_status(core_merge(a.session, &merge, &none, &error), STATUS_OK);
     ck_assert_status(core_blocks_copy(a.session, a.cache, from, to, 3, true, &none, &error),
@@ -716,8 +716,8 @@ START_TEST(the_arrays_of_copies_and_merges_are_bounded_until_they_are_reaped)
     ck_assert_refused(core_merge(a.session, &merge, &none, &error), STATUS_LIMIT,
                       "--max-batch-memory");
     world_finish_all(&world);
-    ck_assert_uint_eq(a.session->batch_memory, 0); // they are done, so they count no more although
-                                                   // nobody reaps them
+    ck_assert_uint_eq(a.session->memory.batches, 0); // they are done, so they count no more
+                                                     // although nobody reaps them
 }
 END_TEST
 

@@ -355,7 +355,7 @@ START_TEST(arrays_of_runs_count_with_batches_until_they_are_reaped)
     ck_assert_status(core_batch_destroy(worker.session, batch, &error), STATUS_OK);
     world_check(&strict);
     world_finish_all(&strict);
-    ck_assert_uint_eq(worker.session->batch_memory, 8);
+    ck_assert_uint_eq(worker.session->memory.batches, 8);
     worker_close(&worker, true); // with two tickets unreaped
     ck_assert_uint_eq(strict.gone, 1);
     world_check(&strict);

@@ -424,7 +424,7 @@ START_TEST(keys_of_the_arena_weigh_their_bytes_though_no_query_sees_them)
     WORKS(blocks_of, (2 * 9 + 2 * 16) * (8 + 8) * 2 + 2 * 9 * GROUP + 1);
     uint64_t ticket;
     ck_assert_status(core_run(a.session, &run, &ticket, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->queued->weight, 2 * (uint64_t)INT32_MAX * (8 + 8) * 2 / 4096);
+    ck_assert_uint_eq(a.session->runs.queued->weight, 2 * (uint64_t)INT32_MAX * (8 + 8) * 2 / 4096);
     world_finish_all(&world);
     const uint64_t *totals = core_metrics(world.core);
     ck_assert_uint_eq(totals[METRIC_TOKENS_ATTENDED],

@@ -343,7 +343,7 @@ static uint32_t count_waits(uint32_t first)
     for (int event = 0; event < 400; event++) {
         crowd_next(&crowd, FOREVER);
         for (uint32_t i = first; i < first + 2; i++)
-            waits += crowd.members[i].worker.session->held_ns != 0;
+            waits += crowd.members[i].worker.session->turn.held_ns != 0;
     }
     first_present = 4;
     return waits;
@@ -411,12 +411,12 @@ START_TEST(sessions_that_wait_keep_their_place_among_those_that_are_ready)
         struct core *core = crowd.world.core;
         crowd_next(&crowd, FOREVER);
         for (uint32_t i = 0; i < ALL; i++)
-            orders[i] = crowd.members[i].worker.session->ready.order;
+            orders[i] = crowd.members[i].worker.session->turn.node.order;
         world_step(&crowd.world); // nothing has changed
         for (uint32_t i = 0; i < ALL; i++) {
             const struct core_session *session = crowd.members[i].worker.session;
-            held += session->held_ns != 0;
-            ck_assert_uint_eq(session->ready.order, orders[i]);
+            held += session->turn.held_ns != 0;
+            ck_assert_uint_eq(session->turn.node.order, orders[i]);
         }
         ck_assert(heap_sound(&core->scheduler.turns.ready));
     }

@@ -449,8 +449,8 @@ START_TEST(a_taker_pays_for_what_it_has_taken_and_not_settled_also_when_the_give
         worker_close(&giver, i % 2);
         world_check(&strict);
     }
-    ck_assert_uint_gt(taker.session->batch_memory, 2 * 8192);
-    ck_assert_uint_eq(strict.core->pool.memory, taker.session->batch_memory);
+    ck_assert_uint_gt(taker.session->memory.batches, 2 * 8192);
+    ck_assert_uint_eq(strict.core->pool.memory, taker.session->memory.batches);
     for (int i = 0; i < 2; i++)
         ck_assert_status(
             core_offer_settle(taker.session, taken[i]->id, i % 2, (uint8_t[1]){0}, &error),
@@ -494,7 +494,7 @@ START_TEST(the_sessions_of_a_tenant_share_its_part_of_the_host_memory_and_give_i
                           &(struct core_prefix){.tokens = tokens, .num_tokens = 16 * WORLD_BLOCK},
                           0, blocks, &out, &error),
         STATUS_OK);
-    ck_assert_uint_gt(one[1].session->memory, 0);
+    ck_assert_uint_gt(one[1].session->memory.all, 0);
     world_check(&strict);
     worker_close(&one[1], true);
     worker_close(&three, true);

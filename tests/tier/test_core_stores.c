@@ -44,7 +44,7 @@ START_TEST(a_tenant_has_room_for_the_turns_of_all_its_stores)
     order(FAULT_HOLD, TIER_STORE, RECORD_OK, 9);
     compute(&a, tokens, 12);
     ck_assert_uint_ge(world.core->tiers.num_errands, 9);
-    ck_assert_uint_ge(tenant->ready.capacity, tenant->opens + world.core->tiers.num_errands);
+    ck_assert_uint_ge(tenant->turns.ready.capacity, tenant->opens + world.core->tiers.num_errands);
     fault_let_go(fault);
     settle();
 }

@@ -91,10 +91,10 @@ static bool tally_session(const struct core_session *session, const struct cache
         if (batch->table == table)
             tally->reserved += reserved_slots(batch, block);
     }
-    for (const struct offer *offer = session->given; offer; offer = offer->given_next)
+    for (const struct offer *offer = session->offers.given; offer; offer = offer->given_next)
         tally->offers += offer->table == table && offer_names(offer, block->id);
     refs += tally->offers - before + attached_lingers(table, block->id);
-    LIST_EACH(session->runs, run) {
+    LIST_EACH(session->runs.list, run) {
         if (!run->over && run->copy && run->copy->table == table)
             refs += tally_copy(run->copy, block, tally);
         if (run->over || !run->batch || run->batch->table != table)

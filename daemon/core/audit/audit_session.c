@@ -25,7 +25,7 @@ bool audit_first_mention(const struct core_session *session, const struct run *r
     HASH_FIND(hh, session->batches, &run->batch->id, sizeof run->batch->id, found);
     if (found == run->batch) // registered; else `found` is a later step
         return false;
-    for (earlier = session->runs; earlier != run; earlier = earlier->next) {
+    for (earlier = session->runs.list; earlier != run; earlier = earlier->next) {
         if (!earlier->over && earlier->batch == run->batch)
             return false;
     }
@@ -38,7 +38,7 @@ const struct batch *audit_kept_by(const struct core_draft *draft)
     const struct run *run;
     if (!draft->old || !session->closed)
         return NULL;
-    LIST_EACH(session->runs, run) {
+    LIST_EACH(session->runs.list, run) {
         if (!run->over && run->batch == draft->old)
             return NULL;
     }
@@ -92,9 +92,9 @@ static bool check_users(const struct core_session *session, const struct hold_ta
     uint32_t users = 0;
     for (const struct batch *batch = session->batches; batch; batch = batch->hh.next)
         users += batch->table == table;
-    for (const struct offer *offer = session->given; offer; offer = offer->given_next)
+    for (const struct offer *offer = session->offers.given; offer; offer = offer->given_next)
         users += offer->table == table;
-    LIST_EACH(session->runs, run) {
+    LIST_EACH(session->runs.list, run) {
         users += audit_first_mention(session, run) && run->batch->table == table;
         users += run->copy && run->copy->table == table;
     }
@@ -122,28 +122,28 @@ static bool check_batch_memory(const struct core_session *session, struct error 
     uint64_t bytes = 0;
     for (const struct batch *batch = session->batches; batch; batch = batch->hh.next)
         bytes += bytes_of(batch);
-    for (const struct offer *offer = session->given; offer; offer = offer->given_next)
+    for (const struct offer *offer = session->offers.given; offer; offer = offer->given_next)
         bytes += offer->bytes;
-    for (const struct offer *offer = session->taken; offer; offer = offer->taken_next)
+    for (const struct offer *offer = session->offers.taken; offer; offer = offer->taken_next)
         bytes += offer->bytes;
-    LIST_EACH(session->runs, run) {
+    LIST_EACH(session->runs.list, run) {
         bytes += run->bytes + (audit_first_mention(session, run) ? bytes_of(run->batch) : 0);
         EXPECT(!run->over || (!run->batch && !run->copy),
                "run %" PRIu64 " is over and keeps what it named", run->ticket);
     }
-    for (run = session->tickets; run; run = run->hh.next)
+    for (run = session->runs.tickets; run; run = run->hh.next)
         bytes += run->delivered ? run->bytes : 0;
     for (const struct core_draft *draft = session->drafts; draft; draft = draft->next)
         bytes += audit_kept_by(draft) ? bytes_of(draft->old) : 0;
-    EXPECT(bytes == session->batch_memory,
+    EXPECT(bytes == session->memory.batches,
            "session %" PRIu64 " counts %" PRIu64 " bytes of batch memory, has %" PRIu64,
-           session->id, session->batch_memory, bytes);
+           session->id, session->memory.batches, bytes);
     for (const struct hold_table *table = session->tables; table; table = table->hh.next)
         for (const struct claim *claim = table->claims; claim; claim = claim->next)
             bytes += claim->bytes;
-    EXPECT(bytes <= session->memory, // the caller keeps the rest
+    EXPECT(bytes <= session->memory.all, // the caller keeps the rest
            "session %" PRIu64 " counts %" PRIu64 " bytes of memory, has %" PRIu64, session->id,
-           session->memory, bytes);
+           session->memory.all, bytes);
     return true;
 }
 
@@ -155,7 +155,7 @@ static bool check_memory(const struct core *core, struct error *error)
         uint64_t bytes = 0;
         const struct core_session *session;
         LIST_EACH_BY(tenant->sessions, session, tenant_next) {
-            bytes += session->memory;
+            bytes += session->memory.all;
         }
         EXPECT(bytes == tenant->memory,
                "tenant \"%s\" counts %" PRIu64 " bytes of memory, has %" PRIu64, tenant->label,
@@ -193,21 +193,23 @@ static bool check_offer(const struct offers *offers, const struct offer *offer, 
 static bool check_offers_of(const struct core_session *session, uint32_t *num, struct error *error)
 {
     uint32_t given = 0, taken = 0;
-    for (const struct offer *offer = session->given; offer; offer = offer->given_next, given++) {
+    for (const struct offer *offer = session->offers.given; offer;
+         offer = offer->given_next, given++) {
         EXPECT(offer->giver == session, "offer %" PRIu64 " has another giver", offer->view.id);
-        if (!check_offer(session->offers, offer, error))
+        if (!check_offer(session->all_offers, offer, error))
             return false;
     }
-    for (const struct offer *offer = session->taken; offer; offer = offer->taken_next, taken++) {
+    for (const struct offer *offer = session->offers.taken; offer;
+         offer = offer->taken_next, taken++) {
         EXPECT(offer->taker == session, "offer %" PRIu64 " has another taker", offer->view.id);
-        if (!check_offer(session->offers, offer, error))
+        if (!check_offer(session->all_offers, offer, error))
             return false;
         *num += !offer->giver;
     }
-    EXPECT(given == session->num_given && taken == session->num_taken,
+    EXPECT(given == session->offers.num_given && taken == session->offers.num_taken,
            "session %" PRIu64 " counts %" PRIu32 " given and %" PRIu32 " taken offers, has %" PRIu32
            " and %" PRIu32,
-           session->id, session->num_given, session->num_taken, given, taken);
+           session->id, session->offers.num_given, session->offers.num_taken, given, taken);
     *num += given;
     return true;
 }
@@ -228,42 +230,44 @@ static bool check_session(const struct core_session *session, struct error *erro
     EXPECT(blocks == session->num_blocks,
            "session %" PRIu64 " counts %" PRIu64 " blocks, has %" PRIu64, session->id,
            session->num_blocks, blocks);
-    LIST_EACH(session->runs, run) {
+    LIST_EACH(session->runs.list, run) {
         in_flight += run->over ? 0 : run->num_picked - run->num_over;
         detached += run->detached;
     }
-    EXPECT(!session->queued || !session->queued->over,
+    EXPECT(!session->runs.queued || !session->runs.queued->over,
            "session %" PRIu64 " has a queued run that is over", session->id);
-    EXPECT(!session->put_off || session->queued,
+    EXPECT(!session->runs.put_off || session->runs.queued,
            "session %" PRIu64 " is put off and has no queued run", session->id);
-    EXPECT((session->queued != NULL && !session->put_off) ==
-               (turns_is_ready(session) || session->is_hauling),
+    EXPECT((session->runs.queued != NULL && !session->runs.put_off) ==
+               (turns_is_ready(&session->turn) || session->turn.is_hauling),
            "session %" PRIu64 " has queued runs but waits for no turn, or the reverse",
            session->id);
-    EXPECT(session->num_in_flight == in_flight,
+    EXPECT(session->runs.num_in_flight == in_flight,
            "session %" PRIu64 ": %" PRIu32 " layers of runs in flight, not %" PRIu32, session->id,
-           session->num_in_flight, in_flight);
-    EXPECT(session->closed || session->num_unreaped == HASH_COUNT(session->tickets) + detached,
+           session->runs.num_in_flight, in_flight);
+    EXPECT(session->closed ||
+               session->runs.num_unreaped == HASH_COUNT(session->runs.tickets) + detached,
            "session %" PRIu64 ": %" PRIu32 " tickets unreaped, not %" PRIu32, session->id,
-           session->num_unreaped, HASH_COUNT(session->tickets) + detached);
+           session->runs.num_unreaped, HASH_COUNT(session->runs.tickets) + detached);
     return check_batch_memory(session, error);
 }
 
 bool audit_sessions(const struct core *core, struct error *error)
 {
     const struct core_session *session;
+    const struct turn *turn;
     uint32_t open = 0, expected = 0, away = 0, listed = 0, offers = 0;
     LIST_EACH(core->sessions, session) {
         open++;
-        expected += turns_expects(session);
-        away += session->is_away;
-        EXPECT(!session->is_away || !session->queued,
+        expected += turns_expects(&session->turn);
+        away += session->turn.is_away;
+        EXPECT(!session->turn.is_away || !session->runs.queued,
                "session %" PRIu64 " is away and has a run queued", session->id);
         if (!check_session(session, error) || !check_offers_of(session, &offers, error))
             return false;
     }
     LIST_EACH(core->leaving, session) {
-        EXPECT(session->num_in_flight || session->num_haunted || session->drafts,
+        EXPECT(session->runs.num_in_flight || session->haunting.num_tables || session->drafts,
                "session %" PRIu64 " should be gone", session->id);
         if (!check_session(session, error))
             return false;
@@ -271,7 +275,7 @@ bool audit_sessions(const struct core *core, struct error *error)
     EXPECT(expected == core->scheduler.turns.num_expected,
            "%" PRIu32 " sessions expected back, counted %" PRIu32, expected,
            core->scheduler.turns.num_expected);
-    LIST_EACH_BY(core->scheduler.turns.away, session, away_next)
+    LIST_EACH_BY(core->scheduler.turns.away, turn, away_next)
         listed++;
     EXPECT(away == listed, "%" PRIu32 " sessions are away, %" PRIu32 " in the list", away, listed);
     EXPECT(offers == core->offers.num && heap_sound(&core->offers.expiring),

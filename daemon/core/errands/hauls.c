@@ -20,9 +20,9 @@ static bool goes_in(const struct run *run)
 
 bool hauls_go_in(const struct core *core)
 {
-    const struct core_session *session;
-    LIST_EACH_BY(core->scheduler.turns.hauling, session, haul_next) {
-        if (goes_in(session->queued))
+    const struct turn *turn;
+    LIST_EACH_BY(core->scheduler.turns.hauling, turn, haul_next) {
+        if (goes_in(session_of_turn(turn)->runs.queued))
             return true;
     }
     return false;
@@ -31,12 +31,12 @@ bool hauls_go_in(const struct core *core)
 // Takes the session's first queued run out of the queue.
 static struct run *take(struct core_session *session)
 {
-    struct run *run = session->queued;
+    struct run *run = session->runs.queued;
     run->num_picked++;
-    session->queued = run_next_live(run);
-    if (!session->queued)
-        turns_forget(session);
-    session->num_in_flight++;
+    session->runs.queued = run_next_live(run);
+    if (!session->runs.queued)
+        turns_forget(&session->turn);
+    session->runs.num_in_flight++;
     return run;
 }
 
@@ -50,7 +50,7 @@ static void end(struct run *run, const struct error *outcome)
         run_fail(run, outcome->status, outcome->text);
     run_link_over(run);
     run_deliver(session);
-    session->num_in_flight--;
+    session->runs.num_in_flight--;
     session_passed(session);
 }
 
@@ -87,8 +87,8 @@ static void submit(struct core *core, struct run *run)
 
 static void submit_some(struct core *core, struct core_session *session)
 {
-    while (session->queued) {
-        const bool in = goes_in(session->queued);
+    while (session->runs.queued) {
+        const bool in = goes_in(session->runs.queued);
         if (num_flying(&core->scheduler.hauls, in) == HAULS_IN_FLIGHT ||
             (in && core->pool.num_zeroes))
             return;
@@ -98,21 +98,19 @@ static void submit_some(struct core *core, struct core_session *session)
 
 void hauls_submit(struct core *core)
 {
-    struct core_session *session, *next;
-    for (session = core->scheduler.turns.hauling; session; session = next) {
-        next = session->haul_next;
-        submit_some(core, session);
-    }
+    struct turn *turn, *next;
+    LIST_EACH_SAFE_BY(core->scheduler.turns.hauling, turn, next, haul_next)
+        submit_some(core, session_of_turn(turn));
 }
 
 void hauls_refuse(struct core *core)
 {
     static const struct error why = {.status = STATUS_NO_MEMORY,
                                      .text = "no memory to zero the blocks before they are loaded"};
-    struct core_session *session, *next;
-    for (session = core->scheduler.turns.hauling; session; session = next) {
-        next = session->haul_next;
-        while (session->queued && goes_in(session->queued))
+    struct turn *turn, *next;
+    LIST_EACH_SAFE_BY(core->scheduler.turns.hauling, turn, next, haul_next) {
+        struct core_session *session = session_of_turn(turn);
+        while (session->runs.queued && goes_in(session->runs.queued))
             end(take(session), &why);
     }
 }

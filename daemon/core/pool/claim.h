@@ -53,7 +53,7 @@ struct claim {
     struct hold_table *table;
     struct claim *prev, *next;  // table->claims
     struct prefix_root *root;   // counted in root->claims
-    uint64_t bytes;             // in session->memory
+    uint64_t bytes;             // in session->memory.all
     uint32_t num_blocks;        // of the whole chain
     uint32_t num_found;         // the first ones, which the session has got from the index
     uint32_t num_queued;        // places with `queued`; a claim without any has ended

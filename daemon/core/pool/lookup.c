@@ -91,7 +91,7 @@ static void take_block(struct hold_table *table, struct block *block)
 static uint64_t count_hits(const struct hold_table *table, uint32_t num_blocks)
 {
     uint64_t tokens = (uint64_t)num_blocks * table->cache->identity.kv.block_size;
-    table->session->hit_tokens += tokens;
+    table->session->totals.hit_tokens += tokens;
     table->session->ledger->metrics[METRIC_HIT_TOKENS] += tokens;
     return tokens;
 }
@@ -106,7 +106,7 @@ static void take(const struct lookup *l, int32_t *blocks)
         take_block(l->table, node->block);
         blocks[node->depth] = node->block->id;
     }
-    session->lookup_tokens += l->num_tokens;
+    session->totals.lookup_tokens += l->num_tokens;
     session->ledger->metrics[METRIC_LOOKUPS]++;
     session->ledger->metrics[METRIC_LOOKUP_TOKENS] += l->num_tokens;
     count_hits(l->table, l->num_found);

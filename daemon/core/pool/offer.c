@@ -51,7 +51,7 @@ static unsigned key_hash(const struct core_session *session, const void *key, ui
 struct offer *offer_find(const struct core_session *session, const struct offer_key *key)
 {
     struct offer *offer;
-    HASH_FIND_BYHASHVALUE(hh, session->offers->by_name, key->bytes, key->size,
+    HASH_FIND_BYHASHVALUE(hh, session->all_offers->by_name, key->bytes, key->size,
                           key_hash(session, key->bytes, key->size), offer);
     return offer;
 }
@@ -61,7 +61,7 @@ struct offer *offer_find(const struct core_session *session, const struct offer_
 static void wait_for_taker(struct offer *offer)
 {
     if (offer->expires_ns != FOREVER)
-        heap_add(&offer->giver->offers->expiring, &offer->expiry, (uint64_t)offer->expires_ns);
+        heap_add(&offer->giver->all_offers->expiring, &offer->expiry, (uint64_t)offer->expires_ns);
     offer->giver->ledger->news = true;
     takers_wake(offer);
 }
@@ -69,7 +69,7 @@ static void wait_for_taker(struct offer *offer)
 static void await(struct offer *offer, const struct block *block)
 {
     if (!offer->awaited)
-        LIST_APPEND_BY(offer->giver->offers->unwritten, offer, unwritten_prev, unwritten_next);
+        LIST_APPEND_BY(offer->giver->all_offers->unwritten, offer, unwritten_prev, unwritten_next);
     offer->awaited = block;
 }
 
@@ -93,8 +93,8 @@ void offers_written(struct offers *offers, const struct block *block)
 
 static void part_from_taker(struct offer *offer)
 {
-    LIST_DELETE_BY(offer->taker->taken, offer, taken_prev, taken_next);
-    offer->taker->num_taken--;
+    LIST_DELETE_BY(offer->taker->offers.taken, offer, taken_prev, taken_next);
+    offer->taker->offers.num_taken--;
     session_discharge(offer->taker, offer->bytes);
     offer->taker = NULL;
 }
@@ -104,11 +104,11 @@ static void part_from_giver(struct offer *offer)
 {
     struct core_session *giver = offer->giver;
     struct hold_table *table = offer->table;
-    HASH_DEL(giver->offers->by_name, offer);
-    heap_remove(&giver->offers->expiring, &offer->expiry);
-    await_no_more(giver->offers, offer);
-    LIST_DELETE_BY(giver->given, offer, given_prev, given_next);
-    giver->num_given--;
+    HASH_DEL(giver->all_offers->by_name, offer);
+    heap_remove(&giver->all_offers->expiring, &offer->expiry);
+    await_no_more(giver->all_offers, offer);
+    LIST_DELETE_BY(giver->offers.given, offer, given_prev, given_next);
+    giver->offers.num_given--;
     session_discharge(giver, offer->bytes);
     offer->giver = NULL;
     offer->table = NULL;
@@ -134,7 +134,7 @@ static void end(struct offers *offers, struct offer *offer)
 void offers_leave(struct core_session *session, const struct cache *cache)
 {
     struct offer *offer, *next;
-    for (offer = session->taken; offer; offer = next) {
+    for (offer = session->offers.taken; offer; offer = next) {
         next = offer->taken_next;
         if (cache && offer->cache != cache)
             continue;
@@ -142,16 +142,16 @@ void offers_leave(struct core_session *session, const struct cache *cache)
         if (offer->giver)
             wait_for_taker(offer);
         else
-            end(session->offers, offer);
+            end(session->all_offers, offer);
     }
-    for (offer = session->given; offer; offer = next) {
+    for (offer = session->offers.given; offer; offer = next) {
         next = offer->given_next;
         if (cache && offer->cache != cache)
             continue;
         if (offer->taker)
             part_from_giver(offer);
         else
-            end(session->offers, offer);
+            end(session->all_offers, offer);
     }
 }
 
@@ -313,7 +313,7 @@ static enum status check_offer(const struct hold_table *table, const struct core
         return error_set(error, STATUS_INVALID,
                          "cache \"%.64s\" has an offer named \"%.64s\" already", table->cache->name,
                          p->name);
-    if (session->num_given >= most)
+    if (session->offers.num_given >= most)
         return error_set(error, STATUS_LIMIT,
                          "the session has made %" PRIu32
                          " offers that have not ended, which is the most (--max-offers)",
@@ -327,7 +327,7 @@ static enum status check_offer(const struct hold_table *table, const struct core
 // Enters the offer into the index and reserves its place in the heap. NO_MEMORY.
 static enum status enlist(struct core_session *session, struct offer *offer, struct error *error)
 {
-    struct offers *offers = session->offers;
+    struct offers *offers = session->all_offers;
     bool room = heap_reserve(&offers->expiring, (size_t)offers->num + 1);
     if (room) {
         unsigned hash = key_hash(session, offer->key, offer->key_size);
@@ -361,10 +361,10 @@ static void make(struct hold_table *table, struct offer *offer, const uint8_t *k
     offer->table = table;
     offer->view.id = ++session->ledger->last_id;
     give(table, offer, keep);
-    LIST_APPEND_BY(session->given, offer, given_prev, given_next);
-    session->num_given++;
+    LIST_APPEND_BY(session->offers.given, offer, given_prev, given_next);
+    session->offers.num_given++;
     session_charge(session, offer->bytes);
-    session->offers->num++;
+    session->all_offers->num++;
     session->ledger->metrics[METRIC_OFFERS_MADE]++;
     wait_for_taker(offer);
 }
@@ -437,7 +437,7 @@ static enum status check_take(struct offer *offer, struct hold_table *table, con
     const struct core_session *session = table->session;
     struct hold_more fresh = {0};
     uint32_t most = session->ledger->params->max_offers;
-    if (session->num_taken >= most)
+    if (session->offers.num_taken >= most)
         return error_set(error, STATUS_LIMIT,
                          "the session has taken %" PRIu32
                          " offers and not accepted them, which is the most (--max-offers)",
@@ -475,10 +475,10 @@ enum status core_offer_take(struct core_session *session, const struct core_wait
         return status;
     for (uint32_t i = 0; i < offer->view.num_blocks; i++)
         hold_take(table, block_find(table->cache, offer->view.blocks[i]));
-    heap_remove(&session->offers->expiring, &offer->expiry);
+    heap_remove(&session->all_offers->expiring, &offer->expiry);
     offer->taker = session;
-    LIST_APPEND_BY(session->taken, offer, taken_prev, taken_next);
-    session->num_taken++;
+    LIST_APPEND_BY(session->offers.taken, offer, taken_prev, taken_next);
+    session->offers.num_taken++;
     session_charge(session, offer->bytes);
     session->ledger->metrics[METRIC_OFFERS_TAKEN]++;
     *out = &offer->view;
@@ -488,7 +488,7 @@ enum status core_offer_take(struct core_session *session, const struct core_wait
 enum status core_offer_find(const struct core_session *session, uint64_t id,
                             const struct core_offer **out, struct error *error)
 {
-    for (const struct offer *offer = session->taken; offer; offer = offer->taken_next) {
+    for (const struct offer *offer = session->offers.taken; offer; offer = offer->taken_next) {
         if (offer->view.id == id) {
             *out = &offer->view;
             return STATUS_OK;
@@ -550,7 +550,7 @@ enum status core_offer_settle(struct core_session *session, uint64_t id, bool ac
     if (accepted)
         accept(offer, table, access);
     if (accepted || !offer->giver) {
-        end(session->offers, offer);
+        end(session->all_offers, offer);
     } else {
         part_from_taker(offer);
         wait_for_taker(offer);

@@ -103,24 +103,24 @@ static void settle_stuck(struct tenant *tenant)
 void queue_settle_session(struct core_session *session)
 {
     struct tenant *tenant = session->salt->tenant;
-    const bool moves = session->num_blocks && !session->num_waiting;
-    if (moves == session->moves)
+    const bool moves = session->num_blocks && !session->waits.num_waiting;
+    if (moves == session->waits.moves)
         return;
-    session->moves = moves;
+    session->waits.moves = moves;
     tenant->num_moving += moves ? 1 : UINT32_MAX; // adding UINT32_MAX subtracts 1
     settle_stuck(tenant);
 }
 
 static bool is_stuck(const struct core_session *asking)
 {
-    return asking->salt->tenant->num_moving == asking->moves;
+    return asking->salt->tenant->num_moving == asking->waits.moves;
 }
 
 void queue_count_wait(struct core_session *session, bool begins)
 {
     if (!begins)
-        session->num_waiting--;
-    else if (session->num_waiting++ == 0)
+        session->waits.num_waiting--;
+    else if (session->waits.num_waiting++ == 0)
         session->ledger->news = true; // leases of its tenant may need no turn any more
     queue_settle_session(session);
 }

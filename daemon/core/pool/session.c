@@ -25,7 +25,7 @@ enum status session_usable(const struct core_session *session, struct error *err
 enum status session_check_batch_memory(const struct core_session *session, uint64_t bytes,
                                        const char *what, struct error *error)
 {
-    uint64_t most = session->ledger->params->max_batch_memory, has = session->batch_memory;
+    uint64_t most = session->ledger->params->max_batch_memory, has = session->memory.batches;
     if (!most || (has <= most && bytes <= most - has))
         return tenant_check_memory(session->salt->tenant, bytes, what, error);
     return error_set(error, STATUS_LIMIT,
@@ -36,14 +36,14 @@ enum status session_check_batch_memory(const struct core_session *session, uint6
 
 void session_count_memory(struct core_session *session, uint64_t bytes)
 {
-    session->memory += bytes;
+    session->memory.all += bytes;
     session->salt->tenant->memory += bytes;
     session->pool->memory += bytes;
 }
 
 void session_charge(struct core_session *session, uint64_t bytes)
 {
-    session->batch_memory += bytes;
+    session->memory.batches += bytes;
     session_count_memory(session, bytes);
 }
 
@@ -67,21 +67,21 @@ void session_begin_wait(struct core_session *session, struct core_wait *wait,
                         enum core_wait_kind kind, uint64_t cache)
 {
     *wait = (struct core_wait){.kind = kind, .session = session, .cache = cache};
-    LIST_APPEND(session->waits, wait);
+    LIST_APPEND(session->waits.list, wait);
 }
 
 void session_end_wait(struct core_wait *wait)
 {
     struct core_session *session = wait->session;
     ledger_unwake(session->ledger, wait);
-    LIST_DELETE(session->waits, wait);
+    LIST_DELETE(session->waits.list, wait);
     wait->session = NULL;
 }
 
 void session_wake(struct core_session *session, uint64_t cache)
 {
     struct core_wait *wait;
-    LIST_EACH(session->waits, wait) {
+    LIST_EACH(session->waits.list, wait) {
         if (wait->cache == cache)
             ledger_wake(session->ledger, wait);
     }

@@ -2,104 +2,131 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // session.h - struct core_session: one worker's salt, arena, hold tables, batches, tickets and
-// place in the scheduler. It outlives core_session_close() until its last GPU work has passed.
-// Each file of core uses its own fields and leaves the others alone; core/session.c has the life of
-// a session. Dispatcher thread only.
+// turn. It outlives core_session_close() until its last GPU work has passed. A file of core that
+// keeps something of a session has a struct for it below, and leaves the others alone;
+// core/session_life.c has the life of a session. Dispatcher thread only.
 
 #ifndef AULE_CORE_POOL_SESSION_H
 #define AULE_CORE_POOL_SESSION_H
 
+#include "base/container_of.h"
 #include "core/core.h"
-#include "core/turns/habit.h"
-#include "core/turns/heap.h"
+#include "core/turns/turns.h"
 
 struct core_draft;
 struct ledger;
 struct offer;
 struct offers;
 struct pool;
-struct turns;
+struct run;
 
-struct core_session {
-    struct core_session *prev, *next; // core->sessions, or core->leaving once closed
-    struct core *core;
-    struct ledger *ledger; // this one and the next three are parts of `core`
-    struct pool *pool;
-    struct offers *offers;
-    struct turns *turns;
-    uint64_t id;                       // core_session_params.id
-    char *name;                        // for logs; owned
-    struct salt *salt;                 // referenced
-    struct engine_arena *arena;        // the server's; NULL = none
-    uint64_t arena_size;               // bytes
-    struct engine_arena *device_arena; // likewise
-    uint64_t device_arena_size;
-    void *owner;            // for session_gone()
-    struct core_wait *wait; // the server's, named after ends of runs and tickets; NULL = none
-    bool closed;            // core_session_close() was called
-    bool guest;             // core_session_params.guest
-    bool errand;            // core's own: no worker has it, and session_gone() is not told
-    // After an attached session has died: tables whose blocks the kernels of its process may still
-    // use. They end when the process is proven dead and a fence behind that has passed.
-    uint32_t num_haunted;
+// attached.c, session_life.c: after an attached session has died.
+struct session_haunting {
+    // Tables whose blocks the kernels of its process may still use. They end when the process is
+    // proven dead and a fence behind that has passed.
+    uint32_t num_tables;
     bool proven;    // the process is dead; a fence is due or in flight
     uint64_t fence; // sequence of the fence's submission; 0 = it is not submitted
+};
 
-    // Blocks and batches.
-    struct hold_table *tables; // by cache id
-    struct batch *batches;     // by id; destroyed ones are not here
-    struct core_draft *drafts; // a list of those that another thread fills; they keep the session
-    struct core_session *tenant_prev, *tenant_next; // salt->tenant->sessions
-    struct core_wait *waits;                        // a list; the caller's
-    uint32_t num_waiting;                           // of `waits`, leases, claims and takes
-    bool moves;            // counted in tenant->num_moving: it has blocks and does not wait
-    uint64_t quota_blocks; // most that num_blocks may become; 0 = no limit
-    uint64_t num_blocks;   // blocks that it holds or names, in all tables: the quota counts them
-    uint64_t num_claimed;  // blocks of its claims' chains, in all tables: --max-claimed-blocks
-    struct offer *given, *taken;   // lists of its offers that have not ended
+// session.c: what waits.
+struct session_waits {
+    struct core_wait *list; // the caller's
+    uint32_t num_waiting;   // of these, leases, claims and takes
+    bool moves; // counted in tenant->num_moving: the session has blocks and does not wait
+};
+
+// offer.c: its offers that have not ended.
+struct session_offers {
+    struct offer *given, *taken;   // lists
     uint32_t num_given, num_taken; // in the two lists
-    // Bytes that --max-batch-memory limits: batches that the engine has, also destroyed ones with
-    // runs, the arrays of runs, and the offers that it has given or taken. session_charge() counts
-    // them.
-    uint64_t batch_memory;
-    uint64_t memory; // bytes that --max-host-memory limits: batch_memory, claims, and what the
-                     // caller keeps
+};
 
-    // Runs.
-    struct run *runs;       // accepted and not delivered, in the order of their tickets
-    struct run *queued;     // the first of `runs` with layers that are not submitted; NULL = none
+// session.c: bytes that it keeps.
+struct session_memory {
+    // For --max-batch-memory: batches that the engine has, also destroyed ones with runs, the
+    // arrays of runs, and the offers that it has given or taken. session_charge() counts them.
+    uint64_t batches;
+    uint64_t all; // for --max-host-memory: `batches`, claims, and what the caller keeps
+};
+
+// runs/run.c.
+struct session_runs {
+    struct run *list;       // accepted and not delivered, in the order of their tickets
+    struct run *queued;     // the first of them with layers that are not submitted; NULL = none
     struct run *tickets;    // by ticket: not reaped, not detached
     uint64_t last_ticket;   // the last one given; 0 = none
     uint32_t num_unreaped;  // runs in `tickets`, and detached runs that are not done
     uint32_t num_in_flight; // links (layers of runs) in submissions that have not ended
+    bool put_off;           // the first queued one waits for a compile: engine_line_resume()
+};
 
-    // The scheduler's.
-    struct heap_node
-        ready;           // in its tenant's `ready` while runs are queued, unless they are put off
-    bool put_off;        // its first queued run waits for a compile: engine_line_resume()
-    uint64_t served;     // weight of its picked links, in tokens of virtual time; turns.h
-    uint64_t submission; // scheduler.submissions when a link of it was last picked
-    uint64_t expected;   // number of the last ended submission that served it; 0 = none, or it
-                         // has queued a run since then
-    struct habit habit;  // when its next run is expected, and what that reads
-    int64_t held_ns;     // its first queued run was first held back then; 0 = it was not
-    bool is_away;        // it is in turns->away
-    struct core_session *away_prev, *away_next;
-    bool hauls;      // an errand: its runs are hauls, because the engine has these
-    bool is_hauling; // it is in turns->hauling
-    struct core_session *haul_prev, *haul_next;
-    uint32_t wave;       // its latest wave in the submission that is being built; beside.h
-    struct run *beside;  // scratch: its runs in that wave, linked by run->beside
-    uint32_t num_beside; // scratch: their number
-    uint64_t stamp;      // scratch: counted already, if it is the count's own stamp
+// runs/beside.c: the submission that is being built.
+struct session_wave {
+    uint32_t number;   // the session's latest wave in it
+    struct run *runs;  // its runs in that wave, linked by run->beside
+    uint32_t num_runs; // their number
+};
 
-    // Totals since it was opened.
+// Since it was opened.
+struct session_totals {
     uint64_t runs_done;       // runs that succeeded
     uint64_t tokens_attended; // by these runs
     uint64_t gpu_ns;          // GPU time of its layers of runs
     uint64_t lookup_tokens;   // tokens in prefix look-ups
     uint64_t hit_tokens;      // of these, tokens that were found
 };
+
+struct core_session {
+    struct core_session *prev, *next; // core->sessions, or core->leaving once closed
+    struct core *core;
+    struct ledger *ledger; // this one and the next two are parts of `core`
+    struct pool *pool;
+    struct offers *all_offers;
+    uint64_t id;                                    // core_session_params.id
+    char *name;                                     // for logs; owned
+    struct salt *salt;                              // referenced
+    struct core_session *tenant_prev, *tenant_next; // salt->tenant->sessions
+    struct engine_arena *arena;                     // the server's; NULL = none
+    uint64_t arena_size;                            // bytes
+    struct engine_arena *device_arena;              // likewise
+    uint64_t device_arena_size;
+    void *owner;            // for session_gone()
+    struct core_wait *wait; // the server's, named after ends of runs and tickets; NULL = none
+    bool closed;            // core_session_close() was called
+    bool guest;             // core_session_params.guest
+    bool errand;            // core's own: no worker has it, and session_gone() is not told
+
+    struct hold_table *tables; // by cache id
+    uint64_t quota_blocks;     // most that num_blocks may become; 0 = no limit
+    uint64_t num_blocks;       // that it holds or names, in all tables: the quota counts them
+    uint64_t num_claimed;      // of its claims' chains, in all tables: --max-claimed-blocks
+    struct batch *batches;     // by id; destroyed ones are not here
+    struct core_draft *drafts; // a list of those that another thread fills; they keep the session
+
+    struct session_haunting haunting;
+    struct session_waits waits;
+    struct session_offers offers;
+    struct session_memory memory;
+    struct session_runs runs;
+    struct session_wave wave;
+    struct session_totals totals;
+    struct turn turn;        // turns/turns.h
+    uint64_t last_picked_in; // scheduler.submissions when a link of it was last picked
+    uint64_t stamp;          // scratch: counted already, if it is the count's own stamp
+};
+
+static inline struct core_session *session_of_turn(const struct turn *turn)
+{
+    return turn ? container_of(turn, struct core_session, turn) : NULL;
+}
+
+// turns_next() of sessions.
+static inline struct core_session *session_ready_behind(const struct turns *turns,
+                                                        const struct core_session *session)
+{
+    return session_of_turn(turns_next(turns, session ? &session->turn : NULL));
+}
 
 // OK, or DEVICE_LOST.
 enum status session_usable(const struct core_session *session, struct error *error);

@@ -24,7 +24,7 @@ static struct taker_queue *queue_find(const struct core_session *session, const 
 {
     struct taker_queue *queue;
     unsigned hash = ledger_hash(session->ledger, key, size);
-    HASH_FIND_BYHASHVALUE(hh, session->offers->takers, key, size, hash, queue);
+    HASH_FIND_BYHASHVALUE(hh, session->all_offers->takers, key, size, hash, queue);
     return queue;
 }
 
@@ -36,7 +36,7 @@ static struct taker_queue *queue_create(const struct core_session *session,
         return NULL;
     queue->key = *key;
     unsigned hash = ledger_hash(session->ledger, key->bytes, key->size);
-    HASH_ADD_KEYPTR_BYHASHVALUE(hh, session->offers->takers, queue->key.bytes, key->size, hash,
+    HASH_ADD_KEYPTR_BYHASHVALUE(hh, session->all_offers->takers, queue->key.bytes, key->size, hash,
                                 queue);
     if (HASH_ADDED(queue))
         return queue;
@@ -81,7 +81,7 @@ void takers_end_wait(struct core_wait *wait)
         ledger_wake(wait->session->ledger, queue->first);
         return;
     }
-    HASH_DEL(wait->session->offers->takers, queue);
+    HASH_DEL(wait->session->all_offers->takers, queue);
     free(queue);
 }
 

@@ -78,7 +78,7 @@ void tenant_unref(struct tenant *tenant)
     else if (tenant->pool->cursor.tenant && tenant->id < tenant->pool->cursor.tenant->id)
         tenant->pool->cursor.index--;
     heap_remove(&tenant->pool->ranks, &tenant->rank);
-    heap_finish(&tenant->ready);
+    heap_finish(&tenant->turns.ready);
     HASH_DEL(tenant->pool->tenants, tenant);
     free(tenant->label);
     free(tenant);

@@ -11,7 +11,7 @@
 
 #include "base/hash.h"
 #include "core/core.h"
-#include "core/turns/heap.h"
+#include "core/turns/turns.h"
 #include "order.h"
 #include "pace.h"
 
@@ -59,12 +59,10 @@ struct tenant {
     uint64_t used_bytes, evicted; // of `used`; blocks
     int64_t wasted_ns; // idle time of the GPU that its waits in vain cost, less what it won back
     uint64_t stamp;    // scratch of gather.c: counted already, if it is the count's own stamp
-    struct heap ready; // its sessions with queued runs; turns/turns.h
-    struct heap_node ready_turn; // in turns->ready while `ready` is not empty
-    uint64_t served, now;        // weight of its sessions' picked links; virtual time of `ready`
-    uint64_t unwholes;           // how often one of its blocks was whole and then was not (reads.c)
-    uint64_t unwrites; // how often a slot of one of its blocks was written and then was not
-    uint64_t memory;   // bytes of its sessions: core_session.memory
+    struct turn_payer turns; // of its sessions; turns/turns.h
+    uint64_t unwholes;       // how often one of its blocks was whole and then was not (reads.c)
+    uint64_t unwrites;       // how often a slot of one of its blocks was written and then was not
+    uint64_t memory;         // bytes of its sessions: core_session.memory
     uint64_t refused_no_blocks, refused_quota; // requests that were refused for good
 };
 

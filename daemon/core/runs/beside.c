@@ -62,38 +62,38 @@ static bool blocks_meet(const struct run *a, const struct run *b)
 static bool may_lie_beside(const struct core_session *session, const struct run *run)
 {
     // Slices of one layer share a work list and its partial results.
-    if (session->beside && (run_is_sliced(run) || run_is_sliced(session->beside)))
+    if (session->wave.runs && (run_is_sliced(run) || run_is_sliced(session->wave.runs)))
         return false;
-    for (const struct run *other = session->beside; other; other = other->beside) {
+    for (const struct run *other = session->wave.runs; other; other = other->beside) {
         if (extents_meet(run, other) || blocks_meet(run, other))
             return false;
     }
-    return session->num_beside < MOST_BESIDE;
+    return session->wave.num_runs < MOST_BESIDE;
 }
 
 void beside_begin(struct core_session *session)
 {
-    session->wave = 0;
-    session->beside = NULL;
-    session->num_beside = 0;
+    session->wave.number = 0;
+    session->wave.runs = NULL;
+    session->wave.num_runs = 0;
 }
 
 static void next_wave(struct core_session *session)
 {
-    session->wave++;
-    session->beside = NULL;
-    session->num_beside = 0;
+    session->wave.number++;
+    session->wave.runs = NULL;
+    session->wave.num_runs = 0;
 }
 
 uint32_t beside_place(struct core_session *session, struct run *run)
 {
     // The run's previous layer was placed last, and its layers do not touch each other's ranges.
-    if (session->beside == run && !run->tensors.chained && !run_is_sliced(run))
-        return session->wave;
-    if (session->beside == run || !may_lie_beside(session, run))
+    if (session->wave.runs == run && !run->tensors.chained && !run_is_sliced(run))
+        return session->wave.number;
+    if (session->wave.runs == run || !may_lie_beside(session, run))
         next_wave(session);
-    run->beside = session->beside;
-    session->beside = run;
-    session->num_beside++;
-    return session->wave;
+    run->beside = session->wave.runs;
+    session->wave.runs = run;
+    session->wave.num_runs++;
+    return session->wave.number;
 }

@@ -30,7 +30,7 @@
 
 bool core_session_waits(const struct core_session *session)
 {
-    return session->num_unreaped >= session->ledger->params->max_tickets;
+    return session->runs.num_unreaped >= session->ledger->params->max_tickets;
 }
 
 enum status run_check_tickets(const struct core_session *session, enum status so_far,
@@ -40,7 +40,7 @@ enum status run_check_tickets(const struct core_session *session, enum status so
         return so_far;
     return error_set(error, STATUS_BUSY,
                      "%" PRIu32 " tickets of the session are unreaped (--max-tickets)",
-                     session->num_unreaped);
+                     session->runs.num_unreaped);
 }
 
 enum status run_check_work(const struct core_session *session, uint64_t work, const char *what,
@@ -84,21 +84,21 @@ void run_free(struct run *run)
 enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error)
 {
     struct core_session *session = run->session;
-    run->ticket = session->last_ticket + 1;
+    run->ticket = session->runs.last_ticket + 1;
     run->detached = detached;
     run->queued_ns = session->ledger->now_ns;
     if (!detached) {
-        HASH_ADD(hh, session->tickets, ticket, sizeof run->ticket, run);
+        HASH_ADD(hh, session->runs.tickets, ticket, sizeof run->ticket, run);
         if (!HASH_ADDED(run))
             return error_set(error, STATUS_NO_MEMORY, "no host memory for a run");
     }
-    *ticket = session->last_ticket = run->ticket;
-    session->num_unreaped++;
-    LIST_APPEND(session->runs, run);
-    habit_queued(&session->habit, &run->reading, run->queued_ns);
-    if (!session->queued) {
-        session->queued = run;
-        turns_ready(session);
+    *ticket = session->runs.last_ticket = run->ticket;
+    session->runs.num_unreaped++;
+    LIST_APPEND(session->runs.list, run);
+    habit_queued(&session->turn.habit, &run->reading, run->queued_ns);
+    if (!session->runs.queued) {
+        session->runs.queued = run;
+        turns_ready(&session->turn);
     }
     return STATUS_OK;
 }
@@ -469,8 +469,8 @@ static void count_run(const struct run *run)
     ledger->metrics[METRIC_RUNS_DONE]++;
     const uint64_t attended = run->attended * run_num_layers(run);
     ledger->metrics[METRIC_TOKENS_ATTENDED] += attended;
-    session->runs_done++;
-    session->tokens_attended += attended;
+    session->totals.runs_done++;
+    session->totals.tokens_attended += attended;
 }
 
 static void run_end(struct run *run)
@@ -502,11 +502,11 @@ static void run_cut(struct run *run)
     struct core_session *session = run->session;
     bool leaves = run->num_picked && run->num_picked < run->num_links;
     run->num_links = run->num_picked ? run->num_picked : 1;
-    if (!leaves || session->queued != run)
+    if (!leaves || session->runs.queued != run)
         return;
-    session->queued = run_next_live(run);
-    if (!session->queued)
-        turns_forget(session);
+    session->runs.queued = run_next_live(run);
+    if (!session->runs.queued)
+        turns_forget(&session->turn);
 }
 
 void run_fail(struct run *run, enum status status, const char *why)
@@ -544,28 +544,28 @@ void run_put_back(const struct link *link)
         run->cut = link->cut;
     }
     count_links(run);
-    turns_unserve(session, run_link_weight(link));
-    if (!session->queued || run->ticket < session->queued->ticket)
-        session->queued = run;
-    session->put_off = true;
-    turns_forget(session);
+    turns_unserve(&session->turn, run_link_weight(link));
+    if (!session->runs.queued || run->ticket < session->runs.queued->ticket)
+        session->runs.queued = run;
+    session->runs.put_off = true;
+    turns_forget(&session->turn);
 }
 
 uint64_t core_tickets_ended(const struct core_session *session)
 {
-    return session->runs ? session->runs->ticket - 1 : session->last_ticket;
+    return session->runs.list ? session->runs.list->ticket - 1 : session->runs.last_ticket;
 }
 
 void run_deliver(struct core_session *session)
 {
-    while (session->runs && session->runs->over) {
-        struct run *run = session->runs;
-        LIST_DELETE(session->runs, run);
+    while (session->runs.list && session->runs.list->over) {
+        struct run *run = session->runs.list;
+        LIST_DELETE(session->runs.list, run);
         run->delivered = true;
         session->ledger->news |= !session->closed;
         ledger_wake(session->ledger, session->wait);
         if (run->detached)
-            session->num_unreaped--;
+            session->runs.num_unreaped--;
         if (run->detached || session->closed)
             run_free(run);
     }
@@ -587,12 +587,12 @@ static void run_drop(struct run *run, enum status status)
 // never wrote.
 void run_drop_queued(struct core_session *session, enum status status)
 {
-    turns_forget(session);
-    session->put_off = false;
-    if (!session->queued)
+    turns_forget(&session->turn);
+    session->runs.put_off = false;
+    if (!session->runs.queued)
         return;
-    struct run *first = session->queued, *run = session->runs->prev;
-    session->queued = NULL;
+    struct run *first = session->runs.queued, *run = session->runs.list->prev;
+    session->runs.queued = NULL;
     for (; run != first; run = run->prev) {
         if (!run->over)
             run_drop(run, status);
@@ -610,9 +610,9 @@ bool run_expire(struct run *run)
         return false;
     snprintf(why, sizeof why, "it waited %" PRId64 " ms for its turn; max_queue_ms is %" PRIu32,
              waited_ms, most_ms);
-    session->queued = run_next_live(run);
-    if (!session->queued)
-        turns_forget(session);
+    session->runs.queued = run_next_live(run);
+    if (!session->runs.queued)
+        turns_forget(&session->turn);
     run_fail(run, STATUS_LIMIT, why);
     run_link_over(run);
     run_deliver(session);
@@ -623,20 +623,20 @@ enum status core_ticket_reap(struct core_session *session, uint64_t ticket,
                              struct core_ticket_result *out, struct error *error)
 {
     struct run *run;
-    HASH_FIND(hh, session->tickets, &ticket, sizeof ticket, run);
+    HASH_FIND(hh, session->runs.tickets, &ticket, sizeof ticket, run);
     if (!run)
         return error_set(error, STATUS_NOT_FOUND,
                          "session %" PRIu64 " has no ticket %" PRIu64 "; %" PRIu64
                          " were given, some are reaped or detached",
-                         session->id, ticket, session->last_ticket);
+                         session->id, ticket, session->runs.last_ticket);
     if (!run->delivered)
         return error_set(error, STATUS_TIMEOUT, "ticket %" PRIu64 " is not done", ticket);
     *out = run->result;
     if (run->result.status != STATUS_OK)
         error_set(error, run->result.status, "%s",
                   run->why ? run->why : status_text(run->result.status));
-    HASH_DEL(session->tickets, run);
-    session->num_unreaped--;
+    HASH_DEL(session->runs.tickets, run);
+    session->runs.num_unreaped--;
     session->ledger->news = true;
     ledger_wake(session->ledger, session->wait); // a ticket came free
     run_free(run);

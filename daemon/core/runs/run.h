@@ -21,8 +21,8 @@ struct layer_cut {
 };
 
 struct run {
-    UT_hash_handle hh;       // session->tickets, unless detached
-    struct run *prev, *next; // session->runs until delivered
+    UT_hash_handle hh;       // session->runs.tickets, unless detached
+    struct run *prev, *next; // session->runs.list until delivered
     struct core_session *session;
     struct batch *batch; // ATTEND, WRITE, GATHER: referenced until the run is over
     struct copy *copy;   // COPY: owned until the run is over

@@ -150,7 +150,7 @@ static void end_pending(const struct run *run, struct cache *cache, struct block
     if (--block->pending)
         return;
     if (block->offers)
-        offers_written(run->session->offers, block);
+        offers_written(run->session->all_offers, block);
     if (block->node) {
         cache->num_pending--;
         cache->pool->ledger->news = true;

@@ -53,7 +53,7 @@ struct batch {
     uint64_t end_block;   // ENGINE_BLOCKS: runs touch blocks [0, end_block)
     uint64_t end_row;     // ENGINE_ROWS without an outer stride: runs touch rows [0, end_row)
 
-    // Bytes that count in session->batch_memory until the batch is freed; see batch_bytes().
+    // Bytes that count in session->memory.batches until the batch is freed; see batch_bytes().
     uint64_t bytes;       // of the engine's arrays, without the block table
     uint64_t table_bytes; // of the engine's block table; 0 if shares_table
     bool shares_table;    // this step uses the block table of the step before, which still has runs
@@ -126,7 +126,7 @@ enum status batch_find(struct core_session *session, uint64_t id, struct batch *
 enum status batch_enter(struct batch *next, const struct batch *old, struct error *error);
 void batch_succeed(struct batch *next, struct batch *old);
 void batch_withdraw(struct batch *next);
-// Bytes of the batch in session->batch_memory, without its `mentions` and `dropped`.
+// Bytes of the batch in session->memory.batches, without its `mentions` and `dropped`.
 uint64_t batch_bytes(const struct batch *batch);
 bool batch_has_whole(const struct batch *batch); // it has `kept_whole`
 // Makes `kept_full`. False: no memory, or --max-batch-memory; nothing has changed.

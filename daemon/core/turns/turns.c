@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// turns.c - see turns.h. A heap orders the tenants, and a heap in each tenant its sessions, by
-// rounds: served / TURNS_QUANTUM.
+// turns.c - see turns.h. A heap orders the payers, and a heap in each payer its turns, by rounds:
+// served / TURNS_QUANTUM.
 
 #include "turns.h"
 
 #include "base/container_of.h"
 #include "base/list.h"
-#include "core/pool/salt.h"
-#include "core/pool/tenant.h"
 
-static struct tenant *payer(const struct core_session *session)
+bool turns_reserve(struct turns *turns, struct turn_payer *payer, size_t sessions, size_t of_payer)
 {
-    return session->salt->tenant;
-}
-
-bool turns_reserve(struct turns *turns, struct tenant *tenant, size_t sessions, size_t of_tenant)
-{
-    return heap_reserve(&turns->ready, sessions) && heap_reserve(&tenant->ready, of_tenant);
+    return heap_reserve(&turns->ready, sessions) && heap_reserve(&payer->ready, of_payer);
 }
 
 void turns_finish(struct turns *turns)
@@ -28,67 +21,65 @@ void turns_finish(struct turns *turns)
 
 // ---- the heaps ----
 
-static struct core_session *session_at(const struct tenant *tenant, size_t i)
+static struct turn *turn_at(const struct turn_payer *payer, size_t i)
 {
-    return i < tenant->ready.size
-               ? container_of(tenant->ready.entries[i].node, struct core_session, ready)
-               : NULL;
+    return i < payer->ready.size ? container_of(payer->ready.entries[i].node, struct turn, node)
+                                 : NULL;
 }
 
-static struct tenant *tenant_at(const struct turns *turns, size_t i)
+static struct turn_payer *payer_at(const struct turns *turns, size_t i)
 {
     return i < turns->ready.size
-               ? container_of(turns->ready.entries[i].node, struct tenant, ready_turn)
+               ? container_of(turns->ready.entries[i].node, struct turn_payer, node)
                : NULL;
 }
 
-struct core_session *turns_first(const struct turns *turns)
+struct turn *turns_first(const struct turns *turns)
 {
     return turns_next(turns, NULL);
 }
 
-struct core_session *turns_first_beside(const struct core_session *session)
+struct turn *turns_first_beside(const struct turn *turn)
 {
-    return session_at(payer(session), 0);
+    return turn_at(turn->payer, 0);
 }
 
-struct core_session *turns_next(const struct turns *turns, const struct core_session *session)
+struct turn *turns_next(const struct turns *turns, const struct turn *turn)
 {
-    const struct tenant *tenant = session ? payer(session) : NULL;
-    struct core_session *beside = session ? session_at(tenant, session->ready.place) : NULL;
+    const struct turn_payer *payer = turn ? turn->payer : NULL;
+    struct turn *beside = turn ? turn_at(payer, turn->node.place) : NULL;
     if (beside)
         return beside;
-    tenant = tenant_at(turns, tenant ? tenant->ready_turn.place : 0);
-    return tenant ? session_at(tenant, 0) : NULL;
+    payer = payer_at(turns, payer ? payer->node.place : 0);
+    return payer ? turn_at(payer, 0) : NULL;
 }
 
-bool turns_is_ready(const struct core_session *session)
+bool turns_is_ready(const struct turn *turn)
 {
-    const struct tenant *tenant = payer(session);
-    const struct core_session *there =
-        session->ready.place ? session_at(tenant, session->ready.place - 1) : NULL;
-    return there == session && tenant_at(session->turns, tenant->ready_turn.place - 1) == tenant;
+    const struct turn_payer *payer = turn->payer;
+    const struct turn *there = turn->node.place ? turn_at(payer, turn->node.place - 1) : NULL;
+    return there == turn && payer_at(turn->turns, payer->node.place - 1) == payer;
 }
 
 bool turns_sound(const struct turns *turns)
 {
-    size_t sessions = 0;
+    size_t num_ready = 0;
     for (size_t i = 0; i < turns->ready.size; i++) {
-        const struct tenant *tenant = tenant_at(turns, i);
-        if (!tenant->ready.size || !heap_sound(&tenant->ready))
+        const struct turn_payer *payer = payer_at(turns, i);
+        if (!payer->ready.size || !heap_sound(&payer->ready))
             return false;
-        sessions += tenant->ready.size;
+        num_ready += payer->ready.size;
     }
-    return heap_sound(&turns->ready) && sessions == turns->num_ready;
+    return heap_sound(&turns->ready) && num_ready == turns->num_ready;
 }
 
-// Brings the tenant into or out of the heap. A tenant that comes back to its old place has the
+// Brings the payer into or out of the heap. A payer that comes back to its old place has the
 // order that it had.
-static void settle(struct turns *turns, struct tenant *tenant, bool old)
+static void settle(struct turns *turns, struct turn_payer *payer, bool old)
 {
-    struct heap_node *turn = &tenant->ready_turn;
-    const uint64_t key = tenant->served / TURNS_QUANTUM;
-    if (!tenant->ready.size)
+    struct heap_node *turn = &payer->node;
+    const uint64_t key = payer->served / TURNS_QUANTUM;
+    if (!payer->ready.size)
         heap_remove(&turns->ready, turn);
     else if (!turn->place && old)
         heap_add_as(&turns->ready, turn, key, turn->order);
@@ -96,27 +87,27 @@ static void settle(struct turns *turns, struct tenant *tenant, bool old)
         heap_add(&turns->ready, turn, key);
 }
 
-static void wait_for_turn(struct core_session *session)
+static void wait_for_turn(struct turn *turn)
 {
-    struct tenant *tenant = payer(session);
-    session->turns->num_ready++;
-    heap_add(&tenant->ready, &session->ready, session->served / TURNS_QUANTUM);
-    settle(session->turns, tenant, false);
+    struct turn_payer *payer = turn->payer;
+    turn->turns->num_ready++;
+    heap_add(&payer->ready, &turn->node, turn->served / TURNS_QUANTUM);
+    settle(turn->turns, payer, false);
 }
 
-void turns_leave(struct core_session *session)
+void turns_leave(struct turn *turn)
 {
-    session->turns->num_ready -= session->ready.place > 0;
-    heap_remove(&payer(session)->ready, &session->ready);
-    settle(session->turns, payer(session), false);
+    turn->turns->num_ready -= turn->node.place > 0;
+    heap_remove(&turn->payer->ready, &turn->node);
+    settle(turn->turns, turn->payer, false);
 }
 
-void turns_rejoin(struct core_session *session)
+void turns_rejoin(struct turn *turn)
 {
-    struct tenant *tenant = payer(session);
-    session->turns->num_ready++;
-    heap_add_as(&tenant->ready, &session->ready, session->ready.key, session->ready.order);
-    settle(session->turns, tenant, true);
+    struct turn_payer *payer = turn->payer;
+    turn->turns->num_ready++;
+    heap_add_as(&payer->ready, &turn->node, turn->node.key, turn->node.order);
+    settle(turn->turns, payer, true);
 }
 
 // ---- virtual time ----
@@ -130,17 +121,17 @@ static void serve(uint64_t *served, uint64_t *now, uint64_t weight)
         *served = UINT64_MAX;
 }
 
-void turns_serve(struct core_session *session, uint64_t weight)
+void turns_serve(struct turn *turn, uint64_t weight, bool more)
 {
-    struct turns *turns = session->turns;
-    struct tenant *tenant = payer(session);
-    turns_leave(session);
-    heap_remove(&turns->ready, &tenant->ready_turn);
-    serve(&session->served, &tenant->now, weight);
-    serve(&tenant->served, &turns->now, weight);
-    if (session->queued)
-        wait_for_turn(session);
-    settle(turns, tenant, false);
+    struct turns *turns = turn->turns;
+    struct turn_payer *payer = turn->payer;
+    turns_leave(turn);
+    heap_remove(&turns->ready, &payer->node);
+    serve(&turn->served, &payer->now, weight);
+    serve(&payer->served, &turns->now, weight);
+    if (more)
+        wait_for_turn(turn);
+    settle(turns, payer, false);
 }
 
 static void unserve(uint64_t *served, uint64_t weight)
@@ -148,10 +139,10 @@ static void unserve(uint64_t *served, uint64_t weight)
     *served -= weight < *served ? weight : *served;
 }
 
-void turns_unserve(struct core_session *session, uint64_t weight)
+void turns_unserve(struct turn *turn, uint64_t weight)
 {
-    unserve(&session->served, weight);
-    unserve(&payer(session)->served, weight);
+    unserve(&turn->served, weight);
+    unserve(&turn->payer->served, weight);
 }
 
 // Idle tenants and sessions earn no credit.
@@ -163,55 +154,55 @@ static void catch_up(uint64_t *served, uint64_t now)
 
 // ---- sessions that come and go ----
 
-bool turns_expects(const struct core_session *session)
+bool turns_expects(const struct turn *turn)
 {
-    return session->expected && session->expected == session->turns->last_ended;
+    return turn->expected && turn->expected == turn->turns->last_ended;
 }
 
-static void expect_no_more(struct core_session *session)
+static void expect_no_more(struct turn *turn)
 {
-    session->turns->num_expected -= turns_expects(session);
-    session->expected = 0;
+    turn->turns->num_expected -= turns_expects(turn);
+    turn->expected = 0;
 }
 
-void turns_away(struct core_session *session, int64_t now_ns)
+void turns_away(struct turn *turn, int64_t now_ns)
 {
-    habit_ended(&session->habit, now_ns);
-    if (!session->is_away)
-        LIST_APPEND_BY(session->turns->away, session, away_prev, away_next);
-    session->is_away = true;
+    habit_ended(&turn->habit, now_ns);
+    if (!turn->is_away)
+        LIST_APPEND_BY(turn->turns->away, turn, away_prev, away_next);
+    turn->is_away = true;
 }
 
-void turns_overdue(struct core_session *session)
+void turns_overdue(struct turn *turn)
 {
-    if (session->is_away)
-        LIST_DELETE_BY(session->turns->away, session, away_prev, away_next);
-    session->is_away = false;
+    if (turn->is_away)
+        LIST_DELETE_BY(turn->turns->away, turn, away_prev, away_next);
+    turn->is_away = false;
 }
 
-void turns_ready(struct core_session *session)
+void turns_ready(struct turn *turn)
 {
-    struct turns *turns = session->turns;
-    if (session->hauls) {
-        LIST_APPEND_BY(turns->hauling, session, haul_prev, haul_next);
-        session->is_hauling = true;
+    struct turns *turns = turn->turns;
+    if (turn->hauls) {
+        LIST_APPEND_BY(turns->hauling, turn, haul_prev, haul_next);
+        turn->is_hauling = true;
         return;
     }
-    expect_no_more(session);
-    turns_overdue(session);
-    session->held_ns = 0;
-    if (!payer(session)->ready.size)
-        catch_up(&payer(session)->served, turns->now);
-    catch_up(&session->served, payer(session)->now);
-    wait_for_turn(session);
+    expect_no_more(turn);
+    turns_overdue(turn);
+    turn->held_ns = 0;
+    if (!turn->payer->ready.size)
+        catch_up(&turn->payer->served, turns->now);
+    catch_up(&turn->served, turn->payer->now);
+    wait_for_turn(turn);
 }
 
-void turns_forget(struct core_session *session)
+void turns_forget(struct turn *turn)
 {
-    expect_no_more(session);
-    turns_overdue(session);
-    if (session->is_hauling)
-        LIST_DELETE_BY(session->turns->hauling, session, haul_prev, haul_next);
-    session->is_hauling = false;
-    turns_leave(session);
+    expect_no_more(turn);
+    turns_overdue(turn);
+    if (turn->is_hauling)
+        LIST_DELETE_BY(turn->turns->hauling, turn, haul_prev, haul_next);
+    turn->is_hauling = false;
+    turns_leave(turn);
 }

@@ -443,29 +443,29 @@ START_TEST(steps_under_way_count_a_table_that_they_share_once)
     struct core_advance advance = {.slot_mapping = slots, .num_slot_mapping = 1};
     worker_fill(&a, blocks, 5);
     advance.batch = worker_create(&a, &params);
-    ck_assert_uint_eq(a.session->batch_memory,
+    ck_assert_uint_eq(a.session->memory.batches,
                       2 * (3 * sizeof(int32_t) + TABLE) + sizeof(int32_t) + sizeof(int64_t));
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    uint64_t idle = a.session->batch_memory;
+    uint64_t idle = a.session->memory.batches;
     worker_run(&a, advance.batch, 0, 1, tokens);
     advance.entries = &behind;
     advance.num_entries = 1;
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->batch_memory, idle + OWN);
+    ck_assert_uint_eq(a.session->memory.batches, idle + OWN);
     worker_run(&a, advance.batch, 0, 1, tokens);
     advance.entries = &gone; // no run looks there any more
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->batch_memory, idle + 2 * OWN + mentions_dropped_bytes(1));
+    ck_assert_uint_eq(a.session->memory.batches, idle + 2 * OWN + mentions_dropped_bytes(1));
     struct core_run_params windowed = worker_run_params(&a, advance.batch, 0, 1, tokens);
     windowed.entry.window_left = windowed.entry.window_right = 0;
     worker_queue(&a, &windowed);
     advance.entries = &seen;
     ck_assert_status(core_batch_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->batch_memory,
+    ck_assert_uint_eq(a.session->memory.batches,
                       idle + 3 * OWN + TABLE + 2 * mentions_dropped_bytes(1));
     world_check(&world);
     world_finish_all(&world);
-    ck_assert_uint_eq(a.session->batch_memory, idle);
+    ck_assert_uint_eq(a.session->memory.batches, idle);
 }
 END_TEST
 
@@ -569,17 +569,17 @@ START_TEST(a_step_takes_memory_for_what_it_names_and_not_for_how_large_the_cache
     const struct core_batch_params params = sequences_over(a.cache, 1, q, lens, blocks, 1);
     struct core_advance advance = {.batch = worker_create(&a, &params)};
     ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
-    uint64_t kept = a.session->batch_memory;
+    uint64_t kept = a.session->memory.batches;
     ck_assert(grow_cache());
     ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->batch_memory, kept);
+    ck_assert_uint_eq(a.session->memory.batches, kept);
     int32_t far;
     worker_lease(&a, 1, &far);
     ck_assert_int_ge(far, CHUNK);
     advance.entries = &(struct core_entry){0, 0, far};
     advance.num_entries = 1;
     ck_assert_status(world_advance(a.session, &advance, &error), STATUS_OK);
-    ck_assert_uint_eq(a.session->batch_memory,
+    ck_assert_uint_eq(a.session->memory.batches,
                       kept + ((uint64_t)far / 64 - (uint64_t)blocks[0] / 64) * sizeof(uint64_t));
     world_check(&world);
 }
