@@ -7,12 +7,11 @@
 //
 // - A run waits for at most about a model step: the cache's layers and GATHER_ROUNDS, times its
 //   session's last GPU time. It waits for at most half of its max_queue_ms.
-// - Waits in vain of one tenant may idle the GPU for GATHER_SPARE_NS, plus 1 / GATHER_PART of the
-// time
-//   that the GPU is busy for that tenant; those of all tenants GATHER_TENANTS times as long, plus
-//   that part of all its busy time. So a tenant whose sessions do not come does not use up what
-//   others have. A tenant beyond its bound is refused nothing: its runs do not wait, so they share
-//   fewer dispatches.
+// - Waits for sessions that do not come may idle the GPU for this long:
+//       of one tenant    GATHER_SPARE_NS + the tenant's busy time / GATHER_PART
+//       of all tenants   GATHER_TENANTS * GATHER_SPARE_NS + all busy time / GATHER_PART
+//   So a tenant whose sessions do not come does not use up what others have. Beyond its bound a
+//   tenant is refused nothing: its runs do not wait, so they share fewer dispatches.
 
 #ifndef AULE_CORE_GATHER_H
 #define AULE_CORE_GATHER_H

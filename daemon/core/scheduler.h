@@ -56,8 +56,7 @@ struct scheduler {
     // Times of its last pick, and of the last one of another session; 0 = none.
     int64_t latest_ns, others_ns;
     uint64_t prepared_ns; // of the last submission that ended: from engine_submit() to the GPU
-    // Bound on the waves of the newest submission, if a session reached it with more queued; else
-    // 0.
+    // Bound on the waves of the newest submission. 0: no session reached it with more queued.
     uint32_t cut_at;
     uint32_t num_in_flight, first_in_flight; // `in_flight` is a ring: entries, and the oldest one
     struct submission in_flight[SCHEDULER_MAX_IN_FLIGHT];

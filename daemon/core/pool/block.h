@@ -5,6 +5,19 @@
 // A block knows how many sessions hold it, not which ones (hold.h does). It knows no batches: a
 // session whose batches, copies or offers name the block is one user, however many they are.
 // Dispatcher thread only.
+//
+// The files of pool/ are one module: a block's state follows from its holds, its node in the prefix
+// index and what keeps that node. A file that changes one of these first completes its change, then
+// calls block_settle() for the block, and block_resort() behind that:
+//
+//     hold.c     holders, users, dead_users: then settle
+//     publish.c  sealed: then settle
+//     prefix.c   the node, its keeps: then settle; its children, its class: then resort
+//
+// block_settle() asks prefix_keeps() and calls none of these files back. It moves the block between
+// the free stack, its tenant's sums and the queue of victims, and notes the news for what waits. So
+// all counts of a cache and a tenant are right between two calls, and only then may a lease, an
+// eviction or an audit look at them.
 
 #ifndef AULE_CORE_BLOCK_H
 #define AULE_CORE_BLOCK_H
