@@ -16,9 +16,9 @@ static const char COPY_NAME[] = "a copy, from and to,";
 
 // A message has two ids for each copy.
 static enum aule_status make_copy(struct aule_cache *cache, const char *what, uint32_t count,
-                                  const int32_t *from, const int32_t *to, struct work *work)
+                                  const int32_t *from, const int32_t *to, struct call_work *work)
 {
-    *work = (struct work){
+    *work = (struct call_work){
         .request = {.command = WIRE_COMMAND_BLOCKS_COPY,
                     .blocks_copy = {.cache = cache->id,
                                     .from = {.data = from, .count = count},
@@ -33,27 +33,27 @@ static enum aule_status copy(struct aule_cache *cache, const char *what, uint32_
                              const int32_t *from, const int32_t *to, int timeout_ms,
                              struct aule_ticket *ticket)
 {
-    struct work work;
+    struct call_work work;
     enum aule_status status = make_copy(cache, what, count, from, to, &work);
-    return status == AULE_OK ? work_queue(cache->attachment, &work, timeout_ms, ticket) : status;
+    return status == AULE_OK ? work_queue(cache->life, &work, timeout_ms, ticket) : status;
 }
 
 enum aule_status blocks_copy_to_end(struct aule_cache *cache, uint32_t count, const int32_t *from,
                                     const int32_t *to, int timeout_ms)
 {
-    struct work work;
+    struct call_work work;
     uint64_t id;
     enum aule_status status = make_copy(cache, COPY_NAME, count, from, to, &work);
     if (status == AULE_OK)
         status = timeout_check(timeout_ms);
     if (status == AULE_OK)
-        status = attachment_enter(cache->attachment);
+        status = life_enter(cache->life);
     if (status != AULE_OK)
         return status;
-    status = work_submit(cache->attachment, &work, timeout_ms, &id);
+    status = work_submit(cache->life, &work, timeout_ms, &id);
     if (status == AULE_OK)
-        status = ticket_reap_to_end(cache->attachment, id);
-    attachment_leave(cache->attachment);
+        status = ticket_reap_to_end(cache->life, id);
+    life_leave(cache->life);
     return status;
 }
 
@@ -99,7 +99,7 @@ static enum aule_status move(struct aule_cache *cache, enum wire_copy_way way, u
     USE(cache);
     REQUIRE(block_ids);
     const struct wire_ints blocks = {.data = block_ids, .count = count}, none = {.data = NULL};
-    struct work work = {
+    struct call_work work = {
         .request = {.command = WIRE_COMMAND_BLOCKS_COPY,
                     .blocks_copy = {.cache = cache->id,
                                     .from = way == WIRE_COPY_OUT ? blocks : none,
@@ -110,7 +110,7 @@ static enum aule_status move(struct aule_cache *cache, enum wire_copy_way way, u
     work.timeout_ms = &work.request.blocks_copy.timeout_ms;
     work.flags = &work.request.blocks_copy.flags;
     enum aule_status status = cache_check_count(cache, "a list of blocks to move", count);
-    return status == AULE_OK ? work_queue(cache->attachment, &work, timeout_ms, ticket) : status;
+    return status == AULE_OK ? work_queue(cache->life, &work, timeout_ms, ticket) : status;
 }
 
 enum aule_status aule_blocks_export(struct aule_cache *cache, uint32_t count,

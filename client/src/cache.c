@@ -10,7 +10,6 @@
 #include "caller.h"
 #include "client/src/link/connection.h"
 #include "error.h"
-#include "pool.h"
 #include "session.h"
 #include "socket_path.h"
 
@@ -24,12 +23,12 @@ enum { DEFAULT_BLOCK_SIZE = 32 }; // tokens
 
 enum aule_status cache_check_count(const struct aule_cache *cache, const char *what, uint64_t count)
 {
-    uint64_t most = attachment_room(cache->attachment) / sizeof(int32_t);
+    uint64_t most = life_room(cache->life) / sizeof(int32_t);
     if (count <= most)
         return AULE_OK;
     return fail(AULE_LIMIT,
                 "%s of %" PRIu64 " blocks: a message of %" PRIu64 " bytes holds %" PRIu64, what,
-                count, cache->attachment->info.max_message, most);
+                count, cache->life->info.max_message, most);
 }
 
 // ---- caches ----
@@ -64,17 +63,16 @@ static enum aule_status check_params(const struct aule_cache_params *params)
     return AULE_OK;
 }
 
-enum aule_status cache_open_in(struct attachment *attachment,
-                               const struct aule_cache_params *params, struct aule_cache *cache)
+enum aule_status cache_open_in(struct life *life, const struct aule_cache_params *params,
+                               struct aule_cache *cache)
 {
     struct wire_request request = {.command = WIRE_COMMAND_CACHE_OPEN,
                                    .cache_open = identity_of(params)};
     struct answer answer;
-    enum aule_status status =
-        attachment_call(attachment, &request, 0, WIRE_ANSWER_CACHE_OPEN, &answer);
+    enum aule_status status = life_call(life, &request, 0, WIRE_ANSWER_CACHE_OPEN, &answer);
     if (status != AULE_OK)
         return status;
-    *cache = (struct aule_cache){.attachment = attachment,
+    *cache = (struct aule_cache){.life = life,
                                  .id = answer.reply.cache_open.cache,
                                  .block_size = request.cache_open.block_size,
                                  .num_layers = params->num_layers,
@@ -91,14 +89,14 @@ enum aule_status cache_open_in(struct attachment *attachment,
 
 // Adds advice to the daemon's sentence: a name keeps its identity as long as the cache exists,
 // whether a session has it open or not.
-static enum aule_status other_identity(const struct attachment *attachment, const char *name)
+static enum aule_status other_identity(const struct life *life, const char *name)
 {
     char why[512], socket[QUOTE_SIZE(SOCKET_PATH_MAX)], word[QUOTE_SIZE(WIRE_MAX_NAME)];
     snprintf(why, sizeof why, "%s", aule_error());
     return fail(AULE_MISMATCH,
                 "%s; take another name, or if no session has that cache open, drop it: aule-ctl "
                 "drop-cache --socket %s %s%s",
-                why, quote(socket, sizeof socket, connection_path(attachment->connection)),
+                why, quote(socket, sizeof socket, connection_path(life->connection)),
                 *name == '-' ? "-- " : "", quote(word, sizeof word, name));
 }
 
@@ -107,19 +105,19 @@ static void tell_close(const struct aule_cache *cache)
 {
     struct wire_request request = {.command = WIRE_COMMAND_CACHE_CLOSE,
                                    .cache_close = {.cache = cache->id}};
-    attachment_tell(cache->attachment, &request);
+    life_tell(cache->life, &request);
 }
 
-static enum aule_status open_in(struct attachment *attachment,
-                                const struct aule_cache_params *params, struct aule_cache **out)
+static enum aule_status open_in(struct life *life, const struct aule_cache_params *params,
+                                struct aule_cache **out)
 {
     struct aule_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
         return fail(AULE_NO_MEMORY, "no memory for cache %s", params->name);
-    enum aule_status status = cache_open_in(attachment, params, cache);
+    enum aule_status status = cache_open_in(life, params, cache);
     if (status != AULE_OK) {
         free(cache);
-        return status == AULE_MISMATCH ? other_identity(attachment, params->name) : status;
+        return status == AULE_MISMATCH ? other_identity(life, params->name) : status;
     }
     status = handle_open(&cache->handle, &cache_handles);
     if (status != AULE_OK) {
@@ -127,7 +125,7 @@ static enum aule_status open_in(struct attachment *attachment,
         free(cache);
         return status;
     }
-    attachment_ref(attachment);
+    life_ref(life);
     *out = cache;
     return AULE_OK;
 }
@@ -146,12 +144,12 @@ enum aule_status aule_cache_open_sized(struct aule_session *session,
         status = check_params(&whole);
     if (status != AULE_OK)
         return status;
-    struct attachment *attachment;
-    status = session_get(session, &attachment);
+    struct life *life;
+    status = session_get(session, &life);
     if (status != AULE_OK)
         return status;
-    status = open_in(attachment, &whole, cache);
-    session_put(attachment);
+    status = open_in(life, &whole, cache);
+    session_put(life);
     return status;
 }
 
@@ -159,8 +157,9 @@ void aule_cache_close(struct aule_cache *cache)
 {
     if (!cache || !handle_close(cache, &cache_handles))
         return;
-    if (cache->handle.pid == getpid()) // first: the daemon then takes the blocks back
-        pool_end(atomic_load(&cache->pool));
+    struct cache_mapping *mapping = atomic_load(&cache->mapping);
+    if (mapping && cache->handle.pid == getpid()) // first: the daemon then takes the blocks back
+        mapping->close(mapping);
     tell_close(cache);
     handle_unref(&cache->handle);
 }
@@ -168,8 +167,10 @@ void aule_cache_close(struct aule_cache *cache)
 static void cache_end(struct handle *handle)
 {
     struct aule_cache *cache = (struct aule_cache *)handle;
-    pool_free(atomic_load(&cache->pool));
-    attachment_unref(cache->attachment);
+    struct cache_mapping *mapping = atomic_load(&cache->mapping);
+    if (mapping)
+        mapping->end(mapping);
+    life_unref(cache->life);
     free(cache);
 }
 
@@ -183,8 +184,7 @@ enum aule_status aule_cache_state_sized(struct aule_cache *cache, struct aule_ca
     struct wire_request request = {.command = WIRE_COMMAND_CACHE_STATE,
                                    .cache_state = {.cache = cache->id}};
     struct answer answer;
-    enum aule_status status =
-        attachment_ask(cache->attachment, &request, 0, WIRE_ANSWER_CACHE_STATE, &answer);
+    enum aule_status status = life_ask(cache->life, &request, 0, WIRE_ANSWER_CACHE_STATE, &answer);
     if (status != AULE_OK)
         return status;
     const struct wire_cache_state_reply *reply = &answer.reply.cache_state;
@@ -231,8 +231,7 @@ enum aule_status blocks_lease(struct aule_cache *cache, uint32_t count, int time
                          .again = asks_again},
     };
     struct answer answer;
-    status =
-        attachment_ask(cache->attachment, &request, timeout_ms, WIRE_ANSWER_BLOCKS_LEASE, &answer);
+    status = life_ask(cache->life, &request, timeout_ms, WIRE_ANSWER_BLOCKS_LEASE, &answer);
     if (status != AULE_OK)
         return status;
     const struct wire_ints *blocks = &answer.reply.blocks_lease.blocks;
@@ -262,7 +261,7 @@ enum aule_status blocks_release(struct aule_cache *cache, uint32_t count, const 
         .command = WIRE_COMMAND_BLOCKS_RELEASE,
         .blocks_release = {.cache = cache->id, .blocks = {.data = block_ids, .count = count}},
     };
-    return attachment_tell(cache->attachment, &request);
+    return life_tell(cache->life, &request);
 }
 
 enum aule_status aule_blocks_release(struct aule_cache *cache, uint32_t count,

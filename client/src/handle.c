@@ -23,7 +23,7 @@ static struct part {
 } parts[NUM_PARTS];
 
 // This process, without a system call for each look. A bare clone() runs no handler of
-// pthread_atfork(); there a handle of the parent is noticed by attachment_enter(), and by the first
+// pthread_atfork(); there a handle of the parent is noticed by life_enter(), and by the first
 // handle that the child opens.
 static atomic_int process;
 

@@ -31,7 +31,7 @@ static uint64_t total_size(const struct vector *vectors, uint32_t num_vectors)
     return total;
 }
 
-static void copy_in(struct attachment *attachment, struct vector *vectors, uint32_t num_vectors,
+static void copy_in(struct life *life, struct vector *vectors, uint32_t num_vectors,
                     uint64_t offset)
 {
     for (uint32_t i = 0; i < num_vectors; i++) {
@@ -39,52 +39,52 @@ static void copy_in(struct attachment *attachment, struct vector *vectors, uint3
         if (vector->count == 0)
             continue;
         uint64_t size = vector->count * vector->element_size;
-        memcpy((char *)attachment->segment.arena + offset, vector->data, size);
+        memcpy((char *)life->segment.arena + offset, vector->data, size);
         vector->span = (struct wire_span){.offset = offset, .count = vector->count};
         offset += round_up(size);
     }
 }
 
-static enum aule_status place(struct attachment *attachment, struct vector *vectors,
-                              uint32_t num_vectors, const char *what, struct metadata *metadata)
+static enum aule_status place(struct life *life, struct vector *vectors, uint32_t num_vectors,
+                              const char *what, struct metadata *metadata)
 {
     uint64_t size = total_size(vectors, num_vectors), room, largest;
-    if (arena_alloc(attachment->arena, size, &metadata->offset) == AULE_OK) {
+    if (arena_alloc(life->arena, size, &metadata->offset) == AULE_OK) {
         metadata->in_arena = true;
-        copy_in(attachment, vectors, num_vectors, metadata->offset);
+        copy_in(life, vectors, num_vectors, metadata->offset);
         return AULE_OK;
     }
-    arena_room(attachment->arena, &room, &largest);
+    arena_room(life->arena, &room, &largest);
     return fail(AULE_NO_MEMORY,
                 "%s: %" PRIu64 " bytes have no room in the arena: %" PRIu64
                 " bytes are free, the largest gap is %" PRIu64,
                 what, size, room, largest);
 }
 
-enum aule_status metadata_begin(struct attachment *attachment, struct vector *vectors,
-                                uint32_t num_vectors, uint64_t beside, struct metadata *metadata)
+enum aule_status metadata_begin(struct life *life, struct vector *vectors, uint32_t num_vectors,
+                                uint64_t beside, struct metadata *metadata)
 {
     uint64_t size = total_size(vectors, num_vectors);
     *metadata = (struct metadata){.in_arena = false};
-    uint64_t room = attachment_room(attachment);
+    uint64_t room = life_room(life);
     if (beside <= room && size <= room - beside)
         return AULE_OK;
-    return place(attachment, vectors, num_vectors, "metadata too large for a message", metadata);
+    return place(life, vectors, num_vectors, "metadata too large for a message", metadata);
 }
 
-enum aule_status metadata_place(struct attachment *attachment, struct vector *vectors,
-                                uint32_t num_vectors, const char *what, struct metadata *metadata)
+enum aule_status metadata_place(struct life *life, struct vector *vectors, uint32_t num_vectors,
+                                const char *what, struct metadata *metadata)
 {
     *metadata = (struct metadata){.in_arena = false};
     if (total_size(vectors, num_vectors) == 0)
         return AULE_OK;
-    return place(attachment, vectors, num_vectors, what, metadata);
+    return place(life, vectors, num_vectors, what, metadata);
 }
 
-void metadata_finish(struct attachment *attachment, struct metadata *metadata)
+void metadata_finish(struct life *life, struct metadata *metadata)
 {
     if (metadata->in_arena)
-        arena_free(attachment->arena, metadata->offset);
+        arena_free(life->arena, metadata->offset);
 }
 
 struct wire_ints vector_ints(const struct vector *vector)

@@ -7,7 +7,7 @@
 #ifndef AULE_CLIENT_METADATA_H
 #define AULE_CLIENT_METADATA_H
 
-#include "attachment.h"
+#include "life.h"
 
 struct vector {
     const void *data;      // NULL if count is 0
@@ -22,15 +22,15 @@ struct metadata {
 };
 
 // Places all `num_vectors` either in the message, of which other vectors take `beside` bytes, or in
-// the arena; then fills their spans. AULE_NO_MEMORY: the arena has no room. The attachment must be
+// the arena; then fills their spans. AULE_NO_MEMORY: the arena has no room. The life must be
 // entered until metadata_finish().
-enum aule_status metadata_begin(struct attachment *attachment, struct vector *vectors,
-                                uint32_t num_vectors, uint64_t beside, struct metadata *metadata);
+enum aule_status metadata_begin(struct life *life, struct vector *vectors, uint32_t num_vectors,
+                                uint64_t beside, struct metadata *metadata);
 // The same for vectors that always go into the arena. `what` names them in the sentence of
 // AULE_NO_MEMORY.
-enum aule_status metadata_place(struct attachment *attachment, struct vector *vectors,
-                                uint32_t num_vectors, const char *what, struct metadata *metadata);
-void metadata_finish(struct attachment *attachment, struct metadata *metadata);
+enum aule_status metadata_place(struct life *life, struct vector *vectors, uint32_t num_vectors,
+                                const char *what, struct metadata *metadata);
+void metadata_finish(struct life *life, struct metadata *metadata);
 
 // The vector for the message; empty if it lies in the arena.
 struct wire_ints vector_ints(const struct vector *vector);

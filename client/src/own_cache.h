@@ -3,7 +3,7 @@
 //
 // own_cache.h - caches that the library opens for itself, so that contiguous tensors can use the
 // pool. There is one for each shape, which sessions share. It is opened at its first use and ends
-// with its attachment, when the daemon closes it.
+// with its life, when the daemon closes it.
 
 #ifndef AULE_CLIENT_OWN_CACHE_H
 #define AULE_CLIENT_OWN_CACHE_H
@@ -16,11 +16,10 @@ struct own_cache_shape {
 };
 
 // Finds or opens the cache of this shape: one layer, blocks of OWN_CACHE_BLOCK tokens. The
-// attachment owns the cache, which has no reference of its own. Between enter and leave. Statuses:
+// life owns the cache, which has no reference of its own. Between enter and leave. Statuses:
 // as aule_cache_open().
 enum { OWN_CACHE_BLOCK = 32 };
-enum aule_status own_cache_get(struct attachment *attachment, const struct own_cache_shape *shape,
+enum aule_status own_cache_get(struct life *life, const struct own_cache_shape *shape,
                                struct aule_cache **cache);
-void own_cache_free(struct own_cache *caches); // frees memory only; takes NULL
 
 #endif

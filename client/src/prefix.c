@@ -54,21 +54,20 @@ struct question {
     enum wire_answer expected;
 };
 
-static enum aule_status ask_inside(struct attachment *attachment, const struct aule_prefix *prefix,
+static enum aule_status ask_inside(struct life *life, const struct aule_prefix *prefix,
                                    struct question *question, struct answer *answer)
 {
     struct vector tokens = {.data = prefix->tokens,
                             .count = prefix->num_tokens,
                             .element_size = sizeof *prefix->tokens};
     struct metadata metadata;
-    enum aule_status status = metadata_begin(attachment, &tokens, 1, question->beside, &metadata);
+    enum aule_status status = metadata_begin(life, &tokens, 1, question->beside, &metadata);
     if (status != AULE_OK)
         return status;
     *question->tokens = vector_ints(&tokens);
     *question->token_span = tokens.span;
-    status = attachment_call(attachment, &question->request, question->wait_ms, question->expected,
-                             answer);
-    metadata_finish(attachment, &metadata);
+    status = life_call(life, &question->request, question->wait_ms, question->expected, answer);
+    metadata_finish(life, &metadata);
     return status;
 }
 
@@ -78,11 +77,11 @@ static enum aule_status ask(struct aule_cache *cache, const struct aule_prefix *
     *answer = (struct answer){.message = NULL};
     enum aule_status status = check_prefix(cache, prefix);
     if (status == AULE_OK)
-        status = attachment_enter(cache->attachment);
+        status = life_enter(cache->life);
     if (status != AULE_OK)
         return status;
-    status = ask_inside(cache->attachment, prefix, question, answer);
-    attachment_leave(cache->attachment);
+    status = ask_inside(cache->life, prefix, question, answer);
+    life_leave(cache->life);
     return status;
 }
 
@@ -205,8 +204,7 @@ enum aule_status aule_claim_wait(struct aule_cache *cache, struct aule_claim *cl
         .claim_wait = {.cache = cache->id, .claim = claim->id, .timeout_ms = timeout_ms}};
     struct answer answer;
     struct aule_claim more = {.id = 0};
-    status =
-        attachment_ask(cache->attachment, &request, timeout_ms, WIRE_ANSWER_PREFIX_LOOKUP, &answer);
+    status = life_ask(cache->life, &request, timeout_ms, WIRE_ANSWER_PREFIX_LOOKUP, &answer);
     if (status == AULE_OK)
         status = read_lookup(&answer.reply.prefix_lookup, claim->max_blocks - claim->num_blocks,
                              block_ids + claim->num_blocks, &more);
@@ -232,7 +230,7 @@ enum aule_status claim_release(struct aule_cache *cache, struct aule_claim *clai
     struct wire_request request = {
         .command = WIRE_COMMAND_CLAIM_RELEASE,
         .claim_release = {.cache = cache->id, .claim = claim->id, .num_blocks = num_blocks}};
-    enum aule_status status = attachment_tell(cache->attachment, &request);
+    enum aule_status status = life_tell(cache->life, &request);
     if (status != AULE_OK)
         return status;
     claim->max_blocks = smaller(claim->max_blocks, num_blocks);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - the public session: its present attachment, and its parameters, which a reconnect
+// session.c - the public session: its present life, and its parameters, which a reconnect
 // uses again. Any thread.
 
 #include "session.h"
@@ -25,7 +25,7 @@ struct aule_session {
     uint16_t generation;               // guarded by `reconnecting`
     int fd;                            // likewise; an eventfd, owned; -1 until aule_session_fd()
     pthread_mutex_t mutex;             // guards the rest
-    struct attachment *attachment;     // a reference; NULL after a reconnect that failed
+    struct life *life;                 // a reference; NULL after a reconnect that failed
     bool closed;
 };
 
@@ -61,7 +61,7 @@ static enum aule_status copy_params(const struct aule_session_params *given,
 // For a session that is not open either, after a failure.
 static void session_free(struct aule_session *session)
 {
-    attachment_unref(session->attachment);
+    life_unref(session->life);
     if (session->fd >= 0)
         close(session->fd);
     if (session->handle.pid == getpid()) { // in a child another thread may seem to hold them
@@ -99,7 +99,7 @@ enum aule_status aule_session_open_sized(const struct aule_session_params *param
     pthread_mutex_init(&opened->reconnecting, NULL);
     status = copy_params(&whole, &opened->params);
     if (status == AULE_OK)
-        status = attachment_open(&opened->params, 0, &opened->attachment);
+        status = life_open(&opened->params, 0, &opened->life);
     if (status == AULE_OK)
         status = handle_open(&opened->handle, &session_handles);
     if (status == AULE_OK)
@@ -109,14 +109,14 @@ enum aule_status aule_session_open_sized(const struct aule_session_params *param
     return status;
 }
 
-// Gives the session `next` in place of its attachment. The reference of `next` moves to the
+// Gives the session `next` in place of its life. The reference of `next` moves to the
 // session, that of the old one to the caller. A session that is closed takes none: it gives `next`
 // back.
-static struct attachment *swap(struct aule_session *session, struct attachment *next)
+static struct life *swap(struct aule_session *session, struct life *next)
 {
     pthread_mutex_lock(&session->mutex);
-    struct attachment *old = session->closed ? next : session->attachment;
-    session->attachment = session->closed ? NULL : next;
+    struct life *old = session->closed ? next : session->life;
+    session->life = session->closed ? NULL : next;
     pthread_mutex_unlock(&session->mutex);
     return old;
 }
@@ -124,13 +124,13 @@ static struct attachment *swap(struct aule_session *session, struct attachment *
 static void mark_closed(struct aule_session *session)
 {
     pthread_mutex_lock(&session->mutex);
-    struct attachment *last = session->attachment;
-    session->attachment = NULL;
+    struct life *last = session->life;
+    session->life = NULL;
     session->closed = true;
     pthread_mutex_unlock(&session->mutex);
     if (last)
-        attachment_end(last, ATTACHMENT_CLOSED);
-    attachment_unref(last);
+        life_end(last, LIFE_CLOSED);
+    life_unref(last);
 }
 
 void aule_session_close(struct aule_session *session)
@@ -151,23 +151,23 @@ static enum aule_status was_closed(void)
 
 static enum aule_status reconnect(struct aule_session *session)
 {
-    struct attachment *old = swap(session, NULL), *next = NULL;
+    struct life *old = swap(session, NULL), *next = NULL;
     if (old)
-        attachment_end(old, ATTACHMENT_REPLACED);
-    attachment_unref(old);
+        life_end(old, LIFE_REPLACED);
+    life_unref(old);
     enum aule_status status =
-        attachment_open(&session->params, (uint16_t)(session->generation + 1), &next);
+        life_open(&session->params, (uint16_t)(session->generation + 1), &next);
     if (status == AULE_OK && session->fd >= 0)
-        status = attachment_notify(next, session->fd);
+        status = life_notify(next, session->fd);
     if (status != AULE_OK) {
-        attachment_unref(next);
+        life_unref(next);
         return status;
     }
     session->generation++;
     if (swap(session, next) != next)
         return AULE_OK;
-    attachment_end(next, ATTACHMENT_CLOSED);
-    attachment_unref(next);
+    life_end(next, LIFE_CLOSED);
+    life_unref(next);
     return was_closed();
 }
 
@@ -183,26 +183,26 @@ enum aule_status aule_session_reconnect(struct aule_session *session)
     return status;
 }
 
-enum aule_status session_get(struct aule_session *session, struct attachment **attachment)
+enum aule_status session_get(struct aule_session *session, struct life **life)
 {
     USE(session);
     pthread_mutex_lock(&session->mutex);
-    struct attachment *now = session->attachment;
+    struct life *now = session->life;
     const bool closed = session->closed;
-    enum aule_status status = now ? attachment_enter(now) : AULE_OK;
+    enum aule_status status = now ? life_enter(now) : AULE_OK;
     pthread_mutex_unlock(&session->mutex);
     if (!now)
         return closed ? was_closed()
                       : fail(AULE_DAEMON_GONE,
                              "the session has no daemon at %s until a reconnect succeeds",
                              session->params.socket);
-    *attachment = now;
+    *life = now;
     return status;
 }
 
-void session_put(struct attachment *attachment)
+void session_put(struct life *life)
 {
-    attachment_leave(attachment);
+    life_leave(life);
 }
 
 // ---- the descriptor ----
@@ -210,13 +210,13 @@ void session_put(struct attachment *attachment)
 // One thread at a time. A reconnect must not come between, so this holds the same mutex.
 static enum aule_status open_fd(struct aule_session *session)
 {
-    struct attachment *attachment;
-    enum aule_status status = session_get(session, &attachment);
+    struct life *life;
+    enum aule_status status = session_get(session, &life);
     if (status != AULE_OK)
         return status;
     int fd = session->fd >= 0 ? session->fd : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    status = fd >= 0 ? attachment_notify(attachment, fd) : fail_no_descriptor("an eventfd");
-    session_put(attachment);
+    status = fd >= 0 ? life_notify(life, fd) : fail_no_descriptor("an eventfd");
+    session_put(life);
     if (status == AULE_OK)
         session->fd = fd;
     else if (fd >= 0 && fd != session->fd)
@@ -242,11 +242,11 @@ enum aule_status aule_session_info_sized(struct aule_session *session,
 {
     REQUIRE(session);
     REQUIRE(info);
-    struct attachment *attachment;
-    enum aule_status status = session_get(session, &attachment);
+    struct life *life;
+    enum aule_status status = session_get(session, &life);
     if (status != AULE_OK)
         return status;
-    GIVE(info, info_size, attachment->info);
-    session_put(attachment);
+    GIVE(info, info_size, life->info);
+    session_put(life);
     return AULE_OK;
 }

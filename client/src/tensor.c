@@ -13,12 +13,11 @@
 
 enum { TENSOR_ALIGNMENT = 16 }; // bytes; of strides
 
-static enum aule_status alloc_in(struct attachment *attachment, uint64_t size, void **data,
-                                 uint64_t *offset)
+static enum aule_status alloc_in(struct life *life, uint64_t size, void **data, uint64_t *offset)
 {
-    enum aule_status status = arena_alloc(attachment->arena, size, offset);
+    enum aule_status status = arena_alloc(life->arena, size, offset);
     if (status == AULE_OK)
-        *data = (char *)attachment->segment.arena + *offset;
+        *data = (char *)life->segment.arena + *offset;
     return status;
 }
 
@@ -27,15 +26,15 @@ enum aule_status aule_arena_alloc(struct aule_session *session, uint64_t size, v
 {
     REQUIRE(session);
     REQUIRE(data);
-    struct attachment *attachment;
-    enum aule_status status = session_get(session, &attachment);
+    struct life *life;
+    enum aule_status status = session_get(session, &life);
     if (status != AULE_OK)
         return status;
     uint64_t place = 0;
-    status = alloc_in(attachment, size, data, &place);
+    status = alloc_in(life, size, data, &place);
     if (status == AULE_OK && offset)
         *offset = place;
-    session_put(attachment);
+    session_put(life);
     return status;
 }
 
@@ -83,21 +82,20 @@ enum aule_status tensor_check_rows(const struct tensor_use *use)
 // before a reconnect looks like a new one at the same place.
 void aule_arena_free(struct aule_session *session, void *data)
 {
-    struct attachment *attachment;
-    if (!session || !data || session_get(session, &attachment) != AULE_OK)
+    struct life *life;
+    if (!session || !data || session_get(session, &life) != AULE_OK)
         return;
-    arena_free(attachment->arena,
-               (uint64_t)((uintptr_t)data - (uintptr_t)attachment->segment.arena));
-    session_put(attachment);
+    arena_free(life->arena, (uint64_t)((uintptr_t)data - (uintptr_t)life->segment.arena));
+    session_put(life);
 }
 
 void *aule_arena_base(struct aule_session *session)
 {
-    struct attachment *attachment;
-    if (!session || session_get(session, &attachment) != AULE_OK)
+    struct life *life;
+    if (!session || session_get(session, &life) != AULE_OK)
         return NULL;
-    void *base = attachment->segment.arena;
-    session_put(attachment);
+    void *base = life->segment.arena;
+    session_put(life);
     return base;
 }
 
@@ -126,22 +124,22 @@ static enum aule_status create(struct aule_session *session, enum aule_dtype dty
         __builtin_mul_overflow(token_stride, num_tokens, &size))
         return fail(AULE_OUT_OF_RANGE, "a tensor of %u x %u x %u %s elements is too large",
                     num_tokens, num_heads, head_dim, aule_dtype_name(dtype));
-    struct attachment *attachment;
-    enum aule_status status = session_get(session, &attachment);
+    struct life *life;
+    enum aule_status status = session_get(session, &life);
     if (status != AULE_OK)
         return status;
     void *data;
     uint64_t offset;
     // A tensor without tokens needs a place, too.
-    status = alloc_in(attachment, size ? size : TENSOR_ALIGNMENT, &data, &offset);
+    status = alloc_in(life, size ? size : TENSOR_ALIGNMENT, &data, &offset);
     if (status == AULE_OK)
         *tensor = (struct aule_tensor){.dtype = dtype,
                                        .offset = offset,
                                        .token_stride = token_stride,
                                        .head_stride = head_stride,
-                                       .life = attachment_life(attachment),
+                                       .life = life_number(life),
                                        .num_rows = num_tokens};
-    session_put(attachment);
+    session_put(life);
     return status;
 }
 
@@ -168,7 +166,7 @@ enum aule_status aule_tensor_create_lse(struct aule_session *session, uint32_t n
 }
 void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *tensor)
 {
-    struct attachment *attachment;
+    struct life *life;
     if (!session || !tensor)
         return NULL;
     if (tensor->memory != AULE_MEMORY_ARENA) {
@@ -178,19 +176,19 @@ void *aule_tensor_data(struct aule_session *session, const struct aule_tensor *t
              tensor->offset, tensor->memory);
         return NULL;
     }
-    if (session_get(session, &attachment) != AULE_OK)
+    if (session_get(session, &life) != AULE_OK)
         return NULL;
-    char *base = attachment->segment.arena;
-    if (attachment_check_life(attachment, tensor->life, "the tensor") != AULE_OK)
+    char *base = life->segment.arena;
+    if (life_check(life, tensor->life, "the tensor") != AULE_OK)
         base = NULL;
-    session_put(attachment);
+    session_put(life);
     return base ? base + tensor->offset : NULL;
 }
 
 // If the session has another arena by now, or none, the tensor's memory is gone already.
 void aule_tensor_destroy(struct aule_session *session, struct aule_tensor *tensor)
 {
-    struct attachment *attachment;
+    struct life *life;
     if (!tensor || tensor->dtype == 0) // destroyed already
         return;
     if (tensor->life == 0) {
@@ -198,10 +196,10 @@ void aule_tensor_destroy(struct aule_session *session, struct aule_tensor *tenso
              tensor->offset);
         return;
     }
-    if (session && session_get(session, &attachment) == AULE_OK) {
-        if (attachment_check_life(attachment, tensor->life, "the tensor") == AULE_OK)
-            arena_free(attachment->arena, tensor->offset);
-        session_put(attachment);
+    if (session && session_get(session, &life) == AULE_OK) {
+        if (life_check(life, tensor->life, "the tensor") == AULE_OK)
+            arena_free(life->arena, tensor->offset);
+        session_put(life);
     }
     *tensor = (struct aule_tensor){.memory = 0};
 }

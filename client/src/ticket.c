@@ -14,14 +14,12 @@
 
 static const uint64_t ticket_mask = (UINT64_C(1) << TICKET_BITS) - 1;
 
-struct aule_ticket ticket_make(const struct attachment *attachment, uint64_t id,
-                               enum aule_path path)
+struct aule_ticket ticket_make(const struct life *life, uint64_t id, enum aule_path path)
 {
-    struct notice *notice = attachment_notice(attachment);
+    struct notice *notice = life_notice(life);
     if (notice && id)
         notice_add(notice, id);
-    return (struct aule_ticket){.id = (uint64_t)attachment->generation << TICKET_BITS | id,
-                                .path = path};
+    return (struct aule_ticket){.id = (uint64_t)life->generation << TICKET_BITS | id, .path = path};
 }
 
 enum aule_status ticket_check(uint64_t id)
@@ -32,9 +30,9 @@ enum aule_status ticket_check(uint64_t id)
 }
 
 // The program will not wait for this ticket again.
-static void forget(const struct attachment *attachment, uint64_t id)
+static void forget(const struct life *life, uint64_t id)
 {
-    struct notice *notice = attachment_notice(attachment);
+    struct notice *notice = life_notice(life);
     if (notice)
         notice_remove(notice, id);
 }
@@ -58,15 +56,15 @@ enum aule_status ticket_read(const struct wire_wait_reply *reply, uint64_t id,
 }
 
 // False: the wait failed, and the ticket is as it was.
-static bool reap(struct attachment *attachment, uint64_t id, int timeout_ms,
-                 const struct caller_result *result, enum aule_status *status)
+static bool reap(struct life *life, uint64_t id, int timeout_ms, const struct caller_result *result,
+                 enum aule_status *status)
 {
     struct wire_request request = {.command = WIRE_COMMAND_WAIT,
                                    .wait = {.ticket = id, .timeout_ms = timeout_ms}};
     struct answer answer;
-    *status = attachment_call(attachment, &request, timeout_ms, WIRE_ANSWER_WAIT, &answer);
+    *status = life_call(life, &request, timeout_ms, WIRE_ANSWER_WAIT, &answer);
     if (*status == AULE_OK || *status == AULE_NOT_FOUND)
-        forget(attachment, id);
+        forget(life, id);
     if (*status != AULE_OK)
         return false;
     *status = ticket_read(&answer.reply.wait, id, result);
@@ -74,62 +72,62 @@ static bool reap(struct attachment *attachment, uint64_t id, int timeout_ms,
     return true;
 }
 
-enum aule_status ticket_reap(struct attachment *attachment, uint64_t id, int timeout_ms,
+enum aule_status ticket_reap(struct life *life, uint64_t id, int timeout_ms,
                              const struct caller_result *result)
 {
     enum aule_status status;
-    reap(attachment, id, timeout_ms, result, &status);
+    reap(life, id, timeout_ms, result, &status);
     return status;
 }
 
-bool ticket_reap_own(struct attachment *attachment, uint64_t id, int timeout_ms,
+bool ticket_reap_own(struct life *life, uint64_t id, int timeout_ms,
                      const struct caller_result *result, enum aule_status *status)
 {
-    if (reap(attachment, id, timeout_ms, result, status) || *status == AULE_NOT_FOUND)
+    if (reap(life, id, timeout_ms, result, status) || *status == AULE_NOT_FOUND)
         return true;
-    ticket_abandon(attachment, id);
+    ticket_abandon(life, id);
     return false;
 }
 
 // A request with no end would have no grace: a daemon that hangs would keep the call for ever. A
 // missing answer ends the connection, so the second request fails at once.
-enum aule_status ticket_reap_to_end(struct attachment *attachment, uint64_t id)
+enum aule_status ticket_reap_to_end(struct life *life, uint64_t id)
 {
     enum { SLICE_MS = 500 };
     enum aule_status status;
     do {
-        if (reap(attachment, id, SLICE_MS, NULL, &status))
+        if (reap(life, id, SLICE_MS, NULL, &status))
             return status;
     } while (status == AULE_TIMEOUT);
     if (status != AULE_NOT_FOUND)
-        ticket_abandon(attachment, id);
+        ticket_abandon(life, id);
     return status;
 }
 
-static void abandon_both(struct attachment *attachment, const struct aule_ticket *ticket)
+static void abandon_both(struct life *life, const struct aule_ticket *ticket)
 {
     if (ticket->before)
-        ticket_abandon(attachment, ticket->before);
-    ticket_abandon(attachment, ticket->id & ticket_mask);
+        ticket_abandon(life, ticket->before);
+    ticket_abandon(life, ticket->id & ticket_mask);
 }
 
 // The copying of K and V ended before the run began. If it failed, the run has read other values,
 // so its failure counts.
-enum aule_status ticket_settle(struct attachment *attachment, const struct aule_ticket *ticket,
-                               int timeout_ms, bool own, const struct caller_result *result)
+enum aule_status ticket_settle(struct life *life, const struct aule_ticket *ticket, int timeout_ms,
+                               bool own, const struct caller_result *result)
 {
     enum aule_status status, before = AULE_OK;
-    if (!reap(attachment, ticket->id & ticket_mask, timeout_ms, result, &status) &&
+    if (!reap(life, ticket->id & ticket_mask, timeout_ms, result, &status) &&
         status != AULE_NOT_FOUND) {
         if (own)
-            abandon_both(attachment, ticket);
+            abandon_both(life, ticket);
         return status;
     }
     const bool failed = status != AULE_OK;
     if (failed)
         error_mute(true);
     if (ticket->before)
-        ticket_reap_own(attachment, ticket->before, timeout_ms, NULL, &before);
+        ticket_reap_own(life, ticket->before, timeout_ms, NULL, &before);
     if (failed)
         error_mute(false);
     return status != AULE_OK ? status : before;
@@ -143,17 +141,17 @@ enum aule_status aule_ticket_wait_sized(struct aule_session *session, struct aul
     enum aule_status status = timeout_check(timeout_ms);
     if (status != AULE_OK)
         return status;
-    struct attachment *attachment;
-    status = session_get(session, &attachment);
+    struct life *life;
+    status = session_get(session, &life);
     if (status != AULE_OK)
         return status;
-    if (ticket.id >> TICKET_BITS == attachment->generation)
-        status = ticket_settle(attachment, &ticket, timeout_ms, false,
-                               CALLER_RESULT(result, result_size));
+    if (ticket.id >> TICKET_BITS == life->generation)
+        status =
+            ticket_settle(life, &ticket, timeout_ms, false, CALLER_RESULT(result, result_size));
     else
         status = fail(AULE_EPOCH, "ticket %" PRIu64 " was given before the reconnect",
                       ticket.id & ticket_mask);
-    session_put(attachment);
+    session_put(life);
     return status;
 }
 
@@ -182,60 +180,59 @@ enum aule_status aule_wait_any_sized(struct aule_session *session,
 // no free ticket, it waits for the oldest abandoned one. Ids rise, so the smallest id is the
 // oldest, even after an id was taken and put back.
 
-static void insert(struct attachment *attachment, uint64_t id)
+static void insert(struct life *life, uint64_t id)
 {
-    uint32_t place = attachment->num_abandoned++;
-    for (; place > 0 && attachment->abandoned[place - 1] > id; place--)
-        attachment->abandoned[place] = attachment->abandoned[place - 1];
-    attachment->abandoned[place] = id;
+    uint32_t place = life->num_abandoned++;
+    for (; place > 0 && life->abandoned[place - 1] > id; place--)
+        life->abandoned[place] = life->abandoned[place - 1];
+    life->abandoned[place] = id;
 }
 
-void ticket_abandon(struct attachment *attachment, uint64_t id)
+void ticket_abandon(struct life *life, uint64_t id)
 {
-    forget(attachment, id);
-    pthread_mutex_lock(&attachment->mutex);
-    if (attachment->num_abandoned == attachment->max_abandoned) {
-        uint32_t room = attachment->max_abandoned ? attachment->max_abandoned * 2 : 8;
-        uint64_t *more = realloc(attachment->abandoned, room * sizeof *more);
+    forget(life, id);
+    pthread_mutex_lock(&life->mutex);
+    if (life->num_abandoned == life->max_abandoned) {
+        uint32_t room = life->max_abandoned ? life->max_abandoned * 2 : 8;
+        uint64_t *more = realloc(life->abandoned, room * sizeof *more);
         if (more) {
-            attachment->abandoned = more;
-            attachment->max_abandoned = room;
+            life->abandoned = more;
+            life->max_abandoned = room;
         }
     }
     // Without memory the ticket stays unreaped until the session ends; max_tickets bounds their
     // number.
-    if (attachment->num_abandoned < attachment->max_abandoned)
-        insert(attachment, id);
-    pthread_mutex_unlock(&attachment->mutex);
+    if (life->num_abandoned < life->max_abandoned)
+        insert(life, id);
+    pthread_mutex_unlock(&life->mutex);
 }
 
-bool ticket_any_abandoned(struct attachment *attachment)
+bool ticket_any_abandoned(struct life *life)
 {
-    pthread_mutex_lock(&attachment->mutex);
-    bool any = attachment->num_abandoned > 0;
-    pthread_mutex_unlock(&attachment->mutex);
+    pthread_mutex_lock(&life->mutex);
+    bool any = life->num_abandoned > 0;
+    pthread_mutex_unlock(&life->mutex);
     return any;
 }
 
-bool ticket_take_abandoned(struct attachment *attachment, uint64_t *id)
+bool ticket_take_abandoned(struct life *life, uint64_t *id)
 {
-    pthread_mutex_lock(&attachment->mutex);
-    bool any = attachment->num_abandoned > 0;
+    pthread_mutex_lock(&life->mutex);
+    bool any = life->num_abandoned > 0;
     if (any) {
-        *id = attachment->abandoned[0];
-        attachment->num_abandoned--;
-        memmove(attachment->abandoned, attachment->abandoned + 1,
-                attachment->num_abandoned * sizeof *attachment->abandoned);
+        *id = life->abandoned[0];
+        life->num_abandoned--;
+        memmove(life->abandoned, life->abandoned + 1,
+                life->num_abandoned * sizeof *life->abandoned);
     }
-    pthread_mutex_unlock(&attachment->mutex);
+    pthread_mutex_unlock(&life->mutex);
     return any;
 }
 
-void ticket_reap_abandoned(struct attachment *attachment)
+void ticket_reap_abandoned(struct life *life)
 {
     uint64_t id;
     enum aule_status status;
-    while (ticket_take_abandoned(attachment, &id) &&
-           ticket_reap_own(attachment, id, 0, NULL, &status))
+    while (ticket_take_abandoned(life, &id) && ticket_reap_own(life, id, 0, NULL, &status))
         ;
 }

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // fake_libcuda.c - a libcuda without a GPU: a shared library with the functions that
-// client/src/cuda.c takes. It imports a descriptor by mapping it, as a software device's memory
+// client/src/gpu/cuda.c takes. It imports a descriptor by mapping it, as a software device's memory
 // allows; so its device addresses are this process's own.
 
 #include "fake_libcuda.h"

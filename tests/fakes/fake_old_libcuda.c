@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // fake_old_libcuda.c - the libcuda of an old driver: a shared library that lacks functions which
-// client/src/cuda.c takes.
+// client/src/gpu/cuda.c takes.
 
 __attribute__((visibility("default"))) int cuInit(unsigned flags);
 

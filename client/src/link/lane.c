@@ -10,7 +10,7 @@
 // may come to the same place. Places lie behind the arena and have an allocator of their own. So
 // they take no room from the caller, no call of the caller can free one, and no tensor can reach
 // one. A place ends with the answer. If no answer comes, the daemon may still write there, so the
-// place stays until the attachment ends.
+// place stays until the life ends.
 
 #include "lane.h"
 

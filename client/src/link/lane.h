@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// lane.h - the ring lane of one attachment: sends commands through the rings of its segment,
+// lane.h - the ring lane of one life: sends commands through the rings of its segment,
 // without messages over the socket. A run or a wait lies in its entry, another command in a place:
 // bytes behind the arena that are the lane's own. Knows entries, places, rings and the doorbell.
 // Any thread; answers.c says how threads wait.
@@ -23,7 +23,7 @@ struct lane_plan {
 };
 enum aule_status lane_choose(int spin_us, struct lane_plan *plan);
 
-// What the lane uses of an attachment. Segment and connection must live as long as the lane.
+// What the lane uses of a life. Segment and connection must live as long as the lane.
 struct lane_parts {
     const struct segment *segment;
     struct connection *connection;

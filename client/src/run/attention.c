@@ -19,7 +19,7 @@
 
 // One call.
 struct step {
-    struct attachment *attachment; // entered
+    struct life *life; // entered
     const struct aule_attention_params *params;
     struct timeout timeout;
     int32_t *cu_queries; // [num_seqs + 1]; owned; the next two lie in the same allocation
@@ -174,8 +174,8 @@ static enum aule_status run_contiguous(struct step *step, uint64_t *id)
     run.keys = run.k;
     run.values = run.v;
     run.k = run.v = (struct aule_tensor){.memory = 0};
-    enum aule_status status = batch_create(
-        step->attachment, &(struct batch_source){.layout = &layout}, &metadata, &batch);
+    enum aule_status status =
+        batch_create(step->life, &(struct batch_source){.layout = &layout}, &metadata, &batch);
     if (status != AULE_OK)
         return status;
     status = run_submit(batch, WIRE_RUN_ATTEND, &run, timeout_left(&step->timeout), id);
@@ -248,7 +248,7 @@ static enum aule_status take_blocks(const struct step *step, struct blocks *bloc
                                           .head_dim = params->head_dim,
                                           .head_dim_v = head_dim_v(params),
                                           .dtype = params->run.k.dtype};
-    enum aule_status status = own_cache_get(step->attachment, &shape, &blocks->cache);
+    enum aule_status status = own_cache_get(step->life, &shape, &blocks->cache);
     if (status == AULE_OK)
         status = count_blocks(step, blocks);
     if (status == AULE_OK)
@@ -283,7 +283,7 @@ static enum aule_status import(const struct step *step, const struct blocks *blo
                                         .slot_mapping = blocks->slots,
                                         .k = params->run.k,
                                         .v = params->run.v};
-    return kv_write(step->attachment, blocks->cache, &rows, timeout_left(&step->timeout), id);
+    return kv_write(step->life, blocks->cache, &rows, timeout_left(&step->timeout), id);
 }
 
 // The import has a ticket, because nothing else would show its failure. One call then needs two
@@ -296,7 +296,7 @@ static enum aule_status attend(const struct step *step, struct aule_batch *batch
     enum aule_status status = run_submit(batch, WIRE_RUN_ATTEND, run, *before ? 0 : left, id);
     if (status != AULE_BUSY || *before == 0)
         return status;
-    status = ticket_reap(step->attachment, *before, left, NULL);
+    status = ticket_reap(step->life, *before, left, NULL);
     if (status == AULE_OK)
         *before = 0; // after a failure it may still be there, and drop_import() reaps it
     if (status != AULE_TIMEOUT && status != AULE_OK)
@@ -314,8 +314,8 @@ static enum aule_status run_over(const struct step *step, const struct blocks *b
     metadata.block_table = blocks->table;
     run.layer = 0;
     run.k = run.v = run.keys = run.values = (struct aule_tensor){.memory = 0};
-    enum aule_status status = batch_create(
-        step->attachment, &(struct batch_source){.cache = blocks->cache}, &metadata, &batch);
+    enum aule_status status =
+        batch_create(step->life, &(struct batch_source){.cache = blocks->cache}, &metadata, &batch);
     if (status != AULE_OK)
         return status;
     status = attend(step, batch, &run, before, id);
@@ -329,7 +329,7 @@ static void drop_import(const struct step *step, uint64_t before)
 {
     enum aule_status status;
     error_mute(true);
-    ticket_reap_own(step->attachment, before, timeout_left(&step->timeout), NULL, &status);
+    ticket_reap_own(step->life, before, timeout_left(&step->timeout), NULL, &status);
     error_mute(false);
 }
 
@@ -358,7 +358,7 @@ static enum aule_status run_paged(const struct step *step, const struct blocks *
 static bool wants_pool(const struct step *step)
 {
     if (step->params->path == AULE_PATH_AUTO)
-        return step->longest > step->attachment->paged_threshold;
+        return step->longest > step->life->paged_threshold;
     return step->params->path == AULE_PATH_PAGED;
 }
 
@@ -389,18 +389,16 @@ static enum aule_status run_step(struct step *step, bool detached, struct aule_t
     give_blocks(&blocks);
     if (status != AULE_OK)
         return status;
-    *ticket = ticket_make(step->attachment, id, paged ? AULE_PATH_PAGED : AULE_PATH_CONTIGUOUS);
+    *ticket = ticket_make(step->life, id, paged ? AULE_PATH_PAGED : AULE_PATH_CONTIGUOUS);
     ticket->fallback = fallback;
     ticket->before = before;
     return AULE_OK;
 }
 
-static enum aule_status submit(struct attachment *attachment,
-                               const struct aule_attention_params *params, int timeout_ms,
-                               bool detached, struct aule_ticket *ticket)
+static enum aule_status submit(struct life *life, const struct aule_attention_params *params,
+                               int timeout_ms, bool detached, struct aule_ticket *ticket)
 {
-    struct step step = {
-        .attachment = attachment, .params = params, .timeout = timeout_start(timeout_ms)};
+    struct step step = {.life = life, .params = params, .timeout = timeout_start(timeout_ms)};
     enum aule_status status = check_params(params);
     if (status == AULE_OK)
         status = step_begin(&step);
@@ -412,10 +410,10 @@ static enum aule_status submit(struct attachment *attachment,
     return status;
 }
 
-// AULE_OK: the caller owes a session_put(*attachment).
+// AULE_OK: the caller owes a session_put(*life).
 static enum aule_status submit_to(struct aule_session *session,
                                   const struct aule_attention_params *params, size_t params_size,
-                                  int timeout_ms, bool detached, struct attachment **attachment,
+                                  int timeout_ms, bool detached, struct life **life,
                                   struct aule_ticket *ticket)
 {
     struct aule_attention_params whole;
@@ -423,12 +421,12 @@ static enum aule_status submit_to(struct aule_session *session,
     if (status == AULE_OK)
         status = timeout_check(timeout_ms);
     if (status == AULE_OK)
-        status = session_get(session, attachment);
+        status = session_get(session, life);
     if (status != AULE_OK)
         return status;
-    status = submit(*attachment, &whole, timeout_ms, detached, ticket);
+    status = submit(*life, &whole, timeout_ms, detached, ticket);
     if (status != AULE_OK)
-        session_put(*attachment);
+        session_put(*life);
     return status;
 }
 
@@ -440,14 +438,14 @@ enum aule_status aule_attention_submit_sized(struct aule_session *session,
     REQUIRE(session);
     REQUIRE(params);
     struct aule_ticket given;
-    struct attachment *attachment;
+    struct life *life;
     enum aule_status status =
-        submit_to(session, params, params_size, timeout_ms, !ticket, &attachment, &given);
+        submit_to(session, params, params_size, timeout_ms, !ticket, &life, &given);
     if (status != AULE_OK)
         return status;
     if (ticket)
         *ticket = given;
-    session_put(attachment);
+    session_put(life);
     return AULE_OK;
 }
 
@@ -460,15 +458,14 @@ enum aule_status aule_attention_sized(struct aule_session *session,
     REQUIRE(session);
     REQUIRE(params);
     struct aule_ticket given;
-    struct attachment *attachment;
+    struct life *life;
     enum aule_status status =
-        submit_to(session, params, params_size, timeout_ms, false, &attachment, &given);
+        submit_to(session, params, params_size, timeout_ms, false, &life, &given);
     if (status != AULE_OK)
         return status;
     if (ticket)
         *ticket = given;
-    status =
-        ticket_settle(attachment, &given, timeout_ms, true, CALLER_RESULT(result, result_size));
-    session_put(attachment);
+    status = ticket_settle(life, &given, timeout_ms, true, CALLER_RESULT(result, result_size));
+    session_put(life);
     return status;
 }

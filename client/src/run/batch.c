@@ -136,13 +136,13 @@ static struct wire_batch_create command_of(const struct aule_batch_params *param
     };
 }
 
-static enum aule_status ask(struct attachment *attachment, const struct batch_source *source,
+static enum aule_status ask(struct life *life, const struct batch_source *source,
                             const struct aule_batch_params *params, uint64_t *id)
 {
     struct vector vectors[NUM_VECTORS];
     struct metadata metadata;
     list_vectors(params, vectors);
-    enum aule_status status = metadata_begin(attachment, vectors, NUM_VECTORS, 0, &metadata);
+    enum aule_status status = metadata_begin(life, vectors, NUM_VECTORS, 0, &metadata);
     if (status != AULE_OK)
         return status;
     struct wire_request request = {.command = WIRE_COMMAND_BATCH_CREATE,
@@ -154,8 +154,8 @@ static enum aule_status ask(struct attachment *attachment, const struct batch_so
     else
         command->cache = source->cache->id;
     struct answer answer;
-    status = attachment_call(attachment, &request, 0, WIRE_ANSWER_BATCH_CREATE, &answer);
-    metadata_finish(attachment, &metadata);
+    status = life_call(life, &request, 0, WIRE_ANSWER_BATCH_CREATE, &answer);
+    metadata_finish(life, &metadata);
     if (status == AULE_OK)
         *id = answer.reply.batch_create.batch;
     answer_finish(&answer);
@@ -163,20 +163,20 @@ static enum aule_status ask(struct attachment *attachment, const struct batch_so
 }
 
 // Another session may have a batch of the same id.
-static enum aule_status check_beside(const struct attachment *attachment,
-                                     const struct aule_batch *beside, struct handle **in_use)
+static enum aule_status check_beside(const struct life *life, const struct aule_batch *beside,
+                                     struct handle **in_use)
 {
     if (!beside)
         return AULE_OK;
     enum aule_status status = handle_enter(beside, &batch_handles, __func__, "beside", in_use);
-    if (status != AULE_OK || beside->attachment == attachment)
+    if (status != AULE_OK || beside->life == life)
         return status;
-    status = attachment_enter(beside->attachment); // it may have been replaced
+    status = life_enter(beside->life); // it may have been replaced
     if (status != AULE_OK)
         return status;
-    attachment_leave(beside->attachment);
+    life_leave(beside->life);
     return fail(AULE_INVALID, "beside is a batch of another session, %" PRIu64 " and not %" PRIu64,
-                beside->attachment->info.session, attachment->info.session);
+                beside->life->info.session, life->info.session);
 }
 
 static uint64_t sum_of(const int32_t *lens, uint32_t count)
@@ -209,23 +209,23 @@ static void tell_destroy(const struct aule_batch *batch)
 {
     struct wire_request request = {.command = WIRE_COMMAND_BATCH_DESTROY,
                                    .batch_destroy = {.batch = batch->id}};
-    attachment_tell(batch->attachment, &request);
+    life_tell(batch->life, &request);
 }
 
 static void batch_end(struct handle *handle)
 {
     struct aule_batch *batch = (struct aule_batch *)handle;
-    attachment_unref(batch->attachment);
+    life_unref(batch->life);
     free(batch);
 }
 
 const struct handle_kind batch_handles = {"the batch", AULE_INVALID, batch_end};
 
-enum aule_status batch_create(struct attachment *attachment, const struct batch_source *source,
+enum aule_status batch_create(struct life *life, const struct batch_source *source,
                               const struct aule_batch_params *params, struct aule_batch **out)
 {
     struct handle *beside __attribute__((cleanup(handle_leave))) = NULL;
-    enum aule_status status = check_beside(attachment, params->beside, &beside);
+    enum aule_status status = check_beside(life, params->beside, &beside);
     if (status != AULE_OK)
         return status;
     struct aule_batch *batch = calloc(1, sizeof *batch);
@@ -239,13 +239,13 @@ enum aule_status batch_create(struct attachment *attachment, const struct batch_
                                                                   : AULE_PATH_PAGED,
         .num_blocks = source->layout ? source->layout->num_blocks : 0,
         .block_size = source->layout ? source->layout->block_size : 0};
-    status = ask(attachment, source, params, &batch->id);
+    status = ask(life, source, params, &batch->id);
     if (status != AULE_OK) {
         free(batch);
         return status;
     }
     note_rows(batch, params);
-    batch->attachment = attachment_ref(attachment);
+    batch->life = life_ref(life);
     status = handle_open(&batch->handle, &batch_handles);
     if (status == AULE_OK) {
         *out = batch;
@@ -269,11 +269,11 @@ enum aule_status aule_batch_create_sized(struct aule_cache *cache,
     if (status == AULE_OK)
         status = check_params(&whole);
     if (status == AULE_OK)
-        status = attachment_enter(cache->attachment);
+        status = life_enter(cache->life);
     if (status != AULE_OK)
         return status;
-    status = batch_create(cache->attachment, &(struct batch_source){.cache = cache}, &whole, out);
-    attachment_leave(cache->attachment);
+    status = batch_create(cache->life, &(struct batch_source){.cache = cache}, &whole, out);
+    life_leave(cache->life);
     return status;
 }
 
@@ -290,18 +290,18 @@ enum aule_status aule_batch_create_local_sized(struct aule_session *session,
     REQUIRE(params);
     struct aule_kv_layout whole_layout;
     struct aule_batch_params whole;
-    struct attachment *attachment;
+    struct life *life;
     enum aule_status status = TAKE(&whole_layout, layout, layout_size);
     if (status == AULE_OK)
         status = TAKE(&whole, params, params_size);
     if (status == AULE_OK)
         status = check_params(&whole);
     if (status == AULE_OK)
-        status = session_get(session, &attachment);
+        status = session_get(session, &life);
     if (status != AULE_OK)
         return status;
-    status = batch_create(attachment, &(struct batch_source){.layout = &whole_layout}, &whole, out);
-    session_put(attachment);
+    status = batch_create(life, &(struct batch_source){.layout = &whole_layout}, &whole, out);
+    session_put(life);
     return status;
 }
 
@@ -312,7 +312,7 @@ enum { NEXT_SEQ_LENS, NEXT_ENTRIES, NEXT_SLOTS, NEXT_POSITIONS, NUM_NEXT };
 static enum aule_status send_advance(const struct aule_batch *batch,
                                      const struct aule_advance *advance)
 {
-    struct attachment *attachment = batch->attachment;
+    struct life *life = batch->life;
     struct metadata metadata;
     struct vector vectors[NUM_NEXT] = {
         [NEXT_SEQ_LENS] = ints_of(advance->seq_lens_kv, batch->num_seqs),
@@ -323,7 +323,7 @@ static enum aule_status send_advance(const struct aule_batch *batch,
                         .element_size = 8},
         [NEXT_POSITIONS] = ints_of(advance->positions, batch->num_tokens),
     };
-    enum aule_status status = metadata_begin(attachment, vectors, NUM_NEXT, 0, &metadata);
+    enum aule_status status = metadata_begin(life, vectors, NUM_NEXT, 0, &metadata);
     if (status != AULE_OK)
         return status;
     struct wire_request request = {
@@ -342,8 +342,8 @@ static enum aule_status send_advance(const struct aule_batch *batch,
             },
     };
     struct answer answer;
-    status = attachment_call(attachment, &request, 0, WIRE_ANSWER_EMPTY, &answer);
-    metadata_finish(attachment, &metadata);
+    status = life_call(life, &request, 0, WIRE_ANSWER_EMPTY, &answer);
+    metadata_finish(life, &metadata);
     answer_finish(&answer);
     return status;
 }
@@ -359,11 +359,11 @@ enum aule_status aule_batch_advance_sized(struct aule_batch *batch,
         return status;
     if (whole.num_entries > 0 && !whole.entries)
         return fail(AULE_INVALID, "entries is NULL, but num_entries is %u", whole.num_entries);
-    status = attachment_enter(batch->attachment);
+    status = life_enter(batch->life);
     if (status != AULE_OK)
         return status;
     status = send_advance(batch, &whole);
-    attachment_leave(batch->attachment);
+    life_leave(batch->life);
     if (status == AULE_OK)
         batch->num_keys = whole.seq_lens_kv ? sum_of(whole.seq_lens_kv, batch->num_seqs)
                                             : batch->num_keys + batch->num_queries;

@@ -11,7 +11,7 @@
 
 struct aule_batch {
     struct handle handle;
-    struct attachment *attachment; // a reference
+    struct life *life; // a reference
     uint64_t id;
     uint32_t num_kv_heads, num_seqs, num_tokens;
     enum aule_path path; // contiguous: K and V are rows in the arena
@@ -33,9 +33,9 @@ struct batch_source {
 // `params` says.
 enum aule_status batch_check_mask(const struct aule_batch_params *params);
 
-// aule_batch_create(), between attachment_enter() and attachment_leave(). The arrays must be as
+// aule_batch_create(), between life_enter() and life_leave(). The arrays must be as
 // long as `params` says. With seq_lens_kv NULL, runs of the batch can write K and V but not attend.
-enum aule_status batch_create(struct attachment *attachment, const struct batch_source *source,
+enum aule_status batch_create(struct life *life, const struct batch_source *source,
                               const struct aule_batch_params *params, struct aule_batch **out);
 
 #endif

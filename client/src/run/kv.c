@@ -15,13 +15,13 @@
 #include <stdlib.h>
 
 // Queues one run over a batch that is made for it.
-static enum aule_status run_through(struct attachment *attachment, const struct aule_cache *cache,
+static enum aule_status run_through(struct life *life, const struct aule_cache *cache,
                                     const struct aule_batch_params *params, enum wire_run_kind kind,
                                     const struct aule_run_params *run, int timeout_ms, uint64_t *id)
 {
     struct aule_batch *batch = NULL;
     enum aule_status status =
-        batch_create(attachment, &(struct batch_source){.cache = cache}, params, &batch);
+        batch_create(life, &(struct batch_source){.cache = cache}, params, &batch);
     if (status != AULE_OK)
         return status;
     status = run_submit(batch, kind, run, timeout_ms, id);
@@ -33,7 +33,7 @@ static enum aule_status run_through(struct attachment *attachment, const struct 
 
 // ---- into blocks ----
 
-enum aule_status kv_write(struct attachment *attachment, const struct aule_cache *cache,
+enum aule_status kv_write(struct life *life, const struct aule_cache *cache,
                           const struct aule_kv_import *params, int timeout_ms, uint64_t *id)
 {
     uint32_t rows = params->outer_rows ? params->outer_rows : params->num_rows;
@@ -56,7 +56,7 @@ enum aule_status kv_write(struct attachment *attachment, const struct aule_cache
                                         .v_scale = params->v_scale,
                                         .rope = params->rope};
     enum aule_status status =
-        run_through(attachment, cache, &batch, WIRE_RUN_WRITE, &run, timeout_ms, id);
+        run_through(life, cache, &batch, WIRE_RUN_WRITE, &run, timeout_ms, id);
     free(cu);
     return status;
 }
@@ -86,7 +86,7 @@ static enum aule_status check_import(const struct aule_kv_import *params)
 static enum aule_status enter(const struct aule_cache *cache, int timeout_ms)
 {
     enum aule_status status = timeout_check(timeout_ms);
-    return status == AULE_OK ? attachment_enter(cache->attachment) : status;
+    return status == AULE_OK ? life_enter(cache->life) : status;
 }
 
 // The end of a call after enter(): makes the ticket of the queued run `id`, if there is one and the
@@ -95,8 +95,8 @@ static enum aule_status leave(const struct aule_cache *cache, enum aule_status s
                               struct aule_ticket *ticket)
 {
     if (status == AULE_OK && ticket)
-        *ticket = ticket_make(cache->attachment, id, AULE_PATH_AUTO);
-    attachment_leave(cache->attachment);
+        *ticket = ticket_make(cache->life, id, AULE_PATH_AUTO);
+    life_leave(cache->life);
     return status;
 }
 
@@ -115,7 +115,7 @@ enum aule_status aule_kv_import_sized(struct aule_cache *cache, const struct aul
         status = enter(cache, timeout_ms);
     if (status != AULE_OK)
         return status;
-    status = kv_write(cache->attachment, cache, &whole, timeout_ms, ticket ? &id : NULL);
+    status = kv_write(cache->life, cache, &whole, timeout_ms, ticket ? &id : NULL);
     return leave(cache, status, id, ticket);
 }
 
@@ -159,7 +159,7 @@ static enum aule_status export_rows(const struct aule_cache *cache,
                                         .v = params->v,
                                         .k_scale = params->k_scale,
                                         .v_scale = params->v_scale};
-    return run_through(cache->attachment, cache, &batch, WIRE_RUN_GATHER, &run, timeout_ms, id);
+    return run_through(cache->life, cache, &batch, WIRE_RUN_GATHER, &run, timeout_ms, id);
 }
 
 enum aule_status aule_kv_export_sized(struct aule_cache *cache, const struct aule_kv_export *params,

@@ -9,9 +9,9 @@
 #include "client/src/cache.h"
 #include "client/src/ticket.h"
 
-// aule_kv_import() of at most INT32_MAX rows, between attachment_enter() and attachment_leave().
+// aule_kv_import() of at most INT32_MAX rows, between life_enter() and life_leave().
 // *id is the daemon's ticket; `id` NULL: no call will wait for it.
-enum aule_status kv_write(struct attachment *attachment, const struct aule_cache *cache,
+enum aule_status kv_write(struct life *life, const struct aule_cache *cache,
                           const struct aule_kv_import *params, int timeout_ms, uint64_t *id);
 
 #endif

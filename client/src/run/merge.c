@@ -12,16 +12,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static enum aule_status check_lives(const struct attachment *attachment,
-                                    const struct aule_merge_params *params)
+static enum aule_status check_lives(const struct life *life, const struct aule_merge_params *params)
 {
-    enum aule_status status = attachment_check_life(attachment, params->out.life, "out");
+    enum aule_status status = life_check(life, params->out.life, "out");
     if (status == AULE_OK)
-        status = attachment_check_life(attachment, params->lse.life, "lse");
+        status = life_check(life, params->lse.life, "lse");
     for (uint32_t n = 0; status == AULE_OK && n < params->num_parts; n++) {
-        status = attachment_check_life(attachment, params->outs[n].life, "a tensor of outs");
+        status = life_check(life, params->outs[n].life, "a tensor of outs");
         if (status == AULE_OK)
-            status = attachment_check_life(attachment, params->lses[n].life, "a tensor of lses");
+            status = life_check(life, params->lses[n].life, "a tensor of lses");
     }
     return status;
 }
@@ -49,20 +48,20 @@ static enum aule_status check_rows(const struct aule_merge_params *params)
 }
 
 // Checks the count here, so that the sentence names parts. The encoder would only name bytes.
-static enum aule_status check_params(const struct attachment *attachment,
+static enum aule_status check_params(const struct life *life,
                                      const struct aule_merge_params *params)
 {
-    uint64_t most = attachment_room(attachment) / (2 * sizeof(struct wire_tensor));
+    uint64_t most = life_room(life) / (2 * sizeof(struct wire_tensor));
     if (params->num_parts == 0)
         return fail(AULE_INVALID, "num_parts = 0: there is nothing to merge");
     if (params->num_parts > most)
         return fail(AULE_LIMIT,
                     "a merge of %u parts: a message of %" PRIu64 " bytes holds %" PRIu64,
-                    params->num_parts, attachment->info.max_message, most);
+                    params->num_parts, life->info.max_message, most);
     if (!params->outs || !params->lses)
         return fail(AULE_INVALID, "%s is NULL, but num_parts is %u", params->outs ? "lses" : "outs",
                     params->num_parts);
-    return check_lives(attachment, params);
+    return check_lives(life, params);
 }
 
 // An array of the outs, then the lses.
@@ -80,18 +79,18 @@ static enum aule_status list_tensors(const struct aule_merge_params *params,
     return AULE_OK;
 }
 
-static enum aule_status merge(struct attachment *attachment, const struct aule_merge_params *params,
+static enum aule_status merge(struct life *life, const struct aule_merge_params *params,
                               int timeout_ms, struct aule_ticket *ticket)
 {
     struct wire_tensor *tensors = NULL;
-    enum aule_status status = check_params(attachment, params);
+    enum aule_status status = check_params(life, params);
     if (status == AULE_OK)
         status = check_rows(params);
     if (status == AULE_OK)
         status = list_tensors(params, &tensors);
     if (status != AULE_OK)
         return status;
-    struct work work = {
+    struct call_work work = {
         .request = {.command = WIRE_COMMAND_MERGE,
                     .merge = {.num_tokens = params->num_tokens,
                               .num_heads = params->num_heads,
@@ -105,7 +104,7 @@ static enum aule_status merge(struct attachment *attachment, const struct aule_m
     };
     work.timeout_ms = &work.request.merge.timeout_ms;
     work.flags = &work.request.merge.flags;
-    status = work_queue(attachment, &work, timeout_ms, ticket);
+    status = work_queue(life, &work, timeout_ms, ticket);
     free(tensors);
     return status;
 }
@@ -117,13 +116,13 @@ enum aule_status aule_merge_submit_sized(struct aule_session *session,
     REQUIRE(session);
     REQUIRE(params);
     struct aule_merge_params whole;
-    struct attachment *attachment;
+    struct life *life;
     enum aule_status status = TAKE(&whole, params, params_size);
     if (status == AULE_OK)
-        status = session_get(session, &attachment);
+        status = session_get(session, &life);
     if (status != AULE_OK)
         return status;
-    status = merge(attachment, &whole, timeout_ms, ticket);
-    session_put(attachment);
+    status = merge(life, &whole, timeout_ms, ticket);
+    session_put(life);
     return status;
 }

@@ -21,12 +21,11 @@ static const struct aule_layers one_layer = {.num_layers = 1};
 
 // A run to be sent. Points into itself, so it must not be copied.
 struct prepared {
-    struct work work;
+    struct call_work work;
     float scales[2 * MOST_LAYERS]; // of K for each layer, then of V for each layer
 };
 
-static enum aule_status check_tensors(const struct attachment *attachment,
-                                      const struct aule_run_params *params)
+static enum aule_status check_tensors(const struct life *life, const struct aule_run_params *params)
 {
     const struct {
         const struct aule_tensor *tensor;
@@ -36,7 +35,7 @@ static enum aule_status check_tensors(const struct attachment *attachment,
                    {&params->values, "values"}};
     enum aule_status status = AULE_OK;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors && status == AULE_OK; i++)
-        status = attachment_check_life(attachment, tensors[i].tensor->life, tensors[i].name);
+        status = life_check(life, tensors[i].tensor->life, tensors[i].name);
     return status;
 }
 
@@ -171,8 +170,8 @@ static uint64_t num_heads_given(const struct aule_run_params *params,
     return params->num_heads + (layers->num_layers - UINT64_C(1)) * (stride / sizeof(float));
 }
 
-static void add_array(struct work *work, const void *data, uint64_t count, uint32_t element_size,
-                      struct wire_span *span)
+static void add_array(struct call_work *work, const void *data, uint64_t count,
+                      uint32_t element_size, struct wire_span *span)
 {
     if (!data)
         return;
@@ -200,15 +199,15 @@ static enum aule_status prepare(const struct aule_batch *batch, enum wire_run_ki
                                 const struct aule_run_params *params,
                                 const struct aule_layers *layers, struct prepared *prepared)
 {
-    struct work *work = &prepared->work;
-    enum aule_status status = check_tensors(batch->attachment, params);
+    struct call_work *work = &prepared->work;
+    enum aule_status status = check_tensors(batch->life, params);
     if (status == AULE_OK && layers != &one_layer)
         status = check_layers(layers);
     if (status == AULE_OK)
         status = check_rows(batch, kind, params, layers);
     if (status != AULE_OK)
         return status;
-    *work = (struct work){
+    *work = (struct call_work){
         .request = {.command = WIRE_COMMAND_RUN, .run = run_of(batch->id, kind, params, layers)},
         .what = "slopes, sinks, frequencies and scales",
     };
@@ -232,7 +231,7 @@ static enum aule_status submit(const struct aule_batch *batch, enum wire_run_kin
 {
     struct prepared run;
     enum aule_status status = prepare(batch, kind, params, layers, &run);
-    return status == AULE_OK ? work_submit(batch->attachment, &run.work, timeout_ms, id) : status;
+    return status == AULE_OK ? work_submit(batch->life, &run.work, timeout_ms, id) : status;
 }
 
 enum aule_status run_submit(const struct aule_batch *batch, enum wire_run_kind kind,
@@ -249,14 +248,14 @@ static enum aule_status queue(const struct aule_batch *batch, enum wire_run_kind
     uint64_t id = 0;
     enum aule_status status = timeout_check(timeout_ms);
     if (status == AULE_OK)
-        status = attachment_enter(batch->attachment);
+        status = life_enter(batch->life);
     if (status != AULE_OK)
         return status;
     status = submit(batch, kind, params, layers, timeout_ms, ticket ? &id : NULL);
     if (status == AULE_OK && ticket)
-        *ticket = ticket_make(batch->attachment, id,
-                              kind == WIRE_RUN_ATTEND ? batch->path : AULE_PATH_AUTO);
-    attachment_leave(batch->attachment);
+        *ticket =
+            ticket_make(batch->life, id, kind == WIRE_RUN_ATTEND ? batch->path : AULE_PATH_AUTO);
+    life_leave(batch->life);
     return status;
 }
 
@@ -313,13 +312,13 @@ static enum aule_status run_and_wait(struct aule_batch *batch, const struct aule
     struct prepared run;
     enum aule_status status = timeout_check(timeout_ms);
     if (status == AULE_OK)
-        status = attachment_enter(batch->attachment);
+        status = life_enter(batch->life);
     if (status != AULE_OK)
         return status;
     status = prepare(batch, WIRE_RUN_ATTEND, params, layers, &run);
     if (status == AULE_OK)
-        status = work_run(batch->attachment, &run.work, timeout_ms, result);
-    attachment_leave(batch->attachment);
+        status = work_run(batch->life, &run.work, timeout_ms, result);
+    life_leave(batch->life);
     return status;
 }
 

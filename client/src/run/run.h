@@ -8,7 +8,7 @@
 
 #include "batch.h"
 
-// Queues a run, between attachment_enter() and attachment_leave() of the batch's attachment. *id is
+// Queues a run, between life_enter() and life_leave() of the batch's life. *id is
 // the daemon's ticket; `id` NULL: no call will wait for it. AULE_EPOCH: a tensor is of an earlier
 // life. AULE_BUSY: no ticket came free, and nothing was queued.
 enum aule_status run_submit(const struct aule_batch *batch, enum wire_run_kind kind,

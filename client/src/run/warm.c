@@ -97,7 +97,7 @@ static enum aule_status create_tensors(struct warming *w)
     run->q = run->k = run->v = run->out = run->lse = run->keys = run->values = none;
     enum aule_status status = list_tensors(w);
     if (status == AULE_OK)
-        status = arena_alloc(w->cache->attachment->arena, w->arena_size, &w->arena);
+        status = arena_alloc(w->cache->life->arena, w->arena_size, &w->arena);
     if (status != AULE_OK)
         w->arena_size = 0;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++)
@@ -146,7 +146,7 @@ static void finish(struct warming *w, bool is_running)
 {
     error_mute(true);
     if (w->arena_size > 0 && !is_running)
-        arena_free(w->cache->attachment->arena, w->arena);
+        arena_free(w->cache->life->arena, w->arena);
     if (w->block >= 0)
         aule_blocks_release(w->cache, 1, &w->block);
     error_mute(false);
@@ -187,10 +187,10 @@ enum aule_status aule_warm_sized(struct aule_cache *cache, const struct aule_war
     if (status == AULE_OK)
         status = check(&whole);
     if (status == AULE_OK)
-        status = attachment_enter(cache->attachment);
+        status = life_enter(cache->life);
     if (status != AULE_OK)
         return status;
     status = warm(&w, &timeout);
-    attachment_leave(cache->attachment);
+    life_leave(cache->life);
     return status;
 }

@@ -8,6 +8,7 @@
 #include "client/src/error.h"
 #include "client/src/metadata.h"
 #include "sequence.h"
+#include "settle.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -40,14 +41,14 @@ static void fill_lists(const struct aule_sequence *sequence, struct lists *lists
 static enum aule_status send_inside(const struct aule_sequence *sequence, const struct lists *lists,
                                     const char *name, int timeout_ms)
 {
-    struct attachment *attachment = sequence->cache->attachment;
+    struct life *life = sequence->cache->life;
     struct vector tokens = {.data = sequence->num_known ? sequence->tokens : NULL,
                             .count = sequence->num_known,
                             .element_size = sizeof *sequence->tokens};
     const uint64_t beside = sequence->num_blocks * (sizeof *lists->blocks + sizeof *lists->keep);
     struct metadata metadata;
     struct answer answer;
-    enum aule_status status = metadata_begin(attachment, &tokens, 1, beside, &metadata);
+    enum aule_status status = metadata_begin(life, &tokens, 1, beside, &metadata);
     if (status != AULE_OK)
         return status;
     struct wire_request request = {
@@ -65,9 +66,9 @@ static enum aule_status send_inside(const struct aule_sequence *sequence, const 
                   .publish = sequence->publish,
                   .timeout_ms = timeout_ms},
     };
-    status = attachment_call(attachment, &request, 0, WIRE_ANSWER_EMPTY, &answer);
+    status = life_call(life, &request, 0, WIRE_ANSWER_EMPTY, &answer);
     answer_finish(&answer);
-    metadata_finish(attachment, &metadata);
+    metadata_finish(life, &metadata);
     return status;
 }
 
@@ -76,11 +77,11 @@ static enum aule_status send_offer(const struct aule_sequence *sequence, const s
 {
     enum aule_status status = cache_check_count(sequence->cache, "an offer", sequence->num_blocks);
     if (status == AULE_OK)
-        status = attachment_enter(sequence->cache->attachment);
+        status = life_enter(sequence->cache->life);
     if (status != AULE_OK)
         return status;
     status = send_inside(sequence, lists, name, timeout_ms);
-    attachment_leave(sequence->cache->attachment);
+    life_leave(sequence->cache->life);
     return status;
 }
 
@@ -157,8 +158,7 @@ static enum aule_status fetch_tokens(struct aule_sequence *sequence, uint32_t nu
             .command = WIRE_COMMAND_OFFER_TOKENS,
             .offer_tokens = {.offer = sequence->offer, .first = sequence->num_known}};
         struct answer answer;
-        status = attachment_ask(sequence->cache->attachment, &request, 0, WIRE_ANSWER_OFFER_TOKENS,
-                                &answer);
+        status = life_ask(sequence->cache->life, &request, 0, WIRE_ANSWER_OFFER_TOKENS, &answer);
         if (status != AULE_OK)
             return status;
         const struct wire_ints *tokens = &answer.reply.offer_tokens.tokens;
@@ -214,25 +214,6 @@ static enum aule_status fill(struct aule_sequence *sequence,
     return status;
 }
 
-static enum aule_status settle(struct aule_cache *cache, uint64_t offer, bool accept,
-                               struct answer *answer)
-{
-    struct wire_request request = {.command = WIRE_COMMAND_OFFER_SETTLE,
-                                   .offer_settle = {.offer = offer, .accept = accept}};
-    return attachment_ask(cache->attachment, &request, 0, WIRE_ANSWER_OFFER_SETTLE, answer);
-}
-
-void sequence_give_back(struct aule_sequence *sequence)
-{
-    struct answer answer = {.message = NULL};
-    if (!sequence->offer)
-        return;
-    error_mute(true);
-    (void)settle(sequence->cache, sequence->offer, false, &answer);
-    error_mute(false);
-    answer_finish(&answer);
-}
-
 // Without memory for a sequence the offer goes back.
 static enum aule_status make_from(struct aule_cache *cache,
                                   const struct wire_offer_take_reply *reply,
@@ -241,7 +222,6 @@ static enum aule_status make_from(struct aule_cache *cache,
     const struct aule_sequence_params params = {.publish = reply->publish,
                                                 .extra_key = reply->extra_key.data,
                                                 .extra_key_size = reply->extra_key.count};
-    struct aule_sequence nothing = {.cache = cache, .offer = reply->offer};
     enum aule_status status = sequence_make(cache, &params, out);
     if (*out) {
         (*out)->offer = reply->offer;
@@ -250,7 +230,7 @@ static enum aule_status make_from(struct aule_cache *cache,
     error_mute(true);
     blocks_release(cache, reply->blocks.count, reply->blocks.data);
     error_mute(false);
-    sequence_give_back(&nothing);
+    settle_give_back(cache, reply->offer);
     return status;
 }
 
@@ -268,8 +248,7 @@ enum aule_status aule_sequence_take(struct aule_cache *cache, const char *name, 
     struct wire_request request = {
         .command = WIRE_COMMAND_OFFER_TAKE,
         .offer_take = {.cache = cache->id, .name = name, .timeout_ms = timeout_ms}};
-    status =
-        attachment_ask(cache->attachment, &request, timeout_ms, WIRE_ANSWER_OFFER_TAKE, &answer);
+    status = life_ask(cache->life, &request, timeout_ms, WIRE_ANSWER_OFFER_TAKE, &answer);
     if (status != AULE_OK)
         return status;
     const struct wire_offer_take_reply *reply = &answer.reply.offer_take;
@@ -301,7 +280,7 @@ enum aule_status aule_sequence_accept(struct aule_sequence *sequence)
     struct answer answer;
     if (!sequence->offer)
         return AULE_OK;
-    enum aule_status status = settle(sequence->cache, sequence->offer, true, &answer);
+    enum aule_status status = settle_offer(sequence->cache, sequence->offer, true, &answer);
     if (status != AULE_OK)
         return status;
     const struct wire_offer_settle_reply *reply = &answer.reply.offer_settle;

@@ -44,7 +44,7 @@ enum aule_status room_check_entries(const struct aule_cache *cache,
     uint64_t mark = atomic_fetch_add(&lists, 1) + 1;
     for (uint32_t i = 0; i < num_entries; i++) {
         struct aule_sequence *sequence = entries[i].sequence;
-        if (sequence->cache->id != cache->id || sequence->cache->attachment != cache->attachment)
+        if (sequence->cache->id != cache->id || sequence->cache->life != cache->life)
             return fail(AULE_INVALID, "entries[%u].sequence belongs to another cache", i);
         if (sequence->mark == mark)
             return fail(AULE_INVALID, "entries[%u].sequence occurs twice", i);

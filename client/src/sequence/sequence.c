@@ -9,6 +9,7 @@
 #include "client/src/caller.h"
 #include "client/src/error.h"
 #include "client/src/prefix.h"
+#include "settle.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -130,7 +131,8 @@ void sequence_end(struct aule_sequence *sequence)
         return;
     release_claim(sequence, 0);
     drop_blocks(sequence, 0);
-    sequence_give_back(sequence);
+    if (sequence->offer)
+        settle_give_back(sequence->cache, sequence->offer);
     free(sequence->blocks);
     free(sequence->tokens);
     handle_unref(&sequence->cache->handle);

@@ -63,10 +63,6 @@ void sequence_end(struct aule_sequence *sequence);
 // aule_sequence_append().
 enum aule_status sequence_keep_tokens(struct aule_sequence *sequence, const int32_t *tokens,
                                       uint32_t count);
-// Tells the daemon that others may take the offer; does nothing if there is none. The sequence has
-// released its blocks.
-void sequence_give_back(struct aule_sequence *sequence);
-
 // Room for `num_blocks` in `blocks`. AULE_NO_MEMORY.
 enum aule_status sequence_make_room(struct aule_sequence *sequence, uint32_t num_blocks);
 

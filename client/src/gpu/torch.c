@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// torch.c - see torch.h; also aule_torch_begin() and what follows it in aule.h. torch keeps memory
-// of its pools for long, and may free it after the session's end. So each allocation keeps the
-// arena mapped.
+// torch.c - the device arena as an allocator for frameworks: aule_torch_begin() and what follows it
+// in aule.h. torch's CUDAPluggableAllocator calls C functions that have no context. So a list of
+// this process has the arenas, one for each CUDA device at a time. torch keeps memory of its pools
+// for long, and may free it after the session's end. So each allocation keeps the arena mapped. Any
+// thread.
 
-#include "torch.h"
-
-#include "arena.h"
-#include "caller.h"
+#include "client/src/arena.h"
+#include "client/src/caller.h"
+#include "client/src/error.h"
+#include "client/src/session.h"
 #include "device.h"
-#include "error.h"
-#include "session.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -92,26 +92,9 @@ static struct device_arena *settle(struct torch_arena *arena)
 
 // ---- public ----
 
-enum aule_status aule_torch_begin(struct aule_session *session)
-{
-    struct attachment *attachment;
-    struct device_place place;
-    REQUIRE(session);
-    enum aule_status status = device_get(session, &attachment);
-    if (status != AULE_OK)
-        return status;
-    if (device_place(attachment->device, &place)) {
-        pthread_mutex_lock(&mutex);
-        status = add(attachment->device, &place);
-        pthread_mutex_unlock(&mutex);
-    } else {
-        status = fail(AULE_NOT_FOUND, "the device arena is not mapped (aule_device_map_cuda)");
-    }
-    session_put(attachment);
-    return status;
-}
-
-void torch_ended(const struct device_arena *device)
+// The arena's session has ended, or torch shall use it no more: nothing is allocated in it from now
+// on.
+static void torch_ended(const struct device_arena *device)
 {
     struct device_arena *over = NULL;
     pthread_mutex_lock(&mutex);
@@ -124,13 +107,35 @@ void torch_ended(const struct device_arena *device)
     device_unref(over); // after the mutex: it may wait for kernels
 }
 
+enum aule_status aule_torch_begin(struct aule_session *session)
+{
+    struct life *life;
+    struct device_arena *device;
+    struct device_place place;
+    REQUIRE(session);
+    enum aule_status status = device_get(session, &life, &device);
+    if (status != AULE_OK)
+        return status;
+    if (device_place(device, &place)) {
+        device_at_end(device, torch_ended);
+        pthread_mutex_lock(&mutex);
+        status = add(device, &place);
+        pthread_mutex_unlock(&mutex);
+    } else {
+        status = fail(AULE_NOT_FOUND, "the device arena is not mapped (aule_device_map_cuda)");
+    }
+    session_put(life);
+    return status;
+}
+
 void aule_torch_end(struct aule_session *session)
 {
-    struct attachment *attachment;
-    if (!session || device_get(session, &attachment) != AULE_OK)
+    struct life *life;
+    struct device_arena *device;
+    if (!session || device_get(session, &life, &device) != AULE_OK)
         return;
-    torch_ended(attachment->device);
-    session_put(attachment);
+    torch_ended(device);
+    session_put(life);
 }
 
 void *aule_torch_alloc(ptrdiff_t size, int cuda_device, void *stream)

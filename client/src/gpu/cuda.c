@@ -7,7 +7,7 @@
 #include "cuda.h"
 
 #include "base/uuid.h"
-#include "error.h"
+#include "client/src/error.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -50,7 +50,7 @@ struct cu_buffer_desc { // CUDA_EXTERNAL_MEMORY_BUFFER_DESC
 #define FUNCTIONS(X)                                                                               \
     X(init, "cuInit", (unsigned))                                                                  \
     X(device_count, "cuDeviceGetCount", (int *))                                                   \
-    X(device_get, "cuDeviceGet", (cu_device *, int))                                               \
+    X(device_at, "cuDeviceGet", (cu_device *, int))                                                \
     X(device_uuid, "cuDeviceGetUuid", (void *, cu_device))                                         \
     X(context_retain, "cuDevicePrimaryCtxRetain", (cu_context *, cu_device))                       \
     X(context_release, "cuDevicePrimaryCtxRelease_v2", (cu_device))                                \
@@ -141,7 +141,7 @@ static enum aule_status start(int *num_devices)
 
 static enum aule_status uuid_of(int ordinal, cu_device *device, uint8_t uuid[16])
 {
-    CU_TRY(device_get(device, ordinal));
+    CU_TRY(device_at(device, ordinal));
     CU_TRY(device_uuid(uuid, *device));
     return AULE_OK;
 }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// pool.c - see pool.h; also aule_cache_attach() and what follows it in aule.h. A cache lies in few
-// allocations of whole layers; each has a descriptor and an import of its own. Any thread; a mutex
-// guards the imports.
+// map.c - the memory of a cache in this process: aule_cache_attach() and what follows it in aule.h,
+// up to aule_cache_report(). A cache lies in few allocations of whole layers; each has a descriptor
+// and an import of its own. Any thread; a mutex guards the imports.
 
-#include "pool.h"
-
-#include "cache.h"
-#include "caller.h"
-#include "client/src/link/descriptor.h"
+#include "base/container_of.h"
+#include "client/src/cache.h"
+#include "client/src/caller.h"
+#include "client/src/error.h"
 #include "cuda.h"
-#include "error.h"
+#include "descriptor.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -21,7 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
-struct pool {
+struct map {
+    struct cache_mapping mapping;
     pthread_mutex_t mutex; // guards the rest
     bool over;             // the cache is closed
     uint32_t num_imports;
@@ -29,63 +29,62 @@ struct pool {
     void **layers;                // [num_layers] device addresses; NULL = not mapped; owned
 };
 
-static void unmap(struct pool *pool)
+static void unmap(struct map *map)
 {
-    for (uint32_t i = 0; i < pool->num_imports; i++)
-        cuda_import_end(pool->imports[i]);
-    free(pool->imports);
-    free(pool->layers);
-    pool->imports = NULL;
-    pool->layers = NULL;
-    pool->num_imports = 0;
+    for (uint32_t i = 0; i < map->num_imports; i++)
+        cuda_import_end(map->imports[i]);
+    free(map->imports);
+    free(map->layers);
+    map->imports = NULL;
+    map->layers = NULL;
+    map->num_imports = 0;
 }
 
-void pool_end(struct pool *pool)
+static void close_map(struct cache_mapping *mapping)
 {
-    if (!pool)
-        return;
-    pthread_mutex_lock(&pool->mutex);
-    unmap(pool);
-    pool->over = true;
-    pthread_mutex_unlock(&pool->mutex);
+    struct map *map = container_of(mapping, struct map, mapping);
+    pthread_mutex_lock(&map->mutex);
+    unmap(map);
+    map->over = true;
+    pthread_mutex_unlock(&map->mutex);
 }
 
-void pool_free(struct pool *pool)
+static void end_map(struct cache_mapping *mapping)
 {
-    if (!pool)
-        return;
-    unmap(pool);
-    pthread_mutex_destroy(&pool->mutex);
-    free(pool);
+    struct map *map = container_of(mapping, struct map, mapping);
+    unmap(map);
+    pthread_mutex_destroy(&map->mutex);
+    free(map);
 }
 
-// Finds or makes the cache's pool; NULL: no memory.
-static struct pool *pool_of(struct aule_cache *cache)
+// Finds or makes the cache's map; NULL: no memory.
+static struct map *map_of(struct aule_cache *cache)
 {
-    struct pool *has = atomic_load(&cache->pool);
-    struct pool *made = has ? NULL : calloc(1, sizeof *made);
+    struct cache_mapping *has = atomic_load(&cache->mapping);
+    struct map *made = has ? NULL : calloc(1, sizeof *made);
     if (!made)
-        return has;
+        return has ? container_of(has, struct map, mapping) : NULL;
+    made->mapping = (struct cache_mapping){close_map, end_map};
     pthread_mutex_init(&made->mutex, NULL);
-    if (atomic_compare_exchange_strong(&cache->pool, &has, made))
+    if (atomic_compare_exchange_strong(&cache->mapping, &has, &made->mapping))
         return made;
-    pool_free(made); // another thread was faster
-    return has;
+    end_map(&made->mapping); // another thread was faster
+    return container_of(has, struct map, mapping);
 }
 
 // ---- what the daemon says ----
 
-// Between attachment_enter() and attachment_leave().
+// Between life_enter() and life_leave().
 static enum aule_status ask(const struct aule_cache *cache, uint32_t part,
                             struct wire_cache_attach_reply *reply)
 {
-    struct attachment *attachment = cache->attachment;
+    struct life *life = cache->life;
     struct wire_request request = {
         .command = WIRE_COMMAND_CACHE_ATTACH,
-        .cache_attach = {.cache = cache->id, .part = part, .timeout_ms = attachment->grace_ms}};
+        .cache_attach = {.cache = cache->id, .part = part, .timeout_ms = life->grace_ms}};
     struct answer answer;
-    enum aule_status status = attachment_call(attachment, &request, attachment->grace_ms,
-                                              WIRE_ANSWER_CACHE_ATTACH, &answer);
+    enum aule_status status =
+        life_call(life, &request, life->grace_ms, WIRE_ANSWER_CACHE_ATTACH, &answer);
     if (status != AULE_OK)
         return status;
     *reply = answer.reply.cache_attach;
@@ -122,7 +121,7 @@ static struct aule_pool_info describe(const struct aule_cache *cache,
     info.v_offset = cache->v_is_k_prefix ? 0 : info.k_head_stride * info.num_kv_heads;
     if (cache->scale_mode == AULE_SCALE_PER_TOKEN_HEAD)
         info.scales_offset = info.v_offset + info.v_head_stride * info.num_kv_heads;
-    memcpy(info.device_uuid, cache->attachment->info.device_uuid, sizeof info.device_uuid);
+    memcpy(info.device_uuid, cache->life->info.device_uuid, sizeof info.device_uuid);
     return info;
 }
 
@@ -132,13 +131,13 @@ enum aule_status aule_cache_attach_sized(struct aule_cache *cache, struct aule_p
     struct wire_cache_attach_reply reply;
     USE(cache);
     REQUIRE(info);
-    enum aule_status status = attachment_enter(cache->attachment);
+    enum aule_status status = life_enter(cache->life);
     if (status != AULE_OK)
         return status;
-    pthread_mutex_lock(&cache->attachment->token_mutex); // its token replaces another one
+    pthread_mutex_lock(&cache->life->token_mutex); // its token replaces another one
     status = ask(cache, 0, &reply);
-    pthread_mutex_unlock(&cache->attachment->token_mutex);
-    attachment_leave(cache->attachment);
+    pthread_mutex_unlock(&cache->life->token_mutex);
+    life_leave(cache->life);
     if (status != AULE_OK)
         return status;
     const struct aule_pool_info whole = describe(cache, &reply);
@@ -148,17 +147,16 @@ enum aule_status aule_cache_attach_sized(struct aule_cache *cache, struct aule_p
 
 // ---- descriptors ----
 
-// With the attachment's token_mutex held.
+// With the life's token_mutex held.
 static enum aule_status trade_token(const struct aule_cache *cache, uint32_t part,
                                     struct aule_pool_part *out, uint32_t *num_parts)
 {
-    struct attachment *attachment = cache->attachment;
+    struct life *life = cache->life;
     struct wire_cache_attach_reply reply;
     struct sockaddr_un address;
     enum aule_status status = ask(cache, part, &reply);
     if (status == AULE_OK)
-        status = descriptor_find(connection_path(attachment->connection), attachment->export_socket,
-                                 &address);
+        status = descriptor_find(connection_path(life->connection), life->export_socket, &address);
     if (status != AULE_OK)
         return status;
     *out = (struct aule_pool_part){.fd = -1,
@@ -168,16 +166,16 @@ static enum aule_status trade_token(const struct aule_cache *cache, uint32_t par
                                    .layer_stride = reply.layer_bytes,
                                    .allocated = reply.allocated};
     *num_parts = reply.num_parts;
-    return descriptor_redeem(&address, reply.token, attachment->grace_ms, &out->fd);
+    return descriptor_redeem(&address, reply.token, life->grace_ms, &out->fd);
 }
 
-// Between attachment_enter() and attachment_leave().
+// Between life_enter() and life_leave().
 static enum aule_status take_part(const struct aule_cache *cache, uint32_t part,
                                   struct aule_pool_part *out, uint32_t *num_parts)
 {
-    pthread_mutex_lock(&cache->attachment->token_mutex);
+    pthread_mutex_lock(&cache->life->token_mutex);
     enum aule_status status = trade_token(cache, part, out, num_parts);
-    pthread_mutex_unlock(&cache->attachment->token_mutex);
+    pthread_mutex_unlock(&cache->life->token_mutex);
     return status;
 }
 
@@ -188,11 +186,11 @@ enum aule_status aule_cache_export_sized(struct aule_cache *cache, uint32_t part
     uint32_t num_parts;
     USE(cache);
     REQUIRE(part_info);
-    enum aule_status status = attachment_enter(cache->attachment);
+    enum aule_status status = life_enter(cache->life);
     if (status != AULE_OK)
         return status;
     status = take_part(cache, part, &whole, &num_parts);
-    attachment_leave(cache->attachment);
+    life_leave(cache->life);
     if (status == AULE_OK)
         GIVE(part_info, part_info_size, whole);
     return status;
@@ -200,7 +198,7 @@ enum aule_status aule_cache_export_sized(struct aule_cache *cache, uint32_t part
 
 // ---- CUDA ----
 
-static enum aule_status import_part(const struct aule_cache *cache, struct pool *pool,
+static enum aule_status import_part(const struct aule_cache *cache, struct map *map,
                                     const struct aule_pool_part *part, int cuda_device)
 {
     uint64_t address = 0;
@@ -208,14 +206,14 @@ static enum aule_status import_part(const struct aule_cache *cache, struct pool 
                                  .dedicated = part->dedicated,
                                  .size = part->num_layers * part->layer_stride,
                                  .allocated = part->allocated};
-    memcpy(memory.uuid, cache->attachment->info.device_uuid, sizeof memory.uuid);
+    memcpy(memory.uuid, cache->life->info.device_uuid, sizeof memory.uuid);
     enum aule_status status =
-        cuda_import(&memory, cuda_device, &pool->imports[pool->num_imports], &address);
+        cuda_import(&memory, cuda_device, &map->imports[map->num_imports], &address);
     if (status != AULE_OK)
         return status;
-    pool->num_imports++;
+    map->num_imports++;
     for (uint32_t i = 0; i < part->num_layers; i++) // NOLINTNEXTLINE(performance-no-int-to-ptr)
-        pool->layers[part->first_layer + i] = (void *)(uintptr_t)(address + i * part->layer_stride);
+        map->layers[part->first_layer + i] = (void *)(uintptr_t)(address + i * part->layer_stride);
     return AULE_OK;
 }
 
@@ -278,15 +276,15 @@ static void drop_arrivals(struct arrivals *arrivals)
     pthread_mutex_unlock(&arrivals->mutex);
 }
 
-static enum aule_status import_all(struct arrivals *arrivals, struct pool *pool, int cuda_device)
+static enum aule_status import_all(struct arrivals *arrivals, struct map *map, int cuda_device)
 {
     enum aule_status status = AULE_OK;
     for (uint32_t i = 0; status == AULE_OK && await_part(arrivals, i); i++)
-        status = import_part(arrivals->cache, pool, &arrivals->parts[i], cuda_device);
+        status = import_part(arrivals->cache, map, &arrivals->parts[i], cuda_device);
     return status;
 }
 
-static enum aule_status import_as_they_come(struct arrivals *arrivals, struct pool *pool,
+static enum aule_status import_as_they_come(struct arrivals *arrivals, struct map *map,
                                             int cuda_device)
 {
     pthread_t thread;
@@ -298,7 +296,7 @@ static enum aule_status import_as_they_come(struct arrivals *arrivals, struct po
     if (error)
         return fail(AULE_NO_MEMORY, "no thread to take the descriptors of a cache: %s",
                     strerror(error));
-    enum aule_status status = import_all(arrivals, pool, cuda_device);
+    enum aule_status status = import_all(arrivals, map, cuda_device);
     if (status != AULE_OK)
         drop_arrivals(arrivals);
     pthread_join(thread, NULL);
@@ -310,18 +308,18 @@ static enum aule_status import_as_they_come(struct arrivals *arrivals, struct po
 }
 
 // With the mutex held.
-static enum aule_status map(const struct aule_cache *cache, struct pool *pool, int cuda_device)
+static enum aule_status map_all(const struct aule_cache *cache, struct map *map, int cuda_device)
 {
     enum aule_status status;
     struct arrivals *arrivals =
         calloc(1, sizeof *arrivals + cache->num_layers * sizeof(struct aule_pool_part));
-    pool->imports = calloc(cache->num_layers, sizeof(struct cuda_import *));
-    pool->layers = calloc(cache->num_layers, sizeof(void *));
-    if (arrivals && pool->imports && pool->layers) {
+    map->imports = calloc(cache->num_layers, sizeof(struct cuda_import *));
+    map->layers = calloc(cache->num_layers, sizeof(void *));
+    if (arrivals && map->imports && map->layers) {
         arrivals->cache = cache;
         pthread_mutex_init(&arrivals->mutex, NULL);
         pthread_cond_init(&arrivals->news, NULL);
-        status = import_as_they_come(arrivals, pool, cuda_device);
+        status = import_as_they_come(arrivals, map, cuda_device);
         pthread_cond_destroy(&arrivals->news);
         pthread_mutex_destroy(&arrivals->mutex);
     } else {
@@ -329,13 +327,13 @@ static enum aule_status map(const struct aule_cache *cache, struct pool *pool, i
     }
     free(arrivals);
     if (status != AULE_OK)
-        unmap(pool);
+        unmap(map);
     return status;
 }
 
-static enum aule_status check_mapped(const struct pool *pool, int cuda_device)
+static enum aule_status check_mapped(const struct map *map, int cuda_device)
 {
-    const int has = cuda_import_device(pool->imports[0]);
+    const int has = cuda_import_device(map->imports[0]);
     if (cuda_device < 0 || cuda_device == has)
         return AULE_OK;
     return fail(AULE_MISMATCH, "the cache is mapped on CUDA device %d, not on %d", has,
@@ -347,24 +345,24 @@ enum aule_status aule_cache_map_cuda(struct aule_cache *cache, int cuda_device, 
 {
     USE(cache);
     REQUIRE(layers);
-    struct pool *pool = pool_of(cache);
-    if (!pool)
+    struct map *map = map_of(cache);
+    if (!map)
         return fail(AULE_NO_MEMORY, "no memory to map a cache");
-    enum aule_status status = attachment_enter(cache->attachment);
+    enum aule_status status = life_enter(cache->life);
     if (status != AULE_OK)
         return status;
-    pthread_mutex_lock(&pool->mutex);
-    if (pool->over)
+    pthread_mutex_lock(&map->mutex);
+    if (map->over)
         status = fail(AULE_INVALID, "the cache was closed while it was being mapped");
     else
-        status = pool->layers ? check_mapped(pool, cuda_device) : map(cache, pool, cuda_device);
+        status = map->layers ? check_mapped(map, cuda_device) : map_all(cache, map, cuda_device);
     if (status == AULE_OK) {
-        memcpy(layers, pool->layers, cache->num_layers * sizeof *layers);
+        memcpy(layers, map->layers, cache->num_layers * sizeof *layers);
         if (mapped_device)
-            *mapped_device = cuda_import_device(pool->imports[0]);
+            *mapped_device = cuda_import_device(map->imports[0]);
     }
-    pthread_mutex_unlock(&pool->mutex);
-    attachment_leave(cache->attachment);
+    pthread_mutex_unlock(&map->mutex);
+    life_leave(cache->life);
     return status;
 }
 
@@ -373,7 +371,7 @@ enum aule_status aule_cache_map_cuda(struct aule_cache *cache, int cuda_device, 
 static enum aule_status check_report(const struct aule_cache *cache,
                                      const struct aule_report *report)
 {
-    const uint64_t most = attachment_room(cache->attachment) / sizeof *report->slots;
+    const uint64_t most = life_room(cache->life) / sizeof *report->slots;
     if (report->num_slots > 0 && !report->slots)
         return fail(AULE_INVALID, "slots is NULL, but num_slots is %" PRIu64, report->num_slots);
     if (report->num_slots > most)
@@ -401,7 +399,7 @@ enum aule_status aule_cache_report_sized(struct aule_cache *cache, const struct 
                          .num_layers = whole.num_layers,
                          .passed = whole.passed}};
     struct answer answer;
-    status = attachment_ask(cache->attachment, &request, 0, WIRE_ANSWER_CACHE_REPORT, &answer);
+    status = life_ask(cache->life, &request, 0, WIRE_ANSWER_CACHE_REPORT, &answer);
     if (status != AULE_OK)
         return status;
     if (mark)

@@ -6,7 +6,7 @@
 #include "descriptor.h"
 
 #include "client/src/error.h"
-#include "peer.h"
+#include "client/src/link/peer.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -2,23 +2,19 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // device.h - a session's arena of device memory: which bytes are allocated, and where this
-// process's CUDA has mapped it. Any thread.
+// process's CUDA has mapped it. It is a part of the session's life. Any thread.
 
 #ifndef AULE_CLIENT_DEVICE_H
 #define AULE_CLIENT_DEVICE_H
 
-#include "aule/aule.h"
-#include "schema/wire.h"
+#include "client/src/life.h"
 
-#include <stdbool.h>
-
-struct attachment;
 struct device_arena;
 
-// *out NULL with AULE_OK: none was asked for. `socket` is the daemon's. AULE_UNSUPPORTED: the
-// daemon is too old.
-enum aule_status device_open(const struct wire_hello_reply *hello, uint64_t asked,
-                             const char *socket, struct device_arena **out);
+// AULE_NOT_FOUND: the session has no device arena. AULE_NO_MEMORY. After AULE_OK *device is lent
+// until session_put(), which the caller owes.
+enum aule_status device_get(struct aule_session *session, struct life **life,
+                            struct device_arena **device);
 // The last reference's end unmaps the memory from CUDA. Takes NULL.
 void device_unref(struct device_arena *device);
 void device_ref(struct device_arena *device);
@@ -30,7 +26,9 @@ struct device_place {
 };
 // False: it is not mapped.
 bool device_place(struct device_arena *device, struct device_place *place);
-// AULE_NOT_FOUND: the session has no device arena. After AULE_OK call session_put().
-enum aule_status device_get(struct aule_session *session, struct attachment **attachment);
+
+// `ended` is called when the session's life has ended, but not in a forked child. Between
+// device_get() and session_put(). All callers give the same function.
+void device_at_end(struct device_arena *device, void (*ended)(const struct device_arena *device));
 
 #endif
