@@ -191,7 +191,7 @@ static const struct {
      "PREFIX_PUBLISH " SHORT_TEXT "; the session is ended"},
     {WIRE_COMMAND_BATCH_CREATE, try_batch, "BATCH_CREATE " SHORT_TEXT "; the session is ended"},
     {WIRE_COMMAND_RUN, try_submit, "RUN " SHORT_TEXT "; the session is ended"},
-    {WIRE_COMMAND_WAIT, try_run, "WAIT " SHORT_TEXT "; the session is ended"},
+    {WIRE_COMMAND_RUN, try_run, "RUN " SHORT_TEXT "; the session is ended"},
     {WIRE_COMMAND_WAIT, try_wait, "WAIT " SHORT_TEXT "; the session is ended"},
 };
 enum { NUM_CHANGE_CASES = sizeof change_cases / sizeof *change_cases };
