@@ -89,7 +89,8 @@ def test_the_types_are_clean() -> None:
 
 def test_the_style_is_clean() -> None:
     ran = run(PYTHON, "-m", "ruff", "check", "--no-cache", "--config", SOURCES / "pyproject.toml",
-              SOURCES, ROOT / "examples/python", ROOT / "tests/python", cwd=ROOT)
+              SOURCES, *(ROOT / folder for folder in
+                         ("examples/python", "tests/python", "tools/bench")), cwd=ROOT)
     assert ran.returncode == 0, ran.stdout
 
 

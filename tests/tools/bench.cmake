@@ -62,8 +62,6 @@ if(TARGET aule-bench)
     "${expected}" run border --check --json)
   bench_test(bench_tells_at_once_that_a_daemon_has_ended process
     "the daemon ended before it answered" run decode:2x70 --via nng --daemon /bin/false --check)
-  bench_test(bench_plots_results_only process "line 1 of .* is no result" plot
-    ${CMAKE_CURRENT_LIST_FILE})
   add_test(NAME test_bench COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/tools/test_bench.sh
     $<TARGET_FILE:aule-bench>)
   set_tests_properties(test_bench PROPERTIES LABELS "device;asan_long" TIMEOUT 1800

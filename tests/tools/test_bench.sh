@@ -7,6 +7,7 @@
 
 set -euo pipefail
 bench=${1:?}
+plot=$(dirname "$0")/../../tools/bench/plot.py
 work=$(mktemp -d "${TMPDIR:-/tmp}/aule-test-bench.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 keys='"workload", "device", "driver", "via", "dtype", "variant", "median_us", "p99_us", "gb_per_s",
@@ -31,7 +32,7 @@ has "all([has($keys)] | all)" "a key is missing"
 has 'all(.checked == true and .via == "engine" and .dtype == "f16/f16" and .splits == 2)' \
     "the results are not as asked"
 has 'all(.median_us > 0 and .p99_us >= .median_us and .ceiling_ratio > 0 and .floor_us > 0)' "a number is missing"
-"$bench" plot "$work/results" --output "$work/results.svg"
+"$plot" "$work/results" >"$work/results.svg"
 [ "$(grep -cE '<text[^>]*>decode:[0-9x]+ f16/f16' "$work/results.svg")" -eq 3 ] ||
     die "three workloads have not three bars"
 tail -n 1 "$work/results.svg" | grep -qx '</svg>' || die "the drawing is not complete"
@@ -42,9 +43,9 @@ jq -e '.checked == true and .head_dim == 64' "$work/checked" >/dev/null ||
 jq -e '.checked == true and .checked_rows == 64 and
     ([.median_us, .p99_us, .gb_per_s, .tflops, .ceiling_ratio] | all(. == null))' \
     "$work/checked" >/dev/null || die "a workload that was only checked: $(cat "$work/checked")"
-head -n 1 "$work/results" | jq -c '. + {peer: "another", peer_us: 2.5}' | "$bench" plot - |
-    grep -qE '<text[^>]*>[^<]*; another 2.5 us' || die "a peer is not named beside its bar"
-"$bench" plot - <"$work/results" | cmp - "$work/results.svg"
+head -n 1 "$work/results" | jq -c '. + {peer: "another", peer_us: 2.5}' | "$plot" - |
+    grep -E '<text[^>]*>[^<]*; another 2.5 us' >/dev/null || die "a peer is not named beside its bar"
+"$plot" - <"$work/results" | cmp - "$work/results.svg"
 
 "$bench" run border growth --seconds 0.05 --json >"$work/results"
 has "all([has($keys, \"case\")] | all)" "a key of a study is missing"
@@ -75,19 +76,16 @@ gone "${TMPDIR:-/tmp} was not started: Permission denied" \
     run border --check --daemon "${TMPDIR:-/tmp}"
 gone "the daemon ended before it answered" run decode:1x16 --check --via ring --daemon /bin/false
 
-# cannot SENTENCE FILE: plot says so, and writes nothing.
+# cannot WORDS FILE: plot.py says these words, and draws nothing.
 cannot()
 {
-    said=$("$bench" plot "$2" --output "$work/none.svg" 2>&1) && die "plot $2: exit code 0"
-    [ "$said" = "aule-bench: $1" ] || die "plot $2: $said"
-    [ ! -e "$work/none.svg" ] || die "plot $2 draws nothing, but writes a file"
+    local said
+    said=$("$plot" "$2" 2>&1 >"$work/none.svg") && die "plot.py $2: exit code 0"
+    [[ $said == *"$1"* ]] || die "plot.py $2: $said"
+    [ ! -s "$work/none.svg" ] || die "plot.py $2 draws nothing, but writes"
 }
-cannot "line 1 of $work/checked was not measured" "$work/checked"
+cannot "line 1 of $work/checked is no result: it was not measured" "$work/checked"
+cannot "line 1 of $0 is no result" "$0"
 jq -c 'select(.workload == "border")' "$work/results" >"$work/border"
-cannot "not drawn, because studies have no bars: border" "$work/border"
-cp "$work/results.svg" "$work/line" && cp "$work/line" "$work/kept"
-said=$("$bench" plot "$work/line" --output "$work/line" 2>&1) && die "it draws over its input"
-[ "$said" = "aule-bench: --output $work/line would replace what it is drawn from" ] ||
-    die "drawing over its input: $said"
-cmp "$work/line" "$work/kept"
+cannot "studies have no bars: border" "$work/border"
 echo "workloads and two studies say and draw what is promised"

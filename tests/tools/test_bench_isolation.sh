@@ -26,7 +26,7 @@ jq -c '. + {median_us: 2000, p99_us: 9000, worst_us: 80000, alone_us: 1000, alon
     alone_worst_us: 5000}' "$work/checked" >"$work/results"
 jq -es 'all(has("alone_us") and has("p99_over_alone") and has("acts") and has("act_us"))' \
     "$work/results" >/dev/null || die "a key is missing: $(cat "$work/results")"
-"$bench" plot "$work/results" --output "$work/results.svg"
+"$(dirname "$0")/../../tools/bench/plot.py" "$work/results" >"$work/results.svg"
 [ "$(grep -c 'p99 9 ms (alone 3), worst 80 ms' "$work/results.svg")" -eq 10 ] ||
     die "not all cases are drawn"
 echo "ten kinds of load are checked and drawn"

@@ -29,7 +29,7 @@ value()
     case $1 in
         via) echo ring ;;
         dtype | kv-dtype) echo f16 ;;
-        device | variant | daemon | output | socket) echo x ;;
+        device | variant | daemon | socket) echo x ;;
         clients | splits | head-dim | seconds | pool | part | in-flight) echo 1 ;;
     esac
 }
@@ -37,15 +37,12 @@ value()
 [ "$("$bench" -h)" = "$("$bench" --help)" ] || { echo "-h is not --help"; bad=1; }
 measuring=(via clients device variant dtype kv-dtype token-scales head-dim splits no-cascade seconds
     pool check json verbose daemon full)
-[ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 3)) ] ||
-    { echo "--help has other options than these and output, version and help"; bad=1; }
+[ "$("$bench" --help | grep -cE '^ +--')" = $((${#measuring[@]} + 2)) ] ||
+    { echo "--help has other options than these and version and help"; bad=1; }
 for option in "${measuring[@]}"; do
     read -ra words <<<"--$option $(value "$option")"
     refused "list takes no --$option; run does" list "${words[@]}"
-    refused "plot takes no --$option; run does" plot - "${words[@]}"
 done
-refused "list takes no --output; plot does" list --output x
-refused "run takes no --output; plot does" run D5 --output x
 for option in socket part in-flight append; do
     read -ra words <<<"--$option $(value "$option")"
     refused "run takes no --$option" run D5 "${words[@]}"
@@ -96,8 +93,8 @@ refused '--json takes no value, but got "1"' run D5 --json=1
 refused "--seconds needs a value: S" run D5 --seconds
 refused "--c is no option; write the whole name: --clients or --check" \
     run D5 --c
-refused "name a command: list, run and plot"
-refused '"draw" is no command; there are list, run and plot' draw
+refused "name a command: list and run"
+refused '"draw" is no command; there are list and run' draw
 refused "list takes no 'D5'" list D5
 refused "run needs names; aule-bench list has them" run
 refused "there is no workload 'D99'; aule-bench list has them" run D99

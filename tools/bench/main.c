@@ -6,7 +6,6 @@
 
 #include "base/exit_code.h"
 #include "base/process.h"
-#include "plot.h"
 #include "result.h"
 #include "tools/bench/gpu/ceiling.h"
 #include "tools/bench/rig/client.h"
@@ -272,17 +271,12 @@ static enum exit_code run_client(struct bench *b)
 
 static enum exit_code run_command(struct bench *b)
 {
-    const struct options *options = &b->options;
-    bool ok = true;
-    if (strcmp(options->command, "run") == 0)
+    if (strcmp(b->options.command, "run") == 0)
         return run_selected(b);
-    if (strcmp(options->command, "client") == 0)
+    if (strcmp(b->options.command, "client") == 0)
         return run_client(b);
-    if (strcmp(options->command, "list") == 0)
-        list();
-    else
-        ok = plot(options->names, options->num_names, options->output);
-    return ok ? EXIT_CODE_DONE : EXIT_CODE_FAILED;
+    list();
+    return EXIT_CODE_DONE;
 }
 
 // SIGPIPE is ignored, so a closed pipe shows only here.

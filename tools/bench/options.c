@@ -31,14 +31,9 @@ static const struct command {
           .help = "run workloads or studies, and print how long each takes",
           .groups = COMMAND_RUN},
          "names; aule-bench list has them"},
-  plot = {{.name = "plot",
-           .argument = "FILE...",
-           .help = "draw lines of JSON as SVG; `-` is standard input",
-           .groups = COMMAND_PLOT},
-          "files"},
   client = {{.name = "client", .argument = "NAME", .groups = COMMAND_CLIENT}, "a name"};
-static const struct options_command *const commands[] = {&list.words, &run.words, &plot.words,
-                                                         &client.words, NULL};
+static const struct options_command *const commands[] = {&list.words, &run.words, &client.words,
+                                                         NULL};
 
 static const struct options_program program = {
     .name = "aule-bench",
@@ -49,8 +44,8 @@ static const struct options_program program = {
         "and after. NAME is a workload of `aule-bench list`; all; sharing, which are the "
         "studies;\n"
         "decode:NxLENGTH, prefill:NxLENGTH or shared:NxPREFIX+OWN.",
-    .epilogue = "Exit codes: 0 all is right, 1 a result is wrong, or could not be written or "
-                "drawn, 2 the command line is\n"
+    .epilogue = "Exit codes: 0 all is right, 1 a result is wrong, or could not be written, "
+                "2 the command line is\n"
                 "wrong, 3 it could not measure (no such device or variant; its daemon or the "
                 "GPU is gone).",
     .options = entries,

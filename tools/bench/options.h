@@ -14,8 +14,7 @@ enum via { VIA_ENGINE, VIA_NNG, VIA_RING }; // the last two: lanes of a daemon
 // Groups of commands that share options. COMMAND_CLIENT is the command that rig/clients.c starts.
 enum {
     COMMAND_RUN = 1 << 0,
-    COMMAND_PLOT = 1 << 1,
-    COMMAND_CLIENT = 1 << 2,
+    COMMAND_CLIENT = 1 << 1,
     COMMAND_BOTH = COMMAND_RUN | COMMAND_CLIENT,
 };
 
@@ -80,8 +79,6 @@ enum {
     OPTION(bool, verbose, "verbose", NULL, OPTION_FLAG, .groups = COMMAND_RUN,                     \
            .help =                                                                                 \
                "print on standard error the sizes of each workload, and which kernels serve it")   \
-    OPTION(const char *, output, "output", "FILE", OPTION_TEXT, .groups = COMMAND_PLOT,            \
-           .otherwise = "standard output", .help = "the file that `plot` writes")                  \
     /* Options that rig/clients.c passes to a client. */                                           \
     OPTION(const char *, socket, "socket", "PATH", OPTION_TEXT, .groups = COMMAND_CLIENT)          \
     OPTION(uint32_t, part, "part", "N", OPTION_COUNT, 0, MAX_COUNT, .groups = COMMAND_CLIENT)      \
@@ -91,8 +88,8 @@ enum {
 
 struct options {
     BENCH_OPTIONS(OPTION_NO_MEMBER, OPTION_MEMBER) // kv_dtype 0: as dtype; NULL: as --help says
-    const char *command; // "list", "run", "plot" or "client" (started by `run --via nng`)
-    char **names;        // [num_names] names of workloads or files; they point into argv
+    const char *command; // "list", "run" or "client" (started by `run --via nng`)
+    char **names;        // [num_names] names of workloads; they point into argv
     int num_names;
     struct options_line line; // which options were given: options_gave()
 };
