@@ -238,12 +238,22 @@ enum status core_device_status(const struct core *core)
     return core->ledger.lost ? STATUS_DEVICE_LOST : STATUS_OK;
 }
 
-bool core_idle(const struct core *core)
+// No session's work is queued or in flight.
+static bool sessions_rest(const struct core *core)
 {
     const struct core_session *session;
     LIST_EACH(core->sessions, session)
         if (session->runs.put_off)
             return false;
-    return !core->scheduler.num_in_flight && !core->scheduler.hauls.num_flying &&
-           !core->scheduler.turns.num_ready && !core->tiers.num_errands;
+    return !core->scheduler.num_in_flight && !core->scheduler.turns.num_ready;
+}
+
+bool core_idle(const struct core *core)
+{
+    return sessions_rest(core) && !core->scheduler.hauls.num_flying && !core->tiers.num_errands;
+}
+
+bool core_waits_for_tiers(const struct core *core)
+{
+    return sessions_rest(core) && !core_idle(core);
 }

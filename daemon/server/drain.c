@@ -143,6 +143,34 @@ static void lose_device(struct server *server, int64_t now_ns)
     linger(server, now_ns);
 }
 
+static bool clients_rest(const struct server *server)
+{
+    return !server->parked && !server->num_offloads && !server->deferred;
+}
+
+// A tier whose disk or server does not answer delays the end by no more than --drain-timeout.
+static int64_t patience_ns(const struct server *server)
+{
+    return clients_rest(server) && core_waits_for_tiers(server->core)
+               ? server->drain_deadline_ns - SERVER_FAREWELL_MS * NS_PER_MS - linger_ns
+               : server->drain_deadline_ns;
+}
+
+static void give_up(struct server *server, int64_t now_ns)
+{
+    if (now_ns < server->drain_deadline_ns)
+        log_warn("daemon: what tiers have not stored yet is given up, so that the daemon ends "
+                 "within --drain-timeout %u ms",
+                 server->params->drain_timeout_ms);
+    else
+        log_warn("daemon: --drain-timeout %u ms has passed with work in flight",
+                 server->params->drain_timeout_ms);
+    refuse_parked(server, true, STATUS_STOPPING,
+                  "the daemon stops before the run was done (--drain-timeout)");
+    session_end_all(server, "the daemon is stopping");
+    linger(server, now_ns);
+}
+
 void server_step_drain(struct server *server)
 {
     int64_t now_ns =
@@ -155,17 +183,11 @@ void server_step_drain(struct server *server)
         server->finished = now_ns >= server->linger_deadline_ns;
         if (!server->finished)
             server_arm(server, server->linger_deadline_ns);
-    } else if (core_idle(server->core) && !server->parked && !server->num_offloads &&
-               !server->deferred) {
+    } else if (core_idle(server->core) && clients_rest(server)) {
         linger(server, now_ns);
-    } else if (now_ns >= server->drain_deadline_ns) {
-        log_warn("daemon: --drain-timeout %u ms has passed with work in flight",
-                 server->params->drain_timeout_ms);
-        refuse_parked(server, true, STATUS_STOPPING,
-                      "the daemon stops before the run was done (--drain-timeout)");
-        session_end_all(server, "the daemon is stopping");
-        linger(server, now_ns);
+    } else if (now_ns >= patience_ns(server)) {
+        give_up(server, now_ns);
     } else {
-        server_arm(server, server->drain_deadline_ns);
+        server_arm(server, patience_ns(server));
     }
 }

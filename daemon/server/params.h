@@ -313,7 +313,8 @@
     OPTION(uint32_t, drain_timeout_ms, "drain-timeout", "MS", OPTION_COUNT, 0, INT32_MAX,          \
            .initial = "10000", .help = "after SIGTERM, wait this long for work in flight",         \
            .details = "The daemon ends at most 3 seconds later, even if the GPU does not come to " \
-                      "rest. A service manager has to wait longer than both together.")            \
+                      "rest. A service manager has to wait longer than both together. Stores of "  \
+                      "a tier that does not answer are given up 2 seconds earlier.")               \
     SECTION("Latency")                                                                             \
     OPTION(uint32_t, ring_entries, "ring-entries", "N", OPTION_COUNT, 0, RING_MAX_ENTRIES,         \
            .power_of_two = true, .initial = "64",                                                  \

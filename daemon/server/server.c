@@ -35,8 +35,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-// server_destroy() may take this long, or the rest of --drain-timeout if that is longer.
-static const int64_t farewell_ns = 2000 * NS_PER_MS;
 // Bounds on the messages of one turn: time and number.
 static const int64_t messages_ns = 4 * NS_PER_MS;
 enum { MESSAGES_A_TURN = 256, GPU_NAP_MS = 500 };
@@ -498,10 +496,10 @@ static bool end_sessions(struct server *server, int64_t deadline_ns)
     return true;
 }
 
-// farewell_ns from now, or the end of --drain-timeout if that is later.
+// SERVER_FAREWELL_MS from now, or the end of --drain-timeout if that is later.
 static int64_t end_deadline_ns(const struct server *server)
 {
-    int64_t deadline_ns = clock_now_ns() + farewell_ns;
+    int64_t deadline_ns = clock_now_ns() + SERVER_FAREWELL_MS * NS_PER_MS;
     return server->drain_deadline_ns > deadline_ns ? server->drain_deadline_ns : deadline_ns;
 }
 
@@ -512,7 +510,8 @@ static int rest_ms(int64_t deadline_ns)
     return rest < 0 ? 0 : (int)rest;
 }
 
-static const char gpu_is_busy[] = "the GPU does not become idle";
+static const char gpu_is_busy[] = "the GPU does not become idle",
+                  tier_is_silent[] = "a tier's disk or server does not answer";
 
 // The GPU or a tier does not end. The memory that it may still use, and the objects that threads
 // may still call, stay until the process ends.
@@ -539,7 +538,8 @@ bool server_destroy(struct server *server)
         return true;
     const int64_t deadline_ns = end_deadline_ns(server);
     if (server->core && !end_sessions(server, deadline_ns))
-        return leave_behind(server, gpu_is_busy);
+        return leave_behind(server,
+                            core_waits_for_tiers(server->core) ? tier_is_silent : gpu_is_busy);
     lane_close_bell(server);
     exports_close(server->exports);
     server->exports = NULL;
@@ -553,7 +553,7 @@ bool server_destroy(struct server *server)
     listener_close(server->listener);
     jobs_destroy(server->jobs);
     if (!tiering_close(&server->tiering, deadline_ns))
-        return leave_behind(server, "a tier's disk or server does not answer");
+        return leave_behind(server, tier_is_silent);
     if (server->engine && server->params->validation)
         log_info("validation: %u messages", engine_validation_messages(server->engine));
     bool ended = engine_destroy_within(server->engine, rest_ms(deadline_ns));

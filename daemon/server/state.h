@@ -66,6 +66,9 @@ struct lane {
     struct session *sleeper_prev, *sleeper_next; // server->sleepers, while `has_sleeper`
 };
 
+// server_destroy() may take this long, or the rest of --drain-timeout if that is longer.
+enum { SERVER_FAREWELL_MS = 2000 };
+
 // A session's parked commands by what wakes them.
 enum park_list {
     PARK_OTHERS, // core names each by itself

@@ -81,6 +81,13 @@ aule_check(test_client_tier
 aule_check(test_client_files
   SOURCES client/waiting/test_client_files.c rigs/text_world.c rigs/client_rig.c
   LIBS client_expect daemon_harness LABELS process tier VALIDATED)
+if(NOT AULE_SANITIZE) # whose libraries have to be the first ones
+  add_library(hanging_disk MODULE fakes/hanging_disk.c)
+  target_link_libraries(hanging_disk PRIVATE aule_flags ${CMAKE_DL_LIBS})
+  target_compile_definitions(test_client_files PRIVATE
+    HANGING_DISK="$<TARGET_FILE:hanging_disk>")
+  add_dependencies(test_client_files hanging_disk)
+endif()
 aule_check(test_client_offer
   SOURCES client/test_client_offer.c rigs/text_world.c rigs/client_rig.c
   LIBS client_expect daemon_harness LABELS process tsan ENVIRONMENT ${tsan_environment} VALIDATED)

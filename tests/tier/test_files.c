@@ -695,6 +695,18 @@ START_TEST(a_disk_that_does_not_answer_delays_an_end_until_its_deadline_only)
 }
 END_TEST
 
+START_TEST(a_disk_that_does_not_answer_at_the_start_is_told)
+{
+    struct tier_backend *files;
+    struct error error;
+    atomic_store(&hangs, true);
+    const struct files_params params = {.path = path, .open_ms = 1000};
+    ck_assert_int_eq(files_create(&params, &files, &error), STATUS_TIMEOUT);
+    ck_assert_msg(strstr(error.text, "the disk does not answer for 1 s"), "%s", error.text);
+    ck_assert_ptr_null(files); // a thread still hangs, so a sanitizer finds its memory
+}
+END_TEST
+
 static void assert_refused(const char *where, const char *words)
 {
     struct tier_backend *files;
@@ -921,6 +933,7 @@ int main(void)
         a_folder_is_followed_while_there_is_news_of_the_old_one_and_a_refusal_says_why,
         a_watch_that_cannot_be_had_is_told_and_tried_again,
         a_disk_that_does_not_answer_delays_an_end_until_its_deadline_only,
+        a_disk_that_does_not_answer_at_the_start_is_told,
         folders_that_others_could_use_are_refused,
         a_missing_folder_is_made_for_its_owner_alone,
         what_the_fault_tier_does_is_a_miss_and_counted,

@@ -28,7 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { THREADS = 4, PAUSE_MS = 1000, MOST_OWNERS = 1 << 16 };
+enum { THREADS = 4, PAUSE_MS = 1000, OPEN_MS = 30000, MOST_OWNERS = 1 << 16 };
 #define LIMIT    (UINT64_C(64) << 30)
 #define SLACK_NS (50 * NS_PER_MS) // between the times of files and the clock
 
@@ -55,17 +55,21 @@ struct tier_backend {
     struct files_params params; // with defaults, so no field is 0
 
     pthread_mutex_t lock;
-    pthread_cond_t news; // for threads: work, or the end
+    pthread_cond_t news; // for threads: work, or the end; for files_create(): the folder is open
     struct work *queues[NUM_QUEUES];
     uint32_t num_storing; // threads
     bool stops;
     struct threads threads;
-    uint32_t num_threads; // of these, all but the watcher
+    uint32_t num_threads; // of these, all but the watcher and the one that opens the folder
+    bool opened;          // or it could not be opened, and `opening` says why
+    struct error opening;
+    uint64_t looked; // files that were found so far
 
     struct shelf shelf;
     struct owner *owners;   // a hash table of MOST_OWNERS at most; owned
     uint64_t writing_bytes; // of files that are being written
     uint64_t evicted, pauses;
+    uint64_t noted;          // how many times a file was noted
     int64_t paused_until_ns; // no store before
     bool complained;         // of the disk, since the last store that succeeded
     uint32_t foreign;        // entries of the folder that are no blocks
@@ -165,6 +169,7 @@ static bool note_file(struct tier_backend *files, const struct folder_file *file
                       const struct tier_share *share)
 {
     struct shelf_item *item = shelf_find(&files->shelf, &file->key);
+    files->noted++;
     if (item && item->bytes != file->bytes) {
         shelf_remove(&files->shelf, item);
         item = NULL;
@@ -449,10 +454,19 @@ static void file_went(void *context, const char *name)
     struct tier_backend *files = context;
     struct folder_file file;
     struct shelf_key key;
-    if (!folder_parse(name, &key) || folder_look(&files->folder, &key, &file))
-        return; // it has come back meanwhile
+    bool there;
+    uint64_t before;
+    if (!folder_parse(name, &key))
+        return;
     pthread_mutex_lock(&files->lock);
-    forget(files, &key);
+    do { // it may come back while this thread looks
+        before = files->noted;
+        pthread_mutex_unlock(&files->lock);
+        there = folder_look(&files->folder, &key, &file);
+        pthread_mutex_lock(&files->lock);
+    } while (!there && files->noted != before);
+    if (!there)
+        forget(files, &key);
     pthread_mutex_unlock(&files->lock);
 }
 
@@ -635,6 +649,7 @@ const struct tier_ops files_ops = {
 
 // The files that a scan has found.
 struct found {
+    struct tier_backend *tier;
     struct folder_file *files; // owned
     size_t count, room;
     bool no_memory;
@@ -654,6 +669,9 @@ static void collect(void *context, const struct folder_file *file)
         found->room = room;
     }
     found->files[found->count++] = *file;
+    pthread_mutex_lock(&found->tier->lock);
+    found->tier->looked++;
+    pthread_mutex_unlock(&found->tier->lock);
 }
 
 static int by_use(const void *one, const void *other)
@@ -666,7 +684,7 @@ static int by_use(const void *one, const void *other)
 static enum status find_files(struct tier_backend *files, struct error *error)
 {
     const struct tier_share nobody = {0};
-    struct found found = {0};
+    struct found found = {.tier = files};
     if (!folder_scan(&files->folder, collect, &found, &files->foreign)) {
         free(found.files);
         return error_set(error, STATUS_INVALID, "files://%s: %s", files->params.path,
@@ -692,8 +710,7 @@ static enum status find_files(struct tier_backend *files, struct error *error)
 static bool start_threads(struct tier_backend *files)
 {
     files->num_threads = files->params.threads;
-    if (!threads_init(&files->threads, files->num_threads + 1) ||
-        !threads_start(&files->threads, run_watcher, files))
+    if (!threads_start(&files->threads, run_watcher, files))
         return false;
     for (uint32_t i = 0; i < files->num_threads; i++)
         if (!threads_start(&files->threads, run_thread, files))
@@ -707,24 +724,66 @@ static void apply(struct tier_backend *files, const struct files_params *params)
     files->params.limit_bytes = params->limit_bytes ? params->limit_bytes : LIMIT;
     files->params.threads = params->threads ? params->threads : THREADS;
     files->params.pause_ms = params->pause_ms ? params->pause_ms : PAUSE_MS;
+    files->params.open_ms = params->open_ms ? params->open_ms : OPEN_MS;
     files->folder.fd = files->watch.fd = files->watch.stop_fd = -1;
     pthread_mutex_init(&files->lock, NULL);
-    pthread_cond_init(&files->news, NULL);
+    clock_init_cond(&files->news);
 }
 
 // Watches before it looks, so that nothing is missed.
-static enum status find_and_start(struct tier_backend *files, struct error *error)
+static enum status find_and_watch(struct tier_backend *files, struct error *error)
 {
     enum status status = folder_open(&files->folder, files->params.path, error);
     if (status == STATUS_OK && !watch_open(&files->watch, files->params.path))
         status = error_set(error, STATUS_NO_MEMORY, "files://%s cannot be watched: %s",
                            files->params.path, strerror(errno));
-    if (status == STATUS_OK)
-        status = find_files(files, error);
-    if (status != STATUS_OK || start_threads(files))
-        return status;
-    return error_set(error, STATUS_NO_MEMORY, "files://%s: no memory or no thread is left",
-                     files->params.path);
+    return status == STATUS_OK ? find_files(files, error) : status;
+}
+
+static void run_opener(void *argument)
+{
+    struct tier_backend *files = argument;
+    struct error error = {0};
+    error.status = find_and_watch(files, &error);
+    pthread_mutex_lock(&files->lock);
+    files->opening = error;
+    files->opened = true;
+    pthread_cond_broadcast(&files->news);
+    pthread_mutex_unlock(&files->lock);
+}
+
+// False: no file was found for open_ms, and the folder is not open.
+static bool await_opening(struct tier_backend *files)
+{
+    uint64_t looked = 0;
+    int64_t deadline_ns = clock_deadline_ns((int)files->params.open_ms);
+    pthread_mutex_lock(&files->lock);
+    while (!files->opened && clock_now_ns() < deadline_ns) {
+        clock_wait(&files->news, &files->lock, deadline_ns);
+        if (files->looked > looked)
+            deadline_ns = clock_deadline_ns((int)files->params.open_ms);
+        looked = files->looked;
+    }
+    const bool opened = files->opened;
+    pthread_mutex_unlock(&files->lock);
+    return opened;
+}
+
+// A disk may not answer, so a thread of its own opens the folder. STATUS_TIMEOUT: it still waits,
+// and `files` must stay.
+static enum status open_and_start(struct tier_backend *files, struct error *error)
+{
+    if (!threads_init(&files->threads, files->params.threads + 2) ||
+        !threads_start(&files->threads, run_opener, files))
+        return error_set(error, STATUS_NO_MEMORY, "files://%s: no memory or no thread is left",
+                         files->params.path);
+    if (!await_opening(files))
+        return error_set(error, STATUS_TIMEOUT, "files://%s: the disk does not answer for %u s",
+                         files->params.path, files->params.open_ms / 1000);
+    *error = files->opening;
+    if (error->status != STATUS_OK || start_threads(files))
+        return error->status;
+    return error_set(error, STATUS_NO_MEMORY, "files://%s: no thread is left", files->params.path);
 }
 
 enum status files_create(const struct files_params *params, struct tier_backend **out,
@@ -738,9 +797,10 @@ enum status files_create(const struct files_params *params, struct tier_backend 
     if (!files)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the files tier");
     apply(files, params);
-    const enum status status = find_and_start(files, error);
+    const enum status status = open_and_start(files, error);
     if (status != STATUS_OK) {
-        (void)files_close(files, clock_deadline_ns(THREADS_END_MS));
+        if (status != STATUS_TIMEOUT)
+            (void)files_close(files, clock_deadline_ns(THREADS_END_MS));
         return status;
     }
     *out = files;

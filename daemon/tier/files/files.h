@@ -19,6 +19,7 @@ struct files_params {
     uint64_t limit_bytes; // of all files; 64 GiB
     uint32_t threads;     // 4; at most FILES_MOST_THREADS
     uint32_t pause_ms;    // nothing is stored for so long after the disk was full or failed; 1000
+    uint32_t open_ms;     // for the folder to open, or for the next of its files; 30000
     // Tells an operator a sentence: files that are not aule's, a disk that is full. NULL: nobody.
     // Any thread. It must not call the tier.
     void (*say)(void *context, const char *sentence);
@@ -28,7 +29,8 @@ struct files_params {
 extern const struct tier_ops files_ops;
 
 // Opens or makes the folder and lists its files. STATUS_INVALID: the path, the folder's owner or
-// mode, or a number. STATUS_NO_MEMORY: memory, a thread or a descriptor.
+// mode, or a number. STATUS_NO_MEMORY: memory, a thread or a descriptor. STATUS_TIMEOUT: the disk
+// does not answer. A thread then waits for it until the process ends.
 enum status files_create(const struct files_params *params, struct tier_backend **out,
                          struct error *error);
 

@@ -204,6 +204,41 @@ START_TEST(a_folder_that_cannot_be_used_ends_the_start_with_a_sentence)
 }
 END_TEST
 
+#ifdef HANGING_DISK
+// The name of a file that is not complete begins with a dot.
+static bool has_begun_a_file(void)
+{
+    DIR *list = opendir(folder);
+    bool begun = false;
+    for (const struct dirent *entry; (entry = readdir(list));)
+        begun |= strncmp(entry->d_name, ".aule-part-", 11) == 0;
+    closedir(list);
+    return begun;
+}
+
+START_TEST(a_store_that_hangs_delays_the_end_no_longer_than_the_drain_timeout)
+{
+    static float out[3 * ROW];
+    const char *const hanging[] = {"--tier", url, "--tier-deadline", "60000", "--drain-timeout",
+                                   "3000",   NULL};
+    ck_assert_int_eq(daemon_stop(&rig_daemon), 0);
+    setenv("LD_PRELOAD", HANGING_DISK, 1);
+    ck_assert(daemon_start(&rig_daemon, hanging));
+    unsetenv("LD_PRELOAD");
+    text_open(&world);
+    compute(out);
+    text_close(&world);
+    while (!has_begun_a_file())
+        usleep(10000);
+    ck_assert_int_eq(daemon_stop(&rig_daemon), 0);
+    ck_assert(daemon_log_contains(&rig_daemon, "what tiers have not stored yet is given up"));
+    ck_assert(daemon_log_contains(&rig_daemon, "a tier's disk or server does not answer"));
+    ck_assert(!daemon_log_contains(&rig_daemon, "has passed with work in flight"));
+    ck_assert(daemon_start(&rig_daemon, options));
+}
+END_TEST
+#endif
+
 int main(void)
 {
     Suite *suite = suite_create("client files");
@@ -213,6 +248,12 @@ int main(void)
                                a_second_daemon_with_the_same_folder_finds_what_the_first_stores,
                                a_folder_that_cannot_be_used_ends_the_start_with_a_sentence, NULL},
         1);
+#ifdef HANGING_DISK
+    check_case(suite, "hanging", open_daemon, close_daemon,
+               (const TTest *const[]){
+                   a_store_that_hangs_delays_the_end_no_longer_than_the_drain_timeout, NULL},
+               1);
+#endif
     check_case(suite, "restart", open_daemon, close_daemon,
                (const TTest *const[]){
                    a_prompt_comes_back_after_a_restart_with_the_same_bits_as_computed, NULL},
