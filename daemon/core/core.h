@@ -123,9 +123,9 @@ int64_t core_wake_ns(const struct core *core);
 // FOREVER: something else ended it. `woken`: an event of the engine ended it.
 void core_slept(struct core *core, int64_t until_ns, int64_t now_ns, bool woken);
 enum status core_device_status(const struct core *core);
-bool core_idle(const struct core *core); // nothing queued, nothing in flight
+bool core_idle(const struct core *core);            // nothing queued, nothing in flight
 bool core_waits_for_tiers(const struct core *core); // all of it are loads and stores of tiers
-void core_stop_tiers(struct core *core); // begins no store and no load any more
+void core_stop_tiers(struct core *core);            // begins no store and no load any more
 
 // ---- sessions ----
 

@@ -11,7 +11,7 @@ trap 'kill "$daemon" 2>/dev/null; wait "$daemon" 2>/dev/null; rm -rf "$folder"' 
 
 "$1" --socket "$AULE_SOCKET" --cache-folder none >"$folder/log" 2>&1 &
 daemon=$!
-for ((try = 0; try < 600; try++)); do
+for ((try = 0; try < 1200; try++)); do
     [ ! -S "$AULE_SOCKET" ] || break
     sleep 0.1
 done

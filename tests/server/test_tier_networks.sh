@@ -56,9 +56,9 @@ start_daemon() # NAMESPACE NAME
 {
     local i
     ip netns exec "$1" "$daemon" --socket "$folder/$2" --cache-folder none --tune off \
-        --tier redis://$address:$port --tier-deadline 5000 >"$folder/$2.log" 2>&1 &
+        --tier redis://$address:$port --tier-deadline 60000 >"$folder/$2.log" 2>&1 &
     pids+=($!)
-    for ((i = 0; i < 600; i++)); do
+    for ((i = 0; i < 1200; i++)); do
         grep -q ready "$folder/$2.log" && return 0
         if ! kill -0 "${pids[-1]}" 2>/dev/null; then
             grep -qi "no.*device" "$folder/$2.log" && skip "there is no device"
