@@ -32,7 +32,8 @@ static_assert(sizeof(struct wire_segment_header) <= WIRE_PAGE, "the header fits 
 
 static const char shm_folder[] = "/dev/shm";
 
-// A name that ends so is of a segment that its daemon locks.
+// A name that ends so is of a segment that its daemon locks. Other files, such as those of tests,
+// have no lock.
 static const char locked_mark[] = "-locked";
 enum { MOST_TRIES = 16 };
 
@@ -287,7 +288,7 @@ static bool remove_unlocked(int folder, const char *name)
     return removed;
 }
 
-unsigned segment_sweep_dead(const char *prefix)
+unsigned segment_sweep_dead(void)
 {
     unsigned swept = 0;
     DIR *entries = opendir(shm_folder);
@@ -295,8 +296,6 @@ unsigned segment_sweep_dead(const char *prefix)
         const char *name = entry->d_name;
         if (is_marked(name))
             swept += remove_unlocked(dirfd(entries), name);
-        else if (begins(name, prefix))
-            swept += unlinkat(dirfd(entries), name, 0) == 0;
     }
     if (entries)
         closedir(entries);

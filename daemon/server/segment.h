@@ -12,10 +12,10 @@
 
 #include "schema/status.h"
 
-enum { SEGMENT_NAME_ROOM = 64 };
+enum { SEGMENT_NAME_ROOM = 64, SEGMENT_PREFIX_ROOM = 32 };
 
 struct segment_params {
-    const char *prefix;      // socket_path_segment_prefix()
+    const char *prefix;      // of the segment's name, without a slash
     uint64_t epoch, session; // for the header
     uint32_t uid;            // the user that will open it
     uint64_t arena_size;     // bytes, a multiple of the page size; 0 = none
@@ -49,9 +49,8 @@ bool segment_is_dead(const struct segment *segment);
 
 // A segment is locked for as long as it has a name, and its lock ends with its daemon. So any
 // daemon that may remove a segment without a lock does so when it starts: those of other sockets,
-// and those of containers with the same /dev/shm. Segments of aule before 0.2.0 have no lock; of
-// these only those with this `prefix` go. Returns their number.
-unsigned segment_sweep_dead(const char *prefix);
+// and those of containers with the same /dev/shm. Returns their number.
+unsigned segment_sweep_dead(void);
 // Removes every segment whose name begins with `prefix`; at the end of their daemon.
 void segment_sweep(const char *prefix);
 

@@ -161,18 +161,15 @@ static enum status take_place(struct server *server, struct error *error)
     enum status status = socket_path_resolve(server->params->socket, number, server->socket, error);
     if (status != STATUS_OK)
         return status;
-    // Before the lock: server_remove_traces() sweeps by this prefix once the lock is held. Daemons
-    // in other containers may have the same path and the same /dev/shm, so it has the epoch, too.
-    char path_prefix[SEGMENT_PREFIX_ROOM];
-    socket_path_segment_prefix(server->socket, path_prefix);
-    snprintf(server->segment_prefix, sizeof server->segment_prefix, "%s%08" PRIx32 "-", path_prefix,
-             (uint32_t)server->epoch);
+    // Before the lock: server_remove_traces() sweeps by this prefix once the lock is held.
+    snprintf(server->segment_prefix, sizeof server->segment_prefix, "%s%016" PRIx64 "-",
+             WIRE_SEGMENT_PREFIX + 1, server->epoch);
     status = socket_lock_take(server->socket, &server->lock, error);
     if (status == STATUS_OK)
         status = socket_path_clear(server->socket, error);
     if (status != STATUS_OK)
         return status;
-    unsigned swept = segment_sweep_dead(path_prefix);
+    unsigned swept = segment_sweep_dead();
     if (swept)
         log_warn("daemon: removed %u segments that killed daemons left", swept);
     const struct engine_device *device = engine_device(server->engine);

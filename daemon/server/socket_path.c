@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +18,6 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 static enum status too_long(const char *path, struct error *error)
 {
@@ -203,10 +201,4 @@ enum status socket_path_clear(const char *path, struct error *error)
         return error_set(error, STATUS_DENIED, "cannot remove the stale socket %s: %s", path,
                          strerror(errno));
     return STATUS_OK;
-}
-
-void socket_path_segment_prefix(const char *path, char prefix[SEGMENT_PREFIX_ROOM])
-{
-    snprintf(prefix, SEGMENT_PREFIX_ROOM, "%s%016" PRIx64 "-", WIRE_SEGMENT_PREFIX + 1,
-             (uint64_t)XXH64(path, strlen(path), 0));
 }

@@ -35,8 +35,4 @@ void socket_lock_release(struct socket_lock *lock);
 // something else lies there, which stays; nng would delete it.
 enum status socket_path_clear(const char *path, struct error *error);
 
-// The prefix of the names of this path's segments in /dev/shm, without a slash.
-enum { SEGMENT_PREFIX_ROOM = 32 };
-void socket_path_segment_prefix(const char *path, char prefix[SEGMENT_PREFIX_ROOM]);
-
 #endif

@@ -133,7 +133,7 @@ struct server {
     uint64_t epoch;                     // random, not 0; tells one daemon's life from another's
     int64_t started_ns;
     char socket[SOCKET_PATH_ROOM];
-    char segment_prefix[SEGMENT_PREFIX_ROOM + 16]; // of the names of this daemon's segments
+    char segment_prefix[SEGMENT_PREFIX_ROOM]; // of the names of this daemon's segments
     struct socket_lock lock;
     int wake_fd, signal_fd, epoll_fd; // owned; -1 = not open
     int device_mark;                  // of device_mark.h; owned; -1 = none

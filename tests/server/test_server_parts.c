@@ -295,11 +295,10 @@ START_TEST(a_dead_daemons_segment_is_swept_by_any_other_and_a_living_ones_is_not
     int status;
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_int_eq(status, 0);
-    segment_sweep_dead(other_prefix);
+    segment_sweep_dead();
     ck_assert_int_eq(count_segments(own_prefix), 0);
     ck_assert_int_eq(segment_create(&params, &segment, &error), STATUS_OK);
-    segment_sweep_dead(other_prefix);
-    segment_sweep_dead(own_prefix);
+    segment_sweep_dead();
     ck_assert_int_eq(count_segments(own_prefix), 1);
     segment_destroy(&segment);
     ck_assert_int_eq(count_segments(own_prefix), 0);
