@@ -674,16 +674,6 @@ enum status check(checker &c, const wire_inspect_caches_reply &m)
     return status ? status : c.names("fingerprints", m.fingerprints);
 }
 
-enum status check(checker &c, const wire_tune_reply &m)
-{
-    enum status status = c.equal("kernels", m.kernels.count, "entries", m.entries.count);
-    if (!status)
-        status = c.equal("geometries", m.geometries.count, "entries", m.entries.count);
-    if (!status)
-        status = c.names("kernels", m.kernels);
-    return status ? status : c.names("geometries", m.geometries);
-}
-
 enum status check(checker &c, const wire_metrics_reply &m)
 {
     const uint32_t count = m.names.count;

@@ -18,8 +18,6 @@
 #include "engine/plan/joint.h"
 #include "engine/plan/submission.h"
 #include "engine/state/state.h"
-#include "engine/trial/tuner.h"
-#include "engine/tuning/tuning.h"
 #include "engine/vulkan/vk.h"
 
 #include <errno.h>
@@ -176,10 +174,6 @@ static enum status make_parts(struct engine *engine, const struct engine_params 
         status =
             pipelines_init(&engine->pipelines, &engine->device, &engine->transfer, params, error);
     if (status == STATUS_OK)
-        status = tuning_init(engine, params, error);
-    if (status == STATUS_OK)
-        status = tuner_init(engine, params, error);
-    if (status == STATUS_OK)
         status = make_nothing(engine, error);
     if (status == STATUS_OK)
         status = carriers_init(engine, error);
@@ -202,9 +196,9 @@ static enum status start_threads(struct engine *engine, struct error *error)
     void *(*const compile)(void *) =
         engine->device.adapter.info.software ? nice_compiler_thread : compiler_thread;
     engine->compiler_runs = pthread_create(&engine->compiler, NULL, compile, engine) == 0;
-    const bool tuner_starts = tuner_start(engine), carriers_start_all = carriers_start(engine);
+    const bool carriers_start_all = carriers_start(engine);
     if (carriers_start_all && engine->compiler_runs && engine->submitter_runs &&
-        engine->completer_runs && engine->maker_runs && tuner_starts)
+        engine->completer_runs && engine->maker_runs)
         return STATUS_OK;
     return error_set(error, STATUS_NO_MEMORY, "the engine's threads cannot be started");
 }
@@ -250,7 +244,7 @@ enum status engine_create(const struct engine_params *params, struct engine **ou
 static bool all_gone(const struct engine *engine)
 {
     return engine->submitter_gone && engine->completer_gone && engine->maker_gone &&
-           engine->tuner_gone && carriers_gone(engine);
+           carriers_gone(engine);
 }
 
 static void join(pthread_t thread, bool *runs)
@@ -292,14 +286,12 @@ static bool stop_compiler(struct engine *engine, int64_t deadline_ns)
 // A thread that was never started counts as ended. false: not all threads ended in time.
 static bool stop_threads(struct engine *engine, int64_t deadline_ns)
 {
-    tuner_stop(engine);
     pipelines_quit(&engine->pipelines);
     pthread_mutex_lock(&engine->lock);
     engine->stopping = true;
     engine->submitter_gone |= !engine->submitter_runs;
     engine->completer_gone |= !engine->completer_runs;
     engine->maker_gone |= !engine->maker_runs;
-    engine->tuner_gone |= !tuner_runs(engine);
     pthread_cond_broadcast(&engine->changed);
     pthread_cond_signal(&engine->more);
     maker_wake(engine);
@@ -311,7 +303,6 @@ static bool stop_threads(struct engine *engine, int64_t deadline_ns)
     join(engine->submitter, &engine->submitter_runs);
     join(engine->completer, &engine->completer_runs);
     join(engine->maker, &engine->maker_runs);
-    tuner_join(engine);
     carriers_join(engine);
     return true;
 }
@@ -347,8 +338,6 @@ static void free_submissions(struct submission **list)
 // Frees what the caller did not destroy, or could not because it was in use.
 static void free_leftovers(struct engine *engine)
 {
-    tuner_finish(engine);
-    tuning_finish(engine);
     jobs_finish(engine);
     events_finish(engine);
     free_submissions(&engine->waiting);

@@ -7,10 +7,10 @@
 //
 // Threads: one thread calls these functions, the dispatcher. Any thread may call
 // engine_arena_create(), engine_arena_create_exported(), engine_arena_export(),
-// engine_arena_destroy() and engine_has_news(). The tuning thread has caches and batches of its
-// own. Only engine_wait(), engine_destroy(), engine_destroy_within(),
-// engine_arena_create_exported() and the two functions that copy a block wait for the GPU. The
-// engine's own threads do the rest; they call `wake` when engine_poll() has an event.
+// engine_arena_destroy() and engine_has_news(). Only engine_wait(), engine_destroy(),
+// engine_destroy_within(), engine_arena_create_exported() and the two functions that copy a block
+// wait for the GPU. The engine's own threads do the rest; they call `wake` when engine_poll() has
+// an event.
 //
 // Ownership: destroy() never frees what the GPU may still read. Such memory is freed when the last
 // submission that uses it has completed.
@@ -30,9 +30,6 @@ struct engine_arena;
 // ---- the device ----
 
 #define ENGINE_NO_POLL UINT32_MAX
-
-// AUTO: on, except on software devices.
-enum engine_tune { ENGINE_TUNE_OFF, ENGINE_TUNE_ON, ENGINE_TUNE_AUTO };
 
 // How copies between a cache and host memory run beside the submissions (engine_haul()). AUTO: on
 // queues that only transfer and on further compute queues, if the device has some. ON: else on the
@@ -62,8 +59,7 @@ struct engine_params {
     uint32_t completion_poll_us;
     // Name of a variant, a list of attention kernels (AULE_VARIANT). NULL = the best that fits.
     const char *variant;
-    // Folder for files: compiled pipelines, one file for each device, and tuning results, one file
-    // for each device and driver. NULL = nothing is kept.
+    // Folder for compiled pipelines, one file for each device. NULL = nothing is kept.
     const char *cache_folder;
     // A program, of the same build, that calls engine_compile_main() if ENGINE_COMPILE_COMMAND is
     // its only argument. On a software device, new pipelines are compiled in a process of it first,
@@ -71,10 +67,6 @@ struct engine_params {
     // live as long as the engine.
     const char *compile_program;
     enum engine_haul_mode haul;
-    enum engine_tune tune;      // measure workgroup sizes; the bits are the same with all of them
-    uint32_t tune_time_ms;      // most time to measure one kind of dispatch; 0 = 200
-    uint32_t max_tuned;         // most kinds of dispatch to remember; 0 = 256
-    uint64_t tune_memory_bytes; // most device memory for the measured work; 0 = 256 MiB
     // Called on engine threads when engine_poll() has an event. Must not block.
     void (*wake)(void *context);
     // Called on any thread. Level 0 error, 1 warning, 2 info, 3 debug. `format` is what `text` was
@@ -142,42 +134,6 @@ struct engine_variant_info {
 bool engine_variant_at(const struct engine *engine, uint32_t index,
                        struct engine_variant_info *out);
 uint32_t engine_validation_messages(const struct engine *engine);
-
-// ---- tuning: measured workgroup sizes ----
-// Tuning chooses only among sizes that give the same bits. It measures a kind of dispatch after the
-// first submission that used it, beside the daemon's other work.
-
-struct engine_tuning {
-    bool enabled;
-    uint32_t num_entries, num_waiting; // known; of these, not yet measured
-    uint32_t time_ms, max_entries;     // the limits in force
-    const char *path;                  // of the file; "" = none; lives as long as the engine
-    char note[256];                    // one more sentence for the user; "" = none
-};
-void engine_tuning(const struct engine *engine, struct engine_tuning *out);
-
-// FAILED: the kernel's own rule chooses the size.
-enum engine_tune_state { ENGINE_TUNE_WAITING, ENGINE_TUNE_MEASURED, ENGINE_TUNE_FAILED };
-// One kind of dispatch: a kernel, a geometry, and ranges of sizes. An entry covers workgroup counts
-// from num_workgroups up to twice that, and keys of a sequence from num_keys up to twice that.
-struct engine_tuned {
-    enum engine_tune_state state;
-    char kernel[64], geometry[200];
-    uint32_t num_workgroups, num_keys;
-    uint32_t local_size, rule_local_size; // invocations of a workgroup: in use; by the rule
-    uint64_t gpu_ns, rule_gpu_ns;         // shortest measured time of each size; 0 = none
-    uint32_t num_candidates, num_samples; // sizes that were tried; samples of each
-};
-// Entry `index`; false: there are no more. Entries come and go between calls.
-bool engine_tuned_at(const struct engine *engine, uint32_t index, struct engine_tuned *out);
-
-enum engine_tune_action {
-    ENGINE_TUNE_RENEW,   // measure everything again
-    ENGINE_TUNE_CLEAR,   // forget everything; the file follows soon
-    ENGINE_TUNE_DISABLE, // do not measure, and do not use what was measured
-    ENGINE_TUNE_ENABLE,
-};
-void engine_tune(struct engine *engine, enum engine_tune_action action);
 
 // ---- where K and V lie ----
 

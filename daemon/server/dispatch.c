@@ -34,7 +34,7 @@ static void send_refusal(struct server *server, const struct route *route,
 }
 
 // Only a list of names may need more than the server's own room. No command that changes something
-// is answered by one, except Tune, which may be repeated.
+// is answered by one.
 static enum status encode(const struct server *server, const struct wire_reply *reply,
                           struct wire_buffer *own, const void **data, size_t *size,
                           struct error *error)

@@ -348,44 +348,14 @@
                "once for work that takes more than 16 times as long. After an end it polls as "    \
                "long for the next work. The thread that submits polls for more work from the "     \
                "same moment until as long after the end. 0: never poll.")                          \
-    SECTION("Tuning")                                                                              \
-    OPTION(enum engine_tune, tune, "tune", "WHEN", OPTION_CHOICE, ENGINE_TUNE_OFF,                 \
-           OPTION_WORDS([ENGINE_TUNE_OFF] = "off", [ENGINE_TUNE_ON] = "on",                        \
-                        [ENGINE_TUNE_AUTO] = "auto"),                                              \
-           .initial = "auto",                                                                      \
-           .help = "measure which of a kernel's ways to the same bits is the fastest",             \
-           .details =                                                                              \
-               "Some kernels have several ways to the same bits, for example workgroups of "       \
-               "different sizes. With tuning the daemon measures them once for each kind of "      \
-               "dispatch. A kind is a kernel, what it is compiled for, and the numbers of "        \
-               "workgroups and of keys of a sequence in powers of two. It measures with made-up "  \
-               "work in memory of its own, behind the work that first asked. Until then, and "     \
-               "where tuning is off, the kernel's own rule holds. No result depends on tuning. "   \
-               "`auto` means on, except on a software device, where tuning gains nothing.")        \
-    OPTION(uint32_t, tune_time_ms, "tune-time", "MS", OPTION_COUNT, 1, 60000, .initial = "200",    \
-           .help = "time to measure one kind of dispatch",                                         \
-           .details = "No dispatch of a measurement begins later. Other work waits behind one "    \
-                      "such dispatch at most. The shaders to measure are compiled in the "         \
-                      "background, in addition to this time.")                                     \
-    OPTION(uint64_t, tune_memory_bytes, "tune-memory", "BYTES", OPTION_BYTES, 1 << 20, ONE_TIB,    \
-           .initial = "256M", .help = "device memory that a measurement may take",                 \
-           .details = "A measurement makes as many keys and values as such work reads, or fewer "  \
-                      "that it reads in turns. It never takes more than a quarter of the "         \
-                      "device's free memory, and gives the memory back afterwards. What does not " \
-                      "fit is not measured, and the log says so.")                                 \
-    OPTION(uint32_t, max_tuned, "max-tuned", "N", OPTION_COUNT, 1, 65536, .initial = "256",        \
-           .help = "kinds of dispatches to measure and remember",                                  \
-           .details = "Further kinds keep their kernels' rules. Further entries of the tuning "    \
-                      "file stay in the file, unused.")                                            \
     SECTION("General")                                                                             \
     OPTION(const char *, cache_folder, "cache-folder", "FOLDER", OPTION_TEXT, 1,                   \
            .otherwise = "`$XDG_CACHE_HOME/aule`, `~/.cache/aule` or `/var/cache/aule`",            \
-           .help = "keep compiled pipelines and measurements there; none: nowhere",                \
+           .help = "keep compiled pipelines there; none: nowhere",                                 \
            .details =                                                                              \
                "Each device has files of its own. The daemon makes the folder if only its last "   \
                "part is missing, and all parts of the default. /var/cache/aule is for a user "     \
-               "without a home. A tuning file that cannot be read, perhaps because a newer aule "  \
-               "wrote it, is left alone; `aule-ctl tune clear` removes it.")                       \
+               "without a home.")                                                                  \
     OPTION(enum log_level, log_level, "log-level", "LEVEL", OPTION_CHOICE, LOG_LEVEL_ERROR,        \
            .words = log_level_names, .initial = "info",                                            \
            .help = "how much goes to the log, on standard error")                                  \

@@ -247,24 +247,17 @@ START_TEST(what_a_monitor_fills_stays_inside_its_struct)
 {
     GUARDED(struct aule_ping_info) ping;
     GUARDED(struct aule_device_state) device;
-    GUARDED(struct aule_tuning_state) tuning;
     struct aule_monitor *monitor;
     struct aule_session *another;
-    struct aule_tuned_state *tuned;
-    uint32_t count;
     GUARD(ping);
     GUARD(device);
-    GUARD(tuning);
     ok(aule_session_open(&(struct aule_session_params){.socket = daemon_.socket, .name = "another"},
                          &another));
     ok(aule_monitor_open(daemon_.socket, 0, &monitor));
     ok(aule_monitor_ping(monitor, &ping.it));
     ok(aule_monitor_device(monitor, &device.it));
-    ok(aule_monitor_tune(monitor, AULE_TUNE_SHOW, &tuning.it, &tuned, &count));
-    free(tuned);
     EXPECT_GUARDED(ping);
     EXPECT_GUARDED(device);
-    EXPECT_GUARDED(tuning);
     ck_assert_str_eq(ping.it.version, aule_version());
     ck_assert_str_eq(ping.it.socket, daemon_.socket);
     ck_assert_uint_gt(strlen(device.it.name), 0);

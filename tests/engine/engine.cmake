@@ -4,10 +4,9 @@
 # The engine on a real Vulkan device. allocator_may_return_null: one test runs out of memory.
 # ignore_noninstrumented_modules: ThreadSanitizer must not check a driver's own threads.
 
-# One program and three tests, by Check's tags of its cases, so that no core idles at the end:
+# One program and two tests, by Check's tags of its cases, so that no core idles at the end:
 #   test_engine          cases without a tag
 #   test_engine_kernels  kernels against each other: splits, kernels, warps, cascade, company
-#   test_engine_tune     tuning
 # Loops over compiled kernels draw one entry in ONE_IN; the host's code, which sanitizers look at,
 # is the same for all entries.
 # Another process that imports device memory, with Vulkan alone.
@@ -24,7 +23,7 @@ aule_check(test_engine
                    engine/test_engine_run.c engine/test_engine_kinds.c engine/test_engine_check.c
                    engine/test_engine_split.c engine/test_engine_kernels.c
                    engine/test_engine_warps.c engine/test_engine_fault.c engine/test_engine_file.c
-                   engine/test_engine_tune.c engine/test_engine_cascade.c engine/test_engine_company.c
+                   engine/test_engine_cascade.c engine/test_engine_company.c
                    engine/test_engine_step.c engine/test_engine_export.c engine/test_engine_haul.c
                    engine/test_engine_compile.c rigs/dice.c
                    rigs/engine_world.c rigs/importer.c
@@ -35,11 +34,10 @@ aule_check(test_engine
 add_dependencies(test_engine vulkan_importer aule-daemon)
 target_compile_definitions(test_engine PRIVATE AULE_DAEMON="$<TARGET_FILE:aule-daemon>")
 aule_twin(test_engine kernels CK_INCLUDE_TAGS=kernels ${validation})
-aule_twin(test_engine tune CK_INCLUDE_TAGS=tune ${validation})
-set_tests_properties(test_engine_kernels test_engine_tune PROPERTIES TIMEOUT 36000)
+set_tests_properties(test_engine_kernels PROPERTIES TIMEOUT 36000)
 # The kernels' cases run no thread that others do not, so ThreadSanitizer sees them with --long.
 set_tests_properties(test_engine_kernels PROPERTIES LABELS "engine;gpu;tsan_long")
-set_property(TEST test_engine APPEND PROPERTY ENVIRONMENT "CK_EXCLUDE_TAGS=kernels tune")
+set_property(TEST test_engine APPEND PROPERTY ENVIRONMENT "CK_EXCLUDE_TAGS=kernels")
 # So that a test decides when a deadline passes.
 target_link_options(test_engine PRIVATE -Wl,--wrap=vkWaitSemaphores,--wrap=vkWaitForFences)
 
@@ -50,9 +48,6 @@ target_link_options(test_device PRIVATE
   -Wl,--wrap=vkCreateDevice,--wrap=vkEnumerateDeviceExtensionProperties
   -Wl,--wrap=vkGetInstanceProcAddr,--wrap=vkGetPhysicalDeviceQueueFamilyProperties
   -Wl,--wrap=vkGetDeviceQueue,--wrap=native_probe)
-
-# Tuning's table, trial and file: no device.
-aule_check(test_tune SOURCES engine/test_tune.c LIBS aule_engine aule_shaders LABELS engine tsan)
 
 # Polling for announced submissions: no device, no thread, and a clock of the test's own.
 aule_check(test_expect SOURCES engine/test_expect.c LIBS aule_engine aule_shaders LABELS engine)

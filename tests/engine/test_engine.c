@@ -24,7 +24,6 @@ static Suite *engine_suite(void)
     add_fault_tests(suite);
     add_file_tests(suite);
     add_compile_tests(suite);
-    add_tune_tests(suite);
     add_export_tests(suite);
     add_haul_tests(suite);
     return suite;

@@ -166,26 +166,6 @@ void engine_metrics(const struct engine *engine, uint64_t metrics[NUM_ENGINE_MET
     memset(metrics, 0, NUM_ENGINE_METRICS * sizeof *metrics);
 }
 
-void engine_tuning(const struct engine *engine, struct engine_tuning *out)
-{
-    (void)engine;
-    *out = (struct engine_tuning){.path = ""};
-}
-
-bool engine_tuned_at(const struct engine *engine, uint32_t index, struct engine_tuned *out)
-{
-    (void)engine;
-    (void)index;
-    (void)out;
-    return false;
-}
-
-void engine_tune(struct engine *engine, enum engine_tune_action action)
-{
-    (void)engine;
-    (void)action;
-}
-
 uint32_t engine_validation_messages(const struct engine *engine)
 {
     (void)engine;

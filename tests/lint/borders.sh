@@ -29,12 +29,10 @@ daemon/engine/vulkan/      daemon/engine/engine.h
 daemon/engine/kernels/     daemon/engine/vulkan/ daemon/engine/file shaders/
 daemon/engine/state/       daemon/engine/kernels/
 daemon/engine/memory/      daemon/engine/state/
-daemon/engine/tuning/      daemon/engine/memory/
-daemon/engine/plan/        daemon/engine/tuning/
+daemon/engine/plan/        daemon/engine/memory/
 daemon/engine/flow/        daemon/engine/plan/
-daemon/engine/trial/       daemon/engine/flow/
 daemon/engine/measuring.h  daemon/engine/vulkan/
-daemon/engine/             daemon/engine/trial/ daemon/engine/measuring.h
+daemon/engine/             daemon/engine/flow/ daemon/engine/measuring.h
 daemon/core/metrics.h      daemon/engine/metrics.h
 daemon/tier/               schema/
 daemon/core/waits.h        schema/

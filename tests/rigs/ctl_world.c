@@ -18,8 +18,8 @@ enum { MAX_ARGUMENTS = 16 };
 
 extern char **environ;
 
-const char *const asking[NUM_ASKING] = {"status", "metrics", "sessions",  "caches", "blocks",
-                                        "device", "tune",    "log-level", "ping",   "prefix"};
+const char *const asking[NUM_ASKING] = {"status", "metrics",   "sessions", "caches", "blocks",
+                                        "device", "log-level", "ping",     "prefix"};
 
 // ---- running aule-ctl ----
 

@@ -15,7 +15,7 @@
 
 enum { OK, FAILED, USAGE, GONE }; // exit codes, as in the man page
 enum { BLOCK_SIZE = 8, HEAD_DIM = 8 };
-enum { NUM_ASKING = 10 };
+enum { NUM_ASKING = 9 };
 
 extern const char *const asking[NUM_ASKING]; // the commands that ask and change nothing
 

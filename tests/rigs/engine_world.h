@@ -116,7 +116,6 @@ void add_kernel_tests(Suite *suite);
 void add_warp_tests(Suite *suite);
 void add_fault_tests(Suite *suite);
 void add_file_tests(Suite *suite);
-void add_tune_tests(Suite *suite);
 void add_export_tests(Suite *suite);
 void add_haul_tests(Suite *suite);
 void add_compile_tests(Suite *suite);

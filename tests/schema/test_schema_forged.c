@@ -327,17 +327,6 @@ START_TEST(lists_of_unequal_length_are_refused_with_both)
         store32(follow(field_at(answer_of(&buffer), part)), 2);
         assert_reply_refused(&buffer, words);
     }
-    struct wire_tune_entry entries[3] = {{.num_workgroups = 1}};
-    struct wire_reply tuned = {
-        .answer = WIRE_ANSWER_TUNE,
-        .tune = {
-            .total = 3, .entries = {entries, 3}, .kernels = {names, 3}, .geometries = {names, 3}}};
-    for (int part = 9; part <= 10; part++) {
-        buffer = encoded_reply(&tuned);
-        store32(follow(field_at(answer_of(&buffer), part)), 2);
-        assert_reply_refused(&buffer, part == 9 ? "kernels has 2 entries beside 3 of entries"
-                                                : "geometries has 2 entries beside 3 of entries");
-    }
     reply.inspect_device.variant_missing.count = 1;
     ck_assert_int_eq(wire_encode_reply(&reply, &buffer, NULL), STATUS_INVALID);
 }

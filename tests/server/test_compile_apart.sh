@@ -16,7 +16,7 @@ start() { # CACHE_FOLDER [VARIABLE=VALUE]...
     cache=$1
     shift
     env -i PATH="$PATH" XDG_CACHE_HOME=/dev/null/none ${ASAN_OPTIONS:+ASAN_OPTIONS="$ASAN_OPTIONS"} "$@" "$program" \
-        --socket "$folder/s" --cache-folder "$cache" --tune off 2>"$folder/log" &
+        --socket "$folder/s" --cache-folder "$cache" 2>"$folder/log" &
     daemon=$!
     await_daemon $daemon "$folder/log"
     grep -q "runs on the CPU" "$folder/log" || { echo "the device is no software device"; exit 77; }

@@ -395,7 +395,7 @@ START_TEST(what_changes_others_is_served_only_on_the_control_socket)
         ck_assert(!by_control || strstr(worker.reply.message, "0.sock.control"));
         ck_assert_int_ne(ask(&control, &request), STATUS_DENIED);
     }
-    ck_assert_int_eq(num_control, 7);
+    ck_assert_int_eq(num_control, 6);
     const struct wire_request end = {.command = WIRE_COMMAND_KILL_SESSION,
                                      .kill_session.session = worker.session};
     ck_assert_int_eq(ask(&worker, &end), STATUS_DENIED);

@@ -24,7 +24,7 @@ as() { # UID GID COMMAND...
 }
 mkdir -m 755 "$folder/run"
 chown 64001:64001 "$folder/run"
-setpriv --reuid 64001 --regid 64001 --clear-groups "$folder/aule-daemon" --socket "$AULE_SOCKET" --cache-folder none --tune off \
+setpriv --reuid 64001 --regid 64001 --clear-groups "$folder/aule-daemon" --socket "$AULE_SOCKET" --cache-folder none \
     --tenant team=uid:64002,gid:64003,blocks:100 2>"$folder/log" &
 daemon=$!
 await_daemon $daemon "$folder/log"

@@ -55,7 +55,7 @@ pids+=($!)
 start_daemon() # NAMESPACE NAME
 {
     local i
-    ip netns exec "$1" "$daemon" --socket "$folder/$2" --cache-folder none --tune off \
+    ip netns exec "$1" "$daemon" --socket "$folder/$2" --cache-folder none \
         --tier redis://$address:$port --tier-deadline 60000 >"$folder/$2.log" 2>&1 &
     pids+=($!)
     for ((i = 0; i < 1200; i++)); do

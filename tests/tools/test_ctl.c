@@ -102,8 +102,6 @@ START_TEST(arguments_are_looked_at_before_the_daemon_is_asked)
 {
     static const char socket[] = "--socket=/tmp/aule-test-nobody.sock";
     assert_fails(RUN("close-session", "seven", socket), USAGE, "\"seven\" is no session's id");
-    assert_fails(RUN("tune", "harder", socket), USAGE,
-                 "tune \"harder\": there are show, renew, clear");
     assert_fails(RUN("log-level", "loud", socket), USAGE,
                  "log-level \"loud\": there are show, error, warn, info and debug");
     assert_fails(

@@ -261,11 +261,14 @@ static const struct command options_command = {
 // ---- the list ----
 
 const struct options_command *const commands[] = {
-    &status_command.words,        &metrics_command.words,    &sessions_command.words,
-    &caches_command.words,        &blocks_command.words,     &prefix_command.words,
-    &tenants_command.words,       &tiers_command.words,      &device_command.words,
-    &close_session_command.words, &drop_cache_command.words, &unpin_command.words,
-    &limit_command.words,         &save_command.words,       &load_command.words,
-    &tune_command.words,          &log_level_command.words,  &options_command.words,
-    &ping_command.words,          &version_command.words,    NULL,
+    &status_command.words,     &metrics_command.words,
+    &sessions_command.words,   &caches_command.words,
+    &blocks_command.words,     &prefix_command.words,
+    &tenants_command.words,    &tiers_command.words,
+    &device_command.words,     &close_session_command.words,
+    &drop_cache_command.words, &unpin_command.words,
+    &limit_command.words,      &save_command.words,
+    &load_command.words,       &log_level_command.words,
+    &options_command.words,    &ping_command.words,
+    &version_command.words,    NULL,
 };

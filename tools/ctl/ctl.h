@@ -33,10 +33,8 @@ enum {
            .details =                                                                              \
                "The version is raised when a key changes its meaning or goes, not when one is "    \
                "added. "                                                                           \
-               "Lists are arrays under the command's name; the lists of `device` and `tune` are "  \
-               "`variants` and `tuned`. 64-bit numbers are written in full. The epoch is a "       \
-               "string of "                                                                        \
-               "hexadecimal digits.")                                                              \
+               "Lists are arrays under the command's name; the list of `device` is `variants`. "   \
+               "64-bit numbers are written in full. The epoch is a string of hexadecimal digits.") \
     OPTION(const char *, socket, "socket", "PATH", OPTION_TEXT, .groups = COMMAND_ASKS,            \
            .otherwise = "`$AULE_SOCKET`, else the first device's in the runtime folder",           \
            .help = "the daemon's socket",                                                          \
@@ -79,7 +77,7 @@ extern const struct options_command *const commands[]; // commands.c; each begin
 // The commands that have files of their own. Each prints to stdout and returns the exit code.
 extern const struct command status_command, metrics_command, sessions_command, caches_command,
     blocks_command, prefix_command, tenants_command, tiers_command, device_command,
-    drop_cache_command, limit_command, tune_command, save_command, load_command;
+    drop_cache_command, limit_command, save_command, load_command;
 
 // view_lists.c. Calls `visit` for the cache of --cache, or for all, until one fails.
 typedef enum exit_code (*cache_visitor)(const struct ctl *ctl, const struct aule_cache_view *cache,

@@ -1617,53 +1617,6 @@ AULE_API enum aule_status aule_monitor_limit_session(struct aule_monitor *monito
                                                      uint64_t session, uint64_t blocks);
 
 /*
- * Tuning: a kernel may have several workgroup sizes that give the same bits. The daemon can measure
- * which one is the fastest. Without a result the kernel's own rule chooses.
- */
-enum aule_tune_action {
-    AULE_TUNE_SHOW,               /* do nothing */
-    AULE_TUNE_RENEW,              /* measure all known entries again; meanwhile old results hold */
-    AULE_TUNE_CLEAR,              /* forget all results, soon also in the file; rules hold */
-    AULE_TUNE_OFF,                /* no measuring and no use of results, until ON or a restart */
-    AULE_TUNE_ON
-};
-struct aule_tuning_state {
-    bool enabled, software;
-    uint32_t num_waiting;         /* entries that are being measured or wait for it */
-    uint32_t time_ms;             /* how long measuring one entry may take */
-    uint32_t max_entries;
-    char path[4096];              /* of the daemon's file; "": it has none */
-    char note[256];               /* a sentence about anything else; "": nothing */
-};
-enum aule_tuned {
-    AULE_TUNED_WAITING,
-    AULE_TUNED_MEASURED,
-    AULE_TUNED_FAILED             /* it could not be measured; the kernel's rule holds */
-};
-/*
- * One entry: a kernel, the geometry that it is compiled for, and a range of dispatches. The range
- * is num_workgroups workgroups up to twice as many, and num_keys keys of a sequence up to twice as
- * many.
- */
-struct aule_tuned_state {
-    char kernel[64], geometry[256];
-    uint32_t num_workgroups, num_keys;
-    uint32_t local_size, rule_local_size; /* invocations a workgroup: in use; by the rule */
-    uint64_t gpu_ns, rule_gpu_ns;         /* the shortest time of each; 0: not measured */
-    uint32_t num_ways, num_samples;       /* ways to choose from; samples of each way */
-    enum aule_tuned state;
-};
-/*
- * Does `action`, then fills *state and *array, the list of entries, as the lists above do.
- * AULE_UNSUPPORTED: the daemon knows no such action. After any failure but AULE_INVALID the action
- * may have been done.
- */
-AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor,
-                                               enum aule_tune_action action,
-                                               struct aule_tuning_state *state,
-                                               struct aule_tuned_state **array, uint32_t *count);
-
-/*
  * The options that the daemon was started with: a line "name=value\n" for each, in the order of
  * `aule-daemon --help`. "#" stands before a line whose option the command line does not name. A
  * switch is "yes" or "no". A password in a URL is left out.

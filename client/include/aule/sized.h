@@ -163,9 +163,6 @@ AULE_API enum aule_status aule_monitor_tokens_sized(struct aule_monitor *monitor
 AULE_API enum aule_status aule_monitor_blocks_sized(struct aule_monitor *monitor, uint64_t cache,
                                                     struct aule_block_state **array,
                                                     size_t entry_size, uint32_t *count);
-AULE_API enum aule_status aule_monitor_tune_sized(
-    struct aule_monitor *monitor, enum aule_tune_action action, struct aule_tuning_state *state,
-    size_t state_size, struct aule_tuned_state **array, size_t entry_size, uint32_t *count);
 
 /* ---- what a program calls ---- */
 
@@ -459,15 +456,6 @@ AULE_INLINE enum aule_status aule_monitor_blocks(struct aule_monitor *monitor, u
                                                  struct aule_block_state **array, uint32_t *count)
 {
     return aule_monitor_blocks_sized(monitor, cache, array, sizeof **array, count);
-}
-
-AULE_INLINE enum aule_status aule_monitor_tune(struct aule_monitor *monitor,
-                                               enum aule_tune_action action,
-                                               struct aule_tuning_state *state,
-                                               struct aule_tuned_state **array, uint32_t *count)
-{
-    return aule_monitor_tune_sized(monitor, action, state, sizeof *state, array, sizeof **array,
-                                   count);
 }
 
 #ifdef __cplusplus

@@ -86,25 +86,6 @@ static void convert_block(const struct wire_reply *reply, uint32_t i, void *elem
     };
 }
 
-static void convert_tuned(const struct wire_reply *reply, uint32_t i, void *element)
-{
-    const struct wire_tune_entry *from = &reply->tune.entries.data[i];
-    struct aule_tuned_state *to = element;
-    *to = (struct aule_tuned_state){
-        .num_workgroups = from->num_workgroups,
-        .num_keys = from->num_keys,
-        .local_size = from->local_size,
-        .rule_local_size = from->rule_local_size,
-        .gpu_ns = from->gpu_ns,
-        .rule_gpu_ns = from->rule_gpu_ns,
-        .num_ways = from->num_ways,
-        .num_samples = from->num_samples,
-        .state = (enum aule_tuned)from->state,
-    };
-    COPY_TEXT(to->kernel, reply->tune.kernels.data[i]);
-    COPY_TEXT(to->geometry, reply->tune.geometries.data[i]);
-}
-
 static enum aule_status measure_metrics(const struct wire_reply *reply, uint32_t *count)
 {
     *count = reply->metrics.names.count;
@@ -172,7 +153,7 @@ static void convert_tenant(const struct wire_reply *reply, uint32_t i, void *ele
 
 // ---- the table of lists ----
 
-enum list_name { SESSIONS, CACHES, BLOCKS, TUNED, METRICS, VARIANTS, TENANTS };
+enum list_name { SESSIONS, CACHES, BLOCKS, METRICS, VARIANTS, TENANTS };
 
 static const struct list {
     enum wire_command command;
@@ -205,8 +186,6 @@ static const struct list {
     [BLOCKS] = {WIRE_COMMAND_INSPECT_BLOCKS, WIRE_ANSWER_INSPECT_BLOCKS,
                 sizeof(struct aule_block_state), convert_block,
                 PAGES(8192, inspect_blocks, blocks)},
-    [TUNED] = {WIRE_COMMAND_TUNE, WIRE_ANSWER_TUNE, sizeof(struct aule_tuned_state), convert_tuned,
-               PAGES(1024, tune, entries)},
     [METRICS] = {WIRE_COMMAND_METRICS, WIRE_ANSWER_METRICS, sizeof(struct aule_metric),
                  convert_metric, .measure = measure_metrics},
     [VARIANTS] = {WIRE_COMMAND_INSPECT_DEVICE, WIRE_ANSWER_INSPECT_DEVICE,
@@ -219,7 +198,6 @@ union element {
     struct aule_session_state session;
     struct aule_cache_view cache;
     struct aule_block_state block;
-    struct aule_tuned_state tuned;
     struct aule_metric metric;
     struct aule_variant_state variant;
     struct aule_tenant_state tenant;
@@ -381,49 +359,4 @@ enum aule_status aule_monitor_variants_sized(struct aule_monitor *monitor,
     REQUIRE_ENTRY;
     REQUIRE(count);
     return fetch(monitor, VARIANTS, (struct wire_request){0}, entry_size, (void **)array, count);
-}
-
-// ---- tuning ----
-
-// Ignores the entries of this answer; the list is fetched afterwards, page by page.
-static enum aule_status act(struct aule_monitor *monitor, enum aule_tune_action action,
-                            struct aule_tuning_state *state)
-{
-    struct wire_request request = {.command = WIRE_COMMAND_TUNE,
-                                   .tune = {.action = (uint32_t)action, .max = 1}};
-    struct answer answer;
-    enum aule_status status = monitor_ask(monitor, &request, WIRE_ANSWER_TUNE, &answer);
-    if (status != AULE_OK)
-        return status;
-    const struct wire_tune_reply *reply = &answer.reply.tune;
-    *state = (struct aule_tuning_state){
-        .enabled = reply->enabled,
-        .software = reply->software,
-        .num_waiting = reply->num_waiting,
-        .time_ms = reply->time_ms,
-        .max_entries = reply->max_entries,
-    };
-    COPY_TEXT(state->path, reply->path);
-    COPY_TEXT(state->note, reply->note);
-    answer_finish(&answer);
-    return AULE_OK;
-}
-
-enum aule_status aule_monitor_tune_sized(struct aule_monitor *monitor, enum aule_tune_action action,
-                                         struct aule_tuning_state *state, size_t state_size,
-                                         struct aule_tuned_state **array, size_t entry_size,
-                                         uint32_t *count)
-{
-    REQUIRE(monitor);
-    REQUIRE(state);
-    REQUIRE_ENTRY;
-    REQUIRE(count);
-    struct aule_tuning_state now;
-    enum aule_status status = act(monitor, action, &now);
-    if (status == AULE_OK)
-        status = fetch(monitor, TUNED, (struct wire_request){.tune.action = WIRE_TUNE_SHOW},
-                       entry_size, (void **)array, count);
-    if (status == AULE_OK)
-        GIVE(state, state_size, now);
-    return status;
 }

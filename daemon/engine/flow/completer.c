@@ -15,7 +15,6 @@
 #include "engine/plan/submission.h"
 #include "engine/state/maker.h"
 #include "engine/state/state.h"
-#include "engine/tuning/tuning.h"
 #include "engine/vulkan/vk.h"
 #include "staging.h"
 
@@ -103,22 +102,10 @@ static const struct forecast_waiter waiter = {now_ns, has_passed, sleep_until, w
 
 // ---- reporting ----
 
-// With the lock held. Stores the result of a tuning sample; the tuner reads it when it sees
-// `completed`.
-static void tell_tuner(const struct submission *s)
-{
-    const struct engine_run_result *result = &s->results[0];
-    s->sample->gpu_ns = result->gpu_ns;
-    error_set(&s->sample->error, result->status, "%s",
-              result->message ? result->message : status_text(result->status));
-    pthread_cond_broadcast(&s->engine->changed);
-}
-
 static void finish(struct submission *s)
 {
     struct engine *engine = s->engine;
-    // Read first: the caller may free its submission as soon as the event is posted.
-    bool ours = s->sample != NULL, due;
+    bool due;
     s->node.event = (struct engine_event){
         .kind = ENGINE_EVENT_DONE,
         .sequence = s->sequence,
@@ -141,16 +128,10 @@ static void finish(struct submission *s)
     if (s->sent)
         atomic_store(&engine->device.lanes[LANE_RUNS].passed, s->sequence);
     carriers_notice(engine);
-    if (ours)
-        tell_tuner(s);
-    else
-        event_post(engine, &s->node);
+    event_post(engine, &s->node);
     due = jobs_are_due(engine);
     pthread_mutex_unlock(&engine->lock);
-    if (ours)
-        submission_free(s);
-    else
-        engine_wake(engine); // before the other threads: a client waits for this
+    engine_wake(engine); // before the other threads: a client waits for this
     pthread_cond_signal(&engine->more);
     if (due)
         maker_wake(engine);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// submit.c - see submit.h; also engine_submit(). Caller's thread and the tuner.
-
-#include "submit.h"
+// submit.c - engine_submit(): queues a submission for the submitter. Knows nothing of the GPU.
+// Caller's thread.
 
 #include "base/list.h"
 #include "engine/plan/submission.h"
 #include "engine/state/state.h"
 
-enum status submit_queue(struct engine *engine, const struct engine_submission *params,
-                         struct sample *sample, uint64_t *sequence, struct error *error)
+enum status engine_submit(struct engine *engine, const struct engine_submission *params,
+                          uint64_t *sequence, struct error *error)
 {
     if (engine_lost(engine))
         return error_set(error, STATUS_DEVICE_LOST, "the device is lost");
@@ -23,13 +22,7 @@ enum status submit_queue(struct engine *engine, const struct engine_submission *
     if (!submission)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a submission of %u runs",
                          params->num_runs);
-    submission->sample = sample;
     pthread_mutex_lock(&engine->lock);
-    if (sample && engine->stopping) { // the submitter may have ended
-        pthread_mutex_unlock(&engine->lock);
-        submission_free(submission);
-        return error_set(error, STATUS_STOPPING, "the engine ends");
-    }
     submission->sequence = *sequence = ++engine->last_sequence;
     engine->num_with_runs += submission->num_runs > 0;
     for (uint32_t i = 0; i < params->num_runs; i++)
@@ -41,10 +34,4 @@ enum status submit_queue(struct engine *engine, const struct engine_submission *
     atomic_fetch_add(&engine->num_queued, 1);
     pthread_cond_signal(&engine->more); // makes no system call if the submitter is awake
     return STATUS_OK;
-}
-
-enum status engine_submit(struct engine *engine, const struct engine_submission *params,
-                          uint64_t *sequence, struct error *error)
-{
-    return submit_queue(engine, params, NULL, sequence, error);
 }

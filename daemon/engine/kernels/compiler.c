@@ -308,14 +308,14 @@ static void compile_now(struct compiler *compiler, struct compile *compile, bool
     pthread_mutex_lock(&compiler->lock);
 }
 
-enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key, bool itself,
+enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key,
                           struct error *error)
 {
     struct compile *compile = get_queued(compiler, 0, key);
     if (!compile)
         return no_memory(error);
     compile->num_threads++;
-    if (itself && compile->state == QUEUED)
+    if (compile->state == QUEUED)
         compile_now(compiler, compile, false);
     while (compile->state != ENDED)
         pthread_cond_wait(&compiler->ended, &compiler->lock);

@@ -96,9 +96,9 @@ enum status compiler_ask(struct compiler *compiler, struct line_name line,
 // Asks for `key` before any line needs it. It is queued once, and only if there is room and if it
 // has not failed before.
 void compiler_ask_early(struct compiler *compiler, uint64_t payer, const struct pipeline_key *key);
-// Waits until `key` is compiled; releases the lock meanwhile. `itself`: the calling thread compiles
-// it at once, unless another one has begun. OK: the pipeline exists now.
-enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key, bool itself,
+// Compiles `key` on the calling thread, or waits for the thread that has begun; releases the lock
+// meanwhile. OK: the pipeline exists now.
+enum status compiler_wait(struct compiler *compiler, const struct pipeline_key *key,
                           struct error *error);
 
 // ---- payers; with the lock held ----

@@ -9,21 +9,6 @@
 
 #include <stdio.h>
 
-struct engine_kv geometry_kv(const uint32_t spec[SPEC_CONSTANTS])
-{
-    bool rows = spec[AULE_SPEC_PLACE] == AULE_PLACE_ROWS;
-    return (struct engine_kv){
-        .num_kv_heads = spec[AULE_SPEC_NUM_KV_HEADS],
-        .head_dim_k = spec[AULE_SPEC_HEAD_DIM_K],
-        .head_dim_v = spec[AULE_SPEC_HEAD_DIM_V],
-        .block_size = rows ? 0 : spec[AULE_SPEC_BLOCK_SIZE],
-        .k_dtype = (enum dtype)spec[AULE_SPEC_K_DTYPE],
-        .v_dtype = (enum dtype)spec[AULE_SPEC_V_DTYPE],
-        .v_is_k_prefix = spec[AULE_SPEC_V_IN_K],
-        .scale_mode = (enum scale_mode)spec[AULE_SPEC_SCALE_MODE],
-    };
-}
-
 void geometry_text(const uint32_t spec[SPEC_CONSTANTS], char *text, size_t size)
 {
     int used =

@@ -16,8 +16,6 @@ struct geometry {
     uint32_t kernel; // attention and merge of splits: index in the variant's list
 };
 
-// The shape of K and V in a geometry.
-struct engine_kv geometry_kv(const uint32_t spec[SPEC_CONSTANTS]);
 // For logs: "d64/64 heads8 block32 kf16 vf16 iof32 place0 scales0 features40 local128"; without a
 // local size if it is 0.
 void geometry_text(const uint32_t spec[SPEC_CONSTANTS], char *text, size_t size);

@@ -51,9 +51,6 @@ struct kernel {
     // shader.local_size is used. NULL = always shader.local_size.
     uint32_t (*local_size)(const uint32_t *spec, uint64_t num_workgroups,
                            uint32_t num_multiprocessors);
-    // Local sizes that give the same bits, ending with 0; the rule's answers are among them. Tuning
-    // measures those up to shader.local_size. NULL = there is no choice.
-    const uint32_t *candidates;
     // Set in a cascade kernel. At least `least_members` tiles of kernel `helps` read the same keys;
     // one work item of this kernel computes half a part for all these tiles. The bits are the same.
     // A work item has up to crowd_rows() rows, and a tile takes a power of two of them. Parts are

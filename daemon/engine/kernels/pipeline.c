@@ -2,9 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // pipeline.c - from a geometry (the specialisation constants) to a pipeline, compiled once. Knows
-// nothing of runs. The compiler's thread compiles what the submitter and the tuning thread ask for;
-// the submitter itself compiles what no line waits for. The maker saves, and so does
-// pipelines_finish().
+// nothing of runs. The compiler's thread compiles what the submitter asks for; the submitter itself
+// compiles what no line waits for. The maker saves, and so does pipelines_finish().
 
 #include "pipeline.h"
 
@@ -447,7 +446,7 @@ static enum status ask(struct pipelines *pipelines, const struct pipeline_key *k
 {
     struct compiler *compiler = &pipelines->compiler;
     if (line.number == PIPELINE_WAIT)
-        return compiler_wait(compiler, key, true, error);
+        return compiler_wait(compiler, key, error);
     if (line.number != PIPELINE_LATER)
         return compiler_ask(compiler, line, key, error);
     compiler_ask_early(compiler, line.payer, key);
@@ -512,18 +511,6 @@ bool pipeline_native_refused(const struct pipelines *pipelines, const struct geo
 {
     const uint32_t number = hopper_code(geometry);
     return number < HOPPER_CODES && pipelines->natives.states[number] == NATIVE_REFUSED;
-}
-
-enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry,
-                          struct error *error)
-{
-    const struct pipeline_key key = make_key(pipelines, PIPELINE_ATTENTION, geometry);
-    enum status status = STATUS_OK;
-    pthread_mutex_lock(&pipelines->compiler.lock);
-    if (!find(pipelines, &key))
-        status = compiler_wait(&pipelines->compiler, &key, false, error);
-    pthread_mutex_unlock(&pipelines->compiler.lock);
-    return status;
 }
 
 bool pipelines_unsaved(struct pipelines *pipelines)

@@ -85,10 +85,6 @@ enum status pipeline_native(struct pipelines *pipelines, const struct geometry *
 // Whether the native kernel for `geometry` was refused. Any thread.
 bool pipeline_native_refused(const struct pipelines *pipelines, const struct geometry *geometry);
 
-// Compiles attention for `geometry` and waits, so that the submitter finds it. Tuning thread.
-enum status pipeline_warm(struct pipelines *pipelines, const struct geometry *geometry,
-                          struct error *error);
-
 // Whether pipelines were compiled since the file was written, and writing it. A failure is logged;
 // the next new pipeline tries again. Any thread.
 bool pipelines_unsaved(struct pipelines *pipelines);

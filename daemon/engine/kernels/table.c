@@ -259,12 +259,6 @@ static uint32_t decode_local_size_emulated(const uint32_t *spec, uint64_t num_wo
     return MATRIX_WARP * decode_warps(num_workgroups, num_multiprocessors, DECODE_PART_WARPS);
 }
 
-static const uint32_t decode_candidates[] = {DECODE_PART_WARPS * MATRIX_WARP,
-                                             DECODE_SHARED_WARPS *MATRIX_WARP,
-                                             DECODE_HALF_WARPS *MATRIX_WARP, 0};
-static const uint32_t decode_candidates_emulated[] = {DECODE_PART_WARPS * MATRIX_WARP,
-                                                      DECODE_HALF_WARPS_EMULATED *MATRIX_WARP, 0};
-
 // Fields that decode has in common on tensor cores and emulated.
 #define DECODE_JOB                                                                                 \
     .tile_rows = decode_rows, .most_rows = DECODE_ROWS, .long_rows = DECODE_LONG_ROWS,             \
@@ -279,7 +273,6 @@ const struct kernel kernel_decode_emulated = {
     .serves = decode_serves_f16,
     .local_size = decode_local_size_emulated,
     .half_local_size = DECODE_HALF_WARPS_EMULATED * MATRIX_WARP,
-    .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
@@ -293,7 +286,6 @@ static const struct kernel kernel_decode_emulated_bf16 = {
     // bf16 has 8 units, as on a device, and at most 4 warps here. So no item is half a part, and
     // warps share units.
     .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
-    .candidates = decode_candidates_emulated,
     .shared_memory = DECODE_SHARED_MEMORY_EMULATED,
 };
 
@@ -477,7 +469,6 @@ static const struct kernel kernel_decode = {
     .serves = decode_serves_f16,
     .local_size = decode_local_size,
     .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
-    .candidates = decode_candidates,
     .shared_memory = DECODE_SHARED_MEMORY,
 };
 
@@ -488,7 +479,6 @@ static const struct kernel kernel_decode_bf16 = {
     .serves = decode_serves_bf16,
     .local_size = decode_local_size,
     .half_local_size = DECODE_HALF_WARPS * MATRIX_WARP,
-    .candidates = decode_candidates,
     .shared_memory = DECODE_SHARED_MEMORY,
 };
 

@@ -329,11 +329,6 @@ static enum status grow(struct engine_cache *cache, uint32_t number, struct erro
     return STATUS_OK;
 }
 
-enum status cache_fill(struct engine_cache *cache, uint32_t chunk, struct error *error)
-{
-    return grow(cache, chunk, error);
-}
-
 static bool growth_is_moot(struct engine *engine, const struct growth *growth)
 {
     pthread_mutex_lock(&engine->lock);

@@ -41,10 +41,6 @@ uint64_t cache_block_address(struct engine_cache *cache, uint32_t layer, int32_t
 bool cache_block_place(struct engine_cache *cache, uint32_t layer, int32_t block, VkBuffer *buffer,
                        uint64_t *offset);
 
-// Makes chunk `chunk` before it returns. For a cache of the engine's own, which no other thread
-// grows.
-enum status cache_fill(struct engine_cache *cache, uint32_t chunk, struct error *error);
-
 // Frees `cache` now. No thread and no submission uses it.
 void cache_free(struct engine_cache *cache);
 

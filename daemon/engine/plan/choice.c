@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// choice.c - see choice.h. Submitter only, except choice_is_free(); no state.
+// choice.c - see choice.h. Submitter only; no state.
 
 #include "choice.h"
 
 #include "engine/state/state.h"
-#include "engine/tuning/tuning.h"
 #include "items.h"
 #include "run_geometry.h"
 #include "submission.h"
 
 #include <string.h>
 
-// A size that needs halves is no choice for a run that may not be cut.
-bool choice_is_free(const struct kernel *kernel, const struct engine_run *run)
+// The local size by the kernel's rule, for a dispatch of so many workgroups.
+static uint32_t size_for(const struct submission *s, const struct geometry *geometry,
+                         uint64_t num_workgroups)
 {
-    return kernel->half_local_size == 0 || kernel_may_cut(kernel, run->num_splits);
+    return kernel_local_size(s->engine->pipelines.variant->kernels[geometry->kernel],
+                             geometry->spec, num_workgroups,
+                             s->engine->device.adapter.info.num_multiprocessors);
 }
 
-// The local size by tuning for so many workgroups in a wave. All sizes give the same bits. A run
+// The local size for so many workgroups in a wave. All sizes give the same bits. A run
 // with a line must not wait for a pipeline because of its neighbours: unless the pipeline of that
 // size is there, the size is what the run would have alone, and the other one is compiled
 // beforehand.
@@ -31,11 +33,11 @@ static uint32_t size_in_wave(const struct submission *s, const struct engine_run
     struct geometry wave = *geometry, own = *geometry;
     uint32_t *wave_size = &wave.spec[AULE_SPEC_LOCAL_SIZE],
              *own_size = &own.spec[AULE_SPEC_LOCAL_SIZE];
-    *wave_size = tuning_local_size(s->engine, s->sample, run, geometry, num_workgroups);
+    *wave_size = size_for(s, geometry, num_workgroups);
     if (!run->line || num_workgroups == own_workgroups ||
         pipelines->variant->kernels[geometry->kernel]->is_native)
         return *wave_size;
-    *own_size = tuning_local_size(s->engine, s->sample, run, geometry, own_workgroups);
+    *own_size = size_for(s, geometry, own_workgroups);
     if (*wave_size == *own_size || !pipeline_is_there(pipelines, &own, false, run->payer))
         return *own_size;
     return pipeline_is_there(pipelines, &wave, true, run->payer) ? *wave_size : *own_size;
@@ -48,16 +50,16 @@ static struct geometry geometry_of_kernel(const struct submission *s, const stru
                                           uint32_t kernel, uint64_t num_workgroups)
 {
     const struct kernel *with = s->engine->pipelines.variant->kernels[kernel];
-    bool whole = num_workgroups == UINT64_MAX || !choice_is_free(with, run);
+    // A size that needs halves is no choice for a run that may not be cut.
+    bool whole = num_workgroups == UINT64_MAX ||
+                 (with->half_local_size && !kernel_may_cut(with, run->num_splits));
     struct geometry geometry = geometry_of_run(run);
     geometry.kernel = kernel;
     geometry.spec[AULE_SPEC_TILE_ROWS] = with->tile_rows(&run->batch->kv);
     geometry.spec[AULE_SPEC_FEATURES] |=
         kernel_may_cut(with, run->num_splits) ? AULE_FEATURE_SPLIT : 0;
-    geometry.spec[AULE_SPEC_LOCAL_SIZE] =
-        whole ? kernel_local_size(with, geometry.spec, UINT64_MAX,
-                                  s->engine->device.adapter.info.num_multiprocessors)
-              : size_in_wave(s, run, &geometry, num_workgroups);
+    geometry.spec[AULE_SPEC_LOCAL_SIZE] = whole ? size_for(s, &geometry, UINT64_MAX)
+                                                : size_in_wave(s, run, &geometry, num_workgroups);
     if (with->helps && s->in_company)
         geometry.spec[AULE_SPEC_FEATURES] |= AULE_FEATURE_COMPANY;
     return geometry;
@@ -71,7 +73,6 @@ static struct choice_inputs inputs_of(const struct submission *s, const struct e
         .group = cutting->group,
         .num_splits = cutting->num_splits,
         .serving = cutting->serving,
-        .tune_keys = tuning_keys(run),
         .has_line = run->line != 0,
         .alone = cutting->alone,
         .in_company = s->in_company,

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // choice.h - the pipelines' geometries for a run's shares, and how the run is cut for them. Knows
-// runs, tuning and kernels; makes no work list. Submitter only, except choice_is_free().
+// runs and kernels; makes no work list. Submitter only.
 
 #ifndef AULE_ENGINE_CHOICE_H
 #define AULE_ENGINE_CHOICE_H
@@ -19,17 +19,16 @@ struct choice {
     struct cutting cutting;
 };
 
-// What a choice depends on, besides the tuner's table and the pipelines that are there. No padding,
-// so that two can be compared as bytes.
+// What a choice depends on, besides the pipelines that are there. No padding, so that two can be
+// compared as bytes.
 struct choice_inputs {
     struct geometry geometry; // of the run, without a kernel
-    uint32_t group, num_splits, serving, tune_keys;
+    uint32_t group, num_splits, serving, num_slices;
     uint32_t has_line, alone, in_company, is_known;
-    uint32_t num_slices, most_keys;
-    uint64_t num_workgroups, own_workgroups;
+    uint64_t most_keys, num_workgroups, own_workgroups;
 };
 _Static_assert(sizeof(struct choice_inputs) ==
-                   sizeof(struct geometry) + 10 * sizeof(uint32_t) + 2 * sizeof(uint64_t),
+                   sizeof(struct geometry) + 8 * sizeof(uint32_t) + 3 * sizeof(uint64_t),
                "it has no padding");
 
 // The choice that was made last. Most runs of a wave are alike.
@@ -38,8 +37,6 @@ struct choice_memo {
     struct choice choice;
 };
 
-// Whether tuning may choose the kernel's workgroup size.
-bool choice_is_free(const struct kernel *kernel, const struct engine_run *run);
 // Sets *choice for `run`, an ENGINE_ATTEND. `num_workgroups` is an estimate for the whole wave;
 // UINT64_MAX: whole parts, no halves. `alone`: no cascade. Keeps it in submission->choice_memo.
 void choice_make(struct choice *choice, struct submission *submission, const struct engine_run *run,

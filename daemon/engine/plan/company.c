@@ -202,7 +202,7 @@ static void find(struct submission *s, uint32_t begin, uint32_t end, uint64_t nu
 void company_find(struct submission *s, uint32_t begin, uint32_t end, uint64_t num_workgroups)
 {
     s->in_company = false;
-    if (end - begin >= 2 && !s->apart && !s->alone && !s->sample && !s->engine->no_cascade &&
+    if (end - begin >= 2 && !s->apart && !s->alone && !s->engine->no_cascade &&
         !s->engine->helpers_refused)
         find(s, begin, end, num_workgroups);
 }

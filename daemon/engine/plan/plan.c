@@ -14,7 +14,6 @@
 #include "describe.h"
 #include "engine/memory/arena.h"
 #include "engine/memory/slot.h"
-#include "engine/tuning/tuning.h"
 #include "items.h"
 #include "joint.h"
 #include "run_geometry.h"
@@ -233,15 +232,14 @@ static enum status plan_jointly(struct submission *s, uint32_t index, uint64_t n
 }
 
 // Sets works[] to the run's work for each kernel. Tries the choice for `num_workgroups` first. If
-// memory or scratch space is short, it tries whole parts without a cascade. A tuning sample never
-// has a cascade: its sequences share blocks only to save memory.
+// memory or scratch space is short, it tries whole parts without a cascade.
 static enum status plan_work(struct submission *s, const struct engine_run *run,
                              uint64_t num_workgroups, struct choice *choice,
                              struct work works[MOST_KERNELS], struct error *error)
 {
     enum status status = STATUS_LIMIT;
-    bool alone = s->sample || s->alone || s->engine->helpers_refused || run_is_slice(run);
-    // All slices must be cut alike, whatever their neighbours and the tuner's table.
+    bool alone = s->alone || s->engine->helpers_refused || run_is_slice(run);
+    // All slices must be cut alike, whatever their neighbours.
     num_workgroups = run_is_slice(run) ? UINT64_MAX : num_workgroups;
     for (int attempt = 0; attempt < 2 && (status == STATUS_LIMIT || status == STATUS_NO_MEMORY);
          attempt++) {
@@ -367,9 +365,6 @@ static enum status plan_shares(struct submission *s, uint32_t first, uint32_t in
         status = worse(status, get_pipelines(s, first, index, fresh, error));
         if (status != STATUS_OK && status != STATUS_BUSY)
             *failed = fresh;
-        if (status == STATUS_OK && works[i].num_items && !run_is_slice(run) &&
-            choice_is_free(kernel_of(s, share), run))
-            tuning_want(s->engine, s->sample, run, &choice.geometries[i], num_workgroups);
     }
     return status;
 }

@@ -81,13 +81,9 @@ struct planned {
 };
 
 struct joint;
-struct sample;
 
 struct submission {
     struct event_node node; // the ENGINE_EVENT_DONE
-    // A tuning sample: there is no event, only the tuner gets the result. NULL: a caller's
-    // submission.
-    struct sample *sample;
     // No cascade in this submission: there was no memory for its pipeline.
     bool alone;
     bool apart;      // no companies in this submission: a run of one could not be planned with it

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// state.h - struct engine: what memory, tuning, plan, flow and trial share. It holds by value only
+// state.h - struct engine: what memory, plan and flow share. It holds by value only
 // what lower rooms define. Its threads:
 //
 // - submitter: takes a submission from `waiting`, plans, stages in, records, gives it to the GPU
@@ -9,9 +9,8 @@
 // - completer: waits for the head of `flying`, stages out, reads the clocks and posts the event.
 // - maker: runs jobs. A job makes a chunk, or frees an object when `completed` has reached it.
 // - carriers: one for each lane of hauls; see flow/carrier.h.
-// - compiler: compiles the pipelines that the submitter and the tuner ask for; see
+// - compiler: compiles the pipelines that the submitter asks for; see
 //   kernels/compiler.h, which has its own lock. No thread holds both locks.
-// - tuner: measures. To the others it is one more caller.
 //
 // One lock guards what they share. No thread makes a Vulkan call or touches client memory while it
 // holds the lock, because both may take long or fail.
@@ -50,8 +49,6 @@ struct job;
 struct carriers;
 struct joint;
 struct submission;
-struct tuning;
-struct tuner;
 
 struct engine {
     struct device device;
@@ -67,8 +64,6 @@ struct engine {
     struct piece nothing; // all zeros; the address of an array that a run lacks
     struct rope_memory rope;     // submitter only
     struct joint *joints;        // submitter only; most recently used first; owned
-    struct tuning *tuning;       // owned
-    struct tuner *tuner;         // owned
     struct carriers *carriers;   // owned; NULL: the device has no lanes for hauls
     struct forecast_watch watch; // completer only; look_ns is constant
     void (*wake)(void *context);
@@ -85,7 +80,7 @@ struct engine {
     bool submitter_gone; // the completer ends when `flying` is empty
     bool completer_gone; // the maker ends when no job can run
     bool maker_gone;
-    bool tuner_gone, compiler_gone;
+    bool compiler_gone;
     bool lost, lost_told;
     uint64_t last_sequence;   // of the newest submission
     atomic_uint num_queued;   // submissions queued so far; raised after the lock is released

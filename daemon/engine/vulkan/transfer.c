@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // transfer.c - records one command buffer, submits it and waits for it. The maker uses it for new
-// chunks, the caller's thread for engine_block_read() and engine_block_write(), the tuning thread
-// for its chunks, any thread for an exported arena; a lock keeps them apart.
+// chunks, the caller's thread for engine_block_read() and engine_block_write(), any thread for an
+// exported arena; a lock keeps them apart.
 
 #include "transfer.h"
 
