@@ -9,6 +9,7 @@
 #include "base/list.h"
 #include "core/pool/claim.h"
 #include "core/pool/evict.h"
+#include "core/pool/pieces.h"
 #include "core/pool/prefix.h"
 #include "core/pool/tenant.h"
 #include "session_life.h"
@@ -63,6 +64,8 @@ enum status core_create(const struct core_params *params, struct core **out, str
     if (!core)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the core");
     core->params = *params;
+    if (!core->params.piece_blocks)
+        core->params.piece_blocks = CORE_PIECE;
     core->ledger.params = &core->params;
     core->ledger.engine = params->engine;
     core->pool.ledger = &core->ledger;
@@ -219,6 +222,11 @@ bool core_step(struct core *core, int64_t now_ns)
     bool news = core->ledger.news;
     core->ledger.news = false;
     return news;
+}
+
+uint32_t core_piece_blocks(const struct core *core)
+{
+    return core->params.piece_blocks;
 }
 
 int64_t core_wake_ns(const struct core *core)

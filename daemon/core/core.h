@@ -86,6 +86,7 @@ struct core_params {
     uint64_t max_claimed;      // --max-claimed-blocks: of the chains of a session's claims
     int64_t claim_timeout_ns;  // --claim-timeout: a claim without progress for so long loses its
                                //   turn; 0 = never
+    uint32_t piece_blocks;     // see core_pieces_next(); 0: CORE_PIECE. For tests
     uint64_t slice_ns; // GPU time that a slice of a run should take; 0: by the device. For tests
     uint64_t max_run_work; // --max-run-work: multiply-adds of one run, and of all runs of
                            //   one submission; 0 = no limit
@@ -126,6 +127,18 @@ enum status core_device_status(const struct core *core);
 bool core_idle(const struct core *core);            // nothing queued, nothing in flight
 bool core_waits_for_tiers(const struct core *core); // all of it are loads and stores of tiers
 void core_stop_tiers(struct core *core);            // begins no store and no load any more
+
+// ---- calls in pieces ----
+
+// A call over many blocks that is made in pieces of at most core_piece_blocks() blocks, so that
+// others are served between two of them. Call core_pieces_next() until it fails or *more is false,
+// with the same `error` each time. Meanwhile the caller makes no other call of the session than
+// core_session_close(); what the pieces have taken so far is the session's, and ends with it.
+// Always call core_pieces_discard() last; it only frees memory.
+struct core_pieces;
+enum status core_pieces_next(struct core_pieces *pieces, bool *more, struct error *error);
+void core_pieces_discard(struct core_pieces *pieces);
+uint32_t core_piece_blocks(const struct core *core);
 
 // ---- sessions ----
 
@@ -227,6 +240,10 @@ enum status core_blocks_lease(struct core_session *session, const struct core_wa
 enum status core_blocks_release(struct core_session *session, uint64_t cache, const int32_t *blocks,
                                 uint32_t count, struct error *error);
 
+// The same in pieces; `blocks` is lent until the last one. The first piece checks all of them.
+enum status core_release_begin(struct core_session *session, uint64_t cache, const int32_t *blocks,
+                               uint32_t count, struct core_pieces **out, struct error *error);
+
 // ---- attached sessions: their own kernels use the blocks in place ----
 
 struct core_attachment {
@@ -314,6 +331,13 @@ struct core_claim {
 enum status core_prefix_claim(struct core_session *session, uint64_t cache,
                               const struct core_prefix *prefix, uint32_t max_tokens,
                               int32_t *blocks, struct core_claim *out, struct error *error);
+// Either of the two in pieces; `claims`: core_prefix_claim(). The prefix and `blocks` are lent
+// until the last piece, which fills *result. A call that fails takes back in pieces what it has
+// held. An attached session with a quota finds its blocks in one piece.
+enum status core_lookup_begin(struct core_session *session, uint64_t cache,
+                              const struct core_prefix *prefix, uint32_t max_tokens, bool claims,
+                              int32_t *blocks, struct core_claim *result, struct core_pieces **out,
+                              struct error *error);
 // Holds the blocks that have become visible since, and says how the claim stands. TIMEOUT: no
 // block did, and the next one is promised. NOT_FOUND: the claim has ended. `blocks` has room for
 // core_claim_missing() ids.
@@ -351,6 +375,16 @@ enum status core_prefix_unpin(struct core *core, uint64_t cache, int32_t block,
 enum status core_prefix_publish(struct core_session *session, uint64_t cache,
                                 const struct core_prefix *prefix, int32_t *blocks,
                                 uint32_t num_blocks, uint32_t *num_existing, struct error *error);
+
+// The same in pieces; the prefix and `blocks` are lent until the last one. What it replaces is
+// released at last. So with a quota, which might not have room for both, it is one piece. The first
+// piece checks all blocks. If a later one fails (a run of the session has failed meanwhile, a block
+// is published under other tokens, NO_MEMORY), the session holds what it held before, and `blocks`
+// is as it was; the pieces before stay published.
+enum status core_publish_begin(struct core_session *session, uint64_t cache,
+                               const struct core_prefix *prefix, int32_t *blocks,
+                               uint32_t num_blocks, uint32_t *num_existing,
+                               struct core_pieces **out, struct error *error);
 
 // ---- offers: a sequence goes to another session; pool/offer.h draws the states ----
 

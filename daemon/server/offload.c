@@ -17,12 +17,14 @@
 
 struct offload {
     struct job job;
+    struct offload *prev, *next; // server->unfinished, if it has more pieces
     struct call call;
     struct wire_request request; // a copy without its arrays
     struct offload_steps steps;
     void *context;
     enum status status; // of `fill`
     bool answered;      // the session has ended
+    bool unfinished;    // it is in server->unfinished
 };
 
 static void fill(struct job *job)
@@ -77,17 +79,52 @@ static void call_freed(struct job *job, void *context)
 
 // ---- a command ----
 
-static void finish(struct offload *offload)
+// True: it has more pieces.
+static bool advance(struct offload *offload)
 {
     struct call *call = &offload->call;
+    bool more = false;
     enum status status =
         session_check_copy(call->session, wire_command_name(call->request->command), &call->error);
     if (status != STATUS_OK)
-        return; // the session has ended, which has answered
+        return false; // the session has ended, which has answered
     status = offload->status;
     if (status == STATUS_OK)
-        status = offload->steps.end(call, offload->context);
-    dispatch_finish(call, status);
+        status = offload->steps.end(call, offload->context, &more);
+    if (status != STATUS_OK || !more)
+        dispatch_finish(call, status);
+    return status == STATUS_OK && more;
+}
+
+static void release(struct server *server, struct offload *offload)
+{
+    struct session *session = offload->call.session;
+    if (session) {
+        session->offload = NULL;
+        lane_release(session);
+    }
+    offload->steps.drop(offload->context);
+    offload->job = (struct job){.work = free_call, .done = call_freed, .is_long = true};
+    jobs_start(server->jobs, &offload->job);
+}
+
+static void go_on(struct server *server, struct offload *offload)
+{
+    offload->unfinished = !offload->answered && advance(offload);
+    if (offload->unfinished)
+        LIST_APPEND(server->unfinished, offload);
+    else
+        release(server, offload);
+}
+
+void offload_step(struct server *server)
+{
+    struct offload *first = server->unfinished;
+    if (!first)
+        return;
+    LIST_DELETE(server->unfinished, first);
+    first->unfinished = false;
+    go_on(server, first);
 }
 
 void offload_drop_session(struct session *session, const char *why)
@@ -102,20 +139,15 @@ void offload_drop_session(struct session *session, const char *why)
     offload->answered = true;
     error_set(&error, STATUS_NO_SESSION, "session %" PRIu64 " has ended: %s", session->id, why);
     dispatch_refuse(session->server, NULL, &offload->call.asker, &error);
+    if (!offload->unfinished)
+        return; // the job's end, or advance(), goes on
+    session->offload = NULL;
+    offload->call.session = NULL; // it may be freed before the next turn
 }
 
 static void filled(struct job *job, void *context)
 {
-    struct offload *offload = container_of(job, struct offload, job);
-    struct session *session = offload->call.session;
-    struct server *server = context;
-    if (!offload->answered)
-        finish(offload);
-    session->offload = NULL;
-    lane_release(session);
-    offload->steps.drop(offload->context);
-    offload->job = (struct job){.work = free_call, .done = call_freed, .is_long = true};
-    jobs_start(server->jobs, &offload->job);
+    go_on(context, container_of(job, struct offload, job));
 }
 
 static uint64_t tenant_of(const struct session *session)
@@ -146,7 +178,11 @@ enum status offload_start(struct call *call, const struct offload_steps *steps, 
     call->session->offload = offload;
     call->server->num_offloads++;
     lane_hold(call->session);
-    jobs_start(call->server->jobs, &offload->job);
+    offload->unfinished = !steps->fill;
+    if (offload->unfinished)
+        LIST_APPEND(call->server->unfinished, offload);
+    else
+        jobs_start(call->server->jobs, &offload->job);
     return STATUS_OK;
 }
 

@@ -417,6 +417,7 @@ static void turn(struct server *server)
     lane_serve(server);
     session_check_segments(server);
     jobs_finish_done(server->jobs, server);
+    offload_step(server);
     offload_replay(server);
     expire(server);
     lane_wake_clients(server);
@@ -477,6 +478,7 @@ static bool end_sessions(struct server *server, int64_t deadline_ns)
                                 {.fd = server->signal_fd, .events = POLLIN}};
         core_step(server->core, clock_now_ns());
         jobs_finish_done(server->jobs, server);
+        offload_step(server);
         if (!at_rest(server) && poll(news, 2, 100) > 0) {
             wait_drain(server);
             server_read_signals(server);

@@ -165,7 +165,8 @@ struct server {
     uint64_t device_arena_bytes; // of the device arenas of all sessions: --device-arenas
     uint64_t next_session;       // id of the next one
     struct deferred *deferred;   // messages that wait for an offloaded command; owned
-    uint32_t num_offloads;       // jobs of offload.c
+    uint32_t num_offloads;       // jobs and unfinished commands of offload.c
+    struct offload *unfinished;  // commands with more pieces, in turn; owned
     struct parked *parked;       // owned
     uint32_t num_parked;
     int64_t next_deadline_ns; // at most the nearest deadline

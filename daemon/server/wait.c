@@ -35,7 +35,7 @@ static bool engine_has_something(const void *engine)
 static bool fall_asleep(struct server *server, int64_t *until_ns)
 {
     *until_ns = core_wake_ns(server->core);
-    return (*until_ns == FOREVER || *until_ns > clock_now_ns()) &&
+    return !server->unfinished && (*until_ns == FOREVER || *until_ns > clock_now_ns()) &&
            !engine_has_news(server->engine) && lane_fall_asleep(server) &&
            waker_fall_asleep(&server->waker, engine_has_something, server->engine);
 }
@@ -43,7 +43,8 @@ static bool fall_asleep(struct server *server, int64_t *until_ns)
 static void look(const struct server *server)
 {
     const uint32_t looks = LOADS_A_TURN / (1 + lane_count_awake(server));
-    for (uint32_t i = 0; i < looks && !engine_has_news(server->engine) && !lane_has_news(server);
+    for (uint32_t i = 0; !server->unfinished && i < looks && !engine_has_news(server->engine) &&
+                         !lane_has_news(server);
          i++)
         cpu_relax();
 }

@@ -140,6 +140,7 @@ static void serve(int ready_fd)
         .core.max_tickets = 8,
         .core.max_offers = 16,
         .core.max_claimed = 4096,
+        .core.piece_blocks = 2, // so that workers die between two pieces of a call
         .max_arena = 1 << 20,
         .max_metadata = 1 << 20,
         .max_parked_bytes = 1 << 20,

@@ -67,7 +67,8 @@ if(TARGET aule_server)
   target_link_options(test_server_lost PRIVATE
                       -Wl,--wrap=engine_poll,--wrap=engine_wait,--wrap=engine_submit
                       -Wl,--wrap=engine_arena_create,--wrap=engine_arena_destroy
-                      -Wl,--wrap=engine_destroy_within,--wrap=engine_batch_create)
+                      -Wl,--wrap=engine_destroy_within,--wrap=engine_batch_create
+                      -Wl,--wrap=core_pieces_next)
   # Every allocation after a ring command was taken fails once in this suite.
   aule_check(test_server_memory SOURCES server/test_server_memory.c rigs/ring_end.c
              rigs/daemon_suite.c rigs/daemon_step.c rigs/raw_client.c

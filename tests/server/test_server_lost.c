@@ -7,6 +7,7 @@
 // finishes the oldest submission. Both act at the next engine_poll(), which the linker redirects
 // here, because the fake belongs to the dispatcher.
 
+#include "core/core.h"
 #include "fakes/fake_engine.h"
 #include "rigs/check_main.h"
 #include "rigs/raw_client.h"
@@ -38,6 +39,7 @@ enum gate_kind {
     GATE_ARENA_CREATE,
     GATE_ARENA_DESTROY,
     GATE_BATCH,
+    GATE_PIECE, // it does not hang: calls in pieces go on without making any
     GATE_END,
     GATE_COUNT
 };
@@ -151,6 +153,20 @@ enum status __wrap_engine_batch_create(const struct engine_batch_params *params,
     return __real_engine_batch_create(params, out, error);
 }
 
+enum { PIECES_BEFORE_GATE = 3 };
+
+enum status __real_core_pieces_next(struct core_pieces *pieces, bool *more, struct error *error);
+enum status __wrap_core_pieces_next(struct core_pieces *pieces, bool *more, struct error *error);
+
+enum status __wrap_core_pieces_next(struct core_pieces *pieces, bool *more, struct error *error)
+{
+    struct gate *gate = &gates[GATE_PIECE];
+    if (!atomic_load(&gate->closed) || atomic_fetch_add(&gate->came, 1) < PIECES_BEFORE_GATE)
+        return __real_core_pieces_next(pieces, more, error);
+    *more = true;
+    return STATUS_OK;
+}
+
 bool __real_engine_destroy_within(struct engine *engine, int timeout_ms);
 bool __wrap_engine_destroy_within(struct engine *engine, int timeout_ms);
 
@@ -220,6 +236,7 @@ static bool fork_server(uint32_t drain_timeout_ms)
     char byte;
     struct server_params params = small_server(socket_path);
     params.drain_timeout_ms = drain_timeout_ms;
+    params.core.piece_blocks = 1;
     ck_assert_int_eq(pipe(ends), 0);
     sigset_t signals; // see serve()
     sigemptyset(&signals);
@@ -755,6 +772,102 @@ START_TEST(a_client_that_dies_while_its_batch_is_made_harms_nobody)
 }
 END_TEST
 
+// ---- calls in pieces ----
+
+enum { HELD = 6, RELEASED = PIECES_BEFORE_GATE - 1 }; // the first piece only checks
+
+// A session that has leased HELD blocks, and of whose release RELEASED blocks are done.
+static struct raw_client *begin_pieces(uint64_t *cache, struct raw_client *other,
+                                       struct raw_pending *pending)
+{
+    struct raw_client *raw = raw_session(socket_path, ARENA);
+    struct wire_reply reply;
+    int32_t blocks[HELD];
+    *cache = open_cache(raw);
+    raw_call(raw,
+             &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                    .blocks_lease = {*cache, HELD, 10000}},
+             &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "BlocksLease: %s", reply.message);
+    memcpy(blocks, reply.blocks_lease.blocks.data, sizeof blocks);
+    wire_reply_finish(&reply);
+    atomic_store(&gates[GATE_PIECE].closed, true);
+    raw_begin(raw,
+              &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_RELEASE,
+                                     .blocks_release = {*cache, {blocks, HELD}}},
+              pending);
+    await_at_gate(GATE_PIECE, PIECES_BEFORE_GATE + 1);
+    ck_assert_uint_eq(raw_inspect(other).leased_blocks, HELD - RELEASED);
+    return raw;
+}
+
+START_TEST(between_the_pieces_of_a_call_others_are_served_and_its_session_waits)
+{
+    uint64_t cache;
+    struct raw_pending release, lease;
+    start_server(DRAIN_MS);
+    struct raw_client *other = raw_session(socket_path, ARENA);
+    struct raw_client *raw = begin_pieces(&cache, other, &release);
+    raw_begin(raw,
+              &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                     .blocks_lease = {cache, 1, 10000}},
+              &lease);
+    ck_assert_uint_ne(open_cache(other), 0);
+    for (int i = 0; i < 3; i++)
+        ck_assert_uint_eq(raw_inspect(other).leased_blocks, HELD - RELEASED);
+    atomic_store(&gates[GATE_PIECE].closed, false);
+    ck_assert_int_eq(answer_to(&release).status, STATUS_OK);
+    ck_assert_int_eq(answer_to(&lease).status, STATUS_OK);
+    ck_assert_uint_eq(raw_inspect(other).leased_blocks, 1);
+    raw_close(raw);
+    raw_close(other);
+    stop_and_check();
+}
+END_TEST
+
+START_TEST(a_client_that_dies_between_two_pieces_of_a_call_leaves_nothing_leased)
+{
+    uint64_t cache;
+    struct raw_pending release;
+    start_server(DRAIN_MS);
+    struct raw_client *other = raw_open(socket_path);
+    struct raw_client *raw = begin_pieces(&cache, other, &release);
+    give_up(&release);
+    raw_close(raw);
+    while (num_sessions(other))
+        nap();
+    ck_assert_uint_eq(raw_inspect(other).leased_blocks, 0);
+    raw_close(other);
+    stop_and_check();
+}
+END_TEST
+
+START_TEST(a_session_or_daemon_that_ends_between_two_pieces_of_a_call_answers_it)
+{
+    uint64_t cache;
+    struct raw_pending release;
+    start_server(DRAIN_MS);
+    struct raw_client *other = raw_open(socket_path);
+    struct raw_client *raw = begin_pieces(&cache, other, &release);
+    const struct wire_request end = {.command = WIRE_COMMAND_KILL_SESSION,
+                                     .kill_session = {raw->session}};
+    if (_i)
+        raw_expect(other, &end, STATUS_OK);
+    else
+        ck_assert_int_eq(kill(server_pid, SIGTERM), 0); // its drain has no time for the pieces
+    const struct wire_reply reply = answer_to(&release);
+    ck_assert_int_eq(reply.status, STATUS_NO_SESSION);
+    ck_assert_msg(strstr(reply.message, "has ended") != NULL, "%s", reply.message);
+    if (_i)
+        ck_assert_uint_eq(raw_inspect(other).leased_blocks, 0);
+    raw_close(raw);
+    raw_close(other);
+    if (_i)
+        ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+}
+END_TEST
+
 START_TEST(a_daemon_that_is_stopped_while_a_batch_is_made_ends_clean)
 {
     uint64_t cache;
@@ -852,6 +965,10 @@ int main(void)
     tcase_add_test(tcase, while_a_large_batch_is_made_its_session_waits_and_others_go_on);
     tcase_add_test(tcase, a_session_that_ends_while_its_batch_is_made_leaves_nothing);
     tcase_add_test(tcase, a_client_that_dies_while_its_batch_is_made_harms_nobody);
+    tcase_add_test(tcase, between_the_pieces_of_a_call_others_are_served_and_its_session_waits);
+    tcase_add_test(tcase, a_client_that_dies_between_two_pieces_of_a_call_leaves_nothing_leased);
+    tcase_add_loop_test(
+        tcase, a_session_or_daemon_that_ends_between_two_pieces_of_a_call_answers_it, 0, 2);
     tcase_add_loop_test(tcase, a_daemon_that_is_stopped_while_a_batch_is_made_ends_clean, 0, 2);
     tcase_add_test(tcase, messages_behind_a_large_batch_may_end_its_session_and_open_the_next_one);
     tcase_add_test(tcase, a_session_cannot_have_more_messages_waiting_than_commands);

@@ -738,7 +738,9 @@ AULE_API enum aule_status aule_claim_release(struct aule_cache *cache, struct au
  * before their writes are done, each keeps its own blocks, and look-ups find one of the two.
  * AULE_UNWRITTEN: a slot was not written in every layer. AULE_NOT_HELD: not this session's.
  * AULE_INVALID: a block occurs twice, or is published under other tokens. AULE_QUOTA. On failure
- * nothing is sealed.
+ * nothing is sealed, with one exception: if a list of more than 2048 blocks names one that is
+ * published under other tokens, or a run of the session fails meanwhile, blocks before that one may
+ * be sealed. The session holds what it held before.
  */
 AULE_INLINE enum aule_status aule_prefix_publish(struct aule_cache *cache,
                                                  const struct aule_prefix *prefix,

@@ -273,21 +273,23 @@ static uint64_t hash_of(struct claim_hashes *hashes, const struct cache *cache,
     return hashes->ahead[index % HASHED_AHEAD];
 }
 
-static bool fill_places(struct claim *claim, const int32_t *tokens, uint32_t num_blocks)
+// Adds places for `count` blocks with these tokens. False: no memory.
+static bool fill_places(struct claim *claim, const int32_t *tokens, uint32_t count)
 {
     struct cache *cache = claim->table->cache;
-    struct claim_hashes hashes = {.last = claim->root->id};
-    const struct claim_node *parent = NULL;
-    for (; claim->num_blocks < num_blocks; claim->num_blocks++) {
-        const int32_t *own = tokens + (size_t)claim->num_blocks * cache->identity.kv.block_size;
-        const uint64_t hash = hash_of(&hashes, cache, tokens, claim->num_blocks, num_blocks);
+    const struct claim_node *parent =
+        claim->num_blocks ? claim->places[claim->num_blocks - 1].node : NULL;
+    struct claim_hashes hashes = {.last = parent ? parent->hash : claim->root->id};
+    for (uint32_t i = 0; i < count; i++) {
+        const int32_t *own = tokens + (size_t)i * cache->identity.kv.block_size;
+        const uint64_t hash = hash_of(&hashes, cache, tokens, i, count);
         struct claim_node *node =
             node_find(cache, parent ? (const void *)parent : claim->root, hash, own);
         if (!node)
             node = node_create(cache, claim->root, parent, hash, own);
         if (!node)
             return false;
-        add_place(claim, claim->num_blocks, node);
+        add_place(claim, claim->num_blocks++, node);
         claim->table->session->num_claimed++;
         parent = node;
     }
@@ -317,8 +319,8 @@ static void claim_free(struct claim *claim)
     ledger_free(claim->table->session->ledger, claim);
 }
 
-struct claim *claim_create(struct hold_table *table, const struct core_prefix *prefix,
-                           uint32_t num_blocks, uint32_t num_found)
+struct claim *claim_begin(struct hold_table *table, const struct core_prefix *prefix,
+                          uint32_t num_blocks, uint32_t num_found)
 {
     struct core_session *session = table->session;
     struct pool *pool = session->pool;
@@ -334,22 +336,41 @@ struct claim *claim_create(struct hold_table *table, const struct core_prefix *p
     claim->table = table;
     claim->root = root;
     claim->num_found = num_found;
-    claim->progress_ns = session->ledger->now_ns;
+    claim->num_wanted = num_blocks;
+    claim->grows = true;
+    claim->id = claim->rank = ++session->ledger->last_id;
     root->claims++;
     pool->num_claims++;
     claim->bytes = bytes_for(table->cache, prefix, num_blocks);
     session_count_memory(session, claim->bytes);
-    if (!fill_places(claim, prefix->tokens, num_blocks)) {
-        claim_free(claim);
-        return NULL;
-    }
-    claim->id = claim->rank = ++session->ledger->last_id;
-    set_due(claim, claim->progress_ns);
-    for (uint32_t i = num_found; i < num_blocks; i++)
-        enqueue(&claim->places[i]);
     LIST_APPEND(table->claims, claim);
-    session->ledger->metrics[METRIC_CLAIMS]++;
     return claim;
+}
+
+bool claim_grow(struct claim *claim, const int32_t *tokens, uint32_t count)
+{
+    struct ledger *ledger = claim->table->session->ledger;
+    uint32_t i = claim->num_blocks;
+    const bool filled = fill_places(claim, tokens, count);
+    for (i = i < claim->num_found ? claim->num_found : i; i < claim->num_blocks; i++)
+        enqueue(&claim->places[i]);
+    claim->grows = claim->num_blocks < claim->num_wanted;
+    if (!filled || claim->grows)
+        return filled;
+    claim->progress_ns = ledger->now_ns;
+    set_due(claim, claim->progress_ns);
+    ledger->metrics[METRIC_CLAIMS]++;
+    return true;
+}
+
+struct claim *claim_create(struct hold_table *table, const struct core_prefix *prefix,
+                           uint32_t num_blocks, uint32_t num_found)
+{
+    struct claim *claim = claim_begin(table, prefix, num_blocks, num_found);
+    if (!claim || claim_grow(claim, prefix->tokens, num_blocks))
+        return claim;
+    claim_end(claim);
+    return NULL;
 }
 
 struct claim *claim_find(const struct hold_table *table, uint64_t id)

@@ -54,7 +54,9 @@ struct claim {
     struct claim *prev, *next;  // table->claims
     struct prefix_root *root;   // counted in root->claims
     uint64_t bytes;             // in session->memory.all
-    uint32_t num_blocks;        // of the whole chain
+    uint32_t num_wanted;        // blocks of the whole chain
+    uint32_t num_blocks;        // of these, blocks that have a place
+    bool grows;                 // not all have one yet; it has no deadline until then
     uint32_t num_found;         // the first ones, which the session has got from the index
     uint32_t num_queued;        // places with `queued`; a claim without any has ended
     struct core_wait *claimers; // takes that wait for its next block
@@ -76,6 +78,11 @@ enum status claim_check_limit(const struct hold_table *table, const struct core_
 // NULL: no memory, and nothing has changed.
 struct claim *claim_create(struct hold_table *table, const struct core_prefix *prefix,
                            uint32_t num_blocks, uint32_t num_found);
+// The same in pieces: the claim begins without a place, and grows by `count` blocks with these
+// tokens. False: no memory; end the claim.
+struct claim *claim_begin(struct hold_table *table, const struct core_prefix *prefix,
+                          uint32_t num_blocks, uint32_t num_found);
+bool claim_grow(struct claim *claim, const int32_t *tokens, uint32_t count);
 // NULL: the table has no claim of this id.
 struct claim *claim_find(const struct hold_table *table, uint64_t id);
 // Ends the claim; the next ones in its queues inherit.

@@ -334,6 +334,11 @@ void hold_unref_all(struct hold_table *table, const int32_t *ids, uint32_t count
         hold_unref(table, ids[i]);
 }
 
+bool hold_has_quota(const struct core_session *session)
+{
+    return session->quota_blocks || session->salt->tenant->limits.blocks;
+}
+
 enum status hold_check_quota(const struct core_session *session, struct hold_more more,
                              struct error *error)
 {

@@ -189,6 +189,7 @@ struct hold_more {
 // part of *fresh for whose quota the block would then count and does not yet.
 enum status hold_prepare(struct hold_table *table, const struct block *block,
                          struct hold_more *fresh, struct error *error);
+bool hold_has_quota(const struct core_session *session); // hold_check_quota() may refuse
 // STATUS_QUOTA if `more` blocks would bring the session or its tenant over a limit.
 enum status hold_check_quota(const struct core_session *session, struct hold_more more,
                              struct error *error);

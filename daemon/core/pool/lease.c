@@ -6,9 +6,11 @@
 // Dispatcher thread only.
 
 #include "attached.h"
+#include "base/container_of.h"
 #include "evict.h"
 #include "hold.h"
 #include "ledger.h"
+#include "pieces.h"
 #include "pool.h"
 #include "queue.h"
 #include "salt.h"
@@ -17,6 +19,7 @@
 #include "zeroes.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 static void lease_undo(struct cache *cache, const int32_t *blocks, uint32_t count)
 {
@@ -142,6 +145,18 @@ static enum status release_check(const struct hold_table *table, const int32_t *
     return STATUS_OK;
 }
 
+// The last one first: lists begin with the root of their prefix, and what is cached last is evicted
+// last.
+static void release(struct hold_table *table, const int32_t *blocks, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = first + count; i-- > first;) {
+        if (i >= first + BLOCK_AHEAD)
+            hold_fetch(table, blocks[i - BLOCK_AHEAD]);
+        hold_drop(table, block_find(table->cache, blocks[i]));
+    }
+    evict_trim(table->session->pool);
+}
+
 enum status core_blocks_release(struct core_session *session, uint64_t cache, const int32_t *blocks,
                                 uint32_t count, struct error *error)
 {
@@ -149,13 +164,54 @@ enum status core_blocks_release(struct core_session *session, uint64_t cache, co
     enum status status = hold_table_find(session, cache, &table, error);
     if (status == STATUS_OK)
         status = release_check(table, blocks, count, error);
-    // The last one first: lists begin with the root of their prefix, and what is cached last is
-    // evicted last.
-    for (uint32_t i = status == STATUS_OK ? count : 0; i-- > 0;) {
-        if (i >= BLOCK_AHEAD)
-            hold_fetch(table, blocks[i - BLOCK_AHEAD]);
-        hold_drop(table, block_find(table->cache, blocks[i]));
-    }
-    evict_trim(session->pool);
+    if (status == STATUS_OK)
+        release(table, blocks, 0, count);
     return status;
+}
+
+// ---- in pieces ----
+
+struct releasing {
+    struct core_pieces pieces;
+    struct hold_table *table;
+    const int32_t *blocks;
+    uint32_t count, left; // `left`: not released
+    bool checked;
+};
+
+static enum status release_next(struct core_pieces *pieces, bool *more, struct error *error)
+{
+    struct releasing *r = container_of(pieces, struct releasing, pieces);
+    enum status status = STATUS_OK;
+    if (!r->checked) {
+        status = release_check(r->table, r->blocks, r->count, error);
+        r->checked = true;
+    } else {
+        const uint32_t count = piece_of(r->table->session, r->left);
+        r->left -= count;
+        release(r->table, r->blocks, r->left, count);
+    }
+    *more = r->left > 0;
+    return status;
+}
+
+static void release_discard(struct core_pieces *pieces)
+{
+    free(container_of(pieces, struct releasing, pieces));
+}
+
+enum status core_release_begin(struct core_session *session, uint64_t cache, const int32_t *blocks,
+                               uint32_t count, struct core_pieces **out, struct error *error)
+{
+    struct hold_table *table;
+    enum status status = hold_table_find(session, cache, &table, error);
+    if (status != STATUS_OK)
+        return status;
+    struct releasing *r = malloc(sizeof *r);
+    if (!r)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to release %" PRIu32 " blocks",
+                         count);
+    *r = (struct releasing){{release_next, release_discard}, table, blocks, count, count, false};
+    *out = &r->pieces;
+    return STATUS_OK;
 }

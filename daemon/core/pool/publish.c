@@ -5,17 +5,20 @@
 // fail. Knows holds and the prefix index, not what blocks contain.
 // Dispatcher thread only.
 
+#include "base/container_of.h"
 #include "claim.h"
 #include "evict.h"
 #include "hold.h"
 #include "ledger.h"
 #include "lookup.h"
+#include "pieces.h"
 #include "pool.h"
 #include "prefix.h"
 #include "session.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct publication {
     struct hold_table *table;
@@ -24,6 +27,7 @@ struct publication {
     struct prefix_root *root;
     struct prefix_node *parent; // of the first node of the chain; NULL: the root
     int32_t *blocks;
+    uint32_t first; // number of blocks[0] in the caller's list, for texts
     uint32_t num_blocks;
     struct prefix_node **chain; // [num_blocks] nodes; owned
     uint32_t num_found;         // of these, nodes that existed before
@@ -51,6 +55,32 @@ static enum status find_parent(struct publication *p, struct error *error)
                          "the parent block %" PRId32 " is published under another extra key", id);
     p->parent = block->node;
     return STATUS_OK;
+}
+
+// A slice goes on behind the last block before it. That block may have no node: if two sessions
+// publish the same tokens at once, one block is not in the index.
+static enum status find_place(struct publication *p, struct error *error)
+{
+    const int32_t *before = p->blocks - p->first; // the caller's whole list
+    uint32_t at = p->first;
+    while (at && !block_find(p->cache, before[at - 1])->node)
+        at--;
+    enum status status = at ? STATUS_OK : find_parent(p, error);
+    if (at)
+        p->parent = block_find(p->cache, before[at - 1])->node;
+    if (status != STATUS_OK || at == p->first)
+        return status;
+    struct prefix_walk walk = {.cache = p->cache,
+                               .root = p->root,
+                               .last = p->parent,
+                               .tokens = block_tokens(p, 0) -
+                                         (size_t)(p->first - at) * p->cache->identity.kv.block_size,
+                               .left = p->first - at};
+    while (at < p->first && (p->parent = prefix_walk_next(&walk)))
+        at++;
+    return p->parent ? STATUS_OK
+                     : error_set(error, STATUS_NOT_FOUND,
+                                 "the prefix index has lost block %" PRIu32 " of the list", at);
 }
 
 static struct prefix_node *node_before(const struct publication *p, uint32_t i)
@@ -88,25 +118,34 @@ static enum status check_written(const struct cache *cache, const struct block *
     return STATUS_OK;
 }
 
+// That the session holds the block, and that the list names it once.
+static enum status check_held(const struct hold_table *table, const int32_t *blocks, uint32_t i,
+                              uint64_t stamp, struct block **block, struct error *error)
+{
+    enum status status = hold_check(table, i, blocks[i], block, error);
+    if (status != STATUS_OK)
+        return status;
+    if ((*block)->stamp == stamp)
+        return error_set(error, STATUS_INVALID, "blocks[%" PRIu32 "] = %" PRId32 " occurs twice", i,
+                         (*block)->id);
+    (*block)->stamp = stamp;
+    return STATUS_OK;
+}
+
 static enum status check_given(const struct publication *p, uint32_t i, uint64_t stamp,
                                struct error *error)
 {
     struct block *block;
-    enum status status = hold_check(p->table, i, p->blocks[i], &block, error);
-    if (status != STATUS_OK)
+    enum status status =
+        check_held(p->table, p->blocks - p->first, p->first + i, stamp, &block, error);
+    if (status != STATUS_OK || (block->node && block->node == p->chain[i]))
         return status;
-    if (block->stamp == stamp)
-        return error_set(error, STATUS_INVALID, "blocks[%" PRIu32 "] = %" PRId32 " occurs twice", i,
-                         block->id);
-    block->stamp = stamp;
-    if (block->node && block->node == p->chain[i])
-        return STATUS_OK;
     if (block->node)
         return error_set(error, STATUS_INVALID,
                          "blocks[%" PRIu32 "] = %" PRId32
                          " is published already, under other tokens at depth %" PRIu32,
-                         i, block->id, block->node->depth);
-    return check_written(p->cache, block, i, error);
+                         p->first + i, block->id, block->node->depth);
+    return check_written(p->cache, block, p->first + i, error);
 }
 
 // The existing block that replaces blocks[i]; NULL: blocks[i] stays. A block with unfinished writes
@@ -231,7 +270,7 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
     if (prefix_root_find(p->cache, session->salt, p->prefix, &p->root) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
                          p->num_blocks);
-    enum status status = find_parent(p, error);
+    enum status status = find_place(p, error);
     if (status != STATUS_OK)
         return status;
     find_chain(p);
@@ -247,11 +286,12 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
     return STATUS_OK;
 }
 
-enum status core_prefix_publish(struct core_session *session, uint64_t cache,
-                                const struct core_prefix *prefix, int32_t *blocks,
-                                uint32_t num_blocks, uint32_t *num_existing, struct error *error)
+static enum status publish_slice(struct core_session *session, uint64_t cache,
+                                 const struct core_prefix *prefix, uint32_t first, int32_t *blocks,
+                                 uint32_t num_blocks, uint32_t *num_existing, struct error *error)
 {
-    struct publication p = {.prefix = prefix, .blocks = blocks, .num_blocks = num_blocks};
+    struct publication p = {
+        .prefix = prefix, .blocks = blocks, .first = first, .num_blocks = num_blocks};
     *num_existing = 0;
     enum status status = lookup_begin(session, cache, prefix, &p.table, error);
     if (status != STATUS_OK)
@@ -267,4 +307,130 @@ enum status core_prefix_publish(struct core_session *session, uint64_t cache,
     status = publish(&p, num_existing, error);
     free(p.chain);
     return status;
+}
+
+enum status core_prefix_publish(struct core_session *session, uint64_t cache,
+                                const struct core_prefix *prefix, int32_t *blocks,
+                                uint32_t num_blocks, uint32_t *num_existing, struct error *error)
+{
+    return publish_slice(session, cache, prefix, 0, blocks, num_blocks, num_existing, error);
+}
+
+// ---- in pieces: each is a publication behind the last block of the one before ----
+
+struct publishing {
+    struct core_pieces pieces;
+    struct hold_table *table;
+    struct core_prefix prefix; // its arrays are the caller's
+    int32_t *blocks;           // the caller's
+    uint32_t num_blocks, *num_existing;
+    bool whole;         // it is one piece
+    bool checked;       // check_all() was called
+    uint32_t done;      // blocks that are published
+    uint32_t left;      // of these, blocks that are not looked at again yet
+    enum status status; // not OK: a piece failed
+    int32_t given[];    // [num_blocks] as they were
+};
+
+// So that what the caller has done wrong shows before anything is published. One check of all
+// blocks, because it marks them, and takes a small part of the time of publishing them.
+static enum status check_all(struct publishing *p, struct error *error)
+{
+    const struct cache *cache = p->table->cache;
+    const uint64_t stamp = ++cache->pool->ledger->last_stamp;
+    struct block *block;
+    p->checked = true;
+    for (uint32_t i = 0; p->status == STATUS_OK && i < p->num_blocks; i++) {
+        hold_fetch_ahead(p->table, p->blocks, i, p->num_blocks);
+        p->status = check_held(p->table, p->blocks, i, stamp, &block, error);
+        if (p->status == STATUS_OK && !block->node)
+            p->status = check_written(cache, block, i, error);
+    }
+    return p->status;
+}
+
+static enum status next_slice(struct publishing *p, struct error *error)
+{
+    const uint32_t count = p->whole ? p->num_blocks
+                                    : piece_of(p->table->session, p->num_blocks - p->done),
+                   block_size = p->table->cache->identity.kv.block_size;
+    struct core_prefix slice = p->prefix;
+    uint32_t existing;
+    slice.tokens += (size_t)p->done * block_size;
+    slice.num_tokens = count * block_size;
+    slice.releases &= p->whole;
+    p->status = publish_slice(p->table->session, p->table->cache_id, &slice, p->done,
+                              p->blocks + p->done, count, &existing, error);
+    if (p->status != STATUS_OK)
+        return p->status;
+    *p->num_existing += existing;
+    p->done += count;
+    p->left = p->done;
+    return STATUS_OK;
+}
+
+// Of each exchange one of the two holds ends: the given block's, or after a failure the other's.
+static void end_exchanges(struct publishing *p)
+{
+    for (uint32_t count = piece_of(p->table->session, p->left); count; count--) {
+        int32_t *block = &p->blocks[--p->left];
+        const int32_t given = p->given[p->left];
+        if (*block == given)
+            continue;
+        hold_drop(p->table, block_find(p->table->cache, p->status == STATUS_OK ? given : *block));
+        if (p->status != STATUS_OK)
+            *block = given;
+    }
+    evict_trim(p->table->session->pool);
+}
+
+static enum status publish_next(struct core_pieces *pieces, bool *more, struct error *error)
+{
+    struct publishing *p = container_of(pieces, struct publishing, pieces);
+    if (!p->checked)
+        check_all(p, error);
+    else if (p->status == STATUS_OK && p->done < p->num_blocks)
+        next_slice(p, error);
+    else
+        end_exchanges(p);
+    const bool exchanged = (p->prefix.releases && !p->whole) || p->status != STATUS_OK;
+    *more = (p->status == STATUS_OK && p->done < p->num_blocks) ||
+            (*p->num_existing && exchanged && p->left);
+    return *more ? STATUS_OK : p->status;
+}
+
+static void publish_discard(struct core_pieces *pieces)
+{
+    free(container_of(pieces, struct publishing, pieces));
+}
+
+enum status core_publish_begin(struct core_session *session, uint64_t cache,
+                               const struct core_prefix *prefix, int32_t *blocks,
+                               uint32_t num_blocks, uint32_t *num_existing,
+                               struct core_pieces **out, struct error *error)
+{
+    struct publication p = {.prefix = prefix, .num_blocks = num_blocks};
+    enum status status = lookup_begin(session, cache, prefix, &p.table, error);
+    if (status != STATUS_OK)
+        return status;
+    p.cache = p.table->cache;
+    status = check_count(&p, error);
+    if (status != STATUS_OK)
+        return status;
+    struct publishing *own = malloc(sizeof *own + num_blocks * sizeof *own->given);
+    if (!own)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
+                         num_blocks);
+    *own = (struct publishing){.pieces = {publish_next, publish_discard},
+                               .table = p.table,
+                               .prefix = *prefix,
+                               .blocks = blocks,
+                               .num_blocks = num_blocks,
+                               .whole = hold_has_quota(session),
+                               .checked = hold_has_quota(session),
+                               .num_existing = num_existing};
+    memcpy(own->given, blocks, num_blocks * sizeof *blocks);
+    *num_existing = 0;
+    *out = &own->pieces;
+    return STATUS_OK;
 }

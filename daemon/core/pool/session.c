@@ -7,6 +7,7 @@
 
 #include "base/list.h"
 #include "ledger.h"
+#include "pieces.h"
 #include "pool.h"
 #include "salt.h"
 #include "tenant.h"
@@ -62,6 +63,28 @@ void core_memory_count(struct core_session *session, int64_t by)
 {
     session_count_memory(session, (uint64_t)by);
 }
+
+// ---- calls in pieces ----
+
+uint32_t piece_of(const struct core_session *session, uint32_t left)
+{
+    const uint32_t most = session->ledger->params->piece_blocks;
+    return left < most ? left : most;
+}
+
+enum status core_pieces_next(struct core_pieces *pieces, bool *more, struct error *error)
+{
+    *more = false;
+    return pieces->next(pieces, more, error);
+}
+
+void core_pieces_discard(struct core_pieces *pieces)
+{
+    if (pieces)
+        pieces->discard(pieces);
+}
+
+// ---- waits ----
 
 void session_begin_wait(struct core_session *session, struct core_wait *wait,
                         enum core_wait_kind kind, uint64_t cache)

@@ -172,8 +172,9 @@ static enum status fill_create(struct call *call, void *context)
     return core_draft_fill(making->draft, &making->params, &call->error);
 }
 
-static enum status end_create(struct call *call, void *context)
+static enum status end_create(struct call *call, void *context, bool *more)
 {
+    (void)more;
     struct wire_batch_create_reply *answer = &call->reply.batch_create;
     call->reply.answer = WIRE_ANSWER_BATCH_CREATE;
     return core_draft_end(((struct making *)context)->draft, &answer->batch, &answer->num_tokens,
@@ -264,8 +265,9 @@ static enum status fill_advance(struct call *call, void *context)
                                : status;
 }
 
-static enum status end_advance(struct call *call, void *context)
+static enum status end_advance(struct call *call, void *context, bool *more)
 {
+    (void)more;
     uint64_t batch;
     uint32_t num_tokens;
     return core_draft_end(((struct making *)context)->draft, &batch, &num_tokens, &call->error);

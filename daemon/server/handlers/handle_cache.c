@@ -5,6 +5,7 @@
 // back. They limit sizes so that a reply can hold the result; core checks the rest. Dispatcher
 // thread.
 
+#include "server/offload.h"
 #include "server/park.h"
 #include "server/session.h"
 
@@ -236,9 +237,41 @@ enum status handle_blocks_lease(struct call *call)
     return park(call, &command, &lease);
 }
 
+static enum status end_release(struct call *call, void *context, bool *more)
+{
+    struct core_pieces **pieces = context;
+    return core_pieces_next(*pieces, more, &call->error);
+}
+
+static void drop_release(void *context)
+{
+    core_pieces_discard(*(struct core_pieces **)context);
+}
+
+static enum status release_long(struct call *call, const struct wire_blocks_release *release)
+{
+    static const struct offload_steps steps = {NULL, end_release, drop_release};
+    const uint32_t count = release->blocks.count;
+    struct core_pieces **pieces = call_alloc(call, 1, sizeof(struct core_pieces *));
+    int32_t *blocks = pieces ? call_alloc(call, count, sizeof *blocks) : NULL;
+    if (!blocks)
+        return call->error.status;
+    memcpy(blocks, release->blocks.data, count * sizeof *blocks);
+    enum status status = core_release_begin(call->session->core, release->cache, blocks, count,
+                                            pieces, &call->error);
+    if (status != STATUS_OK)
+        return status;
+    status = offload_start(call, &steps, pieces, count * sizeof *blocks);
+    if (status != STATUS_OK)
+        core_pieces_discard(*pieces);
+    return status;
+}
+
 enum status handle_blocks_release(struct call *call)
 {
     const struct wire_blocks_release *release = &call->request->blocks_release;
+    if (release->blocks.count > core_piece_blocks(call->server->core))
+        return release_long(call, release);
     return core_blocks_release(call->session->core, release->cache, release->blocks.data,
                                release->blocks.count, &call->error);
 }

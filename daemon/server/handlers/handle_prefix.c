@@ -7,8 +7,10 @@
 
 #include "metadata.h"
 #include "server/fault.h"
+#include "server/offload.h"
 #include "server/park.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +20,14 @@ struct prefix_fields {
     struct wire_bytes extra_key;
 };
 
+static enum status check_extra_key(struct call *call, const struct prefix_fields *fields)
+{
+    if (fields->extra_key.count <= WIRE_MAX_EXTRA_KEY)
+        return STATUS_OK;
+    return error_set(&call->error, STATUS_INVALID, "an extra key of %u bytes; at most %u fit",
+                     fields->extra_key.count, WIRE_MAX_EXTRA_KEY);
+}
+
 static enum status fetch_prefix(struct call *call, const struct prefix_fields *fields,
                                 struct core_prefix *out)
 {
@@ -25,10 +35,9 @@ static enum status fetch_prefix(struct call *call, const struct prefix_fields *f
                                     fields->span, sizeof(int32_t)};
     const void *data;
     uint32_t count;
-    if (fields->extra_key.count > WIRE_MAX_EXTRA_KEY)
-        return error_set(&call->error, STATUS_INVALID, "an extra key of %u bytes; at most %u fit",
-                         fields->extra_key.count, WIRE_MAX_EXTRA_KEY);
-    enum status status = metadata_fetch(call, &tokens, &data, &count);
+    enum status status = check_extra_key(call, fields);
+    if (status == STATUS_OK)
+        status = metadata_fetch(call, &tokens, &data, &count);
     if (status != STATUS_OK)
         return status;
     *out = (struct core_prefix){.tokens = data,
@@ -40,16 +49,84 @@ static enum status fetch_prefix(struct call *call, const struct prefix_fields *f
 
 // Counts the full blocks of the tokens. block_size 0: no such cache is open; the count is 0, and
 // core then fails with an error text. LIMIT: their ids do not fit a reply.
-static enum status count_blocks(struct call *call, uint32_t num_tokens, uint32_t block_size,
-                                uint32_t *count)
+static enum status count_blocks(struct call *call, uint64_t num_tokens, uint32_t block_size,
+                                uint32_t *out)
 {
-    *count = block_size ? num_tokens / block_size : 0;
-    if (*count > DISPATCH_MAX_IDS)
+    const uint64_t count = block_size ? num_tokens / block_size : 0;
+    *out = (uint32_t)count;
+    if (count > DISPATCH_MAX_IDS)
         return error_set(&call->error, STATUS_LIMIT,
-                         "%u tokens make %u blocks; one message holds at most %zu ids", num_tokens,
-                         *count, (size_t)DISPATCH_MAX_IDS);
+                         "%" PRIu64 " tokens make %" PRIu64
+                         " blocks; one message holds at most %zu ids",
+                         num_tokens, count, (size_t)DISPATCH_MAX_IDS);
     return STATUS_OK;
 }
+
+// ---- calls in pieces ----
+
+// A command over more blocks than core serves at once. In the call's memory.
+enum { TOKENS, EXTRA_KEY, BLOCKS, NUM_KEPT };
+struct long_call {
+    struct core_pieces *pieces; // NULL: not begun yet
+    struct metadata fields[NUM_KEPT];
+    struct fetched kept[NUM_KEPT]; // BLOCKS: its own copy
+    uint64_t cache;
+};
+
+static uint64_t num_tokens_of(const struct prefix_fields *fields)
+{
+    return fields->span.count ? fields->span.count : fields->tokens.count;
+}
+
+static bool is_long(const struct call *call, const struct prefix_fields *fields, uint64_t cache)
+{
+    const uint32_t block_size = core_cache_block_size(call->session->core, cache);
+    return block_size && num_tokens_of(fields) / block_size > core_piece_blocks(call->server->core);
+}
+
+// On the job thread.
+static enum status fill_long(struct call *call, void *context)
+{
+    struct long_call *own = context;
+    return metadata_copy(call, own->fields, NUM_KEPT, own->kept);
+}
+
+static void drop_long(void *context)
+{
+    core_pieces_discard(((struct long_call *)context)->pieces);
+}
+
+static struct core_prefix prefix_of(const struct long_call *own)
+{
+    return (struct core_prefix){.tokens = own->kept[TOKENS].data,
+                                .num_tokens = own->kept[TOKENS].count,
+                                .extra_key = own->kept[EXTRA_KEY].data,
+                                .extra_key_size = own->kept[EXTRA_KEY].count};
+}
+
+// `own` is zeroed memory of the call, which begins with the struct.
+static enum status start_long(struct call *call, const struct prefix_fields *fields,
+                              struct wire_ints blocks, uint64_t cache,
+                              const struct offload_steps *steps, struct long_call *own)
+{
+    uint64_t bytes;
+    enum status status = check_extra_key(call, fields);
+    if (status != STATUS_OK)
+        return status;
+    own->cache = cache;
+    own->fields[TOKENS] = (struct metadata){"tokens", fields->tokens.data, fields->tokens.count,
+                                            fields->span, sizeof(int32_t)};
+    own->fields[EXTRA_KEY] = (struct metadata){
+        "extra_key", fields->extra_key.data, fields->extra_key.count, {0}, sizeof(uint8_t)};
+    own->fields[BLOCKS] =
+        (struct metadata){"blocks", blocks.data, blocks.count, {0}, sizeof(int32_t)};
+    status = metadata_check(call, own->fields, NUM_KEPT, own->kept, &bytes);
+    if (status == STATUS_OK)
+        status = metadata_keep(call, own->fields, NUM_KEPT, own->kept);
+    return status == STATUS_OK ? offload_start(call, steps, own, bytes) : status;
+}
+
+// ---- look-ups ----
 
 // `claim` NULL: the look-up had none.
 static void fill_lookup_reply(struct wire_reply *reply, struct core_session *session,
@@ -159,10 +236,9 @@ static bool retry_lookup(struct parked *parked, bool last)
     return false;
 }
 
-// A look-up that cannot wait is answered at once, without what tiers have. One that waits does so
-// for WIRE_LOOKUP_WAIT_MS at most: a client waits for its answer as long as its session's timeout,
-// which is 10 s by default.
-static enum status find_prefix(struct call *call, const struct lookup *lookup, uint32_t num_blocks)
+// It waits for WIRE_LOOKUP_WAIT_MS at most: a client waits for its answer as long as its session's
+// timeout, which is 10 s by default.
+static enum status park_lookup(struct call *call, const struct lookup *lookup)
 {
     static const struct park_kind kind = {.size = sizeof *lookup,
                                           .wait = wait_for_load,
@@ -175,12 +251,79 @@ static enum status find_prefix(struct call *call, const struct lookup *lookup, u
         .deadline_ns = clock_deadline_ns(WIRE_LOOKUP_WAIT_MS),
         .bytes = prefix->num_tokens * sizeof *prefix->tokens + prefix->extra_key_size,
     };
-    if (lookup->load && park(call, &command, lookup) == STATUS_OK)
+    return park(call, &command, lookup);
+}
+
+// A look-up that cannot wait is answered at once, without what tiers have.
+static enum status find_prefix(struct call *call, const struct lookup *lookup, uint32_t num_blocks)
+{
+    if (lookup->load && park_lookup(call, lookup) == STATUS_OK)
         return STATUS_OK;
     call->error.status = STATUS_OK;
     int32_t *blocks = call_alloc(call, num_blocks + (size_t)1, sizeof *blocks);
     return blocks ? take_found(call->session->core, lookup, blocks, &call->reply, &call->error)
                   : call->error.status;
+}
+
+struct long_lookup {
+    struct long_call call;
+    uint32_t max_tokens, num_blocks;
+    enum core_load load;
+    bool claims;
+    struct core_claim result;
+    int32_t *blocks;
+};
+
+// True: the look-up waits for a load.
+static bool begin_load(struct call *call, const struct long_lookup *own,
+                       const struct core_prefix *prefix)
+{
+    struct lookup lookup = {
+        .cache = own->call.cache, .prefix = *prefix, .max_tokens = own->max_tokens};
+    core_prefix_load(call->session->core, lookup.cache, prefix, own->max_tokens, own->load,
+                     &lookup.load);
+    return !own->claims && lookup.load && park_lookup(call, &lookup) == STATUS_OK;
+}
+
+static enum status begin_long_lookup(struct call *call, struct long_lookup *own)
+{
+    const struct core_prefix prefix = prefix_of(&own->call);
+    if (begin_load(call, own, &prefix))
+        return STATUS_OK;
+    call->error.status = STATUS_OK;
+    own->blocks = call_alloc(call, own->num_blocks + (size_t)1, sizeof *own->blocks);
+    return own->blocks ? core_lookup_begin(call->session->core, own->call.cache, &prefix,
+                                           own->max_tokens, own->claims, own->blocks, &own->result,
+                                           &own->call.pieces, &call->error)
+                       : call->error.status;
+}
+
+static enum status end_long_lookup(struct call *call, void *context, bool *more)
+{
+    struct long_lookup *own = context;
+    enum status status = own->call.pieces ? STATUS_OK : begin_long_lookup(call, own);
+    if (status != STATUS_OK || call->later)
+        return status;
+    status = core_pieces_next(own->call.pieces, more, &call->error);
+    if (status == STATUS_OK && !*more)
+        fill_lookup_reply(&call->reply, call->session->core, own->call.cache, own->blocks,
+                          own->result.num_found, &own->result);
+    return status;
+}
+
+static enum status find_long_prefix(struct call *call, const struct prefix_fields *fields,
+                                    uint32_t num_blocks)
+{
+    static const struct offload_steps steps = {fill_long, end_long_lookup, drop_long};
+    const struct wire_prefix_lookup *given = &call->request->prefix_lookup;
+    struct long_lookup *own = call_alloc(call, 1, sizeof *own);
+    if (!own)
+        return call->error.status;
+    own->max_tokens = given->max_tokens;
+    own->num_blocks = num_blocks;
+    own->load = (enum core_load)given->load;
+    own->claims = given->claim;
+    return start_long(call, fields, (struct wire_ints){0}, given->cache, &steps, &own->call);
 }
 
 enum status handle_prefix_lookup(struct call *call)
@@ -193,6 +336,12 @@ enum status handle_prefix_lookup(struct call *call)
     if (given->load >= CORE_NUM_LOADS)
         return error_set(&call->error, STATUS_UNSUPPORTED, "blocks cannot be loaded in way %u",
                          given->load);
+    if (is_long(call, &fields, given->cache)) {
+        enum status status =
+            count_blocks(call, num_tokens_of(&fields), core_cache_block_size(session, given->cache),
+                         &num_blocks);
+        return status == STATUS_OK ? find_long_prefix(call, &fields, num_blocks) : status;
+    }
     enum status status = fetch_prefix(call, &fields, &lookup.prefix);
     if (status == STATUS_OK)
         status = count_blocks(call, lookup.prefix.num_tokens,
@@ -295,15 +444,86 @@ enum status handle_prefix_keep(struct call *call)
     return status;
 }
 
-// What an attached process has written of the blocks that it publishes.
-static enum status report_published(struct call *call, const struct wire_prefix_publish *publish,
-                                    uint64_t *mark)
+// ---- publishing ----
+
+// What an attached process has written of blocks that it publishes.
+static enum status report_written(struct call *call, const struct wire_prefix_publish *publish,
+                                  uint64_t passed, const int32_t *blocks, uint32_t count,
+                                  uint64_t *mark)
 {
-    const struct core_report told = {.cache = publish->cache, .passed = publish->passed};
-    if (!publish->written)
-        return STATUS_OK;
-    return core_blocks_report(call->session->core, &told, publish->blocks.data,
-                              publish->blocks.count, mark, &call->error);
+    const struct core_report told = {.cache = publish->cache, .passed = passed};
+    return publish->written
+               ? core_blocks_report(call->session->core, &told, blocks, count, mark, &call->error)
+               : STATUS_OK;
+}
+
+static void fill_publish_reply(struct call *call, const int32_t *blocks, uint32_t count,
+                               uint32_t existing, uint64_t mark)
+{
+    if (count && existing == 0)
+        fault_note_publish(&call->server->fault, call->request->prefix_publish.cache, blocks[0]);
+    call->reply.answer = WIRE_ANSWER_PREFIX_PUBLISH;
+    call->reply.prefix_publish = (struct wire_prefix_publish_reply){
+        .blocks = {blocks, count}, .num_existing = existing, .mark = mark};
+}
+
+struct long_publish {
+    struct long_call call;
+    int32_t *blocks;
+    uint32_t count, reported, existing;
+    uint64_t mark;
+};
+
+static enum status report_next(struct call *call, struct long_publish *own, bool *more)
+{
+    const struct wire_prefix_publish *publish = &call->request->prefix_publish;
+    const uint32_t most = core_piece_blocks(call->server->core), left = own->count - own->reported,
+                   count = left < most ? left : most;
+    uint64_t mark = 0;
+    enum status status = report_written(call, publish, own->reported ? 0 : publish->passed,
+                                        own->blocks + own->reported, count, &mark);
+    if (!own->reported)
+        own->mark = mark;
+    own->reported += count;
+    *more = true;
+    return status;
+}
+
+static enum status begin_long_publish(struct call *call, struct long_publish *own)
+{
+    const struct wire_prefix_publish *publish = &call->request->prefix_publish;
+    struct core_prefix prefix = prefix_of(&own->call);
+    prefix.has_parent = publish->has_parent;
+    prefix.parent = publish->parent;
+    prefix.releases = publish->releases;
+    return core_publish_begin(call->session->core, publish->cache, &prefix, own->blocks, own->count,
+                              &own->existing, &own->call.pieces, &call->error);
+}
+
+static enum status end_long_publish(struct call *call, void *context, bool *more)
+{
+    struct long_publish *own = context;
+    enum status status = STATUS_OK;
+    own->blocks = (int32_t *)own->call.kept[BLOCKS].data; // a copy
+    own->count = own->call.kept[BLOCKS].count;
+    if (call->request->prefix_publish.written && own->reported < own->count)
+        return report_next(call, own, more);
+    if (!own->call.pieces)
+        status = begin_long_publish(call, own);
+    if (status == STATUS_OK)
+        status = core_pieces_next(own->call.pieces, more, &call->error);
+    if (status == STATUS_OK && !*more)
+        fill_publish_reply(call, own->blocks, own->count, own->existing, own->mark);
+    return status;
+}
+
+static enum status publish_long(struct call *call, const struct prefix_fields *fields)
+{
+    static const struct offload_steps steps = {fill_long, end_long_publish, drop_long};
+    const struct wire_prefix_publish *publish = &call->request->prefix_publish;
+    struct long_publish *own = call_alloc(call, 1, sizeof *own);
+    return own ? start_long(call, fields, publish->blocks, publish->cache, &steps, &own->call)
+               : call->error.status;
 }
 
 enum status handle_prefix_publish(struct call *call)
@@ -313,6 +533,8 @@ enum status handle_prefix_publish(struct call *call)
     struct core_prefix prefix;
     uint32_t count = publish->blocks.count, existing = 0;
     uint64_t mark = 0;
+    if (is_long(call, &fields, publish->cache))
+        return publish_long(call, &fields);
     enum status status = fetch_prefix(call, &fields, &prefix);
     if (status != STATUS_OK)
         return status;
@@ -324,14 +546,11 @@ enum status handle_prefix_publish(struct call *call)
         return call->error.status;
     if (count)
         memcpy(blocks, publish->blocks.data, count * sizeof *blocks);
-    status = report_published(call, publish, &mark);
+    status = report_written(call, publish, publish->passed, blocks, count, &mark);
     if (status == STATUS_OK)
         status = core_prefix_publish(call->session->core, publish->cache, &prefix, blocks, count,
                                      &existing, &call->error);
-    if (status == STATUS_OK && count && existing == 0)
-        fault_note_publish(&call->server->fault, publish->cache, blocks[0]);
-    call->reply.answer = WIRE_ANSWER_PREFIX_PUBLISH;
-    call->reply.prefix_publish = (struct wire_prefix_publish_reply){
-        .blocks = {blocks, count}, .num_existing = existing, .mark = mark};
+    if (status == STATUS_OK)
+        fill_publish_reply(call, blocks, count, existing, mark);
     return status;
 }
