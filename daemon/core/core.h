@@ -433,10 +433,9 @@ struct core_offer {
 // arrival.
 // NOT_FOUND: there is none. BUSY: a session has taken it, another take waits and goes first, or
 // writes of its blocks have not ended.
-// A take needs no free block, and its tenant uses no more blocks by it. So takes and leases that
-// wait do not heed each other. UNWRITTEN: such a write failed; only the giver may take it now.
-// QUOTA. LIMIT: --max-offers, or --max-batch-memory for what the offer has copied, which the taker
-// keeps until it settles.
+// A take uses no new block, so it never queues behind leases, nor leases behind takes. UNWRITTEN:
+// such a write failed; only the giver may take it now. QUOTA. LIMIT: --max-offers, or
+// --max-batch-memory for what the offer has copied, which the taker keeps until it settles.
 enum status core_offer_take(struct core_session *session, const struct core_wait *wait,
                             uint64_t cache, const char *name, const struct core_offer **out,
                             struct error *error);

@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session_life.c - the life of a session: it opens, opens and closes caches, and closes or dies. It
-// is freed when the GPU has ended its last run. Knows no connection and no process; the server
-// tells it of a death. Dispatcher thread only.
+// session_life.c - the life of a session: it opens, opens and closes caches, and closes or dies.
+// Knows no connection and no process; the server tells it of a death. Dispatcher thread only.
+//
+// Closing. core_session_close() takes away, in this order, what could still act for the session:
+// its wait, its queued runs, its line of compiles, batches, offers, holds, tickets. A hold that a
+// run in flight needs stays as that run's; if the session died, such a block is quarantined.
+//
+// Leaving. A closed session stands in core->leaving until nothing refers to it: no run in flight,
+// no table that haunts it, no draft on the job thread. Whoever takes one of these away calls
+// session_passed(), which frees the session and tells the server (session_gone()).
+//
+// Haunting. A session that died attached keeps its blocks, because its process's own kernels may
+// still read them. When the server has proof of the process's death, the next submission becomes a
+// fence: once it has ended, the GPU has passed what the process had submitted, and the blocks are
+// free.
+//
+// Errands are sessions of core's own (errands/tiers.h): they have turns, but count for no limit of
+// sessions, and nobody is told of their end.
 
 #include "session_life.h"
 

@@ -1,10 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// session.c - see session.h. A session has two jobs, one after the other: make_memory() and
-// unmake_segment(). While one runs, segment and arena belong to the job thread.
-// If a session ends before its making has begun, the job is cancelled. Unmaking goes before making.
-// So a client that gives up and tries again does not find /dev/shm filled by its last attempt.
+// session.c - see session.h. Dispatcher thread, except what stands under "on the job thread".
+//
+// Stages. MAKING: the job thread makes the segment, and Hello has no answer yet. UNMAPPED: the
+// client has --map-timeout to map it. OPEN. ENDING: closed in core; the arena lives until the GPU
+// has ended the session's last run, when core calls session_gone(). Only OPEN sessions run
+// commands.
+//
+// Jobs. A session has two, one after the other: make_memory() and unmake_segment(). While one runs,
+// segment and arena belong to the job thread. If a session ends before its making has begun, the
+// job is cancelled; if it has begun, made() ends the session. Unmaking goes before making. So a
+// client that gives up and tries again does not find /dev/shm filled by its last attempt.
+//
+// Ends. session_end() is the only way out, whatever the reason. It drops what is parked or
+// offloaded and closes the lane before it closes the session in core, so no command of it is tried
+// again. Its place counts until its memory has gone.
+//
+// Ghosts. An attached process may still use blocks when its session has ended. Core keeps the
+// session then, and its pidfd stays watched, until the process is proven dead. Ghosts count for
+// --max-sessions.
 
 #include "session.h"
 

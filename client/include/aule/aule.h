@@ -592,9 +592,9 @@ AULE_INLINE enum aule_status aule_cache_report(struct aule_cache *cache,
 /* ---- blocks ---- */
 
 /*
- * Leases `count` blocks of `cache` for this session; their contents are undefined. Waits at most
- * timeout_ms milliseconds for other sessions to release some. 0 asks once, but still lets the pool
- * grow.
+ * Leases `count` blocks of `cache` for this session; their contents are undefined.
+ * timeout_ms: how long to wait for other sessions to release blocks; 0: do not wait (memory that
+ * the pool is adding right now still counts); -1: for ever.
  * On AULE_OK block_ids[0..count) belong to this session until aule_blocks_release() or its end. On
  * any other status nothing is leased, and block_ids is untouched.
  * AULE_NO_BLOCKS: too few blocks came free in time. AULE_QUOTA: the session's own limit; this does

@@ -225,9 +225,9 @@ struct aule_step_entry {
  * computed tokens, for all entries or for none. num_tokens may exceed what was appended so far. An
  * admission control calls this before it lets a request in. Every sequence occurs once.
  * Waits at most `timeout_ms` milliseconds for blocks, and for a ticket if shared blocks are copied;
- * 0 asks once, -1 waits for ever. If blocks are copied, it then waits until the copy has ended, as
- * long as that takes: behind the runs of this session that are queued already. So no run reads a
- * copy that has failed.
+ * 0: does not wait, -1: waits for ever. If blocks are copied, it then waits until the copy has
+ * ended, behind this session's queued runs, however long that takes. So no run reads a copy that
+ * has failed.
  * A block that a batch still names is not free: the step that last used a sequence keeps its blocks
  * until its next aule_step_make() or its end. So call aule_step_rest() for a step that idles.
  * Statuses: those of aule_blocks_lease() and aule_blocks_copy(); if the copy failed, the status

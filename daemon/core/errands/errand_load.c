@@ -106,8 +106,7 @@ static uint32_t probe_all(const struct plan *plan, struct errand_block *blocks, 
     return count;
 }
 
-// Nanoseconds for a MiB. A block of which no tier could say whether it is there may be in the
-// slowest one. 0 = not known.
+// Nanoseconds for a MiB. An unknown source counts as the slowest tier. 0 = not known.
 static int64_t load_ns_of(const struct core *core, uint8_t source)
 {
     int64_t slowest = 0;

@@ -10,9 +10,9 @@
 // released; then the host tier and after it the others keep them. Stores use half of the host
 // tier's memory at most, so that loads find room; blocks that do not fit wait on the GPU.
 // A load claims its blocks as if it computed them, so that look-ups wait for it or go on behind it.
-// It asks the tiers that cannot tell at once. Then it leases blocks, loads, copies on the GPU and
-// publishes, a window of blocks at a time. Blocks behind one that did not come are left out.
-// No errand waits for a session. Tiers end their jobs or are abandoned. So every claim of an errand
+// Tiers that cannot answer at once are asked first. Then it leases blocks, loads, copies on the GPU
+// and publishes, a window of blocks at a time. Blocks behind one that did not come are left out. No
+// errand waits for a session. Tiers end their jobs or are abandoned. So every claim of an errand
 // ends.
 
 #ifndef AULE_CORE_TIERS_H

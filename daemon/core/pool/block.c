@@ -1,8 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// block.c - see block.h. The state is a function of the counters: code that changes a counter calls
-// block_settle(), and nothing else sets the state of a block in use.
+// block.c - see block.h, which says who calls block_settle() and when. The state is a function of
+// the counters; nothing else sets the state of a block in use. Allocates nothing, so it cannot
+// fail: all memory that it needs was reserved before. Dispatcher thread only.
+//
+// One settle. rightful_state() and rightful_charge() tell what the counters ask for. If that is
+// what the block has, nothing is touched. Otherwise the block leaves all sums of its old charge
+// (tenant, cache, queue of victims) and enters those of the new one; a free block goes to its
+// chunk's stack.
+//
+// Three orders are kept up to date here, and only here: the victims of each account (which cached
+// block goes next), the idle chunks (which chunk could be emptied), and the usable chunks (where
+// the next lease takes from: the lowest number, so that high chunks become empty).
 
 #include "block.h"
 

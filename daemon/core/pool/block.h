@@ -120,8 +120,8 @@ bool block_is_whole(const struct cache *cache, int32_t id); // of a block in a p
 // no memory. block_was_whole() reads it.
 uint8_t *block_whole_bits(const struct cache *cache);
 bool block_was_whole(const struct cache *cache, const uint8_t *bits, int32_t id);
-// Call this after the block's written bits have changed. Losing wholeness while batches
-// may name the block increments its tenant's `unwholes`.
+// Call this after the block's written bits have changed. If a block that batches may name is no
+// longer fully written, its tenant's `unwholes` grows.
 void block_set_written(struct cache *cache, struct block *block, uint32_t layers);
 
 // Call this after any counter of the block changed, or after it was pinned or unpinned. It computes

@@ -1,8 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// cache.c - see cache.h: checking identities, the registry of caches by name, the life of a chunk
-// (absent, growing, present, absent again).
+// cache.c - see cache.h. Dispatcher thread only; creating a chunk's memory is the engine's work.
+//
+// Identity. What a block's bytes mean depends on the whole identity, so a name with another
+// identity is another cache. A tenant finds its own cache of a name first, then another tenant's of
+// the same identity, whose memory it shares, but no prefix.
+//
+// Registry. A cache stays when its last session closes it, with its cached blocks. If --max-caches
+// is reached, the one that has been unused the longest ends, unless it has a pinned block or its
+// end would take a tenant below its floor.
+//
+// Chunks. ABSENT -> GROWING (cache_grow() asked the engine) -> PRESENT (cache_grown()) -> ABSENT
+// again (cache_give_back()). Chunk numbers and so block ids stay the same over this: a table of
+// addresses has a place for each. All host memory of a chunk is one piece, taken before the engine
+// is asked; so what comes later cannot fail.
 
 #include "cache.h"
 

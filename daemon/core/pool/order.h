@@ -16,8 +16,8 @@
 
 enum { ORDER_CLASSES = 4 };
 
-// 24 bytes, of which stray.order and `prev` are the same eight: 0 = in no queue, ORDER_STRAY = in
-// the heap, else in a list.
+// 24 bytes. The word that stray.order and `prev` share tells where the node is: 0 nowhere,
+// ORDER_STRAY in the heap, any other value in a list.
 struct order_node {
     union {
         struct heap_node stray; // begins with the key, too

@@ -18,9 +18,11 @@
 
 enum { PREFIX_FARTHER = 3 };
 
-// In cache->node_stock, so it begins at a cache line, and so do its parts. Two lines side by side
-// cost little more than one: a look-up reads the line of `hash` and the tokens behind it, an
-// eviction the line of `prev` and that of `hash`.
+// Layout, in cache->node_stock: three parts, each on cache lines of its own. A look-up reads the
+// third one, an eviction the second and third. Adjacent lines are fetched together.
+//   at 0     names, ids and times, which few calls read
+//   at 64    the links of the tree, and what keeps the node
+//   at 128   what a look-up compares: hash, parent, block, tokens
 struct prefix_node {
     struct record_chain chain; // its name in tiers; unset while pool->has_tiers is not
     struct prefix_node *prev_fresh, *next_fresh; // cache->fresh, while is_fresh

@@ -1,8 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// run.c - checks and queues runs, and keeps each ticket until it is reaped. The scheduler decides
-// what runs when. Dispatcher thread.
+// run.c - queues runs, and keeps each ticket until it is reaped. run_check.c checks them; the
+// scheduler decides what runs when. Dispatcher thread.
+//
+// A run's life. core_run() checks everything, then copies the arrays behind the struct run: from
+// here on the run reads nothing of the client's. run_queue() gives it a ticket and a place in its
+// session's list. The scheduler picks its links (run_picked()), the engine ends them
+// (run_link_over()), and the last one delivers the result (run_deliver()). The ticket stays until
+// core_ticket_reap().
+//
+// Links. A run is one link for each slice of each layer: run_next_link() names the next one. A
+// layer is cut anew when it begins (run_cut()), so the number of slices can change from layer to
+// layer.
+//
+// Order. Tickets of a session end in order, though links may end in another one: a run is delivered
+// only behind all runs before it. The engine returns links in order; links that it puts off come
+// back by run_put_back().
+//
+// Dropping. Queued runs are dropped from the last one on, because a copy behind a dropped run would
+// read what that run never wrote. Of a run with layers in flight only the others are dropped; it
+// ends with those in flight.
 
 #include "run.h"
 

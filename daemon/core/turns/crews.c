@@ -73,9 +73,8 @@ void crews_add_ready(struct crews *crews, const struct reading *reading, const s
         add(&crew->ready, reading, habit, gap);
 }
 
-// When a session is given up. A wait in vain costs its length. One that ends too early costs what
-// sharing saves, which is most of the GPU's time for the session, and parts the sessions for some
-// runs more.
+// How long to wait for a session. Waiting for nothing costs the wait. Giving up too early costs a
+// second read of the prefix, now and in the next few runs, because the sessions fall out of step.
 static int64_t due_at(const struct habit *habit, const struct habit_gap *gap, int64_t ended_ns)
 {
     return ended_ns == FOREVER ? FOREVER

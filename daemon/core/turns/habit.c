@@ -24,10 +24,10 @@ enum {
     // one ends it.
     LATE = 4,
     MOST_TRUST = 4 * HABIT_TRUST,
-    // Shared tokens cost more than others, because more queries see them. So their time is best
-    // seen in submissions with few sequences, where a token takes longest. A longer time adds a
-    // quarter of the excess. Shorter ones are believed slowly: if the estimate becomes too low to
-    // wait, submissions with few sequences come again.
+    // The time of a shared token is estimated as the largest recent value: it rises by 1 /
+    // TOKEN_RISE
+    // of the excess, and falls by 1 / TOKEN_FALL. Submissions with few sequences show it best. A
+    // low estimate only means that they come again.
     TOKEN_RISE = 4,
     TOKEN_FALL = 1024,
 };

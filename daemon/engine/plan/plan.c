@@ -1,10 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// plan.c - turns a submission's runs into as few dispatches as their pipelines allow. In a wave,
-// runs of the same kind, geometry, dtypes and features become one ragged dispatch, whatever session
-// or layer they belong to. An attention whose sequences go to several kernels has a share in
-// several dispatches. Records nothing. Submitter only, except plan_num_shares().
+// plan.c - turns a submission's runs into as few dispatches as their pipelines allow. Records
+// nothing, and computes no work list: choice.c and cut.c make those, describe.c writes what a
+// shader reads. Submitter only, except plan_num_shares().
+//
+// Shares and groups. An attention whose sequences go to several kernels has a share for each. Each
+// share is planned as a group of its own first. It then joins a group of its wave that needs the
+// same pipelines, whatever session or layer it belongs to; a group is one ragged dispatch.
+//
+// Failure. A run joins with all of its shares or with none, so it fails alone. Memory for parts
+// that is short fails the runs that need it, in their order. If a run of a company cannot be
+// planned, all is planned again without companies (`apart`): a run never fails because of another
+// session's run.
+//
+// Pipelines that are not there. The first run that lacks one asks the compiler for it and puts its
+// line off: this run and all later ones of the session come back unstarted. Cascades and companies
+// are optional: they are only asked for, and until they are there their runs go without.
+//
+// Repeats. The waves of a model step differ in layers and tensors alone. So the plan of a wave that
+// is like the one before is a copy of that plan.
 
 #include "plan.h"
 

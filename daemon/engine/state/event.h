@@ -26,12 +26,11 @@ void event_post(struct engine *engine, struct event_node *node);
 void engine_wake(struct engine *engine); // tells the caller that there is an event; any thread,
                                          // without the lock
 bool engine_lost(struct engine *engine); // any thread, without the lock
-// Polls until *count changes, but at most watch.look_ns after the completer stopped polling the
-// GPU, or after engine_expect(). All calls of engine_expect() together extend the polling to
-// most_ns at most, so that a client that only advances batches costs no core. Polling saves the
-// wake-up time of a thread, about 20 us: a client that got its result often submits again
-// immediately. Call it with the lock held; it releases the lock while it polls. Returns for how
-// many ns it polled, without the time until the completer stopped.
+// Polls until *count changes. Gives up look_ns after the later of (the completer's last poll,
+// engine_expect()), and after most_ns in all; the second limit keeps a client that never submits
+// from holding a core busy. Polling saves the wake-up time of a thread, about 20 us. Call it with
+// the lock held; it releases the lock while it polls. Returns for how many ns it polled, without
+// the time until the completer stopped.
 int64_t engine_look_out(struct engine *engine, const atomic_uint *count, int64_t most_ns);
 // The time for which engine_expect() may keep a thread polling, in ns.
 int64_t engine_patience_ns(const struct engine *engine);

@@ -53,8 +53,7 @@ static const struct park_kind end_of_run = {.list = PARK_ENDS, .retry = retry_wa
 
 // Answers with the result of a run: at once if the run is over, else when it ends, until
 // `deadline_ns`. TIMEOUT: the run is not over and the deadline has passed.
-// Most often the call has queued the run itself. Then no error text is made, which nobody would
-// see.
+// Most often the call has queued the run itself, so the error text is skipped: nobody reads it.
 static enum status wait_for_end(struct call *call, uint64_t ticket, int64_t deadline_ns)
 {
     struct core_session *core = call->session->core;

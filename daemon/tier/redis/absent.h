@@ -2,10 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // absent.h - the filter: which blocks a server has lately said it does not have. A look-up of such
-// a block asks nobody. It answers "absent" only within `age_ns` of the server's answer, and not if
-// this daemon has stored the block since. So its only wrong answer is about a block that another
-// machine stored less than `age_ns` ago: that machine's blocks become visible within that time. A
-// false "absent" by chance takes two blocks with equal 64-bit hashes.
+// a block sends no request. The filter answers "absent" for `age_ns` after the server's answer,
+// unless this daemon stores the block. So a block that another machine stores is seen at most
+// `age_ns` late. Two blocks with equal 64-bit hashes could make a false "absent".
 //
 // A table of sets of four entries, each set one cache line; the oldest entry of a set gives way.
 // Knows no servers. Any thread.

@@ -1,8 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// link.c - see link.h. A link sends a list of pieces: text that stands in the link, and the memory
-// of jobs.
+// link.c - see link.h. Knows no slots, breakers or jobs: node.c chooses what goes over the link,
+// and is told of each value, each failure and each unit that was lost. Never blocks. Its lane's
+// thread.
+//
+// Sending. link_put() makes a command of a unit: pieces, which are text that stands in link->text,
+// or memory of the job. Values are not copied, so a store's job stays until its last piece was
+// sent. link_takes() tells beforehand whether there is room.
+//
+// Answers. They come in the order of the commands, so link->sents is a ring and the first one is
+// the one that is answered. reply.c reads the stream; a value goes straight to the job's memory,
+// and is checked when it is whole.
+//
+// States. DOWN -> CONNECTING -> SECURING (TLS only) -> HELLO -> UP. In each one link_event() goes
+// on as far as the socket allows, and watch() asks epoll for what is needed next. Any answer that
+// Redis cannot give closes the link (node_link_failed()); the units under way are lost, and node.c
+// decides what becomes of them.
+//
+// Units may be forgotten while their answer is on its way (link_forget()): the answer is then read
+// and dropped. Only a store that is not sent yet cannot be forgotten.
 
 #include "link.h"
 
