@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // core.h - who holds which block, which prefix is cached, whose run is next. Plain C above
-// engine.h. Knows no Vulkan, no socket and no clock: the caller passes the time. One thread, the
-// dispatcher, makes every call, so there is no lock.
+// engine.h. Knows no Vulkan, no socket, no lock and no clock: the caller passes the time. Thread:
+// dispatcher, where a declaration has no other tag.
 //
 // No call waits, except core_destroy(). A call that cannot be served yet returns NO_BLOCKS, BUSY or
 // TIMEOUT. The caller keeps the command, and calls again when core_next_ready() names it: waits.h.
@@ -101,7 +101,8 @@ struct core_params {
                      //   have waited (delay.h). 0 = the caller never polls, and
                      //   runs never wait for other sessions
     void (*log)(void *context, int level, const char *format, const char *text); // as engine.h's
-    // Frees large memory of malloc(), perhaps on another thread. NULL: free() does.
+    // Frees large memory of malloc(), perhaps on another thread. NULL: free() does. Thread:
+    // dispatcher.
     void (*free_later)(void *context, void *memory);
     void *context; // passed to session_gone(), log() and free_later()
 };
@@ -488,7 +489,7 @@ enum status core_batch_create(struct core_session *session, const struct core_ba
 enum status core_batch_destroy(struct core_session *session, uint64_t batch, struct error *error);
 
 // The same in three parts, for large arrays. core_batch_begin() reads their lengths and the scalars
-// alone. Then any thread calls core_draft_fill() with the arrays, which stay the caller's until the
+// alone. Then core_draft_fill() (Thread: any) takes the arrays, which stay the caller's until the
 // draft ends, and the same lengths and scalars otherwise. Then the dispatcher calls
 // core_draft_end(), if the session has not been closed and filling succeeded. Always call
 // core_draft_discard() last. A session closed meanwhile ends only then.
@@ -647,7 +648,7 @@ struct core_tenant_view {
 };
 // --tenant-share: the most that a group of --tenant may have of `total` while other tenants have
 // `others` of it. It is `share` of what these leave, at least 1; a share of 0 or 1 is all. Users
-// without a group, who are the daemon's user and root, have no such limit. Any thread.
+// without a group, who are the daemon's user and root, have no such limit. Thread: any.
 uint64_t core_tenant_part(double share, uint64_t total, uint64_t others);
 uint32_t core_num_tenants(const struct core *core);
 // Tenant `index`, in the order in which they appeared; false: there is none. A call for the next

@@ -5,9 +5,7 @@
 // implements it without a device. Knows nothing of sessions, holds, prefixes or sockets; the caller
 // has checked every id, length and offset.
 //
-// Threads: one thread calls these functions, the dispatcher. Any thread may call
-// engine_arena_create(), engine_arena_create_exported(), engine_arena_export(),
-// engine_arena_destroy() and engine_has_news(). Only engine_wait(), engine_destroy(),
+// Thread: dispatcher, where a declaration has no other tag. Only engine_wait(), engine_destroy(),
 // engine_destroy_within(), engine_arena_create_exported() and the two functions that copy a block
 // wait for the GPU. The engine's own threads do the rest; they call `wake` when engine_poll() has
 // an event.
@@ -67,9 +65,9 @@ struct engine_params {
     // live as long as the engine.
     const char *compile_program;
     enum engine_haul_mode haul;
-    // Called on engine threads when engine_poll() has an event. Must not block.
+    // Called when engine_poll() has an event. Must not block. Thread: the engine's.
     void (*wake)(void *context);
-    // Called on any thread. Level 0 error, 1 warning, 2 info, 3 debug. `format` is what `text` was
+    // Thread: any. Level 0 error, 1 warning, 2 info, 3 debug. `format` is what `text` was
     // made by: the kind of line. NULL = silent.
     void (*log)(void *context, int level, const char *format, const char *text);
     void *context; // passed to `wake` and `log`
@@ -220,15 +218,16 @@ enum status engine_block_write(struct engine_cache *cache, uint32_t layer, int32
 // aligned and stays mapped until engine_arena_destroy() returns true.
 // `base` NULL: the engine allocates the memory, on the device if the CPU can write there (reading
 // it back is slow). engine_arena_base() returns the address. The memory ends with the arena.
+// Thread: any.
 enum status engine_arena_create(struct engine *engine, void *base, uint64_t size,
                                 struct engine_arena **out, struct error *error);
 // Makes an arena in zeroed device memory that other processes can import. Waits for the GPU. The
 // CPU cannot reach it: engine_arena_base() is NULL. UNSUPPORTED: the device exports no memory.
-// LIMIT: `size` exceeds the device's largest allocation.
+// LIMIT: `size` exceeds the device's largest allocation. Thread: any.
 enum status engine_arena_create_exported(struct engine *engine, uint64_t size,
                                          struct engine_arena **out, struct error *error);
 // Opens a descriptor of the memory of an arena of engine_arena_create_exported(). The memory lives
-// until the arena and all imports have ended. Any thread.
+// until the arena and all imports have ended. Thread: any.
 enum status engine_arena_export(const struct engine_arena *arena, struct engine_export *out,
                                 struct error *error);
 // Makes [base, base + size) usable for copies of blocks, and for nothing else. It is imported in
@@ -240,7 +239,7 @@ enum status engine_arena_create_parts(struct engine *engine, void *base, uint64_
 uint64_t engine_arena_part_bytes(const struct engine_arena *arena); // its size: there is one part
 // Call this when every submission and haul that uses the arena has completed, or the device is
 // lost. Takes NULL. true: the memory may be unmapped. false: the device is lost and may still write
-// to the memory, so it must stay mapped until the process ends.
+// to the memory, so it must stay mapped until the process ends. Thread: any.
 bool engine_arena_destroy(struct engine_arena *arena);
 bool engine_arena_imported(const struct engine_arena *arena);
 void *engine_arena_base(const struct engine_arena *arena);
@@ -495,7 +494,7 @@ bool engine_line_resume(struct engine *engine, uint64_t line);
 void engine_line_end(struct engine *engine, uint64_t line);
 
 bool engine_poll(struct engine *engine, struct engine_event *event); // false: there is no event
-// Any thread, at the cost of one atomic load. false: there is no event, or `wake` will still be
+// Thread: any, at the cost of one atomic load. false: there is no event, or `wake` will still be
 // called for it. true may be a false alarm.
 bool engine_has_news(const struct engine *engine);
 // Waits until the event of submission `sequence` can be polled. STATUS_TIMEOUT,

@@ -3,7 +3,7 @@
 //
 // bound.h - a file that this process has made at a path, known by its device and inode. A start
 // script may clear the folder of a daemon that still runs, and start the next one there. Then the
-// first one's end must leave the files of the other. Dispatcher thread, and signal handlers.
+// first one's end must leave the files of the other. Thread: dispatcher, and signal handlers.
 
 #ifndef AULE_SERVER_BOUND_H
 #define AULE_SERVER_BOUND_H

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // connections.h - connections that come and go: logs them, and ends the session of one that is
-// gone. listener.c accepts and refuses them. Dispatcher thread.
+// gone. listener.c accepts and refuses them. Thread: dispatcher.
 
 #ifndef AULE_SERVER_CONNECTIONS_H
 #define AULE_SERVER_CONNECTIONS_H

@@ -3,7 +3,7 @@
 //
 // dispatch.h - serves one request at a time: copies and verifies the message, checks that the
 // command is allowed now, calls its handler and answers. Handlers get verified messages, and a
-// living session unless the command needs none. They check ranges. Dispatcher thread.
+// living session unless the command needs none. They check ranges. Thread: dispatcher.
 
 #ifndef AULE_SERVER_DISPATCH_H
 #define AULE_SERVER_DISPATCH_H

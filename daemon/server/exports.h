@@ -4,7 +4,7 @@
 // exports.h - the export socket: it passes descriptors of device memory, which messages cannot
 // carry. A client connects, sends one packet with a token, and gets one packet with the descriptor
 // (struct wire_export_request and wire_export_answer in wire.h). Then the connection ends. Knows
-// tokens and descriptors, not what they are for. Dispatcher thread.
+// tokens and descriptors, not what they are for. Thread: dispatcher.
 //
 // A connection can do nothing but wait: at most --max-exports are open, each for two seconds.
 // Others wait in the kernel's queue. A user whom the daemon does not serve, and a guest above its

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // fault.h - faults for tests, injected only if --fault asks for one: a test then proves that its
-// comparison of results notices it. Knows core's view of caches. Dispatcher thread.
+// comparison of results notices it. Knows core's view of caches. Thread: dispatcher.
 
 #ifndef AULE_SERVER_FAULT_H
 #define AULE_SERVER_FAULT_H

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // groups.h - the groups of users that --tenant names: who belongs to which, and their limits.
-// Constant after groups_create(): any thread.
+// Constant after groups_create(). Thread: any.
 
 #ifndef AULE_SERVER_GROUPS_H
 #define AULE_SERVER_GROUPS_H

@@ -5,7 +5,8 @@
 // making, filling, importing and unmapping a segment, and preparing large metadata (offload.h).
 // Knows nothing of what a job does.
 // A struct job is part of the object that it works on, so starting one cannot fail. The job belongs
-// to the job thread from jobs_start() until jobs_finish_done() calls its `done`.
+// to the job thread from jobs_start() until jobs_finish_done() calls its `done`. Thread:
+// dispatcher.
 
 #ifndef AULE_SERVER_JOBS_H
 #define AULE_SERVER_JOBS_H
@@ -15,8 +16,8 @@
 #include <stdbool.h>
 
 struct job {
-    void (*work)(struct job *job);                // runs on the job thread
-    void (*done)(struct job *job, void *context); // runs on the dispatcher; may free the job
+    void (*work)(struct job *job);                // Thread: job thread
+    void (*done)(struct job *job, void *context); // may free the job
     bool is_long;            // it may take a second: jobs that are not go first
     uint64_t tenant;         // of a long job, any number
     uint64_t bytes;          // of a long job's data: the smaller ones of a tenant go first
@@ -25,7 +26,7 @@ struct job {
 
 struct jobs;
 
-// All functions: dispatcher thread. `wake_fd` is an eventfd that is written when a job is done; it
+// `wake_fd` is an eventfd that is written when a job is done; it
 // stays the caller's.
 enum status jobs_create(int wake_fd, struct jobs **out, struct error *error);
 // Jobs run in the order of their start, long ones behind all others. Long ones take turns among

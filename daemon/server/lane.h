@@ -5,7 +5,7 @@
 // answers into the completion rings. A run or a wait lies in its entry; other commands lie in
 // places, behind the arena or in it, and so do answers that no entry can hold. The handlers are
 // those of messages. Knows entries, places, rings and the doorbell, not what a command does.
-// Dispatcher thread.
+// Thread: dispatcher.
 //
 // Order: each lane serves its requests in the order in which they were sent. Between the lanes
 // there is no order, unless the client waits for the answer to one request before it sends the

@@ -4,8 +4,8 @@
 // listener.h - the daemon's two sockets for requests: their connections with credentials, the
 // requests that they send, and the way back for answers. Workers use the one at the daemon's path.
 // Operators use the control socket beside it, which only the daemon's user and root can open.
-// Knows neither sessions nor what a request means. Nothing here blocks on a peer. Dispatcher
-// thread.
+// Knows neither sessions nor what a request means. Nothing here blocks on a peer. Thread:
+// dispatcher.
 //
 // No peer can make others wait or the daemon keep much memory:
 // - Credentials are read before a connection gets a place (places.h). Some connections without a

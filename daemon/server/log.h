@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // log.h - lines on stderr: time, level, text. Knows no objects: the caller begins the text with the
-// object's name, as in "session 7 (worker, pid 123): opened". Any thread, unless noted.
+// object's name, as in "session 7 (worker, pid 123): opened". Thread: any, unless noted.
 //
 // A caller never waits for the reader of standard error: after log_start() a line goes into a queue
 // of 1 MiB, and the log's own thread writes it. If the queue is full, or a write fails, lines are

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // log_limit.h - how often each kind of line is written. A kind is a format string, known by its
-// address, so nothing that a client sends makes a kind. Knows no clock and writes nothing. The
-// caller's lock guards it.
+// address, so nothing that a client sends makes a kind. Knows no clock and writes nothing. Thread:
+// any, under the caller's lock.
 
 #ifndef AULE_SERVER_LOG_LIMIT_H
 #define AULE_SERVER_LOG_LIMIT_H

@@ -4,7 +4,8 @@
 // offload.h - commands that would hold the dispatcher for long. The job thread copies and checks
 // large metadata. Then the dispatcher goes on, perhaps in pieces, of which it makes one a turn. The
 // session's later commands wait meanwhile in their order: messages in a list, ring entries in their
-// ring. Other sessions go on. Knows calls, not what they ask. Dispatcher thread, except `fill`.
+// ring. Other sessions go on. Knows calls, not what they ask. Thread: dispatcher; `fill`: job
+// thread.
 
 #ifndef AULE_SERVER_OFFLOAD_H
 #define AULE_SERVER_OFFLOAD_H

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // params.h - what a user may set of a server: aule-daemon's options, and the struct that they fill.
-// The server reads the struct and knows no command line; daemon/options.c does.
+// The server reads the struct and knows no command line; daemon/options.c does. Thread: main writes
+// it before the start, any reads it.
 
 #ifndef AULE_SERVER_PARAMS_H
 #define AULE_SERVER_PARAMS_H

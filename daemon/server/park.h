@@ -4,7 +4,7 @@
 // park.h - commands that wait. Each is a record with a deadline, never a blocked thread. Knows no
 // command: a handler's file has a struct park_kind for each kind that waits, and parks its own part
 // of the record. Core names the records that may succeed now (core/waits.h), so an event costs what
-// it wakes, not all that waits. Work never overtakes older work of its session. Dispatcher thread.
+// it wakes, not all that waits. Work never overtakes older work of its session. Thread: dispatcher.
 
 #ifndef AULE_SERVER_PARK_H
 #define AULE_SERVER_PARK_H

@@ -3,7 +3,7 @@
 //
 // places.h - who may take one more of something that has a limit: a connection, a session, a place
 // on the export socket. Root and the daemon's own user are its operators. A guest is another user,
-// whom a group of --tenant has. Knows numbers, not what they count. Any thread.
+// whom a group of --tenant has. Knows numbers, not what they count. Thread: any.
 //
 // A group has at most the part that core_tenant_part() says, or what its --tenant says. One user of
 // several has at most that part of the group's.

@@ -4,8 +4,7 @@
 // segment.h - a session's shared memory: a header, the rings, the arena, as in wire.h. The daemon
 // makes it, allocates all its pages at once, and unlinks it when the client has mapped it. Knows
 // nothing of sessions or the GPU.
-// segment_create() and segment_destroy() take long and run on the job thread. A segment belongs to
-// one thread at a time.
+// A segment belongs to one thread at a time. Thread: dispatcher, or as a declaration says.
 
 #ifndef AULE_SERVER_SEGMENT_H
 #define AULE_SERVER_SEGMENT_H
@@ -39,11 +38,12 @@ struct segment {
 uint64_t segment_size(const struct segment_params *params); // bytes that it takes of /dev/shm
 uint64_t segment_room(void); // bytes of /dev/shm, used ones too; 0: not known, and errno says why
 // Takes all of the memory at once. NO_MEMORY: the error says what /dev/shm has left. LIMIT: the
-// guard has no room (--max-sessions).
+// guard has no room (--max-sessions). Thread: job thread.
 enum status segment_create(const struct segment_params *params, struct segment *out,
                            struct error *error);
 void segment_unlink(struct segment *segment);  // removes the name, not the memory; may be repeated
-void segment_destroy(struct segment *segment); // takes a zeroed or half-made one
+void segment_destroy(struct segment *segment); // takes a zeroed or half-made one. Thread: job
+                                               // thread
 // True: the client shrank it, and a thread touched a lost page.
 bool segment_is_dead(const struct segment *segment);
 

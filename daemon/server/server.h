@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// server.h - the daemon as one object: engine, core, listener and sessions. The thread that calls
-// server_run() is the dispatcher. This is what main() may use; state.h has what is inside.
+// server.h - the daemon as one object: engine, core, listener and sessions. Thread: main, which
+// becomes the dispatcher in server_run(). This is what main() may use; state.h has what is inside.
 
 #ifndef AULE_SERVER_H
 #define AULE_SERVER_H

@@ -3,7 +3,7 @@
 //
 // session.h - the life of a session: Hello, its segment on the job thread, Mapped, the end. It ends
 // with its connection, its client's process, CloseSession, KillSession, a shrunk segment, or the
-// daemon. Knows nothing of blocks or runs, which are core's. Dispatcher thread.
+// daemon. Knows nothing of blocks or runs, which are core's. Thread: dispatcher.
 
 #ifndef AULE_SERVER_SESSION_H
 #define AULE_SERVER_SESSION_H

@@ -3,7 +3,7 @@
 //
 // side_socket.h - a Unix socket beside the daemon's own: its path is that of the daemon's socket
 // and a suffix. Knows files, not what goes through a socket. Call it under the daemon's lock.
-// Dispatcher thread.
+// Thread: dispatcher.
 
 #ifndef AULE_SERVER_SIDE_SOCKET_H
 #define AULE_SERVER_SIDE_SOCKET_H

@@ -5,7 +5,7 @@
 // next access to a lost page, by any thread, raises SIGBUS. The guard's handler then marks the
 // segment dead, maps zero pages over it, and lets the access go on. If the system refuses so much
 // memory, it maps only the page of the access. Faults elsewhere go to the earlier handler. Knows
-// address ranges, not sessions. add, remove and is_dead: any thread.
+// address ranges, not sessions. Thread: main, or as a declaration says.
 
 #ifndef AULE_SERVER_SIGBUS_H
 #define AULE_SERVER_SIGBUS_H
@@ -18,10 +18,10 @@ enum status sigbus_guard_init(uint32_t capacity, int wake_fd, struct error *erro
 void sigbus_guard_finish(void); // restores the earlier handler; no segment may be left
 
 // Returns the segment's number; -1: all `capacity` are in use. `base` is page aligned.
-int sigbus_guard_add(void *base, size_t size);
+int sigbus_guard_add(void *base, size_t size); // Thread: any
 // Call this before munmap(), when no thread accesses the segment any more. Takes -1.
-void sigbus_guard_remove(int segment);
-bool sigbus_guard_is_dead(int segment);
-uint64_t sigbus_guard_deaths(void); // segments that have died so far
+void sigbus_guard_remove(int segment);  // Thread: any
+bool sigbus_guard_is_dead(int segment); // Thread: any
+uint64_t sigbus_guard_deaths(void);     // segments that have died so far
 
 #endif

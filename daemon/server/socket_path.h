@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // socket_path.h - where the socket lies, and the lock beside it that makes its daemon the only one.
-// Knows nothing of nng. Dispatcher thread, at start and end only.
+// Knows nothing of nng. Thread: dispatcher, at start and end only.
 
 #ifndef AULE_SERVER_SOCKET_PATH_H
 #define AULE_SERVER_SOCKET_PATH_H

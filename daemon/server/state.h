@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// state.h - the structs that the files of server/ share. They belong to the dispatcher thread.
-// Other threads touch only two things: the job thread a session's segment and arena, and an
-// offloaded call, while its job runs; and the engine's threads `waker`.
+// state.h - the structs that the files of server/ share. Thread: dispatcher. Others touch two
+// things only: the job thread a session's segment and arena, and an offloaded call, while its job
+// runs; the engine's threads `waker`.
 
 #ifndef AULE_SERVER_STATE_H
 #define AULE_SERVER_STATE_H

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // tiering.h - opens and closes the tiers that the options name, and their memory. Knows backends
-// and the engine's arenas, not what is stored. Dispatcher thread, before and after the loop.
+// and the engine's arenas, not what is stored. Thread: dispatcher, before and after the loop.
 
 #ifndef AULE_SERVER_TIERING_H
 #define AULE_SERVER_TIERING_H

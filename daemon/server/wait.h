@@ -4,7 +4,7 @@
 // wait.h - how the dispatcher waits for events. It polls for --ring-spin after the last entry or
 // answer of a ring (lane.h), and around the predicted end of GPU work (core_wake_ns()). Otherwise
 // it sleeps until an event or the nearest deadline. Knows where events come from, not what they ask
-// for. Dispatcher thread.
+// for. Thread: dispatcher.
 
 #ifndef AULE_SERVER_WAIT_H
 #define AULE_SERVER_WAIT_H

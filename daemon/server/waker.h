@@ -6,7 +6,7 @@
 // eventfd, not what the events are.
 // No wake-up is lost. A thread first makes its event visible, then reads `asleep`. The dispatcher
 // first sets `asleep`, then looks for events. All four are sequentially consistent, so at least one
-// side sees the other.
+// side sees the other. Thread: dispatcher, or as a declaration says.
 
 #ifndef AULE_SERVER_WAKER_H
 #define AULE_SERVER_WAKER_H
@@ -20,10 +20,10 @@ struct waker {
 };
 
 // Writes the eventfd, whether the dispatcher sleeps or not: for events that it does not poll for.
-// Any thread, also in a signal handler.
+// Thread: any, also a signal handler.
 void waker_ring(int fd);
 
-// Call this after an event became visible. Any thread.
+// Call this after an event became visible. Thread: any.
 void waker_wake(struct waker *waker);
 
 // The dispatcher calls this before it sleeps in poll() or the like. False: has_news() is true, so

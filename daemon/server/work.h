@@ -3,7 +3,7 @@
 //
 // work.h - one struct for the commands that queue GPU work: a run, a copy of blocks, a merge.
 // It can be submitted to core, and kept for a retry while the session has no free ticket. Knows
-// core's calls, nothing of the wire or of waiting. Dispatcher thread.
+// core's calls, nothing of the wire or of waiting. Thread: dispatcher.
 
 #ifndef AULE_SERVER_WORK_H
 #define AULE_SERVER_WORK_H

@@ -5,7 +5,8 @@
 # borders.sh: compares the includes of all C files with the table of rooms below. It also checks
 # that headers do not include each other in a circle, that a folder has at most 30 .c files, that an
 # include names its room, and that all files have one order of includes. In the folders of `ordered`
-# no files use each other in a circle. Exit code: 0 passed, 1 failed.
+# no files use each other in a circle. The headers of core and engine for others, and those of the
+# server, name their thread ("Thread: "). Exit code: 0 passed, 1 failed.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -270,4 +271,9 @@ circles()
 for folder in "${ordered[@]}"; do
     circles "$folder" || bad=1
 done
+if grep -L 'Thread:' daemon/core/core.h daemon/engine/engine.h daemon/server/*.h \
+    daemon/server/*/*.h | grep .; then
+    echo "the headers above do not say \"Thread: \""
+    bad=1
+fi
 exit $bad

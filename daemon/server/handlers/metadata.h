@@ -3,7 +3,7 @@
 //
 // metadata.h - fetches an array of a command from the message or from the session's arena. An array
 // in the arena is copied once, under the SIGBUS guard, and only the copy is used. Knows where an
-// array is, not what it means. Dispatcher thread, except metadata_copy().
+// array is, not what it means. Thread: dispatcher, except metadata_copy().
 
 #ifndef AULE_SERVER_METADATA_H
 #define AULE_SERVER_METADATA_H

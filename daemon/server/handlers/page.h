@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // page.h - a list that an answer has page by page: a client asks again from first + count until it
-// has `total`. Knows no list: each brings a function that fills one entry. Dispatcher thread.
+// has `total`. Knows no list: each brings a function that fills one entry. Thread: dispatcher.
 
 #ifndef AULE_SERVER_PAGE_H
 #define AULE_SERVER_PAGE_H

@@ -3,7 +3,7 @@
 //
 // channel.h - one connection as bytes: requests in and answers out, in the framing of
 // schema/frame.h. nng's stream carries them (streams.h). Knows neither who sends nor what a request
-// means. It never blocks. Dispatcher thread.
+// means. It never blocks. Thread: dispatcher.
 
 #ifndef AULE_SERVER_CHANNEL_H
 #define AULE_SERVER_CHANNEL_H

@@ -2,6 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // nng_cures.h - how the daemon repairs nng before 1.6. A later nng is linked shared, as it is.
+// Thread: any.
 
 #ifndef AULE_SERVER_NNG_CURES_H
 #define AULE_SERVER_NNG_CURES_H

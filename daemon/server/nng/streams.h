@@ -4,7 +4,7 @@
 // streams.h - nng's byte streams over Unix sockets, as a dispatcher wants them: calls that never
 // block, and one descriptor that is readable while something can go on. Knows neither frames nor
 // who may connect. nng's own threads do the reading and writing, into a small buffer each way, so
-// a connection takes no other memory here. Dispatcher thread.
+// a connection takes no other memory here. Thread: dispatcher.
 //
 // The layer of nng above, its sockets, has messages as well. But it keeps requests that are not
 // whole and answers that nobody reads, and nobody can bound or see them there.

@@ -4,7 +4,7 @@
 // device_mark.h - tells the daemons of one device from each other. Each binds an abstract socket
 // (unix(7)) whose name has the device's UUID, and finds the names of the others in /proc/net/unix.
 // Such a name needs no file, and ends with its process. Daemons of another network namespace are
-// not seen. A name is a hint for an operator; any user could bind one. Dispatcher thread.
+// not seen. A name is a hint for an operator; any user could bind one. Thread: dispatcher.
 
 #ifndef AULE_SERVER_DEVICE_MARK_H
 #define AULE_SERVER_DEVICE_MARK_H

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // limits.h - what the resource limits of the process (getrlimit(2)) leave for sessions:
-// descriptors, address space, the size of a file. Knows the options that they bound. Any thread,
+// descriptors, address space, the size of a file. Knows the options that they bound. Thread: any,
 // unless noted.
 
 #ifndef AULE_SERVER_LIMITS_H

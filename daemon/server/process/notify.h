@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // notify.h - tells the service manager that the daemon is ready or stops: one datagram to
-// $NOTIFY_SOCKET, if that is set; see sd_notify(3). Knows no state of the daemon. Dispatcher
-// thread.
+// $NOTIFY_SOCKET, if that is set; see sd_notify(3). Knows no state of the daemon. Thread:
+// dispatcher.
 
 #ifndef AULE_SERVER_NOTIFY_H
 #define AULE_SERVER_NOTIFY_H
