@@ -68,11 +68,6 @@ uint64_t measuring_block_address(struct engine_cache *cache, uint32_t layer, int
     return cache_block_address(cache, layer, block);
 }
 
-uint32_t measuring_most_head_dim(void)
-{
-    return KV_MOST_HEAD_DIM_V;
-}
-
 // ---- kernels ----
 
 static const struct variant *variant_of(const struct engine_run *run)

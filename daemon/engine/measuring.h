@@ -29,7 +29,6 @@ uint64_t measuring_arena_address(const struct engine_arena *arena); // of any ar
 
 // Shader address of a block; 0: its chunk has no memory.
 uint64_t measuring_block_address(struct engine_cache *cache, uint32_t layer, int32_t block);
-uint32_t measuring_most_head_dim(void); // of V
 
 // Name of kernel `index` of the variant in use; NULL: there are no more.
 const char *measuring_kernel(const struct engine *engine, uint32_t index);

@@ -183,7 +183,7 @@ struct server {
 
 // Makes the dispatcher wake at `deadline_ns` at the latest.
 void server_arm(struct server *server, int64_t deadline_ns);
-// The rest is in drain.c.
+// The following are in drain.c.
 void server_read_signals(struct server *server);
 void server_step_drain(struct server *server); // call this once a turn; sets `finished`
 // Between these two calls SIGTERM and SIGINT end the process at once with server_exit_code(). They

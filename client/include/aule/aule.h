@@ -13,7 +13,11 @@
  *   at the end     aule_batch_destroy(), aule_cache_close(), aule_session_close()
  * aule_run_layers() runs several layers by one call. K and V that lie in the arena need no cache:
  * aule_batch_create_local(), aule_attention(). sequence.h does the bookkeeping of blocks and steps.
- * Whole programs: tests/client/readme_example.c, tests/client/examples and tools/worker.
+ * Whole programs: examples/ and tools/worker.
+ *
+ * Chapters: statuses, element types, session, arena and tensors, device arena, caches, attached
+ * pool, blocks, prefix cache, batches, runs, contiguous tensors, merging, blocks and K/V on the
+ * GPU, monitor. Each begins with "---- ".
  *
  * Shapes are written [outer, ..., inner]; the innermost dimension is contiguous. Lengths count
  * tokens; sizes, offsets and strides count bytes.

@@ -7,7 +7,7 @@
  *
  * The order of a program: create a sequence from its prompt. Once a model step, call
  * aule_step_make() over the sequences of that step, run each layer over aule_step_batch(), and
- * append the sampled tokens. Destroy the sequence at the end. Examples: tests/client/examples.
+ * append the sampled tokens. Destroy the sequence at the end. Examples: examples/.
  *
  * Threads: any thread may use any sequence, but only one thread at a time may use the same one. The
  * same holds for a step together with the sequences that it is made over. Forks of a sequence are
@@ -248,6 +248,11 @@ AULE_API void aule_step_destroy(struct aule_step *step); /* takes NULL; ends its
  * Call this once a model step. Entry i computes the next num_tokens tokens of its sequence. On
  * AULE_OK num_tokens is their number, and `row` is the first row of the entry's tokens in q, k, v
  * and out; rows follow one another in the order of the entries.
+ *
+ *     tokens of a sequence   | found or computed | this step   | appended |
+ *     rows of q, k, v, out                       | row, row+1, |
+ *     blocks                 | sealed, shared    | leased, own |
+ *
  * Publishes full blocks that earlier steps computed; blocks that cannot be published now are tried
  * again later. Leases blocks as aule_sequences_reserve() does, copies shared blocks that are
  * written, waits for the copy as that does, and makes the batch. If the same sequences compute as
