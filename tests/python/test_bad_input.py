@@ -468,14 +468,16 @@ def test_a_silent_daemon_is_a_timeout(folder: Path) -> None:
 
 
 def _pass_on(source: socket.socket, target: socket.socket, change: bool) -> None:
-    """Pass bytes on; with `change` the first protocol 2.N in a message becomes 9.N.
+    """Pass bytes on; with `change` the first protocol 3.N in a message becomes 9.N.
 
-    A message begins with 9 bytes of nng's; a number lies at a multiple of 4 behind them.
+    A message begins with 9 bytes of nng's; a number lies at a multiple of 4 behind them. One of
+    8 bytes, such as the session's, has 4 bytes of zeroes.
     """
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             places = [at for at in range(9 + 32, len(data) - 3, 4)
-                      if change and data[at:at + 4] == struct.pack("<I", 2)]
+                      if change and data[at:at + 4] == struct.pack("<I", 3)
+                      and any(data[at + 4:at + 8])]
             if places:
                 data = data[:places[0]] + struct.pack("<I", 9) + data[places[0] + 4:]
             target.sendall(data)
