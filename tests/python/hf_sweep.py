@@ -456,7 +456,7 @@ NOTE_FORMS = (
     (r"\b\w*[A-Z]\w*(For[A-Z]\w+|LMHead\w*|Attention\w*|Model|Decoder|Config|_V3)\b", "CLASS"),
     (r"^\w+: its", "CLASS: its"), (r"\b\d+\b", "N"),
     (r"layers of the kind [\w, ]+:", "layers of the kind KIND:"))
-NOTE = 120  # characters of a note
+NOTE = 84  # characters of a note
 
 
 def markdown(found: dict[str, dict[str, str]]) -> str:
