@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ARENA = 32 << 20, TRIES = 2000, TRY_MS = 10 };
+enum { ARENA = 32 << 20, TRIES = 6000, TRY_MS = 10 };
 
 struct daemon rig_daemon;
 

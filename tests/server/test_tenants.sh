@@ -28,6 +28,13 @@ setpriv --reuid 64001 --regid 64001 --clear-groups "$folder/aule-daemon" --socke
     --tenant team=uid:64002,gid:64003,blocks:100 2>"$folder/log" &
 daemon=$!
 await_daemon $daemon "$folder/log"
+if command -v prlimit >/dev/null; then
+    prlimit --nproc=20 setpriv --reuid 64007 --regid 64007 --clear-groups "$folder/aule-daemon" \
+        --socket "$folder/other" --cache-folder none 2>"$folder/few" &&
+        { echo "a daemon starts without threads"; exit 1; }
+    grep -q "threads that the daemon and a driver may need.*RLIMIT_NPROC" "$folder/few" ||
+        { cat "$folder/few"; exit 1; }
+fi
 expect() { # TEXT COMMAND...: the command prints the text
     text=$1
     shift

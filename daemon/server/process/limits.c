@@ -8,7 +8,10 @@
 #include "server/log.h"
 
 #include <inttypes.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -145,9 +148,57 @@ static enum status check_address_space(struct error *error)
     return STATUS_OK;
 }
 
+// ---- threads ----
+
+static void *wait_for_end(void *end)
+{
+    while (sem_wait(end) != 0) // a signal
+        ;
+    return NULL;
+}
+
+// How many of `count` threads can be started at a time; *why: an errno.
+static uint32_t try_threads(pthread_t *threads, uint32_t count, int *why)
+{
+    sem_t end;
+    uint32_t started = 0;
+    *why = 0;
+    sem_init(&end, 0, 0);
+    while (started < count &&
+           (*why = pthread_create(&threads[started], NULL, wait_for_end, &end)) == 0)
+        started++;
+    for (uint32_t i = 0; i < started; i++)
+        sem_post(&end);
+    for (uint32_t i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    sem_destroy(&end);
+    return started;
+}
+
+// A driver, and nng, may end the process where they get no thread.
+static enum status check_threads(struct error *error)
+{
+    enum { OWN = 32, OF_A_CORE = 3, MOST_CORES = 16 };
+    pthread_t threads[OWN + OF_A_CORE * MOST_CORES];
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const uint32_t count = OWN + OF_A_CORE * (cores < 1            ? 1
+                                              : cores < MOST_CORES ? (uint32_t)cores
+                                                                   : MOST_CORES);
+    int why;
+    const uint32_t started = try_threads(threads, count, &why);
+    if (started == count)
+        return STATUS_OK;
+    return error_set(error, STATUS_NO_MEMORY,
+                     "only %u of the %u threads that the daemon and a driver may need can be "
+                     "started: %s (RLIMIT_NPROC, ulimit -u; TasksMax= of systemd)",
+                     started, count, strerror(why));
+}
+
 enum status limits_fit(struct server_params *params, struct error *error)
 {
     raise_descriptors();
-    const enum status status = check_address_space(error);
+    enum status status = check_address_space(error);
+    if (status == STATUS_OK)
+        status = check_threads(error);
     return status == STATUS_OK ? fit_descriptors(params, error) : status;
 }

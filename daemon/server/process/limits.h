@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // limits.h - what the resource limits of the process (getrlimit(2)) leave for sessions:
-// descriptors, address space, the size of a file. Knows the options that they bound. Thread: any,
-// unless noted.
+// descriptors, address space, threads, the size of a file. Knows the options that they bound.
+// Thread: any, unless noted.
 
 #ifndef AULE_SERVER_LIMITS_H
 #define AULE_SERVER_LIMITS_H
@@ -13,8 +13,8 @@
 
 // Raises RLIMIT_NOFILE as far as it goes. If it is still too small for --max-sessions,
 // --max-connections and --max-exports, these become smaller, and the log says so.
-// NO_MEMORY: not even one session fits, or the address space is too small for any driver: a driver
-// that gets no memory ends the process. Main thread, at the start.
+// NO_MEMORY: not even one session fits, or the address space or the number of threads is too small
+// for any driver: a driver that gets no memory ends the process. Main thread, at the start.
 enum status limits_fit(struct server_params *params, struct error *error);
 
 // LIMIT: the sentence for a connection that finds no descriptor.
