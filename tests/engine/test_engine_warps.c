@@ -134,9 +134,9 @@ START_TEST(size_of_workgroups_follows_their_number)
         [AULE_SPEC_HEAD_DIM_K] = 192, [AULE_SPEC_HEAD_DIM_V] = 128};
     const struct variant *variant = variant_at(0);
     const struct kernel *decode = variant->kernels[0], *emulated = &kernel_decode_emulated;
-    ck_assert_uint_eq(emulated->local_size(narrow, 2001, 1000),
+    ck_assert_uint_eq(emulated->local_size(narrow, 3001, 1000),
                       64); // a part by two or four warps, or half a part
-    ck_assert_uint_eq(emulated->local_size(narrow, 2000, 1000), 128);
+    ck_assert_uint_eq(emulated->local_size(narrow, 3000, 1000), 128);
     ck_assert_uint_eq(emulated->local_size(narrow, 1000, 1000), 256);
     ck_assert_uint_eq(kernel_local_size(emulated, narrow, 1, 1000),
                       128); // the most that its shader supports
@@ -144,8 +144,8 @@ START_TEST(size_of_workgroups_follows_their_number)
     ck_assert_uint_eq(kernel_local_size(&kernel_plain, narrow, 1, 1000), 128);
     if (variant->num_kernels == 1) // built without tensor cores
         return;
-    ck_assert_uint_eq(kernel_local_size(decode, narrow, 2001, 1000), 64);
-    ck_assert_uint_eq(kernel_local_size(decode, wide, 2001, 1000),
+    ck_assert_uint_eq(kernel_local_size(decode, narrow, 3001, 1000), 64);
+    ck_assert_uint_eq(kernel_local_size(decode, wide, 3001, 1000),
                       128); // where others have two warps
     ck_assert_uint_eq(kernel_local_size(decode, wide, UINT64_MAX, 1000), 128);
     ck_assert_uint_eq(kernel_local_size(decode, wide, 1000, 1000), 256);

@@ -232,12 +232,12 @@ static uint32_t decode_loop_keys(const struct engine_kv *kv)
 }
 
 // Warps for a part. About 8 warps a multiprocessor hide its memory latency, and registers leave no
-// room for more. So with more than two parts a multiprocessor, a part gets two warps; with more
-// than one, four. Fewer parts are cut into halves of eight warps each. Measured on the H200 and the
-// H100.
+// room for more than 12. So with more than three parts a multiprocessor, a part gets two warps;
+// with more than one, four. Fewer parts are cut into halves of eight warps each. Measured on the
+// H200 and the H100.
 static uint32_t decode_warps(uint64_t num_workgroups, uint64_t num_multiprocessors, uint32_t least)
 {
-    if (num_workgroups > 2 * num_multiprocessors)
+    if (num_workgroups > 3 * num_multiprocessors)
         return least;
     return num_workgroups > num_multiprocessors ? DECODE_SHARED_WARPS : DECODE_HALF_WARPS;
 }
