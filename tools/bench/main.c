@@ -6,7 +6,6 @@
 
 #include "base/exit_code.h"
 #include "base/process.h"
-#include "result.h"
 #include "tools/bench/gpu/ceiling.h"
 #include "tools/bench/rig/client.h"
 #include "tools/bench/study/study.h"
@@ -66,17 +65,17 @@ static bool worse(struct verdict *verdict, const struct verdict *other, bool rig
 }
 
 static bool check_once(const struct bench *b, struct world *world, uint32_t set,
-                       struct result *result)
+                       struct figure *figure)
 {
     struct verdict now = {0};
     bool right = world_check(world, set, &now);
     if (b->bar)
         hide_progress();
-    return worse(&result->verdict, &now, right);
+    return worse(&figure->verdict, &now, right);
 }
 
 // The second check uses the other set of inputs, so the order of the sets is checked, too.
-static bool time_world(struct bench *b, struct world *world, struct result *result)
+static bool time_world(struct bench *b, struct world *world, struct figure *figure)
 {
     struct samples samples = {0};
     const struct lane lane = world_lane(world);
@@ -84,14 +83,13 @@ static bool time_world(struct bench *b, struct world *world, struct result *resu
         measure(&lane, b->options.seconds, LEAST_RUNS, b->bar ? show_progress : NULL, &samples);
     if (b->bar)
         hide_progress();
-    samples_times(&samples, false, &result->times);
+    samples_times(&samples, false, &figure->times);
     samples_finish(&samples);
-    result->checked = ok && check_once(b, world, lane.num_sets - 1, result);
+    figure->checked = ok && check_once(b, world, lane.num_sets - 1, figure);
     return ok;
 }
 
-static void describe_world(const struct bench *b, const struct world *world,
-                           const struct result *result)
+static void describe_world(const struct bench *b, const struct world *world, const char *kernels)
 {
     if (!b->options.verbose)
         return;
@@ -102,43 +100,31 @@ static void describe_world(const struct bench *b, const struct world *world,
         world->workload->name, world->shape.num_seqs, world->shape.num_tokens,
         world->shape.num_blocks, world->workload->block_size, world->num_sets,
         2.0 * (double)world->kv_bytes * world->num_sets / 0x1p30, world->num_q_sets);
-    fprintf(stderr, "%s: served by %s\n", world->workload->name, result->kernels);
+    fprintf(stderr, "%s: served by %s\n", world->workload->name, kernels);
 }
 
-static bool run_engine(struct bench *b, const struct workload *workload, struct result *result)
+static bool run_engine(struct bench *b, const struct workload *workload, enum dtype kv_dtype,
+                       struct figure *figure)
 {
     const struct world_params params = {
-        .dtype = result->dtype,
-        .kv_dtype = result->kv_dtype,
+        .dtype = b->options.dtype,
+        .kv_dtype = kv_dtype,
         .pool_bytes = (uint64_t)(b->options.pool_gib * 0x1p30),
         .num_splits = b->options.splits,
         .progress = b->bar ? show_progress : NULL,
     };
     struct world world = {0};
-    result->device = engine_device(b->rig.engine)->name;
-    result->driver = engine_device(b->rig.engine)->driver;
-    result->variant = engine_variant(b->rig.engine);
     bool ok = world_open(&world, b->rig.engine, workload, &params);
     if (ok) {
-        world_kernels(&world, result->kernels, sizeof result->kernels);
-        describe_world(b, &world, result);
+        world_kernels(&world, figure->kernels, sizeof figure->kernels);
+        describe_world(b, &world, figure->kernels);
     }
-    ok = ok && check_once(b, &world, 0, result);
-    result->checked = ok;
+    ok = ok && check_once(b, &world, 0, figure);
+    figure->checked = ok;
     if (ok && !b->options.check)
-        ok = time_world(b, &world, result);
+        ok = time_world(b, &world, figure);
     world_close(&world);
     return ok;
-}
-
-static bool run_rig(struct bench *b, const struct workload *workload, struct result *result)
-{
-    result->device = b->rig.device;
-    result->driver = b->rig.driver;
-    result->variant = b->rig.variant;
-    result->checked =
-        rig_run(&b->rig, workload, result->kv_dtype, &result->times, &result->verdict);
-    return result->checked;
 }
 
 // The default of --pool.
@@ -147,37 +133,58 @@ static double default_pool_gib(const struct bench *b)
     return b->software ? 0.05 : 4;
 }
 
-static bool say(const struct bench *b, const struct result *result)
+static double known(double number)
 {
-    if (b->options.check && !b->options.json)
-        result_print_check(result);
-    else if (b->people)
-        result_print_text(result);
-    else
-        return result_print_json(result);
-    return true;
+    return number > 0 ? number : NAN;
+}
+
+// What is known of a workload before it runs.
+static struct figure figure_of(struct bench *b, const struct workload *w, enum dtype kv_dtype)
+{
+    const struct options *o = &b->options;
+    struct figure figure = {.study = w->name,
+                            .via = via_name(o->via),
+                            .bytes = workload_bytes(w, kv_dtype),
+                            .flops = workload_flops(w),
+                            .measured = !o->check};
+    snprintf(figure.dtype, sizeof figure.dtype, "%s/%s%s", dtype_name((int)o->dtype),
+             dtype_name((int)kv_dtype), w->token_scales ? "+scales" : "");
+    if (b->ceiling && w->bound_by_memory) {
+        figure.ceiling_gb_per_s = ceiling_gb_per_s(b->ceiling);
+        figure_add(&figure, "read_gb_per_s", figure.ceiling_gb_per_s, NULL);
+        figure_add(&figure, "floor_us", known(ceiling_floor_us(b->ceiling, figure.bytes)), "us");
+    }
+    figure_add_given(&figure, "head_dim", w->head_dim, NULL);
+    figure_add_given(&figure, "seqs", workload_num_seqs(w), NULL);
+    figure_add_given(&figure, "clients", o->clients, NULL);
+    figure_add_given(&figure, "splits", o->splits, NULL);
+    return figure;
 }
 
 static bool run_one(struct bench *b, const struct workload *workload)
 {
     const struct options *options = &b->options;
-    struct result result = {
-        .workload = workload,
-        .dtype = options->dtype,
-        .kv_dtype = workload_kv_dtype(workload, options->dtype, options->kv_dtype),
-        .via = via_name(options->via),
-        .clients = options->clients,
-        .splits = options->splits,
+    const bool engine = options->via == VIA_ENGINE;
+    const enum dtype kv_dtype = workload_kv_dtype(workload, options->dtype, options->kv_dtype);
+    const struct figure_device device = {
+        engine ? b->device.name : b->rig.device,
+        engine ? b->device.driver : b->rig.driver,
+        engine ? b->variant : b->rig.variant,
     };
-    if (b->ceiling) {
-        result.read_gb_per_s = ceiling_gb_per_s(b->ceiling);
-        if (workload->bound_by_memory)
-            result.floor_us =
-                ceiling_floor_us(b->ceiling, workload_bytes(workload, result.kv_dtype));
-    }
-    bool ok = options->via == VIA_ENGINE ? run_engine(b, workload, &result)
-                                         : run_rig(b, workload, &result);
-    return ok && say(b, &result) && result.checked;
+    struct figure figure = figure_of(b, workload, kv_dtype);
+    bool ok = engine ? run_engine(b, workload, kv_dtype, &figure)
+                     : rig_run(&b->rig, workload, kv_dtype, &figure.times, &figure.verdict);
+    if (!engine)
+        figure.checked = ok;
+    if (options->clients > 1)
+        figure.rate_us = figure.times.wall_us; // rates include the process border where times do
+    figure_add(&figure, "wall_us", figure.times.wall_us, "us");
+    figure_add(&figure, "gpu_us", known(figure.times.gpu_us), NULL);
+    if (ok && options->check && !options->json)
+        figure_print_check(&figure);
+    else if (ok)
+        ok = figure_print(&figure, &device, b->people);
+    return ok && figure.checked;
 }
 
 static bool run_study(const struct bench *b, const char *name)

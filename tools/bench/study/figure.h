@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// figure.h - one case of a study (study.h), printed as a line for people or as a line of JSON. It
-// has the keys of every result and keys of its own.
+// figure.h - a result: of a workload, or of one case of a study (study.h), printed as a line for
+// people or as a line of JSON. Both have the same keys, and keys of their own.
 
 #ifndef AULE_BENCH_FIGURE_H
 #define AULE_BENCH_FIGURE_H
@@ -13,17 +13,22 @@
 enum { FIGURE_NUMBERS = 20 };
 
 struct figure {
-    const char *study, *via, *dtype;
-    char name[96];       // of the case
-    double bytes, flops; // of what was timed; 0: no attention
+    const char *study; // or the workload
+    const char *via;
+    char dtype[32];
+    char name[96];           // of a study's case; "": a workload
+    char kernels[256];       // that served a workload; "": not known
+    double bytes, flops;     // of what was timed; 0: no attention
+    double rate_us;          // that GB/s and TFLOP/s are over; 0: the median
+    double ceiling_gb_per_s; // 0: none
     struct times times;
     struct verdict verdict;
     bool measured; // false: only checked
     bool checked;  // the results are right
     struct figure_number {
         const char *name;
-        double number;
-        const char *unit; // for people: "us", "x", ""
+        double number;    // NaN: not known
+        const char *unit; // for people: "us", "x", ""; NULL: people do not see it
         bool given;       // a parameter of the case, not a measurement
     } numbers[FIGURE_NUMBERS];
     uint32_t num_numbers;
@@ -38,8 +43,8 @@ void figure_add_given(struct figure *figure, const char *name, double number, co
 struct figure_device {
     const char *name, *driver, *variant;
 };
-// Prints the figure. In JSON, null stands for what was not measured. False: no host memory, said on
-// standard error.
+// Prints the figure for people, or as JSON, where null stands for what was not measured. False: no
+// host memory, said on standard error.
 bool figure_print(const struct figure *figure, const struct figure_device *device, bool people);
 void figure_print_check(const struct figure *figure);
 

@@ -131,10 +131,8 @@ struct figure study_figure(const struct study *study, const char *via,
                            const struct workload *workload, double steps)
 {
     enum dtype dtype = study->options.dtype;
-    struct figure figure = {.study = study->name,
-                            .via = via,
-                            .dtype = dtype_name((int)dtype),
-                            .measured = !study->options.check};
+    struct figure figure = {.study = study->name, .via = via, .measured = !study->options.check};
+    snprintf(figure.dtype, sizeof figure.dtype, "%s", dtype_name((int)dtype));
     if (!workload)
         return figure;
     figure.bytes = steps * workload_bytes(workload, dtype);
