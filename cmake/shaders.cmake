@@ -12,7 +12,7 @@ function(aule_embed_shader target name source)
   set(module ${CMAKE_CURRENT_BINARY_DIR}/${name}.spv)
   cmake_parse_arguments(ARG "OPTIMIZED" "" "" ${ARGN})
   list(TRANSFORM ARG_UNPARSED_ARGUMENTS PREPEND -D OUTPUT_VARIABLE defines)
-  set(compile ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR}
+  set(compile ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}
     ${defines})
   if(ARG_OPTIMIZED)
     list(APPEND compile ${AULE_GLSLANG_OPTIMIZE})
@@ -38,7 +38,7 @@ function(aule_embed_bfloat_shader target name source)
   list(TRANSFORM ARGN PREPEND -D OUTPUT_VARIABLE defines)
   add_custom_command(
     OUTPUT ${halves} ${header} ${module}
-    COMMAND ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR}
+    COMMAND ${GLSLANG_VALIDATOR} -V --quiet --target-env vulkan1.2 -I${CMAKE_CURRENT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}
       ${defines}
       --depfile ${halves}.d -o ${halves} ${CMAKE_CURRENT_SOURCE_DIR}/${source}
     COMMAND aule_bfloat ${halves} ${module}

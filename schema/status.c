@@ -34,8 +34,8 @@ const char *status_text(int status)
 const char *dtype_name(int dtype)
 {
     switch (dtype) {
-#define X(name, value, text, size)                                                                 \
-    case value: return text;
+#define X(name, value, text, size, largest)                                                        \
+    case value: return #text;
         AULE_DTYPE_MAP(X)
 #undef X
     default: return "unknown";
@@ -45,7 +45,7 @@ const char *dtype_name(int dtype)
 uint32_t dtype_size(int dtype)
 {
     switch (dtype) {
-#define X(name, value, text, size)                                                                 \
+#define X(name, value, text, size, largest)                                                        \
     case value: return size;
         AULE_DTYPE_MAP(X)
 #undef X

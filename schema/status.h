@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// status.h - the statuses of commands and the element types of tensors: two lists that daemon,
-// client and wire share. The public header has the same values; client/src/status.c asserts it.
+// status.h - the statuses of commands: a list that daemon, client and wire share; and the element
+// types of dtypes.h as an enum. The public header has the same values; client/src/status.c asserts
+// it.
 
 // Laid out by hand, one entry a line.
 // clang-format off
 #ifndef AULE_SCHEMA_STATUS_H
 #define AULE_SCHEMA_STATUS_H
+
+#include "dtypes.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -53,17 +56,8 @@ enum status {
 #undef X
 };
 
-// X(NAME, value on the wire, text, bytes an element)
-#define AULE_DTYPE_MAP(X)                                                                          \
-    X(F32,      1, "f32",      4)                                                                  \
-    X(F16,      2, "f16",      2)                                                                  \
-    X(BF16,     3, "bf16",     2)                                                                  \
-    X(FP8_E4M3, 4, "fp8_e4m3", 1)                                                                  \
-    X(FP8_E5M2, 5, "fp8_e5m2", 1)                                                                  \
-    X(INT8,     6, "int8",     1)
-
 enum dtype {
-#define X(name, value, text, size) DTYPE_##name = value,
+#define X(name, value, text, size, largest) DTYPE_##name = value,
     AULE_DTYPE_MAP(X)
 #undef X
 };

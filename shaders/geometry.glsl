@@ -24,7 +24,7 @@ layout(constant_id = AULE_SPEC_PLACE) const uint PLACE = AULE_PLACE_POOL;
 layout(constant_id = AULE_SPEC_V_IN_K) const uint V_IN_K = 0;
 layout(constant_id = AULE_SPEC_SCALE_MODE) const uint SCALE_MODE = AULE_SCALE_NONE_MODE;
 
-// Bytes of an element; dtypes as in status.h, AULE_DTYPE_MAP. A macro, because constants need it.
+// Bytes of an element; dtypes as in schema/dtypes.h. A macro, because constants need it.
 #define DTYPE_BYTES(DTYPE) ((DTYPE) == 1 ? 4 : (DTYPE) <= 3 ? 2 : 1)
 
 const bool POSITIONS = (FEATURES & AULE_FEATURE_POSITIONS) != 0;

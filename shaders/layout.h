@@ -261,7 +261,7 @@ struct gpu_matrix_probe { AULE_U64 lanes; }; // its push constants
 #define AULE_SPEC_HEAD_DIM_V   2
 #define AULE_SPEC_NUM_KV_HEADS 3
 #define AULE_SPEC_BLOCK_SIZE   4    // PLACE_ROWS: 32, the keys whose addresses are found at once
-#define AULE_SPEC_K_DTYPE      5    // status.h, AULE_DTYPE_MAP
+#define AULE_SPEC_K_DTYPE      5    // schema/dtypes.h
 #define AULE_SPEC_V_DTYPE      6
 #define AULE_SPEC_IO_DTYPE     7    // of q, k, v and out
 #define AULE_SPEC_TILE_ROWS    8    // rows of a gpu_item

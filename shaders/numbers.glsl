@@ -9,12 +9,11 @@
 #ifndef AULE_NUMBERS_GLSL
 #define AULE_NUMBERS_GLSL
 
-const uint DTYPE_F32 = 1; // status.h, AULE_DTYPE_MAP
-const uint DTYPE_F16 = 2;
-const uint DTYPE_BF16 = 3;
-const uint DTYPE_FP8_E4M3 = 4;
-const uint DTYPE_FP8_E5M2 = 5;
-const uint DTYPE_INT8 = 6;
+#include "schema/dtypes.h"
+
+#define X(name, value, text, size, largest) const uint DTYPE_##name = value;
+AULE_DTYPE_MAP(X)
+#undef X
 
 // Tensors and blocks are read and written only in these units. Eight elements are two units of f32,
 // one of a 16-bit type, or one Bytes8.

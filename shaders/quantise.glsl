@@ -84,7 +84,9 @@ uint quotient(uint a, uint b)
 // The largest finite number of an 8-bit type.
 float dtype_largest(uint dtype)
 {
-    return dtype == DTYPE_INT8 ? 127.0 : dtype == DTYPE_FP8_E4M3 ? 448.0 : 57344.0;
+#define X(name, value, text, size, largest) dtype == value ? float(largest) :
+    return AULE_DTYPE_MAP(X) 0.0;
+#undef X
 }
 
 // Scale and inverse, as bits. Both are +0 for a row that is too small to be scaled.

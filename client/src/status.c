@@ -13,7 +13,7 @@
 AULE_STATUS_MAP(X)
 #undef X
 
-#define X(name, value, text, size)                                                                 \
+#define X(name, value, text, size, largest)                                                        \
     _Static_assert((int)AULE_##name == (value) && (int)DTYPE_##name == (value),                    \
                    "aule.h and status.h: " #name);
 AULE_DTYPE_MAP(X)

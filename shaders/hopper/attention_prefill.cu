@@ -36,6 +36,7 @@
 
 #include "index.h"
 #include "ptx.h"
+#include "schema/dtypes.h"
 #include "shaders/layout.h"
 
 namespace
@@ -107,8 +108,11 @@ const uint32_t INFINITE = 0x7c00;
 const float NO_SCORE = -3.0e38f; // below all scores, and finite
 const float LOG2_E = 1.4426950408889634f;
 
-// As in AULE_DTYPE_MAP of status.h.
-enum : uint32_t { DTYPE_E4M3 = 4, DTYPE_E5M2 = 5, DTYPE_INT8 = 6 };
+enum : uint32_t {
+#define X(name, value, text, size, largest) DTYPE_##name = value,
+    AULE_DTYPE_MAP(X)
+#undef X
+};
 
 // How the tile's weights are computed.
 enum rule { EXACT, LATE };
@@ -370,7 +374,7 @@ constexpr uint32_t RAW_STAGES = SHAPE.raw_stages ? SHAPE.raw_stages : 1;
 
 DEVICE bool has_raw_tiles(const launch &launch)
 {
-    return SHAPE.raw_stages > 0 && launch.k_dtype >= DTYPE_E4M3;
+    return SHAPE.raw_stages > 0 && launch.k_dtype > DTYPE_BF16;
 }
 
 template <bool RAW>
@@ -471,7 +475,7 @@ template <uint32_t DTYPE, int HIGH> DEVICE uint32_t widened(uint32_t word)
 {
     if constexpr (DTYPE == DTYPE_INT8)
         return elements_of_int8<HIGH>(word);
-    else if constexpr (DTYPE == DTYPE_E4M3)
+    else if constexpr (DTYPE == DTYPE_FP8_E4M3)
         return elements_of_halves(halves_of_e4m3<HIGH>(word));
     else
         return elements_of_halves(halves_of_e5m2<HIGH>(word));
@@ -553,10 +557,10 @@ DEVICE void convert_part(const launch &launch, uint32_t number, stages &at, uint
     barrier_wait(launch.shared + (VALUES ? V_EMPTY : K_EMPTY) + 8 * stage, parity(at, stage) ^ 1);
     if (dtype == DTYPE_INT8)
         convert_tile<DTYPE_INT8>(from, to, begin, end, lane);
-    else if (dtype == DTYPE_E4M3)
-        convert_tile<DTYPE_E4M3>(from, to, begin, end, lane);
+    else if (dtype == DTYPE_FP8_E4M3)
+        convert_tile<DTYPE_FP8_E4M3>(from, to, begin, end, lane);
     else
-        convert_tile<DTYPE_E5M2>(from, to, begin, end, lane);
+        convert_tile<DTYPE_FP8_E5M2>(from, to, begin, end, lane);
     fence_async();
     warp_sync();
     if (lane == 0)

@@ -13,7 +13,7 @@
 
 enum { MAX_COUNT = 4096, MAX_NUMBER = 1000000 };
 
-#define X(name, value, text, size) text,
+#define X(name, value, text, size, largest) #text,
 static const char *const kv_dtype_words[] = {AULE_DTYPE_MAP(X) NULL}; // from DTYPE_F32
 #undef X
 static const char *const via_words[] = {

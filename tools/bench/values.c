@@ -112,6 +112,11 @@ float values_scale(enum dtype dtype)
     return dtype == DTYPE_INT8 ? 0x1p-7f : 1;
 }
 
+bool values_scaled(enum dtype dtype)
+{
+    return values_scale(dtype) != 1;
+}
+
 // Eight scales, all exact; their choice has a stream of its own.
 float values_row_scale(enum dtype dtype, uint64_t stream, uint64_t row)
 {

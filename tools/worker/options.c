@@ -13,6 +13,8 @@
 static const char *const scale_words[] = {"none", "tensor", "token_head",
                                           NULL}; // from AULE_SCALE_NONE
 
+static const char *dtype_words[16]; // from AULE_F32; name_dtypes() fills it
+
 #define ENTRY(...) OPTION_ENTRY(struct options, __VA_ARGS__)
 #define ALSO(...)  ENTRY(, __VA_ARGS__)
 static const struct option entries[] = {WORKER_OPTIONS(OPTION_HEADING, ENTRY, ALSO)};
@@ -26,6 +28,13 @@ static const struct options_program program = {
     .options = entries,
     .num_options = sizeof entries / sizeof *entries,
 };
+
+static void name_dtypes(void)
+{
+    const int most = sizeof dtype_words / sizeof *dtype_words - 1; // behind them is a NULL
+    for (int i = 0; i < most && aule_dtype_size((enum aule_dtype)(AULE_F32 + i)); i++)
+        dtype_words[i] = aule_dtype_name((enum aule_dtype)(AULE_F32 + i));
+}
 
 enum { SCALE_UNSAID = AULE_SCALE_PER_TOKEN_HEAD + 1 };
 
@@ -63,6 +72,7 @@ enum options_result options_parse(struct options *options, int argc, char **argv
     struct options_line line;
     *options = (struct options){.append = "", .kv_scale = (enum aule_scale_mode)SCALE_UNSAID};
     complaint_begin("aule-worker", argc, argv);
+    name_dtypes();
     enum options_result result = options_read(&program, argc, argv, options, &line);
     if (result == OPTIONS_BAD)
         complain(EXIT_CODE_USAGE, "%s", line.error);

@@ -38,7 +38,7 @@
            OPTION_WORDS("f32", "f16", "bf16"), .initial = "f32",                                   \
            .help = "element type of q, k, v and out")                                              \
     OPTION(enum aule_dtype, kv_dtype, "kv-dtype", NULL, OPTION_CHOICE, AULE_F32,                   \
-           OPTION_WORDS("f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"), .initial = "f16",   \
+           .words = dtype_words, .initial = "f16",                                                 \
            .help = "element type in which keys and values are stored")                             \
     OPTION(enum aule_scale_mode, kv_scale, "kv-scale", NULL, OPTION_CHOICE, AULE_SCALE_NONE,       \
            .words = scale_words, .otherwise = "token_head for int8, else none",                    \

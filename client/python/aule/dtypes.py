@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import sys
 from typing import Any
 
@@ -30,7 +31,8 @@ _SPELLINGS = {
 
 F32, F16, BF16 = int(lib.AULE_F32), int(lib.AULE_F16), int(lib.AULE_BF16)
 
-_CODES = {text(lib.aule_dtype_name(code)): code for code in range(1, 7)}
+_CODES = {text(lib.aule_dtype_name(code)): code for code in itertools.takewhile(
+    lib.aule_dtype_size, itertools.count(1))}
 _NAMES = {code: name for name, code in _CODES.items()}
 SIZES: dict[int, int] = {code: int(lib.aule_dtype_size(code)) for code in _NAMES}
 

@@ -110,8 +110,8 @@ class Session(Owner):
               kind: str | None = None, device: str = "cpu") -> Array:
         """Return an array in the arena; runs use it without a copy. Its contents are undefined.
 
-        shape: any; the memory is dense. dtype: numpy's, ml_dtypes' or torch's, or its name: "f32",
-        "f16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8". kind: "numpy" or "torch"; None: torch for
+        shape: any; the memory is dense. dtype: numpy's, ml_dtypes' or torch's, or its name in
+        aule, such as "f16" or "fp8_e4m3". kind: "numpy" or "torch"; None: torch for
         torch's dtypes, else numpy. Both speak DLPack. device: "cuda" makes a torch CUDA tensor in
         the device arena of connect(device_arena_size=...), on torch's current device.
         NoMemoryError: the arena has no gap of this size; see arena_size of connect().

@@ -30,7 +30,7 @@ static bool no_memory(void)
 // 0 if stored elements are not scaled: then the daemon accepts no scale.
 static float scale_of(const struct caller *c)
 {
-    return c->params.kv_dtype == DTYPE_INT8 ? values_scale(c->params.kv_dtype) : 0;
+    return values_scaled(c->params.kv_dtype) ? values_scale(c->params.kv_dtype) : 0;
 }
 
 // ---- the session ----
@@ -74,7 +74,7 @@ static bool open_session(struct caller *c)
         .head_dim = w->head_dim,
         .k_dtype = (enum aule_dtype)c->params.kv_dtype,
         .v_dtype = (enum aule_dtype)c->params.kv_dtype,
-        .scale_mode = c->params.kv_dtype == DTYPE_INT8 ? AULE_SCALE_PER_TENSOR : AULE_SCALE_NONE,
+        .scale_mode = values_scaled(c->params.kv_dtype) ? AULE_SCALE_PER_TENSOR : AULE_SCALE_NONE,
         .block_size = w->block_size,
     };
     setenv("AULE_LANE", c->params.lane, 1); // otherwise the library would choose

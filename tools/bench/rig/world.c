@@ -77,9 +77,9 @@ static struct engine_kv kv_of(const struct world *world)
         .block_size = w->block_size,
         .k_dtype = world->params.kv_dtype,
         .v_dtype = world->params.kv_dtype,
-        .scale_mode = w->token_scales                        ? SCALE_PER_TOKEN_HEAD
-                      : world->params.kv_dtype == DTYPE_INT8 ? SCALE_PER_TENSOR
-                                                             : SCALE_NONE,
+        .scale_mode = w->token_scales                         ? SCALE_PER_TOKEN_HEAD
+                      : values_scaled(world->params.kv_dtype) ? SCALE_PER_TENSOR
+                                                              : SCALE_NONE,
     };
 }
 
