@@ -3,7 +3,7 @@
 //
 // waits.c - what waits.h says of all kinds: which one is named next, and how a wait ends. The kinds
 // themselves are known to pool/queue.c (leases), pool/claim.c, pool/taker.c and errand.c.
-// Dispatcher thread only.
+// Thread: dispatcher.
 
 #include "base/list.h"
 #include "core/pool/claim.h"

@@ -4,7 +4,7 @@
 // waits.h - how the caller's commands wait for something in core, of whatever kind. A command that
 // a call has refused with NO_BLOCKS, BUSY, TIMEOUT or NOT_FOUND registers its core_wait. After
 // core_step() has returned true, core_next_ready() names those that may succeed now, or that must
-// be refused; the caller calls again for each. Deadlines are the caller's. Dispatcher thread only.
+// be refused; the caller calls again for each. Deadlines are the caller's. Thread: dispatcher.
 
 #ifndef AULE_CORE_WAITS_H
 #define AULE_CORE_WAITS_H

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // lookup.c - core_prefix_lookup() and the calls over claims. Each piece checks and reserves
-// everything first; what follows cannot fail. Knows holds, the prefix index and claims. Dispatcher
-// thread only.
+// everything first; what follows cannot fail. Knows holds, the prefix index and claims. Thread:
+// dispatcher.
 //
 // The block that a look-up has found last is visible and held, so its node stays in the index, and
 // so do all above it: the next piece goes on there.

@@ -3,7 +3,7 @@
 //
 // pieces.h - the first part of each call that is made in pieces (core.h). Between two pieces any
 // other session may do anything. So a call keeps only what its session's own holds keep alive, and
-// each piece leaves core as a whole call would. Dispatcher thread only.
+// each piece leaves core as a whole call would. Thread: dispatcher.
 
 #ifndef AULE_CORE_PIECES_H
 #define AULE_CORE_PIECES_H

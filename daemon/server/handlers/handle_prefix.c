@@ -3,7 +3,7 @@
 //
 // handle_prefix.c - the handlers of prefixes and claims: from a verified command to a call of core
 // and back, at once or after a wait. They limit sizes so that a reply can hold the result; core
-// checks the rest. Dispatcher thread.
+// checks the rest. Thread: dispatcher; fill_long(): job thread.
 
 #include "metadata.h"
 #include "server/fault.h"
@@ -84,7 +84,7 @@ static bool is_long(const struct call *call, const struct prefix_fields *fields,
     return block_size && num_tokens_of(fields) / block_size > core_piece_blocks(call->server->core);
 }
 
-// On the job thread.
+// Thread: job.
 static enum status fill_long(struct call *call, void *context)
 {
     struct long_call *own = context;
