@@ -183,27 +183,24 @@ static void account(struct listener *listener, const struct entry *entry, size_t
 // ---- connections that come ----
 
 // A full control socket serves the next operator all the same: the connection that has asked
-// nothing for the longest time ends. The library's monitors connect anew. False: all are in use.
-static bool make_control_place(struct listener *listener)
+// nothing for the longest time ends. The library's monitors connect anew.
+static void make_control_place(struct listener *listener)
 {
     struct entry *idlest = NULL;
     for (struct entry *entry = listener->entries; entry; entry = entry->hh.next) {
         const struct peer *peer = &entry->peer;
         if (!entry->gone && peer->by_control && !peer->refusal &&
-            channel_held(&entry->channel) == 0 &&
             (!idlest || peer->active_ns < idlest->peer.active_ns))
             idlest = entry;
     }
-    if (!idlest)
-        return false;
     struct error error;
     error_set(
         &error, STATUS_NO_SESSION,
         "another operator needs one of the %d connections of the control socket, and this one "
         "asked nothing for the longest time",
         MAX_CONTROL);
-    end(listener, idlest, &error);
-    return true;
+    if (idlest)
+        end(listener, idlest, &error);
 }
 
 // True: both count against the same places. Each socket has its own; so have refused connections,
@@ -240,10 +237,9 @@ static enum status check_place(struct listener *listener, const struct peer *pee
     const struct places_taken taken = count_places(listener, peer);
     if (!peer->by_control)
         return places_check(&places, &taken, &peer->user, error);
-    if (taken.all < MAX_CONTROL || make_control_place(listener))
-        return STATUS_OK;
-    return error_set(error, STATUS_LIMIT, "the control socket has all of its %d connections",
-                     MAX_CONTROL);
+    if (taken.all >= MAX_CONTROL)
+        make_control_place(listener);
+    return STATUS_OK;
 }
 
 // Some are kept for a moment although there is no place, so that their commands can be answered.

@@ -429,6 +429,30 @@ START_TEST(the_control_socket_works_while_workers_have_all_places)
 }
 END_TEST
 
+START_TEST(requests_that_are_not_whole_keep_no_operator_off_the_control_socket)
+{
+    enum { HALVES = 40 };
+    static const uint8_t head[9] = {1, [8] = 100}; // of a request that does not come
+    static struct bare control;
+    int fds[HALVES];
+    char path[160];
+    start(NULL);
+    snprintf(path, sizeof path, "%s.control", daemon_.socket);
+    for (int i = 0; i < HALVES; i++) {
+        fds[i] = bare_connect(path, true);
+        ck_assert_int_eq(send(fds[i], head, sizeof head, MSG_NOSIGNAL), sizeof head);
+    }
+    open_bare(&control, ".control");
+    const struct wire_request drop = {.command = WIRE_COMMAND_DROP_CACHE,
+                                      .drop_cache = {.cache = 1}};
+    ck_assert_int_eq(ask(&control, &drop), STATUS_NOT_FOUND);
+    close_bare(&control);
+    for (int i = 0; i < HALVES; i++)
+        close(fds[i]);
+    stop_clean();
+}
+END_TEST
+
 // ---- what a guest is told of a pool that it shares ----
 
 static enum status open_cache_of(struct bare *bare)
@@ -509,6 +533,7 @@ int main(void)
                   a_guest_lists_and_changes_nothing_of_others,
                   what_changes_others_is_served_only_on_the_control_socket,
                   the_control_socket_works_while_workers_have_all_places,
+                  requests_that_are_not_whole_keep_no_operator_off_the_control_socket,
                   a_guest_reads_no_count_of_blocks_of_others, NULL},
               1);
     return check_main(suite);

@@ -19,20 +19,17 @@
 // ---- the connection ----
 
 // Operators use the control socket, which serves all commands and keeps places for them. Others
-// cannot open it. *by_control: whether it may be tried; then whether
-// the connection is one of it.
-static enum aule_status open_connection(const struct aule_monitor *monitor, bool *by_control,
-                                        struct connection **out)
+// cannot open it.
+static enum aule_status open_connection(const struct aule_monitor *monitor, struct connection **out)
 {
     char control[SOCKET_PATH_MAX + 1];
     const struct timeout timeout = timeout_start(monitor->timeout_ms);
-    if (*by_control && strlen(monitor->path) <= SOCKET_DAEMON_MAX) {
+    if (strlen(monitor->path) <= SOCKET_DAEMON_MAX) {
         snprintf(control, sizeof control, "%s" SOCKET_CONTROL, monitor->path);
         enum aule_status status = connection_open(control, &timeout, out);
         if (status != AULE_DAEMON_GONE && status != AULE_DENIED)
             return status;
     }
-    *by_control = false;
     return connection_open(monitor->path, &timeout, out);
 }
 
@@ -70,8 +67,7 @@ enum aule_status aule_monitor_open(const char *socket, int timeout_ms, struct au
     monitor->path = path;
     pthread_mutex_init(&monitor->mutex, NULL);
     pthread_cond_init(&monitor->unused, NULL);
-    monitor->by_control = true;
-    status = open_connection(monitor, &monitor->by_control, &monitor->connection);
+    status = open_connection(monitor, &monitor->connection);
     if (status == AULE_OK)
         status = handle_open(&monitor->handle, &monitor_handles);
     if (status == AULE_OK)
@@ -96,33 +92,23 @@ void aule_monitor_close(struct aule_monitor *monitor)
     handle_unref(&monitor->handle);
 }
 
-// Orders are the commands that only the control socket serves.
-static bool is_order(const struct wire_request *request)
+// False: the daemon has closed the connection because it was idle, or for another operator.
+static bool is_fit(const struct aule_monitor *monitor)
 {
-    return wire_command_rules(request->command) & WIRE_BY_CONTROL;
-}
-
-// False: the daemon has closed the connection because it was idle, or the call needs another one
-// because places of the control socket are short.
-static bool is_fit(const struct aule_monitor *monitor, bool order)
-{
-    return monitor->connection && !connection_was_idle(monitor->connection) &&
-           !(monitor->full && monitor->by_control != order);
+    return monitor->connection && !connection_was_idle(monitor->connection);
 }
 
 // Under the mutex, which it gives up meanwhile, so that aule_monitor_close() does not wait.
-static enum aule_status open_another(struct aule_monitor *monitor, bool order)
+static enum aule_status open_another(struct aule_monitor *monitor)
 {
     struct connection *old = monitor->connection, *opened = NULL;
-    bool by_control = order || !monitor->full;
     monitor->connection = NULL;
     monitor->opening = true;
     pthread_mutex_unlock(&monitor->mutex);
     connection_close(old);
-    enum aule_status status = open_connection(monitor, &by_control, &opened);
+    enum aule_status status = open_connection(monitor, &opened);
     pthread_mutex_lock(&monitor->mutex);
     monitor->opening = false;
-    monitor->by_control = by_control;
     monitor->connection = opened;
     pthread_cond_broadcast(&monitor->unused);
     return status;
@@ -130,16 +116,14 @@ static enum aule_status open_another(struct aule_monitor *monitor, bool order)
 
 // Lends the connection for a call. If it does not fit, opens another one as soon as no call uses
 // the old one.
-static enum aule_status take_connection(struct aule_monitor *monitor, bool order,
-                                        struct connection **out)
+static enum aule_status take_connection(struct aule_monitor *monitor, struct connection **out)
 {
     enum aule_status status = AULE_OK;
     pthread_mutex_lock(&monitor->mutex);
-    while (!monitor->closed &&
-           (monitor->opening || (monitor->num_users > 0 && !is_fit(monitor, order))))
+    while (!monitor->closed && (monitor->opening || (monitor->num_users > 0 && !is_fit(monitor))))
         pthread_cond_wait(&monitor->unused, &monitor->mutex);
-    if (!monitor->closed && !is_fit(monitor, order))
-        status = open_another(monitor, order);
+    if (!monitor->closed && !is_fit(monitor))
+        status = open_another(monitor);
     if (monitor->closed)
         status = fail(AULE_INVALID, "the monitor was closed meanwhile");
     monitor->num_users += status == AULE_OK;
@@ -148,18 +132,12 @@ static enum aule_status take_connection(struct aule_monitor *monitor, bool order
     return status;
 }
 
-// Returns true if the call has to be made again: the control socket has no place, and the call is
-// no order, so the other socket serves it, too.
-static bool give_back(struct aule_monitor *monitor, bool order, enum aule_status status)
+static void give_back(struct aule_monitor *monitor)
 {
     pthread_mutex_lock(&monitor->mutex);
-    if (monitor->by_control)
-        monitor->full = status == AULE_LIMIT;
-    const bool again = monitor->full && monitor->by_control && !order;
     if (--monitor->num_users == 0)
         pthread_cond_broadcast(&monitor->unused);
     pthread_mutex_unlock(&monitor->mutex);
-    return again;
 }
 
 // *again: the daemon has not served the request, and the next connection may be served.
@@ -167,15 +145,14 @@ static enum aule_status ask_once(struct aule_monitor *monitor, const struct wire
                                  enum wire_answer expected, struct answer *answer, bool *again)
 {
     struct connection *connection;
-    const bool order = is_order(request);
-    enum aule_status status = take_connection(monitor, order, &connection);
+    enum aule_status status = take_connection(monitor, &connection);
     *again = false;
     if (status != AULE_OK)
         return status;
     const struct timeout timeout = timeout_start(monitor->timeout_ms);
     status = connection_call(connection, request, &timeout, expected, answer);
     *again = status != AULE_OK && connection_was_idle(connection);
-    *again |= give_back(monitor, order, status);
+    give_back(monitor);
     return status;
 }
 
@@ -206,7 +183,7 @@ enum aule_status monitor_ask(struct aule_monitor *monitor, const struct wire_req
     enum aule_status status = monitor_needs(monitor, request->command, minors[request->command]);
     if (status != AULE_OK)
         return status;
-    bool again = true; // once if it was idle, and once more if the control socket is full
+    bool again = true; // other operators may take the next connection, too
     for (int i = 0; i < 3 && again; i++)
         status = ask_once(monitor, request, expected, answer, &again);
     return status;

@@ -20,8 +20,6 @@ struct aule_monitor {
     pthread_cond_t unused; // num_users became 0, opening became false, or closed true
     bool closed;
     bool opening;                  // a call opens another connection; it does not hold the mutex
-    bool full;                     // the control socket had no place at the last try
-    bool by_control;               // the connection is one of the control socket
     uint32_t num_users;            // calls that use the connection
     struct connection *connection; // owned; NULL: opening it anew failed, or goes on
 };
