@@ -57,7 +57,7 @@ examples/                  client/include/
 tools/complaint/           base/
 tools/svg/                 base/
 tools/                     tools/complaint/ tools/svg/ client/include/
-tools/bench/               tools/ daemon/engine/measuring.h daemon/core/audit/audit.h daemon/tier/
+tools/bench/               tools/ daemon/engine/measuring.h daemon/core/audit/audit.h
 TABLE
 }
 
