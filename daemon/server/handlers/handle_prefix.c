@@ -10,7 +10,6 @@
 #include "server/offload.h"
 #include "server/park.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,16 +48,14 @@ static enum status fetch_prefix(struct call *call, const struct prefix_fields *f
 
 // Counts the full blocks of the tokens. block_size 0: no such cache is open; the count is 0, and
 // core then fails with an error text. LIMIT: their ids do not fit a reply.
-static enum status count_blocks(struct call *call, uint64_t num_tokens, uint32_t block_size,
-                                uint32_t *out)
+static enum status count_blocks(struct call *call, uint32_t num_tokens, uint32_t block_size,
+                                uint32_t *count)
 {
-    const uint64_t count = block_size ? num_tokens / block_size : 0;
-    *out = (uint32_t)count;
-    if (count > DISPATCH_MAX_IDS)
+    *count = block_size ? num_tokens / block_size : 0;
+    if (*count > DISPATCH_MAX_IDS)
         return error_set(&call->error, STATUS_LIMIT,
-                         "%" PRIu64 " tokens make %" PRIu64
-                         " blocks; one message holds at most %zu ids",
-                         num_tokens, count, (size_t)DISPATCH_MAX_IDS);
+                         "%u tokens make %u blocks; one message holds at most %zu ids", num_tokens,
+                         *count, (size_t)DISPATCH_MAX_IDS);
     return STATUS_OK;
 }
 
@@ -105,11 +102,10 @@ static struct core_prefix prefix_of(const struct long_call *own)
 }
 
 // `own` is zeroed memory of the call, which begins with the struct.
-static enum status start_long(struct call *call, const struct prefix_fields *fields,
-                              struct wire_ints blocks, uint64_t cache,
-                              const struct offload_steps *steps, struct long_call *own)
+static enum status keep_long(struct call *call, const struct prefix_fields *fields,
+                             struct wire_ints blocks, uint64_t cache, struct long_call *own,
+                             uint64_t *bytes)
 {
-    uint64_t bytes;
     enum status status = check_extra_key(call, fields);
     if (status != STATUS_OK)
         return status;
@@ -120,10 +116,8 @@ static enum status start_long(struct call *call, const struct prefix_fields *fie
         "extra_key", fields->extra_key.data, fields->extra_key.count, {0}, sizeof(uint8_t)};
     own->fields[BLOCKS] =
         (struct metadata){"blocks", blocks.data, blocks.count, {0}, sizeof(int32_t)};
-    status = metadata_check(call, own->fields, NUM_KEPT, own->kept, &bytes);
-    if (status == STATUS_OK)
-        status = metadata_keep(call, own->fields, NUM_KEPT, own->kept);
-    return status == STATUS_OK ? offload_start(call, steps, own, bytes) : status;
+    status = metadata_check(call, own->fields, NUM_KEPT, own->kept, bytes);
+    return status == STATUS_OK ? metadata_keep(call, own->fields, NUM_KEPT, own->kept) : status;
 }
 
 // ---- look-ups ----
@@ -311,19 +305,24 @@ static enum status end_long_lookup(struct call *call, void *context, bool *more)
     return status;
 }
 
-static enum status find_long_prefix(struct call *call, const struct prefix_fields *fields,
-                                    uint32_t num_blocks)
+static enum status find_long_prefix(struct call *call, const struct prefix_fields *fields)
 {
     static const struct offload_steps steps = {fill_long, end_long_lookup, drop_long};
     const struct wire_prefix_lookup *given = &call->request->prefix_lookup;
     struct long_lookup *own = call_alloc(call, 1, sizeof *own);
+    uint64_t bytes;
     if (!own)
         return call->error.status;
     own->max_tokens = given->max_tokens;
-    own->num_blocks = num_blocks;
     own->load = (enum core_load)given->load;
     own->claims = given->claim;
-    return start_long(call, fields, (struct wire_ints){0}, given->cache, &steps, &own->call);
+    enum status status =
+        keep_long(call, fields, (struct wire_ints){0}, given->cache, &own->call, &bytes);
+    if (status == STATUS_OK)
+        status = count_blocks(call, own->call.kept[TOKENS].count,
+                              core_cache_block_size(call->session->core, given->cache),
+                              &own->num_blocks);
+    return status == STATUS_OK ? offload_start(call, &steps, own, bytes) : status;
 }
 
 enum status handle_prefix_lookup(struct call *call)
@@ -336,12 +335,8 @@ enum status handle_prefix_lookup(struct call *call)
     if (given->load >= CORE_NUM_LOADS)
         return error_set(&call->error, STATUS_UNSUPPORTED, "blocks cannot be loaded in way %u",
                          given->load);
-    if (is_long(call, &fields, given->cache)) {
-        enum status status =
-            count_blocks(call, num_tokens_of(&fields), core_cache_block_size(session, given->cache),
-                         &num_blocks);
-        return status == STATUS_OK ? find_long_prefix(call, &fields, num_blocks) : status;
-    }
+    if (is_long(call, &fields, given->cache))
+        return find_long_prefix(call, &fields);
     enum status status = fetch_prefix(call, &fields, &lookup.prefix);
     if (status == STATUS_OK)
         status = count_blocks(call, lookup.prefix.num_tokens,
@@ -522,8 +517,11 @@ static enum status publish_long(struct call *call, const struct prefix_fields *f
     static const struct offload_steps steps = {fill_long, end_long_publish, drop_long};
     const struct wire_prefix_publish *publish = &call->request->prefix_publish;
     struct long_publish *own = call_alloc(call, 1, sizeof *own);
-    return own ? start_long(call, fields, publish->blocks, publish->cache, &steps, &own->call)
-               : call->error.status;
+    uint64_t bytes;
+    enum status status =
+        own ? keep_long(call, fields, publish->blocks, publish->cache, &own->call, &bytes)
+            : call->error.status;
+    return status == STATUS_OK ? offload_start(call, &steps, own, bytes) : status;
 }
 
 enum status handle_prefix_publish(struct call *call)
