@@ -150,8 +150,7 @@ enum options_result options_read(const struct options_program *program, int argc
                                  void *settings, struct options_line *line);
 
 // The defaults, then one option by its name. A flag takes "yes" and "no", or NULL for yes. False:
-// `error` says why. A configuration file will be read through options_set(), which so far only
-// tests call.
+// `error` says why.
 bool options_set_defaults(const struct options_program *program, void *settings,
                           char error[OPTIONS_ERROR_SIZE]);
 bool options_set(const struct options_program *program, const char *name, const char *value,

@@ -157,43 +157,26 @@
            .help = "a place outside the GPU for blocks, which daemons may share; once for each",   \
            .details =                                                                              \
                "`redis://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]` is a Redis or Valkey server, "  \
-               "several, or a cluster; `rediss://` is the same with TLS. At most 4 tiers; they "   \
-               "are asked in this order, after the "                                               \
-               "host tier. The daemon overwrites the login in its own arguments; "                 \
-               "`--tier-password-file` keeps it out of them.")                                     \
+               "several, or a cluster; `rediss://` is the same with TLS; `files:///FOLDER` keeps " \
+               "files. At most 4 tiers; they "                                                     \
+               "are asked in this order, after the host tier. Options follow a `?`, and each "     \
+               "other with a `&`. Of Redis: "                                                      \
+               "`password-file=FILE` (its first line is the password; only its owner may be able " \
+               "to open it), `ca=FILE` "                                                           \
+               "(certificates that vouch for the servers, else the system's) and `cert=FILE` "     \
+               "(the daemon's own certificate, and its key), both PEM, "                           \
+               "`expire=S` (a server drops a block after so many seconds; 0: never; 86400), "      \
+               "`connections=N` (to all servers; each has at least one; 8), "                      \
+               "`absent=MS` (a block that a server lacked is not asked for again for so long; "    \
+               "2000) and `queue=BYTES` "                                                          \
+               "(blocks that wait to be stored; 256M). Of files: `size=BYTES` (of all files; "     \
+               "64G). The daemon overwrites the login in its own arguments; "                      \
+               "`password-file` keeps it out of them.")                                            \
     OPTION(uint64_t, tier_memory, "tier-memory", "BYTES", OPTION_BYTES, 1 << 20, 16 * ONE_TIB,     \
            .initial = "256M",                                                                      \
            .help = "host memory that the transfers of `--tier` use, without `--host-tier`",        \
            .details = "The daemon locks this memory as it does with `--host-tier`. Blocks that "   \
                       "passed through it stay until others need the room.")                        \
-    OPTION(const char *, tier_password_file, "tier-password-file", "FILE", OPTION_TEXT, 1,         \
-           .otherwise = "the password of the URL, or none",                                        \
-           .help = "password for the servers of `--tier redis://` or `rediss://`",                 \
-           .details = "Its first line is the password. Only its owner may be able to open it.")    \
-    OPTION(const char *, tier_ca, "tier-ca", "FILE", OPTION_TEXT, 1, .otherwise = "the system's",  \
-           .help = "certificates that vouch for the servers of `--tier rediss://`, as PEM",        \
-           .details = "A server's certificate must have the name or the address that the URL or "  \
-                      "the cluster says.")                                                         \
-    OPTION(const char *, tier_cert, "tier-cert", "FILE", OPTION_TEXT, 1, .otherwise = "none",      \
-           .help = "the daemon's own certificate for these servers, and its key, as PEM",          \
-           .details = "Redis asks for one unless `tls-auth-clients` is `no`.")                     \
-    OPTION(uint32_t, tier_expire_s, "tier-expire", "S", OPTION_COUNT, 0, INT32_MAX,                \
-           .initial = "86400",                                                                     \
-           .help = "seconds after which a Redis server drops a block; 0: never")                   \
-    OPTION(uint32_t, tier_connections, "tier-connections", "N", OPTION_COUNT, 1, 512,              \
-           .initial = "8",                                                                         \
-           .help = "connections of one `--tier` to all its servers; each server has at least one") \
-    OPTION(uint64_t, tier_queue, "tier-queue", "BYTES", OPTION_BYTES, 1 << 20, ONE_TIB,            \
-           .initial = "256M", .help = "blocks that wait to be stored in one `--tier`",             \
-           .details = "With more, blocks are not stored there, which is counted as `full`.")       \
-    OPTION(uint32_t, tier_absent_ms, "tier-absent", "MS", OPTION_COUNT, 1, 3600000,                \
-           .initial = "2000",                                                                      \
-           .help = "time for which a block that a Redis server lacked is not asked for again",     \
-           .details = "What another daemon stores is found this much later at most.")              \
-    OPTION(uint64_t, tier_files, "tier-files", "BYTES", OPTION_BYTES, 1 << 20, 1024 * ONE_TIB,     \
-           .initial = "64G", .help = "all files of one `--tier files://`",                         \
-           .details = "With more, the least recently used ones are removed. Daemons with one "     \
-                      "folder should have the same limit; each counts the files of all.")          \
     OPTION(uint32_t, tier_deadline_ms, "tier-deadline", "MS", OPTION_COUNT, 1, 60000,              \
            .initial = "50",                                                                        \
            .help = "time for one operation of a tier; what has not come then is computed",         \

@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "log.h"
 #include "tier/files/files.h"
-#include "tier/files/folder.h"
 #include "tier/host.h"
 #include "tier/redis/redis.h"
 
@@ -106,53 +105,18 @@ static void say(void *context, const char *sentence)
     log_warn("tier %s", sentence);
 }
 
-static enum status open_redis(const char *url, const struct server_params *params,
-                              struct tier_backend **out, struct error *error)
-{
-    const struct redis_params redis = {
-        .url = url,
-        .password_file = params->tier_password_file,
-        .ca_file = params->tier_ca,
-        .cert_file = params->tier_cert,
-        .stall_ms = params->tier_deadline_ms,
-        .expire_s = params->tier_expire_s,
-        .never_expires = params->tier_expire_s == 0,
-        .connections = params->tier_connections,
-        .absent_ms = params->tier_absent_ms,
-        .queue_bytes = params->tier_queue,
-        .say = say,
-    };
-    return redis_create(&redis, out, error);
-}
-
-static enum status open_files(const char *url, const struct server_params *params,
-                              struct tier_backend **out, struct error *error)
-{
-    const struct files_params files = {
-        .path = url + strlen("files://"),
-        .limit_bytes = params->tier_files,
-        .say = say,
-    };
-    return files_create(&files, out, error);
-}
-
-static enum status check_files(const char *url, struct error *error)
-{
-    return folder_check_path(url + strlen("files://"), error);
-}
-
 // What the URL of a tier begins with, and what checks and opens it. Both get the whole URL; their
 // errors must not show a password.
 static const struct scheme {
     const char *prefix;
     const struct tier_ops *ops;
     enum status (*check)(const char *url, struct error *error);
-    enum status (*open)(const char *url, const struct server_params *params,
+    enum status (*open)(const char *url, const struct tier_opening *opening,
                         struct tier_backend **out, struct error *error);
 } schemes[] = {
-    {"redis://", &redis_ops, redis_check_url, open_redis},
-    {"rediss://", &redis_ops, redis_check_url, open_redis},
-    {"files://", &files_ops, check_files, open_files},
+    {"redis://", &redis_ops, redis_check_url, redis_open},
+    {"rediss://", &redis_ops, redis_check_url, redis_open},
+    {"files://", &files_ops, files_check_url, files_open},
 };
 enum { NUM_SCHEMES = sizeof schemes / sizeof *schemes };
 
@@ -181,10 +145,11 @@ static enum status open_further(struct tiering *tiering, const struct server_par
 {
     const char *url = params->tiers.texts[index];
     const struct scheme *scheme = scheme_of(url);
+    const struct tier_opening opening = {.deadline_ms = params->tier_deadline_ms, .say = say};
     struct tier_backend *backend;
     struct tier *tier;
     struct error why;
-    enum status status = scheme->open(url, params, &backend, &why);
+    enum status status = scheme->open(url, &opening, &backend, &why);
     if (status == STATUS_OK)
         status = tier_create(scheme->ops, backend, &tier, &why);
     if (status != STATUS_OK)

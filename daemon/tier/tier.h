@@ -27,6 +27,13 @@
 struct tier;
 struct tier_backend;
 
+// What a backend is opened with, besides its URL.
+struct tier_opening {
+    uint32_t deadline_ms; // of one operation: a server that moves no byte for so long has failed
+    // Tells an operator a sentence. NULL: nobody. Any thread. It must not call the tier.
+    void (*say)(void *context, const char *sentence);
+};
+
 // Where a block is, as far as the tier knows. UNKNOWN: only a look-up can tell.
 enum tier_answer { TIER_UNKNOWN, TIER_MISS, TIER_ON_GPU, TIER_THERE, TIER_PENDING };
 

@@ -39,7 +39,7 @@ static const struct stores {
 static const struct stores *stores;
 
 static struct dice dice;
-static char folder[48], files_url[64], redis_url[64];
+static char folder[48], files_url[64], redis_url[128];
 
 static struct {
     bool spawned, open;
@@ -110,12 +110,7 @@ static void adjust(struct server_params *params)
 {
     params->host_tier = stores->host ? 1 << 21 : 0;
     params->tier_memory = 1 << 21;
-    params->tier_files = 1 << 20;
     params->tier_deadline_ms = 50;
-    params->tier_connections = 4;
-    params->tier_queue = 1 << 20;
-    params->tier_absent_ms = 20;
-    params->tier_expire_s = 3600;
     params->max_tier_jobs = 16;
     if (stores->files)
         params->tiers.texts[params->tiers.count++] = files_url;
@@ -289,10 +284,12 @@ static void begin(const struct stores *wanted)
     ck_assert_ptr_ne(counts, MAP_FAILED);
     strcpy(folder, "/tmp/aule-model-files-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(folder));
-    snprintf(files_url, sizeof files_url, "files://%s", folder);
+    snprintf(files_url, sizeof files_url, "files://%s?size=1M", folder);
     if (stores->redis) {
         server_start(0, NULL);
-        snprintf(redis_url, sizeof redis_url, "redis://127.0.0.1:%d", servers[0].port);
+        snprintf(redis_url, sizeof redis_url,
+                 "redis://127.0.0.1:%d?connections=4&queue=1M&absent=20&expire=3600",
+                 servers[0].port);
     }
     world_adjust = adjust;
     world_in_turn = do_harm;

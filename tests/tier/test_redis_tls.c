@@ -264,8 +264,8 @@ START_TEST(a_file_that_is_no_certificate_is_refused_with_its_name)
     const struct redis_params wrong[] = {{.url = url, .ca_file = "/etc/passwd"},
                                          {.url = url, .ca_file = ca, .cert_file = ca},
                                          {.url = url, .ca_file = ca, .cert_file = other_ca}};
-    static const char *const texts[] = {"(--tier-ca) /etc/passwd: ", "(--tier-cert) /tmp/aule-tls",
-                                        "(--tier-cert) /tmp/aule-tls"};
+    static const char *const texts[] = {"(ca) /etc/passwd: ", "(cert) /tmp/aule-tls",
+                                        "(cert) /tmp/aule-tls"};
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(redis_create(&wrong[i], &backend, &error), STATUS_INVALID);
         ck_assert_msg(strstr(error.text, texts[i]) != NULL, "%s", error.text);

@@ -412,10 +412,9 @@ START_TEST(tiers_show_a_folder_with_its_limit_and_its_blocks)
     char url[128];
     int32_t blocks[2];
     double stored = 0;
-    snprintf(url, sizeof url, "files://%s/blocks", server.folder);
+    snprintf(url, sizeof url, "files://%s/blocks?size=1M", server.folder);
     ck_assert_int_eq(daemon_stop(&server), 0);
-    ck_assert(
-        daemon_start(&server, (const char *const[]){"--tier", url, "--tier-files", "1M", NULL}));
+    ck_assert(daemon_start(&server, (const char *const[]){"--tier", url, NULL}));
     open_worker("worker");
     publish_two_blocks(blocks);
     while (stored < 2) { // stores end beside the daemon's other work

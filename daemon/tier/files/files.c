@@ -52,6 +52,7 @@ struct owner {
 struct tier_backend {
     struct folder folder;
     struct watch watch;
+    char *path;                 // params.path; owned
     struct files_params params; // with defaults, so no field is 0
 
     pthread_mutex_t lock;
@@ -608,6 +609,7 @@ static void destroy(struct tier_backend *files)
     folder_close(&files->folder);
     pthread_cond_destroy(&files->news);
     pthread_mutex_destroy(&files->lock);
+    free(files->path);
     free(files);
 }
 
@@ -794,9 +796,14 @@ enum status files_create(const struct files_params *params, struct tier_backend 
         return error_set(error, STATUS_INVALID, "the files tier has 1 to %d threads, not %u",
                          FILES_MOST_THREADS, params->threads);
     struct tier_backend *files = calloc(1, sizeof *files);
-    if (!files)
+    char *path = strdup(params->path);
+    if (!files || !path) {
+        free(files);
+        free(path);
         return error_set(error, STATUS_NO_MEMORY, "no memory for the files tier");
+    }
     apply(files, params);
+    files->params.path = files->path = path;
     const enum status status = open_and_start(files, error);
     if (status != STATUS_OK) {
         if (status != STATUS_TIMEOUT)

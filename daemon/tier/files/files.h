@@ -15,7 +15,7 @@ enum { FILES_MOST_THREADS = 16 };
 
 // Zero is the default.
 struct files_params {
-    const char *path;     // absolute; lent until the tier has closed
+    const char *path;     // absolute
     uint64_t limit_bytes; // of all files; 64 GiB
     uint32_t threads;     // 4; at most FILES_MOST_THREADS
     uint32_t pause_ms;    // nothing is stored for so long after the disk was full or failed; 1000
@@ -27,6 +27,11 @@ struct files_params {
 };
 
 extern const struct tier_ops files_ops;
+
+// url.c. STATUS_INVALID: the path, or an option in the URL. files_open(): as files_create().
+enum status files_check_url(const char *url, struct error *error);
+enum status files_open(const char *url, const struct tier_opening *opening,
+                       struct tier_backend **out, struct error *error);
 
 // Opens or makes the folder and lists its files. STATUS_INVALID: the path, the folder's owner or
 // mode, or a number. STATUS_NO_MEMORY: memory, a thread or a descriptor. STATUS_TIMEOUT: the disk

@@ -267,14 +267,6 @@ static enum status check(const struct redis_params *params, struct tier_backend 
     return status;
 }
 
-enum status redis_check_url(const char *text, struct error *error)
-{
-    struct redis_url url;
-    const enum status status = redis_url_parse(text, &url, error);
-    redis_url_forget(&url);
-    return status;
-}
-
 enum status redis_create(const struct redis_params *params, struct tier_backend **out,
                          struct error *error)
 {

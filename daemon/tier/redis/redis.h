@@ -40,9 +40,11 @@ bool redis_is_built(void); // this build has the backend
 
 extern const struct tier_ops redis_ops;
 
-// STATUS_INVALID: `text` is no redis:// or rediss:// URL. Without libhiredis any text is accepted
-// here, and redis_create() refuses.
-enum status redis_check_url(const char *text, struct error *error);
+// open.c. STATUS_INVALID: `url` is no redis:// or rediss:// URL, or an option in it is wrong.
+// redis_open(): as redis_create(), with the options that the URL has behind its "?".
+enum status redis_check_url(const char *url, struct error *error);
+enum status redis_open(const char *url, const struct tier_opening *opening,
+                       struct tier_backend **out, struct error *error);
 // Starts the threads, which connect by themselves: a server that is away is no error, but a breaker
 // that opens. STATUS_INVALID: the URL, a file or a number is wrong; the error never shows a
 // password. STATUS_UNSUPPORTED: this build lacks hiredis, or TLS. STATUS_NO_MEMORY.

@@ -37,11 +37,11 @@ static enum status read_files(SSL_CTX *context, const char *ca_file, const char 
 {
     if (ca_file ? !SSL_CTX_load_verify_file(context, ca_file)
                 : !SSL_CTX_set_default_verify_paths(context))
-        return refuse_file("the file of certificates (--tier-ca)", ca_file ? ca_file : "", error);
+        return refuse_file("the file of certificates (ca)", ca_file ? ca_file : "", error);
     if (own_file && (SSL_CTX_use_certificate_chain_file(context, own_file) != 1 ||
                      SSL_CTX_use_PrivateKey_file(context, own_file, SSL_FILETYPE_PEM) != 1 ||
                      SSL_CTX_check_private_key(context) != 1))
-        return refuse_file("the file with certificate and key (--tier-cert)", own_file, error);
+        return refuse_file("the file with certificate and key (cert)", own_file, error);
     return STATUS_OK;
 }
 

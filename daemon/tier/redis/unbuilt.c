@@ -12,13 +12,6 @@ bool redis_is_built(void)
 
 const struct tier_ops redis_ops = {.name = "redis"};
 
-enum status redis_check_url(const char *text, struct error *error)
-{
-    (void)text;
-    (void)error;
-    return STATUS_OK;
-}
-
 enum status redis_create(const struct redis_params *params, struct tier_backend **out,
                          struct error *error)
 {

@@ -59,8 +59,7 @@ static const char *const *options(void)
 {
     static const char *list[16];
     const char *const all[] = {
-        "--tier",          url,         "--max-blocks", "64",
-        "--tier-absent",   "1",         memory_option,  memory,
+        "--tier",          url,         "--max-blocks", "64", memory_option, memory,
         "--tier-deadline", deadline_ms, NULL,
     };
     memcpy(list, all, sizeof all);
@@ -72,7 +71,7 @@ static void open_sites(void)
 {
     text_load = AULE_LOAD_ALWAYS;
     server_start(0, NULL);
-    snprintf(url, sizeof url, "redis://127.0.0.1:%d", servers[0].port);
+    snprintf(url, sizeof url, "redis://127.0.0.1:%d?absent=1", servers[0].port);
     for (int prompt = 0; prompt < 16; prompt++)
         for (int i = 0; i < PROMPT; i++)
             prompts[prompt][i] = 1000 + prompt * 500 + i * 7 % 97;
@@ -733,17 +732,22 @@ START_TEST(what_cannot_be_a_tier_is_refused_with_a_sentence)
         {"redis://u:secret@host:0",
          "--tier 1: server 1 of the URL has a port that is not a number from 1"},
         {"redis://u:secret@", "--tier 1: server 1 of the URL is empty"},
+        {"redis://u:secret@host?expire=soon",
+         "--tier 1: expire \"soon\" is not a whole number from 0 to 2147483647"},
+        {"redis://u:secret@host?size=1M", "--tier 1: size is no option"},
+        {"redis://u:secret@host?expire=1&queue", "--tier 1: queue needs a value"},
+        {"redis://u:secret@host?ca=%0", "--tier 1: ca: the value has a % without two"},
+        {"files:///f?size=1", "--tier 1: size \"1\" is not a whole number from 1048576"},
     };
 #ifdef AULE_HAVE_TLS
-    static const char secure[] = "--tier 1: the file of certificates (--tier-ca) /nowhere/ca.pem: ";
+    static const char secure[] = "--tier 1: the file of certificates (ca) /nowhere/ca.pem: ";
 #else
     static const char secure[] = "rediss:// needs TLS, and this build has none";
 #endif
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_refused((const char *const[]){"--tier", cases[i].url, NULL}, cases[i].sentence);
-    expect_refused((const char *const[]){"--tier", "rediss://u:secret@host", "--tier-ca",
-                                         "/nowhere/ca.pem", NULL},
-                   secure);
+    expect_refused(
+        (const char *const[]){"--tier", "rediss://u:secret@host?ca=/nowhere/ca.pem", NULL}, secure);
     expect_refused((const char *const[]){"--tier", "redis://a", "--tier", "redis://b", "--tier",
                                          "redis://c", "--tier", "redis://d", "--tier", "redis://e",
                                          NULL},
