@@ -7,7 +7,7 @@
 
 await_daemon() {
     await_tries=0
-    until grep -q ready "$2"; do
+    until grep -q "ready: aule-daemon" "$2"; do
         await_tries=$((await_tries + 1))
         if [ $await_tries -gt 1200 ] || ! kill -0 "$1" 2>/dev/null; then
             cat "$2"

@@ -19,7 +19,11 @@ start() { # CACHE_FOLDER [VARIABLE=VALUE]...
         --socket "$folder/s" --cache-folder "$cache" 2>"$folder/log" &
     daemon=$!
     await_daemon $daemon "$folder/log"
-    grep -q "runs on the CPU" "$folder/log" || { echo "the device is no software device"; exit 77; }
+    grep -q "runs on the CPU" "$folder/log" || {
+        cat "$folder/log"
+        echo "the device is no software device"
+        exit 77
+    }
 }
 stop() {
     kill $daemon

@@ -59,7 +59,7 @@ start_daemon() # NAMESPACE NAME
         --tier redis://$address:$port --tier-deadline 60000 >"$folder/$2.log" 2>&1 &
     pids+=($!)
     for ((i = 0; i < 1200; i++)); do
-        grep -q ready "$folder/$2.log" && return 0
+        grep -q "ready: aule-daemon" "$folder/$2.log" && return 0
         if ! kill -0 "${pids[-1]}" 2>/dev/null; then
             grep -qi "no.*device" "$folder/$2.log" && skip "there is no device"
             break
