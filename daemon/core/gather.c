@@ -218,19 +218,19 @@ void gather_rejoin(struct core *core)
 // ---- what a submission tells ----
 
 // A slice shares no cascade.
-static bool may_share(const struct link *link)
+static bool may_share(const struct layer_run *link)
 {
     return link->run->reading.cache && !link_is_sliced(link);
 }
 
-static uint32_t layer_of(const struct link *link)
+static uint32_t layer_of(const struct layer_run *link)
 {
     const struct run *run = link->run;
     return (uint32_t)((run->reading.layer + (uint64_t)link->number * run->layers.layer_step) %
                       run->reading.num_layers);
 }
 
-static struct reading reading_of(const struct link *link)
+static struct reading reading_of(const struct layer_run *link)
 {
     struct reading reading = link->run->reading;
     if (!may_share(link))
@@ -240,7 +240,7 @@ static struct reading reading_of(const struct link *link)
 }
 
 // Called for each pick, so it copies nothing.
-bool gather_shares(const struct link *a, const struct link *b)
+bool gather_shares(const struct layer_run *a, const struct layer_run *b)
 {
     return may_share(a) && may_share(b) && layer_of(a) == layer_of(b) &&
            crews_same_prefix(&a->run->reading, &b->run->reading);

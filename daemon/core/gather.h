@@ -30,7 +30,7 @@ enum {
 
 struct core;
 struct core_session;
-struct link;
+struct layer_run;
 struct submission;
 
 // Sessions that waited for others of their prefix when the GPU became idle.
@@ -57,7 +57,7 @@ void gather_begin_step(struct gather *gather, bool some);
 // Takes the sessions that wait out of the heap of ready ones. False: all of them wait.
 bool gather_part(struct core *core);
 // True: both read one prefix in one layer.
-bool gather_shares(const struct link *a, const struct link *b);
+bool gather_shares(const struct layer_run *a, const struct layer_run *b);
 void gather_rejoin(struct core *core); // puts them back; always follows gather_part()
 // The submission has ended. Call this while its runs exist.
 void gather_learn(struct core *core, const struct submission *submission, uint64_t gpu_ns);

@@ -13,7 +13,7 @@
 // were served as much. Sessions that read the same prefix in the same layer
 // take their tenant's turn together, and the tenant pays for all of them.
 //
-// Layers. A run of several layers is scheduled layer by layer (struct link). So a run of many
+// Layers. A run of several layers is scheduled layer by layer (struct layer_run). So a run of many
 // layers delays other sessions no longer than the same layers in single runs.
 //
 // Slices. A layer that would take long is cut into slices (speed.h), each a link: slices of tiles
@@ -75,7 +75,7 @@ static void note_session(struct scheduler *scheduler, const struct core_session 
 
 // Takes the run's next link. It is its session's first queued run, and the session is ready.
 // `number` is that of the submission.
-static struct link pick(struct scheduler *scheduler, struct run *run, uint64_t number)
+static struct layer_run pick(struct scheduler *scheduler, struct run *run, uint64_t number)
 {
     struct core_session *session = run->session;
     if (session->last_picked_in != number)
@@ -83,7 +83,7 @@ static struct link pick(struct scheduler *scheduler, struct run *run, uint64_t n
     session->last_picked_in = number;
     session->turn.held_ns = 0;
     note_session(scheduler, session);
-    struct link link = run_next_link(run);
+    struct layer_run link = run_next_link(run);
     link.wave = beside_place(session, run);
     run_picked(run);
     if (run->num_picked == run->num_links)
@@ -96,12 +96,12 @@ static struct link pick(struct scheduler *scheduler, struct run *run, uint64_t n
 // link reads, too. NULL: it does not, or none was picked.
 static struct run *companion(const struct scheduler *scheduler, uint32_t count)
 {
-    const struct link *last = count ? &scheduler->picked[count - 1] : NULL;
+    const struct layer_run *last = count ? &scheduler->picked[count - 1] : NULL;
     const struct core_session *beside =
         last ? session_of_turn(turns_first_beside(&last->run->session->turn)) : NULL;
     if (!beside)
         return NULL;
-    const struct link next = run_next_link(beside->runs.queued);
+    const struct layer_run next = run_next_link(beside->runs.queued);
     return gather_shares(last, &next) ? next.run : NULL;
 }
 
@@ -205,13 +205,13 @@ static struct left left_at_first(const struct core *core)
                          .ns = core->scheduler.speed.slice_ns};
 }
 
-static double link_ns(const struct core *core, const struct link *link)
+static double link_ns(const struct core *core, const struct layer_run *link)
 {
     return speed_ns(&core->scheduler.speed, run_link_kind(link), run_link_cost(link));
 }
 
 // A slice that takes longer than it should among other sessions' runs.
-static bool is_long(const struct core *core, const struct link *link)
+static bool is_long(const struct core *core, const struct layer_run *link)
 {
     return link_is_sliced(link) &&
            link_ns(core, link) > SPEED_LONG * core->scheduler.speed.slice_ns;
@@ -228,7 +228,7 @@ static bool has_long_in_flight(const struct scheduler *s)
 // A new run of another session waits for at most one long slice.
 static bool is_one_too_many(const struct core *core, struct run *run)
 {
-    const struct link next = run_next_link(run);
+    const struct layer_run next = run_next_link(run);
     return is_long(core, &next) && has_long_in_flight(&core->scheduler) &&
            slice_ns(core, run->session) <= core->scheduler.speed.slice_ns;
 }
@@ -236,12 +236,12 @@ static bool is_one_too_many(const struct core *core, struct run *run)
 // A sliced link joins a submission only if all its links fit into one slice's time.
 static bool has_room(const struct core *core, const struct left *left, struct run *run)
 {
-    const struct link next = run_next_link(run);
+    const struct layer_run next = run_next_link(run);
     return run_link_work(&next) <= left->room &&
            ((!left->has_slice && !run_is_sliced(run)) || link_ns(core, &next) <= left->ns);
 }
 
-static void take(const struct core *core, struct left *left, const struct link *link)
+static void take(const struct core *core, struct left *left, const struct layer_run *link)
 {
     const uint64_t weight = run_link_weight(link), work = run_link_work(link);
     uint64_t *tokens = left->budget ? &left->budget : &left->beyond;
@@ -270,7 +270,7 @@ static uint32_t pick_links(struct core *core, uint64_t number)
             halt(scheduler, run->session);
             continue;
         }
-        const struct link link = pick(scheduler, run, number);
+        const struct layer_run link = pick(scheduler, run, number);
         take(core, &left, &link);
         scheduler->picked[count++] = link;
         if (link.wave + 1 >= waves && link.run->session->runs.queued) {
@@ -301,7 +301,7 @@ static uint32_t lay_waves(struct scheduler *scheduler, struct submission *submis
         before += size;
     }
     for (uint32_t i = 0; i < submission->num_links; i++) { // begins become ends
-        const struct link *link = &scheduler->picked[i];
+        const struct layer_run *link = &scheduler->picked[i];
         uint32_t place = ends[link->wave]++;
         submission->links[place] = *link;
         scheduler->engine_runs[place] = run_link(link);
@@ -614,7 +614,7 @@ static void read_dispatch(struct core *core, const struct submission *submission
         count_dispatch(core, sessions);
 }
 
-static void learn_speed(struct speed *speed, const struct link *link, uint64_t ns)
+static void learn_speed(struct speed *speed, const struct layer_run *link, uint64_t ns)
 {
     uint64_t work, layer_ns;
     if (run_link_took(link, ns, &work, &layer_ns))
@@ -681,7 +681,7 @@ static uint32_t put_back(struct scheduler *scheduler, struct submission *submiss
 {
     uint32_t kept = 0, back = 0;
     for (uint32_t i = 0; i < submission->num_links; i++) {
-        const struct link link = submission->links[i];
+        const struct layer_run link = submission->links[i];
         if (i < event->num_results && event->results[i].status == STATUS_BUSY)
             scheduler->picked[back++] = link;
         else

@@ -37,11 +37,11 @@ enum {
 };
 
 struct submission {
-    uint64_t sequence;                     // engine_submit()'s number
-    uint32_t num_links;                    // slices of layers; SCHEDULER_MAX_RUNS at most
-    bool zeroes;                           // it zeroes blocks
-    bool is_long;                          // it ends with a slice that is longer than one should be
-    struct link links[SCHEDULER_MAX_RUNS]; // [num_links] in the engine's order
+    uint64_t sequence;  // engine_submit()'s number
+    uint32_t num_links; // slices of layers; SCHEDULER_MAX_RUNS at most
+    bool zeroes;        // it zeroes blocks
+    bool is_long;       // it ends with a slice that is longer than one should be
+    struct layer_run links[SCHEDULER_MAX_RUNS]; // [num_links] in the engine's order
 };
 
 struct scheduler {
@@ -61,7 +61,7 @@ struct scheduler {
     uint32_t num_in_flight, first_in_flight; // `in_flight` is a ring: entries, and the oldest one
     struct submission in_flight[SCHEDULER_MAX_IN_FLIGHT];
     // Scratch for the submission that is being built or finished.
-    struct link picked[SCHEDULER_MAX_RUNS];
+    struct layer_run picked[SCHEDULER_MAX_RUNS];
     struct engine_run engine_runs[SCHEDULER_MAX_RUNS];
     uint32_t wave_ends[SCHEDULER_MAX_RUNS];
     uint32_t order[SCHEDULER_MAX_RUNS];

@@ -17,7 +17,7 @@
 struct claim;
 struct core;
 struct core_session;
-struct queue_lane;
+struct queue_cache;
 struct queue_line;
 struct taker_queue;
 
@@ -45,7 +45,7 @@ struct core_wait {
             uint32_t count;                              // blocks
             bool only_growth;                            // see core_wait_for_blocks()
             struct core_wait *tenant_prev, *tenant_next; // of its tenant, oldest first
-            struct queue_lane *lane;                     // its cache's
+            struct queue_cache *entry;                   // its cache's
             struct queue_line *line;                     // NULL: only_growth
             uint64_t age;                                // later ones have a higher number
             uint64_t tried;                              // the round that named it last

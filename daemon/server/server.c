@@ -409,7 +409,7 @@ static void advance(struct server *server)
     }
 }
 
-static void turn(struct server *server)
+static void serve_once(struct server *server)
 {
     wait_for_events(server);
     take_messages(server);
@@ -455,7 +455,7 @@ enum server_exit server_run(struct server *server)
     notify_manager("READY=1");
     prctl(PR_SET_TIMERSLACK, 1000L); // this thread's timer slack in ns; the default is 50 us
     while (!server->finished)
-        turn(server);
+        serve_once(server);
     return server_exit_code(server);
 }
 

@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-enum status work_submit(struct core_session *session, const struct work *work, uint64_t *ticket,
-                        struct error *error)
+enum status work_submit(struct core_session *session, const struct gpu_command *work,
+                        uint64_t *ticket, struct error *error)
 {
     const struct work_copy *copy = &work->copy;
     switch (work->kind) {
@@ -26,7 +26,7 @@ enum status work_submit(struct core_session *session, const struct work *work, u
 
 // ---- keeping ----
 
-static void keep_arrays(struct keeper *keeper, struct work *work)
+static void keep_arrays(struct keeper *keeper, struct gpu_command *work)
 {
     struct core_run_params *run = &work->run;
     struct work_copy *copy = &work->copy;
@@ -47,15 +47,15 @@ static void keep_arrays(struct keeper *keeper, struct work *work)
     }
 }
 
-uint64_t work_size(const struct work *work)
+uint64_t work_size(const struct gpu_command *work)
 {
-    struct work seen = *work;
+    struct gpu_command seen = *work;
     struct keeper keeper = {0};
     keep_arrays(&keeper, &seen);
     return keeper.size;
 }
 
-bool work_keep(struct work *work)
+bool work_keep(struct gpu_command *work)
 {
     struct keeper keeper = {0};
     uint64_t size = work_size(work);
@@ -69,7 +69,7 @@ bool work_keep(struct work *work)
     return true;
 }
 
-void work_finish(struct work *work)
+void work_finish(struct gpu_command *work)
 {
     free(work->kept);
     work->kept = NULL;

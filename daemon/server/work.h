@@ -19,7 +19,7 @@ struct work_copy {
     bool detached;
 };
 
-struct work {
+struct gpu_command {
     enum work_kind kind;
     union {
         struct core_run_params run;
@@ -31,13 +31,13 @@ struct work {
 };
 
 // BUSY: the session has no free ticket; try again later.
-enum status work_submit(struct core_session *session, const struct work *work, uint64_t *ticket,
-                        struct error *error);
+enum status work_submit(struct core_session *session, const struct gpu_command *work,
+                        uint64_t *ticket, struct error *error);
 
-uint64_t work_size(const struct work *work); // bytes that work_keep() copies
+uint64_t work_size(const struct gpu_command *work); // bytes that work_keep() copies
 // Copies the arrays of *work, so that the caller's may go. work_finish() frees the copies. False:
 // no memory, and *work is as it was.
-bool work_keep(struct work *work);
-void work_finish(struct work *work);
+bool work_keep(struct gpu_command *work);
+void work_finish(struct gpu_command *work);
 
 #endif

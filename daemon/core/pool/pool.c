@@ -188,7 +188,7 @@ static enum status grow_to(struct cache *cache, uint32_t count, bool ahead, stru
 void pool_keep_spare(struct cache *cache)
 {
     const struct pool *pool = cache->pool;
-    if (!pool->fixed_blocks && !pool->refused_ahead && !pool->lanes)
+    if (!pool->fixed_blocks && !pool->refused_ahead && !pool->queue_caches)
         grow_to(cache, pool->ledger->params->spare_blocks, true, NULL);
 }
 

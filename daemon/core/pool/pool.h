@@ -39,17 +39,17 @@ struct pool {
                             // be emptied: the most bytes first; in line after tenants_rank()
     struct tenant *stale;   // tenants that tenants_rank() will look at
     struct {
-        struct tenant *tenant; // NULL: begin anew
-        uint32_t index;        // of this tenant
-    } cursor;                  // of core_tenant_at()
-    struct heap turns;         // tenants with leases that wait (queue.c)
-    struct tenant *old_turns;  // of these, those whose keys in the heaps are old
-    struct tenant *stuck;      // of these, those whose leases need no turn
-    struct queue_lane *lanes;  // caches in which leases wait, by id
-    uint64_t last_age, round;  // numbers given to waiting leases: age; tried
-    bool granted;              // one of them was granted in this round
-    struct heap away;          // tenants without sessions: tenants_expire()
-    struct tenant *over;       // tenants above their cap: evict_trim() evicts
+        struct tenant *tenant;        // NULL: begin anew
+        uint32_t index;               // of this tenant
+    } cursor;                         // of core_tenant_at()
+    struct heap turns;                // tenants with leases that wait (queue.c)
+    struct tenant *old_turns;         // of these, those whose keys in the heaps are old
+    struct tenant *stuck;             // of these, those whose leases need no turn
+    struct queue_cache *queue_caches; // caches in which leases wait, by id
+    uint64_t last_age, round;         // numbers given to waiting leases: age; tried
+    bool granted;                     // one of them was granted in this round
+    struct heap away;                 // tenants without sessions: tenants_expire()
+    struct tenant *over;              // tenants above their cap: evict_trim() evicts
 
     struct heap due;     // claims that are not late (claim.h)
     uint32_t num_claims; // of all tables

@@ -35,8 +35,8 @@
 
 // The waiting leases of one cache. It has the cache's id only, because a session may close the
 // cache while its lease waits.
-struct queue_lane {
-    UT_hash_handle hh; // pool->lanes, by cache
+struct queue_cache {
+    UT_hash_handle hh; // pool->queue_caches, by cache
     uint64_t cache;
     struct heap turns;        // lines, by what the tenant would have with its oldest lease
     uint32_t num_lines;       // in `turns`
@@ -46,13 +46,13 @@ struct queue_lane {
     uint64_t arrived; // pool->num_arrived when `growth` was tried last
 };
 
-// The leases of one tenant in a lane that do not wait only for growth.
+// The leases of one tenant in one cache that do not wait only for growth.
 struct queue_line {
     struct tenant *tenant;
-    struct queue_lane *lane;
+    struct queue_cache *entry;
     struct queue_line *prev, *next; // tenant->lines
     struct core_wait *first;        // oldest first
-    struct heap_node turn;          // in lane->turns
+    struct heap_node turn;          // in entry->turns
 };
 
 // ---- turns ----
@@ -83,7 +83,7 @@ static void renew(struct pool *pool)
         tenant->turn_is_old = false;
         set_turn(&pool->turns, &tenant->turn, tenant, tenant->waiters);
         LIST_EACH(tenant->lines, line) {
-            set_turn(&line->lane->turns, &line->turn, tenant, line->first);
+            set_turn(&line->entry->turns, &line->turn, tenant, line->first);
         }
     }
 }
@@ -127,57 +127,57 @@ void queue_count_wait(struct core_session *session, bool begins)
 
 // ---- in and out ----
 
-static struct queue_lane *lane_find(const struct pool *pool, uint64_t cache)
+static struct queue_cache *entry_find(const struct pool *pool, uint64_t cache)
 {
-    struct queue_lane *lane;
-    HASH_FIND(hh, pool->lanes, &cache, sizeof cache, lane);
-    return lane;
+    struct queue_cache *entry;
+    HASH_FIND(hh, pool->queue_caches, &cache, sizeof cache, entry);
+    return entry;
 }
 
-static struct queue_lane *lane_get(struct pool *pool, uint64_t cache)
+static struct queue_cache *entry_get(struct pool *pool, uint64_t cache)
 {
-    struct queue_lane *lane = lane_find(pool, cache);
-    if (lane)
-        return lane;
-    lane = calloc(1, sizeof *lane);
-    if (!lane)
+    struct queue_cache *entry = entry_find(pool, cache);
+    if (entry)
+        return entry;
+    entry = calloc(1, sizeof *entry);
+    if (!entry)
         return NULL;
-    lane->cache = cache;
-    HASH_ADD(hh, pool->lanes, cache, sizeof lane->cache, lane);
-    if (HASH_ADDED(lane))
-        return lane;
-    free(lane);
+    entry->cache = cache;
+    HASH_ADD(hh, pool->queue_caches, cache, sizeof entry->cache, entry);
+    if (HASH_ADDED(entry))
+        return entry;
+    free(entry);
     return NULL;
 }
 
-static void lane_settle(struct pool *pool, struct queue_lane *lane)
+static void entry_settle(struct pool *pool, struct queue_cache *entry)
 {
-    if (lane->num_lines || lane->growth)
+    if (entry->num_lines || entry->growth)
         return;
-    HASH_DEL(pool->lanes, lane);
-    heap_finish(&lane->turns);
-    free(lane);
+    HASH_DEL(pool->queue_caches, entry);
+    heap_finish(&entry->turns);
+    free(entry);
 }
 
 static struct queue_line *line_find(const struct tenant *tenant, uint64_t cache)
 {
     struct queue_line *line = tenant->lines;
-    while (line && line->lane->cache != cache)
+    while (line && line->entry->cache != cache)
         line = line->next;
     return line;
 }
 
-static struct queue_line *line_get(struct tenant *tenant, struct queue_lane *lane)
+static struct queue_line *line_get(struct tenant *tenant, struct queue_cache *entry)
 {
-    struct queue_line *line = line_find(tenant, lane->cache);
-    if (line || !heap_reserve(&lane->turns, (size_t)lane->num_lines + 1))
+    struct queue_line *line = line_find(tenant, entry->cache);
+    if (line || !heap_reserve(&entry->turns, (size_t)entry->num_lines + 1))
         return line;
     line = calloc(1, sizeof *line);
     if (!line)
         return NULL;
     line->tenant = tenant;
-    line->lane = lane;
-    lane->num_lines++;
+    line->entry = entry;
+    entry->num_lines++;
     LIST_APPEND(tenant->lines, line);
     return line;
 }
@@ -186,8 +186,8 @@ static void line_settle(struct queue_line *line)
 {
     if (line->first)
         return;
-    heap_remove(&line->lane->turns, &line->turn);
-    line->lane->num_lines--;
+    heap_remove(&line->entry->turns, &line->turn);
+    line->entry->num_lines--;
     LIST_DELETE(line->tenant->lines, line);
     free(line);
 }
@@ -199,21 +199,21 @@ enum status core_wait_for_blocks(struct core_session *session, struct core_wait 
     struct tenant *tenant = session->salt->tenant;
     struct pool *pool = session->pool;
     bool room = heap_reserve(&pool->turns, HASH_COUNT(pool->tenants));
-    struct queue_lane *lane = room ? lane_get(pool, cache) : NULL;
-    struct queue_line *line = lane && !only_growth ? line_get(tenant, lane) : NULL;
+    struct queue_cache *entry = room ? entry_get(pool, cache) : NULL;
+    struct queue_line *line = entry && !only_growth ? line_get(tenant, entry) : NULL;
     wait->session = NULL;
-    if (lane && !only_growth && !line)
-        lane_settle(pool, lane);
-    if (!lane || (!only_growth && !line))
+    if (entry && !only_growth && !line)
+        entry_settle(pool, entry);
+    if (!entry || (!only_growth && !line))
         return error_set(error, STATUS_NO_MEMORY, "no host memory for a lease that waits");
     session_begin_wait(session, wait, CORE_WAIT_BLOCKS, cache);
     wait->lease.count = count;
     wait->lease.only_growth = only_growth;
     wait->lease.age = ++pool->last_age;
-    wait->lease.lane = lane;
+    wait->lease.entry = entry;
     wait->lease.line = line;
     LIST_APPEND_BY(tenant->waiters, wait, lease.tenant_prev, lease.tenant_next);
-    LIST_APPEND_BY(*(line ? &line->first : &lane->growth), wait, beside_prev, beside_next);
+    LIST_APPEND_BY(*(line ? &line->first : &entry->growth), wait, beside_prev, beside_next);
     queue_outdate(tenant);
     settle_stuck(tenant);
     queue_count_wait(session, true);
@@ -224,18 +224,18 @@ void queue_end_wait(struct core_wait *wait)
 {
     struct tenant *tenant = wait->session->salt->tenant;
     struct pool *pool = wait->session->pool;
-    struct queue_lane *lane = wait->lease.lane;
+    struct queue_cache *entry = wait->lease.entry;
     struct queue_line *line = wait->lease.line;
     queue_outdate(tenant);
     if (tenant->retry == wait)
         tenant->retry = wait->lease.tenant_next;
-    if (lane->retry == wait)
-        lane->retry = wait->beside_next;
+    if (entry->retry == wait)
+        entry->retry = wait->beside_next;
     LIST_DELETE_BY(tenant->waiters, wait, lease.tenant_prev, lease.tenant_next);
-    LIST_DELETE_BY(*(line ? &line->first : &lane->growth), wait, beside_prev, beside_next);
+    LIST_DELETE_BY(*(line ? &line->first : &entry->growth), wait, beside_prev, beside_next);
     if (line)
         line_settle(line);
-    lane_settle(pool, lane);
+    entry_settle(pool, entry);
     settle_stuck(tenant);
     queue_count_wait(wait->session, false);
     pool->ledger->news = true; // the next one may have its turn
@@ -250,25 +250,25 @@ static bool has_free(const struct core_session *session, uint64_t cache, uint32_
            table->cache->counts[CORE_FREE] >= count;
 }
 
-static const struct core_wait *first_of(const struct heap_node *node, bool of_lane)
+static const struct core_wait *first_of(const struct heap_node *node, bool of_cache)
 {
-    return of_lane ? container_of(node, const struct queue_line, turn)->first
-                   : container_of(node, const struct tenant, turn)->waiters;
+    return of_cache ? container_of(node, const struct queue_line, turn)->first
+                    : container_of(node, const struct tenant, turn)->waiters;
 }
 
 // The waiting lease of another tenant that goes first. `own`: the asking tenant's node in the heap,
 // NULL: it has none.
 static const struct core_wait *first_of_others(struct heap *turns, struct heap_node *own,
-                                               bool of_lane)
+                                               bool of_cache)
 {
     const struct heap_node *first = heap_first(turns);
     if (!first || first != own)
-        return first ? first_of(first, of_lane) : NULL;
+        return first ? first_of(first, of_cache) : NULL;
     const uint64_t key = own->key, order = own->order;
     heap_remove(turns, own);
     first = heap_first(turns);
     heap_add_as(turns, own, key, order);
-    return first ? first_of(first, of_lane) : NULL;
+    return first ? first_of(first, of_cache) : NULL;
 }
 
 // True: `other` goes ahead of a lease of `count` blocks; NULL: that lease is new.
@@ -286,17 +286,17 @@ static const struct core_wait *first_before(const struct core_session *session,
                                             uint32_t count)
 {
     struct tenant *own = session->salt->tenant;
-    const bool of_lane = has_free(session, cache, count);
-    struct queue_lane *lane = of_lane ? lane_find(session->pool, cache) : NULL;
-    struct queue_line *line = lane ? line_find(own, cache) : NULL;
-    const struct core_wait *first = of_lane ? (line ? line->first : NULL) : own->waiters;
-    if (of_lane && !lane)
+    const bool of_cache = has_free(session, cache, count);
+    struct queue_cache *entry = of_cache ? entry_find(session->pool, cache) : NULL;
+    struct queue_line *line = entry ? line_find(own, cache) : NULL;
+    const struct core_wait *first = of_cache ? (line ? line->first : NULL) : own->waiters;
+    if (of_cache && !entry)
         return NULL;
     renew(session->pool);
     if (first && first != waiter && (!waiter || first->lease.age < waiter->lease.age))
         return first;
-    struct heap_node *node = of_lane ? (line ? &line->turn : NULL) : &own->turn;
-    first = first_of_others(of_lane ? &lane->turns : &session->pool->turns, node, of_lane);
+    struct heap_node *node = of_cache ? (line ? &line->turn : NULL) : &own->turn;
+    first = first_of_others(of_cache ? &entry->turns : &session->pool->turns, node, of_cache);
     return first && goes_ahead(first, own, count, waiter) ? first : NULL;
 }
 
@@ -314,12 +314,12 @@ static struct core_wait *next_of_tenant(struct tenant *tenant, uint64_t round)
     return waiter;
 }
 
-static struct core_wait *try_first(const struct heap *turns, bool of_lane, uint64_t round)
+static struct core_wait *try_first(const struct heap *turns, bool of_cache, uint64_t round)
 {
     const struct heap_node *node = heap_first(turns);
-    struct core_wait *waiter = node ? (struct core_wait *)first_of(node, of_lane) : NULL;
+    struct core_wait *waiter = node ? (struct core_wait *)first_of(node, of_cache) : NULL;
     if (!waiter || waiter->lease.tried == round ||
-        (of_lane && !has_free(waiter->session, waiter->cache, waiter->lease.count)))
+        (of_cache && !has_free(waiter->session, waiter->cache, waiter->lease.count)))
         return NULL;
     return waiter;
 }
@@ -332,31 +332,31 @@ static bool grows(const struct core_session *session, uint64_t cache)
 
 // Those that wait for growth may have their turn if there are free blocks or a chunk has come,
 // which another cache may give back. They give up if nothing grows any more.
-static struct core_wait *next_of_growth(const struct pool *pool, struct queue_lane *lane)
+static struct core_wait *next_of_growth(const struct pool *pool, struct queue_cache *entry)
 {
     const uint64_t round = pool->round;
-    struct core_wait *first = lane->growth;
-    if (first && lane->retry_round != round)
-        lane->retry = has_free(first->session, lane->cache, 1) ||
-                              lane->arrived != pool->num_arrived ||
-                              !grows(first->session, lane->cache)
-                          ? first
-                          : NULL;
-    lane->retry_round = round;
-    lane->arrived = pool->num_arrived;
-    struct core_wait *waiter = lane->retry;
+    struct core_wait *first = entry->growth;
+    if (first && entry->retry_round != round)
+        entry->retry = has_free(first->session, entry->cache, 1) ||
+                               entry->arrived != pool->num_arrived ||
+                               !grows(first->session, entry->cache)
+                           ? first
+                           : NULL;
+    entry->retry_round = round;
+    entry->arrived = pool->num_arrived;
+    struct core_wait *waiter = entry->retry;
     if (waiter)
-        lane->retry = waiter->beside_next;
+        entry->retry = waiter->beside_next;
     return waiter;
 }
 
 static struct core_wait *next_of_lanes(const struct pool *pool)
 {
     struct core_wait *waiter = NULL;
-    for (struct queue_lane *lane = pool->lanes; lane && !waiter; lane = lane->hh.next) {
-        waiter = next_of_growth(pool, lane);
+    for (struct queue_cache *entry = pool->queue_caches; entry && !waiter; entry = entry->hh.next) {
+        waiter = next_of_growth(pool, entry);
         if (!waiter)
-            waiter = try_first(&lane->turns, true, pool->round);
+            waiter = try_first(&entry->turns, true, pool->round);
     }
     return waiter;
 }

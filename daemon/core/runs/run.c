@@ -248,7 +248,7 @@ static uint32_t links_of_layer(struct layer_cut cut)
     return cut.writes + cut.slices;
 }
 
-static bool link_writes(const struct link *link)
+static bool link_writes(const struct layer_run *link)
 {
     return link->slice < link->cut.writes;
 }
@@ -256,7 +256,7 @@ static bool link_writes(const struct link *link)
 // Which one the link is of those of its kind in the layer.
 static struct link_place {
     uint32_t index, count;
-} place_of(const struct link *link)
+} place_of(const struct layer_run *link)
 {
     return link_writes(link)
                ? (struct link_place){link->slice, link->cut.writes}
@@ -285,14 +285,14 @@ bool run_is_sliced(const struct run *run)
     return links_of_layer(run->cut) > 1;
 }
 
-bool link_is_sliced(const struct link *link)
+bool link_is_sliced(const struct layer_run *link)
 {
     return links_of_layer(link->cut) > 1;
 }
 
-struct link run_next_link(struct run *run)
+struct layer_run run_next_link(struct run *run)
 {
-    return (struct link){
+    return (struct layer_run){
         .run = run, .cut = run->cut, .number = run->next_layer, .slice = run->next_slice};
 }
 
@@ -305,19 +305,19 @@ void run_picked(struct run *run)
     run->next_layer++;
 }
 
-uint64_t run_link_weight(const struct link *link)
+uint64_t run_link_weight(const struct layer_run *link)
 {
     const uint64_t weight = link->run->weight / links_of_layer(link->cut);
     return weight ? weight : 1;
 }
 
-uint64_t run_link_work(const struct link *link)
+uint64_t run_link_work(const struct layer_run *link)
 {
     return link->run->work / links_of_layer(link->cut);
 }
 
 // All links of the kind in the layer.
-static uint64_t cost_of_layer(const struct link *link)
+static uint64_t cost_of_layer(const struct layer_run *link)
 {
     const struct run *run = link->run;
     if (link_writes(link))
@@ -326,17 +326,17 @@ static uint64_t cost_of_layer(const struct link *link)
            (link->cut.writes ? 0 : run->write_work);
 }
 
-uint64_t run_link_cost(const struct link *link)
+uint64_t run_link_cost(const struct layer_run *link)
 {
     return cost_of_layer(link) / place_of(link).count;
 }
 
-enum speed_kind run_link_kind(const struct link *link)
+enum speed_kind run_link_kind(const struct layer_run *link)
 {
     return link_writes(link) ? SPEED_WRITE : link->run->speed;
 }
 
-bool run_link_took(const struct link *link, uint64_t ns, uint64_t *work, uint64_t *layer_ns)
+bool run_link_took(const struct layer_run *link, uint64_t ns, uint64_t *work, uint64_t *layer_ns)
 {
     struct run *run = link->run;
     const struct link_place place = place_of(link);
@@ -347,7 +347,7 @@ bool run_link_took(const struct link *link, uint64_t ns, uint64_t *work, uint64_
 }
 
 // Sets which slice of the layer the link is.
-static void describe_slice(struct engine_run *engine, const struct link *link)
+static void describe_slice(struct engine_run *engine, const struct layer_run *link)
 {
     if (!link_is_sliced(link))
         return;
@@ -377,7 +377,7 @@ static void describe_layer(struct engine_run *engine, const struct run *run, uin
     describe_scales(engine, run, link, engine->k_scale, engine->v_scale);
 }
 
-struct engine_run run_link(const struct link *link)
+struct engine_run run_link(const struct layer_run *link)
 {
     const struct run *run = link->run;
     struct engine_run engine = run->engine;
@@ -544,7 +544,7 @@ void run_link_over(struct run *run)
 
 // The engine returns a session's links in order. If it puts one off, it puts off all later ones,
 // too. So the links that stay picked are those before it.
-void run_put_back(const struct link *link)
+void run_put_back(const struct layer_run *link)
 {
     struct run *run = link->run;
     struct core_session *session = run->session;

@@ -77,7 +77,7 @@ void run_free(struct run *run);
 enum status run_queue(struct run *run, bool detached, uint64_t *ticket, struct error *error);
 
 // A slice of one layer of a run. The engine takes it as a run of its own.
-struct link {
+struct layer_run {
     struct run *run;
     struct layer_cut cut;
     uint32_t number; // of the run's layers, from 0
@@ -89,17 +89,17 @@ struct link {
 void run_slice(struct run *run, struct layer_cut cut);
 uint32_t run_num_layers(const struct run *run);
 bool run_is_sliced(const struct run *run); // its next link is a part of a layer
-bool link_is_sliced(const struct link *link);
-struct link run_next_link(struct run *run);             // the one that is picked next
-void run_picked(struct run *run);                       // and it was picked
-struct engine_run run_link(const struct link *link);    // as the engine gets it
-uint64_t run_link_weight(const struct link *link);      // at least 1
-uint64_t run_link_work(const struct link *link);        // the same of run->work
-uint64_t run_link_cost(const struct link *link);        // multiply-adds that take time
-enum speed_kind run_link_kind(const struct link *link); // of these
+bool link_is_sliced(const struct layer_run *link);
+struct layer_run run_next_link(struct run *run);             // the one that is picked next
+void run_picked(struct run *run);                            // and it was picked
+struct engine_run run_link(const struct layer_run *link);    // as the engine gets it
+uint64_t run_link_weight(const struct layer_run *link);      // at least 1
+uint64_t run_link_work(const struct layer_run *link);        // the same of run->work
+uint64_t run_link_cost(const struct layer_run *link);        // multiply-adds that take time
+enum speed_kind run_link_kind(const struct layer_run *link); // of these
 // The link took so much GPU time; 0: unknown. True: it is the last one of its kind in the layer,
 // whose work and time these are.
-bool run_link_took(const struct link *link, uint64_t ns, uint64_t *work, uint64_t *layer_ns);
+bool run_link_took(const struct layer_run *link, uint64_t ns, uint64_t *work, uint64_t *layer_ns);
 // A link has failed, before or on the GPU. `why` is copied; NULL = no sentence. The run keeps its
 // first failure, and no further link of it is picked.
 void run_fail(struct run *run, enum status status, const char *why);
@@ -111,7 +111,7 @@ bool run_expire(struct run *run);
 void run_link_over(struct run *run);
 // Undoes a pick, because the engine has put the link off, and all later ones of its run. The run is
 // queued again, and its session has no turn until turns_ready().
-void run_put_back(const struct link *link);
+void run_put_back(const struct layer_run *link);
 // The session's run behind this one that is not over; NULL: none. Runs that are over may stand
 // behind one that was put back.
 struct run *run_next_live(const struct run *run);

@@ -15,7 +15,7 @@
 #include "clocks.h"
 #include "engine/kernels/hopper.h"
 #include "engine/memory/slot.h"
-#include "engine/plan/describe.h"
+#include "engine/plan/encode.h"
 #include "engine/plan/plan.h"
 #include "engine/state/state.h"
 #include "engine/vulkan/vk.h"
@@ -222,7 +222,7 @@ static void dispatch_redo(const struct submission *s, const struct group *group)
 static void dispatch_merge(const struct submission *s, const struct group *group)
 {
     struct grid grid = fold(s, s->runs[group->run].num_heads, group->num_tokens);
-    struct gpu_merging constants = {.merge = describe_merge(s, group->run), .items_y = grid.y};
+    struct gpu_merging constants = {.merge = encode_merge(s, group->run), .items_y = grid.y};
     bind(s, group->read, &constants, sizeof constants);
     vkCmdDispatch(s->slot->commands, grid.x, grid.y, grid.z);
 }
@@ -415,7 +415,7 @@ enum status record(struct submission *s, struct error *error)
     enum status status = slot_reserve(s->engine, slot, s->upload_bytes, clocks_count(s), error);
     if (status != STATUS_OK)
         return status;
-    describe_upload(s);
+    encode_upload(s);
     VK_TRY(vkResetCommandPool(device->handle, slot->pool, 0));
     VkCommandBufferBeginInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO,

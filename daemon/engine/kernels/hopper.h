@@ -4,7 +4,7 @@
 // hopper.h - the native kernels of shaders/hopper: what they serve, what they need of a device, and
 // how a planned group becomes a launch. Knows neither runs nor batches.
 //
-// The data's way is that of every kernel. items.c cuts sequences into struct gpu_item, describe.c
+// The data's way is that of every kernel. items.c cuts sequences into struct gpu_item, encode.c
 // writes struct gpu_run, and both lie where shaders read them. A native kernel reads the same
 // structs by their addresses. Instead of push constants and specialisation constants it has
 // parameters. In the slot's piece it has extras of its own: tensor maps, the tickets by which

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // plan.c - turns a submission's runs into as few dispatches as their pipelines allow. Records
-// nothing, and computes no work list: choice.c and cut.c make those, describe.c writes what a
+// nothing, and computes no work list: choice.c and cut.c make those, encode.c writes what a
 // shader reads. Submitter only, except plan_num_shares().
 //
 // Shares and groups. An attention whose sequences go to several kernels has a share for each. Each
@@ -26,7 +26,7 @@
 #include "check.h"
 #include "choice.h"
 #include "company.h"
-#include "describe.h"
+#include "encode.h"
 #include "engine/memory/arena.h"
 #include "engine/memory/slot.h"
 #include "items.h"
@@ -815,6 +815,6 @@ void plan_build(struct submission *s)
     }
     end_lines(s);
     place_ranges(s);
-    describe_measure(s);
+    encode_measure(s);
     number_dispatches(s);
 }

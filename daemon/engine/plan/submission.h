@@ -18,7 +18,7 @@
 
 // Runs of one wave that share their pipelines. They are gpu_runs[first, first + num_runs); those
 // that write K and V come first. Runs of a decode appear a second time behind them, with their
-// small items. So the large items of all runs come first: place_tails() in describe.c. A group has
+// small items. So the large items of all runs come first: place_tails() in encode.c. A group has
 // up to three dispatches in its wave: `write` (K/V writes or copies), `read` (attention, gather, or
 // a caller's merge), and a third. The third is `merge`, which merges the results of splits, or
 // `redo`, the second pass over items that `read` noted. For `merge` the runs with splits stand once
@@ -34,7 +34,7 @@ struct group {
     uint32_t num_tokens;   // written; gathered rows; or tokens of a caller's merge
     uint32_t num_merges;   // tiles whose splits `merge` merges
     uint32_t num_doubtful; // of num_items, those that `read` may note for `redo`
-    // Runs that describe.c has placed in gpu_runs.
+    // Runs that encode.c has placed in gpu_runs.
     uint32_t num_placed, num_split_placed, num_tails_placed;
     uint32_t first_range, num_ranges; // ENGINE_COPY
     uint32_t run;                     // ENGINE_MERGE: its one run

@@ -38,7 +38,7 @@ struct slot {
     VkCommandBuffer commands;
     VkQueryPool queries;
     uint32_t num_queries;   // capacity
-    struct piece piece;     // gpu_runs, ranges and extras; describe.c writes it
+    struct piece piece;     // gpu_runs, ranges and extras; encode.c writes it
     uint64_t piece_size;    // bytes
     struct buffer scratch;  // partial results of split-KV; .size 0 = none yet
     struct piece counters;  // for kernels that merge splits themselves; all 0 while no shader runs

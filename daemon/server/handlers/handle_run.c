@@ -179,7 +179,8 @@ static bool retry_work(struct parked *parked, bool last)
 }
 
 // Core said BUSY: the command is parked, unless the client does not want to wait.
-static enum status wait_for_ticket(struct call *call, const struct work *work, int32_t timeout_ms)
+static enum status wait_for_ticket(struct call *call, const struct gpu_command *work,
+                                   int32_t timeout_ms)
 {
     static const struct park_kind kind = {.list = PARK_WORK,
                                           .size = sizeof *work,
@@ -194,7 +195,7 @@ static enum status wait_for_ticket(struct call *call, const struct work *work, i
     return park(call, &command, work);
 }
 
-static enum status queue_work(struct call *call, const struct work *work, int32_t timeout_ms)
+static enum status queue_work(struct call *call, const struct gpu_command *work, int32_t timeout_ms)
 {
     const struct session *session = call->session;
     uint64_t ticket;
@@ -325,7 +326,7 @@ enum status handle_run(struct call *call)
         status = check_mask_value(call, run->entry.mask_value);
     if (status != STATUS_OK)
         return status;
-    struct work work = {
+    struct gpu_command work = {
         .kind = WORK_RUN,
         .run = {.entry = run->entry, .layers = run->layers, .options = run->options},
     };
@@ -345,7 +346,7 @@ static enum status move_blocks(struct call *call, const struct wire_blocks_copy 
         return error_set(&call->error, STATUS_INVALID,
                          "a copy %s the arena names %" PRIu32 " blocks on the arena's side",
                          out ? "to" : "from", others->count);
-    const struct work work = {
+    const struct gpu_command work = {
         .kind = WORK_MOVE,
         .move =
             {
@@ -373,7 +374,7 @@ enum status handle_blocks_copy(struct call *call)
     if (copy->from.count != copy->to.count)
         return error_set(&call->error, STATUS_INVALID, "a copy from %" PRIu32 " blocks to %" PRIu32,
                          copy->from.count, copy->to.count);
-    const struct work work = {
+    const struct gpu_command work = {
         .kind = WORK_COPY,
         .copy =
             {
@@ -412,7 +413,7 @@ enum status handle_merge(struct call *call)
         status = parts_of(call, merge, &parts);
     if (status != STATUS_OK)
         return status;
-    const struct work work = {
+    const struct gpu_command work = {
         .kind = WORK_MERGE,
         .merge =
             {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// describe.c - writes what shaders read about each planned run into the slot's piece. The order is:
+// encode.c - writes what shaders read about each planned run into the slot's piece. The order is:
 // the array of struct gpu_run; ranges; the extras of each run (slopes, sinks, RoPE turns, struct
 // gpu_merge, its parts); for each group with a second pass a struct gpu_redo, and room for the
 // notes of the first pass. Knows layout.h and the plan; records nothing. Submitter only.
 
-#include "describe.h"
+#include "encode.h"
 
 #include "check.h"
 #include "engine/kernels/hopper.h"
@@ -59,7 +59,7 @@ static struct extras extras_of(const struct engine_run *run)
     return extras;
 }
 
-void describe_measure(struct submission *s)
+void encode_measure(struct submission *s)
 {
     uint64_t runs = 0;
     for (uint32_t i = 0; i < s->num_groups; i++)
@@ -86,7 +86,7 @@ void describe_measure(struct submission *s)
     }
 }
 
-uint64_t describe_merge(const struct submission *s, uint32_t run)
+uint64_t encode_merge(const struct submission *s, uint32_t run)
 {
     return s->slot->piece.address + s->planned[run].extras_at + extras_of(&s->runs[run]).merge;
 }
@@ -153,7 +153,7 @@ static float tensor_scale(const struct engine_kv *kv, enum dtype dtype, float sc
     return kv->scale_mode == SCALE_PER_TENSOR && kv_is_scaled(kv, dtype) ? scale : 1.0f;
 }
 
-static void describe_tensors(const struct engine_run *run, struct gpu_run *gpu)
+static void encode_tensors(const struct engine_run *run, struct gpu_run *gpu)
 {
     uint64_t arena = run->arena->buffer.address;
     gpu->q = arena + run->q.offset;
@@ -199,7 +199,7 @@ static uint64_t array_or_zero(const struct engine_batch *batch, enum batch_array
     return batch->address[array] ? batch->address[array] : batch->engine->nothing.address;
 }
 
-static void describe_batch(const struct engine_run *run, struct gpu_run *gpu)
+static void encode_batch(const struct engine_run *run, struct gpu_run *gpu)
 {
     const struct engine_batch *batch = run->batch;
     const uint64_t *address = batch->address;
@@ -224,7 +224,7 @@ static void describe_batch(const struct engine_run *run, struct gpu_run *gpu)
     gpu->max_blocks = batch->max_blocks;
 }
 
-static void describe_scores(const struct engine_run *run, struct gpu_run *gpu)
+static void encode_scores(const struct engine_run *run, struct gpu_run *gpu)
 {
     const struct engine_kv *kv = &run->batch->kv;
     gpu->k_scale = tensor_scale(kv, kv->k_dtype, run->k_scale);
@@ -242,17 +242,17 @@ static void describe_scores(const struct engine_run *run, struct gpu_run *gpu)
 }
 
 // Fills all but the work lists. `extras_address` is the shader address of the run's first extra.
-static struct gpu_run describe(const struct engine_run *run, const struct extras *extras,
-                               uint64_t extras_address)
+static struct gpu_run encode_run(const struct engine_run *run, const struct extras *extras,
+                                 uint64_t extras_address)
 {
     struct gpu_run gpu = {
         .slopes = run->slopes ? extras_address + extras->slopes : 0,
         .sinks = run->sinks ? extras_address + extras->sinks : 0,
         .turns = rope_dim(run) ? extras_address + extras->turns : 0,
     };
-    describe_tensors(run, &gpu);
-    describe_batch(run, &gpu);
-    describe_scores(run, &gpu);
+    encode_tensors(run, &gpu);
+    encode_batch(run, &gpu);
+    encode_scores(run, &gpu);
     return gpu;
 }
 
@@ -380,7 +380,7 @@ static void place_run(const struct submission *s, uint32_t index, enum turn turn
     const bool has_gpu_run = run->kind != ENGINE_COPY && run->kind != ENGINE_MERGE;
     if (!has_gpu_run || !has_turn(s, index, turn))
         return;
-    struct gpu_run gpu = describe(run, &extras, address);
+    struct gpu_run gpu = encode_run(run, &extras, address);
     place_shares(s, index, &gpu, turn, next_counter);
 }
 
@@ -422,7 +422,7 @@ static void place_tails(const struct submission *s)
     }
 }
 
-void describe_upload(const struct submission *s)
+void encode_upload(const struct submission *s)
 {
     char *to = s->slot->piece.mapped;
     uint64_t next_counter = 0;
