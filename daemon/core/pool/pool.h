@@ -32,7 +32,7 @@ struct pool {
     struct cache **caches; // [num_caches], in order of creation; owned
     uint32_t num_caches, cache_capacity;
 
-    uint64_t memory; // bytes of all sessions: core_session.memory
+    uint64_t memory; // bytes of all sessions: core_session.memory.all
 
     struct tenant *tenants; // by label
     struct heap ranks;      // tenants with cached blocks above their floors, and chunks that could

@@ -62,7 +62,7 @@ struct tenant {
     struct turn_payer turns; // of its sessions; turns/turns.h
     uint64_t unwholes;       // how often one of its blocks was whole and then was not (reads.c)
     uint64_t unwrites;       // how often a slot of one of its blocks was written and then was not
-    uint64_t memory;         // bytes of its sessions: core_session.memory
+    uint64_t memory;         // bytes of its sessions: core_session.memory.all
     uint64_t refused_no_blocks, refused_quota; // requests that were refused for good
 };
 
