@@ -250,7 +250,6 @@ static void serve(struct session *session, const struct wire_submission *submiss
         return;
     }
     dispatch_request(server, session->peer, &asker, &request);
-    fault_step(&server->fault, server->core);
 }
 
 // Serves one entry. False: there is none, or the entry has ended the session.

@@ -10,7 +10,6 @@
 
 #include "base/options.h"
 #include "core/core.h"
-#include "fault.h"
 #include "log.h"
 
 #define SERVER_UNSET UINT64_MAX // of numbers that the server chooses if the user does not
@@ -342,13 +341,7 @@
                "without a home.")                                                                  \
     OPTION(enum log_level, log_level, "log-level", "LEVEL", OPTION_CHOICE, LOG_LEVEL_ERROR,        \
            .words = log_level_names, .initial = "info",                                            \
-           .help = "how much goes to the log, on standard error")                                  \
-    OPTION(enum fault, fault, "fault", "SPEC", OPTION_CHOICE, FAULT_CORRUPT_PREFIX,                \
-           OPTION_WORDS("corrupt-prefix"), .help = "inject a fault, for tests only",               \
-           .details =                                                                              \
-               "`corrupt-prefix` negates K and V of the first block that is ever published, in "   \
-               "GPU memory, when it becomes visible to others. All results that use the block "    \
-               "are wrong from then on, and a test that compares results must notice.")
+           .help = "how much goes to the log, on standard error")
 
 // Text that is not given is NULL. Strings are the caller's. main() replaces cache_folder and
 // variant by the names that hold, and reads log_level and list_devices alone.

@@ -360,7 +360,6 @@ enum status server_create(const struct server_params *params, struct server **ou
     server->next_deadline_ns = FOREVER;
     server->wake_fd = server->signal_fd = server->epoll_fd = server->bell.fd = server->lock.fd = -1;
     server->device_mark = -1;
-    server->fault.armed = params->fault;
     *out = server;
     enum status status = STATUS_OK;
     for (size_t i = 0; i < sizeof steps / sizeof steps[0] && status == STATUS_OK; i++)
@@ -381,7 +380,6 @@ static void take_messages(struct server *server)
          i++) {
         dispatch_message(server, &message);
         message_finish(&message);
-        fault_step(&server->fault, server->core);
     }
     server->has_requests = false;
 }
@@ -403,7 +401,6 @@ static void expire(struct server *server)
 static void advance(struct server *server)
 {
     while (core_step(server->core, clock_now_ns())) {
-        fault_step(&server->fault, server->core);
         park_retry(server);
         lane_wake_clients(server);
     }

@@ -178,7 +178,6 @@ struct server {
     bool device_lost;
     int64_t drain_deadline_ns, linger_deadline_ns; // 0 = not yet; see drain.c
     bool finished;                                 // server_run() may return
-    struct fault_state fault;
 };
 
 // Makes the dispatcher wake at `deadline_ns` at the latest.

@@ -122,8 +122,9 @@ static void become_daemon(const struct daemon *daemon, const char *const *option
     setenv("NOTIFY_SOCKET", daemon->notify, 1);
     if (daemon->by_rule)
         setenv("AULE_RUNTIME_DIR", daemon->folder, 1);
-    execv(AULE_DAEMON_PATH, (char *const *)(const void *)arguments);
-    dprintf(STDERR_FILENO, "%s: %s\n", AULE_DAEMON_PATH, strerror(errno));
+    const char *program = daemon->corrupt ? AULE_DAEMON_CORRUPT_PATH : AULE_DAEMON_PATH;
+    execv(program, (char *const *)(const void *)arguments);
+    dprintf(STDERR_FILENO, "%s: %s\n", program, strerror(errno));
     _exit(127);
 }
 

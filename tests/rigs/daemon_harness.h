@@ -20,6 +20,7 @@ struct daemon {
     char log[96];    // FOLDER/log: stdout and stderr of the daemon, of all its runs
     char notify[96]; // FOLDER/notify: the datagram socket that receives READY=1
     int notify_fd;   // owned
+    bool corrupt;    // set by the test: aule-daemon-corrupt, which corrupts a block
     bool by_rule;   // set by the test: no --socket, but AULE_RUNTIME_DIR=FOLDER, which must lead to
                     // the same path
     int output_fd;  // set by the test, for stdout and stderr: 0 = the log, -1 = 0 to 2 are closed

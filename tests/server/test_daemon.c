@@ -231,7 +231,6 @@ static const struct refused bad_options[] = {
     {{"--memory-fraction", "1.5"}, "--memory-fraction \"1.5\""},
     {{"--memory-fraction", "nan"}, "--memory-fraction \"nan\""},
     {{"--log-level", "loud"}, "--log-level \"loud\" is none of error, warn, info and debug"},
-    {{"--fault", "bit-rot"}, "--fault \"bit-rot\""},
     {{"--map-timeout", "0"}, "--map-timeout \"0\" is not a whole number from 1 to 2147483647"},
     {{"--map-timeout", "4294967296"}, "--map-timeout \"4294967296\""},
     {{"--drain-timeout"}, "--drain-timeout needs a value"},

@@ -59,7 +59,7 @@ holds()
 
 corrupt()
 {
-    quickstart --fault corrupt-prefix
+    AULE_DAEMON=$build/tests/aule-daemon-corrupt quickstart
     [ $code -eq 1 ] || die "a corrupt block was not noticed: exit code $code"
     local wrong
     wrong=$(grep -Ec "^FAIL: worker [1-4]'s logits differ" <<<"$output")

@@ -6,7 +6,6 @@
 // checks the rest. Thread: dispatcher; fill_long(): job thread.
 
 #include "metadata.h"
-#include "server/fault.h"
 #include "server/offload.h"
 #include "server/park.h"
 
@@ -455,8 +454,6 @@ static enum status report_written(struct call *call, const struct wire_prefix_pu
 static void fill_publish_reply(struct call *call, const int32_t *blocks, uint32_t count,
                                uint32_t existing, uint64_t mark)
 {
-    if (count && existing == 0)
-        fault_note_publish(&call->server->fault, call->request->prefix_publish.cache, blocks[0]);
     call->reply.answer = WIRE_ANSWER_PREFIX_PUBLISH;
     call->reply.prefix_publish = (struct wire_prefix_publish_reply){
         .blocks = {blocks, count}, .num_existing = existing, .mark = mark};
