@@ -377,11 +377,11 @@ enum status core_prefix_publish(struct core_session *session, uint64_t cache,
                                 const struct core_prefix *prefix, int32_t *blocks,
                                 uint32_t num_blocks, uint32_t *num_existing, struct error *error);
 
-// The same in pieces; the prefix and `blocks` are lent until the last one. What it replaces is
-// released at last. So with a quota, which might not have room for both, it is one piece. The first
-// piece checks all blocks. If a later one fails (a run of the session has failed meanwhile, a block
-// is published under other tokens, NO_MEMORY), the session holds what it held before, and `blocks`
-// is as it was; the pieces before stay published.
+// The same in pieces; the prefix and `blocks` are lent until the last one. Replaced blocks stay
+// held until the last piece. A quota may lack room for both, so a session with one publishes in a
+// single piece. The first piece checks all blocks. If a later one fails (a run of
+// the session has failed meanwhile, a block is published under other tokens, NO_MEMORY), the
+// session holds what it held before, and `blocks` is as it was; the pieces before stay published.
 enum status core_publish_begin(struct core_session *session, uint64_t cache,
                                const struct core_prefix *prefix, int32_t *blocks,
                                uint32_t num_blocks, uint32_t *num_existing,

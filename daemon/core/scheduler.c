@@ -17,11 +17,10 @@
 // layers delays other sessions no longer than the same layers in single runs.
 //
 // Slices. A layer that would take long is cut into slices (speed.h), each a link: slices of tiles
-// of queries, of rows, or of blocks. A slice is the last link of its submission, unless all that
-// was picked takes no longer than one slice should. Some slices are longer than that, because
-// nothing smaller keeps its bits: among other sessions' runs, one of them is in flight at a time.
-// While no other session has runs on a GPU, slices are long. Each layer is cut anew, so that a run
-// gets short slices when another session comes.
+// of queries, of rows, or of blocks. A sliced link ends its submission unless all picked links fit
+// into one slice's time. Some layers cannot be cut that small. Beside other sessions, only one such
+// long slice is in flight. While no other session has runs on a GPU, slices are long. Each layer is
+// cut anew, so that a run gets short slices when another session comes.
 //
 // Waves. Each session counts waves of its own. A link goes into its session's current wave if no
 // link of the session there writes what it uses, or uses what it writes; otherwise into the next
@@ -225,7 +224,7 @@ static bool has_long_in_flight(const struct scheduler *s)
     return false;
 }
 
-// A new run of another session waits for at most one long slice.
+// Otherwise a new run of another session would wait for two long slices.
 static bool is_one_too_many(const struct core *core, struct run *run)
 {
     const struct layer_run next = run_next_link(run);

@@ -107,8 +107,8 @@ uint64_t claim_holder(const struct claim *claim);
 
 void claim_meet(struct cache *cache, struct prefix_node *node); // the node is new
 void claim_part(struct cache *cache, struct prefix_node *node); // the node goes
-// The session has published a block under the node. The oldest of its claims that it has not
-// fulfilled yet is so as soon as the block is visible, wherever it stands in the queue.
+// The session has published a block under the node. Its oldest open claim there is fulfilled once
+// the block is visible, wherever the claim stands in the queue.
 void claim_publish(struct cache *cache, struct prefix_node *node,
                    const struct core_session *session);
 void claim_visible(struct cache *cache, struct prefix_node *node); // its block became visible

@@ -340,7 +340,7 @@ enum status core_claim_take(struct core_session *session, uint64_t cache, uint64
     if (status != STATUS_OK)
         return status;
     uint32_t first = claim->num_found, promised = claim_num_promised(claim);
-    for (uint32_t i = end; i-- > first;) { // deepest first, as in take()
+    for (uint32_t i = end; i-- > first;) { // deepest first, as in find_next()
         struct block *block = claim->places[i].node->node->block;
         take_block(claim->table, block);
         blocks[i - first] = block->id;

@@ -332,8 +332,8 @@ struct publishing {
     int32_t given[];    // [num_blocks] as they were
 };
 
-// So that what the caller has done wrong shows before anything is published. One check of all
-// blocks, because it marks them, and takes a small part of the time of publishing them.
+// Checks all blocks before anything is published, in one piece, because the check marks blocks. It
+// takes a small part of the time of publishing them.
 static enum status check_all(struct publishing *p, struct error *error)
 {
     const struct cache *cache = p->table->cache;
@@ -369,7 +369,7 @@ static enum status next_slice(struct publishing *p, struct error *error)
     return STATUS_OK;
 }
 
-// Of each exchange one of the two holds ends: the given block's, or after a failure the other's.
+// Each exchange holds both blocks. On success the given one is dropped, on failure the other.
 static void end_exchanges(struct publishing *p)
 {
     for (uint32_t count = piece_of(p->table->session, p->left); count; count--) {

@@ -33,7 +33,7 @@ struct session_haunting {
 struct session_waits {
     struct core_wait *list; // the caller's
     uint32_t num_waiting;   // of these, leases, claims and takes
-    bool moves; // counted in tenant->num_moving: the session has blocks and does not wait
+    bool moves; // it has blocks and waits for nothing, so it may release some; in num_moving
 };
 
 // offer.c: its offers that have not ended.

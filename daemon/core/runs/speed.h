@@ -17,11 +17,11 @@ enum {
     // 100.
     SPEED_SLICE_NS = 1500 * 1000,
     SPEED_SLICE_NS_SOFTWARE = 15 * 1000 * 1000,
-    // GPU time of a slice while no other session has runs: what the first run of another one waits
-    // for.
-    SPEED_ALONE_NS = 50 * 1000 * 1000,
-    // A slice has no cascade. A run that a cascade makes at least twice as fast stays whole if it
-    // takes no more than so many slices' time without one: perhaps there is none.
+    // GPU time of a slice while no other session has runs. The first run of another one waits for
+    // two of them.
+    SPEED_ALONE_NS = 25 * 1000 * 1000,
+    // Slices cannot use a cascade. A run that a cascade at least halves stays whole if it takes at
+    // most so many slices' time without one, as the cascade may not come about.
     SPEED_CASCADE_SLICES = 6,
     // Slices of one layer. Larger layers get longer slices.
     SPEED_MOST_SLICES = 8192,

@@ -236,12 +236,13 @@ uint64_t weight_saved(const struct batch *batch, const struct core_run_params *p
     return (uint64_t)((unsigned __int128)work * (uint64_t)batch->again_tokens / batch->all_keys);
 }
 
-// Tiles of rows, and parts of their keys. All KV heads of a tile stay together. A tile goes over
-// all its keys, in a time in which the whole device could do many: smaller pieces only leave it
-// idle.
+// Tiles of rows, and parts of their keys. All KV heads of a tile stay together. A workgroup reads
+// all keys of its tile, so a slice with fewer workgroups than occupy the device takes as long as
+// one with more. Slices are at least that large.
 static uint64_t attention_units(const struct batch *batch, const struct core_run_params *p)
 {
-    const uint64_t rows = batch->num_tokens * (p->entry.num_heads / batch->kv.num_kv_heads),
+    const uint64_t rows =
+                       (uint64_t)batch->num_tokens * (p->entry.num_heads / batch->kv.num_kv_heads),
                    units = batch->num_seqs + rows / BATCH_TILE_ROWS;
     if (is_split(batch, p))
         return units + batch->keys / PART_KEYS;

@@ -73,8 +73,7 @@ bool turns_sound(const struct turns *turns)
     return heap_sound(&turns->ready) && num_ready == turns->num_ready;
 }
 
-// Brings the payer into or out of the heap. A payer that comes back to its old place has the
-// order that it had.
+// Adds the payer to the heap, or removes it. `old`: with its former order.
 static void settle(struct turns *turns, struct turn_payer *payer, bool old)
 {
     struct heap_node *turn = &payer->node;

@@ -79,8 +79,7 @@ static enum status wait_for_offer(struct core_session *session, struct core_wait
     return core_wait_for_offer(session, wait, take->cache, take->name, error);
 }
 
-// The answer has as many token ids as fit; OfferTokens brings the others.
-// Token ids that fit beside the blocks.
+// Token ids that fit beside the blocks. OfferTokens brings the others.
 static uint32_t tokens_beside(const struct core_offer *offer)
 {
     const size_t room = TAKE_MAX_BLOCKS - offer->num_blocks,
