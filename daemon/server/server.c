@@ -160,6 +160,7 @@ static enum status take_place(struct server *server, struct error *error)
     // Before the lock: server_remove_traces() sweeps by this prefix once the lock is held.
     snprintf(server->segment_prefix, sizeof server->segment_prefix, "%s%016" PRIx64 "-",
              WIRE_SEGMENT_PREFIX + 1, server->epoch);
+    log_debug("daemon: its segments are %s*", server->segment_prefix);
     status = socket_lock_take(server->socket, &server->lock, error);
     if (status == STATUS_OK)
         status = socket_path_clear(server->socket, error);

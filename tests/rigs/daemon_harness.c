@@ -24,7 +24,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #ifndef AULE_DAEMON_PATH
 #error "AULE_DAEMON_PATH: the path of the built aule-daemon, from tests/server/daemon.cmake"
@@ -279,24 +278,30 @@ bool daemon_log_contains(const struct daemon *daemon, const char *text)
     return found;
 }
 
-// The names begin as in daemon/server/socket_path.h. Returns how many there are; -1: the folder
-// cannot be read.
+// Whether the log names the segment's prefix, "aule-EPOCH-": a daemon of this socket has made it.
+static bool is_of(const char *log, const char *name)
+{
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "its segments are %.22s*", name);
+    return strncmp(name, "aule-", strlen("aule-")) == 0 && log && strstr(log, prefix);
+}
+
+// Returns how many there are; -1: the folder cannot be read.
 static int each_segment(const struct daemon *daemon, bool remove_them)
 {
-    char prefix[32];
-    snprintf(prefix, sizeof prefix, "aule-%016llx-",
-             (unsigned long long)XXH64(daemon->socket, strlen(daemon->socket), 0));
     DIR *entries = opendir("/dev/shm");
     if (!entries)
         return -1;
+    char *log = daemon_log_text(daemon);
     int count = 0;
     for (struct dirent *entry; (entry = readdir(entries));) {
-        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
+        if (!is_of(log, entry->d_name))
             continue;
         count++;
         if (remove_them)
             unlinkat(dirfd(entries), entry->d_name, 0);
     }
+    free(log);
     closedir(entries);
     return count;
 }

@@ -9,7 +9,7 @@ target_include_directories(daemon_harness PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_compile_definitions(daemon_harness PRIVATE
   AULE_DAEMON_PATH="${CMAKE_BINARY_DIR}/daemon/aule-daemon"
   AULE_DAEMON_CORRUPT_PATH="${CMAKE_CURRENT_BINARY_DIR}/aule-daemon-corrupt")
-target_link_libraries(daemon_harness PUBLIC aule_base PRIVATE aule_flags xxhash)
+target_link_libraries(daemon_harness PUBLIC aule_base PRIVATE aule_flags)
 if(TARGET aule-daemon)
   # A daemon that corrupts a block, so that tests prove that they notice.
   add_executable(aule-daemon-corrupt server/corrupt_daemon.c
