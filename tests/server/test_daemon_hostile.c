@@ -157,6 +157,8 @@ START_TEST(another_protocol_version_is_refused_with_both_versions)
     ck_assert_int_eq(reply.status, STATUS_VERSION);
     ck_assert_ptr_nonnull(strstr(reply.message, theirs));
     ck_assert_ptr_nonnull(strstr(reply.message, ours));
+    raw_call(raw, &(struct wire_request){.command = WIRE_COMMAND_RETIRED}, &reply);
+    ck_assert_int_eq(reply.status, STATUS_VERSION); // no later command has its number
     raw_attach(raw, 0); // the right one still works, on the same connection
     raw_close(raw);
     stop_clean();

@@ -383,7 +383,8 @@ struct aule_device_export {
  * Opens a descriptor of the device arena, for importers other than CUDA. Each call opens another
  * one.
  * AULE_NOT_FOUND: the session has no device arena. AULE_DENIED, AULE_DAEMON_GONE: the export socket,
- * beside the daemon's, cannot be reached. On failure *export_ is untouched.
+ * beside the daemon's, cannot be reached. AULE_MISMATCH: the daemon's name of this socket is not
+ * valid; opening the session does not check it. On failure *export_ is untouched.
  */
 AULE_INLINE enum aule_status aule_device_export(struct aule_session *session,
                                                 struct aule_device_export *export_);
@@ -1393,6 +1394,7 @@ AULE_INLINE enum aule_status aule_kv_export(struct aule_cache *cache,
  *   AULE_LIMIT         --max-connections, or control places: the daemon closes this connection.
  *   AULE_NO_MEMORY     this process has no memory for the answer.
  *   AULE_MALFORMED     what came is no answer of this version.
+ *   AULE_VERSION       the daemon's protocol has another major version; a ping still works.
  *   AULE_INVALID       a pointer is NULL.
  *   AULE_STOPPING, AULE_FORKED
  */

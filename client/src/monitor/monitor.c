@@ -103,6 +103,7 @@ static enum aule_status open_another(struct aule_monitor *monitor)
 {
     struct connection *old = monitor->connection, *opened = NULL;
     monitor->connection = NULL;
+    monitor->daemon.known = false; // perhaps another daemon
     monitor->opening = true;
     pthread_mutex_unlock(&monitor->mutex);
     connection_close(old);
@@ -140,6 +141,58 @@ static void give_back(struct aule_monitor *monitor)
     pthread_mutex_unlock(&monitor->mutex);
 }
 
+enum aule_status monitor_check_protocol(const struct monitor_protocol *daemon,
+                                        enum wire_command command, uint32_t minor)
+{
+    if (daemon->major != WIRE_PROTOCOL_MAJOR)
+        return fail(AULE_VERSION, "the daemon speaks protocol %u.%u, this library %u.%u",
+                    daemon->major, daemon->minor, WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+    if (daemon->minor < minor)
+        return fail(AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; %s needs %u.%u)",
+                    daemon->major, daemon->minor, wire_command_name(command), WIRE_PROTOCOL_MAJOR,
+                    minor);
+    return AULE_OK;
+}
+
+// Asks once for each connection. The connection is one of take_connection().
+static enum aule_status learn_protocol(struct aule_monitor *monitor, struct connection *connection,
+                                       const struct timeout *timeout, struct monitor_protocol *out)
+{
+    const struct wire_request request = {.command = WIRE_COMMAND_PING};
+    struct answer answer;
+    pthread_mutex_lock(&monitor->mutex);
+    *out = monitor->daemon;
+    pthread_mutex_unlock(&monitor->mutex);
+    if (out->known)
+        return AULE_OK;
+    enum aule_status status =
+        connection_call(connection, &request, timeout, WIRE_ANSWER_PING, &answer);
+    if (status != AULE_OK)
+        return status;
+    *out = (struct monitor_protocol){true, answer.reply.ping.major, answer.reply.ping.minor};
+    answer_finish(&answer);
+    pthread_mutex_lock(&monitor->mutex);
+    monitor->daemon = *out; // the connection is in use, so it is still the monitor's
+    pthread_mutex_unlock(&monitor->mutex);
+    return AULE_OK;
+}
+
+// Another major may give a command's number to another command. All majors have the same ping.
+static enum aule_status check_command(struct aule_monitor *monitor, struct connection *connection,
+                                      enum wire_command command, const struct timeout *timeout)
+{
+    static const uint32_t minors[WIRE_COMMAND_COUNT] = {
+#define MINOR(NAME, name, rules, since) [WIRE_COMMAND_##NAME] = (since),
+        WIRE_RULES_MAP(MINOR)
+#undef MINOR
+    };
+    struct monitor_protocol daemon;
+    if (command == WIRE_COMMAND_PING)
+        return AULE_OK;
+    enum aule_status status = learn_protocol(monitor, connection, timeout, &daemon);
+    return status == AULE_OK ? monitor_check_protocol(&daemon, command, minors[command]) : status;
+}
+
 // *again: the daemon has not served the request, and the next connection may be served.
 static enum aule_status ask_once(struct aule_monitor *monitor, const struct wire_request *request,
                                  enum wire_answer expected, struct answer *answer, bool *again)
@@ -150,39 +203,20 @@ static enum aule_status ask_once(struct aule_monitor *monitor, const struct wire
     if (status != AULE_OK)
         return status;
     const struct timeout timeout = timeout_start(monitor->timeout_ms);
-    status = connection_call(connection, request, &timeout, expected, answer);
+    status = check_command(monitor, connection, request->command, &timeout);
+    if (status == AULE_OK)
+        status = connection_call(connection, request, &timeout, expected, answer);
     *again = status != AULE_OK && connection_was_idle(connection);
     give_back(monitor);
-    return status;
-}
-
-enum aule_status monitor_needs(struct aule_monitor *monitor, enum wire_command command,
-                               uint32_t minor)
-{
-    struct aule_ping_info peer;
-    if (minor == 0)
-        return AULE_OK;
-    enum aule_status status = aule_monitor_ping(monitor, &peer);
-    if (status == AULE_OK && peer.protocol_minor < minor)
-        status = fail(AULE_UNSUPPORTED, "the daemon is too old (protocol %u.%u; %s needs %u.%u)",
-                      peer.protocol_major, peer.protocol_minor, wire_command_name(command),
-                      WIRE_PROTOCOL_MAJOR, minor);
     return status;
 }
 
 enum aule_status monitor_ask(struct aule_monitor *monitor, const struct wire_request *request,
                              enum wire_answer expected, struct answer *answer)
 {
-    static const uint32_t minors[WIRE_COMMAND_COUNT] = {
-#define MINOR(NAME, name, rules, since) [WIRE_COMMAND_##NAME] = (since),
-        WIRE_RULES_MAP(MINOR)
-#undef MINOR
-    };
+    enum aule_status status = AULE_OK;
     *answer = (struct answer){.message = NULL};
     USE(monitor);
-    enum aule_status status = monitor_needs(monitor, request->command, minors[request->command]);
-    if (status != AULE_OK)
-        return status;
     bool again = true; // other operators may take the next connection, too
     for (int i = 0; i < 3 && again; i++)
         status = ask_once(monitor, request, expected, answer, &again);

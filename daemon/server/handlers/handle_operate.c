@@ -79,3 +79,10 @@ enum status handle_log(struct call *call)
     log_set_level(level);
     return STATUS_OK;
 }
+
+enum status handle_retired(struct call *call)
+{
+    return error_set(&call->error, STATUS_VERSION,
+                     "a command of protocol 2; the daemon speaks protocol %u.%u",
+                     WIRE_PROTOCOL_MAJOR, WIRE_PROTOCOL_MINOR);
+}

@@ -418,27 +418,41 @@ START_TEST(a_list_longer_than_a_page_comes_whole)
 }
 END_TEST
 
-static enum fake_action newer(struct fake_daemon *daemon, const struct wire_request *request,
-                              struct wire_reply *reply)
+static enum fake_action other_protocol(struct fake_daemon *daemon,
+                                       const struct wire_request *request, struct wire_reply *reply)
 {
     if (request->command == WIRE_COMMAND_PING)
-        reply->ping.minor = *(const uint32_t *)daemon->context;
+        reply->ping.major = *(const uint32_t *)daemon->context;
     return FAKE_ANSWER;
 }
 
-START_TEST(a_daemon_too_old_for_a_command_is_told_and_not_asked)
+START_TEST(a_daemon_too_old_for_a_command_is_told_so)
+{
+    const struct monitor_protocol daemon = {true, WIRE_PROTOCOL_MAJOR, 2};
+    expect(monitor_check_protocol(&daemon, WIRE_COMMAND_DROP_CACHE, 3), AULE_UNSUPPORTED,
+           "too old (protocol 3.2; DROP_CACHE needs 3.3)");
+    ck_assert_int_eq(monitor_check_protocol(&daemon, WIRE_COMMAND_DROP_CACHE, 2), AULE_OK);
+}
+END_TEST
+
+START_TEST(a_monitor_asks_a_daemon_of_another_major_nothing_but_its_protocol)
 {
     struct aule_monitor *monitor;
-    uint32_t minor = 2;
-    fake_start(&fake, path, newer, &minor);
+    struct aule_metric *metrics;
+    struct aule_ping_info ping;
+    uint32_t count, major = 2;
+    fake_start(&fake, path, other_protocol, &major);
     ck_assert_int_eq(aule_monitor_open(path, 0, &monitor), AULE_OK);
-    expect(monitor_needs(monitor, WIRE_COMMAND_DROP_CACHE, 3), AULE_UNSUPPORTED,
-           "too old (protocol 3.2; DROP_CACHE needs 3.3)");
-    minor = 3;
-    ck_assert_int_eq(monitor_needs(monitor, WIRE_COMMAND_DROP_CACHE, 3), AULE_OK);
-    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_PING], 2);
-    ck_assert_int_eq(aule_monitor_drop_cache(monitor, 7), AULE_OK);
-    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_PING], 2); // each daemon of this major knows it
+    expect(aule_monitor_limit_session(monitor, 7, 1), AULE_VERSION,
+           "the daemon speaks protocol 2.0, this library 3.0");
+    expect(aule_monitor_drop_cache(monitor, 7), AULE_VERSION, "protocol 2.0");
+    expect(aule_monitor_metrics(monitor, &metrics, &count), AULE_VERSION, "protocol 2.0");
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_LIMIT_SESSION], 0);
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_DROP_CACHE], 0);
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_METRICS], 0);
+    ck_assert_uint_eq(fake.seen[WIRE_COMMAND_PING], 1); // once for the connection
+    ck_assert_int_eq(aule_monitor_ping(monitor, &ping), AULE_OK);
+    ck_assert_uint_eq(ping.protocol_major, 2);
     aule_monitor_close(monitor);
 }
 END_TEST
@@ -592,7 +606,8 @@ int main(void)
             {a_ping_that_comes_back_as_another_fills_nothing, 0},
             {a_published_block_that_cannot_be_is_refused_with_its_id, 0},
             {a_list_longer_than_a_page_comes_whole, 0},
-            {a_daemon_too_old_for_a_command_is_told_and_not_asked, 0},
+            {a_daemon_too_old_for_a_command_is_told_so, 0},
+            {a_monitor_asks_a_daemon_of_another_major_nothing_but_its_protocol, 0},
             {the_tokens_of_a_block_come_whole_and_too_many_are_refused, 0},
             {the_table_of_shaders_says_which_is_used_and_what_the_others_lack, 0},
             {metrics_come_as_names_and_values, 0},
