@@ -182,6 +182,15 @@ static void account(struct listener *listener, const struct entry *entry, size_t
 
 // ---- connections that come ----
 
+// A connection with answers that are not sent gets no parting: its client would not learn that they
+// were served. So it gives way last.
+static bool gives_way_before(const struct entry *one, const struct entry *other)
+{
+    if (!one->channel.answers != !other->channel.answers)
+        return !one->channel.answers;
+    return one->peer.active_ns < other->peer.active_ns;
+}
+
 // A full control socket serves the next operator all the same: the connection that has asked
 // nothing for the longest time ends. The library's monitors connect anew.
 static void make_control_place(struct listener *listener)
@@ -190,7 +199,7 @@ static void make_control_place(struct listener *listener)
     for (struct entry *entry = listener->entries; entry; entry = entry->hh.next) {
         const struct peer *peer = &entry->peer;
         if (!entry->gone && peer->by_control && !peer->refusal &&
-            (!idlest || peer->active_ns < idlest->peer.active_ns))
+            (!idlest || gives_way_before(entry, idlest)))
             idlest = entry;
     }
     struct error error;

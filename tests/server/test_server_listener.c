@@ -74,11 +74,11 @@ static struct peer *await_event(bool removed)
 
 // bare_connect() waits for the greeting, which only the listener sends; here both are one thread.
 // One request goes through, so the listener has taken the greeting.
-static int connect_peer(struct peer **peer)
+static int connect_to(const char *socket, struct peer **peer)
 {
     static const uint8_t greeting[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
     uint8_t answer[8];
-    int fd = bare_connect(path, false);
+    int fd = bare_connect(socket, false);
     *peer = await_event(false);
     ck_assert_int_eq(send(fd, greeting, sizeof greeting, MSG_NOSIGNAL), sizeof greeting);
     ck_assert_int_eq(recv(fd, answer, sizeof answer, MSG_WAITALL), sizeof answer);
@@ -88,6 +88,11 @@ static int connect_peer(struct peer **peer)
     ck_assert_ptr_eq(message.peer, *peer);
     message_finish(&message);
     return fd;
+}
+
+static int connect_peer(struct peer **peer)
+{
+    return connect_to(path, peer);
 }
 
 // Takes what has come, which is no request.
@@ -511,6 +516,30 @@ START_TEST(the_control_socket_has_places_of_its_own_and_only_its_user_may_open_i
 }
 END_TEST
 
+// Its order may have been done. Without the answer its client would not know.
+START_TEST(a_full_control_socket_gives_up_no_connection_that_has_answers_to_read)
+{
+    enum { PLACES = 32 };
+    static const uint8_t large[1 << 20];
+    struct peer *peers[PLACES];
+    int fds[PLACES + 1];
+    char control[128];
+    snprintf(control, sizeof control, "%s.control", path);
+    fds[0] = connect_to(control, &peers[0]);
+    struct route route = ask(fds[0], 1);
+    ck_assert(listener_reply(listener, &route, large, sizeof large));
+    for (int i = 1; i < PLACES; i++)
+        fds[i] = connect_to(control, &peers[i]);
+    fds[PLACES] = bare_connect(control, false);
+    ck_assert_ptr_eq(await_event(true), peers[1]);
+    expect_parting(fds[1], STATUS_NO_SESSION, "another operator");
+    listener_forget(listener, peers[1]);
+    ck_assert(!await_event(false)->refusal);
+    for (int i = 0; i <= PLACES; i++)
+        close(fds[i]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("server, listener");
@@ -539,7 +568,8 @@ int main(void)
                1);
     check_case(suite, "control", open_listener, close_listener,
                (const TTest *const[]){
-                   the_control_socket_has_places_of_its_own_and_only_its_user_may_open_it, NULL},
+                   the_control_socket_has_places_of_its_own_and_only_its_user_may_open_it,
+                   a_full_control_socket_gives_up_no_connection_that_has_answers_to_read, NULL},
                1);
     return check_main(suite);
 }
