@@ -115,7 +115,8 @@ void device_unref(struct device_arena *device)
         return;
     cuda_import_end(device->import);
     arena_destroy(device->places);
-    pthread_mutex_destroy(&device->mutex);
+    if (device->pid == getpid()) // in a child another thread may seem to hold it
+        pthread_mutex_destroy(&device->mutex);
     free(device);
 }
 

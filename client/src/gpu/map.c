@@ -22,6 +22,7 @@
 
 struct map {
     struct cache_mapping mapping;
+    pid_t pid;             // of the process that made it
     pthread_mutex_t mutex; // guards the rest
     bool over;             // the cache is closed
     uint32_t num_imports;
@@ -53,7 +54,8 @@ static void end_map(struct cache_mapping *mapping)
 {
     struct map *map = container_of(mapping, struct map, mapping);
     unmap(map);
-    pthread_mutex_destroy(&map->mutex);
+    if (map->pid == getpid()) // in a child another thread may seem to hold it
+        pthread_mutex_destroy(&map->mutex);
     free(map);
 }
 
@@ -65,6 +67,7 @@ static struct map *map_of(struct aule_cache *cache)
     if (!made)
         return has ? container_of(has, struct map, mapping) : NULL;
     made->mapping = (struct cache_mapping){close_map, end_map};
+    made->pid = getpid();
     pthread_mutex_init(&made->mutex, NULL);
     if (atomic_compare_exchange_strong(&cache->mapping, &has, &made->mapping))
         return made;
