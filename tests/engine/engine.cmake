@@ -53,6 +53,9 @@ target_link_options(test_device PRIVATE
 aule_check(test_expect SOURCES engine/test_expect.c LIBS aule_engine aule_shaders LABELS engine)
 target_link_options(test_expect PRIVATE -Wl,--wrap=clock_now_ns)
 
+# Files that are replaced as a whole: no device.
+aule_check(test_file SOURCES engine/test_file.c LIBS aule_engine aule_shaders LABELS engine)
+
 # The queue of compiles: no device.
 aule_check(test_compiler SOURCES engine/test_compiler.c rigs/dice.c LIBS aule_engine aule_shaders
            LABELS engine tsan)
