@@ -12,6 +12,9 @@
 #extension GL_EXT_buffer_reference2 : require
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#extension GL_GOOGLE_include_directive : require
+
+#include "schema/dtypes.h"
 
 layout(local_size_x = 256) in;
 layout(buffer_reference, scalar, buffer_reference_align = 4) writeonly buffer Words { uint at[]; };
@@ -22,7 +25,9 @@ layout(push_constant, scalar) uniform Push
     float scale;
 };
 
-const uint F32 = 1, F16 = 2, BF16 = 3, FP8_E4M3 = 4, FP8_E5M2 = 5;
+#define DTYPE(NAME, number, name, size, max) const uint NAME = number;
+AULE_DTYPE_MAP(DTYPE)
+#undef DTYPE
 
 uint64_t mixed(uint64_t stream, uint64_t number)
 {
