@@ -340,7 +340,7 @@ class Cache(Owner):
         """Map the cache's memory into this process's CUDA, for its own kernels; see `Attached`.
 
         Maps it on torch's current device, once. UnsupportedError: the daemon runs without
-        --export-pool or is too old, or there is no CUDA. DeniedError: another user's daemon.
+        --export-pool, or there is no CUDA. DeniedError: another user's daemon.
         MismatchError: torch's device is another GPU. Source: aule_cache_attach() in aule.h.
         """
         if self._attached is None:

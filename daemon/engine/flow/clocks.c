@@ -17,7 +17,7 @@
 enum {
     CLOCKS = 2, // timestamps of a wave; those of wave w begin at w * CLOCKS
     // Rows whose products with a key take about as long as loading the key. For 16-bit elements on
-    // tensor cores, 300 TFLOP/s and 4.3 TB/s give 70 (docs/performance.md).
+    // tensor cores, 300 TFLOP/s and 4.3 TB/s give 70.
     ROWS_A_LOAD = 64,
 };
 

@@ -17,7 +17,7 @@ enum { MOST_LINKS = 8, MOST_IPS = 4, NODE_QUEUES = 3 };
 // keeps all answers that are not read yet. If they are few, their memory stays in its caches and is
 // not mapped anew: with 4 MiB its core loaded three times as much as with 16 MiB on each of 8
 // links. But with 4 MiB server and client wait for each other. With 8 MiB one server's loads rose
-// from 2.2 to 2.9 GB/s; docs/performance.md has the ranges.
+// from 2.2 to 2.9 GB/s; NOTEBOOK.md has the ranges.
 #define NODE_BYTES (UINT64_C(8) << 20)
 
 struct resolver;
