@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// offload.c - see offload.h. A session has one offloaded command at most. If the session ends
-// meanwhile, core keeps it until the command is dropped, so its segment stays mapped.
+// offload.c - see offload.h. A session has one offloaded command at most. While the job thread has
+// that, or will have it, the session's segment stays mapped, even if the session ends: release()
+// then says that it is gone. Between two pieces the job thread has nothing of it.
 
 #include "offload.h"
 
@@ -102,6 +103,8 @@ static void release(struct server *server, struct offload *offload)
     if (session) {
         session->offload = NULL;
         lane_release(session);
+        if (session->gone)
+            session_gone(server, session);
     }
     offload->steps.drop(offload->context);
     offload->job = (struct job){.work = free_call, .done = call_freed, .is_long = true};

@@ -11,7 +11,8 @@
 // Jobs. A session has two, one after the other: make_memory() and unmake_segment(). While one runs,
 // segment and arena belong to the job thread. If a session ends before its making has begun, the
 // job is cancelled; if it has begun, made() ends the session. Unmaking goes before making. So a
-// client that gives up and tries again does not find /dev/shm filled by its last attempt.
+// client that gives up and tries again does not find /dev/shm filled by its last attempt. But it
+// waits for the session's offloaded command, whose `fill` may read the segment (offload.c).
 //
 // Ends. session_end() is the only way out, whatever the reason. It drops what is parked or
 // offloaded and closes the lane before it closes the session in core, so no command of it is tried
@@ -152,8 +153,11 @@ static void start_unmaking(struct session *session)
 
 void session_gone(void *context, void *owner)
 {
+    struct session *session = owner;
     (void)context;
-    start_unmaking(owner);
+    session->gone = true;
+    if (!session->offload)
+        start_unmaking(session);
 }
 
 // A process of another pid namespace has no pid here, so that only Linux 6.5 can name it.

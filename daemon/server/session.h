@@ -29,7 +29,9 @@ void session_check_segments(struct server *server); // ends sessions whose segme
 enum status session_check_copy(struct session *session, const char *what, struct error *error);
 // Ends sessions whose Mapped did not come in time, and arms the deadlines of others.
 void session_expire(struct server *server, int64_t now_ns);
-void session_gone(void *context, void *owner); // core_params.session_gone
+// core_params.session_gone. Its segment goes when it has no offloaded command: offload.c calls this
+// again then.
+void session_gone(void *context, void *owner);
 
 // Gives the session's client a token for one descriptor of its device arena.
 enum status session_export(struct session *session, struct wire_device_arena_reply *reply,

@@ -123,6 +123,7 @@ struct session {
     struct asker hello;                    // of its Hello, until that is answered
     struct error job_error;                // why its segment was not made
     struct lane lane;
+    bool gone;         // core has called session_gone()
     bool abandoned;    // it ended while the job thread made its segment
     bool unmaking;     // the job thread unmakes its segment; only that thread may touch it now
     UT_hash_handle hh; // server->sessions, by id

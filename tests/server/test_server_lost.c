@@ -868,6 +868,80 @@ START_TEST(a_session_or_daemon_that_ends_between_two_pieces_of_a_call_answers_it
 }
 END_TEST
 
+// ---- calls that wait for the job thread ----
+
+enum { LONG_BLOCKS = 4, LONG_TOKENS = LONG_BLOCKS * BLOCK };
+enum { LONG_LOOKUP, LONG_CLAIM, LONG_PUBLISH, NUM_LONG_CALLS };
+enum { END_KILL, END_CLIENT, END_DAEMON, NUM_ENDS };
+
+// Sends a call that is made in pieces. Its tokens are in the message, or `in_arena`.
+static void begin_long_call(struct raw_client *raw, int kind, bool in_arena,
+                            struct raw_pending *pending)
+{
+    static const int32_t tokens[LONG_TOKENS];
+    const uint64_t cache = open_cache(raw);
+    const struct wire_ints in_message = {in_arena ? NULL : tokens, in_arena ? 0 : LONG_TOKENS};
+    const struct wire_span span = {0, in_arena ? LONG_TOKENS : 0};
+    struct wire_reply reply;
+    raw_call(raw,
+             &(struct wire_request){.command = WIRE_COMMAND_BLOCKS_LEASE,
+                                    .blocks_lease = {cache, LONG_BLOCKS, 10000}},
+             &reply);
+    ck_assert_msg(reply.status == STATUS_OK, "BlocksLease: %s", reply.message);
+    const struct wire_request publish = {.command = WIRE_COMMAND_PREFIX_PUBLISH,
+                                         .prefix_publish = {.cache = cache,
+                                                            .tokens = in_message,
+                                                            .token_span = span,
+                                                            .blocks = reply.blocks_lease.blocks}},
+                              lookup = {.command = WIRE_COMMAND_PREFIX_LOOKUP,
+                                        .prefix_lookup = {.cache = cache,
+                                                          .tokens = in_message,
+                                                          .token_span = span,
+                                                          .claim = kind == LONG_CLAIM}};
+    raw_begin(raw, kind == LONG_PUBLISH ? &publish : &lookup, pending);
+    wire_reply_finish(&reply);
+}
+
+START_TEST(a_session_that_ends_while_its_long_call_waits_for_the_job_thread_leaves_nothing)
+{
+    const int kind = _i % NUM_LONG_CALLS, end = _i / NUM_LONG_CALLS % NUM_ENDS;
+    uint64_t cache;
+    int32_t block;
+    struct raw_pending create, call;
+    start_server(DRAIN_MS);
+    struct raw_client *other = raw_open(socket_path);
+    struct raw_client *raw = raw_session(socket_path, ARENA);
+    struct raw_client *busy = begin_large(&cache, &block, &create);
+    const struct wire_request kill_it = {.command = WIRE_COMMAND_KILL_SESSION,
+                                         .kill_session = {raw->session}};
+    begin_long_call(raw, kind, _i / NUM_LONG_CALLS / NUM_ENDS, &call);
+    ck_assert_uint_eq(raw_inspect(other).num_sessions, 2); // and the call has come
+    if (end == END_KILL)
+        raw_expect(other, &kill_it, STATUS_OK);
+    if (end == END_DAEMON)
+        ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    if (end == END_CLIENT)
+        give_up(&call);
+    else
+        ck_assert_int_eq(answer_to(&call).status, STATUS_NO_SESSION);
+    raw_close(raw);
+    while (end == END_CLIENT && raw_inspect(other).num_sessions == 2)
+        nap();
+    open_gate();
+    if (end != END_DAEMON) {
+        ck_assert_int_eq(answer_to(&create).status, STATUS_OK);
+        while (num_sessions(other) == 2) // its segment goes when the job has ended
+            nap();
+        ck_assert_uint_eq(raw_inspect(other).leased_blocks, 1);
+        ck_assert_int_eq(kill(server_pid, SIGTERM), 0);
+    } else
+        (void)answer_to(&create);
+    ck_assert_int_eq(wait_clean_server(), SERVER_EXIT_OK);
+    raw_close(busy);
+    raw_close(other);
+}
+END_TEST
+
 START_TEST(a_daemon_that_is_stopped_while_a_batch_is_made_ends_clean)
 {
     uint64_t cache;
@@ -969,6 +1043,9 @@ int main(void)
     tcase_add_test(tcase, a_client_that_dies_between_two_pieces_of_a_call_leaves_nothing_leased);
     tcase_add_loop_test(
         tcase, a_session_or_daemon_that_ends_between_two_pieces_of_a_call_answers_it, 0, 2);
+    tcase_add_loop_test(
+        tcase, a_session_that_ends_while_its_long_call_waits_for_the_job_thread_leaves_nothing, 0,
+        2 * NUM_LONG_CALLS * NUM_ENDS);
     tcase_add_loop_test(tcase, a_daemon_that_is_stopped_while_a_batch_is_made_ends_clean, 0, 2);
     tcase_add_test(tcase, messages_behind_a_large_batch_may_end_its_session_and_open_the_next_one);
     tcase_add_test(tcase, a_session_cannot_have_more_messages_waiting_than_commands);
