@@ -23,6 +23,7 @@ struct offload {
     struct wire_request request; // a copy without its arrays
     struct offload_steps steps;
     void *context;
+    uint64_t counted;   // bytes of it in core's total of host memory
     enum status status; // of `fill`
     bool answered;      // the session has ended
     bool unfinished;    // it is in server->unfinished
@@ -97,10 +98,19 @@ static bool advance(struct offload *offload)
     return status == STATUS_OK && more;
 }
 
+// The session lives in core.
+static void discount(struct offload *offload)
+{
+    core_memory_count(offload->call.session->core, -(int64_t)offload->counted);
+    offload->counted = 0;
+}
+
 static void release(struct server *server, struct offload *offload)
 {
     struct session *session = offload->call.session;
     if (session) {
+        if (offload->counted)
+            discount(offload);
         session->offload = NULL;
         lane_release(session);
         if (session->gone)
@@ -139,6 +149,8 @@ void offload_drop_session(struct session *session, const char *why)
     session->deferred_bytes = session->num_deferred = 0;
     if (!offload || offload->answered)
         return;
+    if (offload->counted)
+        discount(offload);
     offload->answered = true;
     error_set(&error, STATUS_NO_SESSION, "session %" PRIu64 " has ended: %s", session->id, why);
     dispatch_refuse(session->server, NULL, &offload->call.asker, &error);
@@ -161,9 +173,16 @@ static uint64_t tenant_of(const struct session *session)
 enum status offload_start(struct call *call, const struct offload_steps *steps, void *context,
                           uint64_t bytes)
 {
-    struct offload *offload = malloc(sizeof *offload);
-    if (!offload)
-        return error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory for a command");
+    const uint64_t counted = steps->memory ? bytes : 0;
+    enum status status =
+        core_memory_check(call->session->core, counted, steps->memory, &call->error);
+    struct offload *offload = status == STATUS_OK ? malloc(sizeof *offload) : NULL;
+    if (status == STATUS_OK && !offload)
+        status =
+            error_set(&call->error, STATUS_NO_MEMORY, "the daemon has no memory for a command");
+    if (status != STATUS_OK)
+        return status;
+    core_memory_count(call->session->core, (int64_t)counted);
     *offload = (struct offload){
         .job = {.work = fill,
                 .done = filled,
@@ -174,6 +193,7 @@ enum status offload_start(struct call *call, const struct offload_steps *steps, 
         .request = *call->request,
         .steps = *steps,
         .context = context,
+        .counted = counted,
     };
     offload->call.request = &offload->request;
     call->scratch = NULL;

@@ -25,10 +25,13 @@ struct offload_steps {
     // is called again in a later turn.
     enum status (*end)(struct call *call, void *context, bool *more);
     void (*drop)(void *context); // always, at last; the session may then be gone
+    // What its copies of the arrays are, in errors: they count as host memory. NULL: core counts
+    // them, or they are few.
+    const char *memory;
 };
 
 // Takes over the call, which is answered when the job has ended. On failure nothing has begun, and
-// `drop` was not called. NO_MEMORY. `bytes`: of the command's arrays.
+// `drop` was not called. LIMIT (--max-host-memory), NO_MEMORY. `bytes`: of the command's arrays.
 enum status offload_start(struct call *call, const struct offload_steps *steps, void *context,
                           uint64_t bytes);
 // True: an earlier command of its connection goes first, and the message is taken. If it cannot

@@ -182,6 +182,34 @@ START_TEST(host_memory_of_all_sessions_has_a_total_and_comes_back_with_the_end_o
 }
 END_TEST
 
+// The tokens are copied for the job thread.
+START_TEST(a_look_up_in_pieces_counts_as_host_memory_until_it_has_ended)
+{
+    enum { TOKENS = 20000 };
+    uint64_t cache = 0;
+    start_with_share("--max-host-memory", "128K");
+    struct raw_client *raw = raw_session(daemon_.socket, 2 * ARENA);
+    struct wire_reply reply;
+    cache = open_cache(raw, "one");
+    const struct wire_request request = {
+        .command = WIRE_COMMAND_PREFIX_LOOKUP,
+        .prefix_lookup = {.cache = cache, .token_span = {0, TOKENS}}};
+    raw_call(raw, &request, &reply);
+    ck_assert_int_eq(reply.status, STATUS_LIMIT);
+    ck_assert_ptr_nonnull(strstr(reply.message, "bytes of a long look-up more would exceed"));
+    wire_reply_finish(&reply);
+    raw_close(raw);
+    stop_clean();
+    start_with_share("--max-host-memory", "1M");
+    raw = raw_session(daemon_.socket, 2 * ARENA);
+    cache = open_cache(raw, "one");
+    for (int i = 0; i < 20; i++)
+        raw_expect(raw, &request, STATUS_OK);
+    raw_close(raw);
+    stop_clean();
+}
+END_TEST
+
 START_TEST(an_operator_sees_sessions_and_can_end_one)
 {
     struct wire_reply reply;
@@ -310,6 +338,7 @@ int main(void)
             metadata_caches_batches_and_blocks_have_limits_that_the_sentence_names,
             the_daemons_own_user_may_take_all_sessions_caches_and_arenas,
             host_memory_of_all_sessions_has_a_total_and_comes_back_with_the_end_of_a_session,
+            a_look_up_in_pieces_counts_as_host_memory_until_it_has_ended,
             an_operator_sees_sessions_and_can_end_one,
             an_operator_sees_the_longest_tenant_and_a_longer_one_is_refused,
             an_operator_sees_device_caches_and_blocks, NULL},

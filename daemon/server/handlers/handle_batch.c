@@ -185,7 +185,7 @@ static enum status end_create(struct call *call, void *context, bool *more)
 static enum status create_elsewhere(struct call *call, const struct core_batch_params *params,
                                     const struct metadata *fields, const struct fetched *vectors)
 {
-    static const struct offload_steps steps = {fill_create, end_create, drop};
+    static const struct offload_steps steps = {fill_create, end_create, drop, NULL};
     struct making *making = keep(call, fields, NUM_VECTORS, vectors);
     if (!making)
         return call->error.status;
@@ -276,7 +276,7 @@ static enum status end_advance(struct call *call, void *context, bool *more)
 static enum status advance_elsewhere(struct call *call, const struct core_advance *advance,
                                      const struct metadata *fields, const struct fetched *next)
 {
-    static const struct offload_steps steps = {fill_advance, end_advance, drop};
+    static const struct offload_steps steps = {fill_advance, end_advance, drop, NULL};
     struct making *making = keep(call, fields, NUM_NEXT, next);
     if (!making)
         return call->error.status;

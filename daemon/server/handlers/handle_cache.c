@@ -250,7 +250,7 @@ static void drop_release(void *context)
 
 static enum status release_long(struct call *call, const struct wire_blocks_release *release)
 {
-    static const struct offload_steps steps = {NULL, end_release, drop_release};
+    static const struct offload_steps steps = {NULL, end_release, drop_release, NULL};
     const uint32_t count = release->blocks.count;
     struct core_pieces **pieces = call_alloc(call, 1, sizeof(struct core_pieces *));
     int32_t *blocks = pieces ? call_alloc(call, count, sizeof *blocks) : NULL;

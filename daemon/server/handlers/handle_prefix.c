@@ -306,7 +306,8 @@ static enum status end_long_lookup(struct call *call, void *context, bool *more)
 
 static enum status find_long_prefix(struct call *call, const struct prefix_fields *fields)
 {
-    static const struct offload_steps steps = {fill_long, end_long_lookup, drop_long};
+    static const struct offload_steps steps = {fill_long, end_long_lookup, drop_long,
+                                               "a long look-up"};
     const struct wire_prefix_lookup *given = &call->request->prefix_lookup;
     struct long_lookup *own = call_alloc(call, 1, sizeof *own);
     uint64_t bytes;
@@ -511,7 +512,8 @@ static enum status end_long_publish(struct call *call, void *context, bool *more
 
 static enum status publish_long(struct call *call, const struct prefix_fields *fields)
 {
-    static const struct offload_steps steps = {fill_long, end_long_publish, drop_long};
+    static const struct offload_steps steps = {fill_long, end_long_publish, drop_long,
+                                               "a long publication"};
     const struct wire_prefix_publish *publish = &call->request->prefix_publish;
     struct long_publish *own = call_alloc(call, 1, sizeof *own);
     uint64_t bytes;
