@@ -261,7 +261,7 @@ END_TEST
 // Sets options as a configuration file would.
 START_TEST(a_program_has_up_to_128_options_and_each_is_known_as_given)
 {
-    static char names[OPTIONS_MOST + 1][8];
+    static char names[OPTIONS_MOST + 1][16];
     static struct option many[OPTIONS_MOST + 1];
     char text[16];
     for (int i = 0; i <= OPTIONS_MOST; i++) {
