@@ -9,8 +9,8 @@
 // run in flight needs stays as that run's; if the session died, such a block is quarantined.
 //
 // Leaving. A closed session stands in core->leaving until nothing refers to it: no run in flight,
-// no table that haunts it, no draft on the job thread. Whoever takes one of these away calls
-// session_passed(), which frees the session and tells the server (session_gone()).
+// no table that haunts it, no draft on the job thread. The code that removes the last of these
+// calls session_passed(), which frees the session and tells the server (session_gone()).
 //
 // Haunting. A session that died attached keeps its blocks, because its process's own kernels may
 // still read them. When the server has proof of the process's death, the next submission becomes a

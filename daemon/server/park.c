@@ -161,6 +161,16 @@ void park_answer(struct parked *parked, const struct wire_reply *reply)
     unpark(parked);
 }
 
+bool park_tried(struct parked *parked, enum status status, bool waits,
+                const struct wire_reply *reply, const struct error *error)
+{
+    if (status == STATUS_OK)
+        park_answer(parked, reply);
+    else if (!waits)
+        park_refuse(parked, error);
+    return status != STATUS_OK && waits;
+}
+
 void park_become(struct parked *parked, const struct park_kind *kind, uint64_t ticket,
                  int64_t deadline_ns)
 {

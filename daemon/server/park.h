@@ -55,6 +55,10 @@ struct parked {
 // The two ends of a parked command.
 void park_answer(struct parked *parked, const struct wire_reply *reply);
 void park_refuse(struct parked *parked, const struct error *error);
+// The end of kind->retry(). OK: answers with `reply`. Else refuses with `error`, unless the command
+// `waits` still. True: it does.
+bool park_tried(struct parked *parked, enum status status, bool waits,
+                const struct wire_reply *reply, const struct error *error);
 // The command waits for the end of its ticket from now on. It is of that kind, without an own part.
 void park_become(struct parked *parked, const struct park_kind *kind, uint64_t ticket,
                  int64_t deadline_ns);

@@ -138,7 +138,7 @@ static double known(double number)
     return number > 0 ? number : NAN;
 }
 
-// What is known of a workload before it runs.
+// The facts about a workload that are known before it runs.
 static struct figure figure_of(struct bench *b, const struct workload *w, enum dtype kv_dtype)
 {
     const struct options *o = &b->options;

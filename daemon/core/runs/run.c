@@ -19,8 +19,8 @@
 // back by run_put_back().
 //
 // Dropping. Queued runs are dropped from the last one on, because a copy behind a dropped run would
-// read what that run never wrote. Of a run with layers in flight only the others are dropped; it
-// ends with those in flight.
+// read what that run never wrote. A run with layers in flight loses only its other layers, and ends
+// with those in flight.
 
 #include "run.h"
 

@@ -100,13 +100,7 @@ static bool retry_attach(struct parked *parked, bool last)
     struct error error = {.status = STATUS_OK};
     enum status status =
         session_attach(parked->session, attach->cache, attach->part, &reply.cache_attach, &error);
-    if (status == STATUS_BUSY && !last)
-        return true;
-    if (status == STATUS_OK)
-        park_answer(parked, &reply);
-    else
-        park_refuse(parked, &error);
-    return false;
+    return park_tried(parked, status, status == STATUS_BUSY && !last, &reply, &error);
 }
 
 // BUSY: the memory is not made yet.
@@ -202,11 +196,7 @@ static bool retry_lease(struct parked *parked, bool last)
             ? try_lease(parked->session->core, &parked->wait, lease, blocks, &waits, &reply, &error)
             : error_set(&error, STATUS_NO_MEMORY, "the daemon has no memory for %u block ids",
                         lease->count);
-    waits = waits && !last;
-    if (status == STATUS_OK)
-        park_answer(parked, &reply);
-    else if (!waits)
-        park_refuse(parked, &error);
+    waits = park_tried(parked, status, waits && !last, &reply, &error);
     free(blocks);
     return waits;
 }

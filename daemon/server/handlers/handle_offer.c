@@ -149,11 +149,7 @@ static bool retry_take(struct parked *parked, bool last)
     bool waits;
     enum status status = take_offer(parked->session->core, &parked->wait, take->cache, take->name,
                                     &reply, &access, &waits, &error);
-    waits = waits && !last;
-    if (status == STATUS_OK)
-        park_answer(parked, &reply);
-    else if (!waits)
-        park_refuse(parked, &error);
+    waits = park_tried(parked, status, waits && !last, &reply, &error);
     free(access);
     return waits;
 }

@@ -221,10 +221,7 @@ static bool retry_lookup(struct parked *parked, bool last)
     int32_t *blocks = malloc(room * sizeof *blocks);
     enum status status =
         blocks ? take_found(session, lookup, blocks, &reply, &error) : no_memory(room, &error);
-    if (status == STATUS_OK)
-        park_answer(parked, &reply);
-    else
-        park_refuse(parked, &error);
+    park_tried(parked, status, false, &reply, &error);
     free(blocks);
     return false;
 }
@@ -387,11 +384,8 @@ static bool retry_claim(struct parked *parked, bool last)
     int32_t *blocks = malloc(room * sizeof *blocks);
     enum status status =
         blocks ? take_claimed(session, claim, blocks, &reply, &error) : no_memory(room, &error);
-    const bool waits = !last && status == STATUS_TIMEOUT;
-    if (status == STATUS_OK)
-        park_answer(parked, &reply);
-    else if (!waits)
-        park_refuse(parked, &error);
+    const bool waits =
+        park_tried(parked, status, !last && status == STATUS_TIMEOUT, &reply, &error);
     free(blocks);
     return waits;
 }

@@ -40,13 +40,9 @@ static bool retry_wait(struct parked *parked, bool last)
     if (status == STATUS_TIMEOUT)
         error_set(&error, STATUS_TIMEOUT,
                   "ticket %" PRIu64 " was not done in time; its run goes on", parked->ticket);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK)
         fill_wait(&reply, &result, &error);
-        park_answer(parked, &reply);
-    } else {
-        park_refuse(parked, &error);
-    }
-    return false;
+    return park_tried(parked, status, false, &reply, &error);
 }
 
 static const struct park_kind end_of_run = {.list = PARK_ENDS, .retry = retry_wait};
@@ -97,11 +93,7 @@ static bool retry_ended(struct parked *parked, bool last)
     struct wire_reply reply = {.message = ""};
     struct error error = {.status = STATUS_OK};
     const enum status status = fill_ended(parked->session->core, parked->ticket, &reply, &error);
-    if (status == STATUS_OK)
-        park_answer(parked, &reply);
-    else if (last)
-        park_refuse(parked, &error);
-    return status != STATUS_OK && !last;
+    return park_tried(parked, status, !last, &reply, &error);
 }
 
 // Waits for the end of tickets that it does not reap.
