@@ -40,8 +40,8 @@ Eight q_rotated(uint64_t address, uint oct, int position, Eight q)
         if (dim < run.rope_dim) {
             const RopePlace place = rope_place(dim, pairs, ROPE_PAIRS);
             const float other = one_load(address, place.partner, IO_DTYPE);
-            values[i] = io_rounded(rope_rotate(
-                values[i], other, rope_turn(run.turns, position, place.pair), place.second));
+            const vec2 turn = rope_rotation(run.rotations, position, place.pair);
+            values[i] = io_rounded(rope_rotate(values[i], other, turn, place.second));
         }
     }
     return Eight(vec4(values[0], values[1], values[2], values[3]),

@@ -74,7 +74,7 @@ Oct oct_rotate(uint64_t address, uint oct, Oct f32)
         if (oct * 8 + i >= run.rope_dim)
             break;
         const RopePlace place = rope_place(oct * 8 + i, run.rope_dim / 2, ROPE_PAIRS);
-        const vec2 turn = rope_turn(run.turns, position, place.pair);
+        const vec2 turn = rope_rotation(run.rotations, position, place.pair);
         bits[i] = floatBitsToUint(
             rope_rotate(uintBitsToFloat(bits[i]), element(address, place.partner), turn, place.second));
     }

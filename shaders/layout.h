@@ -69,7 +69,7 @@ struct gpu_run {
     AULE_U64 sinks;                 // SINKS: f32[num_heads], natural logarithms
     AULE_U64 lse;                   // LSE: f32[num_tokens, num_heads] by row, in lse_unit, heads
                                     //   contiguous
-    AULE_U64 turns;                 // ROPE: u64[rope_dim / 2], turns a position in units of 2^-64
+    AULE_U64 rotations;             // ROPE: u64[rope_dim / 2], turns a position in units of 2^-64
     AULE_U64 partials;              // SPLIT: see gpu_item
     AULE_U64 counters;              // SPLIT, a shader that merges splits itself: u32[num_merges,
                                     //   num_kv_heads]: how many splits of a tile are done. All 0

@@ -9,7 +9,7 @@
 #ifndef AULE_ROPE_GLSL
 #define AULE_ROPE_GLSL
 
-layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Turns {
+layout(buffer_reference, scalar, buffer_reference_align = 8) readonly buffer Rotations {
     uint64_t at[];
 };
 
@@ -39,10 +39,10 @@ float cos_eighth(float x)
     return fma(z * z, series, fma(z, -0.5, 1.0));
 }
 
-// (cos, sin) of pair `n` at `position`. `turns` is gpu_run.turns.
-vec2 rope_turn(uint64_t turns, int position, uint n)
+// (cos, sin) of pair `n` at `position`. `rotations` is gpu_run.rotations.
+vec2 rope_rotation(uint64_t rotations, int position, uint n)
 {
-    const uint64_t phase = uint64_t(int64_t(position)) * Turns(turns).at[n];
+    const uint64_t phase = uint64_t(int64_t(position)) * Rotations(rotations).at[n];
     const uint64_t eighth = 1ul << 61;
     const uint quarters = uint(phase + eighth >> 62);
     const int64_t rest = int64_t(phase - (uint64_t(quarters) << 62)); // -1 / 8 to 1 / 8 turn

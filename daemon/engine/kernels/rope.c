@@ -12,30 +12,30 @@
 
 static const long double two_pi = 6.283185307179586476925286766559005768L;
 
-static uint64_t turn_of(long double frequency)
+static uint64_t rotation_of(long double frequency)
 {
-    long double turns = frequency / two_pi;
-    turns -= floorl(turns);
-    turns = rintl(ldexpl(turns, 64));
-    return turns < ldexpl(1, 64) ? (uint64_t)turns : 0;
+    long double rotations = frequency / two_pi;
+    rotations -= floorl(rotations);
+    rotations = rintl(ldexpl(rotations, 64));
+    return rotations < ldexpl(1, 64) ? (uint64_t)rotations : 0;
 }
 
-static void turns_of_theta(uint32_t dim, float theta, uint64_t *turns)
+static void rotations_of_theta(uint32_t dim, float theta, uint64_t *rotations)
 {
     for (uint32_t n = 0; n < dim / 2; n++)
-        turns[n] = turn_of(powl(theta, -2.0L * n / dim));
+        rotations[n] = rotation_of(powl(theta, -2.0L * n / dim));
 }
 
-void rope_turns(struct rope_memory *memory, const struct engine_rope *rope, uint64_t *turns)
+void rope_rotations(struct rope_memory *memory, const struct engine_rope *rope, uint64_t *rotations)
 {
     for (uint32_t n = 0; rope->frequencies && n < rope->dim / 2; n++)
-        turns[n] = turn_of(rope->frequencies[n]);
+        rotations[n] = rotation_of(rope->frequencies[n]);
     if (rope->frequencies)
         return;
     if (memory->dim != rope->dim || memory->theta != rope->theta) {
-        turns_of_theta(rope->dim, rope->theta, memory->turns);
+        rotations_of_theta(rope->dim, rope->theta, memory->rotations);
         memory->dim = rope->dim;
         memory->theta = rope->theta;
     }
-    memcpy(turns, memory->turns, rope->dim / 2 * sizeof *turns);
+    memcpy(rotations, memory->rotations, rope->dim / 2 * sizeof *rotations);
 }

@@ -9,16 +9,17 @@
 
 #include "kv.h"
 
-// The turns of the last rope made from a theta, since a model's layers all ask for the same.
+// The rotations of the last rope made from a theta, since a model's layers all ask for the same.
 // Zeroed: there are none.
 struct rope_memory {
     uint32_t dim;
     float theta;
-    uint64_t turns[KV_MOST_HEAD_DIM_K / 2];
+    uint64_t rotations[KV_MOST_HEAD_DIM_K / 2];
 };
 
-// Fills turns[rope->dim / 2], in units of 2^-64 of a whole turn. Whole turns drop out of integer
-// products, so a position's turn is one multiplication.
-void rope_turns(struct rope_memory *memory, const struct engine_rope *rope, uint64_t *turns);
+// Fills rotations[rope->dim / 2], in units of 2^-64 of a whole turn. Whole turns drop out of
+// integer products, so a position's turn is one multiplication.
+void rope_rotations(struct rope_memory *memory, const struct engine_rope *rope,
+                    uint64_t *rotations);
 
 #endif

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // encode.c - writes what shaders read about each planned run into the slot's piece. The order is:
-// the array of struct gpu_run; ranges; the extras of each run (slopes, sinks, RoPE turns, struct
-// gpu_merge, its parts); for each group with a second pass a struct gpu_redo, and room for the
-// notes of the first pass. Knows layout.h and the plan; records nothing. Submitter only.
+// the array of struct gpu_run; ranges; the extras of each run (slopes, sinks, RoPE rotations,
+// struct gpu_merge, its parts); for each group with a second pass a struct gpu_redo, and room for
+// the notes of the first pass. Knows layout.h and the plan; records nothing. Submitter only.
 
 #include "encode.h"
 
@@ -32,7 +32,7 @@ static float lse_unit(const struct engine_run *run)
 
 // Offsets of the arrays that a run points to, in bytes from its first extra, multiples of 16.
 struct extras {
-    uint64_t slopes, sinks, turns, merge, parts, bytes;
+    uint64_t slopes, sinks, rotations, merge, parts, bytes;
 };
 
 static uint64_t add_extra(struct extras *extras, uint64_t count, size_t size)
@@ -53,7 +53,7 @@ static struct extras extras_of(const struct engine_run *run)
     bool merges = run->kind == ENGINE_MERGE;
     extras.slopes = add_extra(&extras, run->slopes ? run->num_heads : 0, sizeof(float));
     extras.sinks = add_extra(&extras, run->sinks ? run->num_heads : 0, sizeof(float));
-    extras.turns = add_extra(&extras, rope_dim(run) / 2, sizeof(uint64_t));
+    extras.rotations = add_extra(&extras, rope_dim(run) / 2, sizeof(uint64_t));
     extras.merge = add_extra(&extras, merges, sizeof(struct gpu_merge));
     extras.parts = add_extra(&extras, merges ? run->num_parts : 0, sizeof(struct gpu_part));
     return extras;
@@ -135,7 +135,7 @@ static void put_extras(const struct submission *s, const struct engine_run *run,
     if (run->sinks)
         memcpy(to + extras->sinks, run->sinks, run->num_heads * sizeof(float));
     if (rope_dim(run))
-        rope_turns(&s->engine->rope, &run->rope, (uint64_t *)(to + extras->turns));
+        rope_rotations(&s->engine->rope, &run->rope, (uint64_t *)(to + extras->rotations));
     if (run->kind == ENGINE_MERGE)
         put_merge(run, extras, to, address);
 }
@@ -248,7 +248,7 @@ static struct gpu_run encode_run(const struct engine_run *run, const struct extr
     struct gpu_run gpu = {
         .slopes = run->slopes ? extras_address + extras->slopes : 0,
         .sinks = run->sinks ? extras_address + extras->sinks : 0,
-        .turns = rope_dim(run) ? extras_address + extras->turns : 0,
+        .rotations = rope_dim(run) ? extras_address + extras->rotations : 0,
     };
     encode_tensors(run, &gpu);
     encode_batch(run, &gpu);
