@@ -319,7 +319,7 @@ static bool at_rest(struct engine *engine, uint64_t timeout_ns)
     LIST_EACH(engine->flying, submission)
         if (submission->slot && submission->sent)
             sequence = submission->sequence;
-    VkResult result = device_wait(&engine->device, LANE_RUNS, sequence, timeout_ns);
+    VkResult result = device_wait(&engine->device, STREAM_RUNS, sequence, timeout_ns);
     if (result == VK_SUCCESS)
         result = carriers_wait(engine, timeout_ns);
     if (result == VK_ERROR_DEVICE_LOST && !hung) // a lost device runs nothing more

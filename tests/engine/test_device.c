@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_device.c - which queues and lanes an opened device has. A device that turns out to run no
+// test_device.c - which queues and streams an opened device has. A device that turns out to run no
 // native kernels is opened a second time, with other queues, often fewer. The Vulkan device is
 // real, but the linker redirects what it says of queue families, extensions and queues, so that it
 // can be any device. Exit code 77: Vulkan finds no device.
@@ -168,16 +168,16 @@ static const struct opening {
 };
 
 // Lane i of a pair has queue i, or the last one of `count`.
-static void expect_pair(const struct device *device, enum lane_kind first, uint32_t count,
+static void expect_pair(const struct device *device, enum stream_kind first, uint32_t count,
                         bool on_runs, int kind, uint32_t from)
 {
     for (uint32_t i = 0; i < 2; i++) {
-        const struct device_queue *queue = device->lanes[first + i].queue;
+        const struct device_queue *queue = device->streams[first + i].queue;
         const uint32_t index = i < count ? i : count - 1;
         if (i >= count)
             ck_assert_ptr_eq(device->queues[first + i].handle, NULL);
         if (count == 0) {
-            ck_assert_ptr_eq(queue, on_runs ? &device->queues[LANE_RUNS] : NULL);
+            ck_assert_ptr_eq(queue, on_runs ? &device->queues[STREAM_RUNS] : NULL);
             continue;
         }
         ck_assert_ptr_nonnull(queue);
@@ -198,10 +198,10 @@ START_TEST(a_device_has_the_queues_of_the_way_it_was_opened_last)
                   error.text);
     ck_assert_uint_eq(fake.opened, opening->opened);
     ck_assert_int_eq(device.adapter.natives.taken, opening->runs == COMPUTE);
-    ck_assert_ptr_eq(device.queues[LANE_RUNS].handle, handle_of(fake.opened, opening->runs, 0));
-    ck_assert_uint_eq(device.queues[LANE_RUNS].family, family_of(opening->runs));
-    expect_pair(&device, LANE_COPY_1, opening->copies, opening->on_runs, TRANSFER, 0);
-    expect_pair(&device, LANE_SHADER_1, opening->shaders, opening->on_runs, opening->runs, 1);
+    ck_assert_ptr_eq(device.queues[STREAM_RUNS].handle, handle_of(fake.opened, opening->runs, 0));
+    ck_assert_uint_eq(device.queues[STREAM_RUNS].family, family_of(opening->runs));
+    expect_pair(&device, STREAM_COPY_1, opening->copies, opening->on_runs, TRANSFER, 0);
+    expect_pair(&device, STREAM_SHADER_1, opening->shaders, opening->on_runs, opening->runs, 1);
     ck_assert_int_eq(device_hauls(&device),
                      opening->copies || opening->shaders || opening->on_runs);
     device_finish(&device);

@@ -334,26 +334,26 @@ START_TEST(hauls_that_wait_end_without_an_event_when_the_device_is_lost)
 }
 END_TEST
 
-static bool has_lane(enum lane_kind kind)
+static bool has_stream(enum stream_kind kind)
 {
-    return engine->device.lanes[kind].queue != NULL;
+    return engine->device.streams[kind].queue != NULL;
 }
 
-// Without further queues, lanes of both kinds share the queue of the runs.
+// Without further queues, streams of both kinds share the queue of the runs.
 START_TEST(a_shader_moves_blocks_only_where_the_caller_lets_it)
 {
     const struct adapter *adapter = &engine->device.adapter;
     const bool transfers = adapter->num_haul_queues > 0, computes = adapter->num_queues > 1,
                may_shade = how == ENGINE_HAUL_ON;
-    ck_assert(has_lane(LANE_COPY_1) == (transfers || !computes || !may_shade));
-    ck_assert(has_lane(LANE_SHADER_1) == (may_shade && (computes || !transfers)));
+    ck_assert(has_stream(STREAM_COPY_1) == (transfers || !computes || !may_shade));
+    ck_assert(has_stream(STREAM_SHADER_1) == (may_shade && (computes || !transfers)));
 }
 END_TEST
 
-// Hauls that lanes of a kind have ended.
-static uint64_t num_ended(enum lane_kind first)
+// Hauls that streams of a kind have ended.
+static uint64_t num_ended(enum stream_kind first)
 {
-    return engine->device.lanes[first].passed + engine->device.lanes[first + 1].passed;
+    return engine->device.streams[first].passed + engine->device.streams[first + 1].passed;
 }
 
 static uint32_t num_with_runs(void)
@@ -376,19 +376,21 @@ static void set_runs(uint32_t count, int64_t ended_ns)
 static const struct engine_copy in[] = {{ENGINE_COPY_ARENA, 3, 0}},
                                 out[] = {{1, ENGINE_COPY_ARENA, 0}};
 
-// Since `before`, so many hauls went by each kind of lane. If the device has one kind, all went by
-// this kind.
+// Since `before`, so many hauls went by each kind of stream. If the device has one kind, all went
+// by this kind.
 static void expect_lanes(const uint64_t before[2], uint64_t copies, uint64_t shaders)
 {
-    const bool copying = has_lane(LANE_COPY_1), shading = has_lane(LANE_SHADER_1);
+    const bool copying = has_stream(STREAM_COPY_1), shading = has_stream(STREAM_SHADER_1);
     const uint64_t all = copies + shaders;
-    ck_assert_uint_eq(num_ended(LANE_COPY_1) - before[0], !shading ? all : copying ? copies : 0);
-    ck_assert_uint_eq(num_ended(LANE_SHADER_1) - before[1], !copying ? all : shading ? shaders : 0);
+    ck_assert_uint_eq(num_ended(STREAM_COPY_1) - before[0], !shading ? all : copying ? copies : 0);
+    ck_assert_uint_eq(num_ended(STREAM_SHADER_1) - before[1], !copying  ? all
+                                                              : shading ? shaders
+                                                                        : 0);
 }
 
 static void expect_lane(const struct engine_copy *copies, bool shader)
 {
-    const uint64_t before[2] = {num_ended(LANE_COPY_1), num_ended(LANE_SHADER_1)};
+    const uint64_t before[2] = {num_ended(STREAM_COPY_1), num_ended(STREAM_SHADER_1)};
     expect_hauled(haul(copies, 1, 0));
     expect_lanes(before, !shader, shader);
 }
@@ -406,11 +408,11 @@ END_TEST
 
 START_TEST(a_moment_after_runs_hauls_still_go_by_copy_commands_and_later_by_a_shader)
 {
-    const uint64_t before[2] = {num_ended(LANE_COPY_1), num_ended(LANE_SHADER_1)};
+    const uint64_t before[2] = {num_ended(STREAM_COPY_1), num_ended(STREAM_SHADER_1)};
     uint64_t tries = 0, shaders;
     int64_t ended_ns, queued_ns;
     do { // a machine that stands still meanwhile lets the moment pass
-        shaders = num_ended(LANE_SHADER_1) - before[1];
+        shaders = num_ended(STREAM_SHADER_1) - before[1];
         ended_ns = clock_now_ns() - NS_PER_MS;
         set_runs(0, ended_ns);
         const uint64_t number = haul(in, 1, 0);
@@ -418,7 +420,7 @@ START_TEST(a_moment_after_runs_hauls_still_go_by_copy_commands_and_later_by_a_sh
         expect_hauled(number);
         tries++;
     } while (queued_ns - ended_ns >= 5 * NS_PER_MS);
-    if (has_lane(LANE_COPY_1))
+    if (has_stream(STREAM_COPY_1))
         expect_lanes(before, tries - shaders, shaders);
     set_runs(0, clock_now_ns() - NS_PER_S);
     expect_lane(in, true);
@@ -438,7 +440,7 @@ static uint64_t hold_zeroes(void)
 START_TEST(hauls_that_wait_for_a_shader_pass_to_copy_commands_when_runs_come)
 {
     enum { HAULS = 4 }; // one for each block
-    const uint64_t before[2] = {num_ended(LANE_COPY_1), num_ended(LANE_SHADER_1)};
+    const uint64_t before[2] = {num_ended(STREAM_COPY_1), num_ended(STREAM_SHADER_1)};
     const uint64_t sequence = hold_zeroes();
     for (int i = 0; i < HAULS; i++)
         haul((struct engine_copy[]){{ENGINE_COPY_ARENA, i, (uint64_t)i * PLAIN}}, 1, sequence);
@@ -454,7 +456,7 @@ END_TEST
 
 START_TEST(hauls_out_go_by_a_shader_while_all_lanes_of_copies_are_busy)
 {
-    const uint64_t before[2] = {num_ended(LANE_COPY_1), num_ended(LANE_SHADER_1)};
+    const uint64_t before[2] = {num_ended(STREAM_COPY_1), num_ended(STREAM_SHADER_1)};
     const uint64_t sequence = hold_zeroes();
     for (int i = 0; i < 4; i++)
         haul((struct engine_copy[]){{1, ENGINE_COPY_ARENA, (uint64_t)i * PLAIN}}, 1, sequence);

@@ -381,7 +381,7 @@ void open_gate(VkSemaphore gate, uint64_t sequence)
         .sType = VK_STRUCTURE_TYPE_SEMAPHORE_SIGNAL_INFO, .semaphore = gate, .value = 1};
     VkSemaphoreWaitInfo wait = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
                                 .semaphoreCount = 1,
-                                .pSemaphores = &engine->device.lanes[LANE_RUNS].timeline,
+                                .pSemaphores = &engine->device.streams[STREAM_RUNS].timeline,
                                 .pValues = &sequence};
     ck_assert_int_eq(vkSignalSemaphore(engine->device.handle, &open), VK_SUCCESS);
     ck_assert_int_eq(

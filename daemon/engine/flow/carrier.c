@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// carrier.c - see carrier.h. A haul that waits for a submission waits on the CPU, so a lane never
-// waits on the GPU for work that is not submitted yet. That would stop a queue that lanes share.
+// carrier.c - see carrier.h. A haul that waits for a submission waits on the CPU, so a stream never
+// waits on the GPU for work that is not submitted yet. That would stop a queue that streams share.
 //
 // Beside runs hauls go to copy engines. A shader is faster (haul_shader.c), but takes more from a
 // decode beside it. Probably the shader slows the workgroups on its multiprocessors, and a dispatch
 // ends with its slowest workgroup.
 // While there are no runs, the shader gets hauls into a cache. Hauls out of a cache go to copy
 // engines first, and to the shader when these are busy. Runs that come meanwhile take the shader's
-// waiting hauls to the copy engines; at most CARRIER_SLOTS of each lane are on the GPU already.
-// A device that has lanes of one kind only uses these for all hauls.
+// waiting hauls to the copy engines; at most CARRIER_SLOTS of each stream are on the GPU already.
+// A device that has streams of one kind only uses these for all hauls.
 
 #include "carrier.h"
 
@@ -30,12 +30,12 @@
 static const int64_t runs_linger_ns = 5 * NS_PER_MS;
 
 // One haul runs, and one stands behind it.
-enum { CARRIER_SLOTS = 2, NUM_CARRIERS = NUM_LANES - LANE_FIRST_HAULS };
+enum { CARRIER_SLOTS = 2, NUM_CARRIERS = NUM_STREAMS - STREAM_FIRST_HAULS };
 
 struct haul {
     struct event_node node;   // the ENGINE_EVENT_HAULED
     struct haul *prev, *next; // carriers->live, until it is reported
-    struct haul *behind;      // of its lane, while it waits
+    struct haul *behind;      // of its stream, while it waits
     uint64_t number, after;
     bool out; // of the cache
     struct engine_cache *cache;
@@ -48,21 +48,21 @@ struct carrier_slot {
     VkCommandPool pool;
     VkCommandBuffer commands;
     struct haul *haul;         // on the GPU
-    struct haul_ranges ranges; // the haul's, in a lane of shaders
+    struct haul_ranges ranges; // the haul's, in a stream of shaders
 };
 
-// What one thread has, if the device has its lane. The lock guards all that is not said to be the
+// What one thread has, if the device has its stream. The lock guards all that is not said to be the
 // thread's.
 struct carrier {
     struct engine *engine;
-    enum lane_kind lane;
+    enum stream_kind stream;
     pthread_t thread;
     bool runs, gone, stopping, cond_made;
     pthread_cond_t more;                      // a haul, the end of a submission, or the end
-    uint32_t num_live;                        // hauls of this lane that are not reported
+    uint32_t num_live;                        // hauls of this stream that are not reported
     struct haul *waiting, *newest;            // a list through `behind`; the newest one of it
     struct carrier_slot slots[CARRIER_SLOTS]; // see slot_of()
-    uint64_t sent, ended;                     // numbers in the lane; the thread's
+    uint64_t sent, ended;                     // numbers in the stream; the thread's
 };
 
 struct carriers {
@@ -74,12 +74,12 @@ struct carriers {
 
 static bool has_lane(const struct carrier *carrier)
 {
-    return carrier->engine->device.lanes[carrier->lane].queue != NULL;
+    return carrier->engine->device.streams[carrier->stream].queue != NULL;
 }
 
 static bool uses_shader(const struct carrier *carrier)
 {
-    return carrier->lane == LANE_SHADER_1 || carrier->lane == LANE_SHADER_2;
+    return carrier->stream == STREAM_SHADER_1 || carrier->stream == STREAM_SHADER_2;
 }
 
 static struct carrier_slot *slot_of(struct carrier *carrier, uint64_t number)
@@ -175,8 +175,8 @@ static enum status record_ranges(struct carrier *carrier, struct carrier_slot *s
     return status;
 }
 
-// Afterwards the CPU and later hauls of this lane see what was copied. Other lanes wait for this
-// lane's timeline.
+// Afterwards the CPU and later hauls of this stream see what was copied. Other streams wait for
+// this stream's timeline.
 static void closing_barrier(VkCommandBuffer commands, bool by_shader)
 {
     const VkPipelineStageFlags stage =
@@ -212,7 +212,8 @@ static enum status send(struct carrier *carrier, struct carrier_slot *slot, stru
         return status;
     closing_barrier(slot->commands, uses_shader(carrier));
     VK_TRY(vkEndCommandBuffer(slot->commands));
-    VK_TRY(device_submit(device, carrier->lane, slot->commands, carrier->sent + 1, VK_NULL_HANDLE));
+    VK_TRY(
+        device_submit(device, carrier->stream, slot->commands, carrier->sent + 1, VK_NULL_HANDLE));
     slot->haul = haul;
     carrier->sent++;
 fail:
@@ -248,7 +249,7 @@ static bool end_oldest(struct carrier *carrier)
     const struct haul *haul = slot->haul;
     const uint64_t bytes =
         haul->num_copies * haul->cache->layer_block_bytes * haul->cache->params.num_layers;
-    const VkResult result = device_watch_lane(device, carrier->lane, carrier->ended + 1);
+    const VkResult result = device_watch_stream(device, carrier->stream, carrier->ended + 1);
     if (result != VK_SUCCESS) {
         if (result == VK_TIMEOUT)
             atomic_store(&device->hung, true);
@@ -258,14 +259,14 @@ static bool end_oldest(struct carrier *carrier)
         return false;
     }
     carrier->ended++;
-    atomic_store(&device->lanes[carrier->lane].passed, carrier->ended);
+    atomic_store(&device->streams[carrier->stream].passed, carrier->ended);
     device_count(device, ENGINE_METRIC_HAULED_BYTES, bytes);
     report(carrier, slot->haul, &(struct error){.status = STATUS_OK});
     slot->haul = NULL;
     return true;
 }
 
-// ---- which lane carries a haul; with the lock held ----
+// ---- which stream carries a haul; with the lock held ----
 
 static bool may_begin(const struct carrier *carrier)
 {
@@ -273,7 +274,7 @@ static bool may_begin(const struct carrier *carrier)
            carrier->waiting->after <= carrier->engine->completed;
 }
 
-// The lane of the kind with the fewest hauls; NULL: there is none.
+// The stream of the kind with the fewest hauls; NULL: there is none.
 static struct carrier *least_busy(struct carriers *carriers, bool by_shader)
 {
     struct carrier *least = NULL;
@@ -407,8 +408,8 @@ static enum status check(const struct engine_haul *params, struct error *error)
     return STATUS_OK;
 }
 
-// With the lock held. Returns the haul's number; the lane's thread may free the haul as soon as the
-// lock is free.
+// With the lock held. Returns the haul's number; the stream's thread may free the haul as soon as
+// the lock is free.
 static uint64_t queue(struct carriers *carriers, struct haul *haul)
 {
     haul->number = ++carriers->last;
@@ -487,7 +488,7 @@ static enum status make_slot(struct carrier *carrier, struct carrier_slot *slot,
     const VkCommandPoolCreateInfo pool = {
         .sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
         .flags = VK_COMMAND_POOL_CREATE_TRANSIENT_BIT,
-        .queueFamilyIndex = device->lanes[carrier->lane].queue->family,
+        .queueFamilyIndex = device->streams[carrier->stream].queue->family,
     };
     VK_TRY(vkCreateCommandPool(device->handle, &pool, NULL, &slot->pool));
     const VkCommandBufferAllocateInfo commands = {
@@ -497,8 +498,8 @@ static enum status make_slot(struct carrier *carrier, struct carrier_slot *slot,
         .commandBufferCount = 1,
     };
     VK_TRY(vkAllocateCommandBuffers(device->handle, &commands, &slot->commands));
-    DEVICE_NAME(device, COMMAND_POOL, slot->pool, "haul in lane %d", (int)carrier->lane);
-    DEVICE_NAME(device, COMMAND_BUFFER, slot->commands, "haul in lane %d", (int)carrier->lane);
+    DEVICE_NAME(device, COMMAND_POOL, slot->pool, "haul in stream %d", (int)carrier->stream);
+    DEVICE_NAME(device, COMMAND_BUFFER, slot->commands, "haul in stream %d", (int)carrier->stream);
 fail:
     return status;
 }
@@ -524,9 +525,9 @@ enum status carriers_init(struct engine *engine, struct error *error)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the threads of hauls");
     for (int i = 0; i < NUM_CARRIERS; i++) {
         engine->carriers->list[i].engine = engine;
-        engine->carriers->list[i].lane = LANE_FIRST_HAULS + (enum lane_kind)i;
+        engine->carriers->list[i].stream = STREAM_FIRST_HAULS + (enum stream_kind)i;
     }
-    if (engine->device.lanes[LANE_SHADER_1].queue)
+    if (engine->device.streams[STREAM_SHADER_1].queue)
         status = haul_shader_init(&engine->carriers->shader, engine, error);
     for (int i = 0; status == STATUS_OK && i < NUM_CARRIERS; i++)
         status = make_carrier(&engine->carriers->list[i], error);
@@ -595,7 +596,7 @@ VkResult carriers_wait(const struct engine *engine, uint64_t timeout_ns)
     for (int i = 0; engine->carriers && result == VK_SUCCESS && i < NUM_CARRIERS; i++) {
         const struct carrier *carrier = &engine->carriers->list[i];
         if (has_lane(carrier))
-            result = device_wait(&engine->device, carrier->lane, carrier->sent, timeout_ns);
+            result = device_wait(&engine->device, carrier->stream, carrier->sent, timeout_ns);
     }
     return result;
 }
@@ -628,8 +629,8 @@ void carriers_finish(struct engine *engine)
 const char *carriers_name(const struct engine *engine)
 {
     const struct device *device = &engine->device;
-    const struct device_queue *copies = device->lanes[LANE_COPY_1].queue,
-                              *shaders = device->lanes[LANE_SHADER_1].queue;
+    const struct device_queue *copies = device->streams[STREAM_COPY_1].queue,
+                              *shaders = device->streams[STREAM_SHADER_1].queue;
     if (!copies && !shaders)
         return "the queue of runs, as shaders";
     if (copies == device->queues)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// carrier.h - the threads of hauls (engine_haul()), one for each lane. A thread records a haul,
-// gives it to its lane, and waits for the oldest one there. Knows blocks and arenas, not runs.
+// carrier.h - the threads of hauls (engine_haul()), one for each stream. A thread records a haul,
+// gives it to its stream, and waits for the oldest one there. Knows blocks and arenas, not runs.
 
 #ifndef AULE_ENGINE_CARRIER_H
 #define AULE_ENGINE_CARRIER_H
 
 #include "engine/state/state.h"
 
-// Does nothing where the device has no lanes for hauls, as all functions here.
+// Does nothing where the device has no streams for hauls, as all functions here.
 enum status carriers_init(struct engine *engine, struct error *error);
 bool carriers_start(struct engine *engine); // false: a thread cannot be started
 // With the lock held: a submission has completed, so a haul may begin.

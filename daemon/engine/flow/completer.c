@@ -69,7 +69,7 @@ static bool has_passed(void *submission)
     if (!atomic_load(&s->engine->looking))
         begin_to_look(s->engine);
     const struct device *device = &s->engine->device;
-    vkGetSemaphoreCounterValue(device->handle, device->lanes[LANE_RUNS].timeline, &value);
+    vkGetSemaphoreCounterValue(device->handle, device->streams[STREAM_RUNS].timeline, &value);
     if (value >= s->sequence)
         return true;
     cpu_relax();
@@ -83,7 +83,7 @@ static bool wait_for_end(void *submission)
     struct engine *engine = s->engine;
     struct device *device = &engine->device;
     atomic_store(&engine->looking, false);
-    VkResult result = device_watch_lane(device, LANE_RUNS, s->sequence);
+    VkResult result = device_watch_stream(device, STREAM_RUNS, s->sequence);
     if (result == VK_SUCCESS)
         return true;
     if (result != VK_TIMEOUT) {
@@ -126,7 +126,7 @@ static void finish(struct submission *s)
         engine->runs_ended_ns = clock_now_ns();
     }
     if (s->sent)
-        atomic_store(&engine->device.lanes[LANE_RUNS].passed, s->sequence);
+        atomic_store(&engine->device.streams[STREAM_RUNS].passed, s->sequence);
     carriers_notice(engine);
     event_post(engine, &s->node);
     due = jobs_are_due(engine);

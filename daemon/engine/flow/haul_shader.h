@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // haul_shader.h - the shader that copies the ranges of a haul (shaders/haul.comp), and the lists of
-// ranges that it reads. Knows addresses, no blocks. The lists belong to the thread of a lane.
+// ranges that it reads. Knows addresses, no blocks. The lists belong to the thread of a stream.
 
 #ifndef AULE_ENGINE_HAUL_SHADER_H
 #define AULE_ENGINE_HAUL_SHADER_H

@@ -130,7 +130,7 @@ static enum status send(struct submission *s, struct error *error)
     enum status status = record(s, error);
     if (status != STATUS_OK)
         return status;
-    VK_TRY(device_submit(device, LANE_RUNS, s->slot->commands, s->sequence, VK_NULL_HANDLE));
+    VK_TRY(device_submit(device, STREAM_RUNS, s->slot->commands, s->sequence, VK_NULL_HANDLE));
     s->sent = true;
     s->sent_ns = clock_now_ns();
     s->shape = shape_of(s);

@@ -8,7 +8,7 @@
 //   and appends it to `flying`.
 // - completer: waits for the head of `flying`, stages out, reads the clocks and posts the event.
 // - maker: runs jobs. A job makes a chunk, or frees an object when `completed` has reached it.
-// - carriers: one for each lane of hauls; see flow/carrier.h.
+// - carriers: one for each stream of hauls; see flow/carrier.h.
 // - compiler: compiles the pipelines that the submitter asks for; see
 //   kernels/compiler.h, which has its own lock. No thread holds both locks.
 //
@@ -64,7 +64,7 @@ struct engine {
     struct piece nothing; // all zeros; the address of an array that a run lacks
     struct rope_memory rope;     // submitter only
     struct joint *joints;        // submitter only; most recently used first; owned
-    struct carriers *carriers;   // owned; NULL: the device has no lanes for hauls
+    struct carriers *carriers;   // owned; NULL: the device has no streams for hauls
     struct forecast_watch watch; // completer only; look_ns is constant
     void (*wake)(void *context);
     void *context;

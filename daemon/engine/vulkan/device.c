@@ -56,7 +56,7 @@ static enum status choose(struct device *device, const struct engine_params *par
     return status;
 }
 
-// ---- queues and lanes ----
+// ---- queues and streams ----
 
 enum { LANES_OF_A_KIND = 2 }; // each has a queue of its own if the family has enough
 
@@ -79,7 +79,7 @@ static uint32_t num_shader_queues(const struct device *device)
 
 static void forget_queues(struct device *device)
 {
-    for (int i = 0; i < NUM_LANES; i++)
+    for (int i = 0; i < NUM_STREAMS; i++)
         device->queues[i].handle = VK_NULL_HANDLE;
 }
 
@@ -93,79 +93,79 @@ static void take_queue(struct device *device, uint32_t place, uint32_t family, u
 static void take_queues(struct device *device)
 {
     const struct adapter *adapter = &device->adapter;
-    take_queue(device, LANE_RUNS, adapter->queue_family, 0);
+    take_queue(device, STREAM_RUNS, adapter->queue_family, 0);
     for (uint32_t i = 0; i < num_copy_queues(device); i++)
-        take_queue(device, LANE_COPY_1 + i, adapter->haul_family, i);
+        take_queue(device, STREAM_COPY_1 + i, adapter->haul_family, i);
     for (uint32_t i = 0; i < num_shader_queues(device); i++)
-        take_queue(device, LANE_SHADER_1 + i, adapter->queue_family, 1 + i);
+        take_queue(device, STREAM_SHADER_1 + i, adapter->queue_family, 1 + i);
 }
 
 static void name_queues(struct device *device)
 {
-    DEVICE_NAME(device, QUEUE, device->queues[LANE_RUNS].handle, "aule queue");
-    for (int i = LANE_FIRST_HAULS; i < NUM_LANES; i++) {
+    DEVICE_NAME(device, QUEUE, device->queues[STREAM_RUNS].handle, "aule queue");
+    for (int i = STREAM_FIRST_HAULS; i < NUM_STREAMS; i++) {
         if (device->queues[i].handle)
             DEVICE_NAME(device, QUEUE, device->queues[i].handle, "aule hauls %d", i);
     }
 }
 
-static enum status make_lane(struct device *device, enum lane_kind kind, struct device_queue *queue,
-                             struct error *error)
+static enum status make_stream(struct device *device, enum stream_kind kind,
+                               struct device_queue *queue, struct error *error)
 {
-    static const char *const names[NUM_LANES] = {
-        [LANE_RUNS] = "submissions",
-        [LANE_COPY_1] = "hauls by copies, first",
-        [LANE_COPY_2] = "hauls by copies, second",
-        [LANE_SHADER_1] = "hauls by a shader, first",
-        [LANE_SHADER_2] = "hauls by a shader, second",
+    static const char *const names[NUM_STREAMS] = {
+        [STREAM_RUNS] = "submissions",
+        [STREAM_COPY_1] = "hauls by copies, first",
+        [STREAM_COPY_2] = "hauls by copies, second",
+        [STREAM_SHADER_1] = "hauls by a shader, first",
+        [STREAM_SHADER_2] = "hauls by a shader, second",
     };
-    struct device_lane *lane = &device->lanes[kind];
+    struct device_stream *stream = &device->streams[kind];
     enum status status = STATUS_OK;
     VkSemaphoreTypeCreateInfo type = {
         .sType = VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,
         .semaphoreType = VK_SEMAPHORE_TYPE_TIMELINE,
     };
     VkSemaphoreCreateInfo info = {.sType = VK_STRUCTURE_TYPE_SEMAPHORE_CREATE_INFO, .pNext = &type};
-    VK_TRY(vkCreateSemaphore(device->handle, &info, NULL, &lane->timeline));
-    lane->queue = queue;
-    DEVICE_NAME(device, SEMAPHORE, lane->timeline, "%s", names[kind]);
+    VK_TRY(vkCreateSemaphore(device->handle, &info, NULL, &stream->timeline));
+    stream->queue = queue;
+    DEVICE_NAME(device, SEMAPHORE, stream->timeline, "%s", names[kind]);
 fail:
     return status;
 }
 
-// Both lanes of a kind, on `count` queues; 0: on the queue of the runs.
-static enum status make_pair(struct device *device, enum lane_kind first, uint32_t count,
+// Both streams of a kind, on `count` queues; 0: on the queue of the runs.
+static enum status make_pair(struct device *device, enum stream_kind first, uint32_t count,
                              struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; status == STATUS_OK && i < LANES_OF_A_KIND; i++) {
-        const uint32_t place = count ? first + at_most(i, count - 1) : LANE_RUNS;
-        status = make_lane(device, first + (enum lane_kind)i, &device->queues[place], error);
+        const uint32_t place = count ? first + at_most(i, count - 1) : STREAM_RUNS;
+        status = make_stream(device, first + (enum stream_kind)i, &device->queues[place], error);
     }
     return status;
 }
 
-// A kind without queues has no lanes. If no kind has queues, the caller may want the lanes on the
-// queue of the runs.
-static enum status make_lanes(struct device *device, struct error *error)
+// A kind without queues has no streams. If no kind has queues, the caller may want the streams on
+// the queue of the runs.
+static enum status make_streams(struct device *device, struct error *error)
 {
     const uint32_t copies = num_copy_queues(device), shaders = num_shader_queues(device);
     const bool anyway = !copies && !shaders &&
                         (device->haul == ENGINE_HAUL_ON || device->haul == ENGINE_HAUL_COPIES);
-    enum status status = make_lane(device, LANE_RUNS, &device->queues[LANE_RUNS], error);
+    enum status status = make_stream(device, STREAM_RUNS, &device->queues[STREAM_RUNS], error);
     if (status == STATUS_OK && (copies || anyway))
-        status = make_pair(device, LANE_COPY_1, copies, error);
+        status = make_pair(device, STREAM_COPY_1, copies, error);
     if (status == STATUS_OK && (shaders || (anyway && device->haul == ENGINE_HAUL_ON)))
-        status = make_pair(device, LANE_SHADER_1, shaders, error);
+        status = make_pair(device, STREAM_SHADER_1, shaders, error);
     return status;
 }
 
-static void finish_lanes(struct device *device)
+static void finish_streams(struct device *device)
 {
-    for (int i = 0; i < NUM_LANES; i++) {
-        if (device->lanes[i].timeline)
-            vkDestroySemaphore(device->handle, device->lanes[i].timeline, NULL);
-        device->lanes[i] = (struct device_lane){.queue = NULL};
+    for (int i = 0; i < NUM_STREAMS; i++) {
+        if (device->streams[i].timeline)
+            vkDestroySemaphore(device->handle, device->streams[i].timeline, NULL);
+        device->streams[i] = (struct device_stream){.queue = NULL};
     }
 }
 
@@ -270,7 +270,7 @@ enum status device_init(struct device *device, const struct engine_params *param
                         uint32_t least_shared_memory, bool natives, struct error *error)
 {
     device->watchdog_ns = DEVICE_WATCHDOG_NS;
-    for (int i = 0; i < NUM_LANES; i++) {
+    for (int i = 0; i < NUM_STREAMS; i++) {
         struct device_queue *queue = &device->queues[i];
         queue->lock_made = pthread_mutex_init(&queue->lock, NULL) == 0;
         if (!queue->lock_made) {
@@ -291,7 +291,7 @@ enum status device_init(struct device *device, const struct engine_params *param
     load_functions(device);
     DEVICE_NAME(device, DEVICE, device->handle, "aule");
     name_queues(device);
-    status = make_lanes(device, error);
+    status = make_streams(device, error);
     if (status != STATUS_OK)
         device_finish(device);
     return status;
@@ -300,12 +300,12 @@ enum status device_init(struct device *device, const struct engine_params *param
 void device_finish(struct device *device)
 {
     if (device->handle) {
-        finish_lanes(device);
+        finish_streams(device);
         vkDestroyDevice(device->handle, NULL);
     }
     device->handle = VK_NULL_HANDLE;
     instance_finish(&device->instance);
-    for (int i = 0; i < NUM_LANES; i++) {
+    for (int i = 0; i < NUM_STREAMS; i++) {
         if (device->queues[i].lock_made)
             pthread_mutex_destroy(&device->queues[i].lock);
         device->queues[i].lock_made = false;
@@ -343,35 +343,35 @@ void device_name(struct device *device, VkObjectType type, uint64_t handle, cons
     device->set_name(device->handle, &info); // a name that cannot be set is no failure
 }
 
-// Under the queue's lock. Waits for what other lanes have passed since this one last waited.
+// Under the queue's lock. Waits for what other streams have passed since this one last waited.
 // Nothing really waits, because these pieces have ended: the semaphores only make their writes
-// visible. The lane has seen passed[] once its submission is accepted.
-static uint32_t add_waits(struct device *device, enum lane_kind kind, VkSemaphore *timelines,
-                          uint64_t *values, uint64_t passed[NUM_LANES])
+// visible. The stream has seen passed[] once its submission is accepted.
+static uint32_t add_waits(struct device *device, enum stream_kind kind, VkSemaphore *timelines,
+                          uint64_t *values, uint64_t passed[NUM_STREAMS])
 {
-    const struct device_lane *lane = &device->lanes[kind];
+    const struct device_stream *stream = &device->streams[kind];
     uint32_t count = 0;
-    for (int i = 0; i < NUM_LANES; i++) {
-        passed[i] = i == (int)kind ? lane->seen[i] : atomic_load(&device->lanes[i].passed);
-        if (passed[i] == lane->seen[i])
+    for (int i = 0; i < NUM_STREAMS; i++) {
+        passed[i] = i == (int)kind ? stream->seen[i] : atomic_load(&device->streams[i].passed);
+        if (passed[i] == stream->seen[i])
             continue;
-        timelines[count] = device->lanes[i].timeline;
+        timelines[count] = device->streams[i].timeline;
         values[count++] = passed[i];
     }
     return count;
 }
 
-VkResult device_submit(struct device *device, enum lane_kind kind, VkCommandBuffer commands,
+VkResult device_submit(struct device *device, enum stream_kind kind, VkCommandBuffer commands,
                        uint64_t value, VkFence fence)
 {
-    static const VkPipelineStageFlags stages[NUM_LANES] = {
+    static const VkPipelineStageFlags stages[NUM_STREAMS] = {
         VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
         VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
         VK_PIPELINE_STAGE_ALL_COMMANDS_BIT};
-    struct device_lane *lane = &device->lanes[kind];
-    VkSemaphore awaited[NUM_LANES];
-    uint64_t awaited_values[NUM_LANES], passed[NUM_LANES];
-    pthread_mutex_lock(&lane->queue->lock);
+    struct device_stream *stream = &device->streams[kind];
+    VkSemaphore awaited[NUM_STREAMS];
+    uint64_t awaited_values[NUM_STREAMS], passed[NUM_STREAMS];
+    pthread_mutex_lock(&stream->queue->lock);
     const uint32_t count = add_waits(device, kind, awaited, awaited_values, passed);
     VkTimelineSemaphoreSubmitInfo values = {
         .sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
@@ -389,22 +389,22 @@ VkResult device_submit(struct device *device, enum lane_kind kind, VkCommandBuff
         .commandBufferCount = 1,
         .pCommandBuffers = &commands,
         .signalSemaphoreCount = value ? 1 : 0,
-        .pSignalSemaphores = &lane->timeline,
+        .pSignalSemaphores = &stream->timeline,
     };
-    VkResult result = vkQueueSubmit(lane->queue->handle, 1, &info, fence);
+    VkResult result = vkQueueSubmit(stream->queue->handle, 1, &info, fence);
     if (result == VK_SUCCESS)
-        memcpy(lane->seen, passed, sizeof passed);
-    pthread_mutex_unlock(&lane->queue->lock);
+        memcpy(stream->seen, passed, sizeof passed);
+    pthread_mutex_unlock(&stream->queue->lock);
     return result;
 }
 
-VkResult device_wait(const struct device *device, enum lane_kind lane, uint64_t value,
+VkResult device_wait(const struct device *device, enum stream_kind stream, uint64_t value,
                      uint64_t timeout_ns)
 {
     const VkSemaphoreWaitInfo info = {
         .sType = VK_STRUCTURE_TYPE_SEMAPHORE_WAIT_INFO,
         .semaphoreCount = 1,
-        .pSemaphores = &device->lanes[lane].timeline,
+        .pSemaphores = &device->streams[stream].timeline,
         .pValues = &value,
     };
     return vkWaitSemaphores(device->handle, &info, timeout_ns);
@@ -429,19 +429,19 @@ VkResult device_watch(const struct device *device, uint64_t limit_ns, device_wai
     return result;
 }
 
-struct lane_value {
-    enum lane_kind lane;
+struct stream_value {
+    enum stream_kind stream;
     uint64_t value;
 };
 
-static VkResult wait_for_lane(const struct device *device, const void *what, uint64_t timeout_ns)
+static VkResult wait_for_stream(const struct device *device, const void *what, uint64_t timeout_ns)
 {
-    const struct lane_value *awaited = what;
-    return device_wait(device, awaited->lane, awaited->value, timeout_ns);
+    const struct stream_value *awaited = what;
+    return device_wait(device, awaited->stream, awaited->value, timeout_ns);
 }
 
-VkResult device_watch_lane(const struct device *device, enum lane_kind lane, uint64_t value)
+VkResult device_watch_stream(const struct device *device, enum stream_kind stream, uint64_t value)
 {
-    const struct lane_value awaited = {lane, value};
-    return device_watch(device, device->watchdog_ns, wait_for_lane, &awaited);
+    const struct stream_value awaited = {stream, value};
+    return device_watch(device, device->watchdog_ns, wait_for_stream, &awaited);
 }

@@ -27,26 +27,26 @@ struct device_queue {
 };
 
 // RUNS carries the engine's submissions. The others carry hauls (engine_haul()): COPY by copy
-// commands on transfer queues, SHADER by a shader on compute queues. Each has two lanes, so that
-// the bus has work while a lane goes from one haul to the next.
-enum lane_kind {
-    LANE_RUNS,
-    LANE_COPY_1,
-    LANE_COPY_2,
-    LANE_SHADER_1,
-    LANE_SHADER_2,
-    NUM_LANES,
-    LANE_FIRST_HAULS = LANE_COPY_1
+// commands on transfer queues, SHADER by a shader on compute queues. Each has two streams, so that
+// the bus has work while a stream goes from one haul to the next.
+enum stream_kind {
+    STREAM_RUNS,
+    STREAM_COPY_1,
+    STREAM_COPY_2,
+    STREAM_SHADER_1,
+    STREAM_SHADER_2,
+    NUM_STREAMS,
+    STREAM_FIRST_HAULS = STREAM_COPY_1
 };
 
-// Work that ends in the order in which it is submitted. Lanes may share a queue.
-struct device_lane {
-    struct device_queue *queue; // NULL: the device has no such lane
-    VkSemaphore timeline;       // becomes n when the GPU has finished piece n of the lane
+// Work that ends in the order in which it is submitted. Streams may share a queue.
+struct device_stream {
+    struct device_queue *queue; // NULL: the device has no such stream
+    VkSemaphore timeline;       // becomes n when the GPU has finished piece n of the stream
     // Every piece up to this one has ended, and the CPU knows. What begins afterwards in another
-    // lane sees what these pieces wrote: see device_submit().
+    // stream sees what these pieces wrote: see device_submit().
     _Atomic uint64_t passed;
-    uint64_t seen[NUM_LANES]; // what this lane has waited for; guard: queue->lock
+    uint64_t seen[NUM_STREAMS]; // what this stream has waited for; guard: queue->lock
 };
 
 struct device {
@@ -54,8 +54,8 @@ struct device {
     struct adapter adapter;
     VkDevice handle;
     enum engine_haul_mode haul;
-    struct device_queue queues[NUM_LANES]; // [0] computes; others are for lanes, by their kind
-    struct device_lane lanes[NUM_LANES];
+    struct device_queue queues[NUM_STREAMS]; // [0] computes; others are for streams, by their kind
+    struct device_stream streams[NUM_STREAMS];
     PFN_vkSetDebugUtilsObjectNameEXT set_name;                       // NULL: objects get no names
     PFN_vkGetMemoryHostPointerPropertiesEXT host_pointer_properties; // NULL: no import
     PFN_vkGetMemoryFdKHR get_memory_fd;                              // NULL: no export
@@ -104,13 +104,13 @@ void device_name(struct device *device, VkObjectType type, uint64_t handle, cons
 #define DEVICE_NAME(device, TYPE, handle, ...)                                                     \
     device_name(device, VK_OBJECT_TYPE_##TYPE, (uint64_t)(uintptr_t)(handle), __VA_ARGS__)
 
-// vkQueueSubmit for one command buffer. When the GPU has finished, the lane's timeline becomes
+// vkQueueSubmit for one command buffer. When the GPU has finished, the stream's timeline becomes
 // `value`, unless it is 0, and `fence` is signalled, unless it is VK_NULL_HANDLE. The commands see
-// what the `passed` pieces of the other lanes wrote. Any thread.
-VkResult device_submit(struct device *device, enum lane_kind lane, VkCommandBuffer commands,
+// what the `passed` pieces of the other streams wrote. Any thread.
+VkResult device_submit(struct device *device, enum stream_kind stream, VkCommandBuffer commands,
                        uint64_t value, VkFence fence);
-// Waits until the lane's timeline has reached `value`.
-VkResult device_wait(const struct device *device, enum lane_kind lane, uint64_t value,
+// Waits until the stream's timeline has reached `value`.
+VkResult device_wait(const struct device *device, enum stream_kind stream, uint64_t value,
                      uint64_t timeout_ns);
 
 // A wait that returns VK_TIMEOUT after `timeout_ns`.
@@ -121,12 +121,12 @@ typedef VkResult device_waiter(const struct device *device, const void *what, ui
 // the work, or with the device. Any thread.
 VkResult device_watch(const struct device *device, uint64_t limit_ns, device_waiter *wait,
                       const void *what);
-// device_watch() until the lane's timeline has reached `value`; the limit is watchdog_ns.
-VkResult device_watch_lane(const struct device *device, enum lane_kind lane, uint64_t value);
+// device_watch() until the stream's timeline has reached `value`; the limit is watchdog_ns.
+VkResult device_watch_stream(const struct device *device, enum stream_kind stream, uint64_t value);
 
 static inline bool device_hauls(const struct device *device)
 {
-    return device->lanes[LANE_COPY_1].queue || device->lanes[LANE_SHADER_1].queue;
+    return device->streams[STREAM_COPY_1].queue || device->streams[STREAM_SHADER_1].queue;
 }
 
 #endif

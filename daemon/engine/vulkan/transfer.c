@@ -142,7 +142,7 @@ enum status transfer_end(struct transfer *transfer, struct error *error)
     enum status status = STATUS_OK;
     full_barrier(transfer->commands);
     VK_TRY(vkEndCommandBuffer(transfer->commands));
-    VK_TRY(device_submit(device, LANE_RUNS, transfer->commands, 0, transfer->fence));
+    VK_TRY(device_submit(device, STREAM_RUNS, transfer->commands, 0, transfer->fence));
     transfer->pending = true;
     status = wait(transfer, error);
 fail:
