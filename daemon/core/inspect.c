@@ -95,7 +95,7 @@ _Static_assert(METRIC_TIER_FILES_BYTES == METRIC_TIER_HOST_BYTES + TIER_FILES, "
 enum {
     NUM_FAILED = METRIC_TIER_REDIS_FAILED_OTHER_VERSION - METRIC_TIER_HOST_FAILED_OTHER_VERSION
 };
-_Static_assert((int)NUM_FAILED == RECORD_NUM_REASONS - RECORD_OTHER_VERSION,
+_Static_assert((int)NUM_FAILED == STORED_NUM_REASONS - STORED_OTHER_VERSION,
                "a counter for each reason that is a failure");
 
 static int tier_index(const struct tier *tier, bool is_host)
@@ -135,7 +135,7 @@ static void count_tier(struct tier *tier, int64_t load_ns, uint64_t *metrics, in
         metrics[(int)values[i].metric + index] += values[i].value;
     for (int i = 0; i < NUM_FAILED; i++)
         metrics[METRIC_TIER_HOST_FAILED_OTHER_VERSION + index * NUM_FAILED + i] +=
-            counts.failed[RECORD_OTHER_VERSION + i];
+            counts.failed[STORED_OTHER_VERSION + i];
 }
 
 static void count_tiers(struct core *core, uint64_t *metrics)

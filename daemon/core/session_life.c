@@ -44,7 +44,7 @@ static void name_in_tiers(const struct core *core, struct salt *salt, const char
 {
     char text[SALT_ROOM];
     const int size = snprintf(text, sizeof text, "%s%c%s", salt->tenant->label, 0, name);
-    record_salt(core->params.tiers.key, core->params.tiers.key_size, text,
+    stored_salt(core->params.tiers.key, core->params.tiers.key_size, text,
                 size < (int)sizeof text ? (size_t)size : sizeof text, salt->name_in_tiers);
 }
 

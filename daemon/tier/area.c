@@ -64,7 +64,7 @@ static bool cut(struct area *area, struct area_place *place, uint64_t bytes)
 struct area_place *area_take(struct area *area, uint64_t bytes)
 {
     struct area_place *place;
-    struct record_header *headers = calloc(record_num_parts(bytes), sizeof *headers);
+    struct stored_header *headers = calloc(stored_num_parts(bytes), sizeof *headers);
     bytes = (bytes + AREA_UNIT - 1) / AREA_UNIT * AREA_UNIT;
     LIST_EACH_BY(area->free, place, next_free) {
         if (place->bytes >= bytes)

@@ -9,7 +9,7 @@
 #define AULE_TIER_AREA_H
 
 #include "base/hash.h"
-#include "record.h"
+#include "stored.h"
 
 #include <stdbool.h>
 
@@ -21,8 +21,8 @@ struct area_place {
     struct area_place *prev_free, *next_free; // area->free, while it is not in use
     uint64_t offset, bytes;                   // multiples of AREA_UNIT
     uint32_t refs;                            // 0: free
-    // [record_num_parts(bytes)]: of the block that lies here; owned; the caller fills them.
-    struct record_header *headers;
+    // [stored_num_parts(bytes)]: of the block that lies here; owned; the caller fills them.
+    struct stored_header *headers;
 };
 
 struct area {

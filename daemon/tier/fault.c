@@ -105,8 +105,8 @@ static void erase(struct tier_backend *fault, struct tier_job *job)
         fault->inner->erase(fault->backend, job);
 }
 
-static enum tier_answer probe(struct tier_backend *fault, const struct record_space *space,
-                              const struct record_chain *chain)
+static enum tier_answer probe(struct tier_backend *fault, const struct stored_space *space,
+                              const struct stored_chain *chain)
 {
     return fault->inner->probe(fault->backend, space, chain);
 }

@@ -19,7 +19,7 @@ enum fault_kind {
 struct fault_order {
     enum fault_kind kind;
     enum tier_kind jobs;       // FAIL, HOLD: which jobs
-    enum record_reason reason; // FAIL
+    enum stored_reason reason; // FAIL
     uint64_t bytes;            // TRUNCATE; FLIP: the bit's byte, modulo the part's length
     uint32_t times;
 };

@@ -53,8 +53,8 @@ static bool is_used(const struct shelf_item *item)
     return place->refs > 1;
 }
 
-static struct shelf_item *find(const struct tier_backend *host, const struct record_space *space,
-                               const struct record_chain *chain)
+static struct shelf_item *find(const struct tier_backend *host, const struct stored_space *space,
+                               const struct stored_chain *chain)
 {
     const struct shelf_key key = shelf_key_of(space, chain);
     return shelf_find(&host->shelf, &key);
@@ -73,7 +73,7 @@ static void evict(struct tier_backend *host, struct shelf_item *item)
 }
 
 // Takes over the memory of a stored block.
-static enum record_reason insert(struct tier_backend *host, const struct tier_job *job,
+static enum stored_reason insert(struct tier_backend *host, const struct tier_job *job,
                                  const struct tier_block *stored)
 {
     const struct shelf_key key = shelf_key_of(&job->space, &stored->chain);
@@ -81,17 +81,17 @@ static enum record_reason insert(struct tier_backend *host, const struct tier_jo
     struct shelf_item *item = shelf_find(&host->shelf, &key), *excess;
     if (item) {
         shelf_touch(item);
-        return RECORD_OK;
+        return STORED_OK;
     }
     item = shelf_add(&host->shelf, &key, &job->share, place->bytes);
     if (!item)
-        return RECORD_MEMORY;
+        return STORED_MEMORY;
     item->place = place;
     area_ref(place);
     const struct shelf_tenant *tenant = item->tenant;
     while ((excess = shelf_excess(tenant)))
         evict(host, excess);
-    return RECORD_OK;
+    return STORED_OK;
 }
 
 // ---- the threads ----
@@ -101,19 +101,19 @@ static bool is_late(const struct tier_job *job)
     return clock_now_ns() >= job->deadline_ns;
 }
 
-static enum record_reason store_block(struct tier_backend *host, const struct tier_job *job,
+static enum stored_reason store_block(struct tier_backend *host, const struct tier_job *job,
                                       struct tier_block *block)
 {
     struct area_place *place;
     pthread_mutex_lock(&host->lock);
     place = area_find(&host->area, block->data);
     pthread_mutex_unlock(&host->lock);
-    const uint32_t num_parts = record_num_parts(job->space.block_bytes);
+    const uint32_t num_parts = stored_num_parts(job->space.block_bytes);
     for (uint32_t i = 0; i < num_parts; i++)
-        record_header_fill(&place->headers[i], &job->space, &block->chain, i,
-                           block->data + record_part_offset(i));
+        stored_header_fill(&place->headers[i], &job->space, &block->chain, i,
+                           block->data + stored_part_offset(i));
     pthread_mutex_lock(&host->lock);
-    const enum record_reason reason = insert(host, job, block);
+    const enum stored_reason reason = insert(host, job, block);
     pthread_mutex_unlock(&host->lock);
     return reason;
 }
@@ -148,17 +148,17 @@ static void reject(struct tier_backend *host, const struct tier_job *job, struct
     block->data = NULL;
 }
 
-static enum record_reason load_block(struct tier_backend *host, struct tier_job *job,
+static enum stored_reason load_block(struct tier_backend *host, struct tier_job *job,
                                      uint32_t index)
 {
     struct tier_block *block = &job->blocks[index];
     struct area_place *place = lend(host, job, block);
-    enum record_reason reason = place ? RECORD_OK : RECORD_ABSENT;
-    const uint32_t num_parts = record_num_parts(job->space.block_bytes);
-    for (uint32_t i = 0; reason == RECORD_OK && i < num_parts; i++)
+    enum stored_reason reason = place ? STORED_OK : STORED_ABSENT;
+    const uint32_t num_parts = stored_num_parts(job->space.block_bytes);
+    for (uint32_t i = 0; reason == STORED_OK && i < num_parts; i++)
         reason = tier_part_check(job, index, i, &place->headers[i],
-                                 record_part_bytes(job->space.block_bytes, i));
-    if (place && reason != RECORD_OK)
+                                 stored_part_bytes(job->space.block_bytes, i));
+    if (place && reason != STORED_OK)
         reject(host, job, block, place);
     return reason;
 }
@@ -167,7 +167,7 @@ static void do_block(struct tier_backend *host, struct tier_job *job, uint32_t i
 {
     struct tier_block *block = &job->blocks[index];
     if (is_late(job))
-        block->reason = RECORD_TIMEOUT;
+        block->reason = STORED_TIMEOUT;
     else
         block->reason =
             job->kind == TIER_STORE ? store_block(host, job, block) : load_block(host, job, index);
@@ -226,7 +226,7 @@ static void hand_over(struct tier_backend *host, struct tier_job *job)
     struct host_queue *queue = job->kind == TIER_LOAD ? &host->loads : &host->stores;
     struct host_work *work = job->num_blocks ? calloc(1, sizeof *work) : NULL;
     if (!work) {
-        tier_job_fail(job, RECORD_MEMORY);
+        tier_job_fail(job, STORED_MEMORY);
         return;
     }
     work->job = job;
@@ -248,7 +248,7 @@ static void host_lookup(struct tier_backend *host, struct tier_job *job)
         if (!find(host, &job->space, &block->chain))
             continue;
         block->answer = TIER_THERE;
-        block->reason = RECORD_OK;
+        block->reason = STORED_OK;
     }
     pthread_mutex_unlock(&host->lock);
     tier_job_end(job);
@@ -262,14 +262,14 @@ static void host_erase(struct tier_backend *host, struct tier_job *job)
         if (!block)
             continue;
         drop(host, block);
-        job->blocks[i].reason = RECORD_OK;
+        job->blocks[i].reason = STORED_OK;
     }
     pthread_mutex_unlock(&host->lock);
     tier_job_end(job);
 }
 
-static enum tier_answer host_probe(struct tier_backend *host, const struct record_space *space,
-                                   const struct record_chain *chain)
+static enum tier_answer host_probe(struct tier_backend *host, const struct stored_space *space,
+                                   const struct stored_chain *chain)
 {
     pthread_mutex_lock(&host->lock);
     const bool there = find(host, space, chain);

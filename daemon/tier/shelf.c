@@ -13,7 +13,7 @@
 // Items in use that are stepped over in search of one to drop.
 enum { MOST_USED = 256 };
 
-struct shelf_key shelf_key_of(const struct record_space *space, const struct record_chain *chain)
+struct shelf_key shelf_key_of(const struct stored_space *space, const struct stored_chain *chain)
 {
     struct shelf_key key;
     memcpy(key.fingerprint, space->fingerprint, sizeof key.fingerprint);
@@ -115,7 +115,7 @@ void shelf_move(struct shelf *shelf, struct shelf_item *item, const struct tier_
     enter(tenant, item);
 }
 
-void shelf_adopt(struct shelf *shelf, const uint8_t salt[RECORD_ID_BYTES],
+void shelf_adopt(struct shelf *shelf, const uint8_t salt[STORED_ID_BYTES],
                  const struct tier_share *share)
 {
     const uint64_t nobody = 0;
@@ -128,7 +128,7 @@ void shelf_adopt(struct shelf *shelf, const uint8_t salt[RECORD_ID_BYTES],
         return;
     // `tenant` goes with its last item, and then there is no next one.
     LIST_EACH_SAFE(tenant->items, item, next) {
-        if (memcmp(item->key.salt, salt, RECORD_ID_BYTES) != 0)
+        if (memcmp(item->key.salt, salt, STORED_ID_BYTES) != 0)
             continue;
         leave(shelf, item);
         enter(owner, item);

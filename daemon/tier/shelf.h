@@ -12,7 +12,7 @@
 #include "tier.h"
 
 struct shelf_key {
-    uint8_t fingerprint[RECORD_ID_BYTES], salt[RECORD_ID_BYTES], chain[RECORD_ID_BYTES];
+    uint8_t fingerprint[STORED_ID_BYTES], salt[STORED_ID_BYTES], chain[STORED_ID_BYTES];
 };
 
 struct shelf_tenant {
@@ -42,7 +42,7 @@ struct shelf {
     bool (*is_used)(const struct shelf_item *item);
 };
 
-struct shelf_key shelf_key_of(const struct record_space *space, const struct record_chain *chain);
+struct shelf_key shelf_key_of(const struct stored_space *space, const struct stored_chain *chain);
 struct shelf_item *shelf_find(const struct shelf *shelf, const struct shelf_key *key);
 // Adds an item as the most recently used one of its tenant. The key is not there yet. NULL: the
 // daemon has no memory.
@@ -52,7 +52,7 @@ void shelf_touch(struct shelf_item *item); // it is the most recently used one n
 // The item becomes another tenant's, and the most recently used one. Without memory it stays.
 void shelf_move(struct shelf *shelf, struct shelf_item *item, const struct tier_share *share);
 // All items of nobody (tenant 0) with this salt become the tenant's, in the order of their use.
-void shelf_adopt(struct shelf *shelf, const uint8_t salt[RECORD_ID_BYTES],
+void shelf_adopt(struct shelf *shelf, const uint8_t salt[STORED_ID_BYTES],
                  const struct tier_share *share);
 void shelf_remove(struct shelf *shelf, struct shelf_item *item); // frees it
 // The item to drop to make room for the tenant `asking`: the least recently used one of the tenant

@@ -80,23 +80,23 @@ void tier_job_end(struct tier_job *job)
     job->end(job);
 }
 
-void tier_job_fail(struct tier_job *job, enum record_reason reason)
+void tier_job_fail(struct tier_job *job, enum stored_reason reason)
 {
     for (uint32_t i = 0; i < job->num_blocks; i++) {
-        if (job->blocks[i].reason == RECORD_ABSENT)
+        if (job->blocks[i].reason == STORED_ABSENT)
             job->blocks[i].reason = reason;
     }
     tier_job_end(job);
 }
 
-enum record_reason tier_part_check(struct tier_job *job, uint32_t block, uint32_t part,
-                                   const struct record_header *header, uint64_t payload_bytes)
+enum stored_reason tier_part_check(struct tier_job *job, uint32_t block, uint32_t part,
+                                   const struct stored_header *header, uint64_t payload_bytes)
 {
     const struct tier_block *own = &job->blocks[block];
-    uint8_t *payload = own->data + record_part_offset(part);
+    uint8_t *payload = own->data + stored_part_offset(part);
     if (job->strike)
         job->strike(job, block, part, payload, &payload_bytes);
-    return record_check(header, &job->space, &own->chain, part, payload, payload_bytes);
+    return stored_check(header, &job->space, &own->chain, part, payload, payload_bytes);
 }
 
 void tier_start(struct tier *tier, struct tier_job *job)
@@ -116,7 +116,7 @@ void tier_start(struct tier *tier, struct tier_job *job)
     job->work = NULL;
     for (uint32_t i = 0; i < job->num_blocks; i++) {
         job->blocks[i].answer = TIER_MISS;
-        job->blocks[i].reason = RECORD_ABSENT;
+        job->blocks[i].reason = STORED_ABSENT;
     }
     LIST_APPEND(tier->running, job);
     tier->num_running++;
@@ -215,15 +215,15 @@ static void count_lookup(struct tier_counts *counts, const struct tier_block *bl
 {
     if (block->answer == TIER_THERE)
         counts->hits++;
-    else if (block->reason == RECORD_ABSENT)
+    else if (block->reason == STORED_ABSENT)
         counts->misses++;
 }
 
 static void count_block(struct tier_counts *counts, const struct tier_job *job,
                         const struct tier_block *block)
 {
-    const bool done = block->reason == RECORD_OK;
-    if (block->reason != RECORD_OK && block->reason != RECORD_ABSENT)
+    const bool done = block->reason == STORED_OK;
+    if (block->reason != STORED_OK && block->reason != STORED_ABSENT)
         counts->failed[block->reason]++;
     if (job->kind == TIER_LOOKUP) {
         count_lookup(counts, block);
@@ -256,14 +256,14 @@ void tier_state(struct tier *tier, struct tier_state *out)
     tier->ops->state(tier->backend, out);
 }
 
-enum tier_answer tier_probe(struct tier *tier, const struct record_space *space,
-                            const struct record_chain *chain)
+enum tier_answer tier_probe(struct tier *tier, const struct stored_space *space,
+                            const struct stored_chain *chain)
 {
     return tier->ops->probe ? tier->ops->probe(tier->backend, space, chain) : TIER_UNKNOWN;
 }
 
-enum tier_answer tier_look(struct tier *tier, const struct record_space *space,
-                           const struct record_chain *chain)
+enum tier_answer tier_look(struct tier *tier, const struct stored_space *space,
+                           const struct stored_chain *chain)
 {
     const enum tier_answer answer = tier_probe(tier, space, chain);
     tier->counts.hits += answer == TIER_THERE;
@@ -320,7 +320,7 @@ bool tier_poll(struct tier *tier, int64_t now_ns, struct tier_event *event)
             continue;
         job->abandoned = true;
         tier->num_abandoned++;
-        tier->counts.failed[RECORD_ABANDONED] += job->num_blocks;
+        tier->counts.failed[STORED_ABANDONED] += job->num_blocks;
         *event = (struct tier_event){TIER_ABANDONED, job};
         return true;
     }

@@ -10,7 +10,7 @@
 // caller is told by tier_poll().
 //
 // A job has two deadlines. At `deadline_ns` the backend gives up what it has not got: those blocks
-// end with RECORD_TIMEOUT, and the job ends. A backend that cannot stop a transfer lets it go on.
+// end with STORED_TIMEOUT, and the job ends. A backend that cannot stop a transfer lets it go on.
 // At `abandon_ns` the caller is told that the job has failed, TIER_ABANDONED. The job's memory is
 // then in quarantine: the caller must neither use nor free it before TIER_QUIET, which comes when
 // the backend ends the job. An end that comes too late never turns the failure into a success.
@@ -21,8 +21,8 @@
 #ifndef AULE_TIER_TIER_H
 #define AULE_TIER_TIER_H
 
-#include "record.h"
 #include "schema/status.h"
+#include "stored.h"
 
 struct tier;
 struct tier_backend;
@@ -40,13 +40,13 @@ enum tier_answer { TIER_UNKNOWN, TIER_MISS, TIER_ON_GPU, TIER_THERE, TIER_PENDIN
 enum tier_kind { TIER_LOOKUP, TIER_STORE, TIER_LOAD, TIER_DELETE, TIER_NUM_KINDS };
 
 struct tier_block {
-    struct record_chain chain;
-    // The block's bytes, space.block_bytes long: part p begins at record_part_offset(p). STORE
+    struct stored_chain chain;
+    // The block's bytes, space.block_bytes long: part p begins at stored_part_offset(p). STORE
     // reads them, LOAD writes them. A tier that lends memory (tier_ops.lends) sets `data` itself
     // in a LOAD, and the caller gives it back by tier_ops.give_back(). Not used by others.
     uint8_t *data;
     enum tier_answer answer;   // LOOKUP: MISS or THERE, by the backend
-    enum record_reason reason; // by the backend; OK: it is loaded, stored, deleted or was found
+    enum stored_reason reason; // by the backend; OK: it is loaded, stored, deleted or was found
     uint64_t tag;              // the caller's
 };
 
@@ -62,7 +62,7 @@ struct tier_job {
     // The caller fills these before tier_start(). From then on the job and its blocks are the
     // tier's, until tier_poll() gives the job back.
     enum tier_kind kind;
-    struct record_space space;
+    struct stored_space space;
     int64_t deadline_ns, abandon_ns; // of clock_now_ns(); the second one is not the earlier one
     struct tier_share share;         // STORE
     void *owner;                     // the caller's
@@ -108,8 +108,8 @@ struct tier_ops {
     void (*erase)(struct tier_backend *backend, struct tier_job *job);
     // Answers at once, without asking a server. MISS: the block is surely not there, or the breaker
     // is open. A backend without this function answers UNKNOWN.
-    enum tier_answer (*probe)(struct tier_backend *backend, const struct record_space *space,
-                              const struct record_chain *chain);
+    enum tier_answer (*probe)(struct tier_backend *backend, const struct stored_space *space,
+                              const struct stored_chain *chain);
     // The caller does not need the memory that a LOAD lent. Only with `lends`.
     void (*give_back)(struct tier_backend *backend, uint8_t *data);
     void (*state)(struct tier_backend *backend, struct tier_state *out);
@@ -128,11 +128,11 @@ struct tier_ops {
 void tier_job_end(struct tier_job *job);
 // The same, with `reason` for all blocks that are still ABSENT. tier_start() makes all blocks
 // ABSENT and MISS, so a backend sets only what succeeded, and what failed in a way of its own.
-void tier_job_fail(struct tier_job *job, enum record_reason reason);
+void tier_job_fail(struct tier_job *job, enum stored_reason reason);
 // Call this for each part that a LOAD has read to its place, `payload_bytes` long. It is the only
-// check of what a store gives: RECORD_OK means that the header and the checksum match. Any thread.
-enum record_reason tier_part_check(struct tier_job *job, uint32_t block, uint32_t part,
-                                   const struct record_header *header, uint64_t payload_bytes);
+// check of what a store gives: STORED_OK means that the header and the checksum match. Any thread.
+enum stored_reason tier_part_check(struct tier_job *job, uint32_t block, uint32_t part,
+                                   const struct stored_header *header, uint64_t payload_bytes);
 
 // ---- for the caller ----
 
@@ -170,12 +170,12 @@ bool tier_has_news(const struct tier *tier);          // any thread, at the cost
 uint32_t tier_num_jobs(const struct tier *tier);      // started, and not given back
 uint32_t tier_num_abandoned(const struct tier *tier); // of these
 
-enum tier_answer tier_probe(struct tier *tier, const struct record_space *space,
-                            const struct record_chain *chain);
+enum tier_answer tier_probe(struct tier *tier, const struct stored_space *space,
+                            const struct stored_chain *chain);
 // The same for a look-up: THERE counts as a hit, MISS as a miss. After UNKNOWN, a LOOKUP's answer
 // counts instead.
-enum tier_answer tier_look(struct tier *tier, const struct record_space *space,
-                           const struct record_chain *chain);
+enum tier_answer tier_look(struct tier *tier, const struct stored_space *space,
+                           const struct stored_chain *chain);
 
 // Counted by tier.c, in blocks where nothing else is said.
 struct tier_counts {
@@ -185,7 +185,7 @@ struct tier_counts {
     uint64_t loaded, stored; // blocks
     uint64_t loaded_bytes, stored_bytes;
     uint64_t load_ns, store_ns;          // from start to end of the jobs that moved these bytes
-    uint64_t failed[RECORD_NUM_REASONS]; // blocks, by reason; OK and ABSENT stay 0
+    uint64_t failed[STORED_NUM_REASONS]; // blocks, by reason; OK and ABSENT stay 0
 };
 void tier_counts(const struct tier *tier, struct tier_counts *out);
 void tier_state(struct tier *tier, struct tier_state *out);

@@ -80,8 +80,8 @@ enum status __wrap_tier_create(const struct tier_ops *ops, struct tier_backend *
 static void draw_harm(void)
 {
     static const enum tier_kind kinds[] = {TIER_LOOKUP, TIER_STORE, TIER_LOAD};
-    static const enum record_reason reasons[] = {RECORD_CONNECTION, RECORD_STORE, RECORD_TIMEOUT,
-                                                 RECORD_FULL, RECORD_ABSENT};
+    static const enum stored_reason reasons[] = {STORED_CONNECTION, STORED_STORE, STORED_TIMEOUT,
+                                                 STORED_FULL, STORED_ABSENT};
     struct tier_backend *fault = harmful[dice_below(&harm_dice, num_harmful)];
     const struct fault_order order = {
         .kind = (enum fault_kind)dice_below(&harm_dice, FAULT_NUM_KINDS),

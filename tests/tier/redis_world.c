@@ -52,8 +52,8 @@ void world_open(int num, const struct redis_params *params, uint64_t block_bytes
     ck_assert_msg(tier_create(&redis_ops, backend, &world.tier, &error) == STATUS_OK, "%s",
                   error.text);
     world.space.block_bytes = block_bytes;
-    record_fingerprint("model", 5, world.space.fingerprint);
-    record_salt("key", 3, "tenant", 6, world.space.salt);
+    stored_fingerprint("model", 5, world.space.fingerprint);
+    stored_salt("key", 3, "tenant", 6, world.space.salt);
 }
 
 void world_close(void)
@@ -65,17 +65,17 @@ void world_close(void)
 
 // ---- blocks ----
 
-struct record_chain world_chain(uint32_t block)
+struct stored_chain world_chain(uint32_t block)
 {
-    const struct record_chain begin = record_chain_begin(NULL, 0);
+    const struct stored_chain begin = stored_chain_begin(NULL, 0);
     const int32_t token = (int32_t)block;
-    return record_chain_next(&begin, &token, 1);
+    return stored_chain_next(&begin, &token, 1);
 }
 
-void world_name(uint32_t block, uint32_t part, char name[RECORD_NAME_ROOM])
+void world_name(uint32_t block, uint32_t part, char name[STORED_NAME_ROOM])
 {
-    const struct record_chain chain = world_chain(block);
-    record_name(name, &world.space, &chain, part);
+    const struct stored_chain chain = world_chain(block);
+    stored_name(name, &world.space, &chain, part);
 }
 
 static void fill(uint8_t *data, uint64_t size, uint64_t block)
@@ -124,7 +124,7 @@ static void check_loaded(const struct tier_job *job)
     for (uint32_t i = 0; i < job->num_blocks; i++) {
         const struct tier_block *block = &job->blocks[i];
         fill(right, size, block->tag);
-        if (block->reason == RECORD_OK)
+        if (block->reason == STORED_OK)
             ck_assert_msg(memcmp(block->data, right, size) == 0, "block %u has wrong bytes",
                           (unsigned)block->tag);
     }
@@ -165,7 +165,7 @@ void world_free(struct tier_job *job)
     tier_job_destroy(job);
 }
 
-uint32_t world_count(const struct tier_job *job, enum record_reason reason)
+uint32_t world_count(const struct tier_job *job, enum stored_reason reason)
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < job->num_blocks; i++)
@@ -173,20 +173,20 @@ uint32_t world_count(const struct tier_job *job, enum record_reason reason)
     return count;
 }
 
-void world_expect(enum tier_kind kind, uint32_t first, uint32_t count, enum record_reason reason)
+void world_expect(enum tier_kind kind, uint32_t first, uint32_t count, enum stored_reason reason)
 {
     struct tier_job *job = world_run(kind, first, count);
     for (uint32_t i = 0; i < count; i++) {
         const struct tier_block *block = &job->blocks[i];
         ck_assert_msg(block->reason == reason, "block %u: %s, not %s", first + i,
-                      record_reason_labels[block->reason], record_reason_labels[reason]);
+                      stored_reason_labels[block->reason], stored_reason_labels[reason]);
         if (kind == TIER_LOOKUP)
-            ck_assert_int_eq(block->answer, reason == RECORD_OK ? TIER_THERE : TIER_MISS);
+            ck_assert_int_eq(block->answer, reason == STORED_OK ? TIER_THERE : TIER_MISS);
     }
     world_free(job);
 }
 
-void world_await(uint32_t block, enum record_reason reason)
+void world_await(uint32_t block, enum stored_reason reason)
 {
     for (bool done = false; !done; usleep(10000)) {
         struct tier_job *job = world_start(TIER_LOOKUP, block, 1, 1000);

@@ -16,7 +16,7 @@ enum { WORLD_BLOCKS = 64 };
 
 struct redis_world {
     struct tier *tier;
-    struct record_space space;
+    struct stored_space space;
     char said[4096]; // what the tier told, a line each; guarded by a lock of redis_world.c
 };
 extern struct redis_world world;
@@ -35,13 +35,13 @@ void world_end(struct tier_job *job);
 // Both. The caller frees the job with world_free().
 struct tier_job *world_run(enum tier_kind kind, uint32_t first, uint32_t count);
 void world_free(struct tier_job *job);
-uint32_t world_count(const struct tier_job *job, enum record_reason reason); // blocks
+uint32_t world_count(const struct tier_job *job, enum stored_reason reason); // blocks
 // Runs it; all blocks end with this reason.
-void world_expect(enum tier_kind kind, uint32_t first, uint32_t count, enum record_reason reason);
+void world_expect(enum tier_kind kind, uint32_t first, uint32_t count, enum stored_reason reason);
 // Runs look-ups of block `block` until its reason is `reason`: the test's timeout ends the wait.
-void world_await(uint32_t block, enum record_reason reason);
+void world_await(uint32_t block, enum stored_reason reason);
 
-struct record_chain world_chain(uint32_t block);
-void world_name(uint32_t block, uint32_t part, char name[RECORD_NAME_ROOM]);
+struct stored_chain world_chain(uint32_t block);
+void world_name(uint32_t block, uint32_t part, char name[STORED_NAME_ROOM]);
 
 #endif

@@ -53,13 +53,13 @@ END_TEST
 static void drop(struct tier *from, uint32_t first, uint32_t count)
 {
     struct tier_job *job = tier_job_create(TIER_DELETE, count);
-    struct record_chain chain = record_chain_begin("", 0);
+    struct stored_chain chain = stored_chain_begin("", 0);
     struct cache *cache;
     ck_assert_status(cache_find(&world.core->pool, a.cache, &cache, &error), STATUS_OK);
     job->space = errand_space(cache, a.session->salt);
     job->deadline_ns = job->abandon_ns = FOREVER;
     for (uint32_t i = 0; i < first + count; i++) {
-        chain = record_chain_next(&chain, tokens + i * BLOCK, BLOCK);
+        chain = stored_chain_next(&chain, tokens + i * BLOCK, BLOCK);
         if (i >= first)
             job->blocks[i - first].chain = chain;
     }
@@ -134,12 +134,12 @@ START_TEST(a_long_load_comes_window_by_window_and_ends_where_a_window_fails)
         params->deadline_ns = INT64_C(1) << 52;
         world.core->tiers.load_ns[0] = (int64_t)((double)params->deadline_ns / 2 * (1 << 20) /
                                                  (2.01 * (double)cache->block_bytes));
-        order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
+        order(FAULT_HOLD, TIER_LOAD, STORED_OK, 1);
         ck_assert_uint_eq(load(&b, tokens, 7, CORE_LOAD_AUTO), 7);
         while (!fault_num_held(fault))
             world_step(&world);
         ck_assert_uint_eq(world.core->tiers.errands->window, 2);
-        order(FAULT_FAIL, TIER_LOAD, RECORD_TIMEOUT, fails);
+        order(FAULT_FAIL, TIER_LOAD, STORED_TIMEOUT, fails);
         fault_let_go(fault);
         settle();
         const uint32_t count = fails ? 2 : 7;
@@ -160,7 +160,7 @@ START_TEST(each_window_of_a_load_is_twice_as_long_as_the_one_before)
     params->deadline_ns = INT64_C(1) << 52;
     world.core->tiers.load_ns[0] =
         (int64_t)((double)params->deadline_ns / 2 * (1 << 20) / (4.01 * WORLD_BLOCK_BYTES));
-    order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
+    order(FAULT_HOLD, TIER_LOAD, STORED_OK, 1);
     ck_assert_uint_eq(load(&b, tokens, 12, CORE_LOAD_AUTO), 12);
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         while (!fault_num_held(fault)) {
@@ -174,7 +174,7 @@ START_TEST(each_window_of_a_load_is_twice_as_long_as_the_one_before)
         ck_assert_uint_eq(world.core->tiers.errands->window, ends[i]);
         fault_let_go(fault);
         if (i + 1 < sizeof ends / sizeof *ends)
-            order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
+            order(FAULT_HOLD, TIER_LOAD, STORED_OK, 1);
     }
     settle();
     expect_found(&b, 12, 12);
@@ -186,7 +186,7 @@ START_TEST(a_load_that_runs_out_of_time_counts_as_slow_until_one_succeeds)
     struct tiers *tiers = &world.core->tiers;
     compute(&a, tokens, 4);
     evict_all(&a);
-    order(FAULT_FAIL, TIER_LOAD, RECORD_TIMEOUT, 1);
+    order(FAULT_FAIL, TIER_LOAD, STORED_TIMEOUT, 1);
     load(&b, tokens, 4, CORE_LOAD_AUTO);
     settle();
     ck_assert_int_gt(tiers->load_ns[0], 0);
@@ -203,7 +203,7 @@ START_TEST(a_flipped_block_is_left_to_the_next_claim)
 {
     compute(&a, tokens, 4);
     evict_all(&a);
-    order(FAULT_FLIP, TIER_LOAD, RECORD_OK, 1);
+    order(FAULT_FLIP, TIER_LOAD, STORED_OK, 1);
     ck_assert_uint_eq(load(&b, tokens, 4, CORE_LOAD_AUTO), 4);
     const struct core_claim own = claim(&b, tokens, 4);
     ck_assert_uint_eq(own.num_promised, 4);
@@ -220,7 +220,7 @@ START_TEST(an_abandoned_load_frees_its_blocks_and_its_claim_and_later_its_memory
     compute(&a, tokens, 4);
     evict_all(&a);
     world.core->params.tiers.abandon_ns = 1000; // of the fake clock, so only for the load
-    order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 1);
+    order(FAULT_HOLD, TIER_LOAD, STORED_OK, 1);
     load(&b, tokens, 4, CORE_LOAD_AUTO);
     const struct core_claim own = claim(&b, tokens, 4);
     while (!fault_num_held(fault))
@@ -412,10 +412,10 @@ START_TEST(random_loads_with_harm_never_bring_a_wrong_block)
         case 3:
         case 4: evict_all(worker); break;
         case 5:
-            order(dice_chance(&dice, 50) ? FAULT_FLIP : FAULT_TRUNCATE, TIER_LOAD, RECORD_OK, 1);
+            order(dice_chance(&dice, 50) ? FAULT_FLIP : FAULT_TRUNCATE, TIER_LOAD, STORED_OK, 1);
             break;
         case 6:
-            order(FAULT_FAIL, dice_chance(&dice, 50) ? TIER_LOAD : TIER_STORE, RECORD_STORE, 1);
+            order(FAULT_FAIL, dice_chance(&dice, 50) ? TIER_LOAD : TIER_STORE, STORED_STORE, 1);
             break;
         default: fetch(worker, text, count); break;
         }

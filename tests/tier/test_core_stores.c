@@ -20,7 +20,7 @@ START_TEST(a_burst_of_blocks_is_stored_by_several_stores)
 {
     struct tier_counts counts;
     world.core->params.tiers.store_bytes = 3 * WORLD_BLOCK_BYTES;
-    order(FAULT_HOLD, TIER_STORE, RECORD_OK, 9);
+    order(FAULT_HOLD, TIER_STORE, STORED_OK, 9);
     compute(&a, tokens, 8);
     ck_assert_uint_eq(fault_num_held(fault), 3);
     ck_assert_uint_eq(world.core->tiers.num_errands, 3);
@@ -41,7 +41,7 @@ START_TEST(a_tenant_has_room_for_the_turns_of_all_its_stores)
 {
     const struct tenant *tenant = a.session->salt->tenant;
     world.core->params.tiers.store_bytes = WORLD_BLOCK_BYTES;
-    order(FAULT_HOLD, TIER_STORE, RECORD_OK, 9);
+    order(FAULT_HOLD, TIER_STORE, STORED_OK, 9);
     compute(&a, tokens, 12);
     ck_assert_uint_ge(world.core->tiers.num_errands, 9);
     ck_assert_uint_ge(tenant->turns.ready.capacity, tenant->opens + world.core->tiers.num_errands);
@@ -83,8 +83,8 @@ START_TEST(a_store_ends_by_its_deadline_before_it_is_abandoned)
     settle();
     tier_counts(tier, &counts);
     ck_assert_uint_eq(counts.stored, 0);
-    ck_assert_uint_eq(counts.failed[RECORD_TIMEOUT], 4);
-    ck_assert_uint_eq(counts.failed[RECORD_ABANDONED], 0);
+    ck_assert_uint_eq(counts.failed[STORED_TIMEOUT], 4);
+    ck_assert_uint_eq(counts.failed[STORED_ABANDONED], 0);
     params->deadline_ns = params->abandon_ns / 8;
     compute(&a, tokens + 100, 4);
     settle();
@@ -119,7 +119,7 @@ static struct worker *const tenants[] = {&a, &c, &d};
 static void open_quotas(void)
 {
     const struct tier_ops *ops;
-    const uint64_t limit_bytes = FILES_ROOM * (WORLD_BLOCK_BYTES + sizeof(struct record_header));
+    const uint64_t limit_bytes = FILES_ROOM * (WORLD_BLOCK_BYTES + sizeof(struct stored_header));
     struct tier_backend *files = make_files(folder, limit_bytes);
     further_fault = fault_open(&files_ops, files, &ops);
     ck_assert_status(tier_create(ops, further_fault, &further[0], &error), STATUS_OK);
@@ -152,11 +152,11 @@ static uint32_t count_there(struct tier *in, int t)
     struct cache *cache;
     uint32_t count = 0;
     ck_assert_status(cache_find(&world.core->pool, tenants[t]->cache, &cache, &error), STATUS_OK);
-    const struct record_space space = errand_space(cache, tenants[t]->session->salt);
+    const struct stored_space space = errand_space(cache, tenants[t]->session->salt);
     for (int text = 0; text < TEXTS; text++) {
-        struct record_chain chain = record_chain_begin("", 0);
+        struct stored_chain chain = stored_chain_begin("", 0);
         for (int i = 0; i < LENGTH; i++) {
-            chain = record_chain_next(&chain, own_texts[t][text] + i * BLOCK, BLOCK);
+            chain = stored_chain_next(&chain, own_texts[t][text] + i * BLOCK, BLOCK);
             count += tier_probe(in, &space, &chain) == TIER_THERE;
         }
     }
@@ -229,10 +229,10 @@ static void order_any(struct dice *dice)
 {
     struct tier_backend *const faults[] = {fault, further_fault};
     const struct fault_order orders[] = {
-        {FAULT_FLIP, TIER_LOAD, RECORD_OK, 100, 1},
-        {FAULT_TRUNCATE, TIER_LOAD, RECORD_OK, 100, 1},
-        {FAULT_FAIL, TIER_LOAD, RECORD_STORE, 0, 1},
-        {FAULT_FAIL, TIER_STORE, RECORD_FULL, 0, 1},
+        {FAULT_FLIP, TIER_LOAD, STORED_OK, 100, 1},
+        {FAULT_TRUNCATE, TIER_LOAD, STORED_OK, 100, 1},
+        {FAULT_FAIL, TIER_LOAD, STORED_STORE, 0, 1},
+        {FAULT_FAIL, TIER_STORE, STORED_FULL, 0, 1},
     };
     fault_order(faults[dice_below(dice, 2)], &orders[dice_below(dice, 4)]);
 }

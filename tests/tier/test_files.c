@@ -29,14 +29,14 @@
 #include <unistd.h>
 
 enum {
-    BLOCK = 3 * RECORD_PART_BYTES / 2, // bytes: two parts
+    BLOCK = 3 * STORED_PART_BYTES / 2, // bytes: two parts
     COARSE_US = 30000,                 // files written so long after each other have other times
 };
 
 static char path[64];
 static struct tier *tier;
 static struct tier_backend *fault;
-static struct record_space space;
+static struct stored_space space;
 static char said[1024], said_before[1024]; // the last two; under the tier's lock
 
 static void hear(void *context, const char *sentence)
@@ -91,7 +91,7 @@ static void end(void)
     ck_assert_int_eq(system(command), 0);
 }
 
-static void order(enum fault_kind kind, enum tier_kind jobs, enum record_reason reason,
+static void order(enum fault_kind kind, enum tier_kind jobs, enum stored_reason reason,
                   uint64_t bytes, uint32_t times)
 {
     const struct fault_order now = {kind, jobs, reason, bytes, times};
@@ -101,7 +101,7 @@ static void order(enum fault_kind kind, enum tier_kind jobs, enum record_reason 
 // ---- jobs ----
 
 // Runs a job over one block and returns the block's reason. A block that comes has its own bits.
-static enum record_reason run(struct tier *on, enum tier_kind kind, uint32_t number,
+static enum stored_reason run(struct tier *on, enum tier_kind kind, uint32_t number,
                               struct tier_share share)
 {
     struct tier_job *job = tier_world_job(kind, &space, number, 1);
@@ -111,8 +111,8 @@ static enum record_reason run(struct tier *on, enum tier_kind kind, uint32_t num
     if (kind == TIER_STORE)
         tier_world_fill(data, space.block_bytes, number);
     tier_world_do(on, job);
-    const enum record_reason reason = job->blocks[0].reason;
-    if (kind == TIER_LOAD && reason == RECORD_OK)
+    const enum stored_reason reason = job->blocks[0].reason;
+    if (kind == TIER_LOAD && reason == STORED_OK)
         ck_assert(tier_world_holds(data, space.block_bytes, number));
     tier_job_destroy(job);
     free(data);
@@ -121,19 +121,19 @@ static enum record_reason run(struct tier *on, enum tier_kind kind, uint32_t num
 
 static const struct tier_share someone = {.tenant = 1};
 
-static enum record_reason store(uint32_t number)
+static enum stored_reason store(uint32_t number)
 {
     return run(tier, TIER_STORE, number, someone);
 }
 
-static enum record_reason load(uint32_t number)
+static enum stored_reason load(uint32_t number)
 {
     return run(tier, TIER_LOAD, number, someone);
 }
 
 static bool has(struct tier *on, uint32_t number)
 {
-    const struct record_chain chain = tier_chain(number);
+    const struct stored_chain chain = tier_chain(number);
     return tier_probe(on, &space, &chain) == TIER_THERE;
 }
 
@@ -144,7 +144,7 @@ static struct tier_state state(void)
     return now;
 }
 
-static uint64_t failed(enum record_reason reason)
+static uint64_t failed(enum stored_reason reason)
 {
     struct tier_counts counts;
     tier_counts(tier, &counts);
@@ -156,7 +156,7 @@ static uint64_t failed(enum record_reason reason)
 // The path of the block's file.
 static void file_of(uint32_t number, char name[256])
 {
-    const struct record_chain chain = tier_chain(number);
+    const struct stored_chain chain = tier_chain(number);
     const struct shelf_key key = shelf_key_of(&space, &chain);
     DIR *folder = opendir(path);
     const struct dirent *entry;
@@ -250,15 +250,15 @@ int __wrap_openat64(int fd, const char *name, int flags, mode_t mode)
 
 START_TEST(what_is_stored_comes_back_with_the_same_bits)
 {
-    static const uint64_t sizes[] = {8, 4096, RECORD_PART_BYTES, RECORD_PART_BYTES + 8, BLOCK};
+    static const uint64_t sizes[] = {8, 4096, STORED_PART_BYTES, STORED_PART_BYTES + 8, BLOCK};
     space.block_bytes = sizes[_i];
-    ck_assert_int_eq(load(1), RECORD_ABSENT);
-    ck_assert_int_eq(store(1), RECORD_OK);
+    ck_assert_int_eq(load(1), STORED_ABSENT);
+    ck_assert_int_eq(store(1), STORED_OK);
     ck_assert(has(tier, 1) && !has(tier, 2));
-    ck_assert_int_eq(load(1), RECORD_OK);
-    ck_assert_int_eq(run(tier, TIER_DELETE, 1, someone), RECORD_OK);
-    ck_assert_int_eq(run(tier, TIER_DELETE, 1, someone), RECORD_ABSENT);
-    ck_assert_int_eq(load(1), RECORD_ABSENT);
+    ck_assert_int_eq(load(1), STORED_OK);
+    ck_assert_int_eq(run(tier, TIER_DELETE, 1, someone), STORED_OK);
+    ck_assert_int_eq(run(tier, TIER_DELETE, 1, someone), STORED_ABSENT);
+    ck_assert_int_eq(load(1), STORED_ABSENT);
     ck_assert_uint_eq(count_entries(), 0);
     ck_assert_uint_eq(state().bytes, 0);
 }
@@ -279,16 +279,16 @@ END_TEST
 START_TEST(blocks_survive_a_restart_and_others_salts_find_nothing)
 {
     for (uint32_t i = 0; i < 4; i++)
-        ck_assert_int_eq(store(i), RECORD_OK);
+        ck_assert_int_eq(store(i), STORED_OK);
     const uint64_t bytes = state().bytes;
     reopen(0);
     ck_assert_uint_eq(state().blocks, 4);
     ck_assert_uint_eq(state().bytes, bytes);
     for (uint32_t i = 0; i < 4; i++)
-        ck_assert_int_eq(load(i), RECORD_OK);
+        ck_assert_int_eq(load(i), STORED_OK);
     space = tier_space(BLOCK, "b");
     ck_assert(!has(tier, 0));
-    ck_assert_int_eq(load(0), RECORD_ABSENT);
+    ck_assert_int_eq(load(0), STORED_ABSENT);
 }
 END_TEST
 
@@ -296,22 +296,22 @@ END_TEST
 static const struct harm {
     enum { CUT, LONGER, EMPTY, FLIP, MAGIC, ANOTHER } how;
     off_t at;
-    enum record_reason reason;
+    enum stored_reason reason;
 } harms[] = {
-    {CUT, 1, RECORD_LENGTH},
-    {CUT, 63, RECORD_LENGTH},
-    {CUT, 64, RECORD_LENGTH},
-    {CUT, 64 + RECORD_PART_BYTES, RECORD_LENGTH},
-    {CUT, 64 + RECORD_PART_BYTES + 70, RECORD_LENGTH},
-    {LONGER, 1, RECORD_LENGTH},
-    {EMPTY, 0, RECORD_LENGTH},
-    {FLIP, 64, RECORD_CHECKSUM},
-    {FLIP, 64 + RECORD_PART_BYTES + 64 + 1000, RECORD_CHECKSUM},
-    {FLIP, 56, RECORD_CHECKSUM}, // of the checksum itself
-    {FLIP, 8, RECORD_IDENTITY},  // the part's number
-    {FLIP, 16, RECORD_LENGTH},
-    {MAGIC, 0, RECORD_OTHER_VERSION},
-    {ANOTHER, 0, RECORD_IDENTITY},
+    {CUT, 1, STORED_LENGTH},
+    {CUT, 63, STORED_LENGTH},
+    {CUT, 64, STORED_LENGTH},
+    {CUT, 64 + STORED_PART_BYTES, STORED_LENGTH},
+    {CUT, 64 + STORED_PART_BYTES + 70, STORED_LENGTH},
+    {LONGER, 1, STORED_LENGTH},
+    {EMPTY, 0, STORED_LENGTH},
+    {FLIP, 64, STORED_CHECKSUM},
+    {FLIP, 64 + STORED_PART_BYTES + 64 + 1000, STORED_CHECKSUM},
+    {FLIP, 56, STORED_CHECKSUM}, // of the checksum itself
+    {FLIP, 8, STORED_IDENTITY},  // the part's number
+    {FLIP, 16, STORED_LENGTH},
+    {MAGIC, 0, STORED_OTHER_VERSION},
+    {ANOTHER, 0, STORED_IDENTITY},
 };
 
 static void do_harm(const struct harm *harm, uint32_t number)
@@ -334,16 +334,16 @@ static void do_harm(const struct harm *harm, uint32_t number)
 START_TEST(a_harmed_file_is_a_miss_that_is_counted_and_it_can_be_stored_again)
 {
     const struct harm *harm = &harms[_i];
-    ck_assert_int_eq(store(1), RECORD_OK);
+    ck_assert_int_eq(store(1), STORED_OK);
     do_harm(harm, 1);
     reopen(0);
     ck_assert_int_eq(load(1), harm->reason);
     ck_assert_uint_eq(failed(harm->reason), 1);
     ck_assert(!has(tier, 1));
     ck_assert_uint_eq(count_entries(), 0);
-    ck_assert_int_eq(load(1), RECORD_ABSENT);
-    ck_assert_int_eq(store(1), RECORD_OK);
-    ck_assert_int_eq(load(1), RECORD_OK);
+    ck_assert_int_eq(load(1), STORED_ABSENT);
+    ck_assert_int_eq(store(1), STORED_OK);
+    ck_assert_int_eq(load(1), STORED_OK);
 }
 END_TEST
 
@@ -352,8 +352,8 @@ START_TEST(a_file_that_was_cut_is_replaced_by_the_next_store)
     store(1);
     resize(1, 100);
     reopen(0);
-    ck_assert_int_eq(store(1), RECORD_OK);
-    ck_assert_int_eq(load(1), RECORD_OK);
+    ck_assert_int_eq(store(1), STORED_OK);
+    ck_assert_int_eq(load(1), STORED_OK);
 }
 END_TEST
 
@@ -400,10 +400,10 @@ START_TEST(a_full_tier_drops_the_least_recently_used_block_also_after_a_restart)
     for (uint32_t i = 0; i < 3; i++)
         store(i);
     usleep(COARSE_US);
-    ck_assert_int_eq(load(0), RECORD_OK);
+    ck_assert_int_eq(load(0), STORED_OK);
     reopen(3);
     usleep(COARSE_US);
-    ck_assert_int_eq(store(10), RECORD_OK);
+    ck_assert_int_eq(store(10), STORED_OK);
     ck_assert(has(tier, 0) && has(tier, 10));
     ck_assert_uint_eq(state().blocks, 3);
     ck_assert_uint_eq(state().evicted, 1);
@@ -418,25 +418,25 @@ START_TEST(files_that_cannot_be_removed_count_on_and_stop_stores)
 {
     reopen(3);
     for (uint32_t i = 0; i < 3; i++)
-        ck_assert_int_eq(store(i), RECORD_OK);
+        ck_assert_int_eq(store(i), STORED_OK);
     atomic_store(&keeps_files, true);
-    ck_assert_int_eq(store(3), RECORD_DENIED);
+    ck_assert_int_eq(store(3), STORED_DENIED);
     ck_assert_uint_eq(count_entries(), 3);
     ck_assert_uint_eq(state().bytes, 3 * folder_file_bytes(BLOCK));
     ck_assert_uint_eq(state().evicted, 0);
     ck_assert(state().broken);
     ck_assert_msg(strstr(said, "not permitted") != NULL, "%s", said);
-    ck_assert_int_eq(load(0), RECORD_OK);
-    ck_assert_int_eq(run(tier, TIER_DELETE, 0, someone), RECORD_DENIED);
+    ck_assert_int_eq(load(0), STORED_OK);
+    ck_assert_int_eq(run(tier, TIER_DELETE, 0, someone), STORED_DENIED);
     flip(1, 64);
-    ck_assert_int_eq(load(1), RECORD_CHECKSUM);
+    ck_assert_int_eq(load(1), STORED_CHECKSUM);
     ck_assert(!has(tier, 1)); // but its bytes count
     ck_assert_uint_eq(state().bytes, 3 * folder_file_bytes(BLOCK));
     atomic_store(&keeps_files, false);
     usleep(400000);                        // the pause
-    ck_assert_int_eq(store(1), RECORD_OK); // replaces the damaged file
-    ck_assert_int_eq(load(1), RECORD_OK);
-    ck_assert_int_eq(store(3), RECORD_OK);
+    ck_assert_int_eq(store(1), STORED_OK); // replaces the damaged file
+    ck_assert_int_eq(load(1), STORED_OK);
+    ck_assert_int_eq(store(3), STORED_OK);
     ck_assert_uint_eq(count_entries(), 3);
 }
 END_TEST
@@ -446,29 +446,29 @@ END_TEST
 START_TEST(salts_that_begin_alike_keep_their_tenants)
 {
     const struct tier_share one = {.tenant = 1, .floor = 3}, two = {.tenant = 2};
-    struct record_space spaces[2] = {tier_space(BLOCK, "a"), tier_space(BLOCK, "b")};
+    struct stored_space spaces[2] = {tier_space(BLOCK, "a"), tier_space(BLOCK, "b")};
     struct tier_backend *harm;
     spaces[1].salt[0] = spaces[0].salt[0];
     reopen(5);
     for (uint32_t i = 0; i < 4; i++) {
         space = spaces[i / 3];
-        ck_assert_int_eq(run(tier, TIER_STORE, i, i < 3 ? one : two), RECORD_OK);
+        ck_assert_int_eq(run(tier, TIER_STORE, i, i < 3 ? one : two), STORED_OK);
         usleep(COARSE_US);
     }
     struct tier *other = open_folder(5 * folder_file_bytes(BLOCK), &harm);
     space = spaces[0];
     for (uint32_t i = 0; i < 3; i++) {
-        ck_assert_int_eq(run(other, TIER_DELETE, i, one), RECORD_OK);
+        ck_assert_int_eq(run(other, TIER_DELETE, i, one), STORED_OK);
         while (has(tier, i))
             usleep(1000);
-        ck_assert_int_eq(run(other, TIER_STORE, i, one), RECORD_OK);
+        ck_assert_int_eq(run(other, TIER_STORE, i, one), STORED_OK);
         while (!has(tier, i))
             usleep(1000);
     }
     ck_assert(tier_close(other, FOREVER));
     space = spaces[1];
     for (uint32_t i = 10; i < 14; i++)
-        ck_assert_int_eq(run(tier, TIER_STORE, i, two), RECORD_OK);
+        ck_assert_int_eq(run(tier, TIER_STORE, i, two), STORED_OK);
     space = spaces[0];
     for (uint32_t i = 0; i < 3; i++)
         ck_assert(has(tier, i));
@@ -479,7 +479,7 @@ START_TEST(a_block_larger_than_the_limit_is_refused)
 {
     reopen(1);
     space.block_bytes = 2 * BLOCK;
-    ck_assert_int_eq(store(1), RECORD_FULL);
+    ck_assert_int_eq(store(1), STORED_FULL);
     ck_assert_uint_eq(count_entries(), 0);
 }
 END_TEST
@@ -510,10 +510,10 @@ START_TEST(a_floor_holds_for_blocks_of_an_earlier_daemon)
         usleep(COARSE_US);
     }
     reopen(4);
-    ck_assert_int_eq(run(tier, TIER_LOAD, 2, first), RECORD_OK);
+    ck_assert_int_eq(run(tier, TIER_LOAD, 2, first), STORED_OK);
     space = tier_space(BLOCK, "other");
     for (uint32_t i = 0; i < 5; i++)
-        ck_assert_int_eq(run(tier, TIER_STORE, 20 + i, other), RECORD_OK);
+        ck_assert_int_eq(run(tier, TIER_STORE, 20 + i, other), STORED_OK);
     space = tier_space(BLOCK, "a");
     ck_assert(!has(tier, 0) && has(tier, 1) && has(tier, 2));
 }
@@ -530,32 +530,32 @@ START_TEST(two_daemons_see_each_others_blocks_and_keep_one_limit)
     struct tier_backend *harm;
     reopen(3);
     struct tier *other = open_folder(3 * folder_file_bytes(BLOCK), &harm);
-    ck_assert_int_eq(store(0), RECORD_OK);
+    ck_assert_int_eq(store(0), STORED_OK);
     await(other, 0, true);
-    ck_assert_int_eq(run(other, TIER_LOAD, 0, someone), RECORD_OK);
-    ck_assert_int_eq(run(other, TIER_STORE, 1, someone), RECORD_OK);
-    ck_assert_int_eq(run(other, TIER_STORE, 2, someone), RECORD_OK);
+    ck_assert_int_eq(run(other, TIER_LOAD, 0, someone), STORED_OK);
+    ck_assert_int_eq(run(other, TIER_STORE, 1, someone), STORED_OK);
+    ck_assert_int_eq(run(other, TIER_STORE, 2, someone), STORED_OK);
     await(tier, 2, true);
     usleep(3 * COARSE_US);
-    ck_assert_int_eq(run(other, TIER_LOAD, 0, someone), RECORD_OK);
-    ck_assert_int_eq(store(3), RECORD_OK); // knows that the other one has used 0 after 1
+    ck_assert_int_eq(run(other, TIER_LOAD, 0, someone), STORED_OK);
+    ck_assert_int_eq(store(3), STORED_OK); // knows that the other one has used 0 after 1
     ck_assert(has(tier, 0) && !has(tier, 1) && has(tier, 2));
     await(other, 1, false);
     ck_assert_uint_eq(count_entries(), 3);
-    ck_assert_int_eq(run(tier, TIER_DELETE, 2, someone), RECORD_OK);
-    ck_assert(run(other, TIER_LOAD, 2, someone) == RECORD_ABSENT);
+    ck_assert_int_eq(run(tier, TIER_DELETE, 2, someone), STORED_OK);
+    ck_assert(run(other, TIER_LOAD, 2, someone) == STORED_ABSENT);
     ck_assert(tier_close(other, FOREVER));
 }
 END_TEST
 
 START_TEST(a_full_disk_is_counted_and_tried_again_later)
 {
-    const struct rlimit small = {RECORD_PART_BYTES, RLIM_INFINITY},
+    const struct rlimit small = {STORED_PART_BYTES, RLIM_INFINITY},
                         large = {RLIM_INFINITY, RLIM_INFINITY};
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
-    ck_assert_int_eq(store(1), RECORD_FULL);
-    ck_assert_int_eq(store(2), RECORD_FULL); // not tried
-    ck_assert_uint_eq(failed(RECORD_FULL), 2);
+    ck_assert_int_eq(store(1), STORED_FULL);
+    ck_assert_int_eq(store(2), STORED_FULL); // not tried
+    ck_assert_uint_eq(failed(STORED_FULL), 2);
     ck_assert_uint_eq(state().breaks, 1);
     ck_assert_ptr_nonnull(strstr(said, "300 ms without stores, because the disk has no room"));
     ck_assert_uint_eq(count_entries(), 0);
@@ -563,8 +563,8 @@ START_TEST(a_full_disk_is_counted_and_tried_again_later)
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &large), 0);
     while (state().broken)
         usleep(10000);
-    ck_assert_int_eq(store(1), RECORD_OK);
-    ck_assert_int_eq(load(1), RECORD_OK);
+    ck_assert_int_eq(store(1), STORED_OK);
+    ck_assert_int_eq(load(1), STORED_OK);
 }
 END_TEST
 
@@ -574,8 +574,8 @@ START_TEST(a_folder_that_vanishes_gives_misses_and_failures)
     store(1);
     snprintf(moved, sizeof moved, "rm -rf %s", path);
     ck_assert_int_eq(system(moved), 0);
-    ck_assert_int_eq(load(1), RECORD_ABSENT);
-    ck_assert_int_eq(store(2), RECORD_STORE);
+    ck_assert_int_eq(load(1), STORED_ABSENT);
+    ck_assert_int_eq(store(2), STORED_STORE);
     ck_assert_msg(strstr(said, "writing failed: No such file or directory") != NULL, "%s", said);
 }
 END_TEST
@@ -589,15 +589,15 @@ START_TEST(a_folder_that_is_made_anew_or_moved_here_is_used)
     ck_assert_int_eq(mkdir(path, 0700), 0);
     while (!strstr(said, "0 blocks are in the folder that this path leads to now"))
         usleep(10000);
-    ck_assert_int_eq(load(1), RECORD_ABSENT);
-    ck_assert_int_eq(store(1), RECORD_OK);
+    ck_assert_int_eq(load(1), STORED_ABSENT);
+    ck_assert_int_eq(store(1), STORED_OK);
     ck_assert_uint_eq(count_entries(), 1);
     snprintf(command, sizeof command, "rm -r %s && mv %s %s", path, old, path);
     ck_assert_int_eq(system(command), 0);
     while (!strstr(said, "1 blocks are in the folder"))
         usleep(10000);
-    ck_assert_int_eq(load(1), RECORD_OK);
-    ck_assert_int_eq(store(2), RECORD_OK);
+    ck_assert_int_eq(load(1), STORED_OK);
+    ck_assert_int_eq(store(2), STORED_OK);
     ck_assert_uint_eq(count_entries(), 2);
 }
 END_TEST
@@ -641,7 +641,7 @@ START_TEST(a_folder_is_followed_while_there_is_news_of_the_old_one_and_a_refusal
         usleep(10000);
     atomic_store(&goes_on, false);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
-    ck_assert_int_eq(store(1), RECORD_OK);
+    ck_assert_int_eq(store(1), STORED_OK);
     ck_assert_uint_eq(count_entries(), 1);
     remove_other(old);
 }
@@ -672,7 +672,7 @@ START_TEST(a_watch_that_cannot_be_had_is_told_and_tried_again)
     ck_assert_msg(strstr(said_before, "cannot be watched") != NULL, "%s", said_before);
     atomic_store(&watchless, false);
     struct tier *other = open_folder(0, &harm);
-    ck_assert_int_eq(run(other, TIER_STORE, 7, someone), RECORD_OK);
+    ck_assert_int_eq(run(other, TIER_STORE, 7, someone), STORED_OK);
     await(tier, 7, true);
     ck_assert(tier_close(other, FOREVER));
     remove_other(old);
@@ -752,17 +752,17 @@ END_TEST
 
 START_TEST(what_the_fault_tier_does_is_a_miss_and_counted)
 {
-    ck_assert_int_eq(store(1), RECORD_OK);
-    order(FAULT_FLIP, TIER_LOAD, RECORD_OK, 70000, 1);
-    ck_assert_int_eq(load(1), RECORD_CHECKSUM);
-    ck_assert_int_eq(store(1), RECORD_OK);
-    order(FAULT_TRUNCATE, TIER_LOAD, RECORD_OK, 17, 1);
-    ck_assert_int_eq(load(1), RECORD_LENGTH);
-    order(FAULT_FAIL, TIER_STORE, RECORD_FULL, 0, 1);
-    ck_assert_int_eq(store(1), RECORD_FULL);
+    ck_assert_int_eq(store(1), STORED_OK);
+    order(FAULT_FLIP, TIER_LOAD, STORED_OK, 70000, 1);
+    ck_assert_int_eq(load(1), STORED_CHECKSUM);
+    ck_assert_int_eq(store(1), STORED_OK);
+    order(FAULT_TRUNCATE, TIER_LOAD, STORED_OK, 17, 1);
+    ck_assert_int_eq(load(1), STORED_LENGTH);
+    order(FAULT_FAIL, TIER_STORE, STORED_FULL, 0, 1);
+    ck_assert_int_eq(store(1), STORED_FULL);
     ck_assert(!has(tier, 1));
-    ck_assert_int_eq(store(1), RECORD_OK);
-    ck_assert_int_eq(load(1), RECORD_OK);
+    ck_assert_int_eq(store(1), STORED_OK);
+    ck_assert_int_eq(load(1), STORED_OK);
 }
 END_TEST
 
@@ -771,7 +771,7 @@ START_TEST(an_abandoned_load_is_quiet_only_after_its_last_byte)
     struct tier_event event;
     uint8_t *data = calloc(1, BLOCK);
     store(1);
-    order(FAULT_HOLD, TIER_LOAD, RECORD_OK, 0, 1);
+    order(FAULT_HOLD, TIER_LOAD, STORED_OK, 0, 1);
     struct tier_job *job = tier_world_job(TIER_LOAD, &space, 1, 1);
     job->blocks[0].data = data;
     job->abandon_ns = 100;
@@ -785,7 +785,7 @@ START_TEST(an_abandoned_load_is_quiet_only_after_its_last_byte)
     ck_assert_int_eq(event.kind, TIER_QUIET);
     tier_job_destroy(job);
     free(data);
-    ck_assert_int_eq(load(1), RECORD_OK);
+    ck_assert_int_eq(load(1), STORED_OK);
 }
 END_TEST
 
@@ -797,7 +797,7 @@ START_TEST(a_deadline_that_has_passed_ends_a_job_without_its_blocks)
     job->deadline_ns = 1;
     job->blocks[0].data = data;
     tier_world_do(tier, job);
-    ck_assert_int_eq(job->blocks[0].reason, RECORD_TIMEOUT);
+    ck_assert_int_eq(job->blocks[0].reason, STORED_TIMEOUT);
     tier_job_destroy(job);
     free(data);
     ck_assert(has(tier, 1));
@@ -806,7 +806,7 @@ END_TEST
 
 START_TEST(many_jobs_at_once_all_get_their_own_bytes)
 {
-    enum { JOBS = 8, BLOCKS = 4, SIZE = RECORD_PART_BYTES + 512 };
+    enum { JOBS = 8, BLOCKS = 4, SIZE = STORED_PART_BYTES + 512 };
     struct tier_job *jobs[JOBS];
     uint8_t *data = calloc(JOBS * BLOCKS, SIZE);
     space.block_bytes = SIZE;
@@ -826,7 +826,7 @@ START_TEST(many_jobs_at_once_all_get_their_own_bytes)
             ck_assert_int_eq(tier_world_wait(tier).kind, TIER_DONE);
         for (uint32_t i = 0; i < JOBS; i++) {
             for (uint32_t b = 0; b < BLOCKS; b++)
-                ck_assert_int_eq(jobs[i]->blocks[b].reason, RECORD_OK);
+                ck_assert_int_eq(jobs[i]->blocks[b].reason, STORED_OK);
             tier_job_destroy(jobs[i]);
         }
     }
@@ -875,7 +875,7 @@ START_TEST(a_writer_that_is_killed_leaves_no_wrong_block)
     store_until_killed();
     for (uint32_t i = 0; i < 40; i++) {
         const bool had = has(tier, i);
-        ck_assert_int_eq(load(i), had ? RECORD_OK : RECORD_ABSENT);
+        ck_assert_int_eq(load(i), had ? STORED_OK : STORED_ABSENT);
         there += had;
     }
     ck_assert_uint_eq(there, state().blocks);
@@ -903,7 +903,7 @@ START_TEST(random_work_gives_right_bits_and_right_counts)
         else if (what < 18)
             reopen(4 + dice_below(&dice, 6));
         else if (what < 19)
-            order(FAULT_FLIP, TIER_LOAD, RECORD_OK, dice_next(&dice), 1);
+            order(FAULT_FLIP, TIER_LOAD, STORED_OK, dice_next(&dice), 1);
         else if (has(tier, number))
             do_harm(&harms[dice_below(&dice, num_harms - 1)], number);
     }

@@ -14,12 +14,12 @@
 #include <dirent.h>
 #include <poll.h>
 
-enum { BLOCK = 3 * RECORD_PART_BYTES / 2, ROOM = 4 }; // bytes: two parts; blocks
+enum { BLOCK = 3 * STORED_PART_BYTES / 2, ROOM = 4 }; // bytes: two parts; blocks
 
 static struct tier *tier;
 static struct tier_backend *host, *fault;
 static uint8_t *memory;
-static struct record_space space;
+static struct stored_space space;
 static uint32_t num_others; // threads that are not the tier's
 
 // Of this process.
@@ -59,7 +59,7 @@ static void close_host(void)
     free(memory);
 }
 
-static void order(enum fault_kind kind, enum tier_kind jobs, enum record_reason reason,
+static void order(enum fault_kind kind, enum tier_kind jobs, enum stored_reason reason,
                   uint64_t bytes, uint32_t times)
 {
     const struct fault_order now = {kind, jobs, reason, bytes, times};
@@ -87,12 +87,12 @@ static bool store(uint64_t tenant, uint64_t floor, uint64_t cap, uint32_t first,
 }
 
 // Loads one block, which must have its own bits if it comes.
-static enum record_reason load(uint32_t number)
+static enum stored_reason load(uint32_t number)
 {
     struct tier_job *job = tier_world_job(TIER_LOAD, &space, number, 1);
     tier_world_do(tier, job);
-    const enum record_reason reason = job->blocks[0].reason;
-    if (reason == RECORD_OK) {
+    const enum stored_reason reason = job->blocks[0].reason;
+    if (reason == STORED_OK) {
         ck_assert(tier_world_holds(job->blocks[0].data, BLOCK, number));
         tier_ops(tier)->give_back(fault, job->blocks[0].data);
     }
@@ -102,25 +102,25 @@ static enum record_reason load(uint32_t number)
 
 static bool has(uint32_t number)
 {
-    const struct record_chain chain = tier_chain(number);
+    const struct stored_chain chain = tier_chain(number);
     return tier_probe(tier, &space, &chain) == TIER_THERE;
 }
 
 START_TEST(a_stored_block_comes_back_with_the_same_bits_and_others_are_absent)
 {
     ck_assert(store(1, 0, 0, 10, 2));
-    ck_assert_int_eq(load(10), RECORD_OK);
-    ck_assert_int_eq(load(11), RECORD_OK);
-    ck_assert_int_eq(load(12), RECORD_ABSENT);
+    ck_assert_int_eq(load(10), STORED_OK);
+    ck_assert_int_eq(load(11), STORED_OK);
+    ck_assert_int_eq(load(12), STORED_ABSENT);
     space = tier_space(BLOCK, "b");
-    ck_assert_int_eq(load(10), RECORD_ABSENT);
+    ck_assert_int_eq(load(10), STORED_ABSENT);
 }
 END_TEST
 
 START_TEST(a_full_tier_drops_the_least_recently_used_block_that_nobody_uses)
 {
     ck_assert(store(1, 0, 0, 0, ROOM));
-    ck_assert_int_eq(load(0), RECORD_OK); // 1 is the oldest now
+    ck_assert_int_eq(load(0), STORED_OK); // 1 is the oldest now
     ck_assert(store(1, 0, 0, 10, 1));
     ck_assert(has(0) && !has(1) && has(2) && has(3) && has(10));
     struct tier_job *job = tier_world_job(TIER_LOAD, &space, 2, 1); // 2 is lent
@@ -164,12 +164,12 @@ END_TEST
 START_TEST(a_flipped_bit_makes_a_block_a_miss_for_good)
 {
     ck_assert(store(1, 0, 0, 0, 1));
-    order(FAULT_FLIP, TIER_LOAD, RECORD_OK, 12345, 1);
-    ck_assert_int_eq(load(0), RECORD_CHECKSUM);
-    ck_assert_int_eq(load(0), RECORD_ABSENT);
+    order(FAULT_FLIP, TIER_LOAD, STORED_OK, 12345, 1);
+    ck_assert_int_eq(load(0), STORED_CHECKSUM);
+    ck_assert_int_eq(load(0), STORED_ABSENT);
     struct tier_counts counts;
     tier_counts(tier, &counts);
-    ck_assert_uint_eq(counts.failed[RECORD_CHECKSUM], 1);
+    ck_assert_uint_eq(counts.failed[STORED_CHECKSUM], 1);
     ck_assert_uint_eq(host_used_bytes(host), 0);
 }
 END_TEST
@@ -177,19 +177,19 @@ END_TEST
 START_TEST(a_truncated_part_makes_a_block_a_miss)
 {
     ck_assert(store(1, 0, 0, 0, 1));
-    order(FAULT_TRUNCATE, TIER_LOAD, RECORD_OK, 17, 1);
-    ck_assert_int_eq(load(0), RECORD_LENGTH);
+    order(FAULT_TRUNCATE, TIER_LOAD, STORED_OK, 17, 1);
+    ck_assert_int_eq(load(0), STORED_LENGTH);
     ck_assert(!has(0));
 }
 END_TEST
 
 START_TEST(a_job_that_is_told_to_fail_does_not_reach_the_tier)
 {
-    order(FAULT_FAIL, TIER_STORE, RECORD_CONNECTION, 0, 1);
+    order(FAULT_FAIL, TIER_STORE, STORED_CONNECTION, 0, 1);
     ck_assert(store(1, 0, 0, 0, 1));
     ck_assert(!has(0));
     ck_assert(store(1, 0, 0, 0, 1));
-    ck_assert_int_eq(load(0), RECORD_OK);
+    ck_assert_int_eq(load(0), STORED_OK);
 }
 END_TEST
 
@@ -201,7 +201,7 @@ START_TEST(memory_of_an_abandoned_job_is_not_used_again_before_its_transfer_has_
     job->abandon_ns = 100;
     for (int i = 0; i < ROOM; i++)
         ck_assert_ptr_nonnull(job->blocks[i].data = host_reserve(host, &share, BLOCK));
-    order(FAULT_HOLD, TIER_STORE, RECORD_OK, 0, 1);
+    order(FAULT_HOLD, TIER_STORE, STORED_OK, 0, 1);
     tier_start(tier, job);
     ck_assert(tier_poll(tier, 100, &event));
     ck_assert_int_eq(event.kind, TIER_ABANDONED);
@@ -224,7 +224,7 @@ START_TEST(a_deadline_that_has_passed_ends_a_job_without_its_blocks)
     struct tier_job *job = tier_world_job(TIER_LOAD, &space, 0, 1);
     job->deadline_ns = 1;
     tier_world_do(tier, job);
-    ck_assert_int_eq(job->blocks[0].reason, RECORD_TIMEOUT);
+    ck_assert_int_eq(job->blocks[0].reason, STORED_TIMEOUT);
     ck_assert_ptr_null(job->blocks[0].data);
     tier_job_destroy(job);
 }
@@ -235,8 +235,8 @@ START_TEST(an_erased_block_is_gone)
     ck_assert(store(1, 0, 0, 0, 2));
     struct tier_job *job = tier_world_job(TIER_DELETE, &space, 1, 2);
     tier_world_do(tier, job);
-    ck_assert_int_eq(job->blocks[0].reason, RECORD_OK);
-    ck_assert_int_eq(job->blocks[1].reason, RECORD_ABSENT);
+    ck_assert_int_eq(job->blocks[0].reason, STORED_OK);
+    ck_assert_int_eq(job->blocks[1].reason, STORED_ABSENT);
     tier_job_destroy(job);
     ck_assert(has(0) && !has(1));
 }
@@ -255,7 +255,7 @@ START_TEST(random_stores_and_loads_give_right_bits_and_lose_no_memory)
         else if (what < 9)
             load(number);
         else
-            order(FAULT_FLIP, TIER_LOAD, RECORD_OK, dice_next(&dice), 1);
+            order(FAULT_FLIP, TIER_LOAD, STORED_OK, dice_next(&dice), 1);
     }
     struct tier_job *job = tier_world_job(TIER_DELETE, &space, 0, 14);
     tier_world_do(tier, job);
@@ -302,7 +302,7 @@ START_TEST(threads_that_share_a_job_end_it_once)
     }
     for (int i = 0; i < FLYING; i++) {
         struct tier_job *job = tier_world_wait(tier).job;
-        ck_assert_int_eq(job->blocks[0].reason, RECORD_ABSENT);
+        ck_assert_int_eq(job->blocks[0].reason, STORED_ABSENT);
         tier_job_destroy(job);
     }
     struct tier_event event;

@@ -38,15 +38,15 @@ enum damage {
     NUM_DAMAGES
 };
 
-static const enum record_reason damage_reasons[NUM_DAMAGES] = {
-    [TRUNCATED] = RECORD_LENGTH,    [LONGER] = RECORD_LENGTH,
-    [EMPTY] = RECORD_LENGTH,        [HEADER_ONLY] = RECORD_LENGTH,
-    [FLIPPED] = RECORD_CHECKSUM,    [FLIPPED_CHECKSUM] = RECORD_CHECKSUM,
-    [OLDER] = RECORD_OTHER_VERSION, [ANOTHERS] = RECORD_IDENTITY,
-    [NIL] = RECORD_ABSENT,          [NO_STRING] = RECORD_ABSENT,
+static const enum stored_reason damage_reasons[NUM_DAMAGES] = {
+    [TRUNCATED] = STORED_LENGTH,    [LONGER] = STORED_LENGTH,
+    [EMPTY] = STORED_LENGTH,        [HEADER_ONLY] = STORED_LENGTH,
+    [FLIPPED] = STORED_CHECKSUM,    [FLIPPED_CHECKSUM] = STORED_CHECKSUM,
+    [OLDER] = STORED_OTHER_VERSION, [ANOTHERS] = STORED_IDENTITY,
+    [NIL] = STORED_ABSENT,          [NO_STRING] = STORED_ABSENT,
 };
 
-static redisReply *get_value(uint32_t block, uint32_t part, char name[RECORD_NAME_ROOM])
+static redisReply *get_value(uint32_t block, uint32_t part, char name[STORED_NAME_ROOM])
 {
     world_name(block, part, name);
     redisReply *reply = server_ask(0, "GET %s", name);
@@ -56,7 +56,7 @@ static redisReply *get_value(uint32_t block, uint32_t part, char name[RECORD_NAM
 
 static void damage(uint32_t block, uint32_t part, enum damage kind)
 {
-    char name[RECORD_NAME_ROOM], other[RECORD_NAME_ROOM];
+    char name[STORED_NAME_ROOM], other[STORED_NAME_ROOM];
     redisReply *reply = get_value(kind == ANOTHERS ? block + 1 : block, part, other);
     char *value = malloc((size_t)reply->len + 1);
     size_t size = (size_t)reply->len;
@@ -67,10 +67,10 @@ static void damage(uint32_t block, uint32_t part, enum damage kind)
     case TRUNCATED: size -= 7; break;
     case LONGER: value[size++] = 'x'; break;
     case EMPTY: size = 0; break;
-    case HEADER_ONLY: size = sizeof(struct record_header); break;
+    case HEADER_ONLY: size = sizeof(struct stored_header); break;
     case FLIPPED: value[size / 2] ^= 4; break;
-    case FLIPPED_CHECKSUM: value[offsetof(struct record_header, checksum)] ^= 1; break;
-    case OLDER: value[offsetof(struct record_header, version)] ^= 1; break;
+    case FLIPPED_CHECKSUM: value[offsetof(struct stored_header, checksum)] ^= 1; break;
+    case OLDER: value[offsetof(struct stored_header, version)] ^= 1; break;
     case ANOTHERS: break;
     default: server_tell(0, "DEL %s", name); break;
     }
@@ -86,24 +86,24 @@ START_TEST(a_wrong_value_is_a_miss_and_is_counted_by_its_reason)
     server_start(0, NULL);
     world_open(1, NULL, MIB + 4096);
     for (uint32_t kind = 0; kind < NUM_DAMAGES; kind++) {
-        const enum record_reason reason = damage_reasons[kind];
+        const enum stored_reason reason = damage_reasons[kind];
         struct tier_counts before, after;
         const uint32_t part = kind % 2;
-        world_expect(TIER_STORE, 0, 4, RECORD_OK);
+        world_expect(TIER_STORE, 0, 4, STORED_OK);
         damage(1, part, kind);
         tier_counts(world.tier, &before);
         struct tier_job *job = world_run(TIER_LOAD, 0, 4);
         for (uint32_t i = 0; i < 4; i++)
-            ck_assert_int_eq(job->blocks[i].reason, i == 1 ? reason : RECORD_OK);
+            ck_assert_int_eq(job->blocks[i].reason, i == 1 ? reason : STORED_OK);
         world_free(job);
         tier_counts(world.tier, &after);
-        ck_assert_uint_eq(after.failed[reason], before.failed[reason] + (reason != RECORD_ABSENT));
+        ck_assert_uint_eq(after.failed[reason], before.failed[reason] + (reason != STORED_ABSENT));
         ck_assert_uint_eq(after.misses, before.misses);
-        world_expect(TIER_LOOKUP, 1, 1, RECORD_ABSENT); // so that it is stored again
+        world_expect(TIER_LOOKUP, 1, 1, STORED_ABSENT); // so that it is stored again
         tier_counts(world.tier, &after);
         ck_assert_uint_eq(after.misses, before.misses + 1);
         if (kind == NO_STRING)
-            world_expect(TIER_DELETE, 1, 1, RECORD_OK);
+            world_expect(TIER_DELETE, 1, 1, STORED_OK);
     }
 }
 END_TEST
@@ -115,21 +115,21 @@ START_TEST(a_server_that_is_killed_in_the_middle_leaves_no_job_and_is_used_again
     struct tier_job *jobs[6];
     server_start(0, NULL);
     world_open(1, NULL, 2 * MIB);
-    world_expect(TIER_STORE, 0, 16, RECORD_OK);
+    world_expect(TIER_STORE, 0, 16, STORED_OK);
     for (uint32_t i = 0; i < 6; i++)
         jobs[i] = world_start(i % 2 ? TIER_STORE : TIER_LOAD, i % 2 ? 16 : 0, 16, 60000);
     world_end(jobs[0]);
     server_kill(0);
     for (uint32_t i = 0; i < 6; i++) {
         world_end(jobs[i]);
-        ck_assert_uint_eq(world_count(jobs[i], RECORD_TIMEOUT), 0); // it is noticed at once
+        ck_assert_uint_eq(world_count(jobs[i], STORED_TIMEOUT), 0); // it is noticed at once
         world_free(jobs[i]);
     }
     server_start_again(0, NULL);
-    world_await(0, RECORD_ABSENT); // it is empty
-    world_expect(TIER_LOAD, 0, 8, RECORD_ABSENT);
-    world_expect(TIER_STORE, 0, 8, RECORD_OK);
-    world_expect(TIER_LOAD, 0, 8, RECORD_OK);
+    world_await(0, STORED_ABSENT); // it is empty
+    world_expect(TIER_LOAD, 0, 8, STORED_ABSENT);
+    world_expect(TIER_STORE, 0, 8, STORED_OK);
+    world_expect(TIER_LOAD, 0, 8, STORED_OK);
 }
 END_TEST
 
@@ -138,11 +138,11 @@ START_TEST(a_server_that_was_killed_opens_the_breaker)
     struct tier_counts counts;
     server_start(0, NULL);
     world_open(1, &impatient, 1000);
-    world_await(0, RECORD_ABSENT);
+    world_await(0, STORED_ABSENT);
     server_kill(0);
-    world_await(0, RECORD_BREAKER);
+    world_await(0, STORED_BREAKER);
     tier_counts(world.tier, &counts);
-    ck_assert_uint_ge(counts.failed[RECORD_CONNECTION], 1);
+    ck_assert_uint_ge(counts.failed[STORED_CONNECTION], 1);
 }
 END_TEST
 
@@ -153,13 +153,13 @@ START_TEST(a_server_that_is_not_there_delays_nobody_and_is_used_when_it_comes)
     server_kill(0);
     world_open(1, NULL, 1000);
     struct tier_job *job = world_run(TIER_STORE, 0, 4); // its deadline is far away
-    ck_assert_uint_eq(world_count(job, RECORD_CONNECTION) + world_count(job, RECORD_BREAKER), 4);
+    ck_assert_uint_eq(world_count(job, STORED_CONNECTION) + world_count(job, STORED_BREAKER), 4);
     world_free(job);
     tier_counts(world.tier, &counts);
-    ck_assert_uint_eq(counts.failed[RECORD_CONNECTION] + counts.failed[RECORD_BREAKER], 4);
+    ck_assert_uint_eq(counts.failed[STORED_CONNECTION] + counts.failed[STORED_BREAKER], 4);
     server_start_again(0, NULL);
-    world_await(0, RECORD_ABSENT);
-    world_expect(TIER_STORE, 0, 4, RECORD_OK);
+    world_await(0, STORED_ABSENT);
+    world_expect(TIER_STORE, 0, 4, STORED_OK);
 }
 END_TEST
 
@@ -168,14 +168,14 @@ START_TEST(connections_that_the_server_closes_are_made_again)
     struct tier_state state;
     server_start(0, NULL);
     world_open(1, NULL, MIB);
-    world_expect(TIER_STORE, 0, 8, RECORD_OK);
+    world_expect(TIER_STORE, 0, 8, STORED_OK);
     for (int i = 0; i < 3; i++) {
         struct tier_job *job = world_start(TIER_LOAD, 0, 8, 60000);
         server_tell(0, "CLIENT KILL TYPE normal SKIPME yes");
         world_end(job);
-        ck_assert_uint_eq(world_count(job, RECORD_OK) + world_count(job, RECORD_CONNECTION), 8);
+        ck_assert_uint_eq(world_count(job, STORED_OK) + world_count(job, STORED_CONNECTION), 8);
         world_free(job);
-        world_expect(TIER_LOOKUP, 0, 8, RECORD_OK);
+        world_expect(TIER_LOOKUP, 0, 8, STORED_OK);
     }
     tier_state(world.tier, &state);
     ck_assert_uint_ge(state.connects, 2);
@@ -190,8 +190,8 @@ static void run_until_broken(void)
     while (!state.broken) {
         struct tier_job *job = world_start(TIER_LOAD, 0, 4, DEADLINE_MS);
         world_end(job);
-        ck_assert_uint_eq(world_count(job, RECORD_OK), 0);
-        ck_assert_uint_eq(world_count(job, RECORD_ABSENT), 0);
+        ck_assert_uint_eq(world_count(job, STORED_OK), 0);
+        ck_assert_uint_eq(world_count(job, STORED_ABSENT), 0);
         world_free(job);
         tier_state(world.tier, &state);
     }
@@ -202,18 +202,18 @@ START_TEST(a_server_that_stands_still_costs_the_deadline_until_the_breaker_opens
     struct tier_counts counts;
     server_start(0, NULL);
     world_open(1, &impatient, 1000);
-    world_expect(TIER_STORE, 0, 4, RECORD_OK);
+    world_expect(TIER_STORE, 0, 4, STORED_OK);
     server_signal(0, SIGSTOP);
     run_until_broken();
     tier_counts(world.tier, &counts);
-    ck_assert_uint_gt(counts.failed[RECORD_TIMEOUT], 0);
-    world_expect(TIER_LOAD, 0, 4, RECORD_BREAKER);
-    world_expect(TIER_LOOKUP, 0, 4, RECORD_BREAKER);
-    const struct record_chain chain = world_chain(0);
+    ck_assert_uint_gt(counts.failed[STORED_TIMEOUT], 0);
+    world_expect(TIER_LOAD, 0, 4, STORED_BREAKER);
+    world_expect(TIER_LOOKUP, 0, 4, STORED_BREAKER);
+    const struct stored_chain chain = world_chain(0);
     ck_assert_int_eq(tier_probe(world.tier, &world.space, &chain), TIER_MISS);
     server_signal(0, SIGCONT);
-    world_await(0, RECORD_OK);
-    world_expect(TIER_LOAD, 0, 4, RECORD_OK);
+    world_await(0, STORED_OK);
+    world_expect(TIER_LOAD, 0, 4, STORED_OK);
 }
 END_TEST
 
@@ -221,21 +221,21 @@ START_TEST(a_large_store_and_load_to_a_server_that_stands_still_end_at_their_dea
 {
     server_start(0, NULL);
     world_open(1, &(struct redis_params){.stall_ms = 60000}, 2 * MIB);
-    world_expect(TIER_STORE, 0, 8, RECORD_OK);
+    world_expect(TIER_STORE, 0, 8, STORED_OK);
     for (int i = 0; i < 3; i++) {
         server_signal(0, SIGSTOP);
         struct tier_job *store = world_start(TIER_STORE, 8, 8, DEADLINE_MS);
         struct tier_job *load = world_start(TIER_LOAD, 0, 8, DEADLINE_MS);
         struct tier_job *patient = world_start(TIER_LOAD, 0, 8, 60000);
         world_end(store);
-        ck_assert_uint_eq(world_count(store, RECORD_TIMEOUT), 8);
+        ck_assert_uint_eq(world_count(store, STORED_TIMEOUT), 8);
         world_free(store); // its memory is not touched any more
         world_end(load);
-        ck_assert_uint_eq(world_count(load, RECORD_TIMEOUT), 8);
+        ck_assert_uint_eq(world_count(load, STORED_TIMEOUT), 8);
         world_free(load);
         server_signal(0, SIGCONT);
         world_end(patient);
-        ck_assert_uint_eq(world_count(patient, RECORD_OK), 8);
+        ck_assert_uint_eq(world_count(patient, STORED_OK), 8);
         world_free(patient);
     }
 }
@@ -246,7 +246,7 @@ START_TEST(a_server_that_sleeps_for_a_while_is_used_again)
     char command[128];
     server_start(0, NULL);
     world_open(1, &impatient, 100000);
-    world_expect(TIER_STORE, 0, 4, RECORD_OK);
+    world_expect(TIER_STORE, 0, 4, STORED_OK);
     snprintf(command, sizeof command, "redis-cli -p %d DEBUG SLEEP 1", servers[0].port);
     FILE *sleep = popen(command, "re"); // on a busy machine the sleep may begin late
     ck_assert_ptr_nonnull(sleep);
@@ -257,8 +257,8 @@ START_TEST(a_server_that_sleeps_for_a_while_is_used_again)
     }
     ck_assert_ptr_nonnull(fgets(command, sizeof command, sleep)); // it is over
     ck_assert_int_eq(pclose(sleep), 0);
-    world_await(0, RECORD_OK);
-    world_expect(TIER_LOAD, 0, 4, RECORD_OK);
+    world_await(0, STORED_OK);
+    world_expect(TIER_LOAD, 0, 4, STORED_OK);
 }
 END_TEST
 
@@ -278,15 +278,15 @@ static void fill_server(int policy, bool never_expires, bool refuses)
     server_start(0, arguments);
     world_open(1, &(struct redis_params){.never_expires = never_expires}, MIB);
     struct tier_job *store = world_run(TIER_STORE, 0, 64);
-    const uint32_t stored = world_count(store, RECORD_OK), full = world_count(store, RECORD_FULL);
+    const uint32_t stored = world_count(store, STORED_OK), full = world_count(store, STORED_FULL);
     world_free(store);
     ck_assert_uint_eq(stored + full, 64);
     ck_assert_int_eq(full > 0, refuses);
     tier_counts(world.tier, &counts);
-    ck_assert_uint_eq(counts.failed[RECORD_FULL], full);
+    ck_assert_uint_eq(counts.failed[STORED_FULL], full);
     struct tier_job *load = world_run(TIER_LOAD, 0, 64);
-    const uint32_t loaded = world_count(load, RECORD_OK);
-    ck_assert_uint_eq(loaded + world_count(load, RECORD_ABSENT), 64);
+    const uint32_t loaded = world_count(load, STORED_OK);
+    ck_assert_uint_eq(loaded + world_count(load, STORED_ABSENT), 64);
     ck_assert_uint_gt(loaded, 0);
     ck_assert_uint_lt(loaded, 64);
     world_free(load);
@@ -312,11 +312,11 @@ START_TEST(a_queue_that_is_full_refuses_jobs)
 {
     server_start(0, NULL);
     world_open(1, &(struct redis_params){.queue_bytes = 8000, .queue_commands = 16}, 1000);
-    world_expect(TIER_STORE, 0, 9, RECORD_FULL);
-    world_expect(TIER_STORE, 0, 8, RECORD_OK);
-    world_expect(TIER_LOOKUP, 0, 17, RECORD_FULL);
-    world_expect(TIER_LOOKUP, 0, 8, RECORD_OK);
-    world_expect(TIER_LOAD, 0, 8, RECORD_OK);
+    world_expect(TIER_STORE, 0, 9, STORED_FULL);
+    world_expect(TIER_STORE, 0, 8, STORED_OK);
+    world_expect(TIER_LOOKUP, 0, 17, STORED_FULL);
+    world_expect(TIER_LOOKUP, 0, 8, STORED_OK);
+    world_expect(TIER_LOAD, 0, 8, STORED_OK);
 }
 END_TEST
 
@@ -325,7 +325,7 @@ START_TEST(a_tier_closes_while_jobs_wait_for_a_server_that_stands_still)
     uint8_t *memory[3][4];
     server_start(0, NULL);
     world_open(1, &(struct redis_params){.stall_ms = 60000}, 2 * MIB);
-    world_expect(TIER_STORE, 0, 4, RECORD_OK);
+    world_expect(TIER_STORE, 0, 4, STORED_OK);
     server_signal(0, SIGSTOP);
     for (int i = 0; i < 3; i++) {
         struct tier_job *job = world_start(i == 0   ? TIER_STORE
@@ -441,7 +441,7 @@ static void meet_liar(struct liar liar, const char *told)
         struct tier_job *job = world_start((enum tier_kind)kind, 0, 3, DEADLINE_MS);
         world_end(job);
         if (kind == TIER_LOAD)
-            ck_assert_uint_eq(world_count(job, RECORD_OK), 0);
+            ck_assert_uint_eq(world_count(job, STORED_OK), 0);
         world_free(job);
         tier_state(world.tier, &state);
     }
@@ -572,7 +572,7 @@ static void harm(struct dice *dice)
         }
         break;
     default: {
-        char name[RECORD_NAME_ROOM];
+        char name[STORED_NAME_ROOM];
         world_name(dice_below(dice, 32), dice_below(dice, 2), name);
         redisReply *reply = server_ask(0, "STRLEN %s", name);
         const long long size = reply->integer;
@@ -595,7 +595,7 @@ START_TEST(whatever_happens_no_byte_is_wrong_and_each_job_ends)
         struct tier_job **job = &jobs[dice_below(&dice, 4)];
         if (*job) {
             world_end(*job);
-            loaded += (*job)->kind == TIER_LOAD ? world_count(*job, RECORD_OK) : 0;
+            loaded += (*job)->kind == TIER_LOAD ? world_count(*job, STORED_OK) : 0;
             world_free(*job);
         }
         *job = world_start((enum tier_kind)dice_below(&dice, TIER_NUM_KINDS), dice_below(&dice, 28),

@@ -330,7 +330,7 @@ END_TEST
 
 START_TEST(slots_are_those_of_a_redis_cluster)
 {
-    struct record_chain chain;
+    struct stored_chain chain;
     char hex[33];
     struct dice dice = {check_seed()};
     ck_assert_uint_eq(slot_of_text("123456789", 9), 0x31c3);

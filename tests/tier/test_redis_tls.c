@@ -146,12 +146,12 @@ START_TEST(what_is_stored_over_tls_comes_back_with_the_same_bits)
     static const uint64_t sizes[] = {1, 4096, 16384, MIB, MIB + 1, 9 * MIB + 5};
     open_server(here, "no");
     open_tier(ca, NULL, sizes[_i]);
-    world_expect(TIER_LOAD, 0, 8, RECORD_ABSENT);
-    world_expect(TIER_STORE, 0, 8, RECORD_OK);
-    world_expect(TIER_LOOKUP, 0, 8, RECORD_OK);
-    world_expect(TIER_LOAD, 0, 8, RECORD_OK);
-    world_expect(TIER_DELETE, 0, 4, RECORD_OK);
-    world_expect(TIER_LOAD, 0, 4, RECORD_ABSENT);
+    world_expect(TIER_LOAD, 0, 8, STORED_ABSENT);
+    world_expect(TIER_STORE, 0, 8, STORED_OK);
+    world_expect(TIER_LOOKUP, 0, 8, STORED_OK);
+    world_expect(TIER_LOAD, 0, 8, STORED_OK);
+    world_expect(TIER_DELETE, 0, 4, STORED_OK);
+    world_expect(TIER_LOAD, 0, 4, STORED_ABSENT);
 }
 END_TEST
 
@@ -168,7 +168,7 @@ START_TEST(many_jobs_at_once_over_tls_all_get_their_own_bytes)
                                   4 * i, 4, 60000);
         for (uint32_t i = 0; i < 8; i++) {
             world_end(jobs[i]);
-            ck_assert_uint_eq(world_count(jobs[i], RECORD_OK), 4);
+            ck_assert_uint_eq(world_count(jobs[i], STORED_OK), 4);
             world_free(jobs[i]);
         }
     }
@@ -178,7 +178,7 @@ END_TEST
 // The breaker opens at once, because trying again is of no use.
 static void expect_refused(const char *sentence)
 {
-    world_await(0, RECORD_BREAKER);
+    world_await(0, STORED_BREAKER);
     ck_assert_msg(world_was_told(sentence), "not \"%s\" but: %s", sentence, world.said);
     redisReply *reply = server_ask(0, "DBSIZE");
     ck_assert_int_eq(reply->integer, 0);
@@ -211,7 +211,7 @@ START_TEST(a_server_that_speaks_plain_text_gets_no_block)
     const struct redis_params params = {.url = url, .ca_file = ca, .stall_ms = 300};
     world_open(1, &params, 1000);
     struct tier_job *job = world_run(TIER_STORE, 0, 1);
-    ck_assert_uint_eq(world_count(job, RECORD_OK), 0);
+    ck_assert_uint_eq(world_count(job, STORED_OK), 0);
     world_free(job);
     expect_refused("127.0.0.1");
 }
@@ -222,12 +222,12 @@ START_TEST(a_server_that_asks_for_a_certificate_gets_the_daemons)
     open_server(here, "yes");
     open_tier(ca, _i ? own : NULL, 1000);
     if (_i) {
-        world_expect(TIER_STORE, 0, 8, RECORD_OK);
-        world_expect(TIER_LOAD, 0, 8, RECORD_OK);
+        world_expect(TIER_STORE, 0, 8, STORED_OK);
+        world_expect(TIER_LOAD, 0, 8, STORED_OK);
         return;
     }
     struct tier_job *job = world_run(TIER_STORE, 0, 1);
-    ck_assert_uint_eq(world_count(job, RECORD_OK), 0);
+    ck_assert_uint_eq(world_count(job, STORED_OK), 0);
     world_free(job);
 }
 END_TEST
@@ -237,7 +237,7 @@ START_TEST(a_server_that_is_killed_in_the_middle_is_used_again_when_it_is_back)
     struct tier_job *jobs[6];
     open_server(here, "no");
     open_tier(ca, NULL, 2 * MIB);
-    world_expect(TIER_STORE, 0, 16, RECORD_OK);
+    world_expect(TIER_STORE, 0, 16, STORED_OK);
     for (uint32_t i = 0; i < 6; i++)
         jobs[i] = world_start(i % 2 ? TIER_STORE : TIER_LOAD, i % 2 ? 16 : 0, 16, 60000);
     world_end(jobs[0]);
@@ -245,13 +245,13 @@ START_TEST(a_server_that_is_killed_in_the_middle_is_used_again_when_it_is_back)
     for (uint32_t i = 0; i < 6; i++) {
         if (i)
             world_end(jobs[i]);
-        ck_assert_uint_eq(world_count(jobs[i], RECORD_TIMEOUT), 0); // it is noticed at once
+        ck_assert_uint_eq(world_count(jobs[i], STORED_TIMEOUT), 0); // it is noticed at once
         world_free(jobs[i]);
     }
     start_server(true, "no");
-    world_await(0, RECORD_ABSENT); // it is empty
-    world_expect(TIER_STORE, 0, 8, RECORD_OK);
-    world_expect(TIER_LOAD, 0, 8, RECORD_OK);
+    world_await(0, STORED_ABSENT); // it is empty
+    world_expect(TIER_STORE, 0, 8, STORED_OK);
+    world_expect(TIER_LOAD, 0, 8, STORED_OK);
 }
 END_TEST
 

@@ -33,7 +33,7 @@ static bool close_backend(struct tier_backend *backend, int64_t deadline_ns)
     (void)deadline_ns;
     closed = true;
     while (num_kept)
-        tier_job_fail(kept[--num_kept], RECORD_CLOSED);
+        tier_job_fail(kept[--num_kept], STORED_CLOSED);
     return true;
 }
 
@@ -92,7 +92,7 @@ static void close_tier(void)
 
 static struct tier_job *start(enum tier_kind kind, uint32_t count, int64_t abandon_ns)
 {
-    const struct record_space space = tier_space(100, "a");
+    const struct stored_space space = tier_space(100, "a");
     struct tier_job *job = tier_world_job(kind, &space, 0, count);
     job->abandon_ns = abandon_ns;
     tier_start(tier, job);
@@ -112,14 +112,14 @@ START_TEST(a_job_is_given_back_once_when_the_backend_ends_it)
     struct tier_job *job = start(TIER_LOAD, 2, FOREVER);
     ck_assert(!tier_poll(tier, 5, &event));
     ck_assert_uint_eq(tier_num_jobs(tier), 1);
-    job->blocks[0].reason = RECORD_OK;
-    tier_job_fail(job, RECORD_TIMEOUT);
+    job->blocks[0].reason = STORED_OK;
+    tier_job_fail(job, STORED_TIMEOUT);
     ck_assert(tier_has_news(tier));
     event = tier_world_wait(tier);
     ck_assert_int_eq(event.kind, TIER_DONE);
     ck_assert_ptr_eq(event.job, job);
-    ck_assert_int_eq(job->blocks[0].reason, RECORD_OK);
-    ck_assert_int_eq(job->blocks[1].reason, RECORD_TIMEOUT);
+    ck_assert_int_eq(job->blocks[0].reason, STORED_OK);
+    ck_assert_int_eq(job->blocks[1].reason, STORED_TIMEOUT);
     ck_assert(!tier_poll(tier, INT64_MAX - 1, &event));
     ck_assert_uint_eq(tier_num_jobs(tier), 0);
     tier_job_destroy(job);
@@ -138,13 +138,13 @@ START_TEST(an_abandoned_job_keeps_its_memory_until_the_backend_ends_it)
     ck_assert_uint_eq(tier_num_abandoned(tier), 1);
     ck_assert(!tier_poll(tier, 1000, &event)); // told once
     ck_assert(tier_wake_ns(tier) == FOREVER);
-    job->blocks[0].reason = RECORD_OK; // too late
+    job->blocks[0].reason = STORED_OK; // too late
     tier_job_end(job);
     event = tier_world_wait(tier);
     ck_assert_int_eq(event.kind, TIER_QUIET);
     ck_assert_ptr_eq(event.job, job);
     ck_assert_uint_eq(counts().loaded, 0);
-    ck_assert_uint_eq(counts().failed[RECORD_ABANDONED], 1);
+    ck_assert_uint_eq(counts().failed[STORED_ABANDONED], 1);
     ck_assert_uint_eq(tier_num_abandoned(tier), 0);
     tier_job_destroy(job);
     num_kept = 0;
@@ -155,7 +155,7 @@ START_TEST(a_job_that_ended_before_it_was_abandoned_is_done)
 {
     struct tier_job *job = start(TIER_LOAD, 1, 100);
     struct tier_event event;
-    job->blocks[0].reason = RECORD_OK;
+    job->blocks[0].reason = STORED_OK;
     tier_job_end(job);
     ck_assert(tier_poll(tier, 5000, &event));
     ck_assert_int_eq(event.kind, TIER_DONE);
@@ -166,11 +166,11 @@ END_TEST
 
 START_TEST(a_call_that_a_tier_lacks_finds_nothing)
 {
-    const struct record_space space = tier_space(100, "a");
+    const struct stored_space space = tier_space(100, "a");
     struct tier_job *job = tier_world_job(TIER_DELETE, &space, 0, 1);
     tier_world_do(tier, job);
-    ck_assert_int_eq(job->blocks[0].reason, RECORD_ABSENT);
-    const struct record_chain chain = tier_chain(0);
+    ck_assert_int_eq(job->blocks[0].reason, STORED_ABSENT);
+    const struct stored_chain chain = tier_chain(0);
     ck_assert_int_eq(tier_probe(tier, &space, &chain), TIER_UNKNOWN);
     tier_job_destroy(job);
 }
@@ -180,11 +180,11 @@ START_TEST(blocks_are_counted_by_kind_and_reason)
 {
     struct tier_job *load = start(TIER_LOAD, 3, FOREVER), *store = start(TIER_STORE, 2, FOREVER),
                     *look = start(TIER_LOOKUP, 2, FOREVER);
-    load->blocks[0].reason = RECORD_OK;
-    load->blocks[1].reason = RECORD_CHECKSUM;
-    store->blocks[0].reason = store->blocks[1].reason = RECORD_OK;
+    load->blocks[0].reason = STORED_OK;
+    load->blocks[1].reason = STORED_CHECKSUM;
+    store->blocks[0].reason = store->blocks[1].reason = STORED_OK;
     look->blocks[0].answer = TIER_THERE;
-    look->blocks[0].reason = RECORD_OK;
+    look->blocks[0].reason = STORED_OK;
     for (uint32_t i = 0; i < 3; i++) {
         tier_job_end(kept[i]);
         tier_job_destroy(tier_world_wait(tier).job);
@@ -197,8 +197,8 @@ START_TEST(blocks_are_counted_by_kind_and_reason)
     ck_assert_uint_eq(now.loaded_bytes, 100);
     ck_assert_uint_eq(now.stored, 2);
     ck_assert_uint_eq(now.stored_bytes, 200);
-    ck_assert_uint_eq(now.failed[RECORD_CHECKSUM], 1);
-    ck_assert_uint_eq(now.failed[RECORD_ABSENT], 0);
+    ck_assert_uint_eq(now.failed[STORED_CHECKSUM], 1);
+    ck_assert_uint_eq(now.failed[STORED_ABSENT], 0);
     struct tier_state state_now;
     tier_state(tier, &state_now);
     ck_assert_uint_eq(state_now.limit_bytes, 77);

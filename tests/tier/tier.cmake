@@ -3,7 +3,7 @@
 #
 # The suites of daemon/tier: no GPU, no daemon.
 
-foreach(suite record tier host files)
+foreach(suite stored tier host files)
   aule_check(test_${suite} SOURCES tier/test_${suite}.c tier/tier_world.c rigs/dice.c
     LIBS aule_tier LABELS unit tier)
 endforeach()

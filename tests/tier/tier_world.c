@@ -10,22 +10,22 @@
 #include <poll.h>
 #include <string.h>
 
-struct record_space tier_space(uint64_t block_bytes, const char *salt)
+struct stored_space tier_space(uint64_t block_bytes, const char *salt)
 {
-    struct record_space space = {.block_bytes = block_bytes};
-    record_fingerprint("model", 5, space.fingerprint);
-    record_salt("key", 3, salt, strlen(salt), space.salt);
+    struct stored_space space = {.block_bytes = block_bytes};
+    stored_fingerprint("model", 5, space.fingerprint);
+    stored_salt("key", 3, salt, strlen(salt), space.salt);
     return space;
 }
 
-struct record_chain tier_chain(uint32_t number)
+struct stored_chain tier_chain(uint32_t number)
 {
-    const struct record_chain root = record_chain_begin("", 0);
+    const struct stored_chain root = stored_chain_begin("", 0);
     const int32_t token = (int32_t)number;
-    return record_chain_next(&root, &token, 1);
+    return stored_chain_next(&root, &token, 1);
 }
 
-struct tier_job *tier_world_job(enum tier_kind kind, const struct record_space *space,
+struct tier_job *tier_world_job(enum tier_kind kind, const struct stored_space *space,
                                 uint32_t first, uint32_t count)
 {
     struct tier_job *job = tier_job_create(kind, count);

@@ -11,10 +11,10 @@
 
 #include <check.h>
 
-struct record_space tier_space(uint64_t block_bytes, const char *salt);
-struct record_chain tier_chain(uint32_t number);
+struct stored_space tier_space(uint64_t block_bytes, const char *salt);
+struct stored_chain tier_chain(uint32_t number);
 // A job of `count` blocks whose chains have the numbers from `first` on, without deadlines.
-struct tier_job *tier_world_job(enum tier_kind kind, const struct record_space *space,
+struct tier_job *tier_world_job(enum tier_kind kind, const struct stored_space *space,
                                 uint32_t first, uint32_t count);
 // Waits for the tier's next event.
 struct tier_event tier_world_wait(struct tier *tier);

@@ -109,7 +109,7 @@ struct fake_submission *first_copy(void)
     return hauls ? fake_engine_oldest_haul(engine) : fake_engine_oldest(engine);
 }
 
-void order(enum fault_kind kind, enum tier_kind jobs, enum record_reason reason, uint32_t times)
+void order(enum fault_kind kind, enum tier_kind jobs, enum stored_reason reason, uint32_t times)
 {
     const struct fault_order now = {kind, jobs, reason, 100, times};
     fault_order(fault, &now);

@@ -40,7 +40,7 @@ void close_hauling(void); // while there are hauls, or after the device was lost
 // Finishes all submissions and the jobs of the tiers, but those that the tier of harm holds.
 void settle(void);
 struct fake_submission *first_copy(void); // the oldest of the copies that are under way
-void order(enum fault_kind kind, enum tier_kind jobs, enum record_reason reason, uint32_t times);
+void order(enum fault_kind kind, enum tier_kind jobs, enum stored_reason reason, uint32_t times);
 
 // Computes and publishes the first blocks of the text, and lets them go.
 void compute(struct worker *worker, const int32_t *text, uint32_t count);

@@ -19,9 +19,9 @@
 // Bytes that one copy moves: below a millisecond on a GPU with a fast bus.
 enum { COPY_BYTES = 32 << 20 };
 
-struct record_space errand_space(const struct cache *cache, const struct salt *salt)
+struct stored_space errand_space(const struct cache *cache, const struct salt *salt)
 {
-    struct record_space space = {.block_bytes = cache->block_bytes};
+    struct stored_space space = {.block_bytes = cache->block_bytes};
     memcpy(space.fingerprint, cache->name_in_tiers, sizeof space.fingerprint);
     memcpy(space.salt, salt->name_in_tiers, sizeof space.salt);
     return space;
@@ -31,9 +31,9 @@ struct record_space errand_space(const struct cache *cache, const struct salt *s
 // blocks, and count them against its limits.
 static uint64_t number_in_tiers(const struct tenant *tenant)
 {
-    uint8_t id[RECORD_ID_BYTES];
+    uint8_t id[STORED_ID_BYTES];
     uint64_t number;
-    record_fingerprint(tenant->label, strlen(tenant->label), id);
+    stored_fingerprint(tenant->label, strlen(tenant->label), id);
     memcpy(&number, id, sizeof number);
     return number ? number : 1; // 0 is nobody
 }
@@ -116,7 +116,7 @@ static void errand_free(struct errand *errand)
 
 struct errand *errand_find_load(const struct core *core, const struct cache *cache,
                                 const struct salt *salt, uint32_t place,
-                                const struct record_chain *chain)
+                                const struct stored_chain *chain)
 {
     struct errand *errand;
     LIST_EACH(core->tiers.errands, errand) {
@@ -179,7 +179,7 @@ static bool lay(const struct errand *errand, const struct tier_job *job, bool le
     } else if (job->kind == TIER_LOAD && !lends) {
         *data = host_reserve(area, &errand->share, errand->space.block_bytes);
         if (!*data)
-            block->reason = RECORD_FULL;
+            block->reason = STORED_FULL;
         return *data != NULL;
     }
     return true;
@@ -213,7 +213,7 @@ void errand_start(struct errand *errand, enum tier_kind kind, uint32_t source,
         uint8_t *data;
         if (!wanted(block, source) || !lay(errand, job, lends, block, &data))
             continue;
-        block->reason = RECORD_ABANDONED; // until the job is done
+        block->reason = STORED_ABANDONED; // until the job is done
         job->blocks[job->num_blocks++] =
             (struct tier_block){.chain = block->chain, .data = data, .tag = i};
     }
@@ -229,7 +229,7 @@ static void take_block(struct errand *errand, enum tier_kind kind, uint8_t sourc
 {
     struct errand_block *block = &errand->blocks[from->tag];
     block->reason = from->reason;
-    if (kind == TIER_LOAD && from->reason == RECORD_OK) {
+    if (kind == TIER_LOAD && from->reason == STORED_OK) {
         block->data = from->data;
         from->data = NULL;
     }

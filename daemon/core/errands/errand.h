@@ -24,13 +24,13 @@ enum errand_stage {
 enum { ERRAND_NO_SOURCE = UINT8_MAX };
 
 struct errand_block {
-    struct record_chain chain;
+    struct stored_chain chain;
     int32_t block;             // on the GPU; a load's is leased; -1 = none yet
     uint8_t source;            // a load's: index of the tier; ERRAND_NO_SOURCE = not known yet
     uint8_t unknown;           // a load's: bits of the tiers that a look-up must ask
     uint8_t *data;             // in the host tier's memory, with a reference; NULL = none
     bool moved;                // a load's: its copy is queued
-    enum record_reason reason; // of its last job
+    enum stored_reason reason; // of its last job
 };
 
 struct errand {
@@ -40,7 +40,7 @@ struct errand {
     struct hold_table *table;
     bool loads;
     enum errand_stage stage;
-    struct record_space space;
+    struct stored_space space;
     struct tier_share share;
     int64_t started_ns, give_up_ns; // core's clock; a lease is not waited for beyond give_up_ns
     uint32_t num_jobs;              // that tiers work on
@@ -74,7 +74,7 @@ struct errand *errand_create(struct core *core, struct cache *cache, struct salt
 // The load that brings the block with this chain and this place in its prompt. NULL: none does.
 struct errand *errand_find_load(const struct core *core, const struct cache *cache,
                                 const struct salt *salt, uint32_t place,
-                                const struct record_chain *chain);
+                                const struct stored_chain *chain);
 // Closes its session, gives its memory back and frees it. No job and no copy is under way.
 void errand_end(struct errand *errand);
 // Tier `source` of core's list.
@@ -94,7 +94,7 @@ bool errand_copies(const struct errand *errand, uint32_t count);
 bool errand_copied(const struct errand *errand); // none has failed so far
 // A tier's event. Returns the errand whose turn it is; NULL: none.
 struct errand *errand_event(struct core *core, const struct tier_event *event);
-struct record_space errand_space(const struct cache *cache, const struct salt *salt);
+struct stored_space errand_space(const struct cache *cache, const struct salt *salt);
 struct tier_share errand_share(const struct tenant *tenant);
 
 // errand_load.c, errand_store.c: go on as far as possible. True: it has ended, and is freed.

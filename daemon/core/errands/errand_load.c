@@ -62,8 +62,8 @@ static enum status find(struct plan *plan, uint64_t cache, uint32_t max_tokens)
 }
 
 // Fills in the block's source. ERRAND_NO_SOURCE: only a look-up can say. False: no tier has it.
-static bool probe(const struct core *core, const struct record_space *space,
-                  const struct record_chain *chain, struct errand_block *block)
+static bool probe(const struct core *core, const struct stored_space *space,
+                  const struct stored_chain *chain, struct errand_block *block)
 {
     *block = (struct errand_block){.chain = *chain, .block = -1, .source = ERRAND_NO_SOURCE};
     for (uint32_t i = 0; i <= core->params.tiers.num_more; i++) {
@@ -77,14 +77,14 @@ static bool probe(const struct core *core, const struct record_space *space,
     return block->unknown != 0;
 }
 
-static struct record_chain next_chain(const struct plan *plan)
+static struct stored_chain next_chain(const struct plan *plan)
 {
     const struct core_prefix *prefix = plan->prefix;
     const uint32_t block_size = plan->table->cache->identity.kv.block_size;
-    const struct record_chain before =
+    const struct stored_chain before =
         plan->last ? plan->last->chain
-                   : record_chain_begin(prefix->extra_key, prefix->extra_key_size);
-    return record_chain_next(&before, prefix->tokens + (size_t)plan->num_found * block_size,
+                   : stored_chain_begin(prefix->extra_key, prefix->extra_key_size);
+    return stored_chain_next(&before, prefix->tokens + (size_t)plan->num_found * block_size,
                              block_size);
 }
 
@@ -93,13 +93,13 @@ static uint32_t probe_all(const struct plan *plan, struct errand_block *blocks, 
 {
     const struct cache *cache = plan->table->cache;
     const uint32_t block_size = cache->identity.kv.block_size;
-    const struct record_space space = errand_space(cache, plan->session->salt);
+    const struct stored_space space = errand_space(cache, plan->session->salt);
     const int32_t *tokens = plan->prefix->tokens + (size_t)plan->num_found * block_size;
-    struct record_chain chain = next_chain(plan);
+    struct stored_chain chain = next_chain(plan);
     uint32_t count = 0;
     for (; count < most; count++) {
         if (count)
-            chain = record_chain_next(&chain, tokens + (size_t)count * block_size, block_size);
+            chain = stored_chain_next(&chain, tokens + (size_t)count * block_size, block_size);
         if (!probe(plan->session->core, &space, &chain, &blocks[count]))
             break;
     }
@@ -229,7 +229,7 @@ static uint64_t find_load(const struct plan *plan)
 {
     if (!plan->session->core->tiers.errands)
         return 0;
-    const struct record_chain chain = next_chain(plan);
+    const struct stored_chain chain = next_chain(plan);
     const struct errand *errand = errand_find_load(plan->session->core, plan->table->cache,
                                                    plan->session->salt, plan->num_found, &chain);
     return errand ? errand->session->id : 0;
@@ -305,7 +305,7 @@ static void learn(const struct errand *errand)
     uint32_t num_sources = 0;
     const struct errand_block *next = &errand->blocks[errand->num_done];
     const bool ran_out =
-        !errand->num_done && (next->reason == RECORD_TIMEOUT || next->reason == RECORD_ABANDONED);
+        !errand->num_done && (next->reason == STORED_TIMEOUT || next->reason == STORED_ABANDONED);
     const uint32_t count = ran_out ? 1 : errand->num_done;
     const int64_t took_ns = errand->core->ledger.now_ns - errand->started_ns;
     const double mib = (double)count * (double)errand->space.block_bytes / (1 << 20);

@@ -32,7 +32,7 @@ static void skip(struct core *core, uint64_t count)
 static bool is_kept(const struct errand_block *block, uint32_t source)
 {
     (void)source;
-    return block->data && block->reason == RECORD_OK;
+    return block->data && block->reason == STORED_OK;
 }
 
 static bool is_copied(const struct errand_block *block, uint32_t source)

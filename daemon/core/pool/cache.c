@@ -202,7 +202,7 @@ static void name_in_tiers(struct cache *cache)
     all.fingerprint_size = cache->identity.fingerprint_size;
     memcpy(all.fingerprint, cache->fingerprint, all.fingerprint_size);
     memcpy(all.name, cache->name, strlen(cache->name));
-    record_fingerprint(&all, sizeof all, cache->name_in_tiers);
+    stored_fingerprint(&all, sizeof all, cache->name_in_tiers);
 }
 
 // Bytes of the arrays of a chunk, in the order in which they lie side by side.

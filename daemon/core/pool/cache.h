@@ -49,7 +49,7 @@ struct cache {
 
     struct prefix_root *roots; // by (salt, extra key)
     struct prefix_node *fresh; // nodes whose blocks tiers shall store, oldest first; prefix.h
-    uint8_t name_in_tiers[RECORD_ID_BYTES]; // record_space.fingerprint
+    uint8_t name_in_tiers[STORED_ID_BYTES]; // stored_space.fingerprint
     bool too_large;                         // for tiers: the log has been told
     struct node_table nodes;                // of the trees below the roots
     struct stock node_stock;                // of these nodes

@@ -66,7 +66,7 @@ struct prefix_root *prefix_root_get(struct cache *cache, struct salt *salt,
         return NULL;
     }
     fresh->id = ++cache->pool->ledger->last_id;
-    fresh->chain = record_chain_begin(prefix->extra_key, prefix->extra_key_size);
+    fresh->chain = stored_chain_begin(prefix->extra_key, prefix->extra_key_size);
     salt_ref(salt);
     return fresh;
 }
@@ -237,7 +237,7 @@ struct prefix_node *prefix_add(struct cache *cache, struct prefix_root *root,
     note_ancestors(node);
     memcpy(node->tokens, tokens, tokens_size(cache));
     if (cache->pool->has_tiers)
-        node->chain = record_chain_next(parent ? &parent->chain : &root->chain, tokens,
+        node->chain = stored_chain_next(parent ? &parent->chain : &root->chain, tokens,
                                         cache->identity.kv.block_size);
     if (!node_table_add(&cache->nodes, node->hash, node)) {
         stock_give(&cache->node_stock, node);

@@ -24,7 +24,7 @@ enum { PREFIX_FARTHER = 3 };
 //   at 64    the links of the tree, and what keeps the node
 //   at 128   what a look-up compares: hash, parent, block, tokens
 struct prefix_node {
-    struct record_chain chain; // its name in tiers; unset while pool->has_tiers is not
+    struct stored_chain chain; // its name in tiers; unset while pool->has_tiers is not
     struct prefix_node *prev_fresh, *next_fresh; // cache->fresh, while is_fresh
     uint64_t id;                                 // from ledger->last_id
     int64_t attached_ns;                         // the ledger's time when it got the block
@@ -55,7 +55,7 @@ struct prefix_root {
     uint64_t id;                  // from ledger->last_id
     struct salt *salt;            // referenced
     struct prefix_node *children; // owned
-    struct record_chain chain;    // before its children's
+    struct stored_chain chain;    // before its children's
     uint32_t claims;              // claims below it; a root without claims or children is freed
     uint32_t key_size;            // bytes
     uint8_t key[];                // the salt's id, then the extra key's bytes

@@ -9,7 +9,7 @@
 #define AULE_CORE_SALT_H
 
 #include "base/hash.h"
-#include "tier/record.h"
+#include "tier/stored.h"
 
 #include <stdint.h>
 
@@ -19,7 +19,7 @@ struct salt {
     UT_hash_handle hh;
     struct salt **table;                    // the table that has it, as given to salt_get()
     uint64_t id;                            // the number, from 1
-    uint8_t name_in_tiers[RECORD_ID_BYTES]; // record_space.salt; session_life.c sets it
+    uint8_t name_in_tiers[STORED_ID_BYTES]; // stored_space.salt; session_life.c sets it
     uint32_t refs;                          // freed at 0
     uint32_t key_size;                      // bytes
     struct tenant *tenant;                  // referenced

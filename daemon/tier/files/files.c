@@ -36,8 +36,8 @@ enum { THREADS = 4, PAUSE_MS = 1000, OPEN_MS = 30000, MOST_OWNERS = 1 << 16 };
 enum { LOADS, STORES, NUM_QUEUES };
 
 // A job in a queue, until a thread has taken its last block.
-struct work {
-    struct work *prev, *next;
+struct file_job {
+    struct file_job *prev, *next;
     struct tier_job *job;
     uint32_t taken, ended; // blocks
 };
@@ -45,7 +45,7 @@ struct work {
 // The tenant of a salt, by the last job that named it.
 struct owner {
     UT_hash_handle hh; // by salt; the one that no job has named for longest comes first
-    uint8_t salt[RECORD_ID_BYTES];
+    uint8_t salt[STORED_ID_BYTES];
     struct tier_share share;
 };
 
@@ -57,7 +57,7 @@ struct tier_backend {
 
     pthread_mutex_t lock;
     pthread_cond_t news; // for threads: work, or the end; for files_create(): the folder is open
-    struct work *queues[NUM_QUEUES];
+    struct file_job *queues[NUM_QUEUES];
     uint32_t num_storing; // threads
     bool stops;
     struct threads threads;
@@ -100,10 +100,10 @@ static int64_t wall_now_ns(void)
 // ---- what is there; under the lock ----
 
 static struct owner *find_owner(const struct tier_backend *files,
-                                const uint8_t salt[RECORD_ID_BYTES])
+                                const uint8_t salt[STORED_ID_BYTES])
 {
     struct owner *owner;
-    HASH_FIND(hh, files->owners, salt, RECORD_ID_BYTES, owner);
+    HASH_FIND(hh, files->owners, salt, STORED_ID_BYTES, owner);
     return owner;
 }
 
@@ -187,20 +187,20 @@ static bool note_file(struct tier_backend *files, const struct folder_file *file
 }
 
 // A disk that is full or fails is left alone for a while.
-static void note_disk(struct tier_backend *files, enum record_reason reason, int why)
+static void note_disk(struct tier_backend *files, enum stored_reason reason, int why)
 {
-    if (reason == RECORD_OK) {
+    if (reason == STORED_OK) {
         files->complained = false;
         return;
     }
-    if (reason != RECORD_FULL && reason != RECORD_DENIED && reason != RECORD_STORE)
+    if (reason != STORED_FULL && reason != STORED_DENIED && reason != STORED_STORE)
         return;
     files->paused_until_ns = clock_now_ns() + files->params.pause_ms * NS_PER_MS;
     files->pauses++;
     if (!files->complained)
         say(files,
-            reason == RECORD_FULL     ? "ms without stores, because the disk has no room"
-            : reason == RECORD_DENIED ? "ms without stores, because writing is not permitted"
+            reason == STORED_FULL     ? "ms without stores, because the disk has no room"
+            : reason == STORED_DENIED ? "ms without stores, because writing is not permitted"
                                       : "ms without stores, because writing failed",
             files->params.pause_ms, why);
     files->complained = true;
@@ -231,23 +231,23 @@ static bool drop(struct tier_backend *files, const struct shelf_item *item)
 }
 
 // Sets `bytes` of the limit aside. Opens the lock meanwhile.
-static enum record_reason make_room(struct tier_backend *files, const struct tier_share *share,
+static enum stored_reason make_room(struct tier_backend *files, const struct tier_share *share,
                                     uint64_t bytes)
 {
     const uint64_t limit = files->params.limit_bytes;
     if (bytes > limit)
-        return RECORD_FULL;
+        return STORED_FULL;
     while (files->shelf.bytes + files->writing_bytes + bytes > limit) {
         const struct shelf_item *item = shelf_victim(&files->shelf, share->tenant);
         if (!item)
-            return RECORD_FULL;
+            return STORED_FULL;
         if (!drop(files, item)) {
-            note_disk(files, RECORD_DENIED, errno);
-            return RECORD_DENIED;
+            note_disk(files, STORED_DENIED, errno);
+            return STORED_DENIED;
         }
     }
     files->writing_bytes += bytes;
-    return RECORD_OK;
+    return STORED_OK;
 }
 
 static void keep_cap(struct tier_backend *files, const struct shelf_key *key)
@@ -255,7 +255,7 @@ static void keep_cap(struct tier_backend *files, const struct shelf_key *key)
     const struct shelf_item *item, *excess;
     while ((item = shelf_find(&files->shelf, key)) && (excess = shelf_excess(item->tenant))) {
         if (!drop(files, excess)) {
-            note_disk(files, RECORD_DENIED, errno);
+            note_disk(files, STORED_DENIED, errno);
             return;
         }
     }
@@ -263,33 +263,33 @@ static void keep_cap(struct tier_backend *files, const struct shelf_key *key)
 
 // ---- a block; on the backend's threads ----
 
-static enum record_reason write_block(struct tier_backend *files, struct tier_job *job,
+static enum stored_reason write_block(struct tier_backend *files, struct tier_job *job,
                                       const struct tier_block *block, const struct shelf_key *key,
                                       uint64_t bytes)
 {
     int why = 0;
-    enum record_reason reason = folder_store(&files->folder, job, block, &why);
+    enum stored_reason reason = folder_store(&files->folder, job, block, &why);
     const struct folder_file file = {*key, bytes, wall_now_ns()};
     pthread_mutex_lock(&files->lock);
     files->writing_bytes -= bytes;
     note_disk(files, reason, why);
-    if (reason == RECORD_OK && note_file(files, &file, &job->share))
+    if (reason == STORED_OK && note_file(files, &file, &job->share))
         keep_cap(files, key);
-    else if (reason == RECORD_OK)
-        reason = RECORD_MEMORY;
+    else if (reason == STORED_OK)
+        reason = STORED_MEMORY;
     pthread_mutex_unlock(&files->lock);
-    if (reason == RECORD_MEMORY)
+    if (reason == STORED_MEMORY)
         (void)folder_remove(&files->folder, key); // without memory there is nothing more to do
     return reason;
 }
 
-static enum record_reason store_block(struct tier_backend *files, struct tier_job *job,
+static enum stored_reason store_block(struct tier_backend *files, struct tier_job *job,
                                       uint32_t index)
 {
     const struct tier_block *block = &job->blocks[index];
     const struct shelf_key key = shelf_key_of(&job->space, &block->chain);
     const uint64_t bytes = folder_file_bytes(job->space.block_bytes);
-    enum record_reason reason;
+    enum stored_reason reason;
     pthread_mutex_lock(&files->lock);
     note_owner(files, job);
     struct shelf_item *item = find(files, &key);
@@ -297,39 +297,39 @@ static enum record_reason store_block(struct tier_backend *files, struct tier_jo
     if (there) {
         shelf_move(&files->shelf, item, &job->share);
         item->used_ns = wall_now_ns();
-        reason = RECORD_OK;
+        reason = STORED_OK;
     } else if (clock_now_ns() < files->paused_until_ns) {
-        reason = RECORD_FULL;
+        reason = STORED_FULL;
     } else {
         reason = make_room(files, &job->share, bytes);
     }
     pthread_mutex_unlock(&files->lock);
     if (there)
         folder_touch(&files->folder, &key);
-    else if (reason == RECORD_OK)
+    else if (reason == STORED_OK)
         reason = write_block(files, job, block, &key, bytes);
     return reason;
 }
 
 // The file will never be right.
-static bool is_damaged(enum record_reason reason)
+static bool is_damaged(enum stored_reason reason)
 {
-    return reason == RECORD_OTHER_VERSION || reason == RECORD_IDENTITY || reason == RECORD_LENGTH ||
-           reason == RECORD_CHECKSUM;
+    return reason == STORED_OTHER_VERSION || reason == STORED_IDENTITY || reason == STORED_LENGTH ||
+           reason == STORED_CHECKSUM;
 }
 
-static enum record_reason load_block(struct tier_backend *files, struct tier_job *job,
+static enum stored_reason load_block(struct tier_backend *files, struct tier_job *job,
                                      uint32_t index)
 {
     const struct shelf_key key = shelf_key_of(&job->space, &job->blocks[index].chain);
-    const enum record_reason reason = folder_load(&files->folder, job, index);
+    const enum stored_reason reason = folder_load(&files->folder, job, index);
     const struct folder_file file = {key, folder_file_bytes(job->space.block_bytes), wall_now_ns()};
     const bool damaged = is_damaged(reason);
-    const bool gone = reason == RECORD_ABSENT || (damaged && folder_remove(&files->folder, &key));
+    const bool gone = reason == STORED_ABSENT || (damaged && folder_remove(&files->folder, &key));
     pthread_mutex_lock(&files->lock);
     note_owner(files, job);
     struct shelf_item *item = shelf_find(&files->shelf, &key);
-    if (reason == RECORD_OK)
+    if (reason == STORED_OK)
         note_file(files, &file, &job->share);
     else if (gone)
         forget(files, &key);
@@ -339,24 +339,24 @@ static enum record_reason load_block(struct tier_backend *files, struct tier_job
     return reason;
 }
 
-static enum record_reason erase_block(struct tier_backend *files, struct tier_job *job,
+static enum stored_reason erase_block(struct tier_backend *files, struct tier_job *job,
                                       uint32_t index)
 {
     const struct shelf_key key = shelf_key_of(&job->space, &job->blocks[index].chain);
     struct folder_file file;
     const bool there = folder_look(&files->folder, &key, &file);
     if (!folder_remove(&files->folder, &key))
-        return RECORD_DENIED;
+        return STORED_DENIED;
     pthread_mutex_lock(&files->lock);
     forget(files, &key);
     pthread_mutex_unlock(&files->lock);
-    return there ? RECORD_OK : RECORD_ABSENT;
+    return there ? STORED_OK : STORED_ABSENT;
 }
 
-static enum record_reason do_block(struct tier_backend *files, struct tier_job *job, uint32_t index)
+static enum stored_reason do_block(struct tier_backend *files, struct tier_job *job, uint32_t index)
 {
     if (clock_now_ns() >= job->deadline_ns)
-        return RECORD_TIMEOUT;
+        return STORED_TIMEOUT;
     switch (job->kind) {
     case TIER_STORE: return store_block(files, job, index);
     case TIER_LOAD: return load_block(files, job, index);
@@ -367,12 +367,12 @@ static enum record_reason do_block(struct tier_backend *files, struct tier_job *
 // ---- the threads ----
 
 // The next block to work on; takes it. NULL: there is none for this thread now.
-static struct work *take_block(struct tier_backend *files, int *queue, uint32_t *index)
+static struct file_job *take_block(struct tier_backend *files, int *queue, uint32_t *index)
 {
     const bool may_store =
         files->stops || files->num_threads == 1 || files->num_storing + 1 < files->num_threads;
     *queue = files->queues[LOADS] ? LOADS : STORES;
-    struct work *work = *queue == LOADS || may_store ? files->queues[*queue] : NULL;
+    struct file_job *work = *queue == LOADS || may_store ? files->queues[*queue] : NULL;
     if (!work)
         return NULL;
     *index = work->taken++;
@@ -381,7 +381,7 @@ static struct work *take_block(struct tier_backend *files, int *queue, uint32_t 
     return work;
 }
 
-static void end_block(struct tier_backend *files, struct work *work)
+static void end_block(struct tier_backend *files, struct file_job *work)
 {
     if (++work->ended < work->job->num_blocks)
         return;
@@ -409,7 +409,7 @@ static void run_thread(void *argument)
     block_signal();
     pthread_mutex_lock(&files->lock);
     for (;;) {
-        struct work *work = take_block(files, &queue, &index);
+        struct file_job *work = take_block(files, &queue, &index);
         if (!work && files->stops)
             break;
         if (!work) {
@@ -419,7 +419,7 @@ static void run_thread(void *argument)
         const bool stops = files->stops;
         files->num_storing += queue == STORES;
         pthread_mutex_unlock(&files->lock);
-        work->job->blocks[index].reason = stops ? RECORD_CLOSED : do_block(files, work->job, index);
+        work->job->blocks[index].reason = stops ? STORED_CLOSED : do_block(files, work->job, index);
         pthread_mutex_lock(&files->lock);
         files->num_storing -= queue == STORES;
         if (queue == STORES && files->queues[STORES])
@@ -544,9 +544,9 @@ static void run_watcher(void *argument)
 
 static void hand_over(struct tier_backend *files, struct tier_job *job)
 {
-    struct work *work = job->num_blocks ? calloc(1, sizeof *work) : NULL;
+    struct file_job *work = job->num_blocks ? calloc(1, sizeof *work) : NULL;
     if (!work) {
-        tier_job_fail(job, RECORD_MEMORY);
+        tier_job_fail(job, STORED_MEMORY);
         return;
     }
     work->job = job;
@@ -565,14 +565,14 @@ static void files_lookup(struct tier_backend *files, struct tier_job *job)
         if (!find(files, &key))
             continue;
         block->answer = TIER_THERE;
-        block->reason = RECORD_OK;
+        block->reason = STORED_OK;
     }
     pthread_mutex_unlock(&files->lock);
     tier_job_end(job);
 }
 
-static enum tier_answer files_probe(struct tier_backend *files, const struct record_space *space,
-                                    const struct record_chain *chain)
+static enum tier_answer files_probe(struct tier_backend *files, const struct stored_space *space,
+                                    const struct stored_chain *chain)
 {
     const struct shelf_key key = shelf_key_of(space, chain);
     pthread_mutex_lock(&files->lock);

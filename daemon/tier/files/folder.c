@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 static const char ending[] = ".aule1", unfinished[] = ".aule-part-";
-_Static_assert(RECORD_VERSION == 1, "the names of files end with the version");
+_Static_assert(STORED_VERSION == 1, "the names of files end with the version");
 
 // ---- the folder ----
 
@@ -91,9 +91,9 @@ enum status folder_follow(struct folder *folder, bool *follows, struct error *er
 
 // ---- names: "<fingerprint>-<salt>-<chain>.aule1", ids in hex ----
 
-static char *put_id(char *to, const uint8_t id[RECORD_ID_BYTES], char behind)
+static char *put_id(char *to, const uint8_t id[STORED_ID_BYTES], char behind)
 {
-    for (int i = 0; i < RECORD_ID_BYTES; i++)
+    for (int i = 0; i < STORED_ID_BYTES; i++)
         to += sprintf(to, "%02x", id[i]);
     *to++ = behind;
     return to;
@@ -114,9 +114,9 @@ static int digit_of(char c)
 }
 
 // Returns what stands behind the id and `behind`; NULL: it is none, also if `from` is NULL.
-static const char *take_id(const char *from, uint8_t id[RECORD_ID_BYTES], char behind)
+static const char *take_id(const char *from, uint8_t id[STORED_ID_BYTES], char behind)
 {
-    for (int i = 0; from && i < RECORD_ID_BYTES; i++, from += 2) {
+    for (int i = 0; from && i < STORED_ID_BYTES; i++, from += 2) {
         const int high = digit_of(from[0]), low = high < 0 ? -1 : digit_of(from[1]);
         if (low < 0)
             return NULL;
@@ -203,24 +203,24 @@ void folder_touch(const struct folder *folder, const struct shelf_key *key)
 
 uint64_t folder_file_bytes(uint64_t block_bytes)
 {
-    return block_bytes + record_num_parts(block_bytes) * sizeof(struct record_header);
+    return block_bytes + stored_num_parts(block_bytes) * sizeof(struct stored_header);
 }
 
-static enum record_reason reason_of(int why)
+static enum stored_reason reason_of(int why)
 {
     switch (why) {
-    case ENOENT: return RECORD_ABSENT;
+    case ENOENT: return STORED_ABSENT;
     case ENOSPC:
     case EDQUOT:
-    case EFBIG: return RECORD_FULL;
+    case EFBIG: return STORED_FULL;
     case EACCES:
     case EPERM:
     case EROFS:
-    case ELOOP: return RECORD_DENIED;
+    case ELOOP: return STORED_DENIED;
     case ENOMEM:
     case EMFILE:
-    case ENFILE: return RECORD_MEMORY;
-    default: return RECORD_STORE;
+    case ENFILE: return STORED_MEMORY;
+    default: return STORED_STORE;
     }
 }
 
@@ -253,31 +253,31 @@ static bool is_late(const struct tier_job *job)
 }
 
 // An errno of a file that is being written. ENOENT: the folder is gone.
-static enum record_reason reason_of_store(int *why)
+static enum stored_reason reason_of_store(int *why)
 {
     *why = errno;
-    return errno == ENOENT ? RECORD_STORE : reason_of(errno);
+    return errno == ENOENT ? STORED_STORE : reason_of(errno);
 }
 
-static enum record_reason write_parts(int fd, const struct tier_job *job,
+static enum stored_reason write_parts(int fd, const struct tier_job *job,
                                       const struct tier_block *block, int *why)
 {
-    const struct record_space *space = &job->space;
-    const uint32_t num_parts = record_num_parts(space->block_bytes);
+    const struct stored_space *space = &job->space;
+    const uint32_t num_parts = stored_num_parts(space->block_bytes);
     for (uint32_t i = 0; i < num_parts; i++) {
-        struct record_header header;
-        uint8_t *payload = block->data + record_part_offset(i);
+        struct stored_header header;
+        uint8_t *payload = block->data + stored_part_offset(i);
         if (is_late(job))
-            return RECORD_TIMEOUT;
-        record_header_fill(&header, space, &block->chain, i, payload);
+            return STORED_TIMEOUT;
+        stored_header_fill(&header, space, &block->chain, i, payload);
         struct iovec pieces[2] = {{&header, sizeof header}, {payload, header.payload_bytes}};
         if (move_all(fd, writev, pieces) < 0)
             return reason_of_store(why);
     }
-    return RECORD_OK;
+    return STORED_OK;
 }
 
-enum record_reason folder_store(struct folder *folder, const struct tier_job *job,
+enum stored_reason folder_store(struct folder *folder, const struct tier_job *job,
                                 const struct tier_block *block, int *why)
 {
     const struct shelf_key key = shelf_key_of(&job->space, &block->chain);
@@ -291,32 +291,32 @@ enum record_reason folder_store(struct folder *folder, const struct tier_job *jo
     } while (fd < 0 && errno == EEXIST); // of a daemon with the same pid in another namespace
     if (fd < 0)
         return reason_of_store(why);
-    enum record_reason reason =
+    enum stored_reason reason =
         flock(fd, LOCK_EX | LOCK_NB) ? reason_of_store(why) : write_parts(fd, job, block, why);
-    if (reason == RECORD_OK && renameat(folder->fd, part, folder->fd, name))
+    if (reason == STORED_OK && renameat(folder->fd, part, folder->fd, name))
         reason = reason_of_store(why);
-    if (reason != RECORD_OK)
+    if (reason != STORED_OK)
         unlinkat(folder->fd, part, 0);
     close(fd);
     return reason;
 }
 
-static enum record_reason read_parts(int fd, struct tier_job *job, uint32_t index)
+static enum stored_reason read_parts(int fd, struct tier_job *job, uint32_t index)
 {
     const uint64_t block_bytes = job->space.block_bytes;
-    enum record_reason reason = RECORD_OK;
-    for (uint32_t i = 0; reason == RECORD_OK && i < record_num_parts(block_bytes); i++) {
-        struct record_header header;
-        uint8_t *payload = job->blocks[index].data + record_part_offset(i);
+    enum stored_reason reason = STORED_OK;
+    for (uint32_t i = 0; reason == STORED_OK && i < stored_num_parts(block_bytes); i++) {
+        struct stored_header header;
+        uint8_t *payload = job->blocks[index].data + stored_part_offset(i);
         struct iovec pieces[2] = {{&header, sizeof header},
-                                  {payload, record_part_bytes(block_bytes, i)}};
+                                  {payload, stored_part_bytes(block_bytes, i)}};
         if (is_late(job))
-            return RECORD_TIMEOUT;
+            return STORED_TIMEOUT;
         const int64_t size = move_all(fd, readv, pieces);
         if (size < 0)
             return reason_of(errno);
         if (size < (int64_t)sizeof header)
-            return RECORD_LENGTH;
+            return STORED_LENGTH;
         reason = tier_part_check(job, index, i, &header, (uint64_t)size - sizeof header);
     }
     return reason;
@@ -324,40 +324,40 @@ static enum record_reason read_parts(int fd, struct tier_job *job, uint32_t inde
 
 // Another length than the block's is told even if all parts are right. A file whose first header is
 // of another kind ends with the header's reason.
-static enum record_reason check_file(int fd, const struct tier_job *job,
-                                     const struct record_chain *chain)
+static enum stored_reason check_file(int fd, const struct tier_job *job,
+                                     const struct stored_chain *chain)
 {
-    struct record_header header;
+    struct stored_header header;
     struct stat stat;
     if (fstat(fd, &stat))
         return reason_of(errno);
     if (!S_ISREG(stat.st_mode) || stat.st_uid != geteuid())
-        return RECORD_DENIED;
+        return STORED_DENIED;
     const ssize_t size = pread(fd, &header, sizeof header, 0);
     if (size < 0)
         return reason_of(errno);
-    const enum record_reason reason = (size_t)size < sizeof header
-                                          ? RECORD_LENGTH
-                                          : record_header_check(&header, &job->space, chain, 0);
-    if (reason != RECORD_OK)
+    const enum stored_reason reason = (size_t)size < sizeof header
+                                          ? STORED_LENGTH
+                                          : stored_header_check(&header, &job->space, chain, 0);
+    if (reason != STORED_OK)
         return reason;
-    return (uint64_t)stat.st_size == folder_file_bytes(job->space.block_bytes) ? RECORD_OK
-                                                                               : RECORD_LENGTH;
+    return (uint64_t)stat.st_size == folder_file_bytes(job->space.block_bytes) ? STORED_OK
+                                                                               : STORED_LENGTH;
 }
 
-enum record_reason folder_load(const struct folder *folder, struct tier_job *job, uint32_t index)
+enum stored_reason folder_load(const struct folder *folder, struct tier_job *job, uint32_t index)
 {
-    const struct record_chain *chain = &job->blocks[index].chain;
+    const struct stored_chain *chain = &job->blocks[index].chain;
     const struct shelf_key key = shelf_key_of(&job->space, chain);
     char name[FOLDER_NAME_ROOM];
     name_of(&key, name);
     const int fd = openat(folder->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return reason_of(errno);
-    enum record_reason reason = check_file(fd, job, chain);
-    if (reason == RECORD_OK)
+    enum stored_reason reason = check_file(fd, job, chain);
+    if (reason == STORED_OK)
         reason = read_parts(fd, job, index);
-    if (reason == RECORD_OK)
+    if (reason == STORED_OK)
         futimens(fd, NULL);
     close(fd);
     return reason;

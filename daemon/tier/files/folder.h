@@ -14,7 +14,7 @@
 
 #include <stdatomic.h>
 
-enum { FOLDER_NAME_ROOM = 3 * (2 * RECORD_ID_BYTES + 1) + 8 }; // of a file's name, with its NUL
+enum { FOLDER_NAME_ROOM = 3 * (2 * STORED_ID_BYTES + 1) + 8 }; // of a file's name, with its NUL
 
 struct folder {
     int fd;                // owned
@@ -57,10 +57,10 @@ void folder_touch(const struct folder *folder, const struct shelf_key *key);
 
 uint64_t folder_file_bytes(uint64_t block_bytes);
 // FULL: the disk has no room. DENIED, STORE, MEMORY, TIMEOUT. *why: an errno, where one tells more.
-enum record_reason folder_store(struct folder *folder, const struct tier_job *job,
+enum stored_reason folder_store(struct folder *folder, const struct tier_job *job,
                                 const struct tier_block *block, int *why);
 // Loads block `index` of the job. The reasons of tier_part_check(), and ABSENT, DENIED, STORE,
 // MEMORY, TIMEOUT.
-enum record_reason folder_load(const struct folder *folder, struct tier_job *job, uint32_t index);
+enum stored_reason folder_load(const struct folder *folder, struct tier_job *job, uint32_t index);
 
 #endif

@@ -60,12 +60,12 @@ void absent_destroy(struct absent *absent)
     free(absent);
 }
 
-uint64_t absent_hash(const struct record_space *space, const struct record_chain *chain)
+uint64_t absent_hash(const struct stored_space *space, const struct stored_chain *chain)
 {
-    uint8_t key[3 * RECORD_ID_BYTES];
-    memcpy(key, space->fingerprint, RECORD_ID_BYTES);
-    memcpy(key + RECORD_ID_BYTES, space->salt, RECORD_ID_BYTES);
-    memcpy(key + 2 * RECORD_ID_BYTES, chain->id, RECORD_ID_BYTES);
+    uint8_t key[3 * STORED_ID_BYTES];
+    memcpy(key, space->fingerprint, STORED_ID_BYTES);
+    memcpy(key + STORED_ID_BYTES, space->salt, STORED_ID_BYTES);
+    memcpy(key + 2 * STORED_ID_BYTES, chain->id, STORED_ID_BYTES);
     return XXH3_64bits(key, sizeof key);
 }
 

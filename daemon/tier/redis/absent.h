@@ -12,7 +12,7 @@
 #ifndef AULE_TIER_REDIS_ABSENT_H
 #define AULE_TIER_REDIS_ABSENT_H
 
-#include "tier/record.h"
+#include "tier/stored.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ struct absent;
 struct absent *absent_create(uint32_t num_entries, int64_t age_ns);
 void absent_destroy(struct absent *absent); // takes NULL
 
-uint64_t absent_hash(const struct record_space *space, const struct record_chain *chain);
+uint64_t absent_hash(const struct stored_space *space, const struct stored_chain *chain);
 // A server was asked at `asked_ns` and does not have the block.
 void absent_note_missing(struct absent *absent, uint64_t hash, int64_t asked_ns);
 // A server has the block since `stored_ns`: the answer to a question before does not count.

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The aule authors
 //
 // hello.h - the first commands on a connection: AUTH, INFO, and CLUSTER SLOTS where it is a
-// cluster. hiredis writes them. Their answers come through the link's reader (reply.h), and each
-// has bounds: its bytes, the depth of its arrays and their elements. Knows no sockets: the caller
-// sends `out` and says what came. One thread.
+// cluster. hiredis writes them. Their answers come through the connection's reader (reply.h), and
+// each has bounds: its bytes, the depth of its arrays and their elements. Knows no sockets: the
+// caller sends `out` and says what came. One thread.
 
 #ifndef AULE_TIER_REDIS_HELLO_H
 #define AULE_TIER_REDIS_HELLO_H

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/list.h"
-#include "lane.h"
+#include "io_thread.h"
 #include "resolver.h"
 
 #include <stdio.h>
@@ -23,22 +23,22 @@ enum {
     FULL_PAUSE_MS = 1000,
 };
 
-struct node *node_create(struct tier_backend *redis, struct lane *lane, uint8_t index,
+struct node *node_create(struct tier_backend *redis, struct io_thread *io, uint8_t index,
                          const char *host, uint16_t port)
 {
     struct node *node = calloc(1, sizeof *node);
     if (!node)
         return NULL;
     node->redis = redis;
-    node->lane = lane;
+    node->io = io;
     node->index = index;
     node->port = port;
     snprintf(node->host, sizeof node->host, "%s", host);
     snprintf(node->address, sizeof node->address, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
              (unsigned)port);
     breaker_init(&node->breaker, redis->stall_ns);
-    for (int i = 0; i < MOST_LINKS; i++)
-        link_init(&node->links[i], node);
+    for (int i = 0; i < MOST_CONNS; i++)
+        conn_init(&node->conns[i], node);
     node->wants_trial = true;
     return node;
 }
@@ -70,18 +70,18 @@ static int queue_of(const struct unit *unit)
     return kind == TIER_LOAD ? 1 : kind == TIER_STORE ? 2 : 0;
 }
 
-static void end_unit(struct unit *unit, enum record_reason reason)
+static void end_unit(struct unit *unit, enum stored_reason reason)
 {
-    lane_drop(unit->node->lane, unit);
+    io_thread_drop(unit->node->io, unit);
     unit_end(unit, reason);
 }
 
 void node_take(struct node *node, struct unit *unit)
 {
     if (node_is_broken(node)) {
-        end_unit(unit, RECORD_BREAKER);
+        end_unit(unit, STORED_BREAKER);
     } else if (queue_of(unit) == 2 && clock_now_ns() < node->full_until_ns) {
-        end_unit(unit, RECORD_FULL);
+        end_unit(unit, STORED_FULL);
     } else {
         LIST_APPEND(node->queues[queue_of(unit)], unit);
         unit->place = UNIT_QUEUED;
@@ -104,7 +104,7 @@ static struct unit *next_unit(const struct node *node)
     return NULL;
 }
 
-static void end_queued(struct node *node, enum record_reason reason)
+static void end_queued(struct node *node, enum stored_reason reason)
 {
     struct unit *unit;
     while ((unit = next_unit(node))) {
@@ -113,10 +113,10 @@ static void end_queued(struct node *node, enum record_reason reason)
     }
 }
 
-void node_lost_unit(struct unit *unit, enum record_reason reason)
+void node_lost_unit(struct unit *unit, enum stored_reason reason)
 {
     struct node *node = unit->node;
-    const bool again = reason == RECORD_CONNECTION && unit->tries++ == 0 && !node_is_broken(node) &&
+    const bool again = reason == STORED_CONNECTION && unit->tries++ == 0 && !node_is_broken(node) &&
                        !atomic_load(&node->redis->stopping);
     if (again)
         node_take(node, unit);
@@ -124,7 +124,7 @@ void node_lost_unit(struct unit *unit, enum record_reason reason)
         end_unit(unit, reason);
 }
 
-void node_answered(struct unit *unit, enum record_reason reason)
+void node_answered(struct unit *unit, enum stored_reason reason)
 {
     struct breaker *breaker = &unit->node->breaker;
     const bool proves = unit->work->job->kind != TIER_STORE; // "OK" is easily said
@@ -167,7 +167,7 @@ void node_sent_elsewhere(struct unit *unit, const char *text)
     struct node *from = unit->node, *to = read_target(from, text, &slot);
     if (!to || unit->moves++ == MOST_MOVES) {
         node_value(from, text);
-        end_unit(unit, RECORD_STORE);
+        end_unit(unit, STORED_STORE);
         return;
     }
     unit->asking = text[0] == 'A';
@@ -175,10 +175,10 @@ void node_sent_elsewhere(struct unit *unit, const char *text)
         store_set_slots(from->redis, slot, slot, to);
         atomic_store(&from->redis->wants_map, true);
     }
-    lane_drop(from->lane, unit);
+    io_thread_drop(from->io, unit);
     unit->node = to;
     unit->next = NULL;
-    lane_give(to->lane, unit);
+    io_thread_give(to->io, unit);
 }
 
 // ---- what an operator is told ----
@@ -231,15 +231,15 @@ static void sync_broken(struct node *node, bool was)
         atomic_fetch_sub(&node->redis->num_broken, 1);
 }
 
-static void close_links(struct node *node, enum record_reason reason)
+static void close_conns(struct node *node, enum stored_reason reason)
 {
-    for (int i = 0; i < MOST_LINKS; i++)
-        if (node->links[i].state != LINK_DOWN)
-            link_close(&node->links[i], reason);
+    for (int i = 0; i < MOST_CONNS; i++)
+        if (node->conns[i].state != CONN_DOWN)
+            conn_close(&node->conns[i], reason);
 }
 
 // `at_once`: more trials are of no use before a pause.
-static void failed(struct node *node, enum record_reason reason, bool at_once, int64_t now_ns)
+static void failed(struct node *node, enum stored_reason reason, bool at_once, int64_t now_ns)
 {
     const bool was = node_is_broken(node);
     const bool opened =
@@ -250,31 +250,31 @@ static void failed(struct node *node, enum record_reason reason, bool at_once, i
     if (!opened)
         return;
     node->odd = 0;
-    close_links(node, reason);
-    end_queued(node, RECORD_BREAKER);
+    close_conns(node, reason);
+    end_queued(node, STORED_BREAKER);
 }
 
-static bool has_link(const struct node *node, enum link_state state)
+static bool has_conn(const struct node *node, enum conn_state state)
 {
-    for (int i = 0; i < MOST_LINKS; i++)
-        if (node->links[i].state == state)
+    for (int i = 0; i < MOST_CONNS; i++)
+        if (node->conns[i].state == state)
             return true;
     return false;
 }
 
-static bool open_link(struct node *node, struct link *link, int64_t now_ns)
+static bool open_conn(struct node *node, struct conn *conn, int64_t now_ns)
 {
-    return link_open(link, node->ips[node->ip], node->port, now_ns);
+    return conn_open(conn, node->ips[node->ip], node->port, now_ns);
 }
 
 // A name may have several addresses, of which not all are served.
-static bool tries_next_address(struct link *link, int64_t now_ns)
+static bool tries_next_address(struct conn *conn, int64_t now_ns)
 {
-    struct node *node = link->node;
+    struct node *node = conn->node;
     while (node->ip + 1 < node->num_ips) {
         node->ip++;
-        link_close(link, RECORD_CONNECTION);
-        if (open_link(node, link, now_ns))
+        conn_close(conn, STORED_CONNECTION);
+        if (open_conn(node, conn, now_ns))
             return true;
     }
     node->ip = 0;
@@ -283,24 +283,24 @@ static bool tries_next_address(struct link *link, int64_t now_ns)
     return false;
 }
 
-void node_link_failed(struct link *link, enum record_reason reason, const char *why, int64_t now_ns)
+void node_conn_failed(struct conn *conn, enum stored_reason reason, const char *why, int64_t now_ns)
 {
-    struct node *node = link->node;
-    const enum link_state state = link->state;
+    struct node *node = conn->node;
+    const enum conn_state state = conn->state;
     char sentence[sizeof node->note];
-    if (state == LINK_CONNECTING && tries_next_address(link, now_ns))
+    if (state == CONN_CONNECTING && tries_next_address(conn, now_ns))
         return;
     snprintf(sentence, sizeof sentence, "%s%s",
-             state == LINK_CONNECTING ? "cannot connect: "
-             : state == LINK_SECURING ? ""
-             : state == LINK_HELLO    ? "no welcome: "
+             state == CONN_CONNECTING ? "cannot connect: "
+             : state == CONN_SECURING ? ""
+             : state == CONN_HELLO    ? "no welcome: "
                                       : "the connection failed: ",
              why);
-    link_close(link, reason);
+    conn_close(conn, reason);
     note(node, sentence);
-    if (state != LINK_UP && !has_link(node, LINK_UP))
+    if (state != CONN_UP && !has_conn(node, CONN_UP))
         end_queued(node, reason);
-    failed(node, reason, reason == RECORD_DENIED, now_ns);
+    failed(node, reason, reason == STORED_DENIED, now_ns);
 }
 
 // ---- connecting ----
@@ -319,27 +319,27 @@ static void take_range(void *context, uint32_t first, uint32_t last, const char 
         store_set_slots(reader->redis, first, last, node);
 }
 
-void node_connected(struct link *link)
+void node_connected(struct conn *conn)
 {
-    struct node *node = link->node;
+    struct node *node = conn->node;
     struct map_reader reader = {node->redis, node};
     const bool was = node_is_broken(node);
-    if (!link->greeted)
+    if (!conn->greeted)
         atomic_fetch_add(&node->redis->connects, 1);
-    atomic_store(&node->used_memory, link->hello.facts.used_memory);
-    atomic_store(&node->maxmemory, link->hello.facts.maxmemory);
+    atomic_store(&node->used_memory, conn->hello.facts.used_memory);
+    atomic_store(&node->maxmemory, conn->hello.facts.maxmemory);
     atomic_store(&node->facts_ns, clock_now_ns());
     atomic_store(&node->wants_facts, false);
-    if (link->hello.facts.cluster)
+    if (conn->hello.facts.cluster)
         atomic_store(&node->redis->is_cluster, true);
-    if (link->hello.step == HELLO_SLOTS) {
-        hello_each_range(&link->hello, take_range, &reader);
+    if (conn->hello.step == HELLO_SLOTS) {
+        hello_each_range(&conn->hello, take_range, &reader);
         atomic_store(&node->redis->wants_map, false);
     }
     if (was) // else only an answer to a command of ours shows that it works
         breaker_success(&node->breaker);
     sync_broken(node, was);
-    judge(node, &link->hello.facts);
+    judge(node, &conn->hello.facts);
 }
 
 // Whether the node has an address to connect to. Looks one up if it has none.
@@ -363,34 +363,34 @@ static bool has_address(struct node *node, int64_t now_ns)
     if (count == 0) {
         node->wants_trial = false;
         note(node, "its name has no address");
-        failed(node, RECORD_CONNECTION, false, now_ns);
-        end_queued(node, RECORD_CONNECTION);
+        failed(node, STORED_CONNECTION, false, now_ns);
+        end_queued(node, STORED_CONNECTION);
     }
     return count > 0;
 }
 
-static uint32_t most_links(const struct node *node)
+static uint32_t most_conns(const struct node *node)
 {
     const uint32_t nodes = atomic_load(&node->redis->num_nodes);
     const uint32_t each = node->redis->connections / (nodes ? nodes : 1);
-    return each == 0 ? 1 : each < MOST_LINKS ? each : MOST_LINKS;
+    return each == 0 ? 1 : each < MOST_CONNS ? each : MOST_CONNS;
 }
 
-// Opens one more link if none is being opened.
+// Opens one more connection if none is being opened.
 static void connect_more(struct node *node, int64_t now_ns)
 {
-    const uint32_t most = most_links(node);
-    if (has_link(node, LINK_CONNECTING) || has_link(node, LINK_SECURING) ||
-        has_link(node, LINK_HELLO) || !has_address(node, now_ns))
+    const uint32_t most = most_conns(node);
+    if (has_conn(node, CONN_CONNECTING) || has_conn(node, CONN_SECURING) ||
+        has_conn(node, CONN_HELLO) || !has_address(node, now_ns))
         return;
     for (uint32_t i = 0; i < most; i++) {
-        struct link *link = &node->links[i];
-        if (link->state != LINK_DOWN)
+        struct conn *conn = &node->conns[i];
+        if (conn->state != CONN_DOWN)
             continue;
         node->wants_trial = false;
-        if (!open_link(node, link, now_ns)) {
-            link->state = LINK_CONNECTING;
-            node_link_failed(link, RECORD_CONNECTION, "no socket, or no such address", now_ns);
+        if (!open_conn(node, conn, now_ns)) {
+            conn->state = CONN_CONNECTING;
+            node_conn_failed(conn, STORED_CONNECTION, "no socket, or no such address", now_ns);
         }
         return;
     }
@@ -398,15 +398,15 @@ static void connect_more(struct node *node, int64_t now_ns)
 
 // ---- moving on ----
 
-static void fill(struct node *node, struct link *link, int64_t now_ns)
+static void fill(struct node *node, struct conn *conn, int64_t now_ns)
 {
     struct unit *unit;
-    while (link->state == LINK_UP && (unit = next_unit(node)) && link_takes(link, unit)) {
+    while (conn->state == CONN_UP && (unit = next_unit(node)) && conn_takes(conn, unit)) {
         node_unqueue(node, unit);
-        link_put(link, unit, now_ns);
+        conn_put(conn, unit, now_ns);
     }
-    if (link->state == LINK_UP && link->piece < link->num_pieces)
-        link_send(link, now_ns);
+    if (conn->state == CONN_UP && conn->piece < conn->num_pieces)
+        conn_send(conn, now_ns);
 }
 
 static bool wants_map(struct tier_backend *redis, int64_t now_ns)
@@ -415,39 +415,39 @@ static bool wants_map(struct tier_backend *redis, int64_t now_ns)
            now_ns - atomic_load(&redis->map_asked_ns) >= MAP_PAUSE_MS * NS_PER_MS;
 }
 
-// Asks for the cluster's map, or what INFO says, on a link that has nothing else to do.
+// Asks for the cluster's map, or what INFO says, on a connection that has nothing else to do.
 static void ask_for_news(struct node *node, int64_t now_ns)
 {
     const bool map = wants_map(node->redis, now_ns);
     if (!map && !atomic_load(&node->wants_facts))
         return;
-    for (int i = 0; i < MOST_LINKS; i++) {
-        struct link *link = &node->links[i];
-        if (link->state == LINK_UP && link->num_sents == 0) {
+    for (int i = 0; i < MOST_CONNS; i++) {
+        struct conn *conn = &node->conns[i];
+        if (conn->state == CONN_UP && conn->num_sents == 0) {
             if (map)
                 atomic_store(&node->redis->map_asked_ns, now_ns);
-            link_greet(link, now_ns);
+            conn_greet(conn, now_ns);
             return;
         }
     }
 }
 
-// Ends links on which nothing moves. Returns when the next one may be so.
+// Ends connections on which nothing moves. Returns when the next one may be so.
 static int64_t check_stalls(struct node *node, int64_t now_ns)
 {
     int64_t wake_ns = FOREVER;
-    for (int i = 0; i < MOST_LINKS; i++) {
-        struct link *link = &node->links[i];
+    for (int i = 0; i < MOST_CONNS; i++) {
+        struct conn *conn = &node->conns[i];
         // This thread may have had no processor, so what has come meanwhile is read first.
-        if (link_waits(link) && link_stalls_ns(link) <= now_ns)
-            link_event(link, EPOLLIN, now_ns);
-        if (!link_waits(link))
+        if (conn_waits(conn) && conn_stalls_ns(conn) <= now_ns)
+            conn_event(conn, EPOLLIN, now_ns);
+        if (!conn_waits(conn))
             continue;
-        const int64_t until_ns = link_stalls_ns(link);
+        const int64_t until_ns = conn_stalls_ns(conn);
         if (until_ns > now_ns)
             wake_ns = until_ns < wake_ns ? until_ns : wake_ns;
         else
-            node_link_failed(link, RECORD_TIMEOUT, "it does not answer in time", now_ns);
+            node_conn_failed(conn, STORED_TIMEOUT, "it does not answer in time", now_ns);
     }
     return wake_ns;
 }
@@ -455,8 +455,8 @@ static int64_t check_stalls(struct node *node, int64_t now_ns)
 static void work(struct node *node, int64_t now_ns)
 {
     ask_for_news(node, now_ns);
-    for (int i = 0; i < MOST_LINKS; i++)
-        fill(node, &node->links[i], now_ns);
+    for (int i = 0; i < MOST_CONNS; i++)
+        fill(node, &node->conns[i], now_ns);
     const struct unit *unit = next_unit(node);
     if ((unit ? node_has_room(node, unit) : node->wants_trial) && !node_is_broken(node))
         connect_more(node, now_ns);
@@ -470,7 +470,7 @@ int64_t node_drive(struct node *node, int64_t now_ns)
                  MOST_ODD, node->oddity);
         note(node, sentence);
         node->odd = 0;
-        failed(node, RECORD_STORE, true, now_ns);
+        failed(node, STORED_STORE, true, now_ns);
     }
     if (breaker_tries(&node->breaker, now_ns))
         node->wants_trial = true;
@@ -486,8 +486,8 @@ int64_t node_drive(struct node *node, int64_t now_ns)
     return wake_ns;
 }
 
-void node_stop(struct node *node, enum record_reason reason)
+void node_stop(struct node *node, enum stored_reason reason)
 {
-    close_links(node, reason);
+    close_conns(node, reason);
     end_queued(node, reason);
 }

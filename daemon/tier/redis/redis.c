@@ -9,7 +9,7 @@
 #include "absent.h"
 #include "base/clock.h"
 #include "base/list.h"
-#include "lane.h"
+#include "io_thread.h"
 #include "node.h"
 #include "tls.h"
 
@@ -34,13 +34,13 @@ bool redis_is_built(void)
 
 // ---- starting jobs ----
 
-static bool is_broken(struct tier_backend *redis, const struct record_chain *chain)
+static bool is_broken(struct tier_backend *redis, const struct stored_chain *chain)
 {
     return atomic_load_explicit(&redis->num_broken, memory_order_relaxed) > 0 &&
            node_is_broken(store_node_of(redis, chain));
 }
 
-// Blocks that a server has to be asked about get RECORD_OK; returns how many.
+// Blocks that a server has to be asked about get STORED_OK; returns how many.
 static uint32_t choose(struct tier_backend *redis, struct tier_job *job)
 {
     const bool looks = job->kind == TIER_LOOKUP;
@@ -49,12 +49,12 @@ static uint32_t choose(struct tier_backend *redis, struct tier_job *job)
     for (uint32_t i = 0; i < job->num_blocks; i++) {
         struct tier_block *block = &job->blocks[i];
         if (is_broken(redis, &block->chain)) {
-            block->reason = RECORD_BREAKER;
+            block->reason = STORED_BREAKER;
         } else if (looks &&
                    absent_has(redis->absent, absent_hash(&job->space, &block->chain), now_ns)) {
-            block->reason = RECORD_ABSENT;
+            block->reason = STORED_ABSENT;
         } else {
-            block->reason = RECORD_OK;
+            block->reason = STORED_OK;
             block->answer = looks ? TIER_THERE : TIER_MISS;
             count++;
         }
@@ -63,11 +63,11 @@ static uint32_t choose(struct tier_backend *redis, struct tier_job *job)
 }
 
 // The blocks that choose() chose end with this reason.
-static void refuse(struct tier_job *job, enum record_reason reason)
+static void refuse(struct tier_job *job, enum stored_reason reason)
 {
     for (uint32_t i = 0; i < job->num_blocks; i++) {
         struct tier_block *block = &job->blocks[i];
-        if (block->reason != RECORD_OK)
+        if (block->reason != STORED_OK)
             continue;
         block->reason = reason;
         block->answer = TIER_MISS;
@@ -88,28 +88,28 @@ static bool enter_queue(struct tier_backend *redis, uint64_t bytes, uint32_t uni
 }
 
 // The job may end, and `work` be freed, while the last list is given.
-static void give(struct tier_backend *redis, struct work *work)
+static void give(struct tier_backend *redis, struct redis_job *work)
 {
-    struct unit *lists[MOST_LANES] = {NULL};
+    struct unit *lists[MOST_IO_THREADS] = {NULL};
     for (uint32_t i = 0; i < work->num_units; i++) {
         struct unit *unit = &work->units[i];
-        LIST_APPEND(lists[lane_index(unit->node->lane)], unit);
+        LIST_APPEND(lists[io_thread_index(unit->node->io)], unit);
     }
-    for (uint32_t i = 0; i < redis->num_lanes; i++)
+    for (uint32_t i = 0; i < redis->num_io_threads; i++)
         if (lists[i])
-            lane_give(redis->lanes[i], lists[i]);
+            io_thread_give(redis->io_threads[i], lists[i]);
 }
 
 static void start(struct tier_backend *redis, struct tier_job *job)
 {
-    const uint32_t count = choose(redis, job), units = work_count_units(job);
+    const uint32_t count = choose(redis, job), units = redis_job_count_units(job);
     const uint64_t bytes = job->kind == TIER_STORE ? count * job->space.block_bytes : 0;
     if (count == 0) {
         tier_job_end(job);
     } else if (!enter_queue(redis, bytes, units)) {
-        refuse(job, RECORD_FULL);
+        refuse(job, STORED_FULL);
     } else {
-        struct work *work = work_create(redis, job);
+        struct redis_job *work = redis_job_create(redis, job);
         if (work) {
             work->queue_bytes = bytes;
             give(redis, work);
@@ -117,12 +117,12 @@ static void start(struct tier_backend *redis, struct tier_job *job)
         }
         atomic_fetch_sub(&redis->queue_bytes, bytes);
         atomic_fetch_sub(&redis->queue_units, units);
-        refuse(job, RECORD_MEMORY);
+        refuse(job, STORED_MEMORY);
     }
 }
 
-static enum tier_answer probe(struct tier_backend *redis, const struct record_space *space,
-                              const struct record_chain *chain)
+static enum tier_answer probe(struct tier_backend *redis, const struct stored_space *space,
+                              const struct stored_chain *chain)
 {
     return is_broken(redis, chain) ||
                    absent_has(redis->absent, absent_hash(space, chain), clock_now_ns())
@@ -138,7 +138,7 @@ static void add_memory(struct node *node, int64_t now_ns, struct tier_state *out
     if (now_ns - atomic_load(&node->facts_ns) < NS_PER_S)
         return;
     atomic_store(&node->wants_facts, true);
-    lane_give(node->lane, NULL); // wakes it
+    io_thread_give(node->io, NULL); // wakes it
 }
 
 static void state(struct tier_backend *redis, struct tier_state *out)
@@ -163,8 +163,8 @@ static void destroy(struct tier_backend *redis)
 {
     for (uint32_t i = 0; i < redis->num_nodes; i++)
         node_destroy(redis->nodes[i]);
-    for (uint32_t i = 0; i < redis->num_lanes; i++)
-        lane_destroy(redis->lanes[i]);
+    for (uint32_t i = 0; i < redis->num_io_threads; i++)
+        io_thread_destroy(redis->io_threads[i]);
     absent_destroy(redis->absent);
     tls_destroy(redis->tls);
     redis_url_forget(&redis->url);
@@ -175,8 +175,8 @@ static void destroy(struct tier_backend *redis)
 static void stop(struct tier_backend *redis)
 {
     atomic_store(&redis->stopping, true);
-    for (uint32_t i = 0; i < redis->num_lanes; i++)
-        lane_stop(redis->lanes[i]);
+    for (uint32_t i = 0; i < redis->num_io_threads; i++)
+        io_thread_stop(redis->io_threads[i]);
 }
 
 static bool close_redis(struct tier_backend *redis, int64_t deadline_ns)
@@ -184,8 +184,8 @@ static bool close_redis(struct tier_backend *redis, int64_t deadline_ns)
     stop(redis);
     if (!threads_end(&redis->threads, deadline_ns))
         return false;
-    for (uint32_t i = 0; i < redis->num_lanes; i++)
-        lane_clear(redis->lanes[i]);
+    for (uint32_t i = 0; i < redis->num_io_threads; i++)
+        io_thread_clear(redis->io_threads[i]);
     destroy(redis);
     return true;
 }
@@ -229,14 +229,15 @@ static bool add_servers(struct tier_backend *redis)
 
 static bool make_parts(struct tier_backend *redis, const struct redis_params *params)
 {
-    const uint32_t hosts = redis->url.num_hosts, threads = params->threads      ? params->threads
-                                                           : hosts < MOST_LANES ? hosts
-                                                                                : MOST_LANES;
+    const uint32_t hosts = redis->url.num_hosts, threads = params->threads ? params->threads
+                                                           : hosts < MOST_IO_THREADS
+                                                               ? hosts
+                                                               : MOST_IO_THREADS;
     redis->absent = absent_create(params->filter_entries ? params->filter_entries : FILTER_ENTRIES,
                                   (params->absent_ms ? params->absent_ms : ABSENT_MS) * NS_PER_MS);
-    for (; redis->num_lanes < threads; redis->num_lanes++) {
-        redis->lanes[redis->num_lanes] = lane_create(redis, redis->num_lanes);
-        if (!redis->lanes[redis->num_lanes])
+    for (; redis->num_io_threads < threads; redis->num_io_threads++) {
+        redis->io_threads[redis->num_io_threads] = io_thread_create(redis, redis->num_io_threads);
+        if (!redis->io_threads[redis->num_io_threads])
             return false;
     }
     return redis->absent && add_servers(redis);
@@ -244,10 +245,10 @@ static bool make_parts(struct tier_backend *redis, const struct redis_params *pa
 
 static bool start_threads(struct tier_backend *redis)
 {
-    if (!threads_init(&redis->threads, redis->num_lanes))
+    if (!threads_init(&redis->threads, redis->num_io_threads))
         return false;
-    for (uint32_t i = 0; i < redis->num_lanes; i++)
-        if (!lane_start(redis->lanes[i]))
+    for (uint32_t i = 0; i < redis->num_io_threads; i++)
+        if (!io_thread_start(redis->io_threads[i]))
             return false;
     return true;
 }
@@ -261,9 +262,9 @@ static enum status check(const struct redis_params *params, struct tier_backend 
         status = redis_url_password_file(url, params->password_file, error);
     if (status == STATUS_OK && url->tls)
         status = tls_create(params->ca_file, params->cert_file, &redis->tls, error);
-    if (status == STATUS_OK && params->threads > MOST_LANES)
+    if (status == STATUS_OK && params->threads > MOST_IO_THREADS)
         status = error_set(error, STATUS_INVALID, "the redis tier has 1 to %d threads, not %u",
-                           MOST_LANES, params->threads);
+                           MOST_IO_THREADS, params->threads);
     return status;
 }
 

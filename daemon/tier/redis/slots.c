@@ -27,9 +27,9 @@ uint16_t slot_of_text(const char *text, size_t size)
     return crc % NUM_SLOTS;
 }
 
-uint16_t slot_of(const struct record_chain *chain)
+uint16_t slot_of(const struct stored_chain *chain)
 {
-    static const char digits[] = "0123456789abcdef"; // as record_name() writes them
+    static const char digits[] = "0123456789abcdef"; // as stored_name() writes them
     uint16_t crc = 0;
     for (size_t i = 0; i < sizeof chain->id; i++) {
         crc = crc_add(crc, (uint8_t)digits[chain->id[i] >> 4]);

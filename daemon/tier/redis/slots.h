@@ -10,14 +10,14 @@
 #ifndef AULE_TIER_REDIS_SLOTS_H
 #define AULE_TIER_REDIS_SLOTS_H
 
-#include "tier/record.h"
+#include "tier/stored.h"
 
 #include <stdint.h>
 
 enum { NUM_SLOTS = 16384 };
 
 // The slot of all parts of a block.
-uint16_t slot_of(const struct record_chain *chain);
+uint16_t slot_of(const struct stored_chain *chain);
 // The same of any text without a hash tag: CRC-16 (XMODEM) modulo 16384.
 uint16_t slot_of_text(const char *text, size_t size);
 

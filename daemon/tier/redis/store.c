@@ -5,14 +5,14 @@
 
 #include "store.h"
 
-#include "lane.h"
+#include "io_thread.h"
 #include "node.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-struct node *store_node_of(struct tier_backend *redis, const struct record_chain *chain)
+struct node *store_node_of(struct tier_backend *redis, const struct stored_chain *chain)
 {
     const uint16_t slot = slot_of(chain);
     pthread_mutex_lock(&redis->lock);
@@ -34,8 +34,8 @@ static struct node *add(struct tier_backend *redis, const char *host, uint16_t p
     const uint32_t index = redis->num_nodes;
     if (index == MOST_NODES)
         return NULL;
-    struct lane *lane = redis->lanes[index % redis->num_lanes];
-    struct node *node = node_create(redis, lane, (uint8_t)index, host, port);
+    struct io_thread *io = redis->io_threads[index % redis->num_io_threads];
+    struct node *node = node_create(redis, io, (uint8_t)index, host, port);
     if (!node)
         return NULL;
     redis->nodes[index] = node;
@@ -52,7 +52,7 @@ struct node *store_node_at(struct tier_backend *redis, const char *host, uint16_
         node = add(redis, host, port);
     pthread_mutex_unlock(&redis->lock);
     if (is_new && node)
-        lane_give(node->lane, NULL); // it connects
+        io_thread_give(node->io, NULL); // it connects
     return node;
 }
 

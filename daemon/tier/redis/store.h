@@ -8,10 +8,10 @@
 #define AULE_TIER_REDIS_STORE_H
 
 #include "redis.h"
+#include "redis_job.h"
 #include "slots.h"
 #include "tier/threads.h"
 #include "url.h"
-#include "work.h"
 
 #include <pthread.h>
 
@@ -21,7 +21,7 @@ enum {
 };
 
 struct absent;
-struct lane;
+struct io_thread;
 
 struct tier_backend {
     // constant
@@ -35,9 +35,9 @@ struct tier_backend {
     struct absent *absent;
     void (*say)(void *context, const char *sentence);
     void *say_context;
-    struct lane *lanes[MOST_LANES];
-    uint32_t num_lanes;
-    struct threads threads; // of the lanes
+    struct io_thread *io_threads[MOST_IO_THREADS];
+    uint32_t num_io_threads;
+    struct threads threads; // of the I/O threads
 
     atomic_uint_least64_t queue_bytes, queue_units;
     atomic_uint_least64_t connects;
@@ -54,7 +54,7 @@ struct tier_backend {
 };
 
 // Where a block is. Any thread.
-struct node *store_node_of(struct tier_backend *redis, const struct record_chain *chain);
+struct node *store_node_of(struct tier_backend *redis, const struct stored_chain *chain);
 // The server of this address; it is added if it is new. NULL: there are MOST_NODES, or no memory.
 struct node *store_node_at(struct tier_backend *redis, const char *host, uint16_t port);
 // A cluster says that the slots first..last are at this server.

@@ -12,11 +12,11 @@
 #include <sys/uio.h>
 
 struct tls;
-struct tls_link;
+struct tls_conn;
 
 struct stream {
     int fd;               // -1: none
-    struct tls_link *tls; // owned; NULL: plain
+    struct tls_conn *tls; // owned; NULL: plain
 };
 
 // Begins to connect to a numeric address. False: errno.

@@ -17,7 +17,7 @@ struct tls {
     SSL_CTX *context;
 };
 
-struct tls_link {
+struct tls_conn {
     SSL *ssl;
     bool wants_room;
     char why[96];
@@ -98,33 +98,33 @@ static bool set_host(SSL *ssl, const char *host)
     return SSL_set1_host(ssl, host) && SSL_set_tlsext_host_name(ssl, host);
 }
 
-struct tls_link *tls_begin(const struct tls *tls, int fd, const char *host)
+struct tls_conn *tls_begin(const struct tls *tls, int fd, const char *host)
 {
-    struct tls_link *link = calloc(1, sizeof *link);
+    struct tls_conn *conn = calloc(1, sizeof *conn);
     ERR_clear_error();
-    if (link)
-        link->ssl = SSL_new(tls->context);
-    if (!link || !link->ssl || !set_host(link->ssl, host) || !SSL_set_fd(link->ssl, fd)) {
-        tls_end(link);
+    if (conn)
+        conn->ssl = SSL_new(tls->context);
+    if (!conn || !conn->ssl || !set_host(conn->ssl, host) || !SSL_set_fd(conn->ssl, fd)) {
+        tls_end(conn);
         return NULL;
     }
-    SSL_set_connect_state(link->ssl);
-    return link;
+    SSL_set_connect_state(conn->ssl);
+    return conn;
 }
 
-void tls_end(struct tls_link *link)
+void tls_end(struct tls_conn *conn)
 {
-    if (!link)
+    if (!conn)
         return;
-    SSL_free(link->ssl); // without a farewell, which could block
-    free(link);
+    SSL_free(conn->ssl); // without a farewell, which could block
+    free(conn);
 }
 
 // What a call of OpenSSL ended with, as errno; 0: the other side has closed.
-static int outcome_of(struct tls_link *link, int result)
+static int outcome_of(struct tls_conn *conn, int result)
 {
-    const int saved = errno, what = SSL_get_error(link->ssl, result);
-    link->wants_room = what == SSL_ERROR_WANT_WRITE;
+    const int saved = errno, what = SSL_get_error(conn->ssl, result);
+    conn->wants_room = what == SSL_ERROR_WANT_WRITE;
     switch (what) {
     case SSL_ERROR_WANT_READ:
     case SSL_ERROR_WANT_WRITE: return EAGAIN;
@@ -134,45 +134,45 @@ static int outcome_of(struct tls_link *link, int result)
     }
 }
 
-static void note_why(struct tls_link *link, int outcome)
+static void note_why(struct tls_conn *conn, int outcome)
 {
-    const long verdict = SSL_get_verify_result(link->ssl);
+    const long verdict = SSL_get_verify_result(conn->ssl);
     const char *reason = ERR_reason_error_string(ERR_peek_last_error());
     if (verdict != X509_V_OK)
-        snprintf(link->why, sizeof link->why, "its certificate is refused: %s",
+        snprintf(conn->why, sizeof conn->why, "its certificate is refused: %s",
                  X509_verify_cert_error_string(verdict));
     else
-        snprintf(link->why, sizeof link->why, "no TLS: %s",
+        snprintf(conn->why, sizeof conn->why, "no TLS: %s",
                  outcome == 0                  ? "it closed the connection"
                  : outcome == EPROTO && reason ? reason
                                                : strerror(outcome));
 }
 
-enum tls_shaken tls_shake(struct tls_link *link)
+enum tls_shaken tls_shake(struct tls_conn *conn)
 {
     ERR_clear_error();
     errno = 0;
-    const int result = SSL_do_handshake(link->ssl);
+    const int result = SSL_do_handshake(conn->ssl);
     if (result == 1) {
-        link->wants_room = false;
+        conn->wants_room = false;
         return TLS_DONE;
     }
-    const int outcome = outcome_of(link, result);
+    const int outcome = outcome_of(conn, result);
     if (outcome == EAGAIN)
         return TLS_AGAIN;
-    note_why(link, outcome);
+    note_why(conn, outcome);
     return TLS_FAILED;
 }
 
-const char *tls_why(const struct tls_link *link)
+const char *tls_why(const struct tls_conn *conn)
 {
-    return link->why;
+    return conn->why;
 }
 
 // `moved` bytes went before the call that ended with `result`.
-static ssize_t end_of(struct tls_link *link, ssize_t moved, int result)
+static ssize_t end_of(struct tls_conn *conn, ssize_t moved, int result)
 {
-    const int outcome = outcome_of(link, result);
+    const int outcome = outcome_of(conn, result);
     if (moved > 0 || outcome == 0)
         return moved; // the next call says more
     errno = outcome;
@@ -192,7 +192,7 @@ static int give_some(SSL *ssl, void *memory, int bytes)
     return SSL_write(ssl, memory, bytes);
 }
 
-static ssize_t move(struct tls_link *link, const struct iovec *all, int count, transfer *some)
+static ssize_t move(struct tls_conn *conn, const struct iovec *all, int count, transfer *some)
 {
     ssize_t moved = 0;
     ERR_clear_error();
@@ -200,10 +200,10 @@ static ssize_t move(struct tls_link *link, const struct iovec *all, int count, t
         for (size_t at = 0; at < all[i].iov_len;) {
             const size_t left = all[i].iov_len - at;
             errno = 0; // so that outcome_of() sees this call's
-            const int went = some(link->ssl, (char *)all[i].iov_base + at,
+            const int went = some(conn->ssl, (char *)all[i].iov_base + at,
                                   left < INT32_MAX ? (int)left : INT32_MAX);
             if (went <= 0)
-                return end_of(link, moved, went);
+                return end_of(conn, moved, went);
             at += (size_t)went;
             moved += went;
         }
@@ -211,22 +211,22 @@ static ssize_t move(struct tls_link *link, const struct iovec *all, int count, t
     return moved;
 }
 
-ssize_t tls_read(struct tls_link *link, const struct iovec *to, int count)
+ssize_t tls_read(struct tls_conn *conn, const struct iovec *to, int count)
 {
-    return move(link, to, count, take_some);
+    return move(conn, to, count, take_some);
 }
 
-ssize_t tls_write(struct tls_link *link, const struct iovec *from, int count)
+ssize_t tls_write(struct tls_conn *conn, const struct iovec *from, int count)
 {
-    return move(link, from, count, give_some);
+    return move(conn, from, count, give_some);
 }
 
-bool tls_wants_room(const struct tls_link *link)
+bool tls_wants_room(const struct tls_conn *conn)
 {
-    return link->wants_room;
+    return conn->wants_room;
 }
 
-bool tls_has_more(const struct tls_link *link)
+bool tls_has_more(const struct tls_conn *conn)
 {
-    return SSL_pending(link->ssl) > 0;
+    return SSL_pending(conn->ssl) > 0;
 }

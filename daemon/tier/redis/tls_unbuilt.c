@@ -25,7 +25,7 @@ void tls_destroy(struct tls *tls)
     (void)tls;
 }
 
-struct tls_link *tls_begin(const struct tls *tls, int fd, const char *host)
+struct tls_conn *tls_begin(const struct tls *tls, int fd, const char *host)
 {
     (void)tls;
     (void)fd;
@@ -33,45 +33,45 @@ struct tls_link *tls_begin(const struct tls *tls, int fd, const char *host)
     return NULL;
 }
 
-void tls_end(struct tls_link *link)
+void tls_end(struct tls_conn *conn)
 {
-    (void)link;
+    (void)conn;
 }
 
-enum tls_shaken tls_shake(struct tls_link *link)
+enum tls_shaken tls_shake(struct tls_conn *conn)
 {
-    (void)link;
+    (void)conn;
     return TLS_FAILED;
 }
 
-const char *tls_why(const struct tls_link *link)
+const char *tls_why(const struct tls_conn *conn)
 {
-    (void)link;
+    (void)conn;
     return "this build has no TLS";
 }
 
-ssize_t tls_read(struct tls_link *link, const struct iovec *to, int count)
+ssize_t tls_read(struct tls_conn *conn, const struct iovec *to, int count)
 {
-    (void)link;
+    (void)conn;
     (void)to;
     (void)count;
     errno = ENOTSUP;
     return -1;
 }
 
-ssize_t tls_write(struct tls_link *link, const struct iovec *from, int count)
+ssize_t tls_write(struct tls_conn *conn, const struct iovec *from, int count)
 {
-    return tls_read(link, from, count);
+    return tls_read(conn, from, count);
 }
 
-bool tls_wants_room(const struct tls_link *link)
+bool tls_wants_room(const struct tls_conn *conn)
 {
-    (void)link;
+    (void)conn;
     return false;
 }
 
-bool tls_has_more(const struct tls_link *link)
+bool tls_has_more(const struct tls_conn *conn)
 {
-    (void)link;
+    (void)conn;
     return false;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// test_record.c - names, headers and checks of stored blocks, and the hash behind them.
+// test_stored.c - names, headers and checks of stored blocks, and the hash behind them.
 
 #include "base/sha256.h"
 #include "rigs/check_main.h"
@@ -78,12 +78,12 @@ END_TEST
 
 START_TEST(a_name_has_the_version_the_ids_in_hex_and_the_part)
 {
-    struct record_space space = {.block_bytes = 1};
-    struct record_chain chain = {{0xab, 1}};
-    char name[RECORD_NAME_ROOM];
+    struct stored_space space = {.block_bytes = 1};
+    struct stored_chain chain = {{0xab, 1}};
+    char name[STORED_NAME_ROOM];
     space.fingerprint[15] = 0x10;
     space.salt[0] = 0xff;
-    const size_t size = record_name(name, &space, &chain, 4095);
+    const size_t size = stored_name(name, &space, &chain, 4095);
     ck_assert_str_eq(name, "aule:1:00000000000000000000000000000010:"
                            "ff000000000000000000000000000000:"
                            "{ab010000000000000000000000000000}:4095");
@@ -94,13 +94,13 @@ END_TEST
 START_TEST(a_chain_differs_with_each_token_before_it_and_with_the_extra_key)
 {
     const int32_t one[] = {1, 2}, two[] = {1, 3};
-    const struct record_chain root = record_chain_begin("", 0), other = record_chain_begin("x", 1),
-                              a = record_chain_next(&root, one, 2),
-                              b = record_chain_next(&root, two, 2),
-                              c = record_chain_next(&other, one, 2),
-                              behind_a = record_chain_next(&a, one, 2),
-                              behind_b = record_chain_next(&b, one, 2),
-                              again = record_chain_next(&root, one, 2);
+    const struct stored_chain root = stored_chain_begin("", 0), other = stored_chain_begin("x", 1),
+                              a = stored_chain_next(&root, one, 2),
+                              b = stored_chain_next(&root, two, 2),
+                              c = stored_chain_next(&other, one, 2),
+                              behind_a = stored_chain_next(&a, one, 2),
+                              behind_b = stored_chain_next(&b, one, 2),
+                              again = stored_chain_next(&root, one, 2);
     ck_assert_mem_ne(&a, &b, sizeof a);
     ck_assert_mem_ne(&a, &c, sizeof a);
     ck_assert_mem_ne(&behind_a, &behind_b, sizeof a);
@@ -110,13 +110,13 @@ END_TEST
 
 START_TEST(the_parts_of_a_block_cover_it_once)
 {
-    const uint64_t sizes[] = {16, RECORD_PART_BYTES, RECORD_PART_BYTES + 1,
-                              3 * RECORD_PART_BYTES - 16};
+    const uint64_t sizes[] = {16, STORED_PART_BYTES, STORED_PART_BYTES + 1,
+                              3 * STORED_PART_BYTES - 16};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         uint64_t covered = 0;
-        for (uint32_t part = 0; part < record_num_parts(sizes[i]); part++) {
-            ck_assert_uint_eq(record_part_offset(part), covered);
-            covered += record_part_bytes(sizes[i], part);
+        for (uint32_t part = 0; part < stored_num_parts(sizes[i]); part++) {
+            ck_assert_uint_eq(stored_part_offset(part), covered);
+            covered += stored_part_bytes(sizes[i], part);
         }
         ck_assert_uint_eq(covered, sizes[i]);
     }
@@ -126,36 +126,36 @@ END_TEST
 enum { BYTES = 1000 };
 
 // Of `payload` as block 7 of the tenant "a".
-static enum record_reason check(const struct record_header *header, const uint8_t *payload,
+static enum stored_reason check(const struct stored_header *header, const uint8_t *payload,
                                 uint64_t bytes)
 {
-    const struct record_space space = tier_space(BYTES, "a");
-    const struct record_chain chain = tier_chain(7);
-    return record_check(header, &space, &chain, 0, payload, bytes);
+    const struct stored_space space = tier_space(BYTES, "a");
+    const struct stored_chain chain = tier_chain(7);
+    return stored_check(header, &space, &chain, 0, payload, bytes);
 }
 
-static void make(struct record_header *header, uint8_t *payload)
+static void make(struct stored_header *header, uint8_t *payload)
 {
-    const struct record_space space = tier_space(BYTES, "a");
-    const struct record_chain chain = tier_chain(7);
+    const struct stored_space space = tier_space(BYTES, "a");
+    const struct stored_chain chain = tier_chain(7);
     tier_world_fill(payload, BYTES, 7);
-    record_header_fill(header, &space, &chain, 0, payload);
-    ck_assert_int_eq(check(header, payload, BYTES), RECORD_OK);
+    stored_header_fill(header, &space, &chain, 0, payload);
+    ck_assert_int_eq(check(header, payload, BYTES), STORED_OK);
 }
 
 START_TEST(no_flipped_bit_of_a_header_or_a_payload_passes)
 {
-    struct record_header header;
+    struct stored_header header;
     uint8_t payload[BYTES];
     make(&header, payload);
     for (size_t bit = 0; bit < 8 * sizeof header; bit++) {
         ((uint8_t *)&header)[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        ck_assert_int_ne(check(&header, payload, BYTES), RECORD_OK);
+        ck_assert_int_ne(check(&header, payload, BYTES), STORED_OK);
         ((uint8_t *)&header)[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
     for (size_t bit = 0; bit < 8 * sizeof payload; bit++) {
         payload[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        ck_assert_int_eq(check(&header, payload, BYTES), RECORD_CHECKSUM);
+        ck_assert_int_eq(check(&header, payload, BYTES), STORED_CHECKSUM);
         payload[bit / 8] ^= (uint8_t)(1u << bit % 8);
     }
 }
@@ -163,31 +163,31 @@ END_TEST
 
 START_TEST(a_truncated_payload_does_not_pass_at_any_length)
 {
-    struct record_header header;
+    struct stored_header header;
     uint8_t payload[BYTES];
     make(&header, payload);
     for (uint64_t bytes = 0; bytes < BYTES; bytes++)
-        ck_assert_int_eq(check(&header, payload, bytes), RECORD_LENGTH);
+        ck_assert_int_eq(check(&header, payload, bytes), STORED_LENGTH);
 }
 END_TEST
 
 START_TEST(another_model_chain_part_or_salt_does_not_pass)
 {
-    struct record_header header;
+    struct stored_header header;
     uint8_t payload[BYTES];
-    const struct record_space space = tier_space(BYTES, "a"), salted = tier_space(BYTES, "b"),
+    const struct stored_space space = tier_space(BYTES, "a"), salted = tier_space(BYTES, "b"),
                               longer = tier_space(BYTES + 16, "a");
-    struct record_space model = space;
-    const struct record_chain chain = tier_chain(7), other = tier_chain(8);
+    struct stored_space model = space;
+    const struct stored_chain chain = tier_chain(7), other = tier_chain(8);
     make(&header, payload);
     model.fingerprint[0] ^= 1;
-    ck_assert_int_eq(record_check(&header, &model, &chain, 0, payload, BYTES), RECORD_IDENTITY);
-    ck_assert_int_eq(record_check(&header, &space, &other, 0, payload, BYTES), RECORD_IDENTITY);
-    ck_assert_int_eq(record_check(&header, &space, &chain, 1, payload, BYTES), RECORD_IDENTITY);
-    ck_assert_int_eq(record_check(&header, &salted, &chain, 0, payload, BYTES), RECORD_CHECKSUM);
-    ck_assert_int_eq(record_check(&header, &longer, &chain, 0, payload, BYTES), RECORD_LENGTH);
+    ck_assert_int_eq(stored_check(&header, &model, &chain, 0, payload, BYTES), STORED_IDENTITY);
+    ck_assert_int_eq(stored_check(&header, &space, &other, 0, payload, BYTES), STORED_IDENTITY);
+    ck_assert_int_eq(stored_check(&header, &space, &chain, 1, payload, BYTES), STORED_IDENTITY);
+    ck_assert_int_eq(stored_check(&header, &salted, &chain, 0, payload, BYTES), STORED_CHECKSUM);
+    ck_assert_int_eq(stored_check(&header, &longer, &chain, 0, payload, BYTES), STORED_LENGTH);
     header.version++;
-    ck_assert_int_eq(check(&header, payload, BYTES), RECORD_OTHER_VERSION);
+    ck_assert_int_eq(check(&header, payload, BYTES), STORED_OTHER_VERSION);
 }
 END_TEST
 
@@ -205,7 +205,7 @@ int main(void)
         another_model_chain_part_or_salt_does_not_pass,
         NULL,
     };
-    Suite *suite = suite_create("record");
-    check_case(suite, "record", NULL, NULL, tests, 1);
+    Suite *suite = suite_create("stored");
+    check_case(suite, "stored", NULL, NULL, tests, 1);
     return check_main(suite);
 }
