@@ -51,9 +51,10 @@ enum status core_create(const struct core_params *params, struct core **out, str
         uint32_t value;
         const char *option;
     } limits[] = {
-        {params->max_sessions, "--max-sessions"}, {params->max_caches, "--max-caches"},
-        {params->max_batches, "--max-batches"},   {params->max_tickets, "--max-tickets"},
-        {params->max_offers, "--max-offers"},
+        {params->max_sessions, "--max-sessions"},
+        {params->max_caches, "--max-caches"},
+        {params->max_batches, "--max-batches"},
+        {params->max_tickets, "--max-tickets"},
     };
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         if (!limits[i].value)

@@ -64,12 +64,11 @@ struct core_params {
     uint32_t max_sessions;     // --max-sessions
     uint32_t max_caches;       // --max-caches
     uint32_t max_batches;      // --max-batches: live batches of a session
-    uint32_t max_tickets;      // --max-tickets: unreaped tickets of a session
-    uint32_t max_offers;       // --max-offers: offers that a session has made, and as many that it
-                               //   has taken, and that have not ended
+    uint32_t max_tickets;      // --max-tickets: unreaped tickets of a session; offers that it has
+                               //   made, and as many that it has taken, and that have not ended
     uint64_t quota_blocks;     // --session-blocks: leased and held blocks of a session;
                                //   0 = no limit
-    struct core_limits tenant_limits; // --tenant-blocks, ...: of each tenant that is not a group
+    struct core_limits tenant_limits; // --tenant "*": of each tenant that is not a group
     double tenant_pinned;      // --tenant-pinned: part of the pool for a tenant's pinned blocks;
                                //   0 = no limit
     int64_t tenant_timeout_ns; // --tenant-timeout: a tenant without sessions keeps floor and pins
@@ -408,7 +407,7 @@ struct core_offer_params {
 };
 // Offers the blocks. From now on nobody may write them. UNWRITTEN: no run writes some slot of the
 // first num_stored. BUSY: a live batch that has not run yet writes a block. INVALID also: there is
-// an offer of this name. LIMIT: --max-offers, or
+// an offer of this name. LIMIT: --max-tickets, or
 // --max-batch-memory for the arrays.
 enum status core_offer_make(struct core_session *session, const struct core_offer_params *params,
                             struct error *error);
@@ -435,7 +434,7 @@ struct core_offer {
 // NOT_FOUND: there is none. BUSY: a session has taken it, another take waits and goes first, or
 // writes of its blocks have not ended.
 // A take uses no new block, so it never queues behind leases, nor leases behind takes. UNWRITTEN:
-// such a write failed; only the giver may take it now. QUOTA. LIMIT: --max-offers, or
+// such a write failed; only the giver may take it now. QUOTA. LIMIT: --max-tickets, or
 // --max-batch-memory for what the offer has copied, which the taker keeps until it settles.
 enum status core_offer_take(struct core_session *session, const struct core_wait *wait,
                             uint64_t cache, const char *name, const struct core_offer **out,

@@ -156,8 +156,8 @@ static enum status no_session(const struct server *server, const struct peer *pe
     if (peer->unmapped_session && peer->unmapped_session == request->session)
         return error_set(error, STATUS_NO_SESSION,
                          "%s: session %" PRIu64
-                         " has ended: it was not mapped within %u ms (--map-timeout)",
-                         name, request->session, server->params->map_timeout_ms);
+                         " has ended: it was not mapped within %u s (--idle-timeout)",
+                         name, request->session, server->params->idle_timeout_s);
     return error_set(error, STATUS_NO_SESSION,
                      "%s: session %" PRIu64 " is not open on this connection", name,
                      request->session);

@@ -194,7 +194,7 @@ static enum status check_user(const struct exports *exports, const struct place_
                               struct error *error)
 {
     const struct places places = {.what = "connections to the export socket",
-                                  .option = "--max-exports",
+                                  .option = "a sixteenth of --max-connections",
                                   .most = exports->params.max_peers,
                                   .share = exports->params.tenant_share,
                                   .group_word = ""};

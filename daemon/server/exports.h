@@ -6,7 +6,7 @@
 // (struct wire_export_request and wire_export_answer in wire.h). Then the connection ends. Knows
 // tokens and descriptors, not what they are for. Thread: dispatcher.
 //
-// A connection can do nothing but wait: at most --max-exports are open, each for two seconds.
+// A connection can do nothing but wait: at most exports_most() are open, each for two seconds.
 // Others wait in the kernel's queue. A user whom the daemon does not serve, and a guest above its
 // share (places.h), gets a reason and no place.
 
@@ -24,6 +24,12 @@ struct exports_peer { // as the kernel says
     uint64_t pid;   // 0 = of another pid namespace
     uint64_t owner; // owner_number(); 0 = unknown
 };
+
+// How many connections at a time: a sixteenth of --max-connections, rounded up.
+static inline uint32_t exports_most(uint32_t max_connections)
+{
+    return max_connections / 16 + (max_connections % 16 != 0);
+}
 
 struct exports_params {
     const char *socket;          // the daemon's

@@ -29,6 +29,7 @@ struct groups {
     uint32_t count;
     struct group *groups;    // [count]; owned
     struct core_group *core; // [count]; owned
+    bool has_others;         // a spec named "*"
 };
 
 static bool parse_number(const char *text, size_t length, uint64_t most, uint64_t *out)
@@ -41,6 +42,12 @@ static bool parse_number(const char *text, size_t length, uint64_t most, uint64_
     errno = 0;
     *out = strtoull(digits, NULL, 10);
     return errno == 0 && *out <= most;
+}
+
+// "*" stands for each user of no group, with limits of its own.
+static bool is_others(const struct group *group)
+{
+    return strcmp(group->name, "*") == 0;
 }
 
 static enum status add_member(struct group *group, bool is_gid, uint64_t id, struct error *error)
@@ -57,36 +64,40 @@ static enum status parse_part(struct group *group, const char *part, size_t leng
 {
     static const struct {
         const char *key;
-        enum { UID, GID, LIMIT } kind;
+        enum { UID, GID, PLACES, BLOCKS } kind; // "*" takes only BLOCKS
         size_t offset;
     } keys[] = {
         {"uid:", UID, 0},
         {"gid:", GID, 0},
-        {"blocks:", LIMIT, offsetof(struct group, limits.blocks)},
-        {"cached:", LIMIT, offsetof(struct group, limits.cached)},
-        {"floor:", LIMIT, offsetof(struct group, limits.floor)},
-        {"connections:", LIMIT, offsetof(struct group, places.connections)},
-        {"sessions:", LIMIT, offsetof(struct group, places.sessions)},
+        {"blocks:", BLOCKS, offsetof(struct group, limits.blocks)},
+        {"cached:", BLOCKS, offsetof(struct group, limits.cached)},
+        {"floor:", BLOCKS, offsetof(struct group, limits.floor)},
+        {"connections:", PLACES, offsetof(struct group, places.connections)},
+        {"sessions:", PLACES, offsetof(struct group, places.sessions)},
     };
     const int shown = length < 64 ? (int)length : 64;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         size_t key = strlen(keys[i].key);
-        uint64_t number, most = keys[i].kind == LIMIT ? INT32_MAX : UINT32_MAX - 1;
-        if (length < key || memcmp(part, keys[i].key, key) != 0)
+        uint64_t number, most = keys[i].kind >= PLACES ? INT32_MAX : UINT32_MAX - 1;
+        if ((is_others(group) && keys[i].kind != BLOCKS) || length < key ||
+            memcmp(part, keys[i].key, key) != 0)
             continue;
         if (!parse_number(part + key, length - key, most, &number))
             return error_set(error, STATUS_INVALID,
                              "\"%.*s\" has no number from 0 to %" PRIu64 " behind the colon", shown,
                              part, most);
-        if (keys[i].kind != LIMIT)
+        if (keys[i].kind < PLACES)
             return add_member(group, keys[i].kind == GID, number, error);
         memcpy((char *)group + keys[i].offset, &number, sizeof number);
         return STATUS_OK;
     }
-    return error_set(error, STATUS_INVALID,
-                     "\"%.*s\" is none of uid:N, gid:N, blocks:N, cached:N, floor:N, "
-                     "connections:N and sessions:N",
-                     shown, part);
+    return error_set(
+        error, STATUS_INVALID,
+        is_others(group)
+            ? "\"%.*s\" is none of blocks:N, cached:N and floor:N; \"*\" takes no other"
+            : "\"%.*s\" is none of uid:N, gid:N, blocks:N, cached:N, floor:N, "
+              "connections:N and sessions:N",
+        shown, part);
 }
 
 static enum status parse_name(const char *spec, struct group *group, struct error *error)
@@ -113,8 +124,11 @@ static enum status parse_group(const char *spec, struct group *group, struct err
         status = parse_part(group, part, length, error);
         part += length + (part[length] == ',');
     }
-    if (status == STATUS_OK && !group->num_members)
+    if (status == STATUS_OK && !group->num_members && !is_others(group))
         status = error_set(error, STATUS_INVALID, "it names no user: it needs uid:N or gid:N");
+    if (status == STATUS_OK && group->limits.cached && group->limits.floor > group->limits.cached)
+        status = error_set(error, STATUS_INVALID, "floor:%" PRIu64 " exceeds cached:%" PRIu64,
+                           group->limits.floor, group->limits.cached);
     group->places.name = group->name;
     group->places.one_user = group->num_members == 1 && !group->members[0].is_gid;
     return status;
@@ -129,10 +143,32 @@ static const struct group *find_name(const struct groups *groups, const char *na
     return NULL;
 }
 
-enum status groups_create(const char *const *specs, uint32_t count, struct groups **out,
-                          struct error *error)
+static enum status add_group(struct groups *groups, const char *spec, struct core_limits *others,
+                             struct error *error)
+{
+    struct group *group = &groups->groups[groups->count];
+    struct error why;
+    *group = (struct group){.num_members = 0};
+    enum status status = parse_group(spec, group, &why);
+    if (status == STATUS_OK &&
+        (is_others(group) ? groups->has_others : find_name(groups, group->name) != NULL))
+        status = error_set(&why, STATUS_INVALID, "an earlier --tenant has this name");
+    if (status != STATUS_OK)
+        return error_set(error, status, "--tenant \"%.200s\": %s", spec, why.text);
+    if (is_others(group)) {
+        groups->has_others = true;
+        *others = group->limits;
+    } else {
+        groups->core[groups->count++] = (struct core_group){group->name, group->limits};
+    }
+    return STATUS_OK;
+}
+
+enum status groups_create(const char *const *specs, uint32_t count, struct core_limits *others,
+                          struct groups **out, struct error *error)
 {
     *out = NULL;
+    *others = (struct core_limits){0};
     if (!count)
         return STATUS_OK;
     struct groups *groups = calloc(1, sizeof *groups);
@@ -144,21 +180,14 @@ enum status groups_create(const char *const *specs, uint32_t count, struct group
         groups_destroy(groups);
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u tenants", count);
     }
-    for (uint32_t i = 0; i < count; i++) {
-        struct group *group = &groups->groups[i];
-        struct error why;
-        enum status status = parse_group(specs[i], group, &why);
-        if (status == STATUS_OK && find_name(groups, group->name))
-            status = error_set(&why, STATUS_INVALID, "an earlier --tenant has this name");
-        if (status != STATUS_OK) {
-            groups_destroy(groups);
-            return error_set(error, status, "--tenant \"%.200s\": %s", specs[i], why.text);
-        }
-        groups->core[i] = (struct core_group){group->name, group->limits};
-        groups->count++;
-    }
-    *out = groups;
-    return STATUS_OK;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; status == STATUS_OK && i < count; i++)
+        status = add_group(groups, specs[i], others, error);
+    if (status == STATUS_OK && groups->count)
+        *out = groups;
+    else
+        groups_destroy(groups);
+    return status;
 }
 
 void groups_destroy(struct groups *groups)

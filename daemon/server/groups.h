@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The aule authors
 //
-// groups.h - the groups of users that --tenant names: who belongs to which, and their limits.
+// groups.h - the groups of users that --tenant names: who belongs to which, and their limits; and
+// the limits of each user of no group.
 // Constant after groups_create(). Thread: any.
 
 #ifndef AULE_SERVER_GROUPS_H
@@ -19,10 +20,11 @@ struct group_places {
 };
 
 // Reads each "NAME=MEMBER,...,LIMIT:N,..." of specs[0 .. count). A member is uid:N or gid:N, a
-// limit is blocks:N, cached:N, floor:N, connections:N or sessions:N. *out is NULL without groups.
-// INVALID names the spec.
-enum status groups_create(const char *const *specs, uint32_t count, struct groups **out,
-                          struct error *error);
+// limit is blocks:N, cached:N, floor:N, connections:N or sessions:N. "*=LIMIT:N,..." takes the
+// first three of these and is no group: *others gets them. *out is NULL without groups. INVALID
+// names the spec.
+enum status groups_create(const char *const *specs, uint32_t count, struct core_limits *others,
+                          struct groups **out, struct error *error);
 void groups_destroy(struct groups *groups); // takes NULL
 // For core_params; they live as long as `groups`, which may be NULL.
 const struct core_group *groups_core(const struct groups *groups, uint32_t *count);

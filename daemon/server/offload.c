@@ -220,16 +220,16 @@ struct deferred {
 static enum status check_limits(const struct server *server, const struct session *session,
                                 size_t size, struct error *error)
 {
-    const uint64_t most = server->params->max_parked_bytes;
+    const uint64_t most = server->params->core.max_batch_memory; // 0 = no limit
     if (session->num_deferred >= park_max(server->params))
         return error_set(error, STATUS_LIMIT,
                          "session %" PRIu64 " has %u messages waiting already (--max-tickets %u)",
                          session->id, session->num_deferred, server->params->core.max_tickets);
-    if (size > most || session->deferred_bytes > most - size)
+    if (most && (size > most || session->deferred_bytes > most - size))
         return error_set(error, STATUS_LIMIT,
                          "a message of %zu bytes cannot wait beside the %" PRIu64
                          " bytes of other waiting messages of session %" PRIu64
-                         "; --max-parked-memory is %" PRIu64,
+                         "; --max-batch-memory is %" PRIu64,
                          size, session->deferred_bytes, session->id, most);
     return core_memory_check(session->core, size, "a waiting message", error);
 }

@@ -45,8 +45,6 @@
            .help = "device memory for partial results of split-KV runs, for one submission",       \
            .details = "Up to three submissions are in flight at a time. A run that needs more "    \
                       "alone is refused: use fewer splits or fewer sequences.")                    \
-    OPTION(bool, force_staging, "force-staging", NULL, OPTION_FLAG,                                \
-           .help = "copy arenas around each run even where the device could use them in place")    \
     OPTION(enum engine_haul_mode, transfer_queue, "transfer-queue", "WHEN", OPTION_CHOICE,         \
            ENGINE_HAUL_AUTO,                                                                       \
            OPTION_WORDS([ENGINE_HAUL_AUTO] = "auto", [ENGINE_HAUL_OFF] = "off",                    \
@@ -112,9 +110,11 @@
         struct option_texts, tenants, "tenant", "SPEC", OPTION_TEXTS, 1,                           \
         .otherwise = "each user on its own",                                                       \
         .help =                                                                                    \
-            "a group of users that share prefixes and limits: `NAME=uid:N,gid:N,blocks:N,...`",    \
+            "a group of users that share prefixes and limits: `NAME=uid:N,gid:N,blocks:N,...`; "   \
+            "or the limits of each other user: `*=blocks:N,cached:N,floor:N`",                     \
         .details =                                                                                 \
-            "Once for each group. `uid:N` and `gid:N` name members; a gid is that of the process " \
+            "Once for each group, and once for `*`. `uid:N` and `gid:N` name members; a gid is "   \
+            "that of the process "                                                                 \
             "when it connects. `blocks:N` limits leased, held and pinned blocks, `cached:N` "      \
             "limits other cached blocks, and `floor:N` of these are not evicted for others; 0 is " \
             "no limit. `connections:N` and `sessions:N` limit what the members may have of "       \
@@ -122,16 +122,9 @@
             "belongs to the group that its client names as its tenant, else "                      \
             "to the first one with its user. Members may connect even if they are neither root "   \
             "nor the daemon's user, but then only open sessions and ping.")                        \
-    NESTED(uint64_t, core.tenant_limits.blocks, "tenant-blocks", "N", OPTION_COUNT, 0, INT32_MAX,  \
-           .initial = "0",                                                                         \
-           .help = "leased, held and pinned blocks of a user without `--tenant`; 0: no limit")     \
-    NESTED(uint64_t, core.tenant_limits.cached, "tenant-cached", "N", OPTION_COUNT, 0, INT32_MAX,  \
-           .initial = "0", .help = "other cached blocks of such a user; 0: no limit")              \
-    NESTED(uint64_t, core.tenant_limits.floor, "tenant-floor", "N", OPTION_COUNT, 0, INT32_MAX,    \
-           .initial = "0", .help = "cached blocks of such a user that are not evicted for others") \
     NESTED(double, core.tenant_share, "tenant-share", "F", OPTION_NUMBER, 0, 1, .initial = "0.75", \
            .help = "part of what others leave that one group of `--tenant` may take; 1: all",      \
-           .details = "It holds for `--max-connections`, `--max-sessions`, `--max-exports`, "      \
+           .details = "It holds for `--max-connections`, `--max-sessions`, "                       \
                       "`--max-caches`, `--max-arena-memory`, `--device-arenas` and "               \
                       "`--max-host-memory`. Users without a group, who are the daemon's user and " \
                       "root, have no such limit.")                                                 \
@@ -146,8 +139,9 @@
            .details = "The blocks stay cached until others need the room. The floor holds again "  \
                       "when a session of the tenant comes.")                                       \
     OPTION(                                                                                        \
-        uint64_t, host_tier, "host-tier", "BYTES", OPTION_BYTES, 0, 16 * ONE_TIB, .initial = "0",  \
-        .help = "host memory for blocks that leave the GPU; 0: they are dropped",                  \
+        uint64_t, host_tier, "host-tier", "BYTES", OPTION_BYTES, 0, 16 * ONE_TIB, AUTO,            \
+        .help = "host memory for blocks that leave the GPU; 0: they are dropped; auto: 256M, "     \
+                "which transfers need, with `--tier`, else 0",                                     \
         .details =                                                                                 \
             "The daemon locks this memory and lets the GPU use it. Published blocks are copied "   \
             "to it, and come back when a look-up needs them. A tenant's limits of cached blocks "  \
@@ -171,11 +165,6 @@
                "(blocks that wait to be stored; 256M). Of files: `size=BYTES` (of all files; "     \
                "64G). The daemon overwrites the login in its own arguments; "                      \
                "`password-file` keeps it out of them.")                                            \
-    OPTION(uint64_t, tier_memory, "tier-memory", "BYTES", OPTION_BYTES, 1 << 20, 16 * ONE_TIB,     \
-           .initial = "256M",                                                                      \
-           .help = "host memory that the transfers of `--tier` use, without `--host-tier`",        \
-           .details = "The daemon locks this memory as it does with `--host-tier`. Blocks that "   \
-                      "passed through it stay until others need the room.")                        \
     OPTION(uint32_t, tier_deadline_ms, "tier-deadline", "MS", OPTION_COUNT, 1, 60000,              \
            .initial = "50",                                                                        \
            .help = "time for one operation of a tier; what has not come then is computed",         \
@@ -217,21 +206,17 @@
         uint64_t, core.max_batch_memory, "max-batch-memory", "BYTES", OPTION_BYTES, 0, ONE_TIB,    \
         .initial = "256M",                                                                         \
         .help = "metadata of batches and arrays of unreaped runs that the daemon keeps for a "     \
-                "session; 0: no limit",                                                            \
+                "session, and as much for commands that wait; 0: no limit",                        \
         .details =                                                                                 \
             "Metadata are tables, lengths, slots, positions and masks. Arrays are slopes, sinks, " \
-            "RoPE frequencies, copied blocks (24 bytes for each layer) and merged parts.")         \
-    OPTION(uint64_t, max_parked_bytes, "max-parked-memory", "BYTES", OPTION_BYTES, 0, ONE_TIB,     \
-           .initial = "16M",                                                                       \
-           .help = "arrays of a session's commands that wait for a ticket; 0: a command with "     \
-                   "arrays does not wait",                                                         \
-           .details = "Arrays are slopes, sinks, block ids and parts of a merge, and the token "   \
-                      "ids of look-ups that wait for tiers. A look-up that does not fit is "       \
-                      "answered without what tiers have.")                                         \
+            "RoPE frequencies, copied blocks (24 bytes for each layer) and merged parts. "         \
+            "Commands that wait for a ticket have arrays, too, and look-ups that wait for tiers "  \
+            "have token ids; one that does not fit is answered without what tiers have.")          \
     NESTED(uint64_t, core.max_memory, "max-host-memory", "BYTES", OPTION_BYTES, 0, ONE_TIB,        \
            .initial = "2G",                                                                        \
-           .help = "host memory that the daemon keeps for all sessions: what `--max-batch-memory`" \
-                   " and `--max-parked-memory` limit, and claims; 0: no limit")                    \
+           .help =                                                                                 \
+               "host memory that the daemon keeps for all sessions: what `--max-batch-memory` "    \
+               "limits, and claims; 0: no limit")                                                  \
     SECTION("Sessions and runs")                                                                   \
     OPTION(const char *, socket, "socket", "PATH", OPTION_TEXT, 1,                                 \
            .otherwise = "`N.sock` in `$AULE_RUNTIME_DIR`, `$XDG_RUNTIME_DIR/aule` or `/run/aule`", \
@@ -244,12 +229,16 @@
                "The daemon refuses a further connection with a sentence, and closes it. Users of " \
                "`--tenant` groups have three quarters of them at most. A group has half of them, " \
                "or `connections:N`. One user of a group has half of these, unless the group is "   \
-               "this one user. The same shares hold for `--max-sessions`, with `sessions:N`, and " \
-               "for `--max-exports`. The control socket has 32 connections of its own.")           \
+               "this one user. The same shares hold for `--max-sessions`, with `sessions:N`. "     \
+               "The socket that passes descriptors of GPU memory has a sixteenth as many, of its " \
+               "own: each ends with its answer, or after two seconds, and others wait. The "       \
+               "control socket has 32 connections of its own.")                                    \
     OPTION(uint32_t, idle_timeout_s, "idle-timeout", "S", OPTION_COUNT, 1, INT32_MAX,              \
            .initial = "300",                                                                       \
-           .help = "close a connection without a session that asks nothing for so many seconds",   \
-           .details = "The library connects anew by itself when such a client asks again.")        \
+           .help = "end a connection without a session that asks nothing for so many seconds, "    \
+                   "and a session whose shared memory its client has not mapped after them",       \
+           .details = "The library connects anew by itself when such a client asks again, and it " \
+                      "maps a session's memory at once.")                                          \
     OPTION(uint64_t, max_message_memory, "max-message-memory", "BYTES", OPTION_BYTES, 4 << 20,     \
            ONE_TIB, .initial = "64M",                                                              \
            .help =                                                                                 \
@@ -258,9 +247,6 @@
                "With more, the user with the most of it loses the connection that stands still "   \
                "for the longest time. A request must be whole after 30 seconds in any case. "      \
                "While a client leaves 256 KiB of answers unread, its requests are not read.")      \
-    OPTION(uint32_t, max_exports, "max-exports", "N", OPTION_COUNT, 1, 65536, .initial = "64",     \
-           .help = "connections at a time to the socket that passes descriptors of GPU memory",    \
-           .details = "Each ends with its answer, or after two seconds. Others wait.")             \
     NESTED(uint32_t, core.max_sessions, "max-sessions", "N", OPTION_COUNT, 1, 65536,               \
            .initial = "256", .help = "sessions at a time")                                         \
     NESTED(uint32_t, core.max_caches, "max-caches", "N", OPTION_COUNT, 1, 65536, .initial = "64",  \
@@ -268,12 +254,11 @@
     NESTED(uint32_t, core.max_batches, "max-batches", "N", OPTION_COUNT, 1, 1u << 20,              \
            .initial = "1024", .help = "live batches of a session")                                 \
     NESTED(uint32_t, core.max_tickets, "max-tickets", "N", OPTION_COUNT, 1, 1u << 20,              \
-           .initial = "256", .help = "unreaped tickets of a session",                              \
+           .initial = "256",                                                                       \
+           .help = "unreaped tickets of a session, and sequences that it offers at a time",        \
            .details =                                                                              \
-               "As many commands of a session, and 64 more, can wait in the daemon at a time.")    \
-    NESTED(uint32_t, core.max_offers, "max-offers", "N", OPTION_COUNT, 1, 1u << 20,                \
-           .initial = "256", .help = "sequences that a session offers at a time",                  \
-           .details = "As many offers can be taken by a session and not yet accepted.")            \
+               "As many commands of a session, and 64 more, can wait in the daemon at a time. As " \
+               "many offers can be taken by a session and not yet accepted.")                      \
     NESTED(uint64_t, core.max_run_work, "max-run-work", "N", OPTION_COUNT, 0, INT64_MAX, AUTO,     \
            .help = "most work of one layer of a run, in multiply-adds; 0: no limit; auto: what "   \
                    "the device does in about a minute or less",                                    \
@@ -287,12 +272,6 @@
                "occupies one part of the device alone. Its keys times 8 rows times head dims "     \
                "then count 64 times (2 times on a software device), if that is more. `auto` is "   \
                "40000000000 on a software device, and 20000000000000 on others.")                  \
-    OPTION(uint32_t, map_timeout_ms, "map-timeout", "MS", OPTION_COUNT, 1, INT32_MAX,              \
-           .initial = "10000", .help = "time for a client to map its session's shared memory",     \
-           .details = "The time runs from the answer to the handshake until the client says that " \
-                      "it has mapped the memory. If the client does not, the session ends and "    \
-                      "its memory is freed. The library maps at once. Use more where processes "   \
-                      "stand still for long, and less where /dev/shm is small.")                   \
     OPTION(uint32_t, drain_timeout_ms, "drain-timeout", "MS", OPTION_COUNT, 0, INT32_MAX,          \
            .initial = "10000", .help = "after SIGTERM, wait this long for work in flight",         \
            .details = "The daemon ends at most 3 seconds later, even if the GPU does not come to " \

@@ -29,18 +29,18 @@ static enum status check_limits(struct call *call, uint64_t bytes)
 {
     const struct server_params *params = call->server->params;
     const struct session *session = call->session;
+    const uint64_t most = params->core.max_batch_memory; // 0 = no limit
     if (session->num_parked >= park_max(params))
         return error_set(&call->error, STATUS_LIMIT,
                          "session %" PRIu64 " has %u commands waiting already (--max-tickets %u)",
                          session->id, session->num_parked, params->core.max_tickets);
-    if (bytes > params->max_parked_bytes ||
-        session->parked_bytes > params->max_parked_bytes - bytes)
+    if (most && (bytes > most || session->parked_bytes > most - bytes))
         return error_set(&call->error, STATUS_LIMIT,
                          "a command with %" PRIu64
                          " bytes of arrays cannot wait for a ticket beside the %" PRIu64
                          " bytes of other waiting commands of session %" PRIu64
-                         "; --max-parked-memory is %" PRIu64,
-                         bytes, session->parked_bytes, session->id, params->max_parked_bytes);
+                         "; --max-batch-memory is %" PRIu64,
+                         bytes, session->parked_bytes, session->id, most);
     return bytes
                ? core_memory_check(session->core, bytes, "a waiting command's arrays", &call->error)
                : STATUS_OK;

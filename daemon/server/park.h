@@ -35,7 +35,7 @@ struct park_command {
     uint64_t bytes;  // that kind->keep() copies
 };
 // Parks the command with a copy of `own`. LIMIT: the session has park_max() commands parked, or
-// their arrays would exceed --max-parked-memory. NO_MEMORY, or as kind->wait().
+// their arrays would exceed --max-batch-memory. NO_MEMORY, or as kind->wait().
 enum status park(struct call *call, const struct park_command *command, const void *own);
 uint32_t park_max(const struct server_params *params); // commands that a session may have parked
 

@@ -133,7 +133,6 @@ static enum status open_engine(struct server *server, struct error *error)
     const struct engine_params engine_params = {
         .device = params->device,
         .require_gpu = params->require_gpu_s != SERVER_UNSET,
-        .force_staging = params->force_staging,
         .haul = params->transfer_queue,
         .validation = params->validation,
         .statistics = log_writes(LOG_LEVEL_DEBUG),
@@ -193,7 +192,7 @@ static uint64_t max_run_work(const struct server *server)
 static enum status open_groups(struct server *server, struct error *error)
 {
     const struct option_texts *specs = &server->params->tenants;
-    return groups_create(specs->texts, specs->count, &server->groups, error);
+    return groups_create(specs->texts, specs->count, &server->others, &server->groups, error);
 }
 
 static enum status watch_tier(struct server *server, struct tier *tier, struct watch *mark,
@@ -235,6 +234,7 @@ static enum status open_core(struct server *server, struct error *error)
     core.pool_limit_bytes = pool_limit(server);
     core.tenant_timeout_ns = params->tenant_timeout_s * NS_PER_S;
     core.claim_timeout_ns = params->claim_timeout_ms * NS_PER_MS;
+    core.tenant_limits = server->others;
     core.groups = groups_core(server->groups, &core.num_groups);
     core.max_run_work = max_run_work(server);
     core.session_gone = session_gone;
@@ -282,7 +282,7 @@ static enum status open_exports(struct server *server, struct error *error)
 {
     const struct exports_params params = {
         .socket = server->socket,
-        .max_peers = server->params->max_exports,
+        .max_peers = exports_most(server->params->max_connections),
         .tenant_share = server->params->core.tenant_share,
         .groups = server->groups,
         .epoll_fd = server->epoll_fd,
@@ -335,8 +335,9 @@ static enum status measure_arenas(struct server *server, struct error *error)
 enum status server_check(const struct server_params *params, struct error *error)
 {
     struct groups *groups;
+    struct core_limits others;
     enum status status =
-        groups_create(params->tenants.texts, params->tenants.count, &groups, error);
+        groups_create(params->tenants.texts, params->tenants.count, &others, &groups, error);
     if (status != STATUS_OK)
         return status;
     groups_destroy(groups);

@@ -4,7 +4,7 @@
 // session.c - see session.h. Dispatcher thread, except what stands under "on the job thread".
 //
 // Stages. MAKING: the job thread makes the segment, and Hello has no answer yet. UNMAPPED: the
-// client has --map-timeout to map it. OPEN. ENDING: closed in core; the arena lives until the GPU
+// client has --idle-timeout to map it. OPEN. ENDING: closed in core; the arena lives until the GPU
 // has ended the session's last run, when core calls session_gone(). Only OPEN sessions run
 // commands.
 //
@@ -286,7 +286,7 @@ static void made(struct job *job, void *context)
     }
     session->stage = SESSION_UNMAPPED;
     session->imported = session->arena && engine_arena_imported(session->arena);
-    session->map_deadline_ns = clock_now_ns() + server->params->map_timeout_ms * NS_PER_MS;
+    session->map_deadline_ns = clock_now_ns() + server->params->idle_timeout_s * NS_PER_S;
     server_arm(server, session->map_deadline_ns);
     watch_owner(session);
     log_info("%s: opened, uid %u, tenant \"%s\", arena of %" PRIu64
@@ -760,8 +760,8 @@ enum status session_check_copy(struct session *session, const char *what, struct
 static void end_unmapped(struct session *session)
 {
     char why[96];
-    snprintf(why, sizeof why, "its client did not map the segment within %u ms (--map-timeout)",
-             session->server->params->map_timeout_ms);
+    snprintf(why, sizeof why, "its client did not map the segment within %u s (--idle-timeout)",
+             session->server->params->idle_timeout_s);
     session->peer->unmapped_session = session->id;
     session_end(session, true, why);
 }

@@ -115,7 +115,7 @@ struct session {
     struct core_wait wait;                 // CORE_WAIT_RUNS
     struct parked *parked[NUM_PARK_LISTS]; // park.c: its parked commands
     uint32_t num_parked, num_parked_work;  // park.c: of them all; of those with GPU work
-    uint64_t parked_bytes;                 // park.c: arrays of its parked work; --max-parked-memory
+    uint64_t parked_bytes;                 // park.c: arrays of its parked work; --max-batch-memory
     struct offload *offload;               // its command that the job thread prepares; NULL = none
     uint32_t num_deferred;                 // messages that wait for that; offload.c
     uint64_t deferred_bytes;               // of these
@@ -150,6 +150,7 @@ struct server {
     struct session *sleepers;  // sessions whose lane `has_sleeper`
     struct waker waker;        // writes wake_fd for the engine's threads
     struct groups *groups;     // owned; NULL = none
+    struct core_limits others; // of each user of no group
     struct listener *listener; // owned, as the next three
     struct engine *engine;
     struct core *core;

@@ -49,37 +49,34 @@ static enum status read_key(struct tiering *tiering, const char *path, struct er
 
 // ---- the memory ----
 
-// The option that says how much memory there is, for errors.
-static const char *memory_option(const struct server_params *params)
+// What --host-tier says; 0: there are no tiers.
+static uint64_t memory_size(const struct server_params *params)
 {
-    return params->host_tier ? "--host-tier" : "--tier-memory";
+    const uint64_t automatic = params->tiers.count ? UINT64_C(256) << 20 : 0;
+    return params->host_tier == SERVER_UNSET ? automatic : params->host_tier;
 }
 
-static enum status map(struct tiering *tiering, const struct server_params *params,
-                       struct error *error)
+static enum status map(struct tiering *tiering, uint64_t size, struct error *error)
 {
-    const uint64_t size = params->host_tier ? params->host_tier : params->tier_memory;
     tiering->size = (size + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     void *base =
         mmap(NULL, tiering->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
-        return error_set(error, STATUS_NO_MEMORY, "%s: %" PRIu64 " bytes: %s",
-                         memory_option(params), tiering->size, strerror(errno));
+        return error_set(error, STATUS_NO_MEMORY, "--host-tier: %" PRIu64 " bytes: %s",
+                         tiering->size, strerror(errno));
     madvise(base, tiering->size, MADV_HUGEPAGE); // fewer pages to lock; works without, too
     tiering->core.base = base;
     return STATUS_OK;
 }
 
-static enum status import(struct tiering *tiering, struct engine *engine,
-                          const struct server_params *params, struct error *error)
+static enum status import(struct tiering *tiering, struct engine *engine, struct error *error)
 {
     struct error why;
     const enum status status = engine_arena_create_parts(engine, tiering->core.base, tiering->size,
                                                          0, &tiering->core.arena, &why);
     if (status == STATUS_OK)
         return status;
-    return error_set(error, status, "%s %" PRIu64 ": %s", memory_option(params), tiering->size,
-                     why.text);
+    return error_set(error, status, "--host-tier %" PRIu64 ": %s", tiering->size, why.text);
 }
 
 static enum status open_host(struct tiering *tiering, const struct server_params *params,
@@ -169,6 +166,9 @@ static enum status open_all_further(struct tiering *tiering, const struct server
 
 enum status tiering_check(const struct server_params *params, struct error *error)
 {
+    if (params->tiers.count && !memory_size(params))
+        return error_set(error, STATUS_INVALID,
+                         "--tier needs memory for its transfers, but --host-tier is 0");
     if (params->tiers.count > CORE_MAX_TIERS)
         return error_set(error, STATUS_INVALID, "--tier is given %u times; at most %d are possible",
                          params->tiers.count, CORE_MAX_TIERS);
@@ -189,23 +189,24 @@ enum status tiering_check(const struct server_params *params, struct error *erro
 enum status tiering_open(struct tiering *tiering, struct engine *engine,
                          const struct server_params *params, struct error *error)
 {
-    if (!params->host_tier && !params->tiers.count)
+    const uint64_t size = memory_size(params);
+    if (!size)
         return STATUS_OK;
     tiering->core.deadline_ns = params->tier_deadline_ms * NS_PER_MS;
     tiering->core.abandon_ns = ABANDON_TIMES * tiering->core.deadline_ns;
     tiering->core.max_errands = params->max_tier_jobs;
     enum status status = params->tier_key ? read_key(tiering, params->tier_key, error) : STATUS_OK;
     if (status == STATUS_OK)
-        status = map(tiering, params, error);
+        status = map(tiering, size, error);
     if (status == STATUS_OK)
-        status = import(tiering, engine, params, error);
+        status = import(tiering, engine, error);
     if (status == STATUS_OK)
         status = open_host(tiering, params, error);
     if (status == STATUS_OK)
         status = open_all_further(tiering, params, error);
     if (status == STATUS_OK)
-        log_info("host tier of %" PRIu64 " bytes (%s), %u further tiers", tiering->size,
-                 memory_option(params), tiering->core.num_more);
+        log_info("host tier of %" PRIu64 " bytes, %u further tiers", tiering->size,
+                 tiering->core.num_more);
     return status;
 }
 

@@ -21,7 +21,7 @@ static void setup(void)
     launch(NULL);
 }
 
-static const char *const staging[] = {"--force-staging", NULL};
+static const char *const staging[] = {DAEMON_STAGED, NULL};
 
 static void setup_staging(void)
 {

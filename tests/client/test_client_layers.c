@@ -16,7 +16,7 @@ static void setup(void)
 
 static void setup_staging(void)
 {
-    launch((const char *const[]){"--force-staging", NULL});
+    launch((const char *const[]){DAEMON_STAGED, NULL});
 }
 
 // ---- a scene: tensors and histories for all layers, and a decode of two sequences ----

@@ -283,12 +283,13 @@ END_TEST
 START_TEST(without_memory_no_core_is_created)
 {
     struct core *core = NULL;
-    const struct core_params params = {.engine = fake_engine_create(),
-                                       .max_sessions = 1,
-                                       .max_caches = 1,
-                                       .max_batches = 1,
-                                       .max_tickets = 1,
-                                       .max_offers = 4};
+    const struct core_params params = {
+        .engine = fake_engine_create(),
+        .max_sessions = 1,
+        .max_caches = 1,
+        .max_batches = 1,
+        .max_tickets = 4,
+    };
     struct error error = {0};
     failing_countdown = 1;
     enum status status = core_create(&params, &core, &error);

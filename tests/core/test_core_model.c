@@ -609,7 +609,6 @@ START_TEST(random_operations_of_several_sessions_agree_with_a_simple_model)
                                      .quota_blocks = QUOTA,
                                      .max_tickets = MAX_TICKETS,
                                      .max_batches = MAX_BATCHES,
-                                     .max_offers = MAX_OFFERS,
                                      .max_claimed = MAX_CLAIMED,
                                      .tiers = has_tiers ? open_full_tier() : (struct core_tiers){0},
                                      .look_ns = LOOK_NS});

@@ -354,7 +354,7 @@ START_TEST(all_names_of_a_user_pay_as_one_tenant_and_share_no_prefix)
     for (int i = 4; i < 8; i++)
         ck_assert_refused(worker_try_lease(&names[i], 1, found, &error), STATUS_QUOTA,
                           "1 blocks more would exceed the limit of 20 of tenant \"uid:1\" "
-                          "(--tenant, --tenant-blocks); it uses 20");
+                          "(blocks:N of --tenant); it uses 20");
     for (int i = 0; i < 4; i++)
         worker_release(&names[i], blocks + 5 * i, 5);
     for (int i = 0; i < 8; i++) {

@@ -508,21 +508,23 @@ START_TEST(offers_count_against_quota_memory_and_their_own_limit)
 {
     struct world strict;
     struct worker giver, taker;
-    int32_t ids[6];
-    world_open(&strict,
-               &(struct core_params){.quota_blocks = 6, .max_offers = 1, .max_batch_memory = 8192});
+    int32_t ids[9];
+    world_open(&strict, &(struct core_params){.quota_blocks = 9,
+                                              .max_tickets = WORLD_LAYERS,
+                                              .max_batch_memory = 8192});
     worker_open(&giver, &strict, 1, "");
     worker_open(&taker, &strict, 1, "");
-    worker_lease(&giver, 6, ids);
-    worker_write(&giver, ids, tokens, 6 * WORLD_BLOCK);
+    worker_lease(&giver, 9, ids);
+    worker_write(&giver, ids, tokens, 9 * WORLD_BLOCK);
     ck_assert_status(try_offer(&giver, "one", ids, FOREVER, &error), STATUS_OK);
-    ck_assert_refused(try_offer(&giver, "two", ids + 3, FOREVER, &error), STATUS_LIMIT,
-                      "--max-offers");
+    ck_assert_status(try_offer(&giver, "two", ids + 3, FOREVER, &error), STATUS_OK);
+    ck_assert_refused(try_offer(&giver, "three", ids + 6, FOREVER, &error), STATUS_LIMIT,
+                      "--max-tickets");
     int32_t more;
     ck_assert_refused(worker_try_lease(&giver, 1, &more, &error), STATUS_QUOTA,
                       "--session-blocks"); // what it has offered counts
-    int32_t own[4];
-    worker_lease(&taker, 4, own);
+    int32_t own[7];
+    worker_lease(&taker, 7, own);
     ck_assert_refused(try_take(&taker, "one", &error), STATUS_QUOTA, "--session-blocks");
     worker_release(&taker, own, 1);
     ck_assert_status(try_take(&taker, "one", &error), STATUS_OK);

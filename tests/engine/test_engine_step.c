@@ -374,13 +374,14 @@ START_TEST(runs_of_sessions_that_wait_together_share_one_dispatch)
     struct error error = {0};
     struct core_ticket_result result;
     uint64_t tickets[MOST], first[2];
-    const struct core_params params = {.engine = engine,
-                                       .pool_limit_bytes = 1 << 24,
-                                       .max_sessions = MOST,
-                                       .max_caches = 1,
-                                       .max_batches = 4,
-                                       .max_tickets = 8,
-                                       .max_offers = 8};
+    const struct core_params params = {
+        .engine = engine,
+        .pool_limit_bytes = 1 << 24,
+        .max_sessions = MOST,
+        .max_caches = 1,
+        .max_batches = 4,
+        .max_tickets = 8,
+    };
     ck_assert_int_eq(core_create(&params, &c.core, &error), STATUS_OK);
     for (int i = 0; i < count; i++)
         open_session(&c, i);

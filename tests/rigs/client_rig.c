@@ -26,7 +26,7 @@ void rig_setup(void)
 
 void rig_setup_staging(void)
 {
-    rig_launch((const char *const[]){"--force-staging", NULL});
+    rig_launch((const char *const[]){DAEMON_STAGED, NULL});
 }
 
 void rig_teardown(void)

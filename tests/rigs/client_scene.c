@@ -28,7 +28,7 @@ void setup(void)
 
 void setup_staging(void)
 {
-    launch((const char *const[]){"--force-staging", NULL});
+    launch((const char *const[]){DAEMON_STAGED, NULL});
 }
 
 void setup_few_tickets(void)

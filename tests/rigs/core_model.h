@@ -19,9 +19,8 @@ enum {
     IDS = 32,
     QUOTA = 14,
     MAX_BLOCKS = 24,
-    MAX_TICKETS = 6,
+    MAX_TICKETS = 6, // of a session, and offers
     MAX_BATCHES = 3,
-    MAX_OFFERS = 3,   // of a session
     MAX_CLAIMED = 10, // blocks
 };
 

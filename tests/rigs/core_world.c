@@ -50,7 +50,6 @@ void world_open(struct world *world, const struct core_params *params)
     DEFAULT(max_batches, 64);
     DEFAULT(max_tickets, 64);
     DEFAULT(max_claimed, 4096);
-    DEFAULT(max_offers, 64);
     DEFAULT(piece_blocks, 5);
     ck_assert_status(core_create(&p, &world->core, &error), STATUS_OK);
 }

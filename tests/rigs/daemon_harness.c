@@ -107,8 +107,13 @@ static void become_daemon(const struct daemon *daemon, const char *const *option
         arguments[count++] = "--ring-entries";
         arguments[count++] = ring_entries;
     }
-    for (size_t i = 0; options && options[i] && count + 1 < MAX_ARGUMENTS; i++)
-        arguments[count++] = options[i];
+    const char *program = daemon->corrupt ? AULE_DAEMON_CORRUPT_PATH : AULE_DAEMON_PATH;
+    for (size_t i = 0; options && options[i] && count + 1 < MAX_ARGUMENTS; i++) {
+        if (strcmp(options[i], DAEMON_STAGED) == 0)
+            program = AULE_DAEMON_STAGED_PATH;
+        else
+            arguments[count++] = options[i];
+    }
     arguments[count] = NULL;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -121,7 +126,6 @@ static void become_daemon(const struct daemon *daemon, const char *const *option
     setenv("NOTIFY_SOCKET", daemon->notify, 1);
     if (daemon->by_rule)
         setenv("AULE_RUNTIME_DIR", daemon->folder, 1);
-    const char *program = daemon->corrupt ? AULE_DAEMON_CORRUPT_PATH : AULE_DAEMON_PATH;
     execv(program, (char *const *)(const void *)arguments);
     dprintf(STDERR_FILENO, "%s: %s\n", program, strerror(errno));
     _exit(127);

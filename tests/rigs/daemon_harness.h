@@ -39,6 +39,10 @@ enum { DAEMON_DEADLINE_S = 120 }; // for starting and stopping: long enough for 
 // layer. The log then goes to stderr.
 enum { DAEMON_SPOKE = 1000 };
 
+// An "option" that the harness takes itself: the program is aule-daemon-staged, which copies arenas
+// around each run.
+#define DAEMON_STAGED "staged"
+
 // Makes the folder. False: failed, with a line on stderr. End with daemon_finish().
 bool daemon_init(struct daemon *daemon);
 

@@ -16,7 +16,7 @@ struct daemon daemon_;
 
 const char *const *memory_path(int index)
 {
-    static const char *const staging[] = {"--force-staging", NULL};
+    static const char *const staging[] = {DAEMON_STAGED, NULL};
     return index ? staging : NULL;
 }
 

@@ -138,7 +138,7 @@ static enum status expect_make(int w, const struct model_offer *offer)
     const struct text *text = &offer->text;
     if (find_named(offer->salt, text->cache, offer->name))
         return STATUS_INVALID;
-    if (count_of(w, true) == MAX_OFFERS)
+    if (count_of(w, true) == MAX_TICKETS)
         return STATUS_LIMIT;
     for (uint32_t i = 0; i < text->depth; i++)
         if (is_reserved(text->cache, text->blocks[i]))
@@ -228,7 +228,7 @@ static enum status expect_take(int w, const struct model_offer *offer)
         return STATUS_NOT_FOUND;
     if (offer->taker >= 0)
         return STATUS_BUSY;
-    if (count_of(w, false) == MAX_OFFERS)
+    if (count_of(w, false) == MAX_TICKETS)
         return STATUS_LIMIT;
     for (uint32_t i = 0; i < offer->text.depth; i++) {
         if (block_of(offer, i)->pending && w != offer->giver)

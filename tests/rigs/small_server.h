@@ -24,11 +24,8 @@ static inline struct server_params small_server(const char *socket_path)
         .core.max_caches = 4,
         .core.max_batches = 8,
         .core.max_tickets = 8,
-        .core.max_offers = 4,
         .max_arena = 1 << 20,
         .max_metadata = 1 << 20,
-        .max_parked_bytes = 1 << 20,
-        .map_timeout_ms = 10000,
         .drain_timeout_ms = 200,
     };
 }

@@ -411,7 +411,7 @@ END_TEST
 // appended rows are copied back.
 static void setup_staging(void)
 {
-    seed_launch((const char *const[]){"--force-staging", NULL});
+    seed_launch((const char *const[]){DAEMON_STAGED, NULL});
 }
 
 static void add_examples(Suite *suite, const char *name, void (*setup)(void), int num_dtypes)

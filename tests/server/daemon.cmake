@@ -8,17 +8,21 @@ add_library(daemon_harness STATIC rigs/daemon_harness.c)
 target_include_directories(daemon_harness PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 target_compile_definitions(daemon_harness PRIVATE
   AULE_DAEMON_PATH="${CMAKE_BINARY_DIR}/daemon/aule-daemon"
-  AULE_DAEMON_CORRUPT_PATH="${CMAKE_CURRENT_BINARY_DIR}/aule-daemon-corrupt")
+  AULE_DAEMON_CORRUPT_PATH="${CMAKE_CURRENT_BINARY_DIR}/aule-daemon-corrupt"
+  AULE_DAEMON_STAGED_PATH="${CMAKE_CURRENT_BINARY_DIR}/aule-daemon-staged")
 target_link_libraries(daemon_harness PUBLIC aule_base PRIVATE aule_flags)
 if(TARGET aule-daemon)
-  # A daemon that corrupts a block, so that tests prove that they notice.
-  add_executable(aule-daemon-corrupt server/corrupt_daemon.c
-    ${PROJECT_SOURCE_DIR}/daemon/main.c ${PROJECT_SOURCE_DIR}/daemon/options.c)
-  target_link_libraries(aule-daemon-corrupt PRIVATE aule_server aule_base aule_flags m
-    ${CMAKE_DL_LIBS})
+  # One corrupts a block, so that tests prove that they notice. The other copies all arenas.
+  foreach(kind corrupt staged)
+    add_executable(aule-daemon-${kind} server/${kind}_daemon.c
+      ${PROJECT_SOURCE_DIR}/daemon/main.c ${PROJECT_SOURCE_DIR}/daemon/options.c)
+    target_link_libraries(aule-daemon-${kind} PRIVATE aule_server aule_base aule_flags m
+      ${CMAKE_DL_LIBS})
+  endforeach()
   target_link_options(aule-daemon-corrupt PRIVATE
     -Wl,--wrap=core_step,--wrap=core_prefix_publish)
-  add_dependencies(daemon_harness aule-daemon aule-daemon-corrupt)
+  target_link_options(aule-daemon-staged PRIVATE -Wl,--wrap=engine_create)
+  add_dependencies(daemon_harness aule-daemon aule-daemon-corrupt aule-daemon-staged)
 endif()
 
 find_path(NNG_HEADERS nng/nng.h REQUIRED)

@@ -585,27 +585,29 @@ START_TEST(a_waiting_command_is_not_looked_at_while_no_ticket_is_free)
 }
 END_TEST
 
-// 4 bytes are one array of one head. So a run with slopes and sinks is too much, and so is a
-// second run with either.
+// A copy has two ids for each block. 4 bytes are the slopes of one head.
 START_TEST(memory_of_waiting_commands_is_bounded_and_the_error_names_the_option)
 {
+    enum { LIMIT = 4096, MOST = LIMIT / 8 };
+    static int32_t none[MOST + 1], ids[MOST + 1];
     struct raw_pending pending;
-    start((const char *const[]){"--max-tickets", "1", "--max-parked-memory", "4", NULL});
+    start((const char *const[]){"--max-tickets", "1", "--max-batch-memory", "4K", NULL});
     struct raw_client *raw = raw_session(daemon_.socket, ARENA);
     uint64_t cache = open_cache(raw, "bounded");
     int32_t block = do_step(raw, cache, 3);
+    lease(raw, cache, MOST + 1, ids);
+    memset(none, -1, sizeof none);
     const struct wire_request create = fill_request(cache, &block, NULL);
     uint64_t batch = create_batch(raw, &create), first = submit(raw, batch);
-    struct wire_request run = run_request(batch, -1);
-    run.run.entry.slopes = run.run.entry.sinks = (struct wire_span){SPANS_AT, 1};
-    expect_words(raw, &run, STATUS_LIMIT, "--max-parked-memory is 4");
-    run.run.entry.sinks = (struct wire_span){0};
+    struct wire_request run = run_request(batch, -1), copy = copy_request(cache, none, ids);
+    copy.blocks_copy.from.count = copy.blocks_copy.to.count = MOST + 1;
+    expect_words(raw, &copy, STATUS_LIMIT, "--max-batch-memory is 4096");
+    run.run.entry.slopes = (struct wire_span){SPANS_AT, 1};
     raw_begin(raw, &run, &pending);
     wait_taken(raw);
-    expect_words(raw, &run, STATUS_LIMIT,
-                 "4 bytes of arrays cannot wait for a ticket beside the 4");
-    const struct wire_request copy = copy_request(cache, &block, &block);
-    expect_words(raw, &copy, STATUS_LIMIT, "--max-parked-memory is 4");
+    copy.blocks_copy.from.count = copy.blocks_copy.to.count = MOST;
+    expect_words(raw, &copy, STATUS_LIMIT,
+                 "4096 bytes of arrays cannot wait for a ticket beside the 4 bytes");
     run.run.entry.slopes = (struct wire_span){0};
     run.run.timeout_ms = 50;
     expect_words(raw, &run, STATUS_BUSY, "--max-tickets 1"); // without arrays it may wait

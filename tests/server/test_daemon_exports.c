@@ -427,7 +427,7 @@ START_TEST(silent_connections_end_and_the_others_wait_for_their_places)
     struct wire_device_arena_reply export;
     char message[252];
     int silent[4], fd = -1;
-    if (!begin((const char *const[]){"--max-exports", "3", NULL}))
+    if (!begin((const char *const[]){"--max-connections", "48", NULL}))
         return;
     struct raw_client *raw = device_session();
     int before = count_fds(daemon_.pid);

@@ -248,7 +248,7 @@ START_TEST(an_operator_sees_the_longest_tenant_and_a_longer_one_is_refused)
     char tenant[LONGEST + 2] = "", label[32];
     struct wire_reply reply;
     // The client never maps its segment, and its session has to outlive any pause of this test.
-    start((const char *const[]){"--map-timeout", "3600000", NULL});
+    start((const char *const[]){"--idle-timeout", "3600", NULL});
     struct raw_client *raw = raw_open(daemon_.socket), *operator= raw_open(daemon_.socket);
     struct wire_request hello = {
         .command = WIRE_COMMAND_HELLO,

@@ -317,11 +317,11 @@ static void call_exports(uid_t uid, enum status expected, const char *words)
 START_TEST(the_export_socket_refuses_strangers_at_once_and_guests_above_their_part)
 {
     char path[160];
-    start_for_all((const char *const[]){GROUPS, "--max-exports", "8", NULL});
+    start_for_all((const char *const[]){GROUPS, "--max-connections", "128", NULL});
     snprintf(path, sizeof path, "%s.export", daemon_.socket);
     if (access(path, F_OK) == 0) { // the device exports memory
         call_exports(STRANGER, STATUS_DENIED, "has uid 64010");
-        call_exports(GUEST, STATUS_LIMIT, "--max-exports is 8");
+        call_exports(GUEST, STATUS_LIMIT, "a sixteenth of --max-connections is 8");
     }
     stop_clean();
 }

@@ -96,7 +96,7 @@ END_TEST
 
 START_TEST(the_validation_layer_has_nothing_to_say)
 {
-    start((const char *const[]){"--validation", _i ? "--force-staging" : NULL, NULL});
+    start((const char *const[]){"--validation", _i ? DAEMON_STAGED : NULL, NULL});
     share_a_block(2.5f);
     stop_clean();
     ck_assert(daemon_log_contains(&daemon_, "validation: 0 messages"));

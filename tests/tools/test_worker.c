@@ -285,7 +285,7 @@ static void launch_importing(void)
 
 static void launch_staging(void)
 {
-    launch((const char *const[]){"--force-staging", NULL});
+    launch((const char *const[]){DAEMON_STAGED, NULL});
 }
 
 static void stop(void)

@@ -154,7 +154,7 @@ AULE_API enum aule_status aule_sequence_publish_written(struct aule_sequence *se
  * giver's quota until a taker accepts.
  * AULE_INVALID: the name has not 1 to 255 bytes, timeout_ms is below -1, the sequence was taken and
  * is not accepted, or the tenant offers another sequence under the name in this cache. AULE_BUSY: a
- * batch that has not run yet writes one of the blocks. AULE_LIMIT: --max-offers, or
+ * batch that has not run yet writes one of the blocks. AULE_LIMIT: --max-tickets, or
  * --max-batch-memory for the token ids. AULE_UNWRITTEN: a run of a step that was made was not
  * submitted, or has failed. AULE_NO_MEMORY. On failure the sequence stays.
  */
@@ -172,7 +172,7 @@ AULE_API enum aule_status aule_sequence_offer(struct aule_sequence *sequence, co
  * AULE_NOT_FOUND: there was no such offer in time. AULE_BUSY: there was, but another session has
  * taken it, or runs that compute it are not done. AULE_UNWRITTEN: such a run has failed; only the
  * giver can take the sequence. AULE_QUOTA: as of aule_blocks_lease(). AULE_LIMIT: this session has
- * taken --max-offers sequences and accepted none of them. AULE_INVALID: the name has not 1 to 255
+ * taken --max-tickets sequences and accepted none of them. AULE_INVALID: the name has not 1 to 255
  * bytes, or timeout_ms is below -1. AULE_NO_MEMORY. On any but AULE_OK *sequence is NULL.
  */
 AULE_API enum aule_status aule_sequence_take(struct aule_cache *cache, const char *name,

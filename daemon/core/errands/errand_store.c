@@ -126,7 +126,7 @@ static void check_size(struct core *core, struct cache *cache, uint64_t limit_by
     cache->too_large = true;
     ledger_log(&core->ledger, CORE_LOG_WARNING,
                "cache \"%s\": a block of %" PRIu64 " bytes does not fit the %" PRIu64
-               " bytes of --host-tier or --tier-memory, so tiers keep none",
+               " bytes of --host-tier, so tiers keep none",
                cache->identity.name, cache->block_bytes, limit_bytes);
 }
 

@@ -308,7 +308,7 @@ static enum status check_offer(const struct hold_table *table, const struct core
                                const struct offer_key *key, struct error *error)
 {
     const struct core_session *session = table->session;
-    uint32_t most = session->ledger->params->max_offers;
+    uint32_t most = session->ledger->params->max_tickets;
     if (offer_find(session, key))
         return error_set(error, STATUS_INVALID,
                          "cache \"%.64s\" has an offer named \"%.64s\" already", table->cache->name,
@@ -316,7 +316,7 @@ static enum status check_offer(const struct hold_table *table, const struct core
     if (session->offers.num_given >= most)
         return error_set(error, STATUS_LIMIT,
                          "the session has made %" PRIu32
-                         " offers that have not ended, which is the most (--max-offers)",
+                         " offers that have not ended, which is the most (--max-tickets)",
                          most);
     enum status status = session_check_batch_memory(session, bytes_for(p, key), "an offer", error);
     if (status == STATUS_OK)
@@ -436,11 +436,11 @@ static enum status check_take(struct offer *offer, struct hold_table *table, con
 {
     const struct core_session *session = table->session;
     struct hold_more fresh = {0};
-    uint32_t most = session->ledger->params->max_offers;
+    uint32_t most = session->ledger->params->max_tickets;
     if (session->offers.num_taken >= most)
         return error_set(error, STATUS_LIMIT,
                          "the session has taken %" PRIu32
-                         " offers and not accepted them, which is the most (--max-offers)",
+                         " offers and not accepted them, which is the most (--max-tickets)",
                          most);
     enum status status = session_check_batch_memory(session, offer->bytes, "an offer", error);
     if (status == STATUS_OK)

@@ -204,7 +204,7 @@ enum status tenant_check(const struct tenant *tenant, uint64_t more, struct erro
         return STATUS_OK;
     return error_set(error, STATUS_QUOTA,
                      "%" PRIu64 " blocks more would exceed the limit of %" PRIu64
-                     " of tenant \"%.64s\" (--tenant, --tenant-blocks); it uses %" PRIu64,
+                     " of tenant \"%.64s\" (blocks:N of --tenant); it uses %" PRIu64,
                      more, limit, tenant->label, tenant->used);
 }
 

@@ -5,6 +5,7 @@
 
 #include "limits.h"
 
+#include "server/exports.h"
 #include "server/log.h"
 
 #include <inttypes.h>
@@ -56,7 +57,7 @@ static void raise_descriptors(void)
 
 static uint64_t needed(const struct server_params *params)
 {
-    return (uint64_t)params->max_connections + params->max_exports +
+    return (uint64_t)params->max_connections + exports_most(params->max_connections) +
            (uint64_t)OF_A_SESSION * params->core.max_sessions;
 }
 
@@ -80,13 +81,11 @@ static enum status fit_descriptors(struct server_params *params, struct error *e
     const double share = (double)(limit - OWN_DESCRIPTORS) / (double)needs;
     lower(&params->core.max_sessions, share);
     lower(&params->max_connections, share);
-    lower(&params->max_exports, share);
     log_warn("daemon: RLIMIT_NOFILE allows %" PRIu64 " descriptors (ulimit -n, LimitNOFILE=), but "
-             "--max-sessions %u, --max-connections %u and --max-exports %u may need %" PRIu64
-             "; they are %u, %u and %u now",
-             limit, asked.core.max_sessions, asked.max_connections, asked.max_exports,
-             OWN_DESCRIPTORS + needs, params->core.max_sessions, params->max_connections,
-             params->max_exports);
+             "--max-sessions %u and --max-connections %u may need %" PRIu64
+             "; they are %u and %u now",
+             limit, asked.core.max_sessions, asked.max_connections, OWN_DESCRIPTORS + needs,
+             params->core.max_sessions, params->max_connections);
     return STATUS_OK;
 }
 

@@ -11,8 +11,8 @@
 #include "schema/status.h"
 #include "server/params.h"
 
-// Raises RLIMIT_NOFILE as far as it goes. If it is still too small for --max-sessions,
-// --max-connections and --max-exports, these become smaller, and the log says so.
+// Raises RLIMIT_NOFILE as far as it goes. If it is still too small for --max-sessions and
+// --max-connections, these become smaller, and the log says so.
 // NO_MEMORY: not even one session fits, or the address space or the number of threads is too small
 // for any driver: a driver that gets no memory ends the process. Main thread, at the start.
 enum status limits_fit(struct server_params *params, struct error *error);

@@ -53,13 +53,13 @@ static void close_worker(int i)
 }
 
 // The deadline is patient where a test needs a load to succeed on a busy machine.
-static const char *deadline_ms = "20000", *memory_option = "--tier-memory", *memory = "2M";
+static const char *deadline_ms = "20000", *memory = "2M";
 
 static const char *const *options(void)
 {
     static const char *list[16];
     const char *const all[] = {
-        "--tier",          url,         "--max-blocks", "64", memory_option, memory,
+        "--tier",          url,         "--max-blocks", "64", "--host-tier", memory,
         "--tier-deadline", deadline_ms, NULL,
     };
     memcpy(list, all, sizeof all);
@@ -84,7 +84,6 @@ static void open_sites(void)
 static void open_hasty(void)
 {
     deadline_ms = "100";
-    memory_option = "--host-tier";
     open_sites();
     text_load = AULE_LOAD_AUTO;
 }

@@ -39,7 +39,6 @@ static enum status open_core(struct bare_core *c, const struct bare_core_params 
         .max_caches = 1,
         .max_batches = 4,
         .max_tickets = 4,
-        .max_offers = 4,
         .session_gone = session_gone,
         .context = c,
     };
