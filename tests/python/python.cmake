@@ -18,6 +18,12 @@ if(NOT AULE_SANITIZE)
     set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED python_package)
     list(APPEND python_tests ${name})
   endforeach()
+  # With the real vLLM, in build/vllm.
+  add_test(NAME python_vllm_real_metadata COMMAND ${CMAKE_COMMAND} -E env
+    AULE_TEST_VENV=${PROJECT_SOURCE_DIR}/build/vllm
+    ${python_run} ${CMAKE_CURRENT_SOURCE_DIR}/python/vllm/test_real_metadata.py)
+  set_tests_properties(python_vllm_real_metadata PROPERTIES FIXTURES_REQUIRED python_package)
+  list(APPEND python_tests python_vllm_real_metadata)
   set_tests_properties(${python_tests} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1200 LABELS python
     ENVIRONMENT "AULE_DAEMON=$<TARGET_FILE:aule-daemon>;AULE_CTL=$<TARGET_FILE:aule-ctl>;AULE_FAKE_LIBCUDA=$<TARGET_FILE:fake_libcuda>;AULE_IMPORTER=${CMAKE_CURRENT_BINARY_DIR}/vulkan_importer")
 endif()
