@@ -175,6 +175,29 @@ START_TEST(a_publication_that_fails_in_the_middle_leaves_its_session_what_it_hel
 }
 END_TEST
 
+START_TEST(a_publication_in_pieces_goes_on_behind_blocks_that_are_not_named)
+{
+    enum { BEFORE = 7 };
+    cache_blocks(&a, BEFORE);
+    lease_written(&b, found);
+    worker_release(&b, found, BEFORE);
+    memset(found, 0xff, BEFORE * sizeof *found); // -1
+    prefix.tokens += BLOCK;                      // other keys: nothing is published under them
+    begin_publish(&b, found, true);
+    ck_assert_uint_eq(make(&b, UINT32_MAX, STATUS_NOT_FOUND), 1);
+    end();
+    prefix.tokens -= BLOCK;
+    begin_publish(&b, found, true);
+    make(&b, UINT32_MAX, STATUS_OK);
+    end();
+    ck_assert_uint_eq(existing, 0);
+    ck_assert_int_eq(found[BEFORE - 1], -1);
+    ck_assert_uint_eq(b.session->num_blocks, MANY - BEFORE);
+    ck_assert_uint_eq(worker_lookup(&a, tokens, MANY * BLOCK, blocks), MANY);
+    ck_assert_mem_eq(blocks + BEFORE, found + BEFORE, (MANY - BEFORE) * sizeof *found);
+}
+END_TEST
+
 // Another session's block is in the index, and its writes have not ended.
 START_TEST(a_publication_goes_on_behind_blocks_that_another_one_has_in_the_index)
 {
@@ -273,6 +296,7 @@ int main(void)
                    a_look_up_that_fails_in_the_middle_holds_nothing,
                    a_publication_in_pieces_exchanges_what_others_publish_between_them,
                    a_publication_that_fails_in_the_middle_leaves_its_session_what_it_held,
+                   a_publication_in_pieces_goes_on_behind_blocks_that_are_not_named,
                    a_publication_goes_on_behind_blocks_that_another_one_has_in_the_index,
                    a_release_in_pieces_checks_all_blocks_before_it_releases_one, NULL},
                1);

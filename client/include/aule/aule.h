@@ -736,15 +736,18 @@ AULE_API enum aule_status aule_claim_release(struct aule_cache *cache, struct au
  * the num_tokens / block_size full blocks of a prompt under their tokens. Look-ups find a block as
  * soon as its last write is done; if a write fails, they never find it. Sealed blocks can never be
  * written again.
- * block_ids names all blocks in order, those of the look-up included. If look-ups already find
- * another block for the same tokens, block_ids[i] becomes that block, with the same bits: this
- * session now holds it, and the call has released the block that was given, once.
+ * block_ids names all blocks in order, those of the look-up included. The first ones may be -1: the
+ * blocks that are published under these tokens. The session need not hold those, and gets no hold of
+ * them; their entries stay -1. So an engine that lets a prefix go can publish what comes behind it.
+ * If look-ups already find another block for the same tokens, block_ids[i] becomes that block, with
+ * the same bits: this session now holds it, and the call has released the given one, once.
  * *num_existing (may be NULL) counts the exchanged blocks. If two sessions publish the same tokens
  * before their writes are done, each keeps its own blocks, and look-ups find one of the two.
- * AULE_UNWRITTEN: a slot was not written in every layer. AULE_NOT_HELD: not this session's.
- * AULE_INVALID: a block occurs twice, or is published under other tokens. AULE_QUOTA. On failure
- * nothing is sealed, with one exception: if a list of more than 2048 blocks names one that is
- * published under other tokens, or a run of the session fails meanwhile, blocks before that one may
+ * AULE_NOT_FOUND: a block of a -1 is not published, or no longer. AULE_UNWRITTEN: a slot was not
+ * written in every layer. AULE_NOT_HELD: not this session's. AULE_INVALID: a block occurs twice, or
+ * is published under other tokens. AULE_QUOTA. On failure nothing is sealed, with one exception: if a
+ * list of more than 2048 blocks names one that is published under other tokens, or a run of the
+ * session fails or a block of a -1 is evicted meanwhile, blocks before that one may
  * be sealed. The session holds what it held before.
  */
 AULE_INLINE enum aule_status aule_prefix_publish(struct aule_cache *cache,

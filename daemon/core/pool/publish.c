@@ -29,6 +29,7 @@ struct publication {
     int32_t *blocks;
     uint32_t first; // number of blocks[0] in the caller's list, for texts
     uint32_t num_blocks;
+    uint32_t num_unnamed;       // the first ones of the caller's list: published ones, not given
     struct prefix_node **chain; // [num_blocks] nodes; owned
     uint32_t num_found;         // of these, nodes that existed before
 };
@@ -57,17 +58,31 @@ static enum status find_parent(struct publication *p, struct error *error)
     return STATUS_OK;
 }
 
+static enum status lost_block(const struct publication *p, uint32_t at, struct error *error)
+{
+    if (at < p->num_unnamed)
+        return error_set(error, STATUS_NOT_FOUND,
+                         "blocks[%" PRIu32 "] = -1, but no block is published under its tokens",
+                         at);
+    return error_set(error, STATUS_NOT_FOUND,
+                     "the prefix index has lost block %" PRIu32 " of the list", at);
+}
+
 // A slice goes on behind the last block before it. That block may have no node: if two sessions
-// publish the same tokens at once, one block is not in the index.
+// publish the same tokens at once, one block is not in the index. Then, and behind blocks that the
+// caller does not name, the tokens tell the place.
 static enum status find_place(struct publication *p, struct error *error)
 {
     const int32_t *before = p->blocks - p->first; // the caller's whole list
     uint32_t at = p->first;
-    while (at && !block_find(p->cache, before[at - 1])->node)
+    while (at > p->num_unnamed && !block_find(p->cache, before[at - 1])->node)
         at--;
-    enum status status = at ? STATUS_OK : find_parent(p, error);
-    if (at)
+    const bool is_known = at > p->num_unnamed;
+    enum status status = is_known ? STATUS_OK : find_parent(p, error);
+    if (is_known)
         p->parent = block_find(p->cache, before[at - 1])->node;
+    else
+        at = 0;
     if (status != STATUS_OK || at == p->first)
         return status;
     struct prefix_walk walk = {.cache = p->cache,
@@ -78,9 +93,7 @@ static enum status find_place(struct publication *p, struct error *error)
                                .left = p->first - at};
     while (at < p->first && (p->parent = prefix_walk_next(&walk)))
         at++;
-    return p->parent ? STATUS_OK
-                     : error_set(error, STATUS_NOT_FOUND,
-                                 "the prefix index has lost block %" PRIu32 " of the list", at);
+    return p->parent ? STATUS_OK : lost_block(p, at, error);
 }
 
 static struct prefix_node *node_before(const struct publication *p, uint32_t i)
@@ -271,7 +284,7 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
         return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
                          p->num_blocks);
     enum status status = find_place(p, error);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK || !p->num_blocks)
         return status;
     find_chain(p);
     status = check_publication(p, error);
@@ -286,34 +299,67 @@ static enum status publish(struct publication *p, uint32_t *num_existing, struct
     return STATUS_OK;
 }
 
-static enum status publish_slice(struct core_session *session, uint64_t cache,
-                                 const struct core_prefix *prefix, uint32_t first, int32_t *blocks,
-                                 uint32_t num_blocks, uint32_t *num_existing, struct error *error)
+// Blocks `first` to first + count of the list, and their tokens.
+static struct publication slice_of(struct hold_table *table, struct core_prefix *prefix,
+                                   int32_t *blocks, uint32_t first, uint32_t count)
 {
-    struct publication p = {
-        .prefix = prefix, .blocks = blocks, .first = first, .num_blocks = num_blocks};
-    *num_existing = 0;
-    enum status status = lookup_begin(session, cache, prefix, &p.table, error);
+    const uint32_t block_size = table->cache->identity.kv.block_size;
+    prefix->tokens += (size_t)first * block_size;
+    prefix->num_tokens = count * block_size;
+    return (struct publication){.table = table,
+                                .cache = table->cache,
+                                .prefix = prefix,
+                                .blocks = blocks + first,
+                                .first = first,
+                                .num_blocks = count};
+}
+
+static enum status publish_slice(struct publication *p, uint32_t *num_existing, struct error *error)
+{
+    p->chain = calloc(p->num_blocks + 1, sizeof(struct prefix_node *));
+    if (!p->chain)
+        return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
+                         p->num_blocks);
+    enum status status = publish(p, num_existing, error);
+    free(p->chain);
+    return status;
+}
+
+static uint32_t count_unnamed(const int32_t *blocks, uint32_t num_blocks)
+{
+    uint32_t count = 0;
+    while (count < num_blocks && blocks[count] == -1)
+        count++;
+    return count;
+}
+
+// Finds the table, and checks the list's length.
+static enum status find_table(struct core_session *session, uint64_t cache,
+                              const struct core_prefix *prefix, uint32_t num_blocks,
+                              struct hold_table **table, struct error *error)
+{
+    struct publication p = {.prefix = prefix, .num_blocks = num_blocks};
+    enum status status = lookup_begin(session, cache, prefix, table, error);
     if (status != STATUS_OK)
         return status;
-    p.cache = p.table->cache;
-    status = check_count(&p, error);
-    if (status != STATUS_OK || num_blocks == 0)
-        return status;
-    p.chain = calloc(num_blocks, sizeof(struct prefix_node *));
-    if (!p.chain)
-        return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
-                         num_blocks);
-    status = publish(&p, num_existing, error);
-    free(p.chain);
-    return status;
+    p.cache = (*table)->cache;
+    return check_count(&p, error);
 }
 
 enum status core_prefix_publish(struct core_session *session, uint64_t cache,
                                 const struct core_prefix *prefix, int32_t *blocks,
                                 uint32_t num_blocks, uint32_t *num_existing, struct error *error)
 {
-    return publish_slice(session, cache, prefix, 0, blocks, num_blocks, num_existing, error);
+    struct hold_table *table;
+    struct core_prefix named = *prefix;
+    const uint32_t num_unnamed = count_unnamed(blocks, num_blocks);
+    *num_existing = 0;
+    enum status status = find_table(session, cache, prefix, num_blocks, &table, error);
+    if (status != STATUS_OK || num_blocks == 0)
+        return status;
+    struct publication p = slice_of(table, &named, blocks, num_unnamed, num_blocks - num_unnamed);
+    p.num_unnamed = num_unnamed;
+    return publish_slice(&p, num_existing, error);
 }
 
 // ---- in pieces: each is a publication behind the last block of the one before ----
@@ -323,14 +369,23 @@ struct publishing {
     struct hold_table *table;
     struct core_prefix prefix; // its arrays are the caller's
     int32_t *blocks;           // the caller's
-    uint32_t num_blocks, *num_existing;
+    uint32_t num_blocks, num_unnamed, *num_existing;
     bool whole;         // it is one piece
     bool checked;       // check_all() was called
-    uint32_t done;      // blocks that are published
+    uint32_t done;      // blocks that are published, the unnamed ones included
     uint32_t left;      // of these, blocks that are not looked at again yet
     enum status status; // not OK: a piece failed
     int32_t given[];    // [num_blocks] as they were
 };
+
+// That the blocks that the caller does not name are published.
+static enum status check_place(struct publishing *p, struct error *error)
+{
+    struct core_prefix prefix = p->prefix;
+    struct publication first = slice_of(p->table, &prefix, p->blocks, p->num_unnamed, 0);
+    first.num_unnamed = p->num_unnamed;
+    return publish_slice(&first, p->num_existing, error);
+}
 
 // Checks all blocks before anything is published, in one piece, because the check marks blocks. It
 // takes a small part of the time of publishing them.
@@ -340,7 +395,8 @@ static enum status check_all(struct publishing *p, struct error *error)
     const uint64_t stamp = ++cache->pool->ledger->last_stamp;
     struct block *block;
     p->checked = true;
-    for (uint32_t i = 0; p->status == STATUS_OK && i < p->num_blocks; i++) {
+    p->status = check_place(p, error);
+    for (uint32_t i = p->num_unnamed; p->status == STATUS_OK && i < p->num_blocks; i++) {
         hold_fetch_ahead(p->table, p->blocks, i, p->num_blocks);
         p->status = check_held(p->table, p->blocks, i, stamp, &block, error);
         if (p->status == STATUS_OK && !block->node)
@@ -351,19 +407,18 @@ static enum status check_all(struct publishing *p, struct error *error)
 
 static enum status next_slice(struct publishing *p, struct error *error)
 {
-    const uint32_t count = p->whole ? p->num_blocks
-                                    : piece_of(p->table->session, p->num_blocks - p->done),
-                   block_size = p->table->cache->identity.kv.block_size;
-    struct core_prefix slice = p->prefix;
-    uint32_t existing;
-    slice.tokens += (size_t)p->done * block_size;
-    slice.num_tokens = count * block_size;
-    slice.releases &= p->whole;
-    p->status = publish_slice(p->table->session, p->table->cache_id, &slice, p->done,
-                              p->blocks + p->done, count, &existing, error);
+    const uint32_t left = p->num_blocks - p->done,
+                   count = p->whole ? left : piece_of(p->table->session, left);
+    struct core_prefix prefix = p->prefix;
+    prefix.releases &= p->whole;
+    p->status = lookup_begin(p->table->session, p->table->cache_id, &prefix, &p->table, error);
     if (p->status != STATUS_OK)
         return p->status;
-    *p->num_existing += existing;
+    struct publication slice = slice_of(p->table, &prefix, p->blocks, p->done, count);
+    slice.num_unnamed = p->num_unnamed;
+    p->status = publish_slice(&slice, p->num_existing, error);
+    if (p->status != STATUS_OK)
+        return p->status;
     p->done += count;
     p->left = p->done;
     return STATUS_OK;
@@ -409,12 +464,9 @@ enum status core_publish_begin(struct core_session *session, uint64_t cache,
                                uint32_t num_blocks, uint32_t *num_existing,
                                struct core_pieces **out, struct error *error)
 {
-    struct publication p = {.prefix = prefix, .num_blocks = num_blocks};
-    enum status status = lookup_begin(session, cache, prefix, &p.table, error);
-    if (status != STATUS_OK)
-        return status;
-    p.cache = p.table->cache;
-    status = check_count(&p, error);
+    struct hold_table *table;
+    const uint32_t num_unnamed = count_unnamed(blocks, num_blocks);
+    enum status status = find_table(session, cache, prefix, num_blocks, &table, error);
     if (status != STATUS_OK)
         return status;
     struct publishing *own = malloc(sizeof *own + num_blocks * sizeof *own->given);
@@ -422,10 +474,12 @@ enum status core_publish_begin(struct core_session *session, uint64_t cache,
         return error_set(error, STATUS_NO_MEMORY, "no host memory to publish %" PRIu32 " blocks",
                          num_blocks);
     *own = (struct publishing){.pieces = {publish_next, publish_discard},
-                               .table = p.table,
+                               .table = table,
                                .prefix = *prefix,
                                .blocks = blocks,
                                .num_blocks = num_blocks,
+                               .num_unnamed = num_unnamed,
+                               .done = num_unnamed,
                                .whole = hold_has_quota(session),
                                .checked = hold_has_quota(session),
                                .num_existing = num_existing};
