@@ -19,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_BLOCK_SIZE = 32 }; // tokens
+enum { DEFAULT_BLOCK_SIZE = 32, DEFAULT_KEY_SIZE = 8 }; // tokens
 
 enum aule_status cache_check_count(const struct aule_cache *cache, const char *what, uint64_t count)
 {
@@ -33,20 +33,26 @@ enum aule_status cache_check_count(const struct aule_cache *cache, const char *w
 
 // ---- caches ----
 
+// The daemon refuses what opaque blocks do not have.
 static struct wire_cache_open identity_of(const struct aule_cache_params *params)
 {
+    const bool opaque = params->block_bytes != 0;
+    const enum aule_dtype dtype = opaque ? (enum aule_dtype)0 : AULE_F16;
+    const uint32_t head_dim_v = opaque ? 0 : params->head_dim,
+                   block_size = opaque ? DEFAULT_KEY_SIZE : DEFAULT_BLOCK_SIZE;
     return (struct wire_cache_open){
         .name = params->name,
         .num_layers = params->num_layers,
         .num_kv_heads = params->num_kv_heads,
         .head_dim_k = params->head_dim,
-        .head_dim_v = params->head_dim_v ? params->head_dim_v : params->head_dim,
+        .head_dim_v = params->head_dim_v ? params->head_dim_v : head_dim_v,
         .v_is_k_prefix = params->v_is_k_prefix,
-        .k_dtype = params->k_dtype ? params->k_dtype : AULE_F16,
-        .v_dtype = params->v_dtype ? params->v_dtype : AULE_F16,
+        .k_dtype = params->k_dtype ? params->k_dtype : dtype,
+        .v_dtype = params->v_dtype ? params->v_dtype : dtype,
         .scale_mode = params->scale_mode,
-        .block_size = params->block_size ? params->block_size : DEFAULT_BLOCK_SIZE,
+        .block_size = params->block_size ? params->block_size : block_size,
         .fingerprint = {.data = params->fingerprint, .count = (uint32_t)params->fingerprint_size},
+        .block_bytes = params->block_bytes,
     };
 }
 

@@ -184,7 +184,7 @@ enum { CORE_MAX_FINGERPRINT = 64, CORE_MAX_LAYERS = 1024 }; // bytes; layers of 
 struct core_cache_identity {
     const char *name;
     uint32_t num_layers; // 1 to CORE_MAX_LAYERS: copying or zeroing a block takes one
-                         //   range of memory for each layer
+                         //   range of memory for each layer; with opaque blocks 0
     struct engine_kv kv;
     const uint8_t *fingerprint;
     uint32_t fingerprint_size; // bytes, at most CORE_MAX_FINGERPRINT

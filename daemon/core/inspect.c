@@ -260,7 +260,7 @@ static void view_cache(const struct cache *cache, struct core_cache_view *out)
     *out = (struct core_cache_view){
         .cache = cache->id,
         .name = cache->name,
-        .num_layers = identity->num_layers,
+        .num_layers = identity->kv.block_bytes ? 0 : identity->num_layers,
         .kv = identity->kv,
         .chunk_blocks = cache->chunk_blocks,
         .num_chunks = cache->num_present,

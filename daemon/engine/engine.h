@@ -147,6 +147,9 @@ struct engine_kv {
     enum dtype k_dtype, v_dtype;
     bool v_is_k_prefix;         // V is the first head_dim_v elements of K; no V is stored (MLA)
     enum scale_mode scale_mode; // only with 8-bit dtypes; PER_TOKEN_HEAD only in ENGINE_POOL
+    // Not 0: opaque blocks of so many bytes in one layer, a multiple of 16. Only copies use them,
+    // and of the fields above only block_size is not 0. Only in ENGINE_POOL.
+    uint32_t block_bytes;
 };
 // STATUS_UNSUPPORTED: no shader serves a shape or dtype. STATUS_INVALID: values contradict each
 // other. The error names the value.

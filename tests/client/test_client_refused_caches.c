@@ -125,6 +125,21 @@ static void strangely_scaled(struct aule_cache_params *params)
     params->scale_mode = (enum aule_scale_mode)3;
 }
 
+static void opaque(struct aule_cache_params *params)
+{
+    params->block_bytes = 4096;
+}
+
+static void oddly_opaque(struct aule_cache_params *params)
+{
+    *params = (struct aule_cache_params){.name = "other", .block_bytes = 4088};
+}
+
+static void vastly_opaque(struct aule_cache_params *params)
+{
+    *params = (struct aule_cache_params){.name = "other", .block_bytes = UINT64_C(1) << 32};
+}
+
 static void no_name(struct aule_cache_params *params)
 {
     params->name = NULL;
@@ -147,6 +162,9 @@ static const struct {
     {latent, AULE_INVALID, "v_is_k_prefix"},
     {scaled, AULE_INVALID, "only 8-bit dtypes are scaled"},
     {strangely_scaled, AULE_UNSUPPORTED, "3"},
+    {opaque, AULE_INVALID, "num_layers is 2 and block_bytes 4096"},
+    {oddly_opaque, AULE_INVALID, "block_bytes 4088"},
+    {vastly_opaque, AULE_UNSUPPORTED, "block_bytes 4294967296"},
     {no_name, AULE_INVALID, "name"},
     {long_fingerprint, AULE_INVALID, "65"},
 };

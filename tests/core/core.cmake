@@ -20,7 +20,7 @@ aule_check(test_core_sharing SOURCES core/test_core_sharing.c rigs/sharing_model
 aule_check(test_delay SOURCES core/runs/test_delay.c LIBS aule_core LABELS core)
 aule_check(test_core_model SOURCES core/test_core_model.c rigs/core_model.c rigs/model_claims.c
   rigs/model_offers.c LIBS core_world LABELS core)
-foreach(suite ownership core_metadata core_death core_tenants offer prefix waits pieces)
+foreach(suite ownership core_metadata core_death core_tenants offer prefix waits pieces opaque)
   aule_check(test_${suite} SOURCES core/test_${suite}.c rigs/ownership_world.c LIBS core_world
     LABELS core)
 endforeach()

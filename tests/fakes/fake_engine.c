@@ -214,6 +214,11 @@ enum status engine_kv_check(const struct engine *engine, enum engine_place place
                             const struct engine_kv *kv, struct error *error)
 {
     (void)engine;
+    if (kv->block_bytes)
+        return kv->block_bytes % 16 == 0 && place == ENGINE_POOL
+                   ? STATUS_OK
+                   : error_set(error, STATUS_INVALID, "block_bytes %" PRIu32 " in place %d",
+                               kv->block_bytes, (int)place);
     const uint32_t dims[] = {kv->head_dim_k, kv->head_dim_v};
     for (int i = 0; i < 2; i++) {
         if (dims[i] == 0 || dims[i] % 8 || dims[i] > 576)
@@ -243,6 +248,8 @@ enum status engine_cache_check(const struct engine *engine,
 uint64_t engine_layer_block_bytes(const struct engine_cache_params *p)
 {
     const struct engine_kv *kv = &p->kv;
+    if (kv->block_bytes)
+        return kv->block_bytes;
     uint64_t k = (uint64_t)kv->head_dim_k * dtype_size((int)kv->k_dtype);
     uint64_t v = kv->v_is_k_prefix ? 0 : (uint64_t)kv->head_dim_v * dtype_size((int)kv->v_dtype);
     uint64_t scales = kv->scale_mode == SCALE_PER_TOKEN_HEAD ? (kv->v_is_k_prefix ? 4 : 8) : 0;

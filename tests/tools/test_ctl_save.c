@@ -25,11 +25,13 @@ enum { LAYERS = 2, DIM = 16, BLOCKS = 6, TOKENS = BLOCKS * BLOCK_SIZE, TEXTS = 4
 static const struct form {
     enum aule_dtype dtype;
     enum aule_scale_mode scales;
+    uint64_t opaque_bytes; // not 0: of opaque blocks
 } forms[] = {
-    {AULE_F16, AULE_SCALE_NONE},
-    {AULE_F32, AULE_SCALE_NONE},
-    {AULE_FP8_E4M3, AULE_SCALE_PER_TOKEN_HEAD},
-    {AULE_INT8, AULE_SCALE_PER_TENSOR},
+    {AULE_F16, AULE_SCALE_NONE, 0},
+    {AULE_F32, AULE_SCALE_NONE, 0},
+    {AULE_FP8_E4M3, AULE_SCALE_PER_TOKEN_HEAD, 0},
+    {AULE_INT8, AULE_SCALE_PER_TENSOR, 0},
+    {.opaque_bytes = 1040},
 };
 
 // Texts 0 and 1 share two blocks; text 2 has the tokens of text 0 and an extra key; text 3 is
@@ -38,6 +40,7 @@ static int32_t texts[TEXTS][TOKENS];
 static uint8_t expected[TEXTS][ROOM]; // the blocks' bytes
 static uint64_t block_bytes;
 static bool scaled; // the cache wants scales of each run
+static bool opaque; // its blocks are opaque
 static char file[128];
 
 static struct aule_prefix prefix_of(int text, uint32_t blocks)
@@ -51,11 +54,13 @@ static struct aule_prefix prefix_of(int text, uint32_t blocks)
 static struct aule_cache *open_form(int form, uint32_t dim, const char *fingerprint)
 {
     struct aule_cache *opened = NULL;
+    const bool has_heads = !forms[form].opaque_bytes;
     CHECK_OK(aule_cache_open(session,
                              &(struct aule_cache_params){.name = "model",
-                                                         .num_layers = LAYERS,
-                                                         .num_kv_heads = 1,
-                                                         .head_dim = dim,
+                                                         .num_layers = has_heads ? LAYERS : 0,
+                                                         .num_kv_heads = has_heads,
+                                                         .head_dim = has_heads ? dim : 0,
+                                                         .block_bytes = forms[form].opaque_bytes,
                                                          .k_dtype = forms[form].dtype,
                                                          .v_dtype = forms[form].dtype,
                                                          .scale_mode = forms[form].scales,
@@ -74,6 +79,7 @@ static void open_all(int form)
     CHECK_OK(aule_cache_state(cache, &state));
     block_bytes = state.block_bytes;
     scaled = forms[form].scales == AULE_SCALE_PER_TENSOR;
+    opaque = forms[form].opaque_bytes != 0;
     ck_assert_uint_le(block_bytes * BLOCKS, ROOM);
 }
 
@@ -85,8 +91,21 @@ static void close_all(void)
     session = NULL;
 }
 
+static void import_blocks(const int32_t *blocks, uint32_t count, struct dice *dice)
+{
+    struct aule_ticket ticket;
+    uint64_t offset;
+    void *data;
+    CHECK_OK(aule_arena_alloc(session, count * block_bytes, &data, &offset));
+    for (uint64_t i = 0; i < count * block_bytes; i++)
+        ((uint8_t *)data)[i] = (uint8_t)dice_next(dice);
+    CHECK_OK(aule_blocks_import(cache, count, blocks, offset, 60000, &ticket));
+    CHECK_OK(aule_ticket_wait(session, ticket, 60000, NULL));
+    aule_arena_free(session, data);
+}
+
 // Writes random K and V into the blocks.
-static void write_blocks(const int32_t *blocks, uint32_t first, uint32_t count, struct dice *dice)
+static void write_rows(const int32_t *blocks, uint32_t first, uint32_t count, struct dice *dice)
 {
     int64_t slots[TOKENS];
     const uint32_t rows = count * BLOCK_SIZE;
@@ -133,7 +152,10 @@ static void publish(int text, struct dice *dice)
     const struct aule_prefix prefix = prefix_of(text, BLOCKS);
     CHECK_OK(aule_prefix_lookup(cache, &prefix, 0, blocks, &found));
     CHECK_OK(aule_blocks_lease(cache, BLOCKS - found, 60000, blocks + found));
-    write_blocks(blocks, found, BLOCKS - found, dice);
+    if (opaque)
+        import_blocks(blocks + found, BLOCKS - found, dice);
+    else
+        write_rows(blocks, found, BLOCKS - found, dice);
     CHECK_OK(aule_prefix_publish(cache, &prefix, blocks, NULL));
     read_blocks(blocks, BLOCKS, expected[text]);
     CHECK_OK(aule_blocks_release(cache, BLOCKS, blocks));

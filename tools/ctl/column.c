@@ -70,10 +70,11 @@ static bool common_text(const struct column *column, const void *object, char *t
     case COLUMN_HEX:
         snprintf(text, COLUMN_TEXT_SIZE, "%016" PRIx64, *(const uint64_t *)at);
         return true;
-    case COLUMN_DTYPE:
-        snprintf(text, COLUMN_TEXT_SIZE, "%s",
-                 aule_dtype_name((enum aule_dtype)enumerator(column, object)));
+    case COLUMN_DTYPE: {
+        const enum aule_dtype dtype = (enum aule_dtype)enumerator(column, object);
+        snprintf(text, COLUMN_TEXT_SIZE, "%s", dtype ? aule_dtype_name(dtype) : "none");
         return true;
+    }
     case COLUMN_SCALE_MODE:
         snprintf(text, COLUMN_TEXT_SIZE, "%s",
                  name_of(scale_modes, NUM_SCALE_MODES, enumerator(column, object)));

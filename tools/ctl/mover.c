@@ -39,6 +39,7 @@ static enum exit_code open_cache(struct mover *mover, const struct savefile_iden
         .block_size = identity->block_size,
         .fingerprint = identity->fingerprint,
         .fingerprint_size = identity->fingerprint_size,
+        .block_bytes = identity->num_kv_heads ? 0 : identity->block_bytes, // else opaque blocks
     };
     struct aule_cache_state state;
     enum aule_status status = aule_cache_open(mover->session, &params, &mover->cache);

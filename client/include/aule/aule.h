@@ -464,13 +464,24 @@ struct aule_cache_params {
     uint32_t block_size;          /* tokens; a power of two from 8 to 256; 0: 32 */
     const void *fingerprint;      /* names the model, its revision and its RoPE; NULL: none */
     size_t fingerprint_size;      /* bytes, up to 64 */
+    /*
+     * Not 0: the cache has opaque blocks of so many bytes each, a multiple of 16. They are for an
+     * engine that keeps K and V in pages of its own, and lets the daemon keep copies: the daemon
+     * finds, shares, evicts and stores blocks, and never looks into them. All numbers above but
+     * block_size are 0 then. Tokens are the words of keys: block_size of them (0: 8, a SHA-256) are
+     * the key of one block. The tokens of a prefix are the keys of its blocks, one behind the other.
+     * aule_blocks_import() and aule_blocks_export() move the bytes. Batches, and so runs, are
+     * AULE_UNSUPPORTED, and so is aule_cache_attach().
+     */
+    uint64_t block_bytes;
 };
 
 /*
  * Opens the cache of this name, or creates it. A session may open one cache several times. Ends
  * with aule_cache_close().
  * AULE_MISMATCH: the name exists with another identity; the sentence has both values.
- * AULE_UNSUPPORTED: no shader for this shape or type. AULE_LIMIT: --max-caches, or num_layers.
+ * AULE_UNSUPPORTED: no shader for this shape or type. AULE_LIMIT: --max-caches, num_layers, or
+ * block_bytes for --memory-fraction. AULE_INVALID: block_bytes, or what opaque blocks do not have.
  */
 AULE_INLINE enum aule_status aule_cache_open(struct aule_session *session,
                                              const struct aule_cache_params *params,

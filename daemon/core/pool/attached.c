@@ -208,6 +208,10 @@ enum status core_cache_attach(struct core_session *session, uint64_t cache,
                          "no process can attach to cache \"%.64s\": the daemon runs without "
                          "--export-pool",
                          table->cache->name);
+    if (table->cache->identity.kv.block_bytes)
+        return error_set(error, STATUS_UNSUPPORTED,
+                         "no process can attach to cache \"%.64s\": it has opaque blocks",
+                         table->cache->name);
     status = check_memory(table->cache, error);
     if (status == STATUS_OK && !table->attached)
         status = begin(table, error);

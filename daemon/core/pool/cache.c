@@ -32,11 +32,13 @@
 
 // ---- identity ----
 
+// block_bytes is the first: where it differs, the other numbers do, too, but say less.
 static const struct identity_number {
     const char *name;
     size_t offset;
     enum { NUMBER, TYPE, FLAG } kind;
 } identity_numbers[] = {
+    {"block_bytes", offsetof(struct core_cache_identity, kv.block_bytes), NUMBER},
     {"num_layers", offsetof(struct core_cache_identity, num_layers), NUMBER},
     {"num_kv_heads", offsetof(struct core_cache_identity, kv.num_kv_heads), NUMBER},
     {"head_dim_k", offsetof(struct core_cache_identity, kv.head_dim_k), NUMBER},
@@ -110,7 +112,7 @@ static struct engine_cache_params engine_params(const struct core_cache_identity
 
 enum status cache_check_kv(const struct engine_kv *kv, struct error *error)
 {
-    if (!kv->num_kv_heads || !kv->head_dim_k || !kv->head_dim_v)
+    if (!kv->block_bytes && (!kv->num_kv_heads || !kv->head_dim_k || !kv->head_dim_v))
         return error_set(error, STATUS_INVALID,
                          "num_kv_heads %" PRIu32 ", head_dim_k %" PRIu32 ", head_dim_v %" PRIu32
                          ": each must be at least 1",
@@ -120,6 +122,26 @@ enum status cache_check_kv(const struct engine_kv *kv, struct error *error)
         return error_set(error, STATUS_UNSUPPORTED,
                          "block_size %" PRIu32 " is not a power of two from %d to %d",
                          kv->block_size, CORE_MIN_BLOCK_SIZE, CORE_MAX_BLOCK_SIZE);
+    return STATUS_OK;
+}
+
+// Opaque blocks have no numbers but their size and that of their keys. Core and the engine take
+// them as blocks of one layer.
+static enum status take_opaque(struct core_cache_identity *identity, struct error *error)
+{
+    if (!identity->kv.block_bytes)
+        return STATUS_OK;
+    for (size_t i = 0; i < NUM_IDENTITY_NUMBERS; i++) {
+        const struct identity_number *number = &identity_numbers[i];
+        const uint32_t value = identity_value(identity, number);
+        if (value && number->offset != offsetof(struct core_cache_identity, kv.block_bytes) &&
+            number->offset != offsetof(struct core_cache_identity, kv.block_size))
+            return error_set(error, STATUS_INVALID,
+                             "%s is %" PRIu32 " and block_bytes %" PRIu32
+                             ": opaque blocks have no layers, heads or types",
+                             number->name, value, identity->kv.block_bytes);
+    }
+    identity->num_layers = 1;
     return STATUS_OK;
 }
 
@@ -188,21 +210,25 @@ static bool copy_identity(struct cache *cache, const struct core_cache_identity 
 }
 
 // All that a block's bytes mean depends on: the same name on two machines means the same bytes.
+// Without opaque blocks block_bytes is no part of it, as before there were any.
 static void name_in_tiers(struct cache *cache)
 {
-    enum { MOST_NAME = CORE_MAX_CACHE_NAME + 1 };
-    struct {
-        uint32_t numbers[NUM_IDENTITY_NUMBERS], fingerprint_size;
+    enum { MOST_NAME = CORE_MAX_CACHE_NAME + 1, NUM_OTHERS = NUM_IDENTITY_NUMBERS - 1 };
+    struct named {
+        uint32_t others[NUM_OTHERS], fingerprint_size;
         uint8_t fingerprint[CORE_MAX_FINGERPRINT];
         char name[MOST_NAME];
+        uint32_t block_bytes;
     } all;
     memset(&all, 0, sizeof all);
-    for (size_t i = 0; i < NUM_IDENTITY_NUMBERS; i++)
-        all.numbers[i] = identity_value(&cache->identity, &identity_numbers[i]);
+    for (size_t i = 0; i < NUM_OTHERS; i++)
+        all.others[i] = identity_value(&cache->identity, &identity_numbers[i + 1]);
+    all.block_bytes = cache->identity.kv.block_bytes;
     all.fingerprint_size = cache->identity.fingerprint_size;
     memcpy(all.fingerprint, cache->fingerprint, all.fingerprint_size);
     memcpy(all.name, cache->name, strlen(cache->name));
-    stored_fingerprint(&all, sizeof all, cache->name_in_tiers);
+    const size_t size = all.block_bytes ? sizeof all : offsetof(struct named, block_bytes);
+    stored_fingerprint(&all, size, cache->name_in_tiers);
 }
 
 // Bytes of the arrays of a chunk, in the order in which they lie side by side.
@@ -402,10 +428,14 @@ static enum status check_part(const struct pool *pool, const struct tenant *tena
 }
 
 enum status cache_get(struct pool *pool, const struct tenant *tenant,
-                      const struct core_cache_identity *identity, struct cache **out,
+                      const struct core_cache_identity *given, struct cache **out,
                       struct error *error)
 {
+    struct core_cache_identity whole = *given;
+    const struct core_cache_identity *identity = &whole;
     enum status status = check_name(identity, error);
+    if (status == STATUS_OK)
+        status = take_opaque(&whole, error);
     if (status != STATUS_OK)
         return status;
     *out = find_own(tenant, identity->name);

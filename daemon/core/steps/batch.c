@@ -226,6 +226,11 @@ static enum status find_place(struct batch *batch, const struct core_batch_param
         if (status == STATUS_OK)
             batch->kv = batch->table->cache->identity.kv;
         batch->place = ENGINE_POOL;
+        if (status == STATUS_OK && batch->kv.block_bytes)
+            status = error_set(error, STATUS_UNSUPPORTED,
+                               "cache \"%.64s\" has opaque blocks (block_bytes %" PRIu32
+                               "): no run reads or writes them",
+                               batch->table->cache->name, batch->kv.block_bytes);
         return status;
     }
     batch->kv = layout->kv;

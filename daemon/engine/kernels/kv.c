@@ -10,6 +10,8 @@
 
 uint64_t kv_block_bytes(const struct engine_kv *kv)
 {
+    if (kv->block_bytes)
+        return kv->block_bytes;
     uint64_t row = (uint64_t)kv->head_dim_k * dtype_size(kv->k_dtype);
     uint64_t scales = kv->scale_mode == SCALE_PER_TOKEN_HEAD ? sizeof(float) : 0;
     if (!kv->v_is_k_prefix) {
@@ -92,9 +94,23 @@ static enum status check_block_size(enum engine_place place, const struct engine
     return STATUS_OK;
 }
 
+static enum status check_opaque(enum engine_place place, const struct engine_kv *kv,
+                                struct error *error)
+{
+    if (place != ENGINE_POOL)
+        return error_set(error, STATUS_INVALID, "block_bytes %u: only caches have opaque blocks",
+                         kv->block_bytes);
+    return kv->block_bytes % 16 == 0
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID, "block_bytes %u is no multiple of 16",
+                           kv->block_bytes);
+}
+
 enum status kv_check(enum engine_place place, const struct engine_kv *kv, uint32_t most_heads,
                      struct error *error)
 {
+    if (kv->block_bytes)
+        return check_opaque(place, kv, error);
     enum status status = check_dims(kv, most_heads, error);
     if (status == STATUS_OK)
         status = check_block_size(place, kv, error);

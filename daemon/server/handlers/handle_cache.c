@@ -13,10 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status handle_cache_open(struct call *call)
+static enum status check_open(struct call *call, const struct wire_cache_open *open)
 {
-    const struct wire_cache_open *open = &call->request->cache_open;
-    struct core_cache_info info;
     size_t length = strlen(open->name);
     if (length == 0 || length > WIRE_MAX_NAME)
         return error_set(&call->error, STATUS_INVALID,
@@ -24,6 +22,20 @@ enum status handle_cache_open(struct call *call)
     if (open->fingerprint.count > WIRE_MAX_FINGERPRINT)
         return error_set(&call->error, STATUS_INVALID, "a fingerprint of %u bytes; at most %u fit",
                          open->fingerprint.count, WIRE_MAX_FINGERPRINT);
+    if (open->block_bytes > UINT32_MAX)
+        return error_set(&call->error, STATUS_UNSUPPORTED,
+                         "block_bytes %" PRIu64 ": an opaque block has less than 4 GiB",
+                         open->block_bytes);
+    return STATUS_OK;
+}
+
+enum status handle_cache_open(struct call *call)
+{
+    const struct wire_cache_open *open = &call->request->cache_open;
+    struct core_cache_info info;
+    enum status status = check_open(call, open);
+    if (status != STATUS_OK)
+        return status;
     const struct core_cache_identity identity = {
         .name = open->name,
         .num_layers = open->num_layers,
@@ -37,11 +49,12 @@ enum status handle_cache_open(struct call *call)
                 .v_dtype = (enum dtype)open->v_dtype,
                 .v_is_k_prefix = open->v_is_k_prefix,
                 .scale_mode = (enum scale_mode)open->scale_mode,
+                .block_bytes = (uint32_t)open->block_bytes,
             },
         .fingerprint = open->fingerprint.data,
         .fingerprint_size = open->fingerprint.count,
     };
-    enum status status = core_cache_open(call->session->core, &identity, &info, &call->error);
+    status = core_cache_open(call->session->core, &identity, &info, &call->error);
     if (status != STATUS_OK)
         return status;
     call->reply.answer = WIRE_ANSWER_CACHE_OPEN;
